@@ -1,0 +1,760 @@
+// Scalar math of generated kernels, written so that loops over it vectorise: no branches, no tables, no calls.
+//
+// im::f(x) has overloads for float and double. NaN in gives NaN out (unless the function says otherwise), infinities, signed
+// zeros, subnormals and overflow behave as in torch. Requires round-to-nearest and no -ffast-math; wants -fno-math-errno and
+// -fno-trapping-math. The numbers after "max" are the measured largest errors in ulp (benchmarks/math_ulp.py, every float32
+// for functions of one argument; float / double). "libm" marks functions that are right but not vectorised.
+// Polynomials are fitted by benchmarks/math_fit.py. Without fused multiply-add the errors grow by about one ulp.
+#pragma once
+#include "intarsia_types.h"
+
+namespace intarsia {
+
+// ---- building blocks ---------------------------------------------------------------------------------------------------------
+
+#if defined(__FMA__) || defined(__AVX512F__) || defined(__ARM_FEATURE_FMA) || defined(__aarch64__)
+#define IM_FMA 1
+IM_FN float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+IM_FN double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+#else
+IM_FN float fma(float a, float b, float c) { return a * b + c; }
+IM_FN double fma(double a, double b, double c) { return a * b + c; }
+#endif
+
+IM_FN float floor(float x) { return __builtin_floorf(x); }
+IM_FN double floor(double x) { return __builtin_floor(x); }
+IM_FN float ceil(float x) { return __builtin_ceilf(x); }
+IM_FN double ceil(double x) { return __builtin_ceil(x); }
+IM_FN float trunc(float x) { return __builtin_truncf(x); }
+IM_FN double trunc(double x) { return __builtin_trunc(x); }
+IM_FN float round(float x) { return __builtin_rintf(x); }  // half to even
+IM_FN double round(double x) { return __builtin_rint(x); }
+IM_FN float sqrt(float x) { return __builtin_sqrtf(x); }
+IM_FN double sqrt(double x) { return __builtin_sqrt(x); }
+IM_FN float abs(float x) { return __builtin_fabsf(x); }
+IM_FN double abs(double x) { return __builtin_fabs(x); }
+IM_FN float copysign(float x, float sign) { return __builtin_copysignf(x, sign); }
+IM_FN double copysign(double x, double sign) { return __builtin_copysign(x, sign); }
+
+template <class T>
+IM_FN bool isnan(T x) { return x != x; }
+IM_FN bool isinf(float x) { return abs(x) == __builtin_inff(); }
+IM_FN bool isinf(double x) { return abs(x) == __builtin_inf(); }
+IM_FN bool isfinite(float x) { return abs(x) < __builtin_inff(); }
+IM_FN bool isfinite(double x) { return abs(x) < __builtin_inf(); }
+IM_FN bool signbit(float x) { return bit_cast<int32_t>(x) < 0; }
+IM_FN bool signbit(double x) { return bit_cast<int64_t>(x) < 0; }
+
+// NaN wins, as in torch.maximum and torch.minimum.
+template <class T>
+IM_FN T max(T a, T b) { return (a > b) | (a != a) ? a : b; }
+template <class T>
+IM_FN T min(T a, T b) { return (a < b) | (a != a) ? a : b; }
+// A number wins over NaN, as in torch.fmax and torch.fmin.
+template <class T>
+IM_FN T fmax(T a, T b) { return (a > b) | (b != b) ? a : b; }
+template <class T>
+IM_FN T fmin(T a, T b) { return (a < b) | (b != b) ? a : b; }
+template <class T>
+IM_FN T clamp(T x, T lo, T hi) { return min(max(x, lo), hi); }
+template <class T>
+IM_FN T sign(T x) { return static_cast<T>((x > T(0)) - (x < T(0))); }
+template <class T>
+IM_FN T relu(T x) { return x < T(0) ? T(0) : x; }
+
+namespace detail {
+
+template <class T>
+IM_FN T poly(T, T c) { return c; }
+// c0 + c1 x + c2 x^2 + ...
+template <class T, class... C>
+IM_FN T poly(T x, T c, C... rest) { return fma(poly(x, rest...), x, c); }
+
+template <class T>
+struct Format;
+
+template <>
+struct Format<float> {
+  using Bits = uint32_t;
+  using Int = int32_t;
+  static constexpr int mantissa = 23;
+  static constexpr Bits bias = 127, one = 0x3f800000u, mask = 0x007fffffu, start = 0x3f2aaaabu;  // start: 2/3
+  static constexpr float shifter = 0x1.8p23f;  // adding it leaves the nearest integer in the low bits
+  static constexpr float min_normal = 0x1p-126f, subnormal_scale = 0x1p24f, subnormal_log = 24.0f, tiny = 0x1p-25f;
+  static constexpr float inf = __builtin_inff(), nan = __builtin_nanf("");
+  static constexpr float ln2 = 0x1.62e43p-1f, ln2_hi = 0x1.62e4p-1f, ln2_lo = 0x1.7f7d1cp-20f;  // n * ln2_hi is exact
+  static constexpr float log2e = 0x1.715476p+0f, log2e_lo = 0x1.4ae0cp-26f;
+  static constexpr float log10e = 0x1.bcb7b2p-2f, log10e_lo = -0x1.5b235ep-27f;
+  static constexpr float log10_2_hi = 0x1.344p-2f, log10_2_lo = 0x1.3509f8p-18f;
+  static constexpr float exp_min = -105.0f, exp_max = 90.0f, exp2_min = -151.0f, exp2_max = 130.0f, expm1_min = -18.0f;
+  static constexpr float big = 0x1p30f, integer = 0x1p23f, expm1_max = 89.0f, tanh_max = 10.0f;
+};
+
+template <>
+struct Format<double> {
+  using Bits = uint64_t;
+  using Int = int64_t;
+  static constexpr int mantissa = 52;
+  static constexpr Bits bias = 1023, one = 0x3ff0000000000000u, mask = 0x000fffffffffffffu, start = 0x3fe6a09e667f3bcdu;
+  static constexpr double shifter = 0x1.8p52;
+  static constexpr double min_normal = 0x1p-1022, subnormal_scale = 0x1p54, subnormal_log = 54.0, tiny = 0x1p-54;
+  static constexpr double inf = __builtin_inf(), nan = __builtin_nan("");
+  static constexpr double ln2 = 0x1.62e42fefa39efp-1, ln2_hi = 0x1.62e42ffp-1, ln2_lo = -0x1.718432a1b0e26p-35;
+  static constexpr double log2e = 0x1.71547652b82fep+0, log2e_lo = 0x1.777d0ffda0d24p-56;
+  static constexpr double log10e = 0x1.bcb7b1526e50ep-2, log10e_lo = 0x1.95355baaafad3p-57;
+  static constexpr double log10_2_hi = 0x1.34413508p-2, log10_2_lo = 0x1.f79fef311f12bp-34;
+  static constexpr double exp_min = -746.0, exp_max = 711.0, exp2_min = -1076.0, exp2_max = 1026.0, expm1_min = -38.0;
+  static constexpr double big = 0x1p60, integer = 0x1p52, expm1_max = 709.9, tanh_max = 20.0;
+};
+
+// 2^n for a whole number n of normal range, given n + shifter: its low bits are n.
+template <class T>
+IM_FN T pow2_shifted(T shifted) {
+  using F = Format<T>;
+  return bit_cast<T>(static_cast<typename F::Bits>((bit_cast<typename F::Bits>(shifted) + F::bias) << F::mantissa));
+}
+
+// y * 2^n in two steps, so that results that overflow or are subnormal are rounded once.
+template <class T>
+IM_FN T scale(T y, T n) {
+  using F = Format<T>;
+  const T half = fma(n, T(0.5), F::shifter);
+  const T rest = n - (half - F::shifter);
+  return y * pow2_shifted(half) * pow2_shifted(rest + F::shifter);
+}
+
+// exp(r) - 1 for |r| <= ln(2)/2
+IM_FN float expm1_reduced(float r) {
+  const float p = poly(r, 0.49999997f, 0.16666545f, 0.0416675508f, 0.00836637616f, 0.00138605281f);
+  return fma(r * r, p, r);
+}
+IM_FN double expm1_reduced(double r) {
+  const double p = poly(r, 0.50000000000000056, 0.1666666666666661, 0.041666666666573843, 0.00833333333337586, 0.0013888888932278756,
+                        0.00019841269749061081, 2.4801504576702965e-5, 2.7557381061764163e-6, 2.762627444380809e-7,
+                        2.5061862136220648e-8);
+  return fma(r * r, p, r);
+}
+
+// x = n ln 2 + r
+template <class T>
+IM_FN T reduce_ln2(T x, T& n) {
+  using F = Format<T>;
+  n = fma(x, F::log2e, F::shifter) - F::shifter;
+  return fma(n, -F::ln2_lo, fma(n, -F::ln2_hi, x));
+}
+
+// exp(x) * 2^k, without overflow in between
+template <class T>
+IM_FN T exp_times(T x, T k) {
+  using F = Format<T>;
+  x = x > F::exp_max ? F::exp_max : x;
+  x = x < F::exp_min ? F::exp_min : x;
+  T n;
+  const T r = reduce_ln2(x, n);
+  return scale(T(1) + expm1_reduced(r), n + k);
+}
+
+// log(1 + f) = f + log_tail(f) for 2/3 <= 1 + f <= 4/3
+IM_FN float log_tail(float f) {
+  const float p = poly(f, 0.333332121f, -0.249998242f, 0.20010592f, -0.16679363f, 0.140030861f, -0.121991158f, 0.13997595f,
+                       -0.128290981f);
+  const float square = f * f;
+  return fma(square, -0.5f, square * f * p);
+}
+// The same for sqrt(1/2) <= 1 + f <= sqrt(2)
+IM_FN double log_tail(double f) {
+  const double s = f / (2.0 + f), z = s * s;
+  const double p = z * poly(z, 0.66666666666667374, 0.39999999999393643, 0.28571428747402572, 0.22222198023172202,
+                            0.18183594698603545, 0.15313229725641678, 0.14804581213134957);
+  const double half_square = 0.5 * f * f;
+  return s * (half_square + p) - half_square;
+}
+
+// Positive normal x = 2^e (1 + f); returns f
+template <class T>
+IM_FN T split_log(T x, T& e) {
+  using F = Format<T>;
+  using Bits = typename F::Bits;
+  const Bits bits = bit_cast<Bits>(x) - F::start + F::one;  // its exponent field is e + bias, never negative
+  e = bit_cast<T>(static_cast<Bits>((bits >> F::mantissa) | bit_cast<Bits>(F::integer))) - (F::integer + static_cast<T>(F::bias));
+  return bit_cast<T>(static_cast<Bits>((bits & F::mask) + F::start)) - T(1);
+}
+
+// As split_log, for subnormal x too.
+template <class T>
+IM_FN T split_log_any(T x, T& e) {
+  using F = Format<T>;
+  const bool subnormal = x < F::min_normal;
+  const T f = split_log(subnormal ? x * F::subnormal_scale : x, e);
+  e -= subnormal ? F::subnormal_log : T(0);
+  return f;
+}
+
+// The values of a logarithm outside (0, inf)
+template <class T>
+IM_FN T log_ends(T x, T result) {
+  using F = Format<T>;
+  result = x < F::inf ? result : x;
+  return x > T(0) ? result : (x == T(0) ? -F::inf : F::nan);
+}
+
+// e^x - 1 for 0 <= x <= 40
+template <class T>
+IM_FN T expm1_middle(T x) {
+  using F = Format<T>;
+  const T shifted = fma(x, F::log2e, F::shifter), n = shifted - F::shifter;
+  const T r = fma(n, -F::ln2_lo, fma(n, -F::ln2_hi, x));
+  const T power = pow2_shifted(shifted);
+  return fma(power, expm1_reduced(r), power - T(1));
+}
+
+// e^x for |x| <= 80
+template <class T>
+IM_FN T exp_middle(T x) {
+  using F = Format<T>;
+  const T shifted = fma(x, F::log2e, F::shifter), n = shifted - F::shifter;
+  const T r = fma(n, -F::ln2_lo, fma(n, -F::ln2_hi, x));
+  const T power = pow2_shifted(shifted);
+  return fma(power, expm1_reduced(r), power);
+}
+
+}  // namespace detail
+
+// ---- exponentials and logarithms ---------------------------------------------------------------------------------------------
+
+#define IM_BOTH(name)                                       \
+  IM_FN float name(float x) { return detail::name(x); }     \
+  IM_FN double name(double x) { return detail::name(x); }
+
+namespace detail {
+
+template <class T>
+IM_FN T exp(T x) { return exp_times(x, T(0)); }
+
+template <class T>
+IM_FN T exp2(T x) {
+  using F = Format<T>;
+  x = x > F::exp2_max ? F::exp2_max : x;
+  x = x < F::exp2_min ? F::exp2_min : x;
+  const T n = round(x);
+  return scale(T(1) + expm1_reduced((x - n) * F::ln2), n);
+}
+
+template <class T>
+IM_FN T expm1(T x) {
+  using F = Format<T>;
+  T y = x > F::expm1_max ? F::expm1_max : x;
+  y = y < F::expm1_min ? F::expm1_min : y;
+  T n;
+  const T r = reduce_ln2(y, n);
+  const T half = pow2_shifted((n - T(1)) + F::shifter);  // half the power: twice it may overflow before the sum does
+  const T result = fma(half, expm1_reduced(r), half - T(0.5)) * T(2);
+  return abs(x) < F::tiny ? x : result;
+}
+
+template <class T>
+IM_FN T log(T x) {
+  using F = Format<T>;
+  T e;
+  const T f = split_log_any(x, e);
+  return log_ends(x, fma(e, F::ln2_hi, f + fma(e, F::ln2_lo, log_tail(f))));
+}
+
+template <class T>
+IM_FN T log2(T x) {
+  using F = Format<T>;
+  T e;
+  const T f = split_log_any(x, e);
+  const T tail = log_tail(f);
+  return log_ends(x, e + fma(f, F::log2e, fma(tail, F::log2e, f * F::log2e_lo)));
+}
+
+template <class T>
+IM_FN T log10(T x) {
+  using F = Format<T>;
+  T e;
+  const T f = split_log_any(x, e);
+  const T tail = log_tail(f);
+  const T low = fma(e, F::log10_2_lo, fma(tail, F::log10e, f * F::log10e_lo));
+  return log_ends(x, fma(e, F::log10_2_hi, fma(f, F::log10e, low)));
+}
+
+// log(1 + x) = e ln 2 + log(1 + f) with 1 + f = 2^-e (1 + x): f is rounded once, however small x is.
+template <class T>
+IM_FN T log1p(T x) {
+  using F = Format<T>;
+  const T sum = T(1) + x;
+  T e;
+  const T direct = split_log(sum, e);
+  const T power = pow2_shifted(F::shifter - e);
+  const T f = x > F::big ? direct : fma(x, power, power - T(1));
+  T result = copysign(fma(e, F::ln2_hi, f + fma(e, F::ln2_lo, log_tail(f))), x);
+  result = x < F::inf ? result : x;
+  return x > T(-1) ? result : (x == T(-1) ? -F::inf : F::nan);
+}
+
+template <class T>
+IM_FN T sigmoid(T x) { return T(1) / (T(1) + exp(-x)); }
+
+}  // namespace detail
+
+IM_BOTH(exp)      // max
+IM_BOTH(exp2)     // max
+IM_BOTH(expm1)    // max
+IM_BOTH(log)      // max
+IM_BOTH(log2)     // max
+IM_BOTH(log10)    // max
+IM_BOTH(log1p)    // max
+IM_BOTH(sigmoid)  // max
+IM_FN float rsqrt(float x) { return 1.0f / sqrt(x); }    // max
+IM_FN double rsqrt(double x) { return 1.0 / sqrt(x); }
+
+// ---- hyperbolic functions ----------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+template <class T>
+IM_FN T tanh(T x) {
+  using F = Format<T>;
+  const T a = abs(x);
+  const T e = expm1_middle(T(2) * (a > F::tanh_max ? F::tanh_max : a));
+  const T result = a < F::tiny ? a : e / (e + T(2));
+  return copysign(result, x);
+}
+
+template <class T>
+IM_FN T cosh(T x) {
+  const T half_exp = exp_times(abs(x), T(-1));
+  return half_exp + T(0.25) / half_exp;
+}
+
+IM_FN float sinh_small(float x) {
+  const float z = x * x;
+  return fma(x * z, poly(z, 0.166666672f, 0.00833331048f, 0.000198428912f, 2.78226162e-6f), x);
+}
+IM_FN double sinh_small(double x) {
+  const double e = expm1_middle(x);
+  return 0.5 * (e + e / (e + 1.0));
+}
+
+template <class T>
+IM_FN T sinh(T x) {
+  using F = Format<T>;
+  const T a = abs(x);
+  const T half_exp = exp_times(a, T(-1));
+  const T small = sinh_small(a < T(1) ? a : T(1));
+  T result = a < T(1) ? small : half_exp - T(0.25) / half_exp;
+  result = a < F::tiny ? a : result;
+  return copysign(a != a ? x : result, x);
+}
+
+template <class T>
+IM_FN T asinh(T x) {
+  using F = Format<T>;
+  const T a = abs(x);
+  const T square = a * a;
+  const bool large = a > F::big;
+  const T near = a + square / (T(1) + sqrt(square + T(1)));
+  const T result = log1p(large ? a : near) + (large ? F::ln2 : T(0));
+  return copysign(result, x);
+}
+
+template <class T>
+IM_FN T acosh(T x) {
+  using F = Format<T>;
+  const T t = x - T(1);
+  const bool large = x > F::big;
+  const T result = log1p(large ? x : t + sqrt(t * (x + T(1)))) + (large ? F::ln2 : T(0));
+  return x < T(1) ? F::nan : result;
+}
+
+template <class T>
+IM_FN T atanh(T x) {
+  const T a = abs(x);
+  return copysign(T(0.5) * log1p(T(2) * a / (T(1) - a)), x);
+}
+
+}  // namespace detail
+
+IM_BOTH(tanh)   // max
+IM_BOTH(sinh)   // max
+IM_BOTH(cosh)   // max
+IM_BOTH(asinh)  // max
+IM_BOTH(acosh)  // max
+IM_BOTH(atanh)  // max
+
+// ---- trigonometric functions -------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+// sin and cos of r, |r| <= pi/4
+IM_FN float sin_reduced(float r) {
+  const float z = r * r;
+  return fma(r * z, poly(z, -0.166666552f, 0.00833218917f, -0.000195182904f), r);
+}
+IM_FN float cos_reduced(float r) {
+  const float z = r * r;
+  return fma(z * z, poly(z, 0.0416666456f, -0.00138873071f, 2.44319654e-5f), fma(z, -0.5f, 1.0f));
+}
+IM_FN double sin_reduced(double r) {
+  const double z = r * r;
+  return fma(r * z, poly(z, -0.1666666666666663, 0.0083333333333219153, -0.00019841269829459261, 2.7557313583836345e-6,
+                         -2.5050742743234907e-8, 1.5895976903937264e-10), r);
+}
+IM_FN double cos_reduced(double r) {
+  const double z = r * r, half = 0.5 * z, one = 1.0 - half;
+  const double tail = poly(z, 0.041666666666666602, -0.0013888888888874478, 2.4801587289675938e-5, -2.7557314402547356e-7,
+                           2.087572949721182e-9, -1.1359945132678254e-11);
+  return one + (((1.0 - one) - half) + z * z * tail);
+}
+IM_FN float tan_reduced(float r) {
+  const float z = r * r;
+  return fma(r * z, poly(z, 0.333331555f, 0.133388266f, 0.0534094162f, 0.0244358517f, 0.00311182905f, 0.00938970875f), r);
+}
+
+// x = quarter pi/2 + r for every finite x: quarter is whole modulo 4, in [-4, 4]. 2/pi is held in pieces of 29, 29 and 53 bits, so
+// that the first two products with the 24 bits of x are exact; for large x the pieces start further to the right, because what
+// is left out on the left contributes multiples of 4.
+IM_FN float reduce_quarter(float x, int32_t& quarter) {
+  const double y = x, a = abs(y);
+  const bool w1 = a >= 0x1p38, w2 = a >= 0x1p68, w3 = a >= 0x1p98;
+  double high = w1 ? 0x1.836e4e4p-16 : 0x1.45f306dp-1;
+  double middle = w1 ? 0x1.054a7fp-46 : 0x1.9391054p-30;
+  double low = w1 ? 0x1.3abe8fa9a6eep-75 : 0x1.4fe13abe8fa9ap-59;
+  high = w2 ? 0x1.054a7fp-46 : high;
+  middle = w2 ? 0x1.3abe8f8p-75 : middle;
+  low = w2 ? 0x1.4d377036d8a56p-102 : low;
+  high = w3 ? 0x1.3abe8fap-75 : high;
+  middle = w3 ? 0x1.34ddc0cp-104 : middle;
+  low = w3 ? 0x1.b6295993c439p-132 : low;
+  double first = y * high, second = y * middle;
+  first = fma(round(first * 0.25), -4.0, first);
+  second = fma(round(second * 0.25), -4.0, second);
+  const double third = y * low;
+  const double n = round(first + second);
+  quarter = static_cast<int32_t>(n);
+  return static_cast<float>((((first - n) + second) + third) * 0x1.921fb54442d18p+0);
+}
+
+// The same for |x| <= small_angle, at a fraction of the cost
+IM_FN float reduce_quarter_small(float x, int32_t& quarter) {
+#ifdef IM_FMA
+  const float shifted = fma(x, 0x1.45f306p-1f, Format<float>::shifter), n = shifted - Format<float>::shifter;
+  quarter = bit_cast<int32_t>(shifted);
+  return fma(n, 0x1.ee59dap-50f, fma(n, 0x1.777a5cp-25f, fma(n, -0x1.921fb6p+0f, x)));
+#else
+  const double n = round(x * 0x1.45f306dc9c883p-1);
+  quarter = static_cast<int32_t>(n);
+  return static_cast<float>((x - n * 0x1.921fb544p+0) - n * 0x1.0b4611a626331p-34);
+#endif
+}
+
+IM_FN double reduce_quarter_small(double x, int64_t& quarter) {
+  const double shifted = fma(x, 0x1.45f306dc9c883p-1, Format<double>::shifter), n = shifted - Format<double>::shifter;
+  quarter = bit_cast<int64_t>(shifted);
+  return fma(n, 0x1.f1976b7ed8fbcp-110, fma(n, -0x1.1a62633145c07p-54, fma(n, -0x1.921fb54442d18p+0, x)));
+}
+
+// sin for shift 0, cos for shift 1
+template <class T, class I>
+IM_FN T sin_of_quarter(T r, I quarter, I shift) {
+  const I q = quarter + shift;
+  const T value = (q & 1) != 0 ? cos_reduced(r) : sin_reduced(r);
+  return (q & 2) != 0 ? -value : value;
+}
+
+IM_FN float tan_of_quarter(float r, int32_t quarter) {
+  const float t = tan_reduced(r);
+  return (quarter & 1) != 0 ? -1.0f / t : t;
+}
+
+}  // namespace detail
+
+// The *_small versions hold for |x| <= small_angle and cost half: use them where a loop can be repeated with the full ones.
+constexpr float small_angle = 65536.0f;
+
+IM_FN float sin(float x) {  // max
+  int32_t quarter;
+  const float r = detail::reduce_quarter(x, quarter);
+  const float result = detail::sin_of_quarter(r, quarter, 0);
+  return x == 0.0f ? x : result;
+}
+IM_FN float cos(float x) {  // max
+  int32_t quarter;
+  const float r = detail::reduce_quarter(x, quarter);
+  return detail::sin_of_quarter(r, quarter, 1);
+}
+IM_FN float tan(float x) {  // max
+  int32_t quarter;
+  const float r = detail::reduce_quarter(x, quarter);
+  const float result = detail::tan_of_quarter(r, quarter);
+  return x == 0.0f ? x : result;
+}
+IM_FN float sin_small(float x) {  // max
+  int32_t quarter;
+  const float r = detail::reduce_quarter_small(x, quarter);
+  const float result = detail::sin_of_quarter(r, quarter, 0);
+  return x == 0.0f ? x : result;
+}
+IM_FN float cos_small(float x) {  // max
+  int32_t quarter;
+  const float r = detail::reduce_quarter_small(x, quarter);
+  return detail::sin_of_quarter(r, quarter, 1);
+}
+IM_FN double sin_small(double x) {  // max
+  int64_t quarter;
+  const double r = detail::reduce_quarter_small(x, quarter);
+  const double result = detail::sin_of_quarter(r, quarter, int64_t(0));
+  return x == 0.0 ? x : result;
+}
+IM_FN double cos_small(double x) {  // max
+  int64_t quarter;
+  const double r = detail::reduce_quarter_small(x, quarter);
+  return detail::sin_of_quarter(r, quarter, int64_t(1));
+}
+IM_FN double sin(double x) { return std::sin(x); }  // libm
+IM_FN double cos(double x) { return std::cos(x); }  // libm
+IM_FN double tan(double x) { return std::tan(x); }  // libm
+
+namespace detail {
+
+// atan of 0 <= t <= 1
+IM_FN float atan_unit(float t) {
+  const float z = t * t;
+  return fma(t * z, poly(z, -0.333331525f, 0.199937657f, -0.142109826f, 0.106656961f, -0.075515762f, 0.0432051234f, -0.0163644627f,
+                         0.0029200092f), t);
+}
+// asin of |x| <= 1/2, given z = x^2
+IM_FN float asin_half(float x, float z) {
+  return fma(x * z, poly(z, 0.166667521f, 0.0749530867f, 0.0454694331f, 0.0241830759f, 0.0421606265f), x);
+}
+constexpr float pi = 0x1.921fb6p+1f, pi_low = -0x1.777a5cp-24f, half_pi = 0x1.921fb6p+0f, half_pi_low = -0x1.777a5cp-25f;
+
+}  // namespace detail
+
+IM_FN float atan(float x) {  // max
+  const float a = abs(x);
+  const bool inverted = a > 1.0f;
+  const float p = detail::atan_unit(inverted ? 1.0f / a : a);
+  return copysign(inverted ? detail::half_pi - (p - detail::half_pi_low) : p, x);
+}
+IM_FN float atan2(float y, float x) {  // max
+  const float ay = abs(y), ax = abs(x);
+  const bool steep = ay > ax;
+  const float big = steep ? ay : ax, small = steep ? ax : ay;
+  float t = small / big;
+  t = big == 0.0f ? 0.0f : t;
+  t = small == __builtin_inff() ? 1.0f : t;
+  float p = detail::atan_unit(t);
+  p = steep ? detail::half_pi - (p - detail::half_pi_low) : p;
+  p = signbit(x) ? detail::pi - (p - detail::pi_low) : p;
+  p = copysign(p, y);
+  return (x != x) | (y != y) ? x + y : p;
+}
+IM_FN float asin(float x) {  // max
+  const float a = abs(x);
+  const bool outer = a > 0.5f;
+  const float z = outer ? 0.5f * (1.0f - a) : a * a;
+  const float p = detail::asin_half(outer ? sqrt(z) : a, z);
+  return copysign(outer ? detail::half_pi - (2.0f * p - detail::half_pi_low) : p, x);
+}
+IM_FN float acos(float x) {  // max
+  const float a = abs(x);
+  const bool outer = a > 0.5f;
+  const float z = outer ? 0.5f * (1.0f - a) : a * a;
+  const float p = copysign(detail::asin_half(outer ? sqrt(z) : a, z), x);
+  const float inner = detail::half_pi - (p - detail::half_pi_low);
+  const float outside = x < 0.0f ? detail::pi + (2.0f * p + detail::pi_low) : 2.0f * p;
+  return outer ? outside : inner;
+}
+IM_FN double atan(double x) { return std::atan(x); }                        // libm
+IM_FN double atan2(double y, double x) { return std::atan2(y, x); }         // libm
+IM_FN double asin(double x) { return std::asin(x); }                        // libm
+IM_FN double acos(double x) { return std::acos(x); }                        // libm
+
+// ---- error function, gamma ---------------------------------------------------------------------------------------------------
+
+IM_FN float erf(float x) {  // max
+  const float a = abs(x), z = a * a;
+  const float small = fma(a, detail::poly(z, 0.128379151f, -0.376124948f, 0.112818047f, -0.0267657861f, 0.00499160029f, -0.000598159619f), a);
+  const float t = a > 3.95f ? 3.95f : a;
+  const float exponent = detail::poly(t, 0.000174750196f, -1.12951529f, -0.633346081f, -0.108281121f, 0.0251201857f, -0.00417139148f,
+                                      0.000434540241f, -2.11027764e-5f);
+  const float large = 1.0f - detail::exp_middle(exponent);
+  return copysign(a < 0.92f ? small : large, x);
+}
+
+IM_FN float erfc(float x) {  // max
+  const float a = abs(x);
+  const float t = a > 10.06f ? 10.06f : a;
+  const float q = (t - 2.0f) / (t + 2.0f);
+  const float p = detail::poly(q, 1.27697837f, -0.0927638263f, -0.166029736f, 0.164050907f, -0.0542297512f, -0.00802663155f, 0.008774966f,
+                               0.00122168148f, -0.00157292502f, -0.000315387588f, 0.000294466125f);
+  const float square = t * t, lost = fma(t, t, -square);
+  const float e = detail::exp_times(-square, 0.0f);
+  float result = (p / fma(t, 2.0f, 1.0f)) * (e - e * lost);
+  result = a > 10.06f ? 0.0f : result;
+  return x < 0.0f ? 2.0f - result : result;
+}
+IM_FN double erf(double x) { return std::erf(x); }    // libm
+IM_FN double erfc(double x) { return std::erfc(x); }  // libm
+IM_FN float lgamma(float x) { return std::lgamma(x); }    // libm
+IM_FN double lgamma(double x) { return std::lgamma(x); }  // libm
+
+// ---- powers, division --------------------------------------------------------------------------------------------------------
+
+// |x|^y as 2^(y log2 |x|) in double: float's range and precision leave room there for every rounding error.
+IM_FN float pow(float x, float y) {  // max
+  const float ax = abs(x);
+  double e;
+  const double f = detail::split_log(static_cast<double>(ax), e);
+  const double s = f / (2.0 + f), z = s * s;
+  const double p = detail::poly(z, 2.8853900817778473, 0.96179669411855506, 0.57707794072490559, 0.41220943122031317, 0.31989786787023777,
+                                0.28301842045255515);
+  double logarithm = fma(s, p, e);
+  logarithm = ax == 0.0f ? -__builtin_inf() : logarithm;
+  logarithm = ax < __builtin_inff() ? logarithm : static_cast<double>(ax);
+  double t = y * logarithm;
+  t = (ax == 1.0f) & (y == y) ? 0.0 : t;
+  t = t > 200.0 ? 200.0 : t;
+  t = t < -200.0 ? -200.0 : t;
+  const double shifted = t + detail::Format<double>::shifter;
+  const double r = t - (shifted - detail::Format<double>::shifter);
+  const double m = detail::poly(r, 1.0000000005538214, 0.69314720575517375, 0.24022646895318459, 0.055503287816691206,
+                                0.009618487842904682, 0.0013399932001365844, 0.00015345787984623281);
+  float result = static_cast<float>(m * detail::pow2_shifted(shifted));
+  const bool whole = round(y) == y, odd = whole & (round(0.5f * y) != 0.5f * y);
+  result = signbit(x) & odd ? -result : result;
+  result = (x < 0.0f) & (ax < __builtin_inff()) & !whole ? __builtin_nanf("") : result;
+  return (y == 0.0f) | (x == 1.0f) ? 1.0f : result;
+}
+IM_FN double pow(double x, double y) { return std::pow(x, y); }  // libm
+
+IM_FN float fmod(float a, float b) { return std::fmod(a, b); }     // libm, exact
+IM_FN double fmod(double a, double b) { return std::fmod(a, b); }  // libm, exact
+
+// The remainder has the sign of the divisor, as Python's % and torch.remainder.
+template <class T>
+IM_FN T float_remainder(T a, T b) {
+  const T r = fmod(a, b);
+  return (r != T(0)) & ((b < T(0)) != (r < T(0))) ? r + b : r;
+}
+IM_FN float remainder(float a, float b) { return float_remainder(a, b); }
+IM_FN double remainder(double a, double b) { return float_remainder(a, b); }
+
+// floor(a / b) as torch.floor_divide computes it: from the exact remainder, so that a rounded quotient cannot step over a whole number.
+template <class T>
+IM_FN T float_floordiv(T a, T b) {
+  const T r = fmod(a, b);
+  T quotient = (a - r) / b;
+  quotient = (r != T(0)) & ((b < T(0)) != (r < T(0))) ? quotient - T(1) : quotient;
+  T whole = floor(quotient);
+  whole = quotient - whole > T(0.5) ? whole + T(1) : whole;
+  whole = quotient == T(0) ? copysign(T(0), a / b) : whole;
+  return b == T(0) ? a / b : whole;
+}
+IM_FN float floordiv(float a, float b) { return float_floordiv(a, b); }
+IM_FN double floordiv(double a, double b) { return float_floordiv(a, b); }
+IM_FN float truncdiv(float a, float b) { return trunc(a / b); }
+IM_FN double truncdiv(double a, double b) { return trunc(a / b); }
+IM_FN float hypot(float a, float b) {  // max
+  const double x = a, y = b;
+  const float result = static_cast<float>(sqrt(x * x + y * y));
+  return isinf(a) | isinf(b) ? __builtin_inff() : result;
+}
+IM_FN double hypot(double a, double b) { return std::hypot(a, b); }  // libm
+
+// ---- integers ----------------------------------------------------------------------------------------------------------------
+// Division by zero gives 0 here instead of a signal: eager raises, so whoever emits an integer division checks the divisor first.
+// The smallest integer divided by -1 wraps.
+
+template <class I>
+struct Unsigned;
+template <> struct Unsigned<int8_t> { using type = uint8_t; };
+template <> struct Unsigned<int16_t> { using type = uint16_t; };
+template <> struct Unsigned<int32_t> { using type = uint32_t; };
+template <> struct Unsigned<int64_t> { using type = uint64_t; };
+template <> struct Unsigned<uint8_t> { using type = uint8_t; };
+template <> struct Unsigned<uint16_t> { using type = uint16_t; };
+template <> struct Unsigned<uint32_t> { using type = uint32_t; };
+template <> struct Unsigned<uint64_t> { using type = uint64_t; };
+
+namespace detail {
+
+// a / b towards zero. Quotients of integers of up to 32 bits are exact in double after truncation, and vectorise there.
+template <class I>
+IM_FN I int_truncdiv(I a, I b) {
+  if constexpr (sizeof(I) <= 4) {
+    const double quotient = static_cast<double>(a) / static_cast<double>(b == I(0) ? I(1) : b);
+    const I whole = static_cast<I>(static_cast<int64_t>(quotient));
+    return b == I(0) ? I(0) : whole;
+  } else {
+    const bool negate = b == static_cast<I>(-1) && static_cast<I>(-1) < I(0);
+    const I safe = (b == I(0)) | negate ? I(1) : b;
+    const I whole = a / safe;
+    const I negated = static_cast<I>(0 - static_cast<uint64_t>(a));
+    return b == I(0) ? I(0) : (negate ? negated : whole);
+  }
+}
+
+template <class I>
+IM_FN I wrap_submul(I a, I b, I c) {  // a - b * c, wrapping
+  using U = uint64_t;
+  return static_cast<I>(static_cast<U>(a) - static_cast<U>(b) * static_cast<U>(c));
+}
+
+}  // namespace detail
+
+template <class I, class = typename Unsigned<I>::type>
+IM_FN I truncdiv(I a, I b) { return detail::int_truncdiv(a, b); }
+template <class I, class = typename Unsigned<I>::type>
+IM_FN I fmod(I a, I b) { return detail::wrap_submul(a, detail::int_truncdiv(a, b), b); }
+template <class I, class = typename Unsigned<I>::type>
+IM_FN I floordiv(I a, I b) {
+  const I quotient = detail::int_truncdiv(a, b), r = detail::wrap_submul(a, quotient, b);
+  return static_cast<I>(quotient - static_cast<I>((b != I(0)) & (r != I(0)) & ((r < I(0)) != (b < I(0)))));
+}
+template <class I, class = typename Unsigned<I>::type>
+IM_FN I remainder(I a, I b) {
+  const I r = detail::wrap_submul(a, detail::int_truncdiv(a, b), b);
+  return static_cast<I>((b != I(0)) & (r != I(0)) & ((r < I(0)) != (b < I(0))) ? r + b : r);
+}
+
+// Shifts by a negative count or by the width and more: 0, or for right shifts of signed values the sign, as in torch.
+template <class I, class U = typename Unsigned<I>::type>
+IM_FN I lshift(I a, I count) {
+  constexpr U width = sizeof(I) * 8;
+  const U n = static_cast<U>(count);
+  return n < width ? static_cast<I>(static_cast<U>(a) << (n & (width - 1))) : I(0);
+}
+template <class I, class U = typename Unsigned<I>::type>
+IM_FN I rshift(I a, I count) {
+  constexpr bool is_signed = static_cast<I>(-1) < I(0);
+  constexpr U last = sizeof(I) * 8 - 1;
+  const U n = static_cast<U>(count);
+  const I shifted = static_cast<I>(a >> (n < last ? n : last));
+  return is_signed || n <= last ? shifted : I(0);
+}
+
+// a^n by squaring, wrapping; a negative n gives 0 except for a = 1 and a = -1, as in torch.
+template <class I, class U = typename Unsigned<I>::type>
+IM_FN I pow(I a, I n) {
+  const bool odd = (n & I(1)) != I(0);
+  if (n < I(0)) return a == I(1) ? I(1) : (a == static_cast<I>(-1) ? (odd ? a : I(1)) : I(0));
+  uint64_t base = static_cast<uint64_t>(a), result = 1;
+  for (U left = static_cast<U>(n); left != 0; left = static_cast<U>(left >> 1)) {
+    result = left & 1u ? result * base : result;
+    base *= base;
+  }
+  return static_cast<I>(result);
+}
+
+// Truncation towards zero, wrapping from int64 as torch's conversion does; no undefined behaviour for NaN and out of range.
+template <class I, class T>
+IM_FN I to_int(T x) {
+  const bool fits = (x >= T(-9223372036854775808.0)) & (x < T(9223372036854775808.0));
+  return static_cast<I>(fits ? static_cast<int64_t>(x) : INT64_MIN);
+}
+
+#undef IM_BOTH
+}  // namespace intarsia
