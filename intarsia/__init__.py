@@ -1,0 +1,1 @@
+"""Intarsia: an optimizing compiler for PyTorch programs."""

@@ -1,0 +1,96 @@
+"""`aten`: the graph as captured. An open set: one operation per operator overload, made on demand from its name.
+
+    %3 = aten.addmm.default(%0, %1, %2) {operands = ["self", "mat1", "mat2"], beta = 1, alpha = 1} : !prim.tensor<...>
+
+`operands` names the schema argument that each tensor operand fills (`tensors.0` for the first of a list); all other
+arguments are attributes under their schema names. Operators of other namespaces are `aten.` + namespace + `::` parts joined by
+dots: `torch.ops.mkldnn._linear_pointwise.default` is `aten.ops.mkldnn._linear_pointwise.default`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from xdsl.utils.exceptions import VerifyException
+
+from ..literals import Literal
+from ..syntax import Op
+from ..types import TensorType
+
+
+class AtenOp(Op):
+    """One call of a registered operator."""
+
+    name = "aten.unknown"
+    outputs = None
+    required = ("operands",)
+
+    def check(self) -> None:
+        if len(self["operands"]) != len(self.operands):
+            raise VerifyException(f"{self.name} names {len(self['operands'])} operands but has {len(self.operands)}")
+        for value in (*self.operands, *self.results):
+            if not isinstance(value.type, TensorType):
+                raise VerifyException(f"{self.name} takes and gives tensors, not {value.type}")
+
+    @property
+    def target(self) -> str:
+        """The operator's name: `aten.addmm.default`."""
+        return self.name
+
+
+@cache
+def aten_op(name: str) -> type[AtenOp]:
+    """The operation class for `aten.<operator>.<overload>`."""
+    return type("Aten_" + name.replace(".", "_"), (AtenOp,), {"name": name})
+
+
+@cache
+def overload(target: str) -> Any:
+    """The `torch._ops.OpOverload` that a name stands for.
+
+    Raises:
+        LookupError: no such operator is registered.
+    """
+    parts = target.split(".")
+    namespace, rest = (parts[2], parts[3:]) if parts[1] == "ops" else (parts[0], parts[1:])
+    try:
+        found: Any = getattr(torch.ops, namespace)
+        for part in rest:
+            found = getattr(found, part)
+    except AttributeError:
+        raise LookupError(f"no operator is registered under the name '{target}'") from None
+    return found
+
+
+def target_name(op: Any) -> str:
+    """The inverse of `overload`."""
+    namespace, name = op._schema.name.split("::")
+    overload_name = op._schema.overload_name or "default"
+    prefix = "aten" if namespace == "aten" else f"aten.ops.{namespace}"
+    return f"{prefix}.{name}.{overload_name}"
+
+
+def call_arguments(op: Op, values: list[Any], target: str) -> tuple[list[Any], dict[str, Any]]:
+    """Positional and keyword arguments for the operator, `values` standing for the operands."""
+    schema = overload(target)._schema
+    given: dict[str, Any] = {}
+    lists: dict[str, dict[int, Any]] = {}
+    for name, value in zip(op["operands"], values, strict=True):
+        base, _, index = name.partition(".")
+        if index:
+            lists.setdefault(base, {})[int(index)] = value
+        else:
+            given[base] = value
+    for name, items in lists.items():
+        given[name] = [items.get(i) for i in range(max(items) + 1)]
+    reserved = ("operands", "target", "strides")
+    given |= {k: _thaw(v) for k, v in op.literals.items() if k not in reserved and k not in given}
+    positional = [given.pop(a.name, a.default_value) for a in schema.arguments if not a.kwarg_only]
+    known = {a.name for a in schema.arguments}
+    return positional, {k: v for k, v in given.items() if k in known}
+
+
+def _thaw(value: Literal) -> Any:
+    return [_thaw(v) for v in value] if isinstance(value, tuple) else value

@@ -1,0 +1,82 @@
+"""`buffer`: where each value lives. The function's body is now the host program, one operation a step.
+
+%a = buffer.alloc() {pool = "arena", offset = 0} : !buffer.ref<[s0, 768], [768, 1], f32>
+buffer.launch @k0(%arg0, %a)
+%v = buffer.view(%a) {offset = 0} : !buffer.ref<[768, s0], [1, 768], f32>
+%r = buffer.extern<aten.mm.default>(%v, %w) {operands = ["self", "mat2"], ...} : !buffer.ref<...>
+buffer.free(%r)
+"""
+
+from __future__ import annotations
+
+from xdsl.utils.exceptions import VerifyException
+
+from ..syntax import Op
+
+
+class Alloc(Op):
+    """Memory for one value. `pool`: "output" (a new tensor that the user receives) or "arena" (a place at byte `offset`
+    of the one block that a call works in)."""
+
+    name = "buffer.alloc"
+    arity = 0
+    required = ("pool",)
+    is_pure = False
+
+    def check(self) -> None:
+        if self["pool"] not in ("arena", "output"):
+            raise VerifyException(f"buffer.alloc: unknown pool '{self['pool']}'; known: arena, output")
+
+
+class View(Op):
+    """The same memory under the result's sizes and strides, starting `offset` elements further."""
+
+    name = "buffer.view"
+    arity = 1
+    required = ("offset",)
+
+
+class Launch(Op):
+    """Run a kernel on memory: its inputs, then its outputs."""
+
+    name = "buffer.launch"
+    at = "kernel"
+    arity = None
+    outputs = 0
+    required = ("kernel",)
+    is_pure = False
+
+
+class Extern(Op):
+    """A library call. Its results are memory that the library owns, or, with `out = true`, the last operand is written.
+
+    `alias = [k]`: result 0 is a view of operand k and keeps it alive.
+    """
+
+    name = "buffer.extern"
+    angle = "target"
+    arity = None
+    outputs = None
+    required = ("target", "operands")
+    is_pure = False
+
+
+class Copy(Op):
+    """Copy operand 0 into operand 1, element by element (a mutation of the user's tensor)."""
+
+    name = "buffer.copy"
+    arity = 2
+    outputs = 0
+    is_pure = False
+
+
+class Free(Op):
+    """The value is not needed any more: the library's memory is given back."""
+
+    name = "buffer.free"
+    arity = 1
+    outputs = 0
+    is_pure = False
+
+
+OPS = (Alloc, View, Launch, Extern, Copy, Free)

@@ -1,0 +1,61 @@
+"""`kernel`: what runs together.
+
+    %2 = kernel.fused(%0, %1) ({ ^bb0(%a: ..., %b: ...): ... kernel.yield(%o) }) : !prim.tensor<...>
+    %3 = kernel.extern<aten.addmm.default>(%b, %x, %w) {operands = ["self", "mat1", "mat2"], ...} : !prim.tensor<...>
+
+At this level the function holds kernels, `prim` views between them that cost nothing (reshape, permute, slice, broadcast
+of memory), and nothing else.
+"""
+
+from __future__ import annotations
+
+from xdsl.ir import OpTraits
+from xdsl.traits import IsolatedFromAbove, IsTerminator
+from xdsl.utils.exceptions import VerifyException
+
+from ..syntax import Op
+
+
+class Fused(Op):
+    """One kernel: a region of `prim` operations over the operands, each yielded value stored.
+
+    `strides`: one entry a result, eager's strides in elements or none for contiguous.
+    """
+
+    name = "kernel.fused"
+    arity = None
+    outputs = None
+    traits = OpTraits(lambda: (IsolatedFromAbove(),))
+
+    def check(self) -> None:
+        block = self.block_body
+        if [a.type for a in block.args] != [v.type for v in self.operands]:
+            raise VerifyException("kernel.fused: the block's arguments differ from the operands")
+        last = block.last_op
+        if not isinstance(last, Yield) or [v.type for v in last.operands] != [r.type for r in self.results]:
+            raise VerifyException("kernel.fused: the region must end in kernel.yield of the results")
+
+
+class Yield(Op):
+    """Ends a kernel's region; its operands are the kernel's results."""
+
+    name = "kernel.yield"
+    outputs = 0
+    is_pure = False
+    traits = OpTraits(lambda: (IsTerminator(),))
+
+
+class Extern(Op):
+    """A library call: an operator of ATen (`target`), with the strides it is given and gives, as eager has them.
+
+    Arguments are written as on `aten` operations. `operand_strides` and `strides`: one entry an operand or result (none: contiguous).
+    """
+
+    name = "kernel.extern"
+    angle = "target"
+    arity = None
+    outputs = None
+    required = ("target", "operands")
+
+
+OPS = (Fused, Yield, Extern)

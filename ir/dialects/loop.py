@@ -1,0 +1,229 @@
+"""`loop` and `scalar`: in what order, with which loops.
+
+    loop.kernel @k0() {inputs = 1} ({ ^bb0(%x: !buffer.ref<...>, %o: !buffer.ref<...>):
+      loop.for<parallel>() {var = i0, stop = s0} ({
+        %sum = loop.local() {value = 0.0, size = 1} : !buffer.ref<[1], [1], f32>
+        loop.for<reduce>() {var = r0, stop = 768, vector = true} ({
+          %0 = loop.load(%x)[768*i0 + r0] : !loop.scalar<f32>
+          loop.accumulate<sum>(%0, %sum)[0]
+        })
+        ...
+
+Values are SSA scalars, addresses are algebra: loads and stores carry one flat index, in elements from the start of the
+memory, over loop variables and size symbols. Names of loop variables are unique within a kernel.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from xdsl.ir import OpTraits, SSAValue
+from xdsl.traits import IsolatedFromAbove, NoTerminator
+from xdsl.utils.exceptions import VerifyException
+
+from ..scalars import REDUCES, SCALARS, ScalarRow
+from ..syntax import Op
+from ..types import RefType, ScalarType, scalar_type
+
+
+class Kernel(Op):
+    """A kernel: its arguments are memory, the first `inputs` of them read, the rest written (or both).
+
+    `symbols`: the size symbols that it is given, in order. `lines`: the user's lines it comes from (["file:line", ...]).
+    """
+
+    name = "loop.kernel"
+    at = "sym_name"
+    arity = 0
+    outputs = 0
+    required = ("sym_name", "inputs")
+    is_pure = False
+    traits = OpTraits(lambda: (IsolatedFromAbove(), NoTerminator()))
+
+
+class Launch(Op):
+    """Run a kernel: operands are its inputs, results its outputs. Replaced by `buffer.launch` when memory is planned."""
+
+    name = "loop.launch"
+    at = "kernel"
+    arity = None
+    outputs = None
+    required = ("kernel",)
+
+
+KINDS = ("parallel", "serial", "reduce", "scan")
+
+
+class For(Op):
+    """Run the body for `var` = `start` (default 0), start + `step` (default 1) ... below `stop`.
+
+    Kinds: `parallel` (iterations are independent and are spread over threads), `serial` (independent, one thread), `reduce`
+    (iterations meet only in `loop.accumulate`), `scan` (in order). `vector = true` asks for SIMD lanes along this loop;
+    `unroll = n` for copies; `grain` is the least number of iterations worth a thread.
+    """
+
+    name = "loop.for"
+    angle = "kind"
+    arity = 0
+    outputs = 0
+    required = ("kind", "var", "stop")
+    is_pure = False
+    traits = OpTraits(lambda: (NoTerminator(),))
+
+    def check(self) -> None:
+        if self["kind"] not in KINDS:
+            raise VerifyException(f"loop.for: unknown kind '{self['kind']}'; known: {', '.join(KINDS)}")
+
+
+class Local(Op):
+    """Scratch memory that lives for one iteration of the loops around it: `size` elements, all `value` at first.
+
+    `size` 1 is a register. No `value`: not initialised.
+    """
+
+    name = "loop.local"
+    arity = 0
+    required = ("size",)
+    is_pure = False
+
+
+class _Access(Op):
+    bracket = "index"
+    memory: ClassVar[int] = -1  # which operand is the memory
+
+    def check(self) -> None:
+        if not isinstance(self.operands[self.memory].type, RefType):
+            raise VerifyException(f"{self.name}: operand {self.memory} is not memory")
+        if "index" not in self.attributes:
+            raise VerifyException(f"{self.name} needs an index: {self.name}(...)[index]")
+
+    @property
+    def ref(self) -> RefType:
+        """The memory's type."""
+        found = self.operands[self.memory].type
+        assert isinstance(found, RefType)
+        return found
+
+
+class Load(_Access):
+    """The element at `index`. With `mask` (a list of expressions): only where all are >= 0, else the value `other`.
+
+    Half types arrive as f32: the result type says so.
+    """
+
+    name = "loop.load"
+    arity = 1
+    memory = 0
+
+
+class Store(_Access):
+    """Write operand 0 to `index` of operand 1. `mask` as in `loop.load`. An f32 value is rounded to half types."""
+
+    name = "loop.store"
+    arity = 2
+    outputs = 0
+    is_pure = False
+
+
+class Accumulate(_Access):
+    """Join operand 0 into `index` of operand 1: m[index] = combine(m[index], value), in any order under `reduce`.
+
+    `argmax`/`argmin`: operands are value, position, memory of values, memory of positions (i64); the first position wins.
+    """
+
+    name = "loop.accumulate"
+    angle = "kind"
+    arity = None
+    outputs = 0
+    is_pure = False
+    required = ("kind",)
+
+    def check(self) -> None:
+        super().check()
+        if self["kind"] not in REDUCES:
+            raise VerifyException(f"loop.accumulate: unknown kind '{self['kind']}'; known: {', '.join(REDUCES)}")
+        expected = 4 if self["kind"].startswith("arg") else 2
+        if len(self.operands) != expected:
+            raise VerifyException(f"loop.accumulate<{self['kind']}> takes {expected} operands")
+
+
+class Index(Op):
+    """The value of an index expression `value`, as a scalar of the result's dtype."""
+
+    name = "loop.index"
+    arity = 0
+    required = ("value",)
+
+
+class Bind(Op):
+    """Give operand 0, an integer read from memory, the name `var` in the index expressions that follow in this block.
+
+    It is checked to lie in 0 <= var < `size` (after adding `size` to negative ones when `wrap`); a value outside makes the
+    kernel report an IndexError and counts as 0.
+    """
+
+    name = "loop.bind"
+    arity = 1
+    outputs = 0
+    is_pure = False
+    required = ("var", "size")
+
+
+class ScalarOp(Op):
+    """One row of the scalar table, on single elements."""
+
+    row: ClassVar[ScalarRow]
+
+    def check(self) -> None:
+        dtypes = [scalar(v).dtype for v in self.operands]
+        compared = dtypes[1:] if self.row.name == "where" else dtypes
+        if len(set(compared)) > 1:
+            raise VerifyException(f"{self.name}: operands differ in dtype: {', '.join(d.name for d in dtypes)}")
+        expected = self.row.result_dtype(dtypes)
+        if scalar(self.results[0]).dtype != expected:
+            raise VerifyException(f"{self.name}: the result is {self.results[0].type}, not {expected.name}")
+
+
+def scalar(value: SSAValue) -> ScalarType:
+    """The value's type, known to be a scalar.
+
+    Raises:
+        VerifyException: it is something else.
+    """
+    if not isinstance(value.type, ScalarType):
+        raise VerifyException(f"expected a scalar, found {value.type}")
+    return value.type
+
+
+def _scalar_op(row: ScalarRow) -> type[ScalarOp]:
+    body = {"name": f"scalar.{row.name}", "row": row, "arity": row.arity, "__doc__": row.note or row.name}
+    return type(f"Scalar{row.name.title()}", (ScalarOp,), body)
+
+
+SCALAR_OPS: dict[str, type[ScalarOp]] = {row.name: _scalar_op(row) for row in SCALARS.values()}
+
+
+class Constant(Op):
+    """A number: `value`, of the result's dtype."""
+
+    name = "scalar.constant"
+    arity = 0
+    required = ("value",)
+
+
+class ScalarCast(Op):
+    """Convert to the result's dtype."""
+
+    name = "scalar.cast"
+    arity = 1
+
+
+def scalar_op(name: str, *operands: SSAValue) -> ScalarOp:
+    """Build `scalar.<name>` with its result type inferred."""
+    cls = SCALAR_OPS[name]
+    dtype = cls.row.result_dtype([scalar(v).dtype for v in operands])
+    return cls.make(operands, [scalar_type(dtype)])
+
+
+LOOP_OPS = (Kernel, Launch, For, Local, Load, Store, Accumulate, Index, Bind)
+SCALAR_DIALECT_OPS = (Constant, ScalarCast) + tuple(SCALAR_OPS.values())

@@ -1,0 +1,392 @@
+"""`prim`: tensor algebra. A closed set: elementwise operations from the scalar table, movement, reductions, gathers.
+
+Broadcasts are explicit, so all operands of an elementwise operation have the result's shape. Any operation may carry
+`strides` (a list with one entry a result: eager's strides in elements, or none for contiguous): the layout to be kept if the value is stored.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from xdsl.ir import Attribute, OpTraits, SSAValue
+from xdsl.traits import IsolatedFromAbove, IsTerminator
+from xdsl.utils.exceptions import VerifyException
+
+from ..dtypes import BOOL, I64
+from ..scalars import REDUCES, SCALARS, ScalarRow
+from ..symbols import dim, known_equal, product
+from ..syntax import Op
+from ..types import TensorType
+
+
+def tensor(value: SSAValue) -> TensorType:
+    """The value's type, known to be a tensor.
+
+    Raises:
+        VerifyException: it is something else.
+    """
+    if not isinstance(value.type, TensorType):
+        raise VerifyException(f"expected a tensor, found {value.type}")
+    return value.type
+
+
+def _same_shape(a: TensorType, b: TensorType) -> bool:
+    return a.rank == b.rank and all(known_equal(x, y) for x, y in zip(a.shape, b.shape, strict=True))
+
+
+class PrimOp(Op):
+    """Base of the tensor algebra: one result, a tensor."""
+
+    @property
+    def type(self) -> TensorType:
+        return tensor(self.results[0])
+
+    def expect(self, fine: bool, message: str) -> None:
+        """Raise the verifier's error unless `fine`."""
+        if not fine:
+            raise VerifyException(f"{self.name}: {message}")
+
+
+class Elementwise(PrimOp):
+    """One row of the scalar table, applied to every element."""
+
+    row: ClassVar[ScalarRow]
+
+    def check(self) -> None:
+        types = [tensor(v) for v in self.operands]
+        for t in types:
+            self.expect(
+                _same_shape(t, self.type),
+                f"operand {t} has another shape than the result {self.type}; broadcasts are explicit (prim.broadcast)",
+            )
+        dtypes = [t.dtype for t in types]
+        compared = dtypes[1:] if self.row.name == "where" else dtypes
+        self.expect(len(set(compared)) == 1, f"operands differ in dtype: {', '.join(d.name for d in dtypes)}")
+        if self.row.name == "where":
+            self.expect(dtypes[0] == BOOL, f"the condition is {dtypes[0].name}, not bool")
+        expected = self.row.result_dtype(dtypes)
+        self.expect(self.type.dtype == expected, f"the result is {self.type.dtype.name}, not {expected.name}")
+
+
+def _elementwise(row: ScalarRow) -> type[Elementwise]:
+    body = {"name": f"prim.{row.name}", "row": row, "arity": row.arity, "__doc__": row.note or row.name}
+    return type(f"Prim{row.name.title()}", (Elementwise,), body)
+
+
+ELEMENTWISE: dict[str, type[Elementwise]] = {row.name: _elementwise(row) for row in SCALARS.values()}
+
+
+def elementwise(name: str, *operands: SSAValue) -> Elementwise:
+    """Build `prim.<name>` with its result type inferred."""
+    cls = ELEMENTWISE[name]
+    types = [tensor(v) for v in operands]
+    result = types[-1].with_(dtype=cls.row.result_dtype([t.dtype for t in types]))
+    return cls.make(operands, [result])
+
+
+class Cast(PrimOp):
+    """Convert every element to the result's dtype, as `Tensor.to` does."""
+
+    name = "prim.cast"
+    arity = 1
+
+    def check(self) -> None:
+        self.expect(_same_shape(tensor(self.operands[0]), self.type), "changes the shape")
+
+
+class Full(PrimOp):
+    """A tensor whose elements all have the value `value` (a number, or an expression over size symbols)."""
+
+    name = "prim.full"
+    arity = 0
+    required = ("value",)
+
+
+class Iota(PrimOp):
+    """Element i along `dim` has the value start + step*i."""
+
+    name = "prim.iota"
+    arity = 0
+    required = ("dim", "start", "step")
+
+
+class Broadcast(PrimOp):
+    """Operand dimension k becomes result dimension `dims[k]`; it has that size, or size 1. Other dimensions repeat."""
+
+    name = "prim.broadcast"
+    arity = 1
+    required = ("dims",)
+
+    def check(self) -> None:
+        operand, dims = tensor(self.operands[0]), self["dims"]
+        self.expect(
+            len(dims) == operand.rank and list(dims) == sorted(set(dims)),
+            f"dims {list(dims)} do not fit {operand}",
+        )
+        for size, d in zip(operand.shape, dims, strict=True):
+            self.expect(
+                d < self.type.rank and (size == 1 or known_equal(size, self.type.shape[d])),
+                f"size {size} of {operand} does not become dimension {d} of {self.type}",
+            )
+
+
+class Reshape(PrimOp):
+    """The same elements in row-major order under another shape."""
+
+    name = "prim.reshape"
+    arity = 1
+
+    def check(self) -> None:
+        operand = tensor(self.operands[0])
+        self.expect(
+            known_equal(operand.numel, self.type.numel),
+            f"{operand} has {operand.numel} elements, {self.type} has {self.type.numel}",
+        )
+
+
+class Permute(PrimOp):
+    """Result dimension k is operand dimension `perm[k]`."""
+
+    name = "prim.permute"
+    arity = 1
+    required = ("perm",)
+
+    def check(self) -> None:
+        operand, perm = tensor(self.operands[0]), self["perm"]
+        self.expect(sorted(perm) == list(range(operand.rank)), f"perm {list(perm)} does not fit {operand}")
+        expected = operand.with_(shape=[operand.shape[p] for p in perm])
+        self.expect(_same_shape(expected, self.type), f"the result is {self.type}, not {expected}")
+
+
+class Slice(PrimOp):
+    """Result element i along dimension k is operand element `starts[k]` + i * `steps[k]` (steps > 0)."""
+
+    name = "prim.slice"
+    arity = 1
+    required = ("starts", "steps")
+
+    def check(self) -> None:
+        rank = tensor(self.operands[0]).rank
+        self.expect(
+            len(self["starts"]) == len(self["steps"]) == rank == self.type.rank,
+            f"starts, steps and shapes disagree about the rank {rank}",
+        )
+        for size, start, step, count in zip(
+            tensor(self.operands[0]).shape, self["starts"], self["steps"], self.type.shape, strict=True
+        ):
+            last = dim(start + (count - 1) * step)
+            if isinstance(last, int) and isinstance(size, int) and count != 0:
+                self.expect(start >= 0 and last < size, f"element {last} lies outside a dimension of size {size}")
+
+
+class Flip(PrimOp):
+    """Reverse the order along `dims`."""
+
+    name = "prim.flip"
+    arity = 1
+    required = ("dims",)
+
+    def check(self) -> None:
+        self.expect(_same_shape(tensor(self.operands[0]), self.type), "changes the shape")
+
+
+class Pad(PrimOp):
+    """Add `low[k]` elements before and `high[k]` after dimension k, of value `value`; negative numbers take away."""
+
+    name = "prim.pad"
+    arity = 1
+    required = ("low", "high", "value")
+
+    def check(self) -> None:
+        operand = tensor(self.operands[0])
+        self.expect(len(self["low"]) == len(self["high"]) == operand.rank, "low and high do not fit the rank")
+        shape = [dim(s + a + b) for s, a, b in zip(operand.shape, self["low"], self["high"], strict=True)]
+        expected = operand.with_(shape=shape)
+        self.expect(_same_shape(expected, self.type), f"the result is {self.type}, not {expected}")
+
+
+class Concat(PrimOp):
+    """The operands one after another along `dim`."""
+
+    name = "prim.concat"
+    arity = None
+    required = ("dim",)
+
+    def check(self) -> None:
+        types = [tensor(v) for v in self.operands]
+        self.expect(bool(types), "needs an operand")
+        total = dim(sum(t.shape[self["dim"]] for t in types))
+        for t in types:
+            shape = list(t.shape)
+            shape[self["dim"]] = total
+            expected = t.with_(shape=shape)
+            self.expect(_same_shape(expected, self.type), f"operand {t} does not fit the result {self.type}")
+
+
+class Take(PrimOp):
+    """Rows by number: result shape is x.shape[:dim] + index.shape + x.shape[dim+1:] (embedding, index_select, index).
+
+    An index outside the dimension is an IndexError at run time; `wrap = true` lets negative ones count from the end.
+    """
+
+    name = "prim.take"
+    arity = 2
+    required = ("dim",)
+
+    def check(self) -> None:
+        x, index, d = tensor(self.operands[0]), tensor(self.operands[1]), self["dim"]
+        self.expect(index.dtype.kind in ("int", "uint"), f"the index is {index.dtype.name}, not an integer")
+        expected = x.with_(shape=(*x.shape[:d], *index.shape, *x.shape[d + 1 :]))
+        self.expect(_same_shape(expected, self.type), f"the result is {self.type}, not {expected}")
+
+
+class Gather(PrimOp):
+    """`torch.gather`: result[i, j] = x[index[i, j], j] for dim 0. An index outside is an IndexError at run time."""
+
+    name = "prim.gather"
+    arity = 2
+    required = ("dim",)
+
+    def check(self) -> None:
+        x, index = tensor(self.operands[0]), tensor(self.operands[1])
+        self.expect(x.rank == index.rank, f"{x} and {index} differ in rank")
+        self.expect(_same_shape(index, self.type), f"the result has another shape than the index {index}")
+
+
+class Reduce(PrimOp):
+    """Join the elements along `dims`, which vanish. Kinds: see `scalars.REDUCES`. `argmax`/`argmin` give i64."""
+
+    name = "prim.reduce"
+    arity = 1
+    angle = "kind"
+    required = ("kind", "dims")
+
+    def check(self) -> None:
+        operand, dims = tensor(self.operands[0]), self["dims"]
+        self.expect(self["kind"] in REDUCES, f"unknown kind '{self['kind']}'; known: {', '.join(REDUCES)}")
+        self.expect(
+            list(dims) == sorted(set(dims)) and all(0 <= d < operand.rank for d in dims),
+            f"dims {list(dims)} do not fit {operand}",
+        )
+        expected = reduce_type(self["kind"], operand, dims)
+        self.expect(
+            _same_shape(expected, self.type) and expected.dtype == self.type.dtype,
+            f"the result is {self.type}, not {expected}",
+        )
+
+
+def reduce_type(kind: str, operand: TensorType, dims: tuple[int, ...]) -> TensorType:
+    """The type of `prim.reduce<kind>`."""
+    shape = [s for i, s in enumerate(operand.shape) if i not in dims]
+    return operand.with_(shape=shape, dtype=I64 if kind.startswith("arg") else operand.dtype)
+
+
+class Scan(PrimOp):
+    """Running reduction along `dim`: element i joins elements 0..i. Kinds: sum, prod, max, min."""
+
+    name = "prim.scan"
+    arity = 1
+    angle = "kind"
+    required = ("kind", "dim")
+
+    def check(self) -> None:
+        self.expect(self["kind"] in ("sum", "prod", "max", "min"), f"unknown kind '{self['kind']}'")
+        self.expect(_same_shape(tensor(self.operands[0]), self.type), "changes the shape")
+
+
+class Func(Op):
+    """The program: `prim.func @main() {...} ({ ^bb0(%x: type, ...): ... prim.return(...) })`.
+
+    Attributes, all lists over the arguments or the returned values:
+        arg_names: what the user would call each argument; arg_strides: eager's strides in elements (none: contiguous);
+        arg_static: true for parameters and buffers, whose identity is guarded;
+        result_strides: eager's strides of each returned value;
+        symbols: [name, argument, dimension or -1 when the argument itself is the integer, lower, upper or none];
+        results: how each of the user's results is made, in order: ["value", k] returned value k; ["input", i] argument i
+            itself; ["alias", i, sizes, strides, offset] a view of argument i; ["alias_output", k, sizes, strides, offset]
+            a view of returned value k; ["size", expression] a Python int; ["none"];
+        mutations: [argument, k] pairs: returned value k is to be copied into the argument.
+    """
+
+    name = "prim.func"
+    at = "sym_name"
+    arity = 0
+    outputs = 0
+    required = ("sym_name",)
+    traits = OpTraits(lambda: (IsolatedFromAbove(),))
+
+
+class Return(Op):
+    """Ends the program; its operands are the returned values."""
+
+    name = "prim.return"
+    outputs = 0
+    is_pure = False
+    traits = OpTraits(lambda: (IsTerminator(),))
+
+
+OPS = (
+    Cast,
+    Full,
+    Iota,
+    Broadcast,
+    Reshape,
+    Permute,
+    Slice,
+    Flip,
+    Pad,
+    Concat,
+    Take,
+    Gather,
+    Reduce,
+    Scan,
+    Func,
+    Return,
+) + tuple(ELEMENTWISE.values())
+
+VIEWS = (Reshape, Permute, Slice, Flip, Broadcast)  # no arithmetic: they vanish into index expressions
+SOURCES = (Full, Iota)
+
+
+# Builders that infer the result type.
+
+
+def full(value: object, like: TensorType) -> Full:
+    """A constant of that type."""
+    return Full.make([], [like], {"value": value})
+
+
+def cast(x: SSAValue, dtype: object) -> Cast:
+    """x in another dtype (a DType)."""
+    return Cast.make([x], [tensor(x).with_(dtype=dtype)])  # type: ignore[arg-type]
+
+
+def broadcast(x: SSAValue, shape: tuple[object, ...], dims: tuple[int, ...]) -> Broadcast:
+    """x repeated to `shape`."""
+    return Broadcast.make([x], [tensor(x).with_(shape=shape)], {"dims": dims})  # type: ignore[arg-type]
+
+
+def reshape(x: SSAValue, shape: tuple[object, ...]) -> Reshape:
+    """x under another shape."""
+    return Reshape.make([x], [tensor(x).with_(shape=shape)])  # type: ignore[arg-type]
+
+
+def permute(x: SSAValue, perm: tuple[int, ...]) -> Permute:
+    """x with its dimensions in another order."""
+    t = tensor(x)
+    return Permute.make([x], [t.with_(shape=[t.shape[p] for p in perm])], {"perm": perm})
+
+
+def reduce(kind: str, x: SSAValue, dims: tuple[int, ...]) -> Reduce:
+    """x reduced over `dims` (sorted)."""
+    return Reduce.make([x], [reduce_type(kind, tensor(x), dims)], {"kind": kind, "dims": dims})
+
+
+def numel(value: SSAValue) -> object:
+    """The number of elements (Dim)."""
+    return product(tensor(value).shape)
+
+
+def result_types(op: Op) -> list[Attribute]:
+    """The types of an operation's results."""
+    return [r.type for r in op.results]

@@ -1,0 +1,76 @@
+"""The table of dtypes: short name in IR text, torch dtype, C++ type, size in bytes, kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True)
+class DType:
+    """One row: everything the compiler knows about a dtype."""
+
+    name: str  # in IR text
+    torch: torch.dtype
+    cpp: str  # storage type in generated C++
+    bytes: int
+    kind: str  # "float", "int", "uint", "bool", "complex"
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_integer(self) -> bool:
+        """True for signed, unsigned and bool."""
+        return self.kind in ("int", "uint", "bool")
+
+    @property
+    def compute(self) -> DType:
+        """The dtype in which arithmetic on values of this dtype is done: half types compute in float32."""
+        return BY_NAME["f32"] if self.name in ("f16", "bf16") else self
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+_ROWS = [
+    DType("f64", torch.float64, "double", 8, "float"),
+    DType("f32", torch.float32, "float", 4, "float"),
+    DType("f16", torch.float16, "im::half", 2, "float"),
+    DType("bf16", torch.bfloat16, "im::bfloat16", 2, "float"),
+    DType("i64", torch.int64, "int64_t", 8, "int"),
+    DType("i32", torch.int32, "int32_t", 4, "int"),
+    DType("i16", torch.int16, "int16_t", 2, "int"),
+    DType("i8", torch.int8, "int8_t", 1, "int"),
+    DType("u64", torch.uint64, "uint64_t", 8, "uint"),
+    DType("u32", torch.uint32, "uint32_t", 4, "uint"),
+    DType("u16", torch.uint16, "uint16_t", 2, "uint"),
+    DType("u8", torch.uint8, "uint8_t", 1, "uint"),
+    DType("bool", torch.bool, "bool", 1, "bool"),
+    DType("c64", torch.complex64, "", 8, "complex"),
+    DType("c128", torch.complex128, "", 16, "complex"),
+]
+
+BY_NAME: dict[str, DType] = {row.name: row for row in _ROWS}
+BY_TORCH: dict[torch.dtype, DType] = {row.torch: row for row in _ROWS}
+
+F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, BOOL, C64, C128 = _ROWS
+
+
+class UnknownDType(TypeError):
+    """A dtype outside the table (float8, quantized, bits)."""
+
+
+def dtype_of(value: Any) -> DType:
+    """The row for a torch dtype or a short name.
+
+    Raises:
+        UnknownDType: the dtype has no row.
+    """
+    row = BY_NAME.get(value) if isinstance(value, str) else BY_TORCH.get(value)
+    if row is None:
+        raise UnknownDType(f"dtype {value} is not supported; supported are {', '.join(BY_NAME)}")
+    return row

@@ -1,0 +1,276 @@
+"""Symbolic integers: dimensions, strides, and index expressions.
+
+A dimension (`Dim`) is a Python int when it is known and a sympy expression over size symbols otherwise.
+Every symbol is made by `symbol`, so that two symbols of one name are always equal, whoever made them.
+Expressions are expanded on construction and never passed to `sympy.simplify` (10 ms a call).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import TypeAlias
+
+import sympy
+
+Dim: TypeAlias = int | sympy.Expr
+Range: TypeAlias = tuple[Dim, Dim]  # inclusive lower bound, inclusive upper bound
+
+
+@cache
+def symbol(name: str) -> sympy.Symbol:
+    """The integer symbol of that name: a size, a stride or a loop variable; never negative."""
+    return sympy.Symbol(name, integer=True, nonnegative=True)
+
+
+class FloorDiv(sympy.Function):  # type: ignore[misc]
+    """Integer division that rounds down. sympy's own floor turns into rationals, which do not print as code."""
+
+    nargs = (2,)
+    is_integer = True
+
+    @classmethod
+    def eval(cls, base: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr | None:
+        if base.is_Integer and divisor.is_Integer and divisor != 0:
+            return sympy.Integer(int(base) // int(divisor))
+        if divisor == 1:
+            return base
+        if base == 0:
+            return sympy.S.Zero
+        if base == divisor:
+            return sympy.S.One
+        if isinstance(base, FloorDiv):
+            return FloorDiv(base.args[0], sympy.expand(base.args[1] * divisor))
+        exact, rest = _split_multiple(base, divisor)
+        if exact != 0:
+            return exact + FloorDiv(rest, divisor)
+        return _cancel_common(base, divisor)
+
+    def _eval_is_nonnegative(self) -> bool | None:
+        base, divisor = self.args
+        return True if base.is_nonnegative and divisor.is_nonnegative else None
+
+
+class Mod(sympy.Function):  # type: ignore[misc]
+    """Remainder with the sign of the divisor, as Python's `%`."""
+
+    nargs = (2,)
+    is_integer = True
+
+    @classmethod
+    def eval(cls, base: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr | None:
+        if base.is_Integer and divisor.is_Integer and divisor != 0:
+            return sympy.Integer(int(base) % int(divisor))
+        if divisor == 1 or base == 0 or base == divisor:
+            return sympy.S.Zero
+        exact, rest = _split_multiple(base, divisor)
+        if exact != 0:
+            return Mod(rest, divisor)
+        if isinstance(base, Mod) and _split_multiple(base.args[1], divisor)[1] == 0:
+            return Mod(base.args[0], divisor)
+        return None
+
+    def _eval_is_nonnegative(self) -> bool | None:
+        return True if self.args[1].is_positive or self.args[1].is_nonnegative else None
+
+
+def _split_multiple(base: sympy.Expr, divisor: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
+    """base == exact * divisor + rest, taking every term that is a visible multiple of the divisor."""
+    exact: sympy.Expr = sympy.S.Zero
+    rest: sympy.Expr = sympy.S.Zero
+    for term in sympy.Add.make_args(base):
+        quotient = _exact_quotient(term, divisor)
+        if quotient is None:
+            rest += term
+        else:
+            exact += quotient
+    return exact, rest
+
+
+def _exact_quotient(term: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr | None:
+    """term / divisor when that is a product of integers, else None."""
+    coefficient, factors = term.as_coeff_mul()
+    divisor_coefficient, divisor_factors = divisor.as_coeff_mul()
+    if not (coefficient.is_Integer and divisor_coefficient.is_Integer) or divisor_coefficient == 0:
+        return None
+    if int(coefficient) % int(divisor_coefficient):
+        return None
+    remaining = list(factors)
+    for factor in divisor_factors:
+        if factor not in remaining:
+            return None
+        remaining.remove(factor)
+    return sympy.Mul(sympy.Integer(int(coefficient) // int(divisor_coefficient)), *remaining)
+
+
+def _cancel_common(base: sympy.Expr, divisor: sympy.Expr) -> sympy.Expr | None:
+    """FloorDiv(4*x, 8) -> FloorDiv(x, 2); also over sums whose terms share the factor."""
+    if not divisor.is_Integer:
+        return None
+    common = abs(int(divisor))
+    for term in sympy.Add.make_args(base):
+        coefficient = term.as_coeff_Mul()[0]
+        if not coefficient.is_Integer:
+            return None
+        common = math.gcd(common, int(coefficient))
+    if common <= 1:
+        return None
+    return FloorDiv(sympy.expand(base / common), sympy.Integer(int(divisor) // common))
+
+
+def dim(value: object) -> Dim:
+    """Bring an int, sympy number or expression to the one form of a `Dim`."""
+    if type(value) is int:
+        return value
+    if isinstance(value, sympy.Integer):
+        return int(value)
+    if isinstance(value, sympy.Expr):
+        expanded = sympy.expand(value)
+        return int(expanded) if expanded.is_Integer else expanded
+    return int(value)  # type: ignore[call-overload,no-any-return]  # bool, numpy integers
+
+
+def product(dims: Iterable[Dim]) -> Dim:
+    """The product of dimensions: the number of elements of a shape."""
+    result: Dim = 1
+    for d in dims:
+        result = result * d
+    return dim(result)
+
+
+def contiguous_strides(shape: Iterable[Dim]) -> tuple[Dim, ...]:
+    """Row-major strides in elements. A dimension of size 0 or 1 counts as 1, as torch counts it."""
+    strides: list[Dim] = []
+    running: Dim = 1
+    for size in reversed(tuple(shape)):
+        strides.append(running)
+        running = dim(running * (1 if size == 0 else size))
+    return tuple(reversed(strides))
+
+
+def known_equal(a: Dim, b: Dim) -> bool:
+    """True when both are the same expression; never a guess."""
+    return a == b or dim(a - b) == 0
+
+
+def free_symbols(dims: Iterable[Dim]) -> set[sympy.Symbol]:
+    """All symbols in the dimensions."""
+    found: set[sympy.Symbol] = set()
+    for d in dims:
+        if isinstance(d, sympy.Expr):
+            found |= d.free_symbols
+    return found
+
+
+def substitute(value: Dim, mapping: Mapping[sympy.Symbol, Dim]) -> Dim:
+    """Replace symbols; with all symbols replaced by ints the result is an int."""
+    if isinstance(value, int):
+        return value
+    return dim(value.xreplace({k: sympy.sympify(v) for k, v in mapping.items()}))
+
+
+def bounds(value: Dim, ranges: Mapping[sympy.Symbol, Range]) -> tuple[Dim | None, Dim | None]:
+    """A safe inclusive interval for the value; None where no bound is known.
+
+    Symbols outside `ranges` are only known to be >= 0. Symbolic bounds are kept symbolic.
+    """
+    if isinstance(value, int):
+        return value, value
+    if value.is_Integer:
+        return int(value), int(value)
+    if value.is_Symbol:
+        return ranges.get(value, (0, None))
+    if isinstance(value, sympy.Add):
+        low: Dim | None = 0
+        high: Dim | None = 0
+        for term in value.args:
+            term_low, term_high = bounds(term, ranges)
+            low = None if low is None or term_low is None else dim(low + term_low)
+            high = None if high is None or term_high is None else dim(high + term_high)
+        return low, high
+    if isinstance(value, sympy.Mul):
+        coefficient, rest = value.as_coeff_Mul()
+        if not coefficient.is_Integer:
+            return None, None
+        low, high = 1, 1
+        for factor in sympy.Mul.make_args(rest):
+            factor_low, factor_high = bounds(factor, ranges)
+            if factor_low is None or sympy.sympify(factor_low).is_nonnegative is not True:
+                return None, None
+            low = dim(low * factor_low) if low is not None else None
+            high = None if high is None or factor_high is None else dim(high * factor_high)
+        if coefficient >= 0:
+            return dim(coefficient * low), (None if high is None else dim(coefficient * high))
+        return (None if high is None else dim(coefficient * high)), dim(coefficient * low)
+    if isinstance(value, FloorDiv):
+        base, divisor = value.args
+        low, high = bounds(base, ranges)
+        if divisor.is_positive or divisor.is_nonnegative:
+            return (
+                dim(FloorDiv(sympy.sympify(low), divisor)) if low is not None else None,
+                dim(FloorDiv(sympy.sympify(high), divisor)) if high is not None else None,
+            )
+        return None, None
+    if isinstance(value, Mod):
+        return 0, dim(value.args[1] - 1)
+    return None, None
+
+
+def is_nonnegative(value: Dim, ranges: Mapping[sympy.Symbol, Range]) -> bool:
+    """True when value >= 0 follows from the ranges (False means: not known)."""
+    low, _ = bounds(value, ranges)
+    return low is not None and sympy.sympify(low).is_nonnegative is True
+
+
+def simplify_index(value: Dim, ranges: Mapping[sympy.Symbol, Range]) -> Dim:
+    """Drop divisions and remainders that the ranges of the variables make trivial.
+
+    FloorDiv(i, n) -> 0 and Mod(i, n) -> i when 0 <= i < n; also after splitting off multiples of n.
+    """
+    if isinstance(value, int) or not value.has(FloorDiv, Mod):
+        return dim(value)
+
+    def rewrite(node: sympy.Expr) -> sympy.Expr:
+        if not node.args:
+            return node
+        node = node.func(*[rewrite(arg) for arg in node.args])
+        if isinstance(node, FloorDiv | Mod):
+            base, divisor = node.args
+            if is_nonnegative(dim(base), ranges) and is_nonnegative(dim(divisor - 1 - base), ranges):
+                return sympy.S.Zero if isinstance(node, FloorDiv) else base
+            if isinstance(node, FloorDiv):
+                return _divide_inner(base, divisor, ranges) or node
+        return node
+
+    result = dim(rewrite(value))
+    return _merge_divmod(result)
+
+
+def _divide_inner(base: sympy.Expr, divisor: sympy.Expr, ranges: Mapping[sympy.Symbol, Range]) -> sympy.Expr | None:
+    """FloorDiv(8*i + j, 16) -> FloorDiv(i, 2) when 0 <= j < 8."""
+    if not divisor.is_Integer:
+        return None
+    for step in sorted({abs(int(t.as_coeff_Mul()[0])) for t in sympy.Add.make_args(base)}, reverse=True):
+        if step <= 1 or int(divisor) % step:
+            continue
+        exact, rest = _split_multiple(base, sympy.Integer(step))
+        if exact == 0 or rest == 0:
+            continue
+        if is_nonnegative(dim(rest), ranges) and is_nonnegative(dim(step - 1 - rest), ranges):
+            return FloorDiv(exact, sympy.Integer(int(divisor) // step))
+    return None
+
+
+def _merge_divmod(value: Dim) -> Dim:
+    """n*FloorDiv(x, n) + Mod(x, n) -> x"""
+    if isinstance(value, int) or not isinstance(value, sympy.Add):
+        return value
+    for term in value.args:
+        coefficient, rest = term.as_coeff_Mul()
+        if isinstance(rest, Mod):
+            base, divisor = rest.args
+            partner = sympy.expand(coefficient * divisor * FloorDiv(base, divisor))
+            if partner in value.args:
+                return _merge_divmod(dim(value - term - partner + coefficient * base))
+    return value

@@ -1,0 +1,204 @@
+"""The one textual form that all operations share, and their base class.
+
+    %r = dialect.name<angle>(%a, %b)[bracket] {name = value} ({ region }) : result types loc("model.py":12:0)
+
+Operand types are not repeated: a value's type stands where the value is defined. `angle`, `bracket` and `at` name the
+attributes that an operation prints in those places; all others stand in the dictionary. Attributes are `LiteralAttr`s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Self, cast
+
+from xdsl.dialects.builtin import FileLineColLoc, IntAttr, LocationAttr, StringAttr
+from xdsl.ir import Attribute, Block, Operation, OpTraits, Region, SSAValue
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import VerifyException
+
+from .literals import Literal, LiteralError, parse_entries, parse_literal, print_entries, print_literal
+from .types import LiteralAttr
+
+_CLOSERS = {"[": "]", "{": "}", "(": ")", "<": ">"}
+
+
+class Op(Operation):
+    """Base of every operation of the IR.
+
+    `op["dims"]` reads an attribute's Python value, `op.get(name, default)` one that may be absent.
+    """
+
+    at: ClassVar[str | None] = None  # attribute printed as ` @name`
+    angle: ClassVar[str | None] = None  # attribute printed as `<text>`
+    bracket: ClassVar[str | None] = None  # attribute printed as `[text]`
+    arity: ClassVar[int | None] = None  # number of operands, None for any
+    outputs: ClassVar[int | None] = 1  # number of results, None for any
+    required: ClassVar[tuple[str, ...]] = ()  # attributes that must be there
+    is_pure: ClassVar[bool] = True  # no effect but its results
+
+    traits: ClassVar[OpTraits] = OpTraits(lambda: ())
+
+    @classmethod
+    def make(
+        cls,
+        operands: Sequence[SSAValue] = (),
+        types: Sequence[Attribute] = (),
+        attrs: Mapping[str, Literal] | None = None,
+        regions: Sequence[Region] = (),
+        loc: LocationAttr | None = None,
+    ) -> Self:
+        """Build the operation; attribute values are plain Python values."""
+        attributes = {k: LiteralAttr(_freeze(v)) for k, v in (attrs or {}).items()}
+        return cls.create(operands=operands, result_types=types, attributes=attributes, regions=regions, location=loc)
+
+    def __getitem__(self, name: str) -> Literal:
+        return cast(LiteralAttr, self.attributes[name]).data
+
+    def __setitem__(self, name: str, value: Literal) -> None:
+        self.attributes[name] = LiteralAttr(_freeze(value))
+
+    def get(self, name: str, default: Literal = None) -> Literal:
+        found = self.attributes.get(name)
+        return default if found is None else cast(LiteralAttr, found).data
+
+    @property
+    def literals(self) -> dict[str, Literal]:
+        """All attributes as Python values, in order."""
+        return {k: cast(LiteralAttr, v).data for k, v in self.attributes.items()}
+
+    @property
+    def block_body(self) -> Block:
+        """The single block of the single region."""
+        return self.regions[0].block
+
+    def check(self) -> None:
+        """Verify what the operation's own meaning demands.
+
+        Raises:
+            VerifyException: says what was found and what is expected.
+        """
+
+    def verify_(self) -> None:
+        if self.arity is not None and len(self.operands) != self.arity:
+            raise VerifyException(f"{self.name} takes {self.arity} operands, not {len(self.operands)}")
+        if self.outputs is not None and len(self.results) != self.outputs:
+            raise VerifyException(f"{self.name} gives {self.outputs} results, not {len(self.results)}")
+        for name in self.required:
+            if name not in self.attributes:
+                raise VerifyException(f"{self.name} needs the attribute '{name}'")
+        for name, value in self.attributes.items():
+            if not isinstance(value, LiteralAttr):
+                raise VerifyException(f"{self.name}: attribute '{name}' is not a literal")
+        self.check()
+
+    def print(self, printer: Printer) -> None:
+        entries = self.literals
+        if self.at:
+            printer.print_string(f" @{entries.pop(self.at, '')}")
+        if self.angle and self.angle in entries:
+            value = entries.pop(self.angle)
+            printer.print_string(f"<{value if isinstance(value, str) else print_literal(value)}>")
+        printer.print_operands(self.operands)
+        if self.bracket and self.bracket in entries:
+            value = entries.pop(self.bracket)
+            text = print_literal(value)
+            printer.print_string(text if isinstance(value, tuple) else f"[{text}]")
+        if entries:
+            printer.print_string(f" {{{print_entries(entries)}}}")
+        if self.regions:
+            printer.print_regions(self.regions)
+        if self.results:
+            printer.print_string(" : ")
+            printer.print_list(self.results, lambda r: printer.print_attribute(r.type))
+        place = location_of(self)
+        if place is not None:
+            printer.print_string(f' loc("{place[0]}":{place[1]}:0)')
+
+    @classmethod
+    def parse(cls, parser: Parser) -> Self:
+        attrs: dict[str, Literal] = {}
+        if cls.at:
+            attrs[cls.at] = parser.parse_symbol_name().data
+        if cls.angle and parser.parse_optional_punctuation("<") is not None:
+            text, _ = _raw_body(parser, "<")
+            attrs[cls.angle] = text
+        parser.parse_punctuation("(")
+        operands = []
+        if parser.parse_optional_punctuation(")") is None:
+            operands = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_operand)
+            parser.parse_punctuation(")")
+        if cls.bracket and parser.parse_optional_punctuation("[") is not None:
+            text, start = _raw_body(parser, "[")
+            items = _literal(parser, f"[{text}]", start - 1, parse_literal)
+            attrs[cls.bracket] = items[0] if cls.bracket_is_single(items) else items
+        if parser.parse_optional_punctuation("{") is not None:
+            text, start = _raw_body(parser, "{")
+            attrs.update(_literal(parser, text, start, parse_entries))
+        regions: list[Region] = []
+        if parser.parse_optional_punctuation("(") is not None:
+            regions = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_region)
+            parser.parse_punctuation(")")
+        types: list[Attribute] = []
+        if parser.parse_optional_punctuation(":") is not None:
+            types = list(parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type))
+        return cls.make(operands, types, attrs, regions)
+
+    @classmethod
+    def bracket_is_single(cls, items: tuple[Literal, ...]) -> bool:
+        """Whether the bracket holds one expression rather than a list of them."""
+        return len(items) == 1
+
+
+def _freeze(value: Any) -> Any:
+    return tuple(map(_freeze, value)) if isinstance(value, list | tuple) else value
+
+
+def _raw_body(parser: Parser, opener: str) -> tuple[str, int]:
+    """The text up to the closer that matches the opener just consumed, and where it starts."""
+    content = parser.lexer.input.content
+    start = parser._current_token.span.start
+    stack, position = [_CLOSERS[opener]], start
+    while position < len(content):
+        char = content[position]
+        if char == '"':
+            position += 1
+            while position < len(content) and content[position] != '"':
+                position += 2 if content[position] == "\\" else 1
+        elif char in _CLOSERS:
+            stack.append(_CLOSERS[char])
+        elif char == stack[-1]:
+            stack.pop()
+            if not stack:
+                parser._resume_from(position + 1)
+                return content[start:position], start
+        elif char in ")]}>":
+            break
+        position += 1
+    parser.raise_error(f"'{opener}' is never closed by '{_CLOSERS[opener]}'", start - 1, start)
+
+
+def _literal(parser: Parser, text: str, start: int, read: Any) -> Any:
+    try:
+        return read(text)
+    except LiteralError as error:
+        at = min(start + error.offset, start + max(0, len(text) - 1))
+        parser.raise_error(str(error), at, at + 1)
+
+
+def location(filename: str, line: int) -> FileLineColLoc:
+    """The location of a line in the user's code."""
+    return FileLineColLoc(StringAttr(filename), IntAttr(line), IntAttr(0))
+
+
+def location_of(op: Operation) -> tuple[str, int] | None:
+    """(file, line) of the user's code that an operation comes from, or None."""
+    loc = op.location
+    return (loc.filename.data, loc.line.data) if isinstance(loc, FileLineColLoc) else None
+
+
+def single_block(operations: Iterable[Operation] = (), arg_types: Sequence[Attribute] = ()) -> Region:
+    """A region of one block."""
+    block = Block(arg_types=arg_types)
+    block.add_ops(operations)
+    return Region(block)

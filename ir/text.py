@@ -1,0 +1,57 @@
+"""Text in and out: `parse_module` and `print_module`, and the xDSL context with all dialects."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import Builtin, ModuleOp
+from xdsl.ir import Dialect, Operation
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+
+from .dialects import buffer, kernel, loop, prim
+from .dialects.aten import aten_op
+from .types import IndexType, LiteralAttr, RefType, ScalarType, TensorType
+
+DIALECTS = (
+    Dialect("prim", prim.OPS, (TensorType, LiteralAttr, IndexType)),
+    Dialect("kernel", kernel.OPS, ()),
+    Dialect("loop", loop.LOOP_OPS, (ScalarType,)),
+    Dialect("scalar", loop.SCALAR_DIALECT_OPS, ()),
+    Dialect("buffer", buffer.OPS, (RefType,)),
+)
+
+
+class IntarsiaContext(Context):
+    """A context in which `aten.*` is an open set."""
+
+    def get_optional_op(self, name: str, *, dialect_stack: object = ()) -> type[Operation] | None:
+        if name.startswith("aten."):
+            return aten_op(name)
+        return super().get_optional_op(name, dialect_stack=dialect_stack)  # type: ignore[arg-type]
+
+
+def make_context() -> IntarsiaContext:
+    """A new context that knows builtin and all our dialects."""
+    context = IntarsiaContext()
+    context.load_dialect(Builtin)
+    for dialect in DIALECTS:
+        context.load_dialect(dialect)
+    return context
+
+
+def parse_module(text: str, filename: str = "<text>") -> ModuleOp:
+    """Read a module.
+
+    Raises:
+        xdsl.utils.exceptions.ParseError: with file, line, column and a caret.
+    """
+    return Parser(make_context(), text, filename).parse_module()
+
+
+def print_module(module: Operation) -> str:
+    """The text of a module (or of any operation); `parse_module` reads it back to the same text."""
+    stream = StringIO()
+    Printer(stream=stream).print_op(module)
+    return stream.getvalue() + "\n"

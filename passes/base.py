@@ -1,0 +1,66 @@
+"""What a pass is: a frozen dataclass with a name, a docstring, options as fields, and `apply`.
+
+@dataclass(frozen=True)
+class Double(Pass):
+    \"\"\"Replace x + x by 2*x.\"\"\"
+    name = "double"
+    level = "prim"
+    after = ("decompose",)
+
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None: ...
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+from xdsl.dialects.builtin import ModuleOp
+
+from .context import CompileContext
+
+LEVELS = ("aten", "prim", "kernel", "loop", "buffer")
+
+
+class PassError(Exception):
+    """A pass cannot do its work on this module: a precondition does not hold, or an option is wrong."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Base of all passes. The first line of the docstring is what `passes-opt --list` prints.
+
+    Class attributes:
+        level: the IR level on which the pass works; the manager checks it.
+        gives: the level of the module afterwards (default: the same).
+        after, before: names of passes that it follows or precedes when both run.
+        requires: names of passes whose result it needs; `--until` inserts them.
+        default: whether the standard pipeline contains it.
+    """
+
+    name: ClassVar[str] = ""
+    level: ClassVar[str] = "prim"
+    gives: ClassVar[str | None] = None
+    after: ClassVar[tuple[str, ...]] = ()
+    before: ClassVar[tuple[str, ...]] = ()
+    requires: ClassVar[tuple[str, ...]] = ()
+    default: ClassVar[bool] = True
+
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        """Rewrite the module in place.
+
+        Raises:
+            PassError: says what does not hold and which pass establishes it.
+        """
+        raise NotImplementedError
+
+    @property
+    def spec(self) -> str:
+        """The pass in pipeline syntax, with the options that differ from their defaults: `fuse{max-ops=8}`."""
+        changed = [f for f in fields(self) if getattr(self, f.name) != f.default]
+        options = ",".join(f"{f.name.replace('_', '-')}={_option(getattr(self, f.name))}" for f in changed)
+        return f"{self.name}{{{options}}}" if options else self.name
+
+
+def _option(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,73 @@
+"""The compile context: one object, passed as an argument, that a compilation may read. There is no global compile state."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Target:
+    """The machine that code is made for.
+
+    Attributes:
+        name: "cpp" or "triton".
+        isa: "avx512", "avx2", "neon" or "plain".
+        vector_bytes: width of a SIMD register.
+        threads: how many threads a kernel may use.
+        l1_bytes, l2_bytes: cache sizes of one core.
+    """
+
+    name: str = "cpp"
+    isa: str = "avx512"
+    vector_bytes: int = 64
+    threads: int = 2
+    l1_bytes: int = 32 * 1024
+    l2_bytes: int = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Something that a pass wants known: what was done or refused, where, and why."""
+
+    pass_name: str
+    kind: str  # "fused", "refused", "extern", ...
+    message: str
+    location: str = ""  # "file:line" of the user's code
+
+    def __str__(self) -> str:
+        place = f"{self.location}: " if self.location else ""
+        return f"{place}[{self.pass_name}] {self.kind}: {self.message}"
+
+
+@dataclass
+class Diagnostics:
+    """Collects remarks and statistics. `want_remarks` is off by default, because the text of a reason costs time."""
+
+    want_remarks: bool = False
+    remarks: list[Remark] = field(default_factory=list)
+    statistics: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def remark(self, pass_name: str, kind: str, message: Callable[[], str], location: str = "") -> None:
+        """Record a remark; the message is only built when remarks are wanted."""
+        if self.want_remarks:
+            self.remarks.append(Remark(pass_name, kind, message(), location))
+
+    def count(self, pass_name: str, what: str, number: int = 1) -> None:
+        """Add to a statistic: `--statistics` prints them."""
+        table = self.statistics.setdefault(pass_name, {})
+        table[what] = table.get(what, 0) + number
+
+    def print(self) -> None:
+        """Write all remarks to standard error."""
+        for remark in self.remarks:
+            print(remark, file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class CompileContext:
+    """What a pass may know beyond the module."""
+
+    target: Target = field(default_factory=Target)
+    diagnostics: Diagnostics = field(default_factory=Diagnostics)
