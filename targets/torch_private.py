@@ -1,0 +1,30 @@
+"""The only place in `targets` that touches private torch names. Tried with torch 2.11 and 2.13; each has a public fallback."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+EmptyStrided = Callable[[Sequence[int], Sequence[int], torch.dtype], torch.Tensor]
+
+
+def _public_empty_strided(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty_strided(size, stride, dtype=dtype)
+
+
+def _find_empty_strided() -> EmptyStrided:
+    try:
+        # 2.11, 2.13: skips the dispatcher and argument parsing, 0.37 us against 0.9 us. Wants tuples of plain int.
+        from torch._C._dynamo.guards import _empty_strided_cpu
+
+        probe = _empty_strided_cpu((2, 3), (3, 1), torch.float32)
+        if probe.stride() == (3, 1) and probe.dtype is torch.float32:
+            return _empty_strided_cpu
+    except (ImportError, TypeError):
+        pass
+    return _public_empty_strided
+
+
+# empty_strided_cpu(size, stride, dtype): an uninitialised CPU tensor; size and stride are tuples of int.
+empty_strided_cpu: EmptyStrided = _find_empty_strided()
