@@ -105,7 +105,7 @@ TABLE: dict[str, tuple[Function, list[int], float, float, Function]] = {
     "log_d": (lambda z: (2 * mp.atanh(mp.sqrt(z)) - 2 * mp.sqrt(z)) / mp.sqrt(z) ** 3, list(range(7)), 1e-7, 0.0296,
               lambda z: abs(mp.sqrt(z) ** 3 / (2 * mp.atanh(mp.sqrt(z))))),
     # (1 + 2t) exp(t^2) erfc(t) as a function of q = (t - 2) / (t + 2)
-    "erfc_f": (lambda q: _erfcx(2 * (1 + q) / (1 - q)), list(range(11)), -0.67, 0.675, lambda q: 1 / _erfcx(2 * (1 + q) / (1 - q))),
+    "erfc_f": (lambda q: _erfcx(2 * (1 + q) / (1 - q)), list(range(12)), -1.0, 0.675, lambda q: 1 / _erfcx(2 * (1 + q) / (1 - q))),
     # pow: log2(m) = s L(s^2), 2^r, both in double but only as good as a float result needs
     "powlog_d": (lambda z: 2 * mp.atanh(mp.sqrt(z)) / mp.sqrt(z) / mp.log(2), list(range(6)), 1e-9, 0.0296,
                  lambda z: mp.sqrt(z) / (2 * mp.atanh(mp.sqrt(z)) / mp.log(2))),

@@ -294,7 +294,10 @@ IM_FN T log1p(T x) {
 }
 
 template <class T>
-IM_FN T sigmoid(T x) { return T(1) / (T(1) + exp(-x)); }
+IM_FN T sigmoid(T x) {
+  const T e = exp(-abs(x));  // never overflows
+  return (x < T(0) ? e : T(1)) / (T(1) + e);
+}
 
 }  // namespace detail
 
@@ -417,16 +420,16 @@ IM_FN float tan_reduced(float r) {
 // is left out on the left contributes multiples of 4.
 IM_FN float reduce_quarter(float x, int32_t& quarter) {
   const double y = x, a = abs(y);
-  const bool w1 = a >= 0x1p38, w2 = a >= 0x1p68, w3 = a >= 0x1p98;
-  double high = w1 ? 0x1.836e4e4p-16 : 0x1.45f306dp-1;
-  double middle = w1 ? 0x1.054a7fp-46 : 0x1.9391054p-30;
-  double low = w1 ? 0x1.3abe8fa9a6eep-75 : 0x1.4fe13abe8fa9ap-59;
-  high = w2 ? 0x1.054a7fp-46 : high;
-  middle = w2 ? 0x1.3abe8f8p-75 : middle;
-  low = w2 ? 0x1.4d377036d8a56p-102 : low;
-  high = w3 ? 0x1.3abe8fap-75 : high;
-  middle = w3 ? 0x1.34ddc0cp-104 : middle;
-  low = w3 ? 0x1.b6295993c439p-132 : low;
+  const bool w1 = a >= 0x1p50, w2 = a >= 0x1p76, w3 = a >= 0x1p102;
+  double high = w1 ? 0x1.b939105p-26 : 0x1.45f306dp-1;
+  double middle = w1 ? 0x1.29fc274p-56 : 0x1.9391054p-30;
+  double low = w1 ? 0x1.7d1f534ddc0dbp-84 : 0x1.4fe13abe8fa9ap-59;
+  high = w2 ? 0x1.529fc27p-52 : high;
+  middle = w2 ? 0x1.5f47d4cp-82 : middle;
+  low = w2 ? 0x1.377036d8a5664p-110 : low;
+  high = w3 ? 0x1.d5f47d4p-78 : high;
+  middle = w3 ? 0x1.a6ee06dp-107 : middle;
+  low = w3 ? 0x1.6295993c43904p-136 : low;
   double first = y * high, second = y * middle;
   first = fma(round(first * 0.25), -4.0, first);
   second = fma(round(second * 0.25), -4.0, second);
@@ -512,9 +515,9 @@ IM_FN double cos_small(double x) {  // max
   const double r = detail::reduce_quarter_small(x, quarter);
   return detail::sin_of_quarter(r, quarter, int64_t(1));
 }
-IM_FN double sin(double x) { return std::sin(x); }  // libm
-IM_FN double cos(double x) { return std::cos(x); }  // libm
-IM_FN double tan(double x) { return std::tan(x); }  // libm
+IM_FN double sin(double x) { return __builtin_sin(x); }  // libm
+IM_FN double cos(double x) { return __builtin_cos(x); }  // libm
+IM_FN double tan(double x) { return __builtin_tan(x); }  // libm
 
 namespace detail {
 
@@ -567,10 +570,10 @@ IM_FN float acos(float x) {  // max
   const float outside = x < 0.0f ? detail::pi + (2.0f * p + detail::pi_low) : 2.0f * p;
   return outer ? outside : inner;
 }
-IM_FN double atan(double x) { return std::atan(x); }                        // libm
-IM_FN double atan2(double y, double x) { return std::atan2(y, x); }         // libm
-IM_FN double asin(double x) { return std::asin(x); }                        // libm
-IM_FN double acos(double x) { return std::acos(x); }                        // libm
+IM_FN double atan(double x) { return __builtin_atan(x); }                        // libm
+IM_FN double atan2(double y, double x) { return __builtin_atan2(y, x); }         // libm
+IM_FN double asin(double x) { return __builtin_asin(x); }                        // libm
+IM_FN double acos(double x) { return __builtin_acos(x); }                        // libm
 
 // ---- error function, gamma ---------------------------------------------------------------------------------------------------
 
@@ -588,18 +591,18 @@ IM_FN float erfc(float x) {  // max
   const float a = abs(x);
   const float t = a > 10.06f ? 10.06f : a;
   const float q = (t - 2.0f) / (t + 2.0f);
-  const float p = detail::poly(q, 1.27697837f, -0.0927638263f, -0.166029736f, 0.164050907f, -0.0542297512f, -0.00802663155f, 0.008774966f,
-                               0.00122168148f, -0.00157292502f, -0.000315387588f, 0.000294466125f);
+  const float p = detail::poly(q, 1.27697837f, -0.0927638263f, -0.166029885f, 0.164051279f, -0.0542252809f, -0.0080341585f, 0.00874077063f,
+                               0.00127007009f, -0.0014769691f, -0.000437619805f, 0.000204619981f, 0.000105891806f);
   const float square = t * t, lost = fma(t, t, -square);
   const float e = detail::exp_times(-square, 0.0f);
   float result = (p / fma(t, 2.0f, 1.0f)) * (e - e * lost);
   result = a > 10.06f ? 0.0f : result;
   return x < 0.0f ? 2.0f - result : result;
 }
-IM_FN double erf(double x) { return std::erf(x); }    // libm
-IM_FN double erfc(double x) { return std::erfc(x); }  // libm
-IM_FN float lgamma(float x) { return std::lgamma(x); }    // libm
-IM_FN double lgamma(double x) { return std::lgamma(x); }  // libm
+IM_FN double erf(double x) { return __builtin_erf(x); }    // libm
+IM_FN double erfc(double x) { return __builtin_erfc(x); }  // libm
+IM_FN float lgamma(float x) { return __builtin_lgammaf(x); }    // libm
+IM_FN double lgamma(double x) { return __builtin_lgamma(x); }  // libm
 
 // ---- powers, division --------------------------------------------------------------------------------------------------------
 
@@ -628,10 +631,10 @@ IM_FN float pow(float x, float y) {  // max
   result = (x < 0.0f) & (ax < __builtin_inff()) & !whole ? __builtin_nanf("") : result;
   return (y == 0.0f) | (x == 1.0f) ? 1.0f : result;
 }
-IM_FN double pow(double x, double y) { return std::pow(x, y); }  // libm
+IM_FN double pow(double x, double y) { return __builtin_pow(x, y); }  // libm
 
-IM_FN float fmod(float a, float b) { return std::fmod(a, b); }     // libm, exact
-IM_FN double fmod(double a, double b) { return std::fmod(a, b); }  // libm, exact
+IM_FN float fmod(float a, float b) { return __builtin_fmodf(a, b); }    // libm, exact
+IM_FN double fmod(double a, double b) { return __builtin_fmod(a, b); }  // libm, exact
 
 // The remainder has the sign of the divisor, as Python's % and torch.remainder.
 template <class T>
@@ -662,7 +665,7 @@ IM_FN float hypot(float a, float b) {  // max
   const float result = static_cast<float>(sqrt(x * x + y * y));
   return isinf(a) | isinf(b) ? __builtin_inff() : result;
 }
-IM_FN double hypot(double a, double b) { return std::hypot(a, b); }  // libm
+IM_FN double hypot(double a, double b) { return __builtin_hypot(a, b); }  // libm
 
 // ---- integers ----------------------------------------------------------------------------------------------------------------
 // Division by zero gives 0 here instead of a signal: eager raises, so whoever emits an integer division checks the divisor first.
@@ -681,12 +684,19 @@ template <> struct Unsigned<uint64_t> { using type = uint64_t; };
 
 namespace detail {
 
+template <bool fits_int32>
+struct Widest32 { using type = int32_t; };
+template <>
+struct Widest32<false> { using type = int64_t; };
+
 // a / b towards zero. Quotients of integers of up to 32 bits are exact in double after truncation, and vectorise there.
 template <class I>
 IM_FN I int_truncdiv(I a, I b) {
   if constexpr (sizeof(I) <= 4) {
-    const double quotient = static_cast<double>(a) / static_cast<double>(b == I(0) ? I(1) : b);
-    const I whole = static_cast<I>(static_cast<int64_t>(quotient));
+    double quotient = static_cast<double>(a) / static_cast<double>(b == I(0) ? I(1) : b);
+    using Wide = typename detail::Widest32<static_cast<I>(-1) < I(0) || sizeof(I) < 4>::type;
+    quotient = sizeof(Wide) == 4 && quotient > 2147483647.0 ? -2147483648.0 : quotient;
+    const I whole = static_cast<I>(static_cast<Wide>(quotient));
     return b == I(0) ? I(0) : whole;
   } else {
     const bool negate = b == static_cast<I>(-1) && static_cast<I>(-1) < I(0);
