@@ -34,23 +34,31 @@ def near_minimax(f: Function, powers: list[int], lo: mp.mpf, hi: mp.mpf, weight:
     importance = [mp.mpf(1)] * count
     best: tuple[mp.mpf, list[mp.mpf]] = (mp.inf, [])
     for _ in range(12):
-        normal = [[mp.fsum(k * r[i] * r[j] for k, r in zip(importance, rows, strict=True)) for j in range(n)] for i in range(n)]
+        normal = [
+            [mp.fsum(k * r[i] * r[j] for k, r in zip(importance, rows, strict=True)) for j in range(n)]
+            for i in range(n)
+        ]
         right = [mp.fsum(k * r[i] * y for k, r, y in zip(importance, rows, values, strict=True)) for i in range(n)]
         solution = list(mp.lu_solve(mp.matrix(normal), mp.matrix(right)))
-        errors = [abs(y - mp.fsum(c * q for c, q in zip(solution, r, strict=True))) for r, y in zip(rows, values, strict=True)]
+        errors = [
+            abs(y - mp.fsum(c * q for c, q in zip(solution, r, strict=True))) for r, y in zip(rows, values, strict=True)
+        ]
         best = min(best, (max(errors), solution), key=lambda pair: pair[0])
         scale = mp.fsum(k * e for k, e in zip(importance, errors, strict=True)) / mp.fsum(importance)
         importance = [k * e / scale + mp.mpf("1e-6") for k, e in zip(importance, errors, strict=True)]
     return best[1]
 
 
-def fit(f: Function, powers: list[int], lo: float, hi: float, weight: Function, bits: int) -> tuple[list[mp.mpf], mp.mpf]:
+def fit(
+    f: Function, powers: list[int], lo: float, hi: float, weight: Function, bits: int
+) -> tuple[list[mp.mpf], mp.mpf]:
     """As `remez`, with coefficients that are exact in `bits` binary digits."""
     fixed: list[tuple[int, mp.mpf]] = []
     rest = list(powers)
     low, high = mp.mpf(lo), mp.mpf(hi)
     worst = mp.mpf(0)
     while rest:
+
         def residual(x: mp.mpf) -> mp.mpf:
             return f(x) - mp.fsum(c * x**p for p, c in fixed)
 
@@ -87,7 +95,13 @@ LN2H = 0.3466
 PI4 = 0.7854
 # name -> (function, powers, lo, hi, weight): what the header calls P in `r + r^2 P(r)` and so on.
 TABLE: dict[str, tuple[Function, list[int], float, float, Function]] = {
-    "exp_f": (lambda r: (mp.expm1(r) - r) / r**2, list(range(5)), -LN2H, LN2H * 1.0003, lambda r: abs(r**2 / mp.expm1(r))),
+    "exp_f": (
+        lambda r: (mp.expm1(r) - r) / r**2,
+        list(range(5)),
+        -LN2H,
+        LN2H * 1.0003,
+        lambda r: abs(r**2 / mp.expm1(r)),
+    ),
     "log_f": (_log_tail, list(range(8)), -0.3334, 0.3335, lambda f: abs(f**3 / mp.log1p(f))),
     "sin_f": _odd(mp.sin, 3, PI4),
     "cos_f": (lambda z: (mp.cos(mp.sqrt(z)) - 1 + z / 2) / z**2, list(range(3)), 1e-6, PI4**2, lambda z: z**2),
@@ -95,20 +109,47 @@ TABLE: dict[str, tuple[Function, list[int], float, float, Function]] = {
     "asin_f": _odd(mp.asin, 5, 0.5),
     "atan_f": _odd(mp.atan, 8, 1.0),
     "sinh_f": _odd(mp.sinh, 4, 1.0),
-    "erf_small_f": (lambda z: mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1, list(range(6)), 1e-8, 0.925**2,
-                    lambda z: abs(mp.sqrt(z) / mp.erf(mp.sqrt(z)))),
+    "erf_small_f": (
+        lambda z: mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1,
+        list(range(6)),
+        1e-8,
+        0.925**2,
+        lambda z: abs(mp.sqrt(z) / mp.erf(mp.sqrt(z))),
+    ),
     "erf_large_f": (lambda t: mp.log(mp.erfc(t)), list(range(8)), 0.92, 3.95, lambda t: mp.erfc(t) / mp.erf(t)),
-    "exp_d": (lambda r: (mp.expm1(r) - r) / r**2, list(range(10)), -LN2H, LN2H * 1.0003, lambda r: abs(r**2 / mp.expm1(r))),
+    "exp_d": (
+        lambda r: (mp.expm1(r) - r) / r**2,
+        list(range(10)),
+        -LN2H,
+        LN2H * 1.0003,
+        lambda r: abs(r**2 / mp.expm1(r)),
+    ),
     "sin_d": _odd(mp.sin, 6, PI4),
     "cos_d": (lambda z: (mp.cos(mp.sqrt(z)) - 1 + z / 2) / z**2, list(range(6)), 1e-6, PI4**2, lambda z: z**2),
     # log((1+s)/(1-s)) = 2s + s^3 L(s^2) with s = f/(2+f)
-    "log_d": (lambda z: (2 * mp.atanh(mp.sqrt(z)) - 2 * mp.sqrt(z)) / mp.sqrt(z) ** 3, list(range(7)), 1e-7, 0.0296,
-              lambda z: abs(mp.sqrt(z) ** 3 / (2 * mp.atanh(mp.sqrt(z))))),
+    "log_d": (
+        lambda z: (2 * mp.atanh(mp.sqrt(z)) - 2 * mp.sqrt(z)) / mp.sqrt(z) ** 3,
+        list(range(7)),
+        1e-7,
+        0.0296,
+        lambda z: abs(mp.sqrt(z) ** 3 / (2 * mp.atanh(mp.sqrt(z)))),
+    ),
     # (1 + 2t) exp(t^2) erfc(t) as a function of q = (t - 2) / (t + 2)
-    "erfc_f": (lambda q: _erfcx(2 * (1 + q) / (1 - q)), list(range(12)), -1.0, 0.675, lambda q: 1 / _erfcx(2 * (1 + q) / (1 - q))),
+    "erfc_f": (
+        lambda q: _erfcx(2 * (1 + q) / (1 - q)),
+        list(range(12)),
+        -1.0,
+        0.675,
+        lambda q: 1 / _erfcx(2 * (1 + q) / (1 - q)),
+    ),
     # pow: log2(m) = s L(s^2), 2^r, both in double but only as good as a float result needs
-    "powlog_d": (lambda z: 2 * mp.atanh(mp.sqrt(z)) / mp.sqrt(z) / mp.log(2), list(range(6)), 1e-9, 0.0296,
-                 lambda z: mp.sqrt(z) / (2 * mp.atanh(mp.sqrt(z)) / mp.log(2))),
+    "powlog_d": (
+        lambda z: 2 * mp.atanh(mp.sqrt(z)) / mp.sqrt(z) / mp.log(2),
+        list(range(6)),
+        1e-9,
+        0.0296,
+        lambda z: mp.sqrt(z) / (2 * mp.atanh(mp.sqrt(z)) / mp.log(2)),
+    ),
     "powexp_d": (lambda r: mp.mpf(2) ** r, list(range(7)), -0.5, 0.5001, lambda r: mp.mpf(2) ** -r),
 }
 

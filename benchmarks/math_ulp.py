@@ -20,16 +20,57 @@ from intarsia.targets.load import Library
 
 Tensors = Callable[..., torch.Tensor]
 UNARY: dict[str, Tensors] = {
-    **{name: getattr(torch, name) for name in (
-        "exp exp2 expm1 log log2 log10 log1p sigmoid rsqrt sqrt tanh sinh cosh asinh acosh atanh sin cos tan asin acos atan erf erfc "
-        "lgamma floor ceil trunc round abs sign relu"
-    ).split()},
+    **{
+        name: getattr(torch, name)
+        for name in [
+            "exp",
+            "exp2",
+            "expm1",
+            "log",
+            "log2",
+            "log10",
+            "log1p",
+            "sigmoid",
+            "rsqrt",
+            "sqrt",
+            "tanh",
+            "sinh",
+            "cosh",
+            "asinh",
+            "acosh",
+            "atanh",
+            "sin",
+            "cos",
+            "tan",
+            "asin",
+            "acos",
+            "atan",
+            "erf",
+            "erfc",
+            "lgamma",
+            "floor",
+            "ceil",
+            "trunc",
+            "round",
+            "abs",
+            "sign",
+            "relu",
+        ]
+    },
     "sin_small": torch.sin,
     "cos_small": torch.cos,
 }
 BINARY: dict[str, Tensors] = {
-    "pow": torch.pow, "atan2": torch.atan2, "hypot": torch.hypot, "fmod": torch.fmod, "remainder": torch.remainder,
-    "floordiv": torch.floor_divide, "max": torch.maximum, "min": torch.minimum, "fmax": torch.fmax, "fmin": torch.fmin,
+    "pow": torch.pow,
+    "atan2": torch.atan2,
+    "hypot": torch.hypot,
+    "fmod": torch.fmod,
+    "remainder": torch.remainder,
+    "floordiv": torch.floor_divide,
+    "max": torch.maximum,
+    "min": torch.minimum,
+    "fmax": torch.fmax,
+    "fmin": torch.fmin,
     "copysign": torch.copysign,
 }
 LIMITED = {"sin_small": 65536.0, "cos_small": 65536.0}  # arguments that are promised to work
@@ -52,7 +93,9 @@ def loops(names: Sequence[str], types: Sequence[str], arity: int) -> str:
 class MathLibrary:
     """The header's functions as functions of tensors. `flags` are added to the compiler's."""
 
-    def __init__(self, folder: Path, names: Sequence[str], types: Sequence[str], arity: int, flags: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, folder: Path, names: Sequence[str], types: Sequence[str], arity: int, flags: tuple[str, ...] = ()
+    ) -> None:
         toolchain = find_toolchain()
         toolchain = dataclasses.replace(toolchain, flags=(*toolchain.flags, *flags))
         [path] = compile_sources([Source("math", loops(names, types, arity))], toolchain, folder)
@@ -76,7 +119,12 @@ def ulp_errors(result: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     error = torch.ldexp((result.double() - exact).abs(), (24 - exponent).double())
     broken = ~same & ~(result.isfinite() & rounded.isfinite())
     # A result that rounded to infinity beside the largest float is one step off, not infinitely many.
-    edge = broken & ~result.isnan() & ~rounded.isnan() & (result.clamp(-3.4028234e38, 3.4028234e38) == rounded.clamp(-3.4028234e38, 3.4028234e38))
+    edge = (
+        broken
+        & ~result.isnan()
+        & ~rounded.isnan()
+        & (result.clamp(-3.4028234e38, 3.4028234e38) == rounded.clamp(-3.4028234e38, 3.4028234e38))
+    )
     error = torch.where(same & ~rounded.isfinite(), 0.0, error)
     return torch.where(edge, 1.0, torch.where(broken, torch.inf, error))
 
@@ -105,11 +153,18 @@ def worst_float(library: MathLibrary, name: str, step: int) -> tuple[float, floa
     return worst, where
 
 
-MPMATH = {"abs": mpmath.fabs, "sigmoid": lambda x: 1 / (1 + mpmath.exp(-x)), "log2": lambda x: mpmath.log(x, 2),
-          "rsqrt": lambda x: 1 / mpmath.sqrt(x), "exp2": lambda x: mpmath.mpf(2) ** x, "sin_small": mpmath.sin, "cos_small": mpmath.cos}
+MPMATH = {
+    "abs": mpmath.fabs,
+    "sigmoid": lambda x: 1 / (1 + mpmath.exp(-x)),
+    "log2": lambda x: mpmath.log(x, 2),
+    "rsqrt": lambda x: 1 / mpmath.sqrt(x),
+    "exp2": lambda x: mpmath.mpf(2) ** x,
+    "sin_small": mpmath.sin,
+    "cos_small": mpmath.cos,
+}
 
 
-TRANSCENDENTAL = frozenset(UNARY) - set("lgamma floor ceil trunc round sign relu".split())
+TRANSCENDENTAL = frozenset(UNARY) - {"lgamma", "floor", "ceil", "trunc", "round", "sign", "relu"}
 
 
 def worst_double(library: MathLibrary, name: str, x: torch.Tensor) -> tuple[float, float]:
@@ -136,7 +191,9 @@ def main() -> None:
     unary = [name for name in UNARY if not arguments.names or name in arguments.names]
     generator = torch.Generator().manual_seed(0)
     base = torch.randn(1500, generator=generator, dtype=torch.float64)
-    doubles = torch.cat([base, base * 30, base.sign() * torch.exp(base * 8), torch.rand(1500, generator=generator, dtype=torch.float64)])
+    doubles = torch.cat(
+        [base, base * 30, base.sign() * torch.exp(base * 8), torch.rand(1500, generator=generator, dtype=torch.float64)]
+    )
     with tempfile.TemporaryDirectory() as folder:
         library = MathLibrary(Path(folder), unary, list(DTYPES), 1)
         for name in unary:

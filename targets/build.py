@@ -44,7 +44,11 @@ class CompilerError(RuntimeError):
     def __init__(self, source: Path, command: Sequence[str], status: int, diagnosis: str) -> None:
         shown = [line[:220] for line in diagnosis.splitlines() if line.strip()][:10]
         ended = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-        lines = [f"the C++ compiler failed ({ended}) on {source}", *(f"  {line}" for line in shown), f"command: {' '.join(command)}"]
+        lines = [
+            f"the C++ compiler failed ({ended}) on {source}",
+            *(f"  {line}" for line in shown),
+            f"command: {' '.join(command)}",
+        ]
         super().__init__("\n".join(lines))
         self.source = source
 
@@ -105,12 +109,21 @@ def _toolchain(cxx: str, path: str, openmp: bool) -> Toolchain:
     kind = compiler_kind(compiler)
     isa = detect_isa()
     threads, link = openmp_flags(kind, loaded_openmp()) if openmp else ((), ())
-    flags = ("-std=c++17", "-shared", "-fPIC", "-pipe", "-w", *OPTIMIZE, *isa_flags(kind, isa), *(threads or ("-fopenmp-simd",)))
+    flags = (
+        "-std=c++17",
+        "-shared",
+        "-fPIC",
+        "-pipe",
+        "-w",
+        *OPTIMIZE,
+        *isa_flags(kind, isa),
+        *(threads or ("-fopenmp-simd",)),
+    )
     return Toolchain(compiler, kind, isa, bool(threads), flags, link)
 
 
 def compiler_kind(compiler: Path) -> str:
-    """"gcc" or "clang", from the name that the command finally leads to; asked of the compiler where the name does not say."""
+    """ "gcc" or "clang", from the name that the command finally leads to; asked of the compiler where the name does not say."""
     name = compiler.resolve().name
     if "clang" in name:
         return "clang"
@@ -222,7 +235,8 @@ def compile_sources(
         path, output = out_dir / f"{source.name}.cpp", out_dir / f"{source.name}.so"
         path.write_text(source.text, encoding="utf-8")
         partial = out_dir / f".{source.name}.{os.getpid()}.so"
-        waiting.append(_Job(path, output, partial, toolchain.command(path, partial), tempfile.TemporaryFile()))
+        diagnosis = tempfile.TemporaryFile()  # noqa: SIM115  (closed below)
+        waiting.append(_Job(path, output, partial, toolchain.command(path, partial), diagnosis))
     every, done = list(waiting), 0
     running: list[_Job] = []
     waiting.reverse()
@@ -257,7 +271,11 @@ def _start(job: _Job) -> None:
     # Its own session: Ctrl-C in a terminal reaches us alone, and the driver ends together with the programs that it runs.
     try:
         job.process = subprocess.Popen(
-            job.command, stdin=subprocess.DEVNULL, stdout=job.diagnosis, stderr=subprocess.STDOUT, start_new_session=True
+            job.command,
+            stdin=subprocess.DEVNULL,
+            stdout=job.diagnosis,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
     except OSError as error:
         raise CompilerError(job.source, job.command, 127, str(error)) from error

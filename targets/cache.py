@@ -7,6 +7,7 @@ the user alone (0700), because its libraries are loaded into the process. INTARS
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -48,7 +49,14 @@ def cache_key(
     isa: str = "",
 ) -> str:
     """sha256 (hex) of everything that decides what is built. Mappings hold JSON values; their order does not matter."""
-    parts = {"format": FORMAT, "ir": ir_text, "passes": pass_sources, "config": config, "versions": versions, "isa": isa}
+    parts = {
+        "format": FORMAT,
+        "ir": ir_text,
+        "passes": pass_sources,
+        "config": config,
+        "versions": versions,
+        "isa": isa,
+    }
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -131,10 +139,8 @@ class Cache:
                 self._tell("damaged", f"dropped a damaged cache entry, it will be built again: {folder} ({error})")
                 shutil.rmtree(folder, ignore_errors=True)
             return None
-        try:
+        with contextlib.suppress(OSError):
             os.utime(folder / "meta.json")  # the clean-up removes the entries longest unused
-        except OSError:
-            pass
         return Entry(folder, files, meta)
 
     def put(self, key: str, files: Mapping[str, bytes | str | Path], meta: Mapping[str, Any] | None = None) -> Entry:
@@ -213,7 +219,10 @@ class Cache:
         self._root = Path(tempfile.mkdtemp(prefix="intarsia-"))  # 0700
         self._private = True
         weakref.finalize(self, shutil.rmtree, self._root, True)
-        self._tell("private", f"{reason}. Compiled code goes to {self._root} and is lost at exit; set INTARSIA_CACHE_DIR to keep it.")
+        self._tell(
+            "private",
+            f"{reason}. Compiled code goes to {self._root} and is lost at exit; set INTARSIA_CACHE_DIR to keep it.",
+        )
 
     def _tell(self, kind: str, message: str) -> None:
         if kind not in self._told:

@@ -1,0 +1,161 @@
+"""Compiling: results, diagnoses, missing and failing compilers, Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from intarsia.targets.build import (
+    CompilerError,
+    CompilerNotFound,
+    Source,
+    compile_sources,
+    cpu_identity,
+    find_toolchain,
+    isa_flags,
+    loaded_openmp,
+    openmp_flags,
+)
+from intarsia.targets.load import Library
+from intarsia.targets.torch_private import empty_strided_cpu
+
+ADD_ONE = 'extern "C" void add_one(float* x, long n) {{ for (long i = 0; i < n; i++) x[i] += {0}; }}\n'
+SUM = """\
+#include "intarsia_math.h"
+extern "C" void add(const int64_t* a, int64_t n, int64_t* out) {
+  int64_t total = 0;
+#pragma omp parallel for reduction(+ : total)
+  for (int64_t i = 0; i < n; i++) total += a[i];
+  *out = total;
+}
+"""
+
+
+def script(folder: Path, text: str) -> Path:
+    path = folder / "fake-g++"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def test_several_files_in_order_with_progress(tmp_path: Path) -> None:
+    seen: list[tuple[int, int, str]] = []
+    sources = [Source(f"k{i}", ADD_ONE.format(i + 1)) for i in range(3)]
+    paths = compile_sources(sources, find_toolchain(), tmp_path, jobs=2, progress=lambda *facts: seen.append(facts))
+    assert [path.name for path in paths] == ["k0.so", "k1.so", "k2.so"]
+    assert [facts[:2] for facts in seen] == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert sorted(name for *_, name in seen) == ["", "k0", "k1", "k2"]
+    x = torch.zeros(4)
+    for path in paths:
+        Library(path).function("add_one", 2, release_gil=False)(x.data_ptr(), 4)
+    assert x.tolist() == [6.0] * 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["k0.cpp", "k0.so", "k1.cpp", "k1.so", "k2.cpp", "k2.so"]
+
+
+def test_kernels_use_the_openmp_runtime_of_torch(tmp_path: Path) -> None:
+    [path] = compile_sources([Source("sum", SUM)], find_toolchain(), tmp_path)
+    a, out = torch.arange(-5, 1000), torch.zeros(1, dtype=torch.int64)
+    Library(path).function("add", 3)(a.data_ptr(), a.numel(), out.data_ptr())
+    assert out.item() == a.sum().item()
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        assert len(set(re.findall(r"/\S*/lib(?:gomp|omp|iomp5)[^/\s]*\.so\S*", maps.read_text()))) == 1
+
+
+def test_openmp_flags() -> None:
+    assert openmp_flags("gcc", None) == (("-fopenmp",), ())
+    assert openmp_flags("gcc", "/x/libgomp.so.1") == (("-fopenmp",), ())
+    assert openmp_flags("gcc", "/x/libgomp-1a2b.so.1")[1][-1] == "/x/libgomp-1a2b.so.1"
+    assert openmp_flags("clang", "/x/libgomp.so.1") == ((), ())
+    assert openmp_flags("clang", "/x/libiomp5.so")[0] == ("-fopenmp",)
+    assert loaded_openmp() is None or Path(str(loaded_openmp())).exists()
+    assert isa_flags("gcc", "avx512")[-1] == "-mprefer-vector-width=512"
+
+
+def test_diagnosis_keeps_the_source_file(tmp_path: Path) -> None:
+    broken = 'extern "C" void f() {\n' + "  nonsense;\n" * 30 + "}\n"
+    with pytest.raises(CompilerError) as caught:
+        compile_sources([Source("good", ADD_ONE.format(1)), Source("bad", broken)], find_toolchain(), tmp_path, jobs=1)
+    text = str(caught.value)
+    assert caught.value.source == tmp_path / "bad.cpp" and str(tmp_path / "bad.cpp") in text.splitlines()[0]
+    assert "nonsense" in text and len(text.splitlines()) <= 15
+    assert caught.value.source.read_text() == broken
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.cpp", "good.cpp", "good.so"]
+
+
+def test_missing_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(CompilerNotFound, match="no-such-compiler"):
+        find_toolchain()
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CompilerNotFound, match=r"g\+\+, clang\+\+, c\+\+"):
+        find_toolchain()
+
+
+@pytest.mark.parametrize("body", ["echo oh no >&2; exit 3", "kill -9 $$", "exit 0"])
+def test_compiler_that_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> None:
+    monkeypatch.setenv("CXX", str(script(tmp_path, body)))
+    with pytest.raises(CompilerError, match="x.cpp"):
+        compile_sources([Source("x", ADD_ONE.format(1))], find_toolchain(), tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["x.cpp"]
+
+
+def test_compiler_that_vanishes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compiler = script(tmp_path, "exit 0")
+    monkeypatch.setenv("CXX", str(compiler))
+    toolchain = find_toolchain()
+    compiler.unlink()
+    with pytest.raises(CompilerError):
+        compile_sources([Source("x", ADD_ONE.format(1))], toolchain, tmp_path / "out")
+
+
+def test_ctrl_c_ends_the_compilers_and_leaves_nothing(tmp_path: Path) -> None:
+    compiler = script(tmp_path, 'echo $$ >> "$PIDS"; while [ "$1" != -o ]; do shift; done; echo half > "$2"; sleep 60')
+    program = (
+        "import sys; from pathlib import Path; from intarsia.targets.build import *\n"
+        "try: compile_sources([Source(n, '') for n in 'abc'], find_toolchain(), Path(sys.argv[1]), jobs=2)\n"
+        "except KeyboardInterrupt: sys.exit(42)\n"
+    )
+    pids = tmp_path / "pids"
+    environment = {**os.environ, "CXX": str(compiler), "PIDS": str(pids)}
+    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "out")], env=environment)
+    deadline = time.time() + 60
+    while time.time() < deadline and len(list((tmp_path / "out").glob(".*.so"))) < 2:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 42
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.cpp", "b.cpp", "c.cpp"]
+    for pid in pids.read_text().split():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid), 0)
+
+
+def test_identity_follows_the_compiler_binary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compiler = script(tmp_path, "exit 0")
+    monkeypatch.setenv("CXX", str(compiler))
+    toolchain = find_toolchain()
+    before = toolchain.identity
+    assert before == find_toolchain().identity
+    compiler.write_text("#!/bin/sh\nexit 1\n")
+    assert toolchain.identity != before
+    assert cpu_identity() == cpu_identity()
+
+
+def test_missing_function_names_the_library(tmp_path: Path) -> None:
+    [path] = compile_sources([Source("k", ADD_ONE.format(1))], find_toolchain(), tmp_path)
+    with pytest.raises(AttributeError, match=r"k\.so has no function 'nothing'"):
+        Library(path).function("nothing", 1)
+
+
+def test_allocation() -> None:
+    x = empty_strided_cpu((2, 3), (1, 2), torch.bfloat16)
+    assert x.shape == (2, 3) and x.stride() == (1, 2) and x.dtype is torch.bfloat16
