@@ -39,8 +39,8 @@ class DType:
 _ROWS = [
     DType("f64", torch.float64, "double", 8, "float"),
     DType("f32", torch.float32, "float", 4, "float"),
-    DType("f16", torch.float16, "im::half", 2, "float"),
-    DType("bf16", torch.bfloat16, "im::bfloat16", 2, "float"),
+    DType("f16", torch.float16, "im::f16", 2, "float"),
+    DType("bf16", torch.bfloat16, "im::bf16", 2, "float"),
     DType("i64", torch.int64, "int64_t", 8, "int"),
     DType("i32", torch.int32, "int32_t", 4, "int"),
     DType("i16", torch.int16, "int16_t", 2, "int"),

@@ -1,0 +1,381 @@
+"""From loops to C++ text: a table of operations and one walk.
+
+One `loop.kernel` becomes one function `extern "C" int name(const T* in..., T* out..., int64_t size...)` that returns 0, or 1 when
+a `loop.bind` met an index outside its dimension.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import sympy
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, SSAValue
+
+from ...ir.dialects import loop
+from ...ir.dtypes import DType
+from ...ir.scalars import REDUCES
+from ...ir.symbols import Dim, FloorDiv, Mod, free_symbols
+from ...ir.syntax import Op, location_of
+from ...ir.types import RefType, ScalarType
+
+PRELUDE = '#include "intarsia_kernel.h"\n'
+STACK_BYTES = 64 * 1024  # scratch up to this size lives on the stack
+
+
+def emit_unit(kernels: Iterable[loop.Kernel]) -> str:
+    """The text of one translation unit."""
+    return PRELUDE + "".join("\n" + emit_kernel(kernel) for kernel in kernels)
+
+
+def kernels_of(module: ModuleOp) -> list[loop.Kernel]:
+    """The kernels of a module, in order."""
+    return [op for op in module.body.block.ops if isinstance(op, loop.Kernel)]
+
+
+def parameters(kernel: loop.Kernel) -> list[str]:
+    """The C++ parameters of a kernel, in the order in which they are passed."""
+    inputs = kernel["inputs"]
+    written = _written(kernel.block_body)
+    found = []
+    for i, argument in enumerate(kernel.block_body.args):
+        assert isinstance(argument.type, RefType)
+        constness = "const " if i < inputs and argument not in written else ""
+        found.append(f"{constness}{argument.type.dtype.cpp}* {_argument_name(i, inputs)}")
+    return found + [f"int64_t {name}" for name in kernel.get("symbols", ())]
+
+
+def _argument_name(position: int, inputs: int) -> str:
+    return f"in{position}" if position < inputs else f"out{position - inputs}"
+
+
+def _written(block: Block) -> set[SSAValue]:
+    found: set[SSAValue] = set()
+    for op in block.walk():
+        if isinstance(op, loop.Store | loop.Accumulate):
+            found.update(v for v in op.operands if isinstance(v.type, RefType))
+    return found
+
+
+def emit_kernel(kernel: loop.Kernel) -> str:
+    """The text of one function."""
+    writer = _Writer()
+    for i, argument in enumerate(kernel.block_body.args):
+        writer.names[argument] = _argument_name(i, kernel["inputs"])
+    lines = kernel.get("lines", ())
+    comment = f"// from {', '.join(lines)}\n" if lines else ""
+    writer.checks = any(isinstance(op, loop.Bind) for op in kernel.block_body.walk())
+    if writer.checks:
+        writer.line("int status = 0;")
+    writer.block(kernel.block_body)
+    writer.line("return status;" if writer.checks else "return 0;")
+    head = f'extern "C" int {kernel["sym_name"]}({", ".join(parameters(kernel))}) {{'
+    return "\n".join([comment + head, *writer.text, "}", ""])
+
+
+@dataclass
+class _Writer:
+    """The function being written."""
+
+    text: list[str] = field(default_factory=list)
+    names: dict[SSAValue, str] = field(default_factory=dict)
+    registers: set[SSAValue] = field(default_factory=set)  # scratch of one element: a variable, not an array
+    depth: int = 1
+    count: int = 0
+    checks: bool = False
+    in_parallel: bool = False
+    place: tuple[str, int] | None = None
+
+    def line(self, text: str) -> None:
+        self.text.append("  " * self.depth + text if text else "")
+
+    def fresh(self, prefix: str) -> str:
+        self.count += 1
+        return f"{prefix}{self.count - 1}"
+
+    def value(self, op: Op, expression: str) -> None:
+        """Bind the result of an operation to a named constant."""
+        name = self.fresh("t")
+        result = op.results[0]
+        assert isinstance(result.type, ScalarType)
+        self.names[result] = name
+        self.line(f"const {result.type.dtype.cpp} {name} = {expression};")
+
+    def block(self, block: Block) -> None:
+        for op in block.ops:
+            assert isinstance(op, Op)
+            place = location_of(op)
+            if place is not None and place != self.place and not isinstance(op, loop.For | loop.Local):
+                self.place = place
+                self.line(f"// {place[0]}:{place[1]}")
+            _EMIT[op.name](self, op)
+
+    def element(self, memory: SSAValue, index: Dim) -> str:
+        """The text of one element of memory."""
+        name = self.names[memory]
+        return name if memory in self.registers else f"{name}[{cpp_index(index)}]"
+
+
+def _for(w: _Writer, op: Op) -> None:
+    var, stop, start, step = op["var"], op["stop"], op.get("start", 0), op.get("step", 1)
+    pragma = _pragma(w, op)
+    if pragma:
+        w.line(f"#pragma {pragma}")
+    advance = f"++{var}" if step == 1 else f"{var} += {cpp_index(step)}"
+    w.line(f"for (int64_t {var} = {cpp_index(start)}; {var} < {cpp_index(stop)}; {advance}) {{")
+    outer, w.in_parallel = w.in_parallel, w.in_parallel or op["kind"] == "parallel"
+    place = w.place
+    w.depth += 1
+    w.block(op.block_body)
+    w.depth -= 1
+    w.in_parallel, w.place = outer, place
+    w.line("}")
+
+
+def _pragma(w: _Writer, op: Op) -> str:
+    """The OpenMP directive of a loop, without `#pragma`."""
+    if op["kind"] == "parallel" and not w.in_parallel:
+        reduction = " reduction(| : status)" if w.checks else ""
+        return "omp parallel for schedule(static)" + reduction
+    if op.get("unroll"):
+        return f"GCC unroll {op['unroll']}"
+    if not op.get("vector") or op["kind"] == "scan":
+        return ""
+    clauses = []
+    if any(isinstance(inner, loop.Bind) for inner in op.block_body.walk()):
+        clauses.append("reduction(| : status)")
+    clauses += _reductions(w, op)
+    return " ".join(["omp simd", *clauses])
+
+
+def _reductions(w: _Writer, op: Op) -> list[str]:
+    """A reduction clause for each register that the loop accumulates into."""
+    found: dict[str, str] = {}
+    for inner in op.block_body.walk():
+        if isinstance(inner, loop.Accumulate) and inner.operands[1] in w.registers:
+            found[w.names[inner.operands[1]]] = _OMP_REDUCTION[inner["kind"]]
+    return [f"reduction({how} : {name})" for name, how in found.items()]
+
+
+_OMP_REDUCTION = {"sum": "+", "prod": "*", "max": "im_max", "min": "im_min", "any": "|", "all": "&"}
+
+
+def _local(w: _Writer, op: Op) -> None:
+    ref = op.results[0].type
+    assert isinstance(ref, RefType)
+    size, value, cpp = op["size"], op.get("value"), ref.dtype.cpp
+    start = None if value is None else cpp_constant(value, ref.dtype)
+    name = w.fresh("acc" if size == 1 else "scratch")
+    w.names[op.results[0]] = name
+    if size == 1:
+        w.registers.add(op.results[0])
+        w.line(f"{cpp} {name} = {start};" if start is not None else f"{cpp} {name};")
+        return
+    if isinstance(size, int) and size * ref.dtype.bytes <= STACK_BYTES:
+        w.line(f"alignas(64) {cpp} {name}[{size}];")
+    else:
+        w.line(f"im::Scratch<{cpp}> {name}_memory({cpp_index(size)});")
+        w.line(f"{cpp}* const {name} = {name}_memory.data;")
+    if start is not None:
+        w.line("#pragma omp simd")
+        w.line(f"for (int64_t k = 0; k < {cpp_index(size)}; ++k) {name}[k] = {start};")
+
+
+def _mask(op: Op) -> str:
+    return " & ".join(f"({cpp_index(e)} >= 0)" for e in op["mask"])
+
+
+def _load(w: _Writer, op: Op) -> None:
+    text = w.element(op.operands[0], op["index"])
+    if op.get("mask"):
+        result = op.results[0].type
+        assert isinstance(result, ScalarType)
+        other = cpp_constant(op.get("other", 0), result.dtype)
+        text = f"({_mask(op)}) ? {result.dtype.cpp}({text}) : {other}"
+    w.value(op, text)
+
+
+def _store(w: _Writer, op: Op) -> None:
+    ref, source = op.operands[1].type, op.operands[0].type
+    assert isinstance(ref, RefType) and isinstance(source, ScalarType)
+    text = w.names[op.operands[0]]
+    if ref.dtype != source.dtype:
+        text = cpp_cast(text, source.dtype, ref.dtype)
+    guard = f"if ({_mask(op)}) " if op.get("mask") else ""
+    w.line(f"{guard}{w.element(op.operands[1], op['index'])} = {text};")
+
+
+def _accumulate(w: _Writer, op: Op) -> None:
+    kind = op["kind"]
+    if kind in ("argmax", "argmin"):
+        value, at = w.names[op.operands[0]], w.names[op.operands[1]]
+        best, best_at = (w.element(m, op["index"]) for m in op.operands[2:])
+        w.line(
+            f"if (im::arg_{kind[3:]}_wins({value}, {at}, {best}, {best_at})) {{ {best} = {value}; {best_at} = {at}; }}"
+        )
+        return
+    target, value = w.element(op.operands[1], op["index"]), w.names[op.operands[0]]
+    combine = REDUCES[kind].combine
+    assert combine is not None
+    w.line(f"{target} = {_SCALAR_TEXT[combine].format(target, value)};")
+
+
+def _bind(w: _Writer, op: Op) -> None:
+    var, size = op["var"], cpp_index(op["size"])
+    w.line(f"int64_t {var} = {w.names[op.operands[0]]};")
+    if op.get("wrap"):
+        w.line(f"{var} += {var} < 0 ? {size} : 0;")
+    w.line(f"const bool {var}_outside = ({var} < 0) | ({var} >= {size});")
+    w.line(f"status |= {var}_outside;")
+    w.line(f"{var} = {var}_outside ? 0 : {var};")
+
+
+def _index(w: _Writer, op: Op) -> None:
+    result = op.results[0].type
+    assert isinstance(result, ScalarType)
+    w.value(op, f"static_cast<{result.dtype.cpp}>({cpp_index(op['value'])})")
+
+
+def _constant(w: _Writer, op: Op) -> None:
+    result = op.results[0].type
+    assert isinstance(result, ScalarType)
+    w.names[op.results[0]] = cpp_constant(op["value"], result.dtype)  # written where it is used
+
+
+def _cast(w: _Writer, op: Op) -> None:
+    source, result = op.operands[0].type, op.results[0].type
+    assert isinstance(source, ScalarType) and isinstance(result, ScalarType)
+    w.value(op, cpp_cast(w.names[op.operands[0]], source.dtype, result.dtype))
+
+
+def _scalar(w: _Writer, op: Op) -> None:
+    assert isinstance(op, loop.ScalarOp)
+    w.value(op, _SCALAR_TEXT[op.row.name].format(*(w.names[v] for v in op.operands)))
+
+
+_SCALAR_TEXT = {name: cls.row.cpp for name, cls in loop.SCALAR_OPS.items()}
+
+_EMIT: dict[str, Callable[[_Writer, Op], None]] = {
+    "loop.for": _for,
+    "loop.local": _local,
+    "loop.load": _load,
+    "loop.store": _store,
+    "loop.accumulate": _accumulate,
+    "loop.bind": _bind,
+    "loop.index": _index,
+    "scalar.constant": _constant,
+    "scalar.cast": _cast,
+} | {f"scalar.{name}": _scalar for name in loop.SCALAR_OPS}
+
+
+def cpp_cast(text: str, source: DType, target: DType) -> str:
+    """Convert as `Tensor.to` does."""
+    if source == target:
+        return text
+    if target.kind == "bool":
+        return f"{text} != 0"
+    if target.name in ("f16", "bf16"):
+        return f"{target.cpp}({text})" if source.name == "f32" else f"{target.cpp}(static_cast<float>({text}))"
+    return f"static_cast<{target.cpp}>({text})"
+
+
+def cpp_constant(value: object, dtype: DType) -> str:
+    """A number of that dtype."""
+    if isinstance(value, sympy.Expr):
+        return f"static_cast<{dtype.cpp}>({cpp_index(value)})"
+    assert isinstance(value, int | float)
+    if dtype.kind == "bool":
+        return "true" if value else "false"
+    if dtype.is_float:
+        number = float(value)
+        if dtype.name in ("f16", "bf16"):
+            return f"{dtype.cpp}({_float(number, 'f')})"
+        return _float(number, "" if dtype.name == "f64" else "f")
+    number = int(value)
+    if number == -(2**63):
+        return "INT64_MIN"
+    return f"{dtype.cpp}({number})" if dtype.bytes != 4 or dtype.kind == "uint" else str(number)
+
+
+def _float(value: float, suffix: str) -> str:
+    if math.isnan(value):
+        return f'__builtin_nan{suffix}("")'
+    if math.isinf(value):
+        return ("-" if value < 0 else "") + f"__builtin_inf{suffix}()"
+    if suffix and abs(value) > 3.4028235677973366e38:  # what torch's conversion to float32 does
+        return ("-" if value < 0 else "") + "__builtin_inff()"
+    text = repr(value)
+    text = text if "." in text or "e" in text else text + ".0"
+    return f"({text}{suffix})" if value < 0 else text + suffix
+
+
+def cpp_index(value: Dim) -> str:
+    """An index expression as C++ over int64_t."""
+    if isinstance(value, int):
+        return str(value)
+    return _index_text(value, 0)
+
+
+def _index_text(e: sympy.Expr, binding: int) -> str:
+    """`binding`: 0 inside brackets, 1 as a term, 2 as a factor."""
+    match e:
+        case sympy.Integer():
+            text, strength = str(int(e)), 2 if e >= 0 else 0
+        case sympy.Symbol():
+            text, strength = e.name, 2
+        case sympy.Add():
+            terms = sorted(e.args, key=_term_order)
+            text = _index_text(terms[0], 1)
+            for term in terms[1:]:
+                coefficient, rest = term.as_coeff_Mul()
+                negative = bool(coefficient < 0)
+                text += (" - " if negative else " + ") + _index_text(-term if negative else term, 1)
+            strength = 0
+        case sympy.Mul():
+            coefficient, factors = e.as_coeff_mul()
+            parts = [_index_text(f, 2) for f in sorted(factors, key=str)]
+            if coefficient == -1:
+                parts[0] = "-" + parts[0]
+            elif coefficient != 1:
+                parts.insert(0, _index_text(coefficient, 1))
+            text, strength = " * ".join(parts), 1
+        case sympy.Pow(exp=sympy.Integer()):
+            text, strength = " * ".join([_index_text(e.base, 2)] * int(e.exp)), 1
+        case FloorDiv() | Mod():
+            base, divisor = e.args
+            if base.is_nonnegative and divisor.is_nonnegative:
+                sign = "/" if isinstance(e, FloorDiv) else "%"
+                text, strength = f"{_index_text(base, 2)} {sign} {_index_text(divisor, 2)}", 1
+                if binding == 1:
+                    text, strength = f"({text})", 2
+            else:
+                name = "index_div" if isinstance(e, FloorDiv) else "index_mod"
+                text, strength = f"im::{name}({_index_text(base, 0)}, {_index_text(divisor, 0)})", 2
+        case sympy.Max() | sympy.Min():
+            name = "index_max" if isinstance(e, sympy.Max) else "index_min"
+            text = _index_text(e.args[0], 0)
+            for arg in e.args[1:]:
+                text = f"im::{name}({text}, {_index_text(arg, 0)})"
+            strength = 2
+        case _:
+            raise TypeError(f"no C++ text for the index expression {e} ({type(e).__name__})")
+    return f"({text})" if strength < binding else text
+
+
+def _term_order(term: sympy.Expr) -> tuple[bool, bool, str]:
+    """Positive terms first, constants last, so that code reads `768 * i0 + r0 - 1`."""
+    coefficient, _ = term.as_coeff_Mul()
+    return bool(coefficient < 0), bool(term.is_Integer), str(term)
+
+
+def uses(kernel: loop.Kernel) -> set[str]:
+    """Names of the size symbols that a kernel's text mentions."""
+    found: set[str] = set()
+    for op in kernel.block_body.walk():
+        assert isinstance(op, Op)
+        for value in op.literals.values():
+            items = value if isinstance(value, tuple) else (value,)
+            found |= {s.name for s in free_symbols(i for i in items if isinstance(i, sympy.Expr))}
+    return found
