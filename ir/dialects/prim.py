@@ -304,7 +304,8 @@ class Func(Op):
         symbols: [name, argument, dimension or -1 when the argument itself is the integer, lower, upper or none];
         results: how each of the user's results is made, in order: ["value", k] returned value k; ["input", i] argument i
             itself; ["alias", i, sizes, strides, offset] a view of argument i; ["alias_output", k, sizes, strides, offset]
-            a view of returned value k; ["size", expression] a Python int; ["none"];
+            a view of returned value k; ["output", j] the very object that result j is; ["size", expression] a Python int;
+            ["constant", literal] that literal; ["none"];
         mutations: [argument, k] pairs: returned value k is to be copied into the argument.
     """
 
