@@ -65,7 +65,7 @@ BINARY: dict[str, Tensors] = {
     "atan2": torch.atan2,
     "hypot": torch.hypot,
     "fmod": torch.fmod,
-    "remainder": torch.remainder,
+    "mod": torch.remainder,
     "floordiv": torch.floor_divide,
     "max": torch.maximum,
     "min": torch.minimum,

@@ -27,7 +27,16 @@ HEADER_DIR = Path(__file__).resolve().parent / "cpp"
 COMPILERS = ("g++", "clang++", "c++")
 # No -ffast-math: NaN, infinities and signed zeros mean what they mean in eager. Contraction is off because a*b - a*b must be 0, as
 # in eager; the math header asks for fused multiply-add where it wants it. errno and floating-point traps are not observable in torch.
-OPTIMIZE = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fno-semantic-interposition")
+# Integers wrap, as in torch. One piece of memory holds values of several types in turn: aliasing is told by __restrict__ alone.
+OPTIMIZE = (
+    "-O3",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=off",
+    "-fwrapv",
+    "-fno-strict-aliasing",
+    "-fno-semantic-interposition",
+)
 Progress = Callable[[int, int, str], None]
 
 

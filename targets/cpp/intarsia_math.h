@@ -638,12 +638,12 @@ IM_FN double fmod(double a, double b) { return __builtin_fmod(a, b); }  // libm,
 
 // The remainder has the sign of the divisor, as Python's % and torch.remainder.
 template <class T>
-IM_FN T float_remainder(T a, T b) {
+IM_FN T float_mod(T a, T b) {
   const T r = fmod(a, b);
   return (r != T(0)) & ((b < T(0)) != (r < T(0))) ? r + b : r;
 }
-IM_FN float remainder(float a, float b) { return float_remainder(a, b); }
-IM_FN double remainder(double a, double b) { return float_remainder(a, b); }
+IM_FN float mod(float a, float b) { return float_mod(a, b); }
+IM_FN double mod(double a, double b) { return float_mod(a, b); }
 
 // floor(a / b) as torch.floor_divide computes it: from the exact remainder, so that a rounded quotient cannot step over a whole number.
 template <class T>
@@ -725,20 +725,20 @@ IM_FN I floordiv(I a, I b) {
   return static_cast<I>(quotient - static_cast<I>((b != I(0)) & (r != I(0)) & ((r < I(0)) != (b < I(0)))));
 }
 template <class I, class = typename Unsigned<I>::type>
-IM_FN I remainder(I a, I b) {
+IM_FN I mod(I a, I b) {
   const I r = detail::wrap_submul(a, detail::int_truncdiv(a, b), b);
   return static_cast<I>((b != I(0)) & (r != I(0)) & ((r < I(0)) != (b < I(0))) ? r + b : r);
 }
 
 // Shifts by a negative count or by the width and more: 0, or for right shifts of signed values the sign, as in torch.
 template <class I, class U = typename Unsigned<I>::type>
-IM_FN I lshift(I a, I count) {
+IM_FN I shl(I a, I count) {
   constexpr U width = sizeof(I) * 8;
   const U n = static_cast<U>(count);
   return n < width ? static_cast<I>(static_cast<U>(a) << (n & (width - 1))) : I(0);
 }
 template <class I, class U = typename Unsigned<I>::type>
-IM_FN I rshift(I a, I count) {
+IM_FN I shr(I a, I count) {
   constexpr bool is_signed = static_cast<I>(-1) < I(0);
   constexpr U last = sizeof(I) * 8 - 1;
   const U n = static_cast<U>(count);
@@ -759,12 +759,91 @@ IM_FN I pow(I a, I n) {
   return static_cast<I>(result);
 }
 
-// Truncation towards zero, wrapping from int64 as torch's conversion does; no undefined behaviour for NaN and out of range.
-template <class I, class T>
-IM_FN I to_int(T x) {
-  const bool fits = (x >= T(-9223372036854775808.0)) & (x < T(9223372036854775808.0));
-  return static_cast<I>(fits ? static_cast<int64_t>(x) : INT64_MIN);
-}
+template <class I, class U = typename Unsigned<I>::type>
+IM_FN I abs(I x) { return x < I(0) ? static_cast<I>(0 - static_cast<U>(x)) : x; }
+template <class I, class = typename Unsigned<I>::type>
+IM_FN I bit_not(I x) { return static_cast<I>(~x); }
+IM_FN bool bit_not(bool x) { return !x; }
+
+// ---- conversions -------------------------------------------------------------------------------------------------------------
+
+namespace detail {
+
+template <class To, class From>
+struct Cast {
+  IM_FN To run(From x) { return static_cast<To>(x); }
+};
+template <class To>
+struct Cast<To, bf16> {
+  IM_FN To run(bf16 x) { return Cast<To, float>::run(static_cast<float>(x)); }
+};
+template <class To>
+struct Cast<To, f16> {
+  IM_FN To run(f16 x) { return Cast<To, float>::run(static_cast<float>(x)); }
+};
+template <class From>
+struct Cast<bool, From> {
+  IM_FN bool run(From x) { return x != From(0); }
+};
+template <>
+struct Cast<bool, bf16> {
+  IM_FN bool run(bf16 x) { return (x.bits & 0x7fffu) != 0; }
+};
+template <>
+struct Cast<bool, f16> {
+  IM_FN bool run(f16 x) { return (x.bits & 0x7fffu) != 0; }
+};
+template <class From>
+struct Cast<bf16, From> {
+  IM_FN bf16 run(From x) { return bf16(static_cast<float>(x)); }
+};
+template <class From>
+struct Cast<f16, From> {
+  IM_FN f16 run(From x) { return f16(static_cast<float>(x)); }
+};
+template <>
+struct Cast<bf16, f16> {
+  IM_FN bf16 run(f16 x) { return bf16(static_cast<float>(x)); }
+};
+template <>
+struct Cast<f16, bf16> {
+  IM_FN f16 run(bf16 x) { return f16(static_cast<float>(x)); }
+};
+template <>
+struct Cast<bf16, bf16> {
+  IM_FN bf16 run(bf16 x) { return x; }
+};
+template <>
+struct Cast<f16, f16> {
+  IM_FN f16 run(f16 x) { return x; }
+};
+template <class To, class From, class Wide>
+struct FloatToInt {  // NaN and what does not fit gives the smallest Wide, as the processor's own conversion; then the low bits
+  IM_FN To run(From x) {
+    constexpr From limit = sizeof(Wide) == 4 ? From(2147483648.0) : From(9223372036854775808.0);
+    const bool fits = (x >= -limit) & (x < limit);
+    const Wide whole = static_cast<Wide>(fits ? x : -limit);
+    return static_cast<To>(whole);
+  }
+};
+#define IM_FLOAT_TO_INT(To, Wide)                                           \
+  template <> struct Cast<To, float> : FloatToInt<To, float, Wide> {};      \
+  template <> struct Cast<To, double> : FloatToInt<To, double, Wide> {};
+IM_FLOAT_TO_INT(int8_t, int32_t)
+IM_FLOAT_TO_INT(uint8_t, int32_t)
+IM_FLOAT_TO_INT(int16_t, int32_t)
+IM_FLOAT_TO_INT(uint16_t, int32_t)
+IM_FLOAT_TO_INT(int32_t, int32_t)
+IM_FLOAT_TO_INT(uint32_t, int64_t)
+IM_FLOAT_TO_INT(int64_t, int64_t)
+IM_FLOAT_TO_INT(uint64_t, int64_t)
+#undef IM_FLOAT_TO_INT
+
+}  // namespace detail
+
+// im::cast<To>(x) between any two of the types here, as Tensor.to: no undefined behaviour for NaN and out of range.
+template <class To, class From>
+IM_FN To cast(From x) { return detail::Cast<To, From>::run(x); }
 
 #undef IM_BOTH
 }  // namespace intarsia

@@ -121,10 +121,10 @@ def test_functions_of_two_arguments(binary: ulp.MathLibrary, name: str, dtype: t
     ours, eager = binary(name, a, b), ulp.BINARY[name](a, b)
     if name in (
         "fmod",
-        "remainder",
+        "mod",
     ):  # eager's float32 loop gives NaN where the quotient is large; its float64 loop does not
         eager = ulp.BINARY[name](a.double(), b.double()).to(dtype)
-    exact_division = name in ("fmod", "remainder", "floordiv")
+    exact_division = name in ("fmod", "mod", "floordiv")
     torch.testing.assert_close(ours, eager, rtol=0.0 if exact_division else 1e-6, atol=0.0, equal_nan=True)
 
 
@@ -144,10 +144,10 @@ INT_TYPES = {
 }
 INT_OPS = {
     "floordiv": torch.floor_divide,
-    "remainder": torch.remainder,
+    "mod": torch.remainder,
     "fmod": torch.fmod,
-    "lshift": torch.bitwise_left_shift,
-    "rshift": torch.bitwise_right_shift,
+    "shl": torch.bitwise_left_shift,
+    "shr": torch.bitwise_right_shift,
     "pow": torch.pow,
     "max": torch.maximum,
     "min": torch.minimum,
@@ -170,7 +170,7 @@ def test_integers(integers: Library, name: str, ctype: str) -> None:
     values = [0, 1, 2, 3, 5, 7, 8, 31, 33, 63, 65, 100, info.max, info.max - 1]
     values += [] if info.min == 0 else [-1, -2, -3, -7, -8, -100, info.min, info.min + 1]
     pairs = list(itertools.product(values, values))
-    if name in ("floordiv", "remainder", "fmod", "truncdiv"):  # eager raises, or is ended by a signal
+    if name in ("floordiv", "mod", "fmod", "truncdiv"):  # eager raises, or is ended by a signal
         pairs = [(a, b) for a, b in pairs if b != 0 and (a, b) != (info.min, -1)]
     if name == "pow":  # eager refuses negative exponents that are scalars, not these
         pairs = [(a, b) for a, b in pairs if abs(b) < 100]
@@ -185,10 +185,10 @@ def test_division_that_eager_does_not_survive_gives_no_signal(integers: Library)
         info = torch.iinfo(dtype)
         a = torch.tensor([5, info.min], dtype=dtype)
         b = torch.tensor([0, -1 if info.min else 0], dtype=dtype)
-        for name in ("floordiv", "remainder", "fmod", "truncdiv"):
+        for name in ("floordiv", "mod", "fmod", "truncdiv"):
             out = torch.empty_like(a)
             integers.function(f"{name}_{ctype}", 4)(a.data_ptr(), b.data_ptr(), out.data_ptr(), 2)
-            assert out[0] == (5 if name in ("remainder", "fmod") else 0)
+            assert out[0] == (5 if name in ("mod", "fmod") else 0)
 
 
 HALF_LOOP = """\
@@ -221,6 +221,34 @@ def test_half_types_convert_as_torch_does(tmp_path: Path, name: str, dtype: torc
     assert torch.equal(narrow.isnan(), expected.isnan())
     keep = ~expected.isnan()
     assert torch.equal(narrow[keep].view(torch.int16), expected[keep].view(torch.int16))
+
+
+CASTS = {**INT_TYPES, "uint16_t": torch.uint16, "float": torch.float32, "double": torch.float64, "bool": torch.bool}
+CASTS |= {"im::bf16": torch.bfloat16, "im::f16": torch.float16}
+
+
+def test_casts(tmp_path: Path) -> None:
+    text = '#include "intarsia_math.h"\n'
+    pairs = list(itertools.product(enumerate(CASTS), enumerate(CASTS)))
+    for (i, source), (j, target) in pairs:
+        text += f'extern "C" void cast_{i}_{j}(const {source}* __restrict__ x, {target}* __restrict__ y, int64_t n) {{\n#pragma omp simd\n'
+        text += f"  for (int64_t i = 0; i < n; i++) y[i] = im::cast<{target}>(x[i]);\n}}\n"
+    [path] = compile_sources([Source("casts", text)], find_toolchain(), tmp_path)
+    library = Library(path)
+    values = torch.tensor(
+        [0.0, -0.0, 1.0, 0.4, -0.6, 2.5, 99.9, 120.0, 3.0, 7.0, 64.0, 100.0, 17.0, 1.5, 2.0, 5.0, 1.0]
+    )
+    for (i, source), (j, target) in pairs:
+        signed = CASTS[target] not in (torch.uint8, torch.uint16) and CASTS[source] not in (torch.uint8, torch.uint16)
+        x = (torch.cat([values, -values]) if signed else values.abs()).to(CASTS[source])
+        y = torch.empty(x.shape, dtype=CASTS[target])
+        library.function(f"cast_{i}_{j}", 3)(x.data_ptr(), y.data_ptr(), x.numel())
+        assert torch.equal(y, x.to(CASTS[target])), (source, target)
+    x = torch.tensor([float("nan"), float("inf"), -float("inf"), 3e9, -3e9, 1e30])
+    i, j = list(CASTS).index("float"), list(CASTS).index("int32_t")
+    y = torch.empty(6, dtype=torch.int32)
+    library.function(f"cast_{i}_{j}", 3)(x.data_ptr(), y.data_ptr(), 6)
+    assert y.tolist() == [-(2**31)] * 6
 
 
 @pytest.mark.parametrize("isa", [("-mavx2", "-mfma"), ("-march=native", "-mprefer-vector-width=512")])
