@@ -32,14 +32,16 @@ class Pass:
 
     Class attributes:
         level: the IR level on which the pass works; the manager checks it.
+        accepts: further levels on which it may run when a pipeline names it there.
         gives: the level of the module afterwards (default: the same).
-        after, before: names of passes that it follows or precedes when both run.
-        requires: names of passes whose result it needs; `--until` inserts them.
+        after, before: names of passes, or IR levels, that it follows or precedes when both run.
+        requires: names of passes, or IR levels, whose result it needs; `--until` inserts them.
         default: whether the standard pipeline contains it.
     """
 
     name: ClassVar[str] = ""
     level: ClassVar[str] = "prim"
+    accepts: ClassVar[tuple[str, ...]] = ()
     gives: ClassVar[str | None] = None
     after: ClassVar[tuple[str, ...]] = ()
     before: ClassVar[tuple[str, ...]] = ()
