@@ -1,0 +1,365 @@
+"""plan-buffers: where each value lives. The function becomes the host program: allocate, view, launch, call, copy, free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Operation, SSAValue
+
+from ..ir.dialects import buffer, kernel, loop, prim
+from ..ir.dialects.aten import overload
+from ..ir.symbols import Dim, FloorDiv, dim, known_equal
+from ..ir.syntax import Op
+from ..ir.types import RefType, TensorType, ref_type
+from .base import Pass, PassError
+from .context import CompileContext
+from .strides import is_dense, is_view, memory_strides, same_layout, view_of
+
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector
+
+
+@dataclass(frozen=True)
+class PlanBuffers(Pass):
+    """Give every value its memory: lifetimes, in-place results, one arena with reuse.
+
+    Options:
+        in_place: let a kernel's result take the memory of an input that dies there.
+        reuse: let values whose lifetimes do not meet share a place in the arena.
+    """
+
+    name: ClassVar[str] = "plan-buffers"
+    level: ClassVar[str] = "loop"
+    gives: ClassVar[str | None] = "buffer"
+    requires: ClassVar[tuple[str, ...]] = ("schedule",)
+    after: ClassVar[tuple[str, ...]] = ("schedule",)
+
+    in_place: bool = True
+    reuse: bool = True
+
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        kernels = {op["sym_name"]: op for op in module.body.block.ops if isinstance(op, loop.Kernel)}
+        for func in [op for op in module.body.block.ops if isinstance(op, prim.Func)]:
+            planner = _Planner(self, ctx, func, kernels)
+            planner.plan()
+            planner.rewrite()
+
+
+@dataclass
+class _Place:
+    """One value's memory: bytes, and the steps between which it is in use."""
+
+    size: Dim
+    first: int
+    last: int
+    offset: Dim = 0
+    merged: SSAValue | None = None  # in place: lives where this value lived
+
+
+@dataclass
+class _Planner:
+    options: PlanBuffers
+    ctx: CompileContext
+    func: prim.Func
+    kernels: dict[str, loop.Kernel]
+    places: dict[SSAValue, _Place] = field(default_factory=dict)  # arena values
+    outputs: dict[SSAValue, RefType] = field(default_factory=dict)  # values that the user receives
+    last_use: dict[SSAValue, int] = field(default_factory=dict)  # by root
+    roots: dict[SSAValue, SSAValue] = field(default_factory=dict)
+    arena_bytes: Dim = 0
+
+    # -- decisions
+
+    def plan(self) -> None:
+        """Fill in `outputs` and `places`."""
+        steps = list(self.func.block_body.ops)
+        for number, op in enumerate(steps):
+            for result in op.results:
+                self.roots[result] = self._root(op, result)
+            for operand in op.operands:
+                self.last_use[self.root(operand)] = number
+        self._find_outputs(steps[-1])
+        for number, op in enumerate(steps):
+            if isinstance(op, loop.Launch):
+                for result in op.results:
+                    if result not in self.outputs:
+                        last = self.last_use.get(result, number)
+                        self.places[result] = _Place(_bytes(result), number, last)
+                if self.options.in_place:
+                    self._in_place(number, op)
+        self._pack()
+        stats = self.ctx.diagnostics
+        stats.count("plan-buffers", "arena values", len(self.places))
+        if isinstance(self.arena_bytes, int):
+            stats.count("plan-buffers", "arena bytes", self.arena_bytes)
+            sizes = [p.size for p in self.places.values() if isinstance(p.size, int)]
+            stats.count("plan-buffers", "bytes without reuse", sum(sizes))
+
+    def root(self, value: SSAValue) -> SSAValue:
+        """The value whose memory this value is, or is a view of."""
+        return self.roots.get(value, value)
+
+    def _root(self, op: Operation, result: SSAValue) -> SSAValue:
+        if is_view(op):
+            return self.root(op.operands[0])
+        if isinstance(op, kernel.Extern):
+            aliased = aliased_operand(op)
+            if aliased is not None:
+                return self.root(op.operands[aliased])
+        return result
+
+    def _find_outputs(self, terminator: Operation) -> None:
+        """Kernel results that leave the function are allocated in the very shape in which they leave."""
+        received = {spec[1] for spec in self.func.get("results", ()) if spec[0] in ("value", "alias_output")}
+        if "results" not in self.func.attributes:
+            received = set(range(len(terminator.operands)))
+        for k, value in enumerate(terminator.operands):
+            root = self.root(value)
+            if k not in received or not isinstance(root.owner, loop.Launch):
+                continue
+            view = view_of(value)
+            t = prim.tensor(value)
+            whole = view is not None and view.base is root and view.offset == 0 and is_dense(view.shape, view.strides)
+            if whole and known_equal(t.numel, prim.tensor(root).numel) and root not in self.outputs:
+                assert view is not None
+                self.outputs[root] = ref_type(t.shape, view.strides, t.dtype, t.device)
+            else:
+                self.outputs.setdefault(root, _memory(root))
+
+    def _in_place(self, number: int, op: loop.Launch) -> None:
+        """Let a result take over the memory of an input that is used here for the last time."""
+        body = self.kernels[op["kernel"]].block_body
+        taken: set[SSAValue] = set()
+        for position, result in enumerate(op.results):
+            place = self.places.get(result)
+            if place is None:
+                continue
+            for i, operand in enumerate(op.operands):
+                donor = self.places.get(operand)
+                if donor is None or operand in taken or donor.last != number or op.operands.count(operand) > 1:
+                    continue
+                if not known_equal(donor.size, place.size):
+                    continue
+                if _elementwise_pair(body, body.args[i], body.args[len(op.operands) + position]):
+                    place.merged = operand
+                    taken.add(operand)
+                    self.ctx.diagnostics.count("plan-buffers", "in-place results")
+                    break
+
+    def _pack(self) -> None:
+        """Offsets for all places: the largest first, each at the lowest free offset."""
+        owners: dict[SSAValue, SSAValue] = {}
+        for value, place in self.places.items():
+            owner = owners.get(place.merged, place.merged) if place.merged is not None else value
+            owners[value] = owner
+            if owner is not value:
+                self.places[owner].last = max(self.places[owner].last, place.last)
+        own = [(v, p) for v, p in self.places.items() if owners[v] is v]
+        if all(isinstance(p.size, int) for _, p in own):
+            self.arena_bytes = _pack_static([p for _, p in own], self.options.reuse)
+        else:
+            self.arena_bytes = _pack_symbolic([p for _, p in own], self.options.reuse)
+        for value, owner in owners.items():
+            self.places[value].offset = self.places[owner].offset
+
+    # -- the new function
+
+    def rewrite(self) -> None:
+        """Replace the function's body by the host program."""
+        old = self.func.block_body
+        types = [_memory(arg) if isinstance(arg.type, TensorType) else arg.type for arg in old.args]
+        block = Block(arg_types=types)
+        new: dict[SSAValue, SSAValue] = {}
+        for before, after in zip(old.args, block.args, strict=True):
+            after.name_hint = before.name_hint
+            new[before] = after
+        freed: set[SSAValue] = set()
+        for number, op in enumerate(old.ops):
+            for step in self._steps(op, new):
+                block.add_op(step)
+            if not isinstance(op, prim.Return):
+                block.add_ops(self._frees(number, op, new, freed))
+        region = self.func.regions[0]
+        region.detach_block(0)
+        region.add_block(block)
+        self.func["arena_bytes"] = self.arena_bytes
+        old.erase()
+
+    def _steps(self, op: Operation, new: dict[SSAValue, SSAValue]) -> Iterable[Operation]:
+        if isinstance(op, loop.Launch):
+            yield from self._launch(op, new)
+        elif isinstance(op, kernel.Extern):
+            yield self._extern(op, new)
+        elif is_view(op):
+            yield self._view(op.results[0], new)
+        elif isinstance(op, prim.Return):
+            yield from self._return(op, new)
+        else:
+            raise PassError(f"plan-buffers: {op.name} is not expected here; run 'schedule' first")
+
+    def _launch(self, op: loop.Launch, new: dict[SSAValue, SSAValue]) -> Iterable[Operation]:
+        outputs = []
+        for result in op.results:
+            place = self.places.get(result)
+            if place is None:
+                alloc = buffer.Alloc.make([], [self.outputs[result]], {"pool": "output"}, loc=op.location)
+            else:
+                attrs = {"pool": "arena", "offset": place.offset}
+                alloc = buffer.Alloc.make([], [_memory(result)], attrs, loc=op.location)
+            alloc.results[0].name_hint = result.name_hint
+            yield alloc
+            new[result] = alloc.results[0]
+            outputs.append(alloc.results[0])
+        operands = [new[v] for v in op.operands]
+        yield buffer.Launch.make([*operands, *outputs], [], {"kernel": op["kernel"]}, loc=op.location)
+
+    def _extern(self, op: kernel.Extern, new: dict[SSAValue, SSAValue]) -> Operation:
+        attrs = {k: v for k, v in op.literals.items() if k not in ("operand_strides", "strides")}
+        aliased = aliased_operand(op)
+        if aliased is not None:
+            attrs["alias"] = (aliased,)
+        types = [_memory(r) for r in op.results]
+        call = buffer.Extern.make([new[v] for v in op.operands], types, attrs, loc=op.location)
+        for before, after in zip(op.results, call.results, strict=True):
+            after.name_hint = before.name_hint
+            new[before] = after
+        return call
+
+    def _view(self, value: SSAValue, new: dict[SSAValue, SSAValue]) -> Operation:
+        view = view_of(value)
+        if view is None:
+            raise PassError(f"plan-buffers: {value.owner} is not a view of memory; run 'layout' first")
+        t = prim.tensor(value)
+        attrs = {"offset": view.offset}
+        made = buffer.View.make([new[view.base]], [ref_type(t.shape, view.strides, t.dtype, t.device)], attrs)
+        made.results[0].name_hint = value.name_hint
+        new[value] = made.results[0]
+        return made
+
+    def _return(self, op: prim.Return, new: dict[SSAValue, SSAValue]) -> Iterable[Operation]:
+        """Copies into mutated arguments, then the return. An output allocated in its final shape is returned as it is."""
+        returned = []
+        for value in op.operands:
+            root = self.root(value)
+            view = view_of(value)
+            final = self.outputs.get(root)
+            direct = (
+                final is not None
+                and view is not None
+                and view.offset == 0
+                and final.shape == view.shape
+                and same_layout(view.shape, final.strides, view.strides)
+            )
+            returned.append(new[root if direct else value])
+        for argument, k in self.func.get("mutations", ()):
+            target = self.func.block_body.args[argument]
+            yield buffer.Copy.make([returned[k], new[target]], [], {}, loc=op.location)
+        yield prim.Return.make(returned, [], op.literals, loc=op.location)
+
+    def _frees(
+        self, number: int, op: Operation, new: dict[SSAValue, SSAValue], freed: set[SSAValue]
+    ) -> Iterable[Operation]:
+        """Give back library-owned memory after its last use."""
+        for value in dict.fromkeys(self.root(v) for v in (*op.operands, *op.results)):
+            library_owned = isinstance(value.owner, kernel.Extern)
+            if library_owned and value not in freed and self.last_use.get(value, number) == number:
+                freed.add(value)
+                yield buffer.Free.make([new[value]], [])
+
+
+def aliased_operand(op: kernel.Extern) -> int | None:
+    """Which operand the operator's result may share memory with, by its schema; None: none."""
+    schema = overload(op["target"])._schema
+    if not any(r.alias_info is not None for r in schema.returns):
+        return None
+    names = [a.name for a in schema.arguments if a.alias_info is not None]
+    for i, name in enumerate(op["operands"]):
+        if name.partition(".")[0] in names:
+            return i
+    return None
+
+
+def _memory(value: SSAValue) -> RefType:
+    t = prim.tensor(value)
+    return ref_type(t.shape, memory_strides(value), t.dtype, t.device)
+
+
+def _bytes(value: SSAValue) -> Dim:
+    """Size in bytes, rounded up to the alignment."""
+    ref = _memory(value)
+    extent: Dim = 1
+    for size, stride in zip(ref.shape, ref.strides, strict=True):
+        if size == 0:
+            return 0
+        extent = extent + (size - 1) * stride
+    needed = dim(extent * ref.dtype.bytes)
+    if isinstance(needed, int):
+        return -(-needed // ALIGNMENT) * ALIGNMENT
+    return dim(needed + ALIGNMENT)
+
+
+def _elementwise_pair(body: Block, source: SSAValue, target: SSAValue) -> bool:
+    """Whether each element of `target` is written where, and only where, the same element of `source` is read last.
+
+    True when every access to either is in one loop body, at one index, with the loads before the store.
+    """
+    if source.type.dtype != target.type.dtype:  # type: ignore[attr-defined]
+        return False
+    accesses = [use.operation for value in (source, target) for use in value.uses]
+    if not accesses or len({a.parent for a in accesses}) != 1:
+        return False
+    if not all(isinstance(a, loop.Load | loop.Store) and not a.get("mask") for a in accesses):
+        return False
+    if len({str(a["index"]) for a in accesses if isinstance(a, Op)}) != 1:
+        return False
+    parent = accesses[0].parent
+    assert parent is not None
+    order = {op: i for i, op in enumerate(parent.ops)}
+    stores = [order[a] for a in accesses if isinstance(a, loop.Store)]
+    loads = [order[a] for a in accesses if isinstance(a, loop.Load)]
+    return len(stores) == 1 and bool(loads) and max(loads) < stores[0]
+
+
+def _pack_static(places: list[_Place], reuse: bool) -> int:
+    """Greedy by size: each place at the lowest offset that no place alive at the same time covers."""
+    done: list[_Place] = []
+    total = 0
+    for place in sorted(places, key=lambda p: (-int(p.size), p.first)):
+        offset = 0
+        if reuse:
+            rivals = [d for d in done if not (d.last < place.first or place.last < d.first)]
+            for rival in sorted(rivals, key=lambda d: int(d.offset)):
+                if offset + int(place.size) <= int(rival.offset):
+                    break
+                offset = max(offset, int(rival.offset) + int(rival.size))
+        else:
+            offset = total
+        place.offset = offset
+        total = max(total, offset + int(place.size))
+        done.append(place)
+    return total
+
+
+def _pack_symbolic(places: list[_Place], reuse: bool) -> Dim:
+    """With sizes that are expressions, a place takes over a slot of the same size, or opens a new one at the end."""
+    slots: list[tuple[Dim, Dim, int]] = []  # size, offset, free after this step
+    total: Dim = 0
+    for place in sorted(places, key=lambda p: p.first):
+        for i, (size, offset, busy) in enumerate(slots):
+            if reuse and busy < place.first and known_equal(size, place.size):
+                place.offset = offset
+                slots[i] = (size, offset, place.last)
+                break
+        else:
+            place.offset = total
+            slots.append((place.size, total, place.last))
+            total = _align(dim(total + place.size))
+    return total
+
+
+def _align(value: Dim) -> Dim:
+    if isinstance(value, int):
+        return -(-value // ALIGNMENT) * ALIGNMENT
+    return dim(FloorDiv(value + ALIGNMENT - 1, ALIGNMENT) * ALIGNMENT)

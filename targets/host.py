@@ -1,0 +1,398 @@
+"""The host program: from the `buffer` level to a short Python function that allocates, launches and calls.
+
+Everything that can be done once is done once: addresses in the arena, tensors over it, functions looked up. What is left is one line
+a step. With symbolic sizes the same lines stand inside the function, because sizes are known only there.
+
+    def make():
+        arena = empty(4096)
+        p0 = arena.data_ptr() + 0            # %1
+        def run(a0, a1):
+            o0 = empty_strided((8, 16), (16, 1), torch.float32)
+            k_add_exp(a0.data_ptr(), p0, o0.data_ptr())
+            return (o0,)
+        return run
+"""
+
+from __future__ import annotations
+
+import keyword
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import SSAValue
+
+from ..ir.dialects import buffer, loop, prim
+from ..ir.dialects.aten import overload
+from ..ir.symbols import Dim, free_symbols
+from ..ir.syntax import Op, location_of
+from ..ir.types import RefType
+from .library import Library, Step
+from .torch_private import empty_strided_cpu, fast_overload
+
+Run = Callable[..., Sequence[Any]]
+
+
+@dataclass
+class HostSource:
+    """The text of a host program, and what it needs beside it.
+
+    Attributes:
+        text: Python source that defines `make`.
+        kernels: name of each kernel and how many arguments it takes.
+        operators: names in the text of the ATen operators it calls.
+        steps: names in the text of library steps (packed weights), with the description from which each is built.
+        stateful: whether `run` owns an arena, so that two threads need two of them.
+    """
+
+    text: str
+    kernels: dict[str, int]
+    operators: dict[str, str]
+    steps: dict[str, dict[str, Any]]
+    stateful: bool
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data for the cache."""
+        return {
+            "text": self.text,
+            "kernels": self.kernels,
+            "operators": self.operators,
+            "steps": self.steps,
+            "stateful": self.stateful,
+        }
+
+
+def host_source(module: ModuleOp, library: Library) -> HostSource:
+    """Write the host program of a module at the `buffer` level."""
+    func = next(op for op in module.body.block.ops if isinstance(op, prim.Func))
+    kernels = {op["sym_name"]: op for op in module.body.block.ops if isinstance(op, loop.Kernel)}
+    return _Writer(func, kernels, library).write()
+
+
+@dataclass
+class _Writer:
+    func: prim.Func
+    kernels: dict[str, loop.Kernel]
+    library: Library
+    once: list[str] = field(default_factory=list)  # lines of `make`
+    each: list[str] = field(default_factory=list)  # lines of `run`
+    names: dict[SSAValue, str] = field(default_factory=dict)  # the tensor
+    addresses: dict[SSAValue, str] = field(default_factory=dict)  # the address, where one is at hand
+    used_kernels: dict[str, int] = field(default_factory=dict)
+    operators: dict[str, str] = field(default_factory=dict)
+    steps: dict[str, dict[str, Any]] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    place: tuple[str, int] | None = None
+
+    def write(self) -> HostSource:
+        block = self.func.block_body
+        arguments = []
+        for i, arg in enumerate(block.args):
+            self.names[arg] = f"a{i}"
+            arguments.append(f"a{i}")
+        for name, i, d, *_ in self.func.get("symbols", ()):
+            self.each.append(f"{name} = a{i}" if d < 0 else f"{name} = a{i}.shape[{d}]")
+        stateful = self._arena()
+        for op in block.ops:
+            assert isinstance(op, Op)
+            _STEPS[op.name](self, op)
+        body = ["def make():"]
+        body += ["    " + line for line in self.once]
+        body += [f"    def run({', '.join(arguments)}):"]
+        body += ["        " + line for line in self.each]
+        body += ["    return run", ""]
+        text = "\n".join(body)
+        return HostSource(text, self.used_kernels, self.operators, self.steps, stateful)
+
+    def _arena(self) -> bool:
+        size = self.func.get("arena_bytes", 0)
+        if size == 0:
+            return False
+        static = isinstance(size, int)
+        lines = self.once if static else self.each
+        lines.append(f"arena = empty({python_index(size)})")
+        lines.append("base = arena.data_ptr()")
+        return static
+
+    # -- small pieces
+
+    def fresh(self, prefix: str) -> str:
+        number = self.counts.get(prefix, 0)
+        self.counts[prefix] = number + 1
+        return f"{prefix}{number}"
+
+    def lines_for(self, *dims: Dim) -> list[str]:
+        """Where a line goes that depends on these: outside the function if nothing in it is symbolic."""
+        return self.each if free_symbols(dims) else self.once
+
+    def comment(self, op: Op) -> None:
+        place = location_of(op)
+        if place is not None and place != self.place:
+            self.place = place
+            self.each.append(f"# {place[0]}:{place[1]}")
+
+    def tensor(self, value: SSAValue) -> str:
+        """The name of a tensor over the value's memory."""
+        if value not in self.names:
+            self._arena_tensor(value)
+        return self.names[value]
+
+    def _arena_tensor(self, value: SSAValue) -> None:
+        op, ref = value.owner, value.type
+        assert isinstance(op, buffer.Alloc) and isinstance(ref, RefType)
+        name = self.fresh("b")
+        self.names[value] = name
+        offset = op["offset"]
+        text = f"over(arena, {python_index(offset)}, {_tuple(ref.shape)}, {_tuple(ref.strides)}, {ref.dtype.torch})"
+        self.lines_for(offset, *ref.shape, *ref.strides).append(f"{name} = {text}")
+
+    def address(self, value: SSAValue) -> str:
+        """The expression for the value's address."""
+        return self.addresses.get(value) or f"{self.tensor(value)}.data_ptr()"
+
+    # -- steps
+
+    def alloc(self, op: Op) -> None:
+        result = op.results[0]
+        ref = result.type
+        assert isinstance(ref, RefType)
+        if op["pool"] == "arena":
+            name = self.fresh("p")
+            self.addresses[result] = name
+            offset = op["offset"]
+            self.lines_for(offset, self.func.get("arena_bytes", 0)).append(f"{name} = base + {python_index(offset)}")
+            return
+        name = self.fresh("o")
+        self.names[result] = name
+        self.comment(op)
+        self.each.append(f"{name} = empty_strided({_tuple(ref.shape)}, {_tuple(ref.strides)}, {ref.dtype.torch})")
+
+    def view(self, op: Op) -> None:
+        result = op.results[0]
+        ref, base = result.type, op.operands[0]
+        assert isinstance(ref, RefType)
+        if not result.uses:
+            return
+        name = self.fresh("v")
+        self.names[result] = name
+        arena = isinstance(base.owner, buffer.Alloc) and base.owner["pool"] == "arena"
+        source = self.tensor(base)
+        offset = f"{source}.storage_offset() + {python_index(op['offset'])}"
+        text = f"{name} = {source}.as_strided({_tuple(ref.shape)}, {_tuple(ref.strides)}, {offset})"
+        lines = self.lines_for(*ref.shape, *ref.strides, op["offset"], self._arena_size()) if arena else self.each
+        lines.append(text)
+
+    def _arena_size(self) -> Dim:
+        return self.func.get("arena_bytes", 0)  # type: ignore[no-any-return]
+
+    def launch(self, op: Op) -> None:
+        self.comment(op)
+        kernel = self.kernels[op["kernel"]]
+        symbols = list(kernel.get("symbols", ()))
+        arguments = [self.address(v) for v in op.operands] + symbols
+        self.used_kernels[op["kernel"]] = len(arguments)
+        call = f"{op['kernel']}({', '.join(arguments)})"
+        checked = any(isinstance(inner, loop.Bind) for inner in kernel.block_body.walk())
+        self.each.append(
+            f"if {call}: out_of_range({', '.join(map(repr, kernel.get('lines', ())))})" if checked else call
+        )
+
+    def extern(self, op: Op) -> None:
+        self.comment(op)
+        values = [self.tensor(v) for v in op.operands]
+        step = self.library.choose(op, self.func)
+        if step is None:
+            call = f"{self._operator(op['target'])}({self._arguments(op, values)})"
+        else:
+            name = self.fresh("step")
+            self.steps[name] = step.as_json()
+            call = f"{name}({', '.join(values)})"
+        names = [self.fresh("t") for _ in op.results]
+        for name, result in zip(names, op.results, strict=True):
+            self.names[result] = name
+        multiple = len(overload(op["target"])._schema.returns) > 1
+        self.each.append(f"{', '.join(names)}{',' if multiple and len(names) == 1 else ''} = {call}" if names else call)
+        for name, result in zip(names, op.results, strict=True):
+            ref = result.type
+            assert isinstance(ref, RefType)
+            if ref.shape and any(not isinstance(u.operation, buffer.Free) for u in result.uses):
+                strides = _tuple(ref.strides)
+                self.each.append(f"if {name}.stride() != {strides}: {name} = restride({name}, {strides})")
+
+    def _operator(self, target: str) -> str:
+        name = target.replace("aten.ops.", "").replace(".", "_").removesuffix("_default")
+        name = name + "_" if keyword.iskeyword(name) else name
+        self.operators[name] = target
+        return name
+
+    def _arguments(self, op: Op, values: list[str]) -> str:
+        schema = overload(op["target"])._schema
+        given: dict[str, Any] = {}
+        for name, value in zip(op["operands"], values, strict=True):
+            base, _, index = name.partition(".")
+            if index:
+                items = given.setdefault(base, [])
+                items += ["None"] * (int(index) + 1 - len(items))
+                items[int(index)] = value
+            else:
+                given[base] = value
+        given = {k: v if isinstance(v, str) else f"[{', '.join(v)}]" for k, v in given.items()}
+        known = {a.name for a in schema.arguments}
+        given |= {k: python_literal(v) for k, v in op.literals.items() if k in known and k not in given}
+        positional, by_name = [], []
+        for a in schema.arguments:
+            if a.kwarg_only:
+                if a.name in given:
+                    by_name.append(f"{a.name}={given[a.name]}")
+            elif a.name in given:
+                positional.append(given[a.name])
+            elif a.has_default_value():
+                positional.append(python_literal(a.default_value))
+        return ", ".join(positional + by_name)
+
+    def copy(self, op: Op) -> None:
+        self.comment(op)
+        source, target = (self.tensor(v) for v in op.operands)
+        self.each.append(f"{target}.copy_({source})")
+
+    def free(self, op: Op) -> None:
+        self.each.append(f"{self.names[op.operands[0]]} = None")
+
+    def finish(self, op: Op) -> None:
+        specs = self.func.get("results")
+        if specs is None:
+            specs = tuple(("value", k) for k in range(len(op.operands)))
+        items = [self._result(spec, op) for spec in specs]
+        self.each.append(f"return ({', '.join(items)}{',' if len(items) == 1 else ''})")
+
+    def _result(self, spec: Sequence[Any], op: Op) -> str:
+        match spec[0]:
+            case "value":
+                return self.tensor(op.operands[spec[1]])
+            case "input":
+                return f"a{spec[1]}"
+            case "alias":
+                return f"a{spec[1]}.as_strided({_tuple(spec[2])}, {_tuple(spec[3])}, {python_index(spec[4])})"
+            case "alias_output":
+                name = self.tensor(op.operands[spec[1]])
+                return f"{name}.as_strided({_tuple(spec[2])}, {_tuple(spec[3])}, {python_index(spec[4])})"
+            case "size":
+                return python_literal(spec[1])
+            case "none":
+                return "None"
+        raise ValueError(f"unknown result kind {spec[0]!r}")
+
+
+_STEPS: dict[str, Callable[[_Writer, Op], None]] = {
+    "buffer.alloc": _Writer.alloc,
+    "buffer.view": _Writer.view,
+    "buffer.launch": _Writer.launch,
+    "buffer.extern": _Writer.extern,
+    "buffer.copy": _Writer.copy,
+    "buffer.free": _Writer.free,
+    "prim.return": _Writer.finish,
+}
+
+
+def python_index(value: Dim) -> str:
+    """An index expression as Python."""
+    return str(value)  # FloorDiv, Mod, Max and Min are names in the program's namespace
+
+
+def python_literal(value: Any) -> str:
+    """An attribute's value as Python."""
+    match value:
+        case tuple() | list():
+            return "[" + ", ".join(map(python_literal, value)) + "]"
+        case sympy.Expr():
+            return python_index(value)
+        case float() if value != value or value in (float("inf"), float("-inf")):
+            return f"float({str(value)!r})"
+        case torch.device():
+            return f"torch.device({str(value)!r})"
+    return repr(value)
+
+
+def _tuple(dims: Sequence[Dim]) -> str:
+    return f"({', '.join(map(python_index, dims))}{',' if len(dims) == 1 else ''})"
+
+
+# -- running it
+
+
+def empty(size: int) -> torch.Tensor:
+    """Memory for an arena: bytes, aligned to a cache line by torch's allocator."""
+    return empty_strided_cpu((size,), (1,), torch.uint8)
+
+
+def over(
+    arena: torch.Tensor, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
+    """A tensor over part of the arena; `offset` in bytes, a multiple of the element size."""
+    typed = torch.empty(0, dtype=dtype)
+    return typed.set_(arena.untyped_storage(), offset // typed.element_size(), shape, strides)
+
+
+def restride(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """The same values with the strides that were planned; free where only dimensions of size 1 differ."""
+    if value.numel() == 0 or all(
+        s == 1 or a == b for s, a, b in zip(value.shape, value.stride(), strides, strict=True)
+    ):
+        return value.as_strided(value.shape, strides)
+    fixed = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
+    return fixed.copy_(value)
+
+
+def out_of_range(*lines: str) -> None:
+    """Raised when a kernel met an index outside its dimension, as eager raises."""
+    where = f" (from {', '.join(lines)})" if lines else ""
+    raise IndexError(f"index out of range in self{where}")
+
+
+def namespace(source: HostSource, functions: Mapping[str, Callable[..., Any]], library: Library) -> dict[str, Any]:
+    """The names that a host program's text refers to."""
+    names: dict[str, Any] = {
+        "torch": torch,
+        "empty": empty,
+        "empty_strided": empty_strided_cpu,
+        "over": over,
+        "restride": restride,
+        "out_of_range": out_of_range,
+        "FloorDiv": operator.floordiv,
+        "Mod": operator.mod,
+        "Max": max,
+        "Min": min,
+    }
+    names |= functions
+    names |= {name: fast_overload(overload(target)) for name, target in source.operators.items()}
+    names |= {name: library.build(Step.from_json(data)) for name, data in source.steps.items()}
+    return names
+
+
+def load_program(source: HostSource, functions: Mapping[str, Callable[..., Any]], library: Library, name: str) -> Run:
+    """The callable: takes the function's arguments, gives the user's results."""
+    names = namespace(source, functions, library)
+    exec(compile(source.text, f"<intarsia host program {name}>", "exec"), names)
+    make: Callable[[], Run] = names["make"]
+    return _pooled(make) if source.stateful else make()
+
+
+def _pooled(make: Callable[[], Run]) -> Run:
+    """One `run` with its arena for each call that is under way; they are kept for the next calls."""
+    pool: list[Run] = [make()]
+
+    def call(*args: Any) -> Sequence[Any]:
+        try:
+            run = pool.pop()  # atomic: another thread gets another one
+        except IndexError:
+            run = make()
+        try:
+            return run(*args)
+        finally:
+            pool.append(run)
+
+    return call
