@@ -266,7 +266,14 @@ class _Writer:
         specs = self.func.get("results")
         if specs is None:
             specs = tuple(("value", k) for k in range(len(op.operands)))
-        items = [self._result(spec, op) for spec in specs]
+        shared = {spec[1] for spec in specs if spec[0] == "output"}  # one object in two places of the result
+        items = []
+        for position, spec in enumerate(specs):
+            item = self._result(spec, op)
+            if position in shared:
+                self.each.append(f"r{position} = {item}")
+                item = f"r{position}"
+            items.append(item)
         self.each.append(f"return ({', '.join(items)}{',' if len(items) == 1 else ''})")
 
     def _result(self, spec: Sequence[Any], op: Op) -> str:
@@ -276,11 +283,12 @@ class _Writer:
             case "input":
                 return f"a{spec[1]}"
             case "alias":
-                return f"a{spec[1]}.as_strided({_tuple(spec[2])}, {_tuple(spec[3])}, {python_index(spec[4])})"
+                return _view_text(f"a{spec[1]}", *spec[2:])
             case "alias_output":
-                name = self.tensor(op.operands[spec[1]])
-                return f"{name}.as_strided({_tuple(spec[2])}, {_tuple(spec[3])}, {python_index(spec[4])})"
-            case "size":
+                return _view_text(self.tensor(op.operands[spec[1]]), *spec[2:])
+            case "output":
+                return f"r{spec[1]}"
+            case "size" | "constant":
                 return python_literal(spec[1])
             case "none":
                 return "None"
@@ -296,6 +304,11 @@ _STEPS: dict[str, Callable[[_Writer, Op], None]] = {
     "buffer.free": _Writer.free,
     "prim.return": _Writer.finish,
 }
+
+
+def _view_text(base: str, sizes: Sequence[Dim], strides: Sequence[Dim], offset: Dim) -> str:
+    start = f"{base}.storage_offset() + {python_index(offset)}"
+    return f"{base}.as_strided({_tuple(sizes)}, {_tuple(strides)}, {start})"
 
 
 def python_index(value: Dim) -> str:

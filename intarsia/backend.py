@@ -1,0 +1,204 @@
+"""Everything after capture: a torch-level FX graph in, a callable out. `compile_graph` is the main road; read it first."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import fx
+from xdsl.dialects.builtin import ModuleOp
+
+from .config import Config
+from .counters import COUNTERS
+from .debug import DebugFolder
+from .frontend.errors import Unsupported
+from .frontend.functional import functionalize
+from .ir.dtypes import UnknownDType
+from .ir.import_fx import ImportFailure, import_fx
+from .ir.text import print_module
+from .passes.base import Pass
+from .passes.context import CompileContext, Diagnostics, Target
+from .passes.manager import pass_fingerprint, pipeline_text, run_pipeline
+from .passes.pipeline import default_pipeline, registry
+from .targets.build import CompilerError, CompilerNotFound, Toolchain, cpu_identity, find_toolchain
+from .targets.cache import Cache, cache_key, package_fingerprint, shared_cache
+from .targets.cpp.program import Program, build, generate, load
+from .targets.library import Library
+
+log = logging.getLogger("intarsia")
+GraphFunction = Callable[..., Sequence[Any]]
+
+
+@dataclass
+class Report:
+    """What became of one graph; `explain` and `counters` read it.
+
+    Attributes:
+        program: the compiled program, None when the graph runs in eager.
+        reason: why it runs in eager, or "".
+        diagnostics: remarks and statistics of the passes (empty when the program came from the cache).
+        cached: whether it came from the cache.
+    """
+
+    program: Program | None = None
+    reason: str = ""
+    diagnostics: Diagnostics = field(default_factory=Diagnostics)
+    cached: bool = False
+
+
+def compile_graph(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, passes: Sequence[Pass] = ()
+) -> tuple[GraphFunction, Report]:
+    """Compile one graph for inference. What cannot be compiled runs as `gm` itself, with one warning that says why."""
+    debug = DebugFolder.create(config)
+    try:
+        toolchain = find_toolchain()
+        debug.write_graph("captured", gm)
+        with COUNTERS.phase("functionalize"):
+            functional = functionalize(gm, example_inputs)
+        debug.write_graph("functional", functional.graph_module)
+        with COUNTERS.phase("import"):
+            imported = import_fx(functional)
+        program, report = compile_module(imported.module, toolchain, config, passes, debug)
+    except (Unsupported, ImportFailure, UnknownDType, CompilerNotFound, CompilerError) as error:
+        return _eager(gm, str(error))
+    _count(report)
+    return _bind_constants(program, imported.constants), report
+
+
+def compile_module(
+    module: ModuleOp, toolchain: Toolchain, config: Config, passes: Sequence[Pass], debug: DebugFolder
+) -> tuple[Program, Report]:
+    """From the `aten` level to a callable: out of the cache, or through the passes and the C++ compiler."""
+    ctx = CompileContext(machine(toolchain, config), Diagnostics(want_remarks=config.remarks))
+    pipeline = registry(passes).parse(config.pipeline) if config.pipeline else default_pipeline(passes)
+    cache, library = open_cache(config), Library()
+    text = print_module(module)
+    debug.write("0-aten.ir", text)
+    key = cache_key(
+        ir_text=text,
+        pass_sources=pass_fingerprint(pipeline),
+        config={"pipeline": pipeline_text(pipeline), "threads": ctx.target.threads},
+        versions={"intarsia": package_fingerprint(), "torch": torch.__version__, "python": sys.version},
+        isa=toolchain.identity + cpu_identity(),
+    )
+    with COUNTERS.phase("load"):
+        entry = cache.get(key) if config.cache and not debug else None
+        if entry is not None:
+            program = load(entry, library)
+            return program, Report(program, cached=True)
+    with COUNTERS.phase("passes"):
+        run_pipeline(
+            ctx, module, pipeline, verify_each=config.verify_each, on_pass=debug.on_pass, reproducer_dir=debug.path
+        )
+    with COUNTERS.phase("emit"):
+        generated = generate(module, library)
+        generated = type(generated)(generated.units, generated.host, print_module(module))
+        debug.write_sources(generated)
+    with COUNTERS.phase("c++"):
+        program = build(
+            generated, key, lambda: toolchain, cache, library, progress=_progress(config), jobs=config.jobs or None
+        )
+    return program, Report(program, diagnostics=ctx.diagnostics)
+
+
+def default_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> GraphFunction:
+    """Everything after capture, as a plain FX backend.
+
+    Args:
+        gm: a torch-level graph (torch functions, methods, modules).
+        example_inputs: a tensor (real or fake), int or SymInt for each placeholder.
+
+    Returns:
+        A callable that takes the inputs by position and returns the graph's results as a tuple.
+    """
+    return backend_for(Config.from_environment())(gm, example_inputs)
+
+
+def backend_for(
+    config: Config, passes: Sequence[Pass] = (), reports: list[Report] | None = None
+) -> Callable[..., GraphFunction]:
+    """A backend with these settings; each graph's report is appended to `reports`."""
+
+    def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> GraphFunction:
+        if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs):
+            function, report = _eager(
+                gm, "an input requires gradients, and training is not compiled yet; use torch.no_grad()"
+            )
+        else:
+            function, report = compile_graph(gm, example_inputs, config, passes)
+        if reports is not None:
+            reports.append(report)
+        return function
+
+    return backend
+
+
+def machine(toolchain: Toolchain, config: Config) -> Target:
+    """The machine as the passes see it."""
+    isa = toolchain.isa
+    width = {"avx512": 64, "avx2": 32}.get(isa, 16)
+    threads = config.threads or torch.get_num_threads()
+    return Target("cpp", isa, width, threads if toolchain.openmp else 1)
+
+
+def open_cache(config: Config) -> Cache:
+    """The cache on disk; with `cache=False` still the place where libraries are built."""
+    return shared_cache(Path(config.cache_dir) if config.cache_dir else None)
+
+
+def _bind_constants(program: Program, constants: Sequence[torch.Tensor]) -> GraphFunction:
+    run = program.run
+    if not constants:
+        return run
+    extra = tuple(constants)
+    return lambda *args: run(*args, *extra)
+
+
+def _count(report: Report) -> None:
+    COUNTERS.add("graphs")
+    COUNTERS.add("cache_hits" if report.cached else "cache_misses")
+    if report.program is not None:
+        COUNTERS.add("kernels", len(report.program.generated.host.kernels))
+        COUNTERS.add("externs", len(report.program.generated.host.operators))
+        COUNTERS.add("compiler_calls", report.program.compiler_calls)
+
+
+_told: set[str] = set()  # reasons that a warning was given for: one warning each
+
+
+def _eager(gm: fx.GraphModule, reason: str) -> tuple[GraphFunction, Report]:
+    """Run the graph as it was captured, visibly."""
+    COUNTERS.add("fallbacks")
+    if reason not in _told:
+        _told.add(reason)
+        log.warning("this graph runs in eager: %s", reason)
+
+    def run(*args: Any) -> Sequence[Any]:
+        result = gm(*args)
+        return result if isinstance(result, tuple | list) else (result,)
+
+    return run, Report(reason=reason)
+
+
+def _progress(config: Config) -> Callable[[int, int, str], None] | None:
+    """A line that is written over itself, in a terminal only, and only when it takes longer than a second."""
+    if not config.progress or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        return None
+    start = perf_counter()
+
+    def tell(done: int, total: int, name: str) -> None:
+        if done == total:
+            sys.stderr.write("\r\x1b[K")
+        elif perf_counter() - start > 1.0 or done == 0:
+            sys.stderr.write(f"\r\x1b[Kintarsia: compiling C++, {done} of {total} files")
+        sys.stderr.flush()
+
+    return tell

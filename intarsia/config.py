@@ -1,0 +1,89 @@
+"""All settings, in one table. Each can be given as `compile(..., options={"name": value})` or by its environment variable."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings.
+
+    Attributes:
+        debug: folder that receives the IR of every stage, the generated C++ and the host program (INTARSIA_DEBUG).
+        cache: keep compiled code on disk (INTARSIA_CACHE, 0 or 1).
+        cache_dir: the folder for that; default: the user's cache folder (INTARSIA_CACHE_DIR).
+        threads: how many threads kernels are made for; 0: as many as torch uses (INTARSIA_THREADS).
+        jobs: how many C++ compilers run side by side; 0: one a core (INTARSIA_JOBS).
+        pipeline: the passes to run instead of the default ones, as for `passes-opt --pipeline` (INTARSIA_PIPELINE).
+        verify_each: check the IR after every pass (INTARSIA_VERIFY_EACH).
+        remarks: collect what each pass did and refused, with reasons (INTARSIA_REMARKS).
+        recompile_limit: how many variants of one function are kept (INTARSIA_RECOMPILE_LIMIT).
+        progress: show a progress line in a terminal when compiling takes long (INTARSIA_PROGRESS).
+    """
+
+    debug: str = ""
+    cache: bool = True
+    cache_dir: str = ""
+    threads: int = 0
+    jobs: int = 0
+    pipeline: str = ""
+    verify_each: bool = False
+    remarks: bool = False
+    recompile_limit: int = 8
+    progress: bool = True
+
+    @staticmethod
+    def from_environment(options: Mapping[str, Any] | None = None) -> Config:
+        """The defaults, then the environment, then `options`.
+
+        Raises:
+            ValueError: an unknown option, or a value of the wrong kind; says what is known.
+        """
+        known = {f.name: f for f in fields(Config)}
+        values: dict[str, Any] = {}
+        for name in known:
+            text = os.environ.get(f"INTARSIA_{name.upper()}")
+            if text is not None:
+                values[name] = _convert(name, text, f"the environment variable INTARSIA_{name.upper()}")
+        for name, value in (options or {}).items():
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=1)
+                hint = f"; did you mean '{close[0]}'?" if close else f"; known: {', '.join(known)}"
+                raise ValueError(f"unknown option '{name}'{hint}")
+            values[name] = _convert(name, value, f"the option '{name}'")
+        return replace(Config(), **values)
+
+
+_DEFAULTS = Config()
+_WORDS = {
+    "1": True,
+    "true": True,
+    "yes": True,
+    "on": True,
+    "0": False,
+    "false": False,
+    "no": False,
+    "off": False,
+    "": False,
+}
+
+
+def _convert(name: str, value: Any, what: str) -> Any:
+    kind = type(getattr(_DEFAULTS, name))
+    if kind is bool:
+        if isinstance(value, bool):
+            return value
+        if str(value).lower() in _WORDS:
+            return _WORDS[str(value).lower()]
+        raise ValueError(f"{what} takes true or false, not {value!r}")
+    if kind is int:
+        try:
+            return int(value)
+        except (TypeError, ValueError):
+            raise ValueError(f"{what} takes an integer, not {value!r}") from None
+    return os.fspath(value) if value is not None else ""

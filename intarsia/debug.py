@@ -1,0 +1,68 @@
+"""The debug folder: the IR of every stage, the generated C++ and the host program of every graph, as files."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import fx
+from xdsl.dialects.builtin import ModuleOp
+
+from .config import Config
+from .ir.text import print_module
+from .targets.cpp.program import Generated
+
+_numbers = itertools.count()
+
+
+@dataclass
+class DebugFolder:
+    """A folder for one graph, `graph0`, `graph1` ... under the configured one; without one every method does nothing."""
+
+    path: Path | None = None
+    stage: int = 0
+
+    @staticmethod
+    def create(config: Config) -> DebugFolder:
+        """A new folder, or none.
+
+        Raises:
+            OSError: the folder cannot be made; the message names it.
+        """
+        if not config.debug:
+            return DebugFolder()
+        root = Path(config.debug)
+        for number in _numbers:
+            path = root / f"graph{number}"
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                continue
+            return DebugFolder(path)
+        raise AssertionError("unreachable")
+
+    def __bool__(self) -> bool:
+        return self.path is not None
+
+    def write(self, name: str, text: str) -> None:
+        """One file."""
+        if self.path is not None:
+            (self.path / name).write_text(text)
+
+    def write_graph(self, name: str, gm: fx.GraphModule) -> None:
+        """An FX graph as Python code."""
+        if self.path is not None:
+            self.write(f"fx-{name}.py", gm.print_readable(print_output=False))
+
+    def on_pass(self, name: str, module: ModuleOp, seconds: float, phase: str) -> None:
+        """The IR after each pass: `3-cse.ir`."""
+        if self.path is not None and phase == "after":
+            self.stage += 1
+            self.write(f"{self.stage}-{name}.ir", print_module(module))
+
+    def write_sources(self, generated: Generated) -> None:
+        """The C++ and the host program."""
+        for unit in generated.units:
+            self.write(f"{unit.name}.cpp", unit.text)
+        self.write("host.py", generated.host.text)

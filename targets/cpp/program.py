@@ -1,0 +1,133 @@
+"""From the `buffer` level to a callable: kernels into a few translation units, compiled side by side, loaded, bound to the host program."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from xdsl.dialects.builtin import ModuleOp
+
+from ..build import Progress, Source, Toolchain, compile_sources
+from ..cache import Cache, Entry
+from ..host import HostSource, Run, host_source, load_program
+from ..library import Library
+from ..load import Library as SharedLibrary
+from .emit import emit_kernel, emit_unit, kernels_of
+
+UNIT_CHARACTERS = 20_000  # text of about this length is one translation unit
+
+
+@dataclass(frozen=True)
+class Generated:
+    """All text that a module becomes.
+
+    Attributes:
+        units: the C++ translation units.
+        host: the host program.
+        ir: the module's text at the `buffer` level.
+    """
+
+    units: tuple[Source, ...]
+    host: HostSource
+    ir: str = ""
+
+
+@dataclass
+class Program:
+    """A compiled program: `run(*args)` gives the user's results.
+
+    Attributes:
+        run: the callable.
+        generated: its text.
+        compiler_calls: how many times the C++ compiler ran for it (0 when it came from the cache).
+        seconds: time by phase ("emit", "c++", "load").
+    """
+
+    run: Run
+    generated: Generated
+    compiler_calls: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def generate(module: ModuleOp, library: Library) -> Generated:
+    """The C++ and the host program of a module at the `buffer` level."""
+    texts = [(kernel, emit_kernel(kernel)) for kernel in kernels_of(module)]
+    count = max(1, round(sum(len(text) for _, text in texts) / UNIT_CHARACTERS))
+    groups: list[list[Any]] = [[] for _ in range(count)]
+    sizes = [0] * count
+    for kernel, text in sorted(texts, key=lambda item: (-len(item[1]), item[0]["sym_name"])):
+        smallest = sizes.index(min(sizes))
+        groups[smallest].append(kernel)
+        sizes[smallest] += len(text)
+    units = tuple(Source(f"kernels{i}", emit_unit(group)) for i, group in enumerate(groups) if group)
+    return Generated(units, host_source(module, library))
+
+
+def build(
+    generated: Generated,
+    key: str,
+    toolchain: Callable[[], Toolchain],
+    cache: Cache,
+    library: Library,
+    *,
+    progress: Progress | None = None,
+    jobs: int | None = None,
+) -> Program:
+    """Compile what is not in the cache, and load.
+
+    Raises:
+        CompilerNotFound, CompilerError: see `targets.build`.
+    """
+    seconds: dict[str, float] = {}
+    start = time.perf_counter()
+    folder = cache.root / "build" / f"{key[:16]}-{time.time_ns():x}"
+    libraries: Sequence[Path] = ()
+    if generated.units:
+        libraries = compile_sources(generated.units, toolchain(), folder, progress=progress, jobs=jobs)
+    seconds["c++"] = time.perf_counter() - start
+    files: dict[str, bytes | str | Path] = {path.name: path for path in libraries}
+    files |= {f"{unit.name}.cpp": unit.text for unit in generated.units}
+    files |= {"host.py": generated.host.text, "module.ir": generated.ir}
+    host = generated.host.as_json()
+    entry = cache.put(key, files, {"host": host, "units": [unit.name for unit in generated.units]})
+    for path in [*libraries, *(p.with_suffix(".cpp") for p in libraries)]:
+        path.unlink(missing_ok=True)
+    if generated.units:
+        folder.rmdir()
+    program = load(entry, library)
+    program.compiler_calls = len(generated.units)
+    program.seconds = seconds | program.seconds
+    return program
+
+
+def load(entry: Entry, library: Library) -> Program:
+    """The program of a cache entry."""
+    start = time.perf_counter()
+    host = HostSource(**entry.meta["host"])
+    units = tuple(Source(name, entry.files[f"{name}.cpp"].read_text()) for name in entry.meta["units"])
+    shared = [SharedLibrary(entry.files[f"{name}.so"]) for name in entry.meta["units"]]
+    functions = bind_kernels(host.kernels, shared)
+    run = load_program(host, functions, library, entry.folder.name[:12])
+    generated = Generated(units, host, entry.files["module.ir"].read_text())
+    return Program(run, generated, 0, {"load": time.perf_counter() - start})
+
+
+def bind_kernels(arities: Mapping[str, int], shared: Sequence[SharedLibrary]) -> dict[str, Callable[..., Any]]:
+    """Each kernel's function, found in the one library that holds it."""
+    found: dict[str, Callable[..., Any]] = {}
+    for name, arity in arities.items():
+        for library in shared:
+            try:
+                function = library.function(name, arity)
+            except AttributeError:
+                continue
+            function.restype = ctypes.c_int  # type: ignore[attr-defined]
+            found[name] = function
+            break
+        else:
+            raise LookupError(f"no compiled library holds the kernel {name}")
+    return found
