@@ -1,0 +1,243 @@
+"""`fuse`: decide which computations run together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Operation, SSAValue
+
+from ..ir.dialects import kernel, prim
+from ..ir.syntax import Op, location_of, single_block
+from .base import Pass
+from .context import CompileContext
+from .fusion_graph import EXTERN, Graph, Node, is_free, size_in_bytes
+from .fusion_groups import Group, Groups, Plan
+from .kernel_order import kernel_order
+
+_WEIGHT = {prim.Reduce: 1000, prim.Scan: 900, prim.Take: 800, prim.Gather: 800, prim.Concat: 100}
+
+
+@dataclass(frozen=True)
+class Fuse(Pass):
+    """Group primitive operations into kernels, by bytes moved.
+
+    Groups grow along edges from producer to consumer and among readers of the same memory, where no cycle arises, the
+    iteration domains agree, and the bytes saved outweigh what is computed again (see `fusion_groups`).
+
+    Options:
+        max_ops: the most operations in one kernel.
+        max_values: the most inputs and outputs of one kernel.
+    """
+
+    name: ClassVar[str] = "fuse"
+    level: ClassVar[str] = "prim"
+    gives: ClassVar[str | None] = "kernel"
+    after: ClassVar[tuple[str, ...]] = ("decompose", "canonicalize", "cse", "dce", "constant-fold")
+
+    max_ops: int = 256
+    max_values: int = 48
+
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        for func in module.ops:
+            if isinstance(func, prim.Func):
+                _Fusion(self, ctx, func.block_body).run()
+
+
+class _Fusion:
+    """The fusion of one function."""
+
+    def __init__(self, options: Fuse, ctx: CompileContext, block: Block) -> None:
+        self.ctx, self.block = ctx, block
+        self.graph = Graph(block)
+        self.groups = Groups(ctx, self.graph, options.max_ops, options.max_values)
+        self.groups.link_effects(n for n in self.graph.nodes if n.kind == EXTERN and n.op.get("effect"))
+
+    def run(self) -> None:
+        self._count("kernels before", "bytes before")
+        edges = [(-size_in_bytes(x.base), x.reader.index, x) for n in self.graph.nodes for x in n.accesses if x.producer]
+        edges.sort(key=lambda e: e[:2])
+        pairs = [(cast(Node, x.producer), x.reader) for _, _, x in edges]
+        self._merge_all(pairs, siblings=False)
+        self._merge_all(list(self._readers_of_one_value()), siblings=True)
+        self._merge_all(pairs, siblings=False, last=True)
+        _Emitter(self.graph, self.groups, self.block).run()
+        self._count("kernels", "bytes")
+
+    def _readers_of_one_value(self) -> Iterator[tuple[Node, Node]]:
+        readers: dict[SSAValue, list[Node]] = {}
+        for node in self.graph.nodes:
+            for access in node.accesses:
+                readers.setdefault(access.base, []).append(node)
+        for found in readers.values():
+            yield from zip(found, found[1:], strict=False)
+
+    def _merge_all(self, pairs: list[tuple[Node, Node]], siblings: bool, last: bool = False) -> None:
+        """Merge what can be merged, until nothing changes."""
+        of = self.groups.group_of
+        refused: dict[tuple[int, int], tuple[int, int]] = {}
+        changed = True
+        while changed:
+            changed = False
+            for x, y in pairs:
+                a, b = of[x.index], of[y.index]
+                if a is b:
+                    continue
+                key, state = (a.index, b.index), (len(a.nodes), len(b.nodes))
+                if refused.get(key) == state:
+                    continue
+                plan = self.groups.sibling_plan(a, b) if siblings else self.groups.producer_plan(a, b)
+                if isinstance(plan, Plan):
+                    self._remark_fused(a, b, plan)
+                    self.groups.merge(a, b, plan)
+                    changed = True
+                else:
+                    refused[key] = state
+        if last and self.ctx.diagnostics.want_remarks:
+            self._remark_refused(pairs)
+
+    def _remark_fused(self, a: Group, b: Group, plan: Plan) -> None:
+        self.ctx.diagnostics.remark(
+            "fuse",
+            "fused",
+            lambda: f"{_names(a)} with {_names(b)}: saves {plan.saved:.0f} bytes, recomputes {plan.extra:.0f} bytes' worth",
+            _place(b.nodes[-1].op),
+        )
+
+    def _remark_refused(self, pairs: list[tuple[Node, Node]]) -> None:
+        of = self.groups.group_of
+        seen: set[tuple[int, int]] = set()
+        for x, y in pairs:
+            a, b = of[x.index], of[y.index]
+            if a is b or EXTERN in (a.kind, b.kind) or (a.index, b.index) in seen:
+                continue
+            seen.add((a.index, b.index))
+            plan = self.groups.producer_plan(a, b)
+            if not isinstance(plan, Plan):
+                text = f"{_names(a)} with {_names(b)}: {plan.reason}"
+                self.ctx.diagnostics.remark("fuse", "refused", lambda text=text: text, _place(y.op))  # type: ignore[misc]
+
+    def _count(self, kernels: str, moved: str) -> None:
+        groups = [g for g in self.groups.all() if g.kind != EXTERN and g.stored]
+        self.ctx.diagnostics.count("fuse", kernels, len(groups))
+        reads = sum(size_in_bytes(v) for g in groups for v in g.reads)
+        writes = sum(size_in_bytes(n.value) for g in groups for n in g.stored)
+        self.ctx.diagnostics.count("fuse", moved, reads + writes)
+
+
+def _names(group: Group) -> str:
+    names = [n.op.name.removeprefix("prim.") for n in group.nodes]
+    return "+".join(names) if len(names) <= 6 else "+".join([*names[:3], "...", *names[-2:]])
+
+
+def _place(op: Op) -> str:
+    place = location_of(op)
+    return f"{place[0]}:{place[1]}" if place else ""
+
+
+class _Emitter:
+    """Rebuilds the function's body: kernels, library calls, views of memory between them."""
+
+    def __init__(self, graph: Graph, groups: Groups, block: Block) -> None:
+        self.graph, self.groups, self.block = graph, groups, block
+        self.position = {op: i for i, op in enumerate(block.ops)}
+        self.new_value: dict[SSAValue, SSAValue] = {v: v for v in block.args}
+        self.built: list[Operation] = []
+
+    def run(self) -> None:
+        old = list(self.block.ops)
+        moved: set[Operation] = {self.graph.returned}
+        for group in kernel_order(self.graph, self.groups):
+            op = group.nodes[0].op
+            if group.kind == EXTERN:
+                self._move(op)
+                moved.add(op)
+            elif group.stored:
+                self._build(group)
+        self._move(self.graph.returned)
+        for op in reversed(old):
+            if op not in moved:
+                op.detach()
+                op.erase(safe_erase=False)
+        self.block.add_ops(self.built)
+
+    def _move(self, op: Op) -> None:
+        for i, value in enumerate(op.operands):
+            op.operands[i] = self._memory(value)
+        op.detach()
+        self.built.append(op)
+        self.new_value.update((r, r) for r in op.results)
+
+    def _memory(self, value: SSAValue) -> SSAValue:
+        """The value outside kernels, through views of memory where needed."""
+        found = self.new_value.get(value)
+        if found is None:
+            op = cast(Op, value.owner)
+            copy = _clone(op, [self._memory(op.operands[0])], keep_strides=False)
+            self.built.append(copy)
+            found = self.new_value[value] = copy.results[0]
+        return found
+
+    def _build(self, group: Group) -> None:
+        ops = self._operations(group)
+        inside = {op.results[0] for op in ops}
+        inputs = list(dict.fromkeys(v for op in ops for v in op.operands if v not in inside))
+        region = single_block(arg_types=[v.type for v in inputs])
+        block = region.block
+        local: dict[SSAValue, SSAValue] = dict(zip(inputs, block.args, strict=True))
+        for op in ops:
+            copy = _clone(op, [local[v] for v in op.operands], keep_strides=False)
+            block.add_op(copy)
+            local[op.results[0]] = copy.results[0]
+        outputs = sorted(group.stored, key=lambda n: n.index)
+        block.add_op(kernel.Yield.make([local[n.value] for n in outputs]))
+        strides = tuple(self._strides(n) for n in outputs)
+        fused = kernel.Fused.make(
+            [self._memory(v) for v in inputs],
+            [n.value.type for n in outputs],
+            {"strides": strides} if any(s is not None for s in strides) else {},
+            [region],
+            _significant(ops).location,
+        )
+        self.built.append(fused)
+        self.new_value.update(zip((n.value for n in outputs), fused.results, strict=True))
+
+    def _strides(self, node: Node) -> object:
+        recorded = node.op.get("strides")
+        return recorded[0] if recorded else self.graph.materialised.get(node.op)
+
+    def _operations(self, group: Group) -> list[Op]:
+        """The group's operations and the free ones that they need, in program order."""
+        found: set[Op] = set()
+        stack: list[Op] = [n.op for n in group.nodes]
+        while stack:
+            op = stack.pop()
+            if op in found:
+                continue
+            found.add(op)
+            for value in op.operands:
+                owner = value.owner
+                if not isinstance(owner, Block) and self._is_inside(value, cast(Op, owner), group):
+                    stack.append(cast(Op, owner))
+        return sorted(found, key=self.position.__getitem__)
+
+    def _is_inside(self, value: SSAValue, owner: Op, group: Group) -> bool:
+        node = self.graph.node_of.get(value)
+        if node is None:
+            return is_free(owner)
+        return self.groups.group_of[node.index] is group or self.graph.is_transparent(node)
+
+
+def _clone(op: Op, operands: list[SSAValue], keep_strides: bool) -> Op:
+    attributes = {k: v for k, v in op.attributes.items() if keep_strides or k != "strides"}
+    return type(op).create(
+        operands=operands, result_types=[r.type for r in op.results], attributes=attributes, location=op.location
+    )
+
+
+def _significant(ops: Iterable[Op]) -> Op:
+    """The operation that a reader would name the kernel after: a reduction, a gather, else the dearest."""
+    located = [op for op in ops if location_of(op) is not None] or list(ops)
+    return max(located, key=lambda op: _WEIGHT.get(type(op), op.row.cost if isinstance(op, prim.Elementwise) else 0))
