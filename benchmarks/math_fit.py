@@ -111,12 +111,20 @@ TABLE: dict[str, tuple[Function, list[int], float, float, Function]] = {
     "sinh_f": _odd(mp.sinh, 4, 1.0),
     "erf_small_f": (
         lambda z: mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1,
-        list(range(6)),
+        list(range(5)),
         1e-8,
-        0.925**2,
+        0.605**2,
         lambda z: abs(mp.sqrt(z) / mp.erf(mp.sqrt(z))),
     ),
-    "erf_large_f": (lambda t: mp.log(mp.erfc(t)), list(range(8)), 0.92, 3.95, lambda t: mp.erfc(t) / mp.erf(t)),
+    # erf(t) = 1 - 2^P(t); the power needs only float's absolute precision
+    "erf_large_f": (
+        lambda t: mp.log(mp.erfc(t), 2),
+        list(range(7)),
+        0.6,
+        3.95,
+        lambda t: mp.erfc(t) * mp.log(2) / mp.erf(t),
+    ),
+    "erf_power_f": (lambda r: mp.mpf(2) ** r - 1, list(range(1, 6)), -0.5, 0.5001, lambda r: mp.mpf(2) ** -r),
     "exp_d": (
         lambda r: (mp.expm1(r) - r) / r**2,
         list(range(10)),

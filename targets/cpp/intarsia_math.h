@@ -45,16 +45,28 @@ IM_FN bool isfinite(double x) { return abs(x) < __builtin_inf(); }
 IM_FN bool signbit(float x) { return bit_cast<int32_t>(x) < 0; }
 IM_FN bool signbit(double x) { return bit_cast<int64_t>(x) < 0; }
 
-// NaN wins, as in torch.maximum and torch.minimum.
+// NaN wins, as in torch.maximum and torch.minimum. `a` is the accumulator of a reduction: the shorter chain leads through it.
 template <class T>
-IM_FN T max(T a, T b) { return (a > b) | (a != a) ? a : b; }
+IM_FN T max(T a, T b) {
+  const T larger = b > a ? b : a;
+  return b != b ? b : larger;
+}
 template <class T>
-IM_FN T min(T a, T b) { return (a < b) | (a != a) ? a : b; }
+IM_FN T min(T a, T b) {
+  const T smaller = b < a ? b : a;
+  return b != b ? b : smaller;
+}
 // A number wins over NaN, as in torch.fmax and torch.fmin.
 template <class T>
-IM_FN T fmax(T a, T b) { return (a > b) | (b != b) ? a : b; }
+IM_FN T fmax(T a, T b) {
+  const T larger = b > a ? b : a;
+  return a != a ? b : larger;
+}
 template <class T>
-IM_FN T fmin(T a, T b) { return (a < b) | (b != b) ? a : b; }
+IM_FN T fmin(T a, T b) {
+  const T smaller = b < a ? b : a;
+  return a != a ? b : smaller;
+}
 template <class T>
 IM_FN T clamp(T x, T lo, T hi) { return min(max(x, lo), hi); }
 template <class T>
@@ -577,14 +589,26 @@ IM_FN double acos(double x) { return __builtin_acos(x); }                       
 
 // ---- error function, gamma ---------------------------------------------------------------------------------------------------
 
+namespace detail {
+
+// erf of |x| <= 0.6
+IM_FN float erf_small(float x) {
+  return fma(x, poly(x * x, 0.128379151f, -0.37612462f, 0.112803549f, -0.0266200975f, 0.00447596703f), x);
+}
+
+}  // namespace detail
+
+// erf(t) = 1 - 2^P(t) for large t, with the power's exponent added to the bits of its mantissa.
 IM_FN float erf(float x) {  // max
-  const float a = abs(x), z = a * a;
-  const float small = fma(a, detail::poly(z, 0.128379151f, -0.376124948f, 0.112818047f, -0.0267657861f, 0.00499160029f, -0.000598159619f), a);
+  using F = detail::Format<float>;
+  const float a = abs(x), small = detail::erf_small(a);
   const float t = a > 3.95f ? 3.95f : a;
-  const float exponent = detail::poly(t, 0.000174750196f, -1.12951529f, -0.633346081f, -0.108281121f, 0.0251201857f, -0.00417139148f,
-                                      0.000434540241f, -2.11027764e-5f);
-  const float large = 1.0f - detail::exp_middle(exponent);
-  return copysign(a < 0.92f ? small : large, x);
+  const float exponent = detail::poly(t, 4.37566923e-5f, -1.62834978f, -0.916608214f, -0.152448833f, 0.0333648138f, -0.00473897299f,
+                                      0.000320554682f);
+  const float shifted = exponent + F::shifter, r = exponent - (shifted - F::shifter);
+  const float mantissa = detail::poly(r, 1.0f, 0.693147004f, 0.240222439f, 0.0555070303f, 0.00967143755f, 0.00132731011f);
+  const float power = bit_cast<float>(bit_cast<uint32_t>(mantissa) + (bit_cast<uint32_t>(shifted) << F::mantissa));
+  return copysign(!(a >= 0.6f) ? small : 1.0f - power, x);  // NaN takes the first
 }
 
 IM_FN float erfc(float x) {  // max
@@ -597,7 +621,8 @@ IM_FN float erfc(float x) {  // max
   const float e = detail::exp_times(-square, 0.0f);
   float result = (p / fma(t, 2.0f, 1.0f)) * (e - e * lost);
   result = a > 10.06f ? 0.0f : result;
-  return x < 0.0f ? 2.0f - result : result;
+  result = x < 0.0f ? 2.0f - result : result;
+  return a < 0.6f ? 1.0f - detail::erf_small(x) : result;
 }
 IM_FN double erf(double x) { return __builtin_erf(x); }    // libm
 IM_FN double erfc(double x) { return __builtin_erfc(x); }  // libm
