@@ -1,0 +1,77 @@
+"""`intarsia.compile`: the whole road on one page.
+
+    frame --frontend--> fx.GraphModule + guards --functionalize--> ATen graph --import_fx--> IR --passes--> IR --targets--> callable
+
+This file ties the first arrow (capture, guards, fallback) to the others (`backend.compile_graph`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from .backend import backend_for
+from .backends import resolve_backend
+from .config import Config
+from .counters import COUNTERS
+from .frontend.callable import compile_callable
+from .observer import CountingObserver
+from .passes.base import Pass
+
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+def compile(
+    fn: Any = None,
+    *,
+    backend: str | Callable[..., Any] = "auto",
+    mode: str | None = None,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    options: Mapping[str, Any] | None = None,
+    passes: Sequence[Pass] = (),
+) -> Any:
+    """Make a function or module faster. Also a decorator, with and without arguments.
+
+    Args:
+        fn: a function or an `nn.Module`. The original is not changed.
+        backend: "auto" or "intarsia" (this compiler), "eager" (capture only), or a callable `(fx.GraphModule, example_inputs) -> callable`.
+        mode: as for torch.compile: None, "default", "reduce-overhead", "max-autotune"; on a CPU they are the same.
+        fullgraph: raise an error where the whole function cannot be captured, instead of running the call in eager.
+        dynamic: True: sizes and int arguments are symbols from the start; False or None: as in the first call.
+        options: settings by name; see `intarsia.config.Config`.
+        passes: passes of your own, put in place by their `after` and `before`.
+
+    Returns:
+        A function with the same signature, or a module-like object that shares the original's parameters and attributes.
+
+    Raises:
+        TypeError: `fn` cannot be called.
+        ValueError: an unknown backend, mode or option, with a suggestion.
+    """
+    if fn is None:
+        arguments = {"backend": backend, "mode": mode, "fullgraph": fullgraph, "dynamic": dynamic}
+        return partial(compile, **arguments, options=options, passes=passes)
+    if not callable(fn):
+        raise TypeError(f"intarsia.compile takes a function or an nn.Module, not {type(fn).__name__}: {fn!r:.80}")
+    check_mode(mode)
+    config = Config.from_environment(options)
+    return compile_callable(
+        fn,
+        backend=resolve_backend(backend, partial(backend_for, config, tuple(passes))),
+        fullgraph=fullgraph,
+        dynamic=dynamic,
+        recompile_limit=config.recompile_limit,
+        observer=CountingObserver(COUNTERS),
+    )
+
+
+def check_mode(mode: str | None) -> None:
+    """Raise ValueError for a mode that torch.compile does not have either."""
+    if mode is None or mode in MODES:
+        return
+    close = difflib.get_close_matches(str(mode), MODES, n=1)
+    hint = f"; did you mean '{close[0]}'?" if close else ""
+    raise ValueError(f"unknown mode {mode!r}{hint}; known: {', '.join(MODES)}")
