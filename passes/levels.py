@@ -12,7 +12,6 @@ from xdsl.ir import Operation
 
 from ..ir.dialects.prim import VIEWS
 from ..ir.syntax import Op
-
 from .base import LEVELS
 
 _LEGAL_AT = {"aten": {"aten"}, "loop": {"loop"}, "buffer": {"buffer"}, "scalar": {"loop"}}

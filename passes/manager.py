@@ -320,6 +320,7 @@ def run_pipeline(
         try:
             item.apply(ctx, module)
             seconds = time.perf_counter() - start
+            run.seconds.append((item.name, seconds))
             if verify_each or index == len(passes) - 1:
                 _verify(module, item, run)
         except PassError:
@@ -327,7 +328,6 @@ def run_pipeline(
         except Exception as error:
             path = _reproduce(ctx, original, passes[: index + 1], error, reproducer_dir)
             raise PassFailure(item.name, f"{type(error).__name__}: {_first_lines(error)}", path) from error
-        run.seconds.append((item.name, seconds))
         if on_pass:
             on_pass(item.name, module, seconds, "after")
     return run
@@ -444,7 +444,8 @@ def describe_options(kind: type[Pass]) -> str:
     """The options of a pass with their defaults: `max-ops=64, remarks=false`."""
     shown = []
     for f in fields(kind):
-        default = "" if f.default is MISSING else f"={str(f.default).lower() if isinstance(f.default, bool) else f.default}"
+        default = (
+            "" if f.default is MISSING else f"={str(f.default).lower() if isinstance(f.default, bool) else f.default}"
+        )
         shown.append(f.name.replace("_", "-") + default)
     return ", ".join(shown)
-

@@ -1,7 +1,7 @@
 """`passes-opt`: run passes on a file of IR, as mlir-opt does.
 
-    passes-opt --pipeline fuse,schedule graph.ir
-    passes-opt --until plan-buffers --print-changed graph.ir
+passes-opt --pipeline fuse,schedule graph.ir
+passes-opt --until plan-buffers --print-changed graph.ir
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
