@@ -57,7 +57,9 @@ class _Fusion:
 
     def run(self) -> None:
         self._count("kernels before", "bytes before")
-        edges = [(-size_in_bytes(x.base), x.reader.index, x) for n in self.graph.nodes for x in n.accesses if x.producer]
+        edges = [
+            (-size_in_bytes(x.base), x.reader.index, x) for n in self.graph.nodes for x in n.accesses if x.producer
+        ]
         edges.sort(key=lambda e: e[:2])
         pairs = [(cast(Node, x.producer), x.reader) for _, _, x in edges]
         self._merge_all(pairs, siblings=False)
@@ -102,7 +104,9 @@ class _Fusion:
         self.ctx.diagnostics.remark(
             "fuse",
             "fused",
-            lambda: f"{_names(a)} with {_names(b)}: saves {plan.saved:.0f} bytes, recomputes {plan.extra:.0f} bytes' worth",
+            lambda: (
+                f"{_names(a)} with {_names(b)}: saves {plan.saved:.0f} bytes, recomputes {plan.extra:.0f} bytes' worth"
+            ),
             _place(b.nodes[-1].op),
         )
 

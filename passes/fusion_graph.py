@@ -119,7 +119,9 @@ class Graph:
         wanted: list[tuple[SSAValue, Sequence[Dim]]] = []
         for op in operations:
             if isinstance(op, kernel.Extern):
-                wanted += [(v, operand_strides(op, i)) for i, v in enumerate(op.operands) if isinstance(v.type, TensorType)]
+                wanted += [
+                    (v, operand_strides(op, i)) for i, v in enumerate(op.operands) if isinstance(v.type, TensorType)
+                ]
         func = cast(Op, self.returned.parent_op())
         recorded = func.get("result_strides") or (None,) * len(self.returned.operands)
         for value, strides in zip(self.returned.operands, recorded, strict=True):
@@ -268,4 +270,16 @@ def _through(op: Op, dims: Dims, axes: Axes) -> Dims | None:
     return [given if keep else new for given, new, keep in zip(dims, fresh, kept, strict=True)]
 
 
-__all__ = ["EXTERN", "POINTWISE", "REDUCE", "SCAN", "Access", "Graph", "Node", "elements", "hint", "is_free", "size_in_bytes"]
+__all__ = [
+    "EXTERN",
+    "POINTWISE",
+    "REDUCE",
+    "SCAN",
+    "Access",
+    "Graph",
+    "Node",
+    "elements",
+    "hint",
+    "is_free",
+    "size_in_bytes",
+]

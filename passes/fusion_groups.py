@@ -125,13 +125,19 @@ class Groups:
         if limit:
             return limit
         matching = self._match(((x.producer, x) for x in accesses), b)
-        found = self._pointwise_producer(a, b, matching, accesses) if a.kind == POINTWISE else self._reduction(a, b, matching)
+        found = (
+            self._pointwise_producer(a, b, matching, accesses)
+            if a.kind == POINTWISE
+            else self._reduction(a, b, matching)
+        )
         if isinstance(found, Plan):
             if self._between(a, b):
                 return Refusal("another kernel has to run between them")
             self._gain(found, a, b, accesses)
             if found.saved <= found.extra:
-                return Refusal(f"recomputation costs {found.extra:.0f} bytes' worth, only {found.saved:.0f} bytes are saved")
+                return Refusal(
+                    f"recomputation costs {found.extra:.0f} bytes' worth, only {found.saved:.0f} bytes are saved"
+                )
         return found
 
     def sibling_plan(self, a: Group, b: Group) -> Plan | Refusal:
@@ -332,7 +338,9 @@ class Groups:
         if full and self._innermost(full[0]) not in columns:
             tile = self._numel(columns) * LINE * max(1, len(full))
             if tile > self.target.l2_bytes:
-                return Refusal(f"a column's tile of {tile} bytes does not stay in the L2 cache of {self.target.l2_bytes}")
+                return Refusal(
+                    f"a column's tile of {tile} bytes does not stay in the L2 cache of {self.target.l2_bytes}"
+                )
         return None
 
     def _innermost(self, access: Access) -> int:

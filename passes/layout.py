@@ -1,0 +1,218 @@
+"""`layout`: decide with which strides each kernel stores its results, and make every view between kernels a strided one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, cast
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Operation, SSAValue
+
+from ..ir.dialects import kernel, prim
+from ..ir.dialects.aten import overload
+from ..ir.symbols import Dim, contiguous_strides
+from ..ir.syntax import Op, single_block
+from ..ir.types import TensorType
+from .base import Pass
+from .context import CompileContext
+from .strides import (
+    Strides,
+    View,
+    channels_last,
+    is_dense,
+    is_view,
+    operand_strides,
+    recorded_strides,
+    same_layout,
+    view_of,
+)
+
+
+@dataclass(frozen=True)
+class Layout(Pass):
+    """Give every stored value its strides; copy where a library call or the caller needs other memory than there is.
+
+    Recorded strides (eager's) are kept. A value between kernels without any takes the channels-last layout when all that
+    its kernel reads in that shape has it. Returned values never share memory with arguments or with each other.
+    """
+
+    name: ClassVar[str] = "layout"
+    level: ClassVar[str] = "kernel"
+    requires: ClassVar[tuple[str, ...]] = ("fuse",)
+    after: ClassVar[tuple[str, ...]] = ("fuse",)
+
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        for func in module.ops:
+            if isinstance(func, prim.Func):
+                _Layouts(ctx, func).run()
+
+
+@dataclass
+class _Layouts:
+    ctx: CompileContext
+    func: prim.Func
+    copies: dict[tuple[SSAValue, Strides], SSAValue] = field(default_factory=dict)
+
+    def run(self) -> None:
+        for op in list(self.func.block_body.ops):
+            if isinstance(op, kernel.Fused):
+                self._stores(op)
+            elif isinstance(op, kernel.Extern):
+                self._call(op)
+            elif isinstance(op, prim.Return):
+                self._return(op)
+        for op in reversed(list(self.func.block_body.ops)):
+            if isinstance(op, prim.PrimOp) and not op.results[0].first_use:
+                op.detach()
+                op.erase()
+
+    def _stores(self, op: kernel.Fused) -> None:
+        """Strides for all results, and inputs that are memory or views of it."""
+        for i, value in enumerate(op.operands):
+            if is_view(value.owner) and view_of(value) is None:
+                op.operands[i] = self._copy(value, contiguous_strides(prim.tensor(value).shape), op)
+        chosen: list[Strides | None] = []
+        for result in op.results:
+            strides = recorded_strides(result)
+            shape = prim.tensor(result).shape
+            if strides is None and all(isinstance(u.operation, kernel.Fused) for u in result.uses):
+                strides = self._like_inputs(op, shape)
+            if strides is not None and repeats(shape, strides):
+                strides = dense_like(shape, strides)
+            chosen.append(None if strides == contiguous_strides(shape) else strides)
+        op.attributes.pop("strides", None)
+        if any(s is not None for s in chosen):
+            op["strides"] = tuple(chosen)
+
+    def _like_inputs(self, op: kernel.Fused, shape: Sequence[Dim]) -> Strides | None:
+        """Channels-last strides when everything of this shape that the kernel reads has them."""
+        wanted = channels_last(shape)
+        same = [v for v in op.operands if prim.tensor(v).shape == tuple(shape)]
+        if wanted is None or not same:
+            return None
+        views = [view_of(v) for v in same]
+        return wanted if all(v is not None and same_layout(shape, v.strides, wanted) for v in views) else None
+
+    def _call(self, op: kernel.Extern) -> None:
+        actual: list[Strides | None] = []
+        for i, value in enumerate(op.operands):
+            if not isinstance(value.type, TensorType):
+                actual.append(None)
+                continue
+            shape = value.type.shape
+            wanted: Strides = operand_strides(op, i)
+            view = view_of(value)
+            if view is None or not same_layout(shape, view.strides, wanted):
+                wanted = wanted if is_dense(shape, wanted) else dense_like(shape, wanted)
+                op.operands[i] = self._copy(value, wanted, op)
+            actual.append(None if same_layout(shape, wanted, contiguous_strides(shape)) else wanted)
+        op.attributes.pop("operand_strides", None)
+        if any(s is not None for s in actual):
+            op["operand_strides"] = tuple(actual)
+
+    def _return(self, op: prim.Return) -> None:
+        recorded = self.func.get("result_strides") or (None,) * len(op.operands)
+        specs = self.func.get("results")
+        mutations = self.func.get("mutations", ())
+        received = set(range(len(op.operands)))
+        if specs is not None:
+            received = {spec[1] for spec in specs if spec[0] in ("value", "alias_output")}
+        taken: set[SSAValue] = set()
+        for k, value in enumerate(op.operands):
+            if not isinstance(value.type, TensorType):
+                continue
+            shape = value.type.shape
+            wanted: Strides = contiguous_strides(shape) if recorded[k] is None else recorded[k]
+            view = view_of(value)
+            root = memory_root(view) if view is not None else value
+            if k not in received:  # only copied into an argument: any view does, if no earlier copy writes to it
+                targets = {self.func.block_body.args[a] for a, n in mutations if n != k}
+                if view is None or root in targets:
+                    op.operands[k] = self._copy(value, contiguous_strides(shape), op)
+                continue
+            is_own = not isinstance(root.owner, Block) and root not in taken
+            if is_own and view is not None and same_layout(shape, view.strides, wanted):
+                taken.add(root)
+            else:
+                op.operands[k] = self._returned_copy(value, wanted, op)
+
+    def _returned_copy(self, value: SSAValue, strides: Strides, before: Operation) -> SSAValue:
+        """Memory of its own with exactly these strides; where one is 0, one element is stored and seen repeatedly."""
+        shape = prim.tensor(value).shape
+        if not repeats(shape, strides):
+            return self._copy(value, strides, before, fresh=True)
+        kept = [1 if t == 0 else s for s, t in zip(shape, strides, strict=True)]
+        zeros, ones = (0,) * len(shape), (1,) * len(shape)
+        one = prim.Slice.make([value], [prim.tensor(value).with_(shape=kept)], {"starts": zeros, "steps": ones})
+        self.func.block_body.insert_op_before(one, before)
+        inner = tuple(u if t == 0 else t for t, u in zip(strides, contiguous_strides(kept), strict=True))
+        made = self._copy(one.results[0], inner, before, fresh=True)
+        spread = prim.broadcast(made, shape, tuple(range(len(shape))))
+        self.func.block_body.insert_op_before(spread, before)
+        return spread.results[0]
+
+    def _copy(self, value: SSAValue, strides: Strides, before: Operation, fresh: bool = False) -> SSAValue:
+        """A kernel that writes the value into memory of its own, with these strides; one for all that want the same."""
+        known = None if fresh else self.copies.get((value, strides))
+        if known is not None:
+            return known
+        t = prim.tensor(value)
+        chain: list[Op] = []
+        base = value
+        while is_view(base.owner):
+            chain.append(cast(Op, base.owner))
+            base = base.owner.operands[0]  # type: ignore[union-attr]
+        region = single_block(arg_types=[base.type])
+        inner: SSAValue = region.block.args[0]
+        for op in reversed(chain):
+            copy = type(op).create(
+                operands=[inner], result_types=[op.results[0].type], attributes=op.attributes, location=op.location
+            )
+            region.block.add_op(copy)
+            inner = copy.results[0]
+        region.block.add_op(kernel.Yield.make([inner]))
+        attrs = {} if strides == contiguous_strides(t.shape) else {"strides": (strides,)}
+        location = chain[0].location if chain else before.location
+        made = kernel.Fused.make([base], [t], attrs, [region], location)
+        self.func.block_body.insert_op_before(made, before)
+        self.ctx.diagnostics.count("layout", "copies")
+        self.ctx.diagnostics.remark("layout", "copy", lambda: f"{t} is copied into strides {list(strides)}")
+        if not fresh:
+            self.copies[value, strides] = made.results[0]
+        return made.results[0]
+
+
+def repeats(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:
+    """Whether some dimension shows the same elements again and again."""
+    return any(t == 0 and s != 1 for s, t in zip(shape, strides, strict=True))
+
+
+def dense_like(shape: Sequence[Dim], strides: Sequence[Dim]) -> Strides:
+    """Gapless strides with the order of dimensions of `strides`, outermost first where the order is known."""
+    order = list(range(len(shape)))
+    if all(isinstance(s, int) for s in strides):
+        order.sort(key=lambda i: -cast(int, strides[i]))
+    inner = contiguous_strides([shape[i] for i in order])
+    result: list[Dim] = [0] * len(order)
+    for place, i in enumerate(order):
+        result[i] = inner[place]
+    return tuple(result)
+
+
+def memory_root(view: View) -> SSAValue:
+    """The value whose memory a view shows, looking through library calls that return their operand's memory."""
+    base = view.base
+    while isinstance(base.owner, kernel.Extern):
+        schema = overload(base.owner["target"])._schema
+        if not any(r.alias_info is not None for r in schema.returns):
+            break
+        aliased = {a.name for a in schema.arguments if a.alias_info is not None}
+        names = [name.partition(".")[0] for name in base.owner["operands"]]
+        found = [v for v, name in zip(base.owner.operands, names, strict=True) if name in aliased]
+        if not found:
+            break
+        base = found[0]
+        while is_view(base.owner):
+            base = base.owner.operands[0]  # type: ignore[union-attr]
+    return base
