@@ -13,6 +13,7 @@ import hashlib
 import os
 import platform
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -75,6 +76,7 @@ class Toolchain:
     """A compiler and what is passed to it. `identity` changes when the compiler's binary, its flags or the processor do."""
 
     compiler: Path
+    words: tuple[str, ...]  # the rest of CXX: "ccache g++", "g++ -m64"
     kind: str  # "gcc" or "clang"
     isa: str
     openmp: bool
@@ -84,17 +86,25 @@ class Toolchain:
     @property
     def identity(self) -> str:
         stat = self.compiler.stat()
-        facts = (str(self.compiler), stat.st_size, stat.st_mtime_ns, self.isa, self.flags, self.link_flags)
+        facts = (str(self.compiler), self.words, stat.st_size, stat.st_mtime_ns, self.isa, self.flags, self.link_flags)
         return hashlib.sha256(repr(facts).encode()).hexdigest()
 
     def version(self) -> str:
         """First line of `--version`. Starts the compiler: for messages only, the cache key uses `identity`."""
-        done = subprocess.run([str(self.compiler), "--version"], capture_output=True, text=True, check=False)
-        return (done.stdout.splitlines() or ["unknown"])[0]
+        return (_ask_version((str(self.compiler), *self.words)).splitlines() or ["unknown"])[0]
 
     def command(self, source: Path, output: Path) -> list[str]:
         """Command line that turns a source file into a shared library."""
-        return [str(self.compiler), *self.flags, f"-I{HEADER_DIR}", str(source), "-o", str(output), *self.link_flags]
+        return [
+            str(self.compiler),
+            *self.words,
+            *self.flags,
+            f"-I{HEADER_DIR}",
+            str(source),
+            "-o",
+            str(output),
+            *self.link_flags,
+        ]
 
 
 def find_toolchain(*, openmp: bool = True) -> Toolchain:
@@ -107,7 +117,8 @@ def find_toolchain(*, openmp: bool = True) -> Toolchain:
 
 @functools.lru_cache(maxsize=8)
 def _toolchain(cxx: str, path: str, openmp: bool) -> Toolchain:
-    wanted = [cxx] if cxx else list(COMPILERS)
+    first, *words = shlex.split(cxx) or [""]
+    wanted = [first] if first else list(COMPILERS)
     found = next((found for name in wanted if (found := shutil.which(name, path=path))), None)
     if found is None:
         raise CompilerNotFound(
@@ -115,7 +126,7 @@ def _toolchain(cxx: str, path: str, openmp: bool) -> Toolchain:
             "Install g++ >= 9 or clang++ >= 10, or set CXX to the compiler to use."
         )
     compiler = Path(found)
-    kind = compiler_kind(compiler)
+    kind = compiler_kind(compiler, tuple(words))
     isa = detect_isa()
     threads, link = openmp_flags(kind, loaded_openmp()) if openmp else ((), ())
     flags = (
@@ -128,21 +139,24 @@ def _toolchain(cxx: str, path: str, openmp: bool) -> Toolchain:
         *isa_flags(kind, isa),
         *(threads or ("-fopenmp-simd",)),
     )
-    return Toolchain(compiler, kind, isa, bool(threads), flags, link)
+    return Toolchain(compiler, tuple(words), kind, isa, bool(threads), flags, link)
 
 
-def compiler_kind(compiler: Path) -> str:
-    """ "gcc" or "clang", from the name that the command finally leads to; asked of the compiler where the name does not say."""
-    name = compiler.resolve().name
-    if "clang" in name:
+def compiler_kind(compiler: Path, words: tuple[str, ...] = ()) -> str:
+    """ "gcc" or "clang", from the names that the command leads to; asked of the compiler where they do not say."""
+    names = " ".join((compiler.resolve().name, *words))
+    if "clang" in names:
         return "clang"
-    if "g++" in name or "gcc" in name:
+    if "g++" in names or "gcc" in names:
         return "gcc"
+    return "clang" if "clang" in _ask_version((str(compiler), *words)) else "gcc"
+
+
+def _ask_version(command: tuple[str, ...]) -> str:
     try:
-        done = subprocess.run([str(compiler), "--version"], capture_output=True, text=True, check=False, timeout=30)
+        return subprocess.run([*command, "--version"], capture_output=True, text=True, check=False, timeout=30).stdout
     except (OSError, subprocess.SubprocessError):
-        return "gcc"
-    return "clang" if "clang" in done.stdout else "gcc"
+        return ""
 
 
 @functools.cache

@@ -101,6 +101,16 @@ def test_missing_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
         find_toolchain()
 
 
+def test_compiler_with_a_launcher_or_flags(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    launcher = script(tmp_path, 'exec "$@"')
+    monkeypatch.setenv("CXX", f"{launcher} {find_toolchain().compiler} -DVALUE=4")
+    toolchain = find_toolchain()
+    [path] = compile_sources([Source("k", ADD_ONE.format("VALUE"))], toolchain, tmp_path)
+    x = torch.zeros(1)
+    Library(path).function("add_one", 2)(x.data_ptr(), 1)
+    assert x.item() == 4.0 and toolchain.version() != "unknown"
+
+
 @pytest.mark.parametrize("body", ["echo oh no >&2; exit 3", "kill -9 $$", "exit 0"])
 def test_compiler_that_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, body: str) -> None:
     monkeypatch.setenv("CXX", str(script(tmp_path, body)))
@@ -154,6 +164,14 @@ def test_missing_function_names_the_library(tmp_path: Path) -> None:
     [path] = compile_sources([Source("k", ADD_ONE.format(1))], find_toolchain(), tmp_path)
     with pytest.raises(AttributeError, match=r"k\.so has no function 'nothing'"):
         Library(path).function("nothing", 1)
+
+
+def test_arguments_are_whole_words(tmp_path: Path) -> None:
+    text = 'extern "C" void put(long* out, long a, long b) { out[0] = a; out[1] = b; }'
+    [path] = compile_sources([Source("k", text)], find_toolchain(), tmp_path)
+    out = torch.zeros(2, dtype=torch.int64)
+    Library(path).function("put", 3)(out.data_ptr(), -5, 2**62)
+    assert out.tolist() == [-5, 2**62]
 
 
 def test_allocation() -> None:
