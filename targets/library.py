@@ -1,17 +1,27 @@
 """The seam to the libraries behind ATen: which call carries out an extern operation.
 
-The default is the operator itself. Where a library offers a faster way to do the same, `Library.choose` returns a `Step`
-that describes it; the host program calls the step with the operation's tensors.
+The default is the operator itself. Where a library offers a faster way to do the same, a chooser returns a `Step` that describes it in
+plain data (it is kept in the cache); the host program calls the step with the operation's tensors.
+
+oneDNN multiplies with a weight packed once in 1.0 to 2.3 times the speed of MKL's call on the raw weight, so products with a parameter go there.
+A packed copy belongs to one tensor, address and version: a parameter that was changed in place, loaded or replaced is packed again.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..ir.dialects import prim
+import torch
+from xdsl.ir import BlockArgument, SSAValue
+
+from ..ir.dialects import buffer, prim
+from ..ir.dtypes import F32
 from ..ir.syntax import Op
+from ..ir.types import RefType
+from .torch_private import onednn_linear, onednn_pack_linear
 
 
 @dataclass(frozen=True)
@@ -31,19 +41,125 @@ class Step:
         return Step(data["builder"], data["options"])
 
 
-BUILDERS: dict[str, Callable[..., Callable[..., Any]]] = {}
-CHOOSERS: dict[str, Callable[[Op, prim.Func], Step | None]] = {}
-
-
 @dataclass
 class Library:
-    """The choice of library calls."""
+    """The choice of library calls. `packing=False` keeps every call the operator's own."""
+
+    packing: bool = True
 
     def choose(self, op: Op, func: prim.Func) -> Step | None:
         """A faster way to do this `buffer.extern`, or None for the operator itself."""
         chooser = CHOOSERS.get(op["target"])
-        return None if chooser is None else chooser(op, func)
+        return chooser(op, func) if chooser is not None and self.packing else None
 
     def build(self, step: Step) -> Callable[..., Any]:
         """The callable of a step."""
         return BUILDERS[step.builder](**step.options)
+
+
+# -- products with a parameter
+
+
+class PackedProduct:
+    """x @ w (+ bias) through oneDNN with a packed copy of the weight.
+
+    Args:
+        x, weight, bias: positions of the operands; bias is None without one.
+        transposed: the weight operand is (in, out), as for mm, and not (out, in), as for linear.
+        rows: how many rows x had at compile time; packing prepares for that many.
+    """
+
+    def __init__(self, x: int, weight: int, bias: int | None, transposed: bool, rows: int) -> None:
+        self.x, self.weight, self.bias = x, weight, bias
+        self.transposed, self.rows = transposed, rows
+        self.packed: tuple[int, int, weakref.ref[Any], torch.Tensor] | None = (
+            None  # replaced as a whole: threads see old or new
+        )
+
+    def __call__(self, *operands: torch.Tensor) -> torch.Tensor:
+        weight = operands[self.weight]
+        bias = None if self.bias is None else operands[self.bias]
+        if weight.is_inference():  # has no version: a change could not be noticed
+            return self._plain(operands[self.x], weight, bias)
+        packed = self.packed
+        if (
+            packed is None
+            or packed[0] != weight.data_ptr()
+            or packed[1] != weight._version
+            or not self._same(packed, weight)
+        ):
+            packed = self._pack(weight)
+        return onednn_linear(operands[self.x], packed[3], bias, "none", [], "")
+
+    @staticmethod
+    def _same(packed: tuple[int, int, weakref.ref[Any], torch.Tensor], weight: torch.Tensor) -> bool:
+        owner = weight if weight._base is None else weight._base
+        return packed[2]() is owner
+
+    def _pack(self, weight: torch.Tensor) -> tuple[int, int, weakref.ref[Any], torch.Tensor]:
+        version = weight._version
+        matrix = weight.detach().t() if self.transposed else weight.detach()
+        copy = onednn_pack_linear(matrix.contiguous(), self.rows)
+        owner = weight if weight._base is None else weight._base
+        self.packed = (weight.data_ptr(), version, weakref.ref(owner), copy)
+        return self.packed
+
+    def _plain(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return torch.nn.functional.linear(x, weight.t() if self.transposed else weight, bias)
+
+
+def _is_static(value: SSAValue, func: prim.Func) -> bool:
+    """Whether the value is a parameter or buffer, or a view of one."""
+    while isinstance(value.owner, buffer.View):
+        value = value.owner.operands[0]
+    static = func.get("arg_static")
+    return isinstance(value, BlockArgument) and bool(static and static[value.index])
+
+
+def _choose_product(op: Op, func: prim.Func, x: str, weight: str, bias: str | None, transposed: bool) -> Step | None:
+    if onednn_linear is None:
+        return None
+    names = list(op["operands"])
+    wide, kept = op.operands[names.index(x)].type, op.operands[names.index(weight)].type
+    assert isinstance(wide, RefType) and isinstance(kept, RefType)
+    shapes = [v.type.shape for v in op.operands if isinstance(v.type, RefType)]
+    if any(v.type.dtype != F32 or v.type.device != "cpu" for v in op.operands if isinstance(v.type, RefType)):
+        return None
+    if any(0 in shape for shape in shapes) or not wide.shape or len(kept.shape) != 2:
+        return None
+    if not _is_static(op.operands[names.index(weight)], func):
+        return None
+    position = names.index(bias) if bias is not None and bias in names else None
+    if position is not None and len(shapes[position]) != 1:
+        return None
+    rows: Any = 1
+    for size in wide.shape[:-1]:
+        rows = rows * size
+    options = {"x": names.index(x), "weight": names.index(weight), "bias": position, "transposed": transposed}
+    return Step("packed-product", options | {"rows": rows if isinstance(rows, int) else 64})
+
+
+def _linear(op: Op, func: prim.Func) -> Step | None:
+    return _choose_product(op, func, "input", "weight", "bias", transposed=False)
+
+
+def _addmm(op: Op, func: prim.Func) -> Step | None:
+    if op.get("beta", 1) != 1 or op.get("alpha", 1) != 1:
+        return None
+    bias, result = op.operands[list(op["operands"]).index("self")].type, op.results[0].type
+    assert isinstance(bias, RefType) and isinstance(result, RefType)
+    if bias.shape != result.shape[1:]:
+        return None
+    return _choose_product(op, func, "mat1", "mat2", "self", transposed=True)
+
+
+def _mm(op: Op, func: prim.Func) -> Step | None:
+    return _choose_product(op, func, "self", "mat2", None, transposed=True)
+
+
+CHOOSERS: dict[str, Callable[[Op, prim.Func], Step | None]] = {
+    "aten.linear.default": _linear,
+    "aten.addmm.default": _addmm,
+    "aten.mm.default": _mm,
+}
+BUILDERS: dict[str, Callable[..., Callable[..., Any]]] = {"packed-product": PackedProduct}

@@ -35,3 +35,19 @@ empty_strided_cpu: EmptyStrided = _find_empty_strided()
 def fast_overload(op: Any) -> Callable[..., Any]:
     """The operator without the Python layer of `OpOverload.__call__`: 0.3 us less a call."""
     return getattr(op, "_op", op)  # 2.11, 2.13: the bound C++ operator
+
+
+def _onednn(name: str) -> Any:
+    # 2.11, 2.13: registered by builds with oneDNN; used by torch's own compiler, not documented.
+    if not torch.backends.mkldnn.is_available():
+        return None
+    try:
+        return fast_overload(getattr(torch.ops.mkldnn, name).default)
+    except AttributeError:
+        return None
+
+
+# onednn_linear(x, packed weight, bias, activation, scalars, algorithm); None where torch was built without it.
+onednn_linear: Any = _onednn("_linear_pointwise")
+# onednn_pack_linear(weight of shape (out, in), rows of x) -> packed weight.
+onednn_pack_linear: Any = _onednn("_reorder_linear_weight")
