@@ -88,7 +88,7 @@ def cast_of_cast(op: Cast) -> Rewrite:
 
 
 def _same_shape(op: Op) -> bool:
-    return op.operands[0].type == op.results[0].type
+    return bool(op.operands[0].type == op.results[0].type)
 
 
 def reshape_to_same(op: Reshape) -> Rewrite:
@@ -148,7 +148,8 @@ def broadcast_of_unsqueeze(op: Broadcast) -> Rewrite:
     inner = producer(op.operands[0], Reshape)
     if inner is None:
         return None
-    x, places = inner.operands[0], []
+    x = inner.operands[0]
+    places: list[int] = []
     sizes = list(tensor(x).shape)
     for place, size in enumerate(inner.type.shape):
         if len(places) < len(sizes) and known_equal(size, sizes[len(places)]):

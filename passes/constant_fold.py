@@ -32,7 +32,7 @@ from ..ir.dialects.prim import (
 from ..ir.dtypes import DType
 from ..ir.literals import Literal
 from ..ir.scalars import REDUCES
-from ..ir.symbols import dim
+from ..ir.symbols import dim, product
 from ..ir.types import TensorType
 from .base import Pass
 from .context import CompileContext
@@ -117,7 +117,7 @@ def fold_reduce(op: Reduce) -> Rewrite:
         return _full(op.type, 0)
     if op["kind"] in ("max", "min", "any", "all"):
         return _full(op.type, value)
-    if math.prod(sizes) > _LARGEST_SUM:  # type: ignore[arg-type]
+    if product(sizes) > _LARGEST_SUM:
         return None
     row = REDUCES[op["kind"]]
     return _full(
@@ -129,10 +129,8 @@ def fold_reduce(op: Reduce) -> Rewrite:
 def fold_concat(op: Concat) -> Rewrite:
     """concat(full(a), full(a)) -> full(a)"""
     sources = [producer(v, Full) for v in op.operands]
-    values = {s.attributes["value"] for s in sources if s is not None}
-    return (
-        Full.make([], [op.type], {"value": sources[0]["value"]}) if None not in sources and len(values) == 1 else None
-    )  # type: ignore[index]
+    values = {None if s is None else s.attributes["value"] for s in sources}
+    return _full(op.type, splat(op.operands[0])) if len(values) == 1 else None
 
 
 def fold_pad(op: Pad) -> Rewrite:

@@ -163,7 +163,7 @@ class PassesOpt(xDSLOptMain):
             verify_located(module, parser)
         ctx = CompileContext(self.target, Diagnostics(want_remarks=self.args.remarks))
         passes = self._passes_for(module)
-        directory = self.args.reproducer_dir or ("." if passes else None)
+        directory = self.args.reproducer_dir or "."
         printer = PassPrinter(self.args)
         run = run_pipeline(
             ctx,

@@ -18,12 +18,12 @@ from ..ir.literals import Literal
 from ..ir.syntax import Op
 
 Rewrite: TypeAlias = SSAValue | Op | Sequence[Op] | None
-Rule: TypeAlias = Callable[[Op], Rewrite]
+Rule: TypeAlias = Callable[..., Rewrite]  # of one argument, whose annotation names the operation
 Table: TypeAlias = Mapping[str, tuple[Rule, ...]]
 OpT = TypeVar("OpT", bound=Op)
 
 
-def rule_table(rules: Iterable[Callable[..., Rewrite]], extra: Mapping[str, Sequence[Rule]] | None = None) -> Table:
+def rule_table(rules: Iterable[Rule], extra: Mapping[str, Sequence[Rule]] | None = None) -> Table:
     """Rules by the name of the operation that they match: from the annotation, or the keys of `extra`."""
     table: dict[str, list[Rule]] = {}
     for rule in rules:
@@ -64,7 +64,7 @@ def apply_rules(module: ModuleOp, table: Table) -> int:
 
     Operations that a rewrite leaves without readers are erased.
     """
-    work = deque(op for op in module.walk() if op.name in table)
+    work = deque(op for op in module.walk() if op.name in table and isinstance(op, Op))
     waiting = set(work)
     count = 0
     while work:
@@ -73,11 +73,11 @@ def apply_rules(module: ModuleOp, table: Table) -> int:
         if op.parent is None:
             continue
         for rule in table[op.name]:
-            found = rule(op)  # type: ignore[arg-type]
+            found = rule(op)
             if found is None:
                 continue
             count += 1
-            for touched in _replace(op, found):  # type: ignore[arg-type]
+            for touched in _replace(op, found):
                 if touched.name in table and touched not in waiting and touched.parent is not None:
                     waiting.add(touched)
                     work.append(touched)
@@ -85,7 +85,7 @@ def apply_rules(module: ModuleOp, table: Table) -> int:
     return count
 
 
-def _replace(op: Op, found: SSAValue | Op | Sequence[Op]) -> list[Operation]:
+def _replace(op: Op, found: SSAValue | Op | Sequence[Op]) -> list[Op]:
     """Put the rewrite in place; gives the operations whose rules may match now."""
     operands = list(op.operands)
     if isinstance(found, SSAValue):
@@ -104,7 +104,7 @@ def _replace(op: Op, found: SSAValue | Op | Sequence[Op]) -> list[Operation]:
         block.insert_ops_before(new_ops, op)
     op.results[0].replace_all_uses_with(value)
     block.erase_op(op)
-    touched: list[Operation] = [*new_ops, *(use.operation for use in value.uses)]
+    touched = [*new_ops, *(use.operation for use in value.uses if isinstance(use.operation, Op))]
     for operand in operands:
         _erase_dead(operand)
     return touched

@@ -1,0 +1,63 @@
+# Everything starts from a machine with Python >= 3.11 and a C++ compiler. `make` shows the targets.
+# The interpreter for the virtual environment can be chosen: make setup PYTHON=python3.12
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PY     := $(BIN)/python
+STAMP  := $(VENV)/.installed
+JOBS   ?= 2
+# These two depend on CUDA's torch by their metadata; beside the pinned torch they are installed alone.
+ALONE  := torchvision timm
+BESIDE := pip pillow matplotlib transformers
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types fuzz bench size docs clean
+
+help:  ## show the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1\t/' | expand -t 10
+
+setup: $(STAMP)  ## make the virtual environment (only when pyproject.toml or constraints.txt changed)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed, found " + sys.version.split()[0] + "; choose another with PYTHON=...")'
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install -q -c constraints.txt $(BESIDE) -e '.[test]'
+	$(PY) -m pip install -q --no-deps -c constraints.txt $(ALONE)
+	@touch $(STAMP)
+
+demo: $(STAMP)  ## run the models: eager, torch.compile and intarsia in one table
+	$(PY) benchmarks/run.py --device cpu --demo
+
+test: lint types  ## lint, types, then all tests
+	$(PY) -m pytest -n $(JOBS) tests
+
+lint: $(STAMP)  ## ruff: style and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# mypy sees the rooms under their installed names through links.
+types: $(STAMP)  ## mypy, strict in ir and passes
+	@rm -rf build/types && mkdir -p build/types/intarsia
+	@ln -s $(CURDIR)/ir $(CURDIR)/frontend $(CURDIR)/passes $(CURDIR)/targets $(CURDIR)/intarsia/* build/types/intarsia/
+	@cd build/types && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache -p intarsia
+
+fuzz: $(STAMP)  ## 2,000 random graphs, checked after every pass
+	$(PY) -m pytest tests/fuzz -n $(JOBS) --fuzz 2000
+
+bench: $(STAMP)  ## all benchmarks on the CPU
+	$(PY) benchmarks/run.py --device cpu
+
+size:  ## lines per room and per file
+	@wc -l $$(git ls-files '*.py' '*.h' '*.cpp' '*.ir') | grep -v ' total$$' | sort -k2 | awk ' \
+	  { split($$2, path, "/"); room = index($$2, "/") ? path[1] : "."; rooms[room] += $$1; count[room]++; all += $$1; \
+	    files[room] = files[room] sprintf("%7d  %s\n", $$1, $$2) } \
+	  END { for (room in rooms) printf "%7d  %s/ (%d files)\n", rooms[room], room, count[room]; printf "%7d  in all\n\n", all; \
+	        for (room in rooms) if (room != "tests") printf "%s", files[room] }'
+
+docs: $(STAMP)  ## write docs/ir.md from the code
+	$(PY) docs/generate.py
+
+clean:  ## remove what was made, but not the virtual environment
+	rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
