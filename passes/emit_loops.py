@@ -1,0 +1,350 @@
+"""From a tiled nest to `loop` operations: opens and closes loops, and puts every scalar operation into the outermost loop it can stand in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import sympy
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Operation, Region, SSAValue
+
+from ..ir.dialects import loop as ir
+from ..ir.dtypes import BOOL, BY_NAME, I64, DType
+from ..ir.scalars import identity
+from ..ir.symbols import Dim, Range, dim, is_nonnegative, simplify_index, substitute
+from ..ir.syntax import Op
+from ..ir.types import ref_type, scalar_type
+from .lower import Memory, Node
+from .nests import Join, Store
+
+
+@dataclass
+class LoopSpec:
+    """One loop as it will be written."""
+
+    var: sympy.Symbol
+    start: Dim
+    stop: Dim
+    step: Dim = 1
+    kind: str = "serial"
+    vector: bool = False
+    grain: int = 0
+    within: Range | None = None  # what is known of the variable; default start .. stop - 1
+
+
+@dataclass
+class StageSpec:
+    """A stage with its loops chosen. `env` expresses the plan's variables in the loops' ones."""
+
+    loops: list[LoopSpec]
+    env: dict[sympy.Symbol, Dim]
+    joins: list[Join] = field(default_factory=list)
+    stores: list[Store] = field(default_factory=list)
+    scratch: list[tuple[Node, Dim]] = field(default_factory=list)  # values kept for later stages, and where
+
+
+@dataclass
+class NestSpec:
+    """Row loops around stages. `lanes`: the size of accumulator arrays; `lane`: the element of them that belongs to a row."""
+
+    rows: list[LoopSpec]
+    env: dict[sympy.Symbol, Dim]
+    stages: list[StageSpec]
+    lanes: int = 1
+    lane: Dim = 0
+    scratch: dict[Node, Dim] = field(default_factory=dict)  # values kept for a row, and how many elements of each
+
+
+@dataclass
+class _Scope:
+    block: Block
+    depth: int
+    made: dict[Node, SSAValue] = field(default_factory=dict)
+
+
+class LoopEmitter:
+    """Writes the nests of one kernel into its block."""
+
+    def __init__(
+        self, block: Block, places: Mapping[Memory, SSAValue], ranges: Mapping[sympy.Symbol, Range]
+    ) -> None:
+        self.places = dict(places)
+        self.ranges = dict(ranges)
+        self.scopes = [_Scope(block, 0)]
+        self.env: dict[sympy.Symbol, Dim] = {}
+        self.depths: dict[sympy.Symbol, int] = {}
+        self.accumulators: dict[Node, tuple[SSAValue, Dim]] = {}
+        self.kept: dict[Node, SSAValue] = {}
+        self.keeping: dict[Node, Dim] = {}
+        self.used_names: set[str] = set()
+        self.binds: dict[sympy.Symbol, sympy.Symbol] = {}
+
+    # Loops.
+
+    def nest(self, nest: NestSpec) -> None:
+        """Write one nest."""
+        self.env = dict(nest.env)
+        self.accumulators, self.kept, self.keeping = {}, {}, {}
+        self._loops(nest.rows, lambda: self._stages(nest))
+
+    def _loops(self, loops: Sequence[LoopSpec], body: Callable[[], None]) -> None:
+        if not loops:
+            body()
+            return
+        spec = loops[0]
+        var = self._fresh(spec.var)
+        start, stop = self.index(spec.start), self.index(spec.stop)
+        old_range, old_env = self.ranges.get(var), dict(self.env)
+        self.ranges[var] = spec.within or (start, dim(stop - 1))
+        self.env[spec.var] = var
+        scope = _Scope(Block(), len(self.scopes))
+        self.scopes.append(scope)
+        self.depths[var] = scope.depth
+        self._loops(loops[1:], body)
+        self.scopes.pop()
+        self.env = old_env
+        if old_range is not None:
+            self.ranges[var] = old_range
+        attrs: dict[str, object] = {"kind": spec.kind, "var": var}
+        if start != 0:
+            attrs["start"] = start
+        attrs["stop"] = stop
+        if spec.step != 1:
+            attrs["step"] = spec.step
+        if spec.vector:
+            attrs["vector"] = True
+        if spec.grain:
+            attrs["grain"] = spec.grain
+        self._add(self.scopes[-1], ir.For.make([], [], attrs, [Region(scope.block)]))
+
+    def _fresh(self, var: sympy.Symbol) -> sympy.Symbol:
+        name, k = var.name, 0
+        base = name.rstrip("0123456789")
+        while name in self.used_names:
+            name, k = f"{base}{k}", k + 1
+        self.used_names.add(name)
+        from ..ir.symbols import symbol
+
+        return symbol(name)
+
+    def _stages(self, nest: NestSpec) -> None:
+        row = self.scopes[-1]
+        for node, size in nest.scratch.items():
+            self.kept[node] = self._local(row, size, node.dtype)
+        for stage in nest.stages:
+            outer = dict(self.env)
+            self.env |= stage.env
+            for join in stage.joins:
+                self._declare(row, join.target, join.kind, join.args, nest)
+            scans = {id(s): self._scan_memory(row, s, nest) for s in stage.stores if s.scan}
+            self._loops(stage.loops, lambda s=stage, m=scans: self._body(s, m, nest))  # type: ignore[misc]
+            self.env = outer
+            for node, position in stage.scratch:
+                self.keeping[node] = position
+
+    def _declare(self, row: _Scope, target: Node, kind: str, args: Sequence[Node], nest: NestSpec) -> None:
+        memory = self._local(row, nest.lanes, args[0].dtype, identity(kind, args[0].dtype))
+        self.accumulators[target] = (memory, nest.lane)
+        if len(args) == 2:
+            places = self._local(row, nest.lanes, I64, 0)
+            self.accumulators[target] = (places, nest.lane)
+            self.kept_values[target] = (memory, nest.lane)
+
+    @property
+    def kept_values(self) -> dict[Node, tuple[SSAValue, Dim]]:
+        """For argmax and argmin, the memory of the values; `accumulators` holds that of the positions."""
+        if not hasattr(self, "_kept_values"):
+            self._kept_values: dict[Node, tuple[SSAValue, Dim]] = {}
+        return self._kept_values
+
+    def _scan_memory(self, row: _Scope, store: Store, nest: NestSpec) -> SSAValue:
+        return self._local(row, nest.lanes, store.node.dtype, identity(store.scan, store.node.dtype))
+
+    def _local(self, scope: _Scope, size: Dim, dtype: DType, value: object = None) -> SSAValue:
+        attrs: dict[str, object] = {"size": size} if value is None else {"size": size, "value": value}
+        return self._add(scope, ir.Local.make([], [ref_type([size], None, dtype)], attrs)).results[0]
+
+    def _body(self, stage: StageSpec, scans: Mapping[int, SSAValue], nest: NestSpec) -> None:
+        for node, position in stage.scratch:
+            value = self.value(node)
+            self._add(self.scopes[-1], ir.Store.make([value, self.kept[node]], [], {"index": self.index(position)}))
+        for join in stage.joins:
+            values = [self.value(a) for a in join.args]
+            memory, lane = self.accumulators[join.target]
+            operands = [values[0], memory]
+            if len(values) == 2:
+                operands = [*values, self.kept_values[join.target][0], memory]
+            attrs = {"kind": join.kind, "index": self.index(lane)}
+            self._add(self.scopes[-1], ir.Accumulate.make(operands, [], attrs))
+        for store in stage.stores:
+            self._store(store, scans.get(id(store)), nest)
+
+    def _store(self, store: Store, scan: SSAValue | None, nest: NestSpec) -> None:
+        node, dtype = store.node, store.memory.ref.dtype
+        while node.kind == "cast" and node.dtype == dtype and dtype.compute != dtype:
+            node = node.args[0]  # the store rounds
+        value = self.value(node)
+        scope = self.scopes[-1]
+        if scan is not None:
+            lane = {"index": self.index(nest.lane)}
+            self._add(scope, ir.Accumulate.make([value, scan], [], {"kind": store.scan, **lane}))
+            load = ir.Load.make([scan], [scalar_type(node.dtype)], lane)
+            value = self._add(scope, load).results[0]
+        place = self.places[store.memory]
+        self._add(scope, ir.Store.make([value, place], [], {"index": self.index(store.flat)}))
+
+    # Scalars.
+
+    def index(self, value: Dim) -> Dim:
+        """An index expression in the variables of the open loops."""
+        if isinstance(value, int):
+            return value
+        found = substitute(substitute(value, self.env), self.binds)
+        return simplify_index(found, self.ranges)
+
+    def _depth(self, node: Node) -> int:
+        depth = 0
+        for s in node.free:
+            expr = self.env.get(s, s)
+            if isinstance(expr, sympy.Expr):
+                depth = max([depth, *(self.depths.get(v, 0) for v in expr.free_symbols)])
+        return depth
+
+    def value(self, node: Node) -> SSAValue:
+        """The SSA value of a node in the loops that are open."""
+        found = self._made(node)
+        if found is not None:
+            return found
+        stack = [node]
+        while stack:
+            top = stack[-1]
+            if self._made(top) is not None:
+                stack.pop()
+                continue
+            if top.kind == "select":
+                known = self._decided(top)
+                if known is not None:
+                    below = self._made(known)
+                    if below is None:
+                        stack.append(known)
+                    else:
+                        stack.pop()
+                        self.scopes[self._depth(top)].made[top] = below
+                    continue
+            waiting = [] if top in self.keeping else [a for a in top.args if self._made(a) is None]
+            if waiting:
+                stack += waiting
+                continue
+            stack.pop()
+            scope = self.scopes[self._depth(top)]
+            scope.made[top] = self._emit(top, scope)
+        result = self._made(node)
+        assert result is not None
+        return result
+
+    def _made(self, node: Node) -> SSAValue | None:
+        for scope in reversed(self.scopes):
+            found = scope.made.get(node)
+            if found is not None:
+                return found
+        return None
+
+    def _decided(self, node: Node) -> Node | None:
+        """The operand that a selection takes throughout the open loops, if that is known."""
+        conditions = [self.index(c) for c in node.data[0]]
+        if all(is_nonnegative(c, self.ranges) for c in conditions):
+            return node.args[0]
+        if any(is_nonnegative(dim(-1 - c), self.ranges) for c in conditions):
+            return node.args[1]
+        return None
+
+    def _emit(self, node: Node, scope: _Scope) -> SSAValue:
+        if node in self.keeping:
+            load = ir.Load.make(
+                [self.kept[node]], [scalar_type(node.dtype)], {"index": self.index(self.keeping[node])}
+            )
+            return self._add(scope, load).results[0]
+        args = [self._made(a) for a in node.args]
+        operands = [a for a in args if a is not None]
+        return _EMIT[node.kind](self, node, scope, operands)
+
+    def _load(self, node: Node, scope: _Scope, operands: list[SSAValue]) -> SSAValue:
+        memory, flat, mask, other = node.data
+        conditions = [self.index(c) for c in mask]
+        if any(is_nonnegative(dim(-1 - c), self.ranges) for c in conditions):
+            return self._constant(scope, other, node.dtype)
+        conditions = [c for c in conditions if not is_nonnegative(c, self.ranges)]
+        attrs: dict[str, object] = {"index": self.index(flat)}
+        if conditions:
+            attrs |= {"mask": conditions, "other": other}
+        load = ir.Load.make([self.places[memory]], [scalar_type(node.dtype)], attrs)
+        return self._add(scope, load).results[0]
+
+    def _op(self, node: Node, scope: _Scope, operands: list[SSAValue]) -> SSAValue:
+        return self._add(scope, ir.scalar_op(node.data[0], *operands)).results[0]
+
+    def _cast(self, node: Node, scope: _Scope, operands: list[SSAValue]) -> SSAValue:
+        return self._add(scope, ir.ScalarCast.make(operands, [scalar_type(BY_NAME[node.data[0]])])).results[0]
+
+    def _const(self, node: Node, scope: _Scope, operands: list[SSAValue]) -> SSAValue:
+        return self._constant(scope, node.data[0], node.dtype)
+
+    def _constant(self, scope: _Scope, value: object, dtype: DType) -> SSAValue:
+        return self._add(scope, ir.Constant.make([], [scalar_type(dtype)], {"value": value})).results[0]
+
+    def _index(self, node: Node, scope: _Scope, operands: list[SSAValue]) -> SSAValue:
+        attrs = {"value": self.index(node.data[0])}
+        return self._add(scope, ir.Index.make([], [scalar_type(node.dtype)], attrs)).results[0]
+
+    def _select(self, node: Node, scope: _Scope, operands: list[SSAValue]) -> SSAValue:
+        conditions = [self.index(c) for c in node.data[0]]
+        chosen: SSAValue | None = None
+        for condition in conditions:
+            if is_nonnegative(condition, self.ranges):
+                continue
+            number = self._add(scope, ir.Index.make([], [scalar_type(I64)], {"value": condition})).results[0]
+            zero = self._constant(scope, 0, I64)
+            fine = self._add(scope, ir.scalar_op("ge", number, zero)).results[0]
+            chosen = fine if chosen is None else self._add(scope, ir.scalar_op("and", chosen, fine)).results[0]
+        assert chosen is not None and chosen.type == scalar_type(BOOL)
+        return self._add(scope, ir.scalar_op("where", chosen, operands[0], operands[1])).results[0]
+
+    def _bind(self, node: Node, scope: _Scope, operands: list[SSAValue]) -> SSAValue:
+        var, size, wrap = node.data
+        name = self._fresh(var)
+        self.binds[var] = name
+        self.ranges[name] = self.ranges[var]
+        attrs: dict[str, object] = {"var": name, "size": self.index(size)}
+        if wrap:
+            attrs["wrap"] = True
+        self._add(scope, ir.Bind.make([operands[0]], [], attrs))
+        return operands[0]
+
+    def _reduced(self, node: Node, scope: _Scope, operands: list[SSAValue]) -> SSAValue:
+        values = node.data[-1] == "values"
+        memory, lane = self.kept_values[node.data[0]] if values else self.accumulators[node]
+        load = ir.Load.make([memory], [scalar_type(node.dtype)], {"index": self.index(lane)})
+        return self._add(scope, load).results[0]
+
+    @staticmethod
+    def _add(scope: _Scope, op: Op) -> Operation:
+        scope.block.add_op(op)
+        return op
+
+
+_EMIT: dict[str, Callable[[LoopEmitter, Node, _Scope, list[SSAValue]], SSAValue]] = {
+    "load": LoopEmitter._load,
+    "op": LoopEmitter._op,
+    "cast": LoopEmitter._cast,
+    "const": LoopEmitter._const,
+    "index": LoopEmitter._index,
+    "select": LoopEmitter._select,
+    "bind": LoopEmitter._bind,
+    "reduced": LoopEmitter._reduced,
+}
+
+
+def kernels_of(module: ModuleOp) -> list[ir.Kernel]:
+    """All loop kernels of a module."""
+    return [op for op in module.ops if isinstance(op, ir.Kernel)]

@@ -1,0 +1,323 @@
+"""From tensors to scalars: one element of a value as an expression over loads, at an index that is itself an expression.
+
+`Lowering.lower(value, index)` walks down from a value to memory. Views vanish into the index, elementwise operations become scalar
+operations, gathers bind an integer read from memory to a name, and reductions stop the walk: they stand as `reduced` nodes whose
+bodies the planner turns into loops. Equal nodes are one object, which is what makes values common to several loops visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+from xdsl.ir import Block, SSAValue
+
+from ..ir.dialects import prim
+from ..ir.dtypes import BOOL, I64, DType
+from ..ir.scalars import SCALARS
+from ..ir.symbols import Dim, Range, dim, is_nonnegative, symbol
+from ..ir.types import RefType
+from . import indexing
+from .indexing import Index
+
+EXACT = {"where", "max", "min", "neg", "abs", "sign", "copysign", "floor", "ceil", "trunc", "round"}
+
+
+@dataclass(eq=False)
+class Memory:
+    """Memory that a kernel reads or writes: an argument (`role` "in" or "out") or its own scratch."""
+
+    name: str
+    ref: RefType
+    role: str
+
+    def position(self, index: Index) -> Dim:
+        """The flat index of an element."""
+        return indexing.linear(index, self.ref.strides)
+
+
+@dataclass(eq=False)
+class Node:
+    """One scalar value in a loop body.
+
+    Kinds: load (data: memory, flat index, mask, other), op (name), cast, const (value), index (expression), select (conditions that are
+    all >= 0: operand 0, else 1), bind (variable, size, wrap), reduced (operation, index tuple).
+    """
+
+    kind: str
+    dtype: DType
+    args: tuple[Node, ...]
+    data: tuple[Any, ...]
+    free: frozenset[sympy.Symbol]  # loop variables on which it depends
+    number: int
+    cost: int
+
+    def walk(self) -> Iterator[Node]:
+        """This node and all below it, each once."""
+        seen, stack = {self}, [self]
+        while stack:
+            node = stack.pop()
+            yield node
+            for arg in node.args:
+                if arg not in seen:
+                    seen.add(arg)
+                    stack.append(arg)
+
+
+@dataclass
+class Body:
+    """What a reduction joins: `args` (value, or value and position), one element for each point of `loops`."""
+
+    op: prim.Reduce | prim.Scan
+    index: Index
+    args: tuple[Node, ...]
+    variables: tuple[sympy.Symbol, ...]
+    sizes: tuple[Dim, ...]
+
+    @property
+    def kind(self) -> str:
+        """The kind of reduction."""
+        found: str = self.op["kind"]
+        return found
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype in which it accumulates."""
+        return self.args[0].dtype
+
+
+@dataclass
+class Lowering:
+    """The scalar expressions of one kernel.
+
+    `memories`: values that can be read from memory. `ranges`: the inclusive ranges of all variables made so far.
+    """
+
+    memories: dict[SSAValue, Memory]
+    ranges: dict[sympy.Symbol, Range] = field(default_factory=dict)
+    binds: dict[sympy.Symbol, Node] = field(default_factory=dict)
+    bodies: dict[Node, Body] = field(default_factory=dict)
+    stored: frozenset[SSAValue] = frozenset()  # reductions and scans that are read from memory
+    _nodes: dict[Any, Node] = field(default_factory=dict)
+    _memo: dict[Any, Node] = field(default_factory=dict)
+    _reduce_variables: dict[tuple[Dim, ...], tuple[sympy.Symbol, ...]] = field(default_factory=dict)
+
+    # Nodes.
+
+    def node(
+        self, kind: str, dtype: DType, args: Iterable[Node] = (), data: tuple[Any, ...] = (), exprs: Sequence[Dim] = ()
+    ) -> Node:
+        """The node with these parts; `exprs` are the index expressions that it reads."""
+        args = tuple(args)
+        free: set[sympy.Symbol] = set()
+        for expr in exprs:
+            if isinstance(expr, sympy.Expr):
+                for s in expr.free_symbols:
+                    if s in self.binds:
+                        bind = self.binds[s]
+                        if bind not in args:
+                            args = (*args, bind)
+                    elif s in self.ranges:
+                        free.add(s)
+        key = (kind, dtype.name, tuple(a.number for a in args), tuple(_hashable(d) for d in data))
+        found = self._nodes.get(key)
+        if found is None:
+            frozen = frozenset(free).union(*(a.free for a in args))
+            cost = SCALARS[data[0]].cost if kind == "op" else 1 if kind in ("load", "cast", "select") else 0
+            found = Node(kind, dtype, args, data, frozen, len(self._nodes), cost)
+            self._nodes[key] = found
+        return found
+
+    def const(self, value: Any, dtype: DType) -> Node:
+        """A number, as a scalar of the dtype in which values of `dtype` are computed."""
+        if isinstance(value, sympy.Expr) and value.is_number:
+            value = int(value) if value.is_Integer else float(value)
+        if isinstance(value, sympy.Expr):
+            return self.node("index", dtype.compute, (), (dim(value),), (value,))
+        if dtype.is_float:
+            value = float(torch.tensor(value, dtype=dtype.torch).item())
+        elif dtype == BOOL:
+            value = bool(value)
+        else:
+            value = int(torch.tensor(value).to(dtype.torch).item())
+        return self.node("const", dtype.compute, (), (value,))
+
+    def load(self, memory: Memory, index: Index, mask: tuple[Dim, ...], other: Any = None) -> Node:
+        """An element of memory, or `other` where an expression of the mask is negative."""
+        flat = memory.position(index)
+        if mask and other is None:
+            other = False if memory.ref.dtype == BOOL else 0.0 if memory.ref.dtype.is_float else 0
+        return self.node("load", memory.ref.dtype.compute, (), (memory, flat, mask, other), (flat, *mask))
+
+    def cast(self, x: Node, dtype: DType) -> Node:
+        """x in another dtype; nothing when it has it."""
+        return x if x.dtype == dtype else self.node("cast", dtype, (x,), (dtype.name,))
+
+    def wide(self, x: Node) -> Node:
+        """x in the dtype for arithmetic: half types become f32."""
+        return self.cast(x, x.dtype.compute)
+
+    def op(self, name: str, *args: Node) -> Node:
+        """A row of the scalar table."""
+        return self.node("op", SCALARS[name].result_dtype([a.dtype for a in args]), args, (name,))
+
+    def select(self, conditions: Sequence[Dim], yes: Node, no: Node) -> Node:
+        """`yes` where all conditions are >= 0, else `no`."""
+        if not conditions:
+            return yes
+        yes, no = self.wide(yes), self.wide(no)
+        return self.node("select", yes.dtype, (yes, no), (tuple(conditions),), conditions)
+
+    def variable(self, prefix: str, size: Dim) -> sympy.Symbol:
+        """A new variable with 0 <= variable < size."""
+        found = symbol(f"{prefix}{sum(1 for s in self.ranges if s.name.rstrip('0123456789') == prefix)}")
+        self.ranges[found] = (0, dim(size - 1))
+        return found
+
+    def reduce_variables(self, sizes: tuple[Dim, ...]) -> tuple[sympy.Symbol, ...]:
+        """The variables of the inner loops of these sizes: the same ones for every stage, so that equal bodies are equal nodes."""
+        if sizes not in self._reduce_variables:
+            self._reduce_variables[sizes] = tuple(self.variable("r", s) for s in sizes)
+        return self._reduce_variables[sizes]
+
+    # Values.
+
+    def lower(self, value: SSAValue, index: Index, mask: tuple[Dim, ...] = ()) -> Node:
+        """The element of `value` at `index`, used only where all expressions of `mask` are >= 0."""
+        key = (value, index, mask, self.stored)
+        found = self._memo.get(key)
+        if found is None:
+            found = self._memo[key] = self._lower(value, index, mask)
+        return found
+
+    def _lower(self, value: SSAValue, index: Index, mask: tuple[Dim, ...]) -> Node:
+        owner = value.owner
+        if isinstance(owner, Block) or value in self.stored:
+            return self.load(self.memories[value], index, mask)
+        if isinstance(owner, prim.Elementwise):
+            return self._elementwise(owner, index, mask)
+        rule = _RULES.get(type(owner))
+        if rule is not None:
+            return rule(self, owner, index, mask)
+        assert isinstance(owner, prim.PrimOp)
+        return self.lower(owner.operands[0], indexing.operand_indices(owner, index, self.ranges)[0], mask)
+
+    def _elementwise(self, owner: prim.Elementwise, index: Index, mask: tuple[Dim, ...]) -> Node:
+        name = owner.row.name
+        result = self.op(name, *[self.wide(self.lower(v, index, mask)) for v in owner.operands])
+        if owner.type.dtype != result.dtype and name not in EXACT:
+            result = self.cast(result, owner.type.dtype)
+        return result
+
+    def _cast(self, owner: prim.Cast, index: Index, mask: tuple[Dim, ...]) -> Node:
+        x, dtype = self.lower(owner.operands[0], index, mask), owner.type.dtype
+        if dtype.compute == dtype:
+            return self.cast(self.wide(x), dtype)
+        if prim.tensor(owner.operands[0]).dtype == dtype:
+            return x
+        return self.cast(self.cast(self.wide(x), dtype.compute), dtype)
+
+    def _full(self, owner: prim.Full, index: Index, mask: tuple[Dim, ...]) -> Node:
+        return self.const(owner["value"], owner.type.dtype)
+
+    def _iota(self, owner: prim.Iota, index: Index, mask: tuple[Dim, ...]) -> Node:
+        value = dim(owner["start"] + owner["step"] * index[owner["dim"]])
+        return self.node("index", owner.type.dtype.compute, (), (value,), (value,))
+
+    def _pad(self, owner: prim.Pad, index: Index, mask: tuple[Dim, ...]) -> Node:
+        inner, conditions = indexing.pad_index(owner, index, self.ranges)
+        x = self.lower(owner.operands[0], inner, (*mask, *conditions))
+        fill = self.const(owner["value"], owner.type.dtype)
+        if conditions and x.kind == "load" and x.data[2] == tuple(conditions):
+            memory, flat, inside, _ = x.data
+            return self.node("load", x.dtype, (), (memory, flat, inside, fill.data[0]), (flat, *inside))
+        return self.select(conditions, x, fill)
+
+    def _concat(self, owner: prim.Concat, index: Index, mask: tuple[Dim, ...]) -> Node:
+        at = index[owner["dim"]]
+        parts: list[tuple[Dim, Node]] = []
+        for operand, (inner, start, stop) in zip(owner.operands, indexing.concat_parts(owner, index), strict=True):
+            above, below = dim(at - start), dim(stop - 1 - at)
+            never = is_nonnegative(dim(-1 - above), self.ranges) or is_nonnegative(dim(-1 - below), self.ranges)
+            if never:
+                continue
+            inside = tuple(c for c in (above, below) if not is_nonnegative(c, self.ranges))
+            parts.append((below, self.lower(operand, inner, (*mask, *inside))))
+        found = parts[-1][1]
+        for below, node in reversed(parts[:-1]):
+            found = self.select([below], node, found)
+        return found
+
+    def _bound(self, owner: prim.PrimOp, size: Dim, index: Index, mask: tuple[Dim, ...]) -> sympy.Symbol:
+        """The name of the integer that the index operand holds at `index`."""
+        number = self.cast(self.lower(owner.operands[1], index, mask), I64)
+        wrap = bool(owner.get("wrap", False))
+        if mask:  # where the mask is false the number is 0, which must not count as outside an empty dimension
+            size = dim(sympy.Max(size, 1))
+        key = ("bind", number.number, size, wrap)
+        found = self._nodes.get(key)
+        if found is None:
+            name = self.variable("t", size)
+            found = Node("bind", I64, (number,), (name, size, wrap), number.free, len(self._nodes), 1)
+            self._nodes[key] = self.binds[name] = found
+        variable: sympy.Symbol = found.data[0]
+        return variable
+
+    def _take(self, owner: prim.Take, index: Index, mask: tuple[Dim, ...]) -> Node:
+        where, place = indexing.take_index(owner, index)
+        size = prim.tensor(owner.operands[0]).shape[owner["dim"]]
+        return self.lower(owner.operands[0], place(self._bound(owner, size, where, mask)), mask)
+
+    def _gather(self, owner: prim.Gather, index: Index, mask: tuple[Dim, ...]) -> Node:
+        size = prim.tensor(owner.operands[0]).shape[owner["dim"]]
+        found = self._bound(owner, size, index, mask)
+        return self.lower(owner.operands[0], indexing.gather_index(owner, index)(found), mask)
+
+    def _reduce(self, owner: prim.Reduce, index: Index, mask: tuple[Dim, ...]) -> Node:
+        if not owner["dims"] and not owner["kind"].startswith("arg"):
+            return self.lower(owner.operands[0], index, mask)
+        data = (owner, index, mask)
+        found = self.node("reduced", owner.type.dtype, (), data, (*index, *mask))
+        if found not in self.bodies:
+            sizes = indexing.reduced_sizes(owner)
+            variables = self.reduce_variables(sizes)
+            inner = indexing.reduce_index(owner, index, variables)
+            args = [self.wide(self.lower(owner.operands[0], inner))]
+            if owner["kind"].startswith("arg"):
+                args.append(self.node("index", I64, (), (variables[0],), (variables[0],)))
+            self.bodies[found] = Body(owner, index, tuple(args), variables, sizes)
+        return found
+
+    def scan_body(self, owner: prim.Scan, index: Index) -> Node:
+        """The element that a scan joins at `index`."""
+        return self.wide(self.lower(owner.operands[0], index))
+
+    def reached(self, node: Node) -> list[Node]:
+        """All reductions that a node depends on, also through the bodies of others; outer ones first."""
+        found: dict[Node, None] = {}
+        stack = [node]
+        while stack:
+            for inner in stack.pop().walk():
+                if inner.kind == "reduced" and inner not in found:
+                    found[inner] = None
+                    stack += self.bodies[inner].args
+        return list(found)
+
+
+def _hashable(part: Any) -> Any:
+    return (type(part).__name__, repr(part)) if isinstance(part, float) else (bool, part) if isinstance(part, bool) else part
+
+
+_RULES: Mapping[type, Callable[[Lowering, Any, Index, tuple[Dim, ...]], Node]] = {
+    prim.Cast: Lowering._cast,
+    prim.Full: Lowering._full,
+    prim.Iota: Lowering._iota,
+    prim.Pad: Lowering._pad,
+    prim.Concat: Lowering._concat,
+    prim.Take: Lowering._take,
+    prim.Gather: Lowering._gather,
+    prim.Reduce: Lowering._reduce,
+}

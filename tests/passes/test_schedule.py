@@ -1,0 +1,49 @@
+"""`schedule` keeps every kernel's answer, in every order of the independent iterations."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from intarsia.ir.interpreter import run
+from intarsia.ir.symbols import substitute, symbol
+from intarsia.ir.text import parse_module, print_module
+from intarsia.passes.context import CompileContext
+from intarsia.passes.schedule import Schedule
+
+from kernel_zoo import CASES, Case
+
+
+def arguments(case: Case, seed: int = 0) -> list[torch.Tensor]:
+    """Random inputs in the layouts that the case asks for."""
+    torch.manual_seed(seed)
+    sizes = {symbol(k): v for k, v in case.sizes.items()}
+    found = []
+    for k, t in enumerate(case.types):
+        shape = [int(substitute(s, sizes)) for s in t.shape]
+        if t.dtype.is_float:
+            x = torch.randn(shape).to(t.dtype.torch)
+        elif t.dtype.kind == "bool":
+            x = torch.rand(shape) > 0.5
+        else:
+            x = torch.randint(0, case.high, shape, dtype=t.dtype.torch)
+        strides = case.arg_strides[k] if case.arg_strides else None
+        found.append(x if strides is None else torch.empty_strided(shape, strides, dtype=x.dtype).copy_(x))
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case(name: str) -> None:
+    case = CASES[name]
+    module, args = case.module(), arguments(case)
+    module.verify()
+    expected = run(module, args)
+    Schedule().apply(CompileContext(), module)
+    module.verify()
+    text = print_module(module)
+    assert print_module(parse_module(text)) == text
+    for reverse in (False, True):
+        found = run(module, args, reverse=reverse)
+        for a, b in zip(expected, found, strict=True):
+            assert a.stride() == b.stride()
+            torch.testing.assert_close(b, a, rtol=2e-5, atol=2e-5, equal_nan=True)
