@@ -125,6 +125,15 @@ TABLE: dict[str, tuple[Function, list[int], float, float, Function]] = {
         lambda t: mp.erfc(t) * mp.log(2) / mp.erf(t),
     ),
     "erf_power_f": (lambda r: mp.mpf(2) ** r - 1, list(range(1, 6)), -0.5, 0.5001, lambda r: mp.mpf(2) ** -r),
+    "erf_small_d": (
+        lambda z: mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1,
+        list(range(11)),
+        1e-10,
+        0.905**2,
+        lambda z: abs(mp.sqrt(z) / mp.erf(mp.sqrt(z))),
+    ),
+    # erf(t) = 1 - e^P(t)
+    "erf_large_d": (lambda t: mp.log(mp.erfc(t)), list(range(19)), 0.9, 5.95, lambda t: mp.erfc(t) / mp.erf(t)),
     "exp_d": (
         lambda r: (mp.expm1(r) - r) / r**2,
         list(range(10)),

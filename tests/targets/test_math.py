@@ -30,6 +30,7 @@ FLOAT_LIMITS = {
     "erfc": 4.0,
     "tan": 3.5,
     "tanh": 2.6,
+    "sigmoid": 2.6,
     "asin": 2.4,
     "atanh": 2.6,
     "asinh": 2.6,
@@ -73,6 +74,7 @@ DOUBLE_NAMES = [
     "asinh",
     "acosh",
     "atanh",
+    "erf",
 ]
 
 
