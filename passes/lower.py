@@ -103,6 +103,7 @@ class Lowering:
     stored: frozenset[SSAValue] = frozenset()  # reductions and scans that are read from memory
     _nodes: dict[Any, Node] = field(default_factory=dict)
     _memo: dict[Any, Node] = field(default_factory=dict)
+    _ancestors: dict[SSAValue, frozenset[SSAValue]] = field(default_factory=dict)
     _reduce_variables: dict[tuple[Dim, ...], tuple[sympy.Symbol, ...]] = field(default_factory=dict)
 
     # Nodes.
@@ -279,7 +280,7 @@ class Lowering:
     def _reduce(self, owner: prim.Reduce, index: Index, mask: tuple[Dim, ...]) -> Node:
         if not owner["dims"] and not owner["kind"].startswith("arg"):
             return self.lower(owner.operands[0], index, mask)
-        data = (owner, index, mask)
+        data = (owner, index, mask, self.stored & self._above(owner.results[0]))
         found = self.node("reduced", owner.type.dtype, (), data, (*index, *mask))
         if found not in self.bodies:
             sizes = indexing.reduced_sizes(owner)
@@ -289,6 +290,18 @@ class Lowering:
             if owner["kind"].startswith("arg"):
                 args.append(self.node("index", I64, (), (variables[0],), (variables[0],)))
             self.bodies[found] = Body(owner, index, tuple(args), variables, sizes)
+        return found
+
+    def _above(self, value: SSAValue) -> frozenset[SSAValue]:
+        """The reductions and scans that a value is computed from."""
+        found = self._ancestors.get(value)
+        if found is None:
+            values: set[SSAValue] = set()
+            for v in value.owner.operands if isinstance(value.owner, prim.PrimOp) else ():
+                values |= self._above(v)
+                if isinstance(v.owner, prim.Reduce | prim.Scan):
+                    values.add(v)
+            found = self._ancestors[value] = frozenset(values)
         return found
 
     def scan_body(self, owner: prim.Scan, index: Index) -> Node:

@@ -159,7 +159,7 @@ class Planner:
             uses = lowering.reached(node)
             root = Root(value, memories or [], index, stored, node, uses, [])
             refused = self._refused(root)
-            if not refused:
+            if not refused - stored:
                 break
             stored = stored | refused
         if value in lowering.memories:
@@ -185,7 +185,7 @@ class Planner:
         tuples: dict[SSAValue, set[Index]] = {}
         refused: set[SSAValue] = set()
         for use in root.uses:
-            op, index, mask = use.data
+            op, index, mask = use.data[:3]
             tuples.setdefault(op.results[0], set()).add(index)
             symbols = {s for s in free_symbols(index) if s in self.lowering.ranges}
             if not symbols <= variables or (mask and not self._inside(index, op)):
@@ -195,7 +195,7 @@ class Planner:
         rows = self._choose_rows(root, fine)
         root.rows = [v for v in root.variables if v in rows]
         for use in fine:
-            op, index, _ = use.data
+            op, index = use.data[:2]
             if free_symbols(index) & variables != rows or not self._once(index, op, root.rows):
                 refused.add(op.results[0])
         fine = [u for u in fine if u.data[0].results[0] not in refused]
@@ -272,7 +272,8 @@ class Planner:
             if not root.rows and not other.rows and root.uses:
                 continue
             if not root.uses and self._sizes(root.variables) == self._sizes(other.variables):
-                if root.rows == [] or len(root.rows) == len(other.rows):
+                places = [[r.variables.index(v) for v in r.rows] for r in (root, other)]
+                if not root.rows or places[0] == places[1]:
                     found = {v: mapping[w] for v, w in zip(root.variables, other.variables, strict=True)}
                     return self._add(group, root, found)
             shared = {u.data[0]: u.data[1] for u in other.uses}
