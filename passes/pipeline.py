@@ -17,6 +17,7 @@ OWN = {
     "constant-fold": "constant_fold:ConstantFold",
     "cse": "cse:CSE",
     "dce": "dce:DCE",
+    "channels-last": "channels_last:ChannelsLast",
     "fuse": "fuse:Fuse",
     "layout": "layout:Layout",
     "schedule": "schedule:Schedule",

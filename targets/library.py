@@ -9,7 +9,6 @@ A packed copy belongs to one tensor, address and version: a parameter that was c
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +20,8 @@ from ..ir.dialects import buffer, prim
 from ..ir.dtypes import F32
 from ..ir.syntax import Op
 from ..ir.types import RefType
-from .torch_private import onednn_linear, onednn_pack_linear
+from ..passes.strides import channels_last
+from .torch_private import onednn_convolution, onednn_linear, onednn_pack_convolution, onednn_pack_linear
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,28 @@ class Library:
 # -- products with a parameter
 
 
+class PackedWeight:
+    """A packed copy of one weight at a time, made again when the weight is another tensor or was changed.
+
+    Two threads may pack the same weight twice; each sees a complete copy. Holding the storage that was packed keeps its address
+    from being given to other data, so that equal address and version mean equal memory.
+    """
+
+    def __init__(self, pack: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self.pack = pack
+        self.known: tuple[int, int, Any, torch.Tensor] | None = None  # address, version, storage, packed copy
+
+    def __call__(self, weight: torch.Tensor) -> torch.Tensor:
+        """The packed copy of the weight as it is now."""
+        known = self.known
+        if known is not None and known[0] == weight.data_ptr() and known[1] == weight._version:
+            return known[3]
+        version = weight._version
+        packed = self.pack(weight.detach())
+        self.known = (weight.data_ptr(), version, weight.untyped_storage(), packed)
+        return packed
+
+
 class PackedProduct:
     """x @ w (+ bias) through oneDNN with a packed copy of the weight.
 
@@ -70,42 +92,35 @@ class PackedProduct:
     """
 
     def __init__(self, x: int, weight: int, bias: int | None, transposed: bool, rows: int) -> None:
-        self.x, self.weight, self.bias = x, weight, bias
-        self.transposed, self.rows = transposed, rows
-        self.packed: tuple[int, int, weakref.ref[Any], torch.Tensor] | None = (
-            None  # replaced as a whole: threads see old or new
-        )
+        self.x, self.weight, self.bias, self.transposed = x, weight, bias, transposed
+        self.packed = PackedWeight(lambda w: onednn_pack_linear((w.t() if transposed else w).contiguous(), rows))
 
     def __call__(self, *operands: torch.Tensor) -> torch.Tensor:
-        weight = operands[self.weight]
+        x, weight = operands[self.x], operands[self.weight]
         bias = None if self.bias is None else operands[self.bias]
         if weight.is_inference():  # has no version: a change could not be noticed
-            return self._plain(operands[self.x], weight, bias)
-        packed = self.packed
-        if (
-            packed is None
-            or packed[0] != weight.data_ptr()
-            or packed[1] != weight._version
-            or not self._same(packed, weight)
-        ):
-            packed = self._pack(weight)
-        return onednn_linear(operands[self.x], packed[3], bias, "none", [], "")
+            return torch.nn.functional.linear(x, weight.t() if self.transposed else weight, bias)
+        return onednn_linear(x, self.packed(weight), bias, "none", [], "")
 
-    @staticmethod
-    def _same(packed: tuple[int, int, weakref.ref[Any], torch.Tensor], weight: torch.Tensor) -> bool:
-        owner = weight if weight._base is None else weight._base
-        return packed[2]() is owner
 
-    def _pack(self, weight: torch.Tensor) -> tuple[int, int, weakref.ref[Any], torch.Tensor]:
-        version = weight._version
-        matrix = weight.detach().t() if self.transposed else weight.detach()
-        copy = onednn_pack_linear(matrix.contiguous(), self.rows)
-        owner = weight if weight._base is None else weight._base
-        self.packed = (weight.data_ptr(), version, weakref.ref(owner), copy)
-        return self.packed
+class PackedConvolution:
+    """A convolution through oneDNN with a packed copy of the weight; the result lies channels-last.
 
-    def _plain(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        return torch.nn.functional.linear(x, weight.t() if self.transposed else weight, bias)
+    Args:
+        bias: whether there is a third operand.
+        padding, stride, dilation, groups: as for the operator.
+        size: the size of x at compile time, for which packing prepares.
+    """
+
+    def __init__(self, bias: bool, padding: Any, stride: Any, dilation: Any, groups: int, size: Any) -> None:
+        self.bias, self.how = bias, (list(padding), list(stride), list(dilation), groups)
+        self.packed = PackedWeight(lambda w: onednn_pack_convolution(w.contiguous(), *self.how, list(size)))
+
+    def __call__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        padding, stride, dilation, groups = self.how
+        if weight.is_inference():
+            return torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
+        return onednn_convolution(x, self.packed(weight), bias, padding, stride, dilation, groups, "none", [], "")
 
 
 def _is_static(value: SSAValue, func: prim.Func) -> bool:
@@ -157,9 +172,35 @@ def _mm(op: Op, func: prim.Func) -> Step | None:
     return _choose_product(op, func, "self", "mat2", None, transposed=True)
 
 
+def _convolution(op: Op, func: prim.Func) -> Step | None:
+    """Those that `channels-last` moved: their result is planned in the layout that oneDNN gives."""
+    x, weight, result = op.operands[0].type, op.operands[1].type, op.results[0].type
+    assert isinstance(x, RefType) and isinstance(weight, RefType) and isinstance(result, RefType)
+    fits = (
+        onednn_convolution is not None
+        and tuple(op["operands"][:2]) == ("input", "weight")
+        and op.get("transposed") is not True
+        and x.dtype == weight.dtype == F32
+        and x.device == "cpu"
+        and len(x.shape) == 4
+        and 0 not in (*x.shape, *result.shape)
+        and result.strides == channels_last(result.shape)
+        and _is_static(op.operands[1], func)
+    )
+    if not fits:
+        return None
+    options = {name: list(op[name]) for name in ("padding", "stride", "dilation")}
+    size = [s if isinstance(s, int) else 16 for s in x.shape]
+    return Step("packed-convolution", options | {"bias": len(op.operands) == 3, "groups": op["groups"], "size": size})
+
+
 CHOOSERS: dict[str, Callable[[Op, prim.Func], Step | None]] = {
     "aten.linear.default": _linear,
     "aten.addmm.default": _addmm,
     "aten.mm.default": _mm,
+    "aten.convolution.default": _convolution,
 }
-BUILDERS: dict[str, Callable[..., Callable[..., Any]]] = {"packed-product": PackedProduct}
+BUILDERS: dict[str, Callable[..., Callable[..., Any]]] = {
+    "packed-product": PackedProduct,
+    "packed-convolution": PackedConvolution,
+}

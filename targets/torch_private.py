@@ -51,3 +51,7 @@ def _onednn(name: str) -> Any:
 onednn_linear: Any = _onednn("_linear_pointwise")
 # onednn_pack_linear(weight of shape (out, in), rows of x) -> packed weight.
 onednn_pack_linear: Any = _onednn("_reorder_linear_weight")
+# onednn_convolution(x, packed weight, bias, padding, stride, dilation, groups, activation, scalars, algorithm) -> channels-last.
+onednn_convolution: Any = _onednn("_convolution_pointwise")
+# onednn_pack_convolution(weight, padding, stride, dilation, groups, size of x) -> packed weight.
+onednn_pack_convolution: Any = _onednn("_reorder_convolution_weight")

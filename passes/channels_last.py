@@ -1,0 +1,105 @@
+"""channels-last: convolutions with a parameter's weight work on channels-last memory, and all that touches their values follows.
+
+oneDNN's convolutions read and write channels-last without reordering; eager's contiguous layout is reordered before and after each one.
+Values that leave the function keep eager's strides: `layout` sees to that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import BlockArgument, SSAValue
+
+from ..ir.dialects import kernel, prim
+from ..ir.dtypes import F32
+from .base import Pass
+from .context import CompileContext
+from .strides import channels_last
+
+# Library calls that give channels-last results for channels-last operands; the named operand decides.
+FOLLOWERS = {
+    "aten.max_pool2d_with_indices.default": "self",
+    "aten.avg_pool2d.default": "self",
+    "aten._adaptive_avg_pool2d.default": "self",
+    "aten.adaptive_avg_pool2d.default": "self",
+    "aten.upsample_nearest2d.vec": "input",
+    "aten.upsample_bilinear2d.vec": "input",
+}
+
+
+@dataclass(frozen=True)
+class ChannelsLast(Pass):
+    """Run convolutions on channels-last memory.
+
+    Options:
+        min_channels: leave convolutions with fewer output channels as they are.
+    """
+
+    name: ClassVar[str] = "channels-last"
+    level: ClassVar[str] = "prim"
+    after: ClassVar[tuple[str, ...]] = ("decompose", "dce")
+
+    min_channels: int = 8
+
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        for func in [op for op in module.body.block.ops if isinstance(op, prim.Func)]:
+            values: set[SSAValue] = set()  # those that will lie channels-last
+            for op in func.block_body.ops:
+                if isinstance(op, kernel.Extern):
+                    if self._wants(op, func) or _follows(op, values):
+                        _move(op)
+                        values.update(op.results)
+                        ctx.diagnostics.count(self.name, "library calls moved to channels-last")
+                elif any(v in values for v in op.operands) and _keeps_shape(op, values):
+                    values.update(op.results)
+
+    def _wants(self, op: kernel.Extern, func: prim.Func) -> bool:
+        """A two-dimensional float32 convolution by a parameter, contiguous in eager."""
+        if op["target"] != "aten.convolution.default" or op.get("transposed") is True:
+            return False
+        names = list(op["operands"])
+        result, weight = prim.tensor(op.results[0]), op.operands[names.index("weight")]
+        if result.rank != 4 or result.dtype != F32 or result.device != "cpu" or not _contiguous(op):
+            return False
+        static = func.get("arg_static")
+        channels = result.shape[1]
+        return (
+            isinstance(weight, BlockArgument)
+            and bool(static and static[weight.index])
+            and isinstance(channels, int)
+            and channels >= self.min_channels
+        )
+
+
+def _contiguous(op: kernel.Extern) -> bool:
+    given = [*op.get("operand_strides", ()), *op.get("strides", ())]
+    return all(strides is None for strides in given)
+
+
+def _follows(op: kernel.Extern, values: set[SSAValue]) -> bool:
+    """A library call that takes over the layout of its operand, which is channels-last now."""
+    name = FOLLOWERS.get(op["target"])
+    if name is None or not _contiguous(op) or name not in op["operands"]:
+        return False
+    return op.operands[list(op["operands"]).index(name)] in values
+
+
+def _keeps_shape(op: object, values: set[SSAValue]) -> bool:
+    """An elementwise operation whose large operands all lie channels-last (or are made by broadcasts)."""
+    if isinstance(op, prim.Concat):
+        return all(v in values for v in op.operands)
+    if not isinstance(op, prim.Elementwise | prim.Cast):
+        return False
+    return all(v in values or isinstance(v.owner, prim.Broadcast | prim.Full) for v in op.operands)
+
+
+def _move(op: kernel.Extern) -> None:
+    """Record channels-last strides for the four-dimensional operand and results."""
+    moved = ("input", FOLLOWERS.get(op["target"], "input"))
+    op["operand_strides"] = tuple(
+        channels_last(prim.tensor(v).shape) if name in moved else None
+        for name, v in zip(op["operands"], op.operands, strict=True)
+    )
+    op["strides"] = tuple(channels_last(prim.tensor(r).shape) for r in op.results)
