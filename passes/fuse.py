@@ -10,10 +10,11 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from ..ir.dialects import kernel, prim
+from ..ir.symbols import contiguous_strides
 from ..ir.syntax import Op, location_of, single_block
 from .base import Pass
 from .context import CompileContext
-from .fusion_graph import EXTERN, Graph, Node, is_free, size_in_bytes
+from .fusion_graph import EXTERN, Access, Graph, Node, is_free, size_in_bytes
 from .fusion_groups import Group, Groups, Plan
 from .kernel_order import kernel_order
 
@@ -57,9 +58,7 @@ class _Fusion:
 
     def run(self) -> None:
         self._count("kernels before", "bytes before")
-        edges = [
-            (-size_in_bytes(x.base), x.reader.index, x) for n in self.graph.nodes for x in n.accesses if x.producer
-        ]
+        edges = [(-_read(x), x.reader.index, x) for n in self.graph.nodes for x in n.accesses if x.producer]
         edges.sort(key=lambda e: e[:2])
         pairs = [(cast(Node, x.producer), x.reader) for _, _, x in edges]
         self._merge_all(pairs, siblings=False)
@@ -129,6 +128,12 @@ class _Fusion:
         reads = sum(size_in_bytes(v) for g in groups for v in g.reads)
         writes = sum(size_in_bytes(n.value) for g in groups for n in g.stored)
         self.ctx.diagnostics.count("fuse", moved, reads + writes)
+
+
+def _read(access: Access) -> int:
+    """The bytes that an access reads: all of its base, or only what is gathered."""
+    whole = size_in_bytes(access.base)
+    return min(whole, access.evaluations * prim.tensor(access.base).dtype.bytes) if access.indirect else whole
 
 
 def _names(group: Group) -> str:
@@ -209,8 +214,10 @@ class _Emitter:
         self.new_value.update(zip((n.value for n in outputs), fused.results, strict=True))
 
     def _strides(self, node: Node) -> object:
+        """Eager's strides, or those that a reader asks for; None: contiguous."""
         recorded = node.op.get("strides")
-        return recorded[0] if recorded else self.graph.materialised.get(node.op)
+        strides = recorded[0] if recorded else self.graph.materialised.get(node.op)
+        return None if strides is None or tuple(strides) == contiguous_strides(node.op.type.shape) else strides
 
     def _operations(self, group: Group) -> list[Op]:
         """The group's operations and the free ones that they need, in program order."""

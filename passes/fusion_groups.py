@@ -119,8 +119,9 @@ class Groups:
         if EXTERN in (a.kind, b.kind):
             return Refusal("a library call is not fused")
         accesses = b.preds[a.index]
-        if any(x.indirect for x in accesses):
-            return Refusal("the value is read at indices known only at run time")
+        gathered = self._gathered(a, b, [x for x in accesses if x.indirect])
+        if gathered:
+            return gathered
         limit = self._limits(a, b)
         if limit:
             return limit
@@ -167,6 +168,15 @@ class Groups:
                 return Refusal("another kernel has to run between them")
             found.saved = saved + LAUNCH
         return found
+
+    def _gathered(self, a: Group, b: Group, accesses: list[Access]) -> Refusal | None:
+        """Values read at indices from memory are computed element by element: fine when fewer are read than there are."""
+        for access in accesses:
+            if a.kind == SCAN or cast(Node, access.producer) in self._stored(a, b):
+                return Refusal("the value is stored, and gathered from memory")
+            if access.evaluations > elements(access.base):
+                return Refusal("each gathered element would be computed again")
+        return None
 
     def _limits(self, a: Group, b: Group) -> Refusal | None:
         if len(a.nodes) + len(b.nodes) > self.max_ops:
