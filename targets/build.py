@@ -8,6 +8,7 @@ clang speaks only its own runtime's protocol, so with it kernels are threaded wh
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -251,13 +252,19 @@ def compile_sources(
     `progress(done, total, name)` is called before the first file and after each. Raises CompilerError for the first file that fails
     (its .cpp stays). On any exception, Ctrl-C too, the running compilers are ended and no partial .so remains.
     """
-    out_dir.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(OSError):  # reported with the first file
+        out_dir.mkdir(parents=True, exist_ok=True)
     limit = jobs or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
     waiting: list[_Job] = []
     for source in sources:
         path, output = out_dir / f"{source.name}.cpp", out_dir / f"{source.name}.so"
-        path.write_text(source.text, encoding="utf-8")
         partial = out_dir / f".{source.name}.{os.getpid()}.so"
+        try:
+            path.write_text(source.text, encoding="utf-8")
+        except OSError as error:  # a full disk
+            raise CompilerError(
+                path, toolchain.command(path, partial), 1, f"cannot write the source file: {error}"
+            ) from error
         diagnosis = tempfile.TemporaryFile()  # noqa: SIM115  (closed below)
         waiting.append(_Job(path, output, partial, toolchain.command(path, partial), diagnosis))
     every, done = list(waiting), 0

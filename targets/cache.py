@@ -28,7 +28,9 @@ import platformdirs
 MAX_BYTES = 2 << 30
 FORMAT = 1
 CLEAN_EVERY = 64  # puts between two looks at the size of the whole cache
-STALE_SECONDS = 3600.0  # an unfinished entry of this age was left by a process that died
+STALE_SECONDS = (
+    24 * 3600.0
+)  # an unfinished entry or build of this age was left by a process that died, or by a failed compile
 
 # The rooms whose code decides what is built from an IR text.
 ROOMS = ("ir", "passes", "targets")
@@ -172,7 +174,7 @@ class Cache:
             for meta in self.root.glob("??/*/meta.json"):
                 size = sum(path.stat().st_size for path in meta.parent.iterdir())
                 entries.append((meta.stat().st_mtime, size, meta.parent))
-            for left in self.root.glob("new-*"):
+            for left in [*self.root.glob("new-*"), *self.root.glob("build/*")]:
                 if time.time() - left.stat().st_mtime > STALE_SECONDS:
                     shutil.rmtree(left, ignore_errors=True)
         except OSError:

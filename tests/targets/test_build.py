@@ -119,6 +119,12 @@ def test_compiler_that_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bo
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["x.cpp"]
 
 
+def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(CompilerError, match=r"x\.cpp(.|\n)*cannot write"):
+        compile_sources([Source("x", "")], find_toolchain(), tmp_path / "out")
+
+
 def test_compiler_that_vanishes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     compiler = script(tmp_path, "exit 0")
     monkeypatch.setenv("CXX", str(compiler))
