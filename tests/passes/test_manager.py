@@ -1,0 +1,280 @@
+"""The pass manager: registry, order, pipeline text, running, failures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from xdsl.dialects.builtin import ModuleOp
+
+from intarsia.ir.text import parse_module, print_module
+from intarsia.passes import manager
+from intarsia.passes.base import Pass, PassError
+from intarsia.passes.context import CompileContext
+from intarsia.passes.levels import module_levels
+from intarsia.passes.manager import (
+    PassFailure,
+    PipelineError,
+    order,
+    pass_fingerprint,
+    pipeline_text,
+    registered,
+    run_pipeline,
+    split_pipeline,
+)
+from intarsia.passes.pipeline import default_pipeline, registry
+
+GOLDEN = ["decompose", "canonicalize", "constant-fold", "cse", "dce", "fuse", "layout", "schedule", "plan-buffers"]
+
+MODULE = """
+prim.func @main() {symbols = []} ({
+^bb0(%x: !prim.tensor<[4], f32>):
+  %0 = prim.neg(%x) : !prim.tensor<[4], f32>
+  %1 = prim.neg(%0) : !prim.tensor<[4], f32>
+  %2 = prim.exp(%1) : !prim.tensor<[4], f32>
+  prim.return(%2)
+})
+"""
+
+
+@dataclass(frozen=True)
+class Nothing(Pass):
+    """Does nothing."""
+
+    name: ClassVar[str] = "nothing"
+    number: int = 1
+
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        ctx.diagnostics.count(self.name, "runs")
+
+
+@dataclass(frozen=True)
+class Late(Pass):
+    """Runs at the end of the prim level."""
+
+    name: ClassVar[str] = "a-late"
+    after: ClassVar[tuple[str, ...]] = ("dce",)
+
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None: ...
+
+
+@dataclass(frozen=True)
+class Broken(Pass):
+    """Fails."""
+
+    name: ClassVar[str] = "broken"
+
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        raise KeyError("lost")
+
+
+@dataclass(frozen=True)
+class Corrupts(Pass):
+    """Leaves a module that does not verify."""
+
+    name: ClassVar[str] = "corrupts"
+
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        for op in module.walk():
+            if op.name == "prim.exp":
+                op.operands = []
+
+
+def names(passes: list[Pass]) -> list[str]:
+    return [p.name for p in passes]
+
+
+def test_the_default_order() -> None:
+    assert names(default_pipeline()) == GOLDEN
+
+
+def test_until_cuts_the_default_order() -> None:
+    assert names(default_pipeline(until="cse")) == GOLDEN[:4]
+    assert names(default_pipeline(until="kernel")) == GOLDEN[:6]
+    assert default_pipeline(until="aten") == []
+    with pytest.raises(PipelineError, match="unknown pass or level 'kernal'; did you mean 'kernel'"):
+        default_pipeline(until="kernal")
+
+
+def test_a_given_instance_is_placed_by_its_edges() -> None:
+    found = default_pipeline([Late(), Nothing(number=3)])
+    assert names(found) == [*GOLDEN[:1], *GOLDEN[1:5], "a-late", "nothing", *GOLDEN[5:]] or (
+        names(found).index("dce") < names(found).index("a-late") < names(found).index("fuse")
+    )
+    assert Nothing(number=3) in found
+
+
+def test_an_instance_replaces_the_default_of_its_class() -> None:
+    cse = type(registry().make("cse"))
+    assert names(default_pipeline([cse()])) == GOLDEN
+
+
+def test_registered_adds_by_name_and_to_the_default_order_and_ends() -> None:
+    with registered(Nothing, Late):
+        assert "nothing" in names(default_pipeline())
+        assert registry().parse("nothing{number=7}") == [Nothing(number=7)]
+    assert names(default_pipeline()) == GOLDEN
+
+
+def test_two_passes_of_one_name() -> None:
+    other = type("Other", (Nothing,), {"__module__": "elsewhere"})
+    with pytest.raises(PipelineError, match="two passes are called 'nothing': .*Nothing and elsewhere.Other"):
+        registry([Nothing, other])
+
+
+def test_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Point:
+        def load(self) -> type[Pass]:
+            return Nothing
+
+    monkeypatch.setattr(manager, "entry_points", lambda group: [Point()] if group == "intarsia.passes" else [])
+    assert "nothing" in registry().classes
+
+
+def test_a_cycle_names_its_passes() -> None:
+    first = type("First", (Nothing,), {"name": "first", "after": ("second",)})
+    second = type("Second", (Nothing,), {"name": "second", "after": ("first",)})
+    with pytest.raises(PipelineError, match=r"cycle: (first -> second -> first|second -> first -> second)"):
+        order([first(), second(), Nothing()])
+
+
+def test_an_edge_against_the_levels_is_a_cycle() -> None:
+    wrong = type("Wrong", (Nothing,), {"name": "wrong", "after": ("fuse",)})
+    with pytest.raises(PipelineError, match="cycle"):
+        default_pipeline([wrong()])
+
+
+def test_levels_order_passes_that_name_nobody() -> None:
+    early = type("Early", (Nothing,), {"name": "z-early", "level": "aten"})
+    found = names(default_pipeline([early()]))
+    assert found.index("z-early") < found.index("decompose")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        ("cse", [("cse", {})]),
+        ("cse,dce , cse", [("cse", {}), ("dce", {}), ("cse", {})]),
+        ("fuse{max-ops=8,remarks=true},schedule", [("fuse", {"max-ops": "8", "remarks": "true"}), ("schedule", {})]),
+        ("fuse{}", [("fuse", {})]),
+    ],
+)
+def test_pipeline_text(text: str, expected: object) -> None:
+    assert split_pipeline(text) == expected
+
+
+@pytest.mark.parametrize("text", ["cse,,dce", "fuse{max-ops=8", "fuse}", "fuse{max-ops}", "{a=1}", "fuse{a=1}x", ","])
+def test_malformed_pipeline_text(text: str) -> None:
+    with pytest.raises(PipelineError, match="malformed pipeline"):
+        split_pipeline(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nothng", "unknown pass 'nothng'; did you mean 'nothing'?"),
+        ("qqqq", "unknown pass 'qqqq'"),
+        ("nothing{numbr=1}", "pass 'nothing' has no option 'numbr'; did you mean 'number'?; it has: number"),
+        ("nothing{number=x}", "pass 'nothing': option 'number' takes an integer, not 'x'"),
+        ("cse{a=1}", "pass 'cse' has no option 'a'; it has none"),
+    ],
+)
+def test_unknown_passes_and_options(text: str, message: str) -> None:
+    with registered(Nothing), pytest.raises(PipelineError) as error:
+        registry().parse(text)
+    assert str(error.value) == message
+
+
+def test_pipeline_text_round_trips() -> None:
+    with registered(Nothing):
+        text = "canonicalize,nothing{number=4},canonicalize,nothing"
+        assert pipeline_text(registry().parse(text)) == text
+
+
+def test_run_changes_counts_times_and_tells() -> None:
+    module, ctx, heard = parse_module(MODULE), CompileContext(), []
+    run = run_pipeline(
+        ctx,
+        module,
+        registry().parse("canonicalize,cse,canonicalize"),
+        verify_each=True,
+        on_pass=lambda name, module, seconds, phase: heard.append((name, phase)),
+    )
+    assert print_module(module).count("prim.neg") == 0
+    assert heard[:4] == [("canonicalize", "before"), ("canonicalize", "after"), ("cse", "before"), ("cse", "after")]
+    assert [name for name, _ in run.seconds if name != "(verify)"] == ["canonicalize", "cse", "canonicalize"]
+    assert ctx.diagnostics.statistics["canonicalize"]["rewrites"] == 1
+
+
+def test_a_level_that_does_not_hold_names_the_pass_that_establishes_it() -> None:
+    with pytest.raises(PassError) as error:
+        run_pipeline(CompileContext(), parse_module(MODULE), registry().parse("plan-buffers"))
+    assert "works at level 'loop', but the module is at level 'prim'" in str(error.value)
+    assert "the pass 'schedule' establishes it: run it before" in str(error.value)
+
+
+@pytest.mark.parametrize("kind", [Broken, Corrupts])
+def test_a_failure_leaves_a_reproducer_with_the_module_before(kind: type[Pass], tmp_path: Path) -> None:
+    module = parse_module(MODULE)
+    with registered(kind), pytest.raises(PassFailure) as error:
+        passes = registry().parse(f"canonicalize,{kind.name}")
+        run_pipeline(CompileContext(), module, passes, reproducer_dir=tmp_path / "new", verify_each=True)
+    path = error.value.reproducer
+    assert path is not None and str(path) in str(error.value) and error.value.pass_name == kind.name
+    text = path.read_text()
+    assert f"// pipeline: {kind.name}\n" in text and f"// run: passes-opt --run-reproducer {path}\n" in text
+    before = parse_module(MODULE)
+    run_pipeline(CompileContext(), before, registry().parse("canonicalize"))
+    assert text.endswith(print_module(before))
+
+
+def test_an_unwritable_reproducer_folder_does_not_hide_the_failure(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with registered(Broken), pytest.raises(PassFailure, match="'broken' failed: KeyError: 'lost'") as error:
+        run_pipeline(
+            CompileContext(), parse_module(MODULE), registry().parse("broken"), reproducer_dir=tmp_path / "file" / "x"
+        )
+    assert error.value.reproducer is None
+
+
+def test_no_folder_no_reproducer() -> None:
+    with registered(Broken), pytest.raises(PassFailure) as error:
+        run_pipeline(CompileContext(), parse_module(MODULE), registry().parse("broken"))
+    assert error.value.reproducer is None and isinstance(error.value.__cause__, KeyError)
+
+
+def test_fingerprint_follows_options_and_the_source_of_custom_passes(tmp_path: Path) -> None:
+    assert pass_fingerprint([Nothing()]) == pass_fingerprint([Nothing()])
+    assert pass_fingerprint([Nothing()]) != pass_fingerprint([Nothing(number=2)])
+    found = []
+    for body in ("1", "2"):
+        space: dict[str, object] = {"__name__": "typed_in"}
+        exec(
+            "from dataclasses import dataclass\nfrom intarsia.passes.base import Pass\n@dataclass(frozen=True)\n"
+            f"class Typed(Pass):\n    name = 'typed'\n    def apply(self, ctx, module):\n        return {body}\n",
+            space,
+        )
+        kind = space["Typed"]
+        assert isinstance(kind, type)
+        found.append(pass_fingerprint([kind()]))
+    assert found[0] != found[1]
+
+
+@pytest.mark.parametrize(
+    ("body", "levels"),
+    [
+        ("prim.return(%x)", {"aten", "prim", "kernel", "loop", "buffer"}),
+        ('%0 = kernel.extern<aten.a.b>(%x) {operands = ["self"]} : !T\n prim.return(%0)', {"prim", "kernel", "loop"}),
+        ('%0 = aten.a.b(%x) {operands = ["self"]} : !T\n prim.return(%0)', {"aten"}),
+        ("%0 = prim.exp(%x) : !T\n prim.return(%0)", {"prim"}),
+        ("%0 = kernel.fused(%x) ({\n^bb0(%a: !T):\n kernel.yield(%a)\n}) : !T\n prim.return(%0)", {"kernel"}),
+        ("%0 = loop.launch @k(%x) : !T\n prim.return(%0)", {"loop"}),
+        ('%0 = aten.a.b(%x) {operands = ["self"]} : !T\n %1 = prim.exp(%0) : !T\n prim.return(%1)', set()),
+    ],
+)
+def test_levels_of_a_module(body: str, levels: set[str]) -> None:
+    text = f"prim.func @main() {{symbols = []}} ({{\n^bb0(%x: !T):\n {body}\n}})\n"
+    assert module_levels(parse_module(text.replace("!T", "!prim.tensor<[4], f32>"))) == levels
