@@ -273,7 +273,14 @@ class _Importer:
         if node is not None and node.meta.get("literal") and value.dim() == 0 and value.device.type == "cpu":
             kind = self._type(value, node)
             if kind.dtype not in (C64, C128):
-                return self._append(prim.full(value.item(), kind), node).results[0]
+                full = {
+                    "operands": (),
+                    "size": (),
+                    "fill_value": value.item(),
+                    "dtype": value.dtype,
+                    "device": value.device,
+                }
+                return self._append(aten_op("aten.full.default").make([], [kind], full), node).results[0]
         for known, arg in zip(self.constants, self.block.args[len(self.arguments) :], strict=True):
             if known is value:
                 return arg

@@ -54,7 +54,7 @@ class Lanes:
 
     def lift(self, value: Tensor) -> Tensor:
         """A tensor from further out, with a dimension of size 1 for each axis since."""
-        return value.reshape(*value.shape, *(1,) * (len(self.shape) - value.dim()))
+        return value.reshape((*value.shape, *(1,) * (len(self.shape) - value.dim())))
 
     def index(self, value: Dim) -> Index:
         """The value of an index expression."""
@@ -352,10 +352,10 @@ def _all_lanes(lanes: Lanes, address: Tensor, *values: Tensor) -> tuple[Tensor, 
     """
     constant = [k for k, n in enumerate(lanes.shape) if address.shape[k] == 1 and n != 1]
     varying = [k for k in range(len(lanes.shape)) if k not in constant]
-    groups = address.reshape(-1) if not varying else address.permute(*varying, *constant).reshape(-1)
+    groups = address.reshape(-1) if not varying else address.permute((*varying, *constant)).reshape(-1)
 
     def grouped(value: Tensor) -> Tensor:
-        return value.expand(lanes.shape).permute(*varying, *constant).reshape(len(groups), -1)
+        return value.expand(lanes.shape).permute((*varying, *constant)).reshape(len(groups), -1)
 
     ok = None if lanes.active is None else grouped(lanes.active)
     return groups, [grouped(v) for v in values], ok
@@ -512,15 +512,15 @@ def span(sizes: Sequence[int], strides: Sequence[int]) -> int:
     return 0 if 0 in sizes else 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
 
 
-def _flat(value: Tensor, strides: Sequence[int]) -> Tensor:
-    return value.as_strided((span(value.shape, strides),), (1,), value.storage_offset())
+def _flat(value: Tensor) -> Tensor:
+    return value.as_strided((span(value.shape, value.stride()),), (1,), value.storage_offset())
 
 
 def run_kernel(machine: Machine, kernel: loop.Kernel, tensors: Sequence[Tensor], reverse: bool) -> None:
-    """Run on memory that has the strides of the kernel's arguments.
+    """Run on memory; a kernel sees addresses only, so the sizes need not be those of its arguments.
 
     Raises:
-        InterpreterError: a tensor has other strides than the kernel was made for.
+        InterpreterError: another dtype, or less memory, than the kernel was made for.
     """
     names = [str(s) for s in kernel.get("symbols", ())]
     lanes = Lanes((), {symbol(n): machine.number(symbol(n)) for n in names})
@@ -528,15 +528,10 @@ def run_kernel(machine: Machine, kernel: loop.Kernel, tensors: Sequence[Tensor],
     for arg, tensor in zip(kernel.block_body.args, tensors, strict=True):
         ref = arg.type
         assert isinstance(ref, RefType)
-        strides = [machine.number(s) for s in ref.strides]
-        if tensor.dtype != ref.dtype.torch or tuple(tensor.shape) != machine.shape(ref):
-            raise InterpreterError(
-                f"kernel @{kernel['sym_name']} takes {ref}, not {list(tensor.shape)}, {tensor.dtype}"
-            )
-        if not fits(tensor, strides):
-            raise InterpreterError(f"kernel @{kernel['sym_name']} takes {ref}, not strides {list(tensor.stride())}")
-        flat = _flat(tensor, strides)
-        state.values[arg] = Memory(flat, flat.numel())
+        flat, needed = _flat(tensor), span(machine.shape(ref), [machine.number(s) for s in ref.strides])
+        if flat.dtype != ref.dtype.torch or flat.numel() < needed:
+            raise InterpreterError(f"@{kernel['sym_name']} takes {ref}, not {flat.numel()} elements of {flat.dtype}")
+        state.values[arg] = Memory(flat[:needed], needed)
     state.block(lanes, list(kernel.block_body.ops))
 
 

@@ -16,7 +16,7 @@ import torch
 from xdsl.ir import Block, SSAValue
 
 from ..ir.dialects import prim
-from ..ir.dtypes import BOOL, I64, DType
+from ..ir.dtypes import BOOL, F64, I64, DType
 from ..ir.scalars import SCALARS
 from ..ir.symbols import Dim, Range, dim, is_nonnegative, symbol
 from ..ir.types import RefType
@@ -225,8 +225,12 @@ class Lowering:
         return self.const(owner["value"], owner.type.dtype)
 
     def _iota(self, owner: prim.Iota, index: Index, mask: tuple[Dim, ...]) -> Node:
-        value = dim(owner["start"] + owner["step"] * index[owner["dim"]])
-        return self.node("index", owner.type.dtype.compute, (), (value,), (value,))
+        at, start, step, dtype = index[owner["dim"]], owner["start"], owner["step"], owner.type.dtype.compute
+        if isinstance(start, float) or isinstance(step, float):  # index expressions are integers: compute as torch does, in f64
+            place = self.node("index", F64, (), (dim(at),), (at,))
+            return self.cast(self.op("add", self.op("mul", place, self.const(step, F64)), self.const(start, F64)), dtype)
+        value = dim(start + step * at)
+        return self.node("index", dtype, (), (value,), (value,))
 
     def _pad(self, owner: prim.Pad, index: Index, mask: tuple[Dim, ...]) -> Node:
         inner, conditions = indexing.pad_index(owner, index, self.ranges)
@@ -247,6 +251,8 @@ class Lowering:
                 continue
             inside = tuple(c for c in (above, below) if not is_nonnegative(c, self.ranges))
             parts.append((below, self.lower(operand, inner, (*mask, *inside))))
+        if not parts:  # no element at all
+            return self.const(0, owner.type.dtype)
         found = parts[-1][1]
         for below, node in reversed(parts[:-1]):
             found = self.select([below], node, found)
