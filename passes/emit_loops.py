@@ -12,7 +12,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from ..ir.dialects import loop as ir
 from ..ir.dtypes import BOOL, BY_NAME, I64, DType
 from ..ir.scalars import identity
-from ..ir.symbols import Dim, Range, dim, is_nonnegative, simplify_index, substitute
+from ..ir.symbols import Dim, Range, dim, free_symbols, is_nonnegative, simplify_index, substitute
 from ..ir.syntax import Op
 from ..ir.types import ref_type, scalar_type
 from .lower import Memory, Node
@@ -61,6 +61,7 @@ class _Scope:
     block: Block
     depth: int
     made: dict[Node, SSAValue] = field(default_factory=dict)
+    runs: Dim = 0  # not negative when the loop has an iteration
 
 
 class LoopEmitter:
@@ -98,7 +99,7 @@ class LoopEmitter:
         old_range, old_env = self.ranges.get(var), dict(self.env)
         self.ranges[var] = spec.within or (start, dim(stop - 1))
         self.env[spec.var] = var
-        scope = _Scope(Block(), len(self.scopes))
+        scope = _Scope(Block(), len(self.scopes), runs=dim(stop - start - 1))
         self.scopes.append(scope)
         self.depths[var] = scope.depth
         self._loops(loops[1:], body)
@@ -271,15 +272,24 @@ class LoopEmitter:
 
     def _load(self, node: Node, scope: _Scope, operands: list[SSAValue]) -> SSAValue:
         memory, flat, mask, other = node.data
-        conditions = [self.index(c) for c in mask]
+        conditions = [self.index(c) for c in mask] + self._inner_runs(scope)
         if any(is_nonnegative(dim(-1 - c), self.ranges) for c in conditions):
-            return self._constant(scope, other, node.dtype)
+            return self._constant(scope, self._nothing(node.dtype) if other is None else other, node.dtype)
         conditions = [c for c in conditions if not is_nonnegative(c, self.ranges)]
         attrs: dict[str, object] = {"index": self.index(flat)}
         if conditions:
-            attrs |= {"mask": conditions, "other": other}
+            attrs |= {"mask": conditions, "other": self._nothing(node.dtype) if other is None else other}
         load = ir.Load.make([self.places[memory]], [scalar_type(node.dtype)], attrs)
         return self._add(scope, load).results[0]
+
+    def _inner_runs(self, scope: _Scope) -> list[Dim]:
+        """What must be >= 0 for the loops between `scope` and here to run at all: without them there may be no element to read."""
+        runs = [inner.runs for inner in self.scopes[scope.depth + 1 :]]
+        return [r for r in runs if all(self.depths.get(v, 0) <= scope.depth for v in free_symbols([r]))]
+
+    @staticmethod
+    def _nothing(dtype: DType) -> object:
+        return False if dtype == BOOL else 0.0 if dtype.is_float else 0
 
     def _op(self, node: Node, scope: _Scope, operands: list[SSAValue]) -> SSAValue:
         return self._add(scope, ir.scalar_op(node.data[0], *operands)).results[0]
