@@ -16,6 +16,7 @@ from .base import Pass
 from .context import CompileContext
 from .fusion_graph import EXTERN, Access, Graph, Node, is_free, size_in_bytes
 from .fusion_groups import Group, Groups, Plan
+from .fusion_recompute import recompute
 from .kernel_order import kernel_order
 
 _WEIGHT = {prim.Reduce: 1000, prim.Scan: 900, prim.Take: 800, prim.Gather: 800, prim.Concat: 100}
@@ -64,6 +65,8 @@ class _Fusion:
         self._merge_all(pairs, siblings=False)
         self._merge_all(list(self._readers_of_one_value()), siblings=True)
         self._merge_all(pairs, siblings=False, last=True)
+        for node, readers in recompute(self.graph, self.groups):
+            self._remark_recomputed(node, readers)
         _Emitter(self.graph, self.groups, self.block).run()
         self._count("kernels", "bytes")
 
@@ -107,6 +110,14 @@ class _Fusion:
                 f"{_names(a)} with {_names(b)}: saves {plan.saved:.0f} bytes, recomputes {plan.extra:.0f} bytes' worth"
             ),
             _place(b.nodes[-1].op),
+        )
+
+    def _remark_recomputed(self, node: Node, readers: int) -> None:
+        self.ctx.diagnostics.remark(
+            "fuse",
+            "recomputed",
+            lambda: f"{node.op.name} is computed again in {readers} kernels rather than stored",
+            _place(node.op),
         )
 
     def _remark_refused(self, pairs: list[tuple[Node, Node]]) -> None:
@@ -222,7 +233,7 @@ class _Emitter:
     def _operations(self, group: Group) -> list[Op]:
         """The group's operations and the free ones that they need, in program order."""
         found: set[Op] = set()
-        stack: list[Op] = [n.op for n in group.nodes]
+        stack: list[Op] = [n.op for n in group.stored]
         while stack:
             op = stack.pop()
             if op in found:
@@ -238,7 +249,9 @@ class _Emitter:
         node = self.graph.node_of.get(value)
         if node is None:
             return is_free(owner)
-        return self.groups.group_of[node.index] is group or self.graph.is_transparent(node)
+        if node in group.clones or self.groups.group_of[node.index] is group:
+            return True
+        return self.graph.is_transparent(node)
 
 
 def _clone(op: Op, operands: list[SSAValue], keep_strides: bool) -> Op:

@@ -29,7 +29,10 @@ Matching = dict[int, int]  # axes of one group to axes of the other
 
 @dataclass(eq=False, slots=True)
 class Group:
-    """Computations that run together. `preds`: what it reads from each other group; `reads`: all it reads from memory."""
+    """Computations that run together.
+
+    `preds`: what it reads from each other group; `reads`: all it reads from memory; `clones`: other groups' computations that it repeats.
+    """
 
     index: int
     kind: str
@@ -41,6 +44,7 @@ class Group:
     succs: set[int] = field(default_factory=set)
     reads: dict[SSAValue, list[Access]] = field(default_factory=dict)
     stored: set[Node] = field(default_factory=set)
+    clones: set[Node] = field(default_factory=set)
     first: int = 0
     last: int = 0
 
