@@ -58,3 +58,115 @@ def storage_key(tensor: Tensor) -> int:
 def sym_sqrt(value: Any) -> Any:
     """The square root of a symbolic number."""
     return torch._sym_sqrt(value)
+
+
+# ---- capture --------------------------------------------------------------------------------------------------------
+
+
+def tensor_guards(tensors: list[Tensor], sizes: list[Any], strides: list[Any]) -> Any:
+    """A check, in C++, of type, dtype, device, requires_grad, dispatch keys, sizes and strides (None: any) of tensors."""
+    from torch._C._dynamo.guards import TensorGuards
+
+    return TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+
+
+def global_state_guard() -> Any:
+    """A snapshot of grad mode, autocast, default dtype, determinism and threads, with `check()` and `reason()`."""
+    from torch._C._dynamo.guards import GlobalStateGuard
+
+    return GlobalStateGuard()
+
+
+def function_mode_count() -> int:
+    """How many torch function modes are active on this thread."""
+    return int(torch._C._len_torch_function_stack())
+
+
+def dispatch_mode_count() -> int:
+    """How many torch dispatch modes (fake tensors, make_fx) are active on this thread."""
+    return int(torch._C._len_torch_dispatch_stack())
+
+
+def functorch_active() -> bool:
+    """Whether a functorch transform (vmap, grad) is being run on this thread."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def is_functorch_wrapped(tensor: Tensor) -> bool:
+    """Whether functorch wraps this tensor."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
+def new_fake_mode(shape_env: Any) -> FakeTensorMode:
+    """The fake tensor mode of one capture."""
+    return FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=False, static_shapes=shape_env is None)
+
+
+def new_shape_env() -> Any:
+    """A shape environment: symbols, their ranges and the guards on them."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    return ShapeEnv()
+
+
+def fake_tensor(mode: FakeTensorMode, tensor: Tensor, dynamic_dims: tuple[int, ...] | None, name: str) -> Tensor:
+    """The fake twin of a real tensor; `dynamic_dims` are given symbols (None: every size is a constant)."""
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+    if mode.shape_env is None or not dynamic_dims:
+        return mode.from_tensor(tensor, static_shapes=True)
+    sizes = [DimDynamic.DUCK if i in dynamic_dims else DimDynamic.STATIC for i in range(tensor.dim())]
+    context = StatelessSymbolicContext(dynamic_sizes=sizes)
+    return mode.from_tensor(tensor, symbolic_context=context, source=ConstantSource(name))
+
+
+def symbolic_int(shape_env: Any, value: int, name: str) -> Any:
+    """A SymInt argument whose hint is `value`; plain 0 and 1 stay constants."""
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+    source = ConstantSource(name)
+    symbol = shape_env.create_symbol(value, source, dynamic_dim=DimDynamic.DYNAMIC, do_not_specialize_zero_one=False)
+    return shape_env.create_symintnode(symbol, hint=value, source=source)
+
+
+def data_dependent_errors() -> tuple[type[Exception], ...]:
+    """What fake tensors raise when the program needs a tensor's values."""
+    from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    return (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
+
+
+def unsupported_fake_errors() -> tuple[type[Exception], ...]:
+    """What fake tensors raise when they cannot run an operator."""
+    from torch._subclasses.fake_tensor import UnsupportedFakeTensorException, UnsupportedOperatorException
+
+    return (UnsupportedFakeTensorException, UnsupportedOperatorException)
+
+
+def enter_autocast(*args: Any) -> Any:
+    """The graph-level form of entering torch.autocast."""
+    return torch.amp.autocast_mode._enter_autocast(*args)
+
+
+def global_module_hooks() -> list[Any]:
+    """The dictionaries of hooks that apply to every module."""
+    import torch.nn.modules.module as module
+
+    return [module._global_forward_hooks, module._global_forward_pre_hooks, module._global_backward_hooks,
+            module._global_backward_pre_hooks]
+
+
+def function_mode_count_raw() -> Any:
+    """The C function behind `function_mode_count`, for generated code."""
+    return torch._C._len_torch_function_stack
+
+
+def only_device_mode() -> bool:
+    """Whether the only active torch function mode is the one of torch.set_default_device."""
+    from torch.overrides import _get_current_function_mode_stack
+    from torch.utils._device import DeviceContext
+
+    return all(isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())

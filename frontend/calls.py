@@ -1,0 +1,345 @@
+"""Calls: which callables are nodes of the graph, which are interpreted, which run as they are."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from . import rules, torch_private
+from .contexts import is_torch_context
+from .errors import GraphBreak, Unsupported
+from .source import Attr, Const, Item
+from .values import object as objects
+from .values.constant import is_constant
+from .values.container import InstanceDict, LazyDict
+from .values.function import InterpretedGenerator, trampoline
+from .values.tensor import TensorMethod, is_method_descriptor
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+__all__ = ["call"]
+
+_LRU = type(functools.lru_cache(lambda: None))
+_C_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+
+
+def call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call `function` as the program would."""
+    rule = rules.RULES.get(id(function))
+    if rule is not None:
+        return rule(vm, *args, **kwargs)
+    kind = type(function)
+    handler = _BY_KIND.get(kind)
+    if handler is not None:
+        return handler(vm, function, args, kwargs)
+    if isinstance(function, type):
+        return _construct(vm, function, args, kwargs)
+    if isinstance(function, nn.Module):
+        return call_module(vm, function, args, kwargs)
+    if vm.is_own(kind):
+        return vm.native(function, *args, **kwargs)
+    method = objects.find_method(kind, "__call__")
+    if method is not None:
+        return vm.call(method, (function, *args), kwargs)
+    if kind.__module__ == "typing" or isinstance(function, types.GenericAlias):
+        return vm.call(function.__origin__, args, kwargs)
+    if isinstance(function, torch.jit.ScriptFunction | torch.jit.ScriptModule):
+        raise Unsupported("a TorchScript function is called")
+    raise Unsupported(f"an object of type {kind.__module__}.{kind.__qualname__} is called")
+
+
+# ---- Python functions ----
+
+
+def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    module = function.__module__ or ""
+    if vm.is_created(function):
+        return vm.inline(function, args, kwargs)
+    target = function.__dict__.get("_intarsia_target")
+    if target is not None:
+        return vm.call(target, args, kwargs)
+    if rules.is_leaf_module(module):
+        return torch_call(vm, function, args, kwargs)
+    if module.startswith(rules.OWN):
+        return vm.native(function, *args, **kwargs)
+    refused = rules.REFUSED_MODULES.get(module.partition(".")[0])
+    if refused is not None:
+        raise GraphBreak(refused)
+    if module in rules.NATIVE_PYTHON and function.__globals__.get("__name__") == module:
+        return vm.native_recorded(function, *map(vm.settle, args), **kwargs)
+    if module in ("logging", "warnings"):
+        return rules.deferred(vm, function, args, kwargs)
+    return vm.inline(function, args, kwargs)
+
+
+def _method(vm: Interpreter, method: types.MethodType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    owner = method.__self__
+    if vm.is_own(type(owner)) or isinstance(owner, InterpretedGenerator):
+        return vm.native(method, *args, **kwargs)
+    return vm.call(method.__func__, (owner, *args), kwargs)
+
+
+def _partial(vm: Interpreter, made: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return vm.call(made.func, (*made.args, *args), {**made.keywords, **kwargs})
+
+
+def _cached(vm: Interpreter, cached: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if cached.__name__.endswith("_once"):
+        vm.effects.calls.append((cached, args, kwargs))
+        return None
+    if all(map(is_constant, args)) and all(map(is_constant, kwargs.values())):
+        result = vm.native(cached, *args, **kwargs)
+        if not isinstance(result, Tensor | nn.Module | list | dict):
+            return result
+    return vm.call(cached.__wrapped__, args, kwargs)
+
+
+def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call of torch's: one node, or a constant when no tensor is involved."""
+    name = getattr(function, "__name__", "")
+    reason = rules.REFUSED_TORCH.get(name)
+    if reason is not None:
+        raise Unsupported(reason)
+    args = tuple(map(vm.settle, args))
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, types.FunctionType | types.MethodType | TensorMethod):
+            raise Unsupported(f"torch.{name} takes a Python function")
+    if name.startswith("is_") or name in rules.TORCH_CONSTANTS:
+        return vm.native(function, *args, **kwargs)
+    return vm.out.call_function(function, args, kwargs)
+
+
+# ---- C functions ----
+
+
+def _builtin(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    owner = function.__self__
+    if is_torch_builtin(function, owner):
+        if isinstance(owner, Tensor):
+            return vm.call_tensor_method(owner, function.__name__, args, kwargs)
+        return torch_call(vm, function, args, kwargs)
+    if owner is not None and not isinstance(owner, types.ModuleType):
+        if isinstance(owner, type):
+            return _class_builtin(vm, owner, function, args, kwargs)
+        return _bound_builtin(vm, owner, function, args, kwargs)
+    rules.check_native(function)
+    return c_call(vm, function, args, kwargs)
+
+
+def is_torch_builtin(function: Any, owner: Any) -> bool:
+    """Whether a C function belongs to torch."""
+    module = getattr(function, "__module__", None) or ""
+    if module.startswith("torch"):
+        return True
+    where = owner.__name__ if isinstance(owner, types.ModuleType) else getattr(owner, "__module__", None) or ""
+    return str(where).startswith("torch") or isinstance(owner, Tensor)
+
+
+def _class_builtin(vm: Interpreter, cls: type, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if function.__name__ == "__new__":
+        if args and isinstance(args[0], type):
+            return vm.create(c_call(vm, function, args, kwargs))
+        raise Unsupported("__new__ without a class")
+    return c_call(vm, function, args, kwargs)
+
+
+def _bound_builtin(vm: Interpreter, owner: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    mapping = vm.tracked_mapping(owner)
+    name = function.__name__
+    if mapping is not None:
+        return _mapping_method(vm, mapping, name, args, kwargs)
+    state = rules.STATE_METHODS.get((type(owner), name))
+    if state is not None:
+        return state(vm, owner, *args, **kwargs)
+    entry = vm.user.by_value.get(id(owner))
+    if entry is not None and entry.real is owner and not is_constant(owner):
+        raise Unsupported(f"a C method of the caller's {type(owner).__name__} is called: {name}")
+    if type(owner).__module__ not in rules.NATIVE_TYPES and not vm.is_created(owner):
+        raise Unsupported(f"a C method that capture does not know: {type(owner).__name__}.{name}")
+    return c_call(vm, function, args, kwargs)
+
+
+def _mapping_method(vm: Interpreter, mapping: LazyDict, name: str, args: tuple[Any, ...], kwargs: Any) -> Any:
+    if name in ("get", "keys", "values", "items", "copy", "__getitem__", "__contains__", "__len__", "__iter__"):
+        return vm.native(getattr(mapping, name), *args, **kwargs)
+    raise Unsupported(f"a dict of the caller's is changed: {mapping.source.name()}.{name}")
+
+
+def _descriptor(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    name = function.__name__
+    if not args:
+        return vm.native(function, *args, **kwargs)
+    owner = args[0]
+    if isinstance(owner, Tensor) and is_method_descriptor(function):
+        return vm.call_tensor_method(owner, name, args[1:], kwargs)
+    if function.__objclass__ is object and name in _OBJECT_METHODS:
+        return _OBJECT_METHODS[name](vm, *args)
+    mapping = vm.tracked_mapping(owner)
+    if mapping is not None:
+        return _mapping_method(vm, mapping, name, args[1:], kwargs)
+    entry = vm.user.by_value.get(id(owner))
+    if entry is not None and entry.real is owner and not isinstance(owner, type) and name not in _HARMLESS:
+        raise Unsupported(f"a C method of the caller's {type(owner).__name__} is called: {name}")
+    return c_call(vm, function, args, kwargs)
+
+
+_HARMLESS = {"__repr__", "__hash__", "__eq__", "__ne__", "__sizeof__"}
+
+
+def _getattribute(vm: Interpreter, obj: Any, name: str) -> Any:
+    return objects.generic_attr(vm, obj, type(obj), name, fallback=False)
+
+
+_OBJECT_METHODS: dict[str, Any] = {
+    "__setattr__": lambda vm, obj, name, value: objects.generic_store(vm, obj, name, value),
+    "__delattr__": lambda vm, obj, name: vm.effects.delete_attr(obj, name)
+    if vm.user.source_of(obj) else vm.native(object.__delattr__, obj, name),
+    "__getattribute__": _getattribute,
+    "__init__": lambda vm, *_: None,
+    "__init_subclass__": lambda vm, *_: None,
+}
+
+
+def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a C function on values of the program: views are settled, callbacks come back to the interpreter."""
+    name = getattr(function, "__name__", "")
+    if name in rules.HIGHER_ORDER:
+        args = tuple(trampoline(vm, a) if _is_callback(vm, a) else a for a in args)
+        kwargs = {k: trampoline(vm, a) if _is_callback(vm, a) else a for k, a in kwargs.items()}
+    if name in rules.ITERATING:
+        args = tuple(rules.iterable(vm, a) for a in args)
+    args = tuple(map(vm.settle, args))
+    kwargs = {k: vm.settle(v) for k, v in kwargs.items()}
+    return vm.native_recorded(function, *args, **kwargs)
+
+
+def _is_callback(vm: Interpreter, value: Any) -> bool:
+    if value is None or isinstance(value, type) and value.__module__ == "builtins":
+        return False
+    return callable(value) and not isinstance(value, Tensor)
+
+
+# ---- classes ----
+
+
+def _construct(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if issubclass(cls, Tensor):
+        raise Unsupported(f"a {cls.__name__} is constructed inside the captured code")
+    if is_torch_context(cls):
+        return vm.create(vm.native(cls, *args, **kwargs))
+    meta_call = objects.find_method(type(cls), "__call__")
+    if meta_call is not None:
+        if type(cls).__module__ == "enum":
+            return vm.native(cls, *args, **kwargs)
+        if not vm.is_library(meta_call.__module__):
+            return vm.call(meta_call, (cls, *args), kwargs)
+    new, new_owner = objects.lookup(cls, "__new__")
+    init, init_owner = objects.lookup(cls, "__init__")
+    new = new.__func__ if isinstance(new, staticmethod) else new
+    if not isinstance(new, types.FunctionType) and not isinstance(init, types.FunctionType):
+        return _construct_native(vm, cls, args, kwargs)
+    if isinstance(new, types.FunctionType):
+        if rules.is_native_class(cls):
+            return vm.create(vm.native(cls, *args, **kwargs))
+        vm.guard_class(cls, "__new__", new, new_owner)
+        obj = vm.call(new, (cls, *args), kwargs)
+        if not isinstance(obj, cls):
+            return obj
+    elif new is object.__new__:
+        if getattr(cls, "__abstractmethods__", None):
+            return vm.native(cls, *args, **kwargs)
+        obj = vm.native(object.__new__, cls)
+    elif issubclass(cls, BaseException):
+        obj = vm.native(new, cls, *args)
+    else:
+        obj = vm.native_recorded(new, cls, *map(vm.settle, args))
+    vm.create(obj)
+    if isinstance(init, types.FunctionType):
+        vm.guard_class(cls, "__init__", init, init_owner)
+        vm.call(init, (obj, *args), kwargs)
+    elif init is not object.__init__:
+        c_call(vm, init, (obj, *args), kwargs)
+    return obj
+
+
+def _construct_native(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    module = cls.__module__
+    if module.partition(".")[0] in rules.REFUSED_MODULES:
+        raise GraphBreak(rules.REFUSED_MODULES[module.partition(".")[0]])
+    user_class = bool(cls.__flags__ & 512) and not vm.is_library(module)
+    if not user_class and module not in rules.NATIVE_TYPES and not module.startswith("torch") and not issubclass(
+        cls, BaseException
+    ):
+        raise Unsupported(f"an object of type {module}.{cls.__name__} is constructed")
+    return vm.create(c_call(vm, cls, args, kwargs)) if user_class else c_call(vm, cls, args, kwargs)
+
+
+# ---- modules ----
+
+
+def call_module(vm: Interpreter, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`module(*args)`: forward, or all of `nn.Module.__call__` where hooks are registered."""
+    kind = type(module)
+    custom = objects.find_method(kind, "__call__")
+    impl = nn.Module.__dict__["__call__"]
+    if isinstance(module, torch.jit.ScriptModule):
+        raise Unsupported("a TorchScript module is called")
+    if custom is not impl:
+        assert custom is not None
+        return vm.call(custom, (module, *args), kwargs)
+    namespace = module.__dict__
+    source = vm.user.source_of(module)
+    if source is not None:
+        where = Attr(source, "__dict__")
+        if namespace.get("_compiled_call_impl") is not None:
+            raise Unsupported("a module that was compiled in place (Module.compile) is called")
+        for name in ("_forward_hooks", "_forward_pre_hooks"):
+            if not namespace[name]:
+                vm.guards.add("empty", Item(where, name))
+    for hooks in torch_private.global_module_hooks()[:2]:
+        vm.guards.add("empty", Const(hooks, "global_hooks")) if not hooks else None
+    if namespace["_forward_hooks"] or namespace["_forward_pre_hooks"] or any(torch_private.global_module_hooks()[:2]):
+        return vm.call(nn.Module._call_impl, (module, *args), kwargs)
+    return vm.call(objects.load_attr(vm, module, "forward"), args, kwargs)
+
+
+def _getter(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    from .operators import get_item
+
+    names = function.__reduce__()[1]
+    if type(function) is operator.itemgetter:
+        values = [get_item(vm, args[0], name) for name in names]
+    else:
+        values = [functools.reduce(lambda o, n: objects.load_attr(vm, o, n), name.split("."), args[0]) for name in names]
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _op(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return vm.out.call_function(function, tuple(map(vm.settle, args)), kwargs)
+
+
+def _own(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return vm.native(function, *map(vm.settle, args), **kwargs)
+
+
+_BY_KIND: dict[type, Any] = {
+    types.FunctionType: _python,
+    types.MethodType: _method,
+    TensorMethod: _own,
+    types.BuiltinFunctionType: _builtin,
+    types.MethodWrapperType: lambda vm, f, args, kwargs: c_call(vm, f, args, kwargs),
+    functools.partial: _partial,
+    _LRU: _cached,
+    torch._ops.OpOverload: _op,
+    torch._ops.OpOverloadPacket: _op,
+    operator.itemgetter: _getter,
+    operator.attrgetter: _getter,
+    staticmethod: lambda vm, f, args, kwargs: vm.call(f.__func__, args, kwargs),
+    InstanceDict: _own,
+} | dict.fromkeys(_C_DESCRIPTORS, _descriptor)

@@ -1,0 +1,244 @@
+"""Capture: one call of a function or module, interpreted on fake tensors, as a graph, guards and a residual."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from . import torch_private
+from .checks import Distinct, SizeCheck, StateCheck, TensorCheck
+from .errors import CaptureError, InternalError, Unsupported, UserRaise
+from .guards import Emitter, GuardSet
+from .interpreter import Interpreter
+from .output import GraphInput
+from .residual import Residual
+from .source import Arg, Const, Source
+
+__all__ = ["Capture", "Parameters", "ProgramRaised", "capture", "capture_bound"]
+
+
+class ProgramRaised(Exception):
+    """The program itself raised `value` while being captured; run it in eager to see the real traceback."""
+
+    def __init__(self, value: BaseException) -> None:
+        super().__init__(f"{type(value).__name__}: {value}")
+        self.value = value
+
+
+@dataclass
+class Capture:
+    """What one capture found.
+
+    `graph_module` takes the tensors of `inputs` in order and returns a tuple of tensors; `example_inputs` are their
+    fake twins. `residual` is the source of a function that checks `guards`, fetches the inputs, calls the graph,
+    replays effects and builds the result; `compile_entry` makes that function for a compiled graph.
+    """
+
+    graph_module: fx.GraphModule
+    example_inputs: list[Any]
+    inputs: list[Source]
+    guards: GuardSet
+    residual: str
+    parameters: Parameters
+    namespace: dict[str, Any] = field(repr=False, default_factory=dict)
+
+    def compile_entry(self, graph: Callable[..., Any], miss: Any) -> Callable[..., Any]:
+        """The function of one entry; it returns `miss` where a guard does not hold."""
+        namespace = {**self.namespace, "graph": graph, "MISS": miss}
+        exec(compile(self.residual, "<intarsia residual>", "exec"), namespace)
+        return namespace["entry"]  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """How the target is called: its parameters by name and kind, `self` left out."""
+
+    signature: inspect.Signature
+
+    @staticmethod
+    def of(target: Any) -> Parameters:
+        """The parameters of a function, bound method or module (its `forward`)."""
+        try:
+            signature = inspect.signature(target.forward if isinstance(target, nn.Module) else target)
+        except (TypeError, ValueError):
+            signature = inspect.signature(lambda *args, **kwargs: None)
+        return Parameters(signature)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.signature.parameters)
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments by name, defaults filled in; the same TypeError as the call would give."""
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    def spread(self, values: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and keyword arguments again."""
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for name, parameter in self.signature.parameters.items():
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                args += values[name]
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                kwargs.update(values[name])
+            elif parameter.kind is parameter.KEYWORD_ONLY:
+                kwargs[name] = values[name]
+            else:
+                args.append(values[name])
+        return tuple(args), kwargs
+
+
+def capture(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, *, dynamic: bool | None = None
+            ) -> Capture:
+    """Capture the call `fn(*args, **kwargs)`.
+
+    Raises Unsupported or GraphBreak (with the user's line) where that is not possible, ProgramRaised where the
+    program itself raises. Nothing that the program can see is changed.
+    """
+    parameters = Parameters.of(fn)
+    return capture_bound(fn, parameters, parameters.bind(tuple(args), kwargs or {}), dynamic=bool(dynamic))
+
+
+def capture_bound(
+    target: Any, parameters: Parameters, values: Mapping[str, Any], *, dynamic: bool = False,
+    marks: dict[str, frozenset[int]] | None = None,
+) -> Capture:
+    """`capture` for bound arguments; a failed capture leaves `error.guards`, what it relied on until then."""
+    refuse_environment()
+    vm = Interpreter(dynamic, marks)
+    state = StateCheck()
+    rng = torch.get_rng_state()
+    training = torch.is_grad_enabled()
+    try:
+        with vm.fake_mode:
+            result = _run(vm, target, parameters, values)
+            return _finish(vm, parameters, state, result, training)
+    except CaptureError as error:
+        error.guards = partial_guards(vm, state)  # type: ignore[attr-defined]
+        raise
+    except UserRaise as raised:
+        raise ProgramRaised(raised.value) from None
+    finally:
+        for scope in reversed(list(vm.scopes)):
+            scope._leave()
+        if not torch.equal(rng, torch.get_rng_state()):
+            torch.set_rng_state(rng)
+
+
+def refuse_environment() -> None:
+    """Refuse to capture inside transforms and modes that would see through fake tensors."""
+    if torch_private.functorch_active():
+        raise Unsupported("the call is inside a functorch transform (vmap, grad)")
+    if torch_private.dispatch_mode_count():
+        raise Unsupported("a torch dispatch mode is active around the call")
+    if torch_private.function_mode_count() and not torch_private.only_device_mode():
+        raise Unsupported("a torch function mode is active around the call")
+    if torch.jit.is_tracing():  # type: ignore[no-untyped-call]
+        raise Unsupported("the call is being traced by torch.jit")
+
+
+def _run(vm: Interpreter, target: Any, parameters: Parameters, values: Mapping[str, Any]) -> Any:
+    function = target
+    if isinstance(target, nn.Module):
+        vm.user.track(target, target, Const(target, "self"))
+    elif isinstance(target, types.MethodType):
+        owner = target.__self__
+        vm.user.track(owner, owner, Const(owner, "self"))
+    elif not isinstance(target, types.FunctionType | functools.partial) and not isinstance(target, type):
+        vm.user.track(target, target, Const(target, "target"))
+    wrapped = {name: _argument(vm, value, Arg(name)) for name, value in values.items()}
+    args, kwargs = parameters.spread({n: vm.settle(v) if isinstance(v, dict) else v for n, v in wrapped.items()})
+    return vm.call(function, args, kwargs)
+
+
+def _argument(vm: Interpreter, value: Any, source: Source) -> Any:
+    if vm.dynamic and type(value) is int and value not in (0, 1):
+        made = torch_private.symbolic_int(vm.shape_env, value, source.name())
+        vm.guards.add("type", source, int)
+        if isinstance(made, torch.SymInt):
+            info = GraphInput(source, made, value, False)
+            vm.out.add_input(info)
+            vm.symbolic_inputs.append(info)
+        return made
+    return vm.user.wrap(value, source)
+
+
+def _finish(vm: Interpreter, parameters: Parameters, state: StateCheck, result: Any, training: bool) -> Capture:
+    emit = Emitter()
+    body = Residual(vm, emit)
+    tensors = [i for i in vm.out.inputs.values() if isinstance(i.fake, Tensor)]
+    _aliasing(vm)
+    sizes = None
+    if vm.shape_env is not None:
+        sizes = SizeCheck([i for i in vm.out.inputs.values() if not i.static], vm.shape_env)
+    checks: list[Any] = [TensorCheck(tensors)] if tensors else []
+    vm.guards.extra += [*checks, *([sizes] if sizes is not None else []), state]
+    vm.guards.lines(emit)
+    body.sizes = sizes
+    body.effects()
+    text = body.value(result)
+    outputs = body.outputs
+    if training and any(t.requires_grad for t in outputs):
+        raise Unsupported(
+            "training is not compiled yet: a result requires grad",
+            "wrap the call in torch.no_grad(), or accept eager for training",
+        )
+    if any(t.requires_grad and not t.is_leaf for t in outputs) and training:
+        raise InternalError("gradients")
+    module = vm.out.finish(outputs)
+    fetch = [emit.constant(i.real, i.source.name()) if i.static else emit.fetch(i.source) for i in vm.out.used]
+    lines = [f"def entry({', '.join(parameters.names)}):", "    try:"]
+    lines += [f"        {line}" for line in emit.lines] or ["        pass"]
+    lines += ["    except (KeyError, AttributeError, IndexError, TypeError):", "        return MISS"]
+    if outputs or _has_effect(module):
+        lines.append(f"    out = graph({', '.join(fetch)})")
+    lines += [f"    {line}" for line in body.post]
+    lines.append(f"    return {text}")
+    return Capture(
+        module, [i.fake for i in vm.out.used], [i.source for i in vm.out.used], vm.guards, "\n".join(lines) + "\n",
+        parameters, emit.namespace,
+    )
+
+
+def _has_effect(module: fx.GraphModule) -> bool:
+    return any(n.op not in ("placeholder", "output") for n in module.graph.nodes)
+
+
+def _aliasing(vm: Interpreter) -> None:
+    """Rely on different tensors staying different; refuse writes to memory that two inputs share."""
+    arguments = vm.user.arg_tensors
+    written = [i for i in vm.out.used if isinstance(i.fake, Tensor) and vm.out.version(i) != i.version]
+    storages: list[Source] = []
+    if written:
+        keys: dict[int, GraphInput] = {}
+        for info in vm.out.used:
+            if not isinstance(info.fake, Tensor):
+                continue
+            other = keys.setdefault(torch_private.storage_key(info.real), info)
+            if other is not info and (info in written or other in written):
+                raise Unsupported(f"{info.source.name()} and {other.source.name()} share memory and one is written to")
+        storages = [i.source for i in vm.out.used if isinstance(i.fake, Tensor) and not i.static]
+    sources = [i.source for i in arguments]
+    if len(sources) > 1 or len(storages) > 1:
+        vm.guards.extra.append(Distinct(sources, storages))
+
+
+def partial_guards(vm: Interpreter, state: StateCheck) -> GuardSet:
+    """What a capture that failed relied on, for remembering the failure."""
+    guards = GuardSet(dict(vm.guards.parts))
+    tensors = [i for i in vm.out.inputs.values() if isinstance(i.fake, Tensor)]
+    if tensors and not vm.shape_env:
+        guards.extra.append(TensorCheck(tensors))
+    guards.extra.append(state)
+    return guards
+
+

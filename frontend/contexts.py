@@ -1,0 +1,97 @@
+"""Context managers: torch's own change real thread state while capturing and leave a node; the rest is interpreted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .errors import Unsupported, UserRaise
+from .values import object as objects
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+__all__ = ["RealContext", "Scope", "enter", "is_torch_context"]
+
+_GRAD = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
+_SILENT = (torch.profiler.record_function, torch.autograd.profiler.record_function)
+_CLASSES = (*_GRAD, *_SILENT, torch.autocast)
+
+
+def is_torch_context(cls: type) -> bool:
+    """Whether instances of `cls` are handled here."""
+    return issubclass(cls, _CLASSES)
+
+
+class Scope:
+    """An entered context; calling it is `__exit__`."""
+
+    def __init__(self, vm: Interpreter, leave: Callable[[], None]) -> None:
+        self.vm, self._leave = vm, leave
+        vm.scopes.append(self)
+
+    def __call__(self, *_: Any) -> None:
+        if self in self.vm.scopes:
+            self.vm.scopes.remove(self)
+            self._leave()
+
+
+class RealContext:
+    """A real context manager that is entered while capturing and leaves no node (a preference, not an effect)."""
+
+    def __init__(self, manager: Any) -> None:
+        self.manager = manager
+
+
+def enter(vm: Interpreter, manager: Any) -> tuple[Any, Any]:
+    """Enter `manager`: what to call on exit, and the value of `__enter__`."""
+    if isinstance(manager, _SILENT):
+        return Scope(vm, lambda: None), manager
+    if isinstance(manager, _GRAD):
+        return _enter_grad(vm, manager), None
+    if isinstance(manager, torch.autocast):
+        return _enter_autocast(vm, manager), manager
+    if type(manager) is RealContext:
+        value = vm.native(manager.manager.__enter__)
+        return Scope(vm, lambda: manager.manager.__exit__(None, None, None)), value
+    kind = type(manager)
+    leave, start = objects.lookup(kind, "__exit__")[0], objects.lookup(kind, "__enter__")[0]
+    if objects.find_method(kind, "__exit__") is None or objects.find_method(kind, "__enter__") is None:
+        if not hasattr(kind, "__enter__"):
+            raise UserRaise(TypeError(f"'{kind.__name__}' object does not support the context manager protocol"))
+        raise Unsupported(f"the context manager {kind.__module__}.{kind.__name__} is used")
+    import types
+
+    value = vm.call(types.MethodType(start, manager), (), {})
+    return types.MethodType(leave, manager), value
+
+
+def _enter_grad(vm: Interpreter, manager: Any) -> Scope:
+    before = torch.is_grad_enabled()
+    mode = {torch.no_grad: False, torch.enable_grad: True}.get(type(manager))
+    wanted = manager.mode if mode is None else mode
+    _set_grad(vm, wanted)
+    return Scope(vm, lambda: _set_grad(vm, before))
+
+
+def _set_grad(vm: Interpreter, mode: bool) -> None:
+    if torch.is_grad_enabled() != mode:
+        torch._C._set_grad_enabled(mode)
+        vm.out.mark(torch._C._set_grad_enabled, (mode,))
+
+
+def _enter_autocast(vm: Interpreter, manager: Any) -> Scope:
+    args = (manager.device, manager.fast_dtype, manager._enabled, manager._cache_enabled)
+    real = torch.autocast(*args)
+    real.__enter__()
+    node = vm.out.mark(torch.amp.autocast_mode._enter_autocast, args)
+
+    def leave() -> None:
+        real.__exit__(None, None, None)
+        vm.out.mark(torch.amp.autocast_mode._exit_autocast, (node,))
+
+    return Scope(vm, leave)
+
+

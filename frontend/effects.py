@@ -1,0 +1,62 @@
+"""The journal of what the program changes: kept aside during capture, replayed after the graph has run.
+
+Attributes, cells and globals are overlays: reads see them, the user's objects do not. Containers are compared with
+what they were (see `values.container`). Calls with an effect outside of the program (logging, warnings) are listed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["DELETED", "Effects"]
+
+
+class _Deleted:
+    def __repr__(self) -> str:
+        return "DELETED"
+
+
+DELETED = _Deleted()
+
+
+@dataclass
+class Effects:
+    """All pending changes. Each overlay maps (identity, name) to (object, value)."""
+
+    attrs: dict[tuple[int, str], tuple[Any, Any]] = field(default_factory=dict)
+    cells: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    globals: dict[tuple[int, str], tuple[dict[str, Any], Any]] = field(default_factory=dict)
+    calls: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
+
+    def attr(self, obj: Any, name: str) -> tuple[bool, Any]:
+        """(True, value) when the attribute was written; the value may be DELETED."""
+        entry = self.attrs.get((id(obj), name))
+        return (False, None) if entry is None else (True, entry[1])
+
+    def write_attr(self, obj: Any, name: str, value: Any) -> None:
+        """Note `obj.name = value`."""
+        self.attrs[id(obj), name] = (obj, value)
+
+    def delete_attr(self, obj: Any, name: str) -> None:
+        """Note `del obj.name`."""
+        self.attrs[id(obj), name] = (obj, DELETED)
+
+    def names(self, obj: Any, present: list[str]) -> dict[str, None]:
+        """The attribute names of `obj` after the pending writes, in order."""
+        names = dict.fromkeys(present)
+        for (owner, name), (_, value) in self.attrs.items():
+            if owner != id(obj):
+                continue
+            if value is DELETED:
+                names.pop(name, None)
+            else:
+                names[name] = None
+        return names
+
+    def touches(self, obj: Any) -> bool:
+        """Whether any attribute of `obj` was written."""
+        return any(owner == id(obj) for owner, _ in self.attrs)
+
+    def __bool__(self) -> bool:
+        return bool(self.attrs or self.cells or self.globals or self.calls)

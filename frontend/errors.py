@@ -1,0 +1,106 @@
+"""What can go wrong in capture: three classes of errors, each with the user's own line."""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import dataclass
+
+__all__ = ["CaptureError", "Frame", "GraphBreak", "InternalError", "Unsupported", "UserRaise"]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line of the user's program that capture was in: file, line number, function name."""
+
+    filename: str
+    lineno: int
+    function: str
+
+    @property
+    def text(self) -> str:
+        """The source text of the line, stripped; empty when the source is not available."""
+        return linecache.getline(self.filename, self.lineno).strip()
+
+
+class CaptureError(Exception):
+    """Base of the three: `reason` says what, `advice` what to do; the place is filled in by the interpreter."""
+
+    heading = "cannot be captured"
+    default_advice = "the whole call runs in eager; without fullgraph=True this is a warning only"
+
+    def __init__(self, reason: str, advice: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.advice = advice or self.default_advice
+        self.frames: tuple[Frame, ...] = ()
+
+    @property
+    def place(self) -> Frame:
+        """The innermost line that is neither torch's nor Python's own."""
+        own = [f for f in self.frames if not is_library(f.filename)]
+        return (own or list(self.frames) or [Frame("<unknown>", 0, "<unknown>")])[-1]
+
+    @property
+    def filename(self) -> str:
+        return self.place.filename
+
+    @property
+    def lineno(self) -> int:
+        return self.place.lineno
+
+    @property
+    def line(self) -> str:
+        return self.place.text
+
+    def __str__(self) -> str:
+        if not self.frames:
+            return self.reason
+        out = [f"{self.filename}:{self.lineno}: {self.line}", f"  {self.heading}: {self.reason}"]
+        callers = [f for f in self.frames if not is_library(f.filename) and f != self.place]
+        for frame in callers[:-5:-1]:
+            out.append(f"  called from {frame.filename}:{frame.lineno}, in {frame.function}: {frame.text}")
+        out.append(f"  what to do: {self.advice}")
+        return "\n".join(out)
+
+
+class Unsupported(CaptureError):
+    """The program uses something that capture does not know; the call runs in eager."""
+
+
+class GraphBreak(CaptureError):
+    """The program leaves the graph here: it needs a tensor's values, prints, or calls foreign code."""
+
+    heading = "graph break"
+
+
+class InternalError(CaptureError):
+    """A mistake in the frontend itself."""
+
+    heading = "internal error of the frontend (please report it)"
+
+
+class UserRaise(Exception):
+    """Carries an exception that the interpreted program raised; never leaves the interpreter."""
+
+    def __init__(self, value: BaseException) -> None:
+        super().__init__(value)
+        self.value = value
+
+
+def is_library(filename: str) -> bool:
+    """Whether a file belongs to torch, to Python's standard library or to this package."""
+    return filename.startswith(_LIBRARY_ROOTS) or "site-packages/torch/" in filename or filename.startswith("<")
+
+
+def _roots() -> tuple[str, ...]:
+    import os
+    import sysconfig
+
+    stdlib = sysconfig.get_paths()["stdlib"]
+    here = os.path.dirname(os.path.abspath(__file__))
+    names = ("contextlib.py", "functools.py", "collections/", "typing.py", "enum.py", "dataclasses.py", "copy.py",
+             "inspect.py", "abc.py", "warnings.py", "logging/", "_collections_abc.py", "operator.py", "re/")
+    return tuple(os.path.join(stdlib, n) for n in names) + (here + os.sep,)
+
+
+_LIBRARY_ROOTS = _roots()

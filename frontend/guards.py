@@ -1,0 +1,276 @@
+"""Guards: what capture relied on, as printable parts that compile into one straight Python function.
+
+A part knows its source, the test it makes and how to explain a miss. `GuardSet.lines` turns the parts into
+statements that return `MISS`; `GuardSet.explain` walks them one by one and names the first that fails.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .source import Source
+
+__all__ = ["Emitter", "Guard", "GuardSet", "Miss"]
+
+
+class Emitter:
+    """Names for the generated function: constants in its namespace, fetched paths in its locals."""
+
+    def __init__(self) -> None:
+        self.namespace: dict[str, Any] = {}
+        self.lines: list[str] = []
+        self._constants: dict[int, str] = {}
+        self._fetched: dict[Source, str] = {}
+
+    def constant(self, value: Any, hint: str = "c") -> str:
+        """A name for `value` in the namespace of the generated code."""
+        known = self._constants.get(id(value))
+        if known is not None:
+            return known
+        stem = re.sub(r"\W+", "_", hint).strip("_")[-40:] or "c"
+        name = f"{stem}_{len(self.namespace)}"
+        self._constants[id(value)] = name
+        self.namespace[name] = value
+        return name
+
+    def literal(self, value: Any) -> str:
+        """`value` as source text when it is plain, else as a named constant."""
+        if value is None or value is Ellipsis or type(value) in (bool, int, str, bytes):
+            return repr(value)
+        if type(value) is float and value - value == 0.0:
+            return repr(value)
+        return self.constant(value, type(value).__name__)
+
+    def fetch(self, source: Source) -> str:
+        """The local that holds the value of `source`; its line is emitted the first time."""
+        known = self._fetched.get(source)
+        if known is None:
+            text = source.reconstruct(self)
+            if text.isidentifier():
+                known = text
+            else:
+                known = f"v{len(self._fetched)}"
+                self.lines.append(f"{known} = {text}")
+            self._fetched[source] = known
+        return known
+
+    def inline(self, source: Source) -> str:
+        """Like `fetch`, but spelled in place when it is used only once."""
+        return self._fetched.get(source) or source.reconstruct(self)
+
+
+@dataclass(frozen=True)
+class Miss:
+    """Why a check failed: the part, what it expected and what it found."""
+
+    part: str
+    expected: str
+    got: str
+
+    def __str__(self) -> str:
+        return f"{self.part}: expected {self.expected}, got {self.got}"
+
+
+@dataclass(frozen=True)
+class Guard:
+    """One part: `kind` picks the row of `_KINDS` that writes and explains it."""
+
+    kind: str
+    source: Source
+    expected: Any = None
+
+    def test(self, emit: Emitter) -> str:
+        """The expression that is true while the guard holds."""
+        return _KINDS[self.kind].test(emit, self.source, self.expected)
+
+    def holds(self, args: Mapping[str, Any]) -> bool:
+        """Evaluate the part on its own."""
+        return bool(_KINDS[self.kind].holds(self.source.fetch(args), self.expected))
+
+    def explain(self, args: Mapping[str, Any]) -> Miss | None:
+        """The miss, or None while the guard holds."""
+        row = _KINDS[self.kind]
+        try:
+            value = self.source.fetch(args)
+        except (AttributeError, KeyError, IndexError, TypeError) as error:
+            return Miss(self.source.name(), row.show(self.expected), f"nothing ({type(error).__name__}: {error})")
+        if row.holds(value, self.expected):
+            return None
+        return Miss(self.source.name(), row.show(self.expected), row.got(value))
+
+    def __str__(self) -> str:
+        return f"{self.source.name()}: {_KINDS[self.kind].show(self.expected)}"
+
+
+@dataclass(frozen=True)
+class _Kind:
+    test: Callable[[Emitter, Source, Any], str]
+    holds: Callable[[Any, Any], bool]
+    show: Callable[[Any], str]
+    got: Callable[[Any], str]
+
+
+def _brief(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception:
+        text = object.__repr__(value)
+    text = " ".join(text.split())
+    return text if len(text) < 100 else f"{text[:97]}..."
+
+
+def _same(value: Any, expected: Any) -> bool:
+    if value is expected:
+        return True
+    if type(value) is not type(expected):
+        return False
+    if isinstance(expected, float | complex):
+        return repr(value) == repr(expected)
+    if type(expected) is tuple:
+        return len(value) == len(expected) and all(map(_same, value, expected))
+    return bool(value == expected)
+
+
+def _equals(emit: Emitter, source: Source, expected: Any) -> str:
+    if expected is None or isinstance(expected, bool | enum.Enum):
+        return f"{emit.inline(source)} is {emit.literal(expected)}"
+    constant = emit.constant(expected, type(expected).__name__)
+    value = emit.fetch(source)
+    if type(expected) in (int, str, bytes) or (type(expected) is float and expected - expected == 0.0 != expected):
+        kind = type(expected).__name__
+        return f"({value} is {constant} or (type({value}) is {kind} and {value} == {emit.literal(expected)}))"
+    return f"({value} is {constant} or {emit.constant(_same, 'same')}({value}, {constant}))"
+
+
+_KINDS: dict[str, _Kind] = {
+    "is": _Kind(
+        lambda emit, source, obj: f"{emit.inline(source)} is {emit.constant(obj, getattr(obj, '__name__', 'obj'))}",
+        lambda value, obj: value is obj,
+        lambda obj: f"the same object as at capture, {_brief(obj)}",
+        _brief,
+    ),
+    "equals": _Kind(_equals, _same, _brief, _brief),
+    "type": _Kind(
+        lambda emit, source, kind: f"type({emit.fetch(source)}) is {emit.constant(kind, kind.__name__)}",
+        lambda value, kind: type(value) is kind,
+        lambda kind: f"type {kind.__module__}.{kind.__qualname__}",
+        lambda value: f"type {type(value).__module__}.{type(value).__qualname__}",
+    ),
+    "length": _Kind(
+        lambda emit, source, n: f"len({emit.fetch(source)}) == {n}",
+        lambda value, n: len(value) == n,
+        lambda n: f"length {n}",
+        lambda value: f"length {len(value)}",
+    ),
+    "keys": _Kind(
+        lambda emit, source, keys: f"[*{emit.fetch(source)}] == {emit.constant(keys, 'keys')}",
+        lambda value, keys: [*value] == keys,
+        lambda keys: f"keys {_brief(keys)}",
+        lambda value: f"keys {_brief([*value])}",
+    ),
+    "missing": _Kind(
+        lambda emit, source, key: f"{emit.literal(key)} not in {emit.fetch(source)}",
+        lambda value, key: key not in value,
+        lambda key: f"no {key!r}",
+        lambda value: "it is there",
+    ),
+    "contains": _Kind(
+        lambda emit, source, key: f"{emit.literal(key)} in {emit.fetch(source)}",
+        lambda value, key: key in value,
+        lambda key: f"{key!r} in it",
+        lambda value: "it is not there",
+    ),
+    "empty": _Kind(
+        lambda emit, source, _: f"not {emit.inline(source)}",
+        lambda value, _: not value,
+        lambda _: "empty",
+        _brief,
+    ),
+    "no attribute": _Kind(
+        lambda emit, source, name: f"not hasattr({emit.fetch(source)}, {name!r})",
+        lambda value, name: not hasattr(value, name),
+        lambda name: f"no attribute {name!r}",
+        lambda value: "it has one",
+    ),
+    "alias": _Kind(
+        lambda emit, source, other: f"{emit.inline(source)} is {emit.fetch(other)}",
+        lambda value, other: True,
+        lambda other: f"the same object as {other.name()}",
+        _brief,
+    ),
+}
+
+
+@dataclass
+class GuardSet:
+    """All guards of one capture, in the order in which capture came to rely on them.
+
+    `extra` holds the checks that concern several values at once (tensor facts, sizes, global state); each has
+    `lines(emit)` and `explain(args)`.
+    """
+
+    parts: dict[tuple[Any, ...], Guard] = field(default_factory=dict)
+    extra: list[Any] = field(default_factory=list)
+
+    def add(self, kind: str, source: Source, expected: Any = None) -> None:
+        """Add one part; the same fact about the same source is kept once."""
+        token = expected if kind in ("missing", "contains", "no attribute") else None
+        self.parts.setdefault((kind, source, token), Guard(kind, source, expected))
+
+    def lines(self, emit: Emitter) -> None:
+        """Write the whole check as statements that return MISS."""
+        tests: list[str] = []
+        for guard in self.parts.values():
+            before = len(emit.lines)
+            test = guard.test(emit)
+            fetched = emit.lines[before:]
+            del emit.lines[before:]
+            if fetched:
+                self._flush(emit, tests)
+                emit.lines += fetched
+            tests.append(test)
+        self._flush(emit, tests)
+        for check in self.extra:
+            check.lines(emit)
+
+    @staticmethod
+    def _flush(emit: Emitter, tests: list[str]) -> None:
+        for start in range(0, len(tests), 8):
+            emit.lines.append(f"if not ({' and '.join(tests[start : start + 8])}): return MISS")
+        tests.clear()
+
+    def explain(self, args: Mapping[str, Any]) -> Miss | None:
+        """The first part that does not hold for these arguments."""
+        for guard in self.parts.values():
+            if guard.kind == "alias":
+                if guard.source.fetch(args) is not guard.expected.fetch(args):
+                    return Miss(guard.source.name(), f"the same object as {guard.expected.name()}", "another object")
+                continue
+            miss = guard.explain(args)
+            if miss is not None:
+                return miss
+        for check in self.extra:
+            miss = check.explain(args)
+            if miss is not None:
+                return miss
+        return None
+
+    @property
+    def code(self) -> str:
+        """The compiled check as source text."""
+        emit = Emitter()
+        self.lines(emit)
+        return "\n".join(emit.lines)
+
+    def __iter__(self) -> Any:
+        return iter([*self.parts.values(), *self.extra])
+
+    def __len__(self) -> int:
+        return len(self.parts) + len(self.extra)
+
+    def __str__(self) -> str:
+        return "\n".join(str(part) for part in self)

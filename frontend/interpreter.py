@@ -1,0 +1,515 @@
+"""The symbolic interpreter: frames of normal-form bytecode, run over real objects and fake tensors."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import operator
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from . import torch_private
+from .effects import DELETED, Effects
+from .errors import CaptureError, GraphBreak, InternalError, Unsupported, UserRaise
+from .errors import Frame as Place
+from .guards import GuardSet
+from .instruction import Program, disassemble
+from .output import OutputGraph
+from .source import Attr, Const, Fetch, Item, Source
+from .values import function as functions
+from .values import object as objects
+from .values.constant import is_constant, is_static
+from .values.container import InstanceDict, LazyDict
+from .values.tensor import TensorMethod, refuse_method, tensor_class
+from .values.user import UserState
+
+__all__ = ["NULL", "Frame", "Interpreter"]
+
+
+class _Null:
+    def __repr__(self) -> str:
+        return "NULL"
+
+
+NULL = _Null()
+UNBOUND = _Null()
+_OWN = __name__.rsplit(".", 1)[0]
+_DEPTH_PER_CALL = 9
+
+
+class Frame:
+    """One activation: code, locals (cells included), value stack, position."""
+
+    __slots__ = ("code", "error", "fast", "function", "globals", "ip", "program", "result", "stack", "steps")
+
+    def __init__(self, function: types.FunctionType, fast: dict[str, Any]) -> None:
+        self.function = function
+        self.code = function.__code__
+        self.globals = function.__globals__
+        self.fast = fast
+        self.stack: list[Any] = []
+        self.program, self.steps = _compiled(self.code)
+        self.ip = 0
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def push(self, value: Any) -> None:
+        """Push one value."""
+        self.stack.append(value)
+
+    def pop(self) -> Any:
+        """Pop one value."""
+        return self.stack.pop()
+
+    def pops(self, n: int) -> list[Any]:
+        """Pop `n` values, first pushed first."""
+        if n == 0:
+            return []
+        values = self.stack[-n:]
+        del self.stack[-n:]
+        return values
+
+    @property
+    def line(self) -> int:
+        """The source line of the current instruction."""
+        return self.program.instructions[min(max(self.ip - 1, 0), len(self.program.instructions) - 1)].line
+
+
+@functools.lru_cache(maxsize=8192)
+def _compiled(code: types.CodeType) -> tuple[Program, tuple[tuple[Callable[..., Any], Any], ...]]:
+    from .opcodes import HANDLERS, unsupported_opcode
+
+    program = disassemble(code)
+    steps = []
+    for ins in program.instructions:
+        handler = HANDLERS.get(ins.op)
+        steps.append((handler, ins.arg) if handler is not None else (unsupported_opcode, ins.op))
+    return program, tuple(steps)
+
+
+class _Recorder(TorchFunctionMode):
+    """Routes torch calls that C code makes on its own (sum of tensors, reduce) to the interpreter."""
+
+    def __init__(self, vm: Interpreter) -> None:
+        super().__init__()
+        self.vm = vm
+
+    def __torch_function__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        try:
+            return self.vm.call(function, args, kwargs or {})
+        except UserRaise as raised:
+            raise raised.value from None
+
+
+class Interpreter:
+    """One capture in progress: frames, the graph, guards, what is known of the user's objects, pending effects."""
+
+    def __init__(self, dynamic: bool = False, dynamic_marks: dict[str, frozenset[int]] | None = None) -> None:
+        self.dynamic = dynamic
+        self.dynamic_marks = dynamic_marks or {}
+        symbolic = dynamic or bool(self.dynamic_marks)
+        self.shape_env = torch_private.new_shape_env() if symbolic else None
+        self.fake_mode = torch_private.new_fake_mode(self.shape_env)
+        self.out = OutputGraph(self.fake_mode, self.trace)
+        self.guards = GuardSet()
+        self.user = UserState(self)
+        self.effects = Effects()
+        self.frames: list[Frame] = []
+        self.created: dict[int, Any] = {}
+        self.scopes: list[Any] = []
+        self.symbolic_inputs: list[Any] = []
+        self.current_error: BaseException | None = None
+        self.recorder = _Recorder(self)
+        self._globals: dict[tuple[int, str], Any] = {}
+        self._trace_cache: dict[tuple[str, int, str], str] = {}
+        here, frame = 0, sys._getframe()
+        while frame is not None:
+            here, frame = here + 1, frame.f_back  # type: ignore[assignment]
+        self.max_depth = max(8, (sys.getrecursionlimit() - here - 80) // _DEPTH_PER_CALL)
+
+    # ---- running frames ----
+
+    def run(self, frame: Frame) -> tuple[bool, Any]:
+        """Run until the frame returns (True, value) or yields (False, value)."""
+        if len(self.frames) >= self.max_depth:
+            raise Unsupported(f"calls nest deeper than {self.max_depth} levels")
+        self.frames.append(frame)
+        steps = frame.steps
+        try:
+            while True:
+                index = frame.ip
+                frame.ip = index + 1
+                handler, arg = steps[index]
+                try:
+                    if frame.error is not None:
+                        error, frame.error = frame.error, None
+                        raise UserRaise(error)
+                    signal = handler(self, frame, arg)
+                except UserRaise as raised:
+                    self._unwind(frame, index, raised)
+                    continue
+                if signal is not None:
+                    return signal == "return", frame.result
+        except CaptureError as error:
+            self._locate(error)
+            raise
+        except UserRaise:
+            raise
+        except RecursionError:
+            raise Unsupported("calls nest deeper than capture can follow") from None
+        except Exception as error:
+            ins = frame.program.instructions[frame.ip - 1]
+            internal = InternalError(f"{type(error).__name__}: {error} (at {ins})")
+            self._locate(internal)
+            raise internal from error
+        finally:
+            self.frames.pop()
+
+    def resume(self, frame: Frame, error: BaseException | None) -> tuple[bool, Any]:
+        """Run a suspended frame on; with `error`, it sees that raised where it stopped."""
+        if error is not None:
+            frame.ip -= 1
+            frame.error = error
+            if frame.stack:
+                frame.pop()
+        return self.run(frame)
+
+    def _unwind(self, frame: Frame, index: int, raised: UserRaise) -> None:
+        entry = frame.program.handler(index)
+        if entry is None:
+            raise raised
+        del frame.stack[entry.depth :]
+        if entry.push_lasti:
+            frame.push(index)
+        frame.push(raised.value)
+        frame.ip = entry.target
+
+    def _locate(self, error: CaptureError) -> None:
+        if not error.frames:
+            error.frames = tuple(self.places())
+
+    def places(self) -> list[Place]:
+        """The lines that capture is in, outermost first."""
+        return [Place(f.code.co_filename, f.line, f.code.co_qualname) for f in self.frames]
+
+    def trace(self) -> str:
+        """The current lines in the form that FX nodes keep."""
+        parts = []
+        for frame in self.frames:
+            name = frame.code.co_filename
+            if self.is_library_frame(frame) and len(self.frames) > 1:
+                continue
+            key = (name, frame.line, frame.code.co_name)
+            text = self._trace_cache.get(key)
+            if text is None:
+                text = f'  File "{name}", line {key[1]}, in {key[2]}\n    {Place(*key).text}\n'
+                self._trace_cache[key] = text
+            parts.append(text)
+        return "".join(parts)
+
+    # ---- calling ----
+
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call anything the program can call."""
+        from .calls import call
+
+        return call(self, function, tuple(args), kwargs)
+
+    def inline(self, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Interpret a Python function."""
+        code = function.__code__
+        fast = functions.bind(self, function, args, kwargs)
+        frame = Frame(function, fast)
+        if function.__closure__:
+            source = None if self.is_created(function) else self.user.source_of(function)
+            for i, (name, cell) in enumerate(zip(code.co_freevars, function.__closure__, strict=True)):
+                fast[name] = cell
+                if source is not None and id(cell) not in self.created and self.user.source_of(cell) is None:
+                    self.user.track(cell, cell, Item(Attr(source, "__closure__"), i))
+        if code.co_flags & 0x20:
+            return functions.InterpretedGenerator(self, frame)
+        if code.co_flags & 0x280:
+            raise Unsupported("an async function is called")
+        return self.run(frame)[1]
+
+    def native(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call real Python code; its exceptions become the program's."""
+        try:
+            return function(*args, **kwargs)
+        except (CaptureError, UserRaise):
+            raise
+        except torch_private.data_dependent_errors() as error:
+            raise GraphBreak(f"control flow or a number depends on a tensor's values ({type(error).__name__})") from None
+        except Exception as error:
+            raise UserRaise(error) from None
+
+    def native_recorded(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """`native` for C code that may operate on tensors."""
+        with self.recorder:
+            return self.native(function, *args, **kwargs)
+
+    def call_tensor_method(self, tensor: Tensor, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`tensor.name(*args)`."""
+        from .rules import TENSOR_METHODS
+
+        rule = TENSOR_METHODS.get(name)
+        if rule is not None:
+            return rule(self, tensor, *args, **kwargs)
+        if name != "item" or getattr(tensor, "constant", None) is None:
+            refuse_method(name)
+        return self.out.call_method(name, (tensor, *args), kwargs)
+
+    # ---- reading the user's world ----
+
+    def is_created(self, obj: Any) -> bool:
+        """Whether capture itself made the object."""
+        return id(obj) in self.created
+
+    def create(self, obj: Any) -> Any:
+        """Note that capture made the object."""
+        self.created[id(obj)] = obj
+        return obj
+
+    def type_of(self, value: Any) -> type:
+        """`type(value)` as the program sees it."""
+        if isinstance(value, Tensor):
+            return tensor_class(self, value)
+        if isinstance(value, LazyDict):
+            return type(value.real)
+        return dict if isinstance(value, InstanceDict) else type(value)
+
+    @staticmethod
+    def is_own(kind: type) -> bool:
+        """Whether `kind` is one of the frontend's own helper classes."""
+        return kind.__module__.startswith(_OWN)
+
+    @staticmethod
+    def is_library(module: str | None) -> bool:
+        """Whether a module is torch's or Python's, and so not expected to change between calls."""
+        top = (module or "").partition(".")[0]
+        return top in _LIBRARIES
+
+    def is_library_function(self, function: types.FunctionType) -> bool:
+        """Whether a function comes from torch or Python."""
+        return self.is_library(function.__globals__.get("__name__"))
+
+    def is_library_frame(self, frame: Frame) -> bool:
+        """Whether a frame runs torch's or Python's code."""
+        return self.is_library(frame.globals.get("__name__"))
+
+    def wrap_library(self, value: Any, source: Source) -> Any:
+        """A value of a library's namespace: code and constants are taken as they are."""
+        if is_static(value) or isinstance(value, types.FunctionType) or is_constant(value):
+            return value
+        return self.user.wrap(value, source)
+
+    def load_global(self, frame: Frame, name: str) -> Any:
+        """A global or builtin name."""
+        namespace = frame.globals
+        written = self.effects.globals.get((id(namespace), name))
+        if written is not None:
+            if written[1] is DELETED:
+                raise UserRaise(NameError(f"name '{name}' is not defined"))
+            return written[1]
+        if name in namespace:
+            return self.load_global_value(namespace, name, namespace.get("__name__", "module"))
+        found = namespace.get("__builtins__", builtins)
+        found = found if isinstance(found, dict) else found.__dict__
+        if name not in found:
+            raise UserRaise(NameError(f"name '{name}' is not defined"))
+        return found[name]
+
+    def load_global_value(self, namespace: dict[str, Any], name: str, module: str) -> Any:
+        """The value of a global that exists, guarded."""
+        key = (id(namespace), name)
+        if key in self._globals:
+            return self._globals[key]
+        source = Item(Const(namespace, f"{module}"), name)
+        raw = namespace[name]
+        if self.is_library(module):
+            value = self.wrap_library(raw, source)
+        else:
+            value = self.user.wrap(raw, source)
+        if value is raw:
+            self._globals[key] = value
+        return value
+
+    def load_cell(self, cell: types.CellType, name: str) -> Any:
+        """The contents of a closure cell."""
+        written = self.effects.cells.get(id(cell))
+        if written is not None:
+            return written[1]
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            raise UserRaise(NameError(f"free variable '{name}' referenced before assignment")) from None
+        if self.is_created(cell):
+            return value
+        return self.user.wrap(value, Attr(self.user.source_of(cell) or Const(cell, name), "cell_contents"))
+
+    def store_cell(self, cell: types.CellType, value: Any) -> None:
+        """Assign to a closure cell."""
+        if self.is_created(cell):
+            cell.cell_contents = value
+        else:
+            self.effects.cells[id(cell)] = (cell, value)
+
+    def instance_attr(self, obj: Any, name: str) -> tuple[bool, Any]:
+        """(found, value) of the instance's own attribute."""
+        found, value = self.effects.attr(obj, name)
+        if found:
+            return (False, None) if value is DELETED else (True, value)
+        namespace = getattr(obj, "__dict__", None)
+        if namespace is None:
+            return False, None
+        source = None if self.is_created(obj) else self.user.source_of(obj)
+        if source is None:
+            return (True, namespace[name]) if name in namespace else (False, None)
+        where = Attr(source, "__dict__")
+        if name in namespace:
+            return True, self.user.wrap(namespace[name], Item(where, name))
+        self.guards.add("missing", where, name)
+        return False, None
+
+    def write_instance(self, obj: Any, name: str, value: Any) -> None:
+        """Set an attribute of the instance's own."""
+        if self.is_created(obj):
+            self.native(object.__setattr__, obj, name, value)
+        elif self.user.source_of(obj) is not None:
+            self.effects.write_attr(obj, name, value)
+        elif isinstance(obj, types.FunctionType | BaseException):
+            raise Unsupported(f"an attribute of {obj!r} is assigned: {name}")
+        else:
+            raise Unsupported(f"an attribute of an object that capture did not make is assigned: "
+                              f"{type(obj).__name__}.{name}")
+
+    def guard_class(self, cls: type, name: str, raw: Any, owner: type | None) -> None:
+        """Rely on a class attribute being what it is."""
+        if owner is None or self.is_library(owner.__module__) or self.is_created(owner):
+            return
+        if isinstance(raw, types.FunctionType):
+            self.guards.add("is", Attr(Const(cls, cls.__name__), name), raw)
+        elif not is_constant(raw):
+            self.guards.add("is", Item(Attr(Const(owner, owner.__name__), "__dict__"), name), raw)
+
+    def wrap_class_value(self, value: Any, owner: type, name: str) -> Any:
+        """A plain value stored on a class."""
+        if self.is_library(owner.__module__) and is_constant(value):
+            return value
+        if self.is_created(owner):
+            return value
+        return self.user.wrap(value, Item(Attr(Const(owner, owner.__name__), "__dict__"), name))
+
+    def dynamic_dims(self, tensor: Tensor, source: Source) -> tuple[int, ...] | None:
+        """The dimensions of an input that get symbols."""
+        if self.dynamic:
+            return tuple(range(tensor.dim()))
+        marks = self.dynamic_marks.get(source.name())
+        return tuple(sorted(marks)) if marks else None
+
+    # ---- operators ----
+
+    def binary(self, symbol: str, left: Any, right: Any) -> Any:
+        """`left symbol right`, in place when the symbol ends in `=`."""
+        from .operators import binary
+
+        return binary(self, symbol, left, right)
+
+    def truth(self, value: Any) -> bool:
+        """`bool(value)`."""
+        if value is None or value is True or value is False:
+            return bool(value)
+        if isinstance(value, Tensor):
+            if getattr(value, "constant", None) is None:
+                raise GraphBreak("control flow depends on a tensor's value")
+            return bool(self.native(bool, value))
+        for name in ("__bool__", "__len__"):
+            method = objects.find_method(type(value), name)
+            if method is not None:
+                return bool(self.call(method, (value,), {}))
+            if objects.lookup(type(value), name)[1] is not None:
+                break
+        mapping = self.tracked_mapping(value)
+        return len(mapping) > 0 if mapping is not None else bool(self.native(bool, value))
+
+    def tracked_mapping(self, value: Any) -> LazyDict | None:
+        """The reading view of a user's object that derives from dict."""
+        if type(value) is LazyDict:
+            return value
+        if isinstance(value, dict) and type(value) not in (dict,) and self.user.source_of(value) is not None:
+            entry = self.user.by_value[id(value)]
+            if entry.real is value:
+                return LazyDict(self, value, entry.source)
+        return None
+
+    def iterate(self, value: Any) -> Any:
+        """`iter(value)`."""
+        if isinstance(value, Tensor):
+            if value.dim() == 0:
+                raise UserRaise(TypeError("iteration over a 0-d tensor"))
+            return iter(self.out.call_method("unbind", (value, 0), {}))
+        method = objects.find_method(type(value), "__iter__")
+        if method is not None:
+            return self.call(method, (value,), {})
+        mapping = self.tracked_mapping(value)
+        if mapping is not None:
+            return iter(mapping)
+        if objects.lookup(type(value), "__iter__")[1] is None:
+            getter = objects.find_method(type(value), "__getitem__")
+            if getter is not None:
+                return self._sequence(getter, value)
+        return self.native(iter, value)
+
+    def _sequence(self, getter: Any, value: Any) -> Any:
+        index = 0
+        while True:
+            try:
+                item = self.call(getter, (value, index), {})
+            except UserRaise as raised:
+                if isinstance(raised.value, IndexError):
+                    return
+                raise
+            yield item
+            index += 1
+
+    def advance(self, iterator: Any) -> tuple[bool, Any]:
+        """(True, next value), or (False, None) at the end."""
+        method = objects.find_method(type(iterator), "__next__")
+        try:
+            if method is not None:
+                return True, self.call(method, (iterator,), {})
+            return True, self.native_recorded(next, iterator)
+        except UserRaise as raised:
+            if isinstance(raised.value, StopIteration):
+                return False, raised.value.value
+            raise
+
+    def listed(self, value: Any) -> list[Any]:
+        """`list(value)`."""
+        if type(value) in (list, tuple):
+            return list(value)
+        iterator, out = self.iterate(value), []
+        while True:
+            more, item = self.advance(iterator)
+            if not more:
+                return out
+            out.append(item)
+
+    def load_attr(self, obj: Any, name: str) -> Any:
+        """`obj.name`."""
+        return objects.load_attr(self, obj, name)
+
+    def settle(self, value: Any) -> Any:
+        """A value that real Python code may look into: views of the user's mappings become plain dicts."""
+        if type(value) is LazyDict or type(value) is InstanceDict:
+            return value.force()
+        return value
+
+
+_LIBRARIES = frozenset(sys.stdlib_module_names) - {"__main__"} | {"torch", "numpy", "typing_extensions", _OWN.partition(".")[0]}

@@ -1,0 +1,683 @@
+"""One short function per opcode of the normal form: `(vm, frame, arg)`; "return" or "yield" ends the run."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from . import operators
+from .effects import DELETED
+from .errors import Unsupported, UserRaise
+from .interpreter import NULL
+from .values import object as objects
+from .values.container import InstanceDict, LazyDict
+
+if TYPE_CHECKING:
+    from .interpreter import Frame, Interpreter
+
+__all__ = ["HANDLERS", "NOT_CAPTURED", "unsupported_opcode"]
+
+Handler = Callable[["Interpreter", "Frame", Any], str | None]
+HANDLERS: dict[str, Handler] = {}
+
+# Opcodes that capture refuses, and why.
+NOT_CAPTURED = {
+    "LOAD_BUILD_CLASS": "a class is defined inside the captured code",
+    "SETUP_ANNOTATIONS": "class and module bodies are not captured",
+    "LOAD_LOCALS": "class and module bodies are not captured",
+    "LOAD_NAME": "class and module bodies are not captured",
+    "STORE_NAME": "class and module bodies are not captured",
+    "DELETE_NAME": "class and module bodies are not captured",
+    "LOAD_FROM_DICT_OR_DEREF": "class and module bodies are not captured",
+    "LOAD_FROM_DICT_OR_GLOBALS": "class and module bodies are not captured",
+    "IMPORT_STAR": "`import *` is not captured",
+    "PRINT_EXPR": "interactive expressions are not captured",
+    "GET_AWAITABLE": "async code is not captured",
+    "GET_AITER": "async code is not captured",
+    "GET_ANEXT": "async code is not captured",
+    "END_ASYNC_FOR": "async code is not captured",
+    "BEFORE_ASYNC_WITH": "async code is not captured",
+    "ASYNC_GEN_WRAP": "async code is not captured",
+    "CLEANUP_THROW": "a throw into a delegated generator is not captured",
+    "CHECK_EG_MATCH": "exception groups are not captured",
+    "PREP_RERAISE_STAR": "exception groups are not captured",
+    "CALL_INTRINSIC_2": "exception groups and type parameters are not captured",
+}
+
+
+def unsupported_opcode(vm: Interpreter, frame: Frame, op: str) -> None:
+    """Refuse an opcode."""
+    raise Unsupported(NOT_CAPTURED.get(op, f"the bytecode instruction {op} is not captured"))
+
+
+def _op(function: Handler) -> Handler:
+    HANDLERS[function.__name__] = function
+    return function
+
+
+# ---- stack and constants ----
+
+
+@_op
+def LOAD_CONST(vm: Interpreter, frame: Frame, value: Any) -> None:
+    frame.stack.append(value)
+
+
+@_op
+def POP_TOP(vm: Interpreter, frame: Frame, _: Any) -> None:
+    frame.stack.pop()
+
+
+@_op
+def PUSH_NULL(vm: Interpreter, frame: Frame, _: Any) -> None:
+    frame.stack.append(NULL)
+
+
+@_op
+def COPY(vm: Interpreter, frame: Frame, n: int) -> None:
+    frame.stack.append(frame.stack[-n])
+
+
+@_op
+def SWAP(vm: Interpreter, frame: Frame, n: int) -> None:
+    stack = frame.stack
+    stack[-1], stack[-n] = stack[-n], stack[-1]
+
+
+@_op
+def END_FOR(vm: Interpreter, frame: Frame, _: Any) -> None:
+    raise Unsupported("END_FOR was reached: the normal form should have skipped it")
+
+
+# ---- names ----
+
+
+@_op
+def LOAD_FAST(vm: Interpreter, frame: Frame, name: str) -> None:
+    try:
+        frame.stack.append(frame.fast[name])
+    except KeyError:
+        message = f"cannot access local variable '{name}' where it is not associated with a value"
+        raise UserRaise(UnboundLocalError(message)) from None
+
+
+@_op
+def LOAD_FAST_AND_CLEAR(vm: Interpreter, frame: Frame, name: str) -> None:
+    frame.push(frame.fast.pop(name, NULL))
+
+
+@_op
+def STORE_FAST(vm: Interpreter, frame: Frame, name: str) -> None:
+    value = frame.stack.pop()
+    if value is NULL:
+        frame.fast.pop(name, None)
+    else:
+        frame.fast[name] = value
+
+
+@_op
+def DELETE_FAST(vm: Interpreter, frame: Frame, name: str) -> None:
+    if name not in frame.fast:
+        raise UserRaise(UnboundLocalError(f"local variable '{name}' is not associated with a value"))
+    del frame.fast[name]
+
+
+@_op
+def LOAD_GLOBAL(vm: Interpreter, frame: Frame, name: str) -> None:
+    frame.stack.append(vm.load_global(frame, name))
+
+
+@_op
+def STORE_GLOBAL(vm: Interpreter, frame: Frame, name: str) -> None:
+    vm.effects.globals[id(frame.globals), name] = (frame.globals, frame.pop())
+
+
+@_op
+def DELETE_GLOBAL(vm: Interpreter, frame: Frame, name: str) -> None:
+    vm.effects.globals[id(frame.globals), name] = (frame.globals, DELETED)
+
+
+@_op
+def MAKE_CELL(vm: Interpreter, frame: Frame, name: str) -> None:
+    cell = types.CellType(frame.fast[name]) if name in frame.fast else types.CellType()
+    frame.fast[name] = vm.create(cell)
+
+
+@_op
+def LOAD_DEREF(vm: Interpreter, frame: Frame, name: str) -> None:
+    frame.push(vm.load_cell(frame.fast[name], name))
+
+
+@_op
+def STORE_DEREF(vm: Interpreter, frame: Frame, name: str) -> None:
+    vm.store_cell(frame.fast[name], frame.pop())
+
+
+@_op
+def DELETE_DEREF(vm: Interpreter, frame: Frame, name: str) -> None:
+    cell = frame.fast[name]
+    if not vm.is_created(cell):
+        raise Unsupported("a variable of an enclosing call is deleted")
+    del cell.cell_contents
+
+
+# ---- operators ----
+
+
+@_op
+def BINARY_OP(vm: Interpreter, frame: Frame, symbol: str) -> None:
+    right = frame.stack.pop()
+    frame.stack[-1] = operators.binary(vm, symbol, frame.stack[-1], right)
+
+
+@_op
+def UNARY(vm: Interpreter, frame: Frame, symbol: str) -> None:
+    frame.push(operators.unary(vm, symbol, frame.pop()))
+
+
+@_op
+def COMPARE_OP(vm: Interpreter, frame: Frame, symbol: str) -> None:
+    right = frame.stack.pop()
+    frame.stack[-1] = operators.compare(vm, symbol, frame.stack[-1], right)
+
+
+@_op
+def IS_OP(vm: Interpreter, frame: Frame, invert: bool) -> None:
+    right = frame.stack.pop()
+    frame.stack[-1] = (frame.stack[-1] is right) is not invert
+
+
+@_op
+def CONTAINS_OP(vm: Interpreter, frame: Frame, invert: bool) -> None:
+    container = frame.pop()
+    frame.push(operators.contains(vm, container, frame.pop()) is not invert)
+
+
+@_op
+def BINARY_SUBSCR(vm: Interpreter, frame: Frame, _: Any) -> None:
+    key = frame.pop()
+    frame.push(operators.get_item(vm, frame.pop(), key))
+
+
+@_op
+def STORE_SUBSCR(vm: Interpreter, frame: Frame, _: Any) -> None:
+    value, obj, key = frame.pops(3)
+    operators.set_item(vm, obj, key, value)
+
+
+@_op
+def DELETE_SUBSCR(vm: Interpreter, frame: Frame, _: Any) -> None:
+    obj, key = frame.pops(2)
+    operators.delete_item(vm, obj, key)
+
+
+@_op
+def LOAD_ATTR(vm: Interpreter, frame: Frame, name: str) -> None:
+    frame.stack[-1] = objects.load_attr(vm, frame.stack[-1], name)
+
+
+@_op
+def LOAD_METHOD(vm: Interpreter, frame: Frame, name: str) -> None:
+    frame.stack[-1] = objects.load_attr(vm, frame.stack[-1], name)
+    frame.stack.append(NULL)
+
+
+@_op
+def LOAD_SUPER_ATTR(vm: Interpreter, frame: Frame, arg: tuple[str, bool]) -> None:
+    sup, cls, obj = frame.pops(3)
+    made = objects.Super(cls, obj) if sup is super else vm.call(sup, (cls, obj) if arg[1] else (), {})
+    frame.push(objects.load_attr(vm, made, arg[0]))
+
+
+@_op
+def STORE_ATTR(vm: Interpreter, frame: Frame, name: str) -> None:
+    value, obj = frame.pops(2)
+    objects.store_attr(vm, obj, name, value)
+
+
+@_op
+def DELETE_ATTR(vm: Interpreter, frame: Frame, name: str) -> None:
+    objects.delete_attr(vm, frame.pop(), name)
+
+
+@_op
+def GET_LEN(vm: Interpreter, frame: Frame, _: Any) -> None:
+    frame.push(vm.call(len, (frame.stack[-1],), {}))
+
+
+# ---- building ----
+
+
+@_op
+def BUILD_TUPLE(vm: Interpreter, frame: Frame, n: int) -> None:
+    frame.push(tuple(frame.pops(n)))
+
+
+@_op
+def BUILD_LIST(vm: Interpreter, frame: Frame, n: int) -> None:
+    frame.push(frame.pops(n))
+
+
+@_op
+def BUILD_SET(vm: Interpreter, frame: Frame, n: int) -> None:
+    frame.push(vm.native(set, frame.pops(n)))
+
+
+@_op
+def BUILD_MAP(vm: Interpreter, frame: Frame, n: int) -> None:
+    items = frame.pops(2 * n)
+    frame.push(vm.native(dict, zip(items[::2], items[1::2], strict=True)))
+
+
+@_op
+def BUILD_CONST_KEY_MAP(vm: Interpreter, frame: Frame, n: int) -> None:
+    keys = frame.pop()
+    frame.push(dict(zip(keys, frame.pops(n), strict=True)))
+
+
+@_op
+def BUILD_STRING(vm: Interpreter, frame: Frame, n: int) -> None:
+    frame.push("".join(frame.pops(n)))
+
+
+@_op
+def BUILD_SLICE(vm: Interpreter, frame: Frame, n: int) -> None:
+    frame.push(slice(*frame.pops(n)))
+
+
+@_op
+def LIST_APPEND(vm: Interpreter, frame: Frame, n: int) -> None:
+    value = frame.pop()
+    frame.stack[-n].append(value)
+
+
+@_op
+def SET_ADD(vm: Interpreter, frame: Frame, n: int) -> None:
+    value = frame.pop()
+    vm.native(frame.stack[-n].add, value)
+
+
+@_op
+def MAP_ADD(vm: Interpreter, frame: Frame, n: int) -> None:
+    key, value = frame.pops(2)
+    vm.native(frame.stack[-n].__setitem__, key, value)
+
+
+@_op
+def LIST_EXTEND(vm: Interpreter, frame: Frame, n: int) -> None:
+    values = vm.listed(frame.pop())
+    frame.stack[-n].extend(values)
+
+
+@_op
+def SET_UPDATE(vm: Interpreter, frame: Frame, n: int) -> None:
+    values = vm.listed(frame.pop())
+    vm.native(frame.stack[-n].update, values)
+
+
+@_op
+def DICT_UPDATE(vm: Interpreter, frame: Frame, n: int) -> None:
+    value = frame.pop()
+    vm.native(frame.stack[-n].update, _as_dict(vm, value))
+
+
+@_op
+def DICT_MERGE(vm: Interpreter, frame: Frame, n: int) -> None:
+    value = _as_dict(vm, frame.pop())
+    target = frame.stack[-n]
+    for key in value:
+        if key in target:
+            raise UserRaise(TypeError(f"got multiple values for keyword argument '{key}'"))
+    target.update(value)
+
+
+def _as_dict(vm: Interpreter, value: Any) -> dict[Any, Any]:
+    if isinstance(value, LazyDict | InstanceDict):
+        return value.force()
+    mapping = vm.tracked_mapping(value)
+    if mapping is not None and objects.find_method(type(value), "keys") is None:
+        return mapping.force()
+    if type(value) is dict or objects.find_method(type(value), "keys") is None:
+        return dict(value)
+    keys = vm.listed(vm.call(objects.load_attr(vm, value, "keys"), (), {}))
+    return {key: operators.get_item(vm, value, key) for key in keys}
+
+
+@_op
+def LIST_TO_TUPLE(vm: Interpreter, frame: Frame, _: Any) -> None:
+    frame.push(tuple(frame.pop()))
+
+
+@_op
+def UNPACK_SEQUENCE(vm: Interpreter, frame: Frame, n: int) -> None:
+    values = vm.listed(frame.pop())
+    if len(values) != n:
+        problem = "too many values to unpack" if len(values) > n else "not enough values to unpack"
+        raise UserRaise(ValueError(f"{problem} (expected {n})"))
+    frame.stack.extend(reversed(values))
+
+
+@_op
+def UNPACK_EX(vm: Interpreter, frame: Frame, arg: int) -> None:
+    before, after = arg & 0xFF, arg >> 8
+    values = vm.listed(frame.pop())
+    if len(values) < before + after:
+        raise UserRaise(ValueError(f"not enough values to unpack (expected at least {before + after})"))
+    end = len(values) - after
+    frame.stack.extend(reversed([*values[:before], values[before:end], *values[end:]]))
+
+
+@_op
+def CONVERT_VALUE(vm: Interpreter, frame: Frame, name: str) -> None:
+    frame.push(vm.call({"str": str, "repr": repr, "ascii": ascii}[name], (frame.pop(),), {}))
+
+
+@_op
+def FORMAT_SIMPLE(vm: Interpreter, frame: Frame, _: Any) -> None:
+    value = frame.pop()
+    frame.push(value if type(value) is str else vm.call(format, (value,), {}))
+
+
+@_op
+def FORMAT_WITH_SPEC(vm: Interpreter, frame: Frame, _: Any) -> None:
+    value, spec = frame.pops(2)
+    frame.push(vm.call(format, (value, spec), {}))
+
+
+# ---- control flow ----
+
+
+@_op
+def JUMP(vm: Interpreter, frame: Frame, target: int) -> None:
+    frame.ip = target
+
+
+@_op
+def POP_JUMP_IF_FALSE(vm: Interpreter, frame: Frame, target: int) -> None:
+    if not vm.truth(frame.stack.pop()):
+        frame.ip = target
+
+
+@_op
+def POP_JUMP_IF_TRUE(vm: Interpreter, frame: Frame, target: int) -> None:
+    if vm.truth(frame.stack.pop()):
+        frame.ip = target
+
+
+@_op
+def POP_JUMP_IF_NONE(vm: Interpreter, frame: Frame, target: int) -> None:
+    if frame.stack.pop() is None:
+        frame.ip = target
+
+
+@_op
+def POP_JUMP_IF_NOT_NONE(vm: Interpreter, frame: Frame, target: int) -> None:
+    if frame.stack.pop() is not None:
+        frame.ip = target
+
+
+@_op
+def GET_ITER(vm: Interpreter, frame: Frame, _: Any) -> None:
+    frame.push(vm.iterate(frame.pop()))
+
+
+@_op
+def FOR_ITER(vm: Interpreter, frame: Frame, target: int) -> None:
+    more, value = vm.advance(frame.stack[-1])
+    if more:
+        frame.push(value)
+    else:
+        frame.pop()
+        frame.ip = target
+
+
+@_op
+def RETURN_VALUE(vm: Interpreter, frame: Frame, _: Any) -> str:
+    frame.result = frame.pop()
+    return "return"
+
+
+@_op
+def RETURN_GENERATOR(vm: Interpreter, frame: Frame, _: Any) -> None:
+    frame.push(None)
+
+
+@_op
+def YIELD_VALUE(vm: Interpreter, frame: Frame, _: Any) -> str:
+    frame.result = frame.pop()
+    return "yield"
+
+
+@_op
+def GET_YIELD_FROM_ITER(vm: Interpreter, frame: Frame, _: Any) -> None:
+    frame.push(vm.iterate(frame.pop()))
+
+
+@_op
+def SEND(vm: Interpreter, frame: Frame, target: int) -> None:
+    value = frame.pop()
+    receiver = frame.stack[-1]
+    try:
+        if value is None:
+            more, result = vm.advance(receiver)
+        else:
+            more, result = True, vm.native(receiver.send, value)
+    except UserRaise as raised:
+        if not isinstance(raised.value, StopIteration):
+            raise
+        more, result = False, raised.value.value
+    if more:
+        frame.push(result)
+    else:
+        frame.stack[-1] = result
+        frame.ip = target
+
+
+@_op
+def END_SEND(vm: Interpreter, frame: Frame, _: Any) -> None:
+    del frame.stack[-2]
+
+
+@_op
+def STOPITERATION_ERROR(vm: Interpreter, frame: Frame, _: Any) -> None:
+    if isinstance(frame.stack[-1], StopIteration):
+        frame.stack[-1] = RuntimeError("generator raised StopIteration")
+
+
+# ---- exceptions and with ----
+
+
+@_op
+def PUSH_EXC_INFO(vm: Interpreter, frame: Frame, _: Any) -> None:
+    error = frame.pop()
+    frame.stack += [vm.current_error, error]
+    vm.current_error = error
+
+
+@_op
+def POP_EXCEPT(vm: Interpreter, frame: Frame, _: Any) -> None:
+    vm.current_error = frame.pop()
+
+
+@_op
+def CHECK_EXC_MATCH(vm: Interpreter, frame: Frame, _: Any) -> None:
+    kind = frame.pop()
+    frame.push(isinstance(frame.stack[-1], kind))
+
+
+@_op
+def RERAISE(vm: Interpreter, frame: Frame, _: Any) -> None:
+    raise UserRaise(frame.pop())
+
+
+@_op
+def RAISE_VARARGS(vm: Interpreter, frame: Frame, n: int) -> None:
+    if n == 0:
+        if vm.current_error is None:
+            raise UserRaise(RuntimeError("No active exception to reraise"))
+        raise UserRaise(vm.current_error)
+    cause = frame.pop() if n == 2 else None
+    error = frame.pop()
+    if isinstance(error, type):
+        error = vm.call(error, (), {})
+    if not isinstance(error, BaseException):
+        raise UserRaise(TypeError("exceptions must derive from BaseException"))
+    if n == 2:
+        error.__cause__ = cause() if isinstance(cause, type) else cause
+    elif error.__context__ is None and vm.current_error is not error:
+        error.__context__ = vm.current_error
+    raise UserRaise(error)
+
+
+@_op
+def LOAD_ASSERTION_ERROR(vm: Interpreter, frame: Frame, _: Any) -> None:
+    frame.push(AssertionError)
+
+
+@_op
+def BEFORE_WITH(vm: Interpreter, frame: Frame, _: Any) -> None:
+    from .contexts import enter
+
+    manager = frame.pop()
+    leave, value = enter(vm, manager)
+    frame.stack += [leave, value]
+
+
+@_op
+def WITH_EXCEPT_START(vm: Interpreter, frame: Frame, _: Any) -> None:
+    error = frame.stack[-1]
+    frame.push(vm.call(frame.stack[-4], (type(error), error, error.__traceback__), {}))
+
+
+# ---- calls and functions ----
+
+
+@_op
+def CALL(vm: Interpreter, frame: Frame, arg: tuple[int, tuple[str, ...]]) -> None:
+    n, names = arg
+    args = frame.pops(n)
+    kwargs = {}
+    if names:
+        kwargs = dict(zip(names, args[-len(names) :], strict=True))
+        del args[-len(names) :]
+    _call(vm, frame, args, kwargs)
+
+
+def _call(vm: Interpreter, frame: Frame, args: list[Any], kwargs: dict[str, Any]) -> None:
+    first, second = frame.pops(2)
+    if first is NULL:
+        function = second
+    else:
+        function = first
+        if second is not NULL:
+            args.insert(0, second)
+    frame.push(vm.call(function, tuple(args), kwargs))
+
+
+@_op
+def CALL_FUNCTION_EX(vm: Interpreter, frame: Frame, has_kwargs: bool) -> None:
+    kwargs = dict(_as_dict(vm, frame.pop())) if has_kwargs else {}
+    args = vm.listed(frame.pop())
+    _call(vm, frame, args, kwargs)
+
+
+@_op
+def MAKE_FUNCTION(vm: Interpreter, frame: Frame, flags: int) -> None:
+    code = frame.pop()
+    closure = frame.pop() if flags & 8 else None
+    annotations = frame.pop() if flags & 4 else None
+    kwdefaults = frame.pop() if flags & 2 else None
+    defaults = frame.pop() if flags & 1 else None
+    function = types.FunctionType(code, frame.globals, code.co_name, defaults, closure or _no_cells(code))
+    function.__kwdefaults__ = kwdefaults
+    if isinstance(annotations, tuple):
+        function.__annotations__ = dict(zip(annotations[::2], annotations[1::2], strict=True))
+    frame.push(vm.create(function))
+
+
+def _no_cells(code: types.CodeType) -> tuple[types.CellType, ...] | None:
+    return tuple(types.CellType() for _ in code.co_freevars) or None
+
+
+@_op
+def SET_FUNCTION_ATTRIBUTE(vm: Interpreter, frame: Frame, flag: int) -> None:
+    function = frame.pop()
+    value = frame.pop()
+    if flag == 8:
+        made = types.FunctionType(function.__code__, function.__globals__, function.__name__,
+                                  function.__defaults__, value)
+        made.__kwdefaults__ = function.__kwdefaults__
+        function = vm.create(made)
+    elif flag == 4:
+        pairs = zip(value[::2], value[1::2], strict=True) if isinstance(value, tuple) else value
+        function.__annotations__ = dict(pairs)
+    else:
+        setattr(function, {1: "__defaults__", 2: "__kwdefaults__"}[flag], value)
+    frame.push(function)
+
+
+@_op
+def IMPORT_NAME(vm: Interpreter, frame: Frame, name: str) -> None:
+    level, names = frame.pops(2)
+    frame.push(vm.native(__import__, name, frame.globals, None, names, level))
+
+
+@_op
+def IMPORT_FROM(vm: Interpreter, frame: Frame, name: str) -> None:
+    import sys
+
+    module = frame.stack[-1]
+    if not hasattr(module, name):
+        full = f"{module.__name__}.{name}"
+        if full in sys.modules:
+            frame.push(sys.modules[full])
+            return
+        raise UserRaise(ImportError(f"cannot import name {name!r} from {module.__name__!r}"))
+    frame.push(objects.load_attr(vm, module, name))
+
+
+# ---- match ----
+
+
+@_op
+def MATCH_MAPPING(vm: Interpreter, frame: Frame, _: Any) -> None:
+    from collections.abc import Mapping
+
+    frame.push(isinstance(frame.stack[-1], Mapping))
+
+
+@_op
+def MATCH_SEQUENCE(vm: Interpreter, frame: Frame, _: Any) -> None:
+    from collections.abc import Sequence
+
+    value = frame.stack[-1]
+    frame.push(isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray))
+
+
+@_op
+def MATCH_KEYS(vm: Interpreter, frame: Frame, _: Any) -> None:
+    subject, keys = frame.stack[-2:]
+    found = all(operators.contains(vm, subject, k) for k in keys)
+    frame.push(tuple(operators.get_item(vm, subject, k) for k in keys) if found else None)
+
+
+@_op
+def MATCH_CLASS(vm: Interpreter, frame: Frame, n: int) -> None:
+    subject, cls, names = frame.pops(3)
+    if not isinstance(subject, cls):
+        frame.push(None)
+        return
+    positional: list[Any] = []
+    if n:
+        match_args = getattr(cls, "__match_args__", None)
+        if match_args is None:
+            positional = [subject]
+        else:
+            positional = [objects.load_attr(vm, subject, a) for a in match_args[:n]]
+    try:
+        frame.push((*positional, *(objects.load_attr(vm, subject, a) for a in names)))
+    except UserRaise as raised:
+        if not isinstance(raised.value, AttributeError):
+            raise
+        frame.push(None)

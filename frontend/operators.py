@@ -1,0 +1,171 @@
+"""Binary operators and comparisons as tables: symbol, function, special methods."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from .errors import GraphBreak, Unsupported
+from .values import object as objects
+from .values.container import InstanceDict, LazyDict
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+__all__ = ["BINARY", "COMPARE", "UNARY", "binary", "compare", "contains", "delete_item", "get_item", "set_item", "unary"]
+
+BINARY: dict[str, tuple[Any, str]] = {
+    "+": (operator.add, "add"), "-": (operator.sub, "sub"), "*": (operator.mul, "mul"),
+    "/": (operator.truediv, "truediv"), "//": (operator.floordiv, "floordiv"), "%": (operator.mod, "mod"),
+    "**": (operator.pow, "pow"), "@": (operator.matmul, "matmul"), "<<": (operator.lshift, "lshift"),
+    ">>": (operator.rshift, "rshift"), "&": (operator.and_, "and"), "|": (operator.or_, "or"),
+    "^": (operator.xor, "xor"),
+    "+=": (operator.iadd, "add"), "-=": (operator.isub, "sub"), "*=": (operator.imul, "mul"),
+    "/=": (operator.itruediv, "truediv"), "//=": (operator.ifloordiv, "floordiv"), "%=": (operator.imod, "mod"),
+    "**=": (operator.ipow, "pow"), "@=": (operator.imatmul, "matmul"), "<<=": (operator.ilshift, "lshift"),
+    ">>=": (operator.irshift, "rshift"), "&=": (operator.iand, "and"), "|=": (operator.ior, "or"),
+    "^=": (operator.ixor, "xor"),
+}
+COMPARE: dict[str, tuple[Any, str, str]] = {
+    "==": (operator.eq, "__eq__", "__eq__"), "!=": (operator.ne, "__ne__", "__ne__"),
+    "<": (operator.lt, "__lt__", "__gt__"), "<=": (operator.le, "__le__", "__ge__"),
+    ">": (operator.gt, "__gt__", "__lt__"), ">=": (operator.ge, "__ge__", "__le__"),
+}
+UNARY: dict[str, tuple[Any, str]] = {
+    "-": (operator.neg, "__neg__"), "+": (operator.pos, "__pos__"), "~": (operator.invert, "__invert__"),
+}
+
+
+def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
+    """`left symbol right`."""
+    function, name = BINARY[symbol]
+    if isinstance(left, Tensor) or isinstance(right, Tensor):
+        return vm.out.call_function(function, (left, right), {})
+    names = [(left, right, f"__{name}__"), (right, left, f"__r{name}__")]
+    if symbol.endswith("="):
+        names.insert(0, (left, right, f"__i{name}__"))
+    for owner, other, method in names:
+        found = objects.find_method(type(owner), method)
+        if found is not None:
+            result = vm.call(found, (owner, other), {})
+            if result is not NotImplemented:
+                return result
+    return vm.native_recorded(function, vm.settle(left), vm.settle(right))
+
+
+def compare(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
+    """`left symbol right` for a comparison."""
+    function, method, reflected = COMPARE[symbol]
+    if isinstance(left, Tensor) or isinstance(right, Tensor):
+        return vm.out.call_function(function, (left, right), {})
+    for owner, other, name in ((left, right, method), (right, left, reflected)):
+        found = objects.find_method(type(owner), name)
+        if found is not None and not vm.is_library(found.__module__):
+            result = vm.call(found, (owner, other), {})
+            if result is not NotImplemented:
+                return result
+    if symbol == "!=" and (objects.find_method(type(left), "__eq__") is not None):
+        return not vm.truth(compare(vm, "==", left, right))
+    return vm.native_recorded(function, vm.settle(left), vm.settle(right))
+
+
+def unary(vm: Interpreter, symbol: str, value: Any) -> Any:
+    """`symbol value`."""
+    if symbol == "not":
+        return not vm.truth(value)
+    function, method = UNARY[symbol]
+    if isinstance(value, Tensor):
+        return vm.out.call_function(function, (value,), {})
+    found = objects.find_method(type(value), method)
+    return vm.call(found, (value,), {}) if found is not None else vm.native(function, value)
+
+
+def contains(vm: Interpreter, container: Any, item: Any) -> bool:
+    """`item in container`."""
+    if isinstance(container, Tensor):
+        raise GraphBreak("`in` looks into a tensor's values")
+    found = objects.find_method(type(container), "__contains__")
+    if found is not None and not vm.is_library(found.__module__) or found is not None and not _is_plain(container):
+        return vm.truth(vm.call(found, (container, item), {}))
+    mapping = vm.tracked_mapping(container)
+    if mapping is not None:
+        return item in mapping
+    if objects.find_method(type(container), "__iter__") is not None and objects.lookup(
+        type(container), "__contains__"
+    )[1] is None:
+        return any(x is item or vm.truth(compare(vm, "==", x, item)) for x in vm.listed(container))
+    if isinstance(container, list | tuple) and any(isinstance(x, Tensor) for x in (*container, item)):
+        return any(x is item for x in container) or _contains_tensor(container, item)
+    return bool(vm.native(operator.contains, container, item))
+
+
+def _is_plain(container: Any) -> bool:
+    return type(container) in (list, tuple, dict, set, frozenset, str, LazyDict, InstanceDict)
+
+
+def _contains_tensor(container: Any, item: Any) -> bool:
+    if isinstance(item, Tensor) or any(isinstance(x, Tensor) for x in container):
+        raise GraphBreak("`in` compares tensors by value")
+    return item in container
+
+
+def get_item(vm: Interpreter, obj: Any, key: Any) -> Any:
+    """`obj[key]`."""
+    if isinstance(obj, Tensor):
+        return vm.out.call_function(operator.getitem, (obj, key), {})
+    found = objects.find_method(type(obj), "__getitem__")
+    if found is not None:
+        return vm.call(found, (obj, key), {})
+    mapping = vm.tracked_mapping(obj)
+    if mapping is not None:
+        return mapping[key]
+    if isinstance(obj, type):
+        method = objects.find_method(type(obj), "__getitem__")
+        if method is None or vm.is_library(method.__module__):
+            return vm.native(operator.getitem, obj, key)
+    if isinstance(key, Tensor):
+        raise GraphBreak("a tensor's value is used as an index")
+    factory = getattr(obj, "default_factory", None)
+    if factory is not None and hasattr(factory, "__code__") and not dict.__contains__(obj, key):
+        value = vm.call(factory, (), {})
+        obj[key] = value
+        return value
+    return vm.native(operator.getitem, obj, key)
+
+
+def set_item(vm: Interpreter, obj: Any, key: Any, value: Any) -> None:
+    """`obj[key] = value`."""
+    if isinstance(obj, Tensor):
+        vm.out.call_function(operator.setitem, (obj, key, value), {})
+        return
+    found = objects.find_method(type(obj), "__setitem__")
+    if found is not None:
+        vm.call(found, (obj, key, value), {})
+        return
+    refuse_tracked(vm, obj)
+    vm.native(operator.setitem, obj, key, value)
+
+
+def delete_item(vm: Interpreter, obj: Any, key: Any) -> None:
+    """`del obj[key]`."""
+    found = objects.find_method(type(obj), "__delitem__")
+    if found is not None:
+        vm.call(found, (obj, key), {})
+        return
+    refuse_tracked(vm, obj)
+    vm.native(operator.delitem, obj, key)
+
+
+def refuse_tracked(vm: Interpreter, obj: Any) -> None:
+    """Refuse to change in place an object of the user's that has no stand-in."""
+    if type(obj) is InstanceDict or vm.is_created(obj):
+        return
+    if type(obj) is LazyDict:
+        raise Unsupported(f"a large or subclassed dict of the caller's is changed: {obj.source.name()}")
+    entry = vm.user.by_value.get(id(obj))
+    if entry is not None and entry.real is obj:
+        raise Unsupported(f"{entry.source.name()}, a {type(obj).__name__} of the caller's, is changed in place")
+
+

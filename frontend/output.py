@@ -1,0 +1,354 @@
+"""The FX graph being built: fake tensors stand for values, every node knows its line in the user's program."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch import Tensor, fx
+
+from . import torch_private
+from .errors import GraphBreak, InternalError, Unsupported, UserRaise
+from .source import Source
+
+__all__ = ["GraphInput", "OutputGraph"]
+
+_SYM = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+@dataclass
+class GraphInput:
+    """One value that a graph may take: its fake, where it comes from, whether guards hold it by identity."""
+
+    source: Source
+    fake: Any
+    real: Any
+    static: bool
+    node: fx.Node | None = None
+    version: int = 0
+
+
+class OutputGraph:
+    """Records torch calls as FX nodes while running them on fake tensors, once.
+
+    `node_of` maps a fake tensor (by identity; `_alive` keeps it) to the node that made it. A placeholder appears
+    when its tensor is first used.
+    """
+
+    def __init__(self, fake_mode: torch_private.FakeTensorMode, trace: Callable[[], str]) -> None:
+        self.fake_mode = fake_mode
+        self.shape_env = fake_mode.shape_env
+        self.graph = fx.Graph()
+        self.inputs: dict[int, GraphInput] = {}
+        self.used: list[GraphInput] = []
+        self.symbols: dict[sympy.Symbol, tuple[GraphInput, int | None]] = {}
+        self.foreign: Callable[[Any], None] = _refuse_foreign
+        self._trace = trace
+        self._node_of: dict[int, fx.Node] = {}
+        self._alive: list[Any] = []
+        self._first: fx.Node | None = None
+        self._sym_nodes: dict[sympy.Expr, Any] = {}
+        self._names: set[str] = set()
+        self._break = torch_private.data_dependent_errors()
+        self._refused = torch_private.unsupported_fake_errors()
+
+    # ---- inputs ----
+
+    def add_input(self, info: GraphInput) -> None:
+        """Declare a value that the graph may take; it becomes a placeholder when it is used."""
+        self._alive.append(info.fake)
+        self.inputs[id(info.fake)] = info
+        if isinstance(info.fake, Tensor):
+            info.version = info.fake._version
+            for dim, size in enumerate(info.fake.shape):
+                self._bind(size, info, dim)
+        elif isinstance(info.fake, torch.SymInt):
+            self._bind(info.fake, info, None)
+
+    def _bind(self, size: Any, info: GraphInput, dim: int | None) -> None:
+        if isinstance(size, torch.SymInt) and isinstance(size.node._expr, sympy.Symbol):
+            self.symbols.setdefault(size.node._expr, (info, dim))
+
+    def _placeholder(self, info: GraphInput) -> fx.Node:
+        if info.node is None:
+            name = self._name_for(info.source.name())
+            if self._first is not None:
+                with self.graph.inserting_before(self._first):
+                    info.node = self.graph.placeholder(name)
+            else:
+                info.node = self.graph.placeholder(name)
+            info.node.meta.update(example_value=info.fake, source=info.source, static_input=info.static)
+            self.used.append(info)
+            if isinstance(info.fake, Tensor):
+                self._node_of[id(info.fake)] = info.node
+        return info.node
+
+    def _name_for(self, path: str) -> str:
+        stem = "".join(c if c.isalnum() else "_" for c in path).strip("_").lower() or "arg"
+        stem = f"p_{stem}" if stem[0].isdigit() else stem
+        name, count = stem, 0
+        while name in self._names:
+            count += 1
+            name = f"{stem}_{count}"
+        self._names.add(name)
+        return name
+
+    @staticmethod
+    def version(info: GraphInput) -> int:
+        """How often the input has been written to."""
+        return int(info.fake._version)
+
+    # ---- values to nodes ----
+
+    def node(self, fake: Tensor) -> fx.Node:
+        """The node of a fake tensor."""
+        known = self._node_of.get(id(fake))
+        if known is not None:
+            return known
+        info = self.inputs.get(id(fake))
+        if info is not None:
+            return self._placeholder(info)
+        if not torch_private.is_fake(fake):
+            self.foreign(fake)
+        raise InternalError("a tensor that no node of the graph made")
+
+    def is_known(self, fake: Any) -> bool:
+        """Whether the fake tensor is an input or was made by a node."""
+        return id(fake) in self._node_of or id(fake) in self.inputs
+
+    def lift(self, value: Any) -> Any:
+        """`value` as an argument of a node: tensors and symbolic numbers become nodes, containers are rebuilt."""
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if isinstance(value, Tensor):
+            return self.node(value)
+        if isinstance(value, _SYM):
+            return self.sym_node(value)
+        if kind in (list, tuple):
+            return kind(self.lift(v) for v in value)
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return kind(*(self.lift(v) for v in value))
+        if isinstance(value, list | tuple):
+            return tuple(self.lift(v) for v in value) if isinstance(value, tuple) else [self.lift(v) for v in value]
+        if isinstance(value, dict):
+            return {k: self.lift(v) for k, v in value.items()}
+        if kind is slice:
+            return slice(self.lift(value.start), self.lift(value.stop), self.lift(value.step))
+        if kind is range:
+            return list(value)
+        if isinstance(value, _GRAPH_CONSTANTS):
+            return value
+        if isinstance(value, type) or callable(value):
+            raise Unsupported(f"a torch function is given the Python object {_short(value)}")
+        if isinstance(value, torch.Generator):
+            raise Unsupported("an explicit torch.Generator is used")
+        if type(value).__module__ == "numpy":
+            raise GraphBreak("a NumPy value meets a tensor")
+        raise Unsupported(f"a torch function is given an object of type {kind.__name__}")
+
+    def sym_node(self, value: Any) -> Any:
+        """The node (or plain number) for a symbolic number, rebuilt from its expression over the bound symbols."""
+        expr = value.node.expr
+        if expr.is_Integer:
+            return int(expr)
+        return self._expr_node(expr, value)
+
+    def _expr_node(self, expr: sympy.Expr, example: Any) -> Any:
+        known = self._sym_nodes.get(expr)
+        if known is not None:
+            return known
+        made = self._build_expr(expr, example)
+        self._sym_nodes[expr] = made
+        return made
+
+    def _build_expr(self, expr: sympy.Expr, example: Any) -> Any:
+        if isinstance(expr, sympy.Integer):
+            return int(expr)
+        if isinstance(expr, sympy.Symbol):
+            if expr not in self.symbols:
+                raise GraphBreak("a size that depends on a tensor's values")
+            info, dim = self.symbols[expr]
+            base = self._placeholder(info)
+            if dim is None:
+                return base
+            return self._emit("call_method", "size", (base, dim), {}, info.fake.shape[dim])
+        rule = _EXPRESSIONS.get(type(expr).__name__)
+        if rule is None:
+            raise Unsupported(f"symbolic sizes: no rule for {type(expr).__name__} in {expr}")
+        operands = [self._expr_node(arg, None) for arg in expr.args]
+        return rule(self, operands)
+
+    def sym_call(self, function: Any, *args: Any) -> Any:
+        """A node for arithmetic over symbolic numbers, folded when every operand is plain."""
+        if not any(isinstance(a, fx.Node) for a in args):
+            return function(*args)
+        examples = [a.meta["example_value"] if isinstance(a, fx.Node) else a for a in args]
+        return self._emit("call_function", function, args, {}, function(*examples))
+
+    # ---- recording ----
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a torch function on fake tensors and record it when its result or effect is a tensor's."""
+        return self._call("call_function", target, args, kwargs, target)
+
+    def call_method(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The same for `args[0].name(*args[1:])`."""
+        return self._call("call_method", name, args, kwargs, getattr(args[0], name))
+
+    def _call(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], function: Any) -> Any:
+        lifted = self.lift(args), self.lift(kwargs)
+        run_args = args[1:] if op == "call_method" else args
+        versions = [t._version for t in _tensors((args, kwargs))]
+        try:
+            result = function(*run_args, **kwargs)
+        except self._break as error:
+            raise GraphBreak(f"{_called(target)} needs the values of a tensor ({type(error).__name__})") from None
+        except self._refused as error:
+            raise Unsupported(f"{_called(target)} cannot run on fake tensors: {_first_line(error)}") from None
+        except (GraphBreak, Unsupported, InternalError, UserRaise):
+            raise
+        except Exception as error:
+            raise UserRaise(error) from None
+        mutated = versions != [t._version for t in _tensors((args, kwargs))]
+        return self._record(op, target, lifted, result, mutated)
+
+    def _record(self, op: str, target: Any, lifted: tuple[Any, Any], result: Any, mutated: bool) -> Any:
+        """Add the node for a call that has been run; a result without tensors is a constant and adds none."""
+        if isinstance(result, Tensor):
+            if not self.is_known(result):
+                self._emit(op, target, *lifted, result)
+            elif mutated:
+                self._emit(op, target, *lifted, result, rebind=False)
+            return result
+        if result is None or mutated:
+            node = self._emit(op, target, *lifted, result)
+            if result is not None and _has_tensor(result):
+                self._unpack(node, result)
+            return result
+        if isinstance(result, list | tuple) and not isinstance(result, torch.Size) and _has_tensor(result):
+            node = self._emit(op, target, *lifted, result)
+            self._unpack(node, result)
+        return result
+
+    def _unpack(self, node: fx.Node, result: Iterable[Any]) -> None:
+        for index, item in enumerate(result):
+            if isinstance(item, Tensor):
+                if not self.is_known(item):
+                    self._emit("call_function", operator.getitem, (node, index), {}, item)
+            elif isinstance(item, list | tuple) and _has_tensor(item):
+                self._unpack(self._emit("call_function", operator.getitem, (node, index), {}, item), item)
+
+    def _emit(self, op: str, target: Any, args: Any, kwargs: Any, example: Any, rebind: bool = True) -> fx.Node:
+        node = self.graph.create_node(op, target, tuple(args), dict(kwargs))
+        node.meta["example_value"] = example
+        node.meta["stack_trace"] = self._trace()
+        if self._first is None:
+            self._first = node
+        if isinstance(example, Tensor) and rebind:
+            self._node_of[id(example)] = node
+            self._alive.append(example)
+        return node
+
+    def mark(self, target: Any, args: tuple[Any, ...]) -> fx.Node:
+        """A node for a change of thread state (grad mode, autocast) that has already been made."""
+        return self._emit("call_function", target, args, {}, None)
+
+    def finish(self, outputs: list[Tensor]) -> fx.GraphModule:
+        """Close the graph over the output tensors."""
+        self.graph.output(tuple(self.node(t) for t in outputs))
+        module = fx.GraphModule(torch.nn.Module(), self.graph)
+        module.graph._codegen = fx.graph.CodeGen()
+        return module
+
+
+def _has_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor) or (isinstance(value, list | tuple) and any(map(_has_tensor, value)))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+
+
+def _refuse_foreign(tensor: Any) -> None:
+    raise Unsupported("a tensor that capture has not seen being made (a global cache, or a constant inside a library)")
+
+
+def _short(value: Any) -> str:
+    return getattr(value, "__qualname__", None) or type(value).__name__
+
+
+def _called(target: Any) -> str:
+    return f"Tensor.{target}" if isinstance(target, str) else getattr(target, "__name__", str(target))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def _product(out: OutputGraph, xs: list[Any]) -> Any:
+    result = xs[0]
+    for x in xs[1:]:
+        result = out.sym_call(operator.mul, result, x)
+    return result
+
+
+def _sum(out: OutputGraph, xs: list[Any]) -> Any:
+    result = xs[0]
+    for x in xs[1:]:
+        result = out.sym_call(operator.add, result, x)
+    return result
+
+
+def _power(out: OutputGraph, xs: list[Any]) -> Any:
+    return out.sym_call(operator.pow, *xs)
+
+
+def _floordiv(out: OutputGraph, xs: list[Any]) -> Any:
+    return out.sym_call(operator.floordiv, *xs)
+
+
+def _mod(out: OutputGraph, xs: list[Any]) -> Any:
+    return out.sym_call(operator.mod, *xs)
+
+
+def _fold(function: Any) -> Any:
+    def rule(out: OutputGraph, xs: list[Any]) -> Any:
+        result = xs[0]
+        for x in xs[1:]:
+            result = out.sym_call(function, result, x)
+        return result
+
+    return rule
+
+
+_EXPRESSIONS: dict[str, Any] = {
+    "Add": _sum,
+    "Mul": _product,
+    "Pow": _power,
+    "PowByNatural": _power,
+    "FloorDiv": _floordiv,
+    "CleanDiv": _floordiv,
+    "Mod": _mod,
+    "PythonMod": _mod,
+    "Max": _fold(torch.sym_max),
+    "Min": _fold(torch.sym_min),
+    "IntTrueDiv": lambda out, xs: out.sym_call(operator.truediv, *xs),
+    "FloatTrueDiv": lambda out, xs: out.sym_call(operator.truediv, *xs),
+    "ToFloat": lambda out, xs: out.sym_call(torch.sym_float, *xs),
+    "Float": None,
+}
+_PLAIN = {int, float, bool, str, type(None), complex, bytes, type(Ellipsis), torch.dtype, torch.device, torch.layout,
+          torch.memory_format}
+_GRAPH_CONSTANTS = (int, float, bool, str, bytes, complex, torch.dtype, torch.device, torch.Size, torch.layout,
+                    torch.memory_format)

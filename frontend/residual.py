@@ -1,0 +1,319 @@
+"""The generated Python of one capture: check, fetch the inputs, run the graph, replay effects, build the result."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections import Counter, OrderedDict, defaultdict, deque
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from .effects import DELETED
+from .errors import Unsupported
+from .guards import Emitter
+from .source import Source
+from .values.constant import is_constant, is_static
+from .values.container import InstanceDict, LazyDict
+from .values.tensor import TensorMethod
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+__all__ = ["Residual"]
+
+
+class Residual:
+    """Collects the graph's outputs and the statements that run after it."""
+
+    def __init__(self, vm: Interpreter, emit: Emitter) -> None:
+        self.vm, self.emit = vm, emit
+        self.outputs: list[Tensor] = []
+        self.post: list[str] = []
+        self._names: dict[int, str] = {}
+        self._tensors: dict[int, int] = {}
+        self._count = 0
+        self.sizes: Any = None
+
+    def effects(self) -> None:
+        """Statements for everything the program changed."""
+        vm, effects = self.vm, self.vm.effects
+        for shadow in vm.user.shadows:
+            if shadow.changed():
+                self._replace_contents(shadow.real, shadow.copy, shadow.source)
+        for (_, name), (obj, value) in effects.attrs.items():
+            if vm.is_created(obj) or isinstance(obj, Tensor) and not vm.out.is_known(obj):
+                continue
+            target = self.value(obj)
+            if value is DELETED:
+                self.post.append(f"delattr({target}, {name!r})")
+            elif isinstance(obj, nn.Module) and (name in obj._buffers or not isinstance(value, Tensor)) or type(
+                obj
+            ).__setattr__ is object.__setattr__:
+                self.post.append(f"{target}.{name} = {self.value(value)}")
+            else:
+                setter = self.emit.constant(object.__setattr__, "set_attribute")
+                self.post.append(f"{setter}({target}, {name!r}, {self.value(value)})")
+        for cell, value in effects.cells.values():
+            self.post.append(f"{self._user_cell(cell)}.cell_contents = {self.value(value)}")
+        for (_, name), (namespace, value) in effects.globals.items():
+            where = self.emit.constant(namespace, "globals")
+            self.post.append(f"del {where}[{name!r}]" if value is DELETED else f"{where}[{name!r}] = {self.value(value)}")
+        for function, args, kwargs in effects.calls:
+            parts = [self.value(a) for a in args] + [f"{k}={self.value(v)}" for k, v in kwargs.items()]
+            self.post.append(f"{self.emit.constant(function, function.__name__)}({', '.join(parts)})")
+
+    def _user_cell(self, cell: types.CellType) -> str:
+        source = self.vm.user.source_of(cell)
+        return self.emit.constant(cell, "cell") if source is None else self.emit.fetch(source)
+
+    def _replace_contents(self, real: Any, copy: Any, source: Source) -> None:
+        target = self._fetch(source)
+        self._names[id(copy)] = target
+        if isinstance(real, list | deque):
+            new = ", ".join(self.value(v) for v in copy)
+            self.post.append(f"{target}[:] = [{new}]" if isinstance(real, list) else f"refill({target}, [{new}])")
+            if isinstance(real, deque):
+                self.emit.namespace["refill"] = _refill
+        elif isinstance(real, dict):
+            pairs = ", ".join(f"({self.value(k)}, {self.value(v)})" for k, v in dict.items(copy))
+            self.emit.namespace["refill_dict"] = _refill_dict
+            self.post.append(f"refill_dict({target}, [{pairs}])")
+        else:
+            new = ", ".join(self.value(v) for v in copy)
+            self.emit.namespace["refill_set"] = _refill_set
+            self.post.append(f"refill_set({target}, [{new}])")
+
+    def _fetch(self, source: Source) -> str:
+        return self.emit.fetch(source)
+
+    # ---- values ----
+
+    def value(self, value: Any) -> str:
+        """The expression that gives `value` after the graph has run."""
+        if is_constant(value):
+            return self.emit.literal(value)
+        known = self._names.get(id(value))
+        if known is not None:
+            return known
+        if isinstance(value, Tensor):
+            return self._tensor(value)
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return self._symbolic(value)
+        source = self.vm.user.source_of(value)
+        if source is not None and not self.vm.is_created(value):
+            name = self._fetch(source)
+            self._names[id(value)] = name
+            return name
+        return self._build(value)
+
+    def _tensor(self, tensor: Tensor) -> str:
+        info = self.vm.out.inputs.get(id(tensor))
+        if info is not None:
+            if info.static:
+                return self.emit.constant(info.real, info.source.name())
+            return self._fetch(info.source)
+        at = self._tensors.get(id(tensor))
+        if at is None:
+            if not self.vm.out.is_known(tensor):
+                raise Unsupported("a tensor that capture has not seen being made is returned")
+            at = self._tensors[id(tensor)] = len(self.outputs)
+            self.outputs.append(tensor)
+        return f"out[{at}]"
+
+    def _symbolic(self, value: Any) -> str:
+        expr = value.node.expr
+        if expr.is_number:
+            return self.emit.literal(value.node.pytype(expr))
+        if self.sizes is None:
+            raise Unsupported("a symbolic number is returned")
+        return f"({self.sizes.symbol_text(expr)})"
+
+    def _fresh(self, value: Any, text: str) -> str:
+        name = f"r{self._count}"
+        self._count += 1
+        self._names[id(value)] = name
+        self.post.append(f"{name} = {text}")
+        return name
+
+    def _build(self, value: Any) -> str:
+        kind = type(value)
+        if kind in (LazyDict, InstanceDict):
+            return self._lazy(value)
+        rule = _BUILDERS.get(kind)
+        if rule is not None:
+            return rule(self, value)
+        if kind is types.FunctionType and not self.vm.is_created(value) or is_static(value):
+            return self.emit.constant(value, getattr(value, "__name__", "obj"))
+        if isinstance(value, tuple):
+            return self._named_tuple(value)
+        if self.vm.is_created(value) or isinstance(value, BaseException):
+            return self._object(value)
+        raise Unsupported(f"an object of type {kind.__module__}.{kind.__qualname__} is returned or stored")
+
+    def _lazy(self, value: Any) -> str:
+        if isinstance(value, LazyDict):
+            return self._fetch(value.source)
+        return self._fetch(value.source)
+
+    def _named_tuple(self, value: Any) -> str:
+        items = ", ".join(self.value(v) for v in value)
+        cls = self.emit.constant(type(value), type(value).__name__)
+        if hasattr(type(value), "_fields") and not type(value).__module__.startswith("torch"):
+            return self._fresh(value, f"tuple.__new__({cls}, [{items}])")
+        if type(value).__module__.startswith("torch.return_types"):
+            return self._fresh(value, f"{cls}([{items}])")
+        if self.vm.is_created(value):
+            return self._fresh(value, f"tuple.__new__({cls}, [{items}])")
+        raise Unsupported(f"an object of type {type(value).__name__} is returned")
+
+    def _list(self, value: list[Any]) -> str:
+        name = self._fresh(value, "[]")
+        at = len(self.post) - 1
+        items = [self.value(v) for v in value]
+        if name in items:
+            self.post.append(f"{name}.extend([{', '.join(items)}])")
+            return name
+        del self.post[at]
+        self.post.append(f"{name} = [{', '.join(items)}]")
+        return name
+
+    def _tuple(self, value: tuple[Any, ...]) -> str:
+        items = [self.value(v) for v in value]
+        return self._fresh(value, f"({', '.join(items)}{',' if len(items) == 1 else ''})")
+
+    def _dict(self, value: dict[Any, Any]) -> str:
+        pairs = [f"{self.value(k)}: {self.value(v)}" for k, v in value.items()]
+        return self._fresh(value, f"{{{', '.join(pairs)}}}")
+
+    def _mapping(self, value: Any) -> str:
+        pairs = ", ".join(f"({self.value(k)}, {self.value(v)})" for k, v in dict.items(value))
+        cls = self.emit.constant(type(value), type(value).__name__)
+        first = f"{self.value(value.default_factory)}, " if isinstance(value, defaultdict) else ""
+        return self._fresh(value, f"{cls}({first}{'dict(' if type(value) is Counter else ''}[{pairs}]"
+                                  f"{')' if type(value) is Counter else ''})")
+
+    def _set(self, value: Any) -> str:
+        items = ", ".join(self.value(v) for v in value)
+        return self._fresh(value, f"{type(value).__name__}([{items}])")
+
+    def _deque(self, value: Any) -> str:
+        items = ", ".join(self.value(v) for v in value)
+        return self._fresh(value, f"{self.emit.constant(deque, 'deque')}([{items}], {value.maxlen})")
+
+    def _slice(self, value: slice) -> str:
+        return f"slice({self.value(value.start)}, {self.value(value.stop)}, {self.value(value.step)})"
+
+    def _method(self, value: types.MethodType) -> str:
+        cls = self.emit.constant(types.MethodType, "MethodType")
+        return self._fresh(value, f"{cls}({self.value(value.__func__)}, {self.value(value.__self__)})")
+
+    def _partial(self, value: Any) -> str:
+        parts = [self.value(value.func), *(self.value(a) for a in value.args)]
+        parts += [f"{k}={self.value(v)}" for k, v in value.keywords.items()]
+        return self._fresh(value, f"{self.emit.constant(functools.partial, 'partial')}({', '.join(parts)})")
+
+    def _function(self, value: types.FunctionType) -> str:
+        if not self.vm.is_created(value):
+            return self.emit.constant(value, value.__name__)
+        cells = [self._cell(c) for c in value.__closure__ or ()]
+        defaults = self.value(value.__defaults__) if value.__defaults__ else "None"
+        closure = f"({', '.join(cells)},)" if cells else "None"
+        make = self.emit.constant(types.FunctionType, "FunctionType")
+        code, names = self.emit.constant(value.__code__, "code"), self.emit.constant(value.__globals__, "globals")
+        name = self._fresh(value, f"{make}({code}, {names}, {value.__name__!r}, {defaults}, {closure})")
+        if value.__kwdefaults__:
+            self.post.append(f"{name}.__kwdefaults__ = {self.value(value.__kwdefaults__)}")
+        if value.__dict__:
+            self.post.append(f"{name}.__dict__.update({self.value(dict(value.__dict__))})")
+        return name
+
+    def _cell(self, cell: types.CellType) -> str:
+        if not self.vm.is_created(cell):
+            return self._user_cell(cell)
+        known = self._names.get(id(cell))
+        if known is not None:
+            return known
+        name = self._fresh(cell, f"{self.emit.constant(types.CellType, 'CellType')}()")
+        try:
+            contents = cell.cell_contents
+        except ValueError:
+            return name
+        self.post.append(f"{name}.cell_contents = {self.value(contents)}")
+        return name
+
+    def _object(self, value: Any) -> str:
+        """An instance that the program made: allocated without its constructor, then filled."""
+        cls = type(value)
+        name_of = self.emit.constant(cls, cls.__name__)
+        if isinstance(value, nn.Module):
+            raise Unsupported("a module that was made inside the captured code is returned or stored")
+        if isinstance(value, BaseException):
+            name = self._fresh(value, f"{name_of}.__new__({name_of}, {', '.join(map(self.value, value.args))})")
+        elif isinstance(value, dict):
+            base = OrderedDict if isinstance(value, OrderedDict) else dict
+            name = self._fresh(value, f"{name_of}.__new__({name_of})")
+            setter = self.emit.constant(base.__setitem__, "set_item")
+            for key in dict.keys(value):
+                self.post.append(f"{setter}({name}, {self.value(key)}, {self.value(dict.__getitem__(value, key))})")
+        elif isinstance(value, list):
+            name = self._fresh(value, f"list.__new__({name_of})")
+            self.post.append(f"list.extend({name}, [{', '.join(map(self.value, list.__iter__(value)))}])")
+        elif cls.__new__ is object.__new__ or not issubclass(cls, int | float | str | bytes | set | frozenset):
+            name = self._fresh(value, f"object.__new__({name_of})")
+        else:
+            raise Unsupported(f"an object of type {cls.__module__}.{cls.__qualname__} is returned or stored")
+        for slot in _slots(cls):
+            if hasattr(value, slot):
+                setter = self.emit.constant(object.__setattr__, "set_attribute")
+                self.post.append(f"{setter}({name}, {slot!r}, {self.value(getattr(value, slot))})")
+        attributes = getattr(value, "__dict__", None)
+        if attributes:
+            pairs = ", ".join(f"{k!r}: {self.value(v)}" for k, v in attributes.items())
+            self.post.append(f"{name}.__dict__.update({{{pairs}}})")
+        return name
+
+
+def _slots(cls: type) -> list[str]:
+    return [n for c in cls.__mro__ for n, d in c.__dict__.items() if isinstance(d, types.MemberDescriptorType)]
+
+
+def _refill(target: Any, items: list[Any]) -> None:
+    target.clear()
+    target.extend(items)
+
+
+def _refill_dict(target: Any, pairs: list[Any]) -> None:
+    dict.clear(target)
+    for key, item in pairs:
+        dict.__setitem__(target, key, item)
+
+
+def _refill_set(target: Any, items: list[Any]) -> None:
+    target.clear()
+    target.update(items)
+
+
+def _refused(residual: Residual, value: Any) -> str:
+    raise Unsupported(f"an object of type {type(value).__name__} is returned or stored")
+
+
+_BUILDERS: dict[type, Any] = {
+    list: Residual._list,
+    tuple: Residual._tuple,
+    dict: Residual._dict,
+    OrderedDict: Residual._mapping,
+    defaultdict: Residual._mapping,
+    Counter: Residual._mapping,
+    set: Residual._set,
+    frozenset: Residual._set,
+    deque: Residual._deque,
+    slice: Residual._slice,
+    types.MethodType: Residual._method,
+    types.FunctionType: Residual._function,
+    functools.partial: Residual._partial,
+    type({}.keys()): lambda r, v: f"dict.fromkeys({r.value(list(v))}).keys()",
+    type({}.values()): _refused,
+    TensorMethod: lambda r, v: f"{r.value(v.__self__)}.{v.__name__}",
+}

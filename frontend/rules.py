@@ -1,0 +1,582 @@
+"""Tables of what capture knows about particular functions: builtins, torch's questions, what is refused and why."""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import contextvars
+import copy
+import dataclasses
+import functools
+import inspect
+import itertools
+import logging
+import math
+import types
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from . import operators
+from .contexts import RealContext
+from .errors import GraphBreak, Unsupported, UserRaise
+from .source import Const, Fetch
+from .values import object as objects
+from .values.constant import is_constant
+from .values.container import InstanceDict, LazyDict
+from .values.function import InterpretedGenerator, trampoline
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+OWN = __name__.rsplit(".", 1)[0]
+
+# Python functions of torch that are one node of the graph.
+_LEAF_MODULES = frozenset(
+    "torch.nn.functional torch.functional torch._tensor torch._linalg_utils torch._lowrank torch.special torch.fft "
+    "torch.linalg torch._jit_internal torch._C._nn torch.overrides torch.nn.init".split()
+)
+# Python modules whose functions look at types and signatures only.
+NATIVE_PYTHON = frozenset(
+    "inspect typing re enum packaging.version importlib importlib.util importlib.metadata posixpath genericpath os "
+    "string textwrap keyword torch.overrides torch.torch_version torch.backends.cuda torch.backends.cudnn "
+    "torch.backends.mkldnn torch.cuda torch.backends.mps torch.xpu torch.backends.xeon torch.random numbers abc "
+    "torch.distributed torch.distributed.distributed_c10d torch.backends.mkl torch.mps torch._utils "
+    "torch.distributed.is_available torch._C typing_extensions torch.cuda.amp.common".split()
+)
+NATIVE_TYPES = frozenset(
+    "builtins collections itertools re _sre functools _operator operator types datetime decimal fractions "
+    "_collections_abc inspect typing enum _collections pathlib abc _functools array string".split()
+)
+REFUSED_MODULES = {
+    "numpy": "NumPy is called",
+    "random": "Python's random module is called",
+    "time": "the clock is read",
+    "subprocess": "another process is started",
+    "socket": "the network is used",
+}
+REFUSED_TORCH = {
+    "manual_seed": "the random seed is set inside the captured code",
+    "seed": "the random seed is set inside the captured code",
+    "set_rng_state": "the random state is set inside the captured code",
+    "get_rng_state": "the random state is read inside the captured code",
+    "_set_grad_enabled": "the grad mode is set without a context manager",
+    "set_default_dtype": "the default dtype is set inside the captured code",
+    "set_default_device": "the default device is set inside the captured code",
+    "set_num_threads": "the number of threads is set inside the captured code",
+    "from_numpy": "a NumPy array becomes a tensor",
+    "save": "a file is written",
+    "load": "a file is read",
+    "compile": "torch.compile is called inside the captured code",
+    "grad": "torch.autograd.grad is called",
+    "vmap": "torch.vmap is called",
+    "cond": "torch.cond is called",
+}
+TORCH_CONSTANTS = frozenset(
+    "get_default_dtype get_default_device promote_types result_type can_cast iinfo finfo get_device_module "
+    "_get_tracing_state get_num_threads get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype "
+    "_log_api_usage_once has_torch_function has_torch_function_unary has_torch_function_variadic "
+    "_assert_async get_float32_matmul_precision broadcast_shapes get_autocast_device".split()
+)
+HIGHER_ORDER = frozenset(
+    "map filter sorted min max reduce sort accumulate starmap groupby takewhile dropwhile filterfalse iter sub "
+    "subn nlargest nsmallest".split()
+)
+ITERATING = frozenset(
+    "list tuple set frozenset dict zip enumerate sum any all sorted min max map filter reversed join extend update reduce "
+    "deque OrderedDict Counter chain islice accumulate product from_iterable zip_longest cycle starmap pairwise "
+    "extendleft union intersection difference fromkeys takewhile dropwhile filterfalse groupby compress permutations "
+    "combinations combinations_with_replacement tee".split()
+)
+_PURE_MODULES = frozenset(
+    "builtins math cmath _operator operator itertools functools _functools collections _collections re _sre _bisect "
+    "_heapq unicodedata _abc _typing binascii zlib _struct _string posix _thread _stat".split()
+)
+_REFUSED_BUILTINS = {
+    "print": "print is called", "open": "a file is opened", "input": "input is read",
+    "exec": "exec is called", "eval": "eval is called", "breakpoint": "a breakpoint is reached",
+    "compile": "compile() is called", "globals": "globals() is called", "locals": "locals() is called",
+    "__build_class__": "a class is defined inside the captured code",
+}
+
+RULES: dict[int, Any] = {}
+_KEEP: list[Any] = []
+
+
+def rule(*targets: Any) -> Any:
+    """Register a function `(vm, *args, **kwargs)` as the meaning of calling `targets`."""
+
+    def register(function: Any) -> Any:
+        for target in targets:
+            RULES[id(target)] = function
+            _KEEP.append(target)
+        return function
+
+    return register
+
+
+def is_leaf_module(name: str) -> bool:
+    """Whether Python functions of this module are nodes of the graph."""
+    return name in _LEAF_MODULES
+
+
+def is_native_class(cls: type) -> bool:
+    """Whether a Python class with `__new__` is constructed as it is (a value class of the library)."""
+    return cls.__module__ in ("torch", "pathlib", "fractions", "decimal", "enum", "weakref", "inspect")
+
+
+def check_native(function: Any) -> None:
+    """Refuse C functions that are not known to be free of effects."""
+    name, module = function.__name__, getattr(function, "__module__", None) or ""
+    if module == "builtins" and name in _REFUSED_BUILTINS:
+        raise GraphBreak(_REFUSED_BUILTINS[name])
+    if module in ("posix", "_thread") and name not in ("get_ident", "fspath", "getpid", "cpu_count", "allocate_lock"):
+        raise GraphBreak(f"the operating system is called ({name})")
+    top = module.partition(".")[0]
+    if top in REFUSED_MODULES:
+        raise GraphBreak(REFUSED_MODULES[top])
+    if module not in _PURE_MODULES:
+        raise GraphBreak(f"a C function that capture does not know is called: {module or '?'}.{name}")
+
+
+def iterable(vm: Interpreter, value: Any) -> Any:
+    """`value` in a form that C code can iterate without running the user's Python itself."""
+    if type(value) in (list, tuple, str, dict, set, frozenset, range, int, bool, type(None), types.FunctionType):
+        return value
+    if isinstance(value, LazyDict | InstanceDict):
+        return value
+    if isinstance(value, Tensor) or vm.tracked_mapping(value) is not None or objects.find_method(
+        type(value), "__iter__"
+    ):
+        value = vm.iterate(value)
+    if objects.find_method(type(value), "__next__"):
+        return _stepping(vm, value)
+    return value
+
+
+def _stepping(vm: Interpreter, iterator: Any) -> Iterator[Any]:
+    while True:
+        more, item = vm.advance(iterator)
+        if not more:
+            return
+        yield item
+
+
+def deferred(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Logging and warnings: questions are answered now, messages are emitted when the compiled call runs."""
+    name = function.__name__
+    if name in ("isEnabledFor", "getEffectiveLevel", "getLogger", "getLevelName", "hasHandlers"):
+        return vm.native(function, *args, **kwargs)
+    if name in ("warning", "info", "debug", "error", "log", "critical", "exception", "warn"):
+        vm.effects.calls.append((function, args, kwargs))
+        return None
+    return vm.inline(function, args, kwargs)
+
+
+# ---- builtins that look at types and attributes ----
+
+
+@rule(isinstance)
+def _isinstance(vm: Interpreter, obj: Any, kinds: Any) -> bool:
+    if isinstance(obj, LazyDict | InstanceDict):
+        return bool(vm.native(issubclass, vm.type_of(obj), kinds))
+    if isinstance(kinds, type):
+        check = objects.find_method(type(kinds), "__instancecheck__")
+        if check is not None and not vm.is_library(check.__module__):
+            return vm.truth(vm.call(check, (kinds, obj), {}))
+    if isinstance(obj, InterpretedGenerator) and kinds in (types.GeneratorType, collections.abc.Generator):
+        return True
+    return bool(vm.native(isinstance, obj, kinds))
+
+
+@rule(type)
+def _type(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
+    if len(args) != 1:
+        raise Unsupported("a class is made inside the captured code")
+    return vm.type_of(args[0])
+
+
+@rule(super)
+def _super(vm: Interpreter, *args: Any) -> Any:
+    if len(args) == 2:
+        return objects.Super(*args)
+    frame = vm.frames[-1]
+    cell = frame.fast["__class__"]
+    first = frame.fast[frame.code.co_varnames[0]]
+    if isinstance(first, types.CellType):
+        first = vm.load_cell(first, frame.code.co_varnames[0])
+    return objects.Super(cell.cell_contents, first)
+
+
+@rule(getattr)
+def _getattr(vm: Interpreter, obj: Any, name: str, *default: Any) -> Any:
+    try:
+        return objects.load_attr(vm, obj, name)
+    except UserRaise as raised:
+        if default and isinstance(raised.value, AttributeError):
+            return default[0]
+        raise
+
+
+@rule(hasattr)
+def _hasattr(vm: Interpreter, obj: Any, name: str) -> bool:
+    try:
+        objects.load_attr(vm, obj, name)
+    except UserRaise as raised:
+        if isinstance(raised.value, AttributeError):
+            return False
+        raise
+    return True
+
+
+@rule(setattr)
+def _setattr(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
+    objects.store_attr(vm, obj, name, value)
+
+
+@rule(delattr)
+def _delattr(vm: Interpreter, obj: Any, name: str) -> None:
+    objects.delete_attr(vm, obj, name)
+
+
+@rule(len)
+def _len(vm: Interpreter, obj: Any) -> Any:
+    method = objects.find_method(type(obj), "__len__")
+    if isinstance(obj, Tensor):
+        if obj.dim() == 0:
+            raise UserRaise(TypeError("len() of a 0-d tensor"))
+        return obj.shape[0]
+    if method is not None:
+        return vm.call(method, (obj,), {})
+    mapping = vm.tracked_mapping(obj)
+    return vm.native(len, obj if mapping is None else mapping)
+
+
+@rule(iter)
+def _iter(vm: Interpreter, obj: Any, *sentinel: Any) -> Any:
+    return vm.native_recorded(iter, trampoline(vm, obj), *sentinel) if sentinel else vm.iterate(obj)
+
+
+@rule(next)
+def _next(vm: Interpreter, iterator: Any, *default: Any) -> Any:
+    more, value = vm.advance(iterator)
+    if more:
+        return value
+    if default:
+        return default[0]
+    raise UserRaise(StopIteration(value))
+
+
+@rule(callable)
+def _callable(vm: Interpreter, obj: Any) -> bool:
+    return callable(obj)
+
+
+@rule(id)
+def _id(vm: Interpreter, obj: Any) -> int:
+    raise Unsupported("id() of an object is read")
+
+
+@rule(vars)
+def _vars(vm: Interpreter, obj: Any) -> Any:
+    return objects.load_attr(vm, obj, "__dict__")
+
+
+@rule(dir)
+def _dir(vm: Interpreter, *args: Any) -> Any:
+    raise Unsupported("dir() is called")
+
+
+@rule(hash)
+def _hash(vm: Interpreter, obj: Any) -> Any:
+    if not is_constant(obj):
+        raise Unsupported("hash() of an object is read")
+    return hash(obj)
+
+
+def _text(name: str, function: Any) -> Any:
+    def apply(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        if not args or kwargs:
+            return vm.native(function, *args, **kwargs)
+        value = args[0]
+        if isinstance(value, Tensor):
+            raise GraphBreak("a tensor is printed or formatted")
+        names = (name, "__repr__") if name == "__str__" else (name,)
+        for special in names:
+            method = objects.find_method(type(value), special)
+            if method is not None and not vm.is_library(method.__module__):
+                return vm.call(method, (value,), {})
+            if objects.lookup(type(value), special)[1] not in (None, object):
+                break
+        return vm.native(function, *map(vm.settle, args))
+
+    return apply
+
+
+RULES[id(str)] = _text("__str__", str)
+RULES[id(repr)] = _text("__repr__", repr)
+
+
+@rule(format)
+def _format(vm: Interpreter, value: Any, spec: str = "") -> Any:
+    if isinstance(value, Tensor):
+        raise GraphBreak("a tensor is formatted")
+    method = objects.find_method(type(value), "__format__")
+    if method is not None and not vm.is_library(method.__module__):
+        return vm.call(method, (value, spec), {})
+    if spec == "" and not is_constant(value):
+        return RULES[id(str)](vm, value)
+    return vm.native(format, value, spec)
+
+
+@rule(bool)
+def _bool(vm: Interpreter, *args: Any) -> bool:
+    return vm.truth(args[0]) if args else False
+
+
+def _number(function: Any, name: str, symbolic: Any) -> Any:
+    def apply(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs:
+            value = args[0]
+            if isinstance(value, torch.SymInt | torch.SymFloat):
+                return symbolic(value)
+            method = objects.find_method(type(value), name)
+            if method is not None and not isinstance(value, Tensor):
+                return vm.call(method, (value,), {})
+        return vm.native(function, *args, **kwargs)
+
+    return apply
+
+
+RULES[id(int)] = _number(int, "__int__", torch.sym_int)
+RULES[id(float)] = _number(float, "__float__", torch.sym_float)
+RULES[id(abs)] = lambda vm, x: vm.call_tensor_method(x, "abs", (), {}) if isinstance(x, Tensor) else vm.native(abs, x)
+RULES[id(math.sqrt)] = lambda vm, x: torch._sym_sqrt(x) if isinstance(x, torch.SymInt) else vm.native(math.sqrt, x)
+
+
+def _via(apply: Any) -> Any:
+    return lambda vm, *args: apply(vm, *args)
+
+
+import operator as _operator  # noqa: E402
+
+for _symbol, (_function, _) in operators.BINARY.items():
+    RULES[id(_function)] = functools.partial(lambda s, vm, a, b: operators.binary(vm, s, a, b), _symbol)
+for _symbol, (_function, *_rest) in operators.COMPARE.items():
+    RULES[id(_function)] = functools.partial(lambda s, vm, a, b: operators.compare(vm, s, a, b), _symbol)
+for _symbol, (_function, _) in operators.UNARY.items():
+    RULES[id(_function)] = functools.partial(lambda s, vm, a: operators.unary(vm, s, a), _symbol)
+RULES[id(_operator.getitem)] = _via(operators.get_item)
+RULES[id(_operator.setitem)] = _via(operators.set_item)
+RULES[id(_operator.contains)] = _via(operators.contains)
+RULES[id(_operator.is_)] = lambda vm, a, b: a is b
+RULES[id(_operator.is_not)] = lambda vm, a, b: a is not b
+RULES[id(_operator.not_)] = lambda vm, a: not vm.truth(a)
+RULES[id(_operator.truth)] = lambda vm, a: vm.truth(a)
+
+
+# ---- questions that libraries ask ----
+
+for _question in (torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch._utils.is_compiling):
+    RULES[id(_question)] = lambda vm: True
+RULES[id(torch.jit.is_scripting)] = lambda vm: False
+RULES[id(torch.jit.is_tracing)] = lambda vm: False
+RULES[id(torch._C._get_tracing_state)] = lambda vm: None
+RULES[id(torch.compiler.is_exporting)] = lambda vm: False
+RULES[id(torch._jit_internal.is_scripting)] = lambda vm: False
+RULES[id(torch._assert)] = lambda vm, condition, message="": _assert(vm, condition, message)
+RULES[id(torch._check)] = lambda vm, condition, message=None: _assert(vm, condition, "")
+RULES[id(torch.is_tensor)] = lambda vm, value: isinstance(value, Tensor)
+RULES[id(torch.nn.attention.sdpa_kernel)] = lambda vm, *a, **k: RealContext(torch.nn.attention.sdpa_kernel(*a, **k))
+RULES[id(torch._C._log_api_usage_once)] = lambda vm, *a: None
+RULES[id(inspect.currentframe)] = lambda vm: _refuse("the call stack is inspected")
+RULES[id(builtins.__import__)] = lambda vm, *a, **k: vm.native(builtins.__import__, *a, **k)
+
+
+def _refuse(reason: str) -> Any:
+    raise Unsupported(reason)
+
+
+def _assert(vm: Interpreter, condition: Any, message: Any) -> None:
+    if not vm.truth(condition):
+        raise UserRaise(AssertionError(message))
+
+
+def _dynamo_questions() -> None:
+    import torch._dynamo as dynamo
+
+    for name in ("is_compiling", "external_utils.is_compiling"):
+        where: Any = dynamo
+        for part in name.split("."):
+            where = getattr(where, part, None)
+        if where is not None:
+            rule(where)(lambda vm: True)
+    for name in ("graph_break",):
+        rule(getattr(dynamo, name))(lambda vm, *a, **k: _break())
+    rule(dynamo.mark_static_address)(lambda vm, *a, **k: None)
+    rule(dynamo.mark_dynamic)(lambda vm, *a, **k: None)
+
+
+def _break() -> Any:
+    raise GraphBreak("torch._dynamo.graph_break() is called")
+
+
+_dynamo_questions()
+
+
+# ---- library functions with a meaning of their own ----
+
+
+@rule(warnings.warn)
+def _warn(vm: Interpreter, *args: Any, **kwargs: Any) -> None:
+    vm.effects.calls.append((warnings.warn, args, {k: v for k, v in kwargs.items() if k != "stacklevel"}))
+
+
+@rule(logging.getLogger)
+def _get_logger(vm: Interpreter, *args: Any) -> Any:
+    return vm.native(logging.getLogger, *args)
+
+
+@rule(copy.copy)
+def _copy(vm: Interpreter, value: Any) -> Any:
+    if isinstance(value, LazyDict | InstanceDict):
+        return value.force()
+    if is_constant(value) or isinstance(value, list | dict | set | collections.deque) and vm.user.by_value.get(
+        id(value)
+    ) is None and not vm.is_created(value):
+        return vm.native(copy.copy, value)
+    if type(value) in (list, dict, set, collections.OrderedDict, collections.deque, tuple):
+        return value.copy() if hasattr(value, "copy") else value
+    method = objects.find_method(type(value), "__copy__")
+    if method is not None:
+        return vm.call(method, (value,), {})
+    if isinstance(value, Tensor) or not hasattr(value, "__dict__") or isinstance(value, dict | list):
+        raise Unsupported(f"copy.copy of a {type(value).__name__}")
+    made = vm.create(vm.native(object.__new__, type(value)))
+    names = vm.effects.names(value, list(value.__dict__))
+    for name in names:
+        found, item = vm.instance_attr(value, name)
+        if found:
+            made.__dict__[name] = item
+    return made
+
+
+@rule(copy.deepcopy)
+def _deepcopy(vm: Interpreter, value: Any, memo: Any = None) -> Any:
+    if is_constant(value):
+        return value
+    if type(value) in (list, dict, tuple, set):
+        if isinstance(value, dict):
+            return {k: _deepcopy(vm, v) for k, v in value.items()}
+        return type(value)(_deepcopy(vm, v) for v in value)
+    raise Unsupported(f"copy.deepcopy of a {type(value).__name__}")
+
+
+@rule(dataclasses.fields)
+def _fields(vm: Interpreter, value: Any) -> Any:
+    return vm.native(dataclasses.fields, value)
+
+
+@rule(dataclasses.is_dataclass)
+def _is_dataclass(vm: Interpreter, value: Any) -> Any:
+    return vm.native(dataclasses.is_dataclass, value)
+
+
+@rule(functools.wraps)
+def _wraps(vm: Interpreter, wrapped: Any, *args: Any, **kwargs: Any) -> Any:
+    def apply(wrapper: Any) -> Any:
+        return vm.native(functools.update_wrapper, wrapper, wrapped, *args, **kwargs)
+
+    return apply
+
+
+@rule(itertools.chain.from_iterable)
+def _chain_nested(vm: Interpreter, values: Any) -> Any:
+    return itertools.chain.from_iterable(iterable(vm, v) for v in vm.listed(values))
+
+
+@rule(functools.reduce)
+def _reduce(vm: Interpreter, function: Any, values: Any, *first: Any) -> Any:
+    items = [*first, *vm.listed(values)]
+    if not items:
+        raise UserRaise(TypeError("reduce() of empty iterable with no initial value"))
+    total = items[0]
+    for item in items[1:]:
+        total = vm.call(function, (total, item), {})
+    return total
+
+
+@rule(sum)
+def _sum(vm: Interpreter, values: Any, start: Any = 0) -> Any:
+    total = start
+    for item in vm.listed(values):
+        total = operators.binary(vm, "+", total, item)
+    return total
+
+
+@rule(nn.Module.__init__)
+def _module_init(vm: Interpreter, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+    if not vm.is_created(module):
+        raise Unsupported("a module of the caller's is initialised again")
+    vm.native(nn.Module.__init__, module)
+
+
+def _context_get(vm: Interpreter, variable: contextvars.ContextVar[Any], *default: Any) -> Any:
+    value = variable.get(*default)
+    if default and value is default[0]:
+        vm.guards.add("is", Fetch(functools.partial(_peek, default=default[0]), Const(variable, variable.name)), value)
+        return value
+    return vm.user.wrap(value, Fetch(contextvars.ContextVar.get, Const(variable, variable.name)))
+
+
+def _peek(variable: contextvars.ContextVar[Any], default: Any) -> Any:
+    return variable.get(default)
+
+
+def _state_refused(vm: Interpreter, variable: Any, *args: Any) -> Any:
+    raise Unsupported(f"a context variable is changed ({variable.name})")
+
+
+STATE_METHODS: dict[tuple[type, str], Any] = {
+    (contextvars.ContextVar, "get"): _context_get,
+    (contextvars.ContextVar, "set"): _state_refused,
+    (contextvars.ContextVar, "reset"): _state_refused,
+}
+
+
+# ---- tensor methods with a meaning of their own ----
+
+
+def _size(vm: Interpreter, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+    return vm.native(tensor.size, *args, **kwargs)
+
+
+def _fact(name: str) -> Any:
+    return lambda vm, tensor, *args, **kwargs: vm.native(getattr(tensor, name), *args, **kwargs)
+
+
+def _new_type(vm: Interpreter, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+    if not args and not kwargs:
+        return vm.native(tensor.type)
+    return vm.out.call_method("type", (tensor, *args), kwargs)
+
+
+def _iterate(vm: Interpreter, tensor: Tensor) -> Any:
+    return vm.iterate(tensor)
+
+
+TENSOR_METHODS: dict[str, Any] = {
+    "size": _size,
+    "type": _new_type,
+    "__iter__": _iterate,
+    "__len__": lambda vm, tensor: _len(vm, tensor),
+    "__hash__": lambda vm, tensor: _refuse("hash() of a tensor"),
+    "__getitem__": operators.get_item,
+    "__setitem__": operators.set_item,
+} | {name: _fact(name) for name in (
+    "dim numel stride storage_offset element_size is_contiguous is_floating_point is_complex is_conj is_neg get_device "
+    "is_inference nelement ndimension is_signed is_same_size has_names dim_order is_pinned is_shared"
+).split()}

@@ -1,0 +1,140 @@
+"""Where a value came from: how to name it, how to fetch it again, how generated code reaches it.
+
+A source is a path from something that a compiled call can see (an argument, or an object that the guards hold by
+identity) to the value. Equal paths compare equal, so that generated code fetches each of them once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .guards import Emitter
+
+__all__ = ["Arg", "Attr", "Const", "Fetch", "Item", "Source"]
+
+
+class Source:
+    """Base of all sources."""
+
+    def name(self) -> str:
+        """The path as a person would write it."""
+        raise NotImplementedError
+
+    def reconstruct(self, emit: Emitter) -> str:
+        """The Python expression that fetches the value; `emit` names constants and shared prefixes."""
+        raise NotImplementedError
+
+    def fetch(self, args: Mapping[str, Any]) -> Any:
+        """The value itself, given the call's arguments by name."""
+        raise NotImplementedError
+
+    def root(self) -> Source:
+        """The first step of the path."""
+        base: Source | None = getattr(self, "base", None)
+        return self if base is None else base.root()
+
+    def __str__(self) -> str:
+        return self.name()
+
+
+@dataclass(frozen=True, slots=True)
+class Arg(Source):
+    """An argument of the compiled call, by its name in the generated function."""
+
+    arg: str
+
+    def name(self) -> str:
+        return self.arg
+
+    def reconstruct(self, emit: Emitter) -> str:
+        return self.arg
+
+    def fetch(self, args: Mapping[str, Any]) -> Any:
+        return args[self.arg]
+
+
+class Const(Source):
+    """An object that is held by identity: a module, a class, a function, a namespace."""
+
+    __slots__ = ("label", "value")
+
+    def __init__(self, value: Any, label: str) -> None:
+        self.value = value
+        self.label = label
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Const) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def name(self) -> str:
+        return self.label
+
+    def reconstruct(self, emit: Emitter) -> str:
+        return emit.constant(self.value, self.label)
+
+    def fetch(self, args: Mapping[str, Any]) -> Any:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Attr(Source):
+    """`base.attr`, by the ordinary attribute protocol."""
+
+    base: Source
+    attr: str
+
+    def name(self) -> str:
+        return f"{self.base.name()}.{self.attr}"
+
+    def reconstruct(self, emit: Emitter) -> str:
+        if self.attr == "__dict__" and isinstance(self.base, Const):
+            return emit.constant(self.base.value.__dict__, self.base.label + "_dict")
+        return f"{emit.fetch(self.base)}.{self.attr}"
+
+    def fetch(self, args: Mapping[str, Any]) -> Any:
+        return getattr(self.base.fetch(args), self.attr)
+
+
+@dataclass(frozen=True, slots=True)
+class Item(Source):
+    """`base[key]`; in a `__dict__` it reads as an attribute."""
+
+    base: Source
+    key: Any
+
+    def name(self) -> str:
+        base = self.base
+        if isinstance(base, Attr) and base.attr == "__dict__":
+            return f"{base.base.name()}.{self.key}"
+        if isinstance(base, Item) and base.key in ("_parameters", "_buffers", "_modules") and isinstance(self.key, str):
+            return f"{base.base.name().removesuffix('.__dict__')}.{self.key}"
+        return f"{base.name()}[{self.key!r}]"
+
+    def reconstruct(self, emit: Emitter) -> str:
+        return f"{emit.fetch(self.base)}[{emit.literal(self.key)}]"
+
+    def fetch(self, args: Mapping[str, Any]) -> Any:
+        return self.base.fetch(args)[self.key]
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch(Source):
+    """`function(base)` for a reader with no side effect, such as `tuple` of a view, or a context variable's `get`."""
+
+    function: Any
+    base: Source
+
+    def name(self) -> str:
+        return f"{getattr(self.function, '__name__', self.function)}({self.base.name()})"
+
+    def reconstruct(self, emit: Emitter) -> str:
+        function = emit.constant(self.function, getattr(self.function, "__name__", "fetch"))
+        return f"{function}({emit.fetch(self.base)})"
+
+    def fetch(self, args: Mapping[str, Any]) -> Any:
+        return self.function(self.base.fetch(args))

@@ -1,0 +1,40 @@
+"""Constants: immutable values that capture folds, guarded by type and equality."""
+
+from __future__ import annotations
+
+import enum
+import pathlib
+import types
+from typing import Any
+
+import torch
+
+__all__ = ["is_constant", "is_static"]
+
+_CONSTANT_TYPES = frozenset(
+    [type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range, torch.dtype,
+     torch.device, torch.layout, torch.memory_format, torch.Size, pathlib.PosixPath, pathlib.PurePosixPath]
+)
+_STATIC_TYPES = (
+    type, types.ModuleType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+    types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType,
+    types.CodeType, types.GenericAlias, types.UnionType, staticmethod, classmethod, property,
+    torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch.jit.ScriptFunction,
+)
+
+
+def is_constant(value: Any) -> bool:
+    """Whether `value` is immutable all the way down and compares by value."""
+    kind = type(value)
+    if kind in _CONSTANT_TYPES or isinstance(value, enum.Enum):
+        return True
+    if kind is tuple or kind is frozenset:
+        return all(map(is_constant, value))
+    if kind is slice:
+        return is_constant(value.start) and is_constant(value.stop) and is_constant(value.step)
+    return False
+
+
+def is_static(value: Any) -> bool:
+    """Whether `value` is code rather than data: a class, module, C function; guarded by identity."""
+    return isinstance(value, _STATIC_TYPES) or type(value).__module__ in ("typing", "functools") and callable(value)

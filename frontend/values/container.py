@@ -1,0 +1,257 @@
+"""Containers of the user's: shadow copies, whose changes are found by comparing them with what they were."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..errors import Unsupported, UserRaise
+from ..source import Attr, Fetch, Item, Source
+from .constant import is_constant
+
+if TYPE_CHECKING:
+    from ..interpreter import Interpreter
+
+__all__ = ["InstanceDict", "LazyDict", "Shadow", "shadow_of"]
+
+LARGE = 48
+
+
+@dataclass
+class Shadow:
+    """A container of the user's, its stand-in during capture and a copy of how the stand-in began."""
+
+    real: Any
+    copy: Any
+    source: Source
+    before: Any = field(default=None)
+
+    def changed(self) -> bool:
+        """Whether the program changed the container."""
+        now, then = _contents(self.copy), self.before
+        return len(now) != len(then) or any(a is not b for a, b in zip(now, then, strict=True))
+
+    def freeze(self) -> None:
+        """Remember the contents as they are now."""
+        self.before = _contents(self.copy)
+
+
+def _contents(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [x for pair in dict.items(value) for x in pair]
+    if isinstance(value, set):
+        return sorted(value, key=id)
+    return list(value)
+
+
+def shadow_of(vm: Interpreter, value: Any, source: Source) -> Any:
+    """The stand-in for a container, or None when `value` is no plain container."""
+    kind = type(value)
+    make = _SHADOWS.get(kind)
+    if make is None:
+        return None
+    vm.guards.add("type", source, kind)
+    if kind is dict and len(value) > LARGE:
+        return LazyDict(vm, value, source)
+    return make(vm, value, source)
+
+
+def _sequence(vm: Interpreter, value: Any, source: Source) -> Any:
+    vm.guards.add("length", source, len(value))
+    kind = type(value)
+    if kind is tuple:
+        return tuple(vm.user.wrap(item, Item(source, i)) for i, item in enumerate(value))
+    copy: Any = deque(maxlen=value.maxlen) if kind is deque else []
+    vm.user.track(value, copy, source)
+    copy.extend(vm.user.wrap(item, Item(source, i)) for i, item in enumerate(value))
+    return copy
+
+
+def _mapping(vm: Interpreter, value: Any, source: Source) -> Any:
+    keys = list(value)
+    if not all(is_constant(k) or isinstance(k, type) or vm.user.wrap(k, _key_source(source, i)) is k
+               for i, k in enumerate(keys)):
+        raise Unsupported(f"the keys of {source.name()} are tensors or containers")
+    vm.guards.add("keys", source, keys)
+    copy: Any = defaultdict(value.default_factory) if type(value) is defaultdict else type(value)()
+    vm.user.track(value, copy, source)
+    for key in keys:
+        dict.__setitem__(copy, key, vm.user.wrap(value[key], Item(source, key)))
+    return copy
+
+
+def _key_source(source: Source, index: int) -> Source:
+    return Item(Fetch(list, source), index)
+
+
+def _set(vm: Interpreter, value: Any, source: Source) -> Any:
+    if not all(is_constant(v) or isinstance(v, type) for v in value):
+        raise Unsupported(f"the set {source.name()} holds more than constants")
+    vm.guards.add("equals", source, value if type(value) is frozenset else set(value))
+    if type(value) is frozenset:
+        return value
+    copy = set(value)
+    vm.user.track(value, copy, source)
+    return copy
+
+
+_SHADOWS = {
+    tuple: _sequence, list: _sequence, deque: _sequence, dict: _mapping, OrderedDict: _mapping,
+    defaultdict: _mapping, Counter: _mapping, set: _set, frozenset: _set,
+}
+
+
+class LazyDict:
+    """A large or subclassed mapping of the user's: guarded key by key, never changed."""
+
+    def __init__(self, vm: Interpreter, real: Any, source: Source) -> None:
+        self.vm, self.real, self.source = vm, real, source
+
+    def __getitem__(self, key: Any) -> Any:
+        if not dict.__contains__(self.real, key):
+            self.vm.guards.add("missing", self._plain(), key)
+            raise UserRaise(KeyError(key))
+        return self.vm.user.wrap(dict.__getitem__(self.real, key), Item(self._plain(), key))
+
+    def __contains__(self, key: Any) -> bool:
+        found = dict.__contains__(self.real, key)
+        self.vm.guards.add("contains" if found else "missing", self._plain(), key)
+        return found
+
+    def __len__(self) -> int:
+        self.vm.guards.add("length", self._plain(), dict.__len__(self.real))
+        return dict.__len__(self.real)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.keys())
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, LazyDict) and other.real is self.real)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _plain(self) -> Source:
+        return self.source if type(self.real) is dict else Fetch(_dict_view, self.source)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """`dict.get`."""
+        return self[key] if key in self else default
+
+    def keys(self) -> Any:
+        """A fixed view of the keys, guarded as a whole."""
+        self.vm.guards.add("keys", self._plain(), list(dict.keys(self.real)))
+        return dict.fromkeys(dict.keys(self.real)).keys()
+
+    def values(self) -> Any:
+        """The values; each is guarded."""
+        return [self[key] for key in self.keys()]
+
+    def items(self) -> Any:
+        """Pairs; each value is guarded."""
+        return {key: self[key] for key in self.keys()}.items()
+
+    def copy(self) -> Any:
+        """A plain copy."""
+        return dict(self.items())
+
+    def force(self) -> dict[Any, Any]:
+        """A plain dict with the same contents."""
+        return dict(self.items())
+
+
+class _DictView:
+    """Reads a dict subclass through dict's own methods."""
+
+    __slots__ = ("real",)
+
+    def __init__(self, real: Any) -> None:
+        self.real = real
+
+    def __getitem__(self, key: Any) -> Any:
+        return dict.__getitem__(self.real, key)
+
+    def __contains__(self, key: Any) -> bool:
+        return dict.__contains__(self.real, key)
+
+    def __len__(self) -> int:
+        return dict.__len__(self.real)
+
+    def __iter__(self) -> Iterator[Any]:
+        return dict.__iter__(self.real)
+
+
+_dict_view = _DictView
+
+
+class InstanceDict:
+    """`obj.__dict__` of a user's object: reads and writes go through the object's tracked attributes."""
+
+    def __init__(self, vm: Interpreter, obj: Any, source: Source) -> None:
+        self.vm, self.obj, self.source = vm, obj, Attr(source, "__dict__")
+
+    def __getitem__(self, key: Any) -> Any:
+        found, value = self.vm.instance_attr(self.obj, key)
+        if not found:
+            raise UserRaise(KeyError(key))
+        return value
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.vm.effects.write_attr(self.obj, key, value)
+
+    def __contains__(self, key: Any) -> bool:
+        return bool(self.vm.instance_attr(self.obj, key)[0])
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.keys())
+
+    def __len__(self) -> int:
+        return len(self.keys())
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """`dict.get`."""
+        found, value = self.vm.instance_attr(self.obj, key)
+        return value if found else default
+
+    def keys(self) -> Any:
+        """The names, guarded as a whole."""
+        self.vm.guards.add("keys", self.source, list(self.obj.__dict__))
+        return self.vm.effects.names(self.obj, list(self.obj.__dict__)).keys()
+
+    def values(self) -> Any:
+        """The values; each is guarded."""
+        return [self[key] for key in self.keys()]
+
+    def items(self) -> Any:
+        """Pairs; each value is guarded."""
+        return {key: self[key] for key in self.keys()}.items()
+
+    def update(self, *others: Any, **more: Any) -> None:
+        """`dict.update`."""
+        for key, value in dict(*others, **more).items():
+            self[key] = value
+
+    def copy(self) -> Any:
+        """A plain copy."""
+        return dict(self.items())
+
+    def force(self) -> dict[Any, Any]:
+        """A plain dict with the same contents."""
+        return dict(self.items())
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        """`dict.setdefault`."""
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def pop(self, key: Any, *default: Any) -> Any:
+        """`dict.pop`."""
+        if key in self:
+            value = self[key]
+            self.vm.effects.delete_attr(self.obj, key)
+            return value
+        if default:
+            return default[0]
+        raise UserRaise(KeyError(key))

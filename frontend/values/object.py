@@ -1,0 +1,323 @@
+"""The attribute protocol: classes, descriptors, instances, `super()`, and the overlay of pending writes."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from ..effects import DELETED
+from ..errors import Unsupported, UserRaise
+from ..source import Attr, Const, Item, Source
+from .container import InstanceDict
+from .tensor import TensorMethod, load_tensor_attr, store_tensor_attr
+
+if TYPE_CHECKING:
+    from ..interpreter import Interpreter
+
+__all__ = ["Super", "delete_attr", "find_method", "load_attr", "lookup", "store_attr"]
+
+_MISSING = object()
+_HEAP_TYPE = 1 << 9
+
+
+class Super:
+    """`super()`: attribute look-up that starts after `cls` in the class order of `obj`."""
+
+    __slots__ = ("cls", "obj")
+
+    def __init__(self, cls: type, obj: Any) -> None:
+        self.cls, self.obj = cls, obj
+
+
+@functools.lru_cache(maxsize=16384)
+def lookup(cls: type, name: str) -> tuple[Any, type | None]:
+    """The raw class attribute and the class that defines it, or (_MISSING, None)."""
+    for owner in cls.__mro__:
+        namespace = owner.__dict__
+        if name in namespace:
+            return namespace[name], owner
+    return _MISSING, None
+
+
+def find_method(cls: type, name: str) -> types.FunctionType | None:
+    """The Python-level function behind a special method of `cls`; None when it is C's, absent, or our own."""
+    found = lookup(cls, name)[0]
+    if isinstance(found, staticmethod | classmethod):
+        found = found.__func__
+    if isinstance(found, types.FunctionType) and not found.__module__.startswith(__name__.rsplit(".", 2)[0]):
+        return found
+    return None
+
+
+def load_attr(vm: Interpreter, obj: Any, name: str) -> Any:
+    """`obj.name` as the program sees it."""
+    if isinstance(obj, Tensor):
+        return load_tensor_attr(vm, obj, name)
+    kind = type(obj)
+    if kind is types.ModuleType:
+        return _module_attr(vm, obj, name)
+    if isinstance(obj, type):
+        return _class_attr(vm, obj, name)
+    if kind is Super:
+        return _super_attr(vm, obj, name)
+    if kind is types.MethodType:
+        if name in ("__self__", "__func__"):
+            return getattr(obj, name)
+        return load_attr(vm, obj.__func__, name)
+    if kind is types.FunctionType:
+        return _function_attr(vm, obj, name)
+    if kind is TensorMethod or not kind.__flags__ & _HEAP_TYPE or vm.is_own(kind):
+        return vm.native(getattr, obj, name)
+    return _instance_attr(vm, obj, kind, name)
+
+
+def _module_attr(vm: Interpreter, module: types.ModuleType, name: str) -> Any:
+    if vm.is_library(module.__name__):
+        value = vm.native(getattr, module, name)
+        return vm.wrap_library(value, Attr(Const(module, module.__name__), name))
+    if name in module.__dict__:
+        return vm.load_global_value(module.__dict__, name, module.__name__)
+    value = vm.native(getattr, module, name)
+    return vm.user.wrap(value, Attr(Const(module, module.__name__), name))
+
+
+def _class_attr(vm: Interpreter, cls: type, name: str) -> Any:
+    found, value = vm.effects.attr(cls, name)
+    if found:
+        return _checked(value, cls, name)
+    meta, _ = lookup(type(cls), name)
+    raw, owner = lookup(cls, name)
+    if owner is None or name in ("__class__", "__dict__", "__mro__", "__bases__", "__name__", "__module__", "__qualname__"):
+        if isinstance(meta, types.FunctionType):
+            return types.MethodType(meta, cls)
+        if isinstance(meta, property) and isinstance(meta.fget, types.FunctionType) and not vm.is_library(
+            type(cls).__module__
+        ):
+            return vm.call(meta.fget, (cls,), {})
+        if owner is None and meta is _MISSING:
+            getter = find_method(type(cls), "__getattr__")
+            if getter is not None and not vm.is_library(getter.__module__):
+                return vm.call(getter, (cls, name), {})
+        return vm.native(getattr, cls, name)
+    vm.guard_class(cls, name, raw, owner)
+    if isinstance(raw, staticmethod):
+        return raw.__func__
+    if isinstance(raw, classmethod):
+        return _bind_class(raw.__func__, cls)
+    if isinstance(raw, types.FunctionType | property):
+        return raw
+    if hasattr(type(raw), "__get__"):
+        getter = find_method(type(raw), "__get__")
+        if getter is not None and not vm.is_library(getter.__module__):
+            return vm.call(getter, (raw, None, cls), {})
+        return vm.native(getattr, cls, name)
+    return vm.wrap_class_value(raw, owner, name)
+
+
+def _bind_class(function: Any, cls: type) -> Any:
+    return types.MethodType(function, cls) if callable(function) else function.__get__(None, cls)
+
+
+def _super_attr(vm: Interpreter, sup: Super, name: str) -> Any:
+    obj = sup.obj
+    cls = obj if isinstance(obj, type) and issubclass(obj, sup.cls) else vm.type_of(obj)
+    order = cls.__mro__
+    for owner in order[order.index(sup.cls) + 1 :]:
+        if name in owner.__dict__:
+            raw = owner.__dict__[name]
+            vm.guard_class(owner, name, raw, owner)
+            return _bind(vm, raw, owner, obj, cls, name, is_class=cls is obj)
+    raise UserRaise(AttributeError(f"'super' object has no attribute '{name}'"))
+
+
+def _bind(vm: Interpreter, raw: Any, owner: type, obj: Any, cls: type, name: str, is_class: bool = False) -> Any:
+    """What reading class attribute `raw` through an instance gives."""
+    if isinstance(raw, types.FunctionType):
+        return raw if is_class else types.MethodType(raw, obj)
+    if isinstance(raw, staticmethod):
+        return raw.__func__
+    if isinstance(raw, classmethod):
+        return _bind_class(raw.__func__, cls)
+    if isinstance(raw, property):
+        if raw.fget is None:
+            raise UserRaise(AttributeError(f"unreadable attribute {name!r}"))
+        return vm.call(raw.fget, (obj,), {})
+    if isinstance(raw, functools.cached_property):
+        value = vm.call(raw.func, (obj,), {})
+        vm.write_instance(obj, name, value)
+        return value
+    if isinstance(raw, types.MethodDescriptorType | types.WrapperDescriptorType):
+        return types.MethodType(raw, obj)
+    getter = find_method(type(raw), "__get__")
+    if getter is not None:
+        return vm.call(getter, (raw, None if is_class else obj, cls), {})
+    if hasattr(type(raw), "__get__"):
+        value = vm.native(raw.__get__, obj, cls)
+        source = vm.user.source_of(obj)
+        return value if source is None else vm.user.wrap(value, Attr(source, name))
+    return vm.wrap_class_value(raw, owner, name)
+
+
+def _is_data_descriptor(raw: Any) -> bool:
+    return raw is not _MISSING and hasattr(type(raw), "__get__") and hasattr(type(raw), "__set__")
+
+
+def _instance_attr(vm: Interpreter, obj: Any, kind: type, name: str) -> Any:
+    if name == "__class__":
+        return kind
+    custom = find_method(kind, "__getattribute__")
+    if custom is not None:
+        return vm.call(custom, (obj, name), {})
+    return generic_attr(vm, obj, kind, name)
+
+
+def generic_attr(vm: Interpreter, obj: Any, kind: type, name: str, fallback: bool = True) -> Any:
+    """`object.__getattribute__`, and then `__getattr__`."""
+    raw, owner = lookup(kind, name)
+    if name == "__dict__":
+        return _dict_of(vm, obj)
+    if _is_data_descriptor(raw):
+        assert owner is not None
+        return _slot_or_property(vm, obj, raw, owner, kind, name)
+    found, value = vm.instance_attr(obj, name)
+    if found:
+        return value
+    if owner is not None:
+        vm.guard_class(kind, name, raw, owner)
+        return _bind(vm, raw, owner, obj, kind, name)
+    if isinstance(obj, nn.Module) and find_method(kind, "__getattr__") is nn.Module.__getattr__:
+        return _module_member(vm, obj, name)
+    getter = find_method(kind, "__getattr__") if fallback else None
+    if getter is not None:
+        return vm.call(getter, (obj, name), {})
+    raise UserRaise(AttributeError(f"'{kind.__name__}' object has no attribute '{name}'"))
+
+
+def _slot_or_property(vm: Interpreter, obj: Any, raw: Any, owner: type, kind: type, name: str) -> Any:
+    if isinstance(raw, types.MemberDescriptorType | types.GetSetDescriptorType):
+        found, value = vm.effects.attr(obj, name)
+        if found:
+            return _checked(value, kind, name)
+        value = vm.native(getattr, obj, name)
+        source = vm.user.source_of(obj)
+        return value if source is None else vm.user.wrap(value, Attr(source, name))
+    vm.guard_class(kind, name, raw, owner)
+    return _bind(vm, raw, owner, obj, kind, name)
+
+
+def _dict_of(vm: Interpreter, obj: Any) -> Any:
+    source = vm.user.source_of(obj)
+    if source is None:
+        return vm.native(getattr, obj, "__dict__")
+    return InstanceDict(vm, obj, source)
+
+
+def _module_member(vm: Interpreter, module: nn.Module, name: str) -> Any:
+    """`nn.Module.__getattr__`: parameters, buffers, submodules."""
+    found, value = vm.effects.attr(module, name)
+    if found:
+        return _checked(value, type(module), name)
+    source = vm.user.source_of(module)
+    for where in ("_parameters", "_buffers", "_modules"):
+        members = module.__dict__.get(where)
+        if members is not None and name in members:
+            if source is None:
+                return members[name]
+            return vm.user.wrap(members[name], Item(Item(Attr(source, "__dict__"), where), name))
+    if source is not None:
+        for where in ("_parameters", "_buffers", "_modules"):
+            vm.guards.add("missing", Item(Attr(source, "__dict__"), where), name)
+    raise UserRaise(AttributeError(f"'{type(module).__name__}' object has no attribute '{name}'"))
+
+
+def _function_attr(vm: Interpreter, function: types.FunctionType, name: str) -> Any:
+    found, value = vm.effects.attr(function, name)
+    if found:
+        return _checked(value, type(function), name)
+    if name == "__get__":
+        return function.__get__
+    value = vm.native(getattr, function, name)
+    if vm.is_created(function) or name in ("__name__", "__qualname__", "__module__", "__code__", "__doc__", "__globals__"):
+        return value
+    source: Source = vm.user.source_of(function) or Const(function, function.__name__)
+    return vm.user.wrap(value, Attr(source, name))
+
+
+def _checked(value: Any, kind: type, name: str) -> Any:
+    if value is DELETED:
+        raise UserRaise(AttributeError(f"'{kind.__name__}' object has no attribute '{name}'"))
+    return value
+
+
+# ---- writing ----
+
+
+def store_attr(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
+    """`obj.name = value`."""
+    if isinstance(obj, Tensor):
+        store_tensor_attr(vm, obj, name, value)
+        return
+    kind = type(obj)
+    if isinstance(obj, type | types.ModuleType):
+        if vm.is_created(obj):
+            vm.native(setattr, obj, name, value)
+            return
+        raise Unsupported(f"an attribute of the {'class' if isinstance(obj, type) else 'module'} "
+                          f"{obj.__name__} is assigned: {name}")
+    custom = find_method(kind, "__setattr__")
+    if custom is nn.Module.__setattr__:
+        _store_module_attr(vm, obj, name, value)
+    elif custom is not None:
+        vm.call(custom, (obj, name, value), {})
+    else:
+        generic_store(vm, obj, name, value)
+
+
+def generic_store(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
+    """`object.__setattr__`."""
+    kind = type(obj)
+    raw, owner = lookup(kind, name)
+    if isinstance(raw, property):
+        if raw.fset is None:
+            raise UserRaise(AttributeError(f"property '{name}' of '{kind.__name__}' object has no setter"))
+        vm.guard_class(kind, name, raw, owner)
+        vm.call(raw.fset, (obj, value), {})
+        return
+    setter = find_method(type(raw), "__set__") if raw is not _MISSING else None
+    if setter is not None:
+        vm.call(setter, (raw, obj, value), {})
+        return
+    vm.write_instance(obj, name, value)
+
+
+def _store_module_attr(vm: Interpreter, module: nn.Module, name: str, value: Any) -> None:
+    if isinstance(value, nn.Parameter) or isinstance(value, nn.Module):
+        if vm.is_created(module) and isinstance(value, nn.Module):
+            vm.native(nn.Module.__setattr__, module, name, value)
+            return
+        raise Unsupported(f"a parameter or submodule is assigned during forward: {name}")
+    if vm.is_created(module):
+        vm.native(nn.Module.__setattr__, module, name, value)
+        return
+    if name in module.__dict__.get("_modules", {}) or name in module.__dict__.get("_parameters", {}):
+        raise Unsupported(f"a parameter or submodule is replaced during forward: {name}")
+    generic_store(vm, module, name, value)
+
+
+def delete_attr(vm: Interpreter, obj: Any, name: str) -> None:
+    """`del obj.name`."""
+    if find_method(type(obj), "__delattr__") not in (None, nn.Module.__delattr__):
+        vm.call(find_method(type(obj), "__delattr__"), (obj, name), {})
+        return
+    if isinstance(obj, Tensor | type | types.ModuleType):
+        raise Unsupported(f"an attribute is deleted: {name}")
+    if vm.is_created(obj):
+        vm.native(delattr, obj, name)
+        return
+    load_attr(vm, obj, name)
+    if vm.user.source_of(obj) is None:
+        raise Unsupported(f"an attribute of an unknown object is deleted: {name}")
+    vm.effects.delete_attr(obj, name)

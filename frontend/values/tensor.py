@@ -1,0 +1,155 @@
+"""Tensors: fake twins whose methods and attributes become nodes of the graph."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..errors import GraphBreak, Unsupported, UserRaise
+from ..source import Attr, Item
+
+if TYPE_CHECKING:
+    from ..interpreter import Interpreter
+
+__all__ = ["TensorMethod", "load_tensor_attr", "store_tensor_attr", "tensor_class"]
+
+
+class TensorMethod:
+    """`tensor.name`, not called yet. Calling it records a `call_method` node."""
+
+    __slots__ = ("__self__", "__name__", "vm")
+
+    def __init__(self, vm: Interpreter, tensor: Tensor, name: str) -> None:
+        self.vm = vm
+        self.__self__ = tensor
+        self.__name__ = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.vm.call_tensor_method(self.__self__, self.__name__, args, kwargs)
+
+
+# Facts that the guards of a tensor cover: reading them gives a constant (or a symbolic size).
+_FACTS = frozenset(
+    "shape dtype device ndim requires_grad layout is_cuda is_cpu is_mps is_xpu is_meta is_sparse is_quantized is_mkldnn "
+    "is_nested is_complex names itemsize nbytes is_sparse_csr is_xla is_vulkan is_ipu is_maia is_mtia is_leaf "
+    "output_nr is_inference".split()
+)
+_COMPUTED = frozenset("T mT H mH real imag data".split())
+_REFUSED = {
+    "grad_fn": "the autograd graph is read (grad_fn)",
+    "_base": "a tensor's view base is read (_base)",
+    "_version": "a tensor's version counter is read (_version)",
+    "__array_interface__": "NumPy reads a tensor",
+    "__cuda_array_interface__": "a foreign library reads a tensor",
+}
+
+
+def tensor_class(vm: Interpreter, tensor: Tensor) -> type:
+    """`type(tensor)` as the program would see it."""
+    info = vm.out.inputs.get(id(tensor))
+    if info is not None:
+        return type(info.real)
+    return torch.nn.Parameter if getattr(tensor, "_is_param", False) else Tensor
+
+
+def load_tensor_attr(vm: Interpreter, tensor: Tensor, name: str) -> Any:
+    """`tensor.name`."""
+    found, value = vm.effects.attr(tensor, name)
+    if found:
+        return value
+    if name in _FACTS:
+        value = getattr(tensor, name)
+        return TensorMethod(vm, tensor, name) if callable(value) else value
+    if name in _COMPUTED:
+        return vm.out.call_function(getattr, (tensor, name), {})
+    if name == "__class__":
+        return tensor_class(vm, tensor)
+    if name in _REFUSED:
+        raise Unsupported(_REFUSED[name])
+    if name == "grad":
+        return _grad(vm, tensor)
+    static = getattr(Tensor, name, None)
+    if static is not None and callable(static):
+        return TensorMethod(vm, tensor, name)
+    if static is not None:
+        raise Unsupported(f"the tensor attribute {name!r} is read")
+    return _user_attr(vm, tensor, name)
+
+
+def _grad(vm: Interpreter, tensor: Tensor) -> Any:
+    info = vm.out.inputs.get(id(tensor))
+    if info is None:
+        return None
+    if info.real.grad is not None:
+        raise Unsupported("a tensor's .grad is read")
+    vm.guards.add("equals", Attr(info.source, "grad"), None)
+    return None
+
+
+def _user_attr(vm: Interpreter, tensor: Tensor, name: str) -> Any:
+    """An attribute that the user put on the tensor object."""
+    info = vm.out.inputs.get(id(tensor))
+    if info is not None:
+        values = info.real.__dict__
+        where = Attr(info.source, "__dict__")
+        if name in values:
+            return vm.user.wrap(values[name], Item(where, name))
+        vm.guards.add("missing", where, name)
+    raise UserRaise(AttributeError(f"'{tensor_class(vm, tensor).__name__}' object has no attribute '{name}'"))
+
+
+def store_tensor_attr(vm: Interpreter, tensor: Tensor, name: str, value: Any) -> None:
+    """`tensor.name = value` for an attribute of the user's own; torch's own attributes are refused."""
+    if name == "requires_grad" and value == tensor.requires_grad:
+        return
+    if hasattr(Tensor, name):
+        raise Unsupported(f"the tensor attribute {name!r} is assigned")
+    vm.effects.write_attr(tensor, name, value)
+
+
+# ---- what tensors refuse ----
+
+_BREAKS = {
+    "item": "a tensor's value is read (.item())",
+    "tolist": "a tensor's values are read (.tolist())",
+    "numpy": "a tensor becomes a NumPy array",
+    "__array__": "a tensor becomes a NumPy array",
+    "__bool__": "control flow depends on a tensor's value",
+    "__int__": "a tensor's value is read (int())",
+    "__float__": "a tensor's value is read (float())",
+    "__index__": "a tensor's value is used as an index",
+    "__repr__": "a tensor is printed",
+    "__str__": "a tensor is printed",
+    "__format__": "a tensor is formatted",
+    "data_ptr": "a tensor's address is read",
+    "backward": "backward() is called",
+    "register_hook": "a hook is registered on a tensor",
+    "storage": "a tensor's storage is read",
+    "untyped_storage": "a tensor's storage is read",
+    "__reduce_ex__": "a tensor is pickled or copied by copy.copy",
+    "requires_grad_": "requires_grad_ is called",
+    "retain_grad": "retain_grad is called",
+    "set_": "a tensor's storage is replaced (set_)",
+    "resize_": "a tensor is resized in place",
+    "__torch_function__": "__torch_function__ is called",
+    "__dlpack__": "a tensor is exported (dlpack)",
+    "share_memory_": "a tensor is moved to shared memory",
+    "pin_memory": "a tensor is pinned",
+}
+
+
+def refuse_method(name: str) -> None:
+    """Raise when calling this method leaves the graph."""
+    reason = _BREAKS.get(name)
+    if reason is not None:
+        raise GraphBreak(reason)
+
+
+def is_method_descriptor(function: Any) -> bool:
+    """Whether `function` is a method of Tensor taken from the class, such as `torch.Tensor.add`."""
+    return isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType) and issubclass(
+        Tensor, function.__objclass__
+    ) and function.__objclass__ is not object

@@ -1,0 +1,185 @@
+"""The user's own values as capture first meets them: wrapped by source, guarded, known by identity from then on."""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import types
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import torch_private
+from ..errors import Unsupported
+from ..output import GraphInput
+from ..source import Attr, Const, Item, Source
+from .constant import is_constant, is_static
+from .container import LazyDict, Shadow, shadow_of
+
+if TYPE_CHECKING:
+    from ..interpreter import Interpreter
+
+__all__ = ["Tracked", "UserState"]
+
+_STATE_TYPES = (contextvars.ContextVar,)
+
+
+@dataclass
+class Tracked:
+    """A value of the user's: the real object, what stands for it on the stack, where it was first seen."""
+
+    real: Any
+    value: Any
+    source: Source
+
+
+class UserState:
+    """What capture knows of the objects that existed before it."""
+
+    def __init__(self, vm: Interpreter) -> None:
+        self.vm = vm
+        self.by_real: dict[int, Tracked] = {}
+        self.by_value: dict[int, Tracked] = {}
+        self.shadows: list[Shadow] = []
+        self.arg_tensors: list[GraphInput] = []
+        self._facts: set[tuple[int, Source]] = set()
+
+    def track(self, real: Any, value: Any, source: Source) -> None:
+        """Remember that `value` stands for `real`."""
+        entry = Tracked(real, value, source)
+        self.by_real[id(real)] = entry
+        self.by_value[id(value)] = entry
+        if value is not real and not isinstance(value, Tensor | LazyDict):
+            self.shadows.append(Shadow(real, value, source))
+
+    def source_of(self, value: Any) -> Source | None:
+        """Where a value on the stack came from, for values of the user's."""
+        entry = self.by_value.get(id(value))
+        return None if entry is None else entry.source
+
+    def wrap(self, value: Any, source: Source) -> Any:
+        """Bring a value of the user's onto the stack, with the guards that pin down what it is."""
+        guards = self.vm.guards
+        kind = type(value)
+        if is_constant(value):
+            guards.add("equals", source, value)
+            return value
+        known = self.by_real.get(id(value))
+        if known is not None:
+            self._same_object(known, source)
+            return known.value
+        if isinstance(value, Tensor):
+            return self._tensor(value, source)
+        if isinstance(value, nn.Module):
+            guards.add("is", source, value)
+            self.track(value, value, Const(value, source.name()))
+            return value
+        if kind is types.FunctionType:
+            return self._function(value, source)
+        if kind is types.MethodType:
+            guards.add("type", source, kind)
+            function = self.wrap(value.__func__, Attr(source, "__func__"))
+            return types.MethodType(function, self.wrap(value.__self__, Attr(source, "__self__")))
+        if kind is functools.partial:
+            return self._partial(value, source)
+        if is_static(value):
+            guards.add("is", source, value)
+            return value
+        shadow = shadow_of(self.vm, value, source)
+        if shadow is not None:
+            self._freeze(shadow)
+            return shadow if type(shadow) is not LazyDict else self._lazy(value, shadow, source)
+        return self._object(value, source)
+
+    def _same_object(self, known: Tracked, source: Source) -> None:
+        if known.source == source:
+            return
+        if isinstance(known.source, Const):
+            self.vm.guards.add("is", source, known.real)
+        else:
+            self.vm.guards.add("alias", source, known.source)
+
+    def _freeze(self, copy: Any) -> None:
+        for shadow in self.shadows:
+            if shadow.copy is copy:
+                shadow.freeze()
+
+    def _lazy(self, value: Any, lazy: LazyDict, source: Source) -> LazyDict:
+        self.track(value, lazy, source)
+        return lazy
+
+    def _function(self, value: Any, source: Source) -> Any:
+        root = source.root()
+        if isinstance(root, Const) and not value.__closure__:
+            self.vm.guards.add("is", source, value)
+            return value
+        self.vm.guards.add("type", source, types.FunctionType)
+        self.vm.guards.add("is", Attr(source, "__code__"), value.__code__)
+        self.track(value, value, source)
+        return value
+
+    def _partial(self, value: Any, source: Source) -> Any:
+        self.vm.guards.add("type", source, functools.partial)
+        function = self.wrap(value.func, Attr(source, "func"))
+        args = self.wrap(value.args, Attr(source, "args"))
+        keywords = self.wrap(value.keywords, Attr(source, "keywords"))
+        made = functools.partial(function, *args, **keywords)
+        self.by_real[id(value)] = Tracked(value, made, source)
+        self.by_value[id(made)] = self.by_real[id(value)]
+        return made
+
+    def _object(self, value: Any, source: Source) -> Any:
+        if isinstance(value, torch.Generator):
+            raise Unsupported("an explicit torch.Generator is used")
+        if isinstance(value, types.GeneratorType) or (hasattr(type(value), "__next__")):
+            raise Unsupported(f"the iterator {source.name()} of the caller's is used; it would be consumed")
+        self.vm.guards.add("type", source, type(value))
+        self.track(value, value, source)
+        return value
+
+    # ---- tensors ----
+
+    def _tensor(self, value: Tensor, source: Source) -> Tensor:
+        check_tensor(value, source.name())
+        static = _is_module_tensor(source)
+        if static:
+            self.vm.guards.add("is", source, value)
+        dims = None if static else self.vm.dynamic_dims(value, source)
+        fake = torch_private.fake_tensor(self.vm.fake_mode, value, dims, source.name())
+        info = GraphInput(source, fake, value, static)
+        self.track(value, fake, source)
+        self.vm.out.add_input(info)
+        if not static:
+            self.arg_tensors.append(info)
+        return fake
+
+
+def check_tensor(value: Tensor, name: str) -> None:
+    """Refuse tensors that capture cannot stand in for."""
+    if type(value) not in (Tensor, nn.Parameter) and not isinstance(value, nn.Buffer):
+        raise Unsupported(f"{name} is a tensor subclass ({type(value).__name__})")
+    if value.is_meta:
+        raise Unsupported(
+            f"{name} is on the meta device: it has no data", "load or initialise the weights (module.to_empty) first"
+        )
+    if value.layout is not torch.strided:
+        raise Unsupported(f"{name} has the layout {value.layout}; only strided tensors are compiled")
+    if value.is_quantized:
+        raise Unsupported(f"{name} is quantized")
+    if value.is_nested:
+        raise Unsupported(f"{name} is a nested tensor")
+    if torch_private.is_functorch_wrapped(value):
+        raise Unsupported(f"{name} is inside a functorch transform (vmap, grad)")
+    if value.is_neg() or value.is_conj():
+        raise Unsupported(f"{name} is a lazy conjugate or negation")
+
+
+def _is_module_tensor(source: Source) -> bool:
+    if not isinstance(source, Item) or not isinstance(source.base, Item):
+        return False
+    where = source.base
+    return where.key in ("_parameters", "_buffers") and isinstance(where.base, Attr) and isinstance(
+        where.base.base, Const
+    )
