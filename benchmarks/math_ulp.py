@@ -15,6 +15,7 @@ from pathlib import Path
 import mpmath
 import numpy as np
 import torch
+
 from intarsia.targets.build import Source, compile_sources, find_toolchain
 from intarsia.targets.load import Library
 

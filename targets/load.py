@@ -23,8 +23,8 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._short = ctypes.PyDLL(str(path))
-        self._long = ctypes.CDLL(str(path))
+        place = str(path.absolute())  # a bare name would be looked for on the library path
+        self._short, self._long = ctypes.PyDLL(place), ctypes.CDLL(place)
 
     def function(self, name: str, arity: int, *, release_gil: bool = True) -> NativeFunction:
         """`extern "C" void name(...)` with `arity` arguments, each a pointer or an int64_t. The callable takes that many ints.

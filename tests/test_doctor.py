@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from intarsia.targets.build import HEADER_DIR
 from rich.console import Console
 
 from intarsia.__main__ import main
 from intarsia.doctor import doctor
+from intarsia.targets.build import HEADER_DIR
 
 
 def run_doctor() -> tuple[int, str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from intarsia.targets.build import (
     CompilerError,
     CompilerNotFound,

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from intarsia.targets import cache as cache_module
 from intarsia.targets.cache import Cache, cache_key, default_folder, package_fingerprint
 

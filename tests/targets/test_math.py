@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import itertools
 import subprocess
@@ -10,6 +11,7 @@ from types import ModuleType
 
 import pytest
 import torch
+
 from intarsia.targets.build import HEADER_DIR, Source, compile_sources, find_toolchain
 from intarsia.targets.load import Library
 
@@ -128,6 +130,30 @@ def test_functions_of_two_arguments(binary: ulp.MathLibrary, name: str, dtype: t
         eager = ulp.BINARY[name](a.double(), b.double()).to(dtype)
     exact_division = name in ("fmod", "mod", "floordiv")
     torch.testing.assert_close(ours, eager, rtol=0.0 if exact_division else 1e-6, atol=0.0, equal_nan=True)
+
+
+@pytest.mark.parametrize("isa", [("-mno-avx",), ("-mno-avx512f", "-mprefer-vector-width=256"), ()])
+def test_sin_and_cos_with_a_branch_per_vector(tmp_path: Path, isa: tuple[str, ...]) -> None:
+    toolchain = find_toolchain()
+    if toolchain.isa not in ("avx512", "avx2"):
+        pytest.skip("flags of x86")
+    toolchain = dataclasses.replace(toolchain, flags=(*toolchain.flags, *isa))
+    text = "#define INTARSIA_TRIGONOMETRY\n" + ulp.loops(["sin", "cos"], ["float"], 1)
+    [path] = compile_sources([Source("trigonometry", text)], toolchain, tmp_path)
+    x = torch.cat(
+        [
+            torch.randn(5003) * 1000,
+            torch.tensor(SPECIAL),
+            ulp.bits_to_floats(range(0, 1 << 32, 400009)),
+            torch.randn(77),
+        ]
+    )
+    for name in ("sin", "cos"):
+        out = torch.empty_like(x)
+        Library(path).function(f"{name}_float", 3)(x.data_ptr(), out.data_ptr(), x.numel())
+        exact = ulp.UNARY[name](x.double())
+        assert float(ulp.ulp_errors(out, exact).max()) < 1.6
+        assert torch.equal(out.isnan(), exact.isnan())
 
 
 def test_pow_is_accurate(binary: ulp.MathLibrary) -> None:
