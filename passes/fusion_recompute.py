@@ -29,6 +29,8 @@ def recompute(graph: Graph, groups: Groups) -> Iterator[tuple[Node, int]]:
             continue
         inputs = list(dict.fromkeys(x.base for n in cone for x in n.accesses if x.producer not in cone))
         readers = list(dict.fromkeys(_holders(groups, node, outside)))
+        if any(_is_full(groups, group, cone, inputs) for group in readers):
+            continue
         if _gain(node, cone, inputs, readers, outside) > 0:
             _repeat(node, cone, home, readers, groups)
             yield node, len(readers)
@@ -60,6 +62,13 @@ def _cone(node: Node, home: Group, groups: Groups) -> set[Node] | None:
             if inner is not None and inner not in home.stored - {node} and groups.group_of[inner.index] is home:
                 stack.append(inner)
     return cone
+
+
+def _is_full(groups: Groups, group: Group, cone: set[Node], inputs: list[SSAValue]) -> bool:
+    """Whether the group would pass the limits of one kernel."""
+    operations = len(group.nodes) + len(group.clones | cone)
+    values = len(group.reads.keys() | set(inputs)) + len(group.stored)
+    return operations > groups.max_ops or values > groups.max_values
 
 
 def _gain(node: Node, cone: set[Node], inputs: list[SSAValue], readers: list[Group], outside: list[Access]) -> float:
