@@ -27,7 +27,9 @@ STACK_BYTES = 64 * 1024  # scratch up to this size lives on the stack
 
 def emit_unit(kernels: Iterable[loop.Kernel]) -> str:
     """The text of one translation unit."""
-    return PRELUDE + "".join("\n" + emit_kernel(kernel) for kernel in kernels)
+    body = "".join("\n" + emit_kernel(kernel) for kernel in kernels)
+    angles = "#define INTARSIA_TRIGONOMETRY\n" if "im::sin(" in body or "im::cos(" in body else ""
+    return angles + PRELUDE + body
 
 
 def kernels_of(module: ModuleOp) -> list[loop.Kernel]:
