@@ -12,7 +12,7 @@ class Double(Pass):
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
 from xdsl.dialects.builtin import ModuleOp
@@ -37,6 +37,8 @@ class Pass:
         after, before: names of passes, or IR levels, that it follows or precedes when both run.
         requires: names of passes, or IR levels, whose result it needs; `--until` inserts them.
         default: whether the standard pipeline contains it.
+
+    Every pass has the option `remarks`: say what was done and refused, and why, as `--remarks` does for all passes.
     """
 
     name: ClassVar[str] = ""
@@ -47,6 +49,7 @@ class Pass:
     before: ClassVar[tuple[str, ...]] = ()
     requires: ClassVar[tuple[str, ...]] = ()
     default: ClassVar[bool] = True
+    remarks: bool = field(default=False, kw_only=True)
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         """Rewrite the module in place.

@@ -122,8 +122,8 @@ class Registry:
         values: dict[str, Any] = {}
         for option, value in (options or {}).items():
             if option not in known:
-                has = f"it has: {', '.join(known)}" if known else "it has none"
-                raise PipelineError(f"pass '{name}' has no option '{option}'{_suggest(option, known)}; {has}")
+                has = ", ".join(sorted(known, key=lambda k: k == "remarks"))
+                raise PipelineError(f"pass '{name}' has no option '{option}'{_suggest(option, known)}; it has: {has}")
             chosen = known[option]
             values[chosen.name] = _option_value(name, option, value, chosen.default)
         return kind(**values)
@@ -318,7 +318,7 @@ def run_pipeline(
             on_pass(item.name, module, 0.0, "before")
         start = time.perf_counter()
         try:
-            item.apply(ctx, module)
+            _apply(item, ctx, module)
             seconds = time.perf_counter() - start
             run.seconds.append((item.name, seconds))
             if verify_each or index == len(passes) - 1:
@@ -331,6 +331,17 @@ def run_pipeline(
         if on_pass:
             on_pass(item.name, module, seconds, "after")
     return run
+
+
+def _apply(item: Pass, ctx: CompileContext, module: ModuleOp) -> None:
+    """Run one pass; its option `remarks` holds while it runs."""
+    diagnostics = ctx.diagnostics
+    wanted = diagnostics.want_remarks
+    diagnostics.want_remarks = wanted or item.remarks
+    try:
+        item.apply(ctx, module)
+    finally:
+        diagnostics.want_remarks = wanted
 
 
 def check_level(item: Pass, levels: set[str], module: ModuleOp) -> None:
@@ -441,9 +452,11 @@ def _code_text(code: CodeType) -> bytes:
 
 
 def describe_options(kind: type[Pass]) -> str:
-    """The options of a pass with their defaults: `max-ops=64, remarks=false`."""
+    """The options of a pass with their defaults, without `remarks`, which all have: `max-ops=64, reuse=true`."""
     shown = []
     for f in fields(kind):
+        if f.name == "remarks":
+            continue
         default = (
             "" if f.default is MISSING else f"={str(f.default).lower() if isinstance(f.default, bool) else f.default}"
         )

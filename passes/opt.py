@@ -11,7 +11,7 @@ import difflib
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -326,8 +326,9 @@ def list_passes(passes: Registry) -> str:
         first = (kind.__doc__ or "").strip().partition("\n")[0]
         optional = "" if kind.default else " (not in the default pipeline)"
         lines.append(f"{name:<{width}}  {level:<15}  {first}{optional}")
-        if fields(kind):
-            lines.append(f"{'':<{width}}  {'':<15}  options: {describe_options(kind)}")
+        if options := describe_options(kind):
+            lines.append(f"{'':<{width}}  {'':<15}  options: {options}")
+    lines.append("Every pass also has the option remarks=false.")
     return "\n".join(lines) + "\n"
 
 

@@ -175,9 +175,9 @@ def test_malformed_pipeline_text(text: str) -> None:
     [
         ("nothng", "unknown pass 'nothng'; did you mean 'nothing'?"),
         ("qqqq", "unknown pass 'qqqq'"),
-        ("nothing{numbr=1}", "pass 'nothing' has no option 'numbr'; did you mean 'number'?; it has: number"),
+        ("nothing{numbr=1}", "pass 'nothing' has no option 'numbr'; did you mean 'number'?; it has: number, remarks"),
         ("nothing{number=x}", "pass 'nothing': option 'number' takes an integer, not 'x'"),
-        ("cse{a=1}", "pass 'cse' has no option 'a'; it has none"),
+        ("cse{a=1}", "pass 'cse' has no option 'a'; it has: remarks"),
     ],
 )
 def test_unknown_passes_and_options(text: str, message: str) -> None:

@@ -103,13 +103,19 @@ def test_options_reach_the_pass(run: Run) -> None:
         spec = "chatty{max-ops=8,loud=true,ratio=2.5,word=oh}"
         code, _, err = run("--pipeline", spec, "--remarks", "--isa", "plain", "--threads", "7", "--print-pipeline")
     assert code == 0
-    assert "m.py:3: [chatty] seen: Chatty(max_ops=8, loud=True, ratio=2.5, word='oh'), plain, 7" in err
+    assert "m.py:3: [chatty] seen: Chatty(remarks=False, max_ops=8, loud=True, ratio=2.5, word='oh'), plain, 7" in err
     assert f"pipeline: {spec}" in err
 
 
 def test_without_the_flag_there_are_no_remarks(run: Run) -> None:
     with registered(Chatty):
         assert run("--pipeline", "chatty")[2] == ""
+
+
+def test_remarks_of_one_pass(run: Run) -> None:
+    with registered(Chatty):
+        code, _, err = run("--pipeline", "chatty,chatty{remarks=true},chatty")
+    assert code == 0 and err.count("[chatty] seen") == 1
 
 
 def test_standard_input(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +149,7 @@ def test_list(run: Run) -> None:
         code, out, _ = run("--list", text=None)
     assert code == 0
     names = re.findall(r"^(\S+) ", out, flags=re.M)
-    assert names[-1] == "chatty" and names.index("cse") < names.index("dce") < names.index("fuse")
+    assert names[-2:] == ["chatty", "Every"] and names.index("cse") < names.index("dce") < names.index("fuse")
     assert re.search(r"^canonicalize +prim +Bring equal programs to one form", out, flags=re.M)
     assert re.search(r"^fuse +prim -> kernel ", out, flags=re.M)
     assert "options: max-ops=4, loud=false, ratio=0.5, word=hm" in out
