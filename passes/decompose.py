@@ -1,0 +1,97 @@
+"""decompose: every `aten` operation becomes prims by a rule, or a call of the library by `kernel.extern`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import SSAValue
+
+from ..ir.dialects import kernel, prim
+from ..ir.dialects.aten import AtenOp
+from ..ir.syntax import Op, location_of
+from .aten_rules import elementwise, index, reduce, shape  # noqa: F401  (they register their rules)
+from .aten_rules.builder import RULES, Builder, NotCovered
+from .base import Pass
+from .context import CompileContext
+
+
+@dataclass(frozen=True)
+class Decompose(Pass):
+    """Replace ATen operations by primitives; what no rule covers becomes a library call."""
+
+    name: ClassVar[str] = "decompose"
+    level: ClassVar[str] = "aten"
+    gives: ClassVar[str | None] = "prim"
+
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        for func in [op for op in module.body.block.ops if isinstance(op, prim.Func)]:
+            for op in list(func.block_body.ops):
+                if isinstance(op, AtenOp):
+                    _replace(ctx, op)
+
+
+def _replace(ctx: CompileContext, op: AtenOp) -> None:
+    block = op.parent
+    assert block is not None
+    builder = Builder(op)
+    values, reason = _by_rule(op, builder)
+    if reason:
+        call = _extern(op)
+        builder.ops, values = [call], list(call.results)
+        ctx.diagnostics.count("decompose", "library calls")
+        ctx.diagnostics.remark("decompose", "extern", lambda: f"{op.target} is a library call: {reason}", _place(op))
+    block.insert_ops_before(builder.ops, op)
+    for i, (old, new) in enumerate(zip(op.results, values, strict=True)):
+        if new is None:
+            continue
+        if not reason:
+            _keep_strides(op, i, new, builder)
+        if new.name_hint is None:
+            new.name_hint = old.name_hint
+        old.replace_all_uses_with(new)
+    op.detach()
+    op.erase()
+
+
+def _by_rule(op: AtenOp, builder: Builder) -> tuple[list[SSAValue | None], str]:
+    """The replacing values, or the reason why there are none."""
+    rule = RULES.get(op.target)
+    if op.get("effect"):
+        return [], "it has an effect"
+    if rule is None:
+        return [], "no rule decomposes it"
+    try:
+        result = rule(builder)
+    except NotCovered as why:
+        return [], f"its rule does not cover {why}"
+    values = [result] if isinstance(result, SSAValue) else list(result)
+    for old, new in zip(op.results, values, strict=True):
+        if new is not None and new.type != old.type:
+            return [], f"its rule gives {new.type} for {old.type}"
+    return values, ""
+
+
+def _extern(op: AtenOp) -> kernel.Extern:
+    call = kernel.Extern.make(
+        op.operands, [r.type for r in op.results], {"target": op.target, **op.literals}, loc=op.location
+    )
+    for old, new in zip(op.results, call.results, strict=True):
+        new.name_hint = old.name_hint
+    return call
+
+
+def _keep_strides(op: AtenOp, which: int, value: SSAValue, builder: Builder) -> None:
+    """Eager's layout of the result is recorded on the prim that makes it."""
+    strides = op.get("strides")
+    owner = value.owner
+    if not strides or strides[which] is None or not isinstance(owner, Op) or owner not in builder.ops:
+        return
+    if "strides" not in owner.attributes:
+        owner["strides"] = tuple(strides[which] if r is value else None for r in owner.results)
+
+
+def _place(op: Op) -> str:
+    place = location_of(op)
+    return f"{place[0]}:{place[1]}" if place else ""
