@@ -81,11 +81,7 @@ class Registry:
         found: list[Pass | type[Pass]] = []
         for place in own.values():
             module, _, name = place.partition(":")
-            try:
-                found.append(getattr(importlib.import_module(f".{module}", _PACKAGE), name))
-            except ModuleNotFoundError as error:
-                if error.name != f"{_PACKAGE}.{module}":
-                    raise
+            found.append(getattr(importlib.import_module(f".{module}", _PACKAGE), name))
         found += [point.load() for point in entry_points(group=ENTRY_POINT_GROUP)]
         found += [*_REGISTERED.get(), *extra]
         for item in found:
