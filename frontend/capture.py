@@ -66,7 +66,8 @@ class Parameters:
     def of(target: Any) -> Parameters:
         """The parameters of a function, bound method or module (its `forward`)."""
         try:
-            signature = inspect.signature(target.forward if isinstance(target, nn.Module) else target)
+            function = target.forward if isinstance(target, nn.Module) else target
+            signature = inspect.signature(function, follow_wrapped=False)
         except (TypeError, ValueError):
             signature = inspect.signature(lambda *args, **kwargs: None)
         return Parameters(signature)

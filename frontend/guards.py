@@ -31,7 +31,8 @@ class Emitter:
         known = self._constants.get(id(value))
         if known is not None:
             return known
-        stem = re.sub(r"\W+", "_", hint).strip("_")[-40:] or "c"
+        stem = re.sub(r"\W+", "_", hint)[-40:].strip("_") or "c"
+        stem = stem if stem[0].isalpha() else f"c_{stem}"
         name = f"{stem}_{len(self.namespace)}"
         self._constants[id(value)] = name
         self.namespace[name] = value
