@@ -494,7 +494,8 @@ template <class T, class I>
 IM_FN T sin_of_quarter(T r, I quarter, I shift) {
   const I q = quarter + shift;
   const T value = (q & 1) != 0 ? cos_reduced(r) : sin_reduced(r);
-  return (q & 2) != 0 ? -value : value;
+  using Bits = typename Format<T>::Bits;
+  return bit_cast<T>(static_cast<Bits>(bit_cast<Bits>(value) ^ (static_cast<Bits>(q & 2) << (8 * sizeof(T) - 2))));
 }
 
 IM_FN float tan_of_quarter(float r, int32_t quarter) {
