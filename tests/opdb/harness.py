@@ -1,0 +1,156 @@
+"""torch's own operator database as a test set: each sample through functionalise, import, decompose and the interpreter.
+
+    python -m tests.opdb.harness [--only NAME] [--stage decompose|full]
+
+prints one line an operator that does not match, and the totals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import warnings
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import fx
+from torch.testing._internal.common_methods_invocations import op_db
+
+from intarsia.frontend.functional import functionalize
+from intarsia.ir.dialects import kernel
+from intarsia.ir.import_fx import import_fx
+from intarsia.ir.interpreter import run_user
+from intarsia.passes.context import CompileContext
+from intarsia.passes.decompose import Decompose
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one operator: "pass", "wrong", "fallback" (visibly not imported) or "skip" (eager itself differs)."""
+
+    name: str
+    kind: str
+    detail: str = ""
+    externs: int = 0
+
+
+def graph_of(fn: Any, leaves: list[Any], spec: pytree.TreeSpec) -> tuple[fx.GraphModule, list[Any]]:
+    """A graph of one call: tensors are placeholders, all else is written into it."""
+    graph = fx.Graph()
+    tensors, nodes = [], []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            nodes.append(graph.placeholder(f"x{len(tensors)}"))
+            tensors.append(leaf)
+        else:
+            nodes.append(leaf)
+    args, kwargs = pytree.tree_unflatten(nodes, spec)
+    graph.output(graph.call_function(fn, args, kwargs))
+    return fx.GraphModule(torch.nn.Module(), graph), tensors
+
+
+def matches(expected: Any, found: Any) -> str:
+    """Empty when both agree, else what differs."""
+    a, b = pytree.tree_leaves(expected), pytree.tree_leaves(found)
+    if len(a) != len(b):
+        return f"{len(b)} results instead of {len(a)}"
+    for x, y in zip(a, b, strict=True):
+        if not isinstance(x, torch.Tensor):
+            if x != y and not (x != x and y != y):
+                return f"{y!r} instead of {x!r}"
+            continue
+        if x.dtype != y.dtype or x.shape != y.shape:
+            return f"{y.dtype}{list(y.shape)} instead of {x.dtype}{list(x.shape)}"
+        if x.numel() and x.stride() != y.stride():
+            pairs = zip(x.shape, x.stride(), y.stride(), strict=True)
+            if any(n > 1 and s != t for n, s, t in pairs):
+                return f"strides {y.stride()} instead of {x.stride()}"
+        try:
+            torch.testing.assert_close(y, x, rtol=1e-4, atol=1e-4, equal_nan=True)
+        except AssertionError as error:
+            return str(error).splitlines()[0] + " " + " ".join(str(error).splitlines()[2:4])
+    return ""
+
+
+def try_interpreter(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, int]:
+    """The result by functionalise, import, decompose and the interpreter; and the number of library calls."""
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    gm, tensors = graph_of(fn, leaves, spec)
+    functional = functionalize(gm, tensors)
+    imported = import_fx(functional)
+    Decompose().apply(CompileContext(), imported.module)
+    imported.module.verify()
+    externs = sum(isinstance(op, kernel.Extern) for op in imported.module.walk())
+    flat = run_user(imported.module, [*tensors, *imported.constants])
+    return pytree.tree_unflatten(flat, functional.output_tree), externs
+
+
+def outcomes(names: set[str] | None = None, samples: int = 3) -> list[Outcome]:
+    """Every operator of the database that supports float32 on a CPU."""
+    found = []
+    for info in op_db:
+        if torch.float32 not in info.dtypes or (names and info.name not in names):
+            continue
+        full_name = f"{info.name}.{info.variant_test_name}" if info.variant_test_name else info.name
+        found.append(_one(info, full_name, samples))
+    return found
+
+
+def _one(info: Any, name: str, samples: int) -> Outcome:
+    externs = 0
+    try:
+        inputs = list(itertools.islice(info.sample_inputs("cpu", torch.float32, requires_grad=False), samples))
+    except Exception as error:
+        return Outcome(name, "skip", f"no samples: {error}")
+    for sample in inputs:
+        args, kwargs = (sample.input, *sample.args), sample.kwargs
+
+        def clones(values: Any) -> Any:
+            return pytree.tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, values)
+
+        try:
+            torch.manual_seed(0)
+            expected = info.op(*clones(args), **clones(kwargs))
+            torch.manual_seed(0)
+            again = info.op(*clones(args), **clones(kwargs))
+        except Exception as error:
+            return Outcome(name, "skip", f"eager: {error}")
+        if matches(expected, again):
+            return Outcome(name, "skip", "eager does not agree with itself")
+        try:
+            torch.manual_seed(0)
+            result, count = try_interpreter(info.op, clones(args), clones(kwargs))
+        except Exception as error:
+            return Outcome(
+                name, "fallback", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            )
+        difference = matches(expected, result)
+        if difference:
+            return Outcome(name, "wrong", difference)
+        externs += count
+    return Outcome(name, "pass", "", externs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", action="append")
+    parser.add_argument("--samples", type=int, default=3)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    with torch.no_grad():
+        results = outcomes(set(options.only) if options.only else None, options.samples)
+    for r in results:
+        if r.kind != "pass":
+            print(f"{r.kind:9} {r.name:45} {r.detail[:150]}")
+    print(
+        Counter(r.kind for r in results),
+        "with library calls only:",
+        sum(r.kind == "pass" and r.externs > 0 for r in results),
+    )
+
+
+if __name__ == "__main__":
+    main()
