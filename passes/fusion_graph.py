@@ -20,7 +20,7 @@ from ..ir.symbols import Dim, contiguous_strides
 from ..ir.syntax import Op
 from ..ir.types import TensorType
 from .axes import Axes, Dims
-from .strides import operand_strides, same_layout, view_of
+from .strides import is_view, operand_strides, same_layout, view_of
 
 SYMBOL_HINT = 64  # what an unknown size counts as in the cost model
 
@@ -131,6 +131,8 @@ class Graph:
         for value, strides in wanted:
             if isinstance(value.owner, Block) or not is_free(value.owner):
                 continue
+            if prim.tensor(value).dtype.kind == "complex" and is_view(value.owner):
+                continue  # `layout` lets the library copy it
             view = view_of(value)
             is_memory = view is not None and (isinstance(view.base.owner, Block) or not is_free(view.base.owner))
             if view is None or not is_memory or not same_layout(view.shape, view.strides, strides):

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from xdsl.ir import SSAValue
 
-from .fusion_graph import POINTWISE, Access, Graph, Node, size_in_bytes
+from .fusion_graph import POINTWISE, REDUCE, Access, Graph, Node, elements, size_in_bytes
 from .fusion_groups import PER_OPERATION, Group, Groups
 
 LARGEST_CONE = 16  # computations that are repeated for one value
+SMALLER = 16  # a value this many times smaller may be stored to avoid storing a larger one
 
 
 def recompute(graph: Graph, groups: Groups) -> Iterator[tuple[Node, int]]:
@@ -28,10 +29,14 @@ def recompute(graph: Graph, groups: Groups) -> Iterator[tuple[Node, int]]:
         if cone is None:
             continue
         inputs = list(dict.fromkeys(x.base for n in cone for x in n.accesses if x.producer not in cone))
+        rows = {
+            x.producer for n in cone for x in n.accesses if x.base in inputs and _inside(x, home, groups)
+        } - home.stored
         readers = list(dict.fromkeys(_holders(groups, node, outside)))
         if any(_is_full(groups, group, cone, inputs) for group in readers):
             continue
-        if _gain(node, cone, inputs, readers, outside) > 0:
+        if _gain(node, cone, inputs, rows, readers, outside) > 0:
+            home.stored |= rows
             _repeat(node, cone, home, readers, groups)
             yield node, len(readers)
 
@@ -47,7 +52,10 @@ def _holders(groups: Groups, node: Node, outside: list[Access]) -> Iterator[Grou
 
 
 def _cone(node: Node, home: Group, groups: Groups) -> set[Node] | None:
-    """The node and all of its group that it is computed from; None when that is not pointwise, or much."""
+    """The node and all of its group that it is computed from, up to what is stored; None when that is not pointwise, or much.
+
+    Results of the rows of a reduction, which are small, count as stored: `_repeat` makes it so.
+    """
     cone: set[Node] = set()
     stack = [node]
     while stack:
@@ -59,9 +67,18 @@ def _cone(node: Node, home: Group, groups: Groups) -> set[Node] | None:
             return None
         for access in found.accesses:
             inner = access.producer
-            if inner is not None and inner not in home.stored - {node} and groups.group_of[inner.index] is home:
+            if inner is None or inner in cone or groups.group_of[inner.index] is not home:
+                continue
+            if inner not in home.stored and not _is_row(inner, node, home, groups):
                 stack.append(inner)
     return cone
+
+
+def _is_row(inner: Node, node: Node, home: Group, groups: Groups) -> bool:
+    """Whether a value has one element for each of many in a row, so that storing it costs little."""
+    if home.kind != REDUCE or elements(inner.value) * SMALLER > elements(node.value):
+        return False
+    return set(groups.axes.flat(inner.dims)) == set(groups.axes.leaves(home.rows))
 
 
 def _is_full(groups: Groups, group: Group, cone: set[Node], inputs: list[SSAValue]) -> bool:
@@ -71,8 +88,19 @@ def _is_full(groups: Groups, group: Group, cone: set[Node], inputs: list[SSAValu
     return operations > groups.max_ops or values > groups.max_values
 
 
-def _gain(node: Node, cone: set[Node], inputs: list[SSAValue], readers: list[Group], outside: list[Access]) -> float:
-    stored = size_in_bytes(node.value)
+def _inside(access: Access, home: Group, groups: Groups) -> bool:
+    return access.producer is not None and groups.group_of[access.producer.index] is home
+
+
+def _gain(
+    node: Node,
+    cone: set[Node],
+    inputs: list[SSAValue],
+    rows: set[Node | None],
+    readers: list[Group],
+    outside: list[Access],
+) -> float:
+    stored = size_in_bytes(node.value) - sum(size_in_bytes(n.value) for n in rows)
     read = sum(size_in_bytes(v) for group in readers for v in inputs if v not in group.reads)
     evaluations = max(x.evaluations for x in outside) * len(readers)
     work = sum(n.cost * n.iterations for n in cone) / max(1, node.iterations) * evaluations

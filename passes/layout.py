@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
+import torch
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -68,10 +69,10 @@ class _Layouts:
                 op.erase()
 
     def _stores(self, op: kernel.Fused) -> None:
-        """Strides for all results, and inputs that are memory or views of it."""
+        """Strides for all results; views that the kernel reads move into it."""
         for i, value in enumerate(op.operands):
-            if is_view(value.owner) and view_of(value) is None:
-                op.operands[i] = self._copy(value, contiguous_strides(prim.tensor(value).shape), op)
+            if is_view(value.owner):
+                self._take_in(op, i)
         chosen: list[Strides | None] = []
         for result in op.results:
             strides = recorded_strides(result)
@@ -84,6 +85,18 @@ class _Layouts:
         op.attributes.pop("strides", None)
         if any(s is not None for s in chosen):
             op["strides"] = tuple(chosen)
+
+    def _take_in(self, op: kernel.Fused, i: int) -> None:
+        """The views between memory and operand `i` become part of the kernel."""
+        chain, base = view_chain(op.operands[i])
+        block = op.block_body
+        old = block.args[i]
+        new = block.insert_arg(base.type, i)
+        inner, steps = _replay(chain, new)
+        block.insert_ops_before(steps, cast(Operation, block.first_op))
+        old.replace_all_uses_with(inner)
+        block.erase_arg(old)
+        op.operands[i] = base
 
     def _like_inputs(self, op: kernel.Fused, shape: Sequence[Dim]) -> Strides | None:
         """Channels-last strides when everything of this shape that the kernel reads has them."""
@@ -152,26 +165,50 @@ class _Layouts:
         self.func.block_body.insert_op_before(spread, before)
         return spread.results[0]
 
+    def _library_copy(self, value: SSAValue, strides: Strides, before: Operation) -> SSAValue:
+        """The copy of a complex value, for which there are no loops: ATen makes it contiguous, views do the rest."""
+        t = prim.tensor(value)
+        view = view_of(value)
+        if view is None:
+            step = cast(Op, value.owner)
+            below = step.operands[0]
+            below = self._library_copy(below, contiguous_strides(prim.tensor(below).shape), before)
+            value, steps = _replay([step], below)
+            self.func.block_body.insert_ops_before(steps, before)
+            view = view_of(value)
+            assert view is not None, "one view of contiguous memory has strides"
+            if same_layout(t.shape, view.strides, strides):
+                return value
+        order = memory_order(strides)
+        turned = self._permuted(value, order, before)
+        view = view_of(turned)
+        attrs: dict[str, object] = {"target": "aten.clone.default", "operands": ("self",)}
+        attrs["memory_format"] = torch.contiguous_format
+        if view is not None and view.strides != contiguous_strides(view.shape):
+            attrs["operand_strides"] = (view.strides,)
+        call = kernel.Extern.make([turned], [turned.type], attrs)
+        self.func.block_body.insert_op_before(call, before)
+        return self._permuted(call.results[0], [order.index(i) for i in range(t.rank)], before)
+
+    def _permuted(self, value: SSAValue, order: list[int], before: Operation) -> SSAValue:
+        if order == list(range(len(order))):
+            return value
+        op = prim.permute(value, tuple(order))
+        self.func.block_body.insert_op_before(op, before)
+        return op.results[0]
+
     def _copy(self, value: SSAValue, strides: Strides, before: Operation, fresh: bool = False) -> SSAValue:
         """A kernel that writes the value into memory of its own, with these strides; one for all that want the same."""
         known = None if fresh else self.copies.get((value, strides))
         if known is not None:
             return known
         t = prim.tensor(value)
-        chain: list[Op] = []
-        base = value
-        while is_view(base.owner):
-            chain.append(cast(Op, base.owner))
-            base = base.owner.operands[0]  # type: ignore[union-attr]
+        if t.dtype.kind == "complex":
+            return self._library_copy(value, strides, before)
+        chain, base = view_chain(value)
         region = single_block(arg_types=[base.type])
-        inner: SSAValue = region.block.args[0]
-        for op in reversed(chain):
-            copy = type(op).create(
-                operands=[inner], result_types=[op.results[0].type], attributes=op.attributes, location=op.location
-            )
-            region.block.add_op(copy)
-            inner = copy.results[0]
-        region.block.add_op(kernel.Yield.make([inner]))
+        inner, steps = _replay(chain, region.block.args[0])
+        region.block.add_ops([*steps, kernel.Yield.make([inner])])
         attrs = {} if strides == contiguous_strides(t.shape) else {"strides": (strides,)}
         location = chain[0].location if chain else before.location
         made = kernel.Fused.make([base], [t], attrs, [region], location)
@@ -188,16 +225,43 @@ def repeats(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:
     return any(t == 0 and s != 1 for s, t in zip(shape, strides, strict=True))
 
 
+def view_chain(value: SSAValue) -> tuple[list[Op], SSAValue]:
+    """The views that lead to a value, first one first, and the value that they begin with."""
+    chain: list[Op] = []
+    while is_view(value.owner):
+        chain.append(cast(Op, value.owner))
+        value = value.owner.operands[0]  # type: ignore[union-attr]
+    return chain[::-1], value
+
+
+def _replay(chain: Sequence[Op], value: SSAValue) -> tuple[SSAValue, list[Op]]:
+    """The same views of another value."""
+    made: list[Op] = []
+    for op in chain:
+        copy = type(op).create(
+            operands=[value], result_types=[op.results[0].type], attributes=op.attributes, location=op.location
+        )
+        made.append(copy)
+        value = copy.results[0]
+    return value, made
+
+
 def dense_like(shape: Sequence[Dim], strides: Sequence[Dim]) -> Strides:
     """Gapless strides with the order of dimensions of `strides`, outermost first where the order is known."""
-    order = list(range(len(shape)))
-    if all(isinstance(s, int) for s in strides):
-        order.sort(key=lambda i: -cast(int, strides[i]))
+    order = memory_order(strides)
     inner = contiguous_strides([shape[i] for i in order])
     result: list[Dim] = [0] * len(order)
     for place, i in enumerate(order):
         result[i] = inner[place]
     return tuple(result)
+
+
+def memory_order(strides: Sequence[Dim]) -> list[int]:
+    """Dimensions from the outermost to the innermost in memory; as they are when strides are symbolic."""
+    order = list(range(len(strides)))
+    if all(isinstance(s, int) for s in strides):
+        order.sort(key=lambda i: -cast(int, strides[i]))
+    return order
 
 
 def memory_root(view: View) -> SSAValue:
