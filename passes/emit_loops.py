@@ -12,7 +12,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from ..ir.dialects import loop as ir
 from ..ir.dtypes import BOOL, BY_NAME, I64, DType
 from ..ir.scalars import identity
-from ..ir.symbols import Dim, Range, dim, free_symbols, is_nonnegative, simplify_index, substitute
+from ..ir.symbols import Dim, Range, dim, free_symbols, is_nonnegative, simplify_index, substitute, symbol
 from ..ir.syntax import Op
 from ..ir.types import ref_type, scalar_type
 from .lower import Memory, Node
@@ -34,11 +34,18 @@ class LoopSpec:
 
 
 @dataclass
-class StageSpec:
-    """A stage with its loops chosen. `env` expresses the plan's variables in the loops' ones."""
+class Segment:
+    """Loops around the body of a stage, for a part of its range. `env` expresses the plan's variables in the loops' ones."""
 
     loops: list[LoopSpec]
-    env: dict[sympy.Symbol, Dim]
+    env: dict[sympy.Symbol, Dim] = field(default_factory=dict)
+
+
+@dataclass
+class StageSpec:
+    """A stage with its loops chosen; the segments run one after another."""
+
+    segments: list[Segment]
     joins: list[Join] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
     scratch: list[tuple[Node, Dim]] = field(default_factory=list)  # values kept for later stages, and where
@@ -79,6 +86,7 @@ class LoopEmitter:
         self.kept: dict[Node, SSAValue] = {}
         self.keeping: dict[Node, Dim] = {}
         self.used_names: set[str] = set()
+        self.plan_names = {s.name for s in ranges}  # a loop's name must not be taken for another variable of the plan
         self.binds: dict[sympy.Symbol, sympy.Symbol] = {}
 
     # Loops.
@@ -98,6 +106,8 @@ class LoopEmitter:
         start, stop = self.index(spec.start), self.index(spec.stop)
         old_range, old_env = self.ranges.get(var), dict(self.env)
         self.ranges[var] = spec.within or (start, dim(stop - 1))
+        if var != spec.var:
+            self.env = {v: substitute(e, {spec.var: var}) for v, e in self.env.items()}
         self.env[spec.var] = var
         scope = _Scope(Block(), len(self.scopes), runs=dim(stop - start - 1))
         self.scopes.append(scope)
@@ -122,11 +132,9 @@ class LoopEmitter:
     def _fresh(self, var: sympy.Symbol) -> sympy.Symbol:
         name, k = var.name, 0
         base = name.rstrip("0123456789")
-        while name in self.used_names:
+        while name in self.used_names or (name in self.plan_names and name != var.name):
             name, k = f"{base}{k}", k + 1
         self.used_names.add(name)
-        from ..ir.symbols import symbol
-
         return symbol(name)
 
     def _stages(self, nest: NestSpec) -> None:
@@ -134,13 +142,14 @@ class LoopEmitter:
         for node, size in nest.scratch.items():
             self.kept[node] = self._local(row, size, node.dtype)
         for stage in nest.stages:
-            outer = dict(self.env)
-            self.env |= stage.env
             for join in stage.joins:
                 self._declare(row, join.target, join.kind, join.args, nest)
             scans = {id(s): self._scan_memory(row, s, nest) for s in stage.stores if s.scan}
-            self._loops(stage.loops, lambda s=stage, m=scans: self._body(s, m, nest))  # type: ignore[misc]
-            self.env = outer
+            for segment in stage.segments:
+                outer = dict(self.env)
+                self.env |= segment.env
+                self._loops(segment.loops, lambda s=stage, m=scans: self._body(s, m, nest))  # type: ignore[misc]
+                self.env = outer
             for node, position in stage.scratch:
                 self.keeping[node] = position
 
@@ -321,13 +330,16 @@ class LoopEmitter:
         return self._add(scope, ir.scalar_op("where", chosen, operands[0], operands[1])).results[0]
 
     def _bind(self, node: Node, scope: _Scope, operands: list[SSAValue]) -> SSAValue:
-        var, size, wrap = node.data
+        var, size, wrap, mask = node.data
+        conditions = [c for c in map(self.index, mask) if not is_nonnegative(c, self.ranges)]
         name = self._fresh(var)
         self.binds[var] = name
         self.ranges[name] = self.ranges[var]
         attrs: dict[str, object] = {"var": name, "size": self.index(size)}
         if wrap:
             attrs["wrap"] = True
+        if conditions:
+            attrs["mask"] = conditions
         self._add(scope, ir.Bind.make([operands[0]], [], attrs))
         return operands[0]
 

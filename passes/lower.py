@@ -44,7 +44,7 @@ class Node:
     """One scalar value in a loop body.
 
     Kinds: load (data: memory, flat index, mask, other), op (name), cast, const (value), index (expression), select (conditions that are
-    all >= 0: operand 0, else 1), bind (variable, size, wrap), reduced (operation, index tuple).
+    all >= 0: operand 0, else 1), bind (variable, size, wrap, mask), reduced (operation, index tuple).
     """
 
     kind: str
@@ -262,13 +262,14 @@ class Lowering:
         """The name of the integer that the index operand holds at `index`."""
         number = self.cast(self.lower(owner.operands[1], index, mask), I64)
         wrap = bool(owner.get("wrap", False))
-        if mask:  # where the mask is false the number is 0, which must not count as outside an empty dimension
-            size = dim(sympy.Max(size, 1))
-        key = ("bind", number.number, size, wrap)
+        key = ("bind", number.number, size, wrap, mask)
         found = self._nodes.get(key)
         if found is None:
             name = self.variable("t", size)
-            found = Node("bind", I64, (number,), (name, size, wrap), number.free, len(self._nodes), 1)
+            inside = [self.node("index", I64, (), (m,), (m,)) for m in mask]
+            free = number.free.union(*(n.free for n in inside))
+            args = (number, *dict.fromkeys(a for n in inside for a in n.args))
+            found = Node("bind", I64, args, (name, size, wrap, mask), free, len(self._nodes), 1)
             self._nodes[key] = self.binds[name] = found
         variable: sympy.Symbol = found.data[0]
         return variable

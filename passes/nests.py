@@ -125,7 +125,7 @@ class Planner:
             if value not in roots:
                 roots[value] = self._root(value, scans - {value})
                 wanted += [v for v in self._needs(roots[value]) if v not in roots]
-        ordered = sorted(roots.values(), key=lambda r: position.get(r.value.owner, -1))  # type: ignore[call-overload]
+        ordered = sorted(roots.values(), key=lambda r: position.get(r.value.owner, -1) if isinstance(r.value.owner, Operation) else -1)
         return [self._nest(group) for group in self._groups(ordered)]
 
     def _memory(self, value: SSAValue) -> list[Memory]:
@@ -359,10 +359,10 @@ class Planner:
         return list(stages.values())
 
 
-def _separate_scans(stages: Sequence[Stage] | object) -> list[Stage]:
+def _separate_scans(stages: Sequence[Stage]) -> list[Stage]:
     """Scans run in order along their loop: they do not share it with other stores."""
     found: list[Stage] = []
-    for stage in stages:  # type: ignore[attr-defined]
+    for stage in stages:
         plain = [s for s in stage.stores if not s.scan]
         found += [Stage(stage.loops, stores=[s]) for s in stage.stores if s.scan]
         if plain:

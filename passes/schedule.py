@@ -61,7 +61,7 @@ class Schedule(Pass):
                     list(op.operands),
                     [r.type for r in op.results],
                     {"kernel": found["sym_name"], **attrs},
-                    loc=op.location,  # type: ignore[arg-type]
+                    loc=op.location,
                 )
                 func.block_body.insert_op_before(launch, op)
                 for old, new in zip(op.results, launch.results, strict=True):
@@ -144,7 +144,7 @@ def build_kernel(
         "symbols": [str(s) for s in _symbols(block)],
         "lines": _lines(op),
     }
-    return loop.Kernel.make([], [], attrs, [Region(block)], op.location)  # type: ignore[arg-type]
+    return loop.Kernel.make([], [], attrs, [Region(block)], op.location)
 
 
 def kernel_words(block: Block) -> str:

@@ -6,14 +6,16 @@ What is decided here never depends on the number of threads, so that a result is
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy
 
-from ..ir.symbols import Dim, FloorDiv, dim, product
+from ..ir.symbols import Dim, FloorDiv, Range, dim, free_symbols, product
 from ..ir.types import ref_type
+from .affine import Accesses, accesses, coefficient, cuts, hint, merge
 from .context import Target
-from .emit_loops import LoopSpec, NestSpec, StageSpec
+from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
+from .indexing import row_major
 from .lower import Lowering, Memory, Node
 from .nests import MIN_UNITS, MIN_WORK, Join, Loop, Nest, Stage, Store, column_votes
 
@@ -21,6 +23,12 @@ SMALL = 16 * 1024  # simple operations; a kernel below this is not worth a secon
 BLOCK = 8 * 1024  # elements of a long loop that one thread takes at a time
 CHUNK = 32 * 1024  # elements of a split reduction that one thread takes at a time
 MAX_CHUNKS = 64
+SQUARE = 32  # side of the squares in which transposes are walked
+LANES, WIDE_LANES = 256, 1024  # columns that a tile of a column reduction has, when rows are read again and when not
+KEEP_BYTES = 64 * 1024  # scratch for the costly values of one row
+MAX_PARTS = 8  # copies of a loop body at seams
+
+Ranges = dict[sympy.Symbol, Range]
 
 
 @dataclass
@@ -59,7 +67,9 @@ class Tiler:
         total = work * count if isinstance(work, int) else None
         if units >= MIN_UNITS or (total is not None and total < MIN_WORK):
             return [nest]
-        longest = max(first.loops, key=lambda l: l.size if isinstance(l.size, int) else 1 << 62)
+        used = accesses(first.nodes, [], self.lowering.ranges)
+        loops = _by_stride(first.loops, [], used.loads)
+        longest = max(loops, key=lambda l: min(l.size, 4 * MAX_CHUNKS) if isinstance(l.size, int) else 1 << 62)
         chunks = MAX_CHUNKS // 2 if total is None else min(MAX_CHUNKS, total // CHUNK)
         chunks = -(-chunks // max(1, units))
         if isinstance(longest.size, int):
@@ -100,28 +110,186 @@ class Tiler:
 
     def _tile(self, nest: Nest) -> list[NestSpec]:
         if not nest.rows and not any(s.joins or any(t.scan for t in s.stores) for s in nest.stages):
-            return [self._pointwise(s) for s in nest.stages]
-        kind = "parallel" if self._large(nest) else "serial"
+            return [spec for s in nest.stages for spec in self._pointwise(s)]
+        return [self._rows(nest)]
+
+    def _pointwise(self, stage: Stage) -> list[NestSpec]:
+        """Nests without reductions: every part between seams has its own loops, merged where memory allows it."""
+        large = self._large(Nest([], [stage]))
+        return [self._elements(part, ranges, large) for part, ranges in self._parts(stage)]
+
+    def _parts(self, stage: Stage) -> list[tuple[Stage, Ranges]]:
+        """The stage split at the seams of pads and concatenations, with the ranges that hold in each part."""
+        parts: list[tuple[list[Loop], Ranges]] = [([], dict(self.lowering.ranges))]
+        conditions = [c for top in stage.nodes for n in top.walk() for c in _conditions(n)]
+        for loop in stage.loops:
+            points = cuts(conditions, loop, self.lowering.ranges) if conditions else []
+            if len(points) * len(parts) > MAX_PARTS:
+                points = []
+            bounds = [loop.start, *points, loop.stop]
+            parts = [
+                ([*loops, Loop(loop.var, stop, start)], {**ranges, loop.var: (start, dim(stop - 1))})
+                for loops, ranges in parts
+                for start, stop in zip(bounds, bounds[1:], strict=False)
+            ]
+        return [(Stage(loops, stage.joins, stage.stores), ranges) for loops, ranges in parts]
+
+    def _elements(self, stage: Stage, ranges: Ranges, large: bool) -> NestSpec:
+        found = accesses(stage.nodes, stage.stores, ranges)
+        loops, env = merge(_by_stride(stage.loops, found.stores, found.loads), found.all, ranges, self._merged)
+        if not loops:
+            return NestSpec([], {}, [StageSpec([Segment([], env)], [], stage.stores)])
+        inner = loops[-1]
+        across = self._across(loops, found)
+        specs = [LoopSpec(l.var, l.start, l.stop) for l in loops]
+        specs[-1].vector = True
+        if across is not None:
+            specs = self._square(specs, loops.index(across))
+        elif large and self._block(loops):
+            block = self._variable("b", inner)
+            stop = dim(sympy.Min(sympy.sympify(inner.stop), block + BLOCK))
+            if isinstance(inner.size, int) and inner.size % BLOCK == 0:
+                stop = dim(block + BLOCK)
+            specs.insert(-1, LoopSpec(block, inner.start, inner.stop, BLOCK))
+            specs[-1] = LoopSpec(inner.var, block, stop, vector=True, within=(inner.start, dim(inner.stop - 1)))
+        if large:
+            _spread(specs[:-1])
+        return NestSpec([], {}, [StageSpec([Segment(specs, env)], [], stage.stores)])
+
+    @staticmethod
+    def _block(loops: Sequence[Loop]) -> bool:
+        """Whether the innermost loop must be cut up so that threads find enough to do."""
+        outer = product(l.size for l in loops[:-1])
+        size = loops[-1].size
+        return hint(outer) < MIN_UNITS and (not isinstance(size, int) or size >= 2 * BLOCK)
+
+    def _across(self, loops: Sequence[Loop], found: Accesses) -> Loop | None:
+        """A loop along which some memory is contiguous while the innermost loop strides through it: a transpose."""
+        inner = loops[-1]
+        for flat in found.flats:
+            step = coefficient(flat, inner.var)
+            if step is None or hint(step) < 4:
+                continue
+            for loop in loops[:-1]:
+                if coefficient(flat, loop.var) == 1 and hint(loop.size) >= 8 and hint(inner.size) >= 8:
+                    return loop
+        return None
+
+    def _square(self, specs: list[LoopSpec], place: int) -> list[LoopSpec]:
+        """Walk the loop at `place` and the innermost one in squares, so that both sides stay in the cache."""
+        outer, inner = specs[place], specs[-1]
+        blocks, tiles = [], []
+        for spec in (outer, inner):
+            block = self._variable("b", Loop(spec.var, spec.stop))
+            whole = dim(sympy.sympify(spec.stop) - spec.start)
+            stop = dim(sympy.Min(sympy.sympify(spec.stop), block + SQUARE))
+            if isinstance(whole, int) and whole % SQUARE == 0:
+                stop = dim(block + SQUARE)
+            blocks.append(LoopSpec(block, spec.start, spec.stop, SQUARE))
+            within = (spec.start, dim(sympy.sympify(spec.stop) - 1))
+            tiles.append(LoopSpec(spec.var, block, stop, vector=spec.vector, within=within))
+        rest = [s for k, s in enumerate(specs[:-1]) if k != place]
+        return [*rest, *blocks, *tiles]
+
+    def _merged(self, size: Dim) -> sympy.Symbol:
+        return self.lowering.variable("i", size)
+
+    def _variable(self, prefix: str, loop: Loop) -> sympy.Symbol:
+        return self.lowering.variable(prefix, loop.stop)
+
+    # Nests with reductions.
+
+    def _rows(self, nest: Nest) -> NestSpec:
+        ranges = dict(self.lowering.ranges)
+        found = accesses([n for s in nest.stages for n in s.nodes], [t for s in nest.stages for t in s.stores], ranges)
         lane = self._lane(nest)
-        rows = [LoopSpec(r.var, r.start, r.stop, kind=kind) for r in nest.rows]
-        stages = [self._stage(s) for s in nest.stages]
-        return [NestSpec(rows, {}, stages)]
+        order = _by_stride(nest.rows, found.stores, found.loads)
+        if lane is not None:
+            order = [r for r in order if r is not lane] + [lane]
+        rows, env = merge(order, found.all, ranges, self._merged)
+        spec = NestSpec([LoopSpec(r.var, r.start, r.stop) for r in rows], env, [])
+        lane_loop: LoopSpec | None = None
+        if lane is not None:
+            lane_loop = self._lanes(nest, spec, rows[-1])
+        kept = self._kept(nest, spec)
+        for stage in nest.stages:
+            spec.stages.append(self._stage(stage, ranges, lane_loop))
+        for (node, first), position in kept.items():
+            spec.stages[first].scratch.append((node, position))
+        if self._large(nest):
+            _spread(spec.rows)
+        return spec
 
-    def _stage(self, stage: Stage) -> StageSpec:
+    def _lanes(self, nest: Nest, spec: NestSpec, row: Loop) -> LoopSpec:
+        """Take the last row loop in tiles of lanes: accumulators become arrays, and each stage walks the lanes innermost."""
+        others = product(l.size for l in spec_loops(spec.rows[:-1]))
+        width = LANES if any(len(s.loops) for s in nest.stages[1:] if s.stores) else WIDE_LANES
+        if isinstance(row.size, int):
+            while width > 64 and row.size // width * hint(others) < MIN_UNITS // 2:
+                width //= 2
+            width = min(width, -(-row.size // 16) * 16)
+        tile = self._variable("b", row)
+        stop = dim(sympy.Min(sympy.sympify(row.stop), tile + width))
+        if isinstance(row.size, int) and row.size % width == 0:
+            stop = dim(tile + width)
+        within = (row.start, dim(row.stop - 1))
+        spec.rows[-1] = LoopSpec(tile, row.start, row.stop, width)
+        spec.lanes, spec.lane = width, dim(row.var - tile)
+        return LoopSpec(row.var, tile, stop, vector=True, within=within)
+
+    def _stage(self, stage: Stage, ranges: Ranges, lane: LoopSpec | None) -> StageSpec:
         kind = "reduce" if stage.joins else "scan" if any(s.scan for s in stage.stores) else "serial"
-        loops = [LoopSpec(l.var, l.start, l.stop, kind=kind) for l in stage.loops]
-        if loops and kind != "scan":
-            loops[-1].vector = True
-        return StageSpec(loops, {}, stage.joins, stage.stores)
+        segments = []
+        for part, known in self._parts(stage) if kind != "scan" else [(stage, dict(ranges))]:
+            used = accesses(part.nodes, part.stores, known)
+            env: dict[sympy.Symbol, Dim] = {}
+            loops = part.loops
+            if kind != "scan":
+                loops, env = merge(_by_stride(loops, used.stores, used.loads), used.all, known, self._merged)
+            specs = [LoopSpec(l.var, l.start, l.stop, kind=kind) for l in loops]
+            if lane is not None:
+                specs.append(replace(lane))
+            elif specs and kind != "scan":
+                specs[-1].vector = True
+            segments.append(Segment(specs, env))
+        return StageSpec(segments, stage.joins, stage.stores)
 
-    def _pointwise(self, stage: Stage) -> NestSpec:
-        kind = "parallel" if self._large(Nest([], [stage])) else "serial"
-        loops = [LoopSpec(l.var, l.start, l.stop, kind=kind) for l in stage.loops]
-        if len(loops) > 1:
-            loops[-1].kind = "serial"
-        if loops:
-            loops[-1].vector = True
-        return NestSpec([], {}, [StageSpec(loops, {}, [], stage.stores)])
+    def _kept(self, nest: Nest, spec: NestSpec) -> dict[tuple[Node, int], Dim]:
+        """Costly values that several stages of a row need: (value, stage that computes it) to its place in a row's scratch."""
+        found: dict[tuple[Node, int], Dim] = {}
+        first: dict[Node, int] = {}
+        rows = {r.var for r in nest.rows}
+        for number, stage in enumerate(nest.stages):
+            inner = {l.var for l in stage.loops}
+            sizes = [l.size for l in stage.loops]
+            count = product(sizes)
+            if not inner or not isinstance(count, int) or any(s.scan for s in stage.stores):
+                continue
+            seen: set[Node] = set()
+            stack = list(stage.nodes)
+            while stack:
+                node = stack.pop()
+                if node in seen:
+                    continue
+                seen.add(node)
+                earlier = first.get(node)
+                fits = count * spec.lanes * node.dtype.bytes <= KEEP_BYTES
+                if (
+                    earlier is not None
+                    and fits
+                    and node.kind in ("op", "cast", "select", "load")
+                    and inner <= node.free
+                    and [l.var for l in nest.stages[earlier].loops] == [l.var for l in stage.loops]
+                    and _worth_keeping(node, rows)
+                ):
+                    place = row_major([l.var for l in stage.loops], sizes)
+                    found[node, earlier] = dim(place * spec.lanes + spec.lane)
+                    spec.scratch[node] = count * spec.lanes
+                    continue
+                stack += node.args
+            for node in seen:
+                first.setdefault(node, number)
+        return found
 
     def _large(self, nest: Nest) -> bool:
         """Whether the nest has work for more than one thread."""
@@ -141,7 +309,50 @@ class Tiler:
         if not rows or column_votes(loads, rows) <= 0:
             return None
         best = max(nest.rows, key=lambda r: sum(1 for n in loads if column_votes({n}, {r.var}) > 0))
-        return best
+        return best if hint(best.size) >= 8 and best.start == 0 else None
+
+
+def spec_loops(specs: Sequence[LoopSpec]) -> list[Loop]:
+    """The plain loops of specifications."""
+    return [Loop(s.var, s.stop, s.start) for s in specs]
+
+
+def _spread(specs: Sequence[LoopSpec]) -> None:
+    """Mark loops from the outside as parallel until there are enough iterations for many threads."""
+    units = 1
+    variables = {s.var for s in specs}
+    for spec in specs:
+        if free_symbols((spec.start, spec.stop)) & variables:
+            return
+        spec.kind = "parallel"
+        units *= max(1, hint(dim(sympy.sympify(spec.stop) - spec.start)) // hint(spec.step))
+        if units >= 4 * MIN_UNITS:
+            return
+
+
+def _conditions(node: Node) -> tuple[Dim, ...]:
+    if node.kind == "select":
+        return tuple(node.data[0])
+    return tuple(node.data[2]) if node.kind == "load" else tuple(node.data[3]) if node.kind == "bind" else ()
+
+
+def _by_stride(loops: Sequence[Loop], stores: Sequence[Store], loads: Sequence[Node]) -> list[Loop]:
+    """Loops ordered so that the memory written, or else most memory read, is walked in its order."""
+
+    def key(loop: Loop) -> tuple[int, ...]:
+        steps = [coefficient(s.flat, loop.var) for s in stores]
+        steps += [coefficient(n.data[1], loop.var) for n in loads]
+        known = [abs(hint(s)) for s in steps if s is not None and s != 0]
+        written = [abs(hint(s)) for s in steps[: len(stores)] if s is not None and s != 0]
+        return (-(max(written) if written else max(known, default=0)),)
+
+    return sorted(loops, key=key)
+
+
+def _worth_keeping(node: Node, rows: set[sympy.Symbol]) -> bool:
+    """Whether computing a value again costs clearly more than reading it back from the nearest cache."""
+    below = [n for n in node.walk() if not n.free <= rows]
+    return sum(n.cost for n in below if n.kind != "load") >= 8 or sum(n.kind == "load" for n in below) >= 3
 
 
 def cost_of(nodes: Iterable[Node]) -> int:
