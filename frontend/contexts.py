@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ __all__ = ["RealContext", "Scope", "enter", "is_torch_context"]
 
 _GRAD = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
 _SILENT = (torch.profiler.record_function, torch.autograd.profiler.record_function)
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
 _CLASSES = (*_GRAD, *_SILENT, torch.autocast)
 
 
@@ -56,14 +59,15 @@ def enter(vm: Interpreter, manager: Any) -> tuple[Any, Any]:
     if type(manager) is RealContext:
         value = vm.native(manager.manager.__enter__)
         return Scope(vm, lambda: manager.manager.__exit__(None, None, None)), value
+    if isinstance(manager, _LOCKS):
+        manager.acquire()
+        return Scope(vm, manager.release), True
     kind = type(manager)
     leave, start = objects.lookup(kind, "__exit__")[0], objects.lookup(kind, "__enter__")[0]
     if objects.find_method(kind, "__exit__") is None or objects.find_method(kind, "__enter__") is None:
         if not hasattr(kind, "__enter__"):
             raise UserRaise(TypeError(f"'{kind.__name__}' object does not support the context manager protocol"))
         raise Unsupported(f"the context manager {kind.__module__}.{kind.__name__} is used")
-    import types
-
     value = vm.call(types.MethodType(start, manager), (), {})
     return types.MethodType(leave, manager), value
 

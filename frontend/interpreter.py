@@ -101,10 +101,16 @@ class _Recorder(TorchFunctionMode):
         self.vm = vm
 
     def __torch_function__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        vm = self.vm
+        if not vm.recording:
+            return function(*args, **(kwargs or {}))
+        vm.recording = False
         try:
-            return self.vm.call(function, args, kwargs or {})
+            return vm.call(function, args, kwargs or {})
         except UserRaise as raised:
             raise raised.value from None
+        finally:
+            vm.recording = True
 
 
 class Interpreter:
@@ -126,6 +132,7 @@ class Interpreter:
         self.symbolic_inputs: list[Any] = []
         self.current_error: BaseException | None = None
         self.recorder = _Recorder(self)
+        self.recording = False
         self._globals: dict[tuple[int, str], Any] = {}
         self._trace_cache: dict[tuple[str, int, str], str] = {}
         here, frame = 0, sys._getframe()
@@ -141,6 +148,7 @@ class Interpreter:
             raise Unsupported(f"calls nest deeper than {self.max_depth} levels")
         self.frames.append(frame)
         steps = frame.steps
+        recording, self.recording = self.recording, False
         try:
             while True:
                 index = frame.ip
@@ -169,6 +177,7 @@ class Interpreter:
             self._locate(internal)
             raise internal from error
         finally:
+            self.recording = recording
             self.frames.pop()
 
     def resume(self, frame: Frame, error: BaseException | None) -> tuple[bool, Any]:
@@ -251,8 +260,12 @@ class Interpreter:
 
     def native_recorded(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         """`native` for C code that may operate on tensors."""
-        with self.recorder:
-            return self.native(function, *args, **kwargs)
+        before, self.recording = self.recording, True
+        try:
+            with self.recorder:
+                return self.native(function, *args, **kwargs)
+        finally:
+            self.recording = before
 
     def call_tensor_method(self, tensor: Tensor, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`tensor.name(*args)`."""

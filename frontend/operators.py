@@ -42,6 +42,8 @@ def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     """`left symbol right`."""
     function, name = BINARY[symbol]
     if isinstance(left, Tensor) or isinstance(right, Tensor):
+        if not isinstance(left, Tensor):
+            function = BINARY[symbol.removesuffix("=")][0]
         return vm.out.call_function(function, (left, right), {})
     names = [(left, right, f"__{name}__"), (right, left, f"__r{name}__")]
     if symbol.endswith("="):

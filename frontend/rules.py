@@ -472,6 +472,18 @@ def _deepcopy(vm: Interpreter, value: Any, memo: Any = None) -> Any:
         if isinstance(value, dict):
             return {k: _deepcopy(vm, v) for k, v in value.items()}
         return type(value)(_deepcopy(vm, v) for v in value)
+    method = objects.find_method(type(value), "__deepcopy__")
+    if method is not None:
+        return vm.call(method, (value, {}), {})
+    if hasattr(value, "__dict__") and not isinstance(value, Tensor | nn.Module | dict | list | types.FunctionType):
+        made = vm.create(vm.native(object.__new__, type(value)))
+        for name in vm.effects.names(value, list(value.__dict__)):
+            found, item = vm.instance_attr(value, name)
+            if found:
+                made.__dict__[name] = _deepcopy(vm, item)
+        return made
+    if isinstance(value, type | types.FunctionType | types.ModuleType):
+        return value
     raise Unsupported(f"copy.deepcopy of a {type(value).__name__}")
 
 
@@ -522,6 +534,38 @@ def _module_init(vm: Interpreter, module: nn.Module, *args: Any, **kwargs: Any) 
     if not vm.is_created(module):
         raise Unsupported("a module of the caller's is initialised again")
     vm.native(nn.Module.__init__, module)
+
+
+class FunctionContext:
+    """The `ctx` of a torch.autograd.Function whose backward is not needed."""
+
+    saved_tensors: tuple[Tensor, ...] = ()
+    needs_input_grad: tuple[bool, ...] = ()
+
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        """Keep tensors."""
+        self.__dict__["saved_tensors"] = tensors
+
+    def _ignore(self, *_: Any) -> None:
+        """Only backward would look at it."""
+
+    mark_non_differentiable = set_materialize_grads = save_for_forward = _ignore
+
+
+@rule(torch.autograd.Function.apply.__func__)
+def _apply(vm: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
+    if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args):
+        raise Unsupported(
+            f"training is not compiled yet: {cls.__name__} is a torch.autograd.Function", "wrap in torch.no_grad()"
+        )
+    context = vm.create(FunctionContext())
+    context.__dict__["needs_input_grad"] = (False,) * len(args)
+    forward = objects.load_attr(vm, cls, "forward")
+    if cls.setup_context is torch.autograd.Function.setup_context:
+        return vm.call(forward, (context, *args), kwargs)
+    output = vm.call(forward, args, kwargs)
+    vm.call(objects.load_attr(vm, cls, "setup_context"), (context, args, output), {})
+    return output
 
 
 def _context_get(vm: Interpreter, variable: contextvars.ContextVar[Any], *default: Any) -> Any:

@@ -182,6 +182,9 @@ def generic_attr(vm: Interpreter, obj: Any, kind: type, name: str, fallback: boo
     if _is_data_descriptor(raw):
         assert owner is not None
         return _slot_or_property(vm, obj, raw, owner, kind, name)
+    if owner is None and isinstance(obj, nn.Module) and _is_member(obj, name):
+        # nn.Module.__setattr__ keeps a name in one place only, so that a member's name needs no second guard.
+        return _module_member(vm, obj, name)
     found, value = vm.instance_attr(obj, name)
     if found:
         return value
@@ -213,6 +216,12 @@ def _dict_of(vm: Interpreter, obj: Any) -> Any:
     if source is None:
         return vm.native(getattr, obj, "__dict__")
     return InstanceDict(vm, obj, source)
+
+
+def _is_member(module: nn.Module, name: str) -> bool:
+    if name in module.__dict__ or find_method(type(module), "__getattr__") is not nn.Module.__getattr__:
+        return False
+    return any(name in module.__dict__.get(where, ()) for where in ("_parameters", "_buffers", "_modules"))
 
 
 def _module_member(vm: Interpreter, module: nn.Module, name: str) -> Any:
