@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import keyword
 import math
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -26,7 +27,6 @@ _BINARY = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
     ast.Mult: lambda a, b: a * b,
-    ast.Pow: lambda a, b: a**b,
 }
 
 
@@ -52,7 +52,7 @@ def print_literal(value: Literal) -> str:
         case complex():
             return f"complex({print_literal(value.real)}, {print_literal(value.imag)})"
         case str():
-            return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+            return '"' + _ESCAPED.sub(_escape, value) + '"'
         case tuple() | list():
             return "[" + ", ".join(map(print_literal, value)) + "]"
         case sympy.Basic():
@@ -64,6 +64,15 @@ def print_literal(value: Literal) -> str:
         case int():
             return str(value)
     raise TypeError(f"{type(value).__name__} cannot be an attribute of an operation: {value!r}")
+
+
+_ESCAPED = re.compile(r'["\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')
+_SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+def _escape(found: re.Match[str]) -> str:
+    char = found.group()
+    return _SHORT_ESCAPES.get(char) or (f"\\x{ord(char):02x}" if ord(char) < 256 else f"\\u{ord(char):04x}")
 
 
 @lru_cache(maxsize=65536)
@@ -88,12 +97,14 @@ def parse_entries(text: str) -> tuple[tuple[str, Literal], ...]:
     call = _parse(prefix + _escape_keywords(text) + ")", len(prefix))
     if not isinstance(call, ast.Call) or call.args:
         raise LiteralError("expected `name = value`", 0)
-    entries = []
+    entries: dict[str, Literal] = {}
     for entry in call.keywords:
         if entry.arg is None:
             raise LiteralError("expected `name = value`", 0)
-        entries.append((_unescape(entry.arg), _build(entry.value, len(prefix))))
-    return tuple(entries)
+        if _unescape(entry.arg) in entries:
+            raise LiteralError(f"'{_unescape(entry.arg)}' is given twice", max(0, entry.col_offset - len(prefix)))
+        entries[_unescape(entry.arg)] = _build(entry.value, len(prefix))
+    return tuple(entries.items())
 
 
 def print_entries(entries: Mapping[str, Literal]) -> str:
@@ -116,13 +127,47 @@ def _unescape(name: str) -> str:
 
 
 def _parse(text: str, prefix: int) -> ast.expr:
+    text = text.replace("\n", " ").replace(
+        "\r", " "
+    )  # a value may go on in the next line; strings hold no bare line ends
     try:
-        return ast.parse(text, mode="eval").body
+        return ast.parse(text.rstrip(), mode="eval").body
     except SyntaxError as error:
         raise LiteralError(f"not a value: {error.msg}", max(0, (error.offset or 1) - 1 - prefix)) from None
+    except (ValueError, MemoryError, RecursionError) as error:
+        raise LiteralError(f"not a value: {error}", 0) from None
 
 
 def _build(node: ast.expr, prefix: int) -> Literal:
+    """The value of a piece of the syntax tree.
+
+    Raises:
+        LiteralError: it is outside the grammar, or has no value: `"a" + 1`, `Mod(s0, 0)`.
+    """
+    try:
+        return _evaluate(node, prefix)
+    except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+        if isinstance(error, LiteralError):
+            raise
+        message = (str(error).splitlines() or [type(error).__name__])[0]
+        raise LiteralError(f"'{ast.unparse(node)}' has no value: {message}", max(0, node.col_offset - prefix)) from None
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    if not isinstance(exponent, int) or not 0 <= exponent <= 64:
+        raise ValueError("an exponent is a number from 0 to 64")
+    return base**exponent
+
+
+def _call(name: str, args: list[Any]) -> Any:
+    if name in ("FloorDiv", "Mod") and len(args) == 2 and args[1] == 0:
+        raise ValueError("division by zero")
+    if not args or not all(isinstance(a, int | sympy.Expr) and not isinstance(a, bool) for a in args):
+        raise TypeError("sizes are integers and expressions over symbols")
+    return _number(_FUNCTIONS[name](*map(sympy.sympify, args)))
+
+
+def _evaluate(node: ast.expr, prefix: int) -> Literal:
     match node:
         case ast.Constant(value=int() | float() | str() as value):
             return value
@@ -134,6 +179,8 @@ def _build(node: ast.expr, prefix: int) -> Literal:
             return _number(-_build(operand, prefix))
         case ast.BinOp(op=op, left=left, right=right) if type(op) in _BINARY:
             return _number(_BINARY[type(op)](_build(left, prefix), _build(right, prefix)))
+        case ast.BinOp(op=ast.Pow(), left=left, right=right):
+            return _number(_power(_build(left, prefix), _build(right, prefix)))
         case ast.Attribute(value=ast.Name(id="torch"), attr=attr):
             found = getattr(torch, attr, None)
             if isinstance(found, torch.dtype | torch.layout | torch.memory_format):
@@ -143,7 +190,7 @@ def _build(node: ast.expr, prefix: int) -> Literal:
         case ast.Call(func=ast.Name(id="complex"), args=[real, imag]):
             return complex(_build(real, prefix), _build(imag, prefix))
         case ast.Call(func=ast.Name(id=name), args=args) if name in _FUNCTIONS:
-            return _number(_FUNCTIONS[name](*[sympy.sympify(_build(arg, prefix)) for arg in args]))
+            return _call(name, [_build(arg, prefix) for arg in args])
     raise LiteralError(f"not a value: {ast.unparse(node)}", max(0, node.col_offset - prefix))
 
 

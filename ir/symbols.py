@@ -173,14 +173,15 @@ def substitute(value: Dim, mapping: Mapping[sympy.Symbol, Dim]) -> Dim:
 def bounds(value: Dim, ranges: Mapping[sympy.Symbol, Range]) -> tuple[Dim | None, Dim | None]:
     """A safe inclusive interval for the value; None where no bound is known.
 
-    Symbols outside `ranges` are only known to be >= 0. Symbolic bounds are kept symbolic.
+    Bounds may be symbolic: a symbol outside `ranges`, or without an upper limit there, bounds itself, so that it cancels.
     """
     if isinstance(value, int):
         return value, value
     if value.is_Integer:
         return int(value), int(value)
     if value.is_Symbol:
-        return ranges.get(value, (0, None))
+        known = ranges.get(value)
+        return (value, value) if known is None or known[1] is None else known
     if isinstance(value, sympy.Add):
         low: Dim | None = 0
         high: Dim | None = 0
@@ -213,14 +214,52 @@ def bounds(value: Dim, ranges: Mapping[sympy.Symbol, Range]) -> tuple[Dim | None
             )
         return None, None
     if isinstance(value, Mod):
-        return 0, dim(value.args[1] - 1)
+        return (0, dim(value.args[1] - 1)) if value.args[1].is_nonnegative else (None, None)
+    if isinstance(value, sympy.Max | sympy.Min):
+        return _bounds_of_extreme(value, ranges)
     return None, None
+
+
+def _bounds_of_extreme(value: sympy.Expr, ranges: Mapping[sympy.Symbol, Range]) -> tuple[Dim | None, Dim | None]:
+    """Max is at least any of its arguments and at most the largest; Min the other way round."""
+    lows, highs = zip(*[bounds(a, ranges) for a in value.args], strict=True)
+    known_lows, known_highs = ([sympy.sympify(b) for b in side if b is not None] for side in (lows, highs))
+    enough = len(value.args) if isinstance(value, sympy.Min) else 1
+    low = dim(value.func(*known_lows)) if len(known_lows) >= enough else None
+    enough = len(value.args) if isinstance(value, sympy.Max) else 1
+    return low, (dim(value.func(*known_highs)) if len(known_highs) >= enough else None)
 
 
 def is_nonnegative(value: Dim, ranges: Mapping[sympy.Symbol, Range]) -> bool:
     """True when value >= 0 follows from the ranges (False means: not known)."""
+    if isinstance(value, int):
+        return value >= 0
     low, _ = bounds(value, ranges)
-    return low is not None and sympy.sympify(low).is_nonnegative is True
+    if low is None or isinstance(low, int):
+        return low is not None and low >= 0
+    return any(_plainly_nonnegative(candidate, ranges) for candidate in (low, *_below(low)))
+
+
+def _plainly_nonnegative(value: Dim, ranges: Mapping[sympy.Symbol, Range]) -> bool:
+    if isinstance(value, int):
+        return value >= 0
+    if value.is_nonnegative:
+        return True
+    least = {s: ranges[s][0] for s in value.free_symbols if s in ranges and ranges[s][1] is None}
+    if not least:
+        return False
+    raised = substitute(value, {s: s + low for s, low in least.items()})  # each counts from its least value
+    return sympy.sympify(raised).is_nonnegative is True
+
+
+def _below(value: sympy.Expr) -> list[Dim]:
+    """Expressions that are not larger: -Min(a, b) is at least -a, Max(a, b) at least a."""
+    found: list[Dim] = []
+    for term in sympy.Add.make_args(value):
+        coefficient, rest = term.as_coeff_Mul()
+        if isinstance(rest, sympy.Min if coefficient < 0 else sympy.Max):
+            found += [dim(value - term + coefficient * a) for a in rest.args]
+    return found
 
 
 def simplify_index(value: Dim, ranges: Mapping[sympy.Symbol, Range]) -> Dim:

@@ -36,6 +36,7 @@ class Op(Operation):
     outputs: ClassVar[int | None] = 1  # number of results, None for any
     required: ClassVar[tuple[str, ...]] = ()  # attributes that must be there
     is_pure: ClassVar[bool] = True  # no effect but its results
+    has_body: ClassVar[bool] = False  # one region of one block
 
     traits: ClassVar[OpTraits] = OpTraits(lambda: ())
 
@@ -84,6 +85,8 @@ class Op(Operation):
             raise VerifyException(f"{self.name} takes {self.arity} operands, not {len(self.operands)}")
         if self.outputs is not None and len(self.results) != self.outputs:
             raise VerifyException(f"{self.name} gives {self.outputs} results, not {len(self.results)}")
+        if len(self.regions) != self.has_body or (self.has_body and len(self.regions[0].blocks) != 1):
+            raise VerifyException(f"{self.name} has " + ("one region of one block" if self.has_body else "no region"))
         for name in self.required:
             if name not in self.attributes:
                 raise VerifyException(f"{self.name} needs the attribute '{name}'")

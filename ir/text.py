@@ -15,11 +15,11 @@ from .dialects.aten import aten_op
 from .types import IndexType, LiteralAttr, RefType, ScalarType, TensorType
 
 DIALECTS = (
-    Dialect("prim", prim.OPS, (TensorType, LiteralAttr, IndexType)),
-    Dialect("kernel", kernel.OPS, ()),
-    Dialect("loop", loop.LOOP_OPS, (ScalarType,)),
-    Dialect("scalar", loop.SCALAR_DIALECT_OPS, ()),
-    Dialect("buffer", buffer.OPS, (RefType,)),
+    Dialect("prim", list(prim.OPS), [TensorType, LiteralAttr, IndexType]),
+    Dialect("kernel", list(kernel.OPS), []),
+    Dialect("loop", list(loop.LOOP_OPS), [ScalarType]),
+    Dialect("scalar", list(loop.SCALAR_DIALECT_OPS), []),
+    Dialect("buffer", list(buffer.OPS), [RefType]),
 )
 
 

@@ -92,6 +92,8 @@ def _dims(values: Any, what: str) -> tuple[Dim, ...]:
     for value in values:
         if isinstance(value, float | str | bool) or value is None:
             raise ValueError(f"{what}: '{print_literal(value)}' is not an integer or an expression over symbols")
+        if what == "sizes" and isinstance(value, int) and value < 0:
+            raise ValueError(f"the size {value} is negative")
     return tuple(dim(v) for v in values)
 
 
@@ -243,7 +245,9 @@ class IndexType(_TextData, TypeAttribute):
 
     @classmethod
     def from_text(cls, text: str) -> str:
-        return text
+        if text.strip() != "i64":
+            raise ValueError("expected !prim.size<i64>")
+        return "i64"
 
     @classmethod
     def get_type(cls) -> Self:

@@ -23,6 +23,7 @@ class Fused(Op):
     """
 
     name = "kernel.fused"
+    has_body = True
     arity = None
     outputs = None
     traits = OpTraits(lambda: (IsolatedFromAbove(),))

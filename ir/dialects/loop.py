@@ -33,6 +33,7 @@ class Kernel(Op):
     """
 
     name = "loop.kernel"
+    has_body = True
     at = "sym_name"
     arity = 0
     outputs = 0
@@ -63,6 +64,7 @@ class For(Op):
     """
 
     name = "loop.for"
+    has_body = True
     angle = "kind"
     arity = 0
     outputs = 0

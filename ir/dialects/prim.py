@@ -310,6 +310,7 @@ class Func(Op):
     """
 
     name = "prim.func"
+    has_body = True
     at = "sym_name"
     arity = 0
     outputs = 0
