@@ -66,6 +66,12 @@ def compile_callable(
     return runtime.function
 
 
+def forget(compiled: Any) -> None:
+    """Drop everything that a compiled callable has captured; its next call captures anew."""
+    runtime = getattr(compiled, "_intarsia_runtime", None) or compiled._runtime
+    runtime.forget()
+
+
 class CompiledModule(nn.Module):
     """A module whose call is compiled; everything else is the original's, reachable as `_orig_mod`."""
 
@@ -182,6 +188,13 @@ class _Runtime:
         miss = self.guards[-1].explain(values)
         self._warn(("own guards",), f"a fresh capture fails its own guards ({miss}); this call runs in eager")
         return self.eager(values)
+
+    def forget(self) -> None:
+        """Back to the state before the first call."""
+        with self._lock:
+            for kept in (self.entries, self.captures, self.guards, self.sizes, self.marks):
+                kept.clear()  # type: ignore[attr-defined]
+            self.raised, self.off = 0, False
 
     def eager(self, values: dict[str, Any]) -> Any:
         """The original, untouched."""

@@ -174,6 +174,11 @@ def _count(report: Report) -> None:
 _told: set[str] = set()  # reasons that a warning was given for: one warning each
 
 
+def forget_warnings() -> None:
+    """Warn again about reasons that were given before."""
+    _told.clear()
+
+
 def _eager(gm: fx.GraphModule, reason: str) -> tuple[GraphFunction, Report]:
     """Run the graph as it was captured, visibly."""
     COUNTERS.add("fallbacks")

@@ -11,15 +11,17 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
-from .backend import backend_for
+from .backend import backend_for, forget_warnings
 from .backends import resolve_backend
 from .config import Config
 from .counters import COUNTERS
-from .frontend.callable import compile_callable
+from .frontend.callable import compile_callable, forget
 from .observer import CountingObserver
 from .passes.base import Pass
 
+_compiled: WeakSet[Any] = WeakSet()  # what reset() has to empty; nothing is compiled differently because of it
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -58,7 +60,7 @@ def compile(
         raise TypeError(f"intarsia.compile takes a function or an nn.Module, not {type(fn).__name__}: {fn!r:.80}")
     check_mode(mode)
     config = Config.from_environment(options)
-    return compile_callable(
+    compiled = compile_callable(
         fn,
         backend=resolve_backend(backend, partial(backend_for, config, tuple(passes))),
         fullgraph=fullgraph,
@@ -66,6 +68,16 @@ def compile(
         recompile_limit=config.recompile_limit,
         observer=CountingObserver(COUNTERS),
     )
+    _compiled.add(compiled)
+    return compiled
+
+
+def reset() -> None:
+    """Forget everything that was compiled in this process, and set the counters to zero. The cache on disk stays."""
+    for function in list(_compiled):
+        forget(function)
+    forget_warnings()
+    COUNTERS.clear()
 
 
 def check_mode(mode: str | None) -> None:
