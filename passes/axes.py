@@ -8,6 +8,7 @@ classes of axes, whatever their shapes are: this is the mixed-radix chain of the
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ..ir.symbols import Dim
 from .strides import exact_quotient
@@ -76,7 +77,7 @@ class Axes:
         None when they cannot be aligned: (6, 4) and (4, 6).
         """
         left, right = list(a)[::-1], list(b)[::-1]
-        pairs = []
+        pairs: list[tuple[Any, Any]] = []
         while True:
             x, y = self._pop(left), self._pop(right)
             if x is None or y is None:

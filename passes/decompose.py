@@ -66,7 +66,7 @@ def _by_rule(op: AtenOp, builder: Builder) -> tuple[list[SSAValue | None], str]:
         result = rule(builder)
     except NotCovered as why:
         return [], f"its rule does not cover {why}"
-    values = [result] if isinstance(result, SSAValue) else list(result)
+    values: list[SSAValue | None] = [result] if isinstance(result, SSAValue) else list(result)
     for old, new in zip(op.results, values, strict=True):
         if new is not None and new.type != old.type:
             return [], f"its rule gives {new.type} for {old.type}"

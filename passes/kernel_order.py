@@ -27,8 +27,8 @@ class _Memory:
             self.made[group.index] = sum(self.bytes[v] for v in values)
         for group in groups:
             self.read[group.index] = [v for v in group.reads if v in self.bytes]
-            for value in self.read[group.index]:
-                self.waiting[value] = self.waiting.get(value, 0) + 1
+            for read in self.read[group.index]:
+                self.waiting[read] = self.waiting.get(read, 0) + 1
         for node in graph.nodes:  # what is returned stays
             if node.is_sink and any(u.operation is graph.returned for u in node.value.uses):
                 self.waiting[node.value] = self.waiting.get(node.value, 0) + 1

@@ -7,11 +7,11 @@ kept in scratch memory. So softmax and layer norm are one nest, a mean over the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import sympy
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from ..ir.dialects import prim
 from ..ir.symbols import Dim, dim, free_symbols, is_nonnegative, known_equal, product, simplify_index, substitute
@@ -359,7 +359,7 @@ class Planner:
         return list(stages.values())
 
 
-def _separate_scans(stages: Sequence[Stage]) -> list[Stage]:
+def _separate_scans(stages: Iterable[Stage]) -> list[Stage]:
     """Scans run in order along their loop: they do not share it with other stores."""
     found: list[Stage] = []
     for stage in stages:

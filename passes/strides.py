@@ -58,11 +58,11 @@ def recorded_strides(value: SSAValue) -> Strides | None:
     if isinstance(owner, Block):
         func = owner.parent_op()
         strides = func.get("arg_strides") if isinstance(func, Op) else None
-        index = owner.args.index(value)  # type: ignore[arg-type]
+        index = owner.args.index(value)
     else:
         strides = cast(Op, owner).get("strides")
-        index = owner.results.index(value)  # type: ignore[arg-type]
-    return strides[index] if strides else None  # type: ignore[no-any-return]
+        index = owner.results.index(value)
+    return strides[index] if strides else None
 
 
 def same_layout(shape: Sequence[Dim], a: Sequence[Dim], b: Sequence[Dim]) -> bool:

@@ -188,7 +188,7 @@ class Builder:
             return value
         starts = [0] * t.rank
         steps = [1] * t.rank
-        starts[d], steps[d] = start, step  # type: ignore[call-overload]
+        starts[d], steps[d] = start, step
         shape = [*t.shape[:d], size, *t.shape[d + 1 :]]
         return self.add(
             prim.Slice.make([value], [t.with_(shape=shape)], {"starts": tuple(starts), "steps": tuple(steps)})
