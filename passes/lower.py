@@ -265,7 +265,7 @@ class Lowering:
         key = ("bind", number.number, size, wrap, mask)
         found = self._nodes.get(key)
         if found is None:
-            name = self.variable("t", size)
+            name = self.variable("at", size)
             inside = [self.node("index", I64, (), (m,), (m,)) for m in mask]
             free = number.free.union(*(n.free for n in inside))
             args = (number, *dict.fromkeys(a for n in inside for a in n.args))

@@ -140,7 +140,9 @@ def _pragma(w: _Writer, op: Op) -> str:
     """The OpenMP directive of a loop, without `#pragma`."""
     if op["kind"] == "parallel" and not w.in_parallel:
         reduction = " reduction(| : status)" if w.checks else ""
-        return "omp parallel for schedule(static)" + reduction
+        nested = _nested(op)
+        collapse = f" collapse({nested})" if nested > 1 else ""
+        return f"omp parallel for{collapse} schedule(static){reduction}"
     if op.get("unroll"):
         return f"GCC unroll {op['unroll']}"
     if not op.get("vector") or op["kind"] == "scan":
@@ -150,6 +152,20 @@ def _pragma(w: _Writer, op: Op) -> str:
         clauses.append("reduction(| : status)")
     clauses += _reductions(w, op)
     return " ".join(["omp simd", *clauses])
+
+
+def _nested(op: Op) -> int:
+    """How many parallel loops stand directly inside one another, with bounds that do not depend on each other."""
+    depth, variables = 1, {op["var"]}
+    while len(op.block_body.ops) == 1:
+        inner = op.block_body.first_op
+        if not isinstance(inner, loop.For) or inner["kind"] != "parallel":
+            break
+        if free_symbols((inner.get("start", 0), inner["stop"])) & variables:
+            break
+        depth, op = depth + 1, inner
+        variables.add(inner["var"])
+    return depth
 
 
 def _reductions(w: _Writer, op: Op) -> list[str]:
@@ -230,7 +246,8 @@ def _bind(w: _Writer, op: Op) -> None:
     if op.get("wrap"):
         w.line(f"{var} += {var} < 0 ? {size} : 0;")
     w.line(f"const bool {var}_outside = ({var} < 0) | ({var} >= {size});")
-    w.line(f"status |= {var}_outside;")
+    guard = f" & {_mask(op)}" if op.get("mask") else ""
+    w.line(f"status |= {var}_outside{guard};")
     w.line(f"{var} = {var}_outside ? 0 : {var};")
 
 
