@@ -177,10 +177,10 @@ class _Emitter:
             elif group.stored:
                 self._build(group)
         self._move(self.graph.returned)
-        for op in reversed(old):
-            if op not in moved:
-                op.detach()
-                op.erase(safe_erase=False)
+        for left in reversed(old):
+            if left not in moved:
+                left.detach()
+                left.erase(safe_erase=False)
         self.block.add_ops(self.built)
 
     def _move(self, op: Op) -> None:
@@ -228,7 +228,7 @@ class _Emitter:
         """Eager's strides, or those that a reader asks for; None: contiguous."""
         recorded = node.op.get("strides")
         strides = recorded[0] if recorded else self.graph.materialised.get(node.op)
-        return None if strides is None or tuple(strides) == contiguous_strides(node.op.type.shape) else strides
+        return None if strides is None or tuple(strides) == contiguous_strides(prim.tensor(node.value).shape) else strides
 
     def _operations(self, group: Group) -> list[Op]:
         """The group's operations and the free ones that they need, in program order."""

@@ -25,6 +25,7 @@ from .strides import (
     is_view,
     operand_strides,
     recorded_strides,
+    reshape_strides,
     same_layout,
     view_of,
 )
@@ -34,8 +35,8 @@ from .strides import (
 class Layout(Pass):
     """Give every stored value its strides; copy where a library call or the caller needs other memory than there is.
 
-    Recorded strides (eager's) are kept. A value between kernels without any takes the channels-last layout when all that
-    its kernel reads in that shape has it. Returned values never share memory with arguments or with each other.
+    Recorded strides (eager's) are kept. Without any, a value has those that a library call or the caller wants; between
+    kernels it takes the channels-last layout when all that its kernel reads in that shape has it. Returned values never share memory with arguments or with each other.
     """
 
     name: ClassVar[str] = "layout"
@@ -77,8 +78,8 @@ class _Layouts:
         for result in op.results:
             strides = recorded_strides(result)
             shape = prim.tensor(result).shape
-            if strides is None and all(isinstance(u.operation, kernel.Fused) for u in result.uses):
-                strides = self._like_inputs(op, shape)
+            if strides is None:
+                strides = self._wanted(result) or self._like_inputs(op, shape)
             if strides is not None and repeats(shape, strides):
                 strides = dense_like(shape, strides)
             chosen.append(None if strides == contiguous_strides(shape) else strides)
@@ -97,6 +98,27 @@ class _Layouts:
         old.replace_all_uses_with(inner)
         block.erase_arg(old)
         op.operands[i] = base
+
+    def _wanted(self, value: SSAValue) -> Strides | None:
+        """Strides with which the first library call or return that takes the value, or a view of it, has what it wants."""
+        for use in value.uses:
+            op, shape = cast(Op, use.operation), prim.tensor(value).shape
+            found: Strides | None = None
+            if isinstance(op, kernel.Extern):
+                found = operand_strides(op, use.index)
+            elif isinstance(op, prim.Return):
+                recorded = self.func.get("result_strides")
+                found = recorded[use.index] if recorded else None
+                found = contiguous_strides(shape) if found is None else found
+            elif isinstance(op, prim.Permute | prim.Reshape):
+                inner = self._wanted(op.results[0])
+                if inner is not None and isinstance(op, prim.Reshape):
+                    found = reshape_strides(op.type.shape, inner, shape)
+                elif inner is not None:
+                    found = tuple(inner[op["perm"].index(i)] for i in range(len(shape)))
+            if found is not None and is_dense(shape, found):
+                return found
+        return None
 
     def _like_inputs(self, op: kernel.Fused, shape: Sequence[Dim]) -> Strides | None:
         """Channels-last strides when everything of this shape that the kernel reads has them."""
