@@ -19,7 +19,7 @@ from .fusion_groups import Group, Groups, Plan
 from .fusion_recompute import recompute
 from .kernel_order import kernel_order
 
-_WEIGHT = {prim.Reduce: 1000, prim.Scan: 900, prim.Take: 800, prim.Gather: 800, prim.Concat: 100}
+_WEIGHT: dict[type[Op], int] = {prim.Reduce: 1000, prim.Scan: 900, prim.Take: 800, prim.Gather: 800, prim.Concat: 100}
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,9 @@ class _Emitter:
         """Eager's strides, or those that a reader asks for; None: contiguous."""
         recorded = node.op.get("strides")
         strides = recorded[0] if recorded else self.graph.materialised.get(node.op)
-        return None if strides is None or tuple(strides) == contiguous_strides(prim.tensor(node.value).shape) else strides
+        return (
+            None if strides is None or tuple(strides) == contiguous_strides(prim.tensor(node.value).shape) else strides
+        )
 
     def _operations(self, group: Group) -> list[Op]:
         """The group's operations and the free ones that they need, in program order."""
