@@ -254,7 +254,7 @@ class _Tracer(TorchDispatchMode):
                 return known.base.val
         fake = real if is_fake(real) else self.fake_mode.from_tensor(real, static_shapes=True)
         flat = (name or f"_constant{len(self.alive)}").replace(".", "_")
-        self.root.register_buffer(flat, real.detach())
+        self.root.register_buffer(flat, real)  # not detached: that would be an operator of the trace
         node = self._note(self.graph.get_attr(flat), fake)
         self._fresh(fake, node, constant=name)
         return fake
