@@ -198,8 +198,9 @@ def _getattribute(vm: Interpreter, obj: Any, name: str) -> Any:
 
 _OBJECT_METHODS: dict[str, Any] = {
     "__setattr__": lambda vm, obj, name, value: objects.generic_store(vm, obj, name, value),
-    "__delattr__": lambda vm, obj, name: vm.effects.delete_attr(obj, name)
-    if vm.user.source_of(obj) else vm.native(object.__delattr__, obj, name),
+    "__delattr__": lambda vm, obj, name: (
+        vm.effects.delete_attr(obj, name) if vm.user.source_of(obj) else vm.native(object.__delattr__, obj, name)
+    ),
     "__getattribute__": _getattribute,
     "__init__": lambda vm, *_: None,
     "__init_subclass__": lambda vm, *_: None,
@@ -273,8 +274,11 @@ def _construct_native(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs:
     if module.partition(".")[0] in rules.REFUSED_MODULES:
         raise GraphBreak(rules.REFUSED_MODULES[module.partition(".")[0]])
     user_class = bool(cls.__flags__ & 512) and not vm.is_library(module)
-    if not user_class and module not in rules.NATIVE_TYPES and not module.startswith("torch") and not issubclass(
-        cls, BaseException
+    if (
+        not user_class
+        and module not in rules.NATIVE_TYPES
+        and not module.startswith("torch")
+        and not issubclass(cls, BaseException)
     ):
         raise Unsupported(f"an object of type {module}.{cls.__name__} is constructed")
     return vm.create(c_call(vm, cls, args, kwargs)) if user_class else c_call(vm, cls, args, kwargs)
@@ -316,7 +320,9 @@ def _getter(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[
     if type(function) is operator.itemgetter:
         values = [get_item(vm, args[0], name) for name in names]
     else:
-        values = [functools.reduce(lambda o, n: objects.load_attr(vm, o, n), name.split("."), args[0]) for name in names]
+        values = [
+            functools.reduce(lambda o, n: objects.load_attr(vm, o, n), name.split("."), args[0]) for name in names
+        ]
     return values[0] if len(values) == 1 else tuple(values)
 
 

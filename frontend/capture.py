@@ -98,8 +98,9 @@ class Parameters:
         return tuple(args), kwargs
 
 
-def capture(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, *, dynamic: bool | None = None
-            ) -> Capture:
+def capture(
+    fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, *, dynamic: bool | None = None
+) -> Capture:
     """Capture the call `fn(*args, **kwargs)`.
 
     Raises Unsupported or GraphBreak (with the user's line) where that is not possible, ProgramRaised where the
@@ -110,7 +111,11 @@ def capture(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = N
 
 
 def capture_bound(
-    target: Any, parameters: Parameters, values: Mapping[str, Any], *, dynamic: bool = False,
+    target: Any,
+    parameters: Parameters,
+    values: Mapping[str, Any],
+    *,
+    dynamic: bool = False,
     marks: dict[str, frozenset[int]] | None = None,
 ) -> Capture:
     """`capture` for bound arguments; a failed capture leaves `error.guards`, what it relied on until then."""
@@ -205,8 +210,13 @@ def _finish(vm: Interpreter, parameters: Parameters, state: StateCheck, result: 
     lines += [f"    {line}" for line in body.post]
     lines.append(f"    return {text}")
     return Capture(
-        module, [i.fake for i in vm.out.used], [i.source for i in vm.out.used], vm.guards, "\n".join(lines) + "\n",
-        parameters, emit.namespace,
+        module,
+        [i.fake for i in vm.out.used],
+        [i.source for i in vm.out.used],
+        vm.guards,
+        "\n".join(lines) + "\n",
+        parameters,
+        emit.namespace,
     )
 
 
@@ -241,5 +251,3 @@ def partial_guards(vm: Interpreter, state: StateCheck) -> GuardSet:
         guards.extra.append(TensorCheck(tensors))
     guards.extra.append(state)
     return guards
-
-

@@ -36,9 +36,7 @@ class TensorCheck:
 
     def lines(self, emit: Emitter) -> None:
         """One call over all tensors; those held by identity are constants of the generated code."""
-        names = [
-            emit.constant(i.real, i.source.name()) if i.static else emit.fetch(i.source) for i in self.inputs
-        ]
+        names = [emit.constant(i.real, i.source.name()) if i.static else emit.fetch(i.source) for i in self.inputs]
         check = emit.constant(self._guard.check, "tensors_ok")
         for info, name in zip(self.inputs, names, strict=True):
             if not info.static:
@@ -62,8 +60,10 @@ class TensorCheck:
                 expected = getattr(info.fake, fact) if fact != "device" else info.fake.fake_device
                 if getattr(value, fact) != expected:
                     return Miss(f"{name}.{fact}", str(expected), str(getattr(value, fact)))
-            for label, got, want in (("shape", value.shape, self._sizes[index]),
-                                     ("stride()", value.stride(), self._strides[index])):
+            for label, got, want in (
+                ("shape", value.shape, self._sizes[index]),
+                ("stride()", value.stride(), self._strides[index]),
+            ):
                 if len(got) != len(want) or any(w is not None and g != w for g, w in zip(got, want, strict=True)):
                     return Miss(f"{name}.{label}", str(tuple(want)).replace("None", "any"), str(tuple(got)))
         values = [info.source.fetch(args) for info in self.inputs]
@@ -93,13 +93,16 @@ class StateCheck:
         check = emit.constant(self.guard.check, "state_ok")
         count = emit.constant(torch_private.function_mode_count_raw(), "function_modes")
         infer = emit.constant(torch.is_inference_mode_enabled, "inference_mode")
-        emit.lines.append(f"if not {check}() or {count}() != {self.modes} or {infer}() is not {self.inference}: return MISS")
+        emit.lines.append(
+            f"if not {check}() or {count}() != {self.modes} or {infer}() is not {self.inference}: return MISS"
+        )
 
     def explain(self, args: Mapping[str, Any]) -> Miss | None:
         """What changed, in torch's words."""
         if not self.guard.check():
-            return Miss("global state (grad mode, autocast, default dtype, determinism)", "as at capture",
-                        self.guard.reason())
+            return Miss(
+                "global state (grad mode, autocast, default dtype, determinism)", "as at capture", self.guard.reason()
+            )
         if torch_private.function_mode_count() != self.modes:
             return Miss("torch function modes", str(self.modes), str(torch_private.function_mode_count()))
         if torch.is_inference_mode_enabled() is not self.inference:
@@ -237,6 +240,7 @@ class SizeCheck:
         return None
 
     def __str__(self) -> str:
-        bound = [f"{self._names[s]} = {i.source.name()}" + ("" if d is None else f".shape[{d}]")
-                 for s, i, d in self.bindings]
+        bound = [
+            f"{self._names[s]} = {i.source.name()}" + ("" if d is None else f".shape[{d}]") for s, i, d in self.bindings
+        ]
         return "\n".join([*bound, *(f"sizes: {r}" for r in self.relations)])

@@ -98,8 +98,22 @@ def _roots() -> tuple[str, ...]:
 
     stdlib = sysconfig.get_paths()["stdlib"]
     here = os.path.dirname(os.path.abspath(__file__))
-    names = ("contextlib.py", "functools.py", "collections/", "typing.py", "enum.py", "dataclasses.py", "copy.py",
-             "inspect.py", "abc.py", "warnings.py", "logging/", "_collections_abc.py", "operator.py", "re/")
+    names = (
+        "contextlib.py",
+        "functools.py",
+        "collections/",
+        "typing.py",
+        "enum.py",
+        "dataclasses.py",
+        "copy.py",
+        "inspect.py",
+        "abc.py",
+        "warnings.py",
+        "logging/",
+        "_collections_abc.py",
+        "operator.py",
+        "re/",
+    )
     return tuple(os.path.join(stdlib, n) for n in names) + (here + os.sep,)
 
 

@@ -605,8 +605,9 @@ def SET_FUNCTION_ATTRIBUTE(vm: Interpreter, frame: Frame, flag: int) -> None:
     function = frame.pop()
     value = frame.pop()
     if flag == 8:
-        made = types.FunctionType(function.__code__, function.__globals__, function.__name__,
-                                  function.__defaults__, value)
+        made = types.FunctionType(
+            function.__code__, function.__globals__, function.__name__, function.__defaults__, value
+        )
         made.__kwdefaults__ = function.__kwdefaults__
         function = vm.create(made)
     elif flag == 4:

@@ -48,9 +48,11 @@ class Residual:
             target = self.value(obj)
             if value is DELETED:
                 self.post.append(f"delattr({target}, {name!r})")
-            elif isinstance(obj, nn.Module) and (name in obj._buffers or not isinstance(value, Tensor)) or type(
-                obj
-            ).__setattr__ is object.__setattr__:
+            elif (
+                isinstance(obj, nn.Module)
+                and (name in obj._buffers or not isinstance(value, Tensor))
+                or type(obj).__setattr__ is object.__setattr__
+            ):
                 self.post.append(f"{target}.{name} = {self.value(value)}")
             else:
                 setter = self.emit.constant(object.__setattr__, "set_attribute")
@@ -59,7 +61,9 @@ class Residual:
             self.post.append(f"{self._user_cell(cell)}.cell_contents = {self.value(value)}")
         for (_, name), (namespace, value) in effects.globals.items():
             where = self.emit.constant(namespace, "globals")
-            self.post.append(f"del {where}[{name!r}]" if value is DELETED else f"{where}[{name!r}] = {self.value(value)}")
+            self.post.append(
+                f"del {where}[{name!r}]" if value is DELETED else f"{where}[{name!r}] = {self.value(value)}"
+            )
         for function, args, kwargs in effects.calls:
             parts = [self.value(a) for a in args] + [f"{k}={self.value(v)}" for k, v in kwargs.items()]
             self.post.append(f"{self.emit.constant(function, function.__name__)}({', '.join(parts)})")
@@ -191,8 +195,11 @@ class Residual:
         pairs = ", ".join(f"({self.value(k)}, {self.value(v)})" for k, v in dict.items(value))
         cls = self.emit.constant(type(value), type(value).__name__)
         first = f"{self.value(value.default_factory)}, " if isinstance(value, defaultdict) else ""
-        return self._fresh(value, f"{cls}({first}{'dict(' if type(value) is Counter else ''}[{pairs}]"
-                                  f"{')' if type(value) is Counter else ''})")
+        return self._fresh(
+            value,
+            f"{cls}({first}{'dict(' if type(value) is Counter else ''}[{pairs}]"
+            f"{')' if type(value) is Counter else ''})",
+        )
 
     def _set(self, value: Any) -> str:
         items = ", ".join(self.value(v) for v in value)

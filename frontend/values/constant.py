@@ -12,14 +12,45 @@ import torch
 __all__ = ["is_constant", "is_static"]
 
 _CONSTANT_TYPES = frozenset(
-    [type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range, torch.dtype,
-     torch.device, torch.layout, torch.memory_format, torch.Size, pathlib.PosixPath, pathlib.PurePosixPath]
+    [
+        type(None),
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        type(Ellipsis),
+        type(NotImplemented),
+        range,
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+        torch.Size,
+        pathlib.PosixPath,
+        pathlib.PurePosixPath,
+    ]
 )
 _STATIC_TYPES = (
-    type, types.ModuleType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
-    types.MethodWrapperType, types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType,
-    types.CodeType, types.GenericAlias, types.UnionType, staticmethod, classmethod, property,
-    torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch.jit.ScriptFunction,
+    type,
+    types.ModuleType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.CodeType,
+    types.GenericAlias,
+    types.UnionType,
+    staticmethod,
+    classmethod,
+    property,
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+    torch.jit.ScriptFunction,
 )
 
 

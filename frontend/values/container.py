@@ -71,8 +71,10 @@ def _sequence(vm: Interpreter, value: Any, source: Source) -> Any:
 
 def _mapping(vm: Interpreter, value: Any, source: Source) -> Any:
     keys = list(value)
-    if not all(is_constant(k) or isinstance(k, type) or vm.user.wrap(k, _key_source(source, i)) is k
-               for i, k in enumerate(keys)):
+    if not all(
+        is_constant(k) or isinstance(k, type) or vm.user.wrap(k, _key_source(source, i)) is k
+        for i, k in enumerate(keys)
+    ):
         raise Unsupported(f"the keys of {source.name()} are tensors or containers")
     vm.guards.add("keys", source, keys)
     copy: Any = defaultdict(value.default_factory) if type(value) is defaultdict else type(value)()
@@ -98,8 +100,15 @@ def _set(vm: Interpreter, value: Any, source: Source) -> Any:
 
 
 _SHADOWS = {
-    tuple: _sequence, list: _sequence, deque: _sequence, dict: _mapping, OrderedDict: _mapping,
-    defaultdict: _mapping, Counter: _mapping, set: _set, frozenset: _set,
+    tuple: _sequence,
+    list: _sequence,
+    deque: _sequence,
+    dict: _mapping,
+    OrderedDict: _mapping,
+    defaultdict: _mapping,
+    Counter: _mapping,
+    set: _set,
+    frozenset: _set,
 }
 
 

@@ -21,7 +21,9 @@ def function_source(vm: Interpreter, function: types.FunctionType) -> Source:
     return vm.user.source_of(function) or Const(function, function.__name__)
 
 
-def bind(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def bind(
+    vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
     """The frame's locals for a call, by CPython's own rules."""
     code = function.__code__
     n_pos, n_kwonly, flags = code.co_argcount, code.co_kwonlyargcount, code.co_flags
@@ -31,7 +33,9 @@ def bind(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...], k
     if flags & inspect.CO_VARARGS:
         fast[names[n_pos + n_kwonly]] = tuple(args[n_pos:])
     elif n_given > n_pos:
-        raise UserRaise(TypeError(f"{function.__qualname__}() takes {n_pos} positional arguments but {n_given} were given"))
+        raise UserRaise(
+            TypeError(f"{function.__qualname__}() takes {n_pos} positional arguments but {n_given} were given")
+        )
     allowed = names[code.co_posonlyargcount : n_pos + n_kwonly]
     if kwargs or flags & inspect.CO_VARKEYWORDS:
         rest: dict[str, Any] = {}

@@ -180,6 +180,6 @@ def _is_module_tensor(source: Source) -> bool:
     if not isinstance(source, Item) or not isinstance(source.base, Item):
         return False
     where = source.base
-    return where.key in ("_parameters", "_buffers") and isinstance(where.base, Attr) and isinstance(
-        where.base.base, Const
+    return (
+        where.key in ("_parameters", "_buffers") and isinstance(where.base, Attr) and isinstance(where.base.base, Const)
     )

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import torch.utils._pytree as pytree
 from torch import Tensor, fx
 
-from intarsia.frontend.functional import FunctionalGraph, Unsupported, functionalize
+from intarsia.frontend.functional import FunctionalGraph, functionalize
 
 aten = torch.ops.aten
 
@@ -87,9 +87,7 @@ def check(fn: Any, *inputs: Any, dynamic: bool = False, other: tuple[Any, ...] |
             else:
                 assert a == e and type(a) is type(e)
         assert aliasing(flat_a + ours) == aliasing(flat_e + theirs)
-        assert [[a is b for b in flat_a + ours] for a in flat_a] == [
-            [a is b for b in flat_e + theirs] for a in flat_e
-        ]
+        assert [[a is b for b in flat_a + ours] for a in flat_a] == [[a is b for b in flat_e + theirs] for a in flat_e]
         torch.manual_seed(3)
         with torch.no_grad():
             fn(*copy.deepcopy(list(given)))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from kernel_zoo import CASES, Case
 
 from intarsia.ir.interpreter import run
 from intarsia.ir.symbols import substitute, symbol
 from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.context import CompileContext
 from intarsia.passes.schedule import Schedule
-
-from kernel_zoo import CASES, Case
 
 
 def arguments(case: Case, seed: int = 0) -> list[torch.Tensor]:
