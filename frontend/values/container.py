@@ -146,7 +146,7 @@ class LazyDict:
 
     def get(self, key: Any, default: Any = None) -> Any:
         """`dict.get`."""
-        return self[key] if key in self else default
+        return self[key] if key in self else default  # noqa: SIM401  # it is `get` itself
 
     def keys(self) -> Any:
         """A fixed view of the keys, guarded as a whole."""

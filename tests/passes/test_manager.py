@@ -26,7 +26,18 @@ from intarsia.passes.manager import (
 )
 from intarsia.passes.pipeline import default_pipeline, registry
 
-GOLDEN = ["decompose", "canonicalize", "constant-fold", "cse", "dce", "channels-last", "fuse", "layout", "schedule", "plan-buffers"]
+GOLDEN = [
+    "decompose",
+    "canonicalize",
+    "constant-fold",
+    "cse",
+    "dce",
+    "channels-last",
+    "fuse",
+    "layout",
+    "schedule",
+    "plan-buffers",
+]
 
 MODULE = """
 prim.func @main() {symbols = []} ({
