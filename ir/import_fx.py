@@ -252,11 +252,14 @@ class _Importer:
                 self.sizes.bind(value, position, -1)
 
     def _argument(self, value: Any, name: str, static: bool, node: fx.Node | None) -> SSAValue:
-        is_tensor = isinstance(value, Tensor)
-        kind = self._type(value, node) if is_tensor else IndexType.get_type()
+        kind: Attribute = IndexType.get_type()
+        strides = None
+        if isinstance(value, Tensor):
+            kind = tensor = self._type(value, node)
+            strides = self._exact_strides(value, tensor)
         self.arg_names.append(name)
         self.arg_static.append(static)
-        self.arg_strides.append(self._exact_strides(value, kind) if is_tensor else None)
+        self.arg_strides.append(strides)
         return self.block.insert_arg(kind, len(self.block.args))
 
     def _attribute(self, node: fx.Node) -> None:

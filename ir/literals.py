@@ -164,7 +164,8 @@ def _call(name: str, args: list[Any]) -> Any:
         raise ValueError("division by zero")
     if not args or not all(isinstance(a, int | sympy.Expr) and not isinstance(a, bool) for a in args):
         raise TypeError("sizes are integers and expressions over symbols")
-    return _number(_FUNCTIONS[name](*map(sympy.sympify, args)))
+    function: Any = _FUNCTIONS[name]
+    return _number(function(*map(sympy.sympify, args)))
 
 
 def _evaluate(node: ast.expr, prefix: int) -> Literal:

@@ -93,7 +93,21 @@ class Op(Operation):
         for name, value in self.attributes.items():
             if not isinstance(value, LiteralAttr):
                 raise VerifyException(f"{self.name}: attribute '{name}' is not a literal")
+        if "strides" in self.attributes:
+            self._check_strides("strides", self.results)
+        if "operand_strides" in self.attributes:
+            self._check_strides("operand_strides", self.operands)
         self.check()
+
+    def _check_strides(self, name: str, values: Sequence[SSAValue]) -> None:
+        entries = self[name]
+        if not isinstance(entries, tuple) or len(entries) != len(values):
+            raise VerifyException(f"{self.name}: {name} is a list with an entry for each of the {len(values)} values")
+        for entry, value in zip(entries, values, strict=True):
+            if entry is not None and (
+                not isinstance(entry, tuple) or len(entry) != len(getattr(value.type, "shape", ()))
+            ):
+                raise VerifyException(f"{self.name}: {name} {print_literal(entry)} do not fit {value.type}")
 
     def print(self, printer: Printer) -> None:
         entries = self.literals

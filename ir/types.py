@@ -32,7 +32,7 @@ class _TextData(Data[Any]):
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (type(self) is type(other) and self.text == other.text)  # type: ignore[attr-defined]
+        return self is other or (type(self) is type(other) and self.text == other.text)
 
     def __hash__(self) -> int:
         return hash(self.text)
@@ -76,7 +76,10 @@ class LiteralAttr(_TextData):
 
 def _parse_fields(text: str) -> list[Any]:
     """Split `[..], f32, "cuda:0"`: the words of dtypes are not symbols here."""
-    values = parse_literal(f"[{text}]")
+    try:
+        values = parse_literal(f"[{text}]")
+    except LiteralError as error:
+        raise LiteralError(str(error), error.offset - 1) from None
     return [str(v) if not isinstance(v, tuple | str | int) else v for v in values]
 
 

@@ -13,10 +13,11 @@ from xdsl.traits import IsolatedFromAbove, IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from ..dtypes import BOOL, I64
+from ..literals import print_literal
 from ..scalars import REDUCES, SCALARS, ScalarRow
 from ..symbols import dim, known_equal, product
 from ..syntax import Op
-from ..types import TensorType
+from ..types import IndexType, TensorType
 
 
 def tensor(value: SSAValue) -> TensorType:
@@ -45,6 +46,26 @@ class PrimOp(Op):
         """Raise the verifier's error unless `fine`."""
         if not fine:
             raise VerifyException(f"{self.name}: {message}")
+
+    def expect_dim(self, name: str, rank: int) -> None:
+        """The attribute is the number of one of `rank` dimensions."""
+        d = self[name]
+        self.expect(isinstance(d, int) and 0 <= d < rank, f"dim {print_literal(d)} is none of the {rank} dimensions")
+
+
+class Movement(PrimOp):
+    """Base of operations that only move elements: the result has operand 0's dtype."""
+
+    def check(self) -> None:
+        for value in self.operands[: self.moved]:
+            dtype = tensor(value).dtype
+            self.expect(dtype == self.type.dtype, f"changes the dtype from {dtype.name} to {self.type.dtype.name}")
+        self.check_movement()
+
+    moved: ClassVar[int | None] = 1  # how many operands are moved; None: all
+
+    def check_movement(self) -> None:
+        """Verify where the elements go."""
 
 
 class Elementwise(PrimOp):
@@ -109,15 +130,18 @@ class Iota(PrimOp):
     arity = 0
     required = ("dim", "start", "step")
 
+    def check(self) -> None:
+        self.expect_dim("dim", self.type.rank)
 
-class Broadcast(PrimOp):
+
+class Broadcast(Movement):
     """Operand dimension k becomes result dimension `dims[k]`; it has that size, or size 1. Other dimensions repeat."""
 
     name = "prim.broadcast"
     arity = 1
     required = ("dims",)
 
-    def check(self) -> None:
+    def check_movement(self) -> None:
         operand, dims = tensor(self.operands[0]), self["dims"]
         self.expect(
             len(dims) == operand.rank and list(dims) == sorted(set(dims)),
@@ -130,13 +154,13 @@ class Broadcast(PrimOp):
             )
 
 
-class Reshape(PrimOp):
+class Reshape(Movement):
     """The same elements in row-major order under another shape."""
 
     name = "prim.reshape"
     arity = 1
 
-    def check(self) -> None:
+    def check_movement(self) -> None:
         operand = tensor(self.operands[0])
         self.expect(
             known_equal(operand.numel, self.type.numel),
@@ -144,29 +168,30 @@ class Reshape(PrimOp):
         )
 
 
-class Permute(PrimOp):
+class Permute(Movement):
     """Result dimension k is operand dimension `perm[k]`."""
 
     name = "prim.permute"
     arity = 1
     required = ("perm",)
 
-    def check(self) -> None:
+    def check_movement(self) -> None:
         operand, perm = tensor(self.operands[0]), self["perm"]
         self.expect(sorted(perm) == list(range(operand.rank)), f"perm {list(perm)} does not fit {operand}")
         expected = operand.with_(shape=[operand.shape[p] for p in perm])
         self.expect(_same_shape(expected, self.type), f"the result is {self.type}, not {expected}")
 
 
-class Slice(PrimOp):
+class Slice(Movement):
     """Result element i along dimension k is operand element `starts[k]` + i * `steps[k]` (steps > 0)."""
 
     name = "prim.slice"
     arity = 1
     required = ("starts", "steps")
 
-    def check(self) -> None:
+    def check_movement(self) -> None:
         rank = tensor(self.operands[0]).rank
+        self.expect(all(not isinstance(s, int) or s > 0 for s in self["steps"]), "a step is not positive")
         self.expect(
             len(self["starts"]) == len(self["steps"]) == rank == self.type.rank,
             f"starts, steps and shapes disagree about the rank {rank}",
@@ -179,25 +204,30 @@ class Slice(PrimOp):
                 self.expect(start >= 0 and last < size, f"element {last} lies outside a dimension of size {size}")
 
 
-class Flip(PrimOp):
+class Flip(Movement):
     """Reverse the order along `dims`."""
 
     name = "prim.flip"
     arity = 1
     required = ("dims",)
 
-    def check(self) -> None:
+    def check_movement(self) -> None:
+        dims = self["dims"]
+        self.expect(
+            list(dims) == sorted(set(dims)) and all(0 <= d < self.type.rank for d in dims),
+            f"dims {list(dims)} do not fit {self.type}",
+        )
         self.expect(_same_shape(tensor(self.operands[0]), self.type), "changes the shape")
 
 
-class Pad(PrimOp):
+class Pad(Movement):
     """Add `low[k]` elements before and `high[k]` after dimension k, of value `value`; negative numbers take away."""
 
     name = "prim.pad"
     arity = 1
     required = ("low", "high", "value")
 
-    def check(self) -> None:
+    def check_movement(self) -> None:
         operand = tensor(self.operands[0])
         self.expect(len(self["low"]) == len(self["high"]) == operand.rank, "low and high do not fit the rank")
         shape = [dim(s + a + b) for s, a, b in zip(operand.shape, self["low"], self["high"], strict=True)]
@@ -205,16 +235,19 @@ class Pad(PrimOp):
         self.expect(_same_shape(expected, self.type), f"the result is {self.type}, not {expected}")
 
 
-class Concat(PrimOp):
+class Concat(Movement):
     """The operands one after another along `dim`."""
 
     name = "prim.concat"
     arity = None
+    moved = None
     required = ("dim",)
 
-    def check(self) -> None:
+    def check_movement(self) -> None:
         types = [tensor(v) for v in self.operands]
         self.expect(bool(types), "needs an operand")
+        self.expect_dim("dim", self.type.rank)
+        self.expect(all(t.rank == self.type.rank for t in types), "operands differ in rank")
         total = dim(sum(t.shape[self["dim"]] for t in types))
         for t in types:
             shape = list(t.shape)
@@ -223,7 +256,7 @@ class Concat(PrimOp):
             self.expect(_same_shape(expected, self.type), f"operand {t} does not fit the result {self.type}")
 
 
-class Take(PrimOp):
+class Take(Movement):
     """Rows by number: result shape is x.shape[:dim] + index.shape + x.shape[dim+1:] (embedding, index_select, index).
 
     An index outside the dimension is an IndexError at run time; `wrap = true` lets negative ones count from the end.
@@ -233,23 +266,26 @@ class Take(PrimOp):
     arity = 2
     required = ("dim",)
 
-    def check(self) -> None:
+    def check_movement(self) -> None:
         x, index, d = tensor(self.operands[0]), tensor(self.operands[1]), self["dim"]
         self.expect(index.dtype.kind in ("int", "uint"), f"the index is {index.dtype.name}, not an integer")
+        self.expect_dim("dim", x.rank)
         expected = x.with_(shape=(*x.shape[:d], *index.shape, *x.shape[d + 1 :]))
         self.expect(_same_shape(expected, self.type), f"the result is {self.type}, not {expected}")
 
 
-class Gather(PrimOp):
+class Gather(Movement):
     """`torch.gather`: result[i, j] = x[index[i, j], j] for dim 0. An index outside is an IndexError at run time."""
 
     name = "prim.gather"
     arity = 2
     required = ("dim",)
 
-    def check(self) -> None:
+    def check_movement(self) -> None:
         x, index = tensor(self.operands[0]), tensor(self.operands[1])
+        self.expect(index.dtype.kind in ("int", "uint"), f"the index is {index.dtype.name}, not an integer")
         self.expect(x.rank == index.rank, f"{x} and {index} differ in rank")
+        self.expect_dim("dim", x.rank)
         self.expect(_same_shape(index, self.type), f"the result has another shape than the index {index}")
 
 
@@ -268,6 +304,8 @@ class Reduce(PrimOp):
             list(dims) == sorted(set(dims)) and all(0 <= d < operand.rank for d in dims),
             f"dims {list(dims)} do not fit {operand}",
         )
+        if self["kind"] in ("any", "all"):
+            self.expect(operand.dtype == BOOL, f"{self['kind']} joins bool, not {operand.dtype.name}")
         expected = reduce_type(self["kind"], operand, dims)
         self.expect(
             _same_shape(expected, self.type) and expected.dtype == self.type.dtype,
@@ -290,8 +328,12 @@ class Scan(PrimOp):
     required = ("kind", "dim")
 
     def check(self) -> None:
+        operand = tensor(self.operands[0])
         self.expect(self["kind"] in ("sum", "prod", "max", "min"), f"unknown kind '{self['kind']}'")
-        self.expect(_same_shape(tensor(self.operands[0]), self.type), "changes the shape")
+        self.expect(
+            _same_shape(operand, self.type) and operand.dtype == self.type.dtype, f"the result is not {operand}"
+        )
+        self.expect_dim("dim", operand.rank)
 
 
 class Func(Op):
@@ -316,6 +358,68 @@ class Func(Op):
     outputs = 0
     required = ("sym_name",)
     traits = OpTraits(lambda: (IsolatedFromAbove(),))
+
+    def check(self) -> None:
+        block = self.block_body
+        args, last = list(block.args), block.last_op
+        if last is None or not last.has_trait(IsTerminator):
+            return  # the verifier of blocks says so, at the operation
+        if not isinstance(last, Return):
+            raise VerifyException(f"prim.func: ends in {last.name}, not in prim.return")
+        for name, values, what in (
+            ("arg_names", args, "arguments"),
+            ("arg_strides", args, "arguments"),
+            ("arg_static", args, "arguments"),
+            ("result_strides", last.operands, "returned values"),
+        ):
+            if name in self.attributes and len(self[name]) != len(values):
+                raise VerifyException(f"prim.func: {name} has {len(self[name])} entries for {len(values)} {what}")
+        for row in self.get("symbols", ()):
+            self._check_symbol(row)
+        for row in self.get("results", ()):
+            limit = _RESULT_KINDS.get(row[0])
+            if limit is None:
+                raise VerifyException(f"prim.func: results: unknown kind '{row[0]}'; known: {', '.join(_RESULT_KINDS)}")
+            self._check_number(row[1] if limit else 0, limit, "results")
+        for row in self.get("mutations", ()):
+            self._check_number(row[0], "argument", "mutations")
+            self._check_number(row[1], "returned value", "mutations")
+
+    def _check_symbol(self, row: tuple[object, ...]) -> None:
+        if len(row) != 5:
+            raise VerifyException(
+                f"prim.func: symbols: {print_literal(row)} is not [name, argument, dimension, lower, upper]"
+            )
+        name, argument, dimension = row[:3]
+        self._check_number(argument, "argument", "symbols")
+        kind = self.block_body.args[argument].type  # type: ignore[call-overload]
+        rank = len(getattr(kind, "shape", ()))
+        if (
+            not isinstance(dimension, int)
+            or not -1 <= dimension < rank
+            or (dimension < 0) != isinstance(kind, IndexType)
+        ):
+            raise VerifyException(f"prim.func: symbols: {name} is dimension {dimension} of argument {argument}, {kind}")
+
+    def _check_number(self, number: object, what: str, where: str) -> None:
+        last = self.block_body.last_op
+        assert last is not None
+        limits = {"argument": len(self.block_body.args), "returned value": len(last.operands)}
+        if what in limits and not (isinstance(number, int) and 0 <= number < limits[what]):
+            raise VerifyException(f"prim.func: {where}: there is no {what} {number}")
+
+
+# kind of a result -> what its number counts
+_RESULT_KINDS = {
+    "value": "returned value",
+    "input": "argument",
+    "alias": "argument",
+    "alias_output": "returned value",
+    "output": "result",
+    "size": "",
+    "constant": "",
+    "none": "",
+}
 
 
 class Return(Op):
@@ -365,12 +469,12 @@ def cast(x: SSAValue, dtype: object) -> Cast:
 
 def broadcast(x: SSAValue, shape: tuple[object, ...], dims: tuple[int, ...]) -> Broadcast:
     """x repeated to `shape`."""
-    return Broadcast.make([x], [tensor(x).with_(shape=shape)], {"dims": dims})  # type: ignore[arg-type]
+    return Broadcast.make([x], [tensor(x).with_(shape=shape)], {"dims": dims})
 
 
 def reshape(x: SSAValue, shape: tuple[object, ...]) -> Reshape:
     """x under another shape."""
-    return Reshape.make([x], [tensor(x).with_(shape=shape)])  # type: ignore[arg-type]
+    return Reshape.make([x], [tensor(x).with_(shape=shape)])
 
 
 def permute(x: SSAValue, perm: tuple[int, ...]) -> Permute:

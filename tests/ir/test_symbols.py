@@ -24,9 +24,9 @@ from intarsia.ir.symbols import (
     symbol,
 )
 
-I, J, N = symbol("i"), symbol("j"), symbol("n")
-RANGES = {I: (0, 6), J: (0, 3)}
-VALUES = [{I: i, J: j, N: n} for i, j, n in itertools.product(range(7), range(4), (0, 1, 2, 5, 8))]
+A, B, N = symbol("i"), symbol("j"), symbol("n")
+RANGES = {A: (0, 6), B: (0, 3)}
+VALUES = [{A: i, B: j, N: n} for i, j, n in itertools.product(range(7), range(4), (0, 1, 2, 5, 8))]
 
 
 def evaluate(tree: tuple, values: dict[sympy.Symbol, int]) -> int:
@@ -60,7 +60,7 @@ def build(tree: tuple) -> sympy.Expr:
     }[tree[0]]()
 
 
-leaves = st.sampled_from([I, J, N, I, J]).map(lambda s: ("leaf", s)) | st.integers(0, 20).map(lambda n: ("leaf", n))
+leaves = st.sampled_from([A, B, N, A, B]).map(lambda s: ("leaf", s)) | st.integers(0, 20).map(lambda n: ("leaf", n))
 divisors = st.sampled_from([1, 2, 3, 4, 6, 8]).map(lambda n: ("leaf", n))
 trees = st.recursive(
     leaves,
@@ -118,8 +118,8 @@ def test_known_equal_is_never_a_guess(a: tuple, b: tuple) -> None:
         (FloorDiv(8 * N, 4), 2 * N),
         (FloorDiv(FloorDiv(N, 2), 3), FloorDiv(N, 6)),
         (FloorDiv(4 * N, 8), FloorDiv(N, 2)),
-        (FloorDiv(N * I, N), I),
-        (Mod(8 * N + I, 8), Mod(I, 8)),
+        (FloorDiv(N * A, N), A),
+        (Mod(8 * N + A, 8), Mod(A, 8)),
         (Mod(Mod(N, 12), 4), Mod(N, 4)),
         (FloorDiv(N, N), 1),
         (Mod(N, 1), 0),
@@ -132,13 +132,13 @@ def test_division_rules(value: sympy.Expr, expected: sympy.Expr) -> None:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (FloorDiv(I, 7), 0),
-        (Mod(I, 7), I),
-        (FloorDiv(4 * I + J, 4), I),
-        (Mod(4 * I + J, 4), J),
-        (4 * FloorDiv(4 * I + J, 4) + Mod(4 * I + J, 4), 4 * I + J),
-        (FloorDiv(4 * I + J, 8), FloorDiv(I, 2)),
-        (N * FloorDiv(I, 7) + Mod(J, 4), J),
+        (FloorDiv(A, 7), 0),
+        (Mod(A, 7), A),
+        (FloorDiv(4 * A + B, 4), A),
+        (Mod(4 * A + B, 4), B),
+        (4 * FloorDiv(4 * A + B, 4) + Mod(4 * A + B, 4), 4 * A + B),
+        (FloorDiv(4 * A + B, 8), FloorDiv(A, 2)),
+        (N * FloorDiv(A, 7) + Mod(B, 4), B),
         (3 * FloorDiv(N, 3) + Mod(N, 3), N),
     ],
 )
@@ -149,10 +149,10 @@ def test_simplify_index_rules(value: sympy.Expr, expected: sympy.Expr) -> None:
 @pytest.mark.parametrize(
     ("value", "ranges"),
     [
-        (N - 1 - I, {I: (0, N - 1)}),
-        (2 * N - 1 - I - N, {I: (0, N - 1)}),
-        (N * J + N - 1 - I - N * J, {I: (0, N - 1), J: (0, 3)}),
-        (N - 1 - I, {I: (0, N - 1), N: (2, None)}),
+        (N - 1 - A, {A: (0, N - 1)}),
+        (2 * N - 1 - A - N, {A: (0, N - 1)}),
+        (N * B + N - 1 - A - N * B, {A: (0, N - 1), B: (0, 3)}),
+        (N - 1 - A, {A: (0, N - 1), N: (2, None)}),
         (N - 2, {N: (2, None)}),
     ],
 )
@@ -165,12 +165,12 @@ def test_sizes_and_strides() -> None:
     assert contiguous_strides([N, 3, 4]) == (12, 4, 1)
     assert contiguous_strides([2, 0, 3]) == (3, 3, 1)
     assert contiguous_strides([2, N]) == (N, 1)
-    assert free_symbols([2, N + I]) == {N, I}
+    assert free_symbols([2, N + A]) == {N, A}
     assert dim(sympy.Integer(3)) == 3 and type(dim(sympy.Integer(3))) is int
     assert dim(True) == 1
 
 
 def test_ranges_of_a_tile() -> None:
-    tile = {J: (I, dim(sympy.Min(N, I + 4) - 1)), I: (0, N - 1)}
-    assert is_nonnegative(dim(N - 1 - J), {J: tile[J]})
-    assert simplify_index(Mod(J, N), {J: (0, dim(sympy.Min(N, I + 4) - 1))}) == J
+    tile = {B: (A, dim(sympy.Min(N, A + 4) - 1)), A: (0, N - 1)}
+    assert is_nonnegative(dim(N - 1 - B), {B: tile[B]})
+    assert simplify_index(Mod(B, N), {B: (0, dim(sympy.Min(N, A + 4) - 1))}) == B
