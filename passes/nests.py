@@ -95,6 +95,11 @@ class Root:
         """The index variables, without the dimensions of size 1."""
         return [v for v in self.index if isinstance(v, sympy.Symbol)]
 
+    @property
+    def is_free(self) -> bool:
+        """Whether it fits into any nest over its elements; nothing ever waits for such a root."""
+        return not self.uses and not isinstance(self.value.owner, prim.Scan)
+
 
 @dataclass
 class Group:

@@ -5,12 +5,12 @@ What is decided here never depends on the number of threads, so that a result is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import sympy
 
-from ..ir.symbols import Dim, FloorDiv, Range, dim, free_symbols, product
+from ..ir.symbols import Dim, FloorDiv, Range, dim, free_symbols, product, substitute
 from ..ir.types import ref_type
 from .affine import Accesses, accesses, coefficient, cuts, hint, merge
 from .context import Target
@@ -23,7 +23,7 @@ SMALL = 16 * 1024  # simple operations; a kernel below this is not worth a secon
 BLOCK = 8 * 1024  # elements of a long loop that one thread takes at a time
 CHUNK = 32 * 1024  # elements of a split reduction that one thread takes at a time
 MAX_CHUNKS = 64
-SQUARE = 32  # side of the squares in which transposes are walked
+SQUARE = 64  # side of the squares in which transposes are walked
 LANES, WIDE_LANES = 256, 1024  # columns that a tile of a column reduction has, when rows are read again and when not
 KEEP_BYTES = 64 * 1024  # scratch for the costly values of one row
 MAX_PARTS = 8  # copies of a loop body at seams
@@ -140,12 +140,12 @@ class Tiler:
         if not loops:
             return NestSpec([], {}, [StageSpec([Segment([], env)], [], stage.stores)])
         inner = loops[-1]
-        across = self._across(loops, found)
+        across = self._across(loops, [substitute(f, env) for f in found.flats])
         specs = [LoopSpec(l.var, l.start, l.stop) for l in loops]
         specs[-1].vector = True
         if across is not None:
-            specs = self._square(specs, loops.index(across))
-        elif large and self._block(loops):
+            return self._squares(stage, specs, env, loops.index(across), found, large)
+        if large and self._block(loops):
             block = self._variable("b", inner)
             stop = dim(sympy.Min(sympy.sympify(inner.stop), block + BLOCK))
             if isinstance(inner.size, int) and inner.size % BLOCK == 0:
@@ -163,10 +163,11 @@ class Tiler:
         size = loops[-1].size
         return hint(outer) < MIN_UNITS and (not isinstance(size, int) or size >= 2 * BLOCK)
 
-    def _across(self, loops: Sequence[Loop], found: Accesses) -> Loop | None:
+    @staticmethod
+    def _across(loops: Sequence[Loop], flats: Sequence[Dim]) -> Loop | None:
         """A loop along which some memory is contiguous while the innermost loop strides through it: a transpose."""
         inner = loops[-1]
-        for flat in found.flats:
+        for flat in flats:
             step = coefficient(flat, inner.var)
             if step is None or hint(step) < 4:
                 continue
@@ -175,10 +176,17 @@ class Tiler:
                     return loop
         return None
 
-    def _square(self, specs: list[LoopSpec], place: int) -> list[LoopSpec]:
-        """Walk the loop at `place` and the innermost one in squares, so that both sides stay in the cache."""
+    def _squares(
+        self, stage: Stage, specs: list[LoopSpec], env: dict[sympy.Symbol, Dim], place: int, found: Accesses, large: bool
+    ) -> NestSpec:
+        """Walk the loop at `place` and the innermost one in squares.
+
+        What is contiguous along the other loop is first copied, in its own order, to scratch in the nearest cache: a column of a
+        large matrix would fall into few sets of that cache.
+        """
         outer, inner = specs[place], specs[-1]
-        blocks, tiles = [], []
+        blocks: list[LoopSpec] = []
+        tiles: list[LoopSpec] = []
         for spec in (outer, inner):
             block = self._variable("b", Loop(spec.var, spec.stop))
             whole = dim(sympy.sympify(spec.stop) - spec.start)
@@ -187,9 +195,25 @@ class Tiler:
                 stop = dim(block + SQUARE)
             blocks.append(LoopSpec(block, spec.start, spec.stop, SQUARE))
             within = (spec.start, dim(sympy.sympify(spec.stop) - 1))
-            tiles.append(LoopSpec(spec.var, block, stop, vector=spec.vector, within=within))
-        rest = [s for k, s in enumerate(specs[:-1]) if k != place]
-        return [*rest, *blocks, *tiles]
+            tiles.append(LoopSpec(spec.var, block, stop, within=within))
+        rows = [*[s for k, s in enumerate(specs[:-1]) if k != place], *blocks]
+        if large:
+            _spread(rows)
+        pitch = SQUARE + 1  # odd, so that a column touches all sets of the cache
+        position = dim(pitch * (inner.var - blocks[1].var) + outer.var - blocks[0].var)
+        crossed = [
+            n
+            for n in found.loads
+            if not n.data[2]
+            and coefficient(substitute(n.data[1], env), outer.var) == 1
+            and hint(coefficient(substitute(n.data[1], env), inner.var) or 0) >= 4
+        ]
+        copying = Segment([tiles[1], replace(tiles[0], vector=True)])
+        working = Segment([tiles[0], replace(tiles[1], vector=True)])
+        stages = [StageSpec([working], [], stage.stores)]
+        if crossed:
+            stages.insert(0, StageSpec([copying], scratch=[(n, position) for n in crossed]))
+        return NestSpec(rows, env, stages, scratch={n: pitch * SQUARE for n in crossed})
 
     def _merged(self, size: Dim) -> sympy.Symbol:
         return self.lowering.variable("i", size)
@@ -280,11 +304,12 @@ class Tiler:
                     and node.kind in ("op", "cast", "select", "load")
                     and inner <= node.free
                     and [l.var for l in nest.stages[earlier].loops] == [l.var for l in stage.loops]
-                    and _worth_keeping(node, rows)
+                    and _worth_keeping(node, rows, spec.scratch)
                 ):
                     place = row_major([l.var for l in stage.loops], sizes)
-                    found[node, earlier] = dim(place * spec.lanes + spec.lane)
-                    spec.scratch[node] = count * spec.lanes
+                    if node not in spec.scratch:
+                        found[node, earlier] = dim(place * spec.lanes + spec.lane)
+                        spec.scratch[node] = count * spec.lanes
                     continue
                 stack += node.args
             for node in seen:
@@ -349,10 +374,24 @@ def _by_stride(loops: Sequence[Loop], stores: Sequence[Store], loads: Sequence[N
     return sorted(loops, key=key)
 
 
-def _worth_keeping(node: Node, rows: set[sympy.Symbol]) -> bool:
+def _worth_keeping(node: Node, rows: set[sympy.Symbol], kept: Collection[Node]) -> bool:
     """Whether computing a value again costs clearly more than reading it back from the nearest cache."""
-    below = [n for n in node.walk() if not n.free <= rows]
-    return sum(n.cost for n in below if n.kind != "load") >= 8 or sum(n.kind == "load" for n in below) >= 3
+    if node in kept:
+        return True
+    cost = loads = 0
+    seen: set[Node] = set()
+    stack = [node]
+    while stack:
+        top = stack.pop()
+        if top in seen or top.free <= rows:
+            continue
+        seen.add(top)
+        if top.kind == "load" or top in kept:
+            loads += 1
+            continue
+        cost += top.cost
+        stack += top.args
+    return cost >= 8 or loads >= 3
 
 
 def cost_of(nodes: Iterable[Node]) -> int:
