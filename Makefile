@@ -43,7 +43,7 @@ types: $(STAMP)  ## mypy, strict in ir and passes
 	@cd build/types && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache -p intarsia
 
 fuzz: $(STAMP)  ## 2,000 random graphs, checked after every pass
-	$(PY) -m pytest tests/fuzz -n $(JOBS) --fuzz 2000
+	INTARSIA_FUZZ=2000 $(PY) -m pytest tests/fuzz -n $(JOBS)
 
 bench: $(STAMP)  ## all benchmarks on the CPU
 	$(PY) benchmarks/run.py --device cpu
@@ -55,7 +55,7 @@ size:  ## lines per room and per file
 	  END { for (room in rooms) printf "%7d  %s/ (%d files)\n", rooms[room], room, count[room]; printf "%7d  in all\n\n", all; \
 	        for (room in rooms) if (room != "tests") printf "%s", files[room] }'
 
-docs: $(STAMP)  ## write docs/ir.md from the code
+docs: $(STAMP)  ## make anew what the documentation takes from the code
 	$(PY) docs/generate.py
 
 clean:  ## remove what was made, but not the virtual environment
