@@ -281,7 +281,8 @@ def _construct_native(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs:
         and not issubclass(cls, BaseException)
     ):
         raise Unsupported(f"an object of type {module}.{cls.__name__} is constructed")
-    return vm.create(c_call(vm, cls, args, kwargs)) if user_class else c_call(vm, cls, args, kwargs)
+    made = c_call(vm, cls, args, kwargs)
+    return vm.create(made) if user_class or hasattr(made, "__dict__") else made
 
 
 # ---- modules ----

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import builtins
 import functools
-import operator
 import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from . import torch_private
@@ -21,12 +19,12 @@ from .errors import Frame as Place
 from .guards import GuardSet
 from .instruction import Program, disassemble
 from .output import OutputGraph
-from .source import Attr, Const, Fetch, Item, Source
+from .source import Attr, Const, Item, Source
 from .values import function as functions
 from .values import object as objects
 from .values.constant import is_constant, is_static
 from .values.container import InstanceDict, LazyDict
-from .values.tensor import TensorMethod, refuse_method, tensor_class
+from .values.tensor import refuse_method, tensor_class
 from .values.user import UserState
 
 __all__ = ["NULL", "Frame", "Interpreter"]

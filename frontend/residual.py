@@ -33,6 +33,7 @@ class Residual:
         self.post: list[str] = []
         self._names: dict[int, str] = {}
         self._tensors: dict[int, int] = {}
+        self._alive: list[Any] = []
         self._count = 0
         self.sizes: Any = None
 
@@ -138,6 +139,7 @@ class Residual:
         name = f"r{self._count}"
         self._count += 1
         self._names[id(value)] = name
+        self._alive.append(value)
         self.post.append(f"{name} = {text}")
         return name
 

@@ -36,20 +36,14 @@ OWN = __name__.rsplit(".", 1)[0]
 
 # Python functions of torch that are one node of the graph.
 _LEAF_MODULES = frozenset(
-    "torch.nn.functional torch.functional torch._tensor torch._linalg_utils torch._lowrank torch.special torch.fft "
-    "torch.linalg torch._jit_internal torch._C._nn torch.overrides torch.nn.init".split()
+    ["torch.nn.functional", "torch.functional", "torch._tensor", "torch._linalg_utils", "torch._lowrank", "torch.special", "torch.fft", "torch.linalg", "torch._jit_internal", "torch._C._nn", "torch.overrides", "torch.nn.init"]
 )
 # Python modules whose functions look at types and signatures only.
 NATIVE_PYTHON = frozenset(
-    "inspect typing re enum packaging.version importlib importlib.util importlib.metadata posixpath genericpath os "
-    "string textwrap keyword torch.overrides torch.torch_version torch.backends.cuda torch.backends.cudnn "
-    "torch.backends.mkldnn torch.cuda torch.backends.mps torch.xpu torch.backends.xeon torch.random numbers abc "
-    "torch.distributed torch.distributed.distributed_c10d torch.backends.mkl torch.mps torch._utils "
-    "torch.distributed.is_available torch._C typing_extensions torch.cuda.amp.common".split()
+    ["inspect", "typing", "re", "enum", "packaging.version", "importlib", "importlib.util", "importlib.metadata", "posixpath", "genericpath", "os", "string", "textwrap", "keyword", "torch.overrides", "torch.torch_version", "torch.backends.cuda", "torch.backends.cudnn", "torch.backends.mkldnn", "torch.cuda", "torch.backends.mps", "torch.xpu", "torch.backends.xeon", "torch.random", "numbers", "abc", "torch.distributed", "torch.distributed.distributed_c10d", "torch.backends.mkl", "torch.mps", "torch._utils", "torch.distributed.is_available", "torch._C", "typing_extensions", "torch.cuda.amp.common"]
 )
 NATIVE_TYPES = frozenset(
-    "builtins collections itertools re _sre functools _operator operator types datetime decimal fractions "
-    "_collections_abc inspect typing enum _collections pathlib abc _functools array string".split()
+    ["builtins", "collections", "itertools", "re", "_sre", "functools", "_operator", "operator", "types", "datetime", "decimal", "fractions", "_collections_abc", "inspect", "typing", "enum", "_collections", "pathlib", "abc", "_functools", "array", "string"]
 )
 REFUSED_MODULES = {
     "numpy": "NumPy is called",
@@ -76,24 +70,16 @@ REFUSED_TORCH = {
     "cond": "torch.cond is called",
 }
 TORCH_CONSTANTS = frozenset(
-    "get_default_dtype get_default_device promote_types result_type can_cast iinfo finfo get_device_module "
-    "_get_tracing_state get_num_threads get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype "
-    "_log_api_usage_once has_torch_function has_torch_function_unary has_torch_function_variadic "
-    "_assert_async get_float32_matmul_precision broadcast_shapes get_autocast_device".split()
+    ["get_default_dtype", "get_default_device", "promote_types", "result_type", "can_cast", "iinfo", "finfo", "get_device_module", "_get_tracing_state", "get_num_threads", "get_autocast_dtype", "get_autocast_gpu_dtype", "get_autocast_cpu_dtype", "_log_api_usage_once", "has_torch_function", "has_torch_function_unary", "has_torch_function_variadic", "_assert_async", "get_float32_matmul_precision", "broadcast_shapes", "get_autocast_device"]
 )
 HIGHER_ORDER = frozenset(
-    "map filter sorted min max reduce sort accumulate starmap groupby takewhile dropwhile filterfalse iter sub "
-    "subn nlargest nsmallest".split()
+    ["map", "filter", "sorted", "min", "max", "reduce", "sort", "accumulate", "starmap", "groupby", "takewhile", "dropwhile", "filterfalse", "iter", "sub", "subn", "nlargest", "nsmallest"]
 )
 ITERATING = frozenset(
-    "list tuple set frozenset dict zip enumerate sum any all sorted min max map filter reversed join extend update reduce "
-    "deque OrderedDict Counter chain islice accumulate product from_iterable zip_longest cycle starmap pairwise "
-    "extendleft union intersection difference fromkeys takewhile dropwhile filterfalse groupby compress permutations "
-    "combinations combinations_with_replacement tee".split()
+    ["list", "tuple", "set", "frozenset", "dict", "zip", "enumerate", "sum", "any", "all", "sorted", "min", "max", "map", "filter", "reversed", "join", "extend", "update", "reduce", "deque", "OrderedDict", "Counter", "chain", "islice", "accumulate", "product", "from_iterable", "zip_longest", "cycle", "starmap", "pairwise", "extendleft", "union", "intersection", "difference", "fromkeys", "takewhile", "dropwhile", "filterfalse", "groupby", "compress", "permutations", "combinations", "combinations_with_replacement", "tee"]
 )
 _PURE_MODULES = frozenset(
-    "builtins math cmath _operator operator itertools functools _functools collections _collections re _sre _bisect "
-    "_heapq unicodedata _abc _typing binascii zlib _struct _string posix _thread _stat".split()
+    ["builtins", "math", "cmath", "_operator", "operator", "itertools", "functools", "_functools", "collections", "_collections", "re", "_sre", "_bisect", "_heapq", "unicodedata", "_abc", "_typing", "binascii", "zlib", "_struct", "_string", "posix", "_thread", "_stat"]
 )
 _REFUSED_BUILTINS = {
     "print": "print is called", "open": "a file is opened", "input": "input is read",
@@ -620,7 +606,4 @@ TENSOR_METHODS: dict[str, Any] = {
     "__hash__": lambda vm, tensor: _refuse("hash() of a tensor"),
     "__getitem__": operators.get_item,
     "__setitem__": operators.set_item,
-} | {name: _fact(name) for name in (
-    "dim numel stride storage_offset element_size is_contiguous is_floating_point is_complex is_conj is_neg get_device "
-    "is_inference nelement ndimension is_signed is_same_size has_names dim_order is_pinned is_shared"
-).split()}
+} | {name: _fact(name) for name in ["dim", "numel", "stride", "storage_offset", "element_size", "is_contiguous", "is_floating_point", "is_complex", "is_conj", "is_neg", "get_device", "is_inference", "nelement", "ndimension", "is_signed", "is_same_size", "has_names", "dim_order", "is_pinned", "is_shared"]}

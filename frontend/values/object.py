@@ -34,7 +34,7 @@ class Super:
 
 @functools.lru_cache(maxsize=16384)
 def lookup(cls: type, name: str) -> tuple[Any, type | None]:
-    """The raw class attribute and the class that defines it, or (_MISSING, None)."""
+    """The raw class attribute and the class that defines it, or (_MISSING, None); forgotten when a capture begins."""
     for owner in cls.__mro__:
         namespace = owner.__dict__
         if name in namespace:
@@ -303,7 +303,7 @@ def generic_store(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
 
 
 def _store_module_attr(vm: Interpreter, module: nn.Module, name: str, value: Any) -> None:
-    if isinstance(value, nn.Parameter) or isinstance(value, nn.Module):
+    if isinstance(value, nn.Parameter | nn.Module):
         if vm.is_created(module) and isinstance(value, nn.Module):
             vm.native(nn.Module.__setattr__, module, name, value)
             return

@@ -33,11 +33,9 @@ class TensorMethod:
 
 # Facts that the guards of a tensor cover: reading them gives a constant (or a symbolic size).
 _FACTS = frozenset(
-    "shape dtype device ndim requires_grad layout is_cuda is_cpu is_mps is_xpu is_meta is_sparse is_quantized is_mkldnn "
-    "is_nested is_complex names itemsize nbytes is_sparse_csr is_xla is_vulkan is_ipu is_maia is_mtia is_leaf "
-    "output_nr is_inference".split()
+    ["shape", "dtype", "device", "ndim", "requires_grad", "layout", "is_cuda", "is_cpu", "is_mps", "is_xpu", "is_meta", "is_sparse", "is_quantized", "is_mkldnn", "is_nested", "is_complex", "names", "itemsize", "nbytes", "is_sparse_csr", "is_xla", "is_vulkan", "is_ipu", "is_maia", "is_mtia", "is_leaf", "output_nr", "is_inference"]
 )
-_COMPUTED = frozenset("T mT H mH real imag data".split())
+_COMPUTED = frozenset(["T", "mT", "H", "mH", "real", "imag", "data"])
 _REFUSED = {
     "grad_fn": "the autograd graph is read (grad_fn)",
     "_base": "a tensor's view base is read (_base)",

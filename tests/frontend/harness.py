@@ -1,0 +1,85 @@
+"""Runs a function eager and compiled (with the captured graph itself as the backend) and compares everything visible."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from intarsia.frontend.callable import compile_callable
+
+
+class Log:
+    """Counts what the runtime reports."""
+
+    def __init__(self) -> None:
+        self.captures: list[Any] = []
+        self.recompiles: list[str] = []
+        self.fallbacks: list[tuple[str, int, str, str]] = []
+
+    def on_capture(self, seconds: float, capture: Any) -> None:
+        self.captures.append(capture)
+
+    def on_recompile(self, reason: str) -> None:
+        self.recompiles.append(reason)
+
+    def on_fallback(self, *args: Any) -> None:
+        self.fallbacks.append(args)
+
+
+def graph_backend(module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+    """Runs the captured graph as it is."""
+    return module.forward
+
+
+def compiled(target: Any, **options: Any) -> tuple[Any, Log]:
+    """`target` compiled with the graph backend, and the log of its events."""
+    log = Log()
+    return compile_callable(target, backend=graph_backend, observer=log, **options), log
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal in type, structure and value."""
+    if isinstance(a, Tensor) or isinstance(b, Tensor):
+        return isinstance(a, Tensor) and isinstance(b, Tensor) and a.dtype == b.dtype and a.shape == b.shape and bool(
+            torch.allclose(a, b, equal_nan=True)
+        )
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple) or type(a).__name__ == "deque":
+        return len(a) == len(b) and all(map(same, a, b))
+    if hasattr(a, "__dict__") and not callable(a):
+        return same(vars(a), vars(b))
+    if callable(a):
+        return True
+    return bool(a == b)
+
+
+def check(function: Any, *args: Any, calls: int = 2, **options: Any) -> Log:
+    """Compare `calls` calls eager and compiled, arguments included (they may be changed in place)."""
+    fast, log = compiled(function, fullgraph=True, **options)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(calls):
+            mine, theirs = copy.deepcopy(args), copy.deepcopy(args)
+            torch.manual_seed(0)
+            want = function(*theirs)
+            torch.manual_seed(0)
+            got = fast(*mine)
+            assert same(got, want), f"compiled {got!r}, eager {want!r}"
+            assert same(mine, theirs), f"arguments after the call: compiled {mine!r}, eager {theirs!r}"
+    assert len(log.captures) == 1, log.recompiles
+    return log
+
+
+def leaves(value: Any) -> list[Tensor]:
+    """The tensors in a nested value."""
+    if hasattr(value, "to_tuple"):
+        value = value.to_tuple()
+    return [t for t in pytree.tree_leaves(value) if isinstance(t, Tensor)]

@@ -1,0 +1,226 @@
+"""What is not captured: the whole call runs in eager with one warning, or raises with fullgraph=True."""
+
+import logging
+import threading
+import warnings
+
+import pytest
+import torch
+from harness import compiled
+
+from intarsia.frontend.capture import capture
+from intarsia.frontend.errors import GraphBreak, Unsupported
+
+X = torch.randn(4, 8)
+
+
+def reads_item(x):
+    n = x.sum().item()
+    return x + n
+
+
+def branches(x):
+    if x.sum() > 0:
+        return x
+    return -x
+
+
+def prints(x):
+    print("hello")
+    return x
+
+
+def to_numpy(x):
+    return torch.from_numpy(x.numpy() + 1)
+
+
+def makes_class(x):
+    class Inner:
+        pass
+
+    return x, Inner
+
+
+def by_index(x):
+    return [1, 2, 3][torch.tensor([1]).sum() + x.long().sum()]
+
+
+CASES = [
+    (reads_item, GraphBreak, "n = x.sum().item()", ".item()"),
+    (branches, GraphBreak, "if x.sum() > 0:", "control flow depends on a tensor's value"),
+    (prints, GraphBreak, 'print("hello")', "print is called"),
+    (to_numpy, GraphBreak, "x.numpy()", "NumPy"),
+    (makes_class, GraphBreak, "class Inner:", "class"),
+    (by_index, GraphBreak, "[1, 2, 3]", "index"),
+]
+
+
+@pytest.mark.parametrize(("function", "kind", "line", "reason"), CASES, ids=lambda v: getattr(v, "__name__", None))
+def test_errors_name_the_line(function, kind, line, reason):
+    with torch.no_grad(), pytest.raises((Unsupported, GraphBreak)) as caught:
+        capture(function, (X,), {})
+    error = caught.value
+    assert error.filename == __file__ and line in error.line and reason in error.reason
+    text = str(error)
+    assert line in text.splitlines()[0] and len(text.splitlines()) <= 15 and "what to do" in text
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("function", [reads_item, branches], ids=lambda f: f.__name__)
+def test_whole_call_in_eager_with_one_warning(function):
+    fast, log = compiled(function)
+    with torch.no_grad(), warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            torch.testing.assert_close(fast(X), function(X))
+    assert len(seen) == 1 and function.__name__ in str(seen[0].message)
+    assert len(log.fallbacks) == 1, "the failure is remembered"
+    with torch.no_grad(), pytest.raises(GraphBreak):
+        compiled(function, fullgraph=True)[0](X)
+
+
+def test_failed_capture_changes_nothing():
+    seen = []
+    state = torch.nn.BatchNorm1d(8)
+
+    def f(x):
+        seen.append(1)
+        y = state(x) + torch.rand(())
+        return y.sum().item()
+
+    rng = torch.get_rng_state()
+    with torch.no_grad(), pytest.raises(GraphBreak):
+        capture(f, (X,), {})
+    assert seen == [] and state.num_batches_tracked == 0 and torch.equal(rng, torch.get_rng_state())
+    assert torch.is_grad_enabled()
+
+
+def test_training_runs_in_eager():
+    net = torch.nn.Linear(8, 8)
+    fast, log = compiled(net)
+    with pytest.warns(RuntimeWarning, match="training is not compiled yet"):
+        fast(X).sum().backward()
+    assert net.weight.grad is not None
+    with pytest.raises(Unsupported, match="no_grad"):
+        compiled(net, fullgraph=True)[0](X)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(X), net(X))
+    assert len(log.captures) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (X.to_sparse(), "layout"),
+        (torch.quantize_per_tensor(X, 0.1, 0, torch.qint8), "quantized"),
+        (torch.empty(2, device="meta"), "meta device"),
+        (torch.nested.nested_tensor([X[0], X[1]]), "nested|layout"),
+        (X.as_subclass(type("Mine", (torch.Tensor,), {})), "subclass"),
+        (torch.randn(3, dtype=torch.complex64).conj(), "conjugate"),
+    ],
+)
+def test_unsupported_tensors(value, reason):
+    with torch.no_grad(), pytest.raises(Unsupported, match=reason):
+        capture(lambda x: x + x, (value,), {})
+    fast, _ = compiled(lambda x, y: (x + x, y))
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fast(value, X)
+        dense, y = fast(X, X)
+    torch.testing.assert_close(dense, X + X)
+
+
+def test_module_on_the_meta_device():
+    with torch.device("meta"):
+        net = torch.nn.Linear(8, 8)
+    with torch.no_grad(), pytest.raises(Unsupported, match="self.weight is on the meta device"):
+        capture(net, (X,), {})
+
+
+def test_the_programs_own_errors_are_its_own():
+    def f(x):
+        raise ValueError("mine")
+
+    fast, _ = compiled(f, fullgraph=True)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="mine"):
+            fast(X)
+    fast2, _ = compiled(lambda x: x @ x, fullgraph=True)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        fast2(X)
+    with pytest.raises(TypeError):
+        fast2(X, 1, 2)
+
+
+def test_logging_and_warnings_are_replayed(caplog):
+    logger = logging.getLogger("frontend.test")
+
+    def f(x):
+        logger.warning("seen %d", 3)
+        warnings.warn("careful", stacklevel=1)
+        return x + 1
+
+    fast, _ = compiled(f, fullgraph=True)
+    for n in (1, 2):
+        with torch.no_grad(), pytest.warns(UserWarning, match="careful"):
+            fast(X)
+        assert caplog.messages == ["seen 3"] * n
+
+
+def test_transforms_are_refused_and_right():
+    fast, _ = compiled(lambda x: x.sin())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.testing.assert_close(torch.vmap(fast)(X), X.sin())
+        torch.testing.assert_close(torch.func.grad(lambda v: fast(v).sum())(X), X.cos())
+
+
+def test_interrupt_leaves_no_broken_state():
+    calls = []
+
+    def backend(module, inputs):
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return module.forward
+
+    from intarsia.frontend.callable import compile_callable
+
+    fast = compile_callable(lambda x: x + 1, backend=backend)
+    with torch.no_grad(), pytest.raises(KeyboardInterrupt):
+        fast(X)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(X), X + 1)
+
+
+def test_two_threads_capture_at_once():
+    results, errors = {}, []
+
+    def work(n):
+        def f(x):
+            for _ in range(30):
+                x = torch.sin(x) + n
+            return x
+
+        try:
+            with torch.no_grad():
+                fast, log = compiled(f, fullgraph=True)
+                results[n] = torch.equal(fast(X), f(X)) and len(log.captures) == 1
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not errors and results == dict.fromkeys(range(4), True)
+
+
+def test_deep_recursion_is_refused():
+    def down(x, n):
+        return x if n == 0 else down(x + 1, n - 1)
+
+    fast, _ = compiled(down)
+    with torch.no_grad(), pytest.warns(RuntimeWarning, match="deeper"):
+        torch.testing.assert_close(fast(X, 300), X + 300)
