@@ -225,9 +225,9 @@ class _Emitter:
         self.new_value.update(zip((n.value for n in outputs), fused.results, strict=True))
 
     def _strides(self, node: Node) -> object:
-        """Eager's strides, or those that a reader asks for; None: contiguous."""
-        recorded = node.op.get("strides")
-        strides = recorded[0] if recorded else self.graph.materialised.get(node.op)
+        """The strides that a reader of a materialised view asks for, or eager's; None: contiguous."""
+        recorded = node.op.get("strides") or (None,)
+        strides = self.graph.materialised.get(node.op, recorded[0])
         return (
             None if strides is None or tuple(strides) == contiguous_strides(prim.tensor(node.value).shape) else strides
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
@@ -23,6 +23,7 @@ from .strides import (
     channels_last,
     is_dense,
     is_view,
+    memory_strides,
     operand_strides,
     recorded_strides,
     reshape_strides,
@@ -35,8 +36,8 @@ from .strides import (
 class Layout(Pass):
     """Give every stored value its strides; copy where a library call or the caller needs other memory than there is.
 
-    Recorded strides (eager's) are kept. Without any, a value has those that a library call or the caller wants; between
-    kernels it takes the channels-last layout when all that its kernel reads in that shape has it. Returned values never share memory with arguments or with each other.
+    Recorded strides (eager's) are kept, unless no reader wants them. Between kernels a value without any takes the
+    channels-last layout when all that its kernel reads in that shape has it. Returned values never share memory with arguments or with each other.
     """
 
     name: ClassVar[str] = "layout"
@@ -78,8 +79,11 @@ class _Layouts:
         for result in op.results:
             strides = recorded_strides(result)
             shape = prim.tensor(result).shape
-            if strides is None:
-                strides = self._wanted(result) or self._like_inputs(op, shape)
+            wishes = list(self._wishes(result))
+            if wishes and not any(same_layout(shape, memory_strides(result), w) for w in wishes):
+                strides = wishes[0]
+            elif strides is None and not wishes:
+                strides = self._like_inputs(op, shape)
             if strides is not None and repeats(shape, strides):
                 strides = dense_like(shape, strides)
             chosen.append(None if strides == contiguous_strides(shape) else strides)
@@ -99,26 +103,23 @@ class _Layouts:
         block.erase_arg(old)
         op.operands[i] = base
 
-    def _wanted(self, value: SSAValue) -> Strides | None:
-        """Strides with which the first library call or return that takes the value, or a view of it, has what it wants."""
+    def _wishes(self, value: SSAValue) -> Iterator[Strides]:
+        """Strides with which library calls and the caller, taking the value or a view of it, have what they want."""
+        shape = prim.tensor(value).shape
         for use in value.uses:
-            op, shape = cast(Op, use.operation), prim.tensor(value).shape
-            found: Strides | None = None
+            op = cast(Op, use.operation)
+            found: list[Strides | None] = []
             if isinstance(op, kernel.Extern):
-                found = operand_strides(op, use.index)
+                found = [operand_strides(op, use.index)]
             elif isinstance(op, prim.Return):
-                recorded = self.func.get("result_strides")
-                found = recorded[use.index] if recorded else None
-                found = contiguous_strides(shape) if found is None else found
-            elif isinstance(op, prim.Permute | prim.Reshape):
-                inner = self._wanted(op.results[0])
-                if inner is not None and isinstance(op, prim.Reshape):
-                    found = reshape_strides(op.type.shape, inner, shape)
-                elif inner is not None:
-                    found = tuple(inner[op["perm"].index(i)] for i in range(len(shape)))
-            if found is not None and is_dense(shape, found):
-                return found
-        return None
+                recorded = self.func.get("result_strides") or (None,) * len(op.operands)
+                found = [contiguous_strides(shape) if recorded[use.index] is None else recorded[use.index]]
+            elif isinstance(op, prim.Reshape):
+                found = [reshape_strides(op.type.shape, inner, shape) for inner in self._wishes(op.results[0])]
+            elif isinstance(op, prim.Permute):
+                places = [op["perm"].index(i) for i in range(len(shape))]
+                found = [tuple(inner[i] for i in places) for inner in self._wishes(op.results[0])]
+            yield from (s for s in found if s is not None and is_dense(shape, s))
 
     def _like_inputs(self, op: kernel.Fused, shape: Sequence[Dim]) -> Strides | None:
         """Channels-last strides when everything of this shape that the kernel reads has them."""
