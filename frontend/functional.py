@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import sympy
@@ -182,6 +182,9 @@ class _Tracer(TorchDispatchMode):
         for index, (old, example) in enumerate(zip(placeholders, example_inputs, strict=True)):
             node = self.graph.placeholder(old.name)
             self._copy_meta(old, node)
+            node.meta["static_input"] = old.meta.get("static_input", False)
+            if "source" in old.meta:
+                node.meta["source_name"] = old.meta["source"].name()
             if isinstance(example, Tensor):
                 fake = example if is_fake(example) else self.fake_mode.from_tensor(example)
                 node.meta["val"] = fake
@@ -652,7 +655,7 @@ def _root(node: fx.Node) -> fx.Node:
     return node
 
 
-@lru_cache(maxsize=None)
+@cache
 def _is_view(func: Any) -> bool:
     if not isinstance(func, OpOverload):
         return False
@@ -661,7 +664,7 @@ def _is_view(func: Any) -> bool:
     return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _is_pure(func: OpOverload) -> bool:
     """Operators of other libraries may print or keep state, so only torch's own are known to be pure."""
     return func.namespace in ("aten", "prims", "torchvision", "mkldnn", "quantized_decomposed")
@@ -679,7 +682,7 @@ def _written_arguments(func: OpOverload, args: Sequence[Any], kwargs: Mapping[st
     return [g for g in given if g is not None]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _functional_variant(func: OpOverload) -> tuple[OpOverload | None, bool]:
     """The overload that returns what ``func`` writes, and whether the written arguments are left out of its call."""
     namespace = getattr(torch.ops, func.namespace)
@@ -733,7 +736,7 @@ def _is_dense(t: Tensor) -> bool:
 def _order(t: Tensor, expr: Any) -> Any:
     if isinstance(expr, int) or expr.is_number:
         return int(expr)
-    hints = {s: 7919 for s in expr.free_symbols}  # only orders the strides; equality is checked symbolically
+    hints = dict.fromkeys(expr.free_symbols, 7919)  # only orders the strides; equality is checked symbolically
     return expr.xreplace(hints)
 
 
