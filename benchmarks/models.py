@@ -1,0 +1,196 @@
+"""Models by name, built from their configurations with random weights from a fixed seed: nothing is downloaded.
+
+    model, args, kwargs, second = build("resnet18")
+
+`model` is a function or a module in eval mode; `second` is a second set of positional arguments with another batch size, or None.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torchvision_stub
+from torch import Tensor
+
+
+class Case(NamedTuple):
+    """Something to compile, with its arguments."""
+
+    model: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    second: tuple[Any, ...] | None
+
+
+def build(name: str) -> Case:
+    """The case of that name, on the CPU in float32.
+
+    Raises:
+        KeyError: no such case.
+    """
+    maker = ALL[name]
+    torchvision_stub.install()
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return maker()
+
+
+# ---- kinds of inputs ------------------------------------------------------------------------------------------------
+
+
+def _images(model: Any, batch: int, size: int, channels: int = 3) -> Case:
+    shape = (channels, size, size)
+    return Case(model.eval(), (torch.randn(batch, *shape),), {}, (torch.randn(batch + 1, *shape),))
+
+
+def _tokens(model: Any, batch: int, length: int, vocabulary: int, **kwargs: Any) -> Case:
+    first = torch.randint(2, vocabulary, (batch, length))
+    second = torch.randint(2, vocabulary, (batch + 1, length))
+    return Case(model.eval(), (first,), kwargs, (second,))
+
+
+def _vision(name: str, batch: int, size: int, **options: Any) -> Callable[[], Case]:
+    def make() -> Case:
+        from torchvision import models
+
+        return _images(getattr(models, name)(weights=None, **options), batch, size)
+
+    return make
+
+
+def _timm(name: str, size: int = 64, batch: int = 2, **options: Any) -> Callable[[], Case]:
+    def make() -> Case:
+        import timm
+
+        return _images(timm.create_model(name, pretrained=False, num_classes=10, **options), batch, size)
+
+    return make
+
+
+def _text(
+    kind: str, batch: int = 2, length: int = 16, run: dict[str, Any] | None = None, **config: Any
+) -> Callable[[], Case]:
+    """A transformers model `{kind}` with the config `{family}Config`, called on token numbers."""
+
+    def make() -> Case:
+        import transformers
+
+        model_class = getattr(transformers, kind)
+        settings = model_class.config_class(**config)
+        return _tokens(model_class(settings), batch, length, settings.vocab_size, **(run or {}))
+
+    return make
+
+
+# ---- the demo -------------------------------------------------------------------------------------------------------
+
+
+def _toy() -> Case:
+    def toy(x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
+        """Pointwise work around a reduction over rows: eight operators, one kernel."""
+        z = torch.nn.functional.gelu(x + y) * scale
+        z = z - z.mean(dim=-1, keepdim=True)
+        return torch.tanh(z) + torch.sigmoid(x) * y
+
+    def inputs(rows: int) -> tuple[Tensor, ...]:
+        return torch.randn(rows, 768), torch.randn(rows, 768), torch.randn(768)
+
+    return Case(toy, inputs(4096), {}, inputs(2048))
+
+
+DEMO: dict[str, Callable[[], Case]] = {
+    "toy": _toy,
+    "resnet18": _vision("resnet18", 16, 128),
+    "resnet50": _vision("resnet50", 1, 224),
+    "mobilenet_v3_small": _vision("mobilenet_v3_small", 1, 224),
+    "mobilenet_v3_large": _vision("mobilenet_v3_large", 1, 224),
+    "convnext_tiny": _vision("convnext_tiny", 1, 224),
+    "bert_base": _text("BertModel", 1, 128),
+    "gpt2": _text("GPT2Model", 1, 128, {"use_cache": False}),
+}
+
+# ---- other architectures, as small as they come ---------------------------------------------------------------------
+
+_SMALL = {
+    "vocab_size": 99,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 37,
+}
+_CAUSAL = {**_SMALL, "pad_token_id": 0, "max_position_embeddings": 64}
+_NO_CACHE = {"use_cache": False}
+
+
+def _whisper_encoder() -> Case:
+    import transformers
+
+    config = transformers.WhisperConfig(
+        d_model=32,
+        encoder_layers=2,
+        encoder_attention_heads=4,
+        encoder_ffn_dim=37,
+        num_mel_bins=16,
+        max_source_positions=30,
+        decoder_layers=1,
+        decoder_attention_heads=4,
+        decoder_ffn_dim=37,
+        vocab_size=99,
+        pad_token_id=0,
+    )
+    model = transformers.WhisperModel(config).get_encoder().eval()
+    return Case(model, (torch.randn(2, 16, 60),), {}, (torch.randn(3, 16, 60),))
+
+
+def _clip_vision() -> Case:
+    import transformers
+
+    config = transformers.CLIPVisionConfig(
+        hidden_size=32, intermediate_size=37, num_hidden_layers=2, num_attention_heads=4, image_size=32, patch_size=8
+    )
+    return _images(transformers.CLIPVisionModel(config), 2, 32)
+
+
+WIDE: dict[str, Callable[[], Case]] = {
+    "distilbert": _text("DistilBertModel", vocab_size=99, dim=32, n_layers=2, n_heads=4, hidden_dim=37),
+    "roberta": _text("RobertaForSequenceClassification", **_SMALL, max_position_embeddings=64),
+    "albert": _text("AlbertModel", **_SMALL, embedding_size=16),
+    "electra": _text("ElectraModel", **_SMALL, embedding_size=16),
+    "opt": _text(
+        "OPTModel",
+        run=_NO_CACHE,
+        vocab_size=99,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        ffn_dim=37,
+        word_embed_proj_dim=32,
+    ),
+    "bloom": _text("BloomModel", run=_NO_CACHE, vocab_size=99, hidden_size=32, n_layer=2, n_head=4),
+    "gpt_neox": _text("GPTNeoXModel", run=_NO_CACHE, **_SMALL, max_position_embeddings=64),
+    "llama": _text("LlamaForCausalLM", run=_NO_CACHE, **_CAUSAL, num_key_value_heads=2),
+    "mistral": _text("MistralModel", run=_NO_CACHE, **_CAUSAL, num_key_value_heads=2),
+    "qwen2": _text("Qwen2Model", run=_NO_CACHE, **_CAUSAL, num_key_value_heads=2),
+    "gemma": _text("GemmaModel", run=_NO_CACHE, **_CAUSAL, num_key_value_heads=1, head_dim=8),
+    "t5_encoder": _text("T5EncoderModel", vocab_size=99, d_model=32, d_kv=8, d_ff=37, num_layers=2, num_heads=4),
+    "whisper_encoder": _whisper_encoder,
+    "clip_vision": _clip_vision,
+    "vit": _timm("vit_tiny_patch16_224", img_size=64, depth=2),
+    "swin": _timm("swin_tiny_patch4_window7_224", img_size=56, size=56, embed_dim=24, depths=(2, 2), num_heads=(2, 4)),
+    "mixer": _timm("mixer_s32_224", img_size=64),
+    "efficientnet": _timm("efficientnet_lite0"),
+    "densenet": _timm("densenet121", growth_rate=8, block_config=(2, 2, 2, 2)),
+    "regnet": _timm("regnety_002"),
+    "convnext_atto": _timm("convnext_atto"),
+    "ghostnet": _timm("ghostnet_050"),
+    "repvgg": _timm("repvgg_a0"),
+    "poolformer": _timm("poolformer_s12"),
+    "shufflenet": _vision("shufflenet_v2_x0_5", 2, 64),
+    "squeezenet": _vision("squeezenet1_1", 2, 64),
+}
+
+ALL = DEMO | WIDE
