@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import types
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from . import rules, torch_private
 from .contexts import is_torch_context
 from .errors import GraphBreak, Unsupported
-from .source import Attr, Const, Item
+from .source import Attr, Const, Fetch, Item
 from .values import object as objects
 from .values.constant import is_constant
 from .values.container import InstanceDict, LazyDict
@@ -295,6 +296,10 @@ def call_module(vm: Interpreter, module: nn.Module, args: tuple[Any, ...], kwarg
     impl = nn.Module.__dict__["__call__"]
     if isinstance(module, torch.jit.ScriptModule):
         raise Unsupported("a TorchScript module is called")
+    if vm.is_own(kind):
+        source = vm.user.source_of(module) or Const(module, "compiled")
+        inner = Item(Item(Attr(source, "__dict__"), "_modules"), "_orig_mod")
+        return vm.call(vm.user.wrap(module._modules["_orig_mod"], inner), args, kwargs)
     if custom is not impl:
         assert custom is not None
         return vm.call(custom, (module, *args), kwargs)
@@ -327,6 +332,11 @@ def _getter(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[
     return values[0] if len(values) == 1 else tuple(values)
 
 
+def _weak(vm: Interpreter, reference: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    value, source = reference(), vm.user.source_of(reference)
+    return value if source is None else vm.user.wrap(value, Fetch(operator.call, source))
+
+
 def _op(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return vm.out.call_function(function, tuple(map(vm.settle, args)), kwargs)
 
@@ -349,4 +359,5 @@ _BY_KIND: dict[type, Any] = {
     operator.attrgetter: _getter,
     staticmethod: lambda vm, f, args, kwargs: vm.call(f.__func__, args, kwargs),
     InstanceDict: _own,
+    weakref.ReferenceType: _weak,
 } | dict.fromkeys(_C_DESCRIPTORS, _descriptor)

@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 
 from . import torch_private
 from .checks import Distinct, SizeCheck, StateCheck, TensorCheck
-from .errors import CaptureError, InternalError, Unsupported, UserRaise
+from .errors import CaptureError, Frame, InternalError, Unsupported, UserRaise
 from .guards import Emitter, GuardSet
 from .interpreter import Interpreter
 from .output import GraphInput
@@ -132,6 +132,7 @@ def capture_bound(
             return _finish(vm, parameters, state, result, training)
     except CaptureError as error:
         error.guards = partial_guards(vm, state)  # type: ignore[attr-defined]
+        error.frames = error.frames or _definition(target)
         raise
     except UserRaise as raised:
         raise ProgramRaised(raised.value) from None
@@ -140,6 +141,13 @@ def capture_bound(
             scope._leave()
         if not torch.equal(rng, torch.get_rng_state()):
             torch.set_rng_state(rng)
+
+
+def _definition(target: Any) -> tuple[Frame, ...]:
+    """Where the target is defined: the place of errors that no single line causes."""
+    function = inspect.unwrap(target.forward if isinstance(target, nn.Module) else target)
+    code = getattr(function, "__code__", None)
+    return () if code is None else (Frame(code.co_filename, code.co_firstlineno, code.co_qualname),)
 
 
 def refuse_environment() -> None:

@@ -54,7 +54,7 @@ class CaptureError(Exception):
 
     def __str__(self) -> str:
         if not self.frames:
-            return self.reason
+            return f"{self.reason}\n  what to do: {self.advice}"
         out = [f"{self.filename}:{self.lineno}: {self.line}", f"  {self.heading}: {self.reason}"]
         callers = [f for f in self.frames if not is_library(f.filename) and f != self.place]
         for frame in callers[:-5:-1]:

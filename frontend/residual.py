@@ -82,7 +82,7 @@ class Residual:
             if isinstance(real, deque):
                 self.emit.namespace["refill"] = _refill
         elif isinstance(real, dict):
-            pairs = ", ".join(f"({self.value(k)}, {self.value(v)})" for k, v in dict.items(copy))
+            pairs = ", ".join(f"({self.value(k)}, {self.value(v)})" for k, v in copy.items())
             self.emit.namespace["refill_dict"] = _refill_dict
             self.post.append(f"refill_dict({target}, [{pairs}])")
         else:
@@ -194,7 +194,7 @@ class Residual:
         return self._fresh(value, f"{{{', '.join(pairs)}}}")
 
     def _mapping(self, value: Any) -> str:
-        pairs = ", ".join(f"({self.value(k)}, {self.value(v)})" for k, v in dict.items(value))
+        pairs = ", ".join(f"({self.value(k)}, {self.value(v)})" for k, v in value.items())
         cls = self.emit.constant(type(value), type(value).__name__)
         first = f"{self.value(value.default_factory)}, " if isinstance(value, defaultdict) else ""
         return self._fresh(
@@ -264,7 +264,7 @@ class Residual:
             base = OrderedDict if isinstance(value, OrderedDict) else dict
             name = self._fresh(value, f"{name_of}.__new__({name_of})")
             setter = self.emit.constant(base.__setitem__, "set_item")
-            for key in dict.keys(value):
+            for key in base.keys(value):
                 self.post.append(f"{setter}({name}, {self.value(key)}, {self.value(dict.__getitem__(value, key))})")
         elif isinstance(value, list):
             name = self._fresh(value, f"list.__new__({name_of})")
@@ -294,9 +294,9 @@ def _refill(target: Any, items: list[Any]) -> None:
 
 
 def _refill_dict(target: Any, pairs: list[Any]) -> None:
-    dict.clear(target)
+    target.clear()
     for key, item in pairs:
-        dict.__setitem__(target, key, item)
+        target[key] = item
 
 
 def _refill_set(target: Any, items: list[Any]) -> None:

@@ -40,7 +40,7 @@ class Shadow:
 
 def _contents(value: Any) -> list[Any]:
     if isinstance(value, dict):
-        return [x for pair in dict.items(value) for x in pair]
+        return [x for pair in value.items() for x in pair]
     if isinstance(value, set):
         return sorted(value, key=id)
     return list(value)
@@ -80,7 +80,7 @@ def _mapping(vm: Interpreter, value: Any, source: Source) -> Any:
     copy: Any = defaultdict(value.default_factory) if type(value) is defaultdict else type(value)()
     vm.user.track(value, copy, source)
     for key in keys:
-        dict.__setitem__(copy, key, vm.user.wrap(value[key], Item(source, key)))
+        copy[key] = vm.user.wrap(value[key], Item(source, key))
     return copy
 
 

@@ -6,6 +6,7 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from ..effects import DELETED
@@ -21,6 +22,8 @@ __all__ = ["Super", "delete_attr", "find_method", "load_attr", "lookup", "store_
 
 _MISSING = object()
 _HEAP_TYPE = 1 << 9
+# Symbolic numbers compute for themselves; their Python methods are not the program's.
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class Super:
@@ -44,6 +47,8 @@ def lookup(cls: type, name: str) -> tuple[Any, type | None]:
 
 def find_method(cls: type, name: str) -> types.FunctionType | None:
     """The Python-level function behind a special method of `cls`; None when it is C's, absent, or our own."""
+    if cls in _SYMBOLIC:
+        return None
     found = lookup(cls, name)[0]
     if isinstance(found, staticmethod | classmethod):
         found = found.__func__
@@ -69,7 +74,8 @@ def load_attr(vm: Interpreter, obj: Any, name: str) -> Any:
         return load_attr(vm, obj.__func__, name)
     if kind is types.FunctionType:
         return _function_attr(vm, obj, name)
-    if kind is TensorMethod or not kind.__flags__ & _HEAP_TYPE or vm.is_own(kind):
+    plain = not kind.__flags__ & _HEAP_TYPE and (vm.user.source_of(obj) is None or not hasattr(obj, "__dict__"))
+    if kind is TensorMethod or plain or vm.is_own(kind):
         return vm.native(getattr, obj, name)
     return _instance_attr(vm, obj, kind, name)
 
