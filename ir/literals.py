@@ -10,7 +10,7 @@ import ast
 import keyword
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -23,7 +23,7 @@ Literal: TypeAlias = Any  # int | float | complex | bool | None | str | sympy.Ex
 
 _NAMES = {"true": True, "false": False, "none": None, "inf": math.inf, "nan": math.nan}
 _FUNCTIONS = {"FloorDiv": FloorDiv, "Mod": Mod, "Max": sympy.Max, "Min": sympy.Min}
-_BINARY = {
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
     ast.Mult: lambda a, b: a * b,

@@ -128,7 +128,7 @@ def dim(value: object) -> Dim:
     if isinstance(value, sympy.Expr):
         expanded = sympy.expand(value)
         return int(expanded) if expanded.is_Integer else expanded
-    return int(value)  # bool, numpy integers
+    return int(value)  # type: ignore[call-overload]  # bool, numpy integers
 
 
 def product(dims: Iterable[Dim]) -> Dim:

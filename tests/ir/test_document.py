@@ -1,0 +1,25 @@
+"""docs/ir.md is what the code says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from intarsia.ir.dialects import buffer, kernel, loop, prim
+from intarsia.ir.document import document
+from intarsia.ir.scalars import SCALARS
+
+PAGE = Path(__file__).parents[2] / "docs" / "ir.md"
+
+
+def test_the_page_is_in_step() -> None:
+    assert PAGE.read_text(encoding="utf-8") == document(), "run: python -m intarsia.ir.document"
+
+
+def test_every_operation_is_described() -> None:
+    text = document()
+    for op in (*prim.OPS, *kernel.OPS, *loop.LOOP_OPS, *buffer.OPS):
+        if issubclass(op, prim.Elementwise):
+            continue
+        assert f"### `{op.name}" in text
+        assert op.__doc__, f"{op.name} has no docstring"
+    assert all(f"| `{name}` |" in text for name in SCALARS)
