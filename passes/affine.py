@@ -82,7 +82,9 @@ def accesses(tops: Iterable[Node], stores: Sequence[Store], ranges: Mapping[symp
         elif node.kind in ("index", "bind"):
             found.others += [node.data[0]] if node.kind == "index" else node.data[3]
         elif node.kind == "reduced":
-            found.others += [i for i in node.data[1] if isinstance(i, sympy.Expr)] if isinstance(node.data[1], tuple) else []
+            found.others += (
+                [i for i in node.data[1] if isinstance(i, sympy.Expr)] if isinstance(node.data[1], tuple) else []
+            )
         stack += node.args
     return found
 
@@ -146,7 +148,9 @@ def cuts(conditions: Iterable[Dim], loop: Loop, ranges: Mapping[sympy.Symbol, Ra
         point = dim(-rest) if c == 1 else dim(rest + 1)
         if not any(known_equal(point, p) for p in points):
             points.append(point)
-    inside = [p for p in points if not is_nonnegative(dim(loop.start - p), {}) and not is_nonnegative(dim(p - loop.stop), {})]
+    inside = [
+        p for p in points if not is_nonnegative(dim(loop.start - p), {}) and not is_nonnegative(dim(p - loop.stop), {})
+    ]
     ordered: list[Dim] = []
     for p in inside:
         if not (is_nonnegative(dim(p - loop.start), {}) and is_nonnegative(dim(loop.stop - p), {})):
