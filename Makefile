@@ -56,6 +56,7 @@ size:  ## lines per room and per file
 	        for (room in rooms) if (room != "tests") printf "%s", files[room] }'
 
 docs: $(STAMP)  ## make anew what the documentation takes from the code
+	$(PY) -m intarsia.ir.document docs/ir.md
 	$(PY) docs/generate.py
 
 clean:  ## remove what was made, but not the virtual environment

@@ -54,7 +54,7 @@ def compile(
         ValueError: an unknown backend, mode or option, with a suggestion.
     """
     if fn is None:
-        arguments = {"backend": backend, "mode": mode, "fullgraph": fullgraph, "dynamic": dynamic}
+        arguments: dict[str, Any] = {"backend": backend, "mode": mode, "fullgraph": fullgraph, "dynamic": dynamic}
         return partial(compile, **arguments, options=options, passes=passes)
     if not callable(fn):
         raise TypeError(f"intarsia.compile takes a function or an nn.Module, not {type(fn).__name__}: {fn!r:.80}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import fx
+from torch.fx import GraphModule
 from xdsl.dialects.builtin import ModuleOp
 
 from .backend import machine
@@ -39,8 +39,8 @@ class Lowered:
         constants: tensors of the function's own that the program takes after the graph's inputs.
     """
 
-    fx: fx.GraphModule
-    functional: fx.GraphModule
+    fx: GraphModule
+    functional: GraphModule
     guards: str
     stages: dict[str, str]
     remarks: list[Remark]

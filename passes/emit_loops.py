@@ -74,9 +74,7 @@ class _Scope:
 class LoopEmitter:
     """Writes the nests of one kernel into its block."""
 
-    def __init__(
-        self, block: Block, places: Mapping[Memory, SSAValue], ranges: Mapping[sympy.Symbol, Range]
-    ) -> None:
+    def __init__(self, block: Block, places: Mapping[Memory, SSAValue], ranges: Mapping[sympy.Symbol, Range]) -> None:
         self.places = dict(places)
         self.ranges = dict(ranges)
         self.scopes = [_Scope(block, 0)]
@@ -271,9 +269,7 @@ class LoopEmitter:
 
     def _emit(self, node: Node, scope: _Scope) -> SSAValue:
         if node in self.keeping:
-            load = ir.Load.make(
-                [self.kept[node]], [scalar_type(node.dtype)], {"index": self.index(self.keeping[node])}
-            )
+            load = ir.Load.make([self.kept[node]], [scalar_type(node.dtype)], {"index": self.index(self.keeping[node])})
             return self._add(scope, load).results[0]
         args = [self._made(a) for a in node.args]
         operands = [a for a in args if a is not None]

@@ -165,9 +165,8 @@ class Graph:
             node.iterations = math.prod(hint(d) for d in shape)
             node.cost = _cost(op)
             for i in range(len(op.operands)):
-                access = self._access(node, i)
-                if access is not None:
-                    node.accesses.append(access)
+                if (found := self._access(node, i)) is not None:
+                    node.accesses.append(found)
         for access in node.accesses:
             if access.producer is not None:
                 access.producer.readers.append(access)

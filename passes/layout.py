@@ -159,7 +159,7 @@ class _Layouts:
             if not isinstance(value.type, TensorType):
                 continue
             shape = value.type.shape
-            wanted: Strides = contiguous_strides(shape) if recorded[k] is None else recorded[k]
+            wanted: Strides = contiguous_strides(shape) if recorded[k] is None else tuple(recorded[k])  # type: ignore[arg-type]
             view = view_of(value)
             root = memory_root(view) if view is not None else value
             if k not in received:  # only copied into an argument: any view does, if no earlier copy writes to it

@@ -226,9 +226,13 @@ class Lowering:
 
     def _iota(self, owner: prim.Iota, index: Index, mask: tuple[Dim, ...]) -> Node:
         at, start, step, dtype = index[owner["dim"]], owner["start"], owner["step"], owner.type.dtype.compute
-        if isinstance(start, float) or isinstance(step, float):  # index expressions are integers: compute as torch does, in f64
+        if isinstance(start, float) or isinstance(
+            step, float
+        ):  # index expressions are integers: compute as torch does, in f64
             place = self.node("index", F64, (), (dim(at),), (at,))
-            return self.cast(self.op("add", self.op("mul", place, self.const(step, F64)), self.const(start, F64)), dtype)
+            return self.cast(
+                self.op("add", self.op("mul", place, self.const(step, F64)), self.const(start, F64)), dtype
+            )
         value = dim(start + step * at)
         return self.node("index", dtype, (), (value,), (value,))
 
@@ -328,7 +332,13 @@ class Lowering:
 
 
 def _hashable(part: Any) -> Any:
-    return (type(part).__name__, repr(part)) if isinstance(part, float) else (bool, part) if isinstance(part, bool) else part
+    return (
+        (type(part).__name__, repr(part))
+        if isinstance(part, float)
+        else (bool, part)
+        if isinstance(part, bool)
+        else part
+    )
 
 
 _RULES: Mapping[type, Callable[[Lowering, Any, Index, tuple[Dim, ...]], Node]] = {

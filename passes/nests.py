@@ -130,7 +130,10 @@ class Planner:
             if value not in roots:
                 roots[value] = self._root(value, scans - {value})
                 wanted += [v for v in self._needs(roots[value]) if v not in roots]
-        ordered = sorted(roots.values(), key=lambda r: position.get(r.value.owner, -1) if isinstance(r.value.owner, Operation) else -1)
+        ordered = sorted(
+            roots.values(),
+            key=lambda r: position.get(r.value.owner, -1) if isinstance(r.value.owner, Operation) else -1,
+        )
         return [self._nest(group) for group in self._groups(ordered)]
 
     def _memory(self, value: SSAValue) -> list[Memory]:
@@ -206,7 +209,8 @@ class Planner:
         fine = [u for u in fine if u.data[0].results[0] not in refused]
         if self._too_few_rows(root, fine):
             refused |= {u.data[0].results[0] for u in fine}
-        return frozenset(refused - {root.value} - ({own.results[0]} if own in root.uses else set()))
+        kept = {own.results[0]} if isinstance(own, Operation) and own in root.uses else set()
+        return frozenset(refused - {root.value} - kept)
 
     def _choose_rows(self, root: Root, uses: Sequence[Node]) -> set[sympy.Symbol]:
         variables = set(root.variables)
@@ -243,7 +247,9 @@ class Planner:
             return False
         if self._by_columns(uses, root.rows):
             count = count // 64
-        work = max(w if isinstance(w, int) else MIN_WORK for w in (product(self.lowering.bodies[u].sizes) for u in uses))
+        work = max(
+            w if isinstance(w, int) else MIN_WORK for w in (product(self.lowering.bodies[u].sizes) for u in uses)
+        )
         return count < MIN_UNITS and max(1, count) * work >= MIN_WORK
 
     def _by_columns(self, uses: Sequence[Node], rows: Sequence[sympy.Symbol]) -> bool:
@@ -293,9 +299,7 @@ class Planner:
             return self._add(group, root, dict(zip(root.variables, group.rows, strict=True)))
         return False
 
-    def _unify(
-        self, group: Group, root: Root, mine: Index, mapping: dict[sympy.Symbol, Dim], theirs: Index
-    ) -> bool:
+    def _unify(self, group: Group, root: Root, mine: Index, mapping: dict[sympy.Symbol, Dim], theirs: Index) -> bool:
         """Make the two accesses to one reduction equal by expressing one side's rows in the other's."""
         target = [substitute(i, mapping) for i in theirs]
         plain = _plain(mine)

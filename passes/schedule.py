@@ -117,7 +117,9 @@ def build_kernel(
     source = op.block_body
     for ref in (*inputs, *outputs):
         if ref.dtype.kind == "complex":
-            raise PassError(f"schedule: loops over {ref.dtype.name} are not supported; 'fuse' leaves them to the library")
+            raise PassError(
+                f"schedule: loops over {ref.dtype.name} are not supported; 'fuse' leaves them to the library"
+            )
     block = Block(arg_types=[*inputs, *outputs])
     ins = [Memory(f"in{k}", r, "in") for k, r in enumerate(inputs)]
     outs = [Memory(f"out{k}", r, "out") for k, r in enumerate(outputs)]

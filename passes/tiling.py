@@ -55,7 +55,7 @@ class Tiler:
         if len(stages) != 1 or not nest.stages[0].loops:
             return [nest]
         first = nest.stages[0]
-        work = product(l.size for l in first.loops)
+        work = product(each.size for each in first.loops)
         count = product(r.size for r in nest.rows)
         if not isinstance(count, int):
             return [nest]
@@ -69,7 +69,7 @@ class Tiler:
             return [nest]
         used = accesses(first.nodes, [], self.lowering.ranges)
         loops = _by_stride(first.loops, [], used.loads)
-        longest = max(loops, key=lambda l: min(l.size, 4 * MAX_CHUNKS) if isinstance(l.size, int) else 1 << 62)
+        longest = max(loops, key=lambda each: min(each.size, 4 * MAX_CHUNKS) if isinstance(each.size, int) else 1 << 62)
         chunks = MAX_CHUNKS // 2 if total is None else min(MAX_CHUNKS, total // CHUNK)
         chunks = -(-chunks // max(1, units))
         if isinstance(longest.size, int):
@@ -86,7 +86,7 @@ class Tiler:
         row: Dim = 0
         for r in nest.rows:
             row = dim(row * r.size + r.var)
-        partial = Stage([Loop(l.var, stop, start) if l is longest else l for l in first.loops])
+        partial = Stage([Loop(each.var, stop, start) if each is longest else each for each in first.loops])
         save, rest = Stage([]), Stage([Loop(step, chunks)])
         for join in first.joins:
             op, index = join.target.data[0], join.target.data[1]
@@ -141,7 +141,7 @@ class Tiler:
             return NestSpec([], {}, [StageSpec([Segment([], env)], [], stage.stores)])
         inner = loops[-1]
         across = self._across(loops, [substitute(f, env) for f in found.flats])
-        specs = [LoopSpec(l.var, l.start, l.stop) for l in loops]
+        specs = [LoopSpec(each.var, each.start, each.stop) for each in loops]
         specs[-1].vector = True
         if across is not None:
             return self._squares(stage, specs, env, loops.index(across), found, large)
@@ -159,7 +159,7 @@ class Tiler:
     @staticmethod
     def _block(loops: Sequence[Loop]) -> bool:
         """Whether the innermost loop must be cut up so that threads find enough to do."""
-        outer = product(l.size for l in loops[:-1])
+        outer = product(each.size for each in loops[:-1])
         size = loops[-1].size
         return hint(outer) < MIN_UNITS and (not isinstance(size, int) or size >= 2 * BLOCK)
 
@@ -177,7 +177,13 @@ class Tiler:
         return None
 
     def _squares(
-        self, stage: Stage, specs: list[LoopSpec], env: dict[sympy.Symbol, Dim], place: int, found: Accesses, large: bool
+        self,
+        stage: Stage,
+        specs: list[LoopSpec],
+        env: dict[sympy.Symbol, Dim],
+        place: int,
+        found: Accesses,
+        large: bool,
     ) -> NestSpec:
         """Walk the loop at `place` and the innermost one in squares.
 
@@ -213,7 +219,7 @@ class Tiler:
         stages = [StageSpec([working], [], stage.stores)]
         if crossed:
             stages.insert(0, StageSpec([copying], scratch=[(n, position) for n in crossed]))
-        return NestSpec(rows, env, stages, scratch={n: pitch * SQUARE for n in crossed})
+        return NestSpec(rows, env, stages, scratch=dict.fromkeys(crossed, pitch * SQUARE))
 
     def _merged(self, size: Dim) -> sympy.Symbol:
         return self.lowering.variable("i", size)
@@ -246,7 +252,7 @@ class Tiler:
 
     def _lanes(self, nest: Nest, spec: NestSpec, row: Loop) -> LoopSpec:
         """Take the last row loop in tiles of lanes: accumulators become arrays, and each stage walks the lanes innermost."""
-        others = product(l.size for l in spec_loops(spec.rows[:-1]))
+        others = product(each.size for each in spec_loops(spec.rows[:-1]))
         width = LANES if any(len(s.loops) for s in nest.stages[1:] if s.stores) else WIDE_LANES
         if isinstance(row.size, int):
             while width > 64 and row.size // width * hint(others) < MIN_UNITS // 2:
@@ -270,7 +276,7 @@ class Tiler:
             loops = part.loops
             if kind != "scan":
                 loops, env = merge(_by_stride(loops, used.stores, used.loads), used.all, known, self._merged)
-            specs = [LoopSpec(l.var, l.start, l.stop, kind=kind) for l in loops]
+            specs = [LoopSpec(each.var, each.start, each.stop, kind=kind) for each in loops]
             if lane is not None:
                 specs.append(replace(lane))
             elif specs and kind != "scan":
@@ -284,8 +290,8 @@ class Tiler:
         first: dict[Node, int] = {}
         rows = {r.var for r in nest.rows}
         for number, stage in enumerate(nest.stages):
-            inner = {l.var for l in stage.loops}
-            sizes = [l.size for l in stage.loops]
+            inner = {each.var for each in stage.loops}
+            sizes = [each.size for each in stage.loops]
             count = product(sizes)
             if not inner or not isinstance(count, int) or any(s.scan for s in stage.stores):
                 continue
@@ -303,10 +309,10 @@ class Tiler:
                     and fits
                     and node.kind in ("op", "cast", "select", "load")
                     and inner <= node.free
-                    and [l.var for l in nest.stages[earlier].loops] == [l.var for l in stage.loops]
+                    and [each.var for each in nest.stages[earlier].loops] == [each.var for each in stage.loops]
                     and _worth_keeping(node, rows, spec.scratch)
                 ):
-                    place = row_major([l.var for l in stage.loops], sizes)
+                    place = row_major([each.var for each in stage.loops], sizes)
                     if node not in spec.scratch:
                         found[node, earlier] = dim(place * spec.lanes + spec.lane)
                         spec.scratch[node] = count * spec.lanes
@@ -321,7 +327,7 @@ class Tiler:
         rows = product(r.size for r in nest.rows)
         work = 0
         for stage in nest.stages:
-            points = dim(product(l.size for l in stage.loops) * rows)
+            points = dim(product(each.size for each in stage.loops) * rows)
             if not isinstance(points, int):
                 return True
             work += points * max(1, cost_of(stage.nodes))

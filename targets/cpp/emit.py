@@ -286,7 +286,8 @@ _EMIT: dict[str, Callable[[_Writer, Op], None]] = {
     "loop.index": _index,
     "scalar.constant": _constant,
     "scalar.cast": _cast,
-} | {f"scalar.{name}": _scalar for name in loop.SCALAR_OPS}
+    **{f"scalar.{name}": _scalar for name in loop.SCALAR_OPS},
+}
 
 
 def cpp_cast(text: str, source: DType, target: DType) -> str:
