@@ -22,7 +22,21 @@ from torch import Tensor, fx
 try:
     from .errors import Unsupported
 except ImportError:
+
     class Unsupported(Exception): ...
+
+
+from .functional_rules import (
+    DETACH_,
+    IDENTITIES,
+    KEPT_COMPOSITES,
+    RULES,
+    WRITES,
+    functional_variant,
+    is_written,
+    with_defaults,
+    written_arguments,
+)
 from .sym_nodes import SymNodes, to_expr
 from .torch_private import (
     FakeTensorMode,
@@ -39,11 +53,6 @@ from .torch_private import (
 from .view_inverse import invert_view
 
 aten = torch.ops.aten
-
-KEPT_COMPOSITES: frozenset[OpOverload] = frozenset(
-    {aten.linear.default, aten.scaled_dot_product_attention.default}
-)
-"""Composite operators that stay whole, because a library has one call for each."""
 
 _META_KEYS = ("stack_trace", "nn_module_stack", "source_fn_stack")
 
@@ -130,6 +139,7 @@ class _Storage:
     base: _Value
     version: int = 0
     input_index: int | None = None
+    origin: fx.Node | None = None  # the placeholder, for an input
     constant: str | None = None
 
 
@@ -208,7 +218,7 @@ class _Tracer(TorchDispatchMode):
         self._remember(alias, value)
         known = self.storages.get(storage_key(alias))
         if known is None:
-            known = self.storages[storage_key(alias)] = _Storage(value, input_index=index)
+            known = self.storages[storage_key(alias)] = _Storage(value, input_index=index, origin=node)
         value.storage = known
         return alias
 
@@ -270,13 +280,13 @@ class _Tracer(TorchDispatchMode):
             return func(*args, **kwargs)
         if not isinstance(func, OpOverload):
             raise self._unsupported(f"{func} is not an operator")
-        rule = self.decompositions.get(func) or _RULES.get(func)
+        rule = self.decompositions.get(func) or RULES.get(func)
         if rule is not None:
             with self:
                 result = rule(*args, **kwargs)
             if result is not NotImplemented:
                 return result
-        if func in _IDENTITIES:
+        if func in IDENTITIES:
             return self._identity(func, args, kwargs)
         if func not in KEPT_COMPOSITES and is_composite(func):
             with self:
@@ -338,25 +348,25 @@ class _Tracer(TorchDispatchMode):
     def _mutating(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         if torch.Tag.inplace_view in func.tags:
             return self._metadata_mutation(func, args, kwargs)
-        written = _written_arguments(func, args, kwargs)
+        written = written_arguments(func, args, kwargs)
         targets = pytree.tree_leaves(written)
         shapes = [(t.shape, t.stride()) for t in targets]
         for tensor in targets:
             self._check_writable(func, tensor)
-        if func in _WRITES:
+        if func in WRITES:
             with self:
-                new_values = [_WRITES[func](*args, **kwargs)]
+                new_values = [WRITES[func](*args, **kwargs)]
         else:
-            functional, drops_written = _functional_variant(func)
+            functional, drops_written = functional_variant(func)
             if functional is None:
                 raise self._unsupported(f"{func} writes to its argument and has no functional variant")
             if drops_written:
-                names = {a.name for a in func._schema.arguments if _is_written(a)}
+                names = {a.name for a in func._schema.arguments if is_written(a)}
                 kwargs_in = {k: v for k, v in kwargs.items() if k not in names}
             else:
                 kwargs_in = kwargs
             with self:
-                result = functional(*args, **kwargs_in)
+                result = functional(*args, **with_defaults(func, functional, args, kwargs_in))
             leaves = [result] if isinstance(result, Tensor) else pytree.tree_leaves(result)
             new_values = leaves[len(leaves) - len(targets) :]
             kept = leaves[: len(leaves) - len(targets)]
@@ -366,7 +376,7 @@ class _Tracer(TorchDispatchMode):
                 self._resized(func, tensor, shape[0])
         for tensor, new in zip(targets, new_values, strict=True):
             self._write(tensor, new)
-        if func in _WRITES or not kept:
+        if func in WRITES or not kept:
             return returned
         # Results that are not the written arguments were computed by the functional variant.
         fresh = iter(kept)
@@ -388,11 +398,14 @@ class _Tracer(TorchDispatchMode):
         return self.values[id(tensor)].storage
 
     def _resized(self, func: OpOverload, tensor: Tensor, old_shape: torch.Size) -> None:
-        """``out=`` may resize an empty tensor; that is a rebirth if nobody else can see its memory."""
+        """``out=`` may resize an empty tensor, which is a rebirth: nothing else can see the new memory."""
         value = self.values[id(tensor)]
-        viewers = [v for v in self.values.values() if v.storage is value.storage]
-        if value.storage.input_index is not None or len(viewers) > 1:
+        others = [v for v in self.values.values() if v.storage is value.storage and v is not value]
+        empty = 0 in old_shape and all(0 in v.val.shape for v in others) and not value.node.users
+        if value.storage.input_index is not None or not empty:
             raise self._unsupported(f"{func} resizes a tensor from {tuple(old_shape)} to {tuple(tensor.shape)}")
+        value.parent = value.view = None
+        value.storage = self.storages[storage_key(tensor)] = _Storage(value)
 
     def _write(self, tensor: Tensor, new: Tensor) -> None:
         """From here on the contents of ``tensor`` are those of ``new``, in eager's dtype and strides."""
@@ -412,9 +425,7 @@ class _Tracer(TorchDispatchMode):
             if value.view is not None:
                 view = value.view
                 try:
-                    func, args = invert_view(
-                        view.func, view.args, view.kwargs, view.index, parent.val, value.val
-                    )
+                    func, args = invert_view(view.func, view.args, view.kwargs, view.index, parent.val, value.val)
                 except NotImplementedError as error:
                     raise self._unsupported(str(error)) from None
                 arguments = self._to_nodes(args)
@@ -433,7 +444,7 @@ class _Tracer(TorchDispatchMode):
         """``t_``, ``squeeze_`` and kin on an intermediate: the object becomes a view of what it was."""
         tensor = args[0]
         value = self._value(tensor)
-        if func in _DETACH_:
+        if func in DETACH_:
             return tensor
         if any(tensor is t for t in self.inputs):
             raise self._unsupported(f"{func} changes the shape or strides of an input")
@@ -516,8 +527,10 @@ class _Tracer(TorchDispatchMode):
         if isinstance(tree, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return self.symbols.node_for(tree)
         if isinstance(tree, (list, tuple)):
-            return type(tree)(self._to_nodes(t) for t in tree) if type(tree) in (list, tuple) else tuple(
-                self._to_nodes(t) for t in tree
+            return (
+                type(tree)(self._to_nodes(t) for t in tree)
+                if type(tree) in (list, tuple)
+                else tuple(self._to_nodes(t) for t in tree)
             )
         if isinstance(tree, dict):
             return {k: self._to_nodes(v) for k, v in tree.items()}
@@ -547,17 +560,15 @@ class _Tracer(TorchDispatchMode):
         results = _Results(self, leaves)
         outputs = tuple(results.specify(i) for i in range(len(leaves)))
         mutations = tuple(
-            Mutation(storage.input_index, results.emit(self._refresh(storage.base)))
+            Mutation(storage.input_index, results.emit(results.detached(storage.base)))
             for storage in self.storages.values()
-            if storage.input_index is not None and self._refresh(storage.base).op != "placeholder"
+            if storage.input_index is not None and self._refresh(storage.base) is not storage.origin
         )
         output = self.graph.output(tuple(results.nodes))
         output.meta["val"] = tuple(n.meta["val"] for n in results.nodes)
         self._sweep()
         graph_module = fx.GraphModule(self.root, self.graph)
-        unused = tuple(
-            i for i, n in enumerate(n for n in self.graph.nodes if n.op == "placeholder") if not n.users
-        )
+        unused = tuple(i for i, n in enumerate(n for n in self.graph.nodes if n.op == "placeholder") if not n.users)
         effects = tuple(n.name for n in self.effects)
         return FunctionalGraph(graph_module, outputs, mutations, tree, unused, effects)
 
@@ -607,7 +618,8 @@ class _Results:
         if storage.constant is not None:
             raise tracer._unsupported("an output is a view of one of the graph's constants")
         key = storage_key(leaf)
-        if key in self.shared or not _is_dense(leaf):
+        reinterpreted = leaf.dtype != storage.base.val.dtype and key not in self.shared
+        if not reinterpreted and (key in self.shared or not _is_dense(leaf)):
             if key not in self.bases:
                 self.bases[key] = self.emit(self._owned(storage.base))
             return self._view("alias_output", self.bases[key], storage.base.val, leaf)
@@ -631,6 +643,13 @@ class _Results:
         return OutputSpec(
             kind, index, tuple(map(to_expr, leaf.shape)), tuple(map(to_expr, leaf.stride())), to_expr(offset)
         )
+
+    def detached(self, value: _Value) -> fx.Node:
+        """The value's node, cloned if it shows an input: that might be overwritten before this one is read."""
+        node = self.tracer._refresh(value)
+        if _root(node).op == "placeholder":
+            node = self.tracer._note(self.tracer.graph.call_function(aten.clone.default, (node,)), value.val)
+        return node
 
     def _owned(self, value: _Value) -> fx.Node:
         """The value's node, or a clone of it when that is an input, a constant or another output in disguise."""
@@ -670,43 +689,6 @@ def _is_pure(func: OpOverload) -> bool:
     return func.namespace in ("aten", "prims", "torchvision", "mkldnn", "quantized_decomposed")
 
 
-def _is_written(argument: Any) -> bool:
-    return argument.alias_info is not None and argument.alias_info.is_write
-
-
-def _written_arguments(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    arguments = func._schema.arguments
-    given = [
-        args[i] if i < len(args) else kwargs.get(a.name) for i, a in enumerate(arguments) if _is_written(a)
-    ]
-    return [g for g in given if g is not None]
-
-
-@cache
-def _functional_variant(func: OpOverload) -> tuple[OpOverload | None, bool]:
-    """The overload that returns what ``func`` writes, and whether the written arguments are left out of its call."""
-    namespace = getattr(torch.ops, func.namespace)
-    name = func._schema.name.split("::")[1]
-    out = [a.name for a in func._schema.arguments if _is_written(a) and a.kwarg_only and a.is_out]
-    plain = [
-        (a.name, str(a.type)) for a in func._schema.arguments if a.name not in out
-    ]
-    inplace = name.endswith("_") and not name.endswith("__")
-    special = f"{name.removesuffix('_')}_functional"
-    stems = [name.removesuffix("_") if inplace else name, special]
-    if name.startswith("__i"):
-        stems.append("__" + name[3:])
-    for stem in stems:
-        packet = getattr(namespace, stem, None)
-        for overload in packet.overloads() if packet is not None else ():
-            candidate = getattr(packet, overload)
-            schema = candidate._schema
-            same = [(a.name, str(a.type)) for a in schema.arguments] == plain
-            if same and not schema.is_mutable and candidate is not func:
-                return candidate, bool(out)
-    return None, bool(out)
-
-
 def _place(argument: Any, before: fx.Node, new: fx.Node) -> Any:
     return {"parent": before, "new": new}.get(argument, argument) if isinstance(argument, str) else argument
 
@@ -744,46 +726,3 @@ def unsupported(reason: str, stack_trace: str | None) -> Unsupported:
     """The frontend's exception, with the user's line when it is known."""
     line = stack_trace.strip().splitlines()[-1].strip() if stack_trace else ""
     return Unsupported(f"{reason} (at: {line})" if line else reason)
-
-
-def _batch_norm(
-    x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float, *_: Any
-) -> Any:
-    return _native_batch_norm(x, weight, bias, mean, var, training, momentum, eps)[0]
-
-
-def _native_batch_norm(
-    x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
-) -> Any:
-    """``native_batch_norm`` writes its running statistics without saying so in its schema."""
-    if not training:
-        return aten._native_batch_norm_legit_no_training.default(x, weight, bias, mean, var, momentum, eps)
-    if mean is None or var is None:
-        return aten._native_batch_norm_legit.no_stats(x, weight, bias, training, momentum, eps)
-    return aten._native_batch_norm_legit.default(x, weight, bias, mean, var, training, momentum, eps)
-
-
-def _copied(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-    return source
-
-
-def _filled(target: Tensor, value: Any) -> Tensor:
-    if isinstance(value, Tensor):
-        return aten.copy.default(target, value)
-    return aten.full_like.default(target, value)
-
-
-_RULES: dict[OpOverload, Callable[..., Any]] = {
-    aten.batch_norm.default: _batch_norm,
-    aten.native_batch_norm.default: _native_batch_norm,
-}
-
-_WRITES: dict[OpOverload, Callable[..., Tensor]] = {
-    aten.copy_.default: _copied,
-    aten.fill_.Scalar: _filled,
-    aten.fill_.Tensor: _filled,
-    aten.zero_.default: lambda target: aten.full_like.default(target, 0),
-}
-
-_IDENTITIES = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift.default})
-_DETACH_ = frozenset({aten.detach_.default})

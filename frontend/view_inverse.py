@@ -116,6 +116,8 @@ _INVERSES: dict[OpOverload, _Rule] = {
     aten.unbind.int: _unbind,
     aten.split.Tensor: _split,
     aten.split_with_sizes.default: _split_with_sizes,
+    aten.unsafe_split.Tensor: _split,
+    aten.unsafe_split_with_sizes.default: _split_with_sizes,
     aten.view.dtype: _view_dtype,
     aten.view_as_real.default: _unary(aten.view_as_complex.default),
     aten.view_as_complex.default: _unary(aten.view_as_real.default),

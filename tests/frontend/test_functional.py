@@ -70,7 +70,7 @@ def check(fn: Any, *inputs: Any, dynamic: bool = False, other: tuple[Any, ...] |
             assert "val" in node.meta
             assert not (hasattr(node.target, "_schema") and node.target._schema.is_mutable)
     for given in [inputs] + ([other] if other else []):
-        ours, theirs = copy.deepcopy((list(given), list(given)))
+        ours, theirs = copy.deepcopy(list(given)), copy.deepcopy(list(given))
         torch.manual_seed(3)
         with torch.no_grad():
             expected = fn(*theirs)

@@ -1,0 +1,100 @@
+"""What functionalisation knows about single operators: rules, kept composites, functional variants of writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .torch_private import OpOverload
+
+aten = torch.ops.aten
+
+KEPT_COMPOSITES: frozenset[OpOverload] = frozenset({aten.linear.default, aten.scaled_dot_product_attention.default})
+"""Composite operators that stay whole, because a library has one call for each."""
+
+
+def is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def written_arguments(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    arguments = func._schema.arguments
+    given = [args[i] if i < len(args) else kwargs.get(a.name) for i, a in enumerate(arguments) if is_written(a)]
+    return [g for g in given if g is not None]
+
+
+@cache
+def functional_variant(func: OpOverload) -> tuple[OpOverload | None, bool]:
+    """The overload that returns what ``func`` writes, and whether the written arguments are left out of its call."""
+    namespace = getattr(torch.ops, func.namespace)
+    name = func._schema.name.split("::")[1]
+    out = [a.name for a in func._schema.arguments if is_written(a) and a.kwarg_only and a.is_out]
+    plain = [(a.name, str(a.type)) for a in func._schema.arguments if a.name not in out]
+    inplace = name.endswith("_") and not name.endswith("__")
+    special = f"{name.removesuffix('_')}_functional"
+    stems = [name.removesuffix("_") if inplace else name, special]
+    if name.startswith("__i"):
+        stems.append("__" + name[3:])
+    for stem in stems:
+        packet = getattr(namespace, stem, None)
+        for overload in packet.overloads() if packet is not None else ():
+            candidate = getattr(packet, overload)
+            schema = candidate._schema
+            same = [(a.name, str(a.type)) for a in schema.arguments] == plain
+            if same and not schema.is_mutable and candidate is not func:
+                return candidate, bool(out)
+    return None, bool(out)
+
+
+def with_defaults(func: OpOverload, functional: OpOverload, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """``kwargs`` with what ``func`` has defaults for and ``functional`` has not (``bernoulli_``'s probability)."""
+    wanted = {a.name for a in functional._schema.arguments[len(args) :] if not a.has_default_value()}
+    defaults = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
+    return {name: defaults[name] for name in wanted if name in defaults} | kwargs
+
+
+def _batch_norm(
+    x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float, *_: Any
+) -> Any:
+    return _native_batch_norm(x, weight, bias, mean, var, training, momentum, eps)[0]
+
+
+def _native_batch_norm(
+    x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+) -> Any:
+    """``native_batch_norm`` writes its running statistics without saying so in its schema."""
+    if not training:
+        return aten._native_batch_norm_legit_no_training.default(x, weight, bias, mean, var, momentum, eps)
+    if mean is None or var is None:
+        return aten._native_batch_norm_legit.no_stats(x, weight, bias, training, momentum, eps)
+    return aten._native_batch_norm_legit.default(x, weight, bias, mean, var, training, momentum, eps)
+
+
+def _copied(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    return source
+
+
+def _filled(target: Tensor, value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        return aten.copy.default(target, value)
+    return aten.full_like.default(target, value)
+
+
+RULES: dict[OpOverload, Callable[..., Any]] = {
+    aten.batch_norm.default: _batch_norm,
+    aten.native_batch_norm.default: _native_batch_norm,
+}
+
+WRITES: dict[OpOverload, Callable[..., Tensor]] = {
+    aten.copy_.default: _copied,
+    aten.fill_.Scalar: _filled,
+    aten.fill_.Tensor: _filled,
+    aten.zero_.default: lambda target: aten.full_like.default(target, 0),
+}
+
+IDENTITIES = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift.default})
+DETACH_ = frozenset({aten.detach_.default})
