@@ -67,6 +67,7 @@ class _Fusion:
         self._merge_all(pairs, siblings=False, last=True)
         for node, readers in recompute(self.graph, self.groups):
             self._remark_recomputed(node, readers)
+        self.groups.merge_small()
         _Emitter(self.graph, self.groups, self.block).run()
         self._count("kernels", "bytes")
 

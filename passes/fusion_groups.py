@@ -280,7 +280,7 @@ class Groups:
             if stored:
                 return fits
             images = {matching[x] for x in domain_a}
-            evaluations = self._hoisted(domain_b, images)
+            evaluations = self._hoisted(self._memory_order(b, domain_b), images)
             joins = list(matching.items())
         else:
             if stored:
@@ -349,7 +349,7 @@ class Groups:
         columns = self.axes.leaves(a.columns)
         values = [x for x in a.reads.values() if not x[0].indirect]
         full = [x[0] for x in values if elements(x[0].base) >= self._numel(self.domain(a))]
-        if full and self._innermost(full[0]) not in columns:
+        if full and self.innermost(full[0]) not in columns:
             tile = self._numel(columns) * LINE * max(1, len(full))
             if tile > self.target.l2_bytes:
                 return Refusal(
@@ -357,7 +357,7 @@ class Groups:
                 )
         return None
 
-    def _innermost(self, access: Access) -> int:
+    def innermost(self, access: Access) -> int:
         """The axis along which the memory is contiguous."""
         base = access.base
         best, found = None, -1
@@ -374,6 +374,20 @@ class Groups:
         last = max((i for i, axis in enumerate(domain) if axis in present), default=-1)
         return self._numel(domain[: last + 1])
 
+    def _memory_order(self, group: Group, domain: list[int]) -> list[int]:
+        """The domain's axes from the outermost to the innermost, as the first memory of its size that is read has them."""
+        size = self._numel(domain)
+        for value, accesses in group.reads.items():
+            if accesses[0].indirect or elements(value) != size:
+                continue
+            shape = cast(TensorType, value.type).shape
+            strides = [hint(s) for s in memory_strides(value)]
+            dims = sorted((i for i, s in enumerate(shape) if s != 1), key=lambda i: -strides[i])
+            order = self.axes.leaves(a for i in dims for a in accesses[0].dims[i])
+            if set(order) == set(domain):
+                return order
+        return domain
+
     def _recomputation(self, a: Group, evaluations: float) -> float:
         """What `evaluations` more elements of the group cost."""
         per_element = a.work / max(1, self._numel(self.domain(a)))
@@ -389,6 +403,24 @@ class Groups:
         plan.saved += sum(size_in_bytes(v) for v in a.reads if v in b.reads) + LAUNCH
 
     # merging
+
+    def merge_small(self) -> int:
+        """Put together what is small and needs only arguments: statistics of norms, masks, scaled weights.
+
+        Such groups share no domain, but one call is cheaper than many. Gives the number of groups that vanished.
+        """
+        kept: Group | None = None
+        vanished = 0
+        for group in self.all():
+            size = sum(elements(n.value) for n in group.stored)
+            if group.kind != POINTWISE or group.preds or not 0 < size <= SMALL:
+                continue
+            if kept is None or self._limits(kept, group):
+                kept = group
+                continue
+            kept = self.merge(kept, group, Plan([], POINTWISE, kept.rows, []))
+            vanished += 1
+        return vanished
 
     def merge(self, a: Group, b: Group, plan: Plan) -> Group:
         """Make one group of two."""
@@ -418,6 +450,7 @@ class Groups:
         for value in inside:
             del keep.reads[value]
         keep.kind, keep.rows, keep.columns = plan.kind, plan.rows, plan.columns
+        keep.clones |= gone.clones
         keep.work += gone.work + plan.extra / PER_OPERATION
         keep.stored = stored
         keep.first, keep.last = min(keep.first, gone.first), max(keep.last, gone.last)

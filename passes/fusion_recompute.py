@@ -30,12 +30,15 @@ def recompute(graph: Graph, groups: Groups) -> Iterator[tuple[Node, int]]:
             continue
         inputs = list(dict.fromkeys(x.base for n in cone for x in n.accesses if x.producer not in cone))
         rows = {
-            x.producer for n in cone for x in n.accesses if x.base in inputs and _inside(x, home, groups)
+            x.producer
+            for n in cone
+            for x in n.accesses
+            if x.producer is not None and x.base in inputs and _inside(x, home, groups)
         } - home.stored
         readers = list(dict.fromkeys(_holders(groups, node, outside)))
         if any(_is_full(groups, group, cone, inputs) for group in readers):
             continue
-        if _gain(node, cone, inputs, rows, readers, outside) > 0:
+        if _gain(node, cone, inputs, rows, readers, outside) > _scattered(node, cone, len(readers), groups):
             home.stored |= rows
             _repeat(node, cone, home, readers, groups)
             yield node, len(readers)
@@ -96,7 +99,7 @@ def _gain(
     node: Node,
     cone: set[Node],
     inputs: list[SSAValue],
-    rows: set[Node | None],
+    rows: set[Node],
     readers: list[Group],
     outside: list[Access],
 ) -> float:
@@ -105,6 +108,16 @@ def _gain(
     evaluations = max(x.evaluations for x in outside) * len(readers)
     work = sum(n.cost * n.iterations for n in cone) / max(1, node.iterations) * evaluations
     return stored * (1 + len(readers)) - read - work * PER_OPERATION
+
+
+def _scattered(node: Node, cone: set[Node], readers: int, groups: Groups) -> float:
+    """The price of reading large inputs in another order than that in which the value would be stored."""
+    order = groups.axes.flat(node.dims)
+    price = 0
+    for access in (x for n in cone for x in n.accesses if x.producer not in cone):
+        if 2 * elements(access.base) >= elements(node.value) and order and groups.innermost(access) != order[-1]:
+            price += 2 * size_in_bytes(access.base) * readers
+    return price
 
 
 def _repeat(node: Node, cone: set[Node], home: Group, readers: list[Group], groups: Groups) -> None:
