@@ -132,7 +132,7 @@ class Planner:
                 wanted += [v for v in self._needs(roots[value]) if v not in roots]
         ordered = sorted(
             roots.values(),
-            key=lambda r: position.get(r.value.owner, -1) if isinstance(r.value.owner, Operation) else -1,
+            key=lambda r: (r.is_free, position.get(r.value.owner, -1) if isinstance(r.value.owner, Operation) else -1),
         )
         return [self._nest(group) for group in self._groups(ordered)]
 
