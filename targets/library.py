@@ -41,11 +41,35 @@ class Step:
         return Step(data["builder"], data["options"])
 
 
+Fingerprint = Callable[[int, int, int], int]  # address, bytes, rows -> a number that changes with the contents
+
+WEIGHTS_SOURCE = """\
+#include <stdint.h>
+
+// One 32-bit word of each row, at a column that moves with the row: changes when any row or column is written.
+extern "C" uint64_t intarsia_fingerprint(const uint32_t* data, int64_t bytes, int64_t rows) {
+  const int64_t width = bytes / 4 / (rows ? rows : 1);
+  uint64_t sum = 0;
+  if (width == 0) {
+    for (int64_t i = 0; i < bytes / 4; ++i) sum += data[i] * (2 * (uint64_t)i + 0x9E3779B97F4A7C15u);
+    return sum;
+  }
+  const int64_t steps = rows > width ? rows : width;
+  for (int64_t i = 0; i < steps; ++i) sum += data[i % rows * width + i % width] * (2 * (uint64_t)i + 0x9E3779B97F4A7C15u);
+  return sum;
+}
+"""
+
+
 @dataclass
 class Library:
-    """The choice of library calls. `packing=False` keeps every call the operator's own."""
+    """The choice of library calls. `packing=False` keeps every call the operator's own.
+
+    `fingerprint` is the compiled WEIGHTS_SOURCE, set before steps are built.
+    """
 
     packing: bool = True
+    fingerprint: Fingerprint | None = None
 
     def choose(self, op: Op, func: prim.Func) -> Step | None:
         """A faster way to do this `buffer.extern`, or None for the operator itself."""
@@ -54,7 +78,7 @@ class Library:
 
     def build(self, step: Step) -> Callable[..., Any]:
         """The callable of a step."""
-        return BUILDERS[step.builder](**step.options)
+        return BUILDERS[step.builder](**step.options, fingerprint=self.fingerprint)
 
 
 # -- products with a parameter
@@ -63,22 +87,27 @@ class Library:
 class PackedWeight:
     """A packed copy of one weight at a time, made again when the weight is another tensor or was changed.
 
+    A change through the tensor raises its version. A write through `.data` does not: a fingerprint over one word of every row,
+    at another column in each, notices those that touch a whole row or column, or many elements.
     Two threads may pack the same weight twice; each sees a complete copy. Holding the storage that was packed keeps its address
-    from being given to other data, so that equal address and version mean equal memory.
+    from being given to other data, so that equal address and version mean the same memory.
     """
 
-    def __init__(self, pack: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        self.pack = pack
-        self.known: tuple[int, int, Any, torch.Tensor] | None = None  # address, version, storage, packed copy
+    def __init__(self, pack: Callable[[torch.Tensor], torch.Tensor], fingerprint: Fingerprint) -> None:
+        self.pack, self.fingerprint = pack, fingerprint
+        self.known: tuple[int, int, int, torch.Tensor, Any] | None = (
+            None  # address, version, fingerprint, copy, storage
+        )
 
     def __call__(self, weight: torch.Tensor) -> torch.Tensor:
         """The packed copy of the weight as it is now."""
-        known = self.known
-        if known is not None and known[0] == weight.data_ptr() and known[1] == weight._version:
+        known, address = self.known, weight.data_ptr()
+        mark = self.fingerprint(address, weight.nbytes, weight.size(0))
+        if known is not None and known[0] == address and known[1] == weight._version and known[2] == mark:
             return known[3]
         version = weight._version
         packed = self.pack(weight.detach())
-        self.known = (weight.data_ptr(), version, weight.untyped_storage(), packed)
+        self.known = (address, version, mark, packed, weight.untyped_storage())
         return packed
 
 
@@ -91,9 +120,13 @@ class PackedProduct:
         rows: how many rows x had at compile time; packing prepares for that many.
     """
 
-    def __init__(self, x: int, weight: int, bias: int | None, transposed: bool, rows: int) -> None:
+    def __init__(
+        self, x: int, weight: int, bias: int | None, transposed: bool, rows: int, fingerprint: Fingerprint
+    ) -> None:
         self.x, self.weight, self.bias, self.transposed = x, weight, bias, transposed
-        self.packed = PackedWeight(lambda w: onednn_pack_linear((w.t() if transposed else w).contiguous(), rows))
+        self.packed = PackedWeight(
+            lambda w: onednn_pack_linear((w.t() if transposed else w).contiguous(), rows), fingerprint
+        )
 
     def __call__(self, *operands: torch.Tensor) -> torch.Tensor:
         x, weight = operands[self.x], operands[self.weight]
@@ -112,9 +145,13 @@ class PackedConvolution:
         size: the size of x at compile time, for which packing prepares.
     """
 
-    def __init__(self, bias: bool, padding: Any, stride: Any, dilation: Any, groups: int, size: Any) -> None:
+    def __init__(
+        self, bias: bool, padding: Any, stride: Any, dilation: Any, groups: int, size: Any, fingerprint: Fingerprint
+    ) -> None:
         self.bias, self.how = bias, (list(padding), list(stride), list(dilation), groups)
-        self.packed = PackedWeight(lambda w: onednn_pack_convolution(w.contiguous(), *self.how, list(size)))
+        self.packed = PackedWeight(
+            lambda w: onednn_pack_convolution(w.contiguous(), *self.how, list(size)), fingerprint
+        )
 
     def __call__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         padding, stride, dilation, groups = self.how

@@ -5,16 +5,16 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from xdsl.dialects.builtin import ModuleOp
 
 from ..build import Progress, Source, Toolchain, compile_sources
 from ..cache import Cache, Entry
 from ..host import HostSource, Run, host_source, load_program
-from ..library import Library
+from ..library import WEIGHTS_SOURCE, Fingerprint, Library
 from ..load import Library as SharedLibrary
 from .emit import emit_kernel, emit_unit, kernels_of
 
@@ -64,7 +64,10 @@ def generate(module: ModuleOp, library: Library) -> Generated:
         groups[smallest].append(kernel)
         sizes[smallest] += len(text)
     units = tuple(Source(f"kernels{i}", emit_unit(group)) for i, group in enumerate(groups) if group)
-    return Generated(units, host_source(module, library))
+    host = host_source(module, library)
+    if host.steps:
+        units += (Source("weights", WEIGHTS_SOURCE),)
+    return Generated(units, host)
 
 
 def build(
@@ -111,9 +114,18 @@ def load(entry: Entry, library: Library) -> Program:
     units = tuple(Source(name, entry.files[f"{name}.cpp"].read_text()) for name in entry.meta["units"])
     shared = [SharedLibrary(entry.files[f"{name}.so"]) for name in entry.meta["units"]]
     functions = bind_kernels(host.kernels, shared)
+    if host.steps:
+        library = replace(library, fingerprint=_fingerprint(shared))
     run = load_program(host, functions, library, entry.folder.name[:12])
     generated = Generated(units, host, entry.files["module.ir"].read_text())
     return Program(run, generated, 0, {"load": time.perf_counter() - start})
+
+
+def _fingerprint(shared: Sequence[SharedLibrary]) -> Fingerprint:
+    """The compiled WEIGHTS_SOURCE: the last unit."""
+    function = shared[-1].function("intarsia_fingerprint", 3, release_gil=False)
+    function.restype = ctypes.c_uint64  # type: ignore[attr-defined]
+    return cast(Fingerprint, function)
 
 
 def bind_kernels(arities: Mapping[str, int], shared: Sequence[SharedLibrary]) -> dict[str, Callable[..., Any]]:

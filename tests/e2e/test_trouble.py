@@ -1,0 +1,167 @@
+"""What goes wrong around a program: compiler, cache, interruption, inputs that are not supported."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import intarsia
+import intarsia.backend
+from intarsia.targets.build import CompilerError
+
+
+def f(x):
+    return torch.sin(x) * 2 + 1
+
+
+def test_no_compiler_is_a_warning(monkeypatch, caplog):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.delenv("CXX", raising=False)
+    x = torch.randn(5)
+    compiled = intarsia.compile(f)
+    torch.testing.assert_close(compiled(x), f(x))
+    torch.testing.assert_close(compiled(x), f(x))
+    told = [r for r in caplog.records if "C++ compiler" in r.getMessage()]
+    assert len(told) == 1 and "g++" in told[0].getMessage()
+    assert intarsia.counters()["fallbacks"] == 1
+
+
+def test_failing_compiler_keeps_the_source(tmp_path, monkeypatch, caplog):
+    fake = tmp_path / "g++"
+    fake.write_text("#!/bin/sh\necho 'error: out of luck' >&2\nexit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("CXX", str(fake))
+    x = torch.randn(5)
+    torch.testing.assert_close(intarsia.compile(f)(x), f(x))
+    text = caplog.records[0].getMessage()
+    assert "out of luck" in text and ".cpp" in text and len(text.splitlines()) <= 15
+    source = next(word for word in text.split() if word.endswith(".cpp"))
+    assert "im::sin" in Path(source).read_text()
+
+
+def test_unwritable_cache_works_and_warns_once(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("INTARSIA_CACHE_DIR", str(tmp_path / "file"))
+    from intarsia.targets.cache import shared_cache
+
+    shared_cache.cache_clear()
+    x = torch.randn(5)
+    with pytest.warns(RuntimeWarning, match="cannot use the cache folder") as caught:
+        torch.testing.assert_close(intarsia.compile(f)(x), f(x))
+        torch.testing.assert_close(intarsia.compile(lambda x: f(x) + 1)(x), f(x) + 1)
+    assert len([w for w in caught if "cache folder" in str(w.message)]) == 1
+
+
+def test_corrupted_cache_is_built_again(tmp_path, monkeypatch):
+    from intarsia.targets.cache import shared_cache
+
+    monkeypatch.setenv("INTARSIA_CACHE_DIR", str(tmp_path))
+    shared_cache.cache_clear()
+    x = torch.randn(5)
+    intarsia.compile(f)(x)
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
+    libraries = list(tmp_path.rglob("*.so"))
+    assert libraries and not list(tmp_path.rglob("*.pkl"))
+    for library in libraries:
+        library.unlink()  # the old file may be mapped into this process
+        library.write_bytes(b"garbage")
+    shared_cache.cache_clear()
+    with pytest.warns(RuntimeWarning, match="damaged"):
+        torch.testing.assert_close(intarsia.compile(f)(x), f(x))
+    assert intarsia.counters()["cache_hits"] == 0
+
+
+def test_second_process_calls_no_compiler(tmp_path):
+    program = textwrap.dedent(
+        """
+        import json, torch, intarsia
+        def f(x): return torch.softmax(x, -1) + torch.sin(x)
+        with torch.no_grad():
+            intarsia.compile(f)(torch.ones(4, 5))
+        print(json.dumps(intarsia.counters()))
+        """
+    )
+    script = tmp_path / "program.py"
+    script.write_text(program)
+    environment = {**os.environ, "INTARSIA_CACHE_DIR": str(tmp_path / "cache")}
+
+    def run():
+        done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    first, second = run(), run()
+    assert first["compiler_calls"] == 1 and first["cache_hits"] == 0
+    assert second["compiler_calls"] == 0 and second["cache_hits"] == 1
+
+
+def test_interrupt_leaves_no_broken_state(monkeypatch):
+    x = torch.randn(5)
+    compiled = intarsia.compile(f)
+    real = intarsia.backend.build
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(intarsia.backend, "build", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compiled(x)
+    monkeypatch.setattr(intarsia.backend, "build", real)
+    torch.testing.assert_close(compiled(x), f(x))
+    assert intarsia.counters()["graphs"] == 1
+
+
+def test_parameters_on_the_meta_device():
+    model = nn.Linear(4, 4, device="meta")
+    with pytest.raises(Exception, match="meta"):
+        intarsia.compile(model, fullgraph=True)(torch.randn(2, 4))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: torch.eye(4).to_sparse(), lambda: torch.quantize_per_tensor(torch.randn(4, 4), 0.1, 0, torch.qint8)],
+    ids=["sparse", "quantized"],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_unsupported_layouts_run_in_eager_visibly(make):
+    x = make()
+
+    def double(x):
+        return torch.clone(x)
+
+    with pytest.warns(RuntimeWarning, match="eager"):
+        found = intarsia.compile(double)(x)
+    assert found.layout == x.layout and found.dtype == x.dtype
+    assert intarsia.counters()["fallbacks"] == 1
+    with pytest.raises(intarsia.Unsupported):
+        intarsia.compile(double, fullgraph=True)(x)
+
+
+def test_gradients_run_in_eager_visibly():
+    model = nn.Linear(4, 4)
+    with torch.enable_grad(), pytest.warns(RuntimeWarning, match="training"):
+        loss = intarsia.compile(model)(torch.randn(2, 4)).sum()
+        loss.backward()
+    assert model.weight.grad is not None
+
+
+def test_debug_folder_holds_every_stage(tmp_path):
+    intarsia.compile(f, options={"debug": str(tmp_path / "out")})(torch.randn(5))
+    (graph,) = (tmp_path / "out").iterdir()
+    names = {p.name for p in graph.iterdir()}
+    assert {"fx-captured.py", "fx-functional.py", "0-aten.ir", "host.py", "kernels0.cpp"} <= names
+    assert any(n.endswith("-fuse.ir") for n in names) and any(n.endswith("-plan-buffers.ir") for n in names)
+
+
+def test_compiler_error_text_is_short():
+    error = CompilerError("/tmp/x.cpp", ["g++", "x.cpp"], 1, "\n".join(f"line {i}" for i in range(100)))
+    assert len(str(error).splitlines()) <= 15
