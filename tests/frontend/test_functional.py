@@ -11,6 +11,7 @@ import torch.nn.functional as F
 import torch.utils._pytree as pytree
 from torch import Tensor, fx
 
+from intarsia.frontend.errors import Unsupported
 from intarsia.frontend.functional import FunctionalGraph, functionalize
 
 aten = torch.ops.aten
@@ -268,3 +269,119 @@ def _as_graph(fn: Any, arity: int) -> fx.GraphModule:
     graph = fx.Graph()
     graph.output(graph.call_function(fn, tuple(graph.placeholder(f"x{i}") for i in range(arity))))
     return fx.GraphModule(torch.nn.Module(), graph)
+
+
+def swap(x: Tensor, y: Tensor) -> None:
+    old = x.clone()
+    x.copy_(y)
+    y.copy_(old)
+
+
+def rotate(x: Tensor) -> Tensor:
+    a, b = x.chunk(2, dim=-1)
+    y = torch.cat((-b, a), dim=-1).reshape(x.shape[0] * 2, -1)
+    return y + torch.arange(x.shape[1] // 2) + x.shape[0]
+
+
+def roll_cache(cache: Tensor, new: Tensor) -> Any:
+    size = new.shape[0]
+    cache[:-size] = cache[size:].clone()
+    cache[-size:] = new
+    return cache[size:], new.shape[0] + cache.shape[0]
+
+
+@pytest.mark.parametrize(
+    ("fn", "inputs", "other"),
+    [
+        (swap, (X, X + 1), (X[:2], X[2:] * 2)),
+        (rotate, (torch.randn(4, 6),), (torch.randn(3, 10),)),
+        (roll_cache, (torch.randn(8, 3), torch.randn(2, 3)), (torch.randn(9, 5), torch.randn(4, 5))),
+        (lambda x: x.view(x.shape[0], 2, -1).transpose(1, 2), (X,), (torch.randn(3, 8),)),
+        (lambda x: (x * 2)[:, 1:], (X,), (torch.randn(3, 8),)),
+        (lambda x: x.mean(0) * x.shape[0], (X,), (torch.randn(7, 5),)),
+        (lambda x: F.scaled_dot_product_attention(x, x, x), (torch.randn(2, 3, 5, 8),), (torch.randn(3, 4, 6, 8),)),
+    ],
+)
+def test_symbolic_sizes(fn: Any, inputs: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> None:
+    check(_as_graph(fn, len(inputs)), *inputs, dynamic=True, other=other)
+
+
+def test_swap_with_fixed_sizes() -> None:
+    check(_as_graph(swap, 2), X, X + 1)
+
+
+def test_composites_stay_whole() -> None:
+    q = torch.randn(1, 2, 4, 8)
+    graph = check(_as_graph(lambda q, w: F.linear(F.scaled_dot_product_attention(q, q, q), w), 2), q, torch.randn(8, 8))
+    assert ops(graph) == [aten.scaled_dot_product_attention.default, aten.linear.default]
+    norm = check(_as_graph(lambda x, m, v: F.batch_norm(x, m, v), 3), X, torch.zeros(6), torch.ones(6))
+    assert aten._native_batch_norm_legit_no_training.default in ops(norm)
+
+
+def test_outputs_are_described() -> None:
+    graph = check(_as_graph(lambda x: (x.view(-1)[2:], x, x + 1, None), 1), X)
+    alias, same, value, constant = graph.outputs
+    assert (alias.kind, alias.index, alias.size, alias.stride, alias.storage_offset) == ("alias", 0, (22,), (1,), 2)
+    assert (same.kind, same.index) == ("input", 0)
+    assert (value.kind, value.size, value.stride) == ("value", (4, 6), (6, 1))
+    assert (constant.kind, constant.value) == ("constant", None)
+
+
+def test_mutations_are_listed() -> None:
+    graph = check(_as_graph(lambda x, y: y.add_(x)[0], 2), X, X.clone())
+    assert [m.input_index for m in graph.mutations] == [1]
+
+
+def test_the_users_line_is_kept() -> None:
+    gm = _as_graph(lambda x: (x + 1).softmax(-1), 1)
+    for node in gm.graph.find_nodes(op="call_function", target=next(iter(gm.graph.nodes)).next.target):
+        node.meta["stack_trace"] = '  File "user.py", line 3, in f\n    return (x + 1).softmax(-1)'
+    graph = functionalize(gm, [X])
+    calls = graph.graph_module.graph.find_nodes
+    assert all("user.py" in n.stack_trace for t in ops(graph) for n in calls(op="call_function", target=t))
+
+
+def test_attributes_are_constants() -> None:
+    gm = _as_graph(lambda x: x, 1)
+    gm.weight = torch.ones(6)
+    placeholder = next(iter(gm.graph.nodes))
+    gm.graph.erase_node(placeholder.next.next)
+    with gm.graph.inserting_after(placeholder):
+        weight = gm.graph.get_attr("weight")
+    gm.graph.erase_node(placeholder.next.next)
+    total = gm.graph.call_function(torch.add, (placeholder, weight))
+    gm.graph.output((total, weight))
+    gm.recompile()
+    graph = functionalize(gm, [X])
+    assert [o.kind for o in graph.outputs] == ["value", "constant"]
+    assert graph.outputs[1].value is gm.weight
+    torch.testing.assert_close(graph.graph_module(X)[0], X + 1)
+
+
+REFUSED: dict[str, Any] = {
+    "resize of an input": (lambda x: x.resize_(2, 2), X.clone()),
+    "transposed input": (lambda x: x.t_(), X.clone()),
+    "sizes from data": (lambda x: x.nonzero(), X),
+    "number from data": (lambda x: x.sum().item() + 1, X),
+    "reinterpreted input": (lambda x: x.view(torch.int32), X),
+    "set_": (lambda x: (x + 1).set_(x), X),
+    "as strided write": (lambda x: (x + 1).unfold(0, 2, 1).add_(1), X),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str) -> None:
+    fn, x = REFUSED[name]
+    with pytest.raises(Unsupported):
+        functionalize(_as_graph(fn, 1), [x])
+
+
+def test_inputs_that_share_memory() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode = FakeTensorMode()
+    base = X.clone()
+    whole, row = mode.from_tensor(base), mode.from_tensor(base[0])
+    functionalize(_as_graph(lambda a, b: a + b, 2), [whole, row])
+    with pytest.raises(Unsupported, match="share"):
+        functionalize(_as_graph(lambda a, b: a.add_(1) + b, 2), [whole, row])
