@@ -30,6 +30,7 @@ class LoopSpec:
     kind: str = "serial"
     vector: bool = False
     grain: int = 0
+    transpose: bool = False  # this loop and the one inside only copy, across
     within: Range | None = None  # what is known of the variable; default start .. stop - 1
 
 
@@ -123,6 +124,8 @@ class LoopEmitter:
             attrs["step"] = spec.step
         if spec.vector:
             attrs["vector"] = True
+        if spec.transpose:
+            attrs["transpose"] = True
         if spec.grain:
             attrs["grain"] = spec.grain
         self._add(self.scopes[-1], ir.For.make([], [], attrs, [Region(scope.block)]))

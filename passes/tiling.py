@@ -187,8 +187,8 @@ class Tiler:
     ) -> NestSpec:
         """Walk the loop at `place` and the innermost one in squares.
 
-        What is contiguous along the other loop is first copied, in its own order, to scratch in the nearest cache: a column of a
-        large matrix would fall into few sets of that cache.
+        What is contiguous along the other loop is first copied, transposed, to scratch in the nearest cache: a column of a large
+        matrix would fall into few sets of that cache, and blocks can be transposed in registers.
         """
         outer, inner = specs[place], specs[-1]
         blocks: list[LoopSpec] = []
@@ -205,8 +205,8 @@ class Tiler:
         rows = [*[s for k, s in enumerate(specs[:-1]) if k != place], *blocks]
         if large:
             _spread(rows)
-        pitch = SQUARE + 1  # odd, so that a column touches all sets of the cache
-        position = dim(pitch * (inner.var - blocks[1].var) + outer.var - blocks[0].var)
+        pitch = SQUARE
+        position = dim(pitch * (outer.var - blocks[0].var) + inner.var - blocks[1].var)
         crossed = [
             n
             for n in found.loads
@@ -214,11 +214,11 @@ class Tiler:
             and coefficient(substitute(n.data[1], env), outer.var) == 1
             and hint(coefficient(substitute(n.data[1], env), inner.var) or 0) >= 4
         ]
-        copying = Segment([tiles[1], replace(tiles[0], vector=True)])
+        copying = [Segment([replace(tiles[1], transpose=True), tiles[0]])]
         working = Segment([tiles[0], replace(tiles[1], vector=True)])
         stages = [StageSpec([working], [], stage.stores)]
         if crossed:
-            stages.insert(0, StageSpec([copying], scratch=[(n, position) for n in crossed]))
+            stages = [StageSpec(copying, scratch=[(n, position)]) for n in crossed] + stages
         return NestSpec(rows, env, stages, scratch=dict.fromkeys(crossed, pitch * SQUARE))
 
     def _merged(self, size: Dim) -> sympy.Symbol:

@@ -17,7 +17,7 @@ from xdsl.ir import Block, SSAValue
 from ...ir.dialects import loop
 from ...ir.dtypes import DType
 from ...ir.scalars import REDUCES
-from ...ir.symbols import Dim, FloorDiv, Mod, free_symbols
+from ...ir.symbols import Dim, FloorDiv, Mod, dim, free_symbols
 from ...ir.syntax import Op, location_of
 from ...ir.types import RefType, ScalarType
 
@@ -121,6 +121,8 @@ class _Writer:
 
 
 def _for(w: _Writer, op: Op) -> None:
+    if op.get("transpose") and _transpose(w, op):
+        return
     var, stop, start, step = op["var"], op["stop"], op.get("start", 0), op.get("step", 1)
     pragma = _pragma(w, op)
     if pragma:
@@ -134,6 +136,30 @@ def _for(w: _Writer, op: Op) -> None:
     w.depth -= 1
     w.in_parallel, w.place = outer, place
     w.line("}")
+
+
+def _transpose(w: _Writer, op: Op) -> bool:
+    """Two loops that only copy, reading along the inner one and writing along the outer one: one call; false if they are not."""
+    inner = op.block_body.first_op
+    if not isinstance(inner, loop.For) or len(op.block_body.ops) != 1:
+        return False
+    body = list(inner.block_body.ops)
+    if len(body) != 2 or not isinstance(body[0], loop.Load) or not isinstance(body[1], loop.Store):
+        return False
+    load, store = body
+    source, target = load.ref, store.ref
+    if source.dtype != target.dtype or source.dtype.bytes < 4 or load.get("mask") or source.dtype.kind == "bool":
+        return False
+    start = {op["var"]: op.get("start", 0), inner["var"]: inner.get("start", 0)}
+    first = {v: sympy.sympify(e) for v, e in start.items()}
+    calls = []
+    for access, place, along in ((load, load.operands[0], op), (store, store.operands[1], inner)):
+        pitch = dim(access["index"].coeff(along["var"]))
+        base = dim(access["index"].xreplace(first))
+        count = dim(along["stop"] - start[along["var"]])
+        calls.append(f"{w.names[place]} + {_index_text(sympy.sympify(base), 1)}, {cpp_index(pitch)}, {cpp_index(count)}")
+    w.line(f"im::transpose({', '.join(calls)});")
+    return True
 
 
 def _pragma(w: _Writer, op: Op) -> str:

@@ -37,6 +37,47 @@ IM_FN bool arg_min_wins(T value, int64_t at, T best, int64_t best_at) {
          (((value == best) | ((value != value) & (best != best))) & (at < best_at));
 }
 
+// to[j * to_pitch + i] = from[i * from_pitch + j] for i < rows, j < columns: whole blocks in registers, the rest one by one.
+// A block of N rows is transposed by interleaving row k with row k + N/2, log2(N) times.
+template <class T>
+IM_FN void transpose(const T* from, int64_t from_pitch, int64_t rows, T* to, int64_t to_pitch, int64_t columns) {
+  int64_t whole_rows = 0, whole_columns = 0;
+#if defined(__GNUC__) && !defined(__clang__)
+#if defined(__AVX512F__)
+  constexpr int bytes = 64;
+#elif defined(__AVX2__)
+  constexpr int bytes = 32;
+#else
+  constexpr int bytes = 16;
+#endif
+  constexpr int N = bytes / sizeof(T);
+  typedef T Lanes __attribute__((vector_size(bytes)));
+  typedef decltype(Lanes{} == Lanes{}) Places;
+  Places low, high;
+  for (int k = 0; k < N; ++k) {
+    low[k] = k / 2 + (k % 2) * N;
+    high[k] = low[k] + N / 2;
+  }
+  whole_rows = rows / N * N;
+  whole_columns = columns / N * N;
+  for (int64_t i = 0; i < whole_rows; i += N)
+    for (int64_t j = 0; j < whole_columns; j += N) {
+      Lanes row[N], mixed[N];
+      for (int k = 0; k < N; ++k) __builtin_memcpy(&row[k], from + (i + k) * from_pitch + j, bytes);
+      for (int step = N; step > 1; step /= 2) {
+        for (int k = 0; k < N / 2; ++k) {
+          mixed[2 * k] = __builtin_shuffle(row[k], row[k + N / 2], low);
+          mixed[2 * k + 1] = __builtin_shuffle(row[k], row[k + N / 2], high);
+        }
+        for (int k = 0; k < N; ++k) row[k] = mixed[k];
+      }
+      for (int k = 0; k < N; ++k) __builtin_memcpy(to + (j + k) * to_pitch + i, &row[k], bytes);
+    }
+#endif
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = i < whole_rows ? whole_columns : 0; j < columns; ++j) to[j * to_pitch + i] = from[i * from_pitch + j];
+}
+
 }  // namespace intarsia
 
 // Lanes of a vectorised max or min are joined by the same NaN-keeping functions. `initializer` starts each lane at the running
