@@ -6,6 +6,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,7 +128,7 @@ def capture_bound(
     rng = torch.get_rng_state()
     training = torch.is_grad_enabled()
     try:
-        with vm.fake_mode:
+        with vm.fake_mode, torch_private.python_dispatcher() if vm.shape_env else nullcontext():
             result = _run(vm, target, parameters, values)
             return _finish(vm, parameters, state, result, training)
     except CaptureError as error:

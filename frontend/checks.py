@@ -147,34 +147,31 @@ class Distinct:
         return f"different tensors: {', '.join(s.name() for s in self.sources)}"
 
 
+def _symbolic_facts(fake: Any) -> list[tuple[str, Any]]:
+    """Sizes, then strides, of a fake tensor with symbols (or the number itself), each with how to read it."""
+    if not isinstance(fake, torch.Tensor):
+        return [("", fake)]
+    if not has_symbols(fake):
+        return []
+    sizes = [(f".shape[{dim}]", s) for dim, s in enumerate(fake.shape) if isinstance(s, torch.SymInt)]
+    return sizes + [(f".stride()[{dim}]", s) for dim, s in enumerate(fake.stride())]
+
+
 class SizeCheck:
     """Relations between symbolic sizes, as Python expressions over the inputs' shapes."""
 
     def __init__(self, inputs: list[GraphInput], shape_env: Any) -> None:
-        self.bindings: list[tuple[sympy.Symbol, GraphInput, int | None]] = []
-        self.equations: list[tuple[GraphInput, str, int, sympy.Expr]] = []
+        self.bindings: list[tuple[sympy.Symbol, GraphInput, str]] = []
+        self.equations: list[tuple[GraphInput, str, sympy.Expr]] = []
         bound: set[sympy.Symbol] = set()
         for info in inputs:
-            if isinstance(info.fake, torch.SymInt):
-                symbol = info.fake.node._expr
-                if isinstance(symbol, sympy.Symbol) and symbol not in bound:
-                    bound.add(symbol)
-                    self.bindings.append((symbol, info, None))
-                continue
-            for dim, size in enumerate(info.fake.shape):
-                if not isinstance(size, torch.SymInt):
-                    continue
-                expr = size.node._expr
+            for place, value in _symbolic_facts(info.fake):
+                expr = value.node._expr if isinstance(value, torch.SymInt) else sympy.Integer(value)
                 if isinstance(expr, sympy.Symbol) and expr not in bound:
                     bound.add(expr)
-                    self.bindings.append((expr, info, dim))
+                    self.bindings.append((expr, info, place))
                 else:
-                    self.equations.append((info, "shape", dim, expr))
-        for info in inputs:
-            if isinstance(info.fake, torch.Tensor) and has_symbols(info.fake):
-                for dim, stride in enumerate(info.fake.stride()):
-                    expr = stride.node._expr if isinstance(stride, torch.SymInt) else sympy.Integer(stride)
-                    self.equations.append((info, "stride()", dim, expr))
+                    self.equations.append((info, place, expr))
         self.relations: list[str] = []
         self._names = {symbol: f"s{n}" for n, (symbol, _, _) in enumerate(self.bindings)}
         for guard in shape_env.guards:
@@ -209,10 +206,9 @@ class SizeCheck:
         import math
 
         emit.namespace.setdefault("math", math)
-        for symbol, info, dim in self.bindings:
-            base = emit.fetch(info.source)
-            emit.lines.append(f"{self._names[symbol]} = {base}" + ("" if dim is None else f".shape[{dim}]"))
-        tests = [f"{emit.fetch(i.source)}.{what}[{dim}] == {self._text(expr)}" for i, what, dim, expr in self.equations]
+        for symbol, info, place in self.bindings:
+            emit.lines.append(f"{self._names[symbol]} = {emit.fetch(info.source)}{place}")
+        tests = [f"{emit.fetch(i.source)}{place} == {self._text(expr)}" for i, place, expr in self.equations]
         for test in [*tests, *(f"({r})" for r in self.relations)]:
             emit.lines.append(f"if not {test}: return MISS")
 
@@ -225,15 +221,13 @@ class SizeCheck:
         import math
 
         names: dict[str, Any] = {"math": math}
-        for symbol, info, dim in self.bindings:
-            value = info.source.fetch(args)
-            names[self._names[symbol]] = value if dim is None else value.shape[dim]
+        for symbol, info, place in self.bindings:
+            names[self._names[symbol]] = eval(f"value{place}", {"value": info.source.fetch(args)})
         shown = {k: v for k, v in names.items() if k != "math"}
-        for info, what, dim, expr in self.equations:
-            value = info.source.fetch(args)
-            facts = value.shape if what == "shape" else value.stride()
-            if facts[dim] != eval(self._text(expr), dict(names)):
-                return Miss(f"{info.source.name()}.{what}[{dim}]", self._text(expr), f"{facts[dim]} with {shown}")
+        for info, place, expr in self.equations:
+            fact = eval(f"value{place}", {"value": info.source.fetch(args)})
+            if fact != eval(self._text(expr), dict(names)):
+                return Miss(f"{info.source.name()}{place}", self._text(expr), f"{fact} with {shown}")
         for relation in self.relations:
             if not eval(relation, dict(names)):
                 return Miss("sizes", relation, str(shown))

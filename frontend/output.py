@@ -45,7 +45,7 @@ class OutputGraph:
         self.graph = fx.Graph()
         self.inputs: dict[int, GraphInput] = {}
         self.used: list[GraphInput] = []
-        self.symbols: dict[sympy.Symbol, tuple[GraphInput, int | None]] = {}
+        self.symbols: dict[sympy.Symbol, tuple[GraphInput, str, int]] = {}
         self.foreign: Callable[[Any], None] = _refuse_foreign
         self._trace = trace
         self._node_of: dict[int, fx.Node] = {}
@@ -65,13 +65,15 @@ class OutputGraph:
         if isinstance(info.fake, Tensor):
             info.version = info.fake._version
             for dim, size in enumerate(info.fake.shape):
-                self._bind(size, info, dim)
+                self._bind(size, info, "size", dim)
+            for dim, stride in enumerate(info.fake.stride()):
+                self._bind(stride, info, "stride", dim)
         elif isinstance(info.fake, torch.SymInt):
-            self._bind(info.fake, info, None)
+            self._bind(info.fake, info, "", 0)
 
-    def _bind(self, size: Any, info: GraphInput, dim: int | None) -> None:
+    def _bind(self, size: Any, info: GraphInput, method: str, dim: int) -> None:
         if isinstance(size, torch.SymInt) and isinstance(size.node._expr, sympy.Symbol):
-            self.symbols.setdefault(size.node._expr, (info, dim))
+            self.symbols.setdefault(size.node._expr, (info, method, dim))
 
     def _placeholder(self, info: GraphInput) -> fx.Node:
         if info.node is None:
@@ -172,11 +174,11 @@ class OutputGraph:
         if isinstance(expr, sympy.Symbol):
             if expr not in self.symbols:
                 raise GraphBreak("a size that depends on a tensor's values")
-            info, dim = self.symbols[expr]
+            info, method, dim = self.symbols[expr]
             base = self._placeholder(info)
-            if dim is None:
+            if not method:
                 return base
-            return self._emit("call_method", "size", (base, dim), {}, info.fake.shape[dim])
+            return self._emit("call_method", method, (base, dim), {}, getattr(info.fake, method)(dim))
         rule = _EXPRESSIONS.get(type(expr).__name__)
         if rule is None:
             raise Unsupported(f"symbolic sizes: no rule for {type(expr).__name__} in {expr}")
@@ -220,6 +222,8 @@ class OutputGraph:
     def _record(self, op: str, target: Any, lifted: tuple[Any, Any], result: Any, mutated: bool) -> Any:
         """Add the node for a call that has been run; a result without tensors is a constant and adds none."""
         if isinstance(result, Tensor):
+            if result.layout is not torch.strided:
+                raise Unsupported(f"{_called(target)} makes a tensor with the layout {result.layout}")
             if not self.is_known(result):
                 self._emit(op, target, *lifted, result)
             elif mutated:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ def fake_mode_of(inputs: Any) -> FakeTensorMode | None:
     return next((t.fake_mode for t in inputs if isinstance(t, FakeTensor)), None)
 
 
-@lru_cache(maxsize=None)
+@cache
 def is_composite(func: OpOverload) -> bool:
     """Whether eager runs ``func`` as a composition of other operators."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
@@ -116,8 +116,8 @@ def fake_tensor(mode: FakeTensorMode, tensor: Tensor, dynamic_dims: tuple[int, .
 
     if mode.shape_env is None or not dynamic_dims:
         return mode.from_tensor(tensor, static_shapes=True)
-    sizes = [DimDynamic.DUCK if i in dynamic_dims else DimDynamic.STATIC for i in range(tensor.dim())]
-    context = StatelessSymbolicContext(dynamic_sizes=sizes)
+    sizes = [DimDynamic.DYNAMIC if i in dynamic_dims else DimDynamic.STATIC for i in range(tensor.dim())]
+    context: Any = StatelessSymbolicContext(dynamic_sizes=sizes)
     return mode.from_tensor(tensor, symbolic_context=context, source=ConstantSource(name))
 
 
