@@ -18,6 +18,7 @@ from .fusion_graph import EXTERN, Access, Graph, Node, is_free, size_in_bytes
 from .fusion_groups import Group, Groups, Plan
 from .fusion_recompute import recompute
 from .kernel_order import kernel_order
+from .strides import is_view
 
 _WEIGHT: dict[type[Op], int] = {prim.Reduce: 1000, prim.Scan: 900, prim.Take: 800, prim.Gather: 800, prim.Concat: 100}
 
@@ -209,11 +210,15 @@ class _Emitter:
         block = region.block
         local: dict[SSAValue, SSAValue] = dict(zip(inputs, block.args, strict=True))
         for op in ops:
-            copy = _clone(op, [local[v] for v in op.operands], keep_strides=False)
-            block.add_op(copy)
-            local[op.results[0]] = copy.results[0]
+            exact = _exact(op, local, block)
+            if exact is None:
+                copy = _clone(op, [local[v] for v in op.operands], keep_strides=False)
+                block.add_op(copy)
+                exact = copy.results[0]
+            local[op.results[0]] = exact
         outputs = sorted(group.stored, key=lambda n: n.index)
         block.add_op(kernel.Yield.make([local[n.value] for n in outputs]))
+        _drop_unused(block)
         strides = tuple(self._strides(n) for n in outputs)
         fused = kernel.Fused.make(
             [self._memory(v) for v in inputs],
@@ -255,6 +260,41 @@ class _Emitter:
         if node in group.clones or self.groups.group_of[node.index] is group:
             return True
         return self.graph.is_transparent(node)
+
+
+def _exact(op: Op, local: dict[SSAValue, SSAValue], block: Block) -> SSAValue | None:
+    """cast<f32>(cast<half>(x: f32)) -> x, also through views: inside one kernel, eager's rounding to a half type is skipped."""
+    if not isinstance(op, prim.Cast):
+        return None
+    views: list[Op] = []
+    value = op.operands[0]
+    while value in local and is_view(value.owner) and local[value].owner is not block:
+        views.append(cast(Op, value.owner))
+        value = value.owner.operands[0]  # type: ignore[union-attr]
+    inner = value.owner
+    if not isinstance(inner, prim.Cast) or value not in local or local[value].owner is block:
+        return None
+    x, half = local[inner.operands[0]], inner.type.dtype
+    if not (prim.tensor(x).dtype == op.type.dtype == half.compute != half):
+        return None
+    for view in reversed(views):
+        shape = prim.tensor(view.results[0]).shape
+        copy = type(view).create(
+            operands=[x],
+            result_types=[prim.tensor(x).with_(shape=shape)],
+            attributes={k: v for k, v in view.attributes.items() if k != "strides"},
+            location=view.location,
+        )
+        block.add_op(copy)
+        x = copy.results[0]
+    return x
+
+
+def _drop_unused(block: Block) -> None:
+    for op in reversed(list(block.ops)):
+        if op.results and not any(r.first_use for r in op.results):
+            op.detach()
+            op.erase()
 
 
 def _clone(op: Op, operands: list[SSAValue], keep_strides: bool) -> Op:
