@@ -607,3 +607,14 @@ TENSOR_METHODS: dict[str, Any] = {
     "__getitem__": operators.get_item,
     "__setitem__": operators.set_item,
 } | {name: _fact(name) for name in ["dim", "numel", "stride", "storage_offset", "element_size", "is_contiguous", "is_floating_point", "is_complex", "is_conj", "is_neg", "get_device", "is_inference", "nelement", "ndimension", "is_signed", "is_same_size", "has_names", "dim_order", "is_pinned", "is_shared"]}
+
+
+def _higher_order() -> None:
+    from torch._higher_order_ops.associative_scan import associative_scan
+
+    from . import higher_order
+
+    rule(associative_scan)(higher_order.associative_scan)
+
+
+_higher_order()
