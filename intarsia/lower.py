@@ -26,6 +26,10 @@ from .targets.cpp.program import Generated, generate
 from .targets.library import Library
 
 
+class _Received(Exception):
+    """Ends a call when the graph's inputs are known."""
+
+
 @dataclass
 class Lowered:
     """A function on its way down, for the arguments it was lowered with.
@@ -60,6 +64,27 @@ class Lowered:
         if found is None:
             raise ValueError(f"no level or pass {level!r}; known: {', '.join([*self._levels, *self.stages])}")
         return found
+
+    def inputs(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """What the graph receives for these arguments: its placeholders' values, in order.
+
+        Raises:
+            ValueError: the guards do not hold for these arguments.
+        """
+        received: list[list[Any]] = []
+
+        def graph(*values: Any) -> Any:
+            received.append(list(values))
+            raise _Received
+
+        miss = object()
+        entry = self._capture.compile_entry(graph, miss)
+        bound = self._capture.parameters.bind(args, kwargs)
+        try:
+            entry(*bound.values())
+        except _Received:
+            return received[0]
+        raise ValueError(f"the guards do not hold for these arguments: {self._capture.guards.explain(bound)}")
 
     def source(self) -> str:
         """The generated C++."""

@@ -579,7 +579,8 @@ def _alloc(machine: Machine, op: Any) -> list[Tensor]:
     if machine.arena is None:
         machine.arena = torch.zeros(_arena_size(machine), dtype=torch.uint8)
     flat = machine.arena[offset : offset + size].view(ref.dtype.torch)
-    poison(flat)
+    if not op.get("in_place"):
+        poison(flat)
     return [flat.as_strided(shape, strides)]
 
 

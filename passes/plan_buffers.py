@@ -206,7 +206,9 @@ class _Planner:
             if place is None:
                 alloc = buffer.Alloc.make([], [self.outputs[result]], {"pool": "output"}, loc=op.location)
             else:
-                attrs = {"pool": "arena", "offset": place.offset}
+                attrs: dict[str, object] = {"pool": "arena", "offset": place.offset}
+                if place.merged is not None:
+                    attrs["in_place"] = True
                 alloc = buffer.Alloc.make([], [_memory(result)], attrs, loc=op.location)
             alloc.results[0].name_hint = result.name_hint
             yield alloc

@@ -16,7 +16,8 @@ from ..syntax import Op
 
 class Alloc(Op):
     """Memory for one value. `pool`: "output" (a new tensor that the user receives) or "arena" (a place at byte `offset`
-    of the one block that a call works in)."""
+    of the one block that a call works in). `in_place = true`: the place holds an input of the kernel that is launched next, which
+    overwrites it element by element."""
 
     name = "buffer.alloc"
     arity = 0
