@@ -1,85 +1,77 @@
-"""Does a compiled function do what eager does? `check` runs both, `same` compares two results.
+"""Is a compiled function right? `check` runs it beside eager and compares everything that a caller can see.
 
-The accuracy rule: allclose to eager, or as close to eager in float64 as eager itself is (a factor of 2, of 3 in half types),
-with no single element far off. Types, shapes, strides, aliasing, mutated inputs, exceptions and the random generator's state
-must agree exactly.
+The rule: eager gives `ref`, the compiled function `res`, and eager in float64 `gold`. Structure, types, dtypes, shapes, strides and aliases
+must agree. Values pass when they are close to `ref`, else when they are about as close to `gold` as eager's own are.
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
+import math
+import textwrap
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
-TOLERANCE = {
-    torch.float64: 1e-7,
-    torch.complex128: 1e-7,
-    torch.float32: 1e-4,
-    torch.complex64: 1e-4,
+from .aliasing import has_memory, relation
+from .frontend.torch_private import storage_key
+
+TOLERANCES = {
+    torch.float64: 1e-5,
+    torch.complex128: 1e-5,
     torch.float16: 1e-3,
     torch.bfloat16: 1e-3,
-    torch.complex32: 1e-3,
 }
-_HALF = (torch.float16, torch.bfloat16, torch.complex32)
-_WIDE_MARGIN = 10.0  # how much worse than eager's worst element a single element may be
-_COSINE = 0.99
+DEFAULT_TOLERANCE = 1e-4
+HALF_TYPES = (torch.float16, torch.bfloat16)
+WORST_ELEMENT = 10  # how many times eager's worst error against float64 a single element may be off
+COSINE = 0.99
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The outcome of a comparison; true if it passed.
+    """Whether two results are the same.
 
-    ``reason`` says what differs and where. ``ratio`` is the worst rmse against float64 over eager's own (None where allclose
-    was enough), ``exact`` whether every element has eager's bits.
+    Attributes:
+        ok: they are.
+        message: what differs, in a few lines; "" when nothing does.
+        ratio: the largest rmse(gold, res) / rmse(gold, ref) of all tensors that are not simply close; 0 when all are.
+        worst: the largest absolute difference of an element from eager.
     """
 
     ok: bool
-    reason: str = ""
-    ratio: float | None = None
-    exact: bool = True
+    message: str = ""
+    ratio: float = 0.0
+    worst: float = 0.0
 
     def __bool__(self) -> bool:
         return self.ok
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Report:
-    """What a passed check saw: how many outputs, mutated inputs, and the exception's type if both raised it."""
+    """What `check` found out about a function that is right.
 
-    verdict: Verdict
-    outputs: int
-    mutated: int
-    raised: type[BaseException] | None = None
-
-
-def same(
-    ref: Any, res: Any, gold: Any = None, *, tol: float | None = None, strides: bool = True, where: str = "output"
-) -> Verdict:
-    """Compare ``res`` with eager's ``ref``: nested containers of tensors, numbers and other values.
-
-    ``gold`` is eager in float64, or a function that computes it (called only if allclose is not enough), or None.
-    ``tol`` replaces the tolerance of the table for floating dtypes. Strides of dimensions with one element do not count.
+    Attributes:
+        calls: how often the compiled function was called.
+        ratio, worst: as in `Verdict`, over all calls.
+        gold: whether eager could run in float64.
+        raised: the type of the exception that both raised, or None.
     """
-    left, tree = pytree.tree_flatten_with_path(ref)
-    right, other = pytree.tree_flatten(res)
-    if tree != other:
-        return Verdict(False, f"{where}: structure differs: got {_brief(other)}, expected {_brief(tree)}", exact=False)
-    lazy = _Gold(gold, len(left))
-    verdicts = [
-        _same_leaf(f"{where}{pytree.keystr(path)}", a, b, lazy, i, tol, strides)
-        for i, ((path, a), b) in enumerate(zip(left, right, strict=True))
-    ]
-    for verdict in verdicts:
-        if not verdict:
-            return verdict
-    ratios = [v.ratio for v in verdicts if v.ratio is not None]
-    return Verdict(True, ratio=max(ratios, default=None), exact=all(v.exact for v in verdicts))
+
+    calls: int
+    ratio: float = 0.0
+    worst: float = 0.0
+    gold: bool = False
+    raised: type[Exception] | None = None
+
+
+class Undecided(Exception):
+    """Eager does not agree with itself, so that there is nothing to compare with."""
 
 
 def check(
@@ -89,317 +81,409 @@ def check(
     *,
     compiled: Callable[..., Any] | None = None,
     tol: float | None = None,
-    backend: Any = "auto",
-    dynamic: bool | None = None,
+    calls: int = 2,
     seed: int = 0,
 ) -> Report:
-    """Run ``fn`` in eager and compiled, each on its own copy of the inputs, without gradients; compare everything visible.
+    """Run `fn` in eager and compiled on copies of the arguments, and compare everything that a caller can see.
+
+    That is: outputs (values, types, dtypes, shapes, strides, requires_grad), which outputs share memory with inputs and with each other,
+    arguments and module state after the call, exceptions. The random seed is set to `seed` before each call.
 
     Args:
-        fn: a function or module; a module is copied for each run, and its parameters and buffers count as inputs.
-        compiled: what to compare; default: `intarsia.compile(fn, fullgraph=True, backend=backend, dynamic=dynamic)`.
-            For a module it is called as it is, so it must hold the same state as ``fn``.
-        tol: replaces the tolerance of the dtype.
-        seed: the random generator starts from here in each run.
+        fn: a function, method or module. State of a module advances as after `calls` calls; the arguments are left alone.
+        args, kwargs: its arguments: tensors, and any nesting of containers, dataclasses and modules.
+        compiled: what to compare; default: `intarsia.compile(fn, fullgraph=True)`.
+        tol: tolerance; default: 1e-4, in half types 1e-3, in float64 1e-5.
+        calls: how often it is called: the second call takes the path of compiled code that is already there.
 
     Raises:
-        AssertionError: the two differ, or eager disagrees with itself; the message names the output and the worst element.
+        AssertionError: something differs; says what, where and by how much.
+        Undecided: eager gave two answers to two equal calls.
     """
-    inputs = (tuple(args), dict(kwargs or {}))
-    module = fn if isinstance(fn, nn.Module) else None
-    bound = _target_of(compiled, module)
-    # Copies are made before anything runs, as a given `compiled` may share the original's state.
-    first, again, wide = (_Run.prepare(fn, inputs) for _ in range(3))
     if compiled is None:
-        mine = copy.deepcopy(module) if module is not None else fn
-        actual = _Run(_compile(mine, backend, dynamic), copy.deepcopy(inputs), mine if module is not None else None)
+        from .compile import compile as compile_function
+
+        compiled = compile_function(fn, fullgraph=True)
+    kwargs = dict(kwargs or {})
+    eager, again = _copy(fn), _copy(fn)
+    golden = _try(_copy, fn, True)
+    report = Report(calls)
+    for number in range(calls):
+        ref = _run(eager, args, kwargs, seed)
+        _agrees_with_itself(ref, _run(again, args, kwargs, seed), tol)
+        gold = _gold_run(golden, args, kwargs, seed) if golden is not None and not (ref.random or ref.error) else None
+        res = _run(compiled, args, kwargs, seed, state=fn)
+        verdict = _compare_runs(ref, res, gold, tol)
+        if not verdict:
+            first = "" if number == 0 else f" (call {number + 1})"
+            raise AssertionError(f"{_name(fn)}: compiled differs from eager{first}\n{verdict.message}") from res.error
+        report = Report(
+            calls,
+            max(report.ratio, verdict.ratio),
+            max(report.worst, verdict.worst),
+            gold is not None,
+            type(ref.error) if ref.error else None,
+        )
+    return report
+
+
+def same(ref: Any, res: Any, gold: Any = None, *, tol: float | None = None, name: str = "output") -> Verdict:
+    """Compare two results of any nesting by the accuracy rule; `gold` is the float64 result, or None."""
+    expected, got = list(leaves(ref, name)), list(leaves(res, name))
+    golden = dict(leaves(gold, name)) if gold is not None else {}
+    ratio = worst = 0.0
+    for (path, want), (other, have) in zip(expected, got, strict=False):
+        verdict = (
+            Verdict(False, f"{path}: expected here, got {other}")
+            if path != other
+            else _leaf(path, want, have, golden.get(path), tol)
+        )
+        if not verdict:
+            return verdict
+        ratio, worst = max(ratio, verdict.ratio), max(worst, verdict.worst)
+    return Verdict(True, "", ratio, worst)
+
+
+# ---- what a caller can see ------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class _Structure:
+    """The outside of a container: its type and what it has inside."""
+
+    kind: type
+    keys: tuple[Any, ...] | int
+
+    def __str__(self) -> str:
+        size = f"{self.keys} items" if isinstance(self.keys, int) else f"keys {', '.join(map(str, self.keys[:8]))}"
+        return f"{self.kind.__name__} with {size}"
+
+
+def leaves(value: Any, path: str = "output", _inside: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Everything in a value with the path to it: containers as `_Structure`, then their contents; modules and objects by their attributes."""
+    if isinstance(value, Tensor) or id(value) in _inside:
+        yield path, value
+        return
+    inside = (*_inside, id(value))
+    if isinstance(value, Mapping):
+        children = [(f"{path}[{key!r}]", item) for key, item in value.items()]
+        yield path, _Structure(type(value), tuple(value))
+    elif isinstance(value, list | tuple | deque):
+        children = [(f"{path}[{i}]", item) for i, item in enumerate(value)]
+        yield path, _Structure(type(value), len(value))
+    elif _is_object(value):
+        children = [(f"{path}.{name}", item) for name, item in vars(value).items()]
+        yield path, _Structure(type(value), tuple(vars(value)))
     else:
-        actual = _Run(compiled, copy.deepcopy(inputs), bound)
-    for run in (first, again):
-        run.call(seed)
-    before = copy.deepcopy(inputs)
-    if first.error is None and not (steady := same(first.seen, again.seen, strides=False)):
-        raise AssertionError(f"eager disagrees with itself, nothing can be compared\n{steady.reason}")
-    actual.call(seed)
-    if first.error is not None or actual.error is not None:
-        return _same_error(first, actual)
-
-    def gold() -> Any:
-        wide.widen()
-        wide.call(seed)
-        return wide.seen if wide.error is None else None
-
-    # Random numbers are drawn differently in float64, so gold says nothing about them.
-    verdict = same(first.seen, actual.seen, None if first.drew else gold, tol=tol, where="")
-    problems = [] if verdict else [verdict.reason]
-    problems += _aliasing_differences(first, actual)
-    if not torch.equal(first.generator, actual.generator):
-        problems.append("the random generator is left in another state than after eager")
-    if problems:
-        raise AssertionError("\n".join(["compiled and eager differ", *problems][:15]))
-    outputs = len(pytree.tree_leaves(first.result))
-    mutated = sum(
-        not _unchanged(a, b)
-        for a, b in zip(pytree.tree_leaves(first.inputs), pytree.tree_leaves(before), strict=True)
-        if isinstance(a, Tensor)
-    )
-    return Report(verdict, outputs, mutated)
+        yield path, value
+        return
+    for child_path, child in children:
+        yield from leaves(child, child_path, inside)
 
 
-def _compile(fn: Any, backend: Any, dynamic: bool | None) -> Any:
-    from .compile import compile  # the checker is also used without the compiler
-
-    return compile(fn, fullgraph=True, backend=backend, dynamic=dynamic)
-
-
-def _target_of(compiled: Any, module: nn.Module | None) -> nn.Module | None:
-    if module is None or compiled is None:
-        return None
-    return compiled if isinstance(compiled, nn.Module) and len(compiled.state_dict()) else module
-
-
-class _Run:
-    """One call on its own inputs, and everything that can be seen afterwards."""
-
-    def __init__(self, fn: Callable[..., Any], inputs: tuple[Any, Any], module: nn.Module | None):
-        self.fn, self.inputs, self.module = fn, inputs, module
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.drew = False
-        self.generator = torch.empty(0)
-
-    @staticmethod
-    def prepare(fn: Callable[..., Any], inputs: tuple[Any, Any]) -> _Run:
-        """Deep copies keep strides, and memory that tensors share."""
-        own = copy.deepcopy(fn) if isinstance(fn, nn.Module) else fn
-        return _Run(own, copy.deepcopy(inputs), own if isinstance(own, nn.Module) else None)
-
-    def call(self, seed: int) -> None:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(seed)
-            before = torch.get_rng_state()
-            try:
-                self.result = self.fn(*self.inputs[0], **self.inputs[1])
-            except Exception as error:
-                self.error = error
-            self.generator = torch.get_rng_state()
-            self.drew = not torch.equal(before, self.generator)
-
-    def widen(self) -> None:
-        """Turn every floating tensor (and the module) into float64, complex into complex128."""
-        self.inputs = pytree.tree_map(_wide, self.inputs)
-        if self.module is not None:
-            self.module.double()
-
-    @property
-    def state(self) -> dict[str, Tensor]:
-        if self.module is None:
-            return {}
-        names = (self.module.named_parameters(), self.module.named_buffers())
-        return {name.replace("_orig_mod.", ""): tensor for part in names for name, tensor in part}
-
-    @property
-    def seen(self) -> dict[str, Any]:
-        return {
-            "output": self.result,
-            "argument after the call": self.inputs[0],
-            "keyword argument after the call": self.inputs[1],
-            "module state after the call": dict(sorted(self.state.items())),
-        }
-
-    def tensors(self) -> Iterator[tuple[str, bool, Tensor]]:
-        """Name, whether it is an output, and tensor; for outputs, arguments and module state."""
-        groups = [("output", True, self.result), ("argument", False, self.inputs), ("state", False, self.state)]
-        for name, is_output, tree in groups:
-            for path, leaf in pytree.tree_flatten_with_path(tree)[0]:
-                if isinstance(leaf, Tensor) and leaf.layout == torch.strided:
-                    yield f"{name}{pytree.keystr(path)}", is_output, leaf
-
-
-def _wide(leaf: Any) -> Any:
-    if not isinstance(leaf, Tensor):
-        return leaf
-    if leaf.is_complex():
-        return leaf.to(torch.complex128)
-    return leaf.double() if leaf.is_floating_point() else leaf
-
-
-def _same_error(expected: _Run, actual: _Run) -> Report:
-    if type(expected.error) is type(actual.error):
-        return Report(Verdict(True), 0, 0, type(expected.error))
-    got, want = (
-        f"{type(run.error).__name__}: {_brief(run.error, 300)}" if run.error else "no exception"
-        for run in (actual, expected)
-    )
-    raise AssertionError(f"exceptions differ\n  compiled: {got}\n  eager:    {want}") from actual.error
-
-
-def _aliasing_differences(expected: _Run, actual: _Run) -> list[str]:
-    """Pairs (output, output or input) that share memory, or are one object, in one run and not in the other."""
-    problems = []
-    theirs, ours = list(expected.tensors()), list(actual.tensors())
-    if len(theirs) != len(ours):
-        return []  # the structure differs, which was said already
-    for i, (name, is_output, _) in enumerate(theirs):
-        if not is_output:
-            continue
-        for j, (other, _, _) in enumerate(theirs):
-            if j == i or (j < i and theirs[j][1]):
-                continue
-            want = _relation(theirs[i][2], theirs[j][2])
-            got = _relation(ours[i][2], ours[j][2])
-            if want != got:
-                problems.append(f"{name} and {other}: compiled has {got}, eager has {want}")
-    return problems[:5]
-
-
-def _relation(a: Tensor, b: Tensor) -> str:
-    if a is b:
-        return "one object"
-    first, second = a.untyped_storage(), b.untyped_storage()
-    if not first.nbytes() or not second.nbytes() or first.data_ptr() != second.data_ptr():
-        return "separate memory"
-    return f"shared memory, {b.data_ptr() - a.data_ptr()} bytes apart"
-
-
-def _unchanged(a: Any, b: Any) -> bool:
-    return bool(same(a, b, tol=0.0))
-
-
-class _Gold:
-    """Results in float64, computed at most once."""
-
-    def __init__(self, gold: Any, count: int):
-        self.given, self.count = gold, count
-
-    @cached_property
-    def leaves(self) -> list[Any]:
-        tree = self.given() if callable(self.given) and not isinstance(self.given, Tensor) else self.given
-        leaves = pytree.tree_leaves(tree)
-        return leaves if tree is not None and len(leaves) == self.count else [None] * self.count
-
-    def __getitem__(self, index: int) -> Any:
-        return self.leaves[index]
-
-
-def _same_leaf(
-    name: str, ref: Any, res: Any, gold: _Gold, index: int, tol: float | None, strides: bool
-) -> Verdict:
-    def bad(reason: str) -> Verdict:
-        return Verdict(False, f"{name}: {reason}", exact=False)
-
-    if not isinstance(ref, Tensor) or not isinstance(res, Tensor):
-        if type(ref) is not type(res):
-            return bad(f"got {type(res).__name__} {_brief(res)}, expected {type(ref).__name__} {_brief(ref)}")
-        close = _same_number(ref, res) if isinstance(ref, (float, complex)) else _equal(ref, res)
-        return Verdict(True) if close else bad(f"got {_brief(res)}, expected {_brief(ref)}")
-    for what in ("dtype", "shape", "device", "layout"):
-        if getattr(ref, what) != getattr(res, what):
-            return bad(f"{what} differs: got {getattr(res, what)}, expected {getattr(ref, what)}")
-    if ref.layout != torch.strided or ref.is_quantized or ref.device.type == "meta":
-        return Verdict(True) if ref.device.type == "meta" or _equal_special(ref, res) else bad("contents differ")
-    if strides and _strides(ref) != _strides(res):
-        return bad(f"stride differs: got {res.stride()}, expected {ref.stride()}")
-    return _same_values(name, ref.detach().resolve_conj(), res.detach().resolve_conj(), gold, index, tol)
-
-
-def _same_values(name: str, ref: Tensor, res: Tensor, gold: _Gold, index: int, tol: float | None) -> Verdict:
-    if not (ref.is_floating_point() or ref.is_complex()):
-        if torch.equal(ref, res):
-            return Verdict(True)
-        return Verdict(False, _worst(name, ref, res, None, (ref != res).double()), exact=False)
-    tolerance = TOLERANCE.get(ref.dtype, 1e-3) if tol is None else tol
-    r, s = _real(ref), _real(res)
-    exact = torch.equal(r, s) or bool(((r == s) | (r.isnan() & s.isnan())).all())
-    if exact or torch.allclose(s, r, rtol=tolerance, atol=tolerance, equal_nan=True):
-        return Verdict(True, exact=exact)
-    g = gold[index]
-    wide = _real(g.detach().resolve_conj()) if isinstance(g, Tensor) and g.shape == ref.shape else None
-    if wide is not None and (wide.shape != r.shape or _cosine(r, wide) < _COSINE):
-        wide = None  # float64 takes another way through the program
-    return _by_gold(name, ref, res, (r, s, wide), tolerance)
-
-
-def _by_gold(
-    name: str, ref: Tensor, res: Tensor, parts: tuple[Tensor, Tensor, Tensor | None], tol: float
-) -> Verdict:
-    """The second half of the rule: errors against float64 instead of against eager."""
-    r, s, g = parts
-    off = torch.where(r.isfinite() & s.isfinite(), (r - s).abs(), (~_alike(r, s)).double() * float("inf"))
-    off = off.nan_to_num(nan=0.0, posinf=float("inf"))
-    if g is None:
-        unlike = ~_alike(r, s) & ~(r.isfinite() & s.isfinite())
-        cosine = _cosine(r, s)
-        if not unlike.any() and cosine >= _COSINE:
-            return Verdict(True, exact=False)
-        reason = _worst(name, ref, res, None, off)
-        return Verdict(False, f"{reason}\n  no float64 result; cosine similarity {cosine:.4f}", exact=False)
-    # An infinity or NaN must be eager's, unless float64 shows that it was eager's own overflow.
-    unlike = ~_alike(r, s) & ~(r.isfinite() & s.isfinite())
-    if (unlike & ~torch.isclose(s, g, rtol=tol, atol=tol)).any():
-        return Verdict(False, _worst(name, ref, res, g, off), exact=False)
-    usable = r.isfinite() & s.isfinite() & g.isfinite()
-    mine, eager = (s - g)[usable].abs(), (r - g)[usable].abs()
-    rmse_mine, rmse_eager = (float(e.square().mean().sqrt()) if e.numel() else 0.0 for e in (mine, eager))
-    worst_mine, worst_eager = (float(e.max()) if e.numel() else 0.0 for e in (mine, eager))
-    factor = 3.0 if ref.dtype in _HALF else 2.0
-    ratio = rmse_mine / rmse_eager if rmse_eager else float("inf") if rmse_mine else 1.0
-    if rmse_mine <= factor * rmse_eager + tol / 10 and worst_mine <= _WIDE_MARGIN * worst_eager + tol:
-        return Verdict(True, ratio=ratio, exact=False)
-    errors = f"\n  rmse against float64 {rmse_mine:.3g}, eager's {rmse_eager:.3g} (ratio {ratio:.3g}, allowed {factor:g})"
-    errors += f"\n  largest error against float64 {worst_mine:.3g}, eager's {worst_eager:.3g}"
-    return Verdict(False, _worst(name, ref, res, g, off) + errors, ratio, exact=False)
-
-
-def _worst(name: str, ref: Tensor, res: Tensor, gold: Tensor | None, off: Tensor) -> str:
-    """Name, index and values of the element that is furthest off."""
-    complex_pair = off.dim() > ref.dim()
-    per_element = off.amax(-1) if complex_pair else off
-    index = tuple(int(i) for i in torch.unravel_index(per_element.argmax(), ref.shape)) if ref.dim() else ()
-    reason = f"{name}: wrong value at {index}: got {res[index].item()}, expected {ref[index].item()}"
-    if gold is not None:
-        reason += f", in float64 {gold[index].tolist()}"
-    return f"{reason}\n  {int((per_element > 0).sum())} of {ref.numel()} elements differ"
-
-
-def _real(t: Tensor) -> Tensor:
-    """In float64, a complex tensor with its parts along a new last dimension."""
-    return torch.view_as_real(t.to(torch.complex128)) if t.is_complex() else t.double()
-
-
-def _alike(a: Tensor, b: Tensor) -> Tensor:
-    return (a == b) | (a.isnan() & b.isnan())
-
-
-def _cosine(a: Tensor, b: Tensor) -> float:
-    usable = a.isfinite() & b.isfinite()
-    x, y = a[usable], b[usable]
-    norm = float(x.norm() * y.norm())
-    return float(x @ y) / norm if norm else float(float(x.norm()) == float(y.norm()))
-
-
-def _strides(t: Tensor) -> tuple[int, ...]:
-    if t.numel() == 0:
-        return ()
-    return tuple(s for n, s in zip(t.shape, t.stride(), strict=True) if n > 1)
-
-
-def _same_number(a: Any, b: Any) -> bool:
-    return bool(torch.allclose(torch.tensor(b), torch.tensor(a), rtol=1e-6, atol=1e-8, equal_nan=True))
-
-
-def _equal(a: Any, b: Any) -> bool:
-    try:
-        return bool(a == b) or type(a).__eq__ is object.__eq__
-    except Exception:  # values that cannot be compared
+def _is_object(value: Any) -> bool:
+    if isinstance(value, nn.Module):
         return True
+    return (
+        hasattr(value, "__dict__")
+        and not callable(value)
+        and type(value).__eq__ in (object.__eq__, None)
+        or (dataclasses.is_dataclass(value) and not isinstance(value, type))
+    )
 
 
-def _equal_special(a: Tensor, b: Tensor) -> bool:
-    left, right = (t.dequantize() if t.is_quantized else t.to_dense() for t in (a, b))
-    return torch.allclose(left, right, equal_nan=True)
+@dataclasses.dataclass
+class _Run:
+    """One call: the result or the exception, arguments and module state afterwards."""
+
+    output: Any
+    error: Exception | None
+    arguments: tuple[Any, ...]
+    state: Any
+    random: bool
+
+    @property
+    def parts(self) -> tuple[tuple[str, Any], ...]:
+        args, kwargs = self.arguments
+        return ("output", self.output), ("args", args), ("kwargs", kwargs), ("self", self.state)
 
 
-def _brief(value: Any, width: int = 120) -> str:
-    text = " ".join(str(value).split())
-    return text if len(text) <= width else text[: width - 3] + "..."
+def _run(
+    fn: Any, args: Sequence[Any], kwargs: dict[str, Any], seed: int, double: bool = False, state: Any = None
+) -> _Run:
+    args, kwargs = _copy((tuple(args), kwargs), double)
+    torch.manual_seed(seed)
+    before, output, error = torch.get_rng_state(), None, None
+    try:
+        output = fn(*args, **kwargs)
+    except Exception as raised:  # an exception is a result too
+        error = raised
+    used_random = not torch.equal(before, torch.get_rng_state())
+    return _Run(output, error, (args, kwargs), _state(fn if state is None else state), used_random)
+
+
+def _state(fn: Any) -> Any:
+    """The module behind a function, whose state a call may change."""
+    owner = getattr(fn, "__self__", fn)
+    return owner if isinstance(owner, nn.Module) else None
+
+
+def _gold_run(fn: Any, args: Sequence[Any], kwargs: dict[str, Any], seed: int) -> _Run | None:
+    """Eager in float64, also where the function makes tensors without a dtype; None where it cannot."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        run = _try(_run, fn, args, kwargs, seed, True)
+    finally:
+        torch.set_default_dtype(default)
+    return None if run is None or run.error else run
+
+
+def _try(function: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return function(*args)
+    except Exception:  # float64 is a help, never a condition
+        return None
+
+
+def _agrees_with_itself(first: _Run, second: _Run, tol: float | None) -> None:
+    verdict = _compare_runs(first, second, None, tol)
+    if not verdict:
+        raise Undecided(f"eager does not agree with itself\n{verdict.message}") from second.error
+
+
+def _compare_runs(ref: _Run, res: _Run, gold: _Run | None, tol: float | None) -> Verdict:
+    if ref.error or res.error:
+        return _compare_errors(ref.error, res.error)
+    ratio = worst = 0.0
+    golden = dict(gold.parts) if gold else {}
+    for (name, want), (_, have) in zip(ref.parts, res.parts, strict=True):
+        verdict = same(want, have, golden.get(name), tol=tol, name=name)
+        if not verdict:
+            return verdict
+        ratio, worst = max(ratio, verdict.ratio), max(worst, verdict.worst)
+    aliases = _compare_aliases(ref, res)  # a verdict that fails is false
+    return Verdict(True, "", ratio, worst) if aliases is None else aliases
+
+
+def _compare_errors(want: Exception | None, have: Exception | None) -> Verdict:
+    if type(want) is type(have):
+        return Verdict(True)
+    return Verdict(False, f"exceptions\n  expected: {_describe_error(want)}\n  got: {_describe_error(have)}")
+
+
+def _describe_error(error: Exception | None) -> str:
+    if error is None:
+        return "a result"
+    lines = str(error).strip().splitlines()[:4]
+    return f"{type(error).__name__}: " + "\n    ".join(textwrap.shorten(line, 200) for line in lines)
+
+
+# ---- copies ---------------------------------------------------------------------------------------------------------
+
+
+def _copy(value: Any, double: bool = False) -> Any:
+    """A deep copy that keeps strides and which tensors share memory; with `double`, floating-point types become 64 bits wide."""
+    memo: dict[int, Any] = {}
+    storages: dict[tuple[int, torch.dtype], Tensor] = {}
+    for _, tensor in leaves((value, getattr(value, "__self__", None))):
+        if isinstance(tensor, Tensor) and _is_plain(tensor) and id(tensor) not in memo:
+            memo[id(tensor)] = _copy_tensor(tensor, storages, double)
+    return copy.deepcopy(value, memo)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    kinds = (Tensor, nn.Parameter, nn.Buffer)
+    plain = type(tensor) in kinds and tensor.layout == torch.strided and tensor.device.type != "meta"
+    return plain and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+
+
+def _copy_tensor(tensor: Tensor, storages: dict[tuple[int, torch.dtype], Tensor], double: bool) -> Tensor:
+    key = storage_key(tensor), tensor.dtype
+    with torch.no_grad():
+        if key not in storages:
+            whole = tensor.new_empty(0).set_(tensor.untyped_storage())  # type: ignore[call-overload]
+            storages[key] = (
+                whole.to(_wide(tensor.dtype)) if double and _wide(tensor.dtype) != tensor.dtype else whole.clone()
+            )
+        made = storages[key].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(made, tensor.requires_grad)
+    return made.detach().requires_grad_(tensor.requires_grad)
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    if dtype.is_complex:
+        return torch.complex128
+    return torch.float64 if dtype.is_floating_point else dtype
+
+
+# ---- values ---------------------------------------------------------------------------------------------------------
+
+
+def _leaf(path: str, want: Any, have: Any, gold: Any, tol: float | None) -> Verdict:
+    if isinstance(want, Tensor) and isinstance(have, Tensor):
+        return _tensor(path, want, have, gold, tol)
+    if type(want) is not type(have):
+        return Verdict(False, f"{path}: expected {_show(want)}, got {_show(have)}")
+    if isinstance(want, float | complex):
+        wide = torch.complex128 if isinstance(want, complex) else torch.float64
+        numbers = [torch.tensor(n, dtype=wide) for n in (want, have, gold if isinstance(gold, type(want)) else want)]
+        return _values(path, *numbers, DEFAULT_TOLERANCE if tol is None else tol)
+    if type(want).__eq__ is object.__eq__ or callable(want) or want is have:
+        return Verdict(True)
+    equal = want == have
+    return (
+        Verdict(True)
+        if not isinstance(equal, bool) or equal
+        else Verdict(False, f"{path}: expected {_show(want)}, got {_show(have)}")
+    )
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor {tuple(value.shape)} {value.dtype}"
+    return textwrap.shorten(str(value) if isinstance(value, _Structure) else repr(value), 200)
+
+
+_METADATA: tuple[tuple[str, Callable[[Tensor], Any]], ...] = (
+    ("class", lambda t: type(t).__name__),
+    ("dtype", lambda t: t.dtype),
+    ("shape", lambda t: tuple(t.shape)),
+    ("layout", lambda t: t.layout),
+    ("device", lambda t: t.device),
+    ("requires_grad", lambda t: t.requires_grad),
+    ("strides", lambda t: _visible_strides(t)),
+)
+
+
+def _visible_strides(tensor: Tensor) -> tuple[int | None, ...] | None:
+    """The strides that address something: not those of dimensions of size 1, and none of an empty tensor."""
+    if tensor.layout != torch.strided or tensor.numel() == 0:
+        return None
+    return tuple(stride if size != 1 else None for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _tensor(path: str, want: Tensor, have: Tensor, gold: Any, tol: float | None) -> Verdict:
+    for what, read in _METADATA:
+        if read(want) != read(have):
+            return Verdict(False, f"{path}: {what}\n  expected: {read(want)}\n  got: {read(have)}")
+    if want.device.type == "meta" or want.numel() == 0:
+        return Verdict(True)
+    if want.layout != torch.strided or want.is_quantized:
+        return same(*(t.dequantize() if t.is_quantized else t.to_dense() for t in (want, have)), tol=tol, name=path)
+    golden = gold.detach() if isinstance(gold, Tensor) and gold.shape == want.shape else None
+    tolerance = TOLERANCES.get(want.dtype, DEFAULT_TOLERANCE) if tol is None else tol
+    return _values(path, want.detach(), have.detach(), golden, tolerance)
+
+
+def _values(path: str, want: Tensor, have: Tensor, gold: Tensor | None, tol: float) -> Verdict:
+    """The accuracy rule for tensors of one shape and dtype."""
+    if not (want.is_floating_point() or want.is_complex()):
+        wrong = want != have
+        return (
+            Verdict(True)
+            if not wrong.any()
+            else _unequal(path, want, have, gold, wrong, wrong.double(), "these must be equal")
+        )
+    if torch.allclose(want, have, rtol=tol, atol=tol, equal_nan=True):
+        return Verdict(True, worst=_largest(_difference(want, have)))
+    factor = 3 if want.dtype in HALF_TYPES else 2
+    ref, res = _reals(want), _reals(have)
+    true = _reals(gold) if gold is not None and gold.dtype in (torch.float64, torch.complex128) else None
+    odd = _odd(ref, res, true, tol)
+    if odd.any():
+        return _unequal(path, ref, res, true, odd, odd.double(), "NaN or infinity in one of them only")
+    if true is None:
+        return _without_gold(path, ref, res, tol)
+    mine, theirs = _difference(true, res), _difference(true, ref)
+    got, eager = _rms(mine), _rms(theirs)
+    ratio = got / eager if eager else math.inf
+    reason = f"rmse against float64: compiled {got:.3g}, eager {eager:.3g}, ratio {ratio:.3g}; allowed {factor} times + {tol / 10:.1g}"
+    limit = WORST_ELEMENT * _largest(theirs) + tol
+    if got <= factor * eager + tol / 10 and _largest(mine) <= limit:
+        return Verdict(True, "", ratio, _largest(_difference(ref, res)))
+    wrong = ~torch.isclose(ref, res, rtol=tol, atol=tol, equal_nan=True)
+    return _unequal(path, ref, res, true, wrong, mine, f"{reason}; one element at most {limit:.3g}")
+
+
+def _without_gold(path: str, ref: Tensor, res: Tensor, tol: float) -> Verdict:
+    """No float64 to compare with: the same direction, and no element off by a tenth of the largest."""
+    finite = ref.isfinite() & res.isfinite()
+    a, b = ref.where(finite, 0).flatten(), res.where(finite, 0).flatten()
+    cosine = torch.nn.functional.cosine_similarity(a, b, dim=0).item()
+    error = _difference(ref, res)
+    if cosine >= COSINE and _largest(error) <= 0.1 * a.abs().max().item() + tol:
+        return Verdict(True, "", 0.0, _largest(error))
+    wrong = ~torch.isclose(ref, res, rtol=tol, atol=tol, equal_nan=True)
+    return _unequal(path, ref, res, None, wrong, error, f"cosine similarity {cosine:.6f} (float64 could not run)")
+
+
+def _unequal(
+    path: str, want: Tensor, have: Tensor, gold: Tensor | None, wrong: Tensor, size: Tensor, reason: str
+) -> Verdict:
+    place = [int(i) for i in torch.unravel_index(size.masked_fill(~wrong, -1).argmax(), size.shape)]
+    at = tuple(place)
+    lines = [
+        f"{path}: {int(wrong.sum())} of {wrong.numel()} elements differ, {want.dtype}, shape {tuple(want.shape)}",
+        f"  worst element {place}: got {have[at].item()}, expected {want[at].item()}",
+        f"  {reason}",
+    ]
+    if gold is not None:
+        lines[1] += f", in float64 {gold[at].item()}"
+    return Verdict(False, "\n".join(lines), math.inf, math.inf)
+
+
+def _reals(tensor: Tensor) -> Tensor:
+    """In float64, a complex tensor with one more dimension of size 2."""
+    return (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).double()
+
+
+def _odd(ref: Tensor, res: Tensor, gold: Tensor | None, tol: float) -> Tensor:
+    """Where NaN or infinity stands in one of the two only, and the compiled value is not simply nearer to float64's."""
+    alike = torch.where(ref.isfinite(), res.isfinite(), (ref == res) | (ref.isnan() & res.isnan()))
+    return ~alike if gold is None else ~alike & ~torch.isclose(gold, res, rtol=tol, atol=tol)
+
+
+def _difference(a: Tensor, b: Tensor) -> Tensor:
+    """|a - b| in float64; 0 where either is not finite, which `_odd` has judged."""
+    a, b = _reals(a), _reals(b)
+    return (a - b).abs().where(a.isfinite() & b.isfinite(), 0)
+
+
+def _rms(error: Tensor) -> float:
+    return error.square().mean().sqrt().item()
+
+
+def _largest(error: Tensor) -> float:
+    return error.max().item() if error.numel() else 0.0
+
+
+# ---- aliases --------------------------------------------------------------------------------------------------------
+
+
+def _compare_aliases(ref: _Run, res: _Run) -> Verdict | None:
+    """None when outputs share memory with arguments, state and each other just as in eager."""
+    want, have = _tensors(ref), _tensors(res)
+    outputs = [i for i, (path, _) in enumerate(want) if path.startswith("output")]
+    for i in outputs:
+        for j in (*range(i), *range(len(outputs), len(want))):
+            expected, got = relation(want[i][1], want[j][1]), relation(have[i][1], have[j][1])
+            if expected != got:
+                pair = f"{want[i][0]} and {want[j][0]}"
+                return Verdict(False, f"{pair}: aliasing\n  expected: {expected}\n  got: {got}")
+    return None
+
+
+def _tensors(run: _Run) -> list[tuple[str, Tensor]]:
+    """Outputs first, then arguments and state; those that have memory of their own."""
+    return [
+        (path, leaf)
+        for name, part in run.parts
+        for path, leaf in leaves(part, name)
+        if isinstance(leaf, Tensor) and has_memory(leaf)
+    ]
+
+
+def _name(fn: Any) -> str:
+    return getattr(fn, "__qualname__", type(fn).__name__)
