@@ -9,24 +9,9 @@ import sympy
 
 from ..ir.symbols import Dim, FloorDiv, Range, dim, is_nonnegative, known_equal, substitute
 from .lower import Node
-from .nests import Loop, Store
+from .nests import Loop, Store, coefficient
 
 HINT = 64  # what an unknown size is taken for when orders are compared
-
-
-def coefficient(expr: Dim, var: sympy.Symbol) -> Dim | None:
-    """c when expr == c*var + terms without var, else None."""
-    if not isinstance(expr, sympy.Expr) or var not in expr.free_symbols:
-        return 0
-    total: Dim = 0
-    for term in sympy.Add.make_args(expr):
-        if var not in term.free_symbols:
-            continue
-        factor, rest = term.as_independent(var, as_Add=False)
-        if rest != var:
-            return None
-        total = total + factor
-    return dim(total)
 
 
 def hint(value: Dim) -> int:

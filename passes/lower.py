@@ -178,6 +178,10 @@ class Lowering:
         self.ranges[found] = (0, dim(size - 1))
         return found
 
+    def made(self, variable: sympy.Symbol) -> int:
+        """The position of a variable among all that were made."""
+        return list(self.ranges).index(variable)
+
     def reduce_variables(self, sizes: tuple[Dim, ...]) -> tuple[sympy.Symbol, ...]:
         """The variables of the inner loops of these sizes: the same ones for every stage, so that equal bodies are equal nodes."""
         if sizes not in self._reduce_variables:

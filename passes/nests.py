@@ -14,7 +14,7 @@ import sympy
 from xdsl.ir import Block, Operation, SSAValue
 
 from ..ir.dialects import prim
-from ..ir.symbols import Dim, dim, free_symbols, is_nonnegative, known_equal, product, simplify_index, substitute
+from ..ir.symbols import Dim, FloorDiv, dim, free_symbols, is_nonnegative, known_equal, product, simplify_index, substitute
 from ..ir.types import ref_type
 from .indexing import Index
 from .lower import Lowering, Memory, Node
@@ -89,11 +89,7 @@ class Root:
     node: Node
     uses: list[Node]
     rows: list[sympy.Symbol]
-
-    @property
-    def variables(self) -> list[sympy.Symbol]:
-        """The index variables, without the dimensions of size 1."""
-        return [v for v in self.index if isinstance(v, sympy.Symbol)]
+    variables: list[sympy.Symbol]  # of the index, in order; a dimension of size 1 has none, one that is split has two
 
     @property
     def is_free(self) -> bool:
@@ -158,18 +154,27 @@ class Planner:
     def _root(self, value: SSAValue, stored: frozenset[SSAValue]) -> Root:
         lowering, shape = self.lowering, prim.tensor(value).shape
         index = tuple(0 if s == 1 else lowering.variable("o", s) for s in shape)
-        memories = None
+        variables = [v for v in index if isinstance(v, sympy.Symbol)]
+        given = stored
         while True:
             for v in stored:
                 if v not in lowering.memories:
                     lowering.memories[v] = self._memory(v)[0]
             node = self.element(value, index, stored)
             uses = lowering.reached(node)
-            root = Root(value, memories or [], index, stored, node, uses, [])
+            root = Root(value, [], index, stored, node, uses, [], variables)
             refused = self._refused(root)
             if not refused - stored:
                 break
-            stored = stored | refused
+            finer = None if isinstance(value.owner, prim.Reduce | prim.Scan) else self._finer(root)
+            if finer is None:
+                stored = stored | refused
+            else:
+                index = tuple(substitute(i, finer) for i in index)
+                (old, value_of) = next(iter(finer.items()))
+                place = variables.index(old)
+                variables[place : place + 1] = sorted(value_of.free_symbols, key=lambda v: lowering.made(v))
+                stored = given
         if value in lowering.memories:
             outs = [m for v, m in self.outputs if v is value]
             root.memories = outs or [lowering.memories[value]]
@@ -178,6 +183,24 @@ class Planner:
             if isinstance(value.owner, prim.Reduce | prim.Scan):
                 lowering.memories[value] = root.memories[0]
         return root
+
+    def _finer(self, root: Root) -> dict[sympy.Symbol, sympy.Expr] | None:
+        """A variable to be split in two, so that a division in the index of a reduction (of groups, say) becomes a row variable."""
+        for use in root.uses:
+            for entry in use.data[1]:
+                for node in entry.atoms(FloorDiv) if isinstance(entry, sympy.Expr) else ():
+                    base, divisor = node.args
+                    for v in root.variables:
+                        a = coefficient(base, v)
+                        quotient = None if not a else sympy.cancel(divisor / sympy.sympify(a))
+                        size = dim(self.lowering.ranges[v][1] + 1)
+                        if quotient is None or not quotient.is_Integer or not isinstance(size, int):
+                            continue
+                        inner = int(quotient)
+                        if 1 < inner < size and size % inner == 0:
+                            high = self.lowering.variable("o", size // inner)
+                            return {v: inner * high + self.lowering.variable("o", inner)}
+        return None
 
     def element(self, value: SSAValue, index: Index, stored: frozenset[SSAValue]) -> Node:
         """The node for one element of a root; a root that is a reduction or a scan is not read from its own memory."""
@@ -377,6 +400,21 @@ def _separate_scans(stages: Iterable[Stage]) -> list[Stage]:
         if plain:
             found.append(Stage(stage.loops, stores=plain))
     return found
+
+
+def coefficient(expr: Dim, var: sympy.Symbol) -> Dim | None:
+    """c when expr == c*var + terms without var, else None."""
+    if not isinstance(expr, sympy.Expr) or var not in expr.free_symbols:
+        return 0
+    total: Dim = 0
+    for term in sympy.Add.make_args(expr):
+        if var not in term.free_symbols:
+            continue
+        factor, rest = term.as_independent(var, as_Add=False)
+        if rest != var:
+            return None
+        total = total + factor
+    return dim(total)
 
 
 def _plain(index: Index) -> set[sympy.Symbol] | None:
