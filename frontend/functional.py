@@ -8,6 +8,7 @@ becomes a new value of its base, and views made earlier are rebuilt from that ba
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -19,13 +20,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, fx
 
-try:
-    from .errors import Unsupported
-except ImportError:
-
-    class Unsupported(Exception): ...
-
-
+from .errors import Frame, Unsupported
 from .functional_rules import (
     DETACH_,
     IDENTITIES,
@@ -54,6 +49,7 @@ from .view_inverse import invert_view
 
 aten = torch.ops.aten
 
+_FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')
 _META_KEYS = ("stack_trace", "nn_module_stack", "source_fn_stack")
 
 
@@ -723,6 +719,8 @@ def _order(t: Tensor, expr: Any) -> Any:
 
 
 def unsupported(reason: str, stack_trace: str | None) -> Unsupported:
-    """The frontend's exception, with the user's line when it is known."""
-    line = stack_trace.strip().splitlines()[-1].strip() if stack_trace else ""
-    return Unsupported(f"{reason} (at: {line})" if line else reason)
+    """The frontend's exception, with the user's lines when the node that failed knows them."""
+    error = Unsupported(reason)
+    places = _FRAME.findall(stack_trace or "")
+    error.frames = tuple(Frame(filename, int(lineno), function) for filename, lineno, function in places)
+    return error

@@ -57,7 +57,7 @@ def storage_key(tensor: Tensor) -> int:
 
 def sym_sqrt(value: Any) -> Any:
     """The square root of a symbolic number."""
-    return torch._sym_sqrt(value)
+    return torch._sym_sqrt(value)  # type: ignore[attr-defined]
 
 
 # ---- capture --------------------------------------------------------------------------------------------------------
@@ -170,3 +170,8 @@ def only_device_mode() -> bool:
     from torch.utils._device import DeviceContext
 
     return all(isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())
+
+
+def script_source(function: Any) -> Any:
+    """The Python function that torch.jit.script was given, where it is kept."""
+    return getattr(function, "_torchdynamo_inline", None)

@@ -343,7 +343,7 @@ def test_the_users_line_is_kept() -> None:
 
 def test_attributes_are_constants() -> None:
     gm = _as_graph(lambda x: x, 1)
-    gm.weight = torch.ones(6)
+    gm.register_buffer("weight", torch.ones(6))
     placeholder = next(iter(gm.graph.nodes))
     gm.graph.erase_node(placeholder.next.next)
     with gm.graph.inserting_after(placeholder):
@@ -374,6 +374,15 @@ def test_refused(name: str) -> None:
     fn, x = REFUSED[name]
     with pytest.raises(Unsupported):
         functionalize(_as_graph(fn, 1), [x])
+
+
+def test_refusal_names_the_users_line() -> None:
+    gm = _as_graph(lambda x: x.t_(), 1)
+    call = next(n for n in gm.graph.nodes if n.op == "call_function")
+    call.meta["stack_trace"] = '  File "user.py", line 3, in f\n    return x.t_()'
+    with pytest.raises(Unsupported) as error:
+        functionalize(gm, [X.clone()])
+    assert (error.value.filename, error.value.lineno) == ("user.py", 3)
 
 
 def test_inputs_that_share_memory() -> None:
