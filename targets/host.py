@@ -10,6 +10,7 @@ a step. With symbolic sizes the same lines stand inside the function, because si
             o0 = empty_strided((8, 16), (16, 1), torch.float32)
             k_add_exp(a0.data_ptr(), p0, o0.data_ptr())
             return (o0,)
+        run.arena = arena
         return run
 """
 
@@ -104,6 +105,8 @@ class _Writer:
         body += ["    " + line for line in self.once]
         body += [f"    def run({', '.join(arguments)}):"]
         body += ["        " + line for line in self.each]
+        if stateful:
+            body.append("    run.arena = arena  # `run` knows only addresses in it: it must live as long")
         body += ["    return run", ""]
         text = "\n".join(body)
         return HostSource(text, self.used_kernels, self.operators, self.steps, stateful)
