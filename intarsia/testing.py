@@ -30,6 +30,7 @@ DEFAULT_TOLERANCE = 1e-4
 HALF_TYPES = (torch.float16, torch.bfloat16)
 WORST_ELEMENT = 10  # how many times eager's worst error against float64 a single element may be off
 COSINE = 0.99
+CREDIBLE = 0.1  # float64 that is further from eager than this part of its size computed something else
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,16 +106,15 @@ def check(
 
         compiled = compile_function(fn, fullgraph=True)
     kwargs = dict(kwargs or {})
-    eager, again = _copy(fn), _copy(fn)
-    golden = _try(_copy, fn, True)
+    eager, golden = _copy(fn), _try(_copy, fn, True)
     report = Report(calls)
     for number in range(calls):
         ref = _run(eager, args, kwargs, seed)
-        _agrees_with_itself(ref, _run(again, args, kwargs, seed), tol)
         gold = _gold_run(golden, args, kwargs, seed) if golden is not None and not (ref.random or ref.error) else None
         res = _run(compiled, args, kwargs, seed, state=fn)
         verdict = _compare_runs(ref, res, gold, tol)
         if not verdict:
+            _agrees_with_itself(eager, args, kwargs, seed, tol)
             first = "" if number == 0 else f" (call {number + 1})"
             raise AssertionError(f"{_name(fn)}: compiled differs from eager{first}\n{verdict.message}") from res.error
         report = Report(
@@ -246,7 +246,8 @@ def _try(function: Callable[..., Any], *args: Any) -> Any:
         return None
 
 
-def _agrees_with_itself(first: _Run, second: _Run, tol: float | None) -> None:
+def _agrees_with_itself(fn: Any, args: Sequence[Any], kwargs: dict[str, Any], seed: int, tol: float | None) -> None:
+    first, second = (_run(_copy(fn), args, kwargs, seed) for _ in range(2))
     verdict = _compare_runs(first, second, None, tol)
     if not verdict:
         raise Undecided(f"eager does not agree with itself\n{verdict.message}") from second.error
@@ -394,7 +395,7 @@ def _values(path: str, want: Tensor, have: Tensor, gold: Tensor | None, tol: flo
     odd = _odd(ref, res, true, tol)
     if odd.any():
         return _unequal(path, ref, res, true, odd, odd.double(), "NaN or infinity in one of them only")
-    if true is None:
+    if true is None or _rms(_difference(true, ref)) > CREDIBLE * _rms(true.where(true.isfinite(), 0)) + tol:
         return _without_gold(path, ref, res, tol)
     mine, theirs = _difference(true, res), _difference(true, ref)
     got, eager = _rms(mine), _rms(theirs)

@@ -1,0 +1,29 @@
+"""The suites of cases by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from kernels import CALLS, KERNELS
+from models import ALL, DEMO, WIDE, Case, build
+
+SUITES: dict[str, dict[str, Callable[[], Case]]] = {
+    "calls": CALLS,
+    "kernels": KERNELS,
+    "models": {name: maker for name, maker in DEMO.items() if name != "toy"},
+    "demo": DEMO,
+    "wide": WIDE,
+}
+
+
+def make(suite: str, name: str) -> Case:
+    """A case with its inputs, the same in every process.
+
+    Raises:
+        KeyError: no such suite or case.
+    """
+    if name in ALL:
+        return build(name)
+    torch.manual_seed(0)
+    return SUITES[suite][name]()
