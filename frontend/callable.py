@@ -44,6 +44,7 @@ class _Miss:
 
 
 MISS = _Miss()
+_STARS = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}
 
 
 def compile_callable(
@@ -139,7 +140,7 @@ class _Runtime:
             if parameter.kind is parameter.KEYWORD_ONLY and not star:
                 star = True
                 heads.append("*")
-            prefix = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+            prefix = _STARS.get(parameter.kind.name, "")
             star = star or prefix == "*"
             heads.append(f"{prefix}{name}{default}")
             following = list(parameters.values())[i + 1 :]
@@ -213,7 +214,8 @@ class _Runtime:
         try:
             made = capture_bound(self.target, self.parameters, values, dynamic=bool(self.dynamic), marks=self._marks(values))
         except ProgramRaised as raised:
-            return self._raised(raised)
+            self._raised(raised)
+            return None
         except CaptureError as error:
             return self._fallback(error)
         self._tell("on_capture", time.perf_counter() - start, made)

@@ -51,6 +51,9 @@ def call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str
     if kind.__module__ == "typing" or isinstance(function, types.GenericAlias):
         return vm.call(function.__origin__, args, kwargs)
     if isinstance(function, torch.jit.ScriptFunction | torch.jit.ScriptModule):
+        plain = torch_private.script_source(function)
+        if plain is not None:
+            return vm.call(plain, args, kwargs)
         raise Unsupported("a TorchScript function is called")
     raise Unsupported(f"an object of type {kind.__module__}.{kind.__qualname__} is called")
 
@@ -297,8 +300,8 @@ def call_module(vm: Interpreter, module: nn.Module, args: tuple[Any, ...], kwarg
     if isinstance(module, torch.jit.ScriptModule):
         raise Unsupported("a TorchScript module is called")
     if vm.is_own(kind):
-        source = vm.user.source_of(module) or Const(module, "compiled")
-        inner = Item(Item(Attr(source, "__dict__"), "_modules"), "_orig_mod")
+        wrapper = vm.user.source_of(module) or Const(module, "compiled")
+        inner = Item(Item(Attr(wrapper, "__dict__"), "_modules"), "_orig_mod")
         return vm.call(vm.user.wrap(module._modules["_orig_mod"], inner), args, kwargs)
     if custom is not impl:
         assert custom is not None

@@ -21,7 +21,7 @@ from .interpreter import Interpreter
 from .output import GraphInput
 from .residual import Residual
 from .source import Arg, Const, Source
-from .values.object import lookup
+from .values.object import forget_classes
 
 __all__ = ["Capture", "Parameters", "ProgramRaised", "capture", "capture_bound"]
 
@@ -122,7 +122,7 @@ def capture_bound(
 ) -> Capture:
     """`capture` for bound arguments; a failed capture leaves `error.guards`, what it relied on until then."""
     refuse_environment()
-    lookup.cache_clear()
+    forget_classes()
     vm = Interpreter(dynamic, marks)
     state = StateCheck()
     rng = torch.get_rng_state()

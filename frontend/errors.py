@@ -26,7 +26,7 @@ class CaptureError(Exception):
     """Base of the three: `reason` says what, `advice` what to do; the place is filled in by the interpreter."""
 
     heading = "cannot be captured"
-    default_advice = "the whole call runs in eager; without fullgraph=True this is a warning only"
+    default_advice = "move it out of the compiled function, or accept that the call runs in eager (fullgraph=False)"
 
     def __init__(self, reason: str, advice: str | None = None) -> None:
         super().__init__(reason)

@@ -136,7 +136,7 @@ class Interpreter:
         here, frame = 0, sys._getframe()
         while frame is not None:
             here, frame = here + 1, frame.f_back  # type: ignore[assignment]
-        self.max_depth = max(8, (sys.getrecursionlimit() - here - 80) // _DEPTH_PER_CALL)
+        self.max_depth: int = max(8, (sys.getrecursionlimit() - here - 80) // _DEPTH_PER_CALL)
 
     # ---- running frames ----
 
@@ -505,7 +505,8 @@ class Interpreter:
         """`list(value)`."""
         if type(value) in (list, tuple):
             return list(value)
-        iterator, out = self.iterate(value), []
+        iterator = self.iterate(value)
+        out: list[Any] = []
         while True:
             more, item = self.advance(iterator)
             if not more:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from . import operators
+from . import operators, torch_private
 from .contexts import RealContext
 from .errors import GraphBreak, Unsupported, UserRaise
 from .source import Const, Fetch
@@ -340,7 +340,7 @@ def _number(function: Any, name: str, symbolic: Any) -> Any:
 RULES[id(int)] = _number(int, "__int__", torch.sym_int)
 RULES[id(float)] = _number(float, "__float__", torch.sym_float)
 RULES[id(abs)] = lambda vm, x: vm.call_tensor_method(x, "abs", (), {}) if isinstance(x, Tensor) else vm.native(abs, x)
-RULES[id(math.sqrt)] = lambda vm, x: torch._sym_sqrt(x) if isinstance(x, torch.SymInt) else vm.native(math.sqrt, x)
+RULES[id(math.sqrt)] = lambda vm, x: torch_private.sym_sqrt(x) if isinstance(x, torch.SymInt) else vm.native(math.sqrt, x)
 
 
 def _via(apply: Any) -> Any:
@@ -538,7 +538,7 @@ class FunctionContext:
     mark_non_differentiable = set_materialize_grads = save_for_forward = _ignore
 
 
-@rule(torch.autograd.Function.apply.__func__)
+@rule(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
 def _apply(vm: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args):
         raise Unsupported(

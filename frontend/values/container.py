@@ -99,7 +99,7 @@ def _set(vm: Interpreter, value: Any, source: Source) -> Any:
     return copy
 
 
-_SHADOWS = {
+_SHADOWS: dict[type, Any] = {
     tuple: _sequence,
     list: _sequence,
     deque: _sequence,

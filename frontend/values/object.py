@@ -36,13 +36,23 @@ class Super:
 
 
 @functools.lru_cache(maxsize=16384)
-def lookup(cls: type, name: str) -> tuple[Any, type | None]:
+def _lookup(cls: Any, name: str) -> tuple[Any, type | None]:
     """The raw class attribute and the class that defines it, or (_MISSING, None); forgotten when a capture begins."""
     for owner in cls.__mro__:
         namespace = owner.__dict__
         if name in namespace:
             return namespace[name], owner
     return _MISSING, None
+
+
+def lookup(cls: type, name: str) -> tuple[Any, Any]:
+    """The raw class attribute and the class that defines it, or (a marker, None)."""
+    return _lookup(cls, name)
+
+
+def forget_classes() -> None:
+    """Forget what classes looked like: they may have changed since the last capture."""
+    _lookup.cache_clear()
 
 
 def find_method(cls: type, name: str) -> types.FunctionType | None:

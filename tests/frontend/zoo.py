@@ -159,7 +159,7 @@ _LIBRARIES: list[Any] = []
 
 def declare_vision_operators() -> None:
     """Declare the operators that torchvision's C++ extension would register, where it cannot be loaded."""
-    if _LIBRARIES or hasattr(torch.ops.torchvision, "nms"):
+    if _LIBRARIES or torch.version.cuda is not None or hasattr(torch.ops.torchvision, "nms"):
         return
     library = torch.library.Library("torchvision", "DEF")
     for name in ("nms", "qnms"):
