@@ -266,6 +266,12 @@ def _type(value: SSAValue) -> TensorType:
     return value.type
 
 
+def _power(size: float, count: int) -> float:
+    """A bound on a product of `count` factors."""
+    exponent = math.log(max(1.0, size)) * count
+    return math.exp(exponent) if exponent < 700 else math.inf
+
+
 def _wrapped(size: float, dtype: DType) -> float:
     if dtype.kind == "bool":
         return 1.0
@@ -554,7 +560,7 @@ def reduce(g: Grower, x: SSAValue) -> bool:
     exact = fact.exact and (name not in ("sum", "prod") or not kind.dtype.is_float)
     size = fact.size * max(1, count) if name == "sum" else fact.size
     if name == "prod":
-        size = math.inf if kind.dtype.is_integer else max(1.0, fact.size) ** min(count, 400)
+        size = math.inf if kind.dtype.is_integer else _power(fact.size, count)
     if kind.dtype.is_float and size > 1e4:
         return False
     g.add(prim.reduce(name, x, tuple(dims)), size, exact)
@@ -568,7 +574,7 @@ def scan(g: Grower, x: SSAValue) -> bool:
     d = g.rng.randrange(kind.rank)
     count = max(int(substitute(kind.shape[d], b)) for b in g.bindings)
     name = g.rng.choice(["sum", "sum", "max", "min", "prod"])
-    size = {"sum": fact.size * max(count, 1), "prod": max(1.0, fact.size) ** count}.get(name, fact.size)
+    size = {"sum": fact.size * max(count, 1), "prod": _power(fact.size, count)}.get(name, fact.size)
     if kind.dtype.is_float and size > 1e4:
         return False
     exact = fact.exact and (name not in ("sum", "prod") or not kind.dtype.is_float)

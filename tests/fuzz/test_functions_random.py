@@ -17,7 +17,7 @@ import intarsia
 from intarsia.ir.interpreter import run_user
 from intarsia.ir.text import parse_module
 
-COUNT = int(os.environ.get("INTARSIA_FUZZ", "120"))
+COUNT = int(os.environ.get("INTARSIA_FUZZ", "80"))
 FIRST = int(os.environ.get("INTARSIA_FUZZ_SEED", "0"))
 PARTS = 4
 

@@ -20,7 +20,7 @@ from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.base import Pass
 from intarsia.passes.context import CompileContext
 
-COUNT = int(os.environ.get("INTARSIA_FUZZ", "120"))
+COUNT = int(os.environ.get("INTARSIA_FUZZ", "80"))
 FIRST = int(os.environ.get("INTARSIA_FUZZ_SEED", "0"))
 PARTS = 8  # tests, so that several workers share the programs
 
