@@ -62,6 +62,7 @@ class NestSpec:
     lanes: int = 1
     lane: Dim = 0
     scratch: dict[Node, Dim] = field(default_factory=dict)  # values kept for a row, and how many elements of each
+    lent: dict[Node, Memory] = field(default_factory=dict)  # values kept in the memory of a result that is written later
 
 
 @dataclass
@@ -94,6 +95,7 @@ class LoopEmitter:
         """Write one nest."""
         self.env = dict(nest.env)
         self.accumulators, self.kept, self.keeping = {}, {}, {}
+        self.kept = {node: self.places[memory] for node, memory in nest.lent.items()}
         self._loops(nest.rows, lambda: self._stages(nest))
 
     def _loops(self, loops: Sequence[LoopSpec], body: Callable[[], None]) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import sympy
 
-from ..ir.symbols import Dim, FloorDiv, Range, dim, free_symbols, product, substitute
+from ..ir.symbols import Dim, FloorDiv, Range, dim, free_symbols, known_equal, product, substitute
 from ..ir.types import ref_type
 from .affine import Accesses, accesses, coefficient, cuts, hint, merge
 from .context import Target
@@ -293,7 +293,7 @@ class Tiler:
             inner = {each.var for each in stage.loops}
             sizes = [each.size for each in stage.loops]
             count = product(sizes)
-            if not inner or not isinstance(count, int) or any(s.scan for s in stage.stores):
+            if not inner or any(s.scan for s in stage.stores):
                 continue
             seen: set[Node] = set()
             stack = list(stage.nodes)
@@ -303,24 +303,45 @@ class Tiler:
                     continue
                 seen.add(node)
                 earlier = first.get(node)
-                fits = count * spec.lanes * node.dtype.bytes <= KEEP_BYTES
+                fits = isinstance(count, int) and count * spec.lanes * node.dtype.bytes <= KEEP_BYTES
+                room = None if fits or earlier is None else self._room(nest, stage, node, spec)
                 if (
                     earlier is not None
-                    and fits
+                    and (fits or room is not None)
                     and node.kind in ("op", "cast", "select", "load")
                     and inner <= node.free
                     and [each.var for each in nest.stages[earlier].loops] == [each.var for each in stage.loops]
-                    and _worth_keeping(node, rows, spec.scratch)
+                    and _worth_keeping(node, rows, {*spec.scratch, *spec.lent})
                 ):
+                    if node in spec.scratch or node in spec.lent:
+                        continue
+                    if room is not None:
+                        found[node, earlier] = room.flat
+                        spec.lent[node] = room.memory
+                        continue
                     place = row_major([each.var for each in stage.loops], sizes)
-                    if node not in spec.scratch:
-                        found[node, earlier] = dim(place * spec.lanes + spec.lane)
-                        spec.scratch[node] = count * spec.lanes
+                    found[node, earlier] = dim(place * spec.lanes + spec.lane)
+                    spec.scratch[node] = dim(count * spec.lanes)
                     continue
                 stack += node.args
             for node in seen:
                 first.setdefault(node, number)
         return found
+
+    @staticmethod
+    def _room(nest: Nest, stage: Stage, node: Node, spec: NestSpec) -> Store | None:
+        """A result of the last stage, not yet lent, whose memory can hold a value until the result itself is written there."""
+        last = nest.stages[-1]
+        if [each.var for each in last.loops] != [each.var for each in stage.loops]:
+            return None
+        for store in last.stores:
+            memory, steps = store.memory, [coefficient(store.flat, each.var) for each in stage.loops]
+            whole = known_equal(memory.ref.numel, dim(product(r.size for r in (*nest.rows, *stage.loops))))
+            once = sum(s.memory is memory for each in nest.stages for s in each.stores) == 1
+            read = any(n.kind == "load" and n.data[0] is memory for each in nest.stages for t in each.nodes for n in t.walk())
+            if memory.ref.dtype == node.dtype and whole and once and not read and all(steps) and memory not in spec.lent.values():
+                return store
+        return None
 
     def _large(self, nest: Nest) -> bool:
         """Whether the nest has work for more than one thread."""
