@@ -128,7 +128,7 @@ def capture_bound(
     rng = torch.get_rng_state()
     training = torch.is_grad_enabled()
     try:
-        with vm.fake_mode, torch_private.python_dispatcher() if vm.shape_env else nullcontext():
+        with torch_private.quiet_fake_errors(), vm.fake_mode, torch_private.python_dispatcher() if vm.shape_env else nullcontext():
             result = _run(vm, target, parameters, values)
             return _finish(vm, parameters, state, result, training)
     except CaptureError as error:
@@ -190,6 +190,8 @@ def _argument(vm: Interpreter, value: Any, source: Source) -> Any:
 
 
 def _finish(vm: Interpreter, parameters: Parameters, state: StateCheck, result: Any, training: bool) -> Capture:
+    if vm.pending is not None:
+        raise vm.pending
     emit = Emitter()
     body = Residual(vm, emit)
     tensors = [i for i in vm.out.inputs.values() if isinstance(i.fake, Tensor)]

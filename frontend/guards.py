@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .errors import Unsupported
 from .source import Source
 
 __all__ = ["Emitter", "Guard", "GuardSet", "Miss"]
@@ -147,6 +148,14 @@ def _equals(emit: Emitter, source: Source, expected: Any) -> str:
     return f"({value} is {constant} or {emit.constant(_same, 'same')}({value}, {constant}))"
 
 
+def _refuses(value: Any, refuse: Callable[[Any, str], None]) -> bool:
+    try:
+        refuse(value, "")
+    except Unsupported:
+        return True
+    return False
+
+
 _KINDS: dict[str, _Kind] = {
     "is": _Kind(
         lambda emit, source, obj: f"{emit.inline(source)} is {emit.constant(obj, getattr(obj, '__name__', 'obj'))}",
@@ -196,6 +205,14 @@ _KINDS: dict[str, _Kind] = {
         lambda value, name: not hasattr(value, name),
         lambda name: f"no attribute {name!r}",
         lambda value: "it has one",
+    ),
+    "refused": _Kind(
+        lambda emit, source, refuse: (
+            f"{emit.constant(_refuses, 'refuses')}({emit.fetch(source)}, {emit.constant(refuse, 'refuse')})"
+        ),
+        lambda value, refuse: _refuses(value, refuse),
+        lambda _: "a tensor that cannot be captured",
+        lambda value: f"an ordinary {type(value).__name__}",
     ),
     "alias": _Kind(
         lambda emit, source, other: f"{emit.inline(source)} is {emit.fetch(other)}",

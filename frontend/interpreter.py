@@ -5,10 +5,12 @@ from __future__ import annotations
 import builtins
 import functools
 import sys
+import sysconfig
 import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -131,6 +133,7 @@ class Interpreter:
         self.current_error: BaseException | None = None
         self.recorder = _Recorder(self)
         self.recording = False
+        self.pending: CaptureError | None = None
         self._globals: dict[tuple[int, str], Any] = {}
         self._trace_cache: dict[tuple[str, int, str], str] = {}
         here, frame = 0, sys._getframe()
@@ -303,8 +306,7 @@ class Interpreter:
     @staticmethod
     def is_library(module: str | None) -> bool:
         """Whether a module is torch's or Python's, and so not expected to change between calls."""
-        top = (module or "").partition(".")[0]
-        return top in _LIBRARIES
+        return _is_library((module or "").partition(".")[0])
 
     def is_library_function(self, function: types.FunctionType) -> bool:
         """Whether a function comes from torch or Python."""
@@ -316,7 +318,7 @@ class Interpreter:
 
     def wrap_library(self, value: Any, source: Source) -> Any:
         """A value of a library's namespace: code and constants are taken as they are."""
-        if is_static(value) or isinstance(value, types.FunctionType) or is_constant(value):
+        if is_static(value) or isinstance(value, types.FunctionType) or type(value) in _FIXED:
             return value
         return self.user.wrap(value, source)
 
@@ -524,4 +526,19 @@ class Interpreter:
         return value
 
 
-_LIBRARIES = frozenset(sys.stdlib_module_names) - {"__main__"} | {"torch", "numpy", "typing_extensions", _OWN.partition(".")[0]}
+_LIBRARIES = frozenset({"torch", "numpy", "typing_extensions", _OWN.partition(".")[0]})
+_FIXED = frozenset({torch.dtype, torch.layout, torch.memory_format, float, type(None), type(NotImplemented)})
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_library(top: str) -> bool:
+    """By file, not by name alone: a program may well have a module called `test` or `code`."""
+    if top in _LIBRARIES:
+        return True
+    if top not in sys.stdlib_module_names or top == "__main__":
+        return False
+    file = getattr(sys.modules.get(top), "__file__", None)
+    return file is None or (file.startswith(_STDLIB) and "site-packages" not in file)
+
+
+_STDLIB = sysconfig.get_paths()["stdlib"]

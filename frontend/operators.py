@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from .errors import GraphBreak, Unsupported
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BINARY", "COMPARE", "UNARY", "binary", "compare", "contains", "delete_item", "get_item", "set_item", "unary"]
 
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 BINARY: dict[str, tuple[Any, str]] = {
     "+": (operator.add, "add"), "-": (operator.sub, "sub"), "*": (operator.mul, "mul"),
     "/": (operator.truediv, "truediv"), "//": (operator.floordiv, "floordiv"), "%": (operator.mod, "mod"),
@@ -45,6 +47,8 @@ def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
         if not isinstance(left, Tensor):
             function = BINARY[symbol.removesuffix("=")][0]
         return vm.out.call_function(function, (left, right), {})
+    if isinstance(left, SYMBOLIC) or isinstance(right, SYMBOLIC):
+        return vm.native(function, left, right)
     names = [(left, right, f"__{name}__"), (right, left, f"__r{name}__")]
     if symbol.endswith("="):
         names.insert(0, (left, right, f"__i{name}__"))
@@ -62,6 +66,8 @@ def compare(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     function, method, reflected = COMPARE[symbol]
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         return vm.out.call_function(function, (left, right), {})
+    if isinstance(left, SYMBOLIC) or isinstance(right, SYMBOLIC):
+        return vm.native(function, left, right)
     for owner, other, name in ((left, right, method), (right, left, reflected)):
         found = objects.find_method(type(owner), name)
         if found is not None and not vm.is_library(found.__module__):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -171,6 +172,8 @@ class OutputGraph:
     def _build_expr(self, expr: sympy.Expr, example: Any) -> Any:
         if isinstance(expr, sympy.Integer):
             return int(expr)
+        if isinstance(expr, sympy.Number):
+            return float(expr)
         if isinstance(expr, sympy.Symbol):
             if expr not in self.symbols:
                 raise GraphBreak("a size that depends on a tensor's values")
@@ -350,7 +353,11 @@ _EXPRESSIONS: dict[str, Any] = {
     "IntTrueDiv": lambda out, xs: out.sym_call(operator.truediv, *xs),
     "FloatTrueDiv": lambda out, xs: out.sym_call(operator.truediv, *xs),
     "ToFloat": lambda out, xs: out.sym_call(torch.sym_float, *xs),
-    "Float": None,
+    "FloatPow": _power,
+    "TruncToInt": lambda out, xs: out.sym_call(math.trunc, *xs),
+    "FloorToInt": lambda out, xs: out.sym_call(math.floor, *xs),
+    "CeilToInt": lambda out, xs: out.sym_call(math.ceil, *xs),
+    "OpaqueUnaryFn_sqrt": lambda out, xs: out.sym_call(torch_private.sym_sqrt, *xs),
 }
 _PLAIN = {int, float, bool, str, type(None), complex, bytes, type(Ellipsis), torch.dtype, torch.device, torch.layout,
           torch.memory_format}

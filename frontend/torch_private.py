@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any
 
@@ -174,4 +177,22 @@ def only_device_mode() -> bool:
 
 def script_source(function: Any) -> Any:
     """The Python function that torch.jit.script was given, where it is kept."""
-    return getattr(function, "_torchdynamo_inline", None)
+    plain = getattr(function, "_torchdynamo_inline", None)
+    # A traced function keeps its source too, but need not agree with it.
+    scripted = None if plain is None else torch.jit._state._try_get_jit_cached_function(plain)
+    return plain if scripted is not None and scripted.qualified_name == function.qualified_name else None
+
+
+@contextmanager
+def quiet_fake_errors() -> Iterator[None]:
+    """Keep fake tensors from logging, on this thread, errors that are the captured program's own."""
+    logger, thread = logging.getLogger("torch._subclasses.fake_tensor"), threading.get_ident()
+
+    def elsewhere(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    logger.addFilter(elsewhere)
+    try:
+        yield
+    finally:
+        logger.removeFilter(elsewhere)

@@ -118,6 +118,15 @@ class InterpretedGenerator:
             return
         raise RuntimeError("generator ignored GeneratorExit")
 
+    def __del__(self) -> None:
+        """Dropping a suspended generator runs its `finally` blocks, at the same point as in CPython."""
+        if not self.started or self.finished or not self.vm.frames:
+            return
+        try:
+            self.close()
+        except CaptureError as error:
+            self.vm.pending = self.vm.pending or error
+
     def _resume(self, value: Any, error: BaseException | None) -> Any:
         if self.running:
             raise ValueError("generator already executing")

@@ -131,18 +131,22 @@ class UserState:
         return made
 
     def _object(self, value: Any, source: Source) -> Any:
+        self.vm.guards.add("type", source, type(value))
         if isinstance(value, torch.Generator):
             raise Unsupported("an explicit torch.Generator is used")
         if isinstance(value, types.GeneratorType) or (hasattr(type(value), "__next__")):
             raise Unsupported(f"the iterator {source.name()} of the caller's is used; it would be consumed")
-        self.vm.guards.add("type", source, type(value))
         self.track(value, value, source)
         return value
 
     # ---- tensors ----
 
     def _tensor(self, value: Tensor, source: Source) -> Tensor:
-        check_tensor(value, source.name())
+        try:
+            check_tensor(value, source.name())
+        except Unsupported:
+            self.vm.guards.add("refused", source, check_tensor)
+            raise
         static = _is_module_tensor(source)
         if static:
             self.vm.guards.add("is", source, value)

@@ -19,6 +19,13 @@ from harness import check
 X = torch.arange(6.0).reshape(2, 3)
 
 
+def doubled(x):
+    return x * 2
+
+
+SCRIPTED = torch.jit.script(doubled)
+
+
 def arithmetic(x):
     return (x + 1) * 2 - x / 3 + x**2 + 7 // 2 + (-x) + abs(x) + x % 2
 
@@ -99,6 +106,25 @@ def generator_send(x):
     g = running()
     next(g)
     return x + g.send(3) + g.send(4)
+
+
+def generator_dropped(x):
+    seen = []
+
+    def values():
+        try:
+            yield 1
+            yield 2
+        finally:
+            seen.append("closed")
+
+    for v in values():
+        break
+    return x + v, seen
+
+
+def script_function(x):
+    return SCRIPTED(x)
 
 
 def loops(x):
@@ -717,6 +743,37 @@ def test_global_statement():
     fast, _ = compiled(global_statement, fullgraph=True)
     assert torch.equal(fast(X), X + before + 1)
     assert before + 1 == COUNTER
+
+
+def test_mutable_default():
+    from harness import compiled
+
+    def count(x, seen=[]):  # noqa: B006 (the point of the test)
+        seen.append(1)
+        return x + len(seen)
+
+    fast, _ = compiled(count, fullgraph=True)
+    assert [int((fast(X) - X)[0, 0]) for _ in range(3)] == [1, 2, 3]
+
+
+def test_iterator_of_the_caller_is_consumed_once():
+    from harness import compiled
+
+    items = iter([1, 2, 3])
+    fast, log = compiled(lambda x, it: x + next(it))
+    with pytest.warns(RuntimeWarning, match="iterator"):
+        assert [int((fast(X, items) - X)[0, 0]) for _ in range(3)] == [1, 2, 3]
+
+
+def test_symbolic_float_arithmetic():
+    from harness import compiled
+
+    fast, log = compiled(lambda x: x * x.shape[0] ** -0.5 + x.shape[0] / 3 - math.sqrt(x.shape[1]), dynamic=True,
+                         fullgraph=True)
+    for n in (3, 5):
+        x = torch.randn(n, 4)
+        torch.testing.assert_close(fast(x), x * n**-0.5 + n / 3 - 2)
+    assert len(log.captures) == 1
 
 
 def test_returned_function():
