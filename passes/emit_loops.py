@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import sympy
-from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ..ir.dialects import loop as ir
@@ -62,7 +61,9 @@ class NestSpec:
     lanes: int = 1
     lane: Dim = 0
     scratch: dict[Node, Dim] = field(default_factory=dict)  # values kept for a row, and how many elements of each
-    lent: dict[Node, Memory] = field(default_factory=dict)  # values kept in the memory of a result that is written later
+    lent: dict[Node, Memory] = field(
+        default_factory=dict
+    )  # values kept in the memory of a result that is written later
 
 
 @dataclass
@@ -83,6 +84,9 @@ class LoopEmitter:
         self.env: dict[sympy.Symbol, Dim] = {}
         self.depths: dict[sympy.Symbol, int] = {}
         self.accumulators: dict[Node, tuple[SSAValue, Dim]] = {}
+        self.kept_values: dict[
+            Node, tuple[SSAValue, Dim]
+        ] = {}  # of argmax and argmin; `accumulators` has the positions
         self.kept: dict[Node, SSAValue] = {}
         self.keeping: dict[Node, Dim] = {}
         self.used_names: set[str] = set()
@@ -163,13 +167,6 @@ class LoopEmitter:
             places = self._local(row, nest.lanes, I64, 0)
             self.accumulators[target] = (places, nest.lane)
             self.kept_values[target] = (memory, nest.lane)
-
-    @property
-    def kept_values(self) -> dict[Node, tuple[SSAValue, Dim]]:
-        """For argmax and argmin, the memory of the values; `accumulators` holds that of the positions."""
-        if not hasattr(self, "_kept_values"):
-            self._kept_values: dict[Node, tuple[SSAValue, Dim]] = {}
-        return self._kept_values
 
     def _scan_memory(self, row: _Scope, store: Store, nest: NestSpec) -> SSAValue:
         return self._local(row, nest.lanes, store.node.dtype, identity(store.scan, store.node.dtype))
@@ -366,8 +363,3 @@ _EMIT: dict[str, Callable[[LoopEmitter, Node, _Scope, list[SSAValue]], SSAValue]
     "bind": LoopEmitter._bind,
     "reduced": LoopEmitter._reduced,
 }
-
-
-def kernels_of(module: ModuleOp) -> list[ir.Kernel]:
-    """All loop kernels of a module."""
-    return [op for op in module.ops if isinstance(op, ir.Kernel)]

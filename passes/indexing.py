@@ -22,7 +22,6 @@ from ..ir.symbols import (
     dim,
     is_nonnegative,
     known_equal,
-    product,
     simplify_index,
 )
 
@@ -221,8 +220,3 @@ def reduced_sizes(op: prim.Reduce) -> tuple[Dim, ...]:
 
 def _shape(value: SSAValue) -> tuple[Dim, ...]:
     return prim.tensor(value).shape
-
-
-def element_count(shape: Sequence[Dim]) -> Dim:
-    """The product of the sizes."""
-    return product(shape)

@@ -14,7 +14,17 @@ import sympy
 from xdsl.ir import Block, Operation, SSAValue
 
 from ..ir.dialects import prim
-from ..ir.symbols import Dim, FloorDiv, dim, free_symbols, is_nonnegative, known_equal, product, simplify_index, substitute
+from ..ir.symbols import (
+    Dim,
+    FloorDiv,
+    dim,
+    free_symbols,
+    is_nonnegative,
+    known_equal,
+    product,
+    simplify_index,
+    substitute,
+)
 from ..ir.types import ref_type
 from .indexing import Index
 from .lower import Lowering, Memory, Node

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -206,8 +205,3 @@ def _drop_unused(block: Block) -> None:
         if isinstance(op, Op) and op.results and not any(r.uses for r in op.results) and op.parent is not None:
             op.detach()
             op.erase()
-
-
-def names_of(kernels: Mapping[str, loop.Kernel]) -> list[str]:
-    """The names of kernels."""
-    return [k["sym_name"] for k in kernels.values()]

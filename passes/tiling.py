@@ -12,12 +12,12 @@ import sympy
 
 from ..ir.symbols import Dim, FloorDiv, Range, dim, free_symbols, known_equal, product, substitute
 from ..ir.types import ref_type
-from .affine import Accesses, accesses, coefficient, cuts, hint, merge
+from .affine import Accesses, accesses, cuts, hint, merge
 from .context import Target
 from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
 from .indexing import row_major
 from .lower import Lowering, Memory, Node
-from .nests import MIN_UNITS, MIN_WORK, Join, Loop, Nest, Stage, Store, column_votes
+from .nests import MIN_UNITS, MIN_WORK, Join, Loop, Nest, Stage, Store, coefficient, column_votes
 
 SMALL = 16 * 1024  # simple operations; a kernel below this is not worth a second thread
 BLOCK = 8 * 1024  # elements of a long loop that one thread takes at a time
@@ -338,8 +338,17 @@ class Tiler:
             memory, steps = store.memory, [coefficient(store.flat, each.var) for each in stage.loops]
             whole = known_equal(memory.ref.numel, dim(product(r.size for r in (*nest.rows, *stage.loops))))
             once = sum(s.memory is memory for each in nest.stages for s in each.stores) == 1
-            read = any(n.kind == "load" and n.data[0] is memory for each in nest.stages for t in each.nodes for n in t.walk())
-            if memory.ref.dtype == node.dtype and whole and once and not read and all(steps) and memory not in spec.lent.values():
+            read = any(
+                n.kind == "load" and n.data[0] is memory for each in nest.stages for t in each.nodes for n in t.walk()
+            )
+            if (
+                memory.ref.dtype == node.dtype
+                and whole
+                and once
+                and not read
+                and all(steps)
+                and memory not in spec.lent.values()
+            ):
                 return store
         return None
 

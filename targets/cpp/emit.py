@@ -143,10 +143,9 @@ def _transpose(w: _Writer, op: Op) -> bool:
     inner = op.block_body.first_op
     if not isinstance(inner, loop.For) or len(op.block_body.ops) != 1:
         return False
-    body = list(inner.block_body.ops)
-    if len(body) != 2 or not isinstance(body[0], loop.Load) or not isinstance(body[1], loop.Store):
+    load, store = inner.block_body.first_op, inner.block_body.last_op
+    if len(inner.block_body.ops) != 2 or not isinstance(load, loop.Load) or not isinstance(store, loop.Store):
         return False
-    load, store = body
     source, target = load.ref, store.ref
     if source.dtype != target.dtype or source.dtype.bytes < 4 or load.get("mask") or source.dtype.kind == "bool":
         return False
@@ -157,7 +156,9 @@ def _transpose(w: _Writer, op: Op) -> bool:
         pitch = dim(access["index"].coeff(along["var"]))
         base = dim(access["index"].xreplace(first))
         count = dim(along["stop"] - start[along["var"]])
-        calls.append(f"{w.names[place]} + {_index_text(sympy.sympify(base), 1)}, {cpp_index(pitch)}, {cpp_index(count)}")
+        calls.append(
+            f"{w.names[place]} + {_index_text(sympy.sympify(base), 1)}, {cpp_index(pitch)}, {cpp_index(count)}"
+        )
     w.line(f"im::transpose({', '.join(calls)});")
     return True
 
