@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,11 +22,11 @@ from .debug import DebugFolder
 from .frontend.errors import Unsupported
 from .frontend.functional import functionalize
 from .ir.dtypes import UnknownDType
-from .ir.import_fx import ImportFailure, import_fx
-from .ir.text import print_module
-from .passes.base import Pass
+from .ir.import_fx import ImportFailure, import_fx, user_line
+from .ir.text import parse_module, print_module
+from .passes.base import Pass, PassError
 from .passes.context import CompileContext, Diagnostics, Target
-from .passes.manager import pass_fingerprint, pipeline_text, run_pipeline
+from .passes.manager import PassFailure, pass_fingerprint, pipeline_text, run_pipeline
 from .passes.pipeline import default_pipeline, registry
 from .targets.build import CompilerError, CompilerNotFound, Toolchain, cpu_identity, find_toolchain
 from .targets.cache import Cache, cache_key, package_fingerprint, shared_cache
@@ -69,6 +70,13 @@ def compile_graph(
         program, report = compile_module(imported.module, toolchain, config, passes, debug)
     except (Unsupported, ImportFailure, UnknownDType, CompilerNotFound, CompilerError) as error:
         return _eager(gm, str(error))
+    except MemoryError:
+        raise
+    except Exception as error:  # a mistake of ours must not stop a program that eager can run
+        asked_for = isinstance(error, PassError) and not isinstance(error, PassFailure)  # a pipeline that cannot be
+        if config.verify_each or asked_for:
+            raise
+        return _eager(gm, internal_reason(error, gm))
     _count(report)
     return _bind_constants(program, imported.constants), report
 
@@ -95,9 +103,10 @@ def compile_module(
             program = load(entry, library)
             return program, Report(program, cached=True)
     with COUNTERS.phase("passes"):
-        run_pipeline(
-            ctx, module, pipeline, verify_each=config.verify_each, on_pass=debug.on_pass, reproducer_dir=debug.path
-        )
+        try:
+            run_pipeline(ctx, module, pipeline, verify_each=config.verify_each, on_pass=debug.on_pass)
+        except PassFailure as failure:
+            raise _with_reproducer(failure, text, ctx.target, pipeline, config, debug) from failure.__cause__
     with COUNTERS.phase("emit"):
         generated = generate(module, library)
         generated = type(generated)(generated.units, generated.host, print_module(module))
@@ -107,6 +116,31 @@ def compile_module(
             generated, key, lambda: toolchain, cache, library, progress=_progress(config), jobs=config.jobs or None
         )
     return program, Report(program, diagnostics=ctx.diagnostics)
+
+
+def _with_reproducer(
+    failure: PassFailure, text: str, target: Target, pipeline: Sequence[Pass], config: Config, debug: DebugFolder
+) -> PassFailure:
+    """The same failure with a reproducer: the passes run again on the imported text, this time with copies."""
+    folder = debug.path or Path(tempfile.mkdtemp(prefix="intarsia-"))
+    try:
+        again = parse_module(text)
+        run_pipeline(CompileContext(target), again, pipeline, verify_each=config.verify_each, reproducer_dir=folder)
+    except PassFailure as second:
+        return second if second.pass_name == failure.pass_name else failure
+    except Exception:  # the failure itself matters more than its reproducer
+        log.debug("no reproducer", exc_info=True)
+    return failure
+
+
+def internal_reason(error: Exception, gm: fx.GraphModule) -> str:
+    """The text of a warning for a mistake of ours: the user's first line in the graph, what went wrong, and where."""
+    places = (user_line(node.meta.get("stack_trace")) for node in gm.graph.nodes)
+    place = next((p for p in places if p is not None), None)
+    where = f"\n  in the graph that starts at {place.filename.data}:{place.line.data}" if place else ""
+    what = "\n".join(str(error).splitlines()[:8])
+    kind = "" if isinstance(error, PassFailure) else f"{type(error).__name__}: "
+    return f"an error inside intarsia (please report it): {kind}{what}{where}"
 
 
 def default_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> GraphFunction:

@@ -20,7 +20,8 @@ class Config:
         threads: how many threads kernels are made for; 0: as many as torch uses (INTARSIA_THREADS).
         jobs: how many C++ compilers run side by side; 0: one a core (INTARSIA_JOBS).
         pipeline: the passes to run instead of the default ones, as for `passes-opt --pipeline` (INTARSIA_PIPELINE).
-        verify_each: check the IR after every pass (INTARSIA_VERIFY_EACH).
+        verify_each: check the IR after every pass, and raise errors inside the compiler instead of
+            running the graph in eager; for tests (INTARSIA_VERIFY_EACH).
         remarks: collect what each pass did and refused, with reasons (INTARSIA_REMARKS).
         recompile_limit: how many variants of one function are kept (INTARSIA_RECOMPILE_LIMIT).
         progress: show a progress line in a terminal when compiling takes long (INTARSIA_PROGRESS).

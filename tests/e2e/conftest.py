@@ -11,6 +11,7 @@ from intarsia.targets.cache import shared_cache
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("INTARSIA_VERIFY_EACH", "1")  # a mistake of ours is an error here, not a fallback
     monkeypatch.setenv("INTARSIA_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "intarsia-cache"))
     shared_cache.cache_clear()
     intarsia.reset()

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from torch import nn
 
 import intarsia
 import intarsia.backend
+import intarsia.passes.manager
+from intarsia.passes.base import Pass
 from intarsia.targets.build import CompilerError
 
 
@@ -118,6 +121,63 @@ def test_interrupt_leaves_no_broken_state(monkeypatch):
     monkeypatch.setattr(intarsia.backend, "build", real)
     torch.testing.assert_close(compiled(x), f(x))
     assert intarsia.counters()["graphs"] == 1
+
+
+@dataclass(frozen=True)
+class Broken(Pass):
+    """Fails."""
+
+    name = "broken"
+    level = "prim"
+
+    def apply(self, ctx, module):
+        raise KeyError("out of luck")
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_a_failing_pass_is_a_warning_with_a_reproducer(fullgraph, monkeypatch, caplog):
+    monkeypatch.setenv("INTARSIA_VERIFY_EACH", "0")
+    x = torch.randn(5)
+    compiled = intarsia.compile(f, fullgraph=fullgraph, passes=[Broken()])
+    torch.testing.assert_close(compiled(x), f(x))
+    torch.testing.assert_close(compiled(x), f(x))
+    (told,) = [r.getMessage() for r in caplog.records]
+    assert "pass 'broken' failed: KeyError: 'out of luck'" in told and "test_trouble.py" in told
+    reproducer = next(Path(word) for word in told.split() if word.endswith(".ir"))
+    assert "prim.func" in reproducer.read_text()
+    assert intarsia.counters()["fallbacks"] == 1
+
+
+@pytest.mark.parametrize("place", ["functionalize", "import_fx", "generate", "build"])
+def test_an_error_of_ours_runs_in_eager_visibly(place, monkeypatch, caplog):
+    monkeypatch.setenv("INTARSIA_VERIFY_EACH", "0")
+
+    def broken(*args, **kwargs):
+        raise IndexError("a mistake of ours")
+
+    monkeypatch.setattr(intarsia.backend, place, broken)
+    x = torch.randn(7)
+    torch.testing.assert_close(intarsia.compile(f, options={"cache": False})(x), f(x))
+    assert "an error inside intarsia" in caplog.text and "IndexError: a mistake of ours" in caplog.text
+    assert intarsia.counters()["fallbacks"] == 1
+
+
+def test_strictly_an_error_of_ours_is_raised():
+    with pytest.raises(intarsia.passes.manager.PassFailure, match="out of luck"):
+        intarsia.compile(f, passes=[Broken()])(torch.randn(5))
+
+
+def test_memory_errors_and_wrong_pipelines_are_raised(monkeypatch):
+    monkeypatch.setenv("INTARSIA_VERIFY_EACH", "0")
+    with pytest.raises(intarsia.passes.base.PassError, match="did you mean 'fuse'"):
+        intarsia.compile(f, options={"pipeline": "decompose,fusee"})(torch.randn(5))
+
+    def broken(*args, **kwargs):
+        raise MemoryError
+
+    monkeypatch.setattr(intarsia.backend, "generate", broken)
+    with pytest.raises(MemoryError):
+        intarsia.compile(f, options={"cache": False})(torch.randn(5))
 
 
 def test_parameters_on_the_meta_device():
