@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -126,7 +129,8 @@ def build_kernel(
     assert isinstance(last, kernel.Yield)
     lowering = Lowering(dict(zip(source.args, ins, strict=True)))
     planner = Planner(source, lowering, list(zip(last.operands, outs, strict=True)))
-    nests = planner.plan()
+    with deep_recursion():  # a chain of operations is walked down to memory, a few frames an operation
+        nests = planner.plan()
     specs = Tiler(ctx.target, lowering, planner.scratch).nests(nests)
     places: dict[Memory, SSAValue] = dict(zip([*ins, *outs], block.args, strict=True))
     for memory in planner.scratch:
@@ -146,6 +150,17 @@ def build_kernel(
         "lines": _lines(op),
     }
     return loop.Kernel.make([], [], attrs, [Region(block)], op.location)
+
+
+@contextlib.contextmanager
+def deep_recursion(frames: int = 50_000) -> Iterator[None]:
+    """Allow at least so many Python frames (they take no C stack)."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, frames))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def kernel_words(block: Block) -> str:

@@ -517,3 +517,11 @@ def copy(k, x):
 @case(t(5, 40), t(5, 40))
 def sibling_rows(k, x, y):
     return k.reduce("sum", x, 1), k.reduce("max", y, 1), k.add_(x, y)
+
+
+@case(t(5, 7))
+def long_chain(k, x):
+    for _ in range(150):
+        x = k.sin(k.permute(x, 1, 0))
+        x = k.flip(k.neg(x), 0)
+    return x
