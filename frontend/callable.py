@@ -181,6 +181,8 @@ class _Runtime:
                 if result is not MISS:
                     return result
             entry_made = self._new_entry(values)
+        if isinstance(entry_made, ProgramRaised):
+            return self._raising(values, entry_made)
         if entry_made is None:
             return self.eager(values)
         result = entry_made(*values.values())
@@ -202,7 +204,7 @@ class _Runtime:
         args, kwargs = self.parameters.spread(values)
         return self.original(*args, **kwargs)
 
-    def _new_entry(self, values: dict[str, Any]) -> Callable[..., Any] | None:
+    def _new_entry(self, values: dict[str, Any]) -> Callable[..., Any] | ProgramRaised | None:
         if self.entries:
             self._tell("on_recompile", self.why(values))
         if len(self.entries) >= self.recompile_limit:
@@ -214,8 +216,7 @@ class _Runtime:
         try:
             made = capture_bound(self.target, self.parameters, values, dynamic=bool(self.dynamic), marks=self._marks(values))
         except ProgramRaised as raised:
-            self._raised(raised)
-            return None
+            return raised
         except CaptureError as error:
             return self._fallback(error)
         self._tell("on_capture", time.perf_counter() - start, made)
@@ -231,12 +232,15 @@ class _Runtime:
     def _marks(self, values: dict[str, Any]) -> dict[str, frozenset[int]]:
         return self.marks
 
-    def _raised(self, raised: ProgramRaised) -> None:
-        """The program raises; eager shows how. After a few times the call is not captured again."""
+    def _raising(self, values: dict[str, Any], raised: ProgramRaised) -> Any:
+        """The program raises: eager shows how. Where eager does not, capture was wrong, and says so."""
         self.raised += 1
         if self.raised >= 3 * self.recompile_limit:
             self.off = True
-        self._tell("on_fallback", "", 0, "", f"the program raises {type(raised.value).__name__}")
+        result = self.eager(values)
+        with self._lock:
+            self._fallback(raised.unsupported())
+        return result
 
     def _fallback(self, error: CaptureError) -> Callable[..., Any] | None:
         place = error.place

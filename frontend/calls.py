@@ -217,7 +217,7 @@ def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[s
     if name in rules.HIGHER_ORDER:
         args = tuple(trampoline(vm, a) if _is_callback(vm, a) else a for a in args)
         kwargs = {k: trampoline(vm, a) if _is_callback(vm, a) else a for k, a in kwargs.items()}
-    if name in rules.ITERATING:
+    if name in rules.ITERATING and not (name in ("max", "min") and len(args) > 1):
         args = tuple(rules.iterable(vm, a) for a in args)
     args = tuple(map(vm.settle, args))
     kwargs = {k: vm.settle(v) for k, v in kwargs.items()}

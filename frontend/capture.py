@@ -29,9 +29,17 @@ __all__ = ["Capture", "Parameters", "ProgramRaised", "capture", "capture_bound"]
 class ProgramRaised(Exception):
     """The program itself raised `value` while being captured; run it in eager to see the real traceback."""
 
-    def __init__(self, value: BaseException) -> None:
+    def __init__(self, value: BaseException, frames: tuple[Frame, ...], guards: GuardSet) -> None:
         super().__init__(f"{type(value).__name__}: {value}")
-        self.value = value
+        self.value, self.frames, self.guards = value, frames, guards
+
+    def unsupported(self) -> Unsupported:
+        """The error to report when eager does not raise: then the mistake is capture's."""
+        what = " ".join(str(self.value).split())[:200]
+        error = Unsupported(f"capture sees {type(self.value).__name__}: {what}; eager does not")
+        error.frames = self.frames
+        error.guards = self.guards  # type: ignore[attr-defined]
+        return error
 
 
 @dataclass
@@ -136,7 +144,8 @@ def capture_bound(
         error.frames = error.frames or _definition(target)
         raise
     except UserRaise as raised:
-        raise ProgramRaised(raised.value) from None
+        frames = vm.raised_at[1] if vm.raised_at and vm.raised_at[0] is raised.value else _definition(target)
+        raise ProgramRaised(raised.value, frames, partial_guards(vm, state)) from None
     finally:
         for scope in reversed(list(vm.scopes)):
             scope._leave()

@@ -133,6 +133,7 @@ class Interpreter:
         self.current_error: BaseException | None = None
         self.recorder = _Recorder(self)
         self.recording = False
+        self.raised_at: tuple[BaseException, tuple[Place, ...]] | None = None
         self.pending: CaptureError | None = None
         self._globals: dict[tuple[int, str], Any] = {}
         self._trace_cache: dict[tuple[str, int, str], str] = {}
@@ -191,6 +192,8 @@ class Interpreter:
         return self.run(frame)
 
     def _unwind(self, frame: Frame, index: int, raised: UserRaise) -> None:
+        if self.raised_at is None or self.raised_at[0] is not raised.value:
+            self.raised_at = (raised.value, tuple(self.places()))
         entry = frame.program.handler(index)
         if entry is None:
             raise raised
