@@ -317,7 +317,8 @@ def _selected(lanes: Lanes, ok: Tensor | None, *values: Tensor) -> list[Tensor]:
 
     Axes along which nothing differs keep one lane: all would do the same.
     """
-    shape = torch.broadcast_shapes(*(v.shape for v in values), () if ok is None else ok.shape)
+    broadcast: Any = torch.broadcast_shapes
+    shape = broadcast(*(v.shape for v in values), () if ok is None else ok.shape)
     spread = [v.expand(shape) for v in values]
     return [v.reshape(-1) if ok is None else v[ok.expand(shape)] for v in spread]
 

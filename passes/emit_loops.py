@@ -219,6 +219,17 @@ class LoopEmitter:
             expr = self.env.get(s, s)
             if isinstance(expr, sympy.Expr):
                 depth = max([depth, *(self.depths.get(v, 0) for v in expr.free_symbols)])
+        return depth if node.kind in ("const", "index") else max(depth, self._may_not_run(depth))
+
+    def _may_not_run(self, depth: int) -> int:
+        """The depth of the innermost open loop that may have no iteration: nothing is read in front of it, its memory may be empty.
+
+        Loops over a part of another loop's range (tiles) run whenever that one does.
+        """
+        for inner in reversed(self.scopes[depth + 1 :]):
+            over_sizes = all(v not in self.depths for v in free_symbols([inner.runs]))
+            if over_sizes and not is_nonnegative(inner.runs, self.ranges):
+                return inner.depth
         return depth
 
     def value(self, node: Node) -> SSAValue:
@@ -279,7 +290,7 @@ class LoopEmitter:
 
     def _load(self, node: Node, scope: _Scope, operands: list[SSAValue]) -> SSAValue:
         memory, flat, mask, other = node.data
-        conditions = [self.index(c) for c in mask] + self._inner_runs(scope)
+        conditions = [self.index(c) for c in mask]
         if any(is_nonnegative(dim(-1 - c), self.ranges) for c in conditions):
             return self._constant(scope, self._nothing(node.dtype) if other is None else other, node.dtype)
         conditions = [c for c in conditions if not is_nonnegative(c, self.ranges)]
@@ -288,11 +299,6 @@ class LoopEmitter:
             attrs |= {"mask": conditions, "other": self._nothing(node.dtype) if other is None else other}
         load = ir.Load.make([self.places[memory]], [scalar_type(node.dtype)], attrs)
         return self._add(scope, load).results[0]
-
-    def _inner_runs(self, scope: _Scope) -> list[Dim]:
-        """What must be >= 0 for the loops between `scope` and here to run at all: without them there may be no element to read."""
-        runs = [inner.runs for inner in self.scopes[scope.depth + 1 :]]
-        return [r for r in runs if all(self.depths.get(v, 0) <= scope.depth for v in free_symbols([r]))]
 
     @staticmethod
     def _nothing(dtype: DType) -> object:
