@@ -380,6 +380,8 @@ def _tensor(path: str, want: Tensor, have: Tensor, gold: Any, tol: float | None)
 
 def _values(path: str, want: Tensor, have: Tensor, gold: Tensor | None, tol: float) -> Verdict:
     """The accuracy rule for tensors of one shape and dtype."""
+    if torch.equal(want, have):
+        return Verdict(True)
     if not (want.is_floating_point() or want.is_complex()):
         wrong = want != have
         return (
