@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 from ..ir.dialects import kernel, prim
 from ..ir.dialects.aten import AtenOp
 from ..ir.syntax import Op, location_of
-from .aten_rules import elementwise, index, reduce, shape  # noqa: F401  (they register their rules)
+from .aten_rules import elementwise, index, library, reduce, shape  # noqa: F401  (they register their rules)
 from .aten_rules.builder import RULES, Builder, NotCovered
 from .base import Pass
 from .context import CompileContext

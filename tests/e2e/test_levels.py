@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.utils._pytree as pytree
-from benchmarks import torchvision_stub
 
 import intarsia
+from benchmarks import torchvision_stub
 from intarsia.ir.interpreter import run_user
 from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.opt import main as passes_opt
-
 
 torchvision_stub.install()  # lets torchvision and transformers import beside a CPU torch
 
