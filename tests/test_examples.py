@@ -1,0 +1,64 @@
+"""The examples run and say what they promise; so does the program in the README."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SAYS = {
+    "toy.py": ["graphs: 1 kernels: 1", "softmax is right"],
+    "module.py": ["close: True", "still close after a new bias: True", "another batch size: True"],
+    "inspect_stages.py": [
+        "---- aten",
+        "prim.reduce",
+        "kernel.fused",
+        "loop.kernel",
+        "buffer.alloc",
+        "---- C++",
+        "#pragma omp",
+        "def run(",
+    ],
+    "fx_backend.py": ["captured:", "close: True"],
+    "custom_pass.py": ["with the pass:  [2.0, 11.0, 101.0]"],
+}
+
+
+def run(program: list[str], folder: Path) -> str:
+    """What a program prints in a process of its own, with an empty cache."""
+    settings = {
+        "INTARSIA_CACHE_DIR": str(folder),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONWARNINGS": "error::UserWarning:intarsia",
+    }
+    done = subprocess.run(
+        [sys.executable, *program], env=os.environ | settings, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_example_is_here():
+    assert {path.name for path in (ROOT / "examples").glob("*.py")} == set(SAYS)
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_example(name, tmp_path):
+    printed = run([str(ROOT / "examples" / name)], tmp_path)
+    for text in SAYS[name]:
+        assert text in printed
+
+
+def test_readme(tmp_path):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    blocks = [block for block in blocks if "import intarsia" in block]  # the others are fragments
+    assert blocks
+    for number, block in enumerate(blocks):
+        file = tmp_path / f"readme_{number}.py"
+        file.write_text(block)
+        run([str(file)], tmp_path)
