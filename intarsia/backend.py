@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -60,14 +62,8 @@ def compile_graph(
     """Compile one graph for inference. What cannot be compiled runs as `gm` itself, with one warning that says why."""
     debug = DebugFolder.create(config)
     try:
-        toolchain = find_toolchain()
-        debug.write_graph("captured", gm)
-        with COUNTERS.phase("functionalize"):
-            functional = functionalize(gm, example_inputs)
-        debug.write_graph("functional", functional.graph_module)
-        with COUNTERS.phase("import"):
-            imported = import_fx(functional)
-        program, report = compile_module(imported.module, toolchain, config, passes, debug)
+        with _collector_paused():
+            program, constants, report = _compile(gm, example_inputs, config, passes, debug)
     except (Unsupported, ImportFailure, UnknownDType, CompilerNotFound, CompilerError) as error:
         return _eager(gm, str(error))
     except MemoryError:
@@ -78,7 +74,34 @@ def compile_graph(
             raise
         return _eager(gm, internal_reason(error, gm))
     _count(report)
-    return _bind_constants(program, imported.constants), report
+    return _bind_constants(program, constants), report
+
+
+def _compile(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, passes: Sequence[Pass], debug: DebugFolder
+) -> tuple[Program, Sequence[torch.Tensor], Report]:
+    """The program of a graph, and the tensors of the graph's own that it takes after its inputs."""
+    toolchain = find_toolchain()
+    debug.write_graph("captured", gm)
+    with COUNTERS.phase("functionalize"):
+        functional = functionalize(gm, example_inputs)
+    debug.write_graph("functional", functional.graph_module)
+    with COUNTERS.phase("import"):
+        imported = import_fx(functional)
+    program, report = compile_module(imported.module, toolchain, config, passes, debug)
+    return program, imported.constants, report
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """No garbage collections meanwhile: a compile makes many small objects and hardly any cycles; half the time of a pass was theirs."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
 
 
 def compile_module(
