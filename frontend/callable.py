@@ -76,8 +76,15 @@ def forget(compiled: Any) -> None:
 class CompiledModule(nn.Module):
     """A module whose call is compiled; everything else is the original's, reachable as `_orig_mod`."""
 
-    def __init__(self, module: nn.Module, backend: Backend, fullgraph: bool, dynamic: bool | None,
-                 recompile_limit: int, observer: Any) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        backend: Backend,
+        fullgraph: bool,
+        dynamic: bool | None,
+        recompile_limit: int,
+        observer: Any,
+    ) -> None:
         super().__init__()
         self._modules["_orig_mod"] = module
         runtime = _Runtime(module, module, backend, fullgraph, dynamic, recompile_limit, observer)
@@ -110,8 +117,16 @@ class CompiledModule(nn.Module):
 class _Runtime:
     """Entries of one compiled callable. `entries` only grows, so that calls need no lock."""
 
-    def __init__(self, target: Any, original: Callable[..., Any], backend: Backend, fullgraph: bool,
-                 dynamic: bool | None, recompile_limit: int, observer: Any) -> None:
+    def __init__(
+        self,
+        target: Any,
+        original: Callable[..., Any],
+        backend: Backend,
+        fullgraph: bool,
+        dynamic: bool | None,
+        recompile_limit: int,
+        observer: Any,
+    ) -> None:
         self.target, self.original, self.backend = target, original, backend
         self.fullgraph, self.dynamic, self.recompile_limit = fullgraph, dynamic, recompile_limit
         self.observer = observer
@@ -144,9 +159,7 @@ class _Runtime:
             star = star or prefix == "*"
             heads.append(f"{prefix}{name}{default}")
             following = list(parameters.values())[i + 1 :]
-            if parameter.kind is parameter.POSITIONAL_ONLY and not any(
-                p.kind is p.POSITIONAL_ONLY for p in following
-            ):
+            if parameter.kind is parameter.POSITIONAL_ONLY and not any(p.kind is p.POSITIONAL_ONLY for p in following):
                 heads.append("/")
         names = ", ".join(parameters)
         pairs = ", ".join(f"{n!r}: {n}" for n in parameters)
@@ -209,12 +222,17 @@ class _Runtime:
             self._tell("on_recompile", self.why(values))
         if len(self.entries) >= self.recompile_limit:
             self.off = True
-            self._warn(("limit",), f"{self._name()} was compiled {self.recompile_limit} times (recompile_limit); other "
-                                   f"calls run in eager. Last reason: {self.why(values)}")
+            self._warn(
+                ("limit",),
+                f"{self._name()} was compiled {self.recompile_limit} times (recompile_limit); other "
+                f"calls run in eager. Last reason: {self.why(values)}",
+            )
             return None
         start = time.perf_counter()
         try:
-            made = capture_bound(self.target, self.parameters, values, dynamic=bool(self.dynamic), marks=self._marks(values))
+            made = capture_bound(
+                self.target, self.parameters, values, dynamic=bool(self.dynamic), marks=self._marks(values)
+            )
         except ProgramRaised as raised:
             return raised
         except CaptureError as error:
@@ -250,8 +268,10 @@ class _Runtime:
         where = f"{place.filename}:{place.lineno}: {place.text}\n  " if error.frames else ""
         kind = "graph break: " if error.heading == "graph break" else ""
         internal = " (an error inside intarsia; please report it)" if isinstance(error, InternalError) else ""
-        self._warn((place.filename, place.lineno), f"{where}{kind}{error.reason}{internal}; "
-                                                   f"{self._name()} runs in eager. What to do: {error.advice}")
+        self._warn(
+            (place.filename, place.lineno),
+            f"{where}{kind}{error.reason}{internal}; {self._name()} runs in eager. What to do: {error.advice}",
+        )
         guards = getattr(error, "guards", None)
         if guards is None:
             return None
@@ -296,5 +316,3 @@ class _Runtime:
         self._warned.add(key)
         _log.info("%s", message)
         warnings.warn(f"intarsia: {message}", RuntimeWarning, stacklevel=2)
-
-

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from . import rules, torch_private
+from . import rules, tables, torch_private
 from .contexts import is_torch_context
 from .errors import GraphBreak, Unsupported
 from .source import Attr, Const, Fetch, Item
@@ -72,10 +72,12 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
         return torch_call(vm, function, args, kwargs)
     if module.startswith(rules.OWN):
         return vm.native(function, *args, **kwargs)
-    refused = rules.REFUSED_MODULES.get(module.partition(".")[0])
+    refused = tables.REFUSED_MODULES.get(module.partition(".")[0])
     if refused is not None:
         raise GraphBreak(refused)
-    if module in rules.NATIVE_PYTHON and function.__globals__.get("__name__") == module:
+    if module.startswith("torch"):
+        check_torch_state(function.__name__, module)
+    if module in tables.NATIVE_PYTHON and function.__globals__.get("__name__") == module:
         return vm.native_recorded(function, *map(vm.settle, args), **kwargs)
     if module in ("logging", "warnings"):
         return rules.deferred(vm, function, args, kwargs)
@@ -104,17 +106,26 @@ def _cached(vm: Interpreter, cached: Any, args: tuple[Any, ...], kwargs: dict[st
     return vm.call(cached.__wrapped__, args, kwargs)
 
 
+def check_torch_state(name: str, module: str = "") -> None:
+    """Refuse functions of torch that change its state."""
+    reason = tables.REFUSED_TORCH.get(name)
+    if reason is not None:
+        raise Unsupported(reason)
+    if module in tables.NATIVE_PYTHON and not name.startswith(tables.QUESTIONS):
+        raise Unsupported(f"{module}.{name} is called, which may change torch's state")
+
+
 def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call of torch's: one node, or a constant when no tensor is involved."""
     name = getattr(function, "__name__", "")
-    reason = rules.REFUSED_TORCH.get(name)
-    if reason is not None:
-        raise Unsupported(reason)
+    check_torch_state(name)
+    if name.startswith(tables.STATE_CHANGES) and not any(isinstance(a, Tensor) for a in args):
+        raise Unsupported(f"torch's state is changed ({name})")
     args = tuple(map(vm.settle, args))
     for value in (*args, *kwargs.values()):
         if isinstance(value, types.FunctionType | types.MethodType | TensorMethod):
             raise Unsupported(f"torch.{name} takes a Python function")
-    if name.startswith("is_") or name in rules.TORCH_CONSTANTS:
+    if name.startswith("is_") or name in tables.TORCH_CONSTANTS:
         return vm.native(function, *args, **kwargs)
     return vm.out.call_function(function, args, kwargs)
 
@@ -164,7 +175,7 @@ def _bound_builtin(vm: Interpreter, owner: Any, function: Any, args: tuple[Any, 
     entry = vm.user.by_value.get(id(owner))
     if entry is not None and entry.real is owner and not is_constant(owner):
         raise Unsupported(f"a C method of the caller's {type(owner).__name__} is called: {name}")
-    if type(owner).__module__ not in rules.NATIVE_TYPES and not vm.is_created(owner):
+    if type(owner).__module__ not in tables.NATIVE_TYPES and not vm.is_created(owner):
         raise Unsupported(f"a C method that capture does not know: {type(owner).__name__}.{name}")
     return c_call(vm, function, args, kwargs)
 
@@ -214,10 +225,10 @@ _OBJECT_METHODS: dict[str, Any] = {
 def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a C function on values of the program: views are settled, callbacks come back to the interpreter."""
     name = getattr(function, "__name__", "")
-    if name in rules.HIGHER_ORDER:
+    if name in tables.HIGHER_ORDER:
         args = tuple(trampoline(vm, a) if _is_callback(vm, a) else a for a in args)
         kwargs = {k: trampoline(vm, a) if _is_callback(vm, a) else a for k, a in kwargs.items()}
-    if name in rules.ITERATING and not (name in ("max", "min") and len(args) > 1):
+    if name in tables.ITERATING and not (name in ("max", "min") and len(args) > 1):
         args = tuple(rules.iterable(vm, a) for a in args)
     args = tuple(map(vm.settle, args))
     kwargs = {k: vm.settle(v) for k, v in kwargs.items()}
@@ -275,12 +286,12 @@ def _construct(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[s
 
 def _construct_native(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     module = cls.__module__
-    if module.partition(".")[0] in rules.REFUSED_MODULES:
-        raise GraphBreak(rules.REFUSED_MODULES[module.partition(".")[0]])
+    if module.partition(".")[0] in tables.REFUSED_MODULES:
+        raise GraphBreak(tables.REFUSED_MODULES[module.partition(".")[0]])
     user_class = bool(cls.__flags__ & 512) and not vm.is_library(module)
     if (
         not user_class
-        and module not in rules.NATIVE_TYPES
+        and module not in tables.NATIVE_TYPES
         and not module.startswith("torch")
         and not issubclass(cls, BaseException)
     ):

@@ -136,7 +136,11 @@ def capture_bound(
     rng = torch.get_rng_state()
     training = torch.is_grad_enabled()
     try:
-        with torch_private.quiet_fake_errors(), vm.fake_mode, torch_private.python_dispatcher() if vm.shape_env else nullcontext():
+        with (
+            torch_private.quiet_fake_errors(),
+            vm.fake_mode,
+            torch_private.python_dispatcher() if vm.shape_env else nullcontext(),
+        ):
             result = _run(vm, target, parameters, values)
             return _finish(vm, parameters, state, result, training)
     except CaptureError as error:

@@ -97,5 +97,3 @@ def _enter_autocast(vm: Interpreter, manager: Any) -> Scope:
         vm.out.mark(torch.amp.autocast_mode._exit_autocast, (node,))
 
     return Scope(vm, leave)
-
-

@@ -56,6 +56,9 @@ class CaptureError(Exception):
         if not self.frames:
             return f"{self.reason}\n  what to do: {self.advice}"
         out = [f"{self.filename}:{self.lineno}: {self.line}", f"  {self.heading}: {self.reason}"]
+        if self.frames[-1] != self.place:
+            inner = self.frames[-1]
+            out.append(f"  inside {inner.filename}:{inner.lineno}, in {inner.function}: {inner.text}")
         callers = [f for f in self.frames if not is_library(f.filename) and f != self.place]
         for frame in callers[:-5:-1]:
             out.append(f"  called from {frame.filename}:{frame.lineno}, in {frame.function}: {frame.text}")

@@ -102,7 +102,8 @@ class _Recorder(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         vm = self.vm
-        if not vm.recording:
+        # Finalizers of unrelated objects may run at any point; what has no tensor of this capture is not recorded.
+        if not vm.recording or not vm.out.concerns((args, kwargs)):
             return function(*args, **(kwargs or {}))
         vm.recording = False
         try:
@@ -258,7 +259,9 @@ class Interpreter:
         except (CaptureError, UserRaise):
             raise
         except torch_private.data_dependent_errors() as error:
-            raise GraphBreak(f"control flow or a number depends on a tensor's values ({type(error).__name__})") from None
+            raise GraphBreak(
+                f"control flow or a number depends on a tensor's values ({type(error).__name__})"
+            ) from None
         except Exception as error:
             raise UserRaise(error) from None
 
@@ -402,8 +405,9 @@ class Interpreter:
         elif isinstance(obj, types.FunctionType | BaseException):
             raise Unsupported(f"an attribute of {obj!r} is assigned: {name}")
         else:
-            raise Unsupported(f"an attribute of an object that capture did not make is assigned: "
-                              f"{type(obj).__name__}.{name}")
+            raise Unsupported(
+                f"an attribute of an object that capture did not make is assigned: {type(obj).__name__}.{name}"
+            )
 
     def guard_class(self, cls: type, name: str, raw: Any, owner: type | None) -> None:
         """Rely on a class attribute being what it is."""

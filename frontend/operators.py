@@ -15,28 +15,60 @@ from .values.container import InstanceDict, LazyDict
 if TYPE_CHECKING:
     from .interpreter import Interpreter
 
-__all__ = ["BINARY", "COMPARE", "UNARY", "binary", "compare", "contains", "delete_item", "get_item", "set_item", "unary"]
+__all__ = [
+    "BINARY",
+    "COMPARE",
+    "UNARY",
+    "binary",
+    "compare",
+    "contains",
+    "delete_item",
+    "get_item",
+    "set_item",
+    "unary",
+]
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 BINARY: dict[str, tuple[Any, str]] = {
-    "+": (operator.add, "add"), "-": (operator.sub, "sub"), "*": (operator.mul, "mul"),
-    "/": (operator.truediv, "truediv"), "//": (operator.floordiv, "floordiv"), "%": (operator.mod, "mod"),
-    "**": (operator.pow, "pow"), "@": (operator.matmul, "matmul"), "<<": (operator.lshift, "lshift"),
-    ">>": (operator.rshift, "rshift"), "&": (operator.and_, "and"), "|": (operator.or_, "or"),
+    "+": (operator.add, "add"),
+    "-": (operator.sub, "sub"),
+    "*": (operator.mul, "mul"),
+    "/": (operator.truediv, "truediv"),
+    "//": (operator.floordiv, "floordiv"),
+    "%": (operator.mod, "mod"),
+    "**": (operator.pow, "pow"),
+    "@": (operator.matmul, "matmul"),
+    "<<": (operator.lshift, "lshift"),
+    ">>": (operator.rshift, "rshift"),
+    "&": (operator.and_, "and"),
+    "|": (operator.or_, "or"),
     "^": (operator.xor, "xor"),
-    "+=": (operator.iadd, "add"), "-=": (operator.isub, "sub"), "*=": (operator.imul, "mul"),
-    "/=": (operator.itruediv, "truediv"), "//=": (operator.ifloordiv, "floordiv"), "%=": (operator.imod, "mod"),
-    "**=": (operator.ipow, "pow"), "@=": (operator.imatmul, "matmul"), "<<=": (operator.ilshift, "lshift"),
-    ">>=": (operator.irshift, "rshift"), "&=": (operator.iand, "and"), "|=": (operator.ior, "or"),
+    "+=": (operator.iadd, "add"),
+    "-=": (operator.isub, "sub"),
+    "*=": (operator.imul, "mul"),
+    "/=": (operator.itruediv, "truediv"),
+    "//=": (operator.ifloordiv, "floordiv"),
+    "%=": (operator.imod, "mod"),
+    "**=": (operator.ipow, "pow"),
+    "@=": (operator.imatmul, "matmul"),
+    "<<=": (operator.ilshift, "lshift"),
+    ">>=": (operator.irshift, "rshift"),
+    "&=": (operator.iand, "and"),
+    "|=": (operator.ior, "or"),
     "^=": (operator.ixor, "xor"),
 }
 COMPARE: dict[str, tuple[Any, str, str]] = {
-    "==": (operator.eq, "__eq__", "__eq__"), "!=": (operator.ne, "__ne__", "__ne__"),
-    "<": (operator.lt, "__lt__", "__gt__"), "<=": (operator.le, "__le__", "__ge__"),
-    ">": (operator.gt, "__gt__", "__lt__"), ">=": (operator.ge, "__ge__", "__le__"),
+    "==": (operator.eq, "__eq__", "__eq__"),
+    "!=": (operator.ne, "__ne__", "__ne__"),
+    "<": (operator.lt, "__lt__", "__gt__"),
+    "<=": (operator.le, "__le__", "__ge__"),
+    ">": (operator.gt, "__gt__", "__lt__"),
+    ">=": (operator.ge, "__ge__", "__le__"),
 }
 UNARY: dict[str, tuple[Any, str]] = {
-    "-": (operator.neg, "__neg__"), "+": (operator.pos, "__pos__"), "~": (operator.invert, "__invert__"),
+    "-": (operator.neg, "__neg__"),
+    "+": (operator.pos, "__pos__"),
+    "~": (operator.invert, "__invert__"),
 }
 
 
@@ -100,9 +132,10 @@ def contains(vm: Interpreter, container: Any, item: Any) -> bool:
     mapping = vm.tracked_mapping(container)
     if mapping is not None:
         return item in mapping
-    if objects.find_method(type(container), "__iter__") is not None and objects.lookup(
-        type(container), "__contains__"
-    )[1] is None:
+    if (
+        objects.find_method(type(container), "__iter__") is not None
+        and objects.lookup(type(container), "__contains__")[1] is None
+    ):
         return any(x is item or vm.truth(compare(vm, "==", x, item)) for x in vm.listed(container))
     if isinstance(container, list | tuple) and any(isinstance(x, Tensor) for x in (*container, item)):
         return any(x is item for x in container) or _contains_tensor(container, item)
@@ -175,5 +208,3 @@ def refuse_tracked(vm: Interpreter, obj: Any) -> None:
     entry = vm.user.by_value.get(id(obj))
     if entry is not None and entry.real is obj:
         raise Unsupported(f"{entry.source.name()}, a {type(obj).__name__} of the caller's, is changed in place")
-
-

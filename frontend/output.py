@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -123,6 +124,10 @@ class OutputGraph:
         """Whether the fake tensor is an input or was made by a node."""
         return id(fake) in self._node_of or id(fake) in self.inputs
 
+    def concerns(self, value: Any) -> bool:
+        """Whether a tensor of this capture is among the arguments."""
+        return any(self.is_known(tensor) for tensor in _tensors(value))
+
     def lift(self, value: Any) -> Any:
         """`value` as an argument of a node: tensors and symbolic numbers become nodes, containers are rebuilt."""
         kind = type(value)
@@ -232,6 +237,10 @@ class OutputGraph:
             elif mutated:
                 self._emit(op, target, *lifted, result, rebind=False)
             return result
+        if result is None and not mutated and not any(True for _ in _nodes(lifted)):
+            if isinstance(target, types.FunctionType):
+                return None
+            raise Unsupported(f"{_called(target)} is called for an effect that no tensor shows")
         if result is None or mutated:
             node = self._emit(op, target, *lifted, result)
             if result is not None and _has_tensor(result):
@@ -275,6 +284,14 @@ class OutputGraph:
 
 def _has_tensor(value: Any) -> bool:
     return isinstance(value, Tensor) or (isinstance(value, list | tuple) and any(map(_has_tensor, value)))
+
+
+def _nodes(value: Any) -> Iterator[fx.Node]:
+    if isinstance(value, fx.Node):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _nodes(item)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -359,7 +376,30 @@ _EXPRESSIONS: dict[str, Any] = {
     "CeilToInt": lambda out, xs: out.sym_call(math.ceil, *xs),
     "OpaqueUnaryFn_sqrt": lambda out, xs: out.sym_call(torch_private.sym_sqrt, *xs),
 }
-_PLAIN = {int, float, bool, str, type(None), complex, bytes, type(Ellipsis), torch.dtype, torch.device, torch.layout,
-          torch.memory_format}
-_GRAPH_CONSTANTS = (int, float, bool, str, bytes, complex, torch.dtype, torch.device, torch.Size, torch.layout,
-                    torch.memory_format)
+_PLAIN = {
+    int,
+    float,
+    bool,
+    str,
+    type(None),
+    complex,
+    bytes,
+    type(Ellipsis),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+}
+_GRAPH_CONSTANTS = (
+    int,
+    float,
+    bool,
+    str,
+    bytes,
+    complex,
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    torch.layout,
+    torch.memory_format,
+)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from . import operators, torch_private
+from . import operators, tables, torch_private
 from .contexts import RealContext
 from .errors import GraphBreak, Unsupported, UserRaise
 from .source import Const, Fetch
@@ -33,60 +33,6 @@ if TYPE_CHECKING:
     from .interpreter import Interpreter
 
 OWN = __name__.rsplit(".", 1)[0]
-
-# Python functions of torch that are one node of the graph.
-_LEAF_MODULES = frozenset(
-    ["torch.nn.functional", "torch.functional", "torch._tensor", "torch._linalg_utils", "torch._lowrank", "torch.special", "torch.fft", "torch.linalg", "torch._jit_internal", "torch._C._nn", "torch.overrides", "torch.nn.init"]
-)
-# Python modules whose functions look at types and signatures only.
-NATIVE_PYTHON = frozenset(
-    ["inspect", "typing", "re", "enum", "packaging.version", "importlib", "importlib.util", "importlib.metadata", "posixpath", "genericpath", "os", "string", "textwrap", "keyword", "torch.overrides", "torch.torch_version", "torch.backends.cuda", "torch.backends.cudnn", "torch.backends.mkldnn", "torch.cuda", "torch.backends.mps", "torch.xpu", "torch.backends.xeon", "torch.random", "numbers", "abc", "torch.distributed", "torch.distributed.distributed_c10d", "torch.backends.mkl", "torch.mps", "torch._utils", "torch.distributed.is_available", "torch._C", "typing_extensions", "torch.cuda.amp.common"]
-)
-NATIVE_TYPES = frozenset(
-    ["builtins", "collections", "itertools", "re", "_sre", "functools", "_operator", "operator", "types", "datetime", "decimal", "fractions", "_collections_abc", "inspect", "typing", "enum", "_collections", "pathlib", "abc", "_functools", "array", "string"]
-)
-REFUSED_MODULES = {
-    "numpy": "NumPy is called",
-    "random": "Python's random module is called",
-    "time": "the clock is read",
-    "subprocess": "another process is started",
-    "socket": "the network is used",
-}
-REFUSED_TORCH = {
-    "manual_seed": "the random seed is set inside the captured code",
-    "seed": "the random seed is set inside the captured code",
-    "set_rng_state": "the random state is set inside the captured code",
-    "get_rng_state": "the random state is read inside the captured code",
-    "_set_grad_enabled": "the grad mode is set without a context manager",
-    "set_default_dtype": "the default dtype is set inside the captured code",
-    "set_default_device": "the default device is set inside the captured code",
-    "set_num_threads": "the number of threads is set inside the captured code",
-    "from_numpy": "a NumPy array becomes a tensor",
-    "save": "a file is written",
-    "load": "a file is read",
-    "compile": "torch.compile is called inside the captured code",
-    "grad": "torch.autograd.grad is called",
-    "vmap": "torch.vmap is called",
-    "cond": "torch.cond is called",
-}
-TORCH_CONSTANTS = frozenset(
-    ["get_default_dtype", "get_default_device", "promote_types", "result_type", "can_cast", "iinfo", "finfo", "get_device_module", "_get_tracing_state", "get_num_threads", "get_autocast_dtype", "get_autocast_gpu_dtype", "get_autocast_cpu_dtype", "_log_api_usage_once", "has_torch_function", "has_torch_function_unary", "has_torch_function_variadic", "_assert_async", "get_float32_matmul_precision", "broadcast_shapes", "get_autocast_device"]
-)
-HIGHER_ORDER = frozenset(
-    ["map", "filter", "sorted", "min", "max", "reduce", "sort", "accumulate", "starmap", "groupby", "takewhile", "dropwhile", "filterfalse", "iter", "sub", "subn", "nlargest", "nsmallest"]
-)
-ITERATING = frozenset(
-    ["list", "tuple", "set", "frozenset", "dict", "zip", "enumerate", "sum", "any", "all", "sorted", "min", "max", "map", "filter", "reversed", "join", "extend", "update", "reduce", "deque", "OrderedDict", "Counter", "chain", "islice", "accumulate", "product", "from_iterable", "zip_longest", "cycle", "starmap", "pairwise", "extendleft", "union", "intersection", "difference", "fromkeys", "takewhile", "dropwhile", "filterfalse", "groupby", "compress", "permutations", "combinations", "combinations_with_replacement", "tee"]
-)
-_PURE_MODULES = frozenset(
-    ["builtins", "math", "cmath", "_operator", "operator", "itertools", "functools", "_functools", "collections", "_collections", "re", "_sre", "_bisect", "_heapq", "unicodedata", "_abc", "_typing", "binascii", "zlib", "_struct", "_string", "posix", "_thread", "_stat"]
-)
-_REFUSED_BUILTINS = {
-    "print": "print is called", "open": "a file is opened", "input": "input is read",
-    "exec": "exec is called", "eval": "eval is called", "breakpoint": "a breakpoint is reached",
-    "compile": "compile() is called", "globals": "globals() is called", "locals": "locals() is called",
-    "__build_class__": "a class is defined inside the captured code",
-}
 
 RULES: dict[int, Any] = {}
 _KEEP: list[Any] = []
@@ -106,7 +52,7 @@ def rule(*targets: Any) -> Any:
 
 def is_leaf_module(name: str) -> bool:
     """Whether Python functions of this module are nodes of the graph."""
-    return name in _LEAF_MODULES
+    return name in tables.LEAF_MODULES
 
 
 def is_native_class(cls: type) -> bool:
@@ -117,14 +63,14 @@ def is_native_class(cls: type) -> bool:
 def check_native(function: Any) -> None:
     """Refuse C functions that are not known to be free of effects."""
     name, module = function.__name__, getattr(function, "__module__", None) or ""
-    if module == "builtins" and name in _REFUSED_BUILTINS:
-        raise GraphBreak(_REFUSED_BUILTINS[name])
+    if module == "builtins" and name in tables.REFUSED_BUILTINS:
+        raise GraphBreak(tables.REFUSED_BUILTINS[name])
     if module in ("posix", "_thread") and name not in ("get_ident", "fspath", "getpid", "cpu_count", "allocate_lock"):
         raise GraphBreak(f"the operating system is called ({name})")
     top = module.partition(".")[0]
-    if top in REFUSED_MODULES:
-        raise GraphBreak(REFUSED_MODULES[top])
-    if module not in _PURE_MODULES:
+    if top in tables.REFUSED_MODULES:
+        raise GraphBreak(tables.REFUSED_MODULES[top])
+    if module not in tables.PURE_MODULES:
         raise GraphBreak(f"a C function that capture does not know is called: {module or '?'}.{name}")
 
 
@@ -134,8 +80,10 @@ def iterable(vm: Interpreter, value: Any) -> Any:
         return value
     if isinstance(value, LazyDict | InstanceDict):
         return value
-    if isinstance(value, Tensor) or vm.tracked_mapping(value) is not None or objects.find_method(
-        type(value), "__iter__"
+    if (
+        isinstance(value, Tensor)
+        or vm.tracked_mapping(value) is not None
+        or objects.find_method(type(value), "__iter__")
     ):
         value = vm.iterate(value)
     if objects.find_method(type(value), "__next__"):
@@ -340,7 +288,9 @@ def _number(function: Any, name: str, symbolic: Any) -> Any:
 RULES[id(int)] = _number(int, "__int__", torch.sym_int)
 RULES[id(float)] = _number(float, "__float__", torch.sym_float)
 RULES[id(abs)] = lambda vm, x: vm.call_tensor_method(x, "abs", (), {}) if isinstance(x, Tensor) else vm.native(abs, x)
-RULES[id(math.sqrt)] = lambda vm, x: torch_private.sym_sqrt(x) if isinstance(x, torch.SymInt) else vm.native(math.sqrt, x)
+RULES[id(math.sqrt)] = lambda vm, x: (
+    torch_private.sym_sqrt(x) if isinstance(x, torch.SymInt) else vm.native(math.sqrt, x)
+)
 
 
 def _via(apply: Any) -> Any:
@@ -430,9 +380,12 @@ def _get_logger(vm: Interpreter, *args: Any) -> Any:
 def _copy(vm: Interpreter, value: Any) -> Any:
     if isinstance(value, LazyDict | InstanceDict):
         return value.force()
-    if is_constant(value) or isinstance(value, list | dict | set | collections.deque) and vm.user.by_value.get(
-        id(value)
-    ) is None and not vm.is_created(value):
+    if (
+        is_constant(value)
+        or isinstance(value, list | dict | set | collections.deque)
+        and vm.user.by_value.get(id(value)) is None
+        and not vm.is_created(value)
+    ):
         return vm.native(copy.copy, value)
     if type(value) in (list, dict, set, collections.OrderedDict, collections.deque, tuple):
         return value.copy() if hasattr(value, "copy") else value
@@ -606,7 +559,31 @@ TENSOR_METHODS: dict[str, Any] = {
     "__hash__": lambda vm, tensor: _refuse("hash() of a tensor"),
     "__getitem__": operators.get_item,
     "__setitem__": operators.set_item,
-} | {name: _fact(name) for name in ["dim", "numel", "stride", "storage_offset", "element_size", "is_contiguous", "is_floating_point", "is_complex", "is_conj", "is_neg", "get_device", "is_inference", "nelement", "ndimension", "is_signed", "is_same_size", "has_names", "dim_order", "is_pinned", "is_shared"]}
+} | {
+    name: _fact(name)
+    for name in [
+        "dim",
+        "numel",
+        "stride",
+        "storage_offset",
+        "element_size",
+        "is_contiguous",
+        "is_floating_point",
+        "is_complex",
+        "is_conj",
+        "is_neg",
+        "get_device",
+        "is_inference",
+        "nelement",
+        "ndimension",
+        "is_signed",
+        "is_same_size",
+        "has_names",
+        "dim_order",
+        "is_pinned",
+        "is_shared",
+    ]
+}
 
 
 def _higher_order() -> None:

@@ -158,8 +158,12 @@ def global_module_hooks() -> list[Any]:
     """The dictionaries of hooks that apply to every module."""
     import torch.nn.modules.module as module
 
-    return [module._global_forward_hooks, module._global_forward_pre_hooks, module._global_backward_hooks,
-            module._global_backward_pre_hooks]
+    return [
+        module._global_forward_hooks,
+        module._global_forward_pre_hooks,
+        module._global_backward_hooks,
+        module._global_backward_pre_hooks,
+    ]
 
 
 def function_mode_count_raw() -> Any:

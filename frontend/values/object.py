@@ -106,11 +106,21 @@ def _class_attr(vm: Interpreter, cls: type, name: str) -> Any:
         return _checked(value, cls, name)
     meta, _ = lookup(type(cls), name)
     raw, owner = lookup(cls, name)
-    if owner is None or name in ("__class__", "__dict__", "__mro__", "__bases__", "__name__", "__module__", "__qualname__"):
+    if owner is None or name in (
+        "__class__",
+        "__dict__",
+        "__mro__",
+        "__bases__",
+        "__name__",
+        "__module__",
+        "__qualname__",
+    ):
         if isinstance(meta, types.FunctionType):
             return types.MethodType(meta, cls)
-        if isinstance(meta, property) and isinstance(meta.fget, types.FunctionType) and not vm.is_library(
-            type(cls).__module__
+        if (
+            isinstance(meta, property)
+            and isinstance(meta.fget, types.FunctionType)
+            and not vm.is_library(type(cls).__module__)
         ):
             return vm.call(meta.fget, (cls,), {})
         if owner is None and meta is _MISSING:
@@ -265,7 +275,14 @@ def _function_attr(vm: Interpreter, function: types.FunctionType, name: str) -> 
     if name == "__get__":
         return function.__get__
     value = vm.native(getattr, function, name)
-    if vm.is_created(function) or name in ("__name__", "__qualname__", "__module__", "__code__", "__doc__", "__globals__"):
+    if vm.is_created(function) or name in (
+        "__name__",
+        "__qualname__",
+        "__module__",
+        "__code__",
+        "__doc__",
+        "__globals__",
+    ):
         return value
     source: Source = vm.user.source_of(function) or Const(function, function.__name__)
     return vm.user.wrap(value, Attr(source, name))
@@ -290,8 +307,9 @@ def store_attr(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
         if vm.is_created(obj):
             vm.native(setattr, obj, name, value)
             return
-        raise Unsupported(f"an attribute of the {'class' if isinstance(obj, type) else 'module'} "
-                          f"{obj.__name__} is assigned: {name}")
+        raise Unsupported(
+            f"an attribute of the {'class' if isinstance(obj, type) else 'module'} {obj.__name__} is assigned: {name}"
+        )
     custom = find_method(kind, "__setattr__")
     if custom is nn.Module.__setattr__:
         _store_module_attr(vm, obj, name, value)

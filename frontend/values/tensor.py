@@ -33,7 +33,36 @@ class TensorMethod:
 
 # Facts that the guards of a tensor cover: reading them gives a constant (or a symbolic size).
 _FACTS = frozenset(
-    ["shape", "dtype", "device", "ndim", "requires_grad", "layout", "is_cuda", "is_cpu", "is_mps", "is_xpu", "is_meta", "is_sparse", "is_quantized", "is_mkldnn", "is_nested", "is_complex", "names", "itemsize", "nbytes", "is_sparse_csr", "is_xla", "is_vulkan", "is_ipu", "is_maia", "is_mtia", "is_leaf", "output_nr", "is_inference"]
+    [
+        "shape",
+        "dtype",
+        "device",
+        "ndim",
+        "requires_grad",
+        "layout",
+        "is_cuda",
+        "is_cpu",
+        "is_mps",
+        "is_xpu",
+        "is_meta",
+        "is_sparse",
+        "is_quantized",
+        "is_mkldnn",
+        "is_nested",
+        "is_complex",
+        "names",
+        "itemsize",
+        "nbytes",
+        "is_sparse_csr",
+        "is_xla",
+        "is_vulkan",
+        "is_ipu",
+        "is_maia",
+        "is_mtia",
+        "is_leaf",
+        "output_nr",
+        "is_inference",
+    ]
 )
 _COMPUTED = frozenset(["T", "mT", "H", "mH", "real", "imag", "data"])
 _REFUSED = {
@@ -148,6 +177,8 @@ def refuse_method(name: str) -> None:
 
 def is_method_descriptor(function: Any) -> bool:
     """Whether `function` is a method of Tensor taken from the class, such as `torch.Tensor.add`."""
-    return isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType) and issubclass(
-        Tensor, function.__objclass__
-    ) and function.__objclass__ is not object
+    return (
+        isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType)
+        and issubclass(Tensor, function.__objclass__)
+        and function.__objclass__ is not object
+    )

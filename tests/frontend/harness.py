@@ -45,8 +45,12 @@ def compiled(target: Any, **options: Any) -> tuple[Any, Log]:
 def same(a: Any, b: Any) -> bool:
     """Equal in type, structure and value."""
     if isinstance(a, Tensor) or isinstance(b, Tensor):
-        return isinstance(a, Tensor) and isinstance(b, Tensor) and a.dtype == b.dtype and a.shape == b.shape and bool(
-            torch.allclose(a, b, equal_nan=True)
+        return (
+            isinstance(a, Tensor)
+            and isinstance(b, Tensor)
+            and a.dtype == b.dtype
+            and a.shape == b.shape
+            and bool(torch.allclose(a, b, equal_nan=True))
         )
     if type(a) is not type(b):
         return False

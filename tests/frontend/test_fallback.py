@@ -1,7 +1,10 @@
 """What is not captured: the whole call runs in eager with one warning, or raises with fullgraph=True."""
 
 import logging
+import os
+import random
 import threading
+import time
 import warnings
 
 import pytest
@@ -169,6 +172,43 @@ def test_an_error_that_only_capture_sees():
 def test_maximum_of_tensors_is_a_break():
     with torch.no_grad(), pytest.raises(GraphBreak):
         capture(lambda x: max(x.sum(), x.mean()), (X,), {})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda: torch.manual_seed(3),
+        lambda: torch.set_default_dtype(torch.float64),
+        lambda: torch.set_grad_enabled(False).__enter__(),
+        lambda: torch.backends.cuda.enable_flash_sdp(False),
+        lambda: torch.use_deterministic_algorithms(True),
+        lambda: random.random(),
+        lambda: os.mkdir("/nonexistent/frontend-test"),
+        lambda: time.time(),
+        lambda: open("/dev/null"),
+    ],
+)
+def test_effects_on_the_outside_are_refused(change):
+    before = torch.get_rng_state(), torch.get_default_dtype(), torch.backends.cuda.flash_sdp_enabled()
+    with torch.no_grad(), pytest.raises((Unsupported, GraphBreak)):
+        capture(lambda x: (change(), x + 1)[1], (X,), {})
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1:] == (torch.get_default_dtype(), torch.backends.cuda.flash_sdp_enabled())
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_environment_variables_are_guarded(monkeypatch):
+    monkeypatch.setenv("FRONTEND_TEST", "1")
+    fast, log = compiled(
+        lambda x: x + int(os.environ.get("FRONTEND_TEST", "0")) + int(os.getenv("NO_SUCH", "5")), fullgraph=True
+    )
+    with torch.no_grad():
+        torch.testing.assert_close(fast(X), X + 6)
+        monkeypatch.setenv("FRONTEND_TEST", "2")
+        torch.testing.assert_close(fast(X), X + 7)
+        monkeypatch.setenv("NO_SUCH", "7")
+        torch.testing.assert_close(fast(X), X + 9)
+    assert len(log.captures) == 3
 
 
 def test_logging_and_warnings_are_replayed(caplog):

@@ -12,7 +12,7 @@ import pytest
 from intarsia.frontend import instruction
 from intarsia.frontend.opcodes import HANDLERS, NOT_CAPTURED
 
-PROBE = '''
+PROBE = """
 import importlib.util, json, sys
 spec = importlib.util.spec_from_file_location("instruction", sys.argv[1])
 module = importlib.util.module_from_spec(spec); sys.modules["instruction"] = module; spec.loader.exec_module(module)
@@ -55,7 +55,7 @@ for f in (plain, raising, gen, closing):
         "lines": all(i.line >= f.__code__.co_firstlineno for i in p.instructions),
     }
 print(json.dumps(out))
-'''
+"""
 FILE = instruction.__file__
 
 
@@ -88,8 +88,20 @@ def test_normal_form(version):
 
 def test_every_opcode_is_handled_or_refused():
     gone = {
-        "CACHE", "NOP", "PRECALL", "EXTENDED_ARG", "RESUME", "COPY_FREE_VARS", "KW_NAMES", "RESERVED", "TO_BOOL",
-        "INTERPRETER_EXIT", "EXIT_INIT_CHECK", "ENTER_EXECUTOR", "CALL_INTRINSIC_1", "CALL_KW",
+        "CACHE",
+        "NOP",
+        "PRECALL",
+        "EXTENDED_ARG",
+        "RESUME",
+        "COPY_FREE_VARS",
+        "KW_NAMES",
+        "RESERVED",
+        "TO_BOOL",
+        "INTERPRETER_EXIT",
+        "EXIT_INIT_CHECK",
+        "ENTER_EXECUTOR",
+        "CALL_INTRINSIC_1",
+        "CALL_KW",
     }
     gone |= set(instruction._RENAMED) | set(instruction._UNARY) | set(instruction._EXPANSIONS)
     for op in dis.opmap:

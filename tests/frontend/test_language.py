@@ -245,7 +245,13 @@ def string_methods(x):
 
 
 def isinstances(x):
-    return x + isinstance(x, torch.Tensor) + isinstance(3, (int, float)) + issubclass(bool, int) + (type(x) is torch.Tensor)
+    return (
+        x
+        + isinstance(x, torch.Tensor)
+        + isinstance(3, (int, float))
+        + issubclass(bool, int)
+        + (type(x) is torch.Tensor)
+    )
 
 
 def attributes(x):
@@ -420,7 +426,13 @@ class Level(enum.IntEnum):
 
 
 def enums(x):
-    return x * Color(2).value + Level.HIGH, Color.RED is Color["RED"], Color.BLUE.name, Color.RED, [c.value for c in Color]
+    return (
+        x * Color(2).value + Level.HIGH,
+        Color.RED is Color["RED"],
+        Color.BLUE.name,
+        Color.RED,
+        [c.value for c in Color],
+    )
 
 
 def lists(x):
@@ -477,7 +489,13 @@ def itertools_and_friends(x):
 
 def math_and_operator(x):
     scale = 1 / math.sqrt(x.shape[-1])
-    return x * scale + math.pi + math.floor(2.5), operator.itemgetter(1)([1, 2]), operator.mul(x, 2), divmod(7, 2), round(2.567, 1)
+    return (
+        x * scale + math.pi + math.floor(2.5),
+        operator.itemgetter(1)([1, 2]),
+        operator.mul(x, 2),
+        divmod(7, 2),
+        round(2.567, 1),
+    )
 
 
 def sums(x):
@@ -543,7 +561,14 @@ def lru_cached(x):
 
 def shape_arithmetic(x):
     b, n = x.size()
-    return x.view(b * n), x.reshape(-1, 1), x.permute(1, 0).contiguous(), x.new_zeros(x.shape), x.T, x.numel() + x.stride(0)
+    return (
+        x.view(b * n),
+        x.reshape(-1, 1),
+        x.permute(1, 0).contiguous(),
+        x.new_zeros(x.shape),
+        x.T,
+        x.numel() + x.stride(0),
+    )
 
 
 def torch_calls(x):
@@ -554,7 +579,14 @@ def torch_calls(x):
 
 def torch_factories(x):
     mask = torch.ones(3, 3, dtype=torch.bool).tril()
-    return torch.zeros_like(x), torch.arange(4), torch.full((2,), 1.5), torch.tensor([1, 2]), mask, torch.finfo(x.dtype).min
+    return (
+        torch.zeros_like(x),
+        torch.arange(4),
+        torch.full((2,), 1.5),
+        torch.tensor([1, 2]),
+        mask,
+        torch.finfo(x.dtype).min,
+    )
 
 
 def constant_tensor_item(x):
@@ -768,8 +800,9 @@ def test_iterator_of_the_caller_is_consumed_once():
 def test_symbolic_float_arithmetic():
     from harness import compiled
 
-    fast, log = compiled(lambda x: x * x.shape[0] ** -0.5 + x.shape[0] / 3 - math.sqrt(x.shape[1]), dynamic=True,
-                         fullgraph=True)
+    fast, log = compiled(
+        lambda x: x * x.shape[0] ** -0.5 + x.shape[0] / 3 - math.sqrt(x.shape[1]), dynamic=True, fullgraph=True
+    )
     for n in (3, 5):
         x = torch.randn(n, 4)
         torch.testing.assert_close(fast(x), x * n**-0.5 + n / 3 - 2)

@@ -8,8 +8,18 @@ import torch
 from harness import compiled, leaves
 from zoo import ZOO
 
-QUICK = ("bert", "gpt2", "t5", "llama", "vit", "clip", "mamba", "timm-mobilenetv3_small_100", "torchvision-resnet18",
-         "torchvision-swin_t")
+QUICK = (
+    "bert",
+    "gpt2",
+    "t5",
+    "llama",
+    "vit",
+    "clip",
+    "mamba",
+    "timm-mobilenetv3_small_100",
+    "torchvision-resnet18",
+    "torchvision-swin_t",
+)
 NAMES = list(ZOO) if os.environ.get("INTARSIA_ALL_MODELS") else QUICK
 
 

@@ -43,8 +43,12 @@ def test_parameters_are_static_placeholders():
     torch.testing.assert_close(fast(X), net(X))
     graph = log.captures[0].graph_module.graph
     static = {str(n.meta["source"]) for n in graph.nodes if n.op == "placeholder" and n.meta["static_input"]}
-    assert static == {*(f"self.layers.{i}.{n}" for i in (0, 1) for n in ("weight", "bias")), "self.norm.weight",
-                      "self.norm.bias", "self.offset"}
+    assert static == {
+        *(f"self.layers.{i}.{n}" for i in (0, 1) for n in ("weight", "bias")),
+        "self.norm.weight",
+        "self.norm.bias",
+        "self.offset",
+    }
     for node in graph.nodes:
         if node.op.startswith("call"):
             assert isinstance(node.meta["example_value"], torch.Tensor)
@@ -230,8 +234,9 @@ def test_weight_norm_and_parametrizations():
 
 
 def test_convolutions_and_pooling():
-    net = nn.Sequential(nn.Conv2d(3, 4, 3, padding="same"), nn.BatchNorm2d(4), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1),
-                        nn.Flatten()).eval()
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding="same"), nn.BatchNorm2d(4), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    ).eval()
     x = torch.randn(1, 3, 8, 8)
     fast, _ = compiled(net, fullgraph=True)
     torch.testing.assert_close(fast(x), net(x))
