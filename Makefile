@@ -26,8 +26,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PY) -m pip install -q --no-deps -c constraints.txt $(ALONE)
 	@touch $(STAMP)
 
-demo: $(STAMP)  ## run the models: eager, torch.compile and intarsia in one table
-	$(PY) benchmarks/run.py --device cpu --demo
+demo: $(STAMP)  ## run the models, eager and compiled, in one table
+	$(PY) benchmarks/run.py --device cpu --suite demo --skip inductor
 
 test: lint types  ## lint, types, then all tests
 	$(PY) -m pytest -n $(JOBS) tests

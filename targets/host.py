@@ -87,6 +87,7 @@ class _Writer:
     operators: dict[str, str] = field(default_factory=dict)
     steps: dict[str, dict[str, Any]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    known: dict[str, str] = field(default_factory=dict)  # expression -> the name that holds it
     place: tuple[str, int] | None = None
 
     def write(self) -> HostSource:
@@ -147,11 +148,17 @@ class _Writer:
     def _arena_tensor(self, value: SSAValue) -> None:
         op, ref = value.owner, value.type
         assert isinstance(op, buffer.Alloc) and isinstance(ref, RefType)
-        name = self.fresh("b")
-        self.names[value] = name
         offset = op["offset"]
         text = f"over(arena, {python_index(offset)}, {_tuple(ref.shape)}, {_tuple(ref.strides)}, {ref.dtype.torch})"
-        self.lines_for(offset, *ref.shape, *ref.strides).append(f"{name} = {text}")
+        lines = self.lines_for(offset, *ref.shape, *ref.strides, self._arena_size())
+        self.names[value] = self._shared("b", text, lines)
+
+    def _shared(self, prefix: str, text: str, lines: list[str]) -> str:
+        """The name of an expression over the arena: one line however many values are laid there."""
+        if text not in self.known:
+            self.known[text] = self.fresh(prefix)
+            lines.append(f"{self.known[text]} = {text}")
+        return self.known[text]
 
     def address(self, value: SSAValue) -> str:
         """The expression for the value's address."""
@@ -164,10 +171,9 @@ class _Writer:
         ref = result.type
         assert isinstance(ref, RefType)
         if op["pool"] == "arena":
-            name = self.fresh("p")
-            self.addresses[result] = name
             offset = op["offset"]
-            self.lines_for(offset, self.func.get("arena_bytes", 0)).append(f"{name} = base + {python_index(offset)}")
+            lines = self.lines_for(offset, self._arena_size())
+            self.addresses[result] = self._shared("p", f"base + {python_index(offset)}", lines)
             return
         name = self.fresh("o")
         self.names[result] = name
