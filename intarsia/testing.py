@@ -330,7 +330,7 @@ def _leaf(path: str, want: Any, have: Any, gold: Any, tol: float | None) -> Verd
     if isinstance(want, float | complex):
         wide = torch.complex128 if isinstance(want, complex) else torch.float64
         numbers = [torch.tensor(n, dtype=wide) for n in (want, have, gold if isinstance(gold, type(want)) else want)]
-        return _values(path, *numbers, DEFAULT_TOLERANCE if tol is None else tol)
+        return _values(path, numbers[0], numbers[1], numbers[2], DEFAULT_TOLERANCE if tol is None else tol)
     if type(want).__eq__ is object.__eq__ or callable(want) or want is have:
         return Verdict(True)
     equal = want == have
