@@ -64,10 +64,14 @@ def compile_graph(
     try:
         with _collector_paused():
             program, constants, report = _compile(gm, example_inputs, config, passes, debug)
-    except (Unsupported, ImportFailure, UnknownDType, CompilerNotFound, CompilerError) as error:
+    except (Unsupported, ImportFailure, UnknownDType, CompilerNotFound) as error:
         return _eager(gm, str(error))
     except MemoryError:
         raise
+    except CompilerError as error:  # it says itself what to look at
+        if config.verify_each:
+            raise
+        return _eager(gm, str(error))
     except Exception as error:  # a mistake of ours must not stop a program that eager can run
         asked_for = isinstance(error, PassError) and not isinstance(error, PassFailure)  # a pipeline that cannot be
         if config.verify_each or asked_for:

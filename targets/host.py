@@ -114,7 +114,8 @@ class _Writer:
 
     def _arena(self) -> bool:
         size = self.func.get("arena_bytes", 0)
-        if size == 0:
+        allocs = (op for op in self.func.block_body.ops if isinstance(op, buffer.Alloc))
+        if all(op["pool"] != "arena" for op in allocs):  # a tensor without elements lies in an arena of no bytes
             return False
         static = isinstance(size, int)
         lines = self.once if static else self.each

@@ -82,5 +82,5 @@ IM_FN void transpose(const T* from, int64_t from_pitch, int64_t rows, T* to, int
 
 // Lanes of a vectorised max or min are joined by the same NaN-keeping functions. `initializer` starts each lane at the running
 // value, which is neutral for max and min.
-#pragma omp declare reduction(im_max : float, double, int64_t, int32_t, int16_t, int8_t, uint8_t : omp_out = intarsia::max(omp_out, omp_in)) initializer(omp_priv = omp_orig)
-#pragma omp declare reduction(im_min : float, double, int64_t, int32_t, int16_t, int8_t, uint8_t : omp_out = intarsia::min(omp_out, omp_in)) initializer(omp_priv = omp_orig)
+#pragma omp declare reduction(im_max : float, double, int64_t, int32_t, int16_t, int8_t, uint8_t, bool : omp_out = intarsia::max(omp_out, omp_in)) initializer(omp_priv = omp_orig)
+#pragma omp declare reduction(im_min : float, double, int64_t, int32_t, int16_t, int8_t, uint8_t, bool : omp_out = intarsia::min(omp_out, omp_in)) initializer(omp_priv = omp_orig)
