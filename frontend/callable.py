@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 import time
@@ -61,6 +62,9 @@ def compile_callable(
     A module gives a `CompiledModule`, a function a function with the same signature. Calls that cannot be captured
     run in eager, with one warning a line; with `fullgraph=True` they raise the capture's error instead.
     """
+    # FakeTensorMode imports torch._dynamo (about a second): pay that here, not in the first call.
+    from . import rules  # noqa: F401
+
     if isinstance(target, nn.Module):
         return CompiledModule(target, backend, fullgraph, dynamic, recompile_limit, observer)
     runtime = _Runtime(target, target, backend, fullgraph, dynamic, recompile_limit, observer)
@@ -91,6 +95,24 @@ class CompiledModule(nn.Module):
         self.__dict__["_runtime"] = runtime
         self.__dict__["_call"] = runtime.function
         self.__dict__["training"] = module.training
+
+    def register_forward_hook(self, *args: Any, **kwargs: Any) -> Any:
+        """On the original, whose call is what is compiled; so for the other kinds of hooks."""
+        return self._modules["_orig_mod"].register_forward_hook(*args, **kwargs)  # type: ignore[union-attr]
+
+    def register_forward_pre_hook(self, *args: Any, **kwargs: Any) -> Any:
+        return self._modules["_orig_mod"].register_forward_pre_hook(*args, **kwargs)  # type: ignore[union-attr]
+
+    def register_full_backward_hook(self, *args: Any, **kwargs: Any) -> Any:
+        return self._modules["_orig_mod"].register_full_backward_hook(*args, **kwargs)  # type: ignore[union-attr]
+
+    def register_full_backward_pre_hook(self, *args: Any, **kwargs: Any) -> Any:
+        return self._modules["_orig_mod"].register_full_backward_pre_hook(*args, **kwargs)  # type: ignore[union-attr]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModule:
+        run = self._runtime
+        options = (run.backend, run.fullgraph, run.dynamic, run.recompile_limit, run.observer)
+        return CompiledModule(copy.deepcopy(self._modules["_orig_mod"], memo), *options)  # type: ignore[arg-type]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._call(*args, **kwargs)
@@ -288,7 +310,7 @@ class _Runtime:
         values = ", ".join(f"{n!r}: {n}" for n in self.parameters.names)
         lines = [f"def entry({', '.join(self.parameters.names)}):", "    try:"]
         lines += [f"        {line}" for line in emit.lines] or ["        pass"]
-        lines += ["    except (KeyError, AttributeError, IndexError, TypeError):", "        return MISS"]
+        lines += ["    except Exception:", "        return MISS"]
         lines += [f"    return eager({{{values}}})"]
         namespace = {**emit.namespace, "MISS": MISS, "eager": self.eager}
         exec(compile("\n".join(lines), "<intarsia eager entry>", "exec"), namespace)

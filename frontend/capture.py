@@ -230,7 +230,7 @@ def _finish(vm: Interpreter, parameters: Parameters, state: StateCheck, result: 
     fetch = [emit.constant(i.real, i.source.name()) if i.static else emit.fetch(i.source) for i in vm.out.used]
     lines = [f"def entry({', '.join(parameters.names)}):", "    try:"]
     lines += [f"        {line}" for line in emit.lines] or ["        pass"]
-    lines += ["    except (KeyError, AttributeError, IndexError, TypeError):", "        return MISS"]
+    lines += ["    except Exception:", "        return MISS"]
     if outputs or _has_effect(module):
         lines.append(f"    out = graph({', '.join(fetch)})")
     lines += [f"    {line}" for line in body.post]

@@ -114,11 +114,11 @@ def new_shape_env() -> Any:
 
 def fake_tensor(mode: FakeTensorMode, tensor: Tensor, dynamic_dims: tuple[int, ...] | None, name: str) -> Tensor:
     """The fake twin of a real tensor; `dynamic_dims` are given symbols (None: every size is a constant)."""
+    if mode.shape_env is None or not dynamic_dims:
+        return mode.from_tensor(tensor, static_shapes=True)
     from torch._dynamo.source import ConstantSource
     from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
-    if mode.shape_env is None or not dynamic_dims:
-        return mode.from_tensor(tensor, static_shapes=True)
     sizes = [DimDynamic.DYNAMIC if i in dynamic_dims else DimDynamic.STATIC for i in range(tensor.dim())]
     context: Any = StatelessSymbolicContext(dynamic_sizes=sizes)
     return mode.from_tensor(tensor, symbolic_context=context, source=ConstantSource(name))

@@ -156,6 +156,19 @@ def test_wrapper_shows_the_module():
     assert not net.training
 
 
+def test_hooks_and_copies_of_the_wrapper():
+    net = Net().eval()
+    fast, _ = compiled(net, fullgraph=True)
+    before = fast(X)
+    handle = fast.register_forward_hook(lambda module, args, out: out * 0)
+    assert fast(X).abs().sum() == 0
+    handle.remove()
+    twin = copy.deepcopy(fast)
+    twin.scale = 4.0
+    torch.testing.assert_close(fast(X), before)
+    torch.testing.assert_close(twin(X), (before - 1) * 2 + 1)
+
+
 def test_compiled_module_inside_another():
     inner, _ = compiled(nn.Linear(8, 8))
     fast, log = compiled(lambda x: inner(x).relu(), fullgraph=True)
