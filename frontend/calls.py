@@ -208,7 +208,7 @@ _HARMLESS = {"__repr__", "__hash__", "__eq__", "__ne__", "__sizeof__"}
 
 
 def _getattribute(vm: Interpreter, obj: Any, name: str) -> Any:
-    return objects.generic_attr(vm, obj, type(obj), name, fallback=False)
+    return objects.generic_attr(vm, obj, type(obj), name)
 
 
 _OBJECT_METHODS: dict[str, Any] = {

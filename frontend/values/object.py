@@ -195,13 +195,17 @@ def _instance_attr(vm: Interpreter, obj: Any, kind: type, name: str) -> Any:
     if name == "__class__":
         return kind
     custom = find_method(kind, "__getattribute__")
-    if custom is not None:
-        return vm.call(custom, (obj, name), {})
-    return generic_attr(vm, obj, kind, name)
+    try:
+        return vm.call(custom, (obj, name), {}) if custom is not None else generic_attr(vm, obj, kind, name)
+    except UserRaise as raised:
+        getter = find_method(kind, "__getattr__")
+        if getter in (None, nn.Module.__getattr__) or not isinstance(raised.value, AttributeError):
+            raise
+    return vm.call(getter, (obj, name), {})
 
 
-def generic_attr(vm: Interpreter, obj: Any, kind: type, name: str, fallback: bool = True) -> Any:
-    """`object.__getattribute__`, and then `__getattr__`."""
+def generic_attr(vm: Interpreter, obj: Any, kind: type, name: str) -> Any:
+    """`object.__getattribute__`, and the members of a module."""
     raw, owner = lookup(kind, name)
     if name == "__dict__":
         return _dict_of(vm, obj)
@@ -219,9 +223,6 @@ def generic_attr(vm: Interpreter, obj: Any, kind: type, name: str, fallback: boo
         return _bind(vm, raw, owner, obj, kind, name)
     if isinstance(obj, nn.Module) and find_method(kind, "__getattr__") is nn.Module.__getattr__:
         return _module_member(vm, obj, name)
-    getter = find_method(kind, "__getattr__") if fallback else None
-    if getter is not None:
-        return vm.call(getter, (obj, name), {})
     raise UserRaise(AttributeError(f"'{kind.__name__}' object has no attribute '{name}'"))
 
 

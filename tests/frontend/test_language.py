@@ -108,6 +108,37 @@ def generator_send(x):
     return x + g.send(3) + g.send(4)
 
 
+class Proxy:
+    def __init__(self, inner):
+        self.inner = inner
+
+    @property
+    def broken(self):
+        raise AttributeError("broken")
+
+    def __getattr__(self, name):
+        return (name, self.inner)
+
+
+class Watched:
+    def __init__(self):
+        self.size = 3
+
+    def __getattribute__(self, name):
+        if name == "virtual":
+            return 7
+        return super().__getattribute__(name)
+
+    def __setattr__(self, name, value):
+        object.__setattr__(self, name, value * 2)
+
+
+def attribute_hooks(x):
+    w = Watched()
+    w.other = 1
+    return Proxy(x).anything, Proxy(x).broken, w.virtual, w.size, w.other, hasattr(w, "none")
+
+
 def generator_dropped(x):
     seen = []
 
