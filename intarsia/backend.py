@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch import fx
 from xdsl.dialects.builtin import ModuleOp
 
@@ -63,7 +64,7 @@ def compile_graph(
     debug = DebugFolder.create(config)
     try:
         with _collector_paused():
-            program, constants, report = _compile(gm, example_inputs, config, passes, debug)
+            function, report = _compile(gm, example_inputs, config, passes, debug)
     except (Unsupported, ImportFailure, UnknownDType, CompilerNotFound) as error:
         return _eager(gm, str(error))
     except MemoryError:
@@ -78,13 +79,13 @@ def compile_graph(
             raise
         return _eager(gm, internal_reason(error, gm))
     _count(report)
-    return _bind_constants(program, constants), report
+    return function, report
 
 
 def _compile(
     gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, passes: Sequence[Pass], debug: DebugFolder
-) -> tuple[Program, Sequence[torch.Tensor], Report]:
-    """The program of a graph, and the tensors of the graph's own that it takes after its inputs."""
+) -> tuple[GraphFunction, Report]:
+    """The callable of a graph: takes its inputs, gives what the graph gives."""
     toolchain = find_toolchain()
     debug.write_graph("captured", gm)
     with COUNTERS.phase("functionalize"):
@@ -93,7 +94,7 @@ def _compile(
     with COUNTERS.phase("import"):
         imported = import_fx(functional)
     program, report = compile_module(imported.module, toolchain, config, passes, debug)
-    return program, imported.constants, report
+    return _as_the_graph(_bind_constants(program, imported.constants), functional.output_tree), report
 
 
 @contextmanager
@@ -221,6 +222,14 @@ def _bind_constants(program: Program, constants: Sequence[torch.Tensor]) -> Grap
         return run
     extra = tuple(constants)
     return lambda *args: run(*args, *extra)
+
+
+def _as_the_graph(run: GraphFunction, tree: pytree.TreeSpec) -> GraphFunction:
+    """Results in the graph's own nesting; a flat tuple, as capture makes it, costs nothing."""
+    flat = pytree.tree_structure(tuple(range(tree.num_leaves)))
+    if tree == flat:
+        return run
+    return lambda *args: pytree.tree_unflatten(list(run(*args)), tree)
 
 
 def _count(report: Report) -> None:

@@ -20,6 +20,7 @@ from ..ir.types import LiteralAttr, RefType, ref_type
 from .base import Pass, PassError
 from .context import CompileContext
 from .emit_loops import LoopEmitter
+from .grain import set_grain
 from .lower import Lowering, Memory
 from .nests import Planner
 from .tiling import Tiler
@@ -141,6 +142,7 @@ def build_kernel(
     for spec in specs:
         emitter.nest(spec)
     _drop_unused(block)
+    set_grain(block)
     words = kernel_words(source)
     name = f"{words}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     attrs = {

@@ -169,7 +169,7 @@ def _pragma(w: _Writer, op: Op) -> str:
         reduction = " reduction(| : status)" if w.checks else ""
         nested = _nested(op)
         collapse = f" collapse({nested})" if nested > 1 else ""
-        return f"omp parallel for{collapse} schedule(static){reduction}"
+        return f"omp parallel for{collapse} schedule(static){_enough(op)}{reduction}"
     if op.get("unroll"):
         return f"GCC unroll {op['unroll']}"
     if not op.get("vector") or op["kind"] == "scan":
@@ -179,6 +179,15 @@ def _pragma(w: _Writer, op: Op) -> str:
         clauses.append("reduction(| : status)")
     clauses += _reductions(w, op)
     return " ".join(["omp simd", *clauses])
+
+
+def _enough(op: Op) -> str:
+    """The clause that keeps a loop with few iterations on one thread, where that is known only when it runs."""
+    if not op.get("grain"):
+        return ""
+    start = op.get("start", 0)
+    span = cpp_index(op["stop"]) + (f" - ({cpp_index(start)})" if start != 0 else "")
+    return f" if({span} >= {op['grain'] * op.get('step', 1)})"
 
 
 def _nested(op: Op) -> int:

@@ -42,9 +42,7 @@ def convnext():
 def bert():
     from transformers import BertConfig, BertModel
 
-    config = BertConfig(
-        vocab_size=99, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64
-    )
+    config = BertConfig(vocab_size=99, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64)
     return BertModel(config).eval(), (torch.randint(0, 99, (2, 12)),)
 
 
@@ -79,7 +77,9 @@ def test_interpreter_agrees_at_every_level(lowered):
         found = run_user(parse_module(low.ir(level)), [*low.inputs(*args), *low.constants])
         found = [x for x in found if isinstance(x, torch.Tensor)]
         assert len(found) >= 1
-        torch.testing.assert_close(found[0], expected[0], rtol=1e-3, atol=1e-4, msg=lambda m, level=level: f"{level}: {m}")
+        torch.testing.assert_close(
+            found[0], expected[0], rtol=1e-3, atol=1e-4, msg=lambda m, level=level: f"{level}: {m}"
+        )
 
 
 def test_passes_opt_repeats_compile(lowered, tmp_path, capsys):
@@ -88,7 +88,10 @@ def test_passes_opt_repeats_compile(lowered, tmp_path, capsys):
     before = names[names.index("fuse") - 1]
     path = tmp_path / "graph.ir"
     path.write_text(low.stages[before])
-    assert passes_opt(["--pipeline", "fuse,layout,schedule", f"--threads={torch.get_num_threads()}", str(path)]) in (0, None)
+    assert passes_opt(["--pipeline", "fuse,layout,schedule", f"--threads={torch.get_num_threads()}", str(path)]) in (
+        0,
+        None,
+    )
     assert capsys.readouterr().out.strip() == low.stages["schedule"].strip()
 
 
