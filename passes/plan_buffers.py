@@ -11,7 +11,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ..ir.dialects import buffer, kernel, loop, prim
 from ..ir.dialects.aten import overload
-from ..ir.symbols import Dim, FloorDiv, dim, known_equal
+from ..ir.symbols import Dim, FloorDiv, contiguous_strides, dim, known_equal
 from ..ir.syntax import Op
 from ..ir.types import RefType, TensorType, ref_type
 from .base import Pass, PassError
@@ -124,9 +124,16 @@ class _Planner:
             whole = view is not None and view.base is root and view.offset == 0 and is_dense(view.shape, view.strides)
             if whole and known_equal(t.numel, prim.tensor(root).numel) and root not in self.outputs:
                 assert view is not None
-                self.outputs[root] = ref_type(t.shape, view.strides, t.dtype, t.device)
+                self.outputs[root] = ref_type(t.shape, self._visible(k, view.shape, view.strides), t.dtype, t.device)
             else:
                 self.outputs.setdefault(root, _memory(root))
+
+    def _visible(self, k: int, shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        """Eager's strides of returned value k where ours differ in dimensions of size 1 only: the user sees those too."""
+        recorded = self.func.get("result_strides")
+        wanted = recorded[k] if recorded else None
+        wanted = contiguous_strides(shape) if wanted is None else wanted
+        return wanted if recorded and same_layout(shape, strides, wanted) else strides
 
     def _in_place(self, number: int, op: loop.Launch) -> None:
         """Let a result take over the memory of an input that is used here for the last time."""

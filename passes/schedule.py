@@ -129,7 +129,10 @@ def build_kernel(
     last = source.last_op
     assert isinstance(last, kernel.Yield)
     lowering = Lowering(dict(zip(source.args, ins, strict=True)))
-    planner = Planner(source, lowering, list(zip(last.operands, outs, strict=True)))
+    wanted = [
+        (v, out) for v, out in zip(last.operands, outs, strict=True) if 0 not in out.ref.shape
+    ]  # others hold nothing
+    planner = Planner(source, lowering, wanted)
     with deep_recursion():  # a chain of operations is walked down to memory, a few frames an operation
         nests = planner.plan()
     specs = Tiler(ctx.target, lowering, planner.scratch).nests(nests)

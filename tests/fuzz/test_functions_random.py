@@ -42,7 +42,8 @@ def same(found: list[Tensor], wanted: list[Tensor], what: str) -> None:
         assert a.dtype == b.dtype and a.shape == b.shape, (
             f"{what}: value {k}: {a.dtype} {a.shape}, not {b.dtype} {b.shape}"
         )
-        assert a.stride() == b.stride(), (
+        # Fake tensors do not always know eager's stride of a dimension of size 1, which addresses nothing.
+        assert all(n < 2 or p == q for n, p, q in zip(b.shape, a.stride(), b.stride(), strict=True)), (
             f"{what}: value {k}: strides {a.stride()}, not {b.stride()} of {tuple(b.shape)}"
         )
         torch.testing.assert_close(
