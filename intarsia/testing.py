@@ -172,8 +172,9 @@ def leaves(value: Any, path: str = "output", _inside: tuple[int, ...] = ()) -> I
         children = [(f"{path}[{i}]", item) for i, item in enumerate(value)]
         yield path, _Structure(type(value), len(value))
     elif _is_object(value):
-        children = [(f"{path}.{name}", item) for name, item in vars(value).items()]
-        yield path, _Structure(type(value), tuple(vars(value)))
+        attributes = sorted(vars(value).items())  # in which order they were set is nothing that counts
+        children = [(f"{path}.{name}", item) for name, item in attributes]
+        yield path, _Structure(type(value), tuple(name for name, _ in attributes))
     else:
         yield path, value
         return

@@ -7,7 +7,7 @@ from typing import Any
 from xdsl.ir import SSAValue
 
 from ...ir.dialects import prim
-from ...ir.dtypes import BOOL, I64
+from ...ir.dtypes import BOOL, F32, F64, I64
 from ...ir.symbols import Dim
 from .builder import Builder, NotCovered, Result, real, rule
 
@@ -30,7 +30,9 @@ def _sum(b: Builder) -> Result:
     x, dtype = b.op.operands[0], b.type.dtype
     real(dtype, b.dtype_of(x))
     kind = b.op.target.split(".")[1]
-    value = b.cast(b.cast(x, dtype), dtype.compute)
+    # Rounding grows with the length of a product; of a sum only the lanes and blocks of the loops see its length.
+    wide = F64 if kind == "prod" and dtype == F32 else dtype.compute
+    value = b.cast(b.cast(x, dtype), wide)
     return b.finish(b.reduce(kind, value, _axes(b, x), _keep(b)))
 
 
@@ -137,7 +139,8 @@ def _var(b: Builder) -> Result:
 def _cumsum(b: Builder) -> Result:
     x, dtype = b.op.operands[0], b.type.dtype
     real(dtype)
-    value = b.cast(b.cast(x, dtype), dtype.compute)
+    # Every element is rounded as often as it has predecessors, so eager adds up float32 in float64 too.
+    value = b.cast(b.cast(x, dtype), F64 if dtype == F32 else dtype.compute)
     if b.rank_of(x) == 0:
         return b.finish(value)
     kind = {"cumsum": "sum", "cumprod": "prod"}[b.op.target.split(".")[1]]

@@ -28,3 +28,13 @@ def test_a_value_without_elements_between_kernels():
         return F.rrelu(x, training=True) * 2
 
     compiled_in_one_graph(f, torch.randn(0, 3))
+
+
+def test_long_running_sums_and_products_do_not_drift():
+    def f(x):
+        return x.cumsum(0), (1 + x * 1e-5).prod(0)
+
+    x = torch.rand(200_000, 2)
+    found, exact = intarsia.compile(f, fullgraph=True)(x), f(x.double())
+    for a, b in zip(found, exact, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=5e-5, atol=0)
