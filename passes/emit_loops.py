@@ -308,7 +308,7 @@ class LoopEmitter:
         return self._add(scope, ir.scalar_op(node.data[0], *operands)).results[0]
 
     def _cast(self, node: Node, scope: _Scope, operands: list[SSAValue]) -> SSAValue:
-        return self._add(scope, ir.ScalarCast.make(operands, [scalar_type(BY_NAME[node.data[0]])])).results[0]
+        return self._add(scope, ir.ScalarCast.make(operands[:1], [scalar_type(BY_NAME[node.data[0]])])).results[0]
 
     def _const(self, node: Node, scope: _Scope, operands: list[SSAValue]) -> SSAValue:
         return self._constant(scope, node.data[0], node.dtype)

@@ -285,12 +285,26 @@ class Lowering:
     def _take(self, owner: prim.Take, index: Index, mask: tuple[Dim, ...]) -> Node:
         where, place = indexing.take_index(owner, index)
         size = prim.tensor(owner.operands[0]).shape[owner["dim"]]
-        return self.lower(owner.operands[0], place(self._bound(owner, size, where, mask)), mask)
+        found = self._bound(owner, size, where, mask)
+        return self._checked(self.lower(owner.operands[0], place(found), mask), found)
 
     def _gather(self, owner: prim.Gather, index: Index, mask: tuple[Dim, ...]) -> Node:
         size = prim.tensor(owner.operands[0]).shape[owner["dim"]]
         found = self._bound(owner, size, index, mask)
-        return self.lower(owner.operands[0], indexing.gather_index(owner, index)(found), mask)
+        return self._checked(self.lower(owner.operands[0], indexing.gather_index(owner, index)(found), mask), found)
+
+    def _checked(self, value: Node, at: sympy.Symbol) -> Node:
+        """The value, made to depend on the index that selected it: a source that repeats does not, but the index is still checked."""
+        bind, seen, stack = self.binds[at], set(), [value]
+        while stack:
+            node = stack.pop()
+            if node is bind:
+                return value
+            if node not in seen:
+                seen.add(node)
+                stack.extend(node.args)
+        value = self.wide(value)
+        return self.node("cast", value.dtype, (value,), (value.dtype.name,), (at,))
 
     def _reduce(self, owner: prim.Reduce, index: Index, mask: tuple[Dim, ...]) -> Node:
         if not owner["dims"] and not owner["kind"].startswith("arg"):
