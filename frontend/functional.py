@@ -446,7 +446,9 @@ class _Tracer(TorchDispatchMode):
             raise self._unsupported(f"{func} changes the shape or strides of an input")
         name = func._schema.name.split("::")[1].removesuffix("_")
         packet = getattr(aten, name, None)
-        functional = getattr(packet, func._overloadname, None) if func.namespace == "aten" else None
+        overloads = [getattr(packet, o) for o in packet.overloads()] if packet and func.namespace == "aten" else []
+        kinds = [str(a.type) for a in func._schema.arguments]  # transpose_.default goes with transpose.int
+        functional = next((o for o in overloads if [str(a.type) for a in o._schema.arguments] == kinds), None)
         if functional is None or not func._schema.name.endswith("_"):
             raise self._unsupported(f"{func} changes a tensor's memory or strides")
         with self:

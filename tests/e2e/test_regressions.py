@@ -38,3 +38,13 @@ def test_long_running_sums_and_products_do_not_drift():
     found, exact = intarsia.compile(f, fullgraph=True)(x), f(x.double())
     for a, b in zip(found, exact, strict=True):
         torch.testing.assert_close(a.double(), b, rtol=5e-5, atol=0)
+
+
+def test_a_value_is_transposed_in_place():
+    def f(x):
+        y = x.sin()
+        y.transpose_(0, 1).squeeze_(0)
+        y.add_(1)
+        return y, y.mul(2).t_()
+
+    compiled_in_one_graph(f, torch.randn(3, 1, 4))
