@@ -35,6 +35,7 @@ from .targets.build import CompilerError, CompilerNotFound, Toolchain, cpu_ident
 from .targets.cache import Cache, cache_key, package_fingerprint, shared_cache
 from .targets.cpp.program import Program, build, generate, load
 from .targets.library import Library
+from .targets.torch_private import onednn_convolution, onednn_linear
 
 log = logging.getLogger("intarsia")
 GraphFunction = Callable[..., Sequence[Any]]
@@ -208,7 +209,8 @@ def machine(toolchain: Toolchain, config: Config) -> Target:
     isa = toolchain.isa
     width = {"avx512": 64, "avx2": 32}.get(isa, 16)
     threads = config.threads or torch.get_num_threads()
-    return Target("cpp", isa, width, threads if toolchain.openmp else 1)
+    onednn = onednn_convolution is not None and onednn_linear is not None
+    return Target("cpp", isa, width, threads if toolchain.openmp else 1, onednn=onednn)
 
 
 def open_cache(config: Config) -> Cache:

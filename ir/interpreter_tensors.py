@@ -14,6 +14,7 @@ from xdsl.ir import Operation, SSAValue
 
 from .dialects import aten, kernel, prim
 from .dtypes import DType
+from .epilogue import apply_epilogue, extras_of
 from .literals import Literal
 from .scalars import REDUCES, ScalarRow
 from .symbols import Dim, contiguous_strides
@@ -117,7 +118,11 @@ def call(machine: Machine, op: Op, target: str, values: list[Any]) -> list[Tenso
     args, kwargs = aten.call_arguments(op, values, target)
     result = aten.overload(target)(*_numbers(machine, args), **{k: _numbers(machine, v) for k, v in kwargs.items()})
     flat = result if isinstance(result, list | tuple) else (result,)
-    return [t for t in flat if isinstance(t, Tensor)]
+    tensors = [t for t in flat if isinstance(t, Tensor)]
+    steps = op.get("epilogue")
+    if steps:
+        tensors[0] = apply_epilogue(tensors[0], steps, extras_of(op["operands"], values))
+    return tensors
 
 
 def _numbers(machine: Machine, value: Any) -> Any:

@@ -31,6 +31,12 @@ class IntarsiaContext(Context):
             return aten_op(name)
         return super().get_optional_op(name, dialect_stack=dialect_stack)  # type: ignore[arg-type]
 
+    def clone(self) -> IntarsiaContext:
+        """A context of the same kind: the base class would make one that knows no `aten.*`."""
+        copy = make_context()
+        copy.allow_unregistered = self.allow_unregistered
+        return copy
+
 
 def make_context() -> IntarsiaContext:
     """A new context that knows builtin and all our dialects."""

@@ -17,6 +17,7 @@ class Target:
         vector_bytes: width of a SIMD register.
         threads: how many threads a kernel may use.
         l1_bytes, l2_bytes: cache sizes of one core.
+        onednn: whether torch's build offers oneDNN's calls on packed weights.
     """
 
     name: str = "cpp"
@@ -25,6 +26,7 @@ class Target:
     threads: int = 2
     l1_bytes: int = 32 * 1024
     l2_bytes: int = 1024 * 1024
+    onednn: bool = True
 
 
 @dataclass(frozen=True)

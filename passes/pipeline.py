@@ -22,6 +22,7 @@ OWN = {
     "layout": "layout:Layout",
     "schedule": "schedule:Schedule",
     "plan-buffers": "plan_buffers:PlanBuffers",
+    "library-epilogue": "library_epilogue:LibraryEpilogue",
 }
 
 

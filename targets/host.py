@@ -29,6 +29,7 @@ from xdsl.ir import SSAValue
 
 from ..ir.dialects import buffer, loop, prim
 from ..ir.dialects.aten import overload
+from ..ir.epilogue import apply_epilogue, extras_of
 from ..ir.symbols import Dim, free_symbols
 from ..ir.syntax import Op, location_of
 from ..ir.types import RefType
@@ -226,6 +227,9 @@ class _Writer:
             self.names[result] = name
         multiple = len(overload(op["target"])._schema.returns) > 1
         self.each.append(f"{', '.join(names)}{',' if multiple and len(names) == 1 else ''} = {call}" if names else call)
+        if step is None and op.get("epilogue"):
+            extras = ", ".join(extras_of(op["operands"], values))
+            self.each.append(f"{names[0]} = apply_epilogue({names[0]}, {python_literal(op['epilogue'])}, [{extras}])")
         for name, result in zip(names, op.results, strict=True):
             ref = result.type
             assert isinstance(ref, RefType)
@@ -385,6 +389,7 @@ def namespace(source: HostSource, functions: Mapping[str, Callable[..., Any]], l
         "over": over,
         "restride": restride,
         "out_of_range": out_of_range,
+        "apply_epilogue": apply_epilogue,
         "FloorDiv": operator.floordiv,
         "Mod": operator.mod,
         "Max": max,

@@ -9,7 +9,8 @@ A packed copy belongs to one tensor, address and version: a parameter that was c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from xdsl.ir import BlockArgument, SSAValue
 
 from ..ir.dialects import buffer, prim
 from ..ir.dtypes import F32
+from ..ir.epilogue import apply_epilogue
 from ..ir.syntax import Op
 from ..ir.types import RefType
 from ..passes.strides import channels_last
@@ -41,13 +43,15 @@ class Step:
         return Step(data["builder"], data["options"])
 
 
-Fingerprint = Callable[[int, int, int], int]  # address, bytes, rows -> a number that changes with the contents
+# address, bytes, rows -> a number that changes with the contents.
+# With rows = -1 the address is that of a table of (address, bytes, rows), which is `bytes` long.
+Fingerprint = Callable[[int, int, int], int]
 
 WEIGHTS_SOURCE = """\
 #include <stdint.h>
 
 // One 32-bit word of each row, at a column that moves with the row: changes when any row or column is written.
-extern "C" uint64_t intarsia_fingerprint(const uint32_t* data, int64_t bytes, int64_t rows) {
+static uint64_t fingerprint(const uint32_t* data, int64_t bytes, int64_t rows) {
   const int64_t width = bytes / 4 / (rows ? rows : 1);
   uint64_t sum = 0;
   if (width == 0) {
@@ -56,6 +60,16 @@ extern "C" uint64_t intarsia_fingerprint(const uint32_t* data, int64_t bytes, in
   }
   const int64_t steps = rows > width ? rows : width;
   for (int64_t i = 0; i < steps; ++i) sum += data[i % rows * width + i % width] * (2 * (uint64_t)i + 0x9E3779B97F4A7C15u);
+  return sum;
+}
+
+// With rows = -1, data is a table of (address, bytes, rows): one number for all of them.
+extern "C" uint64_t intarsia_fingerprint(const void* data, int64_t bytes, int64_t rows) {
+  if (rows != -1) return fingerprint((const uint32_t*)data, bytes, rows);
+  const int64_t* table = (const int64_t*)data;
+  uint64_t sum = 0;
+  for (int64_t i = 0; i < bytes / 8; i += 3)
+    sum = sum * 0x9E3779B97F4A7C15u + fingerprint((const uint32_t*)table[i], table[i + 1], table[i + 2]);
   return sum;
 }
 """
@@ -111,6 +125,77 @@ class PackedWeight:
         return packed
 
 
+class Folded:
+    """A weight and bias that batch norm was folded into, packed; made again when any of the tensors is another or was changed.
+
+    As `PackedWeight`, for several tensors whose fingerprint one call takes.
+    """
+
+    def __init__(self, fold: Callable[..., tuple[torch.Tensor, torch.Tensor]], fingerprint: Fingerprint) -> None:
+        self.fold, self.fingerprint = fold, fingerprint
+        # addresses and versions, table, fingerprint, results, storages
+        self.known: tuple[list[int], Any, int, tuple[torch.Tensor, torch.Tensor], Any] | None = None
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The packed weight and the bias for the tensors as they are now."""
+        known = self.known
+        key = [n for t in tensors for n in (t.data_ptr(), t._version)]
+        if known is not None and known[0] == key:
+            table = known[1]
+            if known[2] == self.fingerprint(ctypes.addressof(table), ctypes.sizeof(table), -1):
+                return known[3]
+        rows = [n for t in tensors for n in (t.data_ptr(), t.nbytes, t.size(0))]
+        table = (ctypes.c_int64 * len(rows))(*rows)
+        mark = self.fingerprint(ctypes.addressof(table), ctypes.sizeof(table), -1)
+        made = self.fold(*(t.detach() for t in tensors))
+        self.known = (key, table, mark, made, [t.untyped_storage() for t in tensors])
+        return made
+
+
+def fold_batch_norm(
+    weight: torch.Tensor, bias: torch.Tensor | None, step: Sequence[Any], extras: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight and bias of the convolution that gives what batch norm gives after this one; computed in float64.
+
+    Args:
+        weight: (out, ...) float32.
+        bias: (out,) or None.
+        step: the step `batch_norm` of an epilogue, whose numbers refer to `extras`.
+    """
+    _, eps, *numbers = step
+    mean, variance, scale, shift = (None if k is None else extras[k].double() for k in numbers)
+    assert mean is not None and variance is not None
+    factor = (variance + eps).rsqrt()
+    if scale is not None:
+        factor = factor * scale
+    new = -mean * factor if bias is None else (bias.double() - mean) * factor
+    if shift is not None:
+        new = new + shift
+    return (weight.double() * factor.reshape(-1, *[1] * (weight.dim() - 1))).float(), new.float()
+
+
+# oneDNN's name of an activation, its numbers and its algorithm, from an epilogue's step. All of them keep nan.
+ACTIVATIONS: dict[str, Callable[..., tuple[str, list[float], str]]] = {
+    "gelu": lambda approximate: ("gelu", [], approximate),
+    "leaky_relu": lambda slope: ("leaky_relu", [slope], ""),
+    "silu": lambda: ("swish", [], ""),
+    "hardswish": lambda: ("hardswish", [], ""),
+    "sigmoid": lambda: ("sigmoid", [], ""),
+    "tanh": lambda: ("tanh", [], ""),
+}
+
+
+def _split(epilogue: Sequence[Sequence[Any]]) -> tuple[Any, tuple[str, list[float], str], list[Any]]:
+    """The batch norm to fold or None, the activation for oneDNN, and the steps left for torch."""
+    steps = list(epilogue)
+    norm = steps.pop(0) if steps and steps[0][0] == "batch_norm" else None
+    activation: tuple[str, list[float], str] = ("none", [], "")
+    if steps and steps[0][0] in ACTIVATIONS:
+        name, *arguments = steps.pop(0)
+        activation = ACTIVATIONS[name](*arguments)
+    return norm, activation, steps
+
+
 class PackedProduct:
     """x @ w (+ bias) through oneDNN with a packed copy of the weight.
 
@@ -118,11 +203,20 @@ class PackedProduct:
         x, weight, bias: positions of the operands; bias is None without one.
         transposed: the weight operand is (in, out), as for mm, and not (out, in), as for linear.
         rows: how many rows x had at compile time; packing prepares for that many.
+        epilogue: steps on the result (ir/epilogue.py); none of them refers to tensors.
     """
 
     def __init__(
-        self, x: int, weight: int, bias: int | None, transposed: bool, rows: int, fingerprint: Fingerprint
+        self,
+        x: int,
+        weight: int,
+        bias: int | None,
+        transposed: bool,
+        rows: int,
+        fingerprint: Fingerprint,
+        epilogue: Sequence[Sequence[Any]] = (),
     ) -> None:
+        self.epilogue, (_, self.activation, _) = epilogue, _split(epilogue)
         self.x, self.weight, self.bias, self.transposed = x, weight, bias, transposed
         self.packed = PackedWeight(
             lambda w: onednn_pack_linear((w.t() if transposed else w).contiguous(), rows), fingerprint
@@ -132,8 +226,9 @@ class PackedProduct:
         x, weight = operands[self.x], operands[self.weight]
         bias = None if self.bias is None else operands[self.bias]
         if weight.is_inference():  # has no version: a change could not be noticed
-            return torch.nn.functional.linear(x, weight.t() if self.transposed else weight, bias)
-        return onednn_linear(x, self.packed(weight), bias, "none", [], "")
+            plain = torch.nn.functional.linear(x, weight.t() if self.transposed else weight, bias)
+            return apply_epilogue(plain, self.epilogue, ())
+        return onednn_linear(x, self.packed(weight), bias, *self.activation)
 
 
 class PackedConvolution:
@@ -143,21 +238,42 @@ class PackedConvolution:
         bias: whether there is a third operand.
         padding, stride, dilation, groups: as for the operator.
         size: the size of x at compile time, for which packing prepares.
+        epilogue: steps on the result (ir/epilogue.py), whose tensors follow the other operands.
     """
 
     def __init__(
-        self, bias: bool, padding: Any, stride: Any, dilation: Any, groups: int, size: Any, fingerprint: Fingerprint
+        self,
+        bias: bool,
+        padding: Any,
+        stride: Any,
+        dilation: Any,
+        groups: int,
+        size: Any,
+        fingerprint: Fingerprint,
+        epilogue: Sequence[Sequence[Any]] = (),
     ) -> None:
+        self.epilogue = epilogue
+        self.norm, self.activation, self.rest = _split(epilogue)
         self.bias, self.how = bias, (list(padding), list(stride), list(dilation), groups)
         self.packed = PackedWeight(
             lambda w: onednn_pack_convolution(w.contiguous(), *self.how, list(size)), fingerprint
         )
+        self.folded = Folded(self._fold, fingerprint)
 
-    def __call__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    def _fold(self, weight: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        bias, extras = (others[0], others[1:]) if self.bias else (None, others)
+        new_weight, new_bias = fold_batch_norm(weight, bias, self.norm, extras)
+        return self.packed.pack(new_weight), new_bias
+
+    def __call__(self, x: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
         padding, stride, dilation, groups = self.how
-        if weight.is_inference():
-            return torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
-        return onednn_convolution(x, self.packed(weight), bias, padding, stride, dilation, groups, "none", [], "")
+        weight, bias = tensors[0], tensors[1] if self.bias else None
+        if any(t.is_inference() for t in tensors):  # without a version; what is made of them could be stale
+            plain = torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
+            return apply_epilogue(plain, self.epilogue, tensors[1 + self.bias :])
+        packed, bias = (self.packed(weight), bias) if self.norm is None else self.folded(tensors)
+        result = onednn_convolution(x, packed, bias, padding, stride, dilation, groups, *self.activation)
+        return apply_epilogue(result, self.rest, tensors[1 + self.bias :]) if self.rest else result
 
 
 def _is_static(value: SSAValue, func: prim.Func) -> bool:
@@ -187,7 +303,11 @@ def _choose_product(op: Op, func: prim.Func, x: str, weight: str, bias: str | No
     rows: Any = 1
     for size in wide.shape[:-1]:
         rows = rows * size
-    options = {"x": names.index(x), "weight": names.index(weight), "bias": position, "transposed": transposed}
+    steps = op.get("epilogue", ())
+    if steps and (len(steps) > 1 or steps[0][0] not in ACTIVATIONS):
+        return None
+    options: dict[str, Any] = {"x": names.index(x), "weight": names.index(weight), "bias": position}
+    options |= {"transposed": transposed, "epilogue": steps}
     return Step("packed-product", options | {"rows": rows if isinstance(rows, int) else 64})
 
 
@@ -228,7 +348,11 @@ def _convolution(op: Op, func: prim.Func) -> Step | None:
         return None
     options = {name: list(op[name]) for name in ("padding", "stride", "dilation")}
     size = [s if isinstance(s, int) else 16 for s in x.shape]
-    return Step("packed-convolution", options | {"bias": len(op.operands) == 3, "groups": op["groups"], "size": size})
+    return Step(
+        "packed-convolution",
+        options
+        | {"bias": "bias" in op["operands"], "groups": op["groups"], "size": size, "epilogue": op.get("epilogue", ())},
+    )
 
 
 CHOOSERS: dict[str, Callable[[Op, prim.Func], Step | None]] = {

@@ -50,6 +50,8 @@ class Extern(Op):
     """A library call: an operator of ATen (`target`), with the strides it is given and gives, as eager has them.
 
     Arguments are written as on `aten` operations. `operand_strides` and `strides`: one entry an operand or result (none: contiguous).
+    `epilogue`: steps that the call carries out on its result (ir/epilogue.py); their tensors are the operands `epilogue.0`, ...
+    At the `aten` level only calls with an epilogue stand among `aten` operations.
     """
 
     name = "kernel.extern"
