@@ -261,7 +261,9 @@ class _Runtime:
             return self._fallback(error)
         self._tell("on_capture", time.perf_counter() - start, made)
         start = time.perf_counter()
-        graph = self.backend(made.graph_module, made.example_inputs)
+        training = torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.set_grad_enabled(training):
+            graph = self.backend(made.graph_module, made.example_inputs)
         self._tell("on_compile", time.perf_counter() - start)
         entry = made.compile_entry(graph, MISS)
         self.guards.append(made.guards)

@@ -137,6 +137,8 @@ def capture_bound(
     training = torch.is_grad_enabled()
     try:
         with (
+            torch.inference_mode(False),  # tensors made in it have no versions, by which mutations are seen
+            torch.set_grad_enabled(training),
             torch_private.quiet_fake_errors(),
             vm.fake_mode,
             torch_private.python_dispatcher() if vm.shape_env else nullcontext(),
@@ -150,6 +152,12 @@ def capture_bound(
     except UserRaise as raised:
         frames = vm.raised_at[1] if vm.raised_at and vm.raised_at[0] is raised.value else _definition(target)
         raise ProgramRaised(raised.value, frames, partial_guards(vm, state)) from None
+    except MemoryError:
+        raise
+    except Exception as error:  # not in an instruction of the program: an argument, the residual
+        internal = InternalError(f"{type(error).__name__}: {error}")
+        internal.frames = _definition(target)
+        raise internal from error
     finally:
         for scope in reversed(list(vm.scopes)):
             scope._leave()
@@ -191,7 +199,7 @@ def _run(vm: Interpreter, target: Any, parameters: Parameters, values: Mapping[s
 
 
 def _argument(vm: Interpreter, value: Any, source: Source) -> Any:
-    if vm.dynamic and type(value) is int and value not in (0, 1):
+    if vm.dynamic and type(value) is int and value > 1:  # a symbol is never negative
         made = torch_private.symbolic_int(vm.shape_env, value, source.name())
         vm.guards.add("type", source, int)
         if isinstance(made, torch.SymInt):
@@ -212,7 +220,7 @@ def _finish(vm: Interpreter, parameters: Parameters, state: StateCheck, result: 
     sizes = None
     if vm.shape_env is not None:
         sizes = SizeCheck([i for i in vm.out.inputs.values() if not i.static], vm.shape_env)
-    checks: list[Any] = [TensorCheck(tensors)] if tensors else []
+    checks: list[Any] = [TensorCheck(tensors, state.inference)] if tensors else []
     vm.guards.extra += [*checks, *([sizes] if sizes is not None else []), state]
     vm.guards.lines(emit)
     body.sizes = sizes
@@ -274,6 +282,6 @@ def partial_guards(vm: Interpreter, state: StateCheck) -> GuardSet:
     guards = GuardSet(dict(vm.guards.parts))
     tensors = [i for i in vm.out.inputs.values() if isinstance(i.fake, Tensor)]
     if tensors and not vm.shape_env:
-        guards.extra.append(TensorCheck(tensors))
+        guards.extra.append(TensorCheck(tensors, state.inference))
     guards.extra.append(state)
     return guards

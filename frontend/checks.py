@@ -24,6 +24,7 @@ class TensorCheck:
     """Type, dtype, device, requires_grad, dispatch keys, sizes and strides of every tensor, in one C++ call."""
 
     inputs: list[GraphInput]
+    inference: bool = False  # whether the check runs in inference mode, which is part of the dispatch keys
 
     def __post_init__(self) -> None:
         sizes, strides = [], []
@@ -31,7 +32,8 @@ class TensorCheck:
             symbolic = has_symbols(info.fake)
             sizes.append([None if isinstance(s, torch.SymInt) else int(s) for s in info.fake.shape])
             strides.append([None if symbolic else int(s) for s in info.real.stride()])
-        self._guard = torch_private.tensor_guards([info.real for info in self.inputs], sizes, strides)
+        with torch.inference_mode(self.inference):
+            self._guard = torch_private.tensor_guards([info.real for info in self.inputs], sizes, strides)
         self._sizes, self._strides = sizes, strides
 
     def lines(self, emit: Emitter) -> None:

@@ -166,6 +166,8 @@ class Residual:
     def _named_tuple(self, value: Any) -> str:
         items = ", ".join(self.value(v) for v in value)
         cls = self.emit.constant(type(value), type(value).__name__)
+        if type(value) is torch.Size:
+            return self._fresh(value, f"{cls}([{items}])")
         if hasattr(type(value), "_fields") and not type(value).__module__.startswith("torch"):
             return self._fresh(value, f"tuple.__new__({cls}, [{items}])")
         if type(value).__module__.startswith("torch.return_types"):

@@ -573,7 +573,6 @@ TENSOR_METHODS: dict[str, Any] = {
         "is_conj",
         "is_neg",
         "get_device",
-        "is_inference",
         "nelement",
         "ndimension",
         "is_signed",

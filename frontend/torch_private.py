@@ -114,6 +114,13 @@ def new_shape_env() -> Any:
 
 def fake_tensor(mode: FakeTensorMode, tensor: Tensor, dynamic_dims: tuple[int, ...] | None, name: str) -> Tensor:
     """The fake twin of a real tensor; `dynamic_dims` are given symbols (None: every size is a constant)."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    if tensor.is_inference():  # the twin of an ordinary tensor over the same memory: it counts its versions
+        with torch.inference_mode(False), unset_fake_temporarily():
+            ordinary = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            place = tensor.storage_offset(), tensor.shape, tensor.stride()
+            tensor = ordinary.set_(tensor.untyped_storage(), *place)  # type: ignore[call-overload]
     if mode.shape_env is None or not dynamic_dims:
         return mode.from_tensor(tensor, static_shapes=True)
     from torch._dynamo.source import ConstantSource

@@ -27,7 +27,6 @@ _CONSTANT_TYPES = frozenset(
         torch.device,
         torch.layout,
         torch.memory_format,
-        torch.Size,
         pathlib.PosixPath,
         pathlib.PurePosixPath,
     ]
@@ -59,7 +58,7 @@ def is_constant(value: Any) -> bool:
     kind = type(value)
     if kind in _CONSTANT_TYPES or isinstance(value, enum.Enum):
         return True
-    if kind is tuple or kind is frozenset:
+    if kind in (tuple, frozenset, torch.Size):  # a size may hold symbols
         return all(map(is_constant, value))
     if kind is slice:
         return is_constant(value.start) and is_constant(value.stop) and is_constant(value.step)

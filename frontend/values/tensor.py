@@ -61,7 +61,6 @@ _FACTS = frozenset(
         "is_mtia",
         "is_leaf",
         "output_nr",
-        "is_inference",
     ]
 )
 _COMPUTED = frozenset(["T", "mT", "H", "mH", "real", "imag", "data"])
@@ -163,6 +162,7 @@ _BREAKS = {
     "resize_": "a tensor is resized in place",
     "__torch_function__": "__torch_function__ is called",
     "__dlpack__": "a tensor is exported (dlpack)",
+    "is_inference": "it is asked whether a tensor was made in inference mode",
     "share_memory_": "a tensor is moved to shared memory",
     "pin_memory": "a tensor is pinned",
 }

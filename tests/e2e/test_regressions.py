@@ -48,3 +48,31 @@ def test_a_value_is_transposed_in_place():
         return y, y.mul(2).t_()
 
     compiled_in_one_graph(f, torch.randn(3, 1, 4))
+
+
+def test_inference_mode():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)).train()
+    compiled = intarsia.compile(lambda x, y: (model(x), y.add_(1).sum()), fullgraph=True)
+    with torch.inference_mode():
+        x, y = torch.randn(3, 4), torch.zeros(3)
+        for _ in range(2):
+            found = compiled(x, y)
+            assert found[0].is_inference()
+        assert y.tolist() == [2, 2, 2] and found[1] == 6
+        assert model[1].num_batches_tracked == 2
+    assert not compiled(torch.randn(3, 4), torch.zeros(3))[0].is_inference()
+    assert intarsia.counters()["fallbacks"] == 0
+
+
+def test_sizes_are_returned_as_integers():
+    compiled = intarsia.compile(lambda x: (x.size(), x.shape[1:], x + 1), fullgraph=True, dynamic=True)
+    for shape in ((3, 4), (5, 6)):
+        size, rest, _ = compiled(torch.randn(shape))
+        assert (size, rest) == (shape, shape[1:]) and type(size) is torch.Size and type(size[0]) is int
+
+
+def test_negative_integers_are_no_sizes():
+    compiled = intarsia.compile(lambda x, n: x[:n] * n, fullgraph=True, dynamic=True)
+    x = torch.arange(9)
+    for n in (3, 5, -1, -4, 0, 1, 12):
+        assert compiled(x, n).tolist() == (x[:n] * n).tolist()
