@@ -176,10 +176,10 @@ class SizeCheck:
                     self.equations.append((info, place, expr))
         self.relations: list[str] = []
         self._names = {symbol: f"s{n}" for n, (symbol, _, _) in enumerate(self.bindings)}
+        for symbol in self._names:  # first: what follows divides by sizes that are not 0
+            self._range(symbol, shape_env)
         for guard in shape_env.guards:
             self.relations.append(self._text(guard.expr))
-        for symbol in self._names:
-            self._range(symbol, shape_env)
         self.relations = list(dict.fromkeys(r for r in self.relations if r != "True"))
 
     def _range(self, symbol: sympy.Symbol, shape_env: Any) -> None:
@@ -231,7 +231,11 @@ class SizeCheck:
             if fact != eval(self._text(expr), dict(names)):
                 return Miss(f"{info.source.name()}{place}", self._text(expr), f"{fact} with {shown}")
         for relation in self.relations:
-            if not eval(relation, dict(names)):
+            try:
+                holds = eval(relation, dict(names))
+            except ZeroDivisionError:
+                holds = False
+            if not holds:
                 return Miss("sizes", relation, str(shown))
         return None
 

@@ -166,6 +166,9 @@ class Builder:
         if len(have) == len(shape) and all(known_equal(a, b) for a, b in zip(have, shape, strict=True)):
             return value
         offset = len(shape) - len(have)
+        for i, (size, wanted) in enumerate(zip(have, shape[offset:], strict=True)):
+            if wanted == 1 and size != 1:  # a symbolic size that is guarded to be 1
+                value = self.slice(value, i, 0, 1)
         return self.add(prim.broadcast(value, tuple(shape), tuple(range(offset, len(shape)))))
 
     def reshape(self, value: SSAValue, shape: Sequence[Dim]) -> SSAValue:

@@ -278,6 +278,8 @@ def _slice_scatter(b: Builder) -> Result:
         b.slice(x, d, start + count, size - start - count),
     ]
     parts = [p for p in parts if b.shape_of(p)[d] != 0]
+    if not parts:  # nothing to write to
+        return x
     return parts[0] if len(parts) == 1 else b.concat(parts, d)
 
 

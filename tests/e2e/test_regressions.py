@@ -76,3 +76,14 @@ def test_negative_integers_are_no_sizes():
     x = torch.arange(9)
     for n in (3, 5, -1, -4, 0, 1, 12):
         assert compiled(x, n).tolist() == (x[:n] * n).tolist()
+
+
+def test_symbolic_sizes_that_are_guarded_to_be_one_or_none():
+    def f(x):
+        x[1:].zero_()
+        return [c + 1 for c in x.chunk(2, 0)]
+
+    compiled = intarsia.compile(f, fullgraph=True, dynamic=True)
+    for shape in ((3, 4), (5, 4), (2, 2), (0, 4), (17, 3)):
+        check(f, (torch.randn(shape),), compiled=compiled)
+    assert intarsia.counters()["fallbacks"] == 0

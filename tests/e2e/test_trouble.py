@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,7 +137,8 @@ class Broken(Pass):
 
 
 @pytest.mark.parametrize("fullgraph", [False, True])
-def test_a_failing_pass_is_a_warning_with_a_reproducer(fullgraph, monkeypatch, caplog):
+def test_a_failing_pass_is_a_warning_with_a_reproducer(fullgraph, monkeypatch, caplog, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("INTARSIA_VERIFY_EACH", "0")
     x = torch.randn(5)
     compiled = intarsia.compile(f, fullgraph=fullgraph, passes=[Broken()])
@@ -163,7 +165,8 @@ def test_an_error_of_ours_runs_in_eager_visibly(place, monkeypatch, caplog):
     assert intarsia.counters()["fallbacks"] == 1
 
 
-def test_strictly_an_error_of_ours_is_raised():
+def test_strictly_an_error_of_ours_is_raised(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(intarsia.passes.manager.PassFailure, match="out of luck"):
         intarsia.compile(f, passes=[Broken()])(torch.randn(5))
 
