@@ -116,13 +116,13 @@ def compile_module(
     """From the `aten` level to a callable: out of the cache, or through the passes and the C++ compiler."""
     ctx = CompileContext(machine(toolchain, config), Diagnostics(want_remarks=config.remarks))
     pipeline = registry(passes).parse(config.pipeline) if config.pipeline else default_pipeline(passes)
-    cache, library = open_cache(config), Library()
+    cache, library = open_cache(config), Library(config.packing)
     text = print_module(module)
     debug.write("0-aten.ir", text)
     key = cache_key(
         ir_text=text,
         pass_sources=pass_fingerprint(pipeline),
-        config={"pipeline": pipeline_text(pipeline), "threads": ctx.target.threads},
+        config={"pipeline": pipeline_text(pipeline), "threads": ctx.target.threads, "packing": config.packing},
         versions={"intarsia": package_fingerprint(), "torch": torch.__version__, "python": sys.version},
         isa=toolchain.identity + cpu_identity(),
     )
@@ -141,9 +141,7 @@ def compile_module(
         generated = type(generated)(generated.units, generated.host, print_module(module))
         debug.write_sources(generated)
     with COUNTERS.phase("c++"):
-        program = build(
-            generated, key, lambda: toolchain, cache, library, progress=_progress(config), jobs=config.jobs or None
-        )
+        program = build(generated, key, lambda: toolchain, cache, library, progress=_progress(config))
     return program, Report(program, diagnostics=ctx.diagnostics)
 
 

@@ -18,7 +18,8 @@ class Config:
         cache: keep compiled code on disk (INTARSIA_CACHE, 0 or 1).
         cache_dir: the folder for that; default: the user's cache folder (INTARSIA_CACHE_DIR).
         threads: how many threads kernels are made for; 0: as many as torch uses (INTARSIA_THREADS).
-        jobs: how many C++ compilers run side by side; 0: one a core (INTARSIA_JOBS).
+        packing: keep packed copies of weights for the library's fastest calls; they are made again when torch counts a change. False
+            for programs that write single elements of a parameter through `.data` or NumPy between calls (INTARSIA_PACKING).
         pipeline: the passes to run instead of the default ones, as for `passes-opt --pipeline` (INTARSIA_PIPELINE).
         verify_each: check the IR after every pass, and raise errors inside the compiler instead of
             running the graph in eager; for tests (INTARSIA_VERIFY_EACH).
@@ -31,7 +32,7 @@ class Config:
     cache: bool = True
     cache_dir: str = ""
     threads: int = 0
-    jobs: int = 0
+    packing: bool = True
     pipeline: str = ""
     verify_each: bool = False
     remarks: bool = False

@@ -124,7 +124,7 @@ def lower(fn: Any, *args: Any, **kwargs: Any) -> Lowered:
 
     ctx = CompileContext(machine(find_toolchain(), config), Diagnostics(want_remarks=True))
     run_pipeline(ctx, module, pipeline, on_pass=keep)
-    generated = generate(module, Library())
+    generated = generate(module, Library(config.packing))
     ordered = {level: levels[level] for level in LEVELS if level in levels}
     return Lowered(
         fx=captured.graph_module,

@@ -127,6 +127,8 @@ def dim(value: object) -> Dim:
         return int(value)
     if isinstance(value, sympy.Expr):
         expanded = sympy.expand(value)
+        if expanded.has(sympy.Max, sympy.Min):
+            expanded = expanded.doit()  # sympy may leave Min(1, 2) inside Max
         return int(expanded) if expanded.is_Integer else expanded
     return int(value)  # type: ignore[call-overload]  # bool, numpy integers
 

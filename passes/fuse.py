@@ -275,7 +275,7 @@ def _exact(op: Op, local: dict[SSAValue, SSAValue], block: Block) -> SSAValue | 
     if not isinstance(inner, prim.Cast) or value not in local or local[value].owner is block:
         return None
     x, half = local[inner.operands[0]], inner.type.dtype
-    if not (prim.tensor(x).dtype == op.type.dtype == half.compute != half):
+    if inner.get("rounds") or not (prim.tensor(x).dtype == op.type.dtype == half.compute != half):
         return None
     for view in reversed(views):
         shape = prim.tensor(view.results[0]).shape

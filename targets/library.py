@@ -50,11 +50,11 @@ Fingerprint = Callable[[int, int, int], int]
 WEIGHTS_SOURCE = """\
 #include <stdint.h>
 
-// One 32-bit word of each row, at a column that moves with the row: changes when any row or column is written.
+// Small weights: all words. Others: one word of each row, at a column that moves with the row, so that any row or column counts.
 static uint64_t fingerprint(const uint32_t* data, int64_t bytes, int64_t rows) {
   const int64_t width = bytes / 4 / (rows ? rows : 1);
   uint64_t sum = 0;
-  if (width == 0) {
+  if (width == 0 || bytes <= 1 << 16) {
     for (int64_t i = 0; i < bytes / 4; ++i) sum += data[i] * (2 * (uint64_t)i + 0x9E3779B97F4A7C15u);
     return sum;
   }
@@ -101,8 +101,9 @@ class Library:
 class PackedWeight:
     """A packed copy of one weight at a time, made again when the weight is another tensor or was changed.
 
-    A change through the tensor raises its version. A write through `.data` does not: a fingerprint over one word of every row,
-    at another column in each, notices those that touch a whole row or column, or many elements.
+    A change through the tensor raises its version. A write through `.data` or NumPy does not: a fingerprint over all of a
+    small weight (64 KiB), or over one word of every row, at another column in each, notices those that touch a row, a column or many elements.
+    A write of single elements into a large weight by such a way is not noticed; the setting `packing` is for programs that do that.
     Two threads may pack the same weight twice; each sees a complete copy. Holding the storage that was packed keeps its address
     from being given to other data, so that equal address and version mean the same memory.
     """

@@ -106,7 +106,10 @@ def elementwise(name: str, *operands: SSAValue) -> Elementwise:
 
 
 class Cast(PrimOp):
-    """Convert every element to the result's dtype, as `Tensor.to` does."""
+    """Convert every element to the result's dtype, as `Tensor.to` does. `rounds = true`: to a half type because the program says so.
+
+    Without it a kernel may skip the rounding between two operations that it joins.
+    """
 
     name = "prim.cast"
     arity = 1

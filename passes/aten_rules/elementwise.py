@@ -9,6 +9,7 @@ from xdsl.ir import SSAValue
 
 from ...ir.dialects import prim
 from ...ir.dtypes import BOOL, F32, DType
+from ...ir.types import LiteralAttr
 from .builder import Builder, NotCovered, Result, real, rule
 
 
@@ -418,7 +419,10 @@ def _copy(b: Builder) -> Result:
         raise NotCovered("another layout")
     if (b.dtype_of(x).kind == "complex") or b.type.dtype.kind == "complex":
         raise NotCovered("complex numbers")
-    return b.cast(x, b.type.dtype)
+    value = b.cast(x, b.type.dtype)
+    if value is not x and b.type.dtype.compute != b.type.dtype:
+        b.ops[-1].attributes["rounds"] = LiteralAttr(True)  # the program asked for it
+    return value
 
 
 @rule("dropout.default", "native_dropout.default", "alpha_dropout.default", "feature_dropout.default")

@@ -144,6 +144,19 @@ def test_parameters_may_change_in_every_way():
     agree(model, x, compiled=compiled)
 
 
+def test_without_packing_every_write_counts():
+    model = nn.Linear(512, 512)
+    compiled = intarsia.compile(model, fullgraph=True, options={"packing": False})
+    x = torch.randn(8, 512)
+    agree(model, x, compiled=compiled)
+    model.weight.data[3, 5] = 100
+    agree(model, x, compiled=compiled)
+
+
+def test_explicit_rounding_is_kept():
+    agree(lambda x: x.bfloat16().float() * 3, torch.randn(64))
+
+
 def test_convolution_with_changed_weight():
     model = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2)).eval()
     compiled = intarsia.compile(model, fullgraph=True)

@@ -276,7 +276,10 @@ def test_fingerprint_follows_options_and_the_source_of_custom_passes(tmp_path: P
     ("body", "levels"),
     [
         ("prim.return(%x)", {"aten", "prim", "kernel", "loop", "buffer"}),
-        ('%0 = kernel.extern<aten.a.b>(%x) {operands = ["self"]} : !T\n prim.return(%0)', {"aten", "prim", "kernel", "loop"}),
+        (
+            '%0 = kernel.extern<aten.a.b>(%x) {operands = ["self"]} : !T\n prim.return(%0)',
+            {"aten", "prim", "kernel", "loop"},
+        ),
         ('%0 = aten.a.b(%x) {operands = ["self"]} : !T\n prim.return(%0)', {"aten"}),
         ("%0 = prim.exp(%x) : !T\n prim.return(%0)", {"prim"}),
         ("%0 = kernel.fused(%x) ({\n^bb0(%a: !T):\n kernel.yield(%a)\n}) : !T\n prim.return(%0)", {"kernel"}),
