@@ -21,8 +21,6 @@ from unittest import mock
 import torch
 import torch.utils._pytree as pytree
 from torch import fx
-from torch.testing._internal import common_methods_invocations
-from torch.testing._internal.common_methods_invocations import op_db
 
 import intarsia
 from intarsia.frontend.functional import functionalize
@@ -31,6 +29,8 @@ from intarsia.ir.import_fx import import_fx
 from intarsia.ir.interpreter import run_user
 from intarsia.passes.context import CompileContext
 from intarsia.passes.decompose import Decompose
+
+from .database import common_methods_invocations, op_db
 
 
 @dataclass(frozen=True)
