@@ -34,6 +34,7 @@ from .passes.pipeline import default_pipeline, registry
 from .targets.build import CompilerError, CompilerNotFound, Toolchain, cpu_identity, find_toolchain
 from .targets.cache import Cache, cache_key, package_fingerprint, shared_cache
 from .targets.cpp.program import Program, build, generate, load
+from .targets.host import UnplannedResult
 from .targets.library import Library
 from .targets.torch_private import onednn_convolution, onednn_linear
 
@@ -95,7 +96,10 @@ def _compile(
     with COUNTERS.phase("import"):
         imported = import_fx(functional)
     program, report = compile_module(imported.module, toolchain, config, passes, debug)
-    return _as_the_graph(_bind_constants(program, imported.constants), functional.output_tree), report
+    run = _as_the_graph(_bind_constants(program, imported.constants), functional.output_tree)
+    host = program.generated.host
+    checked = (host.operators or host.steps) and not config.verify_each
+    return _or_eager(run, gm) if checked else run, report
 
 
 @contextmanager
@@ -222,6 +226,20 @@ def _bind_constants(program: Program, constants: Sequence[torch.Tensor]) -> Grap
         return run
     extra = tuple(constants)
     return lambda *args: run(*args, *extra)
+
+
+def _or_eager(run: GraphFunction, gm: fx.GraphModule) -> GraphFunction:
+    """Where a library call does not give what was planned, the graph runs in eager from then on. Inputs are written last, so none is yet."""
+    chosen: list[GraphFunction] = [run]
+
+    def call(*args: Any) -> Sequence[Any]:
+        try:
+            return chosen[0](*args)
+        except UnplannedResult as error:
+            chosen[0] = _eager(gm, str(error))[0]
+            return chosen[0](*args)
+
+    return call
 
 
 def _as_the_graph(run: GraphFunction, tree: pytree.TreeSpec) -> GraphFunction:

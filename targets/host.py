@@ -233,9 +233,11 @@ class _Writer:
         for name, result in zip(names, op.results, strict=True):
             ref = result.type
             assert isinstance(ref, RefType)
-            if ref.shape and any(not isinstance(u.operation, buffer.Free) for u in result.uses):
-                strides = _tuple(ref.strides)
-                self.each.append(f"if {name}.stride() != {strides}: {name} = restride({name}, {strides})")
+            if any(not isinstance(u.operation, buffer.Free) for u in result.uses):
+                planned = f"({ref.dtype.torch}, {_tuple(ref.shape)}, {_tuple(ref.strides)})"
+                self.each.append(
+                    f"if ({name}.dtype, {name}.shape, {name}.stride()) != {planned}: {name} = fit({name}, *{planned})"
+                )
 
     def _operator(self, target: str) -> str:
         name = target.replace("aten.ops.", "").replace(".", "_").removesuffix("_default")
@@ -364,8 +366,19 @@ def over(
     return typed.set_(arena.untyped_storage(), offset // typed.element_size(), shape, strides)
 
 
-def restride(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """The same values with the strides that were planned; free where only dimensions of size 1 differ."""
+class UnplannedResult(RuntimeError):
+    """A library call gave another dtype or size than its fake twin promised; the graph has to run in eager."""
+
+
+def fit(value: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
+    """The same values with the strides that were planned; free where only dimensions of size 1 differ.
+
+    Raises:
+        UnplannedResult: dtype or shape differ.
+    """
+    if value.dtype != dtype or value.shape != shape:
+        found, planned = (value.dtype, list(value.shape)), (dtype, list(shape))
+        raise UnplannedResult(f"a library call gave {found[0]}{found[1]} where {planned[0]}{planned[1]} was planned")
     if value.numel() == 0 or all(
         s == 1 or a == b for s, a, b in zip(value.shape, value.stride(), strides, strict=True)
     ):
@@ -387,7 +400,7 @@ def namespace(source: HostSource, functions: Mapping[str, Callable[..., Any]], l
         "empty": empty,
         "empty_strided": empty_strided_cpu,
         "over": over,
-        "restride": restride,
+        "fit": fit,
         "out_of_range": out_of_range,
         "apply_epilogue": apply_epilogue,
         "FloorDiv": operator.floordiv,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -87,3 +88,21 @@ def test_symbolic_sizes_that_are_guarded_to_be_one_or_none():
     for shape in ((3, 4), (5, 4), (2, 2), (0, 4), (17, 3)):
         check(f, (torch.randn(shape),), compiled=compiled)
     assert intarsia.counters()["fallbacks"] == 0
+
+
+@pytest.mark.parametrize(
+    "fn, args",
+    [
+        (lambda x: (x**True) + 1, (torch.tensor([True, False]),)),
+        (
+            lambda x, y: torch.ldexp(x, y) + 1,
+            (torch.ones(3, 1, dtype=torch.int32), torch.tensor(2.0, dtype=torch.bfloat16)),
+        ),
+    ],
+    ids=["bool power", "ldexp"],
+)
+def test_library_result_of_another_dtype_than_its_fake_twin(fn, args, monkeypatch):
+    monkeypatch.setenv("INTARSIA_VERIFY_EACH", "0")
+    expected, found = fn(*args), intarsia.compile(fn)(*args)
+    assert found.dtype == expected.dtype and torch.equal(found, expected)
+    assert intarsia.counters()["fallbacks"] >= 1
