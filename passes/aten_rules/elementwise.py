@@ -8,7 +8,7 @@ from typing import Any
 from xdsl.ir import SSAValue
 
 from ...ir.dialects import prim
-from ...ir.dtypes import BOOL, F16, F32, DType
+from ...ir.dtypes import BOOL, F16, DType
 from ...ir.types import LiteralAttr
 from .builder import Builder, NotCovered, Result, real, rule
 
@@ -174,7 +174,6 @@ def _compare(row: str) -> Any:
             and not isinstance(other, bool)
             and not other.is_integer()
         ):
-            values, dtype = [b.cast(x, F32), other], F32
             raise NotCovered("an integer against a fraction")
         values, dtype = _arguments(b, "self", "other")
         return b.finish(b.ew(row, *_tensors_first(b, _compute(b, values, dtype), dtype)))

@@ -78,7 +78,6 @@ def build(
     library: Library,
     *,
     progress: Progress | None = None,
-    jobs: int | None = None,
 ) -> Program:
     """Compile what is not in the cache, and load.
 
@@ -90,7 +89,7 @@ def build(
     folder = cache.root / "build" / f"{key[:16]}-{time.time_ns():x}"
     libraries: Sequence[Path] = ()
     if generated.units:
-        libraries = compile_sources(generated.units, toolchain(), folder, progress=progress, jobs=jobs)
+        libraries = compile_sources(generated.units, toolchain(), folder, progress=progress)
     seconds["c++"] = time.perf_counter() - start
     files: dict[str, bytes | str | Path] = {path.name: path for path in libraries}
     files |= {f"{unit.name}.cpp": unit.text for unit in generated.units}
