@@ -8,14 +8,17 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import fx, nn
 
+from .breaks import Break
 from .capture import Capture, Parameters, ProgramRaised, capture_bound
 from .errors import CaptureError, InternalError
 from .guards import Emitter, GuardSet
+from .pieces import Piece
 
 __all__ = ["Backend", "CompiledModule", "Observer", "compile_callable"]
 
@@ -35,8 +38,22 @@ class Observer(Protocol):
     def on_fallback(self, file: str, line: int, text: str, reason: str) -> None:
         """A call runs in eager: the user's line and why."""
 
+    def on_break(self, broken: Break) -> None:
+        """A graph broke; the call goes on in pieces."""
+
     def on_compile(self, seconds: float) -> None:
         """The backend compiled a graph in so many seconds."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `compile_callable` was asked for; pieces after graph breaks inherit it."""
+
+    backend: Backend
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    recompile_limit: int = 8
+    observer: Any = None
 
 
 class _Miss:
@@ -59,16 +76,17 @@ def compile_callable(
 ) -> Callable[..., Any]:
     """A callable that behaves like `target` and runs it as graphs compiled by `backend`.
 
-    A module gives a `CompiledModule`, a function a function with the same signature. Calls that cannot be captured
-    run in eager, with one warning a line; with `fullgraph=True` they raise the capture's error instead.
+    A module gives a `CompiledModule`, a function a function with the same signature. What cannot be captured splits the
+    call: the pieces around it are compiled, with one log line for each such place. With `fullgraph=True` it raises the
+    capture's error instead.
     """
     # FakeTensorMode imports torch._dynamo (about a second): pay that here, not in the first call.
     from . import rules  # noqa: F401
 
+    options = Options(backend, fullgraph, dynamic, recompile_limit, observer)
     if isinstance(target, nn.Module):
-        return CompiledModule(target, backend, fullgraph, dynamic, recompile_limit, observer)
-    runtime = _Runtime(target, target, backend, fullgraph, dynamic, recompile_limit, observer)
-    return runtime.function
+        return CompiledModule(target, options)
+    return _Family(options).root(target).function
 
 
 def forget(compiled: Any) -> None:
@@ -80,18 +98,10 @@ def forget(compiled: Any) -> None:
 class CompiledModule(nn.Module):
     """A module whose call is compiled; everything else is the original's, reachable as `_orig_mod`."""
 
-    def __init__(
-        self,
-        module: nn.Module,
-        backend: Backend,
-        fullgraph: bool,
-        dynamic: bool | None,
-        recompile_limit: int,
-        observer: Any,
-    ) -> None:
+    def __init__(self, module: nn.Module, options: Options) -> None:
         super().__init__()
         self._modules["_orig_mod"] = module
-        runtime = _Runtime(module, module, backend, fullgraph, dynamic, recompile_limit, observer)
+        runtime = _Family(options).root(module)
         self.__dict__["_runtime"] = runtime
         self.__dict__["_call"] = runtime.function
         self.__dict__["training"] = module.training
@@ -110,9 +120,8 @@ class CompiledModule(nn.Module):
         return self._modules["_orig_mod"].register_full_backward_pre_hook(*args, **kwargs)  # type: ignore[union-attr]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModule:
-        run = self._runtime
-        options = (run.backend, run.fullgraph, run.dynamic, run.recompile_limit, run.observer)
-        return CompiledModule(copy.deepcopy(self._modules["_orig_mod"], memo), *options)  # type: ignore[arg-type]
+        module: Any = copy.deepcopy(self._modules["_orig_mod"], memo)
+        return CompiledModule(module, self._runtime.options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._call(*args, **kwargs)
@@ -136,22 +145,40 @@ class CompiledModule(nn.Module):
             super().__setattr__(name, value)
 
 
-class _Runtime:
-    """Entries of one compiled callable. `entries` only grows, so that calls need no lock."""
+# One capture at a time in the process: fake tensors and torch's global modes are shared by all threads.
+_lock = threading.RLock()
 
-    def __init__(
-        self,
-        target: Any,
-        original: Callable[..., Any],
-        backend: Backend,
-        fullgraph: bool,
-        dynamic: bool | None,
-        recompile_limit: int,
-        observer: Any,
-    ) -> None:
-        self.target, self.original, self.backend = target, original, backend
-        self.fullgraph, self.dynamic, self.recompile_limit = fullgraph, dynamic, recompile_limit
-        self.observer = observer
+
+class _Family:
+    """One compiled callable: its own runtime and those of the pieces after its graph breaks."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.pieces: dict[Piece, _Runtime] = {}
+        self.warned: set[Any] = set()
+
+    def root(self, target: Any) -> _Runtime:
+        """The runtime of the callable itself."""
+        return _Runtime(target, target, self)
+
+    def piece(self, piece: Piece) -> Callable[..., Any]:
+        """The function of a piece; its captures are shared by all places that lead to it."""
+        if piece.native:
+            return piece.run_native
+        with _lock:
+            runtime = self.pieces.get(piece)
+            if runtime is None:
+                runtime = self.pieces[piece] = _Runtime(piece, piece.run_native, self)
+        return runtime.function
+
+
+class _Runtime:
+    """Entries of one compiled callable or piece. `entries` only grows, so that calls need no lock."""
+
+    def __init__(self, target: Any, original: Callable[..., Any], family: _Family) -> None:
+        self.target, self.original, self.family, self.options = target, original, family, family.options
+        # A piece is entered with other locals in each round of a loop, so that it may need more variants.
+        self.limit = self.options.recompile_limit * (8 if isinstance(target, Piece) else 1)
         self.parameters = Parameters.of(target)
         self.entries: list[Callable[..., Any]] = []
         self.captures: list[Capture | None] = []
@@ -160,8 +187,6 @@ class _Runtime:
         self.marks: dict[str, frozenset[int]] = {}
         self.raised = 0
         self.off = False
-        self._warned: set[Any] = set()
-        self._lock = threading.RLock()
         self.function = self._make_function()
 
     def _make_function(self) -> Callable[..., Any]:
@@ -195,6 +220,8 @@ class _Runtime:
         )
         exec(compile(text, "<intarsia entry>", "exec"), namespace)
         function = namespace["compiled"]
+        if isinstance(self.target, Piece):
+            return function  # type: ignore[no-any-return]
         source = self.target.forward if isinstance(self.target, nn.Module) else self.target
         for name in ("__name__", "__qualname__", "__doc__", "__module__"):
             if hasattr(source, name):
@@ -210,7 +237,7 @@ class _Runtime:
         """No entry matched: capture and compile another, or run in eager."""
         if self.off or torch.compiler.is_compiling():
             return self.eager(values)
-        with self._lock:
+        with _lock:
             for entry in list(self.entries):
                 result = entry(*values.values())
                 if result is not MISS:
@@ -229,8 +256,8 @@ class _Runtime:
 
     def forget(self) -> None:
         """Back to the state before the first call."""
-        with self._lock:
-            for kept in (self.entries, self.captures, self.guards, self.sizes, self.marks):
+        with _lock:
+            for kept in (self.entries, self.captures, self.guards, self.sizes, self.marks, self.family.pieces):
                 kept.clear()  # type: ignore[attr-defined]
             self.raised, self.off = 0, False
 
@@ -242,34 +269,45 @@ class _Runtime:
     def _new_entry(self, values: dict[str, Any]) -> Callable[..., Any] | ProgramRaised | None:
         if self.entries:
             self._tell("on_recompile", self.why(values))
-        if len(self.entries) >= self.recompile_limit:
+        if len(self.entries) >= self.limit:
             self.off = True
             self._warn(
-                ("limit",),
-                f"{self._name()} was compiled {self.recompile_limit} times (recompile_limit); other "
+                ("limit", self.target),
+                f"{self._name()} was compiled {self.limit} times (recompile_limit); other "
                 f"calls run in eager. Last reason: {self.why(values)}",
             )
             return None
         start = time.perf_counter()
         try:
             made = capture_bound(
-                self.target, self.parameters, values, dynamic=bool(self.dynamic), marks=self._marks(values)
+                self.target,
+                self.parameters,
+                values,
+                dynamic=bool(self.options.dynamic),
+                marks=self._marks(values),
+                family=None if self.options.fullgraph else self.family,
             )
         except ProgramRaised as raised:
             return raised
         except CaptureError as error:
             return self._fallback(error)
         self._tell("on_capture", time.perf_counter() - start, made)
-        start = time.perf_counter()
-        training = torch.is_grad_enabled()
-        with torch.inference_mode(False), torch.set_grad_enabled(training):
-            graph = self.backend(made.graph_module, made.example_inputs)
-        self._tell("on_compile", time.perf_counter() - start)
+        graph = self._compile(made) if made.operations else made.graph_module.forward
+        if made.broken is not None:
+            self._broke(made.broken)
         entry = made.compile_entry(graph, MISS)
         self.guards.append(made.guards)
         self.captures.append(made)
         self.entries.append(entry)
         return entry
+
+    def _compile(self, made: Capture) -> Callable[..., Any]:
+        start = time.perf_counter()
+        training = torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.set_grad_enabled(training):
+            graph = self.options.backend(made.graph_module, made.example_inputs)
+        self._tell("on_compile", time.perf_counter() - start)
+        return graph
 
     def _marks(self, values: dict[str, Any]) -> dict[str, frozenset[int]]:
         return self.marks
@@ -277,17 +315,17 @@ class _Runtime:
     def _raising(self, values: dict[str, Any], raised: ProgramRaised) -> Any:
         """The program raises: eager shows how. Where eager does not, capture was wrong, and says so."""
         self.raised += 1
-        if self.raised >= 3 * self.recompile_limit:
+        if self.raised >= 3 * self.limit:
             self.off = True
         result = self.eager(values)
-        with self._lock:
+        with _lock:
             self._fallback(raised.unsupported())
         return result
 
     def _fallback(self, error: CaptureError) -> Callable[..., Any] | None:
         place = error.place
         self._tell("on_fallback", place.filename, place.lineno, place.text, error.reason)
-        if self.fullgraph:
+        if self.options.fullgraph:
             raise error
         where = f"{place.filename}:{place.lineno}: {place.text}\n  " if error.frames else ""
         kind = "graph break: " if error.heading == "graph break" else ""
@@ -326,17 +364,33 @@ class _Runtime:
         return str(miss) if miss is not None else "no guard names a reason"
 
     def _name(self) -> str:
+        if isinstance(self.target, Piece):
+            return f"{self.target.code.co_qualname} from line {self.target.line} on"
         return getattr(self.target, "__qualname__", None) or type(self.target).__name__
 
+    @property
+    def pieces(self) -> dict[Piece, _Runtime]:
+        """The runtimes of the pieces that follow graph breaks, of this callable and of what it inlined."""
+        return self.family.pieces
+
+    def _broke(self, broken: Break) -> None:
+        """One log line for each place at which a graph broke."""
+        self._tell("on_break", broken)
+        key = (broken.place, broken.reason)
+        if key not in self.family.warned:
+            self.family.warned.add(key)
+            place = broken.place
+            _log.warning("graph break at %s:%d: %s: %s", place.filename, place.lineno, place.text, broken.reason)
+
     def _tell(self, event: str, *args: Any) -> None:
-        method = getattr(self.observer, event, None)
+        method = getattr(self.options.observer, event, None)
         if method is not None:
             method(*args)
 
     def _warn(self, key: tuple[Any, ...], message: str) -> None:
         """One warning per line of the user's."""
-        if key in self._warned:
+        if key in self.family.warned:
             return
-        self._warned.add(key)
+        self.family.warned.add(key)
         _log.info("%s", message)
         warnings.warn(f"intarsia: {message}", RuntimeWarning, stacklevel=2)

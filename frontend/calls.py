@@ -47,7 +47,7 @@ def call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str
         return vm.native(function, *args, **kwargs)
     method = objects.find_method(kind, "__call__")
     if method is not None:
-        return vm.call(method, (function, *args), kwargs)
+        return vm.tail_call(method, (function, *args), kwargs)
     if kind.__module__ == "typing" or isinstance(function, types.GenericAlias):
         return vm.call(function.__origin__, args, kwargs)
     if isinstance(function, torch.jit.ScriptFunction | torch.jit.ScriptModule):
@@ -67,7 +67,7 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
         return vm.inline(function, args, kwargs)
     target = function.__dict__.get("_intarsia_target")
     if target is not None:
-        return vm.call(target, args, kwargs)
+        return vm.tail_call(target, args, kwargs)
     if rules.is_leaf_module(module):
         return torch_call(vm, function, args, kwargs)
     if module.startswith(rules.OWN):
@@ -88,11 +88,11 @@ def _method(vm: Interpreter, method: types.MethodType, args: tuple[Any, ...], kw
     owner = method.__self__
     if vm.is_own(type(owner)) or isinstance(owner, InterpretedGenerator):
         return vm.native(method, *args, **kwargs)
-    return vm.call(method.__func__, (owner, *args), kwargs)
+    return vm.tail_call(method.__func__, (owner, *args), kwargs)
 
 
 def _partial(vm: Interpreter, made: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return vm.call(made.func, (*made.args, *args), {**made.keywords, **kwargs})
+    return vm.tail_call(made.func, (*made.args, *args), {**made.keywords, **kwargs})
 
 
 def _cached(vm: Interpreter, cached: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -313,10 +313,10 @@ def call_module(vm: Interpreter, module: nn.Module, args: tuple[Any, ...], kwarg
     if vm.is_own(kind):
         wrapper = vm.user.source_of(module) or Const(module, "compiled")
         inner = Item(Item(Attr(wrapper, "__dict__"), "_modules"), "_orig_mod")
-        return vm.call(vm.user.wrap(module._modules["_orig_mod"], inner), args, kwargs)
+        return vm.tail_call(vm.user.wrap(module._modules["_orig_mod"], inner), args, kwargs)
     if custom is not impl:
         assert custom is not None
-        return vm.call(custom, (module, *args), kwargs)
+        return vm.tail_call(custom, (module, *args), kwargs)
     namespace = module.__dict__
     source = vm.user.source_of(module)
     if source is not None:
@@ -328,9 +328,12 @@ def call_module(vm: Interpreter, module: nn.Module, args: tuple[Any, ...], kwarg
                 vm.guards.add("empty", Item(where, name))
     for hooks in torch_private.global_module_hooks()[:2]:
         vm.guards.add("empty", Const(hooks, "global_hooks")) if not hooks else None
+    direct = vm.tail
     if namespace["_forward_hooks"] or namespace["_forward_pre_hooks"] or any(torch_private.global_module_hooks()[:2]):
-        return vm.call(nn.Module._call_impl, (module, *args), kwargs)
-    return vm.call(objects.load_attr(vm, module, "forward"), args, kwargs)
+        return vm.tail_call(nn.Module._call_impl, (module, *args), kwargs)
+    forward = objects.load_attr(vm, module, "forward")
+    vm.tail = direct
+    return vm.tail_call(forward, args, kwargs)
 
 
 def _getter(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

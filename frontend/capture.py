@@ -13,14 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from . import torch_private
+from . import breaks, torch_private
+from .breaks import Break, Restart, Stop, Suspended
 from .checks import Distinct, SizeCheck, StateCheck, TensorCheck
 from .errors import CaptureError, Frame, InternalError, Unsupported, UserRaise
 from .guards import Emitter, GuardSet
-from .interpreter import Interpreter
+from .interpreter import NULL, Interpreter, Lasti, Saved
+from .interpreter import Frame as Activation
 from .output import GraphInput
+from .pieces import Family, Piece
 from .residual import Residual
 from .source import Arg, Const, Source
+from .suspend import suspend
 from .values.object import forget_classes
 
 __all__ = ["Capture", "Parameters", "ProgramRaised", "capture", "capture_bound"]
@@ -48,7 +52,8 @@ class Capture:
 
     `graph_module` takes the tensors of `inputs` in order and returns a tuple of tensors; `example_inputs` are their
     fake twins. `residual` is the source of a function that checks `guards`, fetches the inputs, calls the graph,
-    replays effects and builds the result; `compile_entry` makes that function for a compiled graph.
+    replays effects and builds the result; `compile_entry` makes that function for a compiled graph. Where the graph
+    broke, `broken` says why, and the function ends in the pending instruction and the pieces that follow it.
     """
 
     graph_module: fx.GraphModule
@@ -57,7 +62,13 @@ class Capture:
     guards: GuardSet
     residual: str
     parameters: Parameters
+    broken: Break | None = None
     namespace: dict[str, Any] = field(repr=False, default_factory=dict)
+
+    @property
+    def operations(self) -> int:
+        """How many nodes the graph has, inputs and output not counted."""
+        return sum(n.op not in ("placeholder", "output") for n in self.graph_module.graph.nodes)
 
     def compile_entry(self, graph: Callable[..., Any], miss: Any) -> Callable[..., Any]:
         """The function of one entry; it returns `miss` where a guard does not hold."""
@@ -76,6 +87,8 @@ class Parameters:
     def of(target: Any) -> Parameters:
         """The parameters of a function, bound method or module (its `forward`)."""
         try:
+            if isinstance(target, Piece):
+                return Parameters(target.signature)
             function = target.forward if isinstance(target, nn.Module) else target
             signature = inspect.signature(function, follow_wrapped=False)
         except (TypeError, ValueError):
@@ -127,46 +140,124 @@ def capture_bound(
     *,
     dynamic: bool = False,
     marks: dict[str, frozenset[int]] | None = None,
+    family: Family | None = None,
 ) -> Capture:
-    """`capture` for bound arguments; a failed capture leaves `error.guards`, what it relied on until then."""
+    """`capture` for bound arguments; a failed capture leaves `error.guards`, what it relied on until then.
+
+    With `family`, a graph break splits the call: the capture ends there, and the family makes the pieces that follow.
+    """
     refuse_environment()
-    forget_classes()
-    vm = Interpreter(dynamic, marks)
-    state = StateCheck()
-    rng = torch.get_rng_state()
-    training = torch.is_grad_enabled()
-    try:
-        with (
-            torch.inference_mode(False),  # tensors made in it have no versions, by which mutations are seen
-            torch.set_grad_enabled(training),
-            torch_private.quiet_fake_errors(),
-            vm.fake_mode,
-            torch_private.python_dispatcher() if vm.shape_env else nullcontext(),
-        ):
-            result = _run(vm, target, parameters, values)
-            return _finish(vm, parameters, state, result, training)
-    except CaptureError as error:
-        error.guards = partial_guards(vm, state)  # type: ignore[attr-defined]
-        error.frames = error.frames or _definition(target)
-        raise
-    except UserRaise as raised:
-        frames = vm.raised_at[1] if vm.raised_at and vm.raised_at[0] is raised.value else _definition(target)
-        raise ProgramRaised(raised.value, frames, partial_guards(vm, state)) from None
-    except MemoryError:
-        raise
-    except Exception as error:  # not in an instruction of the program: an argument, the residual
-        internal = InternalError(f"{type(error).__name__}: {error}")
-        internal.frames = _definition(target)
-        raise internal from error
-    finally:
-        for scope in reversed(list(vm.scopes)):
-            scope._leave()
-        if not torch.equal(rng, torch.get_rng_state()):
-            torch.set_rng_state(rng)
+    attempt = _Attempt(target, parameters, values, dynamic, marks, family)
+    stop: tuple[int, Stop] | None = None
+    for _ in range(_ATTEMPTS):
+        try:
+            return attempt.run(stop)
+        except CaptureError as error:
+            split = error.split
+            if family is None or not isinstance(split, Restart) or (stop is not None and split.step >= stop[0]):
+                raise
+            stop = split.step, Stop(error)
+    raise stop[1].error  # type: ignore[index]
+
+
+_ATTEMPTS = 6
+
+
+@dataclass
+class _Attempt:
+    """One capture, to be run once or, with a place to stop at, again."""
+
+    target: Any
+    parameters: Parameters
+    values: Mapping[str, Any]
+    dynamic: bool
+    marks: dict[str, frozenset[int]] | None
+    family: Family | None
+
+    def run(self, stop: tuple[int, Stop] | None) -> Capture:
+        """Interpret the call and finish the graph, at its end or at the first break."""
+        forget_classes()
+        vm = Interpreter(self.dynamic, self.marks)
+        if stop is not None:
+            vm.stop_at, vm.stop = stop
+        state = StateCheck()
+        rng = torch.get_rng_state()
+        training = torch.is_grad_enabled()
+        try:
+            with (
+                torch.inference_mode(False),  # tensors made in it have no versions, by which mutations are seen
+                torch.set_grad_enabled(training),
+                torch_private.quiet_fake_errors(),
+                vm.fake_mode,
+                torch_private.python_dispatcher() if vm.shape_env else nullcontext(),
+            ):
+                return self._interpret(vm, state, training)
+        except CaptureError as error:
+            error.guards = partial_guards(vm, state)  # type: ignore[attr-defined]
+            error.frames = error.frames or _definition(self.target)
+            raise
+        except UserRaise as raised:
+            known = vm.raised_at is not None and vm.raised_at[0] is raised.value
+            frames = vm.raised_at[1] if known and vm.raised_at else _definition(self.target)
+            raise ProgramRaised(raised.value, frames, partial_guards(vm, state)) from None
+        except MemoryError:
+            raise
+        except Exception as error:  # not in an instruction of the program: an argument, the residual
+            internal = InternalError(f"{type(error).__name__}: {error}")
+            internal.frames = _definition(self.target)
+            raise internal from error
+        finally:
+            for scope in reversed(list(vm.scopes)):
+                scope._leave()
+            if not torch.equal(rng, torch.get_rng_state()):
+                torch.set_rng_state(rng)
+
+    def _interpret(self, vm: Interpreter, state: StateCheck, training: bool) -> Capture:
+        try:
+            result = _run(vm, self.target, self.parameters, self.values)
+            if vm.pending is not None:
+                raise vm.pending
+        except CaptureError as error:
+            if self.family is None or not isinstance(error.split, Suspended):
+                raise
+            end = _Broken(Break.of(error), error.split, self.family, not isinstance(self.target, Piece))
+            try:
+                return _finish(vm, self.parameters, state, end, training)
+            except Unsupported as unfinished:  # something that is alive at the break cannot be built again
+                unfinished.frames = unfinished.frames or error.frames
+                unfinished.split = breaks.before_caller(error.split)
+                raise
+        return _finish(vm, self.parameters, state, _Returned(result), training)
+
+
+@dataclass
+class _Returned:
+    """The program returned."""
+
+    result: Any
+    broken: Break | None = None
+
+    def text(self, vm: Interpreter, body: Residual) -> str:
+        return body.value(self.result)
+
+
+@dataclass
+class _Broken:
+    """The graph broke."""
+
+    broken: Break
+    split: Suspended
+    family: Family
+    root: bool
+
+    def text(self, vm: Interpreter, body: Residual) -> str:
+        return suspend(vm, body, self.split, self.family, self.root)
 
 
 def _definition(target: Any) -> tuple[Frame, ...]:
     """Where the target is defined: the place of errors that no single line causes."""
+    if isinstance(target, Piece):
+        return (Frame(target.code.co_filename, target.line, target.code.co_qualname),)
     function = inspect.unwrap(target.forward if isinstance(target, nn.Module) else target)
     code = getattr(function, "__code__", None)
     return () if code is None else (Frame(code.co_filename, code.co_firstlineno, code.co_qualname),)
@@ -185,6 +276,8 @@ def refuse_environment() -> None:
 
 
 def _run(vm: Interpreter, target: Any, parameters: Parameters, values: Mapping[str, Any]) -> Any:
+    if isinstance(target, Piece):
+        return _run_piece(vm, target, values)
     function = target
     if isinstance(target, nn.Module):
         vm.user.track(target, target, Const(target, "self"))
@@ -195,7 +288,28 @@ def _run(vm: Interpreter, target: Any, parameters: Parameters, values: Mapping[s
         vm.user.track(target, target, Const(target, "target"))
     wrapped = {name: _argument(vm, value, Arg(name)) for name, value in values.items()}
     args, kwargs = parameters.spread({n: vm.settle(v) if isinstance(v, dict) else v for n, v in wrapped.items()})
-    return vm.call(function, args, kwargs)
+    vm.tail = True
+    return vm.tail_call(function, args, kwargs)
+
+
+def _run_piece(vm: Interpreter, piece: Piece, values: Mapping[str, Any]) -> Any:
+    wrapped = [_argument(vm, value, Arg(name)) for name, value in values.items()]
+    closure = tuple(types.CellType() for _ in piece.code.co_freevars) or None
+    function = types.FunctionType(piece.code, piece.globals, piece.code.co_name, None, closure)
+    fast = dict(zip((*piece.cells, *piece.names), wrapped, strict=False))
+    frame = Activation(function, fast)
+    frame.ip, frame.direct = piece.ip, True
+    rest = iter(wrapped[len(fast) :])
+    for kind in piece.layout:
+        if kind == "saved":
+            frame.push(Saved(vm.current_error))
+        elif kind in ("null", "lasti"):
+            frame.push(NULL if kind == "null" else Lasti())
+        else:
+            frame.push(next(rest))
+            if kind == "error":
+                vm.current_error = frame.stack[-1]
+    return vm.run(frame)[1]
 
 
 def _argument(vm: Interpreter, value: Any, source: Source) -> Any:
@@ -210,9 +324,9 @@ def _argument(vm: Interpreter, value: Any, source: Source) -> Any:
     return vm.user.wrap(value, source)
 
 
-def _finish(vm: Interpreter, parameters: Parameters, state: StateCheck, result: Any, training: bool) -> Capture:
-    if vm.pending is not None:
-        raise vm.pending
+def _finish(
+    vm: Interpreter, parameters: Parameters, state: StateCheck, end: _Returned | _Broken, training: bool
+) -> Capture:
     emit = Emitter()
     body = Residual(vm, emit)
     tensors = [i for i in vm.out.inputs.values() if isinstance(i.fake, Tensor)]
@@ -225,7 +339,8 @@ def _finish(vm: Interpreter, parameters: Parameters, state: StateCheck, result: 
     vm.guards.lines(emit)
     body.sizes = sizes
     body.effects()
-    text = body.value(result)
+    text = end.text(vm, body)
+    _leave_scopes(vm)
     outputs = body.outputs
     if training and any(t.requires_grad for t in outputs):
         raise Unsupported(
@@ -239,7 +354,7 @@ def _finish(vm: Interpreter, parameters: Parameters, state: StateCheck, result: 
     lines = [f"def entry({', '.join(parameters.names)}):", "    try:"]
     lines += [f"        {line}" for line in emit.lines] or ["        pass"]
     lines += ["    except Exception:", "        return MISS"]
-    if outputs or _has_effect(module):
+    if outputs or any(n.op not in ("placeholder", "output") for n in module.graph.nodes):
         lines.append(f"    out = graph({', '.join(fetch)})")
     lines += [f"    {line}" for line in body.post]
     lines.append(f"    return {text}")
@@ -250,12 +365,16 @@ def _finish(vm: Interpreter, parameters: Parameters, state: StateCheck, result: 
         vm.guards,
         "\n".join(lines) + "\n",
         parameters,
+        end.broken,
         emit.namespace,
     )
 
 
-def _has_effect(module: fx.GraphModule) -> bool:
-    return any(n.op not in ("placeholder", "output") for n in module.graph.nodes)
+def _leave_scopes(vm: Interpreter) -> None:
+    """The graph ends in the thread state in which it began: contexts that are open at a break are entered again after it."""
+    for scope in reversed(list(vm.scopes)):
+        scope._leave()
+    vm.scopes.clear()
 
 
 def _aliasing(vm: Interpreter) -> None:

@@ -29,10 +29,12 @@ def is_torch_context(cls: type) -> bool:
 
 
 class Scope:
-    """An entered context; calling it is `__exit__`."""
+    """An entered context; calling it is `__exit__`. `rebuild` is (function, arguments) that make its manager again."""
 
-    def __init__(self, vm: Interpreter, leave: Callable[[], None]) -> None:
-        self.vm, self._leave = vm, leave
+    def __init__(
+        self, vm: Interpreter, leave: Callable[[], None], rebuild: tuple[Any, tuple[Any, ...]] | None = None
+    ) -> None:
+        self.vm, self._leave, self.rebuild = vm, leave, rebuild
         vm.scopes.append(self)
 
     def __call__(self, *_: Any) -> None:
@@ -51,7 +53,7 @@ class RealContext:
 def enter(vm: Interpreter, manager: Any) -> tuple[Any, Any]:
     """Enter `manager`: what to call on exit, and the value of `__enter__`."""
     if isinstance(manager, _SILENT):
-        return Scope(vm, lambda: None), manager
+        return Scope(vm, lambda: None, (type(manager), (manager.name, manager.args))), manager
     if isinstance(manager, _GRAD):
         return _enter_grad(vm, manager), None
     if isinstance(manager, torch.autocast):
@@ -61,7 +63,7 @@ def enter(vm: Interpreter, manager: Any) -> tuple[Any, Any]:
         return Scope(vm, lambda: manager.manager.__exit__(None, None, None)), value
     if isinstance(manager, _LOCKS):
         manager.acquire()
-        return Scope(vm, manager.release), True
+        return Scope(vm, manager.release, (_itself, (manager,))), True
     kind = type(manager)
     leave, start = objects.lookup(kind, "__exit__")[0], objects.lookup(kind, "__enter__")[0]
     if objects.find_method(kind, "__exit__") is None or objects.find_method(kind, "__enter__") is None:
@@ -77,7 +79,27 @@ def _enter_grad(vm: Interpreter, manager: Any) -> Scope:
     mode = {torch.no_grad: False, torch.enable_grad: True}.get(type(manager))
     wanted = manager.mode if mode is None else mode
     _set_grad(vm, wanted)
-    return Scope(vm, lambda: _set_grad(vm, before))
+    again = (type(manager), ()) if mode is not None else (_GradMode, (wanted,))
+    return Scope(vm, lambda: _set_grad(vm, before), again)
+
+
+class _GradMode:
+    """`torch.set_grad_enabled` that changes the mode when it is entered, not when it is made."""
+
+    def __init__(self, mode: bool) -> None:
+        self.mode = mode
+        self.before = mode
+
+    def __enter__(self) -> None:
+        self.before = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(self.mode)
+
+    def __exit__(self, *_: object) -> None:
+        torch._C._set_grad_enabled(self.before)
+
+
+def _itself(manager: Any) -> Any:
+    return manager
 
 
 def _set_grad(vm: Interpreter, mode: bool) -> None:
@@ -96,4 +118,4 @@ def _enter_autocast(vm: Interpreter, manager: Any) -> Scope:
         real.__exit__(None, None, None)
         vm.out.mark(torch.amp.autocast_mode._exit_autocast, (node,))
 
-    return Scope(vm, leave)
+    return Scope(vm, leave, (torch.autocast, args))

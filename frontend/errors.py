@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = ["CaptureError", "Frame", "GraphBreak", "InternalError", "Unsupported", "UserRaise"]
 
@@ -33,6 +34,7 @@ class CaptureError(Exception):
         self.reason = reason
         self.advice = advice or self.default_advice
         self.frames: tuple[Frame, ...] = ()
+        self.split: Any = None  # where the frames can be split, see `breaks`
 
     @property
     def place(self) -> Frame:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from . import torch_private
+from . import breaks, torch_private
 from .effects import DELETED, Effects
 from .errors import CaptureError, GraphBreak, InternalError, Unsupported, UserRaise
 from .errors import Frame as Place
@@ -29,7 +29,7 @@ from .values.container import InstanceDict, LazyDict
 from .values.tensor import refuse_method, tensor_class
 from .values.user import UserState
 
-__all__ = ["NULL", "Frame", "Interpreter"]
+__all__ = ["NULL", "Frame", "Interpreter", "Lasti", "Saved"]
 
 
 class _Null:
@@ -38,15 +38,49 @@ class _Null:
 
 
 NULL = _Null()
-UNBOUND = _Null()
+
+
+class Saved:
+    """The stack slot below a caught exception: the exception that was being handled before."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException | None) -> None:
+        self.error = error
+
+
 _OWN = __name__.rsplit(".", 1)[0]
 _DEPTH_PER_CALL = 9
 
 
-class Frame:
-    """One activation: code, locals (cells included), value stack, position."""
+class Lasti:
+    """The stack slot in which CPython keeps where a frame was when an exception was raised."""
 
-    __slots__ = ("code", "error", "fast", "function", "globals", "ip", "program", "result", "stack", "steps")
+    __slots__ = ()
+
+
+class Frame:
+    """One activation: code, locals (cells included), value stack, position.
+
+    `before` is the stack as the current instruction found it, `begun` the number of that instruction in the capture.
+    `direct` says that the result is the result of the caller's CALL instruction, with nothing left to do in between.
+    """
+
+    __slots__ = (
+        "before",
+        "begun",
+        "code",
+        "direct",
+        "error",
+        "fast",
+        "function",
+        "globals",
+        "ip",
+        "program",
+        "result",
+        "stack",
+        "steps",
+    )
 
     def __init__(self, function: types.FunctionType, fast: dict[str, Any]) -> None:
         self.function = function
@@ -58,6 +92,9 @@ class Frame:
         self.ip = 0
         self.result: Any = None
         self.error: BaseException | None = None
+        self.before: list[Any] = []
+        self.begun = 0
+        self.direct = False
 
     def push(self, value: Any) -> None:
         """Push one value."""
@@ -134,6 +171,10 @@ class Interpreter:
         self.current_error: BaseException | None = None
         self.recorder = _Recorder(self)
         self.recording = False
+        self.step = self.out_size = 0
+        self.tail = False
+        self.stop: breaks.Stop | None = None
+        self.stop_at = -1
         self.raised_at: tuple[BaseException, tuple[Place, ...]] | None = None
         self.pending: CaptureError | None = None
         self._globals: dict[tuple[int, str], Any] = {}
@@ -148,7 +189,9 @@ class Interpreter:
     def run(self, frame: Frame) -> tuple[bool, Any]:
         """Run until the frame returns (True, value) or yields (False, value)."""
         if len(self.frames) >= self.max_depth:
-            raise Unsupported(f"calls nest deeper than {self.max_depth} levels")
+            error = Unsupported(f"calls nest deeper than {self.max_depth} levels")
+            error.split = breaks.Restart(self.frames[0].begun)
+            raise error
         self.frames.append(frame)
         steps = frame.steps
         recording, self.recording = self.recording, False
@@ -157,6 +200,11 @@ class Interpreter:
                 index = frame.ip
                 frame.ip = index + 1
                 handler, arg = steps[index]
+                self.step = frame.begun = self.step + 1
+                frame.before = frame.stack[:]
+                self.out_size = self.out.size
+                if self.step == self.stop_at:
+                    raise self._stopped()
                 try:
                     if frame.error is not None:
                         error, frame.error = frame.error, None
@@ -169,6 +217,8 @@ class Interpreter:
                     return signal == "return", frame.result
         except CaptureError as error:
             self._locate(error)
+            if error.split is None and not isinstance(error, InternalError):
+                error.split = breaks.split_point(self)
             raise
         except UserRaise:
             raise
@@ -200,9 +250,14 @@ class Interpreter:
             raise raised
         del frame.stack[entry.depth :]
         if entry.push_lasti:
-            frame.push(index)
+            frame.push(Lasti())
         frame.push(raised.value)
         frame.ip = entry.target
+
+    def _stopped(self) -> CaptureError:
+        """The break that an earlier attempt asked for, here."""
+        assert self.stop is not None
+        return self.stop.again(self.frames[-1])
 
     def _locate(self, error: CaptureError) -> None:
         if not error.frames:
@@ -230,16 +285,24 @@ class Interpreter:
     # ---- calling ----
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call anything the program can call."""
+        """Call anything the program can call, and do something with the result: no frame below can be suspended."""
         from .calls import call
 
+        self.tail = False
         return call(self, function, tuple(args), kwargs)
+
+    def tail_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`call` whose result is returned as it is; from a CALL instruction down, frames can be suspended."""
+        from .calls import call
+
+        return call(self, function, args, kwargs)
 
     def inline(self, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Interpret a Python function."""
         code = function.__code__
         fast = functions.bind(self, function, args, kwargs)
         frame = Frame(function, fast)
+        frame.direct, self.tail = self.tail, False
         if function.__closure__:
             source = None if self.is_created(function) else self.user.source_of(function)
             for i, (name, cell) in enumerate(zip(code.co_freevars, function.__closure__, strict=True)):
@@ -247,6 +310,7 @@ class Interpreter:
                 if source is not None and id(cell) not in self.created and self.user.source_of(cell) is None:
                     self.user.track(cell, cell, Item(Attr(source, "__closure__"), i))
         if code.co_flags & 0x20:
+            frame.direct = False
             return functions.InterpretedGenerator(self, frame)
         if code.co_flags & 0x280:
             raise Unsupported("an async function is called")
@@ -504,6 +568,7 @@ class Interpreter:
         try:
             if method is not None:
                 return True, self.call(method, (iterator,), {})
+            self.refuse_iterator(iterator)
             return True, self.native_recorded(next, iterator)
         except UserRaise as raised:
             if isinstance(raised.value, StopIteration):
@@ -530,7 +595,16 @@ class Interpreter:
         """A value that real Python code may look into: views of the user's mappings become plain dicts."""
         if type(value) is LazyDict or type(value) is InstanceDict:
             return value.force()
+        self.refuse_iterator(value)
         return value
+
+    def refuse_iterator(self, value: Any) -> None:
+        """Break the graph where C code would take items from an iterator that existed before the capture."""
+        if self.user.is_iterator(value) and objects.find_method(type(value), "__next__") is None:
+            raise GraphBreak(
+                "an item is taken from an iterator that was made before this graph",
+                "make the iterator in the compiled function, with no graph break before it is used up",
+            )
 
 
 _LIBRARIES = frozenset({"torch", "numpy", "typing_extensions", _OWN.partition(".")[0]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from . import operators
 from .effects import DELETED
 from .errors import Unsupported, UserRaise
-from .interpreter import NULL
+from .interpreter import NULL, Saved
 from .values import object as objects
 from .values.container import InstanceDict, LazyDict
 
@@ -44,6 +45,18 @@ NOT_CAPTURED = {
     "PREP_RERAISE_STAR": "exception groups are not captured",
     "CALL_INTRINSIC_2": "exception groups and type parameters are not captured",
 }
+
+
+def _null_first(found: Any) -> tuple[Any, Any]:
+    return NULL, found
+
+
+def _null_second(found: Any) -> tuple[Any, Any]:
+    return found, NULL
+
+
+# The empty slot of a call is where the running version of CPython has it, so that a suspended stack is CPython's.
+METHOD_ORDER = _null_second if sys.version_info >= (3, 13) else _null_first
 
 
 def unsupported_opcode(vm: Interpreter, frame: Frame, op: str) -> None:
@@ -219,8 +232,8 @@ def LOAD_ATTR(vm: Interpreter, frame: Frame, name: str) -> None:
 
 @_op
 def LOAD_METHOD(vm: Interpreter, frame: Frame, name: str) -> None:
-    frame.stack[-1] = objects.load_attr(vm, frame.stack[-1], name)
-    frame.stack.append(NULL)
+    found = objects.load_attr(vm, frame.stack[-1], name)
+    frame.stack[-1:] = METHOD_ORDER(found)
 
 
 @_op
@@ -491,13 +504,13 @@ def STOPITERATION_ERROR(vm: Interpreter, frame: Frame, _: Any) -> None:
 @_op
 def PUSH_EXC_INFO(vm: Interpreter, frame: Frame, _: Any) -> None:
     error = frame.pop()
-    frame.stack += [vm.current_error, error]
+    frame.stack += [Saved(vm.current_error), error]
     vm.current_error = error
 
 
 @_op
 def POP_EXCEPT(vm: Interpreter, frame: Frame, _: Any) -> None:
-    vm.current_error = frame.pop()
+    vm.current_error = frame.pop().error
 
 
 @_op
@@ -572,7 +585,8 @@ def _call(vm: Interpreter, frame: Frame, args: list[Any], kwargs: dict[str, Any]
         function = first
         if second is not NULL:
             args.insert(0, second)
-    frame.push(vm.call(function, tuple(args), kwargs))
+    vm.tail = True
+    frame.push(vm.tail_call(function, tuple(args), kwargs))
 
 
 @_op

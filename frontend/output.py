@@ -55,6 +55,7 @@ class OutputGraph:
         self._first: fx.Node | None = None
         self._sym_nodes: dict[sympy.Expr, Any] = {}
         self._names: set[str] = set()
+        self.size = 0  # nodes recorded so far, placeholders not counted
         self._break = torch_private.data_dependent_errors()
         self._refused = torch_private.unsupported_fake_errors()
 
@@ -260,6 +261,7 @@ class OutputGraph:
                 self._unpack(self._emit("call_function", operator.getitem, (node, index), {}, item), item)
 
     def _emit(self, op: str, target: Any, args: Any, kwargs: Any, example: Any, rebind: bool = True) -> fx.Node:
+        self.size += 1
         node = self.graph.create_node(op, target, tuple(args), dict(kwargs))
         node.meta["example_value"] = example
         node.meta["stack_trace"] = self._trace()

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import functools
+import gc
 import types
+import warnings
 from collections import Counter, OrderedDict, defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from .contexts import Scope
 from .effects import DELETED
 from .errors import Unsupported
 from .guards import Emitter
+from .interpreter import NULL, Saved
+from .resume import free_names, generator_code
 from .source import Source
 from .values.constant import is_constant, is_static
 from .values.container import InstanceDict, LazyDict
+from .values.function import CallBack, InterpretedGenerator
 from .values.tensor import TensorMethod
 
 if TYPE_CHECKING:
@@ -68,6 +74,15 @@ class Residual:
         for function, args, kwargs in effects.calls:
             parts = [self.value(a) for a in args] + [f"{k}={self.value(v)}" for k, v in kwargs.items()]
             self.post.append(f"{self.emit.constant(function, function.__name__)}({', '.join(parts)})")
+
+    @property
+    def known(self) -> dict[int, str]:
+        """The names of values that were built or fetched, by identity."""
+        return self._names
+
+    def cell(self, cell: types.CellType) -> str:
+        """The expression of a closure cell."""
+        return self._cell(cell)
 
     def _user_cell(self, cell: types.CellType) -> str:
         source = self.vm.user.source_of(cell)
@@ -154,9 +169,75 @@ class Residual:
             return self.emit.constant(value, getattr(value, "__name__", "obj"))
         if isinstance(value, tuple):
             return self._named_tuple(value)
+        if kind is Scope:
+            return self._scope(value)
+        if kind is InterpretedGenerator:
+            return self._generator(value)
+        if kind is CallBack:
+            return self.value(value.function)
+        if hasattr(kind, "__next__") and kind.__module__ in ("builtins", "itertools", "collections", "_collections"):
+            return self._iterator(value)
         if self.vm.is_created(value) or isinstance(value, BaseException):
             return self._object(value)
         raise Unsupported(f"an object of type {kind.__module__}.{kind.__qualname__} is returned or stored")
+
+    def _scope(self, scope: Scope) -> str:
+        """The exit of an open context manager: entered again, as the graph has left it."""
+        if scope.rebuild is None:
+            raise Unsupported("a context manager is open at a graph break that cannot be entered again")
+        function, args = scope.rebuild
+        maker = self.emit.constant(function, getattr(function, "__name__", "context"))
+        name = self._fresh(scope, f"{maker}({', '.join(map(self.value, args))})")
+        self.post.append(f"{name}.__enter__()")
+        self._names[id(scope)] = f"{name}.__exit__"
+        return f"{name}.__exit__"
+
+    def _iterator(self, iterator: Any) -> str:
+        """A half-consumed iterator of Python's own, by what it says of itself for pickling."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            try:
+                made = iterator.__reduce__()
+            except TypeError:
+                raise Unsupported(f"an iterator of type {type(iterator).__name__} is half-way at a graph break") from None
+        function = self.emit.constant(made[0], made[0].__name__)
+        name = self._fresh(iterator, "None")
+        at = len(self.post) - 1
+        args = ", ".join(map(self.value, made[1]))
+        del self.post[at]
+        self.post.append(f"{name} = {function}({args})")
+        if len(made) > 2 and made[2] is not None:
+            self.post.append(f"{name}.__setstate__({self.value(made[2])})")
+        return name
+
+    def _generator(self, generator: InterpretedGenerator) -> str:
+        """A suspended generator of the program's, as a real one that is suspended at the same `yield`."""
+        frame = generator.frame
+        if generator.finished:
+            return self._fresh(generator, "iter(())")
+        fast = {n: v for n, v in frame.fast.items() if v is not NULL}
+        boxed = {*frame.code.co_cellvars, *frame.code.co_freevars}
+        names = tuple(n for n in fast if not (n in boxed and isinstance(fast[n], types.CellType)))
+        cells = {n: self.cell(v) for n, v in fast.items() if n not in names}
+        started = generator.started
+        stack = frame.stack if started else []
+        if any(type(v) is Saved for v in stack):
+            raise Unsupported("a generator is suspended inside an exception handler at a graph break")
+        layout = tuple("null" if v is NULL else "value" for v in stack)
+        code = generator_code(frame.code, frame.ip - 1 if started else 0, names, layout, started)
+        values = [self.value(fast[n]) for n in names] + [self.value(v) for v in stack if v is not NULL]
+        closure = ", ".join(cells.get(n) or f"{self.emit.constant(types.CellType, 'CellType')}()" for n in free_names(code))
+        make = self.emit.constant(types.FunctionType, "FunctionType")
+        parts = f"{self.emit.constant(code, 'code')}, {self.emit.constant(frame.globals, 'globals')}"
+        function = f"{make}({parts}, {frame.code.co_name!r}, None, ({closure}{',' if closure else ''}))"
+        name = self._fresh(generator, f"{function}({', '.join(values)})")
+        if started:
+            self.post.append(f"{name}.send(None)")
+        return name
+
+    def _view(self, view: Any) -> str:
+        kind = {type({}.values()): "values", type({}.items()): "items"}.get(type(view), "keys")
+        return f"{self.value(gc.get_referents(view)[0])}.{kind}()"
 
     def _lazy(self, value: Any) -> str:
         if isinstance(value, LazyDict):
@@ -306,10 +387,6 @@ def _refill_set(target: Any, items: list[Any]) -> None:
     target.update(items)
 
 
-def _refused(residual: Residual, value: Any) -> str:
-    raise Unsupported(f"an object of type {type(value).__name__} is returned or stored")
-
-
 _BUILDERS: dict[type, Any] = {
     list: Residual._list,
     tuple: Residual._tuple,
@@ -324,7 +401,11 @@ _BUILDERS: dict[type, Any] = {
     types.MethodType: Residual._method,
     types.FunctionType: Residual._function,
     functools.partial: Residual._partial,
-    type({}.keys()): lambda r, v: f"dict.fromkeys({r.value(list(v))}).keys()",
-    type({}.values()): _refused,
+    type({}.keys()): Residual._view,
+    type({}.values()): Residual._view,
+    type({}.items()): Residual._view,
+    type(OrderedDict().keys()): Residual._view,
+    type(OrderedDict().values()): Residual._view,
+    type(OrderedDict().items()): Residual._view,
     TensorMethod: lambda r, v: f"{r.value(v.__self__)}.{v.__name__}",
 }

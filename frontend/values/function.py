@@ -13,7 +13,7 @@ from ..source import Attr, Const, Item, Source
 if TYPE_CHECKING:
     from ..interpreter import Frame, Interpreter
 
-__all__ = ["InterpretedGenerator", "bind", "function_source", "trampoline"]
+__all__ = ["CallBack", "InterpretedGenerator", "bind", "function_source", "trampoline"]
 
 
 def function_source(vm: Interpreter, function: types.FunctionType) -> Source:
@@ -158,13 +158,19 @@ class InterpretedGenerator:
         return result
 
 
-def trampoline(vm: Interpreter, function: Any) -> Callable[..., Any]:
+class CallBack:
     """A callable for C code that interprets `function` when it is called back."""
 
-    def call_back(*args: Any, **kwargs: Any) -> Any:
+    __slots__ = ("function", "vm")
+
+    def __init__(self, vm: Interpreter, function: Any) -> None:
+        self.vm, self.function = vm, function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            return vm.call(function, args, kwargs)
+            return self.vm.call(self.function, args, kwargs)
         except UserRaise as raised:
             raise raised.value from None
 
-    return call_back
+
+trampoline = CallBack

@@ -59,6 +59,13 @@ class UserState:
         entry = self.by_value.get(id(value))
         return None if entry is None else entry.source
 
+    def is_iterator(self, value: Any) -> bool:
+        """Whether taking an item from `value` would consume an iterator that capture did not make."""
+        if not hasattr(type(value), "__next__"):
+            return False
+        entry = self.by_value.get(id(value))
+        return entry is not None and entry.real is value
+
     def wrap(self, value: Any, source: Source) -> Any:
         """Bring a value of the user's onto the stack, with the guards that pin down what it is."""
         guards = self.vm.guards
@@ -134,8 +141,6 @@ class UserState:
         self.vm.guards.add("type", source, type(value))
         if isinstance(value, torch.Generator):
             raise Unsupported("an explicit torch.Generator is used")
-        if isinstance(value, types.GeneratorType) or (hasattr(type(value), "__next__")):
-            raise Unsupported(f"the iterator {source.name()} of the caller's is used; it would be consumed")
         self.track(value, value, source)
         return value
 

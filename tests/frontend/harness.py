@@ -20,12 +20,16 @@ class Log:
         self.captures: list[Any] = []
         self.recompiles: list[str] = []
         self.fallbacks: list[tuple[str, int, str, str]] = []
+        self.breaks: list[Any] = []
 
     def on_capture(self, seconds: float, capture: Any) -> None:
         self.captures.append(capture)
 
     def on_recompile(self, reason: str) -> None:
         self.recompiles.append(reason)
+
+    def on_break(self, broken: Any) -> None:
+        self.breaks.append(broken)
 
     def on_fallback(self, *args: Any) -> None:
         self.fallbacks.append(args)

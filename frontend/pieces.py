@@ -1,0 +1,112 @@
+"""What runs after a graph break: the pending instruction, then the rest of each frame as a piece of its own.
+
+A `Piece` is the rest of one frame: a code object, an instruction and what is on the stack there. It is captured and
+compiled like a function whose arguments are the frame's cells, live locals and stack. A `Step` runs the pending
+instruction of one frame and says which piece comes next. `drive` runs pieces one after the other until one returns, so
+that a break in a loop does not nest calls.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from .instruction import disassemble
+from .pending import Pending
+from .resume import free_names, resume_code
+
+__all__ = ["Family", "Piece", "Step", "Tail", "drive"]
+
+
+class Family(Protocol):
+    """The pieces of one compiled callable."""
+
+    def piece(self, piece: Piece) -> Callable[..., Any]:
+        """The compiled function of a piece; equal pieces share it."""
+
+
+class Tail(tuple):  # type: ignore[type-arg]
+    """What a piece returns that ends in a break: (the next piece's function, its arguments)."""
+
+    __slots__ = ()
+
+
+def drive(result: Any) -> Any:
+    """Run pieces until one of them returns a value."""
+    while type(result) is Tail:
+        function, args = result
+        result = function(*args)
+    return result
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The rest of a frame from instruction `ip` of the normal form on.
+
+    Its arguments are the cells named by `cells`, the locals named by `names` and the stack entries of the kinds "value"
+    and "error" in `layout`, in this order. With `native`, CPython runs it.
+    """
+
+    code: types.CodeType
+    globals: dict[str, Any] = field(compare=False, repr=False)
+    ip: int
+    cells: tuple[str, ...]
+    names: tuple[str, ...]
+    layout: tuple[str, ...]
+    native: bool = False
+
+    @property
+    def line(self) -> int:
+        """The source line on which the piece begins."""
+        return disassemble(self.code).instructions[self.ip].line
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Names for the arguments, as reports show them."""
+        stacked = [f"stack_{i}" for i, kind in enumerate(self.layout) if kind in ("value", "error")]
+        out: list[str] = []
+        for name in (*(f"cell_{c}" for c in self.cells), *self.names, *stacked):
+            plain = re.sub(r"\W", "_", name)
+            plain = plain if plain.isidentifier() and not plain.startswith("_") else f"local{plain}"
+            while plain in out:
+                plain += "_"
+            out.append(plain)
+        return tuple(out)
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """Positional parameters only."""
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return inspect.Signature([inspect.Parameter(name, kind) for name in self.arguments])
+
+    def run_native(self, *args: Any) -> Any:
+        """The rest of the frame, run by CPython."""
+        made = resume_code(self.code, self.ip, self.names, self.layout)
+        given = dict(zip(self.cells, args, strict=False))
+        closure = tuple(given.get(name) or types.CellType() for name in free_names(made))
+        function = types.FunctionType(made, self.globals, self.code.co_name, None, closure or None)
+        return function(*args[len(self.cells) :])
+
+
+class Step:
+    """The pending instruction of one frame and the pieces that follow its outcomes."""
+
+    def __init__(self, family: Family, pending: Pending | None, pieces: list[tuple[Piece, list[int]]]) -> None:
+        self.family, self.pending, self.pieces = family, pending, pieces
+        self._functions: list[Callable[..., Any] | None] = [None] * len(pieces)
+
+    def start(self, operands: tuple[Any, ...], state: tuple[Any, ...]) -> Tail:
+        """Run the instruction; `state` is what the frame keeps: cells, locals, the stack below the operands."""
+        which, pushed = (0, ()) if self.pending is None else self.pending.function(*operands)
+        function = self._functions[which]
+        if function is None:
+            function = self._functions[which] = self.family.piece(self.pieces[which][0])
+        return Tail((function, (*[state[i] for i in self.pieces[which][1]], *pushed)))
+
+    def run(self, operands: tuple[Any, ...], state: tuple[Any, ...]) -> Any:
+        """`start`, and everything that follows in this frame: what the frame returns."""
+        return drive(self.start(operands, state))

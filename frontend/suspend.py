@@ -1,0 +1,194 @@
+"""The end of a capture that breaks: generated code that runs the pending instruction and hands on the frames' state."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import inspect
+import pdb
+import sys
+import types
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .breaks import Suspended
+from .errors import Unsupported
+from .interpreter import NULL, Lasti, Saved
+from .liveness import live_names
+from .pending import CALL_THUNK, Outcome, Pending, operand_count, pending
+from .pieces import Family, Piece, Step
+
+if TYPE_CHECKING:
+    from .instruction import Instruction
+    from .interpreter import Frame, Interpreter
+    from .residual import Residual
+
+__all__ = ["suspend"]
+
+# Builtins that look at the frame which calls them: CPython runs the rest of that frame.
+_FRAME_READERS = {
+    id(f)
+    for f in (
+        locals,
+        vars,
+        dir,
+        eval,
+        exec,
+        breakpoint,
+        sys._getframe,
+        inspect.currentframe,
+        pdb.set_trace,
+        builtins.globals,
+    )
+}
+
+
+@dataclass
+class _State:
+    """One suspended frame: the instruction that is pending, what is below its operands, and the names that live on."""
+
+    frame: Frame
+    index: int
+    below: list[Any]
+    operands: list[Any]
+    instruction: Instruction | None
+    names: list[str]
+    cells: list[str]
+
+    @property
+    def handled(self) -> BaseException | None:
+        """The exception whose handler the frame is in."""
+        stack = self.below + self.operands
+        for at in range(len(stack) - 2, -1, -1):
+            if type(stack[at]) is Saved:
+                return stack[at + 1]  # type: ignore[no-any-return]
+        return None
+
+
+def suspend(vm: Interpreter, body: Residual, suspended: Suspended, family: Family, root: bool) -> str:
+    """The expression with which the generated function ends; statements go to `body`."""
+    states = [_outer(f) for f in suspended.frames[:-1]] + [_innermost(suspended.frames[-1])]
+    # Outermost first: contexts are entered again in this order.
+    texts = [
+        (_state_text(body, s), _texts(body, s.operands if s.frame is suspended.frames[-1] else [])) for s in states
+    ]
+    missing = [scope for scope in vm.scopes if id(scope) not in body.known]
+    if missing:
+        raise Unsupported("a context manager is open at the graph break, and the frames do not hold it")
+    inner: str | None = None
+    for state, (kept, operands) in reversed(list(zip(states, texts, strict=True))):
+        step = body.emit.constant(_step(state, family), "step")
+        if inner is not None:
+            operands = [inner]
+        if state.handled is not None:
+            operands = [body.value(state.handled), *operands]
+        arguments = f"{_tuple(operands)}, {_tuple(kept)}"
+        if state is states[0]:
+            return f"{step}.{'run' if root else 'start'}({arguments})"
+        inner = f"{body.emit.constant(functools.partial, 'partial')}({step}.run, {arguments})"
+    raise AssertionError("no frame")
+
+
+def _tuple(items: list[str]) -> str:
+    return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+
+
+def _texts(body: Residual, values: list[Any]) -> list[str]:
+    return [body.value(v) for v in values if v is not NULL and type(v) not in (Saved, Lasti)]
+
+
+def _state_text(body: Residual, state: _State) -> list[str]:
+    fast = state.frame.fast
+    cells = [body.cell(fast[name]) for name in state.cells]
+    return cells + [body.value(fast[name]) for name in state.names] + _texts(body, state.below)
+
+
+def _innermost(frame: Frame) -> _State:
+    index = frame.ip - 1
+    ins = frame.program.instructions[index]
+    stack = list(frame.before)
+    count = operand_count(ins)
+    if count is None or _reads_frame(ins, stack):
+        return _with_names(frame, index, stack, [], None, native=True)
+    below = len(stack) - count
+    return _with_names(frame, index, stack[:below], stack[below:], ins)
+
+
+def _outer(frame: Frame) -> _State:
+    return _with_names(frame, frame.ip - 1, list(frame.stack), [object()], CALL_THUNK)
+
+
+def _with_names(
+    frame: Frame, index: int, below: list[Any], operands: list[Any], ins: Instruction | None, native: bool = False
+) -> _State:
+    live = live_names(frame.code, index)
+    boxed = {*frame.code.co_cellvars, *frame.code.co_freevars}
+    kept = [n for n, v in frame.fast.items() if n in live and v is not NULL]
+    cells = [n for n in kept if n in boxed and isinstance(frame.fast[n], types.CellType)]
+    names = [n for n in kept if n not in cells]
+    return _State(frame, index, below, operands, ins, names, cells)
+
+
+def _reads_frame(ins: Instruction, stack: list[Any]) -> bool:
+    if ins.op != "CALL":
+        return False
+    head = stack[len(stack) - ins.arg[0] - 2 :][:2]
+    return any(id(value) in _FRAME_READERS for value in head)
+
+
+def _kinds(values: list[Any]) -> list[str]:
+    out: list[str] = []
+    for value in values:
+        if value is NULL:
+            out.append("null")
+        elif type(value) is Saved:
+            out.append("saved")
+        elif type(value) is Lasti:
+            out.append("lasti")
+        else:
+            out.append("error" if out and out[-1] == "saved" else "value")
+    return out
+
+
+def _step(state: _State, family: Family) -> Step:
+    frame, kinds = state.frame, _kinds(state.below + state.operands)
+    below = kinds[: len(state.below)]
+    code = frame.code
+    made: Pending | None = None
+    if state.instruction is not None:
+        operands, handling = kinds[len(state.below) :], state.handled is not None
+        made = pending(frame.program, state.index, code, frame.globals, operands, handling, state.instruction)
+    if made is None:
+        if state.operands:
+            raise Unsupported(
+                f"the bytecode instruction {frame.program.instructions[state.index].op} cannot be run alone"
+            )
+        piece = Piece(
+            code, frame.globals, state.index, tuple(state.cells), tuple(state.names), tuple(below), native=True
+        )
+        return Step(family, None, [(piece, list(range(_count(state, below))))])
+    return Step(family, made, [_piece(state, below, outcome) for outcome in made.outcomes])
+
+
+def _count(state: _State, kinds: list[str]) -> int:
+    return len(state.cells) + len(state.names) + sum(kind in ("value", "error") for kind in kinds)
+
+
+def _piece(state: _State, below: list[str], outcome: Outcome) -> tuple[Piece, list[int]]:
+    """The piece of one outcome, and which entries of the state it takes."""
+    frame = state.frame
+    live = live_names(frame.code, outcome.ip)
+    cells = [(i, n) for i, n in enumerate(state.cells) if n in live]
+    names = [(len(state.cells) + i, n) for i, n in enumerate(state.names) if n in live]
+    kept = below if outcome.keep is None else below[: outcome.keep]
+    first = len(state.cells) + len(state.names)
+    stacked = range(first, first + sum(kind in ("value", "error") for kind in kept))
+    piece = Piece(
+        frame.code,
+        frame.globals,
+        outcome.ip,
+        tuple(n for _, n in cells),
+        tuple(n for _, n in names),
+        (*kept, *outcome.pushed),
+    )
+    return piece, [*(i for i, _ in cells), *(i for i, _ in names), *stacked]
