@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from . import rules, tables, torch_private
+from . import contexts, rules, tables, torch_private
 from .contexts import is_torch_context
 from .errors import GraphBreak, Unsupported
 from .source import Attr, Const, Fetch, Item
@@ -248,7 +248,7 @@ def _construct(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[s
     if issubclass(cls, Tensor):
         raise Unsupported(f"a {cls.__name__} is constructed inside the captured code")
     if is_torch_context(cls):
-        return vm.create(vm.native(cls, *args, **kwargs))
+        return contexts.make(vm, cls, args, kwargs)
     meta_call = objects.find_method(type(cls), "__call__")
     if meta_call is not None:
         if type(cls).__module__ == "enum":

@@ -6,7 +6,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,8 @@ from torch import Tensor, fx, nn
 from . import breaks, torch_private
 from .breaks import Break, Restart, Stop, Suspended
 from .checks import Distinct, SizeCheck, StateCheck, TensorCheck
+from .contexts import set_grad
+from .dynamic import ConstraintError, Marks, Symbols
 from .errors import CaptureError, Frame, InternalError, Unsupported, UserRaise
 from .guards import Emitter, GuardSet
 from .interpreter import NULL, Interpreter, Lasti, Saved
@@ -64,6 +66,7 @@ class Capture:
     parameters: Parameters
     broken: Break | None = None
     namespace: dict[str, Any] = field(repr=False, default_factory=dict)
+    symbols: Symbols | None = field(repr=False, default=None)
 
     @property
     def operations(self) -> int:
@@ -73,6 +76,8 @@ class Capture:
     def compile_entry(self, graph: Callable[..., Any], miss: Any) -> Callable[..., Any]:
         """The function of one entry; it returns `miss` where a guard does not hold."""
         namespace = {**self.namespace, "graph": graph, "MISS": miss}
+        if self.symbols is not None:
+            self.residual = self.symbols.complete(self.residual)
         exec(compile(self.residual, "<intarsia residual>", "exec"), namespace)
         return namespace["entry"]  # type: ignore[no-any-return]
 
@@ -139,7 +144,7 @@ def capture_bound(
     values: Mapping[str, Any],
     *,
     dynamic: bool = False,
-    marks: dict[str, frozenset[int]] | None = None,
+    marks: Marks | None = None,
     family: Family | None = None,
 ) -> Capture:
     """`capture` for bound arguments; a failed capture leaves `error.guards`, what it relied on until then.
@@ -171,7 +176,7 @@ class _Attempt:
     parameters: Parameters
     values: Mapping[str, Any]
     dynamic: bool
-    marks: dict[str, frozenset[int]] | None
+    marks: Marks | None
     family: Family | None
 
     def run(self, stop: tuple[int, Stop] | None) -> Capture:
@@ -189,7 +194,7 @@ class _Attempt:
                 torch.set_grad_enabled(training),
                 torch_private.quiet_fake_errors(),
                 vm.fake_mode,
-                torch_private.python_dispatcher() if vm.shape_env else nullcontext(),
+                vm.symbolic,
             ):
                 return self._interpret(vm, state, training)
         except CaptureError as error:
@@ -200,7 +205,7 @@ class _Attempt:
             known = vm.raised_at is not None and vm.raised_at[0] is raised.value
             frames = vm.raised_at[1] if known and vm.raised_at else _definition(self.target)
             raise ProgramRaised(raised.value, frames, partial_guards(vm, state)) from None
-        except MemoryError:
+        except (MemoryError, ConstraintError):
             raise
         except Exception as error:  # not in an instruction of the program: an argument, the residual
             internal = InternalError(f"{type(error).__name__}: {error}")
@@ -302,45 +307,42 @@ def _run_piece(vm: Interpreter, piece: Piece, values: Mapping[str, Any]) -> Any:
     rest = iter(wrapped[len(fast) :])
     for kind in piece.layout:
         if kind == "saved":
-            frame.push(Saved(vm.current_error))
+            frame.push(Saved(vm.current_error, next(rest)))
+            vm.current_error = frame.stack[-1].now
         elif kind in ("null", "lasti"):
             frame.push(NULL if kind == "null" else Lasti())
         else:
             frame.push(next(rest))
-            if kind == "error":
-                vm.current_error = frame.stack[-1]
     return vm.run(frame)[1]
 
 
 def _argument(vm: Interpreter, value: Any, source: Source) -> Any:
-    if vm.dynamic and type(value) is int and value > 1:  # a symbol is never negative
-        made = torch_private.symbolic_int(vm.shape_env, value, source.name())
-        vm.guards.add("type", source, int)
-        if isinstance(made, torch.SymInt):
-            info = GraphInput(source, made, value, False)
-            vm.out.add_input(info)
-            vm.symbolic_inputs.append(info)
-        return made
     return vm.user.wrap(value, source)
 
 
 def _finish(
     vm: Interpreter, parameters: Parameters, state: StateCheck, end: _Returned | _Broken, training: bool
 ) -> Capture:
+    _leave_scopes(vm)
     emit = Emitter()
     body = Residual(vm, emit)
+    if torch.is_grad_enabled() is not training:  # the program set it, for good
+        body.post.append(f"{emit.constant(torch._C._set_grad_enabled, 'set_grad')}({torch.is_grad_enabled()})")
+        set_grad(vm, training)
     tensors = [i for i in vm.out.inputs.values() if isinstance(i.fake, Tensor)]
     _aliasing(vm)
     sizes = None
+    symbols = None
     if vm.shape_env is not None:
         sizes = SizeCheck([i for i in vm.out.inputs.values() if not i.static], vm.shape_env)
+        symbols = Symbols(sizes, vm.dynamic)
+        symbols.check()
     checks: list[Any] = [TensorCheck(tensors, state.inference)] if tensors else []
     vm.guards.extra += [*checks, *([sizes] if sizes is not None else []), state]
     vm.guards.lines(emit)
     body.sizes = sizes
     body.effects()
     text = end.text(vm, body)
-    _leave_scopes(vm)
     outputs = body.outputs
     if training and any(t.requires_grad for t in outputs):
         raise Unsupported(
@@ -367,12 +369,14 @@ def _finish(
         parameters,
         end.broken,
         emit.namespace,
+        symbols,
     )
 
 
 def _leave_scopes(vm: Interpreter) -> None:
     """The graph ends in the thread state in which it began: contexts that are open at a break are entered again after it."""
-    for scope in reversed(list(vm.scopes)):
+    vm.open_scopes = list(vm.scopes)
+    for scope in reversed(vm.open_scopes):
         scope._leave()
     vm.scopes.clear()
 
@@ -400,7 +404,10 @@ def partial_guards(vm: Interpreter, state: StateCheck) -> GuardSet:
     """What a capture that failed relied on, for remembering the failure."""
     guards = GuardSet(dict(vm.guards.parts))
     tensors = [i for i in vm.out.inputs.values() if isinstance(i.fake, Tensor)]
-    if tensors and not vm.shape_env:
+    if tensors:
         guards.extra.append(TensorCheck(tensors, state.inference))
+    if vm.shape_env is not None:
+        with suppress(Unsupported):  # a relation with a data-dependent size; the failure is remembered more broadly
+            guards.extra.append(SizeCheck([i for i in vm.out.inputs.values() if not i.static], vm.shape_env))
     guards.extra.append(state)
     return guards

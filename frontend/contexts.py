@@ -15,7 +15,7 @@ from .values import object as objects
 if TYPE_CHECKING:
     from .interpreter import Interpreter
 
-__all__ = ["RealContext", "Scope", "enter", "is_torch_context"]
+__all__ = ["RealContext", "Scope", "enter", "is_torch_context", "make", "set_grad"]
 
 _GRAD = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
 _SILENT = (torch.profiler.record_function, torch.autograd.profiler.record_function)
@@ -26,6 +26,17 @@ _CLASSES = (*_GRAD, *_SILENT, torch.autocast)
 def is_torch_context(cls: type) -> bool:
     """Whether instances of `cls` are handled here."""
     return issubclass(cls, _CLASSES)
+
+
+def make(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Construct one of torch's contexts; `set_grad_enabled` changes the mode at once."""
+    before = torch.is_grad_enabled()
+    made = vm.create(vm.native(cls, *args, **kwargs))
+    after = torch.is_grad_enabled()
+    if after is not before:
+        torch._C._set_grad_enabled(before)
+        set_grad(vm, after)
+    return made
 
 
 class Scope:
@@ -75,12 +86,12 @@ def enter(vm: Interpreter, manager: Any) -> tuple[Any, Any]:
 
 
 def _enter_grad(vm: Interpreter, manager: Any) -> Scope:
-    before = torch.is_grad_enabled()
+    before = manager.prev if isinstance(manager, torch.set_grad_enabled) else torch.is_grad_enabled()
     mode = {torch.no_grad: False, torch.enable_grad: True}.get(type(manager))
     wanted = manager.mode if mode is None else mode
-    _set_grad(vm, wanted)
+    set_grad(vm, wanted)
     again = (type(manager), ()) if mode is not None else (_GradMode, (wanted,))
-    return Scope(vm, lambda: _set_grad(vm, before), again)
+    return Scope(vm, lambda: set_grad(vm, before), again)
 
 
 class _GradMode:
@@ -102,7 +113,8 @@ def _itself(manager: Any) -> Any:
     return manager
 
 
-def _set_grad(vm: Interpreter, mode: bool) -> None:
+def set_grad(vm: Interpreter, mode: bool) -> None:
+    """Change the grad mode of capture, with a node that changes the graph's."""
     if torch.is_grad_enabled() != mode:
         torch._C._set_grad_enabled(mode)
         vm.out.mark(torch._C._set_grad_enabled, (mode,))

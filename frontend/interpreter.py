@@ -8,6 +8,7 @@ import sys
 import sysconfig
 import types
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from . import breaks, torch_private
+from .dynamic import Dynamic, Marks
 from .effects import DELETED, Effects
 from .errors import CaptureError, GraphBreak, InternalError, Unsupported, UserRaise
 from .errors import Frame as Place
@@ -29,7 +31,7 @@ from .values.container import InstanceDict, LazyDict
 from .values.tensor import refuse_method, tensor_class
 from .values.user import UserState
 
-__all__ = ["NULL", "Frame", "Interpreter", "Lasti", "Saved"]
+__all__ = ["NULL", "Frame", "Interpreter", "Lasti", "Saved", "kinds_of"]
 
 
 class _Null:
@@ -41,12 +43,12 @@ NULL = _Null()
 
 
 class Saved:
-    """The stack slot below a caught exception: the exception that was being handled before."""
+    """The stack slot of an exception handler: what was being handled `before`, and what is handled `now`."""
 
-    __slots__ = ("error",)
+    __slots__ = ("before", "now")
 
-    def __init__(self, error: BaseException | None) -> None:
-        self.error = error
+    def __init__(self, before: BaseException | None, now: BaseException) -> None:
+        self.before, self.now = before, now
 
 
 _OWN = __name__.rsplit(".", 1)[0]
@@ -118,6 +120,21 @@ class Frame:
         return self.program.instructions[min(max(self.ip - 1, 0), len(self.program.instructions) - 1)].line
 
 
+def kinds_of(values: list[Any]) -> list[str]:
+    """The kind of each entry of a value stack, as pieces name them."""
+    out: list[str] = []
+    for value in values:
+        if value is NULL:
+            out.append("null")
+        elif type(value) is Saved:
+            out.append("saved")
+        elif type(value) is Lasti:
+            out.append("lasti")
+        else:
+            out.append("value")
+    return out
+
+
 @functools.lru_cache(maxsize=8192)
 def _compiled(code: types.CodeType) -> tuple[Program, tuple[tuple[Callable[..., Any], Any], ...]]:
     from .opcodes import HANDLERS, unsupported_opcode
@@ -154,20 +171,19 @@ class _Recorder(TorchFunctionMode):
 class Interpreter:
     """One capture in progress: frames, the graph, guards, what is known of the user's objects, pending effects."""
 
-    def __init__(self, dynamic: bool = False, dynamic_marks: dict[str, frozenset[int]] | None = None) -> None:
-        self.dynamic = dynamic
-        self.dynamic_marks = dynamic_marks or {}
-        symbolic = dynamic or bool(self.dynamic_marks)
-        self.shape_env = torch_private.new_shape_env() if symbolic else None
-        self.fake_mode = torch_private.new_fake_mode(self.shape_env)
+    def __init__(self, dynamic: bool = False, marks: Marks | None = None) -> None:
+        self.dynamic = Dynamic(self, dynamic, marks or Marks())
+        self.shape_env: Any = None
+        self.symbolic = ExitStack()
+        self.fake_mode = torch_private.new_fake_mode(None)
         self.out = OutputGraph(self.fake_mode, self.trace)
-        self.guards = GuardSet()
+        self.guards = GuardSet(where=self.here)
         self.user = UserState(self)
         self.effects = Effects()
         self.frames: list[Frame] = []
         self.created: dict[int, Any] = {}
         self.scopes: list[Any] = []
-        self.symbolic_inputs: list[Any] = []
+        self.open_scopes: list[Any] = []
         self.current_error: BaseException | None = None
         self.recorder = _Recorder(self)
         self.recording = False
@@ -245,6 +261,8 @@ class Interpreter:
     def _unwind(self, frame: Frame, index: int, raised: UserRaise) -> None:
         if self.raised_at is None or self.raised_at[0] is not raised.value:
             self.raised_at = (raised.value, tuple(self.places()))
+            if raised.value.__context__ is None and self.current_error not in (None, raised.value):
+                raised.value.__context__ = self.current_error
         entry = frame.program.handler(index)
         if entry is None:
             raise raised
@@ -266,6 +284,13 @@ class Interpreter:
     def places(self) -> list[Place]:
         """The lines that capture is in, outermost first."""
         return [Place(f.code.co_filename, f.line, f.code.co_qualname) for f in self.frames]
+
+    def here(self) -> tuple[str, int, str] | None:
+        """The innermost line of the program's own that capture is in: file, line number, function."""
+        for frame in reversed(self.frames):
+            if not self.is_library_frame(frame):
+                return frame.code.co_filename, frame.line, frame.code.co_qualname
+        return None
 
     def trace(self) -> str:
         """The current lines in the form that FX nodes keep."""
@@ -366,7 +391,7 @@ class Interpreter:
             return tensor_class(self, value)
         if isinstance(value, LazyDict):
             return type(value.real)
-        return dict if isinstance(value, InstanceDict) else type(value)
+        return _PLAIN_KINDS.get(type(value), type(value))
 
     @staticmethod
     def is_own(kind: type) -> bool:
@@ -490,12 +515,12 @@ class Interpreter:
             return value
         return self.user.wrap(value, Item(Attr(Const(owner, owner.__name__), "__dict__"), name))
 
-    def dynamic_dims(self, tensor: Tensor, source: Source) -> tuple[int, ...] | None:
-        """The dimensions of an input that get symbols."""
-        if self.dynamic:
-            return tuple(range(tensor.dim()))
-        marks = self.dynamic_marks.get(source.name())
-        return tuple(sorted(marks)) if marks else None
+    def need_symbols(self) -> None:
+        """From here on, sizes and numbers may be symbolic."""
+        if self.shape_env is None:
+            self.shape_env = self.out.shape_env = torch_private.new_shape_env(self.here)
+            torch_private.allow_symbols(self.fake_mode, self.shape_env)
+            self.symbolic.enter_context(torch_private.python_dispatcher())
 
     # ---- operators ----
 
@@ -608,6 +633,7 @@ class Interpreter:
 
 
 _LIBRARIES = frozenset({"torch", "numpy", "typing_extensions", _OWN.partition(".")[0]})
+_PLAIN_KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool, InstanceDict: dict}
 _FIXED = frozenset({torch.dtype, torch.layout, torch.memory_format, float, type(None), type(NotImplemented)})
 
 

@@ -504,13 +504,13 @@ def STOPITERATION_ERROR(vm: Interpreter, frame: Frame, _: Any) -> None:
 @_op
 def PUSH_EXC_INFO(vm: Interpreter, frame: Frame, _: Any) -> None:
     error = frame.pop()
-    frame.stack += [Saved(vm.current_error), error]
+    frame.stack += [Saved(vm.current_error, error), error]
     vm.current_error = error
 
 
 @_op
 def POP_EXCEPT(vm: Interpreter, frame: Frame, _: Any) -> None:
-    vm.current_error = frame.pop().error
+    vm.current_error = frame.pop().before
 
 
 @_op

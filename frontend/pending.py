@@ -181,7 +181,7 @@ def pending(
 ) -> Pending | None:
     """How to run instruction `index` of `code` alone, or None when that is not possible.
 
-    `operands` are the kinds of its stack entries; only values and errors are passed. With `handling`, the
+    `operands` are the kinds of its stack entries; only values and handled exceptions are passed. With `handling`, the
     first argument of the function is the exception that the frame is handling meanwhile. `instruction` stands in for
     the one in the program: a call of a suspended callee.
     """
@@ -202,7 +202,7 @@ def pending(
 
 
 def _passed(operands: list[str]) -> list[str]:
-    return [f"x{i}" for i in range(sum(kind in ("value", "error") for kind in operands))]
+    return [f"x{i}" for i in range(sum(kind in ("value", "saved") for kind in operands))]
 
 
 def _outcomes(program: Program, index: int, ins: Instruction, operands: list[str]) -> list[Outcome]:

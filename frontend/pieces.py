@@ -22,6 +22,9 @@ from .resume import free_names, resume_code
 __all__ = ["Family", "Piece", "Step", "Tail", "drive"]
 
 
+PASSED = ("value", "saved")  # the kinds of stack entries that are arguments of a piece
+
+
 class Family(Protocol):
     """The pieces of one compiled callable."""
 
@@ -48,7 +51,7 @@ class Piece:
     """The rest of a frame from instruction `ip` of the normal form on.
 
     Its arguments are the cells named by `cells`, the locals named by `names` and the stack entries of the kinds "value"
-    and "error" in `layout`, in this order. With `native`, CPython runs it.
+    and "saved" (the exception being handled there) in `layout`, in this order. With `native`, CPython runs it.
     """
 
     code: types.CodeType
@@ -67,7 +70,7 @@ class Piece:
     @property
     def arguments(self) -> tuple[str, ...]:
         """Names for the arguments, as reports show them."""
-        stacked = [f"stack_{i}" for i, kind in enumerate(self.layout) if kind in ("value", "error")]
+        stacked = [f"stack_{i}" for i, kind in enumerate(self.layout) if kind in PASSED]
         out: list[str] = []
         for name in (*(f"cell_{c}" for c in self.cells), *self.names, *stacked):
             plain = re.sub(r"\W", "_", name)

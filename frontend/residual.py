@@ -16,7 +16,7 @@ from .contexts import Scope
 from .effects import DELETED
 from .errors import Unsupported
 from .guards import Emitter
-from .interpreter import NULL, Saved
+from .interpreter import NULL, Lasti, Saved, kinds_of
 from .resume import free_names, generator_code
 from .source import Source
 from .values.constant import is_constant, is_static
@@ -165,6 +165,8 @@ class Residual:
         rule = _BUILDERS.get(kind)
         if rule is not None:
             return rule(self, value)
+        if _is_bound(value):
+            return f"{self.value(value.__self__)}.{value.__name__}"
         if kind is types.FunctionType and not self.vm.is_created(value) or is_static(value):
             return self.emit.constant(value, getattr(value, "__name__", "obj"))
         if isinstance(value, tuple):
@@ -221,11 +223,11 @@ class Residual:
         cells = {n: self.cell(v) for n, v in fast.items() if n not in names}
         started = generator.started
         stack = frame.stack if started else []
-        if any(type(v) is Saved for v in stack):
-            raise Unsupported("a generator is suspended inside an exception handler at a graph break")
-        layout = tuple("null" if v is NULL else "value" for v in stack)
+        layout = tuple(kinds_of(stack))
         code = generator_code(frame.code, frame.ip - 1 if started else 0, names, layout, started)
-        values = [self.value(fast[n]) for n in names] + [self.value(v) for v in stack if v is not NULL]
+        values = [self.value(fast[n]) for n in names] + [
+            self.value(v.now if type(v) is Saved else v) for v in stack if v is not NULL and type(v) is not Lasti
+        ]
         closure = ", ".join(cells.get(n) or f"{self.emit.constant(types.CellType, 'CellType')}()" for n in free_names(code))
         make = self.emit.constant(types.FunctionType, "FunctionType")
         parts = f"{self.emit.constant(code, 'code')}, {self.emit.constant(frame.globals, 'globals')}"
@@ -343,6 +345,11 @@ class Residual:
             raise Unsupported("a module that was made inside the captured code is returned or stored")
         if isinstance(value, BaseException):
             name = self._fresh(value, f"{name_of}.__new__({name_of}, {', '.join(map(self.value, value.args))})")
+            for slot in ("__cause__", "__context__"):
+                if getattr(value, slot) is not None:
+                    self.post.append(f"{name}.{slot} = {self.value(getattr(value, slot))}")
+            if value.__suppress_context__:
+                self.post.append(f"{name}.__suppress_context__ = True")
         elif isinstance(value, dict):
             base = OrderedDict if isinstance(value, OrderedDict) else dict
             name = self._fresh(value, f"{name_of}.__new__({name_of})")
@@ -365,6 +372,14 @@ class Residual:
             pairs = ", ".join(f"{k!r}: {self.value(v)}" for k, v in attributes.items())
             self.post.append(f"{name}.__dict__.update({{{pairs}}})")
         return name
+
+
+def _is_bound(value: Any) -> bool:
+    """Whether `value` is a C method of an object: of a stand-in, perhaps, in whose place the real one has to come."""
+    if not isinstance(value, types.BuiltinFunctionType | types.MethodWrapperType):
+        return False
+    owner = value.__self__
+    return owner is not None and not isinstance(owner, types.ModuleType | type)
 
 
 def _slots(cls: type) -> list[str]:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from .breaks import Suspended
 from .errors import Unsupported
-from .interpreter import NULL, Lasti, Saved
+from .interpreter import NULL, Lasti, Saved, kinds_of
 from .liveness import live_names
 from .pending import CALL_THUNK, Outcome, Pending, operand_count, pending
-from .pieces import Family, Piece, Step
+from .pieces import PASSED, Family, Piece, Step
 
 if TYPE_CHECKING:
     from .instruction import Instruction
@@ -58,11 +58,8 @@ class _State:
     @property
     def handled(self) -> BaseException | None:
         """The exception whose handler the frame is in."""
-        stack = self.below + self.operands
-        for at in range(len(stack) - 2, -1, -1):
-            if type(stack[at]) is Saved:
-                return stack[at + 1]  # type: ignore[no-any-return]
-        return None
+        saved = [v for v in self.below + self.operands if type(v) is Saved]
+        return saved[-1].now if saved else None
 
 
 def suspend(vm: Interpreter, body: Residual, suspended: Suspended, family: Family, root: bool) -> str:
@@ -72,7 +69,7 @@ def suspend(vm: Interpreter, body: Residual, suspended: Suspended, family: Famil
     texts = [
         (_state_text(body, s), _texts(body, s.operands if s.frame is suspended.frames[-1] else [])) for s in states
     ]
-    missing = [scope for scope in vm.scopes if id(scope) not in body.known]
+    missing = [scope for scope in vm.open_scopes if id(scope) not in body.known]
     if missing:
         raise Unsupported("a context manager is open at the graph break, and the frames do not hold it")
     inner: str | None = None
@@ -94,7 +91,7 @@ def _tuple(items: list[str]) -> str:
 
 
 def _texts(body: Residual, values: list[Any]) -> list[str]:
-    return [body.value(v) for v in values if v is not NULL and type(v) not in (Saved, Lasti)]
+    return [body.value(v.now if type(v) is Saved else v) for v in values if v is not NULL and type(v) is not Lasti]
 
 
 def _state_text(body: Residual, state: _State) -> list[str]:
@@ -136,22 +133,8 @@ def _reads_frame(ins: Instruction, stack: list[Any]) -> bool:
     return any(id(value) in _FRAME_READERS for value in head)
 
 
-def _kinds(values: list[Any]) -> list[str]:
-    out: list[str] = []
-    for value in values:
-        if value is NULL:
-            out.append("null")
-        elif type(value) is Saved:
-            out.append("saved")
-        elif type(value) is Lasti:
-            out.append("lasti")
-        else:
-            out.append("error" if out and out[-1] == "saved" else "value")
-    return out
-
-
 def _step(state: _State, family: Family) -> Step:
-    frame, kinds = state.frame, _kinds(state.below + state.operands)
+    frame, kinds = state.frame, kinds_of(state.below + state.operands)
     below = kinds[: len(state.below)]
     code = frame.code
     made: Pending | None = None
@@ -171,7 +154,7 @@ def _step(state: _State, family: Family) -> Step:
 
 
 def _count(state: _State, kinds: list[str]) -> int:
-    return len(state.cells) + len(state.names) + sum(kind in ("value", "error") for kind in kinds)
+    return len(state.cells) + len(state.names) + sum(kind in PASSED for kind in kinds)
 
 
 def _piece(state: _State, below: list[str], outcome: Outcome) -> tuple[Piece, list[int]]:
@@ -182,7 +165,7 @@ def _piece(state: _State, below: list[str], outcome: Outcome) -> tuple[Piece, li
     names = [(len(state.cells) + i, n) for i, n in enumerate(state.names) if n in live]
     kept = below if outcome.keep is None else below[: outcome.keep]
     first = len(state.cells) + len(state.names)
-    stacked = range(first, first + sum(kind in ("value", "error") for kind in kept))
+    stacked = range(first, first + sum(kind in PASSED for kind in kept))
     piece = Piece(
         frame.code,
         frame.globals,
