@@ -28,6 +28,7 @@ from .residual import Residual
 from .source import Arg, Const, Source
 from .suspend import suspend
 from .values.object import forget_classes
+from .values.unread import Unread
 
 __all__ = ["Capture", "Parameters", "ProgramRaised", "capture", "capture_bound"]
 
@@ -298,7 +299,10 @@ def _run(vm: Interpreter, target: Any, parameters: Parameters, values: Mapping[s
 
 
 def _run_piece(vm: Interpreter, piece: Piece, values: Mapping[str, Any]) -> Any:
-    wrapped = [_argument(vm, value, Arg(name)) for name, value in values.items()]
+    wrapped = [Unread(vm, value, Arg(name)) for name, value in values.items()]
+    vm.unread = bool(wrapped)
+    for at in range(len(piece.cells)):
+        wrapped[at] = wrapped[at].read()
     closure = tuple(types.CellType() for _ in piece.code.co_freevars) or None
     function = types.FunctionType(piece.code, piece.globals, piece.code.co_name, None, closure)
     fast = dict(zip((*piece.cells, *piece.names), wrapped, strict=False))
@@ -307,7 +311,7 @@ def _run_piece(vm: Interpreter, piece: Piece, values: Mapping[str, Any]) -> Any:
     rest = iter(wrapped[len(fast) :])
     for kind in piece.layout:
         if kind == "saved":
-            frame.push(Saved(vm.current_error, next(rest)))
+            frame.push(Saved(vm.current_error, next(rest).read()))
             vm.current_error = frame.stack[-1].now
         elif kind in ("null", "lasti"):
             frame.push(NULL if kind == "null" else Lasti())

@@ -16,19 +16,22 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from . import breaks, torch_private
-from .dynamic import Dynamic, Marks
+from .dynamic import Dynamic, Marks, call_with_symbols
 from .effects import DELETED, Effects
 from .errors import CaptureError, GraphBreak, InternalError, Unsupported, UserRaise
 from .errors import Frame as Place
 from .guards import GuardSet
 from .instruction import Program, disassemble
 from .output import OutputGraph
+from .pending import operand_count
 from .source import Attr, Const, Item, Source
+from .tables import REFUSED_BUILTINS
 from .values import function as functions
 from .values import object as objects
 from .values.constant import is_constant, is_static
 from .values.container import InstanceDict, LazyDict
 from .values.tensor import refuse_method, tensor_class
+from .values.unread import Append, Unread
 from .values.user import UserState
 
 __all__ = ["NULL", "Frame", "Interpreter", "Lasti", "Saved", "kinds_of"]
@@ -136,15 +139,27 @@ def kinds_of(values: list[Any]) -> list[str]:
 
 
 @functools.lru_cache(maxsize=8192)
-def _compiled(code: types.CodeType) -> tuple[Program, tuple[tuple[Callable[..., Any], Any], ...]]:
+def _compiled(code: types.CodeType) -> tuple[Program, tuple[tuple[Callable[..., Any], Any, int], ...]]:
     from .opcodes import HANDLERS, unsupported_opcode
 
     program = disassemble(code)
     steps = []
     for ins in program.instructions:
         handler = HANDLERS.get(ins.op)
-        steps.append((handler, ins.arg) if handler is not None else (unsupported_opcode, ins.op))
+        touched = 0 if ins.op in _MOVES else (operand_count(ins) or _ALL)
+        touched = 1 if ins.op == "LIST_APPEND" else touched  # the list itself may stay unread
+        steps.append((handler, ins.arg, touched) if handler is not None else (unsupported_opcode, ins.op, _ALL))
     return program, tuple(steps)
+
+
+_ALL = 1 << 30
+# Instructions that move values without looking at them: arguments that were not read yet stay so.
+_MOVES = frozenset(
+    """
+    LOAD_CONST LOAD_FAST STORE_FAST DELETE_FAST LOAD_FAST_AND_CLEAR LOAD_GLOBAL LOAD_DEREF PUSH_NULL COPY SWAP POP_TOP
+    JUMP RETURN_VALUE POP_EXCEPT LOAD_ASSERTION_ERROR NOP END_SEND
+    """.split()  # noqa: SIM905
+)
 
 
 class _Recorder(TorchFunctionMode):
@@ -188,6 +203,7 @@ class Interpreter:
         self.recorder = _Recorder(self)
         self.recording = False
         self.step = self.out_size = 0
+        self.unread = False
         self.tail = False
         self.stop: breaks.Stop | None = None
         self.stop_at = -1
@@ -215,8 +231,10 @@ class Interpreter:
             while True:
                 index = frame.ip
                 frame.ip = index + 1
-                handler, arg = steps[index]
+                handler, arg, touched = steps[index]
                 self.step = frame.begun = self.step + 1
+                if self.unread and touched:
+                    self._read(frame, touched, arg)
                 frame.before = frame.stack[:]
                 self.out_size = self.out.size
                 if self.step == self.stop_at:
@@ -271,6 +289,32 @@ class Interpreter:
             frame.push(Lasti())
         frame.push(raised.value)
         frame.ip = entry.target
+
+    def argument(self, value: Any, source: Source) -> Any:
+        """Bring an argument of the call onto the stack."""
+        return self.user.wrap(value, source)
+
+    def _read(self, frame: Frame, count: int, arg: Any) -> None:
+        """Read the operands of the next instruction that were not read yet."""
+        stack = frame.stack
+        count = min(count, len(stack))
+        if count and type(arg) is tuple and self._breaks_at_once(stack[-count:][:2]):
+            return
+        for at in range(len(stack) - count, len(stack)):
+            value = stack[at]
+            if type(value) is Unread:
+                if arg == "append" and value.can_append() and at == len(stack) - 1:
+                    stack[at] = Append(value)
+                else:
+                    stack[at] = value.read()
+
+    @staticmethod
+    def _breaks_at_once(head: list[Any]) -> bool:
+        """Whether a call is of a builtin that always breaks the graph, such as `print`: its arguments stay unread."""
+        return any(
+            type(f) is types.BuiltinFunctionType and f.__module__ == "builtins" and f.__name__ in REFUSED_BUILTINS
+            for f in head
+        )
 
     def _stopped(self) -> CaptureError:
         """The break that an earlier attempt asked for, here."""
@@ -344,6 +388,8 @@ class Interpreter:
     def native(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         """Call real Python code; its exceptions become the program's."""
         try:
+            if self.shape_env is not None:
+                return call_with_symbols(function, args, kwargs)
             return function(*args, **kwargs)
         except (CaptureError, UserRaise):
             raise

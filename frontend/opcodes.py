@@ -13,6 +13,7 @@ from .errors import Unsupported, UserRaise
 from .interpreter import NULL, Saved
 from .values import object as objects
 from .values.container import InstanceDict, LazyDict
+from .values.unread import Append, Unread
 
 if TYPE_CHECKING:
     from .interpreter import Frame, Interpreter
@@ -151,9 +152,13 @@ def DELETE_GLOBAL(vm: Interpreter, frame: Frame, name: str) -> None:
     vm.effects.globals[id(frame.globals), name] = (frame.globals, DELETED)
 
 
+def _settled(value: Any) -> Any:
+    return value.read() if type(value) is Unread else value
+
+
 @_op
 def MAKE_CELL(vm: Interpreter, frame: Frame, name: str) -> None:
-    cell = types.CellType(frame.fast[name]) if name in frame.fast else types.CellType()
+    cell = types.CellType(_settled(frame.fast[name])) if name in frame.fast else types.CellType()
     frame.fast[name] = vm.create(cell)
 
 
@@ -227,12 +232,15 @@ def DELETE_SUBSCR(vm: Interpreter, frame: Frame, _: Any) -> None:
 
 @_op
 def LOAD_ATTR(vm: Interpreter, frame: Frame, name: str) -> None:
-    frame.stack[-1] = objects.load_attr(vm, frame.stack[-1], name)
+    if type(frame.stack[-1]) is not Append:
+        frame.stack[-1] = objects.load_attr(vm, frame.stack[-1], name)
 
 
 @_op
 def LOAD_METHOD(vm: Interpreter, frame: Frame, name: str) -> None:
-    found = objects.load_attr(vm, frame.stack[-1], name)
+    found = frame.stack[-1]
+    if type(found) is not Append:
+        found = objects.load_attr(vm, found, name)
     frame.stack[-1:] = METHOD_ORDER(found)
 
 
@@ -280,7 +288,7 @@ def BUILD_SET(vm: Interpreter, frame: Frame, n: int) -> None:
 @_op
 def BUILD_MAP(vm: Interpreter, frame: Frame, n: int) -> None:
     items = frame.pops(2 * n)
-    frame.push(vm.native(dict, zip(items[::2], items[1::2], strict=True)))
+    frame.push(vm.native(dict, list(zip(items[::2], items[1::2], strict=True))))
 
 
 @_op
@@ -302,7 +310,7 @@ def BUILD_SLICE(vm: Interpreter, frame: Frame, n: int) -> None:
 @_op
 def LIST_APPEND(vm: Interpreter, frame: Frame, n: int) -> None:
     value = frame.pop()
-    frame.stack[-n].append(value)
+    frame.stack[-n].append(value)  # the list of a comprehension that was split may still be unread
 
 
 @_op

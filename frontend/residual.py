@@ -23,6 +23,7 @@ from .values.constant import is_constant, is_static
 from .values.container import InstanceDict, LazyDict
 from .values.function import CallBack, InterpretedGenerator
 from .values.tensor import TensorMethod
+from .values.unread import Append, Unread
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -49,6 +50,9 @@ class Residual:
         for shadow in vm.user.shadows:
             if shadow.changed():
                 self._replace_contents(shadow.real, shadow.copy, shadow.source)
+        for unread in vm.user.appended:
+            target = self._fetch(unread.source)
+            self.post += [f"{target}.append({text})" for text in map(self.value, unread.appended)]
         for (_, name), (obj, value) in effects.attrs.items():
             if vm.is_created(obj) or isinstance(obj, Tensor) and not vm.out.is_known(obj):
                 continue
@@ -121,6 +125,8 @@ class Residual:
             return self._tensor(value)
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
             return self._symbolic(value)
+        if type(value) is Unread:
+            return self._fetch(value.source)
         source = self.vm.user.source_of(value)
         if source is not None and not self.vm.is_created(value):
             name = self._fetch(source)
@@ -175,6 +181,8 @@ class Residual:
             return self._scope(value)
         if kind is InterpretedGenerator:
             return self._generator(value)
+        if kind is Append:
+            return f"{self._fetch(value.unread.source)}.append"
         if kind is CallBack:
             return self.value(value.function)
         if hasattr(kind, "__next__") and kind.__module__ in ("builtins", "itertools", "collections", "_collections"):

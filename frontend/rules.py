@@ -28,6 +28,7 @@ from .values import object as objects
 from .values.constant import is_constant
 from .values.container import InstanceDict, LazyDict
 from .values.function import InterpretedGenerator, trampoline
+from .values.unread import Unread
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -115,7 +116,7 @@ def deferred(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict
 
 @rule(isinstance)
 def _isinstance(vm: Interpreter, obj: Any, kinds: Any) -> bool:
-    if isinstance(obj, LazyDict | InstanceDict):
+    if isinstance(obj, (LazyDict, InstanceDict, *operators.SYMBOLIC)):
         return bool(vm.native(issubclass, vm.type_of(obj), kinds))
     if isinstance(kinds, type):
         check = objects.find_method(type(kinds), "__instancecheck__")
@@ -140,6 +141,8 @@ def _super(vm: Interpreter, *args: Any) -> Any:
     frame = vm.frames[-1]
     cell = frame.fast["__class__"]
     first = frame.fast[frame.code.co_varnames[0]]
+    if type(first) is Unread:
+        first = first.read()
     if isinstance(first, types.CellType):
         first = vm.load_cell(first, frame.code.co_varnames[0])
     return objects.Super(cell.cell_contents, first)

@@ -17,6 +17,7 @@ from ..output import GraphInput
 from ..source import Attr, Const, Item, Source
 from .constant import is_constant, is_static
 from .container import LazyDict, Shadow, shadow_of
+from .unread import Unread
 
 if TYPE_CHECKING:
     from ..interpreter import Interpreter
@@ -44,6 +45,7 @@ class UserState:
         self.by_value: dict[int, Tracked] = {}
         self.shadows: list[Shadow] = []
         self.arg_tensors: list[GraphInput] = []
+        self.appended: list[Unread] = []
         self._facts: set[tuple[int, Source]] = set()
 
     def track(self, real: Any, value: Any, source: Source) -> None:
@@ -59,6 +61,17 @@ class UserState:
         entry = self.by_value.get(id(value))
         return None if entry is None else entry.source
 
+    def note_unread(self, unread: Unread) -> None:
+        """A list is appended to before it is read: other ways to the same list have to read it first."""
+        self.vm.guards.add("type", unread.source, list)
+        self.by_real[id(unread.value)] = Tracked(unread.value, unread, unread.source)
+        self.appended.append(unread)
+
+    def forget_unread(self, unread: Unread) -> None:
+        """The list is read now."""
+        del self.by_real[id(unread.value)]
+        self.appended.remove(unread)
+
     def is_iterator(self, value: Any) -> bool:
         """Whether taking an item from `value` would consume an iterator that capture did not make."""
         if not hasattr(type(value), "__next__"):
@@ -71,10 +84,18 @@ class UserState:
         guards = self.vm.guards
         kind = type(value)
         if is_constant(value):
-            guards.add("equals", source, value)
-            return value
+            if kind is int or kind is float:
+                symbolic = self.vm.dynamic.number(value, source)
+                if symbolic is not None:
+                    return symbolic
+            if kind is not tuple or not self.vm.dynamic.opens(source):
+                guards.add("equals", source, value)
+                return value
         known = self.by_real.get(id(value))
         if known is not None:
+            if type(known.value) is Unread:
+                known.value.read()
+                known = self.by_real[id(value)]
             self._same_object(known, source)
             return known.value
         if isinstance(value, Tensor):
@@ -155,9 +176,7 @@ class UserState:
         static = _is_module_tensor(source)
         if static:
             self.vm.guards.add("is", source, value)
-        dims = None if static else self.vm.dynamic_dims(value, source)
-        fake = torch_private.fake_tensor(self.vm.fake_mode, value, dims, source.name())
-        info = GraphInput(source, fake, value, static)
+        fake, info = self.vm.dynamic.tensor(value, source, static)
         self.track(value, fake, source)
         self.vm.out.add_input(info)
         if not static:

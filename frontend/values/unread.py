@@ -1,0 +1,65 @@
+"""Arguments that the program has not looked at yet: moved about without a guard, read (and guarded) at first use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..source import Source
+
+if TYPE_CHECKING:
+    from ..interpreter import Interpreter
+
+__all__ = ["Append", "Unread"]
+
+_NOTHING = object()
+
+
+class Unread:
+    """An argument of the capture, by its source.
+
+    `appended` are values that the program has appended to a list without looking at it, as loops do that collect their
+    results: the list's contents need no guard then.
+    """
+
+    __slots__ = ("_read", "appended", "source", "value", "vm")
+
+    def __init__(self, vm: Interpreter, value: Any, source: Source) -> None:
+        self.vm, self.value, self.source = vm, value, source
+        self.appended: list[Any] = []
+        self._read: Any = _NOTHING
+
+    def read(self) -> Any:
+        """What stands for the argument on the stack, with the guards that pin it down."""
+        if self._read is _NOTHING:
+            if self.appended:
+                self.vm.user.forget_unread(self)
+            self._read = self.vm.argument(self.value, self.source)
+            if self.appended:
+                self._read.extend(self.appended)
+                self.appended = []
+        return self._read
+
+    def can_append(self) -> bool:
+        """Whether a value can be appended without looking at the list."""
+        return type(self.value) is list and self._read is _NOTHING and id(self.value) not in self.vm.user.by_real
+
+    def append(self, item: Any) -> None:
+        """`list.append`."""
+        if not self.appended:
+            if not self.can_append():
+                self.read().append(item)
+                return
+            self.vm.user.note_unread(self)
+        self.appended.append(item)
+
+
+class Append:
+    """The bound method `append` of an unread list."""
+
+    __slots__ = ("unread",)
+
+    def __init__(self, unread: Unread) -> None:
+        self.unread = unread
+
+    def __call__(self, item: Any) -> None:
+        self.unread.append(item)
