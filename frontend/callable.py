@@ -16,6 +16,7 @@ from torch import fx, nn
 
 from .breaks import Break
 from .capture import Capture, Parameters, ProgramRaised, capture_bound
+from .dynamic import Marks
 from .errors import CaptureError, InternalError
 from .guards import Emitter, GuardSet
 from .pieces import Piece
@@ -183,8 +184,7 @@ class _Runtime:
         self.entries: list[Callable[..., Any]] = []
         self.captures: list[Capture | None] = []
         self.guards: list[GuardSet] = []
-        self.sizes: dict[str, tuple[int, ...]] = {}
-        self.marks: dict[str, frozenset[int]] = {}
+        self.marks = Marks()
         self.raised = 0
         self.off = False
         self.function = self._make_function()
@@ -257,7 +257,7 @@ class _Runtime:
     def forget(self) -> None:
         """Back to the state before the first call."""
         with _lock:
-            for kept in (self.entries, self.captures, self.guards, self.sizes, self.marks, self.family.pieces):
+            for kept in (self.entries, self.captures, self.guards, self.marks, self.family.pieces):
                 kept.clear()  # type: ignore[attr-defined]
             self.raised, self.off = 0, False
 
@@ -309,7 +309,10 @@ class _Runtime:
         self._tell("on_compile", time.perf_counter() - start)
         return graph
 
-    def _marks(self, values: dict[str, Any]) -> dict[str, frozenset[int]]:
+    def _marks(self, values: dict[str, Any]) -> Marks:
+        """What has changed since the calls that the entries were made for."""
+        if self.options.dynamic is not False:
+            self.marks.learn(self.guards, values)
         return self.marks
 
     def _raising(self, values: dict[str, Any], raised: ProgramRaised) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,76 +12,123 @@ import sympy
 import torch
 
 from . import torch_private
+from .errors import Frame, Unsupported
 from .guards import Emitter, Miss
 from .output import GraphInput
 from .source import Source
 
-__all__ = ["Distinct", "SizeCheck", "StateCheck", "TensorCheck"]
-
-_FACTS = ("dtype", "device", "requires_grad")
+__all__ = ["LATE_SIZES", "Distinct", "SizeCheck", "StateCheck", "TensorCheck"]
 
 
-@dataclass
+@dataclass(frozen=True)
+class _Facts:
+    """What capture relied on of one tensor; `real` is the tensor itself where guards hold it by identity."""
+
+    source: Source
+    kind: type
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+    sizes: tuple[int | None, ...]
+    strides: tuple[int | None, ...]
+    real: torch.Tensor | None
+    info: GraphInput = field(repr=False, compare=False)
+
+    @staticmethod
+    def of(info: GraphInput) -> _Facts:
+        """The facts at capture: the fake twin keeps those of a tensor that was changed in place since."""
+        fake, symbolic = info.fake, has_symbols(info.fake)
+        return _Facts(
+            info.source,
+            type(info.real),
+            fake.dtype,
+            fake.fake_device,
+            fake.requires_grad,
+            tuple(None if isinstance(s, torch.SymInt) else int(s) for s in fake.shape),
+            tuple(None if symbolic else int(s) for s in info.real.stride()),
+            info.real if info.static else None,
+            info,
+        )
+
+    def miss(self, value: Any) -> Miss | None:
+        """The first fact that differs."""
+        name = self.source.name()
+        if type(value) is not self.kind:
+            return self._miss(f"type({name})", self.kind.__name__, type(value).__name__)
+        for fact in ("dtype", "device", "requires_grad"):
+            if getattr(value, fact) != getattr(self, fact):
+                return self._miss(f"{name}.{fact}", str(getattr(self, fact)), str(getattr(value, fact)))
+        for label, got, want in (("shape", value.shape, self.sizes), ("stride()", value.stride(), self.strides)):
+            if len(got) == len(want) and all(w is None or g == w for g, w in zip(got, want, strict=True)):
+                continue
+            advice = ""
+            if label == "shape" and len(got) == len(want):
+                changed = [d for d, (g, w) in enumerate(zip(got, want, strict=True)) if g != w and w is not None]
+                advice = f"intarsia.mark_dynamic({name}, {changed[0] if len(changed) == 1 else changed})"
+            return self._miss(f"{name}.{label}", _any(want), str(tuple(got)), advice)
+        return None
+
+    def _miss(self, part: str, expected: str, got: str, advice: str = "") -> Miss:
+        return Miss(part, expected, got, self.place(), advice)
+
+    def place(self) -> Frame | None:
+        """The user's line that first used the tensor."""
+        node = self.info.node
+        trace = next((n.meta.get("stack_trace") for n in node.users), None) if node is not None else None
+        found = _FRAME.findall(trace or "")
+        return Frame(found[-1][0], int(found[-1][1]), found[-1][2]) if found else None
+
+    def __str__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{dtype}{_any(self.sizes)}, strides {_any(self.strides)}, {self.device}"
+
+
+_FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')
+
+
+def _any(numbers: tuple[int | None, ...]) -> str:
+    return str(tuple(numbers)).replace("None", "any")
+
+
 class TensorCheck:
     """Type, dtype, device, requires_grad, dispatch keys, sizes and strides of every tensor, in one C++ call."""
 
-    inputs: list[GraphInput]
-    inference: bool = False  # whether the check runs in inference mode, which is part of the dispatch keys
-
-    def __post_init__(self) -> None:
-        sizes, strides = [], []
-        for info in self.inputs:
-            symbolic = has_symbols(info.fake)
-            sizes.append([None if isinstance(s, torch.SymInt) else int(s) for s in info.fake.shape])
-            strides.append([None if symbolic else int(s) for s in info.real.stride()])
-        with torch.inference_mode(self.inference):
-            self._guard = torch_private.tensor_guards([info.real for info in self.inputs], sizes, strides)
-        self._sizes, self._strides = sizes, strides
+    def __init__(self, inputs: list[GraphInput], inference: bool = False) -> None:
+        self.facts = [_Facts.of(info) for info in inputs]
+        sizes = [list(f.sizes) for f in self.facts]
+        strides = [list(f.strides) for f in self.facts]
+        with torch.inference_mode(inference):  # which is part of the dispatch keys
+            self._guard = torch_private.tensor_guards([info.real for info in inputs], sizes, strides)
 
     def lines(self, emit: Emitter) -> None:
         """One call over all tensors; those held by identity are constants of the generated code."""
-        names = [emit.constant(i.real, i.source.name()) if i.static else emit.fetch(i.source) for i in self.inputs]
+        names = [emit.fetch(f.source) if f.real is None else emit.constant(f.real, f.source.name()) for f in self.facts]
         check = emit.constant(self._guard.check, "tensors_ok")
-        for info, name in zip(self.inputs, names, strict=True):
-            if not info.static:
-                emit.lines.append(f"# {name}: {self._show(info)}")
+        for facts, name in zip(self.facts, names, strict=True):
+            if facts.real is None:
+                emit.lines.append(f"# {name}: {facts}")
         emit.lines.append(f"if not {check}({', '.join(names)}): return MISS")
-
-    def _show(self, info: GraphInput) -> str:
-        at = self.inputs.index(info)
-        dtype = str(info.real.dtype).removeprefix("torch.")
-        return f"{dtype}{self._sizes[at]}, strides {self._strides[at]}, {info.real.device}".replace("None", "any")
 
     def explain(self, args: Mapping[str, Any]) -> Miss | None:
         """The first fact of the first tensor that differs."""
-        for index, info in enumerate(self.inputs):
-            value = info.source.fetch(args)
-            name = info.source.name()
-            if type(value) is not type(info.real):
-                return Miss(f"type({name})", type(info.real).__name__, type(value).__name__)
-            for fact in _FACTS:
-                # The capture-time twin keeps the facts of a tensor that was changed in place since.
-                expected = getattr(info.fake, fact) if fact != "device" else info.fake.fake_device
-                if getattr(value, fact) != expected:
-                    return Miss(f"{name}.{fact}", str(expected), str(getattr(value, fact)))
-            for label, got, want in (
-                ("shape", value.shape, self._sizes[index]),
-                ("stride()", value.stride(), self._strides[index]),
-            ):
-                if len(got) != len(want) or any(w is not None and g != w for g, w in zip(got, want, strict=True)):
-                    return Miss(f"{name}.{label}", str(tuple(want)).replace("None", "any"), str(tuple(got)))
-        values = [info.source.fetch(args) for info in self.inputs]
+        values = []
+        for facts in self.facts:
+            value = facts.source.fetch(args) if facts.real is None else facts.real
+            miss = facts.miss(value)
+            if miss is not None:
+                return miss
+            values.append(value)
         if not self._guard.check(*values):
             return Miss("tensor dispatch keys", "as at capture", "another combination (a transform, a subclass)")
         return None
 
     def __str__(self) -> str:
-        return "\n".join(f"{i.source.name()}: {self._show(i)}" for i in self.inputs)
+        return "\n".join(f"{f.source.name()}: {f}" for f in self.facts)
 
 
 def has_symbols(tensor: torch.Tensor) -> bool:
-    """Whether any size of a fake tensor is symbolic."""
-    return any(isinstance(s, torch.SymInt) for s in tensor.shape)
+    """Whether any size, stride or the offset of a fake tensor is symbolic."""
+    return any(isinstance(s, torch.SymInt) for s in (*tensor.shape, *tensor.stride(), tensor.storage_offset()))
 
 
 @dataclass
@@ -150,69 +199,99 @@ class Distinct:
 
 
 def _symbolic_facts(fake: Any) -> list[tuple[str, Any]]:
-    """Sizes, then strides, of a fake tensor with symbols (or the number itself), each with how to read it."""
+    """Sizes, then strides and offset, of a fake tensor with symbols (or the number itself), each with how to read it."""
     if not isinstance(fake, torch.Tensor):
         return [("", fake)]
     if not has_symbols(fake):
         return []
     sizes = [(f".shape[{dim}]", s) for dim, s in enumerate(fake.shape) if isinstance(s, torch.SymInt)]
-    return sizes + [(f".stride()[{dim}]", s) for dim, s in enumerate(fake.stride())]
+    strides = [(f".stride()[{dim}]", s) for dim, s in enumerate(fake.stride())]
+    offset = fake.storage_offset()
+    return [*sizes, *strides, *([(".storage_offset()", offset)] if isinstance(offset, torch.SymInt) else [])]
+
+
+LATE_SIZES = "# relations between sizes that the backend relies on"
 
 
 class SizeCheck:
-    """Relations between symbolic sizes, as Python expressions over the inputs' shapes."""
+    """Relations between symbolic sizes, as Python expressions over the inputs' shapes.
+
+    The backend may come to rely on further relations; `late` has them once it is done.
+    """
 
     def __init__(self, inputs: list[GraphInput], shape_env: Any) -> None:
-        self.bindings: list[tuple[sympy.Symbol, GraphInput, str]] = []
-        self.equations: list[tuple[GraphInput, str, sympy.Expr]] = []
+        self.bindings: list[tuple[sympy.Symbol, Source, str]] = []
+        self.equations: list[tuple[Source, str, sympy.Expr]] = []
         bound: set[sympy.Symbol] = set()
         for info in inputs:
             for place, value in _symbolic_facts(info.fake):
                 expr = value.node._expr if isinstance(value, torch.SymInt) else sympy.Integer(value)
                 if isinstance(expr, sympy.Symbol) and expr not in bound:
                     bound.add(expr)
-                    self.bindings.append((expr, info, place))
+                    self.bindings.append((expr, info.source, place))
                 else:
-                    self.equations.append((info, place, expr))
-        self.relations: list[str] = []
+                    self.equations.append((info.source, place, expr))
         self._names = {symbol: f"s{n}" for n, (symbol, _, _) in enumerate(self.bindings)}
-        for symbol in self._names:  # first: what follows divides by sizes that are not 0
-            self._range(symbol, shape_env)
-        for guard in shape_env.guards:
-            self.relations.append(self._text(guard.expr))
-        self.relations = list(dict.fromkeys(r for r in self.relations if r != "True"))
+        self._shape_env = shape_env
+        self.relations: dict[str, Frame | None] = {}
+        self._collect()
 
-    def _range(self, symbol: sympy.Symbol, shape_env: Any) -> None:
+    def _collect(self) -> list[str]:
+        """Relations that are new since the last time."""
+        known, env = set(self.relations), self._shape_env
+        for symbol in self._names:  # first: what follows divides by sizes that are not 0
+            for relation in self._range(symbol, env):
+                self.relations.setdefault(relation, self.place_of(symbol))
+        places = getattr(env.guards, "places", ())
+        for index, guard in enumerate(env.guards):
+            text = self._text(guard.expr)
+            if text != "True":
+                place = places[index] if index < len(places) else None
+                self.relations.setdefault(text, None if place is None else Frame(*place))
+        return [r for r in self.relations if r not in known]
+
+    def late(self) -> list[str]:
+        """Lines for what came to be relied on after `lines` was written."""
+        return [self._line(f"({r})") for r in self._collect()]
+
+    def place_of(self, symbol: sympy.Symbol) -> Frame | None:
+        """The user's line that first made a relation with this symbol necessary."""
+        places = getattr(self._shape_env.guards, "places", ())
+        for guard, place in zip(self._shape_env.guards, places, strict=False):
+            if symbol in guard.expr.free_symbols and place is not None:
+                return Frame(*place)
+        return None
+
+    def _range(self, symbol: sympy.Symbol, shape_env: Any) -> list[str]:
         limits = shape_env.var_to_range.get(symbol)
         if limits is None:
-            return
+            return []
         name = self._names[symbol]
-        if limits.lower.is_Integer:
-            self.relations.append(f"{int(limits.lower)} <= {name}")
-        if limits.upper.is_Integer and int(limits.upper) < 1 << 40:
-            self.relations.append(f"{name} <= {int(limits.upper)}")
+        low = [f"{int(limits.lower)} <= {name}"] if limits.lower.is_Integer else []
+        high = limits.upper.is_Integer and int(limits.upper) < 1 << 40
+        return [*low, *([f"{name} <= {int(limits.upper)}"] if high else [])]
 
     def _text(self, expr: Any) -> str:
         from torch.utils._sympy.printers import PythonPrinter
 
         missing = [s for s in getattr(expr, "free_symbols", ()) if s not in self._names]
         if missing:
-            from .errors import Unsupported
-
             raise Unsupported(f"a size relation uses a symbol that no input binds: {expr}")
         named = expr.xreplace({s: sympy.Symbol(n, integer=True, positive=True) for s, n in self._names.items()})
         return str(PythonPrinter().doprint(named))
 
+    @staticmethod
+    def _line(test: str) -> str:
+        return f"if not {test}: return MISS"
+
     def lines(self, emit: Emitter) -> None:
         """Bind each symbol, then test equations and relations."""
-        import math
-
         emit.namespace.setdefault("math", math)
-        for symbol, info, place in self.bindings:
-            emit.lines.append(f"{self._names[symbol]} = {emit.fetch(info.source)}{place}")
-        tests = [f"{emit.fetch(i.source)}{place} == {self._text(expr)}" for i, place, expr in self.equations]
-        for test in [*tests, *(f"({r})" for r in self.relations)]:
-            emit.lines.append(f"if not {test}: return MISS")
+        for symbol, source, place in self.bindings:
+            emit.lines.append(f"{self._names[symbol]} = {emit.fetch(source)}{place}")
+        tests = [f"{emit.fetch(source)}{place} == {self._text(expr)}" for source, place, expr in self.equations]
+        emit.lines += [self._line(test) for test in [*tests, *(f"({r})" for r in self.relations)]]
+        emit.lines.append(LATE_SIZES)
 
     def symbol_text(self, expr: Any) -> str:
         """An expression over the bound names."""
@@ -220,27 +299,31 @@ class SizeCheck:
 
     def explain(self, args: Mapping[str, Any]) -> Miss | None:
         """The first relation that does not hold."""
-        import math
-
         names: dict[str, Any] = {"math": math}
-        for symbol, info, place in self.bindings:
-            names[self._names[symbol]] = eval(f"value{place}", {"value": info.source.fetch(args)})
-        shown = {k: v for k, v in names.items() if k != "math"}
-        for info, place, expr in self.equations:
-            fact = eval(f"value{place}", {"value": info.source.fetch(args)})
+        labels: dict[str, str] = {}
+        for symbol, source, place in self.bindings:
+            name = self._names[symbol]
+            names[name] = eval(f"value{place}", {"value": source.fetch(args)})
+            labels[name] = f"{source.name()}{place}"
+        shown = ", ".join(f"{labels[k]} = {names[k]}" for k in labels)
+        for source, place, expr in self.equations:
+            fact = eval(f"value{place}", {"value": source.fetch(args)})
             if fact != eval(self._text(expr), dict(names)):
-                return Miss(f"{info.source.name()}{place}", self._text(expr), f"{fact} with {shown}")
-        for relation in self.relations:
+                return Miss(f"{source.name()}{place}", _labelled(self._text(expr), labels), f"{fact} with {shown}")
+        for relation, line in self.relations.items():
             try:
                 holds = eval(relation, dict(names))
             except ZeroDivisionError:
                 holds = False
             if not holds:
-                return Miss("sizes", relation, str(shown))
+                used = [labels[n] for n in labels if re.search(rf"\b{n}\b", relation)]
+                return Miss(" and ".join(used) or "sizes", _labelled(relation, labels), shown, line)
         return None
 
     def __str__(self) -> str:
-        bound = [
-            f"{self._names[s]} = {i.source.name()}" + ("" if d is None else f".shape[{d}]") for s, i, d in self.bindings
-        ]
+        bound = [f"{self._names[s]} = {source.name()}{place}" for s, source, place in self.bindings]
         return "\n".join([*bound, *(f"sizes: {r}" for r in self.relations)])
+
+
+def _labelled(text: str, labels: Mapping[str, str]) -> str:
+    return re.sub(r"\bs\d+\b", lambda m: labels.get(m.group(), m.group()), text)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .errors import Unsupported
+from .errors import Frame, Unsupported
 from .source import Source
 
 __all__ = ["Emitter", "Guard", "GuardSet", "Miss"]
@@ -67,14 +67,19 @@ class Emitter:
 
 @dataclass(frozen=True)
 class Miss:
-    """Why a check failed: the part, what it expected and what it found."""
+    """Why a check failed: the part, what it expected and what it found, the user's line that needs it, how to avoid it."""
 
     part: str
     expected: str
     got: str
+    place: Frame | None = None
+    advice: str = ""
 
     def __str__(self) -> str:
-        return f"{self.part}: expected {self.expected}, got {self.got}"
+        text = f"{self.part}: expected {self.expected}, got {self.got}"
+        if self.place is not None:
+            text += f" (needed by {self.place.filename}:{self.place.lineno}: {self.place.text})"
+        return text + (f"; to avoid it: {self.advice}" if self.advice else "")
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,7 @@ class Guard:
     kind: str
     source: Source
     expected: Any = None
+    place: Any = field(default=None, compare=False, repr=False)  # what `GuardSet.where` gave
 
     def test(self, emit: Emitter) -> str:
         """The expression that is true while the guard holds."""
@@ -99,10 +105,14 @@ class Guard:
         try:
             value = self.source.fetch(args)
         except (AttributeError, KeyError, IndexError, TypeError) as error:
-            return Miss(self.source.name(), row.show(self.expected), f"nothing ({type(error).__name__}: {error})")
+            return self.miss(row.show(self.expected), f"nothing ({type(error).__name__}: {error})")
         if row.holds(value, self.expected):
             return None
-        return Miss(self.source.name(), row.show(self.expected), row.got(value))
+        return self.miss(row.show(self.expected), row.got(value))
+
+    def miss(self, expected: str, got: str) -> Miss:
+        """The miss of this part, with the user's line."""
+        return Miss(self.source.name(), expected, got, None if self.place is None else Frame(*self.place))
 
     def __str__(self) -> str:
         return f"{self.source.name()}: {_KINDS[self.kind].show(self.expected)}"
@@ -228,16 +238,32 @@ class GuardSet:
     """All guards of one capture, in the order in which capture came to rely on them.
 
     `extra` holds the checks that concern several values at once (tensor facts, sizes, global state); each has
-    `lines(emit)` and `explain(args)`.
+    `lines(emit)` and `explain(args)`. `where` gives the user's line that capture is at.
     """
 
     parts: dict[tuple[Any, ...], Guard] = field(default_factory=dict)
     extra: list[Any] = field(default_factory=list)
+    where: Callable[[], Any] | None = field(default=None, repr=False)
 
     def add(self, kind: str, source: Source, expected: Any = None) -> None:
         """Add one part; the same fact about the same source is kept once."""
         token = expected if kind in ("missing", "contains", "no attribute") else None
-        self.parts.setdefault((kind, source, token), Guard(kind, source, expected))
+        key = (kind, source, token)
+        if key not in self.parts:
+            self.parts[key] = Guard(kind, source, expected, self.where() if self.where is not None else None)
+
+    def sizes(self) -> Iterator[tuple[Source, tuple[int | None, ...]]]:
+        """The sizes of each argument tensor that is checked; None where any size will do."""
+        for check in self.extra:
+            for facts in getattr(check, "facts", ()):
+                if facts.real is None:
+                    yield facts.source, facts.sizes
+
+    def numbers(self) -> Iterator[tuple[Source, Any]]:
+        """Each int, float or tuple that is expected to have one particular value."""
+        for guard in self.parts.values():
+            if guard.kind == "equals" and type(guard.expected) in (int, float, tuple):
+                yield guard.source, guard.expected
 
     def lines(self, emit: Emitter) -> None:
         """Write the whole check as statements that return MISS."""
@@ -266,7 +292,7 @@ class GuardSet:
         for guard in self.parts.values():
             if guard.kind == "alias":
                 if guard.source.fetch(args) is not guard.expected.fetch(args):
-                    return Miss(guard.source.name(), f"the same object as {guard.expected.name()}", "another object")
+                    return guard.miss(f"the same object as {guard.expected.name()}", "another object")
                 continue
             miss = guard.explain(args)
             if miss is not None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any
 
+import sympy
 import torch
 from torch import Tensor
 from torch._dispatch.python import enable_python_dispatcher
@@ -105,15 +106,44 @@ def new_fake_mode(shape_env: Any) -> FakeTensorMode:
     return FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=False, static_shapes=shape_env is None)
 
 
-def new_shape_env() -> Any:
-    """A shape environment: symbols, their ranges and the guards on them."""
+def allow_symbols(mode: FakeTensorMode, shape_env: Any) -> None:
+    """Let a fake tensor mode that began with constant sizes take symbolic ones."""
+    mode.shape_env, mode.static_shapes = shape_env, False
+
+
+class PlacedGuards(list[Any]):
+    """The guards of a shape environment; `places` has, for each, what `where()` gave when it was added."""
+
+    def __init__(self, where: Callable[[], Any]) -> None:
+        super().__init__()
+        self.where, self.places = where, list[Any]()
+
+    def append(self, guard: Any) -> None:
+        """Add one guard."""
+        super().append(guard)
+        self.places.append(self.where())
+
+
+def new_shape_env(where: Callable[[], Any] = lambda: None) -> Any:
+    """A shape environment: symbols, their ranges and the guards on them, each with its place."""
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    return ShapeEnv()
+    made = ShapeEnv()
+    made.guards = PlacedGuards(where)
+    return made
 
 
-def fake_tensor(mode: FakeTensorMode, tensor: Tensor, dynamic_dims: tuple[int, ...] | None, name: str) -> Tensor:
-    """The fake twin of a real tensor; `dynamic_dims` are given symbols (None: every size is a constant)."""
+def fake_tensor(
+    mode: FakeTensorMode,
+    tensor: Tensor,
+    dynamic_dims: tuple[int, ...] | None,
+    name: str,
+    ranges: Mapping[int, tuple[int | None, int | None]] | None = None,
+) -> Tensor:
+    """The fake twin of a real tensor; `dynamic_dims` are given symbols (None: every size is a constant).
+
+    `ranges` are inclusive bounds, by dimension, of sizes that get symbols.
+    """
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     if tensor.is_inference():  # the twin of an ordinary tensor over the same memory: it counts its versions
@@ -127,17 +157,37 @@ def fake_tensor(mode: FakeTensorMode, tensor: Tensor, dynamic_dims: tuple[int, .
     from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
     sizes = [DimDynamic.DYNAMIC if i in dynamic_dims else DimDynamic.STATIC for i in range(tensor.dim())]
-    context: Any = StatelessSymbolicContext(dynamic_sizes=sizes)
+    bounds = [(ranges or {}).get(i) if i in dynamic_dims else None for i in range(tensor.dim())]
+    context: Any = StatelessSymbolicContext(dynamic_sizes=sizes, constraint_sizes=[_constraint(b) for b in bounds])
     return mode.from_tensor(tensor, symbolic_context=context, source=ConstantSource(name))
 
 
+def _constraint(bounds: tuple[int | None, int | None] | None) -> Any:
+    from torch.fx.experimental.symbolic_shapes import StrictMinMaxConstraint
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+    if bounds is None or bounds == (None, None):
+        return None
+    low, high = max(bounds[0] or 0, 2), bounds[1]  # sizes 0 and 1 never get symbols
+    if high is not None and high <= low:
+        return None
+    return StrictMinMaxConstraint(vr=ValueRanges(low, sympy.oo if high is None else high), warn_only=False)
+
+
+def int_bounds(limits: Any) -> tuple[int, int | None]:
+    """The inclusive bounds of a value range over integers; None where there is no upper bound."""
+    low = int(limits.lower) if limits.lower.is_Integer else 0
+    high = int(limits.upper) if limits.upper.is_Integer else None
+    return low, None if high is None or high >= 1 << 62 else high
+
+
 def symbolic_int(shape_env: Any, value: int, name: str) -> Any:
-    """A SymInt argument whose hint is `value`; plain 0 and 1 stay constants."""
+    """A SymInt whose hint is `value`, an int >= 0; unlike sizes, 0 and 1 get symbols too."""
     from torch._dynamo.source import ConstantSource
     from torch.fx.experimental.symbolic_shapes import DimDynamic
 
     source = ConstantSource(name)
-    symbol = shape_env.create_symbol(value, source, dynamic_dim=DimDynamic.DYNAMIC, do_not_specialize_zero_one=False)
+    symbol = shape_env.create_symbol(value, source, dynamic_dim=DimDynamic.DYNAMIC, do_not_specialize_zero_one=True)
     return shape_env.create_symintnode(symbol, hint=value, source=source)
 
 

@@ -46,7 +46,7 @@ def test_a_miss_names_the_part(first, second, expected):
     fast(*second)
     fast(*first)
     fast(*second)
-    assert log.recompiles == [expected]
+    assert [reason.split(" (needed by")[0].split("; to avoid")[0] for reason in log.recompiles] == [expected]
 
 
 @pytest.mark.parametrize(
@@ -143,13 +143,13 @@ def test_aliases():
 def test_capture_is_printable():
     made = capture(lambda x, k: x * k, (X, 3), {})
     assert "k: 3" in str(made.guards)
-    assert "return MISS" in made.guards.code and "# x: float32[4, 8]" in made.guards.code
+    assert "return MISS" in made.guards.code and "# x: float32(4, 8)" in made.guards.code
     assert made.residual.startswith("def entry(x, k):")
     assert made.guards.explain({"x": X, "k": 3}) is None
 
 
 def test_recompile_limit():
-    fast, log = compiled(lambda x, k: x + k, recompile_limit=3)
+    fast, log = compiled(lambda x, k: x + k, recompile_limit=3, dynamic=False)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         for k in range(2, 9):
@@ -173,7 +173,7 @@ def test_dynamic_sizes():
     assert len(log.captures) == 1
     x = torch.randn(2, 6)
     assert fast(x, x.clone())[1] == 2
-    assert len(log.captures) == 2 and "sizes" in log.recompiles[0]
+    assert len(log.captures) == 2 and "x.shape[0]: expected 4 <= x.shape[0], got x.shape[0] = 2" in log.recompiles[0]
 
 
 def test_dynamic_int_arguments():

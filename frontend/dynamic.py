@@ -1,0 +1,351 @@
+"""Dynamic shapes: which sizes and numbers of a call become symbols, and what the user promised about them.
+
+A size (or an int or float that the program reaches through its arguments) is a constant at first. A value that a later
+call changes is *marked*, and the next capture gives it a symbol. `mark_dynamic` marks a size before its first call, as
+a promise: a program that needs one particular size is then an error, `ConstraintError`, with the line that needs it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from . import torch_private
+from .checks import LATE_SIZES, SizeCheck
+from .errors import Frame
+from .output import GraphInput
+from .source import Arg, Fetch, Item, Source
+
+if TYPE_CHECKING:
+    from .guards import GuardSet
+    from .interpreter import Interpreter
+
+__all__ = ["ConstraintError", "Dynamic", "Marks", "Symbols", "mark_dynamic", "mark_static", "maybe_mark_dynamic"]
+
+_MARKS = "_intarsia_dims"
+_LARGEST = 1 << 62  # sizes and numbers from here on stay constants
+
+
+class ConstraintError(Exception):
+    """A size that was promised to be dynamic is needed as one particular number, or outside the promised range."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What the user said about one size: `kind` is "dynamic", "maybe" or "static"; bounds are inclusive."""
+
+    kind: str
+    low: int | None = None
+    high: int | None = None
+
+
+# ---- marking tensors ----
+
+
+def mark_dynamic(tensor: Tensor, dim: int | Iterable[int], min: int | None = None, max: int | None = None) -> None:
+    """Promise that a dimension changes between calls: it is compiled with a symbolic size from the first call on.
+
+    `min` and `max` (inclusive) bound the sizes. Sizes 0 and 1 are always compiled on their own. A program that needs one
+    particular size, or a narrower range than `min` to `max`, raises `ConstraintError` with the line that needs it.
+
+    Raises:
+        IndexError: the tensor has no such dimension.
+        ValueError: the range is empty, or the tensor's own size lies outside it.
+    """
+    low, high = (None if b is None else operator.index(b) for b in (min, max))
+    for d in _dims(tensor, dim):
+        size = int(tensor.shape[d])
+        if low is not None and high is not None and low > high:
+            raise ValueError(f"mark_dynamic: min={low} is larger than max={high}")
+        if (low is not None and size < low) or (high is not None and size > high):
+            raise ValueError(f"mark_dynamic: dimension {d} has size {size}, outside the range from {low} to {high}")
+        _set(tensor, d, Promise("dynamic", low, high))
+
+
+def maybe_mark_dynamic(tensor: Tensor, dim: int | Iterable[int]) -> None:
+    """Compile a dimension with a symbolic size from the first call on, if the program allows it.
+
+    Raises:
+        IndexError: the tensor has no such dimension.
+    """
+    for d in _dims(tensor, dim):
+        _set(tensor, d, Promise("maybe"))
+
+
+def mark_static(tensor: Tensor, dim: int | Iterable[int] | None = None) -> None:
+    """Compile a dimension (None: all) for the size that it has; each other size is a compile of its own.
+
+    Raises:
+        IndexError: the tensor has no such dimension.
+    """
+    for d in _dims(tensor, range(tensor.dim()) if dim is None else dim):
+        _set(tensor, d, Promise("static"))
+
+
+def _dims(tensor: Tensor, dim: int | Iterable[int]) -> list[int]:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"a tensor is marked, not an object of type {type(tensor).__name__}")
+    found = []
+    for d in [dim] if isinstance(dim, int) else dim:
+        if not -tensor.dim() <= d < tensor.dim():
+            raise IndexError(f"a tensor of {tensor.dim()} dimensions has no dimension {d}")
+        found.append(d % tensor.dim())
+    return found
+
+
+def _set(tensor: Tensor, dim: int, promise: Promise) -> None:
+    marks = tensor.__dict__.setdefault(_MARKS, {})
+    marks[dim] = promise
+
+
+def promises_of(tensor: Tensor) -> dict[int, Promise]:
+    """The marks of a tensor by dimension: torch's own (`torch._dynamo.mark_dynamic` and kin), then ours."""
+    attributes = getattr(tensor, "__dict__", None)
+    if not attributes:
+        return {}
+    found: dict[int, Promise] = {}
+    for name, kind in _TORCH_MARKS.items():
+        found.update(dict.fromkeys(attributes.get(name, ()), Promise(kind)))
+    for bounds in attributes.get("_dynamo_dynamic_range", ()):
+        if found.get(bounds.dim, _STATIC).kind == "dynamic":
+            found[bounds.dim] = Promise("dynamic", bounds.min, bounds.max)
+    found.update(attributes.get(_MARKS, {}))
+    return found
+
+
+_STATIC = Promise("static")
+_TORCH_MARKS = {
+    "_dynamo_weak_dynamic_indices": "maybe",
+    "_dynamo_unbacked_indices": "maybe",
+    "_dynamo_dynamic_indices": "dynamic",
+    "_dynamo_static_indices": "static",
+}
+
+
+# ---- what changes between calls ----
+
+
+class Marks:
+    """What has been seen to change between the calls of one compiled function.
+
+    `dims` are dimensions of tensors, `numbers` ints and floats, both by source. They only grow.
+    """
+
+    def __init__(self) -> None:
+        self.dims: dict[Source, frozenset[int]] = {}
+        self.numbers: set[Source] = set()
+        self.inside: set[Source] = set()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.dims.clear()
+        self.numbers.clear()
+        self.inside.clear()
+
+    def learn(self, earlier: Iterable[GuardSet], values: Mapping[str, Any]) -> None:
+        """Compare a call that no entry fits with what each entry was made for."""
+        for guards in earlier:
+            for source, sizes in guards.sizes():
+                value = _fetched(source, values)
+                if isinstance(value, Tensor) and value.dim() == len(sizes):
+                    changed = {d for d, (a, b) in enumerate(zip(sizes, value.shape, strict=True)) if a not in (None, b)}
+                    if changed:
+                        self.dims[source] = self.dims.get(source, frozenset()) | changed
+            for source, expected in guards.numbers():
+                self._compare(source, expected, _fetched(source, values))
+
+    def _compare(self, source: Source, expected: Any, value: Any) -> None:
+        kind = type(expected)
+        if type(value) is not kind:
+            return
+        if kind is tuple and len(value) == len(expected):
+            for index, (a, b) in enumerate(zip(expected, value, strict=True)):
+                self._compare(Item(source, index), a, b)
+        elif kind is int and value != expected or kind is float and repr(value) != repr(expected):
+            self.numbers.add(source)
+            base = getattr(source, "base", None)
+            while base is not None and base not in self.inside:
+                self.inside.add(base)
+                base = getattr(base, "base", None)
+
+
+def _fetched(source: Source, values: Mapping[str, Any]) -> Any:
+    try:
+        return source.fetch(values)
+    except Exception:  # the user's own attribute code may raise anything
+        return None
+
+
+# ---- one capture ----
+
+
+@dataclass
+class Dynamic:
+    """The symbols of one capture. `everything` is `dynamic=True`."""
+
+    vm: Interpreter
+    everything: bool = False
+    marks: Marks = field(default_factory=Marks)
+    promised: list[tuple[GraphInput, int, int, Promise]] = field(default_factory=list)
+    _numbers: dict[Source, Any] = field(default_factory=dict)
+
+    def tensor(self, value: Tensor, source: Source, static: bool) -> tuple[Tensor, GraphInput]:
+        """The fake twin of an input, with symbols for the sizes that change, and its record."""
+        vm = self.vm
+        promises = {} if static else promises_of(value)
+        wanted = set() if static else set(self._changing(value, source))
+        for d, promise in promises.items():
+            (wanted.discard if promise.kind == "static" else wanted.add)(d)
+        wanted = {d for d in wanted if value.shape[d] > 1}  # sizes 0 and 1 broadcast or vanish: an entry of their own
+        if wanted:
+            vm.need_symbols()
+        ranges = {d: (p.low, p.high) for d, p in promises.items() if p.kind == "dynamic"}
+        fake = torch_private.fake_tensor(vm.fake_mode, value, tuple(sorted(wanted)), source.name(), ranges)
+        info = GraphInput(source, fake, value, static)
+        for d, promise in promises.items():
+            if promise.kind == "dynamic" and value.shape[d] > 1:
+                self.promised.append((info, d, int(value.shape[d]), promise))
+        return fake, info
+
+    def _changing(self, value: Tensor, source: Source) -> Iterable[int]:
+        return range(value.dim()) if self.everything else self.marks.dims.get(source, ())
+
+    def opens(self, source: Source) -> bool:
+        """Whether a constant tuple is to be read item by item, because a number in it changes."""
+        return source in self.marks.inside
+
+    def number(self, value: int | float, source: Source) -> Any:
+        """A symbolic int for a number that changes, or None for one that is taken as it is."""
+        known = self._numbers.get(source)
+        if known is not None:
+            return known
+        kind = type(value)
+        if kind is not int or abs(value) >= _LARGEST or not self._is_wanted(value, source):
+            return None
+        vm = self.vm
+        vm.need_symbols()
+        vm.guards.add("type", source, kind)
+        # A symbol is never negative: of a negative number the opposite is read.
+        base = source if value >= 0 else Fetch(operator.neg, source)
+        made = torch_private.symbolic_int(vm.shape_env, abs(value), base.name())
+        vm.out.add_input(GraphInput(base, made, abs(value), False))
+        self._numbers[source] = made if value >= 0 else -made
+        return self._numbers[source]
+
+    def _is_wanted(self, value: int | float, source: Source) -> bool:
+        if source in self.marks.numbers:
+            return True
+        if not self.everything or type(value) is not int or value < 2:
+            return False
+        while isinstance(source, Item):
+            source = source.base
+        return isinstance(source, Arg)
+
+    # ---- promises ----
+
+    def check_promises(self, place_of: Any) -> None:
+        """Raise ConstraintError for a promised size that the program fixed or narrowed; `place_of(symbol)` is the line."""
+        for info, d, real, promise in self.promised:
+            size = info.fake.shape[d]
+            problem = self._broken(size, promise, real)
+            if problem is not None:
+                symbol = size.node._expr if isinstance(size, torch.SymInt) else None
+                raise ConstraintError(_message(info.source.name(), d, promise, problem, place_of(symbol)))
+
+    def _broken(self, size: Any, promise: Promise, real: int) -> str | None:
+        if not isinstance(size, torch.SymInt) or size.node.expr.is_number:
+            return f"the program needs it to be {real}"
+        limits = self.vm.shape_env.var_to_range.get(size.node.expr) if size.node.expr.is_Symbol else None
+        if limits is None:
+            return None
+        low, high = torch_private.int_bounds(limits)
+        if promise.low is not None and low > max(promise.low, 2):
+            return f"the program needs it to be at least {low}"
+        if promise.high is not None and high is not None and high < promise.high:
+            return f"the program needs it to be at most {high}"
+        return None
+
+
+def _message(name: str, dim: int, promise: Promise, problem: str, place: Frame | None) -> str:
+    bounds = "".join(
+        f", {key}={bound}" for key, bound in (("min", promise.low), ("max", promise.high)) if bound is not None
+    )
+    where = [] if place is None else [f"{place.filename}:{place.lineno}: {place.text}"]
+    return "\n".join(
+        [
+            *where,
+            f"  {name}.shape[{dim}] is marked dynamic, but {problem}",
+            f"  marked by: mark_dynamic({name}, {dim}{bounds})",
+            "  what to do: change this line so that it works for every size, promise a range that it allows (min=, max=),",
+            "  or use maybe_mark_dynamic, which lets the compiler fix the size",
+        ]
+    )
+
+
+@dataclass
+class Symbols:
+    """What one capture relies on of its symbols: completed by what the backend comes to rely on."""
+
+    sizes: SizeCheck
+    dynamic: Dynamic
+
+    def check(self) -> None:
+        """Raise ConstraintError where a promise is broken."""
+        self.dynamic.check_promises(self.sizes.place_of)
+
+    def complete(self, residual: str) -> str:
+        """The residual with the relations that are new since it was written.
+
+        Raises:
+            ConstraintError: the backend fixed a size that was promised to be dynamic.
+        """
+        self.check()
+        late = self.sizes.late()
+        for line in residual.splitlines():
+            if line.strip() == LATE_SIZES:
+                indent = line[: len(line) - len(line.lstrip())]
+                return residual.replace(line, "\n".join([*(indent + text for text in late), line]), 1)
+        return residual
+
+
+# ---- symbols that reach Python's own code ----
+
+
+def call_with_symbols(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call real Python code. Where it takes no symbol, or writes one down as text, the numbers become constants, guarded."""
+    if not _has_symbol((args, kwargs)):
+        return function(*args, **kwargs)
+    try:
+        result = function(*args, **kwargs)
+    except (TypeError, AttributeError):  # unhashable as a key, unknown to C code, without int's methods
+        return function(*concrete(args), **concrete(kwargs))
+    return function(*concrete(args), **concrete(kwargs)) if isinstance(result, str) else result
+
+
+def _has_symbol(value: Any) -> bool:
+    if isinstance(value, list | tuple | set):
+        return any(map(_has_symbol, value))
+    if isinstance(value, dict):
+        return any(map(_has_symbol, value.values()))
+    return isinstance(value, SYMBOLIC)
+
+
+def concrete(value: Any) -> Any:
+    """`value` with numbers for symbols; each becomes a guard."""
+    kind = type(value)
+    if kind in _NUMBERS:
+        return _NUMBERS[kind](value)
+    if kind in (list, tuple, set, torch.Size):
+        return kind(map(concrete, value))
+    if kind is dict:
+        return {key: concrete(item) for key, item in value.items()}
+    return value
+
+
+_NUMBERS: dict[type, Any] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+SYMBOLIC = tuple(_NUMBERS)
