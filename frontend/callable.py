@@ -150,6 +150,9 @@ class CompiledModule(nn.Module):
 _lock = threading.RLock()
 
 
+_MOST_PIECES = 512  # a callable that breaks in more places than this is not worth more captures
+
+
 class _Family:
     """One compiled callable: its own runtime and those of the pieces after its graph breaks."""
 
@@ -168,6 +171,8 @@ class _Family:
             return piece.run_native
         with _lock:
             runtime = self.pieces.get(piece)
+            if runtime is None and len(self.pieces) >= _MOST_PIECES:
+                return piece.run_native
             if runtime is None:
                 runtime = self.pieces[piece] = _Runtime(piece, piece.run_native, self)
         return runtime.function
@@ -191,14 +196,15 @@ class _Runtime:
 
     def _make_function(self) -> Callable[..., Any]:
         """`def compiled(x, y=default): ...` with the target's own parameters, so that a hit costs one call."""
-        namespace: dict[str, Any] = {"entries": self.entries, "MISS": MISS, "runtime": self}
+        # The parameters have the user's names: what else the function mentions begins with two underscores.
+        namespace: dict[str, Any] = {"__entries": self.entries, "__MISS": MISS, "__runtime": self}
         heads, star = [], False
         parameters = self.parameters.signature.parameters
         for i, (name, parameter) in enumerate(parameters.items()):
             default = ""
             if parameter.default is not parameter.empty:
-                namespace[f"default_{i}"] = parameter.default
-                default = f"=default_{i}"
+                namespace[f"__default_{i}"] = parameter.default
+                default = f"=__default_{i}"
             if parameter.kind is parameter.KEYWORD_ONLY and not star:
                 star = True
                 heads.append("*")
@@ -212,11 +218,11 @@ class _Runtime:
         pairs = ", ".join(f"{n!r}: {n}" for n in parameters)
         text = (
             f"def compiled({', '.join(heads)}):\n"
-            "    for entry in entries:\n"
-            f"        result = entry({names})\n"
-            "        if result is not MISS:\n"
-            "            return result\n"
-            f"    return runtime.miss({{{pairs}}})\n"
+            "    for __entry in __entries:\n"
+            f"        __result = __entry({names})\n"
+            "        if __result is not __MISS:\n"
+            "            return __result\n"
+            f"    return __runtime.miss({{{pairs}}})\n"
         )
         exec(compile(text, "<intarsia entry>", "exec"), namespace)
         function = namespace["compiled"]
@@ -350,8 +356,8 @@ class _Runtime:
         """An entry that remembers, under the same guards, that these calls run in eager."""
         emit = Emitter()
         guards.lines(emit)
-        values = ", ".join(f"{n!r}: {n}" for n in self.parameters.names)
-        lines = [f"def entry({', '.join(self.parameters.names)}):", "    try:"]
+        values = ", ".join(f"{n!r}: {n}_" for n in self.parameters.names)
+        lines = [f"def entry({', '.join(f'{n}_' for n in self.parameters.names)}):", "    try:"]
         lines += [f"        {line}" for line in emit.lines] or ["        pass"]
         lines += ["    except Exception:", "        return MISS"]
         lines += [f"    return eager({{{values}}})"]

@@ -292,10 +292,38 @@ def _run(vm: Interpreter, target: Any, parameters: Parameters, values: Mapping[s
         vm.user.track(owner, owner, Const(owner, "self"))
     elif not isinstance(target, types.FunctionType | functools.partial) and not isinstance(target, type):
         vm.user.track(target, target, Const(target, "target"))
-    wrapped = {name: _argument(vm, value, Arg(name)) for name, value in values.items()}
+    wrapped = _arguments(vm, target, parameters, values)
     args, kwargs = parameters.spread({n: vm.settle(v) if isinstance(v, dict) else v for n, v in wrapped.items()})
     vm.tail = True
     return vm.tail_call(function, args, kwargs)
+
+
+def _arguments(vm: Interpreter, target: Any, parameters: Parameters, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of the call; where they go straight into the locals of a frame, each is read at its first use."""
+    if not _is_plain(target):
+        return {name: _argument(vm, value, Arg(name)) for name, value in values.items()}
+    vm.unread = True
+    wrapped: dict[str, Any] = {}
+    for name, parameter in parameters.signature.parameters.items():
+        packed = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        wrapped[name] = (_argument if packed else Unread)(vm, values[name], Arg(name))
+    return wrapped
+
+
+def _is_plain(target: Any) -> bool:
+    """Whether calling `target` does nothing but run one Python function of the user's."""
+    from .rules import RULES
+
+    if isinstance(target, nn.Module):
+        hooks = (target._forward_hooks, target._forward_pre_hooks, *torch_private.global_module_hooks()[:2])
+        if any(hooks) or type(target).__call__ is not nn.Module.__call__:
+            return False
+        target = target.forward
+    if isinstance(target, types.MethodType):
+        target = target.__func__
+    if not isinstance(target, types.FunctionType) or id(target) in RULES or "_intarsia_target" in target.__dict__:
+        return False
+    return not (target.__module__ or "").startswith("torch") and not target.__code__.co_flags & 0x2A0
 
 
 def _run_piece(vm: Interpreter, piece: Piece, values: Mapping[str, Any]) -> Any:
@@ -357,7 +385,7 @@ def _finish(
         raise InternalError("gradients")
     module = vm.out.finish(outputs)
     fetch = [emit.constant(i.real, i.source.name()) if i.static else emit.fetch(i.source) for i in vm.out.used]
-    lines = [f"def entry({', '.join(parameters.names)}):", "    try:"]
+    lines = [f"def entry({', '.join(f'{n}_' for n in parameters.names)}):", "    try:"]
     lines += [f"        {line}" for line in emit.lines] or ["        pass"]
     lines += ["    except Exception:", "        return MISS"]
     if outputs or any(n.op not in ("placeholder", "output") for n in module.graph.nodes):
@@ -387,6 +415,10 @@ def _leave_scopes(vm: Interpreter) -> None:
 
 def _aliasing(vm: Interpreter) -> None:
     """Rely on different tensors staying different; refuse writes to memory that two inputs share."""
+    changed = [shadow for shadow in vm.user.shadows if shadow.changed()]
+    containers = [shadow.source for shadow in vm.user.shadows] + [unread.source for unread in vm.user.appended]
+    if (changed or vm.user.appended) and len(containers) > 1:  # a change to one must not be a change to another
+        vm.guards.extra.append(Distinct(containers))
     arguments = vm.user.arg_tensors
     written = [i for i in vm.out.used if isinstance(i.fake, Tensor) and vm.out.version(i) != i.version]
     storages: list[Source] = []

@@ -144,10 +144,13 @@ def _compiled(code: types.CodeType) -> tuple[Program, tuple[tuple[Callable[..., 
 
     program = disassemble(code)
     steps = []
-    for ins in program.instructions:
+    for at, ins in enumerate(program.instructions):
         handler = HANDLERS.get(ins.op)
         touched = 0 if ins.op in _MOVES else (operand_count(ins) or _ALL)
-        touched = 1 if ins.op == "LIST_APPEND" else touched  # the list itself may stay unread
+        if ins.op == "LIST_APPEND":
+            touched = 1  # the list itself may stay unread
+        elif ins.op in ("BUILD_TUPLE", "BUILD_LIST") and program.instructions[at + 1].op == "RETURN_VALUE":
+            touched = 0  # arguments that are only returned; frames below the first have none
         steps.append((handler, ins.arg, touched) if handler is not None else (unsupported_opcode, ins.op, _ALL))
     return program, tuple(steps)
 
@@ -233,12 +236,12 @@ class Interpreter:
                 frame.ip = index + 1
                 handler, arg, touched = steps[index]
                 self.step = frame.begun = self.step + 1
-                if self.unread and touched:
-                    self._read(frame, touched, arg)
                 frame.before = frame.stack[:]
                 self.out_size = self.out.size
                 if self.step == self.stop_at:
                     raise self._stopped()
+                if self.unread and touched:
+                    self._read(frame, touched, arg)
                 try:
                     if frame.error is not None:
                         error, frame.error = frame.error, None
@@ -297,13 +300,14 @@ class Interpreter:
     def _read(self, frame: Frame, count: int, arg: Any) -> None:
         """Read the operands of the next instruction that were not read yet."""
         stack = frame.stack
-        count = min(count, len(stack))
-        if count and type(arg) is tuple and self._breaks_at_once(stack[-count:][:2]):
-            return
-        for at in range(len(stack) - count, len(stack)):
+        end = len(stack)
+        start = max(end - count, 0)
+        if type(arg) is tuple and self._breaks_at_once(stack[start : start + 2]):
+            end = start + 2
+        for at in range(start, end):
             value = stack[at]
             if type(value) is Unread:
-                if arg == "append" and value.can_append() and at == len(stack) - 1:
+                if arg == "append" and value.can_append():
                     stack[at] = Append(value)
                 else:
                     stack[at] = value.read()
@@ -313,7 +317,7 @@ class Interpreter:
         """Whether a call is of a builtin that always breaks the graph, such as `print`: its arguments stay unread."""
         return any(
             type(f) is types.BuiltinFunctionType and f.__module__ == "builtins" and f.__name__ in REFUSED_BUILTINS
-            for f in head
+            for f in (value.value if type(value) is Unread else value for value in head)
         )
 
     def _stopped(self) -> CaptureError:

@@ -154,6 +154,7 @@ class Residual:
             return self.emit.literal(value.node.pytype(expr))
         if self.sizes is None:
             raise Unsupported("a symbolic number is returned")
+        self.emit.namespace.setdefault("torch", torch)  # conversions between kinds of numbers are torch's
         return f"({self.sizes.symbol_text(expr)})"
 
     def _fresh(self, value: Any, text: str) -> str:

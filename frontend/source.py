@@ -50,7 +50,7 @@ class Arg(Source):
         return self.arg
 
     def reconstruct(self, emit: Emitter) -> str:
-        return self.arg
+        return f"{self.arg}_"  # none of the names that generated code makes up for itself ends so
 
     def fetch(self, args: Mapping[str, Any]) -> Any:
         return args[self.arg]

@@ -143,7 +143,7 @@ def test_aliases():
 def test_capture_is_printable():
     made = capture(lambda x, k: x * k, (X, 3), {})
     assert "k: 3" in str(made.guards)
-    assert "return MISS" in made.guards.code and "# x: float32(4, 8)" in made.guards.code
+    assert "return MISS" in made.guards.code and "# x_: float32(4, 8)" in made.guards.code
     assert made.residual.startswith("def entry(x, k):")
     assert made.guards.explain({"x": X, "k": 3}) is None
 
