@@ -47,10 +47,15 @@ class ExceptionEntry:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A code object in normal form."""
+    """A code object in normal form.
+
+    `origins` gives, for each instruction, the real one it comes from (counted without caches and argument extensions;
+    the first of a call's group) and which part of it it is.
+    """
 
     instructions: tuple[Instruction, ...]
     exceptions: tuple[ExceptionEntry, ...]
+    origins: tuple[tuple[int, int], ...]
 
     def handler(self, index: int) -> ExceptionEntry | None:
         """The exception entry that covers instruction `index`, if any."""
@@ -88,27 +93,35 @@ def disassemble(code: CodeType) -> Program:
     """Bring one code object to normal form."""
     raw = [ins for ins in dis.get_instructions(code) if ins.opname not in ("CACHE", "EXTENDED_ARG")]
     out: list[Instruction] = []
+    origins: list[tuple[int, int]] = []
+    group: int | None = None
     index_of: dict[int, int] = {}
     jumps: list[int] = []
     line = code.co_firstlineno
     pending_names: tuple[str, ...] = ()
-    for ins in raw:
+    for ordinal, ins in enumerate(raw):
         line = _line_of(ins) or line
         index_of[ins.offset] = len(out)
         if ins.opname == "KW_NAMES":
             pending_names = code.co_consts[ins.arg or 0]
+            group = ordinal if group is None else group
             continue
         if ins.opname in _DROPPED:
+            if ins.opname == "PRECALL":
+                group = ordinal if group is None else group
             continue
         if ins.opname == "CALL":
             out.append(Instruction("CALL", (ins.arg, pending_names), line))
-            pending_names = ()
+            origins.append((ordinal if group is None else group, 0))
+            pending_names, group = (), None
             continue
         if ins.opname == "CALL_KW":
             names = out.pop().arg
             out.append(Instruction("CALL", (ins.arg, names), line))
+            origins[-1] = (ordinal, 0)
             continue
-        for op, arg in _expand(ins):
+        for part, (op, arg) in enumerate(_expand(ins)):
+            origins.append((ordinal, part))
             if op.startswith(("JUMP", "POP_JUMP", "FOR_ITER", "SEND", "END_ASYNC_FOR")) and arg is not None:
                 jumps.append(len(out))
             out.append(Instruction(op, arg, line))
@@ -128,7 +141,7 @@ def disassemble(code: CodeType) -> Program:
         ExceptionEntry(index_at(start), index_at(stop), index_at(target), depth, lasti)
         for start, stop, target, depth, lasti in _exception_table(code.co_exceptiontable)
     )
-    return Program(tuple(out), tuple(e for e in table if e.start < e.end))
+    return Program(tuple(out), tuple(e for e in table if e.start < e.end), tuple(origins))
 
 
 def _line_of(ins: dis.Instruction) -> int | None:

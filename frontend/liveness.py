@@ -1,7 +1,64 @@
-"""Placeholder until the real one lands."""
+"""Which local variables of a frame may still be read from an instruction on: what a suspended frame has to keep."""
 
+from __future__ import annotations
+
+import functools
 import types
+
+from .instruction import Program, disassemble
+
+__all__ = ["live_names"]
+
+# Functions that look at the frame which calls them; all variables are live then.
+_FRAME_READERS = frozenset(
+    "locals vars dir eval exec breakpoint _getframe currentframe set_trace post_mortem stack".split()  # noqa: SIM905
+)
+_READS = frozenset({"LOAD_FAST", "LOAD_FAST_AND_CLEAR", "DELETE_FAST", "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF"})
+_ENDS = frozenset({"RETURN_VALUE", "RERAISE", "RAISE_VARARGS", "JUMP"})
+_JUMPS = ("JUMP", "POP_JUMP", "FOR_ITER", "SEND", "END_ASYNC_FOR")
 
 
 def live_names(code: types.CodeType, index: int) -> frozenset[str]:
-    return frozenset((*code.co_varnames, ".0", *code.co_cellvars, *code.co_freevars))
+    """Names of locals and closure cells that may be read from normal-form instruction `index` on.
+
+    A cell counts as read where it is stored to as well: other functions may share it.
+    """
+    table = _table(code)
+    return table[index] if index < len(table) else frozenset()
+
+
+@functools.lru_cache(maxsize=4096)
+def _table(code: types.CodeType) -> tuple[frozenset[str], ...]:
+    program = disassemble(code)
+    count = len(program.instructions)
+    if _FRAME_READERS.intersection(code.co_names):
+        return (frozenset((*code.co_varnames, *code.co_cellvars, *code.co_freevars)),) * count
+    boxed = {*code.co_cellvars, *code.co_freevars}
+    following = [_successors(program, i) for i in range(count)]
+    live: list[frozenset[str]] = [frozenset()] * count
+    changed = True
+    while changed:
+        changed = False
+        for i in range(count - 1, -1, -1):
+            ins = program.instructions[i]
+            after = frozenset().union(*(live[s] for s in following[i] if s < count))
+            if ins.op == "STORE_FAST" and ins.arg not in boxed:
+                after -= {ins.arg}
+            if ins.op in _READS or (ins.op == "LOAD_SUPER_ATTR" and "__class__" in boxed):
+                after |= {ins.arg} if ins.op in _READS else {"__class__"}
+            if ins.op == "LOAD_GLOBAL" and ins.arg == "super":  # super() finds the class and the first argument itself
+                after |= {"__class__", *code.co_varnames[:1]}
+            if after != live[i]:
+                live[i], changed = after, True
+    return tuple(live)
+
+
+def _successors(program: Program, index: int) -> list[int]:
+    ins = program.instructions[index]
+    out = [] if ins.op in _ENDS else [index + 1]
+    if ins.op.startswith(_JUMPS) and isinstance(ins.arg, int):
+        out.append(ins.arg)
+    entry = program.handler(index)
+    if entry is not None:
+        out.append(entry.target)
+    return out
