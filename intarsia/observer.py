@@ -23,7 +23,10 @@ class CountingObserver:
         """No variant fitted a call."""
         self.counters.add("recompiles")
 
+    def on_break(self, broken: Any) -> None:
+        """A graph broke; the call goes on in pieces."""
+        self.counters.add("breaks")
+
     def on_fallback(self, filename: str, lineno: int, line: str, reason: str) -> None:
         """A call could not be captured and runs in eager."""
-        self.counters.add("breaks")
         self.counters.add("fallbacks")
