@@ -1,0 +1,1014 @@
+"""try, raise, with: what is caught where, in which order, with which context and lines."""
+
+import contextlib
+import io
+import sys
+import traceback
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+
+import torch
+from behaviour import LOG, Suite, t
+
+case = Suite()
+
+
+class Failure(Exception):
+    def __init__(self, code, detail=None):
+        super().__init__(f"failure {code}")
+        self.code = code
+        self.detail = detail
+
+
+class Quiet(Exception):
+    pass
+
+
+def fails(kind, *args):
+    LOG.append("fails")
+    raise kind(*args)
+
+
+@case(whole=True)
+def try_without_exception(x):
+    try:
+        x = x + 1
+    except ValueError:
+        x = x * 100
+    else:
+        x = x * 2
+    finally:
+        LOG.append("finally")
+    return x
+
+
+@case()
+def try_caught_in_callee(x):
+    try:
+        fails(Failure, 3)
+    except Failure as error:
+        LOG.append((error.code, error.detail, str(error), error.args))
+        x = x + error.code
+    return x
+
+
+@case()
+def except_name_is_deleted(x):
+    error = 1
+    try:
+        fails(ValueError)
+    except ValueError:
+        pass
+    try:
+        return x, error
+    except UnboundLocalError as missing:
+        return x, str(missing)
+
+
+@case()
+def except_tuple_and_order(x):
+    out = []
+    for kind in (KeyError, IndexError, ZeroDivisionError, OSError):
+        try:
+            fails(kind, "a")
+        except (KeyError, IndexError):
+            out.append("key or index")
+        except LookupError:
+            out.append("lookup")
+        except ArithmeticError:
+            out.append("arithmetic")
+        except Exception:
+            out.append("other")
+    return x, out
+
+
+@case()
+def exception_in_else(x):
+    try:
+        try:
+            LOG.append("body")
+        except ValueError:
+            LOG.append("no")
+        else:
+            fails(ValueError, "else")
+        finally:
+            LOG.append("finally")
+    except ValueError as error:
+        return x, str(error)
+
+
+@case()
+def exception_in_handler(x):
+    try:
+        try:
+            fails(ValueError, "first")
+        except ValueError:
+            fails(KeyError, "second")
+        finally:
+            LOG.append("finally")
+    except KeyError as error:
+        return x, error.args, type(error.__context__).__name__, error.__cause__, error.__suppress_context__
+
+
+@case()
+def exception_in_finally(x):
+    try:
+        try:
+            fails(ValueError, "first")
+        finally:
+            fails(KeyError, "second")
+    except KeyError as error:
+        return x, repr(error.__context__)
+
+
+@case()
+def implicit_exception_in_handler(x):
+    try:
+        try:
+            {}["k"]
+        except KeyError:
+            [][1]
+    except IndexError as error:
+        return x, repr(error.__context__), str(error)
+
+
+@case()
+def return_in_finally_swallows(x):
+    try:
+        fails(ValueError)
+    finally:
+        return x + 1
+
+
+@case()
+def return_in_finally_overrides(x):
+    try:
+        return x
+    finally:
+        return x * 2
+
+
+@case()
+def return_value_before_finally(x):
+    def f():
+        v = [1]
+        try:
+            return v
+        finally:
+            v.append(2)
+            v = None
+
+    return x, f()
+
+
+@case()
+def break_in_finally(x):
+    for i in range(3):
+        try:
+            fails(ValueError)
+        finally:
+            break
+    return x + i
+
+
+@case()
+def continue_in_try_finally(x):
+    out = []
+    for i in range(4):
+        try:
+            if i == 1:
+                continue
+            if i == 3:
+                break
+            out.append(i)
+        finally:
+            out.append(-i)
+    return x, out
+
+
+@case()
+def nested_finally_order(x):
+    try:
+        try:
+            try:
+                fails(ValueError)
+            finally:
+                LOG.append(1)
+        finally:
+            LOG.append(2)
+    except ValueError:
+        LOG.append(3)
+    return x
+
+
+@case()
+def reraise_same_object(x):
+    seen = []
+    try:
+        try:
+            fails(Failure, 1)
+        except Failure as error:
+            seen.append(error)
+            error.detail = "seen"
+            raise
+    except Failure as error:
+        return x, error is seen[0], error.detail
+
+
+@case()
+def raise_from_other(x):
+    try:
+        try:
+            fails(ValueError, "low")
+        except ValueError as low:
+            raise Failure(7) from low
+    except Failure as error:
+        return x, repr(error.__cause__), error.__suppress_context__, error.__cause__ is error.__context__
+
+
+@case()
+def raise_from_none(x):
+    try:
+        try:
+            fails(ValueError, "low")
+        except ValueError:
+            raise Failure(7) from None
+    except Failure as error:
+        return x, error.__cause__, error.__suppress_context__, repr(error.__context__)
+
+
+@case()
+def raise_from_class(x):
+    try:
+        raise Failure(1) from ValueError
+    except Failure as error:
+        return x, repr(error.__cause__)
+
+
+@case()
+def raise_from_not_an_exception(x):
+    try:
+        raise Failure(1) from 3
+    except TypeError as error:
+        return x, str(error)
+
+
+@case()
+def raise_not_an_exception(x):
+    try:
+        raise 3
+    except TypeError as error:
+        return x, str(error)
+
+
+@case()
+def raise_class_with_arguments_missing(x):
+    try:
+        raise Failure
+    except TypeError as error:
+        return x, str(error)
+
+
+@case()
+def raise_nothing_active(x):
+    try:
+        raise
+    except RuntimeError as error:
+        return x, str(error)
+
+
+@case()
+def context_chain_of_three(x):
+    try:
+        try:
+            try:
+                fails(ValueError, 1)
+            except ValueError:
+                fails(KeyError, 2)
+        except KeyError:
+            fails(IndexError, 3)
+    except IndexError as error:
+        chain = []
+        while error is not None:
+            chain.append(repr(error))
+            error = error.__context__
+        return x, chain
+
+
+@case()
+def context_is_cleared_after_handler(x):
+    try:
+        fails(ValueError)
+    except ValueError:
+        pass
+    try:
+        fails(KeyError)
+    except KeyError as error:
+        return x, error.__context__
+
+
+@case()
+def context_in_called_function(x):
+    def helper():
+        raise KeyError("inner")
+
+    try:
+        fails(ValueError, "outer")
+    except ValueError:
+        try:
+            helper()
+        except KeyError as error:
+            return x, repr(error.__context__)
+
+
+@case()
+def exc_info_in_handler(x):
+    before = sys.exc_info()
+    try:
+        fails(Failure, 2)
+    except Failure:
+        kind, value, trace = sys.exc_info()
+        inside = kind.__name__, value.code, trace is not None
+    return x, before, inside, sys.exc_info()
+
+
+@case()
+def traceback_of_caught(x):
+    try:
+        fails(ValueError, "v")
+    except ValueError as error:
+        names = [f.name for f in traceback.extract_tb(error.__traceback__)]
+        return x, names[-1]
+
+
+@case()
+def error_kept_and_raised_later(x):
+    kept = None
+    try:
+        fails(Failure, 5)
+    except Failure as error:
+        kept = error
+    LOG.append("between")
+    try:
+        raise kept
+    except Failure as again:
+        return x, again is kept, again.code
+
+
+@case()
+def error_returned(x):
+    try:
+        fails(Failure, 5, "d")
+    except Failure as error:
+        return x, error
+
+
+@case()
+def add_note(x):
+    try:
+        try:
+            fails(ValueError, "v")
+        except ValueError as error:
+            error.add_note("a note")
+            raise
+    except ValueError as error:
+        return x, error.__notes__
+
+
+@case(lambda: (t(), ValueError("mine")), lambda: (t(), Failure(3)))
+def raise_argument(x, error):
+    try:
+        raise error
+    except Exception as caught:
+        return x, caught is error, caught.args
+
+
+@case()
+def assert_holds_and_fails(x):
+    assert x.shape[0] > 0, "never"
+    try:
+        assert x.shape[0] > 99, f"too short: {x.shape[0]}"
+    except AssertionError as error:
+        return x, str(error)
+
+
+@case()
+def assert_without_message(x):
+    try:
+        assert not x.shape
+    except AssertionError as error:
+        return x, error.args
+
+
+# ---- what leaves the function ----
+
+
+@case(lines=True)
+def raises_out(x):
+    LOG.append("before")
+    y = x + 1
+    raise Failure(y.shape[0], "detail")
+
+
+@case(lines=True)
+def raises_out_of_callee(x):
+    x = x + 1
+    fails(ValueError, "deep")
+    return x
+
+
+@case(lambda: (t(), [1]), lambda: (t(), []), lines=True)
+def raises_index_error(x, values):
+    x = x * 2
+    values.append(5)
+    return x + values[1] + values[7]
+
+
+@case(lambda: (t(), {"a": 1}), lambda: (t(), {}), lines=True)
+def raises_key_error_after_writes(x, d):
+    d["b"] = 2
+    LOG.append("wrote")
+    return x + d["a"]
+
+
+@case(lambda: (t(), 0), lambda: (t(), 2), lines=True)
+def raises_zero_division(x, n):
+    y = x + 1
+    k = 3 // n
+    return y * k
+
+
+@case(lines=True)
+def raises_name_error(x):
+    return x + not_defined_anywhere  # noqa: F821
+
+
+@case(lines=True)
+def raises_unbound_local(x):
+    if x.shape[0] > 100:
+        later = 1
+    return x + later
+
+
+@case(lines=True)
+def raises_attribute_error(x):
+    return x.no_such_attribute
+
+
+@case(lines=True)
+def raises_attribute_error_on_object(x):
+    return Failure(1).no_such_thing
+
+
+@case(lines=True)
+def raises_type_error_in_operator(x):
+    return "a" + 1
+
+
+@case(lines=True)
+def raises_wrong_shape(x):
+    y = x + 1
+    return y + torch.zeros(7)
+
+
+@case(lines=True)
+def raises_with_cause(x):
+    try:
+        fails(ValueError, "low")
+    except ValueError as low:
+        raise Failure(1) from low
+
+
+@case(lines=True)
+def raises_with_context(x):
+    try:
+        fails(ValueError, "low")
+    finally:
+        raise Failure(2)
+
+
+@case(lines=True)
+def raises_stop_iteration(x):
+    return next(iter([]))
+
+
+@case(lines=True)
+def raises_system_exit(x):
+    sys.exit(3)
+
+
+@case(lines=True)
+def raises_keyboard_interrupt(x):
+    raise KeyboardInterrupt
+
+
+@case(lambda: (t(), True), lambda: (t(), False))
+def raises_or_not(x, bad):
+    LOG.append("in")
+    if bad:
+        raise ValueError("bad")
+    return x * 2
+
+
+@case(graphs="breaks", lines=True)
+def raises_after_a_break(x):
+    y = x + 1
+    print("first")
+    LOG.append("second")
+    raise Failure(9)
+
+
+@case(graphs="breaks", lines=True)
+def raises_in_broken_callee(x):
+    def inner(v):
+        print("inner")
+        return v + {}["missing"]
+
+    return inner(x * 2)
+
+
+@case(graphs="breaks", lines=True)
+def raises_from_pending_instruction(x):
+    y = x + 1
+    return y + int("no number") + float(y.sum().item())
+
+
+# ---- with ----
+
+
+class Scope:
+    def __init__(self, name, swallow=False, value=None):
+        self.name, self.swallow, self.value = name, swallow, value
+
+    def __enter__(self):
+        LOG.append(("enter", self.name))
+        return self.value if self.value is not None else self
+
+    def __exit__(self, kind, error, trace):
+        LOG.append(("exit", self.name, kind and kind.__name__, str(error), trace is not None))
+        return self.swallow
+
+
+@case()
+def with_plain(x):
+    with Scope("a") as s:
+        x = x + 1
+        LOG.append(s.name)
+    return x
+
+
+@case()
+def with_swallows(x):
+    with Scope("a", swallow=True):
+        fails(ValueError, "gone")
+    return x
+
+
+@case()
+def with_does_not_swallow(x):
+    try:
+        with Scope("a"):
+            fails(ValueError, "kept")
+    except ValueError as error:
+        return x, str(error)
+
+
+@case()
+def with_several(x):
+    with Scope("a") as a, Scope("b", value=3) as b:
+        x = x + b
+    with (
+        Scope("c") as c,
+        Scope("d", swallow=True) as d,
+    ):
+        fails(KeyError, c.name, d.name)
+    return x, a.name
+
+
+@case()
+def with_outer_swallows_inner_error_in_exit(x):
+    class Broken:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *args):
+            raise RuntimeError("exit failed")
+
+    return x
+
+
+class BrokenExit:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *args):
+        raise RuntimeError("exit failed")
+
+
+class BrokenEnter:
+    def __enter__(self):
+        raise RuntimeError("enter failed")
+
+    def __exit__(self, *args):
+        LOG.append("never")
+
+
+@case()
+def with_exit_raises(x):
+    try:
+        with BrokenExit():
+            fails(ValueError, "body")
+    except RuntimeError as error:
+        return x, str(error), repr(error.__context__)
+
+
+@case()
+def with_enter_raises(x):
+    try:
+        with Scope("outer"), BrokenEnter():
+            LOG.append("never")
+    except RuntimeError as error:
+        return x, str(error)
+
+
+@case()
+def with_return_break_continue(x):
+    def f():
+        with Scope("r"):
+            return 5
+
+    out = [f()]
+    for i in range(3):
+        with Scope(i):
+            if i == 0:
+                continue
+            break
+    return x, out
+
+
+@case()
+def with_not_a_manager(x):
+    try:
+        with 3:
+            pass
+    except TypeError as error:
+        return x, str(error)
+
+
+@case()
+def with_target_unpacked(x):
+    with Scope("a", value=(1, [2, 3])) as (a, (b, c)):
+        x = x + a * b * c
+    return x
+
+
+@contextmanager
+def managed(name, swallow=()):
+    LOG.append(("enter", name))
+    try:
+        yield name * 2
+    except swallow as error:
+        LOG.append(("swallowed", repr(error)))
+    finally:
+        LOG.append(("leave", name))
+
+
+@case()
+def contextmanager_plain(x):
+    with managed("a") as a:
+        LOG.append(a)
+        x = x + 1
+    return x
+
+
+@case()
+def contextmanager_swallows(x):
+    with managed("a", ValueError):
+        fails(ValueError, "v")
+    LOG.append("on")
+    return x
+
+
+@case()
+def contextmanager_lets_through(x):
+    try:
+        with managed("a", KeyError), managed("b", IndexError):
+            fails(ValueError, "v")
+    except ValueError as error:
+        return x, str(error)
+
+
+@case()
+def contextmanager_as_decorator(x):
+    @managed("deco")
+    def f(v):
+        LOG.append("in f")
+        return v + 1
+
+    return f(f(x))
+
+
+@case()
+def contextmanager_that_does_not_yield(x):
+    @contextmanager
+    def empty():
+        return
+        yield
+
+    try:
+        with empty():
+            pass
+    except RuntimeError as error:
+        return x, str(error)
+
+
+@case()
+def contextmanager_that_yields_twice(x):
+    @contextmanager
+    def double():
+        yield 1
+        yield 2
+
+    try:
+        with double():
+            LOG.append("body")
+    except RuntimeError as error:
+        return x, str(error)
+
+
+@case()
+def contextmanager_stop_iteration(x):
+    try:
+        with managed("a"):
+            raise StopIteration("mine")
+    except StopIteration as error:
+        return x, error.args
+
+
+@case()
+def exit_stack(x):
+    with ExitStack() as stack:
+        a = stack.enter_context(managed("a"))
+        stack.callback(LOG.append, "callback")
+        stack.enter_context(Scope("s"))
+        stack.push(lambda *info: LOG.append(("pushed", info[0])))
+        x = x + len(a)
+    return x
+
+
+@case()
+def exit_stack_with_error(x):
+    with ExitStack() as stack:
+        stack.enter_context(Scope("s", swallow=True))
+        stack.enter_context(managed("m"))
+        fails(ValueError, "v")
+    return x
+
+
+@case()
+def exit_stack_pop_all(x):
+    with ExitStack() as stack:
+        stack.callback(LOG.append, "later")
+        kept = stack.pop_all()
+    LOG.append("after")
+    kept.close()
+    return x
+
+
+@case()
+def suppress_and_nullcontext(x):
+    with suppress(KeyError, IndexError):
+        {}["k"]
+        LOG.append("never")
+    with nullcontext(5) as n:
+        x = x + n
+    with suppress(ValueError):
+        x = x + 1
+    return x
+
+
+@case()
+def suppress_another(x):
+    try:
+        with suppress(KeyError):
+            [][0]
+    except IndexError as error:
+        return x, str(error)
+
+
+class Closable:
+    def __init__(self):
+        self.closed = 0
+
+    def close(self):
+        self.closed += 1
+        LOG.append("close")
+
+
+@case()
+def closing_context(x):
+    thing = Closable()
+    with closing(thing) as c:
+        LOG.append(c is thing)
+    return x + thing.closed
+
+
+@case(graphs="breaks")
+def redirect_stdout_context(x):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        print("inside")
+    print("outside")
+    return x, out.getvalue()
+
+
+@case(graphs="breaks")
+def print_in_with_and_try(x):
+    try:
+        with Scope("a"):
+            print("body")
+            x = x + 1
+            fails(ValueError, "v")
+    except ValueError as error:
+        print("caught", error)
+        x = x * 2
+    finally:
+        print("finally")
+    return x
+
+
+@case(graphs="breaks")
+def branch_on_data_in_try(x):
+    try:
+        if x.sum() > 100:
+            return x
+        y = x * 2
+        raise Quiet("q")
+    except Quiet:
+        if y.sum() > 3:
+            y = y + 1
+        return y
+
+
+@case()
+def grad_modes(x):
+    with torch.enable_grad():
+        a = torch.is_grad_enabled()
+        with torch.no_grad():
+            b = torch.is_grad_enabled()
+            try:
+                with torch.enable_grad():
+                    raise ValueError
+            except ValueError:
+                c = torch.is_grad_enabled()
+    return x, a, b, c
+
+
+@case()
+def no_grad_decorator(x):
+    @torch.no_grad()
+    def f(v):
+        return v + torch.is_grad_enabled()
+
+    with torch.enable_grad():
+        return f(x.detach())
+
+
+@case(graphs="breaks")
+def exception_group(x):
+    try:
+        raise ExceptionGroup("several", [ValueError(1), KeyError("k")])
+    except* ValueError as group:
+        LOG.append([repr(e) for e in group.exceptions])
+    except* KeyError as group:
+        LOG.append([repr(e) for e in group.exceptions])
+    return x + 1
+
+
+@case(graphs="breaks", lines=True)
+def exception_group_not_handled(x):
+    try:
+        raise ExceptionGroup("several", [ValueError(1), KeyError("k")])
+    except* ValueError:
+        LOG.append("value")
+    return x + 1
+
+
+@case()
+def getattr_default_hides_only_attribute_error(x):
+    class_with_property = type("T", (), {})
+    return x, getattr(class_with_property, "nothing", "default")
+
+
+class Failing:
+    @property
+    def missing(self):
+        raise AttributeError("from property")
+
+    @property
+    def broken(self):
+        raise KeyError("from property")
+
+
+@case()
+def errors_in_properties(x):
+    f = Failing()
+    out = [getattr(f, "missing", "default"), hasattr(f, "missing")]
+    try:
+        hasattr(f, "broken")
+    except KeyError as error:
+        out.append(error.args)
+    return x, out
+
+
+@case()
+def error_in_nested_calls_unwinds_all(x):
+    def a(n):
+        try:
+            return b(n)
+        finally:
+            LOG.append(("a", n))
+
+    def b(n):
+        with Scope(n):
+            if n == 0:
+                raise Failure("bottom")
+            return a(n - 1)
+
+    try:
+        a(2)
+    except Failure as error:
+        return x, error.code
+
+
+@case()
+def while_true_try_until_it_works(x):
+    tries = 0
+    while True:
+        try:
+            tries += 1
+            if tries < 3:
+                raise ValueError(tries)
+            break
+        except ValueError as error:
+            LOG.append(error.args)
+            continue
+        finally:
+            LOG.append("f")
+    return x + tries
+
+
+@case()
+def custom_exception_str_and_hierarchy(x):
+    class Base(Failure):
+        def __str__(self):
+            return f"<{self.code}>"
+
+    return x
+
+
+class Coded(Failure):
+    def __str__(self):
+        return f"<{self.code}>"
+
+    def __eq__(self, other):
+        return type(other) is type(self) and other.code == self.code
+
+    __hash__ = Failure.__hash__
+
+
+@case()
+def custom_exception_methods(x):
+    try:
+        raise Coded(4)
+    except Failure as error:
+        return x, str(error), f"{error}", error == Coded(4), error != Coded(5), repr(error)
+
+
+@case()
+def except_with_computed_class(x):
+    kinds = {"v": ValueError, "k": KeyError}
+    try:
+        fails(KeyError, 1)
+    except tuple(kinds.values()) as error:
+        return x, type(error).__name__
+
+
+@case()
+def except_with_something_else(x):
+    try:
+        try:
+            fails(ValueError)
+        except 3:
+            pass
+    except TypeError as error:
+        return x, str(error)
+
+
+@case()
+def exception_class_attributes(x):
+    e = ValueError("a", 1)
+    return x, e.args, repr(e), str(e), str(KeyError("k")), repr(OSError(2, "no")), OSError(2, "no").errno
+
+
+test_exceptions = case.tests()
+test_exceptions_whole = case.whole()
