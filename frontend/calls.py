@@ -6,14 +6,16 @@ import functools
 import operator
 import types
 import weakref
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from . import contexts, rules, tables, torch_private
+from . import contexts, library, rules, tables, torch_private
 from .contexts import is_torch_context
 from .errors import GraphBreak, Unsupported
+from .sight import BLIND, COLLECTING, KEYED, check_keys, check_sight, is_value_type
 from .source import Attr, Const, Fetch, Item
 from .values import object as objects
 from .values.constant import is_constant
@@ -95,17 +97,6 @@ def _partial(vm: Interpreter, made: Any, args: tuple[Any, ...], kwargs: dict[str
     return vm.tail_call(made.func, (*made.args, *args), {**made.keywords, **kwargs})
 
 
-def _cached(vm: Interpreter, cached: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if cached.__name__.endswith("_once"):
-        vm.effects.calls.append((cached, args, kwargs))
-        return None
-    if all(map(is_constant, args)) and all(map(is_constant, kwargs.values())):
-        result = vm.native(cached, *args, **kwargs)
-        if not isinstance(result, Tensor | nn.Module | list | dict):
-            return result
-    return vm.call(cached.__wrapped__, args, kwargs)
-
-
 def check_torch_state(name: str, module: str = "") -> None:
     """Refuse functions of torch that change its state."""
     reason = tables.REFUSED_TORCH.get(name)
@@ -169,15 +160,19 @@ def _bound_builtin(vm: Interpreter, owner: Any, function: Any, args: tuple[Any, 
     name = function.__name__
     if mapping is not None:
         return _mapping_method(vm, mapping, name, args, kwargs)
-    state = rules.STATE_METHODS.get((type(owner), name))
+    state = rules.STATE_METHODS.get((type(owner), name)) or library.SEQUENCE_METHODS.get((type(owner), name))
     if state is not None:
         return state(vm, owner, *args, **kwargs)
     entry = vm.user.by_value.get(id(owner))
-    if entry is not None and entry.real is owner and not is_constant(owner):
+    if entry is not None and entry.real is owner and not is_constant(owner) and not is_value_type(owner):
         raise Unsupported(f"a C method of the caller's {type(owner).__name__} is called: {name}")
-    if type(owner).__module__ not in tables.NATIVE_TYPES and not vm.is_created(owner):
+    if type(owner).__module__ not in tables.NATIVE_TYPES and not vm.is_created(owner) and not _is_plain(owner):
         raise Unsupported(f"a C method that capture does not know: {type(owner).__name__}.{name}")
     return c_call(vm, function, args, kwargs)
+
+
+def _is_plain(owner: Any) -> bool:
+    return isinstance(owner, torch.Size) or is_value_type(owner)
 
 
 def _mapping_method(vm: Interpreter, mapping: LazyDict, name: str, args: tuple[Any, ...], kwargs: Any) -> Any:
@@ -199,7 +194,8 @@ def _descriptor(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: d
     if mapping is not None:
         return _mapping_method(vm, mapping, name, args[1:], kwargs)
     entry = vm.user.by_value.get(id(owner))
-    if entry is not None and entry.real is owner and not isinstance(owner, type) and name not in _HARMLESS:
+    known = isinstance(owner, type) or is_value_type(owner)
+    if entry is not None and entry.real is owner and not known and name not in _HARMLESS:
         raise Unsupported(f"a C method of the caller's {type(owner).__name__} is called: {name}")
     return c_call(vm, function, args, kwargs)
 
@@ -225,14 +221,31 @@ _OBJECT_METHODS: dict[str, Any] = {
 def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a C function on values of the program: views are settled, callbacks come back to the interpreter."""
     name = getattr(function, "__name__", "")
+    _check_sight(vm, function, name, args, kwargs)
     if name in tables.HIGHER_ORDER:
-        args = tuple(trampoline(vm, a) if _is_callback(vm, a) else a for a in args)
+        at = tables.CALLBACK_AT.get(name)
+        args = tuple(trampoline(vm, a) if at in (None, i) and _is_callback(vm, a) else a for i, a in enumerate(args))
         kwargs = {k: trampoline(vm, a) if _is_callback(vm, a) else a for k, a in kwargs.items()}
     if name in tables.ITERATING and not (name in ("max", "min") and len(args) > 1):
         args = tuple(rules.iterable(vm, a) for a in args)
     args = tuple(map(vm.settle, args))
     kwargs = {k: vm.settle(v) for k, v in kwargs.items()}
     return vm.native_recorded(function, *args, **kwargs)
+
+
+def _check_sight(vm: Interpreter, function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Break where the C function would look at what capture has not guarded (see `sight`)."""
+    if name in BLIND or isinstance(function, type) and issubclass(function, BaseException | list | tuple | deque):
+        return
+    rest = args[1:] if type(function) in _C_DESCRIPTORS else args
+    if name in KEYED:
+        check_keys(vm, rest[:1])
+        return
+    if name in COLLECTING or isinstance(function, type) and issubclass(function, dict | set | frozenset):
+        check_keys(vm, rest)
+        return
+    if getattr(function, "__module__", None) not in ("torch", "_struct", "_thread"):
+        check_sight(vm, (*args, *kwargs.values()), name)
 
 
 def _is_callback(vm: Interpreter, value: Any) -> bool:
@@ -369,7 +382,7 @@ _BY_KIND: dict[type, Any] = {
     types.BuiltinFunctionType: _builtin,
     types.MethodWrapperType: lambda vm, f, args, kwargs: c_call(vm, f, args, kwargs),
     functools.partial: _partial,
-    _LRU: _cached,
+    _LRU: library.call_cached,
     torch._ops.OpOverload: _op,
     torch._ops.OpOverloadPacket: _op,
     operator.itemgetter: _getter,

@@ -24,6 +24,7 @@ from .guards import GuardSet
 from .instruction import Program, disassemble
 from .output import OutputGraph
 from .pending import operand_count
+from .sight import refuse_opaque
 from .source import Attr, Const, Item, Source
 from .tables import REFUSED_BUILTINS
 from .values import function as functions
@@ -201,6 +202,7 @@ class Interpreter:
         self.frames: list[Frame] = []
         self.created: dict[int, Any] = {}
         self.scopes: list[Any] = []
+        self.caches: dict[int, dict[Any, Any]] = {}  # results of functools.cache made during capture, by its id
         self.open_scopes: list[Any] = []
         self.current_error: BaseException | None = None
         self.recorder = _Recorder(self)
@@ -595,6 +597,7 @@ class Interpreter:
             if objects.lookup(type(value), name)[1] is not None:
                 break
         mapping = self.tracked_mapping(value)
+        refuse_opaque(self, value, "`if`")
         return len(mapping) > 0 if mapping is not None else bool(self.native(bool, value))
 
     def tracked_mapping(self, value: Any) -> LazyDict | None:
@@ -623,6 +626,7 @@ class Interpreter:
             getter = objects.find_method(type(value), "__getitem__")
             if getter is not None:
                 return self._sequence(getter, value)
+        refuse_opaque(self, value, "iteration")
         return self.native(iter, value)
 
     def _sequence(self, getter: Any, value: Any) -> Any:

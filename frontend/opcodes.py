@@ -11,6 +11,7 @@ from . import operators
 from .effects import DELETED
 from .errors import Unsupported, UserRaise
 from .interpreter import NULL, Saved
+from .sight import check_keys
 from .values import object as objects
 from .values.container import InstanceDict, LazyDict
 from .values.unread import Append, Unread
@@ -282,12 +283,15 @@ def BUILD_LIST(vm: Interpreter, frame: Frame, n: int) -> None:
 
 @_op
 def BUILD_SET(vm: Interpreter, frame: Frame, n: int) -> None:
-    frame.push(vm.native(set, frame.pops(n)))
+    values = frame.pops(n)
+    check_keys(vm, values)
+    frame.push(vm.native(set, values))
 
 
 @_op
 def BUILD_MAP(vm: Interpreter, frame: Frame, n: int) -> None:
     items = frame.pops(2 * n)
+    check_keys(vm, items[::2])
     frame.push(vm.native(dict, list(zip(items[::2], items[1::2], strict=True))))
 
 
@@ -316,12 +320,14 @@ def LIST_APPEND(vm: Interpreter, frame: Frame, n: int) -> None:
 @_op
 def SET_ADD(vm: Interpreter, frame: Frame, n: int) -> None:
     value = frame.pop()
+    check_keys(vm, (value,))
     vm.native(frame.stack[-n].add, value)
 
 
 @_op
 def MAP_ADD(vm: Interpreter, frame: Frame, n: int) -> None:
     key, value = frame.pops(2)
+    check_keys(vm, (key,))
     vm.native(frame.stack[-n].__setitem__, key, value)
 
 
@@ -334,6 +340,7 @@ def LIST_EXTEND(vm: Interpreter, frame: Frame, n: int) -> None:
 @_op
 def SET_UPDATE(vm: Interpreter, frame: Frame, n: int) -> None:
     values = vm.listed(frame.pop())
+    check_keys(vm, values)
     vm.native(frame.stack[-n].update, values)
 
 

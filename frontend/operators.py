@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import operator
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from .errors import GraphBreak, Unsupported
+from .sight import check_key, check_operands, refuse_opaque
 from .values import object as objects
+from .values.constant import is_constant
 from .values.container import InstanceDict, LazyDict
 
 if TYPE_CHECKING:
@@ -90,6 +93,8 @@ def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
             result = vm.call(found, (owner, other), {})
             if result is not NotImplemented:
                 return result
+    if not (isinstance(left, list | tuple) or isinstance(right, list | tuple)):
+        check_operands(vm, (left, right), f"`{symbol}`")
     return vm.native_recorded(function, vm.settle(left), vm.settle(right))
 
 
@@ -108,6 +113,7 @@ def compare(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
                 return result
     if symbol == "!=" and (objects.find_method(type(left), "__eq__") is not None):
         return not vm.truth(compare(vm, "==", left, right))
+    check_operands(vm, (left, right), f"`{symbol}`")
     return vm.native_recorded(function, vm.settle(left), vm.settle(right))
 
 
@@ -119,6 +125,7 @@ def unary(vm: Interpreter, symbol: str, value: Any) -> Any:
     if isinstance(value, Tensor):
         return vm.out.call_function(function, (value,), {})
     found = objects.find_method(type(value), method)
+    refuse_opaque(vm, value, f"`{symbol}`")
     return vm.call(found, (value,), {}) if found is not None else vm.native(function, value)
 
 
@@ -139,6 +146,10 @@ def contains(vm: Interpreter, container: Any, item: Any) -> bool:
         return any(x is item or vm.truth(compare(vm, "==", x, item)) for x in vm.listed(container))
     if isinstance(container, list | tuple) and any(isinstance(x, Tensor) for x in (*container, item)):
         return any(x is item for x in container) or _contains_tensor(container, item)
+    if isinstance(container, list | tuple | deque | type({}.values())):
+        return any(x is item or vm.truth(compare(vm, "==", x, item)) for x in list(container))
+    refuse_opaque(vm, container, "`in`")
+    check_key(vm, item)
     return bool(vm.native(operator.contains, container, item))
 
 
@@ -168,6 +179,7 @@ def get_item(vm: Interpreter, obj: Any, key: Any) -> Any:
             return vm.native(operator.getitem, obj, key)
     if isinstance(key, Tensor):
         raise GraphBreak("a tensor's value is used as an index")
+    key = _as_key(vm, obj, key)
     factory = getattr(obj, "default_factory", None)
     if factory is not None and hasattr(factory, "__code__") and not dict.__contains__(obj, key):
         value = vm.call(factory, (), {})
@@ -186,7 +198,7 @@ def set_item(vm: Interpreter, obj: Any, key: Any, value: Any) -> None:
         vm.call(found, (obj, key, value), {})
         return
     refuse_tracked(vm, obj)
-    vm.native(operator.setitem, obj, key, value)
+    vm.native(operator.setitem, obj, _as_key(vm, obj, key), value)
 
 
 def delete_item(vm: Interpreter, obj: Any, key: Any) -> None:
@@ -196,7 +208,20 @@ def delete_item(vm: Interpreter, obj: Any, key: Any) -> None:
         vm.call(found, (obj, key), {})
         return
     refuse_tracked(vm, obj)
-    vm.native(operator.delitem, obj, key)
+    vm.native(operator.delitem, obj, _as_key(vm, obj, key))
+
+
+def _as_key(vm: Interpreter, obj: Any, key: Any) -> Any:
+    """A key or index that C code may use as it is."""
+    if is_constant(key):
+        refuse_opaque(vm, obj, "indexing")
+        return key
+    index = objects.find_method(type(key), "__index__") if isinstance(obj, list | tuple | str | range) else None
+    if index is not None:
+        return vm.call(index, (key,), {})
+    refuse_opaque(vm, obj, "indexing")
+    check_key(vm, key)
+    return key
 
 
 def refuse_tracked(vm: Interpreter, obj: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import collections
 import contextvars
-import copy
 import dataclasses
 import functools
 import inspect
@@ -20,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from . import operators, tables, torch_private
+from . import library, operators, tables, torch_private
 from .contexts import RealContext
 from .errors import GraphBreak, Unsupported, UserRaise
+from .sight import check_sight, refuse_opaque
 from .source import Const, Fetch
 from .values import object as objects
 from .values.constant import is_constant
@@ -189,6 +189,8 @@ def _len(vm: Interpreter, obj: Any) -> Any:
     if method is not None:
         return vm.call(method, (obj,), {})
     mapping = vm.tracked_mapping(obj)
+    if mapping is None:
+        refuse_opaque(vm, obj, "len()")
     return vm.native(len, obj if mapping is None else mapping)
 
 
@@ -227,13 +229,6 @@ def _dir(vm: Interpreter, *args: Any) -> Any:
     raise Unsupported("dir() is called")
 
 
-@rule(hash)
-def _hash(vm: Interpreter, obj: Any) -> Any:
-    if not is_constant(obj):
-        raise Unsupported("hash() of an object is read")
-    return hash(obj)
-
-
 def _text(name: str, function: Any) -> Any:
     def apply(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
         if not args or kwargs:
@@ -248,6 +243,7 @@ def _text(name: str, function: Any) -> Any:
                 return vm.call(method, (value,), {})
             if objects.lookup(type(value), special)[1] not in (None, object):
                 break
+        check_sight(vm, args, f"{function.__name__}()")
         return vm.native(function, *map(vm.settle, args))
 
     return apply
@@ -266,6 +262,7 @@ def _format(vm: Interpreter, value: Any, spec: str = "") -> Any:
         return vm.call(method, (value, spec), {})
     if spec == "" and not is_constant(value):
         return RULES[id(str)](vm, value)
+    check_sight(vm, (value,), "format()")
     return vm.native(format, value, spec)
 
 
@@ -274,23 +271,6 @@ def _bool(vm: Interpreter, *args: Any) -> bool:
     return vm.truth(args[0]) if args else False
 
 
-def _number(function: Any, name: str, symbolic: Any) -> Any:
-    def apply(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
-        if len(args) == 1 and not kwargs:
-            value = args[0]
-            if isinstance(value, torch.SymInt | torch.SymFloat):
-                return symbolic(value)
-            method = objects.find_method(type(value), name)
-            if method is not None and not isinstance(value, Tensor):
-                return vm.call(method, (value,), {})
-        return vm.native(function, *args, **kwargs)
-
-    return apply
-
-
-RULES[id(int)] = _number(int, "__int__", torch.sym_int)
-RULES[id(float)] = _number(float, "__float__", torch.sym_float)
-RULES[id(abs)] = lambda vm, x: vm.call_tensor_method(x, "abs", (), {}) if isinstance(x, Tensor) else vm.native(abs, x)
 RULES[id(math.sqrt)] = lambda vm, x: (
     torch_private.sym_sqrt(x) if isinstance(x, torch.SymInt) else vm.native(math.sqrt, x)
 )
@@ -377,56 +357,6 @@ def _warn(vm: Interpreter, *args: Any, **kwargs: Any) -> None:
 @rule(logging.getLogger)
 def _get_logger(vm: Interpreter, *args: Any) -> Any:
     return vm.native(logging.getLogger, *args)
-
-
-@rule(copy.copy)
-def _copy(vm: Interpreter, value: Any) -> Any:
-    if isinstance(value, LazyDict | InstanceDict):
-        return value.force()
-    if (
-        is_constant(value)
-        or isinstance(value, list | dict | set | collections.deque)
-        and vm.user.by_value.get(id(value)) is None
-        and not vm.is_created(value)
-    ):
-        return vm.native(copy.copy, value)
-    if type(value) in (list, dict, set, collections.OrderedDict, collections.deque, tuple):
-        return value.copy() if hasattr(value, "copy") else value
-    method = objects.find_method(type(value), "__copy__")
-    if method is not None:
-        return vm.call(method, (value,), {})
-    if isinstance(value, Tensor) or not hasattr(value, "__dict__") or isinstance(value, dict | list):
-        raise Unsupported(f"copy.copy of a {type(value).__name__}")
-    made = vm.create(vm.native(object.__new__, type(value)))
-    names = vm.effects.names(value, list(value.__dict__))
-    for name in names:
-        found, item = vm.instance_attr(value, name)
-        if found:
-            made.__dict__[name] = item
-    return made
-
-
-@rule(copy.deepcopy)
-def _deepcopy(vm: Interpreter, value: Any, memo: Any = None) -> Any:
-    if is_constant(value):
-        return value
-    if type(value) in (list, dict, tuple, set):
-        if isinstance(value, dict):
-            return {k: _deepcopy(vm, v) for k, v in value.items()}
-        return type(value)(_deepcopy(vm, v) for v in value)
-    method = objects.find_method(type(value), "__deepcopy__")
-    if method is not None:
-        return vm.call(method, (value, {}), {})
-    if hasattr(value, "__dict__") and not isinstance(value, Tensor | nn.Module | dict | list | types.FunctionType):
-        made = vm.create(vm.native(object.__new__, type(value)))
-        for name in vm.effects.names(value, list(value.__dict__)):
-            found, item = vm.instance_attr(value, name)
-            if found:
-                made.__dict__[name] = _deepcopy(vm, item)
-        return made
-    if isinstance(value, type | types.FunctionType | types.ModuleType):
-        return value
-    raise Unsupported(f"copy.deepcopy of a {type(value).__name__}")
 
 
 @rule(dataclasses.fields)
@@ -597,3 +527,4 @@ def _higher_order() -> None:
 
 
 _higher_order()
+RULES.update(library.RULES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "CALLBACK_AT",
     "HIGHER_ORDER",
     "ITERATING",
     "LEAF_MODULES",
@@ -84,6 +85,12 @@ HIGHER_ORDER = frozenset(
     iter sub subn nlargest nsmallest
     """.split()  # noqa: SIM905
 )
+# Where the callback of a higher-order function is; of the others, any argument may be one.
+CALLBACK_AT = {
+    **dict.fromkeys(("map", "filter", "reduce", "starmap", "takewhile", "dropwhile", "filterfalse", "iter"), 0),
+    "accumulate": 1,
+    "groupby": 1,
+}
 ITERATING = frozenset(
     """
     list tuple set frozenset dict zip enumerate sum any all sorted min max map filter reversed join

@@ -191,6 +191,13 @@ def symbolic_int(shape_env: Any, value: int, name: str) -> Any:
     return shape_env.create_symintnode(symbol, hint=value, source=source)
 
 
+def real_tensors() -> AbstractContextManager[Any]:
+    """Leave the fake mode for a while: what is made is real."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    return unset_fake_temporarily()  # type: ignore[no-any-return]
+
+
 def data_dependent_errors() -> tuple[type[Exception], ...]:
     """What fake tensors raise when the program needs a tensor's values."""
     from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException

@@ -86,7 +86,10 @@ def load_attr(vm: Interpreter, obj: Any, name: str) -> Any:
         return _function_attr(vm, obj, name)
     plain = not kind.__flags__ & _HEAP_TYPE and (vm.user.source_of(obj) is None or not hasattr(obj, "__dict__"))
     if kind is TensorMethod or plain or vm.is_own(kind):
-        return vm.native(getattr, obj, name)
+        value = vm.native(getattr, obj, name)
+        if id(obj) in vm.user.opaque and getattr(value, "__self__", None) is not obj:
+            return vm.user.wrap(value, Attr(vm.user.by_value[id(obj)].source, name))
+        return value
     return _instance_attr(vm, obj, kind, name)
 
 

@@ -47,6 +47,7 @@ class UserState:
         self.arg_tensors: list[GraphInput] = []
         self.appended: list[Unread] = []
         self._facts: set[tuple[int, Source]] = set()
+        self.opaque: dict[int, str] = {}  # the caller's objects that keep what they are in C
 
     def track(self, real: Any, value: Any, source: Source) -> None:
         """Remember that `value` stands for `real`."""
@@ -159,11 +160,26 @@ class UserState:
         return made
 
     def _object(self, value: Any, source: Source) -> Any:
+        from ..sight import is_opaque_type, is_value_type
+
+        if is_value_type(value):
+            self.vm.guards.add("equals", source, value)
+            self.track(value, value, source)
+            return value
         self.vm.guards.add("type", source, type(value))
+        if is_opaque_type(type(value)) and not hasattr(value, "__next__") and not self._of_library(source):
+            self.opaque[id(value)] = source.name()
         if isinstance(value, torch.Generator):
             raise Unsupported("an explicit torch.Generator is used")
         self.track(value, value, source)
         return value
+
+    def _of_library(self, source: Source) -> bool:
+        """Whether the value hangs on a module of torch's or Python's, which is not expected to change."""
+        root = source.root()
+        namespace = root.value if isinstance(root, Const) else None
+        name = namespace.get("__name__") if isinstance(namespace, dict) else getattr(namespace, "__name__", None)
+        return isinstance(name, str) and self.vm.is_library(name)
 
     # ---- tensors ----
 

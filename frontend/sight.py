@@ -1,0 +1,198 @@
+"""What C code may look at: running it on the caller's own objects would read them, and run their methods, unguarded.
+
+Three kinds of values of the caller's are told apart here. Values that never change and compare by what they are (dates,
+decimals, patterns, NumPy numbers) are guarded by equality, and anything may look at them. Other objects of C types
+(arrays, byte arrays, generators of random numbers) are opaque: a C function that is given one breaks the graph. So does
+one that is given an object whose class has Python methods that C would call (`__lt__`, `__hash__`, `__float__`), unless
+a rule interprets these, or the function only moves its operands about.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import fractions
+import ipaddress
+import re
+import types
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from .errors import GraphBreak
+from .values.constant import is_constant
+from .values.object import find_method
+
+if TYPE_CHECKING:
+    from .interpreter import Interpreter
+
+__all__ = [
+    "BLIND",
+    "COLLECTING",
+    "KEYED",
+    "check_key",
+    "check_keys",
+    "check_operands",
+    "check_sight",
+    "has_own_methods",
+    "is_opaque_type",
+    "is_value_type",
+    "refuse_opaque",
+]
+
+_VALUE_TYPES = (
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    datetime.timezone,
+    decimal.Decimal,
+    fractions.Fraction,
+    ipaddress.IPv4Address,
+    ipaddress.IPv6Address,
+    re.Pattern,
+    uuid.UUID,
+)
+# Functions that pass operands on without looking at them; callbacks among them come back to the interpreter.
+BLIND = frozenset(
+    """
+    append appendleft insert extend extendleft pop popleft popitem clear reverse copy rotate list tuple zip enumerate
+    iter next reversed map chain from_iterable islice repeat cycle tee product permutations combinations starmap
+    zip_longest pairwise batched items values keys isinstance issubclass callable deque __new__ __init__ __setattr__
+    __getattribute__ __delattr__ __init_subclass__ super is_ is_not partial attrgetter itemgetter methodcaller ref
+    length_hint property staticmethod classmethod __iter__ __next__ send throw close filter accumulate reduce groupby
+    takewhile dropwhile filterfalse compress combinations_with_replacement __get__ __class_getitem__ update_wrapper
+    cast __reversed__
+    """.split()  # noqa: SIM905
+)
+# Functions that look at keys only: at their first argument, or at the items of all.
+KEYED = frozenset(
+    """
+    get setdefault __getitem__ __setitem__ __delitem__ __contains__ add discard move_to_end
+    """.split()  # noqa: SIM905
+)
+COLLECTING = frozenset(
+    """
+    dict set frozenset fromkeys update OrderedDict defaultdict union intersection difference symmetric_difference
+    issubset issuperset isdisjoint
+    """.split()  # noqa: SIM905
+)
+_SPECIAL = tuple(
+    f"__{name}__"
+    for name in """
+    eq ne lt le gt ge hash bool len iter next getitem contains reversed length_hint int float complex index round
+    trunc floor ceil abs neg pos invert str repr format bytes fspath sizeof reduce_ex reduce getstate divmod rdivmod
+    add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul and rand or ror
+    xor rxor lshift rlshift rshift rrshift
+    """.split()  # noqa: SIM905
+)
+_IMMUTABLE_TYPE = 1 << 8
+_HEAP_TYPE = 1 << 9
+_DEPTH = 4
+
+
+def is_value_type(value: Any) -> bool:
+    """Whether `value` never changes and equality says all about it."""
+    if isinstance(value, torch.finfo | torch.iinfo):
+        return True
+    numpy_number = type(value).__module__ == "numpy" and getattr(value, "shape", None) == () and _is_numpy_number(value)
+    return (isinstance(value, _VALUE_TYPES) or numpy_number) and bool(value == value)
+
+
+def _is_numpy_number(value: Any) -> bool:
+    return any(c.__name__ == "generic" and c.__module__ == "numpy" for c in type(value).__mro__)
+
+
+def is_opaque_type(kind: type) -> bool:
+    """Whether instances keep what they are in C, out of sight of attributes."""
+    return kind is not object and not issubclass(kind, BaseException | type) and not _is_python_class(kind)
+
+
+def _is_python_class(kind: type) -> bool:
+    if kind is object:
+        return True
+    if not kind.__flags__ & _HEAP_TYPE or kind.__flags__ & _IMMUTABLE_TYPE:
+        return kind.__module__ in ("abc", "typing", "_thread") and kind.__name__ in ("ABC", "Generic", "Protocol")
+    return all(_is_python_class(base) for base in kind.__bases__)
+
+
+def has_own_methods(vm: Interpreter, kind: type) -> bool:
+    """Whether C code that is given an instance may run Python methods of the program's own."""
+    if kind.__flags__ & _HEAP_TYPE == 0 or vm.is_library(kind.__module__) or vm.is_own(kind):
+        return False
+    for name in _SPECIAL:
+        method = find_method(kind, name)
+        if method is not None and not vm.is_library(method.__module__):
+            return True
+    return False
+
+
+def check_sight(vm: Interpreter, values: Any, who: str, depth: int = 0) -> None:
+    """Refuse to let a C function look at values that it would read unguarded; containers are searched a little deep."""
+    for value in values:
+        kind = type(value)
+        if kind in _SEEN or is_constant(value):
+            continue
+        if kind in (list, tuple, set, frozenset) or isinstance(value, list | tuple):
+            if depth < _DEPTH:
+                check_sight(vm, list.__iter__(value) if isinstance(value, list) else iter(tuple(value)), who, depth + 1)
+        elif kind is dict or isinstance(value, dict) and vm.user.source_of(value) is None:
+            if depth < _DEPTH:
+                check_sight(vm, list(dict.keys(value)) + list(dict.values(value)), who, depth + 1)
+        elif id(value) in vm.user.opaque:
+            raise GraphBreak(f"{who} looks into {vm.user.opaque[id(value)]}, a {kind.__name__} of the caller's")
+        elif has_own_methods(vm, kind):
+            raise GraphBreak(f"{who} may run methods of {kind.__qualname__} that capture would not see")
+
+
+def check_operands(vm: Interpreter, values: Any, who: str) -> None:
+    """`check_sight` for an operator whose methods have been asked already: only what containers hold is new to C."""
+    for value in values:
+        if isinstance(value, list | tuple | dict | set | frozenset | str):
+            check_sight(vm, (value,), who)
+        else:
+            refuse_opaque(vm, value, who)
+
+
+def refuse_opaque(vm: Interpreter, value: Any, who: str) -> None:
+    """`check_sight` of one object, for functions that call no methods of its own but those that a rule interprets."""
+    name = vm.user.opaque.get(id(value))
+    if name is not None:
+        raise GraphBreak(f"{who} looks into {name}, a {type(value).__name__} of the caller's")
+
+
+def check_key(vm: Interpreter, key: Any) -> None:
+    """Refuse a key with its own idea of equality; the fields of a dataclass are guarded, and then it is known."""
+    kind = type(key)
+    if kind in _SEEN or is_constant(key):
+        return
+    if isinstance(key, tuple):
+        for item in tuple.__iter__(key):
+            check_key(vm, item)
+        return
+    if isinstance(key, type | types.FunctionType | nn.Module | Tensor) or not kind.__flags__ & _HEAP_TYPE:
+        return
+    own = [find_method(kind, name) for name in ("__hash__", "__eq__")]
+    if not any(m is not None and not vm.is_library(m.__module__) for m in own):
+        return
+    if dataclasses.is_dataclass(kind) and all(m is None or m.__code__.co_filename == "<string>" for m in own):
+        for field in dataclasses.fields(kind):
+            if not is_constant(vm.load_attr(key, field.name)):
+                raise GraphBreak(f"a {kind.__qualname__} is a key, and its field {field.name} is no constant")
+        return
+    raise GraphBreak(f"a {kind.__qualname__}, which has its own __eq__ or __hash__, is looked up")
+
+
+def check_keys(vm: Interpreter, values: Any) -> None:
+    """`check_key` for each value that is no container, and for the items of each that is one."""
+    for value in values:
+        if type(value) in (list, set, frozenset, dict, tuple):
+            for item in value:
+                check_key(vm, item)
+        elif not isinstance(value, dict | list):
+            check_key(vm, value)
+
+
+_SEEN = frozenset({str, int, float, bool, type(None), types.FunctionType, types.ModuleType, type, range, slice, Tensor})
