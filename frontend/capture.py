@@ -376,13 +376,6 @@ def _finish(
     body.effects()
     text = end.text(vm, body)
     outputs = body.outputs
-    if training and any(t.requires_grad for t in outputs):
-        raise Unsupported(
-            "training is not compiled yet: a result requires grad",
-            "wrap the call in torch.no_grad(), or accept eager for training",
-        )
-    if any(t.requires_grad and not t.is_leaf for t in outputs) and training:
-        raise InternalError("gradients")
     module = vm.out.finish(outputs)
     fetch = [emit.constant(i.real, i.source.name()) if i.static else emit.fetch(i.source) for i in vm.out.used]
     lines = [f"def entry({', '.join(f'{n}_' for n in parameters.names)}):", "    try:"]

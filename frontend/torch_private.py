@@ -264,3 +264,38 @@ def quiet_fake_errors() -> Iterator[None]:
         yield
     finally:
         logger.removeFilter(elsewhere)
+
+
+def aot_autograd(
+    gm: torch.fx.GraphModule,
+    example_inputs: list[Any],
+    compile_forward: Callable[..., Any],
+    compile_backward: Callable[..., Any],
+) -> Callable[..., Any]:
+    """torch's AOTAutograd over a torch-level graph: the joint graph, split by torch's min-cut partitioner.
+
+    Both compilers take `(fx.GraphModule, inputs)` and return a function of the inputs that gives a sequence of results.
+    They run with no fake tensor mode active. The backward graph is compiled when it first runs.
+    """
+    from torch._functorch import config
+    from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    def boxed(compiler: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_graph(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+            with unset_fake_temporarily():
+                return make_boxed_func(compiler(graph, inputs))
+
+        return compile_graph
+
+    # Donated buffers would forbid retain_graph=True.
+    with config.patch(donated_buffer=False):
+        return aot_module_simplified(  # type: ignore[no-any-return]
+            gm,
+            example_inputs,
+            fw_compiler=boxed(compile_forward),
+            bw_compiler=boxed(compile_backward),
+            partition_fn=min_cut_rematerialization_partition,
+            decompositions={},
+        )

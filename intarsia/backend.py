@@ -51,12 +51,14 @@ class Report:
         reason: why it runs in eager, or "".
         diagnostics: remarks and statistics of the passes (empty when the program came from the cache).
         cached: whether it came from the cache.
+        half: "forward" or "backward" of a graph with gradients, else "".
     """
 
     program: Program | None = None
     reason: str = ""
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
     cached: bool = False
+    half: str = ""
 
 
 def compile_graph(
@@ -68,18 +70,18 @@ def compile_graph(
         with _collector_paused():
             function, report = _compile(gm, example_inputs, config, passes, debug)
     except (Unsupported, ImportFailure, UnknownDType, CompilerNotFound) as error:
-        return _eager(gm, str(error))
+        return run_eager(gm, str(error))
     except MemoryError:
         raise
     except CompilerError as error:  # it says itself what to look at
         if config.verify_each:
             raise
-        return _eager(gm, str(error))
+        return run_eager(gm, str(error))
     except Exception as error:  # a mistake of ours must not stop a program that eager can run
         asked_for = isinstance(error, PassError) and not isinstance(error, PassFailure)  # a pipeline that cannot be
         if config.verify_each or asked_for:
             raise
-        return _eager(gm, internal_reason(error, gm))
+        return run_eager(gm, internal_reason(error, gm))
     _count(report)
     return function, report
 
@@ -193,12 +195,11 @@ def backend_for(
     """A backend with these settings; each graph's report is appended to `reports`."""
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> GraphFunction:
-        if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs):
-            function, report = _eager(
-                gm, "an input requires gradients, and training is not compiled yet; use torch.no_grad()"
-            )
-        else:
-            function, report = compile_graph(gm, example_inputs, config, passes)
+        from .training import compile_training, needs_gradients
+
+        if needs_gradients(example_inputs):
+            return compile_training(gm, example_inputs, config, passes, reports)
+        function, report = compile_graph(gm, example_inputs, config, passes)
         if reports is not None:
             reports.append(report)
         return function
@@ -236,7 +237,7 @@ def _or_eager(run: GraphFunction, gm: fx.GraphModule) -> GraphFunction:
         try:
             return chosen[0](*args)
         except UnplannedResult as error:
-            chosen[0] = _eager(gm, str(error))[0]
+            chosen[0] = run_eager(gm, str(error))[0]
             return chosen[0](*args)
 
     return call
@@ -267,7 +268,7 @@ def forget_warnings() -> None:
     _told.clear()
 
 
-def _eager(gm: fx.GraphModule, reason: str) -> tuple[GraphFunction, Report]:
+def run_eager(gm: fx.GraphModule, reason: str) -> tuple[GraphFunction, Report]:
     """Run the graph as it was captured, visibly."""
     COUNTERS.add("fallbacks")
     if reason not in _told:

@@ -1,0 +1,64 @@
+"""Graphs whose results need gradients: torch's AOTAutograd makes the joint graph, each half goes through the whole pipeline.
+
+AOTAutograd runs the captured graph on fake tensors with autograd recording, removes mutation, splits the joint graph into a
+forward and a backward one, and wraps both in one `torch.autograd.Function`. What it cannot trace runs in eager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from .backend import GraphFunction, Report, compile_graph, run_eager
+from .config import Config
+from .counters import COUNTERS
+from .frontend.torch_private import aot_autograd
+from .passes.base import Pass
+
+__all__ = ["compile_training", "needs_gradients"]
+
+
+def needs_gradients(example_inputs: Sequence[Any]) -> bool:
+    """Whether a graph called with these inputs, in the current grad mode, may have results that need gradients."""
+    return torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)
+
+
+def compile_training(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    config: Config,
+    passes: Sequence[Pass] = (),
+    reports: list[Report] | None = None,
+) -> GraphFunction:
+    """Compile a graph and its backward: the callable's results record their gradients.
+
+    The report of the forward graph is appended to `reports`, that of the backward graph when it first runs.
+    """
+
+    def compiler(half: str) -> Callable[..., GraphFunction]:
+        def compile_half(graph: fx.GraphModule, inputs: Sequence[Any]) -> GraphFunction:
+            with torch.no_grad(), COUNTERS.phase(half):
+                function, report = compile_graph(graph, inputs, config, passes)
+            report.half = half
+            if reports is not None:
+                reports.append(report)
+            return function
+
+        return compile_half
+
+    try:
+        with COUNTERS.phase("autograd"):
+            return aot_autograd(gm, list(example_inputs), compiler("forward"), compiler("backward"))
+    except MemoryError:
+        raise
+    except Exception as error:
+        if config.verify_each:
+            raise
+        what = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        function, report = run_eager(gm, f"its gradients cannot be traced: {type(error).__name__}: {what}")
+        if reports is not None:
+            reports.append(report)
+        return function
