@@ -85,11 +85,14 @@ class InternalError(CaptureError):
 
 
 class UserRaise(Exception):
-    """Carries an exception that the interpreted program raised; never leaves the interpreter."""
+    """Carries an exception that the interpreted program raised; never leaves the interpreter.
 
-    def __init__(self, value: BaseException) -> None:
+    `again` says that it goes on from where it was caught, which leaves no new entry in its traceback.
+    """
+
+    def __init__(self, value: BaseException, again: bool = False) -> None:
         super().__init__(value)
-        self.value = value
+        self.value, self.again = value, again
 
 
 def is_library(filename: str) -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from . import breaks, torch_private
+from . import breaks, raising, torch_private
 from .dynamic import Dynamic, Marks, call_with_symbols
 from .effects import DELETED, Effects
 from .errors import CaptureError, GraphBreak, InternalError, Unsupported, UserRaise
@@ -182,6 +182,7 @@ class _Recorder(TorchFunctionMode):
         try:
             return vm.call(function, args, kwargs or {})
         except UserRaise as raised:
+            vm.carried = raising.note(raised.value)
             raise raised.value from None
         finally:
             vm.recording = True
@@ -205,6 +206,8 @@ class Interpreter:
         self.caches: dict[int, dict[Any, Any]] = {}  # results of functools.cache made during capture, by its id
         self.open_scopes: list[Any] = []
         self.current_error: BaseException | None = None
+        self.outer_error = sys.exc_info()[1]  # what the caller is handling
+        self.carried: raising.note | None = None
         self.recorder = _Recorder(self)
         self.recording = False
         self.step = self.out_size = 0
@@ -253,6 +256,8 @@ class Interpreter:
                     self._unwind(frame, index, raised)
                     continue
                 if signal is not None:
+                    if signal == "return":
+                        self._release(frame)
                     return signal == "return", frame.result
         except CaptureError as error:
             self._locate(error)
@@ -281,11 +286,22 @@ class Interpreter:
                 frame.pop()
         return self.run(frame)
 
+    def _release(self, frame: Frame) -> None:
+        """Let go of a frame's variables, in CPython's order: generators that only they hold are closed now."""
+        if not any(type(v) is functions.InterpretedGenerator for v in frame.fast.values()):
+            return
+        frame.before = []
+        for name in (*frame.code.co_varnames, *frame.code.co_cellvars):
+            frame.fast.pop(name, None)
+
     def _unwind(self, frame: Frame, index: int, raised: UserRaise) -> None:
         if self.raised_at is None or self.raised_at[0] is not raised.value:
             self.raised_at = (raised.value, tuple(self.places()))
-            if raised.value.__context__ is None and self.current_error not in (None, raised.value):
-                raised.value.__context__ = self.current_error
+            if raised.value.__context__ is None:
+                raising.set_context(raised.value, self.current_error)
+        if not raised.again:
+            raising.add_entry(self, raised.value, frame)
+        raised.again = False
         entry = frame.program.handler(index)
         if entry is None:
             raise raised
@@ -404,7 +420,9 @@ class Interpreter:
                 f"control flow or a number depends on a tensor's values ({type(error).__name__})"
             ) from None
         except Exception as error:
-            raise UserRaise(error) from None
+            if self.carried is not None and self.carried.error is error:
+                raise UserRaise(self.carried.restore()) from None
+            raise UserRaise(raising.cleaned(error)) from None
 
     def native_recorded(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         """`native` for C code that may operate on tensors."""
@@ -475,14 +493,14 @@ class Interpreter:
         written = self.effects.globals.get((id(namespace), name))
         if written is not None:
             if written[1] is DELETED:
-                raise UserRaise(NameError(f"name '{name}' is not defined"))
+                raise raising.name_error(name)
             return written[1]
         if name in namespace:
             return self.load_global_value(namespace, name, namespace.get("__name__", "module"))
         found = namespace.get("__builtins__", builtins)
         found = found if isinstance(found, dict) else found.__dict__
         if name not in found:
-            raise UserRaise(NameError(f"name '{name}' is not defined"))
+            raise raising.name_error(name)
         return found[name]
 
     def load_global_value(self, namespace: dict[str, Any], name: str, module: str) -> Any:
@@ -503,12 +521,15 @@ class Interpreter:
     def load_cell(self, cell: types.CellType, name: str) -> Any:
         """The contents of a closure cell."""
         written = self.effects.cells.get(id(cell))
-        if written is not None:
+        if written is not None and written[1] is not DELETED:
             return written[1]
         try:
+            if written is not None:
+                raise ValueError
             value = cell.cell_contents
         except ValueError:
-            raise UserRaise(NameError(f"free variable '{name}' referenced before assignment")) from None
+            own = name in self.frames[-1].code.co_cellvars
+            raise (raising.unbound_local(name) if own else raising.name_error(name, free=True)) from None
         if self.is_created(cell):
             return value
         return self.user.wrap(value, Attr(self.user.source_of(cell) or Const(cell, name), "cell_contents"))
@@ -643,6 +664,8 @@ class Interpreter:
 
     def advance(self, iterator: Any) -> tuple[bool, Any]:
         """(True, next value), or (False, None) at the end."""
+        if type(iterator) is functions.InterpretedGenerator:
+            return iterator.step(None, None)
         method = objects.find_method(type(iterator), "__next__")
         try:
             if method is not None:

@@ -7,13 +7,17 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from . import operators
+from torch import Tensor
+
+from . import operators, raising
 from .effects import DELETED
 from .errors import Unsupported, UserRaise
 from .interpreter import NULL, Saved
 from .sight import check_keys
+from .source import Const
 from .values import object as objects
 from .values.container import InstanceDict, LazyDict
+from .values.function import InterpretedGenerator, stopped_inside
 from .values.unread import Append, Unread
 
 if TYPE_CHECKING:
@@ -42,7 +46,6 @@ NOT_CAPTURED = {
     "END_ASYNC_FOR": "async code is not captured",
     "BEFORE_ASYNC_WITH": "async code is not captured",
     "ASYNC_GEN_WRAP": "async code is not captured",
-    "CLEANUP_THROW": "a throw into a delegated generator is not captured",
     "CHECK_EG_MATCH": "exception groups are not captured",
     "PREP_RERAISE_STAR": "exception groups are not captured",
     "CALL_INTRINSIC_2": "exception groups and type parameters are not captured",
@@ -113,8 +116,7 @@ def LOAD_FAST(vm: Interpreter, frame: Frame, name: str) -> None:
     try:
         frame.stack.append(frame.fast[name])
     except KeyError:
-        message = f"cannot access local variable '{name}' where it is not associated with a value"
-        raise UserRaise(UnboundLocalError(message)) from None
+        raise raising.unbound_local(name) from None
 
 
 @_op
@@ -134,7 +136,7 @@ def STORE_FAST(vm: Interpreter, frame: Frame, name: str) -> None:
 @_op
 def DELETE_FAST(vm: Interpreter, frame: Frame, name: str) -> None:
     if name not in frame.fast:
-        raise UserRaise(UnboundLocalError(f"local variable '{name}' is not associated with a value"))
+        raise raising.unbound_local(name)
     del frame.fast[name]
 
 
@@ -150,6 +152,11 @@ def STORE_GLOBAL(vm: Interpreter, frame: Frame, name: str) -> None:
 
 @_op
 def DELETE_GLOBAL(vm: Interpreter, frame: Frame, name: str) -> None:
+    written = vm.effects.globals.get((id(frame.globals), name))
+    if written is None and name not in frame.globals or written is not None and written[1] is DELETED:
+        raise raising.name_error(name)
+    if written is None:
+        vm.guards.add("contains", Const(frame.globals, frame.globals.get("__name__", "globals")), name)
     vm.effects.globals[id(frame.globals), name] = (frame.globals, DELETED)
 
 
@@ -176,9 +183,11 @@ def STORE_DEREF(vm: Interpreter, frame: Frame, name: str) -> None:
 @_op
 def DELETE_DEREF(vm: Interpreter, frame: Frame, name: str) -> None:
     cell = frame.fast[name]
-    if not vm.is_created(cell):
-        raise Unsupported("a variable of an enclosing call is deleted")
-    del cell.cell_contents
+    vm.load_cell(cell, name)
+    if vm.is_created(cell):
+        del cell.cell_contents
+    else:
+        vm.effects.cells[id(cell)] = (cell, DELETED)
 
 
 # ---- operators ----
@@ -333,8 +342,11 @@ def MAP_ADD(vm: Interpreter, frame: Frame, n: int) -> None:
 
 @_op
 def LIST_EXTEND(vm: Interpreter, frame: Frame, n: int) -> None:
-    values = vm.listed(frame.pop())
-    frame.stack[-n].extend(values)
+    value = frame.pop()
+    if not isinstance(value, Tensor) and not hasattr(vm.type_of(value), "__iter__") and not hasattr(vm.type_of(value), "__getitem__"):
+        text = f"Value after * must be an iterable, not {vm.type_of(value).__name__}"
+        raise UserRaise(TypeError(text))
+    frame.stack[-n].extend(vm.listed(value))
 
 
 @_op
@@ -352,11 +364,17 @@ def DICT_UPDATE(vm: Interpreter, frame: Frame, n: int) -> None:
 
 @_op
 def DICT_MERGE(vm: Interpreter, frame: Frame, n: int) -> None:
-    value = _as_dict(vm, frame.pop())
-    target = frame.stack[-n]
+    given = frame.pop()
+    target, called = frame.stack[-n], raising.signature_text(frame.stack[-2 - n])
+    if not isinstance(given, dict | LazyDict | InstanceDict) and not hasattr(vm.type_of(given), "keys"):
+        text = f"{called} argument after ** must be a mapping, not {vm.type_of(given).__name__}"
+        raise UserRaise(TypeError(text))
+    value = _as_dict(vm, given)
     for key in value:
+        if not isinstance(key, str):
+            raise UserRaise(TypeError("keywords must be strings"))
         if key in target:
-            raise UserRaise(TypeError(f"got multiple values for keyword argument '{key}'"))
+            raise UserRaise(TypeError(f"{called} got multiple values for keyword argument '{key}'"))
     target.update(value)
 
 
@@ -379,19 +397,41 @@ def LIST_TO_TUPLE(vm: Interpreter, frame: Frame, _: Any) -> None:
 
 @_op
 def UNPACK_SEQUENCE(vm: Interpreter, frame: Frame, n: int) -> None:
-    values = vm.listed(frame.pop())
-    if len(values) != n:
-        problem = "too many values to unpack" if len(values) > n else "not enough values to unpack"
-        raise UserRaise(ValueError(f"{problem} (expected {n})"))
+    values, _ = _taken(vm, frame.pop(), n + 1)
+    if len(values) > n:
+        raise UserRaise(ValueError(f"too many values to unpack (expected {n})"))
+    if len(values) < n:
+        raise UserRaise(ValueError(f"not enough values to unpack (expected {n}, got {len(values)})"))
     frame.stack.extend(reversed(values))
+
+
+def _taken(vm: Interpreter, value: Any, n: int) -> tuple[list[Any], Any]:
+    """At most the first `n` items, and the iterator of the others."""
+    try:
+        iterator = vm.iterate(value)
+    except UserRaise as raised:
+        kind = vm.type_of(value)
+        if type(raised.value) is TypeError and not hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
+            raise UserRaise(TypeError(f"cannot unpack non-iterable {kind.__name__} object")) from None
+        raise
+    out: list[Any] = []
+    while len(out) < n:
+        more, item = vm.advance(iterator)
+        if not more:
+            break
+        out.append(item)
+    return out, iterator
 
 
 @_op
 def UNPACK_EX(vm: Interpreter, frame: Frame, arg: int) -> None:
     before, after = arg & 0xFF, arg >> 8
-    values = vm.listed(frame.pop())
+    values, iterator = _taken(vm, frame.pop(), before)
+    if len(values) == before:
+        values += vm.listed(iterator)
     if len(values) < before + after:
-        raise UserRaise(ValueError(f"not enough values to unpack (expected at least {before + after})"))
+        wanted = f"expected at least {before + after}, got {len(values)}"
+        raise UserRaise(ValueError(f"not enough values to unpack ({wanted})"))
     end = len(values) - after
     frame.stack.extend(reversed([*values[:before], values[before:end], *values[end:]]))
 
@@ -487,10 +527,12 @@ def SEND(vm: Interpreter, frame: Frame, target: int) -> None:
     value = frame.pop()
     receiver = frame.stack[-1]
     try:
-        if value is None:
+        if type(receiver) is InterpretedGenerator:
+            more, result = receiver.step(value, None)
+        elif value is None:
             more, result = vm.advance(receiver)
         else:
-            more, result = True, vm.native(receiver.send, value)
+            more, result = True, vm.call(objects.load_attr(vm, receiver, "send"), (value,), {})
     except UserRaise as raised:
         if not isinstance(raised.value, StopIteration):
             raise
@@ -510,7 +552,7 @@ def END_SEND(vm: Interpreter, frame: Frame, _: Any) -> None:
 @_op
 def STOPITERATION_ERROR(vm: Interpreter, frame: Frame, _: Any) -> None:
     if isinstance(frame.stack[-1], StopIteration):
-        frame.stack[-1] = RuntimeError("generator raised StopIteration")
+        frame.stack[-1] = stopped_inside(frame.stack[-1])
 
 
 # ---- exceptions and with ----
@@ -531,12 +573,24 @@ def POP_EXCEPT(vm: Interpreter, frame: Frame, _: Any) -> None:
 @_op
 def CHECK_EXC_MATCH(vm: Interpreter, frame: Frame, _: Any) -> None:
     kind = frame.pop()
+    for one in kind if isinstance(kind, tuple) else (kind,):
+        if not (isinstance(one, type) and issubclass(one, BaseException)):
+            text = "catching classes that do not inherit from BaseException is not allowed"
+            raise UserRaise(TypeError(text))
     frame.push(isinstance(frame.stack[-1], kind))
 
 
 @_op
 def RERAISE(vm: Interpreter, frame: Frame, _: Any) -> None:
-    raise UserRaise(frame.pop())
+    raise UserRaise(frame.pop(), again=True)
+
+
+@_op
+def CLEANUP_THROW(vm: Interpreter, frame: Frame, _: Any) -> None:
+    error = frame.pop()
+    if not isinstance(error, StopIteration):
+        raise UserRaise(error, again=True)
+    frame.stack[-2:] = [None, error.value]
 
 
 @_op
@@ -544,17 +598,25 @@ def RAISE_VARARGS(vm: Interpreter, frame: Frame, n: int) -> None:
     if n == 0:
         if vm.current_error is None:
             raise UserRaise(RuntimeError("No active exception to reraise"))
-        raise UserRaise(vm.current_error)
+        raise UserRaise(vm.current_error, again=True)
     cause = frame.pop() if n == 2 else None
     error = frame.pop()
-    if isinstance(error, type):
-        error = vm.call(error, (), {})
+    if isinstance(error, type) and issubclass(error, BaseException):
+        kind, error = error, vm.call(error, (), {})
+        if not isinstance(error, BaseException):
+            text = f"calling {kind!r} should have returned an instance of BaseException, not {vm.type_of(error)!r}"
+            raise UserRaise(TypeError(text))
     if not isinstance(error, BaseException):
         raise UserRaise(TypeError("exceptions must derive from BaseException"))
+    if isinstance(cause, type) and issubclass(cause, BaseException):
+        cause = vm.call(cause, (), {})
+    if cause is not None and not isinstance(cause, BaseException):
+        raise UserRaise(TypeError("exception causes must derive from BaseException"))
+    if vm.user.source_of(error) is not None and (n == 2 or vm.current_error not in (None, error)):
+        raise Unsupported("an exception of the caller's gets a cause or a context")
     if n == 2:
-        error.__cause__ = cause() if isinstance(cause, type) else cause
-    elif error.__context__ is None and vm.current_error is not error:
-        error.__context__ = vm.current_error
+        error.__cause__ = cause
+    raising.set_context(error, vm.current_error)
     raise UserRaise(error)
 
 
@@ -607,8 +669,12 @@ def _call(vm: Interpreter, frame: Frame, args: list[Any], kwargs: dict[str, Any]
 @_op
 def CALL_FUNCTION_EX(vm: Interpreter, frame: Frame, has_kwargs: bool) -> None:
     kwargs = dict(_as_dict(vm, frame.pop())) if has_kwargs else {}
-    args = vm.listed(frame.pop())
-    _call(vm, frame, args, kwargs)
+    value = frame.pop()
+    kind = vm.type_of(value)
+    if not isinstance(value, Tensor) and not hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
+        called = raising.signature_text(next(v for v in frame.stack[:-3:-1] if v is not NULL))
+        raise UserRaise(TypeError(f"{called} argument after * must be an iterable, not {kind.__name__}"))
+    _call(vm, frame, vm.listed(value), kwargs)
 
 
 @_op
@@ -674,40 +740,88 @@ def IMPORT_FROM(vm: Interpreter, frame: Frame, name: str) -> None:
 def MATCH_MAPPING(vm: Interpreter, frame: Frame, _: Any) -> None:
     from collections.abc import Mapping
 
-    frame.push(isinstance(frame.stack[-1], Mapping))
+    frame.push(issubclass(vm.type_of(frame.stack[-1]), Mapping))
 
 
 @_op
 def MATCH_SEQUENCE(vm: Interpreter, frame: Frame, _: Any) -> None:
     from collections.abc import Sequence
 
-    value = frame.stack[-1]
-    frame.push(isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray))
+    kind = vm.type_of(frame.stack[-1])
+    frame.push(issubclass(kind, Sequence) and not issubclass(kind, str | bytes | bytearray))
 
 
 @_op
 def MATCH_KEYS(vm: Interpreter, frame: Frame, _: Any) -> None:
     subject, keys = frame.stack[-2:]
-    found = all(operators.contains(vm, subject, k) for k in keys)
-    frame.push(tuple(operators.get_item(vm, subject, k) for k in keys) if found else None)
+    if len({*keys}) != len(keys):
+        repeated = next(k for i, k in enumerate(keys) if k in keys[:i])
+        raise UserRaise(ValueError(f"mapping pattern checks duplicate key ({repeated!r})"))
+    frame.push(_values_of(vm, subject, keys))
+
+
+def _values_of(vm: Interpreter, subject: Any, keys: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The values of a mapping by its own `get`, which makes no entry in a defaultdict; None where one is missing."""
+    if not keys:
+        return ()
+    get, missing, out = objects.load_attr(vm, subject, "get"), object(), []
+    for key in keys:
+        value = vm.call(get, (key, missing), {})
+        if value is missing:
+            return None
+        out.append(value)
+    return tuple(out)
 
 
 @_op
 def MATCH_CLASS(vm: Interpreter, frame: Frame, n: int) -> None:
     subject, cls, names = frame.pops(3)
-    if not isinstance(subject, cls):
+    if not isinstance(cls, type):
+        raise UserRaise(TypeError("called match pattern must be a class"))
+    if not vm.truth(vm.call(isinstance, (subject, cls), {})):
         frame.push(None)
         return
-    positional: list[Any] = []
-    if n:
-        match_args = getattr(cls, "__match_args__", None)
-        if match_args is None:
-            positional = [subject]
-        else:
-            positional = [objects.load_attr(vm, subject, a) for a in match_args[:n]]
+    out: list[Any] = []
+    seen: list[str] = []
     try:
-        frame.push((*positional, *(objects.load_attr(vm, subject, a) for a in names)))
+        if n:
+            fields = _match_fields(vm, cls, n)
+            out = [subject] if fields is None else [_field(vm, subject, cls, name, seen) for name in fields]
+        frame.push((*out, *[_field(vm, subject, cls, name, seen) for name in names]))
     except UserRaise as raised:
         if not isinstance(raised.value, AttributeError):
             raise
         frame.push(None)
+
+
+def _match_fields(vm: Interpreter, cls: type, n: int) -> Any:
+    """The attributes that `n` positional patterns look at; None for a builtin type that matches as a whole."""
+    try:
+        fields = objects.load_attr(vm, cls, "__match_args__")
+    except UserRaise as raised:
+        if not isinstance(raised.value, AttributeError):
+            raise
+        itself = any(c in _MATCH_SELF for c in cls.__mro__)
+        fields = None if itself and n == 1 else ()
+        allowed = 1 if itself else 0
+    else:
+        if not isinstance(fields, tuple):
+            text = f"{cls.__name__}.__match_args__ must be a tuple (got {vm.type_of(fields).__name__})"
+            raise UserRaise(TypeError(text)) from None
+        allowed = len(fields)
+    if n > allowed:
+        plural = "" if allowed == 1 else "s"
+        raise UserRaise(TypeError(f"{cls.__name__}() accepts {allowed} positional sub-pattern{plural} ({n} given)")) from None
+    return None if fields is None else fields[:n]
+
+
+def _field(vm: Interpreter, subject: Any, cls: type, name: Any, seen: list[str]) -> Any:
+    if not isinstance(name, str):
+        raise UserRaise(TypeError(f"__match_args__ elements must be strings (got {type(name).__name__})"))
+    if name in seen:
+        raise UserRaise(TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute {name!r}"))
+    seen.append(name)
+    return objects.load_attr(vm, subject, name)
+
+
+_MATCH_SELF = frozenset([bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple])

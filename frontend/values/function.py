@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import types
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CaptureError, UserRaise
+from ..errors import CaptureError, GraphBreak, UserRaise
+from ..raising import binding_error, note
 from ..source import Attr, Const, Item, Source
 
 if TYPE_CHECKING:
     from ..interpreter import Frame, Interpreter
 
-__all__ = ["CallBack", "InterpretedGenerator", "bind", "function_source", "trampoline"]
+__all__ = ["CallBack", "InterpretedGenerator", "bind", "function_source", "stopped_inside", "trampoline"]
 
 
 def function_source(vm: Interpreter, function: types.FunctionType) -> Source:
@@ -33,30 +35,28 @@ def bind(
     if flags & inspect.CO_VARARGS:
         fast[names[n_pos + n_kwonly]] = tuple(args[n_pos:])
     elif n_given > n_pos:
-        raise UserRaise(
-            TypeError(f"{function.__qualname__}() takes {n_pos} positional arguments but {n_given} were given")
-        )
+        raise UserRaise(binding_error(function, args, kwargs))
     allowed = names[code.co_posonlyargcount : n_pos + n_kwonly]
     if kwargs or flags & inspect.CO_VARKEYWORDS:
         rest: dict[str, Any] = {}
         for name, value in kwargs.items():
             if name in allowed:
                 if name in fast and names.index(name) < n_given:
-                    raise UserRaise(TypeError(f"{function.__qualname__}() got multiple values for argument '{name}'"))
+                    raise UserRaise(binding_error(function, args, kwargs))
                 fast[name] = value
             else:
                 rest[name] = value
         if flags & inspect.CO_VARKEYWORDS:
             fast[names[n_pos + n_kwonly + bool(flags & inspect.CO_VARARGS)]] = rest
         elif rest:
-            raise UserRaise(
-                TypeError(f"{function.__qualname__}() got an unexpected keyword argument '{next(iter(rest))}'")
-            )
-    _defaults(vm, function, fast)
+            raise UserRaise(binding_error(function, args, kwargs))
+    _defaults(vm, function, fast, args, kwargs)
     return fast
 
 
-def _defaults(vm: Interpreter, function: types.FunctionType, fast: dict[str, Any]) -> None:
+def _defaults(
+    vm: Interpreter, function: types.FunctionType, fast: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
     code = function.__code__
     n_pos, n_kwonly, names = code.co_argcount, code.co_kwonlyargcount, code.co_varnames
     missing = [i for i in range(n_pos) if names[i] not in fast]
@@ -64,14 +64,14 @@ def _defaults(vm: Interpreter, function: types.FunctionType, fast: dict[str, Any
     first = n_pos - len(defaults)
     for i in missing:
         if i < first:
-            raise UserRaise(TypeError(f"{function.__qualname__}() missing a required argument: '{names[i]}'"))
+            raise UserRaise(binding_error(function, args, kwargs))
         fast[names[i]] = _default(vm, function, "__defaults__", i - first, defaults[i - first])
     for name in names[n_pos : n_pos + n_kwonly]:
         if name in fast:
             continue
         values = function.__kwdefaults__ or {}
         if name not in values:
-            raise UserRaise(TypeError(f"{function.__qualname__}() missing a required keyword-only argument: '{name}'"))
+            raise UserRaise(binding_error(function, args, kwargs))
         fast[name] = _default(vm, function, "__kwdefaults__", name, values[name])
 
 
@@ -84,13 +84,23 @@ def _default(vm: Interpreter, function: types.FunctionType, where: str, key: Any
     return vm.user.wrap(value, Item(source, key))
 
 
+def stopped_inside(error: BaseException) -> BaseException:
+    """What a StopIteration that a generator's own code raises turns into."""
+    made = RuntimeError("generator raised StopIteration")
+    made.__cause__ = made.__context__ = error
+    return made
+
+
 class InterpretedGenerator:
     """A generator of the interpreted program; a real iterator, so that C code can consume it."""
 
     def __init__(self, vm: Interpreter, frame: Frame) -> None:
         self.vm, self.frame = vm, frame
         self.started = self.finished = self.running = False
-        self.__name__ = frame.code.co_name
+        self.__name__ = frame.function.__name__
+        self.__qualname__ = frame.function.__qualname__
+
+    # ---- what the program sees; C code calls these too ----
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -100,23 +110,59 @@ class InterpretedGenerator:
 
     def send(self, value: Any) -> Any:
         """Resume with a value, as `generator.send`."""
-        return self._resume(value, None)
+        return self._for_python(value, None)
 
     def throw(self, kind: Any, value: Any = None, trace: Any = None) -> Any:
         """Resume with an exception, as `generator.throw`."""
-        error = kind if isinstance(kind, BaseException) else (value if isinstance(value, BaseException) else kind())
-        return self._resume(None, error)
+        if isinstance(kind, type) and issubclass(kind, BaseException):
+            made = value if isinstance(value, kind) else self.vm.call(kind, () if value is None else (value,), {})
+        elif isinstance(kind, BaseException):
+            if value is not None:
+                raise TypeError("instance exception may not have a separate value")
+            made = kind
+        else:
+            name = type(kind).__name__
+            raise TypeError(f"exceptions must be classes or instances deriving from BaseException, not {name}")
+        return self._for_python(None, made)
 
-    def close(self) -> None:
+    def close(self) -> Any:
         """Finish the generator, as `generator.close`."""
         if self.finished or not self.started:
-            self.finished = True
-            return
+            self._finish()
+            return None
+        leaving = GeneratorExit()
         try:
-            self._resume(None, GeneratorExit())
-        except (GeneratorExit, StopIteration):
-            return
-        raise RuntimeError("generator ignored GeneratorExit")
+            more, result = self.step(None, leaving)
+        except UserRaise as raised:
+            if isinstance(raised.value, GeneratorExit):
+                return None
+            self.vm.carried = note(raised.value)
+            error = raised.value
+        else:
+            if not more:
+                return result if _CLOSE_RETURNS else None
+            error = RuntimeError("generator ignored GeneratorExit")
+        raise error
+
+    @property
+    def gi_running(self) -> bool:
+        """Whether it is being run."""
+        return self.running
+
+    @property
+    def gi_suspended(self) -> bool:
+        """Whether it waits at a yield."""
+        return self.started and not self.running and not self.finished
+
+    @property
+    def gi_code(self) -> types.CodeType:
+        """The generator function's code."""
+        return self.frame.code
+
+    @property
+    def gi_yieldfrom(self) -> Any:
+        """The iterator that it delegates to."""
+        return self._delegate() if self.gi_suspended else None
 
     def __del__(self) -> None:
         """Dropping a suspended generator runs its `finally` blocks, at the same point as in CPython."""
@@ -126,36 +172,127 @@ class InterpretedGenerator:
             self.close()
         except CaptureError as error:
             self.vm.pending = self.vm.pending or error
+        except Exception as error:
+            unraisable = GraphBreak(f"a generator that is dropped raises {type(error).__name__}")
+            self.vm.pending = self.vm.pending or unraisable
 
-    def _resume(self, value: Any, error: BaseException | None) -> Any:
+    # ---- running ----
+
+    def step(self, value: Any, error: BaseException | None) -> tuple[bool, Any]:
+        """(True, what it yields next) or (False, what it returns); `error` is raised where it stands.
+
+        Raises UserRaise with what leaves the generator.
+        """
         if self.running:
-            raise ValueError("generator already executing")
+            raise UserRaise(ValueError("generator already executing"))
         if self.finished:
             if error is not None:
-                raise error
-            raise StopIteration
-        if not self.started and error is not None:
-            self.finished = True
-            raise error
-        if self.started:
-            self.frame.push(value)
+                raise UserRaise(error)
+            return False, None
+        if not self.started:
+            if error is not None:
+                self._finish()
+                raise UserRaise(error)
+            if value is not None:
+                raise UserRaise(TypeError("can't send non-None value to a just-started generator"))
+        elif error is not None:
+            delegate = self._delegate()
+            if delegate is not None:
+                done = self._throw_into(delegate, error)
+                if done is not None:
+                    return done
+                error = self._thrown
+        return self._resume(value, error)
+
+    def _resume(self, value: Any, error: BaseException | None, at: int | None = None) -> tuple[bool, Any]:
+        vm, frame = self.vm, self.frame
+        if at is not None:
+            frame.stack[-1] = value
+            frame.ip = at
+        elif self.started:
+            frame.push(value)
+        outer = vm.current_error
+        self._handle_again(outer)
         self.started = self.running = True
         try:
-            done, result = self.vm.resume(self.frame, error)
+            done, result = vm.resume(frame, error)
         except UserRaise as raised:
-            self.finished = True
+            self._finish()
             if isinstance(raised.value, StopIteration):
-                raise RuntimeError("generator raised StopIteration") from raised.value
-            raise raised.value from None
+                raise UserRaise(stopped_inside(raised.value)) from None
+            raise
         except CaptureError:
             self.finished = True
             raise
         finally:
             self.running = False
+            vm.current_error = outer
         if done:
-            self.finished = True
-            raise StopIteration(result)
-        return result
+            self._finish()
+        return not done, result
+
+    def _handle_again(self, outer: BaseException | None) -> None:
+        """The exceptions that the generator was handling are handled again, on top of what its caller handles now."""
+        handled = [v for v in self.frame.stack if hasattr(v, "before")]
+        if handled:
+            handled[0].before = outer
+            self.vm.current_error = handled[-1].now
+
+    def _delegate(self) -> Any:
+        """The iterator of a `yield from` that the generator is suspended in."""
+        frame, instructions = self.frame, self.frame.program.instructions
+        after = instructions[frame.ip] if frame.ip < len(instructions) else None
+        if after is None or after.op != "JUMP" or not frame.stack:
+            return None
+        return frame.stack[-1] if instructions[after.arg].op == "SEND" else None
+
+    def _throw_into(self, delegate: Any, error: BaseException) -> tuple[bool, Any] | None:
+        """Raise in the delegate; None when the generator itself has to see an exception, in `_thrown`."""
+        vm = self.vm
+        self._thrown = error
+        send = self.frame.program.instructions[self.frame.program.instructions[self.frame.ip].arg]
+        self.running = True
+        try:
+            if isinstance(error, GeneratorExit):
+                if type(delegate) is InterpretedGenerator:
+                    vm.native(delegate.close)
+                elif hasattr(vm.type_of(delegate), "close"):
+                    vm.call(vm.load_attr(delegate, "close"), (), {})
+                return None
+            if type(delegate) is InterpretedGenerator:
+                more, result = delegate.step(None, error)
+            elif hasattr(vm.type_of(delegate), "throw"):
+                more, result = True, vm.call(vm.load_attr(delegate, "throw"), (error,), {})
+            else:
+                return None
+        except UserRaise as raised:
+            if not isinstance(raised.value, StopIteration):
+                self._thrown = raised.value
+                return None
+            more, result = False, raised.value.value
+        finally:
+            self.running = False
+        return (True, result) if more else self._resume(result, None, send.arg)
+
+    def _for_python(self, value: Any, error: BaseException | None) -> Any:
+        try:
+            more, result = self.step(value, error)
+        except UserRaise as raised:
+            self.vm.carried = note(raised.value)
+            raise raised.value from None
+        if more:
+            return result
+        raise StopIteration if result is None else StopIteration(result)
+
+    def _finish(self) -> None:
+        self.finished = True
+        self.frame.stack.clear()
+        self.frame.before = []
+        for name in (*self.frame.code.co_varnames, *self.frame.code.co_cellvars):
+            self.frame.fast.pop(name, None)
+
+
+_CLOSE_RETURNS = sys.version_info >= (3, 13)
 
 
 class CallBack:
@@ -167,10 +304,15 @@ class CallBack:
         self.vm, self.function = vm, function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        vm = self.vm
+        recording, vm.recording = vm.recording, False  # what the rules call is recorded by them
         try:
-            return self.vm.call(self.function, args, kwargs)
+            return vm.call(self.function, args, kwargs)
         except UserRaise as raised:
+            vm.carried = note(raised.value)
             raise raised.value from None
+        finally:
+            vm.recording = recording
 
 
 trampoline = CallBack
