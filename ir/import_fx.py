@@ -365,6 +365,8 @@ class _Importer:
             attrs["strides"] = tuple(strides)
         if any(s is not None for s in operand_strides):
             attrs["operand_strides"] = tuple(operand_strides)
+        if len(kinds) < len(tensors):
+            attrs["returned"] = tuple(kinds)
         if plan.effect or node.name in self.effects:
             attrs["effect"] = True
         op = self._append(plan.cls.make(operands, tuple(kinds.values()), attrs), node)

@@ -67,6 +67,8 @@ def _by_rule(op: AtenOp, builder: Builder) -> tuple[list[SSAValue | None], str]:
     except NotCovered as why:
         return [], f"its rule does not cover {why}"
     values: list[SSAValue | None] = [result] if isinstance(result, SSAValue) else list(result)
+    if "returned" in op.literals:
+        values = [values[i] for i in op["returned"]]
     for old, new in zip(op.results, values, strict=True):
         if new is not None and new.type != old.type:
             return [], f"its rule gives {new.type} for {old.type}"

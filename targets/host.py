@@ -225,8 +225,13 @@ class _Writer:
         names = [self.fresh("t") for _ in op.results]
         for name, result in zip(names, op.results, strict=True):
             self.names[result] = name
-        multiple = len(overload(op["target"])._schema.returns) > 1
-        self.each.append(f"{', '.join(names)}{',' if multiple and len(names) == 1 else ''} = {call}" if names else call)
+        taken, returns = list(names), len(overload(op["target"])._schema.returns)
+        if op.get("returned"):  # the others are None
+            taken = ["_"] * returns
+            for position, name in zip(op["returned"], names, strict=True):
+                taken[position] = name
+        unpacked = f"{', '.join(taken)}{',' if returns > 1 and len(taken) == 1 else ''}"
+        self.each.append(f"{unpacked} = {call}" if names else call)
         if step is None and op.get("epilogue"):
             extras = ", ".join(extras_of(op["operands"], values))
             self.each.append(f"{names[0]} = apply_epilogue({names[0]}, {python_literal(op['epilogue'])}, [{extras}])")

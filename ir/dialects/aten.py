@@ -5,6 +5,7 @@
 `operands` names the schema argument that each tensor operand fills (`tensors.0` for the first of a list); all other
 arguments are attributes under their schema names. Operators of other namespaces are `aten.` + namespace + `::` parts joined by
 dots: `torch.ops.mkldnn._linear_pointwise.default` is `aten.ops.mkldnn._linear_pointwise.default`.
+`returned` numbers the results among what the operator returns, where some of that is None (a gradient that nobody wants).
 """
 
 from __future__ import annotations
