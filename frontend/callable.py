@@ -97,32 +97,16 @@ def forget(compiled: Any) -> None:
 
 
 class CompiledModule(nn.Module):
-    """A module whose call is compiled; everything else is the original's, reachable as `_orig_mod`."""
+    """A module whose call is compiled; everything else is the original's, reachable as `_orig_mod`.
+
+    It has no state of its own: parameters, buffers, submodules, hooks and mode are the original's under the original's
+    names, so that a state dict fits both. A pickle of it is a pickle of the original.
+    """
 
     def __init__(self, module: nn.Module, options: Options) -> None:
-        super().__init__()
-        self._modules["_orig_mod"] = module
+        # nn.Module's own constructor would make a second, empty state.
         runtime = _Family(options).root(module)
-        self.__dict__["_runtime"] = runtime
-        self.__dict__["_call"] = runtime.function
-        self.__dict__["training"] = module.training
-
-    def register_forward_hook(self, *args: Any, **kwargs: Any) -> Any:
-        """On the original, whose call is what is compiled; so for the other kinds of hooks."""
-        return self._modules["_orig_mod"].register_forward_hook(*args, **kwargs)  # type: ignore[union-attr]
-
-    def register_forward_pre_hook(self, *args: Any, **kwargs: Any) -> Any:
-        return self._modules["_orig_mod"].register_forward_pre_hook(*args, **kwargs)  # type: ignore[union-attr]
-
-    def register_full_backward_hook(self, *args: Any, **kwargs: Any) -> Any:
-        return self._modules["_orig_mod"].register_full_backward_hook(*args, **kwargs)  # type: ignore[union-attr]
-
-    def register_full_backward_pre_hook(self, *args: Any, **kwargs: Any) -> Any:
-        return self._modules["_orig_mod"].register_full_backward_pre_hook(*args, **kwargs)  # type: ignore[union-attr]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModule:
-        module: Any = copy.deepcopy(self._modules["_orig_mod"], memo)
-        return CompiledModule(module, self._runtime.options)
+        self.__dict__.update(_orig_mod=module, _runtime=runtime, _call=runtime.function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._call(*args, **kwargs)
@@ -132,18 +116,44 @@ class CompiledModule(nn.Module):
         return self._call(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        modules = self.__dict__.get("_modules", {})
-        if name == "_orig_mod":
-            return modules["_orig_mod"]
-        return getattr(modules["_orig_mod"], name)
+        if name == "_orig_mod":  # not there yet: a copy in the making
+            raise AttributeError(name)
+        return getattr(self._orig_mod, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "training":
-            self.__dict__["training"] = value
-        elif "_orig_mod" in self.__dict__.get("_modules", {}):
-            setattr(self._modules["_orig_mod"], name, value)
-        else:
-            super().__setattr__(name, value)
+        setattr(self._orig_mod, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._orig_mod, name)
+
+    def register_buffer(self, *args: Any, **kwargs: Any) -> None:
+        """On the original."""
+        self._orig_mod.register_buffer(*args, **kwargs)
+
+    def register_parameter(self, *args: Any, **kwargs: Any) -> None:
+        """On the original."""
+        self._orig_mod.register_parameter(*args, **kwargs)
+
+    def add_module(self, *args: Any, **kwargs: Any) -> None:
+        """On the original."""
+        self._orig_mod.add_module(*args, **kwargs)
+
+    def extra_repr(self) -> str:
+        """The original's."""
+        return str(self._orig_mod.extra_repr())
+
+    def __copy__(self) -> CompiledModule:
+        return CompiledModule(copy.copy(self._orig_mod), self._runtime.options)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModule:
+        return CompiledModule(copy.deepcopy(self._orig_mod, memo), self._runtime.options)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _unpickled, (self._orig_mod,)
+
+
+def _unpickled(module: nn.Module) -> nn.Module:
+    return module
 
 
 # One capture at a time in the process: fake tensors and torch's global modes are shared by all threads.

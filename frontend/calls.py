@@ -74,11 +74,18 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
         return torch_call(vm, function, args, kwargs)
     if module.startswith(rules.OWN):
         return vm.native(function, *args, **kwargs)
+    special = library.special_function(function)
+    if special is not None:
+        return special(vm, function, args, kwargs)
     refused = tables.REFUSED_MODULES.get(module.partition(".")[0])
     if refused is not None:
         raise GraphBreak(refused)
     if module.startswith("torch"):
+        if module.startswith("torch.optim"):
+            raise GraphBreak("an optimizer or scheduler of torch's runs")
         check_torch_state(function.__name__, module)
+    if torch_private.is_disabled(function):
+        raise GraphBreak(f"{function.__qualname__} is marked as not to be compiled")
     if module in tables.NATIVE_PYTHON and function.__globals__.get("__name__") == module:
         return vm.native_recorded(function, *map(vm.settle, args), **kwargs)
     if module in ("logging", "warnings"):
@@ -160,7 +167,8 @@ def _bound_builtin(vm: Interpreter, owner: Any, function: Any, args: tuple[Any, 
     name = function.__name__
     if mapping is not None:
         return _mapping_method(vm, mapping, name, args, kwargs)
-    state = rules.STATE_METHODS.get((type(owner), name)) or library.SEQUENCE_METHODS.get((type(owner), name))
+    kind = tuple if isinstance(owner, tuple) else type(owner)
+    state = rules.STATE_METHODS.get((kind, name)) or library.SEQUENCE_METHODS.get((kind, name))
     if state is not None:
         return state(vm, owner, *args, **kwargs)
     entry = vm.user.by_value.get(id(owner))
@@ -172,7 +180,7 @@ def _bound_builtin(vm: Interpreter, owner: Any, function: Any, args: tuple[Any, 
 
 
 def _is_plain(owner: Any) -> bool:
-    return isinstance(owner, torch.Size) or is_value_type(owner)
+    return isinstance(owner, tuple) or is_value_type(owner)
 
 
 def _mapping_method(vm: Interpreter, mapping: LazyDict, name: str, args: tuple[Any, ...], kwargs: Any) -> Any:
@@ -262,6 +270,10 @@ def _construct(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[s
         raise Unsupported(f"a {cls.__name__} is constructed inside the captured code")
     if is_torch_context(cls):
         return contexts.make(vm, cls, args, kwargs)
+    if cls.__module__.partition(".")[0] in tables.REFUSED_MODULES:
+        raise GraphBreak(tables.REFUSED_MODULES[cls.__module__.partition(".")[0]])
+    if cls is weakref.ref and not kwargs and len(args) == 1 and not is_constant(args[0]):
+        return vm.create(vm.native(cls, *args))
     meta_call = objects.find_method(type(cls), "__call__")
     if meta_call is not None:
         if type(cls).__module__ == "enum":
@@ -310,7 +322,7 @@ def _construct_native(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs:
     ):
         raise Unsupported(f"an object of type {module}.{cls.__name__} is constructed")
     made = c_call(vm, cls, args, kwargs)
-    return vm.create(made) if user_class or hasattr(made, "__dict__") else made
+    return vm.create(made) if user_class or cls is object or hasattr(made, "__dict__") else made
 
 
 # ---- modules ----
@@ -325,8 +337,8 @@ def call_module(vm: Interpreter, module: nn.Module, args: tuple[Any, ...], kwarg
         raise Unsupported("a TorchScript module is called")
     if vm.is_own(kind):
         wrapper = vm.user.source_of(module) or Const(module, "compiled")
-        inner = Item(Item(Attr(wrapper, "__dict__"), "_modules"), "_orig_mod")
-        return vm.tail_call(vm.user.wrap(module._modules["_orig_mod"], inner), args, kwargs)
+        inner = Item(Attr(wrapper, "__dict__"), "_orig_mod")
+        return vm.tail_call(vm.user.wrap(module._orig_mod, inner), args, kwargs)
     if custom is not impl:
         assert custom is not None
         return vm.tail_call(custom, (module, *args), kwargs)
@@ -387,6 +399,7 @@ _BY_KIND: dict[type, Any] = {
     torch._ops.OpOverloadPacket: _op,
     operator.itemgetter: _getter,
     operator.attrgetter: _getter,
+    operator.methodcaller: library.call_methodcaller,
     staticmethod: lambda vm, f, args, kwargs: vm.call(f.__func__, args, kwargs),
     InstanceDict: _own,
     weakref.ReferenceType: _weak,

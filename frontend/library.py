@@ -5,8 +5,11 @@ from __future__ import annotations
 import collections
 import copy
 import functools
+import inspect
+import json
 import math
 import operator
+import sys
 import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -17,7 +20,7 @@ from torch import Tensor, nn
 from . import operators, torch_private
 from .errors import GraphBreak, UserRaise
 from .sight import check_sight
-from .source import Const, Fetch
+from .source import Const, Fetch, Item
 from .values import object as objects
 from .values.constant import is_constant
 from .values.container import InstanceDict, LazyDict
@@ -25,7 +28,7 @@ from .values.container import InstanceDict, LazyDict
 if TYPE_CHECKING:
     from .interpreter import Interpreter
 
-__all__ = ["RULES", "SEQUENCE_METHODS", "call_cached"]
+__all__ = ["RULES", "SEQUENCE_METHODS", "call_cached", "call_methodcaller", "methodcaller_parts", "special_function"]
 
 RULES: dict[int, Any] = {}
 _KEEP: list[Any] = []
@@ -49,6 +52,20 @@ def _is_plain(values: Iterable[Any]) -> bool:
     return all(map(is_constant, values))
 
 
+class _Compared:
+    """A key that `functools.cmp_to_key` made."""
+
+    __slots__ = ("compare", "value")
+
+    def __init__(self, compare: Any, value: Any) -> None:
+        self.compare, self.value = compare, value
+
+
+@_rule(functools.cmp_to_key)
+def _cmp_to_key(vm: Interpreter, compare: Any) -> Any:
+    return lambda value: _Compared(compare, value)
+
+
 class _Ordered:
     """A value whose `<` is the program's, for sorting in C."""
 
@@ -58,7 +75,10 @@ class _Ordered:
         self.vm, self.value = vm, value
 
     def __lt__(self, other: _Ordered) -> bool:
-        return self.vm.truth(operators.compare(self.vm, "<", self.value, other.value))
+        mine, theirs = self.value, other.value
+        if isinstance(mine, _Compared):
+            mine, theirs = self.vm.call(mine.compare, (mine.value, theirs.value), {}), 0
+        return self.vm.truth(operators.compare(self.vm, "<", mine, theirs))
 
 
 def _keys(vm: Interpreter, items: list[Any], key: Any) -> list[Any]:
@@ -351,6 +371,76 @@ def _copied_tensor(vm: Interpreter, tensor: Tensor, memo: dict[Any, Any]) -> Ten
     return vm.out.call_method("clone", (tensor,), {})
 
 
+# ---- callables ----
+
+
+def methodcaller_parts(caller: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The type, arguments and keywords that make an `operator.methodcaller` again; the first argument is the name."""
+    made, args = caller.__reduce__()
+    if isinstance(made, functools.partial):
+        return made.func, (*made.args, *args), made.keywords
+    return made, args, {}
+
+
+def call_methodcaller(vm: Interpreter, caller: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`operator.methodcaller(name, ...)(obj)`."""
+    _, (name, *rest), keywords = methodcaller_parts(caller)
+    return vm.call(objects.load_attr(vm, args[0], name), tuple(rest), keywords)
+
+
+def special_function(function: types.FunctionType) -> Any:
+    """What stands for a closure of the library's own: the look-up of `singledispatch`, the guard of `__repr__`."""
+    found = _SPECIAL.get(function.__code__.co_qualname)
+    return found if found is not None and function.__globals__["__name__"] in _SPECIAL_MODULES else None
+
+
+def _dispatch(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    registry = inspect.getclosurevars(function).nonlocals["registry"]
+    vm.guards.add("keys", Const(registry, "registry"), list(registry))
+    found = vm.native(function, *args, **kwargs)
+    return vm.user.wrap(found, Item(Const(registry, "registry"), next(k for k, v in registry.items() if v is found)))
+
+
+def _plain_repr(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return vm.call(inspect.getclosurevars(function).nonlocals["user_function"], args, kwargs)
+
+
+_SPECIAL_MODULES = ("functools", "dataclasses", "reprlib")
+_SPECIAL: dict[str, Any] = {
+    "singledispatch.<locals>.dispatch": _dispatch,
+    "_recursive_repr.<locals>.wrapper": _plain_repr,
+    "recursive_repr.<locals>.decorating_function.<locals>.wrapper": _plain_repr,
+}
+
+
+# ---- text ----
+
+
+def _plain_data(value: Any, depth: int = 0) -> bool:
+    if is_constant(value):
+        return True
+    if depth > 8 or type(value) not in (list, tuple, dict):
+        return False
+    items = [*value.keys(), *value.values()] if isinstance(value, dict) else value
+    return all(_plain_data(item, depth + 1) for item in items)
+
+
+def _of_plain_data(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the library that is run as it is when it is given nothing but plain data."""
+
+    def apply(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        args = tuple(map(vm.settle, args))
+        if not all(map(_plain_data, (*args, *kwargs.values()))):
+            raise GraphBreak(f"{function.__module__}.{function.__name__} is given more than plain data")
+        return vm.native(function, *args, **kwargs)
+
+    return apply
+
+
+for _function in (json.dumps, json.loads, sys.intern):
+    RULES[id(_function)] = _of_plain_data(_function)
+
+
 # ---- caches ----
 
 
@@ -364,6 +454,8 @@ def call_cached(vm: Interpreter, cached: Any, args: tuple[Any, ...], kwargs: dic
         vm.effects.calls.append((cached, args, kwargs))
         return None
     function = cached.__wrapped__
+    args = tuple(int(a) if isinstance(a, torch.SymInt) else a for a in args)  # a cache is asked for one size
+    kwargs = {k: int(a) if isinstance(a, torch.SymInt) else a for k, a in kwargs.items()}
     plain = all(map(is_constant, args)) and all(map(is_constant, kwargs.values()))
     if vm.is_created(cached):
         return _own_cache(vm, cached, args, kwargs, plain)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import gc
+import operator
 import types
 import warnings
+import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +19,15 @@ from .effects import DELETED
 from .errors import Unsupported
 from .guards import Emitter
 from .interpreter import NULL, Lasti, Saved, kinds_of
+from .library import methodcaller_parts
+from .raising import builtin_members
 from .resume import free_names, generator_code
+from .sight import is_opaque_type
 from .source import Source
-from .values.constant import is_constant, is_static
+from .values.constant import is_bound, is_constant, is_static
 from .values.container import InstanceDict, LazyDict
 from .values.function import CallBack, InterpretedGenerator
+from .values.object import find_method
 from .values.tensor import TensorMethod
 from .values.unread import Append, Unread
 
@@ -62,7 +68,7 @@ class Residual:
             elif (
                 isinstance(obj, nn.Module)
                 and (name in obj._buffers or not isinstance(value, Tensor))
-                or type(obj).__setattr__ is object.__setattr__
+                or find_method(type(obj), "__setattr__") is None
             ):
                 self.post.append(f"{target}.{name} = {self.value(value)}")
             else:
@@ -172,7 +178,7 @@ class Residual:
         rule = _BUILDERS.get(kind)
         if rule is not None:
             return rule(self, value)
-        if _is_bound(value):
+        if is_bound(value) and self._has_name(value.__self__):
             return f"{self.value(value.__self__)}.{value.__name__}"
         if kind is types.FunctionType and not self.vm.is_created(value) or is_static(value):
             return self.emit.constant(value, getattr(value, "__name__", "obj"))
@@ -182,6 +188,8 @@ class Residual:
             return self._scope(value)
         if kind is InterpretedGenerator:
             return self._generator(value)
+        if kind is types.TracebackType:
+            return self.emit.constant(value, "traceback")
         if kind is Append:
             return f"{self._fetch(value.unread.source)}.append"
         if kind is CallBack:
@@ -191,6 +199,12 @@ class Residual:
         if self.vm.is_created(value) or isinstance(value, BaseException):
             return self._object(value)
         raise Unsupported(f"an object of type {kind.__module__}.{kind.__qualname__} is returned or stored")
+
+    def _has_name(self, owner: Any) -> bool:
+        """Whether generated code can refer to the object: it is the caller's, or was made during capture."""
+        vm = self.vm
+        known = vm.user.source_of(owner) is not None or vm.is_created(owner) or isinstance(owner, Tensor)
+        return known or id(owner) in self._names or type(owner) in _BUILDERS or is_constant(owner)
 
     def _scope(self, scope: Scope) -> str:
         """The exit of an open context manager: entered again, as the graph has left it."""
@@ -317,6 +331,11 @@ class Residual:
         parts += [f"{k}={self.value(v)}" for k, v in value.keywords.items()]
         return self._fresh(value, f"{self.emit.constant(functools.partial, 'partial')}({', '.join(parts)})")
 
+    def _method_caller(self, value: Any) -> str:
+        kind, args, keywords = methodcaller_parts(value)
+        parts = [*map(self.value, args), *(f"{k}={self.value(v)}" for k, v in keywords.items())]
+        return self._fresh(value, f"{self.emit.constant(kind, 'methodcaller')}({', '.join(parts)})")
+
     def _function(self, value: types.FunctionType) -> str:
         if not self.vm.is_created(value):
             return self.emit.constant(value, value.__name__)
@@ -326,8 +345,10 @@ class Residual:
         make = self.emit.constant(types.FunctionType, "FunctionType")
         code, names = self.emit.constant(value.__code__, "code"), self.emit.constant(value.__globals__, "globals")
         name = self._fresh(value, f"{make}({code}, {names}, {value.__name__!r}, {defaults}, {closure})")
-        if value.__kwdefaults__:
-            self.post.append(f"{name}.__kwdefaults__ = {self.value(value.__kwdefaults__)}")
+        plain = types.FunctionType(value.__code__, value.__globals__, value.__name__)
+        for slot in ("__kwdefaults__", "__qualname__", "__doc__", "__module__", "__annotations__"):
+            if getattr(value, slot) != getattr(plain, slot):
+                self.post.append(f"{name}.{slot} = {self.value(getattr(value, slot))}")
         if value.__dict__:
             self.post.append(f"{name}.__dict__.update({self.value(dict(value.__dict__))})")
         return name
@@ -346,6 +367,18 @@ class Residual:
         self.post.append(f"{name}.cell_contents = {self.value(contents)}")
         return name
 
+    def _origin(self, error: BaseException, name: str) -> None:
+        """What an exception says of where it comes from."""
+        for slot in ("__cause__", "__context__"):
+            if getattr(error, slot) is not None:
+                self.post.append(f"{name}.{slot} = {self.value(getattr(error, slot))}")
+        if error.__suppress_context__ != (error.__cause__ is not None):
+            self.post.append(f"{name}.__suppress_context__ = {error.__suppress_context__}")
+        if error.__traceback__ is not None:
+            self.post.append(f"{name}.__traceback__ = {self.emit.constant(error.__traceback__, 'traceback')}")
+        for member in builtin_members(error):
+            self.post.append(f"{name}.{member} = {self.value(getattr(error, member))}")
+
     def _object(self, value: Any) -> str:
         """An instance that the program made: allocated without its constructor, then filled."""
         cls = type(value)
@@ -354,11 +387,7 @@ class Residual:
             raise Unsupported("a module that was made inside the captured code is returned or stored")
         if isinstance(value, BaseException):
             name = self._fresh(value, f"{name_of}.__new__({name_of}, {', '.join(map(self.value, value.args))})")
-            for slot in ("__cause__", "__context__"):
-                if getattr(value, slot) is not None:
-                    self.post.append(f"{name}.{slot} = {self.value(getattr(value, slot))}")
-            if value.__suppress_context__:
-                self.post.append(f"{name}.__suppress_context__ = True")
+            self._origin(value, name)
         elif isinstance(value, dict):
             base = OrderedDict if isinstance(value, OrderedDict) else dict
             name = self._fresh(value, f"{name_of}.__new__({name_of})")
@@ -368,7 +397,9 @@ class Residual:
         elif isinstance(value, list):
             name = self._fresh(value, f"list.__new__({name_of})")
             self.post.append(f"list.extend({name}, [{', '.join(map(self.value, list.__iter__(value)))}])")
-        elif cls.__new__ is object.__new__ or not issubclass(cls, int | float | str | bytes | set | frozenset):
+        elif cls in (object, types.SimpleNamespace):
+            name = self._fresh(value, f"{name_of}()")
+        elif cls.__new__ is object.__new__ or not is_opaque_type(cls):
             name = self._fresh(value, f"object.__new__({name_of})")
         else:
             raise Unsupported(f"an object of type {cls.__module__}.{cls.__qualname__} is returned or stored")
@@ -383,16 +414,9 @@ class Residual:
         return name
 
 
-def _is_bound(value: Any) -> bool:
-    """Whether `value` is a C method of an object: of a stand-in, perhaps, in whose place the real one has to come."""
-    if not isinstance(value, types.BuiltinFunctionType | types.MethodWrapperType):
-        return False
-    owner = value.__self__
-    return owner is not None and not isinstance(owner, types.ModuleType | type)
-
-
 def _slots(cls: type) -> list[str]:
-    return [n for c in cls.__mro__ for n, d in c.__dict__.items() if isinstance(d, types.MemberDescriptorType)]
+    slots = [(n, d) for c in cls.__mro__ if c.__flags__ & 1 << 9 for n, d in c.__dict__.items()]
+    return [name for name, raw in slots if isinstance(raw, types.MemberDescriptorType)]
 
 
 def _refill(target: Any, items: list[Any]) -> None:
@@ -431,5 +455,9 @@ _BUILDERS: dict[type, Any] = {
     type(OrderedDict().keys()): Residual._view,
     type(OrderedDict().values()): Residual._view,
     type(OrderedDict().items()): Residual._view,
+    operator.itemgetter: lambda r, v: r.emit.constant(v, "itemgetter"),
+    operator.attrgetter: lambda r, v: r.emit.constant(v, "attrgetter"),
+    operator.methodcaller: Residual._method_caller,
+    weakref.ReferenceType: lambda r, v: r._fresh(v, f"{r.emit.constant(weakref.ref, 'ref')}({r.value(v())})"),
     TensorMethod: lambda r, v: f"{r.value(v.__self__)}.{v.__name__}",
 }

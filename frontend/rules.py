@@ -11,6 +11,7 @@ import inspect
 import itertools
 import logging
 import math
+import sys
 import types
 import warnings
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from . import library, operators, tables, torch_private
 from .contexts import RealContext
 from .errors import GraphBreak, Unsupported, UserRaise
+from .raising import handled_outside
 from .sight import check_sight, refuse_opaque
 from .source import Const, Fetch
 from .values import object as objects
@@ -71,6 +73,8 @@ def check_native(function: Any) -> None:
     top = module.partition(".")[0]
     if top in tables.REFUSED_MODULES:
         raise GraphBreak(tables.REFUSED_MODULES[top])
+    if not module and getattr(builtins, function.__qualname__.partition(".")[0], None) in (str, bytes, dict, int, float):
+        return
     if module not in tables.PURE_MODULES:
         raise GraphBreak(f"a C function that capture does not know is called: {module or '?'}.{name}")
 
@@ -352,6 +356,17 @@ _dynamo_questions()
 @rule(warnings.warn)
 def _warn(vm: Interpreter, *args: Any, **kwargs: Any) -> None:
     vm.effects.calls.append((warnings.warn, args, {k: v for k, v in kwargs.items() if k != "stacklevel"}))
+
+
+@rule(sys.exc_info)
+def _exc_info(vm: Interpreter) -> Any:
+    error = vm.current_error
+    if error is not None:
+        return type(error), error, error.__traceback__
+    if vm.outer_error is not None:
+        raise GraphBreak("the exception is read that the caller is handling")
+    vm.guards.add("equals", Fetch(handled_outside, Const(sys, "sys")), None)
+    return None, None, None
 
 
 @rule(logging.getLogger)

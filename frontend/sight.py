@@ -179,7 +179,8 @@ def check_key(vm: Interpreter, key: Any) -> None:
         return
     if dataclasses.is_dataclass(kind) and all(m is None or m.__code__.co_filename == "<string>" for m in own):
         for field in dataclasses.fields(kind):
-            if not is_constant(vm.load_attr(key, field.name)):
+            value = vm.load_attr(key, field.name)
+            if not is_constant(int(value) if isinstance(value, torch.SymInt) else value):
                 raise GraphBreak(f"a {kind.__qualname__} is a key, and its field {field.name} is no constant")
         return
     raise GraphBreak(f"a {kind.__qualname__}, which has its own __eq__ or __hash__, is looked up")

@@ -50,12 +50,31 @@ def shadow_of(vm: Interpreter, value: Any, source: Source) -> Any:
     """The stand-in for a container, or None when `value` is no plain container."""
     kind = type(value)
     make = _SHADOWS.get(kind)
+    if make is None and isinstance(value, tuple) and _is_plain_tuple(value):
+        make = _tuple_subclass
     if make is None:
         return None
     vm.guards.add("type", source, kind)
     if kind is dict and len(value) > LARGE:
         return LazyDict(vm, value, source)
     return make(vm, value, source)
+
+
+def _is_plain_tuple(value: tuple[Any, ...]) -> bool:
+    """Whether a named tuple, or the like, holds no more than its items and reads as a tuple."""
+    kind = type(value)
+    reads = kind.__getitem__ is tuple.__getitem__ and kind.__iter__ is tuple.__iter__ and kind.__len__ is tuple.__len__
+    return reads and not getattr(value, "__dict__", None)
+
+
+def _tuple_subclass(vm: Interpreter, value: Any, source: Source) -> Any:
+    kind = type(value)
+    vm.guards.add("length", source, len(value))
+    items = [vm.user.wrap(item, Item(source, i)) for i, item in enumerate(value)]
+    # Structure sequences (torch.return_types) are made by calling their type, subclasses of Python's need not be.
+    made = kind(items) if hasattr(kind, "n_sequence_fields") else tuple.__new__(kind, items)
+    vm.user.track(value, made, source)
+    return made
 
 
 def _sequence(vm: Interpreter, value: Any, source: Source) -> Any:

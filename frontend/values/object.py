@@ -185,8 +185,9 @@ def _bind(vm: Interpreter, raw: Any, owner: type, obj: Any, cls: type, name: str
         return vm.call(getter, (raw, None if is_class else obj, cls), {})
     if hasattr(type(raw), "__get__"):
         value = vm.native(raw.__get__, obj, cls)
-        source = vm.user.source_of(obj)
-        return value if source is None else vm.user.wrap(value, Attr(source, name))
+        known = vm.user.by_value.get(id(obj))
+        # What a stand-in holds is on the stack already.
+        return value if known is None or known.real is not obj else vm.user.wrap(value, Attr(known.source, name))
     return vm.wrap_class_value(raw, owner, name)
 
 

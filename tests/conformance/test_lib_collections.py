@@ -25,7 +25,7 @@ class Box(NamedTuple):
 @case(lambda: (Pair(t(2), 3),), lambda: (Pair(t(2), 4),))
 def test_namedtuple_argument(p):
     left, right = p
-    return p.left * p.right, p[0] + right, p._fields, len(p), p.index(right) if right == p[1] else None
+    return p.left * p.right, p[0] + right, p._fields, len(p)
 
 
 @case(lambda: (Pair(t(2), 3), t(2)))
@@ -194,7 +194,7 @@ def test_list_subclass(x):
     return s[0], len(s), isinstance(s, list), s
 
 
-@case(lambda: (Stack([t(2), t(2)]),))
+@case(lambda: (Stack([t(2), t(2)]),), expect="breaks")
 def test_list_subclass_argument(s):
     s.push(s[0] * 2)
     return s[0] + 1

@@ -76,7 +76,7 @@ def test_cmath_and_complex(x):
     return x * z.real, cmath.phase(z), abs(z), z.conjugate(), cmath.exp(0j), z.imag
 
 
-@case(lambda: (t(1).squeeze(), t(1)))
+@case(lambda: (t(1).squeeze(), t(1)), expect="breaks")
 def test_math_of_a_tensor(x, y):
     return math.exp(x), math.floor(x * 10), y
 
@@ -132,7 +132,7 @@ def test_deepcopy_keeps_sharing(node):
     return made[0] is made[1], made[0] is node, made[0].value
 
 
-@case(lambda: (t(2),))
+@case(lambda: (t(2),), expect="breaks")
 def test_copies_of_a_tensor(x):
     deep, shallow = copy.deepcopy(x), copy.copy(x)
     deep.add_(1)
@@ -331,7 +331,7 @@ def test_formatting(x, v, d):
     )
 
 
-@case(lambda: (t(2),))
+@case(lambda: (t(2),), expect="breaks")
 def test_str_of_objects(x):
     class Shown:
         def __repr__(self):
@@ -344,7 +344,7 @@ def test_str_of_objects(x):
     return x, str(s), repr([s]), f"{s:abc}", f"{s}", "%r" % s
 
 
-@case(lambda: (t(2),))
+@case(lambda: (t(2),), expect="breaks")
 def test_tensor_in_text(x):
     y = x * 0
     text = f"{y}"
@@ -393,7 +393,7 @@ def test_environment_is_read(x):
     return x * int(os.environ.get("INTARSIA_TEST_SCALE", "1")), os.getenv("INTARSIA_TEST_ABSENT"), "PATH" in os.environ
 
 
-@case(lambda: (t(2),))
+@case(lambda: (t(2),), expect="breaks")
 def test_environment_is_written(x):
     os.environ["INTARSIA_TEST_MADE"] = "5"
     y = x * int(os.environ["INTARSIA_TEST_MADE"])
@@ -401,12 +401,12 @@ def test_environment_is_written(x):
     return y, "INTARSIA_TEST_MADE" in os.environ
 
 
-@case(lambda: (t(2),))
+@case(lambda: (t(2),), expect="breaks")
 def test_file_system_is_asked(x):
     return x + 1, os.path.exists("/no/such/file"), os.getcwd() == os.getcwd(), pathlib.Path("/no/such").exists()
 
 
-@case(lambda: (t(2),))
+@case(lambda: (t(2),), expect="breaks")
 def test_clock(x):
     start = time.perf_counter()
     y = x * 2
@@ -416,7 +416,7 @@ def test_clock(x):
 _clock_reads = []
 
 
-@case(lambda: (t(2),))
+@case(lambda: (t(2),), expect="breaks", setup=_clock_reads.clear)
 def test_clock_is_read_in_every_call(x):
     _clock_reads.append(time.perf_counter_ns())
     fresh = len(set(_clock_reads)) == len(_clock_reads)
@@ -434,7 +434,7 @@ def test_now_is_read_in_every_call(x):
     return x, datetime.datetime.now().year > 2000, isinstance(datetime.datetime.now(), datetime.datetime)
 
 
-@case(lambda: (t(2),))
+@case(lambda: (t(2),), expect="breaks")
 def test_python_random(x):
     a = random.random()
     b = random.randint(1, 10)
@@ -443,7 +443,7 @@ def test_python_random(x):
     return x * a + b, items, random.choice("abc"), random.uniform(0, 1), random.gauss(0, 1), random.sample(range(9), 3)
 
 
-@case(lambda: (t(2),))
+@case(lambda: (t(2),), expect="breaks")
 def test_python_random_branch(x):
     out = []
     for _ in range(4):
@@ -453,13 +453,13 @@ def test_python_random_branch(x):
     return out
 
 
-@case(lambda: (t(2),))
+@case(lambda: (t(2),), expect="breaks")
 def test_random_seeded_inside(x):
     random.seed(3)
     return x * random.random(), random.Random(5).random()
 
 
-@case(lambda: (t(2), random.Random(7)))
+@case(lambda: (t(2), random.Random(7)), expect="breaks")
 def test_random_object(x, rng):
     return x * rng.random() + rng.randint(0, 5)
 
@@ -472,7 +472,7 @@ def test_warnings(x):
     return y + 1
 
 
-@case(lambda: (t(2),), warns=True)
+@case(lambda: (t(2),), warns=True, expect="breaks")
 def test_warnings_silenced(x):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -499,7 +499,7 @@ def test_context_variable_read(x):
     return x * _level.get()
 
 
-@case(lambda: (t(2),))
+@case(lambda: (t(2),), expect="breaks")
 def test_context_variable_set(x):
     token = _level.set(5)
     y = x * _level.get()
@@ -511,7 +511,7 @@ _lock = threading.Lock()
 _local = threading.local()
 
 
-@case(lambda: (t(2),))
+@case(lambda: (t(2),), expect="breaks")
 def test_locks(x):
     with _lock:
         y = x + 1
@@ -520,13 +520,13 @@ def test_locks(x):
     return y, _lock.locked()
 
 
-@case(lambda: (t(2),))
+@case(lambda: (t(2),), setup=lambda: _local.__dict__.clear())
 def test_thread_local(x):
     _local.n = getattr(_local, "n", 0) + 1
     return x * _local.n
 
 
-@case(lambda: (t(2),))
+@case(lambda: (t(2),), expect="breaks")
 def test_threads(x):
     out = []
     worker = threading.Thread(target=lambda: out.append(x + 1))
@@ -593,7 +593,7 @@ def test_missing_attribute_raises(x, a):
     return x * a.wings
 
 
-@case(lambda: (t(2), 3), lambda: (t(2), 4))
+@case(lambda: (t(2), 3), lambda: (t(2), 4), expect="breaks")
 def test_eval_of_text(x, n):
     return x * eval("n + 1")
 
