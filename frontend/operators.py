@@ -10,6 +10,13 @@ import torch
 from torch import Tensor
 
 from .errors import GraphBreak, Unsupported
+from .protocol import (
+    binary_by_methods,
+    compare_by_methods,
+    compare_dicts,
+    compare_sequences,
+    is_written_in_python,
+)
 from .sight import check_key, check_operands, refuse_opaque
 from .values import object as objects
 from .values.constant import is_constant
@@ -84,15 +91,12 @@ def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
         return vm.out.call_function(function, (left, right), {})
     if isinstance(left, SYMBOLIC) or isinstance(right, SYMBOLIC):
         return vm.native(function, left, right)
-    names = [(left, right, f"__{name}__"), (right, left, f"__r{name}__")]
-    if symbol.endswith("="):
-        names.insert(0, (left, right, f"__i{name}__"))
-    for owner, other, method in names:
-        found = objects.find_method(type(owner), method)
-        if found is not None:
-            result = vm.call(found, (owner, other), {})
-            if result is not NotImplemented:
-                return result
+    own = (f"__{name}__", f"__i{name}__") if symbol.endswith("=") else (f"__{name}__",)
+    if is_written_in_python(left, *own) or is_written_in_python(right, f"__r{name}__"):
+        return binary_by_methods(vm, symbol, name, left, right)
+    if symbol == "+=" and isinstance(left, list) and objects.lookup(type(left), "__iadd__")[1] is list:
+        list.extend(left, vm.listed(right))
+        return left
     if not (isinstance(left, list | tuple) or isinstance(right, list | tuple)):
         check_operands(vm, (left, right), f"`{symbol}`")
     return vm.native_recorded(function, vm.settle(left), vm.settle(right))
@@ -105,14 +109,15 @@ def compare(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
         return vm.out.call_function(function, (left, right), {})
     if isinstance(left, SYMBOLIC) or isinstance(right, SYMBOLIC):
         return vm.native(function, left, right)
-    for owner, other, name in ((left, right, method), (right, left, reflected)):
-        found = objects.find_method(type(owner), name)
-        if found is not None and not vm.is_library(found.__module__):
-            result = vm.call(found, (owner, other), {})
-            if result is not NotImplemented:
-                return result
-    if symbol == "!=" and (objects.find_method(type(left), "__eq__") is not None):
-        return not vm.truth(compare(vm, "==", left, right))
+    asked = (method, "__eq__") if symbol == "!=" else (method,)
+    answers = (reflected, "__eq__") if symbol == "!=" else (reflected,)
+    if is_written_in_python(left, *asked) or is_written_in_python(right, *answers):
+        return compare_by_methods(vm, symbol, method, reflected, left, right)
+    if not (is_constant(left) or is_constant(right)):
+        if type(left) is type(right) and type(left) in (list, tuple):
+            return compare_sequences(vm, symbol, left, right)
+        if type(left) is type(right) is dict and symbol in ("==", "!="):
+            return compare_dicts(vm, symbol, left, right)
     check_operands(vm, (left, right), f"`{symbol}`")
     return vm.native_recorded(function, vm.settle(left), vm.settle(right))
 
@@ -143,14 +148,31 @@ def contains(vm: Interpreter, container: Any, item: Any) -> bool:
         objects.find_method(type(container), "__iter__") is not None
         and objects.lookup(type(container), "__contains__")[1] is None
     ):
-        return any(x is item or vm.truth(compare(vm, "==", x, item)) for x in vm.listed(container))
+        return _found_in(vm, container, item)
     if isinstance(container, list | tuple) and any(isinstance(x, Tensor) for x in (*container, item)):
         return any(x is item for x in container) or _contains_tensor(container, item)
     if isinstance(container, list | tuple | deque | type({}.values())):
         return any(x is item or vm.truth(compare(vm, "==", x, item)) for x in list(container))
     refuse_opaque(vm, container, "`in`")
+    vm.refuse_iterator(container)
+    if hasattr(type(container), "__next__") or _is_old_sequence(container):
+        return _found_in(vm, container, item)
     check_key(vm, item)
     return bool(vm.native(operator.contains, container, item))
+
+
+def _is_old_sequence(container: Any) -> bool:
+    kind = type(container)
+    return objects.lookup(kind, "__iter__")[1] is None and objects.find_method(kind, "__getitem__") is not None
+
+
+def _found_in(vm: Interpreter, container: Any, item: Any) -> bool:
+    """`in` by iteration, which stops at the first equal item."""
+    iterator = vm.iterate(container)
+    while True:
+        more, value = vm.advance(iterator)
+        if not more or value is item or vm.truth(compare(vm, "==", value, item)):
+            return more
 
 
 def _is_plain(container: Any) -> bool:

@@ -8,6 +8,7 @@ whose line is the program's.
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 __all__ = [
     "add_entry",
     "binding_error",
+    "builtin_members",
     "cleaned",
+    "handled_outside",
     "name_error",
     "note",
     "set_context",
@@ -123,6 +126,23 @@ def set_context(error: BaseException, handled: BaseException | None) -> None:
             break
         link = link.__context__
     error.__context__ = handled
+
+
+def builtin_members(error: BaseException) -> list[str]:
+    """The fields of a builtin exception class that its constructor does not fill from `args` when it is only allocated."""
+    if isinstance(error, BaseExceptionGroup | OSError):
+        return []
+    names = [n for c in type(error).__mro__ if not c.__flags__ & _HEAP_TYPE for n, d in c.__dict__.items() if type(d) is _MEMBER]
+    return [n for n in names if n != "__suppress_context__" and getattr(error, n, None) is not None]
+
+
+_MEMBER = types.MemberDescriptorType
+_HEAP_TYPE = 1 << 9
+
+
+def handled_outside(_: Any) -> BaseException | None:
+    """The exception that the caller of a compiled function is handling."""
+    return sys.exc_info()[1]
 
 
 def add_entry(vm: Interpreter, error: BaseException, frame: Frame) -> None:

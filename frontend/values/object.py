@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..effects import DELETED
-from ..errors import Unsupported, UserRaise
+from ..errors import GraphBreak, Unsupported, UserRaise
 from ..source import Attr, Const, Item, Source
 from .container import InstanceDict
 from .tensor import TensorMethod, load_tensor_attr, store_tensor_attr
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Super", "delete_attr", "find_method", "load_attr", "lookup", "store_attr"]
 
-_MISSING = object()
+MISSING = _MISSING = object()
 _HEAP_TYPE = 1 << 9
 # Symbolic numbers compute for themselves; their Python methods are not the program's.
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -263,6 +263,11 @@ def _module_member(vm: Interpreter, module: nn.Module, name: str) -> Any:
     source = vm.user.source_of(module)
     for where in ("_parameters", "_buffers", "_modules"):
         members = module.__dict__.get(where)
+        known = vm.user.by_real.get(id(members))
+        if known is not None and type(known.value) is type(members):  # the program itself may have changed it
+            if name in known.value:
+                return known.value[name]
+            continue
         if members is not None and name in members:
             if source is None:
                 return members[name]
@@ -342,17 +347,14 @@ def generic_store(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
 
 
 def _store_module_attr(vm: Interpreter, module: nn.Module, name: str, value: Any) -> None:
-    if isinstance(value, nn.Parameter | nn.Module):
-        if vm.is_created(module) and isinstance(value, nn.Module):
-            vm.native(nn.Module.__setattr__, module, name, value)
-            return
-        raise Unsupported(f"a parameter or submodule is assigned during forward: {name}")
     if vm.is_created(module):
         vm.native(nn.Module.__setattr__, module, name, value)
-        return
-    if name in module.__dict__.get("_modules", {}) or name in module.__dict__.get("_parameters", {}):
-        raise Unsupported(f"a parameter or submodule is replaced during forward: {name}")
-    generic_store(vm, module, name, value)
+    elif isinstance(value, nn.Parameter | nn.Module):
+        vm.inline(nn.Module.__setattr__, (module, name, value), {})
+    elif name in module.__dict__.get("_modules", {}) or name in module.__dict__.get("_parameters", {}):
+        raise GraphBreak(f"a parameter or submodule is replaced during forward: {name}")
+    else:
+        generic_store(vm, module, name, value)
 
 
 def delete_attr(vm: Interpreter, obj: Any, name: str) -> None:
