@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 
 from . import breaks, torch_private
 from .breaks import Break, Restart, Stop, Suspended
-from .checks import Distinct, SizeCheck, StateCheck, TensorCheck
+from .checks import Distinct, SizeCheck, StateCheck, TensorCheck, first_same
 from .contexts import set_grad
 from .dynamic import ConstraintError, Marks, Symbols
 from .errors import CaptureError, Frame, InternalError, Unsupported, UserRaise
@@ -387,7 +387,7 @@ def _finish(
     lines.append(f"    return {text}")
     return Capture(
         module,
-        [i.fake for i in vm.out.used],
+        [i.example() for i in vm.out.used],
         [i.source for i in vm.out.used],
         vm.guards,
         "\n".join(lines) + "\n",
@@ -415,6 +415,7 @@ def _aliasing(vm: Interpreter) -> None:
     arguments = vm.user.arg_tensors
     written = [i for i in vm.out.used if isinstance(i.fake, Tensor) and vm.out.version(i) != i.version]
     storages: list[Source] = []
+    pattern: tuple[int, ...] = ()
     if written:
         keys: dict[int, GraphInput] = {}
         for info in vm.out.used:
@@ -423,10 +424,13 @@ def _aliasing(vm: Interpreter) -> None:
             other = keys.setdefault(torch_private.storage_key(info.real), info)
             if other is not info and (info in written or other in written):
                 raise Unsupported(f"{info.source.name()} and {other.source.name()} share memory and one is written to")
-        storages = [i.source for i in vm.out.used if isinstance(i.fake, Tensor) and not i.static]
+        mutable = [i for i in vm.out.used if isinstance(i.fake, Tensor) and not i.static]
+        storages = [i.source for i in mutable]
+        pattern = first_same(*(torch_private.storage_key(i.real) for i in mutable))
     sources = [i.source for i in arguments]
     if len(sources) > 1 or len(storages) > 1:
-        vm.guards.extra.append(Distinct(sources, storages))
+        alone = pattern == tuple(range(len(storages)))
+        vm.guards.extra.append(Distinct(sources, storages, None if alone else pattern))
 
 
 def partial_guards(vm: Interpreter, state: StateCheck) -> GuardSet:

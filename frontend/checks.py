@@ -43,7 +43,7 @@ class _Facts:
             type(info.real),
             fake.dtype,
             fake.fake_device,
-            fake.requires_grad,
+            info.requires_grad,
             tuple(None if isinstance(s, torch.SymInt) else int(s) for s in fake.shape),
             tuple(None if symbolic else int(s) for s in info.real.stride()),
             info.real if info.static else None,
@@ -164,12 +164,18 @@ class StateCheck:
         return "global state: grad mode, autocast, default dtype, determinism as at capture"
 
 
+def first_same(*keys: Any) -> tuple[int, ...]:
+    """For each key the place of the first that equals it."""
+    return tuple(keys.index(key) for key in keys)
+
+
 @dataclass
 class Distinct:
     """Tensors that were different objects (and, where one is written to, different memory) at capture."""
 
     sources: list[Source]
     storages: list[Source] = field(default_factory=list)
+    pattern: tuple[int, ...] | None = None  # of each storage the first that is the same one; None: all differ
 
     def lines(self, emit: Emitter) -> None:
         """Compare identities as a set."""
@@ -181,7 +187,10 @@ class Distinct:
         if len(self.storages) > 1:
             key = emit.constant(torch_private.storage_key, "storage")
             keys = ", ".join(f"{key}({emit.fetch(s)})" for s in self.storages)
-            emit.lines.append(f"if len({{{keys}}}) != {len(self.storages)}: return MISS")
+            if self.pattern is None:
+                emit.lines.append(f"if len({{{keys}}}) != {len(self.storages)}: return MISS")
+            else:
+                emit.lines.append(f"if {emit.constant(first_same, 'first_same')}({keys}) != {self.pattern}: return MISS")
 
     def explain(self, args: Mapping[str, Any]) -> Miss | None:
         """Name the group."""
@@ -190,7 +199,7 @@ class Distinct:
         if len({id(v) for v in values}) != len(values):
             return Miss(names, "different tensors", "the same tensor more than once")
         keys = [torch_private.storage_key(s.fetch(args)) for s in self.storages]
-        if len(set(keys)) != len(keys):
+        if first_same(*keys) != (self.pattern or tuple(range(len(keys)))):
             return Miss(names, "tensors in different memory", "tensors that share memory, one of which is written")
         return None
 

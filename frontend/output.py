@@ -32,6 +32,24 @@ class GraphInput:
     static: bool
     node: fx.Node | None = None
     version: int = 0
+    requires_grad: bool = False  # of the fake, before the program runs
+    grad_fn: Any = None
+
+    def example(self) -> Any:
+        """The fake as it was before the program ran: the same memory, the gradient state of the beginning.
+
+        `meta["differentiated"]` of the placeholder says whether the program wrote to it in a way that autograd sees.
+        """
+        changed = isinstance(self.fake, Tensor) and (
+            self.fake.grad_fn is not self.grad_fn or self.fake.requires_grad != self.requires_grad
+        )
+        if self.node is not None:
+            self.node.meta["differentiated"] = changed
+        if not changed:
+            return self.fake
+        leaf = self.fake.detach().requires_grad_(self.requires_grad)
+        with torch.enable_grad():
+            return leaf if self.grad_fn is None else leaf.view_as(leaf)
 
 
 class OutputGraph:
@@ -66,7 +84,8 @@ class OutputGraph:
         self._alive.append(info.fake)
         self.inputs[id(info.fake)] = info
         if isinstance(info.fake, Tensor):
-            info.version = info.fake._version
+            info.version, info.grad_fn = info.fake._version, info.fake.grad_fn
+            info.requires_grad = info.fake.requires_grad
             for dim, size in enumerate(info.fake.shape):
                 self._bind(size, info, "size", dim)
             for dim, stride in enumerate(info.fake.stride()):
@@ -233,6 +252,8 @@ class OutputGraph:
         if isinstance(result, Tensor):
             if result.layout is not torch.strided:
                 raise Unsupported(f"{_called(target)} makes a tensor with the layout {result.layout}")
+            if result.is_quantized or result.is_nested:
+                raise Unsupported(f"{_called(target)} makes a quantized or nested tensor")
             if not self.is_known(result):
                 self._emit(op, target, *lifted, result)
             elif mutated:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -101,9 +102,35 @@ def is_functorch_wrapped(tensor: Tensor) -> bool:
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
+class _FakeMode(FakeTensorMode):
+    """Fake tensors that do not rely on sizes where the result of a convolution does not.
+
+    torch asks which library eager would call, by the sizes, and from that the memory format of the result. A contiguous input
+    and weight give a contiguous result in every library.
+    """
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operator."""
+        if func is torch.ops.aten.convolution.default and self.shape_env is not None and not kwargs:
+            fakes = [a for a in args if isinstance(a, Tensor)]
+            plain = all(is_fake(a) and a.is_contiguous() and not _is_channels_last(a) for a in fakes)
+            if plain and len({a.dtype for a in fakes}) == len({a.fake_device for a in fakes}) == 1:
+                from torch._subclasses.fake_tensor import in_kernel_invocation_manager
+
+                with in_kernel_invocation_manager(self):
+                    result = func(*args)
+                return FakeTensor(self, result, args[0].fake_device)
+        return super().dispatch(func, types, args, kwargs or {})
+
+
+def _is_channels_last(tensor: Tensor) -> bool:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return tensor.dim() in formats and tensor.is_contiguous(memory_format=formats[tensor.dim()])
+
+
 def new_fake_mode(shape_env: Any) -> FakeTensorMode:
     """The fake tensor mode of one capture."""
-    return FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=False, static_shapes=shape_env is None)
+    return _FakeMode(shape_env=shape_env, allow_non_fake_inputs=False, static_shapes=shape_env is None)
 
 
 def allow_symbols(mode: FakeTensorMode, shape_env: Any) -> None:
@@ -198,6 +225,13 @@ def real_tensors() -> AbstractContextManager[Any]:
     return unset_fake_temporarily()  # type: ignore[no-any-return]
 
 
+def device_constructors() -> set[Any]:
+    """The functions that make tensors on the device of `with torch.device(...)`."""
+    from torch.utils._device import _device_constructors
+
+    return _device_constructors()
+
+
 def data_dependent_errors() -> tuple[type[Exception], ...]:
     """What fake tensors raise when the program needs a tensor's values."""
     from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
@@ -284,7 +318,7 @@ def aot_autograd(
 
     def boxed(compiler: Callable[..., Any]) -> Callable[..., Any]:
         def compile_graph(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
-            with unset_fake_temporarily():
+            with unset_fake_temporarily(), torch._C._DisableAutocast():
                 return make_boxed_func(compiler(graph, inputs))
 
         return compile_graph
@@ -299,3 +333,45 @@ def aot_autograd(
             partition_fn=min_cut_rematerialization_partition,
             decompositions={},
         )
+
+
+def is_disabled(function: Any) -> bool:
+    """Whether a Python function carries torch's mark that says it must not be compiled (2.11 to 2.13)."""
+    if function.__dict__.get("_torchdynamo_disable"):
+        return True
+    code = function.__code__
+    return code.co_name == "inner" and code.co_filename.endswith(_DISABLING_WRAPPER)
+
+
+_DISABLING_WRAPPER = os.path.join("torch", "_compile.py")
+
+
+def torch_backends(exclude_tags: tuple[str, ...]) -> list[str]:
+    """Names of the backends that torch.compile knows, without those that carry one of the tags (2.11 to 2.13)."""
+    from torch._dynamo.backends import registry
+
+    return list(registry.list_backends(exclude_tags=exclude_tags or None))  # type: ignore[arg-type]
+
+
+def torch_backend(name: str) -> Callable[..., Any]:
+    """One of torch.compile's backends: `(gm, example_inputs, **options) -> callable`."""
+    from torch._dynamo.backends import registry
+
+    return registry.lookup_backend(name)  # type: ignore[no-any-return]
+
+
+def is_allowed(function: Any) -> bool:
+    """Whether torch.compiler.allow_in_graph (or nonstrict_trace) was called on a function (2.11 to 2.13)."""
+    from torch._dynamo import trace_rules
+
+    allowed = getattr(trace_rules, "_allowed_callable_ids", ())
+    nonstrict = getattr(trace_rules, "_nonstrict_trace_callable_ids", ())
+    return id(function) in allowed or id(function) in nonstrict
+
+
+def inductor_options(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The settings with which torch.compile(mode=, options=) calls its inductor backend (2.11 to 2.13)."""
+    import torch._inductor as inductor
+
+    chosen = dict(inductor.list_mode_options(mode)) if mode not in (None, "default") else {}
+    return {**chosen, **(options or {})}

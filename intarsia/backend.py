@@ -74,12 +74,12 @@ def compile_graph(
     except MemoryError:
         raise
     except CompilerError as error:  # it says itself what to look at
-        if config.verify_each:
+        if config.strict:
             raise
         return run_eager(gm, str(error))
     except Exception as error:  # a mistake of ours must not stop a program that eager can run
         asked_for = isinstance(error, PassError) and not isinstance(error, PassFailure)  # a pipeline that cannot be
-        if config.verify_each or asked_for:
+        if config.strict or asked_for:
             raise
         return run_eager(gm, internal_reason(error, gm))
     _count(report)
@@ -120,7 +120,7 @@ def compile_module(
     module: ModuleOp, toolchain: Toolchain, config: Config, passes: Sequence[Pass], debug: DebugFolder
 ) -> tuple[Program, Report]:
     """From the `aten` level to a callable: out of the cache, or through the passes and the C++ compiler."""
-    ctx = CompileContext(machine(toolchain, config), Diagnostics(want_remarks=config.remarks))
+    ctx = CompileContext(machine(toolchain, config), Diagnostics(want_remarks=bool(config.debug)))
     pipeline = registry(passes).parse(config.pipeline) if config.pipeline else default_pipeline(passes)
     cache, library = open_cache(config), Library(config.packing)
     text = print_module(module)
@@ -147,7 +147,7 @@ def compile_module(
         generated = type(generated)(generated.units, generated.host, print_module(module))
         debug.write_sources(generated)
     with COUNTERS.phase("c++"):
-        program = build(generated, key, lambda: toolchain, cache, library, progress=_progress(config))
+        program = build(generated, key, lambda: toolchain, cache, library, progress=_progress())
     return program, Report(program, diagnostics=ctx.diagnostics)
 
 
@@ -197,7 +197,7 @@ def backend_for(
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> GraphFunction:
         from .training import compile_training, needs_gradients
 
-        if needs_gradients(example_inputs):
+        if needs_gradients(gm, example_inputs):
             return compile_training(gm, example_inputs, config, passes, reports)
         function, report = compile_graph(gm, example_inputs, config, passes)
         if reports is not None:
@@ -282,9 +282,9 @@ def run_eager(gm: fx.GraphModule, reason: str) -> tuple[GraphFunction, Report]:
     return run, Report(reason=reason)
 
 
-def _progress(config: Config) -> Callable[[int, int, str], None] | None:
+def _progress() -> Callable[[int, int, str], None] | None:
     """A line that is written over itself, in a terminal only, and only when it takes longer than a second."""
-    if not config.progress or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         return None
     start = perf_counter()
 

@@ -84,6 +84,7 @@ def check(
     tol: float | None = None,
     calls: int = 2,
     seed: int = 0,
+    gradients: bool = False,
 ) -> Report:
     """Run `fn` in eager and compiled on copies of the arguments, and compare everything that a caller can see.
 
@@ -96,6 +97,8 @@ def check(
         compiled: what to compare; default: `intarsia.compile(fn, fullgraph=True)`.
         tol: tolerance; default: 1e-4, in half types 1e-3, in float64 1e-5.
         calls: how often it is called: the second call takes the path of compiled code that is already there.
+        gradients: also run backward from every output that requires grad, each weighted with fixed random numbers, and compare the
+            gradients of all arguments and parameters. Those of a module accumulate over the calls.
 
     Raises:
         AssertionError: something differs; says what, where and by how much.
@@ -109,12 +112,13 @@ def check(
     eager, golden = _copy(fn), _try(_copy, fn, True)
     report = Report(calls)
     for number in range(calls):
-        ref = _run(eager, args, kwargs, seed)
-        gold = _gold_run(golden, args, kwargs, seed) if golden is not None and not (ref.random or ref.error) else None
-        res = _run(compiled, args, kwargs, seed, state=fn)
+        ref = _run(eager, args, kwargs, seed, gradients=gradients)
+        random = ref.random or ref.error or golden is None
+        gold = None if random else _gold_run(golden, args, kwargs, seed, gradients)
+        res = _run(compiled, args, kwargs, seed, state=fn, gradients=gradients)
         verdict = _compare_runs(ref, res, gold, tol)
         if not verdict:
-            _agrees_with_itself(eager, args, kwargs, seed, tol)
+            _agrees_with_itself(eager, args, kwargs, seed, tol, gradients)
             first = "" if number == 0 else f" (call {number + 1})"
             raise AssertionError(f"{_name(fn)}: compiled differs from eager{first}\n{verdict.message}") from res.error
         report = Report(
@@ -202,25 +206,51 @@ class _Run:
     arguments: tuple[Any, ...]
     state: Any
     random: bool
+    gradients: dict[str, Tensor | None]
 
     @property
     def parts(self) -> tuple[tuple[str, Any], ...]:
         args, kwargs = self.arguments
-        return ("output", self.output), ("args", args), ("kwargs", kwargs), ("self", self.state)
+        state = ("self", self.state), ("gradients", self.gradients)
+        return ("output", self.output), ("args", args), ("kwargs", kwargs), *state
 
 
 def _run(
-    fn: Any, args: Sequence[Any], kwargs: dict[str, Any], seed: int, double: bool = False, state: Any = None
+    fn: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    seed: int,
+    double: bool = False,
+    state: Any = None,
+    gradients: bool = False,
 ) -> _Run:
     args, kwargs = _copy((tuple(args), kwargs), double)
     torch.manual_seed(seed)
     before, output, error = torch.get_rng_state(), None, None
+    state, found = _state(fn if state is None else state), dict[str, Tensor | None]()
     try:
         output = fn(*args, **kwargs)
+        if gradients:
+            found = _gradients(output, {"args": args, "kwargs": kwargs, "self": state})
     except Exception as raised:  # an exception is a result too
         error = raised
     used_random = not torch.equal(before, torch.get_rng_state())
-    return _Run(output, error, (args, kwargs), _state(fn if state is None else state), used_random)
+    return _Run(output, error, (args, kwargs), state, used_random, found)
+
+
+def _gradients(output: Any, inputs: dict[str, Any]) -> dict[str, Tensor | None]:
+    """Run backward from all of a result; what has arrived at the leaves of the inputs, by path."""
+    results = [t for _, t in leaves(output) if isinstance(t, Tensor) and t.requires_grad]
+    generator = torch.Generator().manual_seed(0)
+    weights = [torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t.device, t.dtype) for t in results]
+    if results:
+        torch.autograd.backward(results, weights)
+    found: dict[str, Tensor | None] = {}
+    for name, part in inputs.items():
+        for path, leaf in leaves(part, name):
+            if isinstance(leaf, Tensor) and leaf.requires_grad and leaf.is_leaf:
+                found[path] = leaf.grad
+    return found
 
 
 def _state(fn: Any) -> Any:
@@ -229,12 +259,12 @@ def _state(fn: Any) -> Any:
     return owner if isinstance(owner, nn.Module) else None
 
 
-def _gold_run(fn: Any, args: Sequence[Any], kwargs: dict[str, Any], seed: int) -> _Run | None:
+def _gold_run(fn: Any, args: Sequence[Any], kwargs: dict[str, Any], seed: int, gradients: bool = False) -> _Run | None:
     """Eager in float64, also where the function makes tensors without a dtype; None where it cannot."""
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        run = _try(_run, fn, args, kwargs, seed, True)
+        run = _try(_run, fn, args, kwargs, seed, True, None, gradients)
     finally:
         torch.set_default_dtype(default)
     return None if run is None or run.error else run
@@ -247,8 +277,10 @@ def _try(function: Callable[..., Any], *args: Any) -> Any:
         return None
 
 
-def _agrees_with_itself(fn: Any, args: Sequence[Any], kwargs: dict[str, Any], seed: int, tol: float | None) -> None:
-    first, second = (_run(_copy(fn), args, kwargs, seed) for _ in range(2))
+def _agrees_with_itself(
+    fn: Any, args: Sequence[Any], kwargs: dict[str, Any], seed: int, tol: float | None, gradients: bool
+) -> None:
+    first, second = (_run(_copy(fn), args, kwargs, seed, gradients=gradients) for _ in range(2))
     verdict = _compare_runs(first, second, None, tol)
     if not verdict:
         raise Undecided(f"eager does not agree with itself\n{verdict.message}") from second.error

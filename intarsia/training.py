@@ -21,9 +21,13 @@ from .passes.base import Pass
 __all__ = ["compile_training", "needs_gradients"]
 
 
-def needs_gradients(example_inputs: Sequence[Any]) -> bool:
-    """Whether a graph called with these inputs, in the current grad mode, may have results that need gradients."""
-    return torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)
+def needs_gradients(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
+    """Whether autograd has to see a call of the graph in the current grad mode: a result, or an input that it writes to."""
+    if not (torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)):
+        return False
+    results = gm.graph.find_nodes(op="output")[0].all_input_nodes
+    written = [n.meta.get("differentiated", True) for n in gm.graph.find_nodes(op="placeholder")]
+    return any(written) or any(getattr(n.meta.get("example_value"), "requires_grad", True) for n in results)
 
 
 def compile_training(
@@ -55,7 +59,7 @@ def compile_training(
     except MemoryError:
         raise
     except Exception as error:
-        if config.verify_each:
+        if config.strict:
             raise
         what = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
         function, report = run_eager(gm, f"its gradients cannot be traced: {type(error).__name__}: {what}")

@@ -68,6 +68,7 @@ class _Planner:
     outputs: dict[SSAValue, RefType] = field(default_factory=dict)  # values that the user receives
     last_use: dict[SSAValue, int] = field(default_factory=dict)  # by root
     roots: dict[SSAValue, SSAValue] = field(default_factory=dict)
+    allocated: dict[SSAValue, SSAValue] = field(default_factory=dict)  # outputs as the user receives them
     arena_bytes: Dim = 0
 
     # -- decisions
@@ -223,6 +224,13 @@ class _Planner:
             outputs.append(alloc.results[0])
         operands = [new[v] for v in op.operands]
         yield buffer.Launch.make([*operands, *outputs], [], {"kernel": op["kernel"]}, loc=op.location)
+        for result in op.results:
+            final, memory = self.outputs.get(result), _memory(result)
+            itself = any(isinstance(use.operation, kernel.Extern | prim.Return) for use in result.uses)
+            if final is not None and itself and (final.shape, final.strides) != (memory.shape, memory.strides):
+                view = buffer.View.make([new[result]], [memory], {"offset": 0})
+                yield view  # library calls see the value itself, not the view of it that the user receives
+                self.allocated[result], new[result] = new[result], view.results[0]
 
     def _extern(self, op: kernel.Extern, new: dict[SSAValue, SSAValue]) -> Operation:
         attrs = {k: v for k, v in op.literals.items() if k not in ("operand_strides", "strides")}
@@ -261,7 +269,7 @@ class _Planner:
                 and final.shape == view.shape
                 and same_layout(view.shape, final.strides, view.strides)
             )
-            returned.append(new[root if direct else value])
+            returned.append(self.allocated.get(root, new[root]) if direct else new[value])
         for argument, k in self.func.get("mutations", ()):
             target = self.func.block_body.args[argument]
             yield buffer.Copy.make([returned[k], new[target]], [], {}, loc=op.location)

@@ -106,3 +106,19 @@ def test_library_result_of_another_dtype_than_its_fake_twin(fn, args, monkeypatc
     expected, found = fn(*args), intarsia.compile(fn)(*args)
     assert found.dtype == expected.dtype and torch.equal(found, expected)
     assert intarsia.counters()["fallbacks"] >= 1
+
+
+def test_value_that_leaves_as_its_transpose_is_also_read():
+    """The memory is allocated in the transpose's shape; a library call that reads the value must not see that."""
+
+    def fn(x, y):
+        value = x + 1
+        return value.t(), y @ value @ value.t()
+
+    def written(x, y):
+        value = y * 2
+        x.copy_(value)
+        return value.t()
+
+    for f in (fn, written):
+        check(f, (torch.randn(8, 8), torch.randn(8, 8)))
