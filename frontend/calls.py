@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from . import contexts, library, rules, tables, torch_private
+from . import contexts, library, marks, rules, tables, torch_private, torch_rules
 from .contexts import is_torch_context
-from .errors import GraphBreak, Unsupported
+from .errors import GraphBreak, Unsupported, UserRaise
 from .sight import BLIND, COLLECTING, KEYED, check_keys, check_sight, is_value_type
 from .source import Attr, Const, Fetch, Item
 from .values import object as objects
@@ -57,6 +57,8 @@ def call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str
         if plain is not None:
             return vm.call(plain, args, kwargs)
         raise Unsupported("a TorchScript function is called")
+    if not callable(function):
+        raise UserRaise(TypeError(f"'{kind.__name__}' object is not callable"))
     raise Unsupported(f"an object of type {kind.__module__}.{kind.__qualname__} is called")
 
 
@@ -74,6 +76,7 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
         return torch_call(vm, function, args, kwargs)
     if module.startswith(rules.OWN):
         return vm.native(function, *args, **kwargs)
+    torch_rules.check_uncompiled(function)
     special = library.special_function(function)
     if special is not None:
         return special(vm, function, args, kwargs)
@@ -84,8 +87,9 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
         if module.startswith("torch.optim"):
             raise GraphBreak("an optimizer or scheduler of torch's runs")
         check_torch_state(function.__name__, module)
-    if torch_private.is_disabled(function):
-        raise GraphBreak(f"{function.__qualname__} is marked as not to be compiled")
+    marked = marks.call_marked(vm, function, args, kwargs)
+    if marked is not NotImplemented:
+        return marked
     if module in tables.NATIVE_PYTHON and function.__globals__.get("__name__") == module:
         return vm.native_recorded(function, *map(vm.settle, args), **kwargs)
     if module in ("logging", "warnings"):
@@ -120,6 +124,8 @@ def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: di
     if name.startswith(tables.STATE_CHANGES) and not any(isinstance(a, Tensor) for a in args):
         raise Unsupported(f"torch's state is changed ({name})")
     args = tuple(map(vm.settle, args))
+    if vm.device is not None and kwargs.get("device") is None and function in torch_private.device_constructors():
+        kwargs = {**kwargs, "device": vm.device}
     for value in (*args, *kwargs.values()):
         if isinstance(value, types.FunctionType | types.MethodType | TensorMethod):
             raise Unsupported(f"torch.{name} takes a Python function")
@@ -196,6 +202,8 @@ def _descriptor(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: d
     owner = args[0]
     if isinstance(owner, Tensor) and is_method_descriptor(function):
         return vm.call_tensor_method(owner, name, args[1:], kwargs)
+    if function is type.__call__ and isinstance(owner, type) and owner is not type:
+        return _make(vm, owner, args[1:], kwargs)
     if function.__objclass__ is object and name in _OBJECT_METHODS:
         return _OBJECT_METHODS[name](vm, *args)
     mapping = vm.tracked_mapping(owner)
@@ -217,9 +225,7 @@ def _getattribute(vm: Interpreter, obj: Any, name: str) -> Any:
 
 _OBJECT_METHODS: dict[str, Any] = {
     "__setattr__": lambda vm, obj, name, value: objects.generic_store(vm, obj, name, value),
-    "__delattr__": lambda vm, obj, name: (
-        vm.effects.delete_attr(obj, name) if vm.user.source_of(obj) else vm.native(object.__delattr__, obj, name)
-    ),
+    "__delattr__": objects.generic_delete,
     "__getattribute__": _getattribute,
     "__init__": lambda vm, *_: None,
     "__init_subclass__": lambda vm, *_: None,
@@ -266,6 +272,10 @@ def _is_callback(vm: Interpreter, value: Any) -> bool:
 
 
 def _construct(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if cls is Tensor or type(cls) is torch_rules.LEGACY:
+        return torch_rules.legacy_tensor(vm, cls, args, kwargs)
+    if cls is nn.Parameter:
+        return torch_rules.parameter(vm, cls, *args, **kwargs)
     if issubclass(cls, Tensor):
         raise Unsupported(f"a {cls.__name__} is constructed inside the captured code")
     if is_torch_context(cls):
@@ -280,6 +290,13 @@ def _construct(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[s
             return vm.native(cls, *args, **kwargs)
         if not vm.is_library(meta_call.__module__):
             return vm.call(meta_call, (cls, *args), kwargs)
+    return _make(vm, cls, args, kwargs)
+
+
+def _make(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`type.__call__(cls, ...)`."""
+    if objects.find_method(cls, "__del__") is not None:
+        raise GraphBreak(f"a {cls.__qualname__} is made, whose finalizer runs when CPython drops it")
     new, new_owner = objects.lookup(cls, "__new__")
     init, init_owner = objects.lookup(cls, "__init__")
     new = new.__func__ if isinstance(new, staticmethod) else new
@@ -303,7 +320,9 @@ def _construct(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[s
     vm.create(obj)
     if isinstance(init, types.FunctionType):
         vm.guard_class(cls, "__init__", init, init_owner)
-        vm.call(init, (obj, *args), kwargs)
+        made = vm.call(init, (obj, *args), kwargs)
+        if made is not None:
+            raise UserRaise(TypeError(f"__init__() should return None, not '{vm.type_of(made).__name__}'"))
     elif init is not object.__init__:
         c_call(vm, init, (obj, *args), kwargs)
     return obj
@@ -321,6 +340,8 @@ def _construct_native(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs:
         and not issubclass(cls, BaseException)
     ):
         raise Unsupported(f"an object of type {module}.{cls.__name__} is constructed")
+    if module in ("torch", "torch._C") and (cls.__name__.startswith("_") or cls is torch.Generator):
+        raise GraphBreak(f"an object of type {cls.__name__} is constructed")
     made = c_call(vm, cls, args, kwargs)
     return vm.create(made) if user_class or cls is object or hasattr(made, "__dict__") else made
 
@@ -331,8 +352,11 @@ def _construct_native(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs:
 def call_module(vm: Interpreter, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`module(*args)`: forward, or all of `nn.Module.__call__` where hooks are registered."""
     kind = type(module)
+    if isinstance(module, nn.modules.lazy.LazyModuleMixin):
+        raise GraphBreak("a lazy module initialises itself")
     custom = objects.find_method(kind, "__call__")
     impl = nn.Module.__dict__["__call__"]
+    marks.check_disabled(module, type(module).__name__)
     if isinstance(module, torch.jit.ScriptModule):
         raise Unsupported("a TorchScript module is called")
     if vm.is_own(kind):

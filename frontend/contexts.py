@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .errors import Unsupported, UserRaise
+from .errors import GraphBreak, Unsupported, UserRaise
 from .values import object as objects
 
 if TYPE_CHECKING:
@@ -69,6 +69,10 @@ def enter(vm: Interpreter, manager: Any) -> tuple[Any, Any]:
         return _enter_grad(vm, manager), None
     if isinstance(manager, torch.autocast):
         return _enter_autocast(vm, manager), manager
+    if isinstance(manager, torch.inference_mode):
+        raise GraphBreak("inference mode is entered inside the captured code")
+    if isinstance(manager, torch.device):
+        return _enter_device(vm, manager), manager
     if type(manager) is RealContext:
         value = vm.native(manager.manager.__enter__)
         return Scope(vm, lambda: manager.manager.__exit__(None, None, None)), value
@@ -107,6 +111,15 @@ class _GradMode:
 
     def __exit__(self, *_: object) -> None:
         torch._C._set_grad_enabled(self.before)
+
+
+def _enter_device(vm: Interpreter, device: torch.device) -> Scope:
+    before, vm.device = vm.device, device
+
+    def leave() -> None:
+        vm.device = before
+
+    return Scope(vm, leave, (_itself, (device,)))
 
 
 def _itself(manager: Any) -> Any:

@@ -203,6 +203,8 @@ class Interpreter:
         self.frames: list[Frame] = []
         self.created: dict[int, Any] = {}
         self.scopes: list[Any] = []
+        self.device: torch.device | None = None  # of the innermost `with torch.device(...)`
+        self.parameters: dict[int, bool] = {}  # fakes that are parameters made during capture: whether they require grad
         self.caches: dict[int, dict[Any, Any]] = {}  # results of functools.cache made during capture, by its id
         self.open_scopes: list[Any] = []
         self.current_error: BaseException | None = None

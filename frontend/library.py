@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from . import operators, torch_private
 from .errors import GraphBreak, UserRaise
@@ -416,13 +417,13 @@ _SPECIAL: dict[str, Any] = {
 # ---- text ----
 
 
-def _plain_data(value: Any, depth: int = 0) -> bool:
-    if is_constant(value):
+def _plain_data(value: Any, depth: int = 0, symbols: bool = False) -> bool:
+    if is_constant(value) or symbols and isinstance(value, torch.SymInt):
         return True
     if depth > 8 or type(value) not in (list, tuple, dict):
         return False
     items = [*value.keys(), *value.values()] if isinstance(value, dict) else value
-    return all(_plain_data(item, depth + 1) for item in items)
+    return all(_plain_data(item, depth + 1, symbols) for item in items)
 
 
 def _of_plain_data(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -454,16 +455,19 @@ def call_cached(vm: Interpreter, cached: Any, args: tuple[Any, ...], kwargs: dic
         vm.effects.calls.append((cached, args, kwargs))
         return None
     function = cached.__wrapped__
-    args = tuple(int(a) if isinstance(a, torch.SymInt) else a for a in args)  # a cache is asked for one size
-    kwargs = {k: int(a) if isinstance(a, torch.SymInt) else a for k, a in kwargs.items()}
+    if not vm.is_created(cached) and any(isinstance(a, torch.SymInt) for a in pytree.tree_leaves((args, kwargs))):
+        result = vm.call(function, args, kwargs)
+        if not _plain_data(result, symbols=True):
+            raise GraphBreak(f"{cached.__name__}, which keeps its results, is asked for an object of symbolic size")
+        return result
     plain = all(map(is_constant, args)) and all(map(is_constant, kwargs.values()))
     if vm.is_created(cached):
         return _own_cache(vm, cached, args, kwargs, plain)
     library = vm.is_library(getattr(function, "__module__", None))
-    if not plain:
-        if not library:
-            raise GraphBreak(f"{cached.__name__}, which keeps its results, is called with more than constants")
+    if not plain and library:
         return vm.call(function, args, kwargs)
+    if not plain and not all(_is_held(vm, a) for a in (*args, *kwargs.values())):
+        raise GraphBreak(f"{cached.__name__}, which keeps its results, is called with more than constants")
     if library:
         with torch_private.real_tensors():
             result = vm.native(cached, *args, **kwargs)
@@ -478,6 +482,17 @@ def call_cached(vm: Interpreter, cached: Any, args: tuple[Any, ...], kwargs: dic
     )
 
 
+def _is_held(vm: Interpreter, value: Any) -> bool:
+    """Whether an argument is the caller's own object; it is guarded by identity then."""
+    if is_constant(value):
+        return True
+    known = vm.user.by_value.get(id(value))
+    if known is None or known.real is not value or isinstance(value, Tensor) or id(value) in vm.user.opaque:
+        return False
+    vm.guards.add("is", known.source, value)
+    return True
+
+
 def _ask(args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], cached: Any) -> Any:
     return cached(*args, **dict(kwargs))
 
@@ -486,7 +501,10 @@ class _Asked:
     """`cached(*args)` as a step of a source: equal for equal arguments."""
 
     def __init__(self, name: str, ask: Callable[[Any], Any], args: tuple[Any, ...], kwargs: Any) -> None:
-        self.__name__, self._ask, self._key = name, ask, (args, kwargs, tuple(map(type, args)))
+        self.__name__, self._ask = name, ask
+        self._key = tuple(
+            (type(a), a if is_constant(a) else id(a)) for a in (*args, *(x for pair in kwargs for x in pair))
+        )
 
     def __call__(self, cached: Any) -> Any:
         return self._ask(cached)

@@ -22,12 +22,12 @@ from .interpreter import NULL, Lasti, Saved, kinds_of
 from .library import methodcaller_parts
 from .raising import builtin_members
 from .resume import free_names, generator_code
-from .sight import is_opaque_type
+from .sight import is_opaque_type, is_value_type
 from .source import Source
-from .values.constant import is_bound, is_constant, is_static
+from .values.constant import is_bound, is_constant, is_static, plain_value
 from .values.container import InstanceDict, LazyDict
 from .values.function import CallBack, InterpretedGenerator
-from .values.object import find_method
+from .values.object import find_method, is_data_descriptor
 from .values.tensor import TensorMethod
 from .values.unread import Append, Unread
 
@@ -63,8 +63,12 @@ class Residual:
             if vm.is_created(obj) or isinstance(obj, Tensor) and not vm.out.is_known(obj):
                 continue
             target = self.value(obj)
-            if value is DELETED:
+            if value is DELETED and isinstance(obj, nn.Module):
                 self.post.append(f"delattr({target}, {name!r})")
+            elif value is DELETED:
+                self.post.append(f"{self.emit.constant(_forget, 'forget')}({target}, {name!r})")
+            elif (_, name) in effects.moved or is_data_descriptor(type(obj), name):
+                self.post.append(f"{self.emit.constant(_put, 'put')}({target}, {name!r}, {self.value(value)})")
             elif (
                 isinstance(obj, nn.Module)
                 and (name in obj._buffers or not isinstance(value, Tensor))
@@ -152,6 +156,9 @@ class Residual:
                 raise Unsupported("a tensor that capture has not seen being made is returned")
             at = self._tensors[id(tensor)] = len(self.outputs)
             self.outputs.append(tensor)
+        if id(tensor) in self.vm.parameters:
+            cls = self.emit.constant(nn.Parameter, "Parameter")
+            return self._fresh(tensor, f"{cls}(out[{at}], {self.vm.parameters[id(tensor)]})")
         return f"out[{at}]"
 
     def _symbolic(self, value: Any) -> str:
@@ -198,6 +205,8 @@ class Residual:
             return self._iterator(value)
         if self.vm.is_created(value) or isinstance(value, BaseException):
             return self._object(value)
+        if is_value_type(value):
+            return self.emit.constant(value, kind.__name__)
         raise Unsupported(f"an object of type {kind.__module__}.{kind.__qualname__} is returned or stored")
 
     def _has_name(self, owner: Any) -> bool:
@@ -345,7 +354,7 @@ class Residual:
         make = self.emit.constant(types.FunctionType, "FunctionType")
         code, names = self.emit.constant(value.__code__, "code"), self.emit.constant(value.__globals__, "globals")
         name = self._fresh(value, f"{make}({code}, {names}, {value.__name__!r}, {defaults}, {closure})")
-        plain = types.FunctionType(value.__code__, value.__globals__, value.__name__)
+        plain = types.FunctionType(value.__code__, value.__globals__, value.__name__, None, value.__closure__)
         for slot in ("__kwdefaults__", "__qualname__", "__doc__", "__module__", "__annotations__"):
             if getattr(value, slot) != getattr(plain, slot):
                 self.post.append(f"{name}.{slot} = {self.value(getattr(value, slot))}")
@@ -383,7 +392,7 @@ class Residual:
         """An instance that the program made: allocated without its constructor, then filled."""
         cls = type(value)
         name_of = self.emit.constant(cls, cls.__name__)
-        if isinstance(value, nn.Module):
+        if isinstance(value, torch.jit.ScriptModule):
             raise Unsupported("a module that was made inside the captured code is returned or stored")
         if isinstance(value, BaseException):
             name = self._fresh(value, f"{name_of}.__new__({name_of}, {', '.join(map(self.value, value.args))})")
@@ -397,6 +406,11 @@ class Residual:
         elif isinstance(value, list):
             name = self._fresh(value, f"list.__new__({name_of})")
             self.post.append(f"list.extend({name}, [{', '.join(map(self.value, list.__iter__(value)))}])")
+        elif isinstance(value, int | float | complex | str | bytes):
+            name = self._fresh(value, f"{name_of}.__new__({name_of}, {self.emit.literal(plain_value(value))})")
+        elif isinstance(value, set):
+            name = self._fresh(value, f"{name_of}.__new__({name_of})")
+            self.post.append(f"set.update({name}, [{', '.join(map(self.value, set.__iter__(value)))}])")
         elif cls in (object, types.SimpleNamespace):
             name = self._fresh(value, f"{name_of}()")
         elif cls.__new__ is object.__new__ or not is_opaque_type(cls):
@@ -417,6 +431,24 @@ class Residual:
 def _slots(cls: type) -> list[str]:
     slots = [(n, d) for c in cls.__mro__ if c.__flags__ & 1 << 9 for n, d in c.__dict__.items()]
     return [name for name, raw in slots if isinstance(raw, types.MemberDescriptorType)]
+
+
+def _forget(target: Any, name: str) -> None:
+    """Delete an attribute of the instance's own, where it has it."""
+    namespace = getattr(target, "__dict__", {})
+    if name in namespace:
+        del namespace[name]
+    elif hasattr(target, name) and isinstance(getattr(type(target), name, None), types.MemberDescriptorType):
+        object.__delattr__(target, name)
+
+
+def _put(target: Any, name: str, value: Any) -> None:
+    """Set an attribute of the instance's own, as the last one, past descriptors of its class."""
+    _forget(target, name)
+    if isinstance(getattr(type(target), name, None), types.MemberDescriptorType):
+        object.__setattr__(target, name, value)
+    else:
+        target.__dict__[name] = value
 
 
 def _refill(target: Any, items: list[Any]) -> None:

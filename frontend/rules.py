@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from . import library, operators, tables, torch_private
+from . import library, operators, tables, torch_private, torch_rules
 from .contexts import RealContext
 from .errors import GraphBreak, Unsupported, UserRaise
 from .raising import handled_outside
@@ -85,11 +85,10 @@ def iterable(vm: Interpreter, value: Any) -> Any:
         return value
     if isinstance(value, LazyDict | InstanceDict):
         return value
-    if (
-        isinstance(value, Tensor)
-        or vm.tracked_mapping(value) is not None
-        or objects.find_method(type(value), "__iter__")
-    ):
+    own_iter = objects.find_method(type(value), "__iter__")
+    if own_iter is None and vm.tracked_mapping(value) is not None:
+        return vm.tracked_mapping(value)
+    if isinstance(value, Tensor) or own_iter or operators.is_old_sequence(value):
         value = vm.iterate(value)
     if objects.find_method(type(value), "__next__"):
         return _stepping(vm, value)
@@ -423,38 +422,6 @@ def _module_init(vm: Interpreter, module: nn.Module, *args: Any, **kwargs: Any) 
     vm.native(nn.Module.__init__, module)
 
 
-class FunctionContext:
-    """The `ctx` of a torch.autograd.Function whose backward is not needed."""
-
-    saved_tensors: tuple[Tensor, ...] = ()
-    needs_input_grad: tuple[bool, ...] = ()
-
-    def save_for_backward(self, *tensors: Tensor) -> None:
-        """Keep tensors."""
-        self.__dict__["saved_tensors"] = tensors
-
-    def _ignore(self, *_: Any) -> None:
-        """Only backward would look at it."""
-
-    mark_non_differentiable = set_materialize_grads = save_for_forward = _ignore
-
-
-@rule(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
-def _apply(vm: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
-    if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args):
-        raise Unsupported(
-            f"training is not compiled yet: {cls.__name__} is a torch.autograd.Function", "wrap in torch.no_grad()"
-        )
-    context = vm.create(FunctionContext())
-    context.__dict__["needs_input_grad"] = (False,) * len(args)
-    forward = objects.load_attr(vm, cls, "forward")
-    if cls.setup_context is torch.autograd.Function.setup_context:
-        return vm.call(forward, (context, *args), kwargs)
-    output = vm.call(forward, args, kwargs)
-    vm.call(objects.load_attr(vm, cls, "setup_context"), (context, args, output), {})
-    return output
-
-
 def _context_get(vm: Interpreter, variable: contextvars.ContextVar[Any], *default: Any) -> Any:
     value = variable.get(*default)
     if default and value is default[0]:
@@ -542,4 +509,5 @@ def _higher_order() -> None:
 
 
 _higher_order()
-RULES.update(library.RULES)
+RULES.update(library.RULES | torch_rules.RULES)
+TENSOR_METHODS.update(torch_rules.TENSOR_METHODS)

@@ -174,6 +174,8 @@ def check_key(vm: Interpreter, key: Any) -> None:
         return
     if isinstance(key, type | types.FunctionType | nn.Module | Tensor) or not kind.__flags__ & _HEAP_TYPE:
         return
+    if getattr(kind, "__hash__", None) is None:
+        return  # C code says that it has no hash, without calling anything
     own = [find_method(kind, name) for name in ("__hash__", "__eq__")]
     if not any(m is not None and not vm.is_library(m.__module__) for m in own):
         return

@@ -228,6 +228,9 @@ class InstanceDict:
     def __setitem__(self, key: Any, value: Any) -> None:
         self.vm.effects.write_attr(self.obj, key, value)
 
+    def __delitem__(self, key: Any) -> None:
+        self.pop(key)
+
     def __contains__(self, key: Any) -> bool:
         return bool(self.vm.instance_attr(self.obj, key)[0])
 

@@ -18,7 +18,17 @@ from .tensor import TensorMethod, load_tensor_attr, store_tensor_attr
 if TYPE_CHECKING:
     from ..interpreter import Interpreter
 
-__all__ = ["Super", "delete_attr", "find_method", "load_attr", "lookup", "store_attr"]
+__all__ = [
+    "MISSING",
+    "Super",
+    "delete_attr",
+    "find_method",
+    "generic_delete",
+    "is_data_descriptor",
+    "load_attr",
+    "lookup",
+    "store_attr",
+]
 
 MISSING = _MISSING = object()
 _HEAP_TYPE = 1 << 9
@@ -172,7 +182,7 @@ def _bind(vm: Interpreter, raw: Any, owner: type, obj: Any, cls: type, name: str
         return _bind_class(raw.__func__, cls)
     if isinstance(raw, property):
         if raw.fget is None:
-            raise UserRaise(AttributeError(f"unreadable attribute {name!r}"))
+            raise UserRaise(AttributeError(f"property {name!r} of {cls.__qualname__!r} object has no getter"))
         return vm.call(raw.fget, (obj,), {})
     if isinstance(raw, functools.cached_property):
         value = vm.call(raw.func, (obj,), {})
@@ -189,6 +199,12 @@ def _bind(vm: Interpreter, raw: Any, owner: type, obj: Any, cls: type, name: str
         # What a stand-in holds is on the stack already.
         return value if known is None or known.real is not obj else vm.user.wrap(value, Attr(known.source, name))
     return vm.wrap_class_value(raw, owner, name)
+
+
+def is_data_descriptor(cls: type, name: str) -> bool:
+    """Whether Python code of the class's own would run where the attribute of an instance is set."""
+    raw = lookup(cls, name)[0]
+    return isinstance(raw, property) or raw is not _MISSING and find_method(type(raw), "__set__") is not None
 
 
 def _is_data_descriptor(raw: Any) -> bool:
@@ -235,8 +251,13 @@ def _slot_or_property(vm: Interpreter, obj: Any, raw: Any, owner: type, kind: ty
         found, value = vm.effects.attr(obj, name)
         if found:
             return _checked(value, kind, name)
-        value = vm.native(getattr, obj, name)
         source = vm.user.source_of(obj)
+        try:
+            value = vm.native(raw.__get__, obj)
+        except UserRaise:
+            if source is not None:
+                vm.guards.add("no attribute", source, name)
+            raise
         return value if source is None else vm.user.wrap(value, Attr(source, name))
     vm.guard_class(kind, name, raw, owner)
     return _bind(vm, raw, owner, obj, kind, name)
@@ -246,7 +267,10 @@ def _dict_of(vm: Interpreter, obj: Any) -> Any:
     source = vm.user.source_of(obj)
     if source is None:
         return vm.native(getattr, obj, "__dict__")
-    return InstanceDict(vm, obj, source)
+    found = vm.effects.namespaces.get(id(obj))
+    if found is None:
+        found = vm.effects.namespaces[id(obj)] = InstanceDict(vm, obj, source)
+    return found
 
 
 def _is_member(module: nn.Module, name: str) -> bool:
@@ -258,7 +282,7 @@ def _is_member(module: nn.Module, name: str) -> bool:
 def _module_member(vm: Interpreter, module: nn.Module, name: str) -> Any:
     """`nn.Module.__getattr__`: parameters, buffers, submodules."""
     found, value = vm.effects.attr(module, name)
-    if found:
+    if found and not (value is DELETED and name in module.__dict__):  # a plain attribute may have made way for a member
         return _checked(value, type(module), name)
     source = vm.user.source_of(module)
     for where in ("_parameters", "_buffers", "_modules"):
@@ -335,15 +359,31 @@ def generic_store(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
     raw, owner = lookup(kind, name)
     if isinstance(raw, property):
         if raw.fset is None:
-            raise UserRaise(AttributeError(f"property '{name}' of '{kind.__name__}' object has no setter"))
+            raise UserRaise(AttributeError(f"property {name!r} of {kind.__qualname__!r} object has no setter"))
         vm.guard_class(kind, name, raw, owner)
         vm.call(raw.fset, (obj, value), {})
         return
     setter = find_method(type(raw), "__set__") if raw is not _MISSING else None
     if setter is not None:
+        vm.guard_class(kind, name, raw, owner)
         vm.call(setter, (raw, obj, value), {})
         return
+    slot = isinstance(raw, types.MemberDescriptorType)
+    if not slot and not hasattr(obj, "__dict__") or not kind.__flags__ & _HEAP_TYPE and not hasattr(obj, "__dict__"):
+        vm.native(setattr, obj if vm.is_created(obj) else _twin(vm, obj), name, value)
+        raise Unsupported(f"the attribute {name!r} of a {kind.__name__} is assigned")
+    of_c = not slot and raw is not _MISSING and hasattr(type(raw), "__set__") and not vm.is_created(obj)
+    if of_c and not isinstance(obj, types.FunctionType | BaseException):
+        raise Unsupported(f"the attribute {name!r} of a {kind.__name__} is assigned")
     vm.write_instance(obj, name, value)
+
+
+def _twin(vm: Interpreter, obj: Any) -> Any:
+    """An object of the same class that holds nothing, on which an operation fails as it would on `obj`."""
+    try:
+        return object.__new__(type(obj))
+    except TypeError:
+        raise Unsupported(f"an attribute of a {type(obj).__name__} is changed") from None
 
 
 def _store_module_attr(vm: Interpreter, module: nn.Module, name: str, value: Any) -> None:
@@ -364,10 +404,35 @@ def delete_attr(vm: Interpreter, obj: Any, name: str) -> None:
         return
     if isinstance(obj, Tensor | type | types.ModuleType):
         raise Unsupported(f"an attribute is deleted: {name}")
-    if vm.is_created(obj):
-        vm.native(delattr, obj, name)
+    generic_delete(vm, obj, name)
+
+
+def generic_delete(vm: Interpreter, obj: Any, name: str) -> None:
+    """`object.__delattr__`."""
+    kind = type(obj)
+    raw, owner = lookup(kind, name)
+    if isinstance(raw, property):
+        if raw.fdel is None:
+            raise UserRaise(AttributeError(f"property {name!r} of {kind.__qualname__!r} object has no deleter"))
+        vm.guard_class(kind, name, raw, owner)
+        vm.call(raw.fdel, (obj,), {})
         return
-    load_attr(vm, obj, name)
+    deleter = find_method(type(raw), "__delete__") if raw is not _MISSING else None
+    if deleter is not None:
+        vm.guard_class(kind, name, raw, owner)
+        vm.call(deleter, (raw, obj), {})
+        return
+    if vm.is_created(obj):
+        vm.native(object.__delattr__, obj, name)
+        return
     if vm.user.source_of(obj) is None:
         raise Unsupported(f"an attribute of an unknown object is deleted: {name}")
+    if isinstance(raw, types.MemberDescriptorType):
+        _slot_or_property(vm, obj, raw, owner or kind, kind, name)
+    elif raw is not _MISSING and hasattr(type(raw), "__delete__"):
+        raise Unsupported(f"the attribute {name!r} of a {kind.__name__} is deleted")
+    elif isinstance(obj, nn.Module) and _is_member(obj, name):
+        _module_member(vm, obj, name)
+    elif not vm.instance_attr(obj, name)[0]:
+        vm.native(object.__delattr__, _twin(vm, obj), name)
     vm.effects.delete_attr(obj, name)

@@ -65,7 +65,6 @@ _FACTS = frozenset(
 )
 _COMPUTED = frozenset(["T", "mT", "H", "mH", "real", "imag", "data"])
 _REFUSED = {
-    "grad_fn": "the autograd graph is read (grad_fn)",
     "_base": "a tensor's view base is read (_base)",
     "_version": "a tensor's version counter is read (_version)",
     "__array_interface__": "NumPy reads a tensor",
@@ -87,7 +86,7 @@ def load_tensor_attr(vm: Interpreter, tensor: Tensor, name: str) -> Any:
     if found:
         return value
     if name in _FACTS:
-        value = getattr(tensor, name)
+        value = vm.native(getattr, tensor, name)
         return TensorMethod(vm, tensor, name) if callable(value) else value
     if name in _COMPUTED:
         return vm.out.call_function(getattr, (tensor, name), {})
@@ -97,6 +96,8 @@ def load_tensor_attr(vm: Interpreter, tensor: Tensor, name: str) -> Any:
         raise Unsupported(_REFUSED[name])
     if name == "grad":
         return _grad(vm, tensor)
+    if name == "grad_fn":
+        return _grad_fn(vm, tensor)
     static = getattr(Tensor, name, None)
     if static is not None and callable(static):
         return TensorMethod(vm, tensor, name)
@@ -115,6 +116,14 @@ def _grad(vm: Interpreter, tensor: Tensor) -> Any:
     return None
 
 
+def _grad_fn(vm: Interpreter, tensor: Tensor) -> None:
+    info = vm.out.inputs.get(id(tensor))
+    if (tensor if info is None else info.real).grad_fn is not None or tensor.grad_fn is not None:
+        raise GraphBreak("the autograd graph is read (grad_fn)")
+    if info is not None:
+        vm.guards.add("equals", Attr(info.source, "grad_fn"), None)
+
+
 def _user_attr(vm: Interpreter, tensor: Tensor, name: str) -> Any:
     """An attribute that the user put on the tensor object."""
     info = vm.out.inputs.get(id(tensor))
@@ -129,7 +138,8 @@ def _user_attr(vm: Interpreter, tensor: Tensor, name: str) -> Any:
 
 def store_tensor_attr(vm: Interpreter, tensor: Tensor, name: str, value: Any) -> None:
     """`tensor.name = value` for an attribute of the user's own; torch's own attributes are refused."""
-    if name == "requires_grad" and value == tensor.requires_grad:
+    if name == "requires_grad":
+        vm.call_tensor_method(tensor, "requires_grad_", (value,), {})
         return
     if hasattr(Tensor, name):
         raise Unsupported(f"the tensor attribute {name!r} is assigned")
