@@ -188,7 +188,9 @@ def _load_attr(arg: int, value: Any, _: str) -> list[tuple[str, Any]]:
 
 def _load_super(arg: int, value: Any, _: str) -> list[tuple[str, Any]]:
     pairs: list[tuple[str, Any]] = [("LOAD_SUPER_ATTR", (value, bool(arg & 2)))]
-    return pairs + [("PUSH_NULL", None)] if arg & 1 else pairs
+    if not arg & 1:
+        return pairs
+    return [*pairs, ("PUSH_NULL", None)] if _V313 else [*pairs, ("PUSH_NULL", None), ("SWAP", 2)]
 
 
 def _format_value(arg: int, _: Any, __: str) -> list[tuple[str, Any]]:

@@ -10,17 +10,30 @@ from __future__ import annotations
 import functools
 import sys
 import types
+from collections.abc import Iterator
+from typing import Any
 
-from bytecode import Bytecode, CellVar, FreeVar, Instr, Label
+from bytecode import Bytecode, CellVar, ConcreteBytecode, ConcreteInstr, FreeVar, Instr, Label
 
-from .instruction import Instruction, disassemble
+from .instruction import Instruction, Program, disassemble
 
 __all__ = ["free_names", "generator_code", "resume_code"]
 
-_PROLOGUE = frozenset({"COPY_FREE_VARS", "MAKE_CELL", "RETURN_GENERATOR", "RESUME"})
-_GENERATOR = 0x20
+_PROLOGUE = frozenset({"COPY_FREE_VARS", "MAKE_CELL", "RETURN_GENERATOR", "POP_TOP", "RESUME"})
+_GENERATOR, _OTHER_COROUTINES, _STARRED = 0x20, 0x80 | 0x200, 0x0C
 _V312 = sys.version_info >= (3, 12)
 _V313 = sys.version_info >= (3, 13)
+_KINDS = frozenset({"value", "saved", "null", "lasti"})
+# Where an instruction sees its operand as a bool, real ones of this version need it to be one.
+_TRUTH = frozenset({"POP_JUMP_IF_FALSE", "POP_JUMP_IF_TRUE", "UNARY_NOT"}) if _V313 else frozenset()
+# A variable that the original's compiler knew to be bound may not be: it is looked at first.
+_LOAD = "LOAD_FAST_CHECK" if _V312 else "LOAD_FAST"
+_PAIRS = {
+    "LOAD_FAST_LOAD_FAST": (_LOAD, _LOAD),
+    "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
+    "STORE_FAST_LOAD_FAST": ("STORE_FAST", _LOAD),
+}
+_SLOTS = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "STORE_FAST", "DELETE_FAST"})
 
 
 def free_names(code: types.CodeType) -> tuple[str, ...]:
@@ -28,143 +41,211 @@ def free_names(code: types.CodeType) -> tuple[str, ...]:
     return code.co_freevars
 
 
-@functools.lru_cache(maxsize=2048)
 def resume_code(code: types.CodeType, index: int, names: tuple[str, ...], layout: tuple[str, ...]) -> types.CodeType:
     """`code` from normal-form instruction `index` on.
 
     Args:
-        names: the plain local variables that are bound there; they become parameters.
+        names: the plain local variables that are bound there; they become parameters. A cell given as one is filled.
         layout: the kind of each entry of the value stack, bottom first. A "value" is a parameter; so is the exception of a
             "saved" entry, the mark that a handler leaves on the stack while its exception is handled. "null" is the empty
             slot of a call, "lasti" the position that CPython keeps for a re-raise.
+
+    Raises:
+        ValueError: the code is a generator's or coroutine's, or has no such instruction.
     """
-    return _assemble(code, index, names, layout, [], generator=False)
+    if code.co_flags & (_GENERATOR | _OTHER_COROUTINES):
+        raise ValueError(f"{code.co_qualname} is a generator or coroutine; it cannot be resumed as a function")
+    return _cached(code, code.co_filename, code.co_qualname, index, names, layout, False)
 
 
-@functools.lru_cache(maxsize=2048)
 def generator_code(
     code: types.CodeType, index: int, names: tuple[str, ...], layout: tuple[str, ...], started: bool
 ) -> types.CodeType:
     """A generator function whose generator stands where another was suspended.
 
     A started one stands at the YIELD_VALUE `index`, with `layout` below the yielded value: `send(None)` once, which
-    yields None, brings it there. One that has not started begins at its first instruction.
+    yields None, brings it there. One that has not started begins at its first instruction; it has no stack.
+
+    Raises:
+        ValueError: the code is not a generator's, or `index` is not a YIELD_VALUE.
     """
+    if not code.co_flags & _GENERATOR:
+        raise ValueError(f"{code.co_qualname} is not a generator")
+    ops = [ins.op for ins in disassemble(code).instructions]
     if not started:
-        first = next(i for i, ins in enumerate(disassemble(code).instructions) if ins.op == "RETURN_GENERATOR")
-        return _assemble(code, first + 2, names, (), [], generator=True)
-    return _assemble(code, index, names, layout, [Instr("LOAD_CONST", None)], generator=True)
+        return _cached(code, code.co_filename, code.co_qualname, ops.index("RETURN_GENERATOR") + 2, names, (), False)
+    if ops[index] != "YIELD_VALUE":
+        raise ValueError(f"{code.co_qualname} cannot be suspended at its instruction {index}, {ops[index]}")
+    return _cached(code, code.co_filename, code.co_qualname, index, names, layout, True)
 
 
-def _assemble(
+@functools.lru_cache(maxsize=2048)
+def _cached(
     code: types.CodeType,
+    filename: str,  # equal code objects of two files differ in these, which are not compared
+    qualname: str,
     index: int,
     names: tuple[str, ...],
     layout: tuple[str, ...],
-    extra: list[Instr],
-    generator: bool,
+    suspended: bool,
 ) -> types.CodeType:
     program = disassemble(code)
-    body = Bytecode.from_code(code, prune_caches=True, conserve_exception_block_stackdepth=True)
-    line = program.instructions[min(index, len(program.instructions) - 1)].line
-    between, ordinal = _rest_of_expansion(program.instructions, program.origins, index, code)
-    target = Label()
-    made = Bytecode()
+    if not 0 <= index < len(program.instructions):
+        raise ValueError(f"{code.co_qualname} has no instruction {index}")
+    if not _KINDS.issuperset(layout):
+        raise ValueError(f"unknown kinds of stack entries: {sorted({*layout} - _KINDS)}")
+    made, original = Bytecode(), Bytecode.from_code(code, prune_caches=True, conserve_exception_block_stackdepth=True)
     for name in ("name", "qualname", "filename", "first_lineno", "docstring"):
-        setattr(made, name, getattr(body, name))
-    made.flags = body.flags & ~0x0C  # no *args, no **kwargs
+        setattr(made, name, getattr(original, name))
+    made.flags = original.flags & ~_STARRED
     made.freevars = sorted({*code.co_cellvars, *code.co_freevars})
+    boxed = frozenset(made.freevars)
     stacked = [f"$stack_{i}" for i, kind in enumerate(layout) if kind in ("value", "saved")]
-    made.argnames = [*names, *stacked]
+    made.argnames = [*(f"${name}" if name in boxed else name for name in names), *stacked]
     made.argcount = len(made.argnames)
-    made += _prologue(made, layout, generator)
-    made += extra + between
-    made.append(Instr("JUMP_FORWARD", target))
-    for ins in made:
-        if isinstance(ins, Instr):
-            ins.lineno = line
-    seen, started = -1, False
-    for item in body:
-        if not isinstance(item, Instr):
-            made.append(item)
-            continue
-        seen += 1
-        if seen == ordinal:
-            made.append(target)
-        if not started and (item.name in _PROLOGUE or item.name == "POP_TOP"):
-            started = item.name == "RESUME"
-            continue
-        if isinstance(item.arg, CellVar):
-            item.arg = FreeVar(item.arg.name)
-        made.append(item)
-    return made.to_code(stacksize=code.co_stacksize + len(layout) + 8, compute_exception_stack_depths=False)
+    target = Label()
+    at = program.instructions[index]
+    prologue = _prologue(made.freevars, names, layout, bool(code.co_flags & _GENERATOR))
+    if suspended:
+        prologue.append(Instr("LOAD_CONST", None))  # yielded at once
+    if _V313 and at.op == "CALL" and at.arg[1]:
+        prologue.append(Instr("LOAD_CONST", at.arg[1]))  # the keyword names, which the normal form has in the call
+    prologue.append(Instr("JUMP_FORWARD", target))
+    for ins in prologue:
+        ins.lineno = at.line
+    made += prologue
+    made += _body(original, program, index, target, _Names(code, boxed, frozenset(names)))
+    concrete = made.to_concrete_bytecode(compute_exception_stack_depths=False)
+    _share_slots(concrete, boxed)
+    # What the prologue pushes is the original's stack; at most one more entry lies above it.
+    return concrete.to_code(stacksize=code.co_stacksize + 2, compute_exception_stack_depths=False)
 
 
-def _prologue(made: Bytecode, layout: tuple[str, ...], generator: bool) -> list[Instr]:
+def _prologue(cells: list[str], names: tuple[str, ...], layout: tuple[str, ...], generator: bool) -> list[Instr]:
     out: list[Instr] = []
-    if made.freevars:
-        out.append(Instr("COPY_FREE_VARS", len(made.freevars)))
+    if cells:
+        out.append(Instr("COPY_FREE_VARS", len(cells)))
     if generator:
         out += [Instr("RETURN_GENERATOR"), Instr("POP_TOP")]
     out.append(Instr("RESUME", 0))
+    for name in names:
+        if name in cells:
+            out += [*_take(f"${name}"), Instr("STORE_DEREF", FreeVar(name))]
     for i, kind in enumerate(layout):
         if kind == "null":
             out.append(Instr("PUSH_NULL"))
         elif kind == "lasti":
             out.append(Instr("LOAD_CONST", 0))
         else:
-            # Gone from the locals at once: the user's program may look at them.
-            out += [Instr("LOAD_FAST", f"$stack_{i}"), Instr("DELETE_FAST", f"$stack_{i}")]
+            out += _take(f"$stack_{i}")
             if kind == "saved":  # handle the exception again, and leave what was handled before
                 out += [Instr("PUSH_EXC_INFO"), Instr("POP_TOP")]
     return out
 
 
-def _rest_of_expansion(
-    instructions: tuple[Instruction, ...], origins: tuple[tuple[int, int], ...], index: int, code: types.CodeType
-) -> tuple[list[Instr], int]:
-    """Real instructions for what is left of a real instruction whose first parts have run, and where to jump then."""
-    if index >= len(instructions):
-        raise ValueError(f"{code.co_qualname} has no instruction {index}")
-    ordinal, part = origins[index]
-    if part == 0:
-        ins = instructions[index]
-        if _V313 and ins.op == "CALL" and ins.arg[1]:
-            return [Instr("LOAD_CONST", ins.arg[1])], ordinal
-        if _V313 and ins.op in ("POP_JUMP_IF_FALSE", "POP_JUMP_IF_TRUE"):
-            return [Instr("TO_BOOL")], ordinal
-        return [], ordinal
-    rest = []
-    while index < len(instructions) and origins[index][0] == ordinal:
-        rest.append(instructions[index])
-        index += 1
-    if rest[-1].op == "POP_TOP" and (rest[0].op.startswith("POP_JUMP") or len(rest) == 1):  # JUMP_IF_..._OR_POP
-        return [Instr("POP_TOP")], ordinal if len(rest) > 1 else ordinal + 1
-    return [i for ins in _joined(rest) for i in _real(ins)], ordinal + 1
+def _take(name: str) -> list[Instr]:
+    """Push a parameter that is none of the user's variables, which may be looked at: it is gone from the locals at once."""
+    return [Instr("LOAD_FAST", name), Instr("DELETE_FAST", name)]
 
 
-def _joined(rest: list[Instruction]) -> list[Instruction]:
-    """FORMAT_VALUE of old versions converts and formats in one."""
-    if rest[0].op == "CONVERT_VALUE" and len(rest) > 2:  # convert, swap, format
-        return [rest[0], rest[1], rest[2]]
-    return rest
+class _Names:
+    """How the variables of the original are reached in the code made: its cells are free variables there."""
+
+    def __init__(self, code: types.CodeType, boxed: frozenset[str], bound: frozenset[str]) -> None:
+        self.boxed, self.bound = boxed, bound
+        self.first = code.co_varnames[0] if code.co_argcount and "__class__" in boxed else None
+
+    def instr(self, name: str, arg: Any) -> Instr:
+        """An instruction over one variable, at no line yet."""
+        arg = getattr(arg, "name", arg)
+        if arg not in self.boxed:
+            return Instr(_LOAD if name == "LOAD_FAST" and arg not in self.bound else name, arg)
+        if name not in _SLOTS or _V313:
+            return Instr("LOAD_FAST" if name == _LOAD else name, FreeVar(arg))
+        return Instr(name, arg)  # brought to the cell's slot by `_share_slots`
+
+    def load_first(self) -> Instr:
+        """The value of the function's first parameter."""
+        assert self.first is not None
+        if self.first in self.boxed:
+            return Instr("LOAD_DEREF", FreeVar(self.first))
+        return self.instr("LOAD_FAST", self.first)
 
 
-def _real(ins: Instruction) -> list[Instr]:
+def _body(original: Bytecode, program: Program, index: int, target: Label, names: _Names) -> Iterator[Any]:
+    """The original after its prologue, with `target` before the part of an instruction that `index` is."""
+    ordinal, part = program.origins[index]
+    seen, started, last = -1, False, ""
+    for item in original:
+        if not isinstance(item, Instr):
+            yield item
+            continue
+        seen += 1
+        if not started and item.name in _PROLOGUE:
+            started = item.name == "RESUME"
+            if seen == ordinal:
+                raise ValueError("a function cannot be resumed before its cells are made")
+            continue
+        if seen == ordinal and part:
+            parts = [_real(program.instructions[at], item) for at in range(index - part, index + 1)]
+            at = index + 1
+            while at < len(program.origins) and program.origins[at][0] == ordinal:
+                parts.append(_real(program.instructions[at], item))
+                at += 1
+        elif item.name in _PAIRS:
+            parts = [Instr(op, arg) for op, arg in zip(_PAIRS[item.name], item.arg, strict=True)]
+        else:
+            parts = [item]
+            if seen == ordinal and item.name.replace("_FORWARD", "").replace("_BACKWARD", "") in _TRUTH:
+                parts = [Instr("TO_BOOL"), item]
+        for i, made in enumerate(_with_super(parts, last, names)):
+            if seen == ordinal and i == part:
+                yield target
+            if isinstance(made.arg, CellVar | FreeVar) or made.name in _SLOTS:
+                made = names.instr(made.name, made.arg)
+            made.location = item.location
+            yield made
+        last = "super" if item.name == "LOAD_GLOBAL" and item.arg[1] == "super" else ""
+
+
+def _with_super(parts: list[Instr], last: str, names: _Names) -> list[Instr]:
+    """`super()` looks for its class and object in the frame that calls it; here they are given to it."""
+    ins = parts[0]
+    if names.first is None:
+        return parts
+    if ins.name == "LOAD_SUPER_ATTR":
+        ins.arg = (ins.arg[0], True, ins.arg[2])
+    if last == "super" and ins.name in ("PRECALL", "CALL") and ins.arg == 0:
+        return [Instr("LOAD_DEREF", FreeVar("__class__")), names.load_first(), Instr(ins.name, 2)]
+    return parts
+
+
+def _real(ins: Instruction, whole: Instr) -> Instr:
+    """One part of `whole`, as an instruction of its own."""
     op, arg = ins.op, ins.arg
     if op == "LOAD_GLOBAL":
-        return [Instr("LOAD_GLOBAL", (False, arg))]
-    if op == "BINARY_SUBSCR" or op == "STORE_SUBSCR" or op == "RETURN_VALUE" or op == "PUSH_NULL" or op == "POP_TOP":
-        return [Instr(op)]
-    if op in ("LOAD_FAST", "STORE_FAST", "LOAD_CONST", "SWAP", "COPY"):
-        return [Instr(op, arg)]
-    if op == "CONVERT_VALUE":
-        # str, repr and ascii give a str, which formatting without a spec leaves alone.
-        return [Instr("CONVERT_VALUE", arg) if _V313 else Instr("FORMAT_VALUE", {"str": 1, "repr": 2, "ascii": 3}[arg])]
+        return Instr(op, (False, arg))
+    if op == "LOAD_SUPER_ATTR":
+        return Instr(op, (False, *whole.arg[1:]))
+    if op in ("POP_JUMP_IF_FALSE", "POP_JUMP_IF_TRUE"):
+        return Instr(op.replace("JUMP", "JUMP_FORWARD"), whole.arg)  # of 3.11, where these jump forward only
+    if op == "CONVERT_VALUE":  # str, repr and ascii give a str, which formatting without a spec leaves alone
+        return Instr("FORMAT_VALUE", {"str": 1, "repr": 2, "ascii": 3}[arg])
     if op == "FORMAT_SIMPLE":
-        return [Instr(op) if _V313 else Instr("FORMAT_VALUE", 0)]
+        return Instr("FORMAT_VALUE", 0)
     if op == "FORMAT_WITH_SPEC":
-        return [Instr(op) if _V313 else Instr("FORMAT_VALUE", 4)]
-    raise ValueError(f"a function cannot be resumed inside {op}")
+        return Instr("FORMAT_VALUE", 4)
+    return Instr(op) if arg is None and op != "LOAD_CONST" else Instr(op, arg)
 
 
+def _share_slots(concrete: ConcreteBytecode, boxed: frozenset[str]) -> None:
+    """Instructions over the slot of a cell mean the free variable: comprehensions of 3.12 put cells aside with them."""
+    first_free = len(concrete.varnames)
+    for ins in concrete:
+        if isinstance(ins, ConcreteInstr) and ins.name in _SLOTS and concrete.varnames[ins.arg :][:1]:
+            name = concrete.varnames[ins.arg]
+            if name in boxed:
+                slot = first_free + concrete.freevars.index(name)
+                if slot > 255:
+                    raise ValueError(f"too many variables to resume at: {slot}")
+                ins.arg = slot
