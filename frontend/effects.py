@@ -28,6 +28,8 @@ class Effects:
     cells: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     globals: dict[tuple[int, str], tuple[dict[str, Any], Any]] = field(default_factory=dict)
     calls: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
+    moved: set[tuple[int, str]] = field(default_factory=set)  # attributes deleted and then written: last in order
+    namespaces: dict[int, Any] = field(default_factory=dict)  # the stand-in of each object's `__dict__`
 
     def attr(self, obj: Any, name: str) -> tuple[bool, Any]:
         """(True, value) when the attribute was written; the value may be DELETED."""
@@ -36,7 +38,11 @@ class Effects:
 
     def write_attr(self, obj: Any, name: str, value: Any) -> None:
         """Note `obj.name = value`."""
-        self.attrs[id(obj), name] = (obj, value)
+        key = id(obj), name
+        if value is not DELETED and self.attrs.get(key, (obj, None))[1] is DELETED:
+            del self.attrs[key]
+            self.moved.add(key)
+        self.attrs[key] = (obj, value)
 
     def delete_attr(self, obj: Any, name: str) -> None:
         """Note `del obj.name`."""
@@ -48,9 +54,9 @@ class Effects:
         for (owner, name), (_, value) in self.attrs.items():
             if owner != id(obj):
                 continue
-            if value is DELETED:
+            if value is DELETED or (owner, name) in self.moved:
                 names.pop(name, None)
-            else:
+            if value is not DELETED:
                 names[name] = None
         return names
 

@@ -502,6 +502,7 @@ class Interpreter:
         found = namespace.get("__builtins__", builtins)
         found = found if isinstance(found, dict) else found.__dict__
         if name not in found:
+            self.guards.add("missing", Const(namespace, namespace.get("__name__", "module")), name)
             raise raising.name_error(name)
         return found[name]
 

@@ -719,6 +719,13 @@ def IMPORT_NAME(vm: Interpreter, frame: Frame, name: str) -> None:
     frame.push(vm.native(__import__, name, frame.globals, None, names, level))
 
 
+def _import_from(module: Any, name: str) -> None:
+    """Fails as `from module import name` does in CPython."""
+    file = getattr(module, "__file__", None) or "unknown location"
+    text = f"cannot import name {name!r} from {module.__name__!r} ({file})"
+    raise ImportError(text, name=module.__name__, path=getattr(module, "__file__", None))
+
+
 @_op
 def IMPORT_FROM(vm: Interpreter, frame: Frame, name: str) -> None:
     import sys
@@ -729,7 +736,7 @@ def IMPORT_FROM(vm: Interpreter, frame: Frame, name: str) -> None:
         if full in sys.modules:
             frame.push(sys.modules[full])
             return
-        raise UserRaise(ImportError(f"cannot import name {name!r} from {module.__name__!r}"))
+        vm.native(_import_from, module, name)
     frame.push(objects.load_attr(vm, module, name))
 
 

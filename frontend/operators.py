@@ -34,6 +34,7 @@ __all__ = [
     "contains",
     "delete_item",
     "get_item",
+    "is_old_sequence",
     "set_item",
     "unary",
 ]
@@ -88,7 +89,8 @@ def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         if not isinstance(left, Tensor):
             function = BINARY[symbol.removesuffix("=")][0]
-        return vm.out.call_function(function, (left, right), {})
+        result = _of_the_other(vm, name, left, right)
+        return vm.out.call_function(function, (left, right), {}) if result is NotImplemented else result
     if isinstance(left, SYMBOLIC) or isinstance(right, SYMBOLIC):
         return vm.native(function, left, right)
     own = (f"__{name}__", f"__i{name}__") if symbol.endswith("=") else (f"__{name}__",)
@@ -100,6 +102,16 @@ def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     if not (isinstance(left, list | tuple) or isinstance(right, list | tuple)):
         check_operands(vm, (left, right), f"`{symbol}`")
     return vm.native_recorded(function, vm.settle(left), vm.settle(right))
+
+
+def _of_the_other(vm: Interpreter, name: str, left: Any, right: Any) -> Any:
+    """The answer of the operand that is no tensor: tensors leave objects that they do not know to them."""
+    owner, operand, method = (right, left, f"__r{name}__") if isinstance(left, Tensor) else (left, right, f"__{name}__")
+    kind = type(owner)
+    if isinstance(owner, Tensor | int | float | complex) or hasattr(kind, "__torch_function__") or hasattr(kind, "__array__"):
+        return NotImplemented
+    found = objects.find_method(kind, method)
+    return NotImplemented if found is None else vm.call(found, (owner, operand), {})
 
 
 def compare(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
@@ -155,13 +167,13 @@ def contains(vm: Interpreter, container: Any, item: Any) -> bool:
         return any(x is item or vm.truth(compare(vm, "==", x, item)) for x in list(container))
     refuse_opaque(vm, container, "`in`")
     vm.refuse_iterator(container)
-    if hasattr(type(container), "__next__") or _is_old_sequence(container):
+    if hasattr(type(container), "__next__") or is_old_sequence(container):
         return _found_in(vm, container, item)
     check_key(vm, item)
     return bool(vm.native(operator.contains, container, item))
 
 
-def _is_old_sequence(container: Any) -> bool:
+def is_old_sequence(container: Any) -> bool:
     kind = type(container)
     return objects.lookup(kind, "__iter__")[1] is None and objects.find_method(kind, "__getitem__") is not None
 
@@ -193,6 +205,11 @@ def get_item(vm: Interpreter, obj: Any, key: Any) -> Any:
     if found is not None:
         return vm.call(found, (obj, key), {})
     mapping = vm.tracked_mapping(obj)
+    missing = objects.find_method(type(obj), "__missing__")
+    if missing is not None and isinstance(obj, dict):
+        present = key in mapping if mapping is not None else dict.__contains__(obj, _as_key(vm, obj, key))
+        if not present:
+            return vm.call(missing, (obj, key), {})
     if mapping is not None:
         return mapping[key]
     if isinstance(obj, type):

@@ -119,7 +119,10 @@ class Item(Source):
         return f"{emit.fetch(self.base)}[{emit.literal(self.key)}]"
 
     def fetch(self, args: Mapping[str, Any]) -> Any:
-        return self.base.fetch(args)[self.key]
+        owner = self.base.fetch(args)
+        if isinstance(owner, dict) and not dict.__contains__(owner, self.key):
+            raise KeyError(self.key)  # a defaultdict would make an entry
+        return owner[self.key]
 
 
 @dataclass(frozen=True, slots=True)

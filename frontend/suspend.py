@@ -130,7 +130,8 @@ def _reads_frame(ins: Instruction, stack: list[Any]) -> bool:
     if ins.op != "CALL":
         return False
     head = stack[len(stack) - ins.arg[0] - 2 :][:2]
-    return any(id(value) in _FRAME_READERS for value in head)
+    # An object with a finalizer lives as long as the frame's own references to it.
+    return any(id(v) in _FRAME_READERS or isinstance(v, type) and hasattr(v, "__del__") for v in head)
 
 
 def _step(state: _State, family: Family) -> Step:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["is_constant", "is_static"]
+__all__ = ["is_bound", "is_constant", "is_static", "plain_value"]
 
 _CONSTANT_TYPES = frozenset(
     [
@@ -65,6 +65,23 @@ def is_constant(value: Any) -> bool:
     return False
 
 
+def plain_value(value: Any) -> Any:
+    """The number or text in an instance of a subclass, read without the subclass's own methods."""
+    for base in (int, float, complex):
+        if isinstance(value, base):
+            return base.__pos__(value)
+    base = str if isinstance(value, str) else bytes
+    return base.__getitem__(value, slice(None))
+
+
 def is_static(value: Any) -> bool:
     """Whether `value` is code rather than data: a class, module, C function; guarded by identity."""
     return isinstance(value, _STATIC_TYPES) or type(value).__module__ in ("typing", "functools") and callable(value)
+
+
+def is_bound(value: Any) -> bool:
+    """Whether `value` is a C method of an object: of a stand-in, perhaps, in whose place the real one has to come."""
+    if not isinstance(value, types.BuiltinFunctionType | types.MethodWrapperType):
+        return False
+    owner = value.__self__
+    return owner is not None and not isinstance(owner, types.ModuleType | type)

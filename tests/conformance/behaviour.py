@@ -107,7 +107,8 @@ class Account:
         return f"{name}{self._rest(value)}"
 
     def _pairs(self, value: Any) -> str:
-        return ", ".join(f"{self.of(k)}: {self.of(v)}" for k, v in dict.items(value))
+        items = collections.OrderedDict.items if isinstance(value, collections.OrderedDict) else dict.items
+        return ", ".join(f"{self.of(k)}: {self.of(v)}" for k, v in items(value))
 
     def _rest(self, value: Any) -> str:
         """Instance attributes and slots."""

@@ -561,7 +561,7 @@ def explicit_graph_break(x):
     return y * 2
 
 
-@case(graphs="eager")
+@case(graphs="breaks")
 def random_python_numbers(x):
     import random
 

@@ -331,7 +331,7 @@ def exc_info_in_handler(x):
     return x, before, inside, sys.exc_info()
 
 
-@case()
+@case(graphs="eager")
 def traceback_of_caught(x):
     try:
         fails(ValueError, "v")
@@ -491,7 +491,7 @@ def raises_stop_iteration(x):
     return next(iter([]))
 
 
-@case(lines=True)
+@case(graphs="breaks", lines=True)
 def raises_system_exit(x):
     sys.exit(3)
 
@@ -526,7 +526,7 @@ def raises_in_broken_callee(x):
     return inner(x * 2)
 
 
-@case(graphs="breaks", lines=True)
+@case(lines=True)
 def raises_from_pending_instruction(x):
     y = x + 1
     return y + int("no number") + float(y.sum().item())
@@ -584,7 +584,7 @@ def with_several(x):
     return x, a.name
 
 
-@case()
+@case(graphs="breaks")
 def with_outer_swallows_inner_error_in_exit(x):
     class Broken:
         def __enter__(self):
@@ -893,7 +893,7 @@ def exception_group_not_handled(x):
     return x + 1
 
 
-@case()
+@case(graphs="breaks")
 def getattr_default_hides_only_attribute_error(x):
     class_with_property = type("T", (), {})
     return x, getattr(class_with_property, "nothing", "default")
@@ -957,7 +957,7 @@ def while_true_try_until_it_works(x):
     return x + tries
 
 
-@case()
+@case(graphs="breaks")
 def custom_exception_str_and_hierarchy(x):
     class Base(Failure):
         def __str__(self):
@@ -976,7 +976,7 @@ class Coded(Failure):
     __hash__ = Failure.__hash__
 
 
-@case()
+@case(graphs="breaks")
 def custom_exception_methods(x):
     try:
         raise Coded(4)

@@ -470,7 +470,7 @@ def lambda_returned(x):
     return lambda v, w=3: v * k + w
 
 
-@case(watch="_counted")
+@case(lambda: (setattr(_counted, "calls", 0), t())[1:])
 def decorator_class(x):
     return _counted(x) + _counted(x), _counted.calls
 
@@ -505,7 +505,7 @@ def recursion_bounded(x):
     return power(x, 5), even(7), odd(7)
 
 
-@case(graphs="eager")
+@case(graphs="breaks")
 def recursion_without_end(x):
     def down(n):
         return down(n + 1)

@@ -220,7 +220,7 @@ def sorting_objects(x):
     return x, ordered, points, min(points), max(points, key=operator.attrgetter("x"))
 
 
-@case()
+@case(graphs="breaks")
 def hashing_objects(x):
     d = {Point(1): "a"}
     d[Point(1)] = "b"
@@ -307,7 +307,7 @@ class MoreReflecting(Reflecting):
         return "subclass rsub"
 
 
-@case()
+@case(graphs="breaks")
 def numeric_protocol(x):
     r = Reflecting("r")
     return (
@@ -1028,7 +1028,7 @@ def list_subclass_argument(x, s):
     return x + s.top, s
 
 
-@case()
+@case(graphs="breaks")
 def other_builtin_subclasses(x):
     w, m, v = Words("ab"), Metres(1.5), Vector(1, 2)
     return x, w.shout(), type(w + "c").__name__, m + 2, type(m * 2).__name__, v + (1, 1), len(v), w == "ab"
