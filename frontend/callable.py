@@ -6,6 +6,7 @@ import copy
 import logging
 import threading
 import time
+import types
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from .dynamic import Marks
 from .errors import CaptureError, InternalError
 from .guards import Emitter, GuardSet
 from .pieces import Piece
+from .stance import STANCE
 
 __all__ = ["Backend", "CompiledModule", "Observer", "compile_callable"]
 
@@ -55,6 +57,20 @@ class Options:
     dynamic: bool | None = None
     recompile_limit: int = 8
     observer: Any = None
+    on_recompile: str = "compile"
+    on_error: str = "warn"
+
+
+def _callers_level() -> int:
+    """The `stacklevel` with which the caller of this function warns at the program's line that made the call."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith((_HERE, "<intarsia")):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+class Recompiled(RuntimeError):
+    """A call does not fit what was compiled, where that was asked to be an error."""
 
 
 class _Miss:
@@ -74,6 +90,8 @@ def compile_callable(
     dynamic: bool | None = None,
     recompile_limit: int = 8,
     observer: Any = None,
+    on_recompile: str = "compile",
+    on_error: str = "warn",
 ) -> Callable[..., Any]:
     """A callable that behaves like `target` and runs it as graphs compiled by `backend`.
 
@@ -84,7 +102,7 @@ def compile_callable(
     # FakeTensorMode imports torch._dynamo (about a second): pay that here, not in the first call.
     from . import rules  # noqa: F401
 
-    options = Options(backend, fullgraph, dynamic, recompile_limit, observer)
+    options = Options(backend, fullgraph, dynamic, recompile_limit, observer, on_recompile, on_error)
     if isinstance(target, nn.Module):
         return CompiledModule(target, options)
     return _Family(options).root(target).function
@@ -202,7 +220,9 @@ class _Runtime:
         self.marks = Marks()
         self.raised = 0
         self.off = False
+        self.parked: list[Callable[..., Any]] = []
         self.function = self._make_function()
+        STANCE.join(self)
 
     def _make_function(self) -> Callable[..., Any]:
         """`def compiled(x, y=default): ...` with the target's own parameters, so that a hit costs one call."""
@@ -225,6 +245,9 @@ class _Runtime:
             if parameter.kind is parameter.POSITIONAL_ONLY and not any(p.kind is p.POSITIONAL_ONLY for p in following):
                 heads.append("/")
         names = ", ".join(parameters)
+        owner = self.target if isinstance(self.target, nn.Module) else getattr(self.target, "__self__", None)
+        bound = owner is not None and isinstance(self.target, nn.Module | types.MethodType)
+        heads = ["__self", *heads] if bound else heads  # so that errors of wrong calls count it, as the user's own do
         pairs = ", ".join(f"{n!r}: {n}" for n in parameters)
         text = (
             f"def compiled({', '.join(heads)}):\n"
@@ -245,13 +268,15 @@ class _Runtime:
         function.__wrapped__ = source
         function._intarsia_target = self.target
         function._intarsia_runtime = self
+        if bound:
+            return types.MethodType(function, owner)
         return function  # type: ignore[no-any-return]
 
     # ---- the slow path ----
 
     def miss(self, values: dict[str, Any]) -> Any:
         """No entry matched: capture and compile another, or run in eager."""
-        if self.off or torch.compiler.is_compiling():
+        if self.off or (STANCE.name != "default" and self._held(values)) or torch.compiler.is_compiling():
             return self.eager(values)
         with _lock:
             for entry in list(self.entries):
@@ -270,6 +295,12 @@ class _Runtime:
         self._warn(("own guards",), f"a fresh capture fails its own guards ({miss}); this call runs in eager")
         return self.eager(values)
 
+    def _held(self, values: dict[str, Any]) -> bool:
+        """Whether the stance makes a call that fits nothing run in eager."""
+        if STANCE.name == "fail_on_recompile":
+            raise Recompiled(f"{self._name()} would be compiled while the stance is 'fail_on_recompile': {self.why(values)}")
+        return True
+
     def forget(self) -> None:
         """Back to the state before the first call."""
         with _lock:
@@ -284,7 +315,13 @@ class _Runtime:
 
     def _new_entry(self, values: dict[str, Any]) -> Callable[..., Any] | ProgramRaised | None:
         if self.entries:
-            self._tell("on_recompile", self.why(values))
+            why = self.why(values)
+            self._tell("on_recompile", why)
+            if self.options.on_recompile == "error":
+                raise Recompiled(f"{self._name()} would be compiled again (on_recompile='error'): {why}")
+            if self.options.on_recompile == "eager":
+                self._warn(("recompile", self.target, why), f"{self._name()}: {why}; such calls run in eager (on_recompile='eager')")
+                return None
         if len(self.entries) >= self.limit:
             self.off = True
             self._warn(
@@ -344,8 +381,8 @@ class _Runtime:
     def _fallback(self, error: CaptureError) -> Callable[..., Any] | None:
         place = error.place
         self._tell("on_fallback", place.filename, place.lineno, place.text, error.reason)
-        if self.options.fullgraph:
-            raise error
+        if self.options.fullgraph or (isinstance(error, InternalError) and self.options.on_error == "raise"):
+            raise error.with_traceback(None)  # where capture was inside itself tells the user nothing
         where = f"{place.filename}:{place.lineno}: {place.text}\n  " if error.frames else ""
         kind = "graph break: " if error.heading == "graph break" else ""
         internal = " (an error inside intarsia; please report it)" if isinstance(error, InternalError) else ""
@@ -399,7 +436,8 @@ class _Runtime:
         if key not in self.family.warned:
             self.family.warned.add(key)
             place = broken.place
-            _log.warning("graph break at %s:%d: %s: %s", place.filename, place.lineno, place.text, broken.reason)
+            text = f"\n    {place.text}" if place.text else ""
+            _log.warning("graph break at %s:%d: %s%s", place.filename, place.lineno, broken.reason, text)
 
     def _tell(self, event: str, *args: Any) -> None:
         method = getattr(self.options.observer, event, None)
@@ -412,4 +450,4 @@ class _Runtime:
             return
         self.family.warned.add(key)
         _log.info("%s", message)
-        warnings.warn(f"intarsia: {message}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"intarsia: {message}", RuntimeWarning, stacklevel=_callers_level())

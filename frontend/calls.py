@@ -59,7 +59,19 @@ def call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str
         raise Unsupported("a TorchScript function is called")
     if not callable(function):
         raise UserRaise(TypeError(f"'{kind.__name__}' object is not callable"))
-    raise Unsupported(f"an object of type {kind.__module__}.{kind.__qualname__} is called")
+    raise Unsupported(f"{_display(function)} is called")
+
+
+def _display(function: Any) -> str:
+    """What a foreign callable is called by its users; by its type where it has no name of its own."""
+    try:
+        module, name = function.__module__, function.__name__
+    except Exception:  # attributes of foreign objects may do anything
+        module = name = None
+    if isinstance(module, str) and isinstance(name, str):
+        return f"{module}.{name}"
+    kind = type(function)
+    return f"an object of type {kind.__module__}.{kind.__qualname__}"
 
 
 # ---- Python functions ----

@@ -9,21 +9,38 @@ def f(x, y): ...
 from __future__ import annotations
 
 from .backend import default_backend
+from .backends import BackendError, list_backends, register_backend
 from .compile import compile, reset
 from .config import Config
+from .control import allow_in_graph, assume_constant_result, disable, graph_break, is_compiling, set_stance
 from .counters import counters
-from .frontend.errors import Unsupported
+from .frontend.dynamic import ConstraintError, mark_dynamic, mark_static, maybe_mark_dynamic
+from .frontend.errors import GraphBreak, Unsupported
 from .lower import Lowered, lower
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BackendError",
     "Config",
+    "ConstraintError",
+    "GraphBreak",
     "Lowered",
     "Unsupported",
+    "allow_in_graph",
+    "assume_constant_result",
     "compile",
     "counters",
     "default_backend",
+    "disable",
+    "graph_break",
+    "is_compiling",
+    "list_backends",
     "lower",
+    "mark_dynamic",
+    "mark_static",
+    "maybe_mark_dynamic",
+    "register_backend",
     "reset",
+    "set_stance",
 ]

@@ -1,38 +1,184 @@
-"""Backends by name: what runs the captured graphs."""
+"""Backends by name: what runs the captured graphs.
+
+A backend is called as torch.compile calls one, `backend(fx.GraphModule, example_inputs, **options)`, and returns a callable
+of the inputs that gives the graph's results. Known are this compiler, two that show what capture alone does, those that were
+registered here or through the entry-point group `intarsia.backends`, and all that torch itself lists.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import entry_points
 from typing import Any
 
+import torch
 from torch import fx
 
+from .frontend import torch_private
+
 Backend = Callable[..., Any]
+OWN = ("auto", "intarsia")
+_HIDDEN = ("debug", "experimental")
+
+# What has to be installed for those of torch's backends that need more than torch.
+_PACKAGES = {
+    "onnxrt": "onnxruntime and onnxscript",
+    "tensorrt": "torch-tensorrt",
+    "torch_tensorrt": "torch-tensorrt",
+    "tvm": "apache-tvm",
+    "ipex": "intel-extension-for-pytorch",
+    "openxla": "torch-xla",
+    "openxla_eval": "torch-xla",
+}
 
 
-def eager(gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+class BackendError(RuntimeError):
+    """A backend raised an error, or did not return a callable; the uncompiled function stays usable."""
+
+
+class MissingBackend(ImportError, ValueError):
+    """A known backend whose package is not installed."""
+
+
+def eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Run the graph as captured: shows what capture alone costs."""
     return gm.forward
 
 
-_BACKENDS: dict[str, Backend] = {"eager": eager}
-OWN = ("auto", "intarsia")
+def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Run the graph after torch's AOTAutograd, operator by operator: shows whether a fault lies before the passes."""
+    return torch_private.torch_backend("aot_eager")(gm, list(example_inputs))  # type: ignore[no-any-return]
 
 
-def resolve_backend(backend: str | Backend, own: Callable[[], Backend]) -> Backend:
-    """The callable for a backend's name.
+_registered: dict[str, tuple[Backend, tuple[str, ...]]] = {"eager": (eager, ("debug",)), "aot_eager": (aot_eager, ("debug",))}
+
+
+def register_backend(fn: Backend | None = None, name: str | None = None, tags: Sequence[str] = ()) -> Any:
+    """Make `backend="name"` call `fn`; also a decorator, with and without arguments.
+
+    Args:
+        fn: `(fx.GraphModule, example_inputs, **options) -> callable`.
+        name: its name; by default the function's own.
+        tags: backends tagged "debug" or "experimental" are not listed by default.
 
     Raises:
-        ValueError: an unknown name, with a suggestion.
+        TypeError: `fn` cannot be called.
+        ValueError: the name is taken by another function.
     """
-    if callable(backend):
-        return backend
-    if backend in OWN:
+    if fn is None:
+        return functools.partial(register_backend, name=name, tags=tags)
+    if not callable(fn):
+        raise TypeError(f"register_backend takes a function (fx.GraphModule, example_inputs) -> callable, not {fn!r:.80}")
+    name = name or getattr(fn, "__name__", type(fn).__name__)
+    if name in OWN or (name in _registered and _registered[name][0] is not fn):
+        raise ValueError(f"a backend named {name!r} exists already; give another one with register_backend(fn, name=...)")
+    _registered[name] = (fn, tuple(tags))
+    return fn
+
+
+def list_backends(exclude_tags: Sequence[str] | None = _HIDDEN) -> list[str]:
+    """The names that `compile(fn, backend=name)` takes, sorted; `exclude_tags=()` or None lists all."""
+    hidden = tuple(exclude_tags or ())
+    own = ["intarsia", *(n for n, (_, tags) in _registered.items() if not set(tags) & set(hidden)), *_plugins()]
+    return sorted({*own, *torch_private.torch_backends(hidden)})
+
+
+def is_own(backend: str | Backend) -> bool:
+    """Whether this compiler is meant."""
+    return isinstance(backend, str) and backend in OWN
+
+
+def resolve_backend(
+    backend: str | Backend,
+    own: Callable[[], Backend],
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Backend:
+    """The callable for a backend's name; `mode` and `options` go to a backend that is not this compiler, as torch.compile does it.
+
+    Raises:
+        ValueError: an unknown name, with a suggestion; a known one whose package is missing (`MissingBackend`).
+    """
+    if is_own(backend):
         return own()
-    if backend in _BACKENDS:
-        return _BACKENDS[backend]
-    known = [*OWN, *_BACKENDS]
-    close = difflib.get_close_matches(str(backend), known, n=1)
+    made = backend if callable(backend) else _named(str(backend))
+    name = str(backend) if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
+    if name == "inductor":
+        made = functools.partial(made, config_patches=torch_private.inductor_options(mode, options))
+    else:
+        given: dict[str, Any] = {} if mode in (None, "default") else {"mode": mode}
+        given |= {"options": dict(options)} if options else {}
+        made = functools.partial(made, **given) if given else made
+    return _checked(made, name)
+
+
+def _named(name: str) -> Backend:
+    if name in _registered:
+        return _registered[name][0]
+    plugin = _plugins().get(name)
+    if plugin is not None:
+        return plugin.load()  # type: ignore[no-any-return]
+    known = torch_private.torch_backends(())
+    if name in known or name in _PACKAGES:
+        try:
+            return torch_private.torch_backend(name)
+        except Exception as error:
+            needed = _PACKAGES.get(name, f"the package that provides {name}")
+            raise MissingBackend(f"the backend {name!r} of torch cannot be loaded: install {needed} ({error})") from None
+    names = [*OWN, *_registered, *_plugins(), *known]
+    close = difflib.get_close_matches(name, names, n=1)
     hint = f"; did you mean '{close[0]}'?" if close else ""
-    raise ValueError(f"unknown backend {backend!r}{hint}; known: {', '.join(known)}, or a callable")
+    shown = sorted({*list_backends(), *_registered})
+    raise ValueError(f"unknown backend {name!r}{hint}; known: {', '.join(shown)}, or a callable")
+
+
+def _plugins() -> dict[str, Any]:
+    return {entry.name: entry for entry in entry_points(group="intarsia.backends")}
+
+
+def _checked(backend: Backend, name: str) -> Backend:
+    """The backend with errors that name it."""
+
+    def call(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        try:
+            made = backend(gm, list(example_inputs))
+        except (MissingBackend, KeyboardInterrupt, MemoryError):
+            raise
+        except (ImportError, ModuleNotFoundError) as error:
+            needed = _PACKAGES.get(name, "what it imports")
+            raise MissingBackend(f"the backend {name!r} needs a package that is not installed: {needed} ({error})") from error
+        except Exception as error:
+            first = (str(error).strip().splitlines() or [""])[0][:300]
+            raise BackendError(
+                f"the backend {name!r} raised {type(error).__name__}: {first}\n"
+                f"  on a graph of {sum(n.op.startswith('call') for n in gm.graph.nodes)} operations; the function itself can "
+                "still be called uncompiled"
+            ) from error
+        if not callable(made):
+            raise BackendError(
+                f"the backend {name!r} returned {type(made).__name__}: {made!r:.80}\n"
+                "  a backend returns a callable that takes the graph's inputs, such as gm.forward"
+            )
+        return made  # type: ignore[no-any-return]
+
+    return call
+
+
+def torch_compile_backend(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    """This compiler as a backend of torch.compile: `torch.compile(model, backend="intarsia")`.
+
+    `options` are settings as for `intarsia.compile(..., options=...)`.
+    """
+    from .backend import backend_for
+    from .config import Config
+
+    settings = options.pop("options", None) or {}
+    options.pop("mode", None)
+    run = backend_for(Config.from_environment({**settings, **options}))(gm, list(example_inputs))
+
+    def call(*args: Any) -> Any:
+        return run(*args)
+
+    return torch._dynamo.disable(call, reason="compiled by intarsia")  # type: ignore[no-any-return,attr-defined]

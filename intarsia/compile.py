@@ -8,13 +8,14 @@ This file ties the first arrow (capture, guards, fallback) to the others (`backe
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakSet
 
 from .backend import backend_for, forget_warnings
-from .backends import resolve_backend
+from .backends import is_own, resolve_backend
 from .config import Config
 from .counters import COUNTERS
 from .frontend.callable import compile_callable, forget
@@ -39,11 +40,12 @@ def compile(
 
     Args:
         fn: a function or an `nn.Module`. The original is not changed.
-        backend: "auto" or "intarsia" (this compiler), "eager" (capture only), or a callable `(fx.GraphModule, example_inputs) -> callable`.
+        backend: "auto" or "intarsia" (this compiler), a name of `list_backends()`, or a callable
+            `(fx.GraphModule, example_inputs) -> callable`.
         mode: as for torch.compile: None, "default", "reduce-overhead", "max-autotune"; on a CPU they are the same.
-        fullgraph: raise an error where the whole function cannot be captured, instead of running the call in eager.
-        dynamic: True: sizes and int arguments are symbols from the start; False or None: as in the first call.
-        options: settings by name; see `intarsia.config.Config`.
+        fullgraph: raise an error where the graph would break, instead of splitting the call there.
+        dynamic: None: a size or number that changes between calls becomes a symbol; True: from the start; False: never.
+        options: settings by name, see `intarsia.config.Config`; for another backend, that backend's own options.
         passes: passes of your own, put in place by their `after` and `before`.
 
     Returns:
@@ -58,15 +60,19 @@ def compile(
         return partial(compile, **arguments, options=options, passes=passes)
     if not callable(fn):
         raise TypeError(f"intarsia.compile takes a function or an nn.Module, not {type(fn).__name__}: {fn!r:.80}")
+    check_function(fn)
     check_mode(mode)
-    config = Config.from_environment(options)
+    ours = is_own(backend)
+    config, extra = Config.from_environment(options if ours else None), None if ours else options
     compiled = compile_callable(
         fn,
-        backend=resolve_backend(backend, partial(backend_for, config, tuple(passes))),
+        backend=resolve_backend(backend, partial(backend_for, config, tuple(passes)), mode, extra),
         fullgraph=fullgraph,
         dynamic=dynamic,
         recompile_limit=config.recompile_limit,
         observer=CountingObserver(COUNTERS),
+        on_recompile=config.on_recompile,
+        on_error="raise" if config.strict else "warn",
     )
     _compiled.add(compiled)
     return compiled
@@ -78,6 +84,24 @@ def reset() -> None:
         forget(function)
     forget_warnings()
     COUNTERS.clear()
+
+
+def check_function(fn: Any) -> None:
+    """Raise TypeError for functions whose call does not run their body."""
+    code = inspect.unwrap(fn) if inspect.isfunction(fn) else getattr(fn, "__func__", fn)
+    kinds = (
+        (inspect.isasyncgenfunction, "an async generator function"),
+        (inspect.iscoroutinefunction, "an async function"),
+        (inspect.isgeneratorfunction, "a generator function"),
+    )
+    for is_kind, name in kinds:
+        if is_kind(fn) or (code is not fn and is_kind(code)):
+            where = getattr(code, "__code__", None)
+            place = f"{where.co_filename}:{where.co_firstlineno}: " if where else ""
+            raise TypeError(
+                f"{place}{getattr(fn, '__qualname__', fn)} is {name}: a call of it runs none of its code, so there is nothing to "
+                "compile.\n  Compile the functions that it calls, or the function that consumes it."
+            )
 
 
 def check_mode(mode: str | None) -> None:

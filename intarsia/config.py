@@ -23,9 +23,10 @@ class Config:
         pipeline: the passes to run instead of the default ones, as for `passes-opt --pipeline` (INTARSIA_PIPELINE).
         verify_each: check the IR after every pass, and raise errors inside the compiler instead of
             running the graph in eager; for tests (INTARSIA_VERIFY_EACH).
-        remarks: collect what each pass did and refused, with reasons (INTARSIA_REMARKS).
         recompile_limit: how many variants of one function are kept (INTARSIA_RECOMPILE_LIMIT).
-        progress: show a progress line in a terminal when compiling takes long (INTARSIA_PROGRESS).
+        on_recompile: what a call does that fits no variant: "compile" another, run in "eager", or raise an "error"
+            (INTARSIA_ON_RECOMPILE).
+        on_error: what an error inside the compiler does: "warn" and run that graph in eager, or "raise" it (INTARSIA_ON_ERROR).
     """
 
     debug: str = ""
@@ -35,9 +36,14 @@ class Config:
     packing: bool = True
     pipeline: str = ""
     verify_each: bool = False
-    remarks: bool = False
     recompile_limit: int = 8
-    progress: bool = True
+    on_recompile: str = "compile"
+    on_error: str = "warn"
+
+    @property
+    def strict(self) -> bool:
+        """Whether errors inside the compiler are raised."""
+        return self.verify_each or self.on_error == "raise"
 
     @staticmethod
     def from_environment(options: Mapping[str, Any] | None = None) -> Config:
@@ -62,6 +68,7 @@ class Config:
 
 
 _DEFAULTS = Config()
+_CHOICES = {"on_recompile": ("compile", "eager", "error"), "on_error": ("warn", "raise")}
 _WORDS = {
     "1": True,
     "true": True,
@@ -76,6 +83,12 @@ _WORDS = {
 
 
 def _convert(name: str, value: Any, what: str) -> Any:
+    if name in _CHOICES:
+        if value in _CHOICES[name]:
+            return value
+        close = difflib.get_close_matches(str(value), _CHOICES[name], n=1)
+        hint = f"; did you mean '{close[0]}'?" if close else ""
+        raise ValueError(f"{what} takes one of {', '.join(_CHOICES[name])}, not {value!r}{hint}")
     kind = type(getattr(_DEFAULTS, name))
     if kind is bool:
         if isinstance(value, bool):

@@ -15,7 +15,7 @@ from .. import torch_private
 from ..errors import Unsupported
 from ..output import GraphInput
 from ..source import Attr, Const, Item, Source
-from .constant import is_constant, is_static
+from .constant import is_bound, is_constant, is_static
 from .container import LazyDict, Shadow, shadow_of
 from .unread import Unread
 
@@ -113,6 +113,8 @@ class UserState:
             return types.MethodType(function, self.wrap(value.__self__, Attr(source, "__self__")))
         if kind is functools.partial:
             return self._partial(value, source)
+        if is_bound(value):
+            return self._bound(value, source)
         if is_static(value):
             guards.add("is", source, value)
             return value
@@ -148,6 +150,13 @@ class UserState:
         self.vm.guards.add("is", Attr(source, "__code__"), value.__code__)
         self.track(value, value, source)
         return value
+
+    def _bound(self, value: Any, source: Source) -> Any:
+        """A C method of an object, such as `items.append`: the same method of what stands for the object."""
+        self.vm.guards.add("type", source, type(value))
+        self.vm.guards.add("equals", Attr(source, "__name__"), value.__name__)
+        owner = self.wrap(value.__self__, Attr(source, "__self__"))
+        return self.vm.load_attr(owner, value.__name__)
 
     def _partial(self, value: Any, source: Source) -> Any:
         self.vm.guards.add("type", source, functools.partial)

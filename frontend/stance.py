@@ -1,0 +1,46 @@
+"""What all compiled callables of the process do for the time being: run compiled, run in eager, or refuse to compile again."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Protocol
+from weakref import WeakSet
+
+__all__ = ["STANCES", "Stance"]
+
+STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile")
+
+
+class Runtime(Protocol):
+    """A compiled callable, as far as a stance concerns it."""
+
+    entries: list[Any]
+    parked: list[Any]
+
+
+class Stance:
+    """The current stance. While eager is forced, the entries of every callable are put aside: calls that hit cost nothing more."""
+
+    def __init__(self) -> None:
+        self.name = "default"
+        self._runtimes: WeakSet[Any] = WeakSet()
+        self._lock = threading.RLock()
+
+    def join(self, runtime: Any) -> None:
+        """A new compiled callable."""
+        with self._lock:
+            self._runtimes.add(runtime)
+
+    def set(self, name: str) -> None:
+        """Change it for all callables."""
+        with self._lock:
+            if name == "force_eager" != self.name:
+                for runtime in list(self._runtimes):
+                    runtime.parked, runtime.entries[:] = list(runtime.entries), []
+            elif self.name == "force_eager" != name:
+                for runtime in list(self._runtimes):
+                    runtime.entries[:], runtime.parked = runtime.parked, []
+            self.name = name
+
+
+STANCE = Stance()  # process-wide on purpose, as torch's own is

@@ -1,0 +1,117 @@
+"""Marks and switches: what is compiled, what is not, and what happens when a call does not fit.
+
+The marks are attributes of the functions themselves; capture reads them (`frontend/marks.py`), together with those that
+libraries carry for torch.compile.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from .frontend import marks
+from .frontend.stance import STANCE, STANCES
+
+__all__ = ["allow_in_graph", "assume_constant_result", "disable", "graph_break", "is_compiling", "set_stance"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
+    """Never capture this function: a compiled caller breaks its graph here and calls it as it is. Also a decorator.
+
+    What the function itself calls is not compiled either, except where it calls a compiled function; `recursive` is taken for
+    the sake of programs written for torch.compile. A module is marked itself; its parameters and type stay.
+
+    Raises:
+        TypeError: `fn` cannot be called.
+    """
+    if fn is None:
+        return functools.partial(disable, recursive=recursive, reason=reason)
+    if isinstance(fn, nn.Module):
+        fn.__dict__[marks.DISABLED] = reason or True
+        return fn
+    return _marked(fn, "disable", marks.DISABLED, reason or True)
+
+
+def allow_in_graph(fn: Any) -> Any:
+    """Put calls of this function into the graph as one node: capture runs it on fake tensors and does not look inside.
+
+    For functions of tensors, without side effects, that return tensors; a list or tuple of functions marks each of them.
+    """
+    if isinstance(fn, list | tuple):
+        return [allow_in_graph(f) for f in fn]
+    return _marked(fn, "allow_in_graph", marks.ALLOWED, True)
+
+
+def assume_constant_result(fn: Any) -> Any:
+    """Call this function once, while capturing, and take its result for a constant in every later call. It is not checked."""
+    return _marked(fn, "assume_constant_result", marks.CONSTANT, True)
+
+
+def _marked(fn: Any, what: str, mark: str, value: Any) -> Any:
+    if not callable(fn):
+        raise TypeError(f"intarsia.{what} takes a function or a module, not {type(fn).__name__}: {fn!r:.80}")
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    call.__dict__[mark] = value
+    return call
+
+
+def graph_break(msg: str = "") -> None:
+    """Split the graph here; outside of a compiled function nothing happens."""
+
+
+graph_break.__dict__[marks.DISABLED] = "graph_break() is called"
+
+
+def is_compiling() -> bool:
+    """Whether the code is being captured: True inside compiled functions (also torch.compile's), else False."""
+    return bool(torch.compiler.is_compiling())
+
+
+class set_stance:
+    """Change what all compiled functions of the process do; also a context manager and a decorator.
+
+    Args:
+        stance: "default"; "force_eager": run everything in eager; "eager_on_recompile": what was compiled is used, other
+            calls run in eager; "fail_on_recompile": a call that does not fit what was compiled is an error (RuntimeError).
+
+    Raises:
+        ValueError: an unknown stance, with a suggestion.
+    """
+
+    def __init__(self, stance: str = "default") -> None:
+        if stance not in STANCES:
+            close = difflib.get_close_matches(str(stance), STANCES, n=1)
+            hint = f"; did you mean '{close[0]}'?" if close else ""
+            raise ValueError(f"unknown stance {stance!r}{hint}; known: {', '.join(STANCES)}")
+        self.stance, self.before = stance, STANCE.name
+        STANCE.set(stance)
+
+    def __enter__(self) -> set_stance:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        STANCE.set(self.before)
+
+    def __call__(self, fn: F) -> F:
+        """As a decorator: the stance holds while the function runs."""
+        STANCE.set(self.before)
+        stance = self.stance
+
+        @functools.wraps(fn)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with set_stance(stance):
+                return fn(*args, **kwargs)
+
+        return call  # type: ignore[return-value]

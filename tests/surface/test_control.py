@@ -1,0 +1,169 @@
+"""Marks and switches: disable, allow_in_graph, assume_constant_result, graph_break, stances, what a recompile does."""
+
+import pytest
+import torch
+
+import intarsia
+
+X = torch.arange(4.0)
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    intarsia.reset()
+    with torch.no_grad():
+        yield
+    intarsia.set_stance("default")
+
+
+def graphs():
+    """A backend that keeps the graphs it is given."""
+    seen = []
+
+    def backend(gm, example_inputs):
+        seen.append(gm)
+        return gm.forward
+
+    return backend, seen
+
+
+def targets(gm):
+    return [n.target for n in gm.graph.nodes if n.op == "call_function"]
+
+
+@pytest.mark.parametrize("disable", [intarsia.disable, torch.compiler.disable, torch._dynamo.disable])
+def test_disabled_functions_are_called_as_they_are(disable, caplog):
+    ran = []
+
+    @disable
+    def secret(x):
+        ran.append(torch.compiler.is_compiling())
+        return x + 1
+
+    backend, seen = graphs()
+
+    @intarsia.compile(backend=backend)
+    def f(x):
+        return secret(x * 2) * 3
+
+    assert torch.equal(f(X), (X * 2 + 1) * 3) and torch.equal(f(X), (X * 2 + 1) * 3)
+    assert ran == [False, False] and len(seen) == 2
+    assert "secret" in caplog.text and "marked" in caplog.text
+
+
+def test_disable_takes_a_reason_and_modules(caplog):
+    inner = intarsia.disable(torch.nn.ReLU(), reason="it is slow to trace")
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), inner, torch.nn.Linear(4, 4))
+    torch.testing.assert_close(intarsia.compile(net)(X), net(X))
+    assert "it is slow to trace" in caplog.text and isinstance(inner, torch.nn.ReLU)
+    with pytest.raises(TypeError, match="takes a function or a module, not int"):
+        intarsia.disable(3)
+
+
+@pytest.mark.parametrize("allow", [intarsia.allow_in_graph, torch.compiler.allow_in_graph])
+def test_allowed_functions_are_one_node(allow):
+    def double(x):
+        return x * 2
+
+    allowed = allow(double)
+    backend, seen = graphs()
+
+    @intarsia.compile(backend=backend, fullgraph=True)
+    def f(x):
+        return allowed(x) + 1
+
+    assert torch.equal(f(X), X * 2 + 1)
+    assert allowed in targets(seen[0])
+
+
+@pytest.mark.parametrize("mark", [intarsia.assume_constant_result, torch.compiler.assume_constant_result])
+def test_constant_results_are_asked_for_once(mark):
+    calls = []
+
+    def number():
+        calls.append(1)
+        return len(calls)
+
+    constant = mark(number)
+
+    @intarsia.compile(backend="eager", fullgraph=True)
+    def f(x):
+        return x + constant()
+
+    assert torch.equal(f(X), X + 1) and torch.equal(f(X), X + 1) and calls == [1]
+
+
+@pytest.mark.parametrize("split", [intarsia.graph_break, torch._dynamo.graph_break])
+def test_graph_break(split):
+    backend, seen = graphs()
+
+    def f(x):
+        y = x + 1
+        split()
+        return y * 2
+
+    assert torch.equal(intarsia.compile(f, backend=backend)(X), f(X)) and len(seen) == 2
+    with pytest.raises(intarsia.GraphBreak, match="graph_break"):
+        intarsia.compile(f, backend=backend, fullgraph=True)(X)
+
+
+def test_is_compiling():
+    assert not intarsia.is_compiling()
+    f = intarsia.compile(lambda x: x + 1 if intarsia.is_compiling() else x - 1, backend="eager", fullgraph=True)
+    assert torch.equal(f(X), X + 1)
+
+
+def test_force_eager_and_back():
+    backend, seen = graphs()
+
+    @intarsia.compile(backend=backend)
+    def f(x):
+        return x + 1 if intarsia.is_compiling() else x - 1
+
+    assert torch.equal(f(X), X + 1)
+    with intarsia.set_stance("force_eager"):
+        assert torch.equal(f(X), X - 1) and torch.equal(f(X[:2]), X[:2] - 1)
+    assert torch.equal(f(X), X + 1) and len(seen) == 1
+
+    @intarsia.set_stance("force_eager")
+    def eagerly():
+        return f(X)
+
+    assert torch.equal(f(X), X + 1) and torch.equal(eagerly(), X - 1) and torch.equal(f(X), X + 1)
+
+
+def test_recompiles_can_fail_or_run_in_eager():
+    f = intarsia.compile(lambda x, k: x + len(k), backend="eager")
+    f(X, "a")
+    with intarsia.set_stance("fail_on_recompile"):
+        f(X, "a")
+        with pytest.raises(RuntimeError, match="expected 'a', got 'bb'"):
+            f(X, "bb")
+    with intarsia.set_stance("eager_on_recompile"):
+        assert torch.equal(f(X, "ccc"), X + 3)
+    assert intarsia.counters()["captures"] == 1
+    with pytest.raises(ValueError, match="did you mean 'force_eager'"):
+        intarsia.set_stance("force-eager")
+
+
+def test_on_recompile():
+    fails = intarsia.compile(lambda x, k: x + len(k), options={"on_recompile": "error"})
+    fails(X, "a")
+    with pytest.raises(RuntimeError, match="expected 'a', got 'bb'"):
+        fails(X, "bb")
+    assert torch.equal(fails(X, "a"), X + 1)
+    eager = intarsia.compile(lambda x, k: x + len(k), options={"on_recompile": "eager"})
+    eager(X, "a")
+    with pytest.warns(RuntimeWarning, match="such calls run in eager"):
+        assert torch.equal(eager(X, "bb"), X + 2)
+    with pytest.raises(ValueError, match="takes one of compile, eager, error, not 'eagre'; did you mean 'eager'"):
+        intarsia.compile(lambda x: x, options={"on_recompile": "eagre"})
+
+
+def test_recompile_limit_keeps_what_was_compiled():
+    f = intarsia.compile(lambda x, k: x + len(k), backend="eager")
+    with pytest.warns(RuntimeWarning, match="recompile_limit"):
+        for n in range(12):
+            assert torch.equal(f(X, "a" * n), X + n)
+    before = intarsia.counters()["captures"]
+    assert torch.equal(f(X, "aa"), X + 2) and intarsia.counters()["captures"] == before == 8
