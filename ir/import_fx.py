@@ -130,7 +130,7 @@ class Sizes:
         self._known: dict[Any, Dim] = {}
 
     def bind(self, size: Any, argument: int, dimension: int) -> None:
-        """A symbol gets its value from this dimension (-1: from the argument itself), unless it already has one."""
+        """A symbol gets its value from this dimension (-1: the argument itself, -2 - d: stride d), unless it already has one."""
         if type(size) is int or not isinstance(size, torch.SymInt):
             return
         expr = size.node.expr
@@ -250,6 +250,10 @@ class _Importer:
                     self.sizes.bind(size, position, d)
             else:
                 self.sizes.bind(value, position, -1)
+        for position, node in enumerate(self.arguments):  # last: most strides follow from sizes
+            if isinstance(node.meta["val"], Tensor):
+                for d, stride in enumerate(node.meta["val"].stride()):
+                    self.sizes.bind(stride, position, -2 - d)
 
     def _argument(self, value: Any, name: str, static: bool, node: fx.Node | None) -> SSAValue:
         kind: Attribute = IndexType.get_type()

@@ -94,10 +94,15 @@ def _run(module: ModuleOp, args: Sequence[Argument], reverse: bool = False) -> t
 def _bind_symbols(machine: Machine, func: prim.Func, args: Sequence[Argument]) -> None:
     for name, argument, dimension, low, high in func.get("symbols", ()):
         given: Any = args[argument]
-        value = int(given) if dimension < 0 else int(given.shape[dimension])
+        value = int(given) if dimension == -1 else symbol_source(given, dimension)
         if value < low or (high is not None and value > high):
             raise InterpreterError(f"{name} = {value} lies outside its range {low} to {high}")
         machine.symbols[symbol(name)] = value
+
+
+def symbol_source(given: Tensor, dimension: int) -> int:
+    """What the `dimension` of a symbol means for a tensor: a size, or with -2 - d the stride of dimension d."""
+    return int(given.shape[dimension] if dimension >= 0 else given.stride(-2 - dimension))
 
 
 def _owned(machine: Machine, value: Tensor, strides: Any, args: Sequence[Argument]) -> Tensor:

@@ -98,7 +98,8 @@ class _Writer:
             self.names[arg] = f"a{i}"
             arguments.append(f"a{i}")
         for name, i, d, *_ in self.func.get("symbols", ()):
-            self.each.append(f"{name} = a{i}" if d < 0 else f"{name} = a{i}.shape[{d}]")
+            read = "" if d == -1 else f".shape[{d}]" if d >= 0 else f".stride({-2 - d})"
+            self.each.append(f"{name} = a{i}{read}")
         stateful = self._arena()
         for op in block.ops:
             assert isinstance(op, Op)

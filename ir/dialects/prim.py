@@ -346,7 +346,8 @@ class Func(Op):
         arg_names: what the user would call each argument; arg_strides: eager's strides in elements (none: contiguous);
         arg_static: true for parameters and buffers, whose identity is guarded;
         result_strides: eager's strides of each returned value;
-        symbols: [name, argument, dimension or -1 when the argument itself is the integer, lower, upper or none];
+        symbols: [name, argument, dimension (-1 when the argument itself is the integer, -2 - d: the stride of dimension d),
+        lower, upper or none];
         results: how each of the user's results is made, in order: ["value", k] returned value k; ["input", i] argument i
             itself; ["alias", i, sizes, strides, offset] a view of argument i; ["alias_output", k, sizes, strides, offset]
             a view of returned value k; ["output", j] the very object that result j is; ["size", expression] a Python int;
@@ -397,11 +398,8 @@ class Func(Op):
         self._check_number(argument, "argument", "symbols")
         kind = self.block_body.args[argument].type  # type: ignore[call-overload]
         rank = len(getattr(kind, "shape", ()))
-        if (
-            not isinstance(dimension, int)
-            or not -1 <= dimension < rank
-            or (dimension < 0) != isinstance(kind, IndexType)
-        ):
+        given = isinstance(dimension, int) and -2 - rank < dimension < rank and dimension != -1  # -2 - d: stride d
+        if not (dimension == -1 if isinstance(kind, IndexType) else given):
             raise VerifyException(f"prim.func: symbols: {name} is dimension {dimension} of argument {argument}, {kind}")
 
     def _check_number(self, number: object, what: str, where: str) -> None:
