@@ -176,7 +176,10 @@ def torch_compile_backend(gm: fx.GraphModule, example_inputs: Sequence[Any], **o
 
     settings = options.pop("options", None) or {}
     options.pop("mode", None)
-    run = backend_for(Config.from_environment({**settings, **options}))(gm, list(example_inputs))
+    # torch passes real tensors; their fake twins, which know what sizes are symbols, are in the graph.
+    placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
+    inputs = [n.meta.get("example_value", x) for n, x in zip(placeholders, example_inputs, strict=True)]
+    run = backend_for(Config.from_environment({**settings, **options}))(gm, inputs)
 
     def call(*args: Any) -> Any:
         return run(*args)
