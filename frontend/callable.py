@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
+import sys
 import threading
 import time
 import types
@@ -27,6 +29,7 @@ __all__ = ["Backend", "CompiledModule", "Observer", "compile_callable"]
 
 Backend = Callable[[fx.GraphModule, list[Any]], Callable[..., Sequence[Any]]]
 _log = logging.getLogger("intarsia")
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 class Observer(Protocol):
@@ -380,9 +383,11 @@ class _Runtime:
 
     def _fallback(self, error: CaptureError) -> Callable[..., Any] | None:
         place = error.place
-        self._tell("on_fallback", place.filename, place.lineno, place.text, error.reason)
-        if self.options.fullgraph or (isinstance(error, InternalError) and self.options.on_error == "raise"):
+        if isinstance(error, InternalError) and (self.options.fullgraph or self.options.on_error == "raise"):
+            raise error
+        if self.options.fullgraph:
             raise error.with_traceback(None)  # where capture was inside itself tells the user nothing
+        self._tell("on_fallback", place.filename, place.lineno, place.text, error.reason)
         where = f"{place.filename}:{place.lineno}: {place.text}\n  " if error.frames else ""
         kind = "graph break: " if error.heading == "graph break" else ""
         internal = " (an error inside intarsia; please report it)" if isinstance(error, InternalError) else ""
