@@ -26,6 +26,12 @@ SAYS = {
     ],
     "fx_backend.py": ["captured:", "close: True"],
     "custom_pass.py": ["with the pass:  [2.0, 11.0, 101.0]"],
+    "breaks.py": [
+        "a negative sum\na negative sum\nclose: True - same side effects: True\nclose: True",
+        "whole calls in eager: 0",
+        "breaks.py:12: history.append(",
+    ],
+    "dynamic_shapes.py": ["captured 2 times", "dynamic_shapes.py:24: return x + 1 if", "needs it to be 2"],
 }
 
 

@@ -86,7 +86,7 @@ def sin_plus_sin(x, y):
 def sin_of_cos(x):
     a = torch.cos(x)
     b = torch.sin(a)
-    return b
+    return b  # noqa: RET504
 
 
 def sin_plus_cos(x, y):
@@ -173,7 +173,7 @@ class ToyModel(nn.Module):
     def forward(self, x):
         x = self.lin1(x)
         x = self.lin2(x)
-        return x
+        return x  # noqa: RET504
 
 
 @pytest.mark.parametrize("make, width", [(MyModule, 100), (ToyModel, 10)])
@@ -416,7 +416,7 @@ def f3(x):
     x = scipy.fft.dct(x.numpy())
     x = torch.from_numpy(x)
     x = x * 2
-    return x
+    return x  # noqa: RET504
 
 
 def same_result(fn1, fn2, args):
