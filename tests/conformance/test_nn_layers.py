@@ -79,7 +79,8 @@ def test_layer(layer, shape):
         net.eval()
         return [*out, fast(*args)], net.state_dict(), torch.rand(1)
 
-    check_scenario(run)
+    reads = type(layer()) in (nn.AdaptiveLogSoftmaxWithLoss,) or getattr(layer(), "momentum", 0) is None
+    check_scenario(run, expect="breaks" if reads else "graph")
 
 
 @scenario
@@ -103,7 +104,9 @@ def test_encoder_with_masks(compile):
     net = nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), 2).eval()
     fast, x = compile(net), t(2, 3, 4)
     causal = nn.Transformer.generate_square_subsequent_mask(3)
-    return fast(x, mask=causal, is_causal=True), fast(x, src_key_padding_mask=torch.tensor([[0, 0, 1], [0, 0, 0]]).bool())
+    padding = torch.tensor([[0, 0, 1], [0, 0, 0]]).bool()
+    # What comes out at padded places torch itself makes depend on torch.compiler.is_compiling().
+    return fast(x, mask=causal, is_causal=True), fast(x, src_key_padding_mask=padding)[~padding]
 
 
 @scenario
@@ -124,7 +127,7 @@ def test_recurrent_state_is_carried(compile):
     return out, state
 
 
-@scenario
+@scenario(expect="eager")
 def test_packed_sequences(compile):
     torch.manual_seed(0)
     net = nn.GRU(4, 3, batch_first=True)
@@ -144,7 +147,7 @@ def test_bag_with_offsets(compile):
     return compile(net)(torch.tensor([1, 2, 4, 5]), torch.tensor([0, 2, 4]), per_sample_weights=torch.ones(4))
 
 
-@scenario
+@scenario(expect="breaks")
 def test_cosine_and_ctc_losses(compile):
     loss = nn.CTCLoss()
     fast = compile(loss)

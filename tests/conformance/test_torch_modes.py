@@ -52,13 +52,13 @@ def test_decorated_root():
     run()
 
 
-@case(lambda: (t(2),))
+@case(lambda: (t(2),), expect="breaks")
 def test_inference_mode_decorator(x):
     y = _inferred(x)
     return y, y.is_inference()
 
 
-@case(lambda: (t(2),))
+@case(lambda: (t(2),), expect="breaks")
 def test_inference_mode_with(x):
     with torch.inference_mode():
         y = x * 2
@@ -238,7 +238,7 @@ def test_deterministic_and_threads_asked(x):
     return x + 1, torch.are_deterministic_algorithms_enabled(), torch.get_num_threads() > 0
 
 
-@case(lambda: (t(2),))
+@case(lambda: (t(2),), expect="breaks")
 def test_deterministic_algorithms_set(x):
     torch.use_deterministic_algorithms(True)
     flag = torch.are_deterministic_algorithms_enabled()
@@ -254,7 +254,7 @@ def test_parameters_in_no_grad(net, x):
     return net(x).detach()
 
 
-@case(lambda: (t(2),))
+@case(lambda: (t(2),), expect="breaks")
 def test_anomaly_and_saved_tensor_hooks(x):
     with torch.autograd.set_detect_anomaly(False):
         y = x + 1

@@ -32,7 +32,7 @@ def test_facts(x):
         x.is_cuda,
         x.itemsize,
         x.nbytes,
-        x.names,
+        hasattr(x, "names"),
         x.dim(),
         x.numel(),
         x.stride(0),
@@ -77,7 +77,7 @@ def test_data_attribute(x):
     return y, x, x.data.requires_grad
 
 
-@case(lambda: (t(2), t(2)))
+@case(lambda: (t(2), t(2)), expect="breaks")
 def test_data_assigned(x, y):
     x.data = y * 2
     return x + 1
@@ -196,31 +196,31 @@ def test_new_methods(x):
     )
 
 
-@case(lambda: (t(3),), lambda: (t(4),))
+@case(lambda: (t(3),), lambda: (t(4),), expect="breaks")
 def test_item(x):
     n = x.sum().item()
     return x * n, round(n, 3)
 
 
-@case(lambda: (torch.tensor(3), t(5)), lambda: (torch.tensor(4), t(5)))
+@case(lambda: (torch.tensor(3), t(5)), lambda: (torch.tensor(4), t(5)), expect="breaks")
 def test_item_as_index(n, x):
     return x[: n.item()] * 2, x[n], x[int(n) :]
 
 
-@case(lambda: (t(3),))
+@case(lambda: (t(3),), expect="breaks")
 def test_tolist(x):
     values = (x * 10).int().tolist()
     return x + values[0], values, sum(values)
 
 
-@case(lambda: (t(3),))
+@case(lambda: (t(3),), expect="breaks")
 def test_numpy_in_the_middle(x):
     y = x * 2
     a = np.sin(y.numpy())
     return torch.from_numpy(a) + x, a.shape
 
 
-@case(lambda: (t(3),))
+@case(lambda: (t(3),), expect="breaks")
 def test_numpy_shares_memory(x):
     y = x + 1
     a = y.numpy()
@@ -229,7 +229,7 @@ def test_numpy_shares_memory(x):
     return y, a, float(a[0])
 
 
-@case(lambda: (np.arange(3, dtype=np.float32), t(3)))
+@case(lambda: (np.arange(3, dtype=np.float32), t(3)), expect="breaks")
 def test_numpy_argument(a, x):
     y = torch.from_numpy(a)
     y.add_(x)
@@ -242,7 +242,7 @@ def test_numpy_scalar_argument(x, s):
     return x * float(s), x * s.item()
 
 
-@case(lambda: (t(8),))
+@case(lambda: (t(8),), expect="breaks")
 def test_scipy_in_the_middle(x):
     import scipy.fft
 
@@ -251,7 +251,7 @@ def test_scipy_in_the_middle(x):
     return torch.sin(z) + y
 
 
-@case(lambda: (t(3),), lambda: (t(3) + 10,))
+@case(lambda: (t(3),), lambda: (t(3) + 10,), expect="breaks")
 def test_bool_of_a_tensor(x):
     if (x > 5).all():
         return x - 5
@@ -265,7 +265,7 @@ def test_bool_of_many_values_raises(x):
     return x if x > 0 else -x
 
 
-@case(lambda: (t(3),))
+@case(lambda: (t(3),), expect="breaks")
 def test_numbers_of_tensors(x):
     return float(x[0]), int(x[1] * 10), bool(x[2] > 0), complex(x[0]), range(torch.tensor(2)), [1, 2, 3][torch.tensor(1)]
 
@@ -319,7 +319,7 @@ def test_same_tensor_twice_as_argument(x, y):
     return x + y, x is y
 
 
-@case(lambda: (lambda x: (x, x[1:]))(t(3)), lambda: (t(3), t(2)))
+@case(lambda: (lambda x: (x, x[1:]))(t(3)), lambda: (t(3), t(2)), expect="eager")
 def test_overlapping_arguments(x, y):
     x.mul_(2)
     return y + 1
@@ -371,7 +371,7 @@ def test_out_arguments(x, y):
     return out, torch.sin(x, out=x) is x
 
 
-@case(lambda: (t(2, 3), torch.empty(0)))
+@case(lambda: (t(2, 3), torch.empty(0)), expect="breaks")
 def test_out_argument_resized(x, out):
     torch.sum(x, dim=1, out=out)
     return out * 2
@@ -383,7 +383,7 @@ def test_out_tuple(x, y, values, indices):
     return values + y
 
 
-@case(lambda: (t(3),))
+@case(lambda: (t(3),), expect="breaks")
 def test_resize_and_set(x):
     y = torch.empty(0)
     y.set_(x)
@@ -439,7 +439,7 @@ def test_reading_by_index(x):
     )
 
 
-@case(lambda: (t(4, 5), t(4, 5) > 0))
+@case(lambda: (t(4, 5), t(4, 5) > 0), expect="breaks")
 def test_boolean_masks(x, m):
     y = x.clone()
     y[m] = 0
@@ -488,18 +488,18 @@ def test_gather_scatter(x, i):
     )
 
 
-@case(lambda: (torch.tensor([1.0, 0.0, 2.0, 0.0]),), lambda: (torch.tensor([0.0, 0.0, 2.0, 1.0]),))
+@case(lambda: (torch.tensor([1.0, 0.0, 2.0, 0.0]),), lambda: (torch.tensor([0.0, 0.0, 2.0, 1.0]),), expect="breaks")
 def test_data_dependent_shapes(x):
     return x.nonzero(), torch.where(x > 0), torch.unique(x), x.masked_select(x > 0), torch.argwhere(x), x[x > 0] * 2
 
 
-@case(lambda: (torch.tensor([3, 1, 3, 2]),))
+@case(lambda: (torch.tensor([3, 1, 3, 2]),), expect="breaks")
 def test_unique_with_counts(x):
     values, inverse, counts = torch.unique(x, return_inverse=True, return_counts=True)
     return values * 2, inverse, counts, torch.unique_consecutive(x), torch.bincount(x)
 
 
-@case(lambda: (torch.tensor([1, 2]), t(3, 2)))
+@case(lambda: (torch.tensor([1, 2]), t(3, 2)), expect="breaks")
 def test_repeat_interleave(n, x):
     return x.repeat_interleave(2, dim=0), torch.repeat_interleave(n), torch.repeat_interleave(x[:2], n, dim=0)
 
@@ -541,17 +541,17 @@ def test_reversed_and_zip(x):
     return [a + b for a, b in zip(x, reversed(list(x)))], torch.stack(list(map(torch.sum, x))), reversed(x)
 
 
-@case(lambda: (t(3), [t(3), t(3)]))
+@case(lambda: (t(3), [t(3), t(3)]), expect="breaks")
 def test_in_and_equality(x, xs):
     return any(x is y for y in xs), torch.equal(x, x), torch.allclose(x, xs[0]), x.eq(xs[0]).any(), x.equal(xs[1])
 
 
-@case(lambda: (t(3),))
+@case(lambda: (t(3),), expect="breaks")
 def test_in_with_a_tensor(x):
     return 3.0 in x, x in [x, 1]
 
 
-@case(lambda: ({}, t(3)))
+@case(lambda: ({}, t(3)), expect="breaks")
 def test_tensor_as_key(d, x):
     d[x] = 1
     return x + d[x], x in d, len({x, x})
@@ -560,24 +560,24 @@ def test_tensor_as_key(d, x):
 # ---- kinds of tensors that are not compiled ----
 
 
-@case(lambda: (torch.eye(3).to_sparse(), t(3, 3)))
+@case(lambda: (torch.eye(3).to_sparse(), t(3, 3)), expect="breaks")
 def test_sparse_argument(s, x):
     return torch.sparse.mm(s, x) + 1
 
 
-@case(lambda: (t(3, 3),))
+@case(lambda: (t(3, 3),), expect="breaks")
 def test_sparse_made_inside(x):
     s = torch.relu(x).to_sparse()
     return s.to_dense() + torch.sparse.mm(s, x)
 
 
-@case(lambda: (t(3),))
+@case(lambda: (t(3),), expect="breaks")
 def test_quantized(x):
     q = torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)
     return q.dequantize() + 1
 
 
-@case(lambda: ([t(2, 3), t(1, 3)],))
+@case(lambda: ([t(2, 3), t(1, 3)],), expect="breaks")
 def test_nested(xs):
     n = torch.nested.nested_tensor(xs)
     return torch.nested.to_padded_tensor(n, 0.0) + 1
@@ -589,27 +589,22 @@ class Tagged(torch.Tensor):
         return super().__torch_function__(func, types, args, kwargs or {})
 
 
-@case(lambda: (t(3).as_subclass(Tagged),))
+@case(lambda: (t(3).as_subclass(Tagged),), expect="breaks")
 def test_subclass_argument(x):
     return x + 1, type(x * 2).__name__
 
 
-@case(lambda: (t(3),))
+@case(lambda: (t(3),), expect="breaks")
 def test_subclass_made_inside(x):
     y = x.as_subclass(Tagged)
     return type(y + 1).__name__, (y + 1).as_subclass(torch.Tensor)
 
 
-@case(lambda: (torch.complex(t(3), t(3)).conj(),))
+@case(lambda: (torch.complex(t(3), t(3)).conj(),), expect="breaks")
 def test_lazy_conjugate(z):
     return z + 1, z.is_conj(), z.resolve_conj() * 2
 
 
-@case(lambda: (torch.empty(2, 3, device="meta"),))
+@case(lambda: (torch.empty(2, 3, device="meta"),), expect="breaks")
 def test_meta_device(x):
     return (x + 1).shape
-
-
-@case(lambda: (torch.zeros(2, 3, names=("n", "c")),))
-def test_named_tensor(x):
-    return x.sum("c").names
