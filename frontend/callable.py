@@ -23,6 +23,7 @@ from .dynamic import Marks
 from .errors import CaptureError, InternalError
 from .guards import Emitter, GuardSet
 from .pieces import Piece
+from .report import write_reproducer
 from .stance import STANCE
 
 __all__ = ["Backend", "CompiledModule", "Observer", "compile_callable"]
@@ -254,10 +255,14 @@ class _Runtime:
         pairs = ", ".join(f"{n!r}: {n}" for n in parameters)
         text = (
             f"def compiled({', '.join(heads)}):\n"
+            "    __missed = None\n"
             "    for __entry in __entries:\n"
             f"        __result = __entry({names})\n"
             "        if __result is not __MISS:\n"
+            "            if __missed is not None:\n"
+            "                __runtime.prefer(__entry)\n"
             "            return __result\n"
+            "        __missed = __entry\n"
             f"    return __runtime.miss({{{pairs}}})\n"
         )
         exec(compile(text, "<intarsia entry>", "exec"), namespace)
@@ -274,6 +279,15 @@ class _Runtime:
         if bound:
             return types.MethodType(function, owner)
         return function  # type: ignore[no-any-return]
+
+    def prefer(self, entry: Callable[..., Any]) -> None:
+        """Try this entry first from now on. Another thread that misses one meanwhile looks again, under the lock."""
+        if _lock.acquire(blocking=False):
+            try:
+                if entry in self.entries:
+                    self.entries[:] = [entry, *(e for e in self.entries if e is not entry)]
+            finally:
+                _lock.release()
 
     # ---- the slow path ----
 
@@ -346,7 +360,7 @@ class _Runtime:
         except ProgramRaised as raised:
             return raised
         except CaptureError as error:
-            return self._fallback(error)
+            return self._fallback(error, values)
         self._tell("on_capture", time.perf_counter() - start, made)
         graph = self._compile(made) if made.operations else made.graph_module.forward
         if made.broken is not None:
@@ -378,10 +392,10 @@ class _Runtime:
             self.off = True
         result = self.eager(values)
         with _lock:
-            self._fallback(raised.unsupported())
+            self._fallback(raised.unsupported(), values)
         return result
 
-    def _fallback(self, error: CaptureError) -> Callable[..., Any] | None:
+    def _fallback(self, error: CaptureError, values: dict[str, Any]) -> Callable[..., Any] | None:
         place = error.place
         if isinstance(error, InternalError) and (self.options.fullgraph or self.options.on_error == "raise"):
             raise error
@@ -390,7 +404,10 @@ class _Runtime:
         self._tell("on_fallback", place.filename, place.lineno, place.text, error.reason)
         where = f"{place.filename}:{place.lineno}: {place.text}\n  " if error.frames else ""
         kind = "graph break: " if error.heading == "graph break" else ""
-        internal = " (an error inside intarsia; please report it)" if isinstance(error, InternalError) else ""
+        internal = ""
+        if isinstance(error, InternalError):
+            path = write_reproducer(error, self.target, values)
+            internal = f" (an error inside intarsia; please report it{f' with {path}' if path else ''})"
         self._warn(
             (place.filename, place.lineno),
             f"{where}{kind}{error.reason}{internal}; {self._name()} runs in eager. What to do: {error.advice}",

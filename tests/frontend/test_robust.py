@@ -1,0 +1,107 @@
+"""Threads, nesting, errors inside the compiler: results stay right, and the user is told once."""
+
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from harness import compiled
+
+from intarsia.frontend import operators
+from intarsia.frontend.callable import compile_callable
+from intarsia.frontend.errors import InternalError
+
+X = torch.arange(4.0)
+
+
+def test_threads_that_compile_and_call_at_once():
+    def work(x, k):
+        y = x * k
+        if y.sum() > 10:
+            y = y - 1
+        return y.relu() + k
+
+    fast, _ = compiled(work)
+    other, _ = compiled(lambda x, k: fast(x, k) * 2)
+    wrong, errors = [], []
+
+    def run(seed):
+        try:
+            with torch.no_grad():
+                for i in range(12):
+                    x, k = torch.full((2 + (seed + i) % 3,), float(i)), (seed + i) % 4
+                    for function, twin in ((fast, work), (other, lambda x, k: work(x, k) * 2)):
+                        if not torch.equal(function(x, k), twin(x, k)):
+                            wrong.append((seed, i))
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(t.is_alive() for t in threads) and not errors and not wrong
+
+
+def test_compiled_inside_compiled_with_a_break():
+    inner, _ = compiled(lambda x: x + x.sum().item())
+    fast, log = compiled(lambda x: inner(x * 2) + inner(x))
+    assert torch.equal(fast(X), (X * 2 + 12) + (X + 6)) and log.fallbacks == []
+
+
+def test_recursion_of_a_compiled_function():
+    calls = []
+
+    def countdown(x, n):
+        if n == 0:
+            return x
+        print(n, end=" ")
+        return fast(x + n, n - 1)
+
+    fast, _ = compiled(countdown)
+    assert torch.equal(fast(X, 4), X + 10) and calls == []
+
+
+def test_an_internal_error_runs_in_eager_with_one_warning_and_a_reproducer(monkeypatch):
+    def broken(*args):
+        raise ZeroDivisionError("planted")
+
+    monkeypatch.setattr(operators, "binary", broken)
+
+    def f(x, k):
+        return x + k
+
+    fast, log = compiled(f)
+    with pytest.warns(RuntimeWarning, match="planted") as seen:
+        assert torch.equal(fast(X, 2), X + 2)
+        assert torch.equal(fast(X, 2), X + 2)
+    assert len(seen) == 1 and len(log.fallbacks) == 1
+    path = Path(re.search(r"with (\S+reproducer\.py)", str(seen[0].message)).group(1))
+    text = path.read_text()
+    assert "def f(x, k):" in text and "planted" in text and "torch.empty_strided([4], [1]" in text
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr  # without the planted fault the program runs
+    with pytest.raises(InternalError, match="planted"):
+        compile_callable(f, backend=lambda gm, inputs: gm.forward, on_error="raise")(X, 2)
+
+
+def test_exceptions_of_the_program_pass_through():
+    class Mine(Exception):
+        pass
+
+    def f(x, bad):
+        y = x + 1
+        if bad:
+            raise Mine("as it is", 3)
+        return y
+
+    fast, _ = compiled(f)
+    assert torch.equal(fast(X, False), X + 1)
+    with pytest.raises(Mine) as caught:
+        fast(X, True)
+    assert caught.value.args == ("as it is", 3) and caught.traceback[-1].name == "f"
+    assert torch.equal(fast(X, False), X + 1)
