@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from . import contexts, library, marks, rules, tables, torch_private, torch_rules
+from . import contexts, library, marks, opcodes, rules, tables, torch_private, torch_rules
 from .contexts import is_torch_context
 from .errors import GraphBreak, Unsupported, UserRaise
-from .sight import BLIND, COLLECTING, KEYED, check_keys, check_sight, is_value_type
+from .sight import BLIND, COLLECTING, KEYED, check_keys, check_sight, check_text, is_value_type
 from .source import Attr, Const, Fetch, Item
 from .values import object as objects
 from .values.constant import is_constant
@@ -36,7 +36,12 @@ def call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str
     """Call `function` as the program would."""
     rule = rules.RULES.get(id(function))
     if rule is not None:
-        return rule(vm, *args, **kwargs)
+        try:
+            return rule(vm, *args, **kwargs)
+        except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                raise
+        raise GraphBreak(f"{getattr(function, '__name__', function)} is called with arguments that do not fit it")
     kind = type(function)
     handler = _BY_KIND.get(kind)
     if handler is not None:
@@ -252,11 +257,26 @@ def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[s
         at = tables.CALLBACK_AT.get(name)
         args = tuple(trampoline(vm, a) if at in (None, i) and _is_callback(vm, a) else a for i, a in enumerate(args))
         kwargs = {k: trampoline(vm, a) if _is_callback(vm, a) else a for k, a in kwargs.items()}
+    if name in ("format", "format_map"):
+        check_text(vm, [*args, *kwargs.values()])
+    if name in _TAKES_MAPPING:
+        args = tuple(_as_mapping(vm, a) for a in args)
     if name in tables.ITERATING and not (name in ("max", "min") and len(args) > 1):
         args = tuple(rules.iterable(vm, a) for a in args)
     args = tuple(map(vm.settle, args))
     kwargs = {k: vm.settle(v) for k, v in kwargs.items()}
     return vm.native_recorded(function, *args, **kwargs)
+
+
+_TAKES_MAPPING = frozenset({"dict", "update", "OrderedDict", "defaultdict", "Counter", "__init__", "__ior__", "__or__"})
+
+
+def _as_mapping(vm: Interpreter, value: Any) -> Any:
+    """An object with `keys` and `__getitem__` of its own as a dict."""
+    kind = type(value)
+    if isinstance(value, dict | type) or objects.find_method(kind, "keys") is None:
+        return value
+    return opcodes.as_dict(vm, value)
 
 
 def _check_sight(vm: Interpreter, function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -612,6 +612,8 @@ class Interpreter:
             return bool(value)
         if isinstance(value, Tensor):
             if getattr(value, "constant", None) is None:
+                if value.numel() != 1:  # an error, whatever the values are
+                    self.native(bool, value)
                 raise GraphBreak("control flow depends on a tensor's value")
             return bool(self.native(bool, value))
         for name in ("__bool__", "__len__"):

@@ -23,7 +23,7 @@ from .values.unread import Append, Unread
 if TYPE_CHECKING:
     from .interpreter import Frame, Interpreter
 
-__all__ = ["HANDLERS", "NOT_CAPTURED", "unsupported_opcode"]
+__all__ = ["HANDLERS", "NOT_CAPTURED", "as_dict", "unsupported_opcode"]
 
 Handler = Callable[["Interpreter", "Frame", Any], str | None]
 HANDLERS: dict[str, Handler] = {}
@@ -359,7 +359,7 @@ def SET_UPDATE(vm: Interpreter, frame: Frame, n: int) -> None:
 @_op
 def DICT_UPDATE(vm: Interpreter, frame: Frame, n: int) -> None:
     value = frame.pop()
-    vm.native(frame.stack[-n].update, _as_dict(vm, value))
+    vm.native(frame.stack[-n].update, as_dict(vm, value))
 
 
 @_op
@@ -369,7 +369,7 @@ def DICT_MERGE(vm: Interpreter, frame: Frame, n: int) -> None:
     if not isinstance(given, dict | LazyDict | InstanceDict) and not hasattr(vm.type_of(given), "keys"):
         text = f"{called} argument after ** must be a mapping, not {vm.type_of(given).__name__}"
         raise UserRaise(TypeError(text))
-    value = _as_dict(vm, given)
+    value = as_dict(vm, given)
     for key in value:
         if not isinstance(key, str):
             raise UserRaise(TypeError("keywords must be strings"))
@@ -378,14 +378,19 @@ def DICT_MERGE(vm: Interpreter, frame: Frame, n: int) -> None:
     target.update(value)
 
 
-def _as_dict(vm: Interpreter, value: Any) -> dict[Any, Any]:
+def as_dict(vm: Interpreter, value: Any) -> dict[Any, Any]:
+    """What `{**value}` takes from a mapping."""
     if isinstance(value, LazyDict | InstanceDict):
         return value.force()
     mapping = vm.tracked_mapping(value)
     if mapping is not None and objects.find_method(type(value), "keys") is None:
         return mapping.force()
-    if type(value) is dict or objects.find_method(type(value), "keys") is None:
+    if isinstance(value, dict) and objects.find_method(type(value), "keys") is None:
         return dict(value)
+    if not hasattr(vm.type_of(value), "keys"):
+        raise UserRaise(TypeError(f"'{vm.type_of(value).__name__}' object is not a mapping"))
+    if objects.find_method(type(value), "keys") is None:
+        return dict(vm.native(dict, value))
     keys = vm.listed(vm.call(objects.load_attr(vm, value, "keys"), (), {}))
     return {key: operators.get_item(vm, value, key) for key in keys}
 
@@ -668,7 +673,7 @@ def _call(vm: Interpreter, frame: Frame, args: list[Any], kwargs: dict[str, Any]
 
 @_op
 def CALL_FUNCTION_EX(vm: Interpreter, frame: Frame, has_kwargs: bool) -> None:
-    kwargs = dict(_as_dict(vm, frame.pop())) if has_kwargs else {}
+    kwargs = dict(as_dict(vm, frame.pop())) if has_kwargs else {}
     value = frame.pop()
     kind = vm.type_of(value)
     if not isinstance(value, Tensor) and not hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):

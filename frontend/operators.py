@@ -17,7 +17,7 @@ from .protocol import (
     compare_sequences,
     is_written_in_python,
 )
-from .sight import check_key, check_operands, refuse_opaque
+from .sight import check_key, check_operands, check_text, refuse_opaque
 from .values import object as objects
 from .values.constant import is_constant
 from .values.container import InstanceDict, LazyDict
@@ -99,6 +99,8 @@ def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     if symbol == "+=" and isinstance(left, list) and objects.lookup(type(left), "__iadd__")[1] is list:
         list.extend(left, vm.listed(right))
         return left
+    if symbol[0] == "%" and isinstance(left, str | bytes):
+        check_text(vm, right)
     if not (isinstance(left, list | tuple) or isinstance(right, list | tuple)):
         check_operands(vm, (left, right), f"`{symbol}`")
     return vm.native_recorded(function, vm.settle(left), vm.settle(right))

@@ -64,7 +64,9 @@ class Residual:
                 continue
             target = self.value(obj)
             if value is DELETED and isinstance(obj, nn.Module):
-                self.post.append(f"delattr({target}, {name!r})")
+                plain = isinstance(obj, nn.Module) and name in obj.__dict__  # whatever members have come since
+                remove = self.emit.constant(object.__delattr__, "delete_attribute") if plain else "delattr"
+                self.post.append(f"{remove}({target}, {name!r})")
             elif value is DELETED:
                 self.post.append(f"{self.emit.constant(_forget, 'forget')}({target}, {name!r})")
             elif (_, name) in effects.moved or is_data_descriptor(type(obj), name):
@@ -477,6 +479,7 @@ _BUILDERS: dict[type, Any] = {
     set: Residual._set,
     frozenset: Residual._set,
     deque: Residual._deque,
+    bytearray: lambda r, v: r._fresh(v, f"bytearray({bytes(v)!r})"),
     slice: Residual._slice,
     types.MethodType: Residual._method,
     types.FunctionType: Residual._function,

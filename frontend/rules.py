@@ -24,7 +24,7 @@ from . import library, operators, tables, torch_private, torch_rules
 from .contexts import RealContext
 from .errors import GraphBreak, Unsupported, UserRaise
 from .raising import handled_outside
-from .sight import check_sight, refuse_opaque
+from .sight import check_operands, check_text, refuse_opaque
 from .source import Const, Fetch
 from .values import object as objects
 from .values.constant import is_constant
@@ -246,7 +246,8 @@ def _text(name: str, function: Any) -> Any:
                 return vm.call(method, (value,), {})
             if objects.lookup(type(value), special)[1] not in (None, object):
                 break
-        check_sight(vm, args, f"{function.__name__}()")
+        check_text(vm, value)
+        check_operands(vm, args, f"{function.__name__}()")
         return vm.native(function, *map(vm.settle, args))
 
     return apply
@@ -265,7 +266,7 @@ def _format(vm: Interpreter, value: Any, spec: str = "") -> Any:
         return vm.call(method, (value, spec), {})
     if spec == "" and not is_constant(value):
         return RULES[id(str)](vm, value)
-    check_sight(vm, (value,), "format()")
+    check_operands(vm, (value,), "format()")
     return vm.native(format, value, spec)
 
 

@@ -37,6 +37,7 @@ __all__ = [
     "check_keys",
     "check_operands",
     "check_sight",
+    "check_text",
     "has_own_methods",
     "is_opaque_type",
     "is_value_type",
@@ -145,6 +146,22 @@ def check_sight(vm: Interpreter, values: Any, who: str, depth: int = 0) -> None:
             raise GraphBreak(f"{who} looks into {vm.user.opaque[id(value)]}, a {kind.__name__} of the caller's")
         elif has_own_methods(vm, kind):
             raise GraphBreak(f"{who} may run methods of {kind.__qualname__} that capture would not see")
+
+
+def check_text(vm: Interpreter, value: Any, depth: int = 0) -> None:
+    """Before C code writes a value as text: tensors have no values yet, and exceptions of the caller's are guarded."""
+    if isinstance(value, Tensor):
+        raise GraphBreak("a tensor is printed or formatted")
+    if isinstance(value, BaseException):
+        more = isinstance(value, OSError | SyntaxError | UnicodeError | ImportError | BaseExceptionGroup)
+        if more and vm.user.source_of(value) is not None:
+            raise GraphBreak(f"a {type(value).__name__} of the caller's is written as text")
+        for item in vm.load_attr(value, "args"):
+            check_text(vm, item, depth)
+    elif depth < _DEPTH and isinstance(value, list | tuple | set | frozenset | dict):
+        items = [*dict.keys(value), *dict.values(value)] if isinstance(value, dict) else value
+        for item in list.__iter__(value) if isinstance(value, list) else items:
+            check_text(vm, item, depth + 1)
 
 
 def check_operands(vm: Interpreter, values: Any, who: str) -> None:

@@ -178,7 +178,7 @@ class Money:
         return f"Money({self.v})"
 
 
-@case()
+@case(graphs="breaks")
 def formatting_of_objects(x):
     m = Money(5)
     return (
@@ -193,9 +193,34 @@ def formatting_of_objects(x):
     )
 
 
-@case(lambda: (t(), Money(2)), lambda: (t(), Money(3)))
+@case(lambda: (t(), Money(2)), lambda: (t(), Money(3)), graphs="breaks")
 def formatting_of_an_argument(x, m):
     return x, f"{m:.1f} {m!r}", f"{[m]}", f"{m}"
+
+
+@case(graphs="breaks")
+def formatting_of_tensors_in_containers(x):
+    y = x + 1
+    return y, str([y]), f"{(y, 1)}", repr({"y": y}), "%s" % [y], "{}".format([y])
+
+
+@case(graphs="breaks")
+def formatting_of_errors_that_hold_tensors(x):
+    y = x + 1
+    try:
+        raise ValueError(y, "text")
+    except ValueError as error:
+        return y, str(error), repr(error), f"{[error]}", error.args[0] is y
+
+
+@case(lambda: (t(), ValueError("a")), lambda: (t(), ValueError("b")), lambda: (t(), KeyError("c", 1)))
+def text_of_an_error_argument(x, error):
+    return x, str(error), repr(error), f"{error}", error.args
+
+
+@case(lambda: (t(), [ValueError("a")]), lambda: (t(), [ValueError("b")]))
+def text_of_errors_in_a_list_argument(x, errors):
+    return x, str(errors), "%s" % errors, "{}".format(errors[0])
 
 
 @case(lambda: (t(), "a"), lambda: (t(), "bc"))
@@ -233,14 +258,15 @@ def template_and_regular_expressions(x):
 
 @case(lambda: (t(), [3, 1, 2]), lambda: (t(), [5]))
 def list_argument_methods(x, v):
-    v.append(x)
     v.insert(0, "first")
     v.extend([7, 8])
     last = v.pop()
     v.remove(7)
     v.reverse()
     del v[0]
-    return last, len(v), v.index("first"), v.copy() is v
+    where = v.index("first")
+    v.append(x)
+    return last, len(v), where, v.copy() is v
 
 
 @case(lambda: (t(), [3, 1, 2]), lambda: (t(), [5, 4]))
@@ -837,7 +863,6 @@ def tensor_indexing(x):
         y[..., 0],
         y[None],
         y[[0]],
-        y[:, [True] + [False] * (x.shape[0] - 1)],
         x[-1],
         x[torch.tensor([0, 1])],
     )

@@ -1,4 +1,7 @@
-"""try, raise, with: what is caught where, in which order, with which context and lines."""
+"""try, raise, with: what is caught where, in which order, with which context and lines.
+
+PYTEST_DONT_REWRITE: the assert statements here belong to the programs.
+"""
 
 import contextlib
 import io
@@ -976,7 +979,7 @@ class Coded(Failure):
     __hash__ = Failure.__hash__
 
 
-@case(graphs="breaks")
+@case()
 def custom_exception_methods(x):
     try:
         raise Coded(4)

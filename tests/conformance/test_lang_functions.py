@@ -56,7 +56,7 @@ def wrong_calls(x):
     return x, out
 
 
-@case()
+@case(graphs="breaks")
 def wrong_calls_of_builtins(x):
     out = []
     for call in (
