@@ -400,6 +400,7 @@ class _Runtime:
         if isinstance(error, InternalError) and (self.options.fullgraph or self.options.on_error == "raise"):
             raise error
         if self.options.fullgraph:
+            error.advice += ", or let the graph break here (fullgraph=False)"
             raise error.with_traceback(None)  # where capture was inside itself tells the user nothing
         self._tell("on_fallback", place.filename, place.lineno, place.text, error.reason)
         where = f"{place.filename}:{place.lineno}: {place.text}\n  " if error.frames else ""

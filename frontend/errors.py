@@ -27,7 +27,7 @@ class CaptureError(Exception):
     """Base of the three: `reason` says what, `advice` what to do; the place is filled in by the interpreter."""
 
     heading = "cannot be captured"
-    default_advice = "move it out of the compiled function, or let the graph break here (fullgraph=False)"
+    default_advice = "move it out of the compiled function"
 
     def __init__(self, reason: str, advice: str | None = None) -> None:
         super().__init__(reason)
