@@ -36,6 +36,9 @@ _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 class Observer(Protocol):
     """What a caller may want to be told; every method is optional."""
 
+    def on_start(self, runtime: Any, miss: Any) -> None:
+        """A callable or piece is about to be captured; `miss`: what the newest entry had against the call, or None."""
+
     def on_capture(self, seconds: float, capture: Capture) -> None:
         """A call was captured in so many seconds."""
 
@@ -331,6 +334,7 @@ class _Runtime:
         return self.original(*args, **kwargs)
 
     def _new_entry(self, values: dict[str, Any]) -> Callable[..., Any] | ProgramRaised | None:
+        self._tell("on_start", self, self.guards[-1].explain(values) if self.entries and self.guards else None)
         if self.entries:
             why = self.why(values)
             self._tell("on_recompile", why)

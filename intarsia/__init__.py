@@ -16,6 +16,7 @@ from .control import allow_in_graph, assume_constant_result, disable, graph_brea
 from .counters import counters
 from .frontend.dynamic import ConstraintError, mark_dynamic, mark_static, maybe_mark_dynamic
 from .frontend.errors import GraphBreak, Unsupported
+from .logs import set_logs, set_logs_from_environment
 from .lower import Lowered, lower
 
 __version__ = "0.1.0"
@@ -42,5 +43,8 @@ __all__ = [
     "maybe_mark_dynamic",
     "register_backend",
     "reset",
+    "set_logs",
     "set_stance",
 ]
+
+set_logs_from_environment()

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.utils._pytree as pytree
 from torch import fx
 from xdsl.dialects.builtin import ModuleOp
 
+from . import logs
 from .config import Config
 from .counters import COUNTERS
 from .debug import DebugFolder
@@ -133,19 +135,27 @@ def compile_module(
         isa=toolchain.identity + cpu_identity(),
     )
     with COUNTERS.phase("load"):
-        entry = cache.get(key) if config.cache and not debug else None
+        entry = cache.get(key) if config.cache and not debug and not logs.enabled("ir") else None
         if entry is not None:
             program = load(entry, library)
+            logs.generated(program.generated)
             return program, Report(program, cached=True)
+    told = logs.PassLog(text)
+
+    def on_pass(name: str, current: ModuleOp, seconds: float, phase: str) -> None:
+        debug.on_pass(name, current, seconds, phase)
+        told.on_pass(name, current, seconds, phase)
+
     with COUNTERS.phase("passes"):
         try:
-            run_pipeline(ctx, module, pipeline, verify_each=config.verify_each, on_pass=debug.on_pass)
+            run_pipeline(ctx, module, pipeline, verify_each=config.verify_each, on_pass=on_pass)
         except PassFailure as failure:
             raise _with_reproducer(failure, text, ctx.target, pipeline, config, debug) from failure.__cause__
     with COUNTERS.phase("emit"):
         generated = generate(module, library)
         generated = type(generated)(generated.units, generated.host, print_module(module))
         debug.write_sources(generated)
+        logs.generated(generated)
     with COUNTERS.phase("c++"):
         program = build(generated, key, lambda: toolchain, cache, library, progress=_progress())
     return program, Report(program, diagnostics=ctx.diagnostics)
@@ -192,19 +202,41 @@ def default_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> GraphF
 def backend_for(
     config: Config, passes: Sequence[Pass] = (), reports: list[Report] | None = None
 ) -> Callable[..., GraphFunction]:
-    """A backend with these settings; each graph's report is appended to `reports`."""
+    """A backend with these settings; each graph's report is appended to `reports`, and kept for `reports_of`."""
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> GraphFunction:
         from .training import compile_training, needs_gradients
 
+        kept = _Reports(reports)
+        _reports[gm] = kept
         if needs_gradients(gm, example_inputs):
-            return compile_training(gm, example_inputs, config, passes, reports)
+            return compile_training(gm, example_inputs, config, passes, kept)
         function, report = compile_graph(gm, example_inputs, config, passes)
-        if reports is not None:
-            reports.append(report)
+        kept.append(report)
         return function
 
     return backend
+
+
+class _Reports(list[Report]):
+    """The reports of one captured graph: one, or one for each half with gradients; each goes to another list as well."""
+
+    def __init__(self, also: list[Report] | None) -> None:
+        super().__init__()
+        self.also = also
+
+    def append(self, report: Report) -> None:
+        super().append(report)
+        if self.also is not None:
+            self.also.append(report)
+
+
+_reports: WeakKeyDictionary[fx.GraphModule, list[Report]] = WeakKeyDictionary()  # for `explain` only
+
+
+def reports_of(gm: fx.GraphModule) -> list[Report]:
+    """What became of a captured graph; empty when another backend has it."""
+    return list(_reports.get(gm, ()))
 
 
 def machine(toolchain: Toolchain, config: Config) -> Target:

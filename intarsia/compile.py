@@ -19,6 +19,7 @@ from .backends import is_own, resolve_backend
 from .config import Config
 from .counters import COUNTERS
 from .frontend.callable import compile_callable, forget
+from .history import History
 from .observer import CountingObserver
 from .passes.base import Pass
 
@@ -70,7 +71,7 @@ def compile(
         fullgraph=fullgraph,
         dynamic=dynamic,
         recompile_limit=config.recompile_limit,
-        observer=CountingObserver(COUNTERS),
+        observer=History(CountingObserver(COUNTERS)),
         on_recompile=config.on_recompile,
         on_error="raise" if config.strict else "warn",
     )

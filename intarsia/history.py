@@ -1,0 +1,106 @@
+"""What happened to one compiled callable, in order: its captures, graph breaks, recompiles and calls in eager.
+
+`explain` reads it, and the topics of `logs` are written from it as it happens.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import logs
+from .frontend.breaks import Break
+from .frontend.capture import Capture
+
+__all__ = ["Compiled", "Fallback", "History", "Recompile"]
+
+_MOST = 1000  # records of a kind; a callable that has more was reset many times
+
+
+@dataclass
+class Compiled:
+    """One capture: seconds spent on it and on its graph. The capture itself dies with what was compiled."""
+
+    runtime: weakref.ref[Any]
+    capture: weakref.ref[Capture]
+    name: str
+    capture_seconds: float
+    compile_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Recompile:
+    """A call that fitted nothing: `miss` is what the newest variant had against it."""
+
+    family: weakref.ref[Any]
+    name: str
+    reason: str
+    miss: Any
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A call, or the rest of one, that runs in eager."""
+
+    family: weakref.ref[Any]
+    name: str
+    file: str
+    line: int
+    text: str
+    reason: str
+
+
+@dataclass
+class History:
+    """An observer (see `frontend.callable.Observer`) that keeps what it is told and passes it on to `inner`."""
+
+    inner: Any
+    compiled: list[Compiled] = field(default_factory=list)
+    recompiles: list[Recompile] = field(default_factory=list)
+    fallbacks: list[Fallback] = field(default_factory=list)
+    # The runtime being captured, and its miss.
+    _current: list[Any] = field(default_factory=lambda: [None, None], repr=False)
+
+    def on_start(self, runtime: Any, miss: Any) -> None:
+        """Captures happen one at a time, so that what follows belongs to this runtime."""
+        self._current[:] = runtime, miss
+        logs.start(runtime)
+
+    def on_capture(self, seconds: float, capture: Capture) -> None:
+        """A call was captured."""
+        runtime = self._current[0]
+        record = Compiled(weakref.ref(runtime), weakref.ref(capture), runtime._name(), seconds)
+        _keep(self.compiled, record)
+        logs.captured(record.name, capture)
+        self.inner.on_capture(seconds, capture)
+
+    def on_compile(self, seconds: float) -> None:
+        """The backend is done with the graph of the newest capture."""
+        if self.compiled:
+            self.compiled[-1].compile_seconds = seconds
+
+    def on_recompile(self, reason: str) -> None:
+        """No variant fitted a call."""
+        runtime, miss = self._current
+        _keep(self.recompiles, Recompile(weakref.ref(runtime.family), runtime._name(), reason, miss))
+        logs.recompile(runtime, miss, reason)
+        self.inner.on_recompile(reason)
+
+    def on_break(self, broken: Break) -> None:
+        """A graph broke; the call goes on in pieces."""
+        logs.broke(self.compiled[-1].name, self.compiled[-1].capture(), broken)
+        self.inner.on_break(broken)
+
+    def on_fallback(self, filename: str, lineno: int, line: str, reason: str) -> None:
+        """A call could not be captured and runs in eager."""
+        runtime = self._current[0]
+        record = Fallback(weakref.ref(runtime.family), runtime._name(), filename, lineno, line, reason)
+        _keep(self.fallbacks, record)
+        logs.fell_back(record.name, filename, lineno, line, reason)
+        self.inner.on_fallback(filename, lineno, line, reason)
+
+
+def _keep(records: list[Any], record: Any) -> None:
+    records.append(record)
+    del records[:-_MOST]
