@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import fx, nn
 
+from . import torch_private
 from .breaks import Break
 from .capture import Capture, Parameters, ProgramRaised, capture_bound
 from .dynamic import Marks
@@ -130,11 +131,22 @@ class CompiledModule(nn.Module):
 
     def __init__(self, module: nn.Module, options: Options) -> None:
         # nn.Module's own constructor would make a second, empty state.
-        runtime = _Family(options).root(module)
+        own_call = type(module).__call__ is not nn.Module.__call__  # with parameters other than `forward`'s, perhaps
+        runtime = _Family(options).root(_caller(module) if own_call else module)
         self.__dict__.update(_orig_mod=module, _runtime=runtime, _call=runtime.function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module = self._orig_mod
+        if module._forward_hooks or module._forward_pre_hooks or _global_hooks[0] or _global_hooks[1]:
+            return self._as_called(*args, **kwargs)
         return self._call(*args, **kwargs)
+
+    def _as_called(self, *args: Any, **kwargs: Any) -> Any:
+        """The compiled call that tells positional arguments, keywords and defaults apart: hooks are shown them."""
+        made = self.__dict__.get("_exact_call")
+        if made is None:
+            made = self.__dict__["_exact_call"] = _Family(self._runtime.options).root(_caller(self._orig_mod)).function
+        return made(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The compiled call."""
@@ -175,6 +187,17 @@ class CompiledModule(nn.Module):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return _unpickled, (self._orig_mod,)
+
+
+_global_hooks = torch_private.global_module_hooks()
+
+
+def _caller(module: nn.Module) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return module(*args, **kwargs)
+
+    call.__module__, call.__qualname__ = type(module).__module__, type(module).__qualname__
+    return call
 
 
 def _unpickled(module: nn.Module) -> nn.Module:

@@ -52,11 +52,11 @@ def call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str
         return call_module(vm, function, args, kwargs)
     if vm.is_own(kind):
         return vm.native(function, *args, **kwargs)
+    if kind.__module__ == "typing" and hasattr(function, "__origin__") or isinstance(function, types.GenericAlias):
+        return _generic(vm, function, args, kwargs)
     method = objects.find_method(kind, "__call__")
     if method is not None:
         return vm.tail_call(method, (function, *args), kwargs)
-    if kind.__module__ == "typing" or isinstance(function, types.GenericAlias):
-        return vm.call(function.__origin__, args, kwargs)
     if isinstance(function, torch.jit.ScriptFunction | torch.jit.ScriptModule):
         plain = torch_private.script_source(function)
         if plain is not None:
@@ -79,6 +79,14 @@ def _display(function: Any) -> str:
     return f"an object of type {kind.__module__}.{kind.__qualname__}"
 
 
+def _generic(vm: Interpreter, alias: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`Class[int](...)`: the class is called, and the instance remembers the alias where it can."""
+    made = vm.call(alias.__origin__, args, kwargs)
+    if vm.is_created(made) and hasattr(made, "__dict__"):
+        objects.store_attr(vm, made, "__orig_class__", alias)
+    return made
+
+
 # ---- Python functions ----
 
 
@@ -88,7 +96,8 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
         return vm.inline(function, args, kwargs)
     target = function.__dict__.get("_intarsia_target")
     if target is not None:
-        return vm.tail_call(target, args, kwargs)
+        bound = function.__code__.co_varnames[:1] == ("__self",)
+        return vm.tail_call(target, args[1:] if bound else args, kwargs)
     if rules.is_leaf_module(module):
         return torch_call(vm, function, args, kwargs)
     if module.startswith(rules.OWN):
@@ -108,6 +117,8 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
     if marked is not NotImplemented:
         return marked
     if module in tables.NATIVE_PYTHON and function.__globals__.get("__name__") == module:
+        if module == "re":
+            args = tuple(trampoline(vm, a) if isinstance(a, types.FunctionType) else a for a in args)
         return vm.native_recorded(function, *map(vm.settle, args), **kwargs)
     if module in ("logging", "warnings"):
         return rules.deferred(vm, function, args, kwargs)
@@ -147,8 +158,22 @@ def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: di
         if isinstance(value, types.FunctionType | types.MethodType | TensorMethod):
             raise Unsupported(f"torch.{name} takes a Python function")
     if name.startswith("is_") or name in tables.TORCH_CONSTANTS:
+        vm.out.asked = True  # the answer may depend on the thread's state, which is guarded then
         return vm.native(function, *args, **kwargs)
+    if kwargs.get("out") is not None:
+        check_out(vm, function, args, kwargs)
     return vm.out.call_function(function, args, kwargs)
+
+
+def check_out(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Break where `out=` would be resized: the guards of an input are those of its size before the call."""
+    rest = {k: v for k, v in kwargs.items() if k != "out"}
+    with torch.no_grad():
+        made = vm.native(function, *args, **rest)
+    given = kwargs["out"] if isinstance(kwargs["out"], tuple | list) else (kwargs["out"],)
+    for out, result in zip(given, made if isinstance(made, tuple | list) else (made,), strict=False):
+        if isinstance(out, Tensor) and isinstance(result, Tensor) and out.shape != result.shape:
+            raise GraphBreak("a tensor given as out= is resized")
 
 
 # ---- C functions ----
@@ -404,7 +429,12 @@ def call_module(vm: Interpreter, module: nn.Module, args: tuple[Any, ...], kwarg
         where = Attr(source, "__dict__")
         if namespace.get("_compiled_call_impl") is not None:
             raise Unsupported("a module that was compiled in place (Module.compile) is called")
-        for name in ("_forward_hooks", "_forward_pre_hooks"):
+        names = ["_forward_hooks", "_forward_pre_hooks"]
+        if torch.is_grad_enabled():
+            names += ["_backward_hooks", "_backward_pre_hooks"]
+        for name in names:
+            if name.startswith("_backward") and namespace[name]:
+                raise GraphBreak("a module has backward hooks")
             if not namespace[name]:
                 vm.guards.add("empty", Item(where, name))
     for hooks in torch_private.global_module_hooks()[:2]:

@@ -34,6 +34,7 @@ class GraphInput:
     version: int = 0
     requires_grad: bool = False  # of the fake, before the program runs
     grad_fn: Any = None
+    geometry: tuple[tuple[Any, ...], tuple[Any, ...], Any] = ((), (), 0)  # sizes, strides, offset before the program runs
 
     def example(self) -> Any:
         """The fake as it was before the program ran: the same memory, the gradient state of the beginning.
@@ -73,6 +74,7 @@ class OutputGraph:
         self._first: fx.Node | None = None
         self._sym_nodes: dict[sympy.Expr, Any] = {}
         self._names: set[str] = set()
+        self.asked = False  # whether the program asked torch for something that no tensor tells: the grad mode, the default dtype
         self.size = 0  # nodes recorded so far, placeholders not counted
         self._break = torch_private.data_dependent_errors()
         self._refused = torch_private.unsupported_fake_errors()
@@ -86,6 +88,7 @@ class OutputGraph:
         if isinstance(info.fake, Tensor):
             info.version, info.grad_fn = info.fake._version, info.fake.grad_fn
             info.requires_grad = info.fake.requires_grad
+            info.geometry = tuple(info.fake.shape), tuple(info.fake.stride()), info.fake.storage_offset()
             for dim, size in enumerate(info.fake.shape):
                 self._bind(size, info, "size", dim)
             for dim, stride in enumerate(info.fake.stride()):
@@ -252,13 +255,15 @@ class OutputGraph:
         if isinstance(result, Tensor):
             if result.layout is not torch.strided:
                 raise Unsupported(f"{_called(target)} makes a tensor with the layout {result.layout}")
-            if result.is_quantized or result.is_nested:
+            if result.dtype in _QUANTIZED or result.is_nested:
                 raise Unsupported(f"{_called(target)} makes a quantized or nested tensor")
             if not self.is_known(result):
                 self._emit(op, target, *lifted, result)
             elif mutated:
                 self._emit(op, target, *lifted, result, rebind=False)
             return result
+        if not mutated and not any(True for _ in _nodes(lifted)):
+            self.asked = True
         if result is None and not mutated and not any(True for _ in _nodes(lifted)):
             if isinstance(target, types.FunctionType):
                 return None
@@ -399,6 +404,7 @@ _EXPRESSIONS: dict[str, Any] = {
     "CeilToInt": lambda out, xs: out.sym_call(math.ceil, *xs),
     "OpaqueUnaryFn_sqrt": lambda out, xs: out.sym_call(torch_private.sym_sqrt, *xs),
 }
+_QUANTIZED = (torch.qint8, torch.quint8, torch.qint32)
 _PLAIN = {
     int,
     float,

@@ -319,6 +319,11 @@ RULES[id(inspect.currentframe)] = lambda vm: _refuse("the call stack is inspecte
 RULES[id(builtins.__import__)] = lambda vm, *a, **k: vm.native(builtins.__import__, *a, **k)
 
 
+@rule(torch.inference_mode.__exit__)
+def _leave_inference_mode(vm: Interpreter, *_: Any) -> None:
+    raise GraphBreak("inference mode is left")
+
+
 def _refuse(reason: str) -> Any:
     raise Unsupported(reason)
 
@@ -512,3 +517,4 @@ def _higher_order() -> None:
 _higher_order()
 RULES.update(library.RULES | torch_rules.RULES)
 TENSOR_METHODS.update(torch_rules.TENSOR_METHODS)
+TENSOR_METHODS["nelement"], TENSOR_METHODS["ndimension"] = TENSOR_METHODS["numel"], TENSOR_METHODS["dim"]

@@ -39,7 +39,10 @@ NATIVE_PYTHON = frozenset(
 )
 # Of torch's own modules among them, only functions that ask: the rest would change state behind the graph's back.
 QUESTIONS = ("is_", "_is_", "get_", "_get_", "has_", "_has_", "current_", "device_count", "can_", "supports_")
-STATE_CHANGES = ("set_", "_set_", "enable_", "disable_")
+STATE_CHANGES = (
+    *("set_", "_set_", "enable_", "disable_", "push_", "_push", "pop_", "_pop", "_exchange", "clear_", "_clear"),
+    *("_increment", "_decrement", "_enter", "_exit", "_start", "_stop", "_register", "register_", "_activate", "_swap"),
+)
 NATIVE_TYPES = frozenset(
     """
     builtins collections itertools re _sre functools _operator operator types datetime decimal fractions
@@ -78,6 +81,9 @@ REFUSED_TORCH = {
     "set_default_device": "the default device is set inside the captured code",
     "set_num_threads": "the number of threads is set inside the captured code",
     "from_numpy": "a NumPy array becomes a tensor",
+    "quantize_per_tensor": "a tensor is quantized",
+    "quantize_per_channel": "a tensor is quantized",
+    "quantize_per_tensor_dynamic": "a tensor is quantized",
     "save": "a file is written",
     "load": "a file is read",
     "compile": "torch.compile is called inside the captured code",

@@ -85,6 +85,8 @@ def load_tensor_attr(vm: Interpreter, tensor: Tensor, name: str) -> Any:
     found, value = vm.effects.attr(tensor, name)
     if found:
         return value
+    if name == "nbytes":
+        return tensor.numel() * tensor.element_size()
     if name in _FACTS:
         value = vm.native(getattr, tensor, name)
         return TensorMethod(vm, tensor, name) if callable(value) else value

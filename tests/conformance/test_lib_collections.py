@@ -31,7 +31,15 @@ def test_namedtuple_argument(p):
 @case(lambda: (Pair(t(2), 3), t(2)))
 def test_namedtuple_replace_asdict_make(p, x):
     q = p._replace(right=x)
-    return q, p._asdict(), Pair._make([x, x]), Pair(left=x, right=1), isinstance(q, Pair), Wide(1, 2), Wide._field_defaults
+    return (
+        q,
+        p._asdict(),
+        Pair._make([x, x]),
+        Pair(left=x, right=1),
+        isinstance(q, Pair),
+        Wide(1, 2),
+        Wide._field_defaults,
+    )
 
 
 @case(lambda: (t(2),), lambda: (t(3),))
@@ -214,7 +222,15 @@ def test_tuple_subclass(b):
 def test_sets(a, b, x):
     a.add(9)
     a.discard(1)
-    return x * len(a | b), sorted(a & b), sorted(a ^ b), a - b, a.isdisjoint(b), a <= {2, 9, 5}, a.symmetric_difference([9])
+    return (
+        x * len(a | b),
+        sorted(a & b),
+        sorted(a ^ b),
+        a - b,
+        a.isdisjoint(b),
+        a <= {2, 9, 5},
+        a.symmetric_difference([9]),
+    )
 
 
 @case(lambda: ({t(2), 1} and {3}, t(2)))

@@ -154,7 +154,13 @@ def test_functional_activations(x):
             F.celu,
             F.tanhshrink,
         )
-    ] + [F.softmax(x, -1), F.log_softmax(x, dim=1), F.threshold(x, 0.1, 20), F.normalize(x), F.gelu(x, approximate="tanh")]
+    ] + [
+        F.softmax(x, -1),
+        F.log_softmax(x, dim=1),
+        F.threshold(x, 0.1, 20),
+        F.normalize(x),
+        F.gelu(x, approximate="tanh"),
+    ]
 
 
 @case(lambda: (t(4, 6), torch.tensor([0, 1, 2, 5])))
@@ -239,7 +245,14 @@ def test_elementwise_at_large(x, y):
 @case(lambda: (t(8),), lambda: (t(6),))
 def test_fft(x):
     z = torch.fft.fft(x)
-    return z.real, torch.fft.rfft(x).abs(), torch.fft.irfft(torch.fft.rfft(x), n=x.shape[0]), torch.fft.fftshift(x), torch.fft.fft2(x.view(2, -1)).imag, torch.fft.fftfreq(4)
+    return (
+        z.real,
+        torch.fft.rfft(x).abs(),
+        torch.fft.irfft(torch.fft.rfft(x), n=x.shape[0]),
+        torch.fft.fftshift(x),
+        torch.fft.fft2(x.view(2, -1)).imag,
+        torch.fft.fftfreq(4),
+    )
 
 
 @case(lambda: (t(3, 3),), lambda: (t(4, 4),), expect="breaks")
@@ -271,12 +284,29 @@ def test_singular_matrix_raises(a):
 
 @case(lambda: (t(4).abs() + 0.5,))
 def test_special(x):
-    return torch.special.gammaln(x), torch.special.expit(x), torch.special.erfinv(x / 10), torch.special.i0(x), torch.special.digamma(x), torch.special.zeta(x + 1, 2.0), torch.special.log1p(x), torch.special.entr(x)
+    return (
+        torch.special.gammaln(x),
+        torch.special.expit(x),
+        torch.special.erfinv(x / 10),
+        torch.special.i0(x),
+        torch.special.digamma(x),
+        torch.special.zeta(x + 1, 2.0),
+        torch.special.log1p(x),
+        torch.special.entr(x),
+    )
 
 
 @case(lambda: (t(2, 4), [1, 2]))
 def test_torch_functions_of_lists(x, dims):
-    return x.view(*x.shape[:-1], *dims, 2).sum(dims), torch.cat([x] * 2), x.permute(*[1, 0]), x.reshape([2, -1]), torch.zeros(*x.shape), torch.ones(x.shape), torch.zeros(x.size())
+    return (
+        x.view(*x.shape[:-1], *dims, 2).sum(dims),
+        torch.cat([x] * 2),
+        x.permute(*[1, 0]),
+        x.reshape([2, -1]),
+        torch.zeros(*x.shape),
+        torch.ones(x.shape),
+        torch.zeros(x.size()),
+    )
 
 
 # ---- custom functions ----
@@ -462,6 +492,11 @@ def test_einops_error(x):
     return einops.rearrange(x, "b h -> h b")
 
 
-@case(lambda: (torch.nn.Sequential(__import__("einops.layers.torch", fromlist=["x"]).Rearrange("b h w -> b (h w)")), t(2, 3, 4)))
+@case(
+    lambda: (
+        torch.nn.Sequential(__import__("einops.layers.torch", fromlist=["x"]).Rearrange("b h w -> b (h w)")),
+        t(2, 3, 4),
+    )
+)
 def test_einops_layer(m, x):
     return m(x) + 1

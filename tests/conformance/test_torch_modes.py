@@ -267,4 +267,9 @@ def test_anomaly_and_saved_tensor_hooks(x):
 def test_compiler_questions(x):
     if torch.jit.is_scripting() or torch.jit.is_tracing():
         return x
-    return x + 1, torch.backends.mkldnn.is_available(), torch.cuda.is_available(), torch.overrides.has_torch_function((x,))
+    return (
+        x + 1,
+        torch.backends.mkldnn.is_available(),
+        torch.cuda.is_available(),
+        torch.overrides.has_torch_function((x,)),
+    )

@@ -59,7 +59,13 @@ def test_dropout(x):
 
 @case(lambda: (t(2, 4, 3, 3),))
 def test_dropout2d_and_rrelu(x):
-    return F.dropout2d(x, 0.5), F.rrelu(x, training=True), F.gumbel_softmax(x, dim=1), F.dropout(x, 0.0), F.dropout(x, 1.0)
+    return (
+        F.dropout2d(x, 0.5),
+        F.rrelu(x, training=True),
+        F.gumbel_softmax(x, dim=1),
+        F.dropout(x, 0.0),
+        F.dropout(x, 1.0),
+    )
 
 
 @case(lambda: (t(4, 2, 8),))
@@ -206,7 +212,13 @@ def test_initialisers(w):
     b = w.clone()
     nn.init.trunc_normal_(w, std=0.02)
     nn.init.orthogonal_(w)
-    return a, b, nn.init.constant_(torch.empty(2), 3.0), nn.init.normal_(torch.empty(2)), nn.init.eye_(torch.empty(2, 2))
+    return (
+        a,
+        b,
+        nn.init.constant_(torch.empty(2), 3.0),
+        nn.init.normal_(torch.empty(2)),
+        nn.init.eye_(torch.empty(2, 2)),
+    )
 
 
 @case(lambda: (t(3),), expect="breaks")
