@@ -203,6 +203,7 @@ class Interpreter:
         self.frames: list[Frame] = []
         self.created: dict[int, Any] = {}
         self.scopes: list[Any] = []
+        self.inference = torch.is_inference_mode_enabled()  # of the program; capture itself never runs in it
         self.device: torch.device | None = None  # of the innermost `with torch.device(...)`
         self.parameters: dict[int, bool] = {}  # fakes that are parameters made during capture: whether they require grad
         self.caches: dict[int, dict[Any, Any]] = {}  # results of functools.cache made during capture, by its id
@@ -412,6 +413,8 @@ class Interpreter:
     def native(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         """Call real Python code; its exceptions become the program's."""
         try:
+            if (getattr(function, "__module__", None) or "").startswith("torch"):
+                self.out.asked = True
             if self.shape_env is not None:
                 return call_with_symbols(function, args, kwargs)
             return function(*args, **kwargs)

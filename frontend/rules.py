@@ -319,6 +319,12 @@ RULES[id(inspect.currentframe)] = lambda vm: _refuse("the call stack is inspecte
 RULES[id(builtins.__import__)] = lambda vm, *a, **k: vm.native(builtins.__import__, *a, **k)
 
 
+@rule(torch.is_inference_mode_enabled)
+def _is_inference_mode_enabled(vm: Interpreter) -> bool:
+    vm.out.asked = True
+    return vm.inference
+
+
 @rule(torch.inference_mode.__exit__)
 def _leave_inference_mode(vm: Interpreter, *_: Any) -> None:
     raise GraphBreak("inference mode is left")
