@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 
 from . import breaks, torch_private
 from .breaks import Break, Restart, Stop, Suspended
-from .checks import Distinct, SizeCheck, StateCheck, TensorCheck, first_same
+from .checks import Distinct, SizeCheck, StateCheck, first_same, tensor_checks
 from .contexts import set_grad
 from .dynamic import ConstraintError, Marks, Symbols
 from .errors import CaptureError, Frame, InternalError, Unsupported, UserRaise
@@ -361,7 +361,6 @@ def _finish(
     if torch.is_grad_enabled() is not training:  # the program set it, for good
         body.post.append(f"{emit.constant(torch._C._set_grad_enabled, 'set_grad')}({torch.is_grad_enabled()})")
         set_grad(vm, training)
-    tensors = [i for i in vm.out.inputs.values() if isinstance(i.fake, Tensor)]
     _aliasing(vm)
     sizes = None
     symbols = None
@@ -369,7 +368,8 @@ def _finish(
         sizes = SizeCheck([i for i in vm.out.inputs.values() if not i.static], vm.shape_env)
         symbols = Symbols(sizes, vm.dynamic)
         symbols.check()
-    checks: list[Any] = [TensorCheck(tensors, state.inference)] if tensors else []
+    checks: list[Any] = [*tensor_checks(vm.out.inputs.values(), state.inference)]
+    state.narrow(vm.out)
     vm.guards.extra += [*checks, *([sizes] if sizes is not None else []), state]
     vm.guards.lines(emit)
     body.sizes = sizes
@@ -385,6 +385,9 @@ def _finish(
         lines.append(f"    out = graph({', '.join(fetch)})")
     lines += [f"    {line}" for line in body.post]
     lines.append(f"    return {text}")
+    for info in vm.out.inputs.values():
+        if not info.static:
+            info.real = None  # guards know it by its facts: they must not keep an argument alive
     return Capture(
         module,
         [i.example() for i in vm.out.used],
@@ -436,9 +439,7 @@ def _aliasing(vm: Interpreter) -> None:
 def partial_guards(vm: Interpreter, state: StateCheck) -> GuardSet:
     """What a capture that failed relied on, for remembering the failure."""
     guards = GuardSet(dict(vm.guards.parts))
-    tensors = [i for i in vm.out.inputs.values() if isinstance(i.fake, Tensor)]
-    if tensors:
-        guards.extra.append(TensorCheck(tensors, state.inference))
+    guards.extra += tensor_checks(vm.out.inputs.values(), state.inference)
     if vm.shape_env is not None:
         with suppress(Unsupported):  # a relation with a data-dependent size; the failure is remembered more broadly
             guards.extra.append(SizeCheck([i for i in vm.out.inputs.values() if not i.static], vm.shape_env))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +15,10 @@ import torch
 from . import torch_private
 from .errors import Frame, Unsupported
 from .guards import Emitter, Miss
-from .output import GraphInput
-from .source import Source
+from .output import GraphInput, OutputGraph
+from .source import Arg, Source
 
-__all__ = ["LATE_SIZES", "Distinct", "SizeCheck", "StateCheck", "TensorCheck"]
+__all__ = ["LATE_SIZES", "Distinct", "SizeCheck", "StateCheck", "TensorCheck", "is_argument", "tensor_checks"]
 
 
 @dataclass(frozen=True)
@@ -36,16 +37,17 @@ class _Facts:
 
     @staticmethod
     def of(info: GraphInput) -> _Facts:
-        """The facts at capture: the fake twin keeps those of a tensor that was changed in place since."""
-        fake, symbolic = info.fake, has_symbols(info.fake)
+        """The facts before the program ran, which may have changed the tensor in place."""
+        fake, symbolic = info.fake, has_symbols(info)
+        sizes, strides, _ = info.geometry
         return _Facts(
             info.source,
             type(info.real),
             fake.dtype,
             fake.fake_device,
             info.requires_grad,
-            tuple(None if isinstance(s, torch.SymInt) else int(s) for s in fake.shape),
-            tuple(None if symbolic else int(s) for s in info.real.stride()),
+            tuple(None if isinstance(s, torch.SymInt) else int(s) for s in sizes),
+            tuple(None if symbolic else int(s) for s in strides),
             info.real if info.static else None,
             info,
         )
@@ -95,6 +97,7 @@ class TensorCheck:
 
     def __init__(self, inputs: list[GraphInput], inference: bool = False) -> None:
         self.facts = [_Facts.of(info) for info in inputs]
+        self.first = all(is_argument(f.source) for f in self.facts)
         sizes = [list(f.sizes) for f in self.facts]
         strides = [list(f.strides) for f in self.facts]
         with torch.inference_mode(inference):  # which is part of the dispatch keys
@@ -126,9 +129,22 @@ class TensorCheck:
         return "\n".join(f"{f.source.name()}: {f}" for f in self.facts)
 
 
-def has_symbols(tensor: torch.Tensor) -> bool:
-    """Whether any size, stride or the offset of a fake tensor is symbolic."""
-    return any(isinstance(s, torch.SymInt) for s in (*tensor.shape, *tensor.stride(), tensor.storage_offset()))
+def is_argument(source: Source) -> bool:
+    """Whether a value is reached from an argument: such values differ between calls sooner than others."""
+    return isinstance(source.root(), Arg)
+
+
+def tensor_checks(inputs: Iterable[GraphInput], inference: bool) -> list[TensorCheck]:
+    """The check of tensors among the arguments, and the check of all others."""
+    tensors = [i for i in inputs if isinstance(i.fake, torch.Tensor)]
+    groups = [[i for i in tensors if is_argument(i.source)], [i for i in tensors if not is_argument(i.source)]]
+    return [TensorCheck(group, inference) for group in groups if group]
+
+
+def has_symbols(info: GraphInput) -> bool:
+    """Whether any size, stride or the offset of a tensor is symbolic."""
+    sizes, strides, offset = info.geometry
+    return any(isinstance(s, torch.SymInt) for s in (*sizes, *strides, offset))
 
 
 @dataclass
@@ -138,19 +154,32 @@ class StateCheck:
     guard: Any = field(default_factory=torch_private.global_state_guard)
     modes: int = field(default_factory=torch_private.function_mode_count)
     inference: bool = field(default_factory=torch.is_inference_mode_enabled)
+    autocast: bool = field(default_factory=lambda: any(map(torch.is_autocast_enabled, _AUTOCAST_DEVICES)))
+    needed: bool = True
+    with_tensors: bool = False
+    first = True
+
+    def narrow(self, out: OutputGraph) -> None:
+        """Leave out what this graph does not rely on.
+
+        A check of tensors covers inference mode and whether autocast is on: both are part of the dispatch keys.
+        """
+        self.with_tensors = any(isinstance(i.fake, torch.Tensor) for i in out.inputs.values())
+        self.needed = self.autocast or not self.with_tensors or relies_on_state(out)
 
     def lines(self, emit: Emitter) -> None:
-        """Two C calls, and the number of active function modes."""
-        check = emit.constant(self.guard.check, "state_ok")
-        count = emit.constant(torch_private.function_mode_count_raw(), "function_modes")
-        infer = emit.constant(torch.is_inference_mode_enabled, "inference_mode")
-        emit.lines.append(
-            f"if not {check}() or {count}() != {self.modes} or {infer}() is not {self.inference}: return MISS"
-        )
+        """The number of active function modes, and C calls for what else the graph relies on."""
+        tests = [f"{emit.constant(torch_private.function_mode_count_raw(), 'function_modes')}() != {self.modes}"]
+        if self.needed:
+            tests.append(f"not {emit.constant(self.guard.check, 'state_ok')}()")
+        if not self.with_tensors:
+            infer = emit.constant(torch.is_inference_mode_enabled, "inference_mode")
+            tests.append(f"{infer}() is not {self.inference}")
+        emit.lines.append(f"if {' or '.join(tests)}: return MISS")
 
     def explain(self, args: Mapping[str, Any]) -> Miss | None:
         """What changed, in torch's words."""
-        if not self.guard.check():
+        if self.needed and not self.guard.check():
             return Miss(
                 "global state (grad mode, autocast, default dtype, determinism)", "as at capture", self.guard.reason()
             )
@@ -161,7 +190,39 @@ class StateCheck:
         return None
 
     def __str__(self) -> str:
+        if not self.needed:
+            return "global state: function modes as at capture"
         return "global state: grad mode, autocast, default dtype, determinism as at capture"
+
+
+_AUTOCAST_DEVICES = ("cpu", "cuda")
+_ARITHMETIC = "add sub mul truediv neg pos iadd isub imul itruediv pow"
+_ELEMENTWISE = (
+    "add sub mul div neg abs relu sigmoid tanh exp log sqrt rsqrt square sin cos clamp maximum minimum erf silu gelu "
+    "relu_ add_ sub_ mul_ div_ t transpose permute view reshape unsqueeze squeeze flatten expand contiguous"
+)
+
+
+def _stateless() -> frozenset[Any]:
+    functions = [getattr(space, n, None) for space in (torch, torch.nn.functional) for n in _ELEMENTWISE.split()]
+    operators = [getattr(operator, name) for name in _ARITHMETIC.split()]
+    return frozenset([*filter(None, functions), *_ELEMENTWISE.split(), *operators, operator.getitem])
+
+
+_STATELESS = _stateless()
+
+
+def relies_on_state(out: OutputGraph) -> bool:
+    """Whether grad mode, default dtype, determinism and their like may make a difference to a graph.
+
+    They do not where the program asked for none of them and only computes element by element on floating-point
+    tensors that need no gradient.
+    """
+    nodes = [n for n in out.graph.nodes if n.op not in ("placeholder", "output")]
+    values = [i.fake for i in out.inputs.values()] + [n.meta.get("example_value") for n in nodes]
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    plain = all(t.is_floating_point() and not t.requires_grad for t in tensors)
+    return out.asked or not plain or not all(n.target in _STATELESS and not n.kwargs for n in nodes)
 
 
 def first_same(*keys: Any) -> tuple[int, ...]:
@@ -177,6 +238,11 @@ class Distinct:
     storages: list[Source] = field(default_factory=list)
     pattern: tuple[int, ...] | None = None  # of each storage the first that is the same one; None: all differ
 
+    @property
+    def first(self) -> bool:
+        """Whether only arguments are compared."""
+        return all(map(is_argument, (*self.sources, *self.storages)))
+
     def lines(self, emit: Emitter) -> None:
         """Compare identities as a set."""
         names = [emit.fetch(s) for s in self.sources]
@@ -190,7 +256,9 @@ class Distinct:
             if self.pattern is None:
                 emit.lines.append(f"if len({{{keys}}}) != {len(self.storages)}: return MISS")
             else:
-                emit.lines.append(f"if {emit.constant(first_same, 'first_same')}({keys}) != {self.pattern}: return MISS")
+                emit.lines.append(
+                    f"if {emit.constant(first_same, 'first_same')}({keys}) != {self.pattern}: return MISS"
+                )
 
     def explain(self, args: Mapping[str, Any]) -> Miss | None:
         """Name the group."""
@@ -207,15 +275,15 @@ class Distinct:
         return f"different tensors: {', '.join(s.name() for s in self.sources)}"
 
 
-def _symbolic_facts(fake: Any) -> list[tuple[str, Any]]:
+def _symbolic_facts(info: GraphInput) -> list[tuple[str, Any]]:
     """Sizes, then strides and offset, of a fake tensor with symbols (or the number itself), each with how to read it."""
-    if not isinstance(fake, torch.Tensor):
-        return [("", fake)]
-    if not has_symbols(fake):
+    if not isinstance(info.fake, torch.Tensor):
+        return [("", info.fake)]
+    if not has_symbols(info):
         return []
-    sizes = [(f".shape[{dim}]", s) for dim, s in enumerate(fake.shape) if isinstance(s, torch.SymInt)]
-    strides = [(f".stride()[{dim}]", s) for dim, s in enumerate(fake.stride())]
-    offset = fake.storage_offset()
+    shape, stride, offset = info.geometry
+    sizes = [(f".shape[{dim}]", s) for dim, s in enumerate(shape) if isinstance(s, torch.SymInt)]
+    strides = [(f".stride()[{dim}]", s) for dim, s in enumerate(stride)]
     return [*sizes, *strides, *([(".storage_offset()", offset)] if isinstance(offset, torch.SymInt) else [])]
 
 
@@ -233,7 +301,7 @@ class SizeCheck:
         self.equations: list[tuple[Source, str, sympy.Expr]] = []
         bound: set[sympy.Symbol] = set()
         for info in inputs:
-            for place, value in _symbolic_facts(info.fake):
+            for place, value in _symbolic_facts(info):
                 expr = value.node._expr if isinstance(value, torch.SymInt) else sympy.Integer(value)
                 if isinstance(expr, sympy.Symbol) and expr not in bound:
                     bound.add(expr)
@@ -241,6 +309,7 @@ class SizeCheck:
                 else:
                     self.equations.append((info.source, place, expr))
         self._names = {symbol: f"s{n}" for n, (symbol, _, _) in enumerate(self.bindings)}
+        self.first = all(is_argument(info.source) for info in inputs)
         self._shape_env = shape_env
         self.relations: dict[str, Frame | None] = {}
         self._collect()

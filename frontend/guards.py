@@ -7,13 +7,15 @@ statements that return `MISS`; `GuardSet.explain` walks them one by one and name
 from __future__ import annotations
 
 import enum
+import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Any
 
 from .errors import Frame, Unsupported
-from .source import Source
+from .source import Arg, Source
 
 __all__ = ["Emitter", "Guard", "GuardSet", "Miss"]
 
@@ -266,9 +268,20 @@ class GuardSet:
                 yield guard.source, guard.expected
 
     def lines(self, emit: Emitter) -> None:
-        """Write the whole check as statements that return MISS."""
+        """Write the whole check as statements that return MISS: arguments and thread state first, then modules and globals."""
+        early = [isinstance(guard.source.root(), Arg) for guard in self.parts.values()]
+        self._parts(emit, compress(self.parts.values(), early))
+        for check in self.extra:
+            if check.first:
+                check.lines(emit)
+        self._parts(emit, compress(self.parts.values(), map(operator.not_, early)))
+        for check in self.extra:
+            if not check.first:
+                check.lines(emit)
+
+    def _parts(self, emit: Emitter, parts: Iterable[Guard]) -> None:
         tests: list[str] = []
-        for guard in self.parts.values():
+        for guard in parts:
             before = len(emit.lines)
             test = guard.test(emit)
             fetched = emit.lines[before:]
@@ -278,8 +291,6 @@ class GuardSet:
                 emit.lines += fetched
             tests.append(test)
         self._flush(emit, tests)
-        for check in self.extra:
-            check.lines(emit)
 
     @staticmethod
     def _flush(emit: Emitter, tests: list[str]) -> None:
