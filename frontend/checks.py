@@ -355,7 +355,8 @@ class SizeCheck:
         missing = [s for s in getattr(expr, "free_symbols", ()) if s not in self._names]
         if missing:
             raise Unsupported(f"a size relation uses a symbol that no input binds: {expr}")
-        named = expr.xreplace({s: sympy.Symbol(n, integer=True, positive=True) for s, n in self._names.items()})
+        # No assumption but that of the printer: sympy would take `n != 0` of a positive symbol for granted.
+        named = expr.xreplace({s: sympy.Symbol(n, integer=True) for s, n in self._names.items()})
         return str(PythonPrinter().doprint(named))
 
     @staticmethod

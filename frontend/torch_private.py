@@ -212,9 +212,15 @@ def symbolic_int(shape_env: Any, value: int, name: str) -> Any:
     """A SymInt whose hint is `value`, an int >= 0; unlike sizes, 0 and 1 get symbols too."""
     from torch._dynamo.source import ConstantSource
     from torch.fx.experimental.symbolic_shapes import DimDynamic
+    from torch.utils._sympy.numbers import int_oo
+    from torch.utils._sympy.value_ranges import ValueRanges
 
     source = ConstantSource(name)
-    symbol = shape_env.create_symbol(value, source, dynamic_dim=DimDynamic.DYNAMIC, do_not_specialize_zero_one=True)
+    # Not `positive`, as sizes are: sympy would take `symbol != 0` for granted, without a guard.
+    symbol = shape_env.create_symbol(
+        value, source, dynamic_dim=DimDynamic.DYNAMIC, positive=None, do_not_specialize_zero_one=True
+    )
+    shape_env.var_to_range[symbol] = ValueRanges(0, int_oo)
     return shape_env.create_symintnode(symbol, hint=value, source=source)
 
 
