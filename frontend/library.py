@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from . import operators, torch_private
+from .dynamic import concrete
 from .errors import GraphBreak, UserRaise
 from .sight import check_sight
 from .source import Const, Fetch, Item
@@ -237,6 +238,7 @@ def _divmod(vm: Interpreter, left: Any, right: Any) -> Any:
 
 @_rule(hash)
 def _hash(vm: Interpreter, obj: Any) -> Any:
+    obj = concrete(obj)
     method = objects.find_method(type(obj), "__hash__")
     if method is not None and not isinstance(obj, Tensor) and not vm.is_library(method.__module__):
         return vm.call(method, (obj,), {})

@@ -93,6 +93,8 @@ def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
         return vm.out.call_function(function, (left, right), {}) if result is NotImplemented else result
     if isinstance(left, SYMBOLIC) or isinstance(right, SYMBOLIC):
         return vm.native(function, left, right)
+    if symbol[0] == "*" and name == "mul":
+        left, right = _repeats(vm, left, right), _repeats(vm, right, left)
     own = (f"__{name}__", f"__i{name}__") if symbol.endswith("=") else (f"__{name}__",)
     if is_written_in_python(left, *own) or is_written_in_python(right, f"__r{name}__"):
         return binary_by_methods(vm, symbol, name, left, right)
@@ -104,6 +106,16 @@ def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     if not (isinstance(left, list | tuple) or isinstance(right, list | tuple)):
         check_operands(vm, (left, right), f"`{symbol}`")
     return vm.native_recorded(function, vm.settle(left), vm.settle(right))
+
+
+def _repeats(vm: Interpreter, value: Any, other: Any) -> Any:
+    """How often a sequence is repeated, where an object stands for a number."""
+    kind = type(value)
+    if not isinstance(other, list | tuple | str | bytes) or isinstance(value, int):
+        return value
+    index = objects.find_method(kind, "__index__")
+    numeric = any(objects.find_method(kind, f"__{name}__") for name in ("mul", "rmul"))
+    return value if index is None or numeric else vm.call(index, (value,), {})
 
 
 def _of_the_other(vm: Interpreter, name: str, left: Any, right: Any) -> Any:
@@ -215,6 +227,10 @@ def get_item(vm: Interpreter, obj: Any, key: Any) -> Any:
     if mapping is not None:
         return mapping[key]
     if isinstance(obj, type):
+        own = objects.lookup(obj, "__class_getitem__")[0]
+        programs = isinstance(own, classmethod) and not vm.is_library(getattr(own.__func__, "__module__", None))
+        if programs and objects.find_method(type(obj), "__getitem__") is None:
+            return vm.call(objects.load_attr(vm, obj, "__class_getitem__"), (key,), {})
         method = objects.find_method(type(obj), "__getitem__")
         if method is None or vm.is_library(method.__module__):
             return vm.native(operator.getitem, obj, key)
@@ -257,12 +273,19 @@ def _as_key(vm: Interpreter, obj: Any, key: Any) -> Any:
     if is_constant(key):
         refuse_opaque(vm, obj, "indexing")
         return key
+    if type(key) is slice and isinstance(obj, list | tuple | str | bytes | range):
+        return slice(*(_as_number(vm, part) for part in (key.start, key.stop, key.step)))
     index = objects.find_method(type(key), "__index__") if isinstance(obj, list | tuple | str | range) else None
     if index is not None:
         return vm.call(index, (key,), {})
     refuse_opaque(vm, obj, "indexing")
     check_key(vm, key)
     return key
+
+
+def _as_number(vm: Interpreter, value: Any) -> Any:
+    index = objects.find_method(type(value), "__index__") if not isinstance(value, Tensor) else None
+    return value if index is None else vm.call(index, (value,), {})
 
 
 def refuse_tracked(vm: Interpreter, obj: Any) -> None:

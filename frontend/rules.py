@@ -88,6 +88,7 @@ def iterable(vm: Interpreter, value: Any) -> Any:
     own_iter = objects.find_method(type(value), "__iter__")
     if own_iter is None and vm.tracked_mapping(value) is not None:
         return vm.tracked_mapping(value)
+    refuse_opaque(vm, value, "iteration")
     if isinstance(value, Tensor) or own_iter or operators.is_old_sequence(value):
         value = vm.iterate(value)
     if objects.find_method(type(value), "__next__"):

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from .dynamic import concrete
 from .errors import GraphBreak
 from .values.constant import is_constant
 from .values.object import find_method
@@ -156,7 +157,10 @@ def check_text(vm: Interpreter, value: Any, depth: int = 0) -> None:
         more = isinstance(value, OSError | SyntaxError | UnicodeError | ImportError | BaseExceptionGroup)
         if more and vm.user.source_of(value) is not None:
             raise GraphBreak(f"a {type(value).__name__} of the caller's is written as text")
-        for item in vm.load_attr(value, "args"):
+        args = concrete(vm.load_attr(value, "args"))
+        if vm.is_created(value) or vm.user.source_of(value) is None:
+            value.args = args
+        for item in args:
             check_text(vm, item, depth)
     elif depth < _DEPTH and isinstance(value, list | tuple | set | frozenset | dict):
         items = [*dict.keys(value), *dict.values(value)] if isinstance(value, dict) else value

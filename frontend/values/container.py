@@ -82,6 +82,8 @@ def _sequence(vm: Interpreter, value: Any, source: Source) -> Any:
     kind = type(value)
     if kind is tuple:
         return tuple(vm.user.wrap(item, Item(source, i)) for i, item in enumerate(value))
+    if kind is deque:
+        vm.guards.add("equals", Attr(source, "maxlen"), value.maxlen)
     copy: Any = deque(maxlen=value.maxlen) if kind is deque else []
     vm.user.track(value, copy, source)
     copy.extend(vm.user.wrap(item, Item(source, i)) for i, item in enumerate(value))

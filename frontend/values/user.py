@@ -145,6 +145,8 @@ class UserState:
         root = source.root()
         if isinstance(root, Const) and not value.__closure__:
             self.vm.guards.add("is", source, value)
+            if not self.vm.is_library_function(value):
+                self.vm.guards.add("is", Attr(source, "__code__"), value.__code__)
             return value
         self.vm.guards.add("type", source, types.FunctionType)
         self.vm.guards.add("is", Attr(source, "__code__"), value.__code__)
