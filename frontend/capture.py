@@ -388,6 +388,8 @@ def _finish(
     for info in vm.out.inputs.values():
         if not info.static:
             info.real = None  # guards know it by its facts: they must not keep an argument alive
+    vm.guards.where = None
+    vm.dynamic.release()
     return Capture(
         module,
         [i.example() for i in vm.out.used],

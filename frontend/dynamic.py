@@ -257,10 +257,17 @@ class Dynamic:
                 symbol = size.node._expr if isinstance(size, torch.SymInt) else None
                 raise ConstraintError(_message(info.source.name(), d, promise, problem, place_of(symbol)))
 
+    def release(self) -> None:
+        """The capture is done: let go of what it knew of the call, keep what the backend may still change."""
+        if self.vm.shape_env is not None:
+            self.vm.shape_env.guards.where = _nowhere
+        del self.vm
+
     def _broken(self, size: Any, promise: Promise, real: int) -> str | None:
         if not isinstance(size, torch.SymInt) or size.node.expr.is_number:
             return f"the program needs it to be {real}"
-        limits = self.vm.shape_env.var_to_range.get(size.node.expr) if size.node.expr.is_Symbol else None
+        expr, env = size.node.expr, size.node.shape_env
+        limits = env.var_to_range.get(expr) if expr.is_Symbol else None
         if limits is None:
             return None
         low, high = torch_private.int_bounds(limits)
@@ -269,6 +276,10 @@ class Dynamic:
         if promise.high is not None and high is not None and high < promise.high:
             return f"the program needs it to be at most {high}"
         return None
+
+
+def _nowhere() -> None:
+    return None
 
 
 def _message(name: str, dim: int, promise: Promise, problem: str, place: Frame | None) -> str:

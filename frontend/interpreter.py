@@ -579,7 +579,9 @@ class Interpreter:
 
     def guard_class(self, cls: type, name: str, raw: Any, owner: type | None) -> None:
         """Rely on a class attribute being what it is."""
-        if owner is None or self.is_library(owner.__module__) or self.is_created(owner):
+        if owner is None or self.is_created(owner):
+            return
+        if self.is_library(owner.__module__) and not (owner.__module__.startswith("torch.nn.modules") and name == "forward"):
             return
         if isinstance(raw, types.FunctionType):
             self.guards.add("is", Attr(Const(cls, cls.__name__), name), raw)
