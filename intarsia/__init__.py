@@ -14,6 +14,7 @@ from .compile import compile, reset
 from .config import Config
 from .control import allow_in_graph, assume_constant_result, disable, graph_break, is_compiling, set_stance
 from .counters import counters
+from .explain import Explanation, explain
 from .frontend.dynamic import ConstraintError, mark_dynamic, mark_static, maybe_mark_dynamic
 from .frontend.errors import GraphBreak, Unsupported
 from .logs import set_logs, set_logs_from_environment
@@ -25,6 +26,7 @@ __all__ = [
     "BackendError",
     "Config",
     "ConstraintError",
+    "Explanation",
     "GraphBreak",
     "Lowered",
     "Unsupported",
@@ -34,6 +36,7 @@ __all__ = [
     "counters",
     "default_backend",
     "disable",
+    "explain",
     "graph_break",
     "is_compiling",
     "list_backends",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import logging
 import os
+import re
 import sys
 import types
 import warnings
@@ -20,6 +21,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from .frontend.breaks import Break
 from .frontend.capture import Capture
+from .frontend.checks import SizeCheck
 from .frontend.errors import Frame
 from .frontend.guards import Guard, GuardSet
 from .frontend.instruction import disassemble
@@ -286,11 +288,22 @@ def guard_lines(guards: GuardSet) -> Iterator[tuple[str, Frame | None]]:
             for facts in part.facts:
                 yield f"{facts.source.name()}: {facts}", facts.place()
         elif hasattr(part, "relations"):
-            sizes = str(part).splitlines()
-            places = [None] * (len(sizes) - len(part.relations)) + list(part.relations.values())
-            yield from zip(sizes, places, strict=False)
+            yield from size_lines(part)
         else:
             yield str(part), None
+
+
+def size_lines(check: SizeCheck) -> Iterator[tuple[str, Frame | None]]:
+    """Relations between sizes, in the words of the arguments."""
+    labels = {check.symbol_text(symbol): f"{source.name()}{place}" for symbol, source, place in check.bindings}
+
+    def spell(text: str) -> str:
+        return re.sub(r"\bs\d+\b", lambda m: labels.get(m.group(), m.group()), text)
+
+    for source, place, expr in check.equations:
+        yield f"{source.name()}{place} == {spell(check.symbol_text(expr))}", None
+    for relation, line_of in check.relations.items():
+        yield spell(relation), line_of
 
 
 def miss_lines(miss: Any) -> list[str]:

@@ -1,0 +1,390 @@
+"""`intarsia.explain`: what became of a function, as an object and as a text to read.
+
+    print(intarsia.explain(fn)(x, y))
+
+The call is made once, as ever; graphs, breaks, guards and kernels are read from what was compiled for it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx
+
+from .backend import Report, reports_of
+from .compile import compile
+from .counters import COUNTERS
+from .explain_text import text_of
+from .frontend.capture import Capture
+from .frontend.errors import Frame
+from .frontend.guards import GuardSet
+from .history import Compiled, Fallback, History, Recompile
+from .ir.import_fx import user_line
+from .logs import guard_lines, next_pieces
+from .passes.base import Pass
+
+__all__ = [
+    "BreakInfo",
+    "Explanation",
+    "FallbackInfo",
+    "GraphInfo",
+    "GuardInfo",
+    "KernelInfo",
+    "OpInfo",
+    "RecompileInfo",
+    "explain",
+]
+
+
+@dataclass(frozen=True)
+class OpInfo:
+    """One operation of a graph: its name, the function or method name that the graph calls, the user's line."""
+
+    name: str
+    target: Any
+    place: Frame | None
+
+
+@dataclass(frozen=True)
+class KernelInfo:
+    """One generated kernel: its name, the user's lines that it computes (`file:line`), and the half it is in ("" without gradients)."""
+
+    name: str
+    lines: tuple[str, ...] = ()
+    half: str = ""
+
+
+@dataclass(frozen=True)
+class GuardInfo:
+    """One check before a call: what it says, and the user's line that needs it (None where no single line does)."""
+
+    text: str
+    place: Frame | None
+    graph: int
+
+
+@dataclass(frozen=True)
+class BreakInfo:
+    """One place where a graph broke.
+
+    `callers` are the lines that led there, innermost first; `goes_on` where the call may go on, as (function, line).
+    """
+
+    file: str
+    line: int
+    text: str
+    function: str
+    reason: str
+    remedy: str
+    callers: tuple[Frame, ...] = ()
+    goes_on: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.text}: {self.reason}; {self.remedy}"
+
+
+@dataclass(frozen=True)
+class FallbackInfo:
+    """Something that runs in eager: a call that could not be captured, or a graph that could not be compiled."""
+
+    what: str
+    reason: str
+    file: str = ""
+    line: int = 0
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class RecompileInfo:
+    """A call that fitted nothing compiled before: what was checked, and what it was; `remedy` may be ""."""
+
+    function: str
+    part: str
+    expected: str
+    got: str
+    place: Frame | None
+    remedy: str
+    reason: str
+
+
+@dataclass
+class GraphInfo:
+    """One captured graph.
+
+    Attributes:
+        index: counted from 1, in the order of capture.
+        function: the function, or the part of it, that the graph was captured from.
+        graph_module: the graph itself.
+        ops: its operations.
+        kernels: what was generated for it.
+        library: library calls by name, and how many places call each.
+        eager: why it runs in eager, or "".
+        cached: whether the kernels came from the cache on disk.
+        broken: the graph break that ends it, or None.
+        guards: what is checked before it runs.
+        capture_seconds, compile_seconds: what it took.
+    """
+
+    index: int
+    function: str
+    graph_module: fx.GraphModule
+    ops: list[OpInfo]
+    kernels: list[KernelInfo] = field(default_factory=list)
+    library: dict[str, int] = field(default_factory=dict)
+    eager: str = ""
+    cached: bool = False
+    broken: BreakInfo | None = None
+    guards: list[GuardInfo] = field(default_factory=list)
+    capture_seconds: float = 0.0
+    compile_seconds: float = 0.0
+
+    @property
+    def op_count(self) -> int:
+        """How many operations it has."""
+        return len(self.ops)
+
+    @property
+    def lines(self) -> list[Frame]:
+        """The user's lines it was made from, in order, each once."""
+        return list(dict.fromkeys(op.place for op in self.ops if op.place is not None))
+
+
+@dataclass
+class Explanation:
+    """What became of a function; `str()` is the text.
+
+    Attributes:
+        name: the function's.
+        result: what the call gave.
+        graphs: the graphs, in the order of capture; a part of a function without operations is none.
+        breaks: the places where graphs broke, each once.
+        guards: all checks.
+        recompiles: calls that fitted nothing compiled before.
+        fallbacks: what runs in eager, and why.
+        seconds: seconds by phase of what was compiled during this call.
+        compile_seconds: seconds spent on all that is shown, capture included.
+    """
+
+    name: str
+    result: Any
+    graphs: list[GraphInfo]
+    breaks: list[BreakInfo]
+    guards: list[GuardInfo]
+    recompiles: list[RecompileInfo]
+    fallbacks: list[FallbackInfo]
+    seconds: dict[str, float]
+    compile_seconds: float
+
+    @property
+    def kernels(self) -> list[KernelInfo]:
+        """All generated kernels."""
+        return [kernel for graph in self.graphs for kernel in graph.kernels]
+
+    @property
+    def graph_count(self) -> int:
+        """How many graphs there are."""
+        return len(self.graphs)
+
+    @property
+    def graph_break_count(self) -> int:
+        """In how many places graphs broke."""
+        return len(self.breaks)
+
+    @property
+    def op_count(self) -> int:
+        """The operations of all graphs."""
+        return sum(self.ops_per_graph)
+
+    @property
+    def ops_per_graph(self) -> list[int]:
+        """The operations of each graph."""
+        return [graph.op_count for graph in self.graphs]
+
+    @property
+    def break_reasons(self) -> list[BreakInfo]:
+        """Another name of `breaks`."""
+        return self.breaks
+
+    @property
+    def out_guards(self) -> list[GuardInfo]:
+        """Another name of `guards`."""
+        return self.guards
+
+    def __str__(self) -> str:
+        return text_of(self)
+
+
+def explain(
+    fn: Any,
+    *,
+    backend: str | Callable[..., Any] = "auto",
+    dynamic: bool | None = None,
+    options: Mapping[str, Any] | None = None,
+    passes: Sequence[Pass] = (),
+) -> Callable[..., Explanation]:
+    """Tell what `intarsia.compile` makes of a function: `explain(fn)(*args, **kwargs)`.
+
+    The returned callable makes the call, once, with all its effects, and gives an `Explanation` whose `result` is the call's.
+    A function that `intarsia.compile` has compiled is explained as it stands after the call, with what was compiled before; its
+    own settings hold. Any other is compiled for the purpose with the settings given here, as `intarsia.compile` takes them.
+
+    Raises:
+        TypeError: `fn` cannot be called. What the call itself raises is raised.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Explanation:
+        roots = _roots(fn)
+        compiled = fn
+        if not roots:
+            compiled = compile(fn, backend=backend, dynamic=dynamic, options=options, passes=passes)
+            roots = _roots(compiled)
+        before = COUNTERS.read()["seconds"]
+        result = compiled(*args, **kwargs)
+        spent = {k: s - before.get(k, 0.0) for k, s in COUNTERS.read()["seconds"].items()}
+        return _explanation(compiled, {k: s for k, s in spent.items() if s > 0}, result)
+
+    if not callable(fn):
+        raise TypeError(f"intarsia.explain takes a function or an nn.Module, not {type(fn).__name__}: {fn!r:.80}")
+    return call
+
+
+def _roots(fn: Any) -> list[Any]:
+    """The runtimes of a compiled callable; none when it is not compiled."""
+    runtime = getattr(fn, "_intarsia_runtime", None) or getattr(fn, "__dict__", {}).get("_runtime")
+    exact = getattr(fn, "__dict__", {}).get("_exact_call")
+    return [r for r in (runtime, getattr(exact, "_intarsia_runtime", None)) if hasattr(r, "family")]
+
+
+def _explanation(compiled: Any, seconds: dict[str, float], result: Any) -> Explanation:
+    roots = _roots(compiled)
+    families = [r.family for r in roots]
+    history = roots[0].options.observer
+    history = history if isinstance(history, History) else History(None)
+    alive = {id(c) for f in families for r in _runtimes(roots, f) for c in r.captures if c is not None}
+    graphs: list[GraphInfo] = []
+    breaks: dict[BreakInfo, None] = {}
+    spent = 0.0
+    for record in history.compiled:
+        capture = record.capture()
+        if capture is None or id(capture) not in alive:
+            continue
+        spent += record.capture_seconds + record.compile_seconds
+        broken = _break(capture)
+        if broken is not None:
+            breaks[broken] = None
+        if capture.operations:
+            graphs.append(_graph(len(graphs) + 1, record, capture, broken))
+    fallbacks = [
+        FallbackInfo(f"a call of {f.name}", f.reason, f.file, f.line, f.text) for f in _of(families, history.fallbacks)
+    ]
+    fallbacks += [FallbackInfo(f"graph {g.index}", g.eager) for g in graphs if g.eager]
+    return Explanation(
+        roots[0]._name(),
+        result,
+        graphs,
+        list(breaks),
+        [guard for graph in graphs for guard in graph.guards],
+        [_recompile(r) for r in _of(families, history.recompiles)],
+        list(dict.fromkeys(fallbacks)),
+        seconds,
+        spent,
+    )
+
+
+def _runtimes(roots: list[Any], family: Any) -> list[Any]:
+    return [*(r for r in roots if r.family is family), *family.pieces.values()]
+
+
+def _of(families: list[Any], records: Sequence[Recompile | Fallback]) -> list[Any]:
+    return [r for r in records if any(r.family() is f for f in families)]
+
+
+def _graph(index: int, record: Compiled, capture: Capture, broken: BreakInfo | None) -> GraphInfo:
+    gm = capture.graph_module
+    nodes = [n for n in gm.graph.nodes if n.op not in ("placeholder", "output", "get_attr")]
+    info = GraphInfo(
+        index,
+        record.name,
+        gm,
+        [OpInfo(_op_name(n.target), n.target, _place(n)) for n in nodes],
+        broken=broken,
+        guards=guards_of(capture.guards, index),
+        capture_seconds=record.capture_seconds,
+        compile_seconds=record.compile_seconds,
+    )
+    reports = reports_of(gm)
+    library: Counter[str] = Counter()
+    for report in reports:
+        info.kernels += _kernels(report)
+        library += _library(report)
+    info.library = dict(library)
+    info.eager = next((r.reason for r in reports if r.reason), "")
+    info.cached = bool(reports) and all(r.cached for r in reports)
+    return info
+
+
+def guards_of(guards: GuardSet, graph: int = 1) -> list[GuardInfo]:
+    """The checks of one capture, those of what the user passed first."""
+    found = [GuardInfo(text, place, graph) for text, place in guard_lines(guards)]
+    return [g for g in dict.fromkeys(found) if g.text]
+
+
+def _op_name(target: Any) -> str:
+    if isinstance(target, str):
+        return target
+    return str(getattr(target, "__name__", None) or target).strip("_")
+
+
+def _place(node: fx.Node) -> Frame | None:
+    found = user_line(node.meta.get("stack_trace"))
+    return None if found is None else Frame(found.filename.data, found.line.data, "")
+
+
+_KERNEL = re.compile(r'(?:^// from (.*)\n)?^extern "C" int (\w+)\(', re.MULTILINE)
+
+
+def _kernels(report: Report) -> list[KernelInfo]:
+    if report.program is None:
+        return []
+    generated = report.program.generated
+    lines: dict[str, tuple[str, ...]] = {}
+    for unit in generated.units:
+        for places, name in _KERNEL.findall(unit.text):
+            lines[name] = tuple(places.split(", ")) if places else ()
+    return [KernelInfo(name, lines.get(name, ()), report.half) for name in generated.host.kernels]
+
+
+def _library(report: Report) -> Counter[str]:
+    """Library calls by name; the host program holds one name an operator, or one a packed weight."""
+    found: Counter[str] = Counter()
+    if report.program is None:
+        return found
+    host = report.program.generated.host
+    for name, target in host.operators.items():
+        found[target] += max(1, len(re.findall(rf"\b{re.escape(name)}\(", host.text)))
+    for step in host.steps.values():
+        found[step["builder"]] += 1
+    return found
+
+
+def _break(capture: Capture) -> BreakInfo | None:
+    broken = capture.broken
+    if broken is None:
+        return None
+    place = broken.place
+    callers = tuple(f for f in broken.frames[::-1] if f != place)
+    goes_on = tuple(dict.fromkeys((piece.code.co_name, piece.line) for piece in next_pieces(capture)))
+    return BreakInfo(
+        place.filename, place.lineno, place.text, place.function, broken.reason, broken.advice, callers, goes_on
+    )
+
+
+def _recompile(record: Recompile) -> RecompileInfo:
+    miss = record.miss
+    if miss is None:
+        return RecompileInfo(record.name, "", "", "", None, "", record.reason)
+    return RecompileInfo(record.name, miss.part, miss.expected, miss.got, miss.place, miss.advice, record.reason)
