@@ -8,6 +8,7 @@ a promise: a program that needs one particular size is then an error, `Constrain
 from __future__ import annotations
 
 import operator
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -331,11 +332,29 @@ def call_with_symbols(function: Any, args: tuple[Any, ...], kwargs: dict[str, An
     """Call real Python code. Where it takes no symbol, or writes one down as text, the numbers become constants, guarded."""
     if not _has_symbol((args, kwargs)):
         return function(*args, **kwargs)
-    try:
-        result = function(*args, **kwargs)
-    except (TypeError, AttributeError):  # unhashable as a key, unknown to C code, without int's methods
+    if _writes_text(function, args):
         return function(*concrete(args), **concrete(kwargs))
-    return function(*concrete(args), **concrete(kwargs)) if isinstance(result, str) else result
+    try:
+        return function(*args, **kwargs)
+    except (TypeError, AttributeError):  # unhashable as a key, unknown to C code, without int's methods
+        return function(*_concrete_but_owner(function, args), **concrete(kwargs))
+
+
+def _writes_text(function: Any, args: tuple[Any, ...]) -> bool:
+    if any(function is f for f in (str, repr, ascii, format)):
+        return True
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, str | bytes) or getattr(function, "__objclass__", None) in (str, bytes):
+        return True
+    return function in (operator.mod, operator.imod) and isinstance(args[0], str | bytes)
+
+
+def _concrete_but_owner(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Numbers for symbols, but not in the container that an operator or an unbound method works on: it may change it."""
+    works_on_first = getattr(function, "__module__", None) == "_operator" or hasattr(function, "__objclass__")
+    if works_on_first and args and isinstance(args[0], list | dict | set | deque):
+        return (args[0], *concrete(args[1:]))
+    return concrete(args)  # type: ignore[no-any-return]
 
 
 def _has_symbol(value: Any) -> bool:

@@ -17,7 +17,7 @@ from .protocol import (
     compare_sequences,
     is_written_in_python,
 )
-from .sight import check_key, check_operands, check_text, refuse_opaque
+from .sight import check_key, check_operands, check_text, is_same, refuse_opaque
 from .values import object as objects
 from .values.constant import is_constant
 from .values.container import InstanceDict, LazyDict
@@ -145,6 +145,8 @@ def compare(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
         if type(left) is type(right) is dict and symbol in ("==", "!="):
             return compare_dicts(vm, symbol, left, right)
     check_operands(vm, (left, right), f"`{symbol}`")
+    if type(left).__eq__ is object.__eq__:
+        is_same(vm, left, right)
     return vm.native_recorded(function, vm.settle(left), vm.settle(right))
 
 
@@ -176,9 +178,9 @@ def contains(vm: Interpreter, container: Any, item: Any) -> bool:
     ):
         return _found_in(vm, container, item)
     if isinstance(container, list | tuple) and any(isinstance(x, Tensor) for x in (*container, item)):
-        return any(x is item for x in container) or _contains_tensor(container, item)
+        return any(is_same(vm, x, item) for x in container) or _contains_tensor(container, item)
     if isinstance(container, list | tuple | deque | type({}.values())):
-        return any(x is item or vm.truth(compare(vm, "==", x, item)) for x in list(container))
+        return any(is_same(vm, x, item) or vm.truth(compare(vm, "==", x, item)) for x in list(container))
     refuse_opaque(vm, container, "`in`")
     vm.refuse_iterator(container)
     if hasattr(type(container), "__next__") or is_old_sequence(container):

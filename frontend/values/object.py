@@ -82,6 +82,8 @@ def load_attr(vm: Interpreter, obj: Any, name: str) -> Any:
     if isinstance(obj, Tensor):
         return load_tensor_attr(vm, obj, name)
     kind = type(obj)
+    if kind in _SYMBOLIC and (name == "__class__" or not hasattr(kind, name) or not name.startswith("__")):
+        return vm.type_of(obj) if name == "__class__" else _number_attr(vm, obj, name)
     if kind is types.ModuleType:
         return _module_attr(vm, obj, name)
     if isinstance(obj, type):
@@ -101,6 +103,12 @@ def load_attr(vm: Interpreter, obj: Any, name: str) -> Any:
             return vm.user.wrap(value, Attr(vm.user.by_value[id(obj)].source, name))
         return value
     return _instance_attr(vm, obj, kind, name)
+
+
+def _number_attr(vm: Interpreter, obj: Any, name: str) -> Any:
+    """An attribute of a symbolic number: the frontend's and torch's own, or that of the plain number that it is now."""
+    plain = hasattr(vm.type_of(obj), name) or not hasattr(obj, name)
+    return vm.native(getattr, vm.type_of(obj)(obj) if plain else obj, name)
 
 
 def _module_attr(vm: Interpreter, module: types.ModuleType, name: str) -> Any:
