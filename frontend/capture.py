@@ -417,6 +417,11 @@ def _aliasing(vm: Interpreter) -> None:
     containers = [shadow.source for shadow in vm.user.shadows] + [unread.source for unread in vm.user.appended]
     if (changed or vm.user.appended) and len(containers) > 1:  # a change to one must not be a change to another
         vm.guards.extra.append(Distinct(containers))
+    changed_kinds = {type(obj) for obj, _ in vm.effects.attrs.values()}
+    for kind in changed_kinds:
+        same = [e.source for e in vm.user.by_real.values() if type(e.real) is kind and not isinstance(e.source, Const)]
+        if len(same) > 1 and not issubclass(kind, Tensor):
+            vm.guards.extra.append(Distinct(same))
     arguments = vm.user.arg_tensors
     written = [i for i in vm.out.used if isinstance(i.fake, Tensor) and vm.out.version(i) != i.version]
     storages: list[Source] = []

@@ -366,6 +366,7 @@ class SizeCheck:
     def lines(self, emit: Emitter) -> None:
         """Bind each symbol, then test equations and relations."""
         emit.namespace.setdefault("math", math)
+        emit.namespace.setdefault("torch", torch)  # conversions between kinds of numbers are torch's
         for symbol, source, place in self.bindings:
             emit.lines.append(f"{self._names[symbol]} = {emit.fetch(source)}{place}")
         tests = [f"{emit.fetch(source)}{place} == {self._text(expr)}" for source, place, expr in self.equations]

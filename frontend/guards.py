@@ -226,6 +226,12 @@ _KINDS: dict[str, _Kind] = {
         lambda _: "a tensor that cannot be captured",
         lambda value: f"an ordinary {type(value).__name__}",
     ),
+    "other": _Kind(
+        lambda emit, source, other: f"{emit.inline(source)} is not {emit.fetch(other)}",
+        lambda value, other: True,
+        lambda other: f"another object than {other.name()}",
+        _brief,
+    ),
     "alias": _Kind(
         lambda emit, source, other: f"{emit.inline(source)} is {emit.fetch(other)}",
         lambda value, other: True,
@@ -301,9 +307,10 @@ class GuardSet:
     def explain(self, args: Mapping[str, Any]) -> Miss | None:
         """The first part that does not hold for these arguments."""
         for guard in self.parts.values():
-            if guard.kind == "alias":
-                if guard.source.fetch(args) is not guard.expected.fetch(args):
-                    return guard.miss(f"the same object as {guard.expected.name()}", "another object")
+            if guard.kind in ("alias", "other"):
+                same, other = f"the same object as {guard.expected.name()}", "another object"
+                if (guard.source.fetch(args) is guard.expected.fetch(args)) is not (guard.kind == "alias"):
+                    return guard.miss(same, other) if guard.kind == "alias" else guard.miss(other, same)
                 continue
             miss = guard.explain(args)
             if miss is not None:

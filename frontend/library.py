@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from . import operators, torch_private
 from .dynamic import concrete
 from .errors import GraphBreak, UserRaise
-from .sight import check_sight
+from .sight import check_sight, is_same
 from .source import Const, Fetch, Item
 from .values import object as objects
 from .values.constant import is_constant
@@ -158,7 +158,7 @@ def _reversed(vm: Interpreter, values: Any) -> Any:
 
 
 def _equal(vm: Interpreter, a: Any, b: Any) -> bool:
-    return a is b or vm.truth(operators.compare(vm, "==", a, b))
+    return is_same(vm, a, b) or vm.truth(operators.compare(vm, "==", a, b))
 
 
 def _count(vm: Interpreter, items: Any, value: Any) -> int:

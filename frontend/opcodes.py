@@ -13,7 +13,7 @@ from . import operators, raising
 from .effects import DELETED
 from .errors import Unsupported, UserRaise
 from .interpreter import NULL, Saved
-from .sight import check_keys
+from .sight import check_keys, is_same
 from .source import Const
 from .values import object as objects
 from .values.container import InstanceDict, LazyDict
@@ -213,7 +213,7 @@ def COMPARE_OP(vm: Interpreter, frame: Frame, symbol: str) -> None:
 @_op
 def IS_OP(vm: Interpreter, frame: Frame, invert: bool) -> None:
     right = frame.stack.pop()
-    frame.stack[-1] = (frame.stack[-1] is right) is not invert
+    frame.stack[-1] = is_same(vm, frame.stack[-1], right) is not invert
 
 
 @_op

@@ -24,7 +24,7 @@ from . import library, operators, tables, torch_private, torch_rules
 from .contexts import RealContext
 from .errors import GraphBreak, Unsupported, UserRaise
 from .raising import handled_outside
-from .sight import check_operands, check_text, refuse_opaque
+from .sight import check_operands, check_text, is_same, refuse_opaque
 from .source import Const, Fetch
 from .values import object as objects
 from .values.constant import is_constant
@@ -296,8 +296,8 @@ for _symbol, (_function, _) in operators.UNARY.items():
 RULES[id(_operator.getitem)] = _via(operators.get_item)
 RULES[id(_operator.setitem)] = _via(operators.set_item)
 RULES[id(_operator.contains)] = _via(operators.contains)
-RULES[id(_operator.is_)] = lambda vm, a, b: a is b
-RULES[id(_operator.is_not)] = lambda vm, a, b: a is not b
+RULES[id(_operator.is_)] = is_same
+RULES[id(_operator.is_not)] = lambda vm, a, b: not is_same(vm, a, b)
 RULES[id(_operator.not_)] = lambda vm, a: not vm.truth(a)
 RULES[id(_operator.truth)] = lambda vm, a: vm.truth(a)
 

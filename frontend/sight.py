@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from .dynamic import concrete
 from .errors import GraphBreak
+from .source import Const
 from .values.constant import is_constant
 from .values.object import find_method
 
@@ -40,6 +41,7 @@ __all__ = [
     "check_sight",
     "check_text",
     "has_own_methods",
+    "is_same",
     "is_opaque_type",
     "is_value_type",
     "refuse_opaque",
@@ -166,6 +168,18 @@ def check_text(vm: Interpreter, value: Any, depth: int = 0) -> None:
         items = [*dict.keys(value), *dict.values(value)] if isinstance(value, dict) else value
         for item in list.__iter__(value) if isinstance(value, list) else items:
             check_text(vm, item, depth + 1)
+
+
+def is_same(vm: Interpreter, left: Any, right: Any) -> bool:
+    """`left is right`; that two values of the caller's are different objects is guarded."""
+    if left is right:
+        return True
+    a, b = vm.user.by_value.get(id(left)), vm.user.by_value.get(id(right))
+    if a is None or b is None or type(a.real) is not type(b.real):
+        return False
+    if not (isinstance(a.source, Const) and isinstance(b.source, Const)):
+        vm.guards.add("other", a.source, b.source)
+    return False
 
 
 def check_operands(vm: Interpreter, values: Any, who: str) -> None:

@@ -147,6 +147,7 @@ class UserState:
             self.vm.guards.add("is", source, value)
             if not self.vm.is_library_function(value):
                 self.vm.guards.add("is", Attr(source, "__code__"), value.__code__)
+            self.track(value, value, Const(value, source.name()))
             return value
         self.vm.guards.add("type", source, types.FunctionType)
         self.vm.guards.add("is", Attr(source, "__code__"), value.__code__)
