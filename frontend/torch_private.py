@@ -113,7 +113,7 @@ class _FakeMode(FakeTensorMode):
         """Run one operator."""
         if func is torch.ops.aten.convolution.default and self.shape_env is not None and not kwargs:
             fakes = [a for a in args if isinstance(a, Tensor)]
-            plain = all(is_fake(a) and a.is_contiguous() and not _is_channels_last(a) for a in fakes)
+            plain = all(is_fake(a) and _has_default_strides(a) for a in fakes)
             if plain and len({a.dtype for a in fakes}) == len({a.fake_device for a in fakes}) == 1:
                 from torch._subclasses.fake_tensor import in_kernel_invocation_manager
 
@@ -123,9 +123,15 @@ class _FakeMode(FakeTensorMode):
         return super().dispatch(func, types, args, kwargs or {})
 
 
-def _is_channels_last(tensor: Tensor) -> bool:
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    return tensor.dim() in formats and tensor.is_contiguous(memory_format=formats[tensor.dim()])
+def _has_default_strides(tensor: Tensor) -> bool:
+    """Whether the strides, those of dimensions of size 1 included, are the ones of a new tensor; adds no guard."""
+    running: Any = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        wanted, found = (s.node.expr if isinstance(s, torch.SymInt) else s for s in (running, stride))
+        if sympy.expand(wanted - found) != 0:
+            return False
+        running = running * size
+    return True
 
 
 def new_fake_mode(shape_env: Any) -> FakeTensorMode:
