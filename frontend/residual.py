@@ -209,6 +209,9 @@ class Residual:
             return self._object(value)
         if is_value_type(value):
             return self.emit.constant(value, kind.__name__)
+        owner, name = getattr(value, "__self__", None), getattr(value, "__name__", None)
+        if owner is not None and self._has_name(owner) and isinstance(name, str) and hasattr(type(owner), name):
+            return f"{self.value(owner)}.{name}"  # a method of an extension's own kind
         raise Unsupported(f"an object of type {kind.__module__}.{kind.__qualname__} is returned or stored")
 
     def _has_name(self, owner: Any) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from intarsia.frontend.callable import compile_callable
 
-__all__ = ["case", "check_scenario", "scenario", "t"]
+__all__ = ["case", "check_case", "check_scenario", "scenario", "t"]
 
 _inputs = torch.Generator()
 
@@ -111,27 +111,32 @@ def scenario(run: Any = None, **options: Any) -> Any:
     return _named(test, run)
 
 
-def case(*builders: Callable[[], tuple[Any, ...]], setup: Any = None, calls: int = 2, **options: Any) -> Any:
-    """A test of one function: it is called `calls` times with the arguments that each builder makes."""
+def case(*builders: Callable[[], tuple[Any, ...]], **options: Any) -> Any:
+    """A test of one function: `check_case` with it."""
 
     def decorate(function: Any) -> Any:
-        def run(compile: Any) -> Any:
-            if setup is not None:
-                setup()
-            fast, out = compile(function), []
-            for build in builders:
-                for _ in range(calls):
-                    seed()
-                    args = build()
-                    out.append((_outcome(fast, args), args))
-            return out
-
-        def test() -> None:
-            check_scenario(run, **options)
-
-        return _named(test, function)
+        return _named(lambda: check_case(function, *builders, **options), function)
 
     return decorate
+
+
+def check_case(
+    function: Any, *builders: Callable[[], tuple[Any, ...]], setup: Any = None, calls: int = 2, **options: Any
+) -> None:
+    """Call `function` `calls` times with the arguments that each builder makes, after `setup()` if there is one."""
+
+    def run(compile: Any) -> Any:
+        if setup is not None:
+            setup()
+        fast, out = compile(function), []
+        for build in builders:
+            for _ in range(calls):
+                seed()
+                args = build()
+                out.append((_outcome(fast, args), args))
+        return out
+
+    check_scenario(run, **options)
 
 
 def _outcome(function: Any, args: tuple[Any, ...]) -> Any:
