@@ -6,6 +6,8 @@ import linecache
 from dataclasses import dataclass
 from typing import Any
 
+from .remedies import remedy
+
 __all__ = ["CaptureError", "Frame", "GraphBreak", "InternalError", "Unsupported", "UserRaise"]
 
 
@@ -27,12 +29,11 @@ class CaptureError(Exception):
     """Base of the three: `reason` says what, `advice` what to do; the place is filled in by the interpreter."""
 
     heading = "cannot be captured"
-    default_advice = "move it out of the compiled function"
 
     def __init__(self, reason: str, advice: str | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.advice = advice or self.default_advice
+        self.advice = advice or remedy(reason)
         self.frames: tuple[Frame, ...] = ()
         self.split: Any = None  # where the frames can be split, see `breaks`
 

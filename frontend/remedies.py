@@ -1,0 +1,39 @@
+"""What to do about a graph break, by how its reason begins. Whoever knows better gives the advice with the error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+__all__ = ["GENERAL", "remedy"]
+
+GENERAL = "move it out of the compiled function"
+_READ = "go on with the tensor itself (one without dimensions takes part in arithmetic), or read it after the compiled function"
+_NUMPY = "use torch's own function, or go to NumPy before or after the compiled function"
+_SHOW = "print after the compiled function, or leave it: a break where little is computed costs little"
+
+_REMEDIES: Mapping[str, str] = MappingProxyType(
+    {
+        "control flow depends on a tensor's value": "compute both sides and choose with torch.where, or decide outside of the "
+        "compiled function",
+        "a tensor's value is read": _READ,
+        "a tensor's values are read": _READ,
+        "a tensor's value is used as an index": "index with the tensor itself (index_select, gather), or read it after the "
+        "compiled function",
+        "a tensor becomes a NumPy array": _NUMPY,
+        "a NumPy array becomes a tensor": _NUMPY,
+        "NumPy is called": _NUMPY,
+        "numpy.": _NUMPY,
+        "print is called": _SHOW,
+        "a tensor is printed": _SHOW,
+        "a tensor is formatted": _SHOW,
+        "backward() is called": "call it after the compiled function, or leave it: both passes are compiled all the same",
+        "the clock is read": "take the time around the compiled function",
+        "Python's random module is called": "draw before the compiled function, or use torch's random numbers",
+    }
+)
+
+
+def remedy(reason: str) -> str:
+    """A sentence of advice for a reason."""
+    return next((advice for start, advice in _REMEDIES.items() if reason.startswith(start)), GENERAL)
