@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import operator
@@ -209,6 +210,8 @@ class Residual:
             return self._object(value)
         if is_value_type(value):
             return self.emit.constant(value, kind.__name__)
+        if kind.__name__ == "cython_function_or_method":  # code, as a function of Python's is
+            return self.emit.constant(value, value.__name__)
         owner, name = getattr(value, "__self__", None), getattr(value, "__name__", None)
         if owner is not None and self._has_name(owner) and isinstance(name, str) and hasattr(type(owner), name):
             return f"{self.value(owner)}.{name}"  # a method of an extension's own kind
@@ -337,6 +340,8 @@ class Residual:
         return f"slice({self.value(value.start)}, {self.value(value.stop)}, {self.value(value.step)})"
 
     def _method(self, value: types.MethodType) -> str:
+        if self.vm.is_own(type(value.__self__)):  # a stand-in: what stands there afterwards has a method of that name
+            return f"{self.value(value.__self__)}.{value.__func__.__name__}"
         cls = self.emit.constant(types.MethodType, "MethodType")
         return self._fresh(value, f"{cls}({self.value(value.__func__)}, {self.value(value.__self__)})")
 
@@ -443,8 +448,9 @@ def _forget(target: Any, name: str) -> None:
     namespace = getattr(target, "__dict__", {})
     if name in namespace:
         del namespace[name]
-    elif hasattr(target, name) and isinstance(getattr(type(target), name, None), types.MemberDescriptorType):
-        object.__delattr__(target, name)
+    elif isinstance(getattr(type(target), name, None), types.MemberDescriptorType):
+        with contextlib.suppress(AttributeError):
+            object.__delattr__(target, name)
 
 
 def _put(target: Any, name: str, value: Any) -> None:
