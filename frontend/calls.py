@@ -282,6 +282,10 @@ def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[s
         at = tables.CALLBACK_AT.get(name)
         args = tuple(trampoline(vm, a) if at in (None, i) and _is_callback(vm, a) else a for i, a in enumerate(args))
         kwargs = {k: trampoline(vm, a) if _is_callback(vm, a) else a for k, a in kwargs.items()}
+    if function is filter and args[:1] == (None,):
+        args = (trampoline(vm, bool), *args[1:])
+    if name == "pop" and isinstance(getattr(function, "__self__", None), dict):
+        check_keys(vm, args[:1])
     if name in ("format", "format_map"):
         check_text(vm, [*args, *kwargs.values()])
     if name in _TAKES_MAPPING:
@@ -320,9 +324,13 @@ def _check_sight(vm: Interpreter, function: Any, name: str, args: tuple[Any, ...
 
 
 def _is_callback(vm: Interpreter, value: Any) -> bool:
-    if value is None or isinstance(value, type) and value.__module__ == "builtins":
+    if value is None or isinstance(value, type) and value.__module__ == "builtins" and value not in _ASKING:
         return False
     return callable(value) and not isinstance(value, Tensor)
+
+
+# Builtin classes whose call asks methods of the argument.
+_ASKING = frozenset({bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, enumerate})
 
 
 # ---- classes ----

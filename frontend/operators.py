@@ -17,7 +17,7 @@ from .protocol import (
     compare_sequences,
     is_written_in_python,
 )
-from .sight import check_key, check_operands, check_text, is_same, refuse_opaque
+from .sight import check_key, check_operands, check_sight, check_text, is_same, refuse_opaque
 from .values import object as objects
 from .values.constant import is_constant
 from .values.container import InstanceDict, LazyDict
@@ -103,6 +103,7 @@ def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
         return left
     if symbol[0] == "%" and isinstance(left, str | bytes):
         check_text(vm, right)
+        check_sight(vm, (right,), "`%`")
     if not (isinstance(left, list | tuple) or isinstance(right, list | tuple)):
         check_operands(vm, (left, right), f"`{symbol}`")
     return vm.native_recorded(function, vm.settle(left), vm.settle(right))

@@ -170,6 +170,9 @@ def _bind_class(function: Any, cls: type) -> Any:
 
 def _super_attr(vm: Interpreter, sup: Super, name: str) -> Any:
     obj = sup.obj
+    if name in ("__thisclass__", "__self__", "__self_class__", "__class__"):
+        known = {"__thisclass__": sup.cls, "__self__": obj, "__class__": super}
+        return known.get(name, obj if isinstance(obj, type) and issubclass(obj, sup.cls) else vm.type_of(obj))
     cls = obj if isinstance(obj, type) and issubclass(obj, sup.cls) else vm.type_of(obj)
     order = cls.__mro__
     for owner in order[order.index(sup.cls) + 1 :]:

@@ -1,4 +1,7 @@
-"""Sizes and integers that change between calls, and so become symbols, in everything that Python does with a number."""
+"""Sizes and integers that change between calls, and so become symbols, in everything that Python does with a number.
+
+PYTEST_DONT_REWRITE: the assert statements here belong to the programs.
+"""
 
 import collections
 import dataclasses
