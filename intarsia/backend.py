@@ -103,7 +103,22 @@ def _compile(
     run = _as_the_graph(_bind_constants(program, imported.constants), functional.output_tree)
     host = program.generated.host
     checked = (host.operators or host.steps) and not config.verify_each
-    return _or_eager(run, gm) if checked else run, report
+    return _with_numbers(_or_eager(run, gm) if checked else run, example_inputs), report
+
+
+def _with_numbers(run: GraphFunction, example_inputs: Sequence[Any]) -> GraphFunction:
+    """Floats that the caller passes are tensors to the program."""
+    places = [i for i, x in enumerate(example_inputs) if isinstance(x, torch.SymFloat)]
+    if not places:
+        return run
+
+    def call(*args: Any) -> Sequence[Any]:
+        given = list(args)
+        for i in places:
+            given[i] = torch.tensor(given[i], dtype=torch.float64, device="cpu")
+        return run(*given)
+
+    return call
 
 
 @contextmanager
@@ -199,6 +214,9 @@ def default_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> GraphF
     return backend_for(Config.from_environment())(gm, example_inputs)
 
 
+default_backend.takes_floats = True  # type: ignore[attr-defined]
+
+
 def backend_for(
     config: Config, passes: Sequence[Pass] = (), reports: list[Report] | None = None
 ) -> Callable[..., GraphFunction]:
@@ -213,9 +231,21 @@ def backend_for(
             return compile_training(gm, example_inputs, config, passes, kept)
         function, report = compile_graph(gm, example_inputs, config, passes)
         kept.append(report)
-        return function
+        tracked = any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)
+        return _unseen_by_autograd(function) if tracked and torch.is_grad_enabled() else function
 
+    backend.takes_floats = True  # type: ignore[attr-defined]  # symbolic floats among the example inputs
     return backend
+
+
+def _unseen_by_autograd(function: GraphFunction) -> GraphFunction:
+    """The program used tensors that require gradients only where autograd does not look; so does the compiled graph."""
+
+    def run(*args: Any) -> Sequence[Any]:
+        with torch.no_grad():
+            return function(*args)
+
+    return run
 
 
 class _Reports(list[Report]):
