@@ -319,7 +319,7 @@ class _Runtime:
 
     def miss(self, values: dict[str, Any]) -> Any:
         """No entry matched: capture and compile another, or run in eager."""
-        if self.off or (STANCE.name != "default" and self._held(values)) or torch.compiler.is_compiling():
+        if self.off or (STANCE.now() != "default" and self._held(values)) or torch.compiler.is_compiling():
             return self.eager(values)
         with _lock:
             for entry in list(self.entries):
@@ -340,7 +340,7 @@ class _Runtime:
 
     def _held(self, values: dict[str, Any]) -> bool:
         """Whether the stance makes a call that fits nothing run in eager."""
-        if STANCE.name == "fail_on_recompile":
+        if STANCE.now() == "fail_on_recompile":
             raise Recompiled(f"{self._name()} would be compiled while the stance is 'fail_on_recompile': {self.why(values)}")
         return True
 
@@ -389,26 +389,38 @@ class _Runtime:
         except CaptureError as error:
             return self._fallback(error, values)
         self._tell("on_capture", time.perf_counter() - start, made)
-        graph = self._compile(made) if made.operations else made.graph_module.forward
+        graph = self._compile(made, values) if made.operations else made.graph_module.forward
         if made.broken is not None:
             self._broke(made.broken)
-        entry = made.compile_entry(graph, MISS)
+        entry = made.compile_entry(graph, MISS, self._again if made.repeatable else None)
         self.guards.append(made.guards)
         self.captures.append(made)
         self.entries.append(entry)
         return entry
 
-    def _compile(self, made: Capture) -> Callable[..., Any]:
+    def _compile(self, made: Capture, values: dict[str, Any]) -> Callable[..., Any]:
         start = time.perf_counter()
         training = torch.is_grad_enabled()
+        inputs = made.example_inputs
+        if getattr(self.options.backend, "real_inputs", False) and not torch_private.has_symbols(inputs):
+            inputs = [source.fetch(values) for source in made.inputs]
         with torch.inference_mode(False), torch.set_grad_enabled(training):
-            graph = self.options.backend(made.graph_module, made.example_inputs)
+            graph = self.options.backend(made.graph_module, inputs)
         self._tell("on_compile", time.perf_counter() - start)
         return graph
+
+    def _again(self, error: Exception, values: tuple[Any, ...]) -> Any:
+        """A graph raised before anything was changed: eager raises where the program does, after its effects so far."""
+        if getattr(error, "blames_backend", False):
+            raise error
+        result = self.eager(dict(zip(self.parameters.names, values, strict=True)))
+        self._warn(("graph", self.target), f"a graph of {self._name()} raised {type(error).__name__}: {error}; eager does not")
+        return result
 
     def _marks(self, values: dict[str, Any]) -> Marks:
         """What has changed since the calls that the entries were made for."""
         if self.options.dynamic is not False:
+            self.marks.floats = getattr(self.options.backend, "takes_floats", False)
             self.marks.learn(self.guards, values)
         return self.marks
 

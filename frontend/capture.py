@@ -68,15 +68,22 @@ class Capture:
     broken: Break | None = None
     namespace: dict[str, Any] = field(repr=False, default_factory=dict)
     symbols: Symbols | None = field(repr=False, default=None)
+    repeatable: bool = False  # whether the graph neither writes to its inputs nor draws random numbers
+    changes: tuple[str, ...] = ()  # what the program changes beside the tensors that the graph writes to, in words
 
     @property
     def operations(self) -> int:
         """How many nodes the graph has, inputs and output not counted."""
         return sum(n.op not in ("placeholder", "output") for n in self.graph_module.graph.nodes)
 
-    def compile_entry(self, graph: Callable[..., Any], miss: Any) -> Callable[..., Any]:
-        """The function of one entry; it returns `miss` where a guard does not hold."""
-        namespace = {**self.namespace, "graph": graph, "MISS": miss}
+    def compile_entry(
+        self, graph: Callable[..., Any], miss: Any, failed: Callable[..., Any] | None = None
+    ) -> Callable[..., Any]:
+        """The function of one entry; it returns `miss` where a guard does not hold.
+
+        Where the graph raises, it returns what `failed(error, arguments)` does.
+        """
+        namespace = {**self.namespace, "graph": graph, "MISS": miss, "failed": failed or _raise}
         if self.symbols is not None:
             self.residual = self.symbols.complete(self.residual)
         exec(compile(self.residual, "<intarsia residual>", "exec"), namespace)
@@ -382,7 +389,9 @@ def _finish(
     lines += [f"        {line}" for line in emit.lines] or ["        pass"]
     lines += ["    except Exception:", "        return MISS"]
     if outputs or any(n.op not in ("placeholder", "output") for n in module.graph.nodes):
-        lines.append(f"    out = graph({', '.join(fetch)})")
+        arguments = "".join(f"{n}_, " for n in parameters.names)
+        lines += ["    try:", f"        out = graph({', '.join(fetch)})"]
+        lines += ["    except Exception as error:", f"        return failed(error, ({arguments}))"]
     lines += [f"    {line}" for line in body.post]
     lines.append(f"    return {text}")
     for info in vm.out.inputs.values():
@@ -400,7 +409,38 @@ def _finish(
         end.broken,
         emit.namespace,
         symbols,
+        _is_repeatable(vm),
+        _changes(vm),
     )
+
+
+_RANDOM = ("rand", "normal", "bernoulli", "dropout", "uniform", "exponential", "cauchy", "geometric", "poisson")
+_RANDOM += ("multinomial", "rrelu", "gumbel", "trunc", "init", "scaled_dot_product")
+
+
+def _is_repeatable(vm: Interpreter) -> bool:
+    if any(isinstance(i.fake, Tensor) and vm.out.version(i) != i.version for i in vm.out.used):
+        return False
+    called = (n for n in vm.out.graph.nodes if n.op.startswith("call"))
+    names = [n.target if isinstance(n.target, str) else getattr(n.target, "__name__", str(n.target)) for n in called]
+    return not any(word in name for name in names for word in _RANDOM)
+
+
+def _raise(error: Exception, _: tuple[Any, ...]) -> Any:
+    raise error
+
+
+def _changes(vm: Interpreter) -> tuple[str, ...]:
+    """What is replayed after the graph, in words."""
+    out = [shadow.source.name() for shadow in vm.user.shadows if shadow.changed()]
+    out += [unread.source.name() for unread in vm.user.appended]
+    for (_, name), (obj, _) in vm.effects.attrs.items():
+        if not vm.is_created(obj) and not (isinstance(obj, Tensor) and not vm.out.is_known(obj)):
+            source = vm.user.source_of(obj)
+            out.append(f"{type(obj).__name__ if source is None else source.name()}.{name}")
+    out += ["a variable of an enclosing function" for _ in vm.effects.cells]
+    out += [f"the global {name}" for _, name in vm.effects.globals]
+    return tuple(dict.fromkeys(out))
 
 
 def _leave_scopes(vm: Interpreter) -> None:

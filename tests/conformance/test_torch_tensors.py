@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from cases import case, t
+from cases import case, scenario, t
 
 # ---- attributes ----
 
@@ -615,3 +615,23 @@ def test_lazy_conjugate(z):
 @case(lambda: (torch.empty(2, 3, device="meta"),), expect="breaks")
 def test_meta_device(x):
     return (x + 1).shape
+
+
+@scenario
+def test_error_that_depends_on_values(compile):
+    table = torch.arange(5.0)
+
+    def run(x, index, log):
+        log.append("start")
+        y = x * 2
+        z = table[index]
+        log.append("end")
+        return y + z
+
+    fast, log, out = compile(run), [], []
+    for last in (1, 9, 2):
+        try:
+            out.append(fast(torch.ones(2), torch.tensor([0, last]), log))
+        except IndexError as error:
+            out.append(str(error))
+    return out, log
