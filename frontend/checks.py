@@ -373,6 +373,11 @@ class SizeCheck:
         emit.lines += [self._line(test) for test in [*tests, *(f"({r})" for r in self.relations)]]
         emit.lines.append(LATE_SIZES)
 
+    def number(self, symbol: sympy.Symbol, hint: Any) -> Any:
+        """The symbol as a number that computes with symbols; `hint` is its value in the example."""
+        make = self._shape_env.create_symfloatnode if isinstance(hint, float) else self._shape_env.create_symintnode
+        return make(symbol, hint=hint)
+
     def symbol_text(self, expr: Any) -> str:
         """An expression over the bound names."""
         return self._text(expr)

@@ -16,9 +16,11 @@ from torch import Tensor
 from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.graph import _PyTreeCodeGen as PyTreeCodeGen
+from torch.fx.graph import _PyTreeInfo as PyTreeInfo
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["FakeTensor", "FakeTensorMode", "OpOverload", "TorchDispatchMode"]
+__all__ = ["FakeTensor", "FakeTensorMode", "OpOverload", "PyTreeCodeGen", "PyTreeInfo", "TorchDispatchMode"]
 
 
 # ---- functionalisation ----------------------------------------------------------------------------------------------

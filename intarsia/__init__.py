@@ -15,6 +15,7 @@ from .config import Config
 from .control import allow_in_graph, assume_constant_result, disable, graph_break, is_compiling, set_stance
 from .counters import counters
 from .explain import Explanation, explain
+from .export import Exported, ExportError, export
 from .frontend.dynamic import ConstraintError, mark_dynamic, mark_static, maybe_mark_dynamic
 from .frontend.errors import GraphBreak, Unsupported
 from .logs import set_logs, set_logs_from_environment
@@ -27,6 +28,8 @@ __all__ = [
     "Config",
     "ConstraintError",
     "Explanation",
+    "ExportError",
+    "Exported",
     "GraphBreak",
     "Lowered",
     "Unsupported",
@@ -37,6 +40,7 @@ __all__ = [
     "default_backend",
     "disable",
     "explain",
+    "export",
     "graph_break",
     "is_compiling",
     "list_backends",

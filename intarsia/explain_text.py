@@ -187,9 +187,7 @@ def _guards(graphs: list[GraphInfo]) -> Iterator[str]:
             yield f"      {count(len(quiet), 'check')} that functions, modules and their parts are those that were captured"
 
 
-_QUIET = re.compile(
-    r": (the same object as at capture|keys |no '|no attribute |empty$|type builtins\.)|^__\w+__|^self[.\[]"
-)
+_QUIET = re.compile(r": (the same |keys |no '|no attribute |empty$|type builtins\.)|^__\w+__|^self[.\[]")
 
 
 def _is_quiet(text: str) -> bool:

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import fx, nn
 from xdsl.dialects.builtin import ModuleOp
 
@@ -283,7 +284,8 @@ def guard_lines(guards: GuardSet) -> Iterator[tuple[str, Frame | None]]:
     """Each check as a sentence, with the user's line that needs it where that is known."""
     for part in guards:
         if isinstance(part, Guard):
-            yield str(part), None if part.place is None else Frame(*part.place)
+            text = f"{part.source.name()}: {_same(part.expected)}" if part.kind == "is" else str(part)
+            yield text, None if part.place is None else Frame(*part.place)
         elif hasattr(part, "facts"):
             for facts in part.facts:
                 yield f"{facts.source.name()}: {facts}", facts.place()
@@ -291,6 +293,19 @@ def guard_lines(guards: GuardSet) -> Iterator[tuple[str, Frame | None]]:
             yield from size_lines(part)
         else:
             yield str(part), None
+
+
+def _same(value: Any) -> str:
+    """An object that is held by identity: its kind and name, not its contents."""
+    kind = type(value).__name__
+    if isinstance(value, torch.Tensor):
+        return f"the same {kind} {str(value.dtype).removeprefix('torch.')}{tuple(value.shape)}"
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    return (
+        f"the same {'class' if isinstance(value, type) else kind} {name}"
+        if isinstance(name, str)
+        else f"the same {kind}"
+    )
 
 
 def size_lines(check: SizeCheck) -> Iterator[tuple[str, Frame | None]]:
