@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from . import contexts, library, marks, opcodes, rules, tables, torch_private, torch_rules
+from . import contexts, library, marks, rules, tables, torch_private, torch_rules
 from .contexts import is_torch_context
 from .errors import GraphBreak, Unsupported, UserRaise
 from .sight import BLIND, COLLECTING, KEYED, check_keys, check_sight, check_text, is_value_type
 from .source import Attr, Const, Fetch, Item
+from .unpacking import as_dict
 from .values import object as objects
 from .values.constant import is_constant
 from .values.container import InstanceDict, LazyDict
@@ -305,7 +306,7 @@ def _as_mapping(vm: Interpreter, value: Any) -> Any:
     kind = type(value)
     if isinstance(value, dict | type) or objects.find_method(kind, "keys") is None:
         return value
-    return opcodes.as_dict(vm, value)
+    return as_dict(vm, value)
 
 
 def _check_sight(vm: Interpreter, function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from .errors import Unsupported, UserRaise
 from .interpreter import NULL, Saved
 from .sight import check_keys, is_same
 from .source import Const
+from .unpacking import as_dict, match_class, match_keys, taken
 from .values import object as objects
 from .values.container import InstanceDict, LazyDict
 from .values.function import InterpretedGenerator, stopped_inside
@@ -23,7 +24,7 @@ from .values.unread import Append, Unread
 if TYPE_CHECKING:
     from .interpreter import Frame, Interpreter
 
-__all__ = ["HANDLERS", "NOT_CAPTURED", "as_dict", "unsupported_opcode"]
+__all__ = ["HANDLERS", "NOT_CAPTURED", "unsupported_opcode"]
 
 Handler = Callable[["Interpreter", "Frame", Any], str | None]
 HANDLERS: dict[str, Handler] = {}
@@ -378,23 +379,6 @@ def DICT_MERGE(vm: Interpreter, frame: Frame, n: int) -> None:
     target.update(value)
 
 
-def as_dict(vm: Interpreter, value: Any) -> dict[Any, Any]:
-    """What `{**value}` takes from a mapping."""
-    if isinstance(value, LazyDict | InstanceDict):
-        return value.force()
-    mapping = vm.tracked_mapping(value)
-    if mapping is not None and objects.find_method(type(value), "keys") is None:
-        return mapping.force()
-    if isinstance(value, dict) and objects.find_method(type(value), "keys") is None:
-        return dict(value)
-    if not hasattr(vm.type_of(value), "keys"):
-        raise UserRaise(TypeError(f"'{vm.type_of(value).__name__}' object is not a mapping"))
-    if objects.find_method(type(value), "keys") is None:
-        return dict(vm.native(dict, value))
-    keys = vm.listed(vm.call(objects.load_attr(vm, value, "keys"), (), {}))
-    return {key: operators.get_item(vm, value, key) for key in keys}
-
-
 @_op
 def LIST_TO_TUPLE(vm: Interpreter, frame: Frame, _: Any) -> None:
     frame.push(tuple(frame.pop()))
@@ -402,7 +386,7 @@ def LIST_TO_TUPLE(vm: Interpreter, frame: Frame, _: Any) -> None:
 
 @_op
 def UNPACK_SEQUENCE(vm: Interpreter, frame: Frame, n: int) -> None:
-    values, _ = _taken(vm, frame.pop(), n + 1)
+    values, _ = taken(vm, frame.pop(), n + 1)
     if len(values) > n:
         raise UserRaise(ValueError(f"too many values to unpack (expected {n})"))
     if len(values) < n:
@@ -410,28 +394,10 @@ def UNPACK_SEQUENCE(vm: Interpreter, frame: Frame, n: int) -> None:
     frame.stack.extend(reversed(values))
 
 
-def _taken(vm: Interpreter, value: Any, n: int) -> tuple[list[Any], Any]:
-    """At most the first `n` items, and the iterator of the others."""
-    try:
-        iterator = vm.iterate(value)
-    except UserRaise as raised:
-        kind = vm.type_of(value)
-        if type(raised.value) is TypeError and not hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
-            raise UserRaise(TypeError(f"cannot unpack non-iterable {kind.__name__} object")) from None
-        raise
-    out: list[Any] = []
-    while len(out) < n:
-        more, item = vm.advance(iterator)
-        if not more:
-            break
-        out.append(item)
-    return out, iterator
-
-
 @_op
 def UNPACK_EX(vm: Interpreter, frame: Frame, arg: int) -> None:
     before, after = arg & 0xFF, arg >> 8
-    values, iterator = _taken(vm, frame.pop(), before)
+    values, iterator = taken(vm, frame.pop(), before)
     if len(values) == before:
         values += vm.listed(iterator)
     if len(values) < before + after:
@@ -766,74 +732,10 @@ def MATCH_SEQUENCE(vm: Interpreter, frame: Frame, _: Any) -> None:
 @_op
 def MATCH_KEYS(vm: Interpreter, frame: Frame, _: Any) -> None:
     subject, keys = frame.stack[-2:]
-    if len({*keys}) != len(keys):
-        repeated = next(k for i, k in enumerate(keys) if k in keys[:i])
-        raise UserRaise(ValueError(f"mapping pattern checks duplicate key ({repeated!r})"))
-    frame.push(_values_of(vm, subject, keys))
-
-
-def _values_of(vm: Interpreter, subject: Any, keys: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """The values of a mapping by its own `get`, which makes no entry in a defaultdict; None where one is missing."""
-    if not keys:
-        return ()
-    get, missing, out = objects.load_attr(vm, subject, "get"), object(), []
-    for key in keys:
-        value = vm.call(get, (key, missing), {})
-        if value is missing:
-            return None
-        out.append(value)
-    return tuple(out)
+    frame.push(match_keys(vm, subject, keys))
 
 
 @_op
 def MATCH_CLASS(vm: Interpreter, frame: Frame, n: int) -> None:
     subject, cls, names = frame.pops(3)
-    if not isinstance(cls, type):
-        raise UserRaise(TypeError("called match pattern must be a class"))
-    if not vm.truth(vm.call(isinstance, (subject, cls), {})):
-        frame.push(None)
-        return
-    out: list[Any] = []
-    seen: list[str] = []
-    try:
-        if n:
-            fields = _match_fields(vm, cls, n)
-            out = [subject] if fields is None else [_field(vm, subject, cls, name, seen) for name in fields]
-        frame.push((*out, *[_field(vm, subject, cls, name, seen) for name in names]))
-    except UserRaise as raised:
-        if not isinstance(raised.value, AttributeError):
-            raise
-        frame.push(None)
-
-
-def _match_fields(vm: Interpreter, cls: type, n: int) -> Any:
-    """The attributes that `n` positional patterns look at; None for a builtin type that matches as a whole."""
-    try:
-        fields = objects.load_attr(vm, cls, "__match_args__")
-    except UserRaise as raised:
-        if not isinstance(raised.value, AttributeError):
-            raise
-        itself = any(c in _MATCH_SELF for c in cls.__mro__)
-        fields = None if itself and n == 1 else ()
-        allowed = 1 if itself else 0
-    else:
-        if not isinstance(fields, tuple):
-            text = f"{cls.__name__}.__match_args__ must be a tuple (got {vm.type_of(fields).__name__})"
-            raise UserRaise(TypeError(text)) from None
-        allowed = len(fields)
-    if n > allowed:
-        plural = "" if allowed == 1 else "s"
-        raise UserRaise(TypeError(f"{cls.__name__}() accepts {allowed} positional sub-pattern{plural} ({n} given)")) from None
-    return None if fields is None else fields[:n]
-
-
-def _field(vm: Interpreter, subject: Any, cls: type, name: Any, seen: list[str]) -> Any:
-    if not isinstance(name, str):
-        raise UserRaise(TypeError(f"__match_args__ elements must be strings (got {type(name).__name__})"))
-    if name in seen:
-        raise UserRaise(TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute {name!r}"))
-    seen.append(name)
-    return objects.load_attr(vm, subject, name)
-
-
-_MATCH_SELF = frozenset([bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple])
+    frame.push(match_class(vm, subject, cls, n, names))
