@@ -1,0 +1,115 @@
+"""Graph breaks and capture time by architecture, beside torch.compile's capture: `python benchmarks/breaks.py [--only NAMES]`.
+
+Both capture the same tiny model (built from its config, random weights, inference) with a backend that runs the graph as it is. A row says how many
+graphs and breaks each makes, the seconds of the first call, and whether Intarsia's result is eager's. With `--save PATH` the rows are written as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import platform
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+sys.path[:0] = [str(Path(__file__).parent.parent / "tests" / "frontend"), str(Path(__file__).parent)]
+
+
+class Graphs:
+    """A backend that counts the graphs it is given, and runs them as they are."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        self.count += 1
+        return gm.forward
+
+
+def measure(name: str) -> dict[str, Any]:
+    """One row."""
+    import intarsia
+    from zoo import ZOO
+
+    module, args, kwargs = ZOO[name]()
+    with torch.no_grad():
+        expected = module(*args, **kwargs)
+        ours, theirs = Graphs(), Graphs()
+        intarsia.reset()
+        start = time.perf_counter()
+        found = intarsia.compile(module, backend=ours)(*args, **kwargs)
+        our_seconds = time.perf_counter() - start
+        counts = intarsia.counters()
+        try:
+            torch._dynamo.reset()
+            start = time.perf_counter()
+            torch.compile(module, backend=theirs)(*args, **kwargs)
+            their_seconds = time.perf_counter() - start
+            their_graphs: int | None = theirs.count
+        except Exception as error:
+            their_graphs, their_seconds = None, 0.0
+            print(f"{name}: torch.compile: {type(error).__name__}", file=sys.stderr)
+    same = all(
+        torch.allclose(a, b, equal_nan=True, rtol=1e-4, atol=1e-5)
+        for a, b in zip(tensors(found), tensors(expected), strict=True)
+    )
+    return {
+        "model": name,
+        "graphs": ours.count,
+        "breaks": counts["breaks"],
+        "fallbacks": counts["fallbacks"],
+        "seconds": round(our_seconds, 3),
+        "torch graphs": their_graphs,
+        "torch seconds": round(their_seconds, 3),
+        "right": same,
+    }
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors in a result."""
+    value = dict(value) if hasattr(value, "to_tuple") else value
+    return [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]
+
+
+def main() -> int:
+    """Run and print; 1 when a result is wrong or a model has more graphs than torch.compile gives it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", nargs="*", help="names of architectures")
+    parser.add_argument("--save", type=Path, help="write the rows as JSON")
+    options = parser.parse_args()
+    import zoo
+
+    zoo.declare_vision_operators()
+    logging.getLogger("intarsia").setLevel(logging.ERROR)
+    warnings.simplefilter("ignore")
+    torch._dynamo.config.recompile_limit = 64
+    rows = []
+    for name in options.only or zoo.ZOO:
+        try:
+            rows.append(measure(name))
+        except Exception as error:
+            print(f"{name}: {type(error).__name__}: {str(error).splitlines()[0][:120]}", file=sys.stderr)
+            continue
+        print("  ".join(f"{k} {v}" for k, v in rows[-1].items()), flush=True)
+    more = [r["model"] for r in rows if r["torch graphs"] is not None and r["graphs"] > r["torch graphs"]]
+    wrong = [r["model"] for r in rows if not r["right"]]
+    ratio = sum(r["seconds"] for r in rows) / max(sum(r["torch seconds"] for r in rows), 1e-9)
+    print(f"{len(rows)} architectures; more graphs than torch.compile: {more or 'none'}; wrong: {wrong or 'none'}")
+    print(f"seconds of the first call, all together, over torch.compile(backend='eager'): {ratio:.2f}")
+    if options.save:
+        facts = {"torch": torch.__version__, "python": platform.python_version(), "rows": rows}
+        options.save.write_text(json.dumps(facts, indent=1) + "\n")
+    return 1 if more or wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
