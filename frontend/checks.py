@@ -302,7 +302,7 @@ class SizeCheck:
         bound: set[sympy.Symbol] = set()
         for info in inputs:
             for place, value in _symbolic_facts(info):
-                expr = value.node._expr if isinstance(value, torch.SymInt) else sympy.Integer(value)
+                expr = value.node._expr if isinstance(value, torch.SymInt | torch.SymFloat) else sympy.Integer(value)
                 if isinstance(expr, sympy.Symbol) and expr not in bound:
                     bound.add(expr)
                     self.bindings.append((expr, info.source, place))
@@ -350,14 +350,10 @@ class SizeCheck:
         return [*low, *([f"{name} <= {int(limits.upper)}"] if high else [])]
 
     def _text(self, expr: Any) -> str:
-        from torch.utils._sympy.printers import PythonPrinter
-
         missing = [s for s in getattr(expr, "free_symbols", ()) if s not in self._names]
         if missing:
             raise Unsupported(f"a size relation uses a symbol that no input binds: {expr}")
-        # No assumption but that of the printer: sympy would take `n != 0` of a positive symbol for granted.
-        named = expr.xreplace({s: sympy.Symbol(n, integer=True) for s, n in self._names.items()})
-        return str(PythonPrinter().doprint(named))
+        return torch_private.python_text(expr, self._names)
 
     @staticmethod
     def _line(test: str) -> str:
@@ -384,7 +380,7 @@ class SizeCheck:
 
     def explain(self, args: Mapping[str, Any]) -> Miss | None:
         """The first relation that does not hold."""
-        names: dict[str, Any] = {"math": math}
+        names: dict[str, Any] = {"math": math, "torch": torch}
         labels: dict[str, str] = {}
         for symbol, source, place in self.bindings:
             name = self._names[symbol]

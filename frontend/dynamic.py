@@ -7,9 +7,10 @@ a promise: a program that needs one particular size is then an error, `Constrain
 
 from __future__ import annotations
 
+import math
 import operator
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from . import torch_private
 from .checks import LATE_SIZES, SizeCheck
 from .errors import Frame
 from .output import GraphInput
-from .source import Arg, Fetch, Item, Source
+from .source import Arg, Computed, Fetch, Item, Number, SizeExpression, Source
 
 if TYPE_CHECKING:
     from .guards import GuardSet
@@ -141,6 +142,7 @@ class Marks:
         self.dims: dict[Source, frozenset[int]] = {}
         self.numbers: set[Source] = set()
         self.inside: set[Source] = set()
+        self.floats = False  # whether the backend takes symbolic floats
 
     def clear(self) -> None:
         """Forget everything."""
@@ -194,6 +196,7 @@ class Dynamic:
     marks: Marks = field(default_factory=Marks)
     promised: list[tuple[GraphInput, int, int, Promise]] = field(default_factory=list)
     _numbers: dict[Source, Any] = field(default_factory=dict)
+    _floats: dict[int, tuple[Any, Source]] = field(default_factory=dict)
 
     def tensor(self, value: Tensor, source: Source, static: bool) -> tuple[Tensor, GraphInput]:
         """The fake twin of an input, with symbols for the sizes that change, and its record."""
@@ -226,9 +229,17 @@ class Dynamic:
         if known is not None:
             return known
         kind = type(value)
-        if kind is not int or abs(value) >= _LARGEST or not self._is_wanted(value, source):
+        if abs(value) >= _LARGEST or not self._is_wanted(value, source):
             return None
         vm = self.vm
+        if kind is float:
+            # With gradients AOTAutograd sees the graph, which takes no floats.
+            if value - value != 0.0 or not self.marks.floats or torch.is_grad_enabled():
+                return None
+            vm.need_symbols()
+            vm.guards.add("type", source, kind)
+            self._numbers[source] = self._float(value, source)
+            return self._numbers[source]
         vm.need_symbols()
         vm.guards.add("type", source, kind)
         # A symbol is never negative: of a negative number the opposite is read.
@@ -246,6 +257,62 @@ class Dynamic:
         while isinstance(source, Item):
             source = source.base
         return isinstance(source, Arg)
+
+    # ---- floats: each is a symbol of its own, computed in Python as eager computes it ----
+
+    def _float(self, value: float, source: Source) -> Any:
+        made = torch_private.symbolic_float(self.vm.shape_env, value, f"{source.name()} #{len(self._floats)}")
+        self._floats[id(made)] = (made, source)
+        self.vm.out.add_input(GraphInput(source, made, value, False))
+        return made
+
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Real Python code with symbols among its arguments: arithmetic stays symbolic, text and keys become constants."""
+        kinds = {type(a) for a in args}
+        plain = not kwargs and torch.SymFloat in kinds and kinds <= {int, float, torch.SymInt, torch.SymFloat}
+        if plain and self.marks.floats and isinstance(function, Hashable) and function in _ARITHMETIC:
+            value = function(*map(torch_private.hint_of, args))
+            if type(value) is float and value - value == 0.0:
+                return self._float(value, Computed(function, tuple(map(self._source, args))))
+        if len(args) == 1 and type(args[0]) is torch.SymFloat and not kwargs and function in _ROUNDING:
+            return self.whole(args[0], function)
+        return call_with_symbols(function, args, kwargs)
+
+    def whole(self, value: Any, function: Any = int) -> Any:
+        """`function(value)`, an int, of a symbolic float: a symbol of its own where the float is more than a quotient of sizes."""
+        number = function(torch_private.hint_of(value))
+        quotient = type(value.node.expr).__name__ == "IntTrueDiv"
+        if quotient or not self.marks.floats or type(number) is not int or not 0 <= number < _LARGEST:
+            return torch.sym_int(value) if function in (int, math.trunc) else function(value)
+        source = Computed(function, (self._source(value),))
+        if source not in self._numbers:
+            made = torch_private.symbolic_int(self.vm.shape_env, number, source.name())
+            self.vm.out.add_input(GraphInput(source, made, number, False))
+            self._numbers[source] = made
+        return self._numbers[source]
+
+    def _source(self, value: Any) -> Source:
+        if not isinstance(value, SYMBOLIC):
+            return Number(value)
+        known = self._floats.get(id(value))
+        if known is not None:
+            return known[1]
+        expr, bound = value.node.expr, self.vm.out.symbols
+        return SizeExpression(expr, tuple((s, bound[s][0].source, *bound[s][1:]) for s in sorted(expr.free_symbols, key=str)))
+
+    def number_input(self, value: Any) -> Any:
+        """The symbolic float, itself an input of the graph, that stands for one that was computed from sizes."""
+        if id(value) in self._floats or not self.marks.floats or value.node.expr.is_number:
+            return value
+        if not all(s in self.vm.out.symbols for s in value.node.expr.free_symbols):
+            return value
+        source = self._source(value)
+        if source not in self._numbers:
+            hint = torch_private.hint_of(value)
+            if type(hint) is not float or hint - hint != 0.0:
+                return value
+            self._numbers[source] = self._float(hint, source)
+        return self._numbers[source]
 
     # ---- promises ----
 
@@ -377,5 +444,13 @@ def concrete(value: Any) -> Any:
     return value
 
 
+_ARITHMETIC = frozenset(
+    [
+        *(operator.add, operator.sub, operator.mul, operator.truediv, operator.pow, operator.neg, operator.pos, operator.abs),
+        *(operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ipow, operator.mod, operator.floordiv),
+        *(abs, float, math.sqrt, math.exp, math.log, math.pow, math.cos, math.sin, math.tanh),
+    ]
+)
+_ROUNDING = frozenset([int, round, math.trunc, math.floor, math.ceil])
 _NUMBERS: dict[type, Any] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 SYMBOLIC = tuple(_NUMBERS)

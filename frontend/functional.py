@@ -20,7 +20,9 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, fx
 
+from .dynamic import concrete
 from .errors import Frame, Unsupported
+from .functional_numbers import has_number, with_tensors
 from .functional_rules import (
     DETACH_,
     IDENTITIES,
@@ -289,6 +291,13 @@ class _Tracer(TorchDispatchMode):
                 return decompose_composite(func, *args, **kwargs)
         if func._schema.is_mutable:
             return self._mutating(func, args, kwargs)
+        if func is not aten.scalar_tensor.default and has_number((args, kwargs)):
+            expected = func(*args, **kwargs)
+            with self:
+                result = with_tensors(func, args, kwargs, expected)
+            if result is not NotImplemented:
+                return result
+            args, kwargs = concrete((args, kwargs))
         return self._record(func, args, kwargs)[0]
 
     def _record(self, func: OpOverload, args: Any, kwargs: Any) -> tuple[Any, fx.Node]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from . import breaks, raising, torch_private
-from .dynamic import Dynamic, Marks, call_with_symbols
+from .dynamic import Dynamic, Marks
 from .effects import DELETED, Effects
 from .errors import CaptureError, GraphBreak, InternalError, Unsupported, UserRaise
 from .errors import Frame as Place
@@ -416,7 +416,7 @@ class Interpreter:
             if (getattr(function, "__module__", None) or "").startswith("torch"):
                 self.out.asked = True
             if self.shape_env is not None:
-                return call_with_symbols(function, args, kwargs)
+                return self.dynamic.call(function, args, kwargs)
             return function(*args, **kwargs)
         except (CaptureError, UserRaise):
             raise
@@ -600,6 +600,7 @@ class Interpreter:
         """From here on, sizes and numbers may be symbolic."""
         if self.shape_env is None:
             self.shape_env = self.out.shape_env = torch_private.new_shape_env(self.here)
+            self.out.number_input = self.dynamic.number_input
             torch_private.allow_symbols(self.fake_mode, self.shape_env)
             self.symbolic.enter_context(torch_private.python_dispatcher())
 

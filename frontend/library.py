@@ -202,7 +202,8 @@ def _number(function: Callable[..., Any], *names: str, symbolic: Any = None) -> 
         if args:
             value = args[0]
             if symbolic is not None and len(args) == 1 and isinstance(value, torch.SymInt | torch.SymFloat):
-                return symbolic(value)
+                whole = function is int and isinstance(value, torch.SymFloat)
+                return vm.dynamic.whole(value) if whole else symbolic(value)
             if not isinstance(value, Tensor):
                 for name in names:
                     method = objects.find_method(type(value), name)

@@ -74,6 +74,7 @@ class OutputGraph:
         self._first: fx.Node | None = None
         self._sym_nodes: dict[sympy.Expr, Any] = {}
         self._names: set[str] = set()
+        self.number_input: Callable[[Any], Any] | None = None
         self.asked = False  # whether the program asked torch for something that no tensor tells: the grad mode, the default dtype
         self.size = 0  # nodes recorded so far, placeholders not counted
         self._break = torch_private.data_dependent_errors()
@@ -93,11 +94,11 @@ class OutputGraph:
                 self._bind(size, info, "size", dim)
             for dim, stride in enumerate(info.fake.stride()):
                 self._bind(stride, info, "stride", dim)
-        elif isinstance(info.fake, torch.SymInt):
+        elif isinstance(info.fake, torch.SymInt | torch.SymFloat):
             self._bind(info.fake, info, "", 0)
 
     def _bind(self, size: Any, info: GraphInput, method: str, dim: int) -> None:
-        if isinstance(size, torch.SymInt) and isinstance(size.node._expr, sympy.Symbol):
+        if isinstance(size, torch.SymInt | torch.SymFloat) and isinstance(size.node._expr, sympy.Symbol):
             self.symbols.setdefault(size.node._expr, (info, method, dim))
 
     def _placeholder(self, info: GraphInput) -> fx.Node:
@@ -234,6 +235,8 @@ class OutputGraph:
         return self._call("call_method", name, args, kwargs, getattr(args[0], name))
 
     def _call(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], function: Any) -> Any:
+        if self.number_input is not None:
+            args, kwargs = self._with_inputs((args, kwargs))
         lifted = self.lift(args), self.lift(kwargs)
         run_args = args[1:] if op == "call_method" else args
         versions = [t._version for t in _tensors((args, kwargs))]
@@ -249,6 +252,19 @@ class OutputGraph:
             raise UserRaise(error) from None
         mutated = versions != [t._version for t in _tensors((args, kwargs))]
         return self._record(op, target, lifted, result, mutated)
+
+    def _with_inputs(self, value: Any) -> Any:
+        """Symbolic floats that are computed in Python reach the graph as inputs of their own."""
+        kind = type(value)
+        if kind is torch.SymFloat and self.number_input is not None:
+            return self.number_input(value)
+        if kind in (list, tuple):
+            return kind(map(self._with_inputs, value))
+        return {k: self._with_inputs(v) for k, v in value.items()} if kind is dict else value
+
+    def record(self, target: Any, lifted: tuple[Any, Any], result: Any, mutated: bool) -> Any:
+        """A node for a call of a function that has been run, with its arguments as nodes."""
+        return self._record("call_function", target, lifted, result, mutated)
 
     def _record(self, op: str, target: Any, lifted: tuple[Any, Any], result: Any, mutated: bool) -> Any:
         """Add the node for a call that has been run; a result without tensors is a constant and adds none."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .guards import Emitter
 
-__all__ = ["Arg", "Attr", "Const", "Fetch", "Item", "Source"]
+__all__ = ["Arg", "Attr", "Computed", "Const", "Fetch", "Item", "Number", "SizeExpression", "Source"]
 
 
 class Source:
@@ -141,3 +141,80 @@ class Fetch(Source):
 
     def fetch(self, args: Mapping[str, Any]) -> Any:
         return self.function(self.base.fetch(args))
+
+
+@dataclass(frozen=True, slots=True)
+class Number(Source):
+    """A number that is known at capture; only an operand of `Computed`."""
+
+    value: int | float
+
+    def name(self) -> str:
+        return repr(self.value)
+
+    def reconstruct(self, emit: Emitter) -> str:
+        return emit.literal(self.value)
+
+    def fetch(self, args: Mapping[str, Any]) -> Any:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Computed(Source):
+    """`function(*operands)`, arithmetic on numbers, done in the order in which the program does it."""
+
+    function: Any
+    operands: tuple[Source, ...]
+
+    def name(self) -> str:
+        return f"{getattr(self.function, '__name__', self.function)}({', '.join(o.name() for o in self.operands)})"
+
+    def root(self) -> Source:
+        roots = [o.root() for o in self.operands if not isinstance(o, Number)]
+        return next((r for r in roots if not isinstance(r, Arg)), roots[0])
+
+    def reconstruct(self, emit: Emitter) -> str:
+        function = emit.constant(self.function, getattr(self.function, "__name__", "compute"))
+        return f"{function}({', '.join(map(emit.fetch, self.operands))})"
+
+    def fetch(self, args: Mapping[str, Any]) -> Any:
+        return self.function(*(o.fetch(args) for o in self.operands))
+
+
+@dataclass(frozen=True, slots=True)
+class SizeExpression(Source):
+    """Arithmetic over sizes, a sympy expression: `symbols` says for each what it is of which value ("size", "stride" or "", dim)."""
+
+    expr: Any
+    symbols: tuple[tuple[Any, Source, str, int], ...]
+
+    def name(self) -> str:
+        return str(self.expr)
+
+    def root(self) -> Source:
+        roots = [source.root() for _, source, _, _ in self.symbols]
+        return next((r for r in roots if not isinstance(r, Arg)), roots[0])
+
+    def reconstruct(self, emit: Emitter) -> str:
+        import math
+
+        from .torch_private import python_text
+
+        emit.namespace.setdefault("math", math)
+        return python_text(self.expr, {s: emit.fetch(source) + _read(method, dim) for s, source, method, dim in self.symbols})
+
+    def fetch(self, args: Mapping[str, Any]) -> Any:
+        import math
+
+        from .torch_private import python_text
+
+        names = {s: f"s{i}" for i, (s, *_) in enumerate(self.symbols)}
+        values = {}
+        for s, source, method, dim in self.symbols:
+            value = source.fetch(args)
+            values[names[s]] = getattr(value, method)(dim) if method else value
+        return eval(python_text(self.expr, names), {"math": math, **values})
+
+
+def _read(method: str, dim: int) -> str:
+    return f".{method}({dim})" if method else ""

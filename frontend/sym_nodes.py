@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from functools import reduce
@@ -107,6 +108,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "IntTrueDiv": operator.truediv,
     "FloatTrueDiv": operator.truediv,
     "FloatPow": operator.pow,
+    "TruncToInt": math.trunc,
+    "FloorToInt": math.floor,
+    "CeilToInt": math.ceil,
     "OpaqueUnaryFn_sqrt": sym_sqrt,
     "Equality": operator.eq,
     "Unequality": operator.ne,

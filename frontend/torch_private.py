@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 import threading
@@ -19,6 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.graph import _PyTreeCodeGen as PyTreeCodeGen
 from torch.fx.graph import _PyTreeInfo as PyTreeInfo
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from .errors import GraphBreak
 
 __all__ = ["FakeTensor", "FakeTensorMode", "OpOverload", "PyTreeCodeGen", "PyTreeInfo", "TorchDispatchMode"]
 
@@ -49,7 +52,23 @@ def is_composite(func: OpOverload) -> bool:
 
 def decompose_composite(func: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """Run eager's own composition of ``func`` (torch's Python replacements of some lose eager's aliasing)."""
-    return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    python = func.py_kernels.get(key)
+    if python is None or not _has_symbolic_sizes(args):
+        return func._op_dk(key, *args, **kwargs)
+    try:
+        return func._op_dk(key, *args, **kwargs)
+    except RuntimeError:  # C++ that takes no symbolic sizes (upsampling, recurrent layers)
+        return python(*args, **kwargs)
+
+
+def _has_symbolic_sizes(args: Any) -> bool:
+    return any(
+        isinstance(a, torch.SymInt)
+        or (isinstance(a, Tensor) and any(isinstance(s, torch.SymInt) for s in a.shape))
+        or (isinstance(a, list | tuple) and _has_symbolic_sizes(a))
+        for a in args
+    )
 
 
 def python_dispatcher() -> AbstractContextManager[Any]:
@@ -154,7 +173,9 @@ class PlacedGuards(list[Any]):
         self.where, self.places = where, list[Any]()
 
     def append(self, guard: Any) -> None:
-        """Add one guard."""
+        """Add one guard; one on numbers that only the running program knows breaks the graph."""
+        if any(s.name.startswith(("u", "zuf")) for s in guard.expr.free_symbols):
+            raise GraphBreak("control flow or a size depends on a tensor's values")
         super().append(guard)
         self.places.append(self.where())
 
@@ -193,6 +214,11 @@ def fake_tensor(
 
     sizes = [DimDynamic.DYNAMIC if i in dynamic_dims else DimDynamic.STATIC for i in range(tensor.dim())]
     bounds = [(ranges or {}).get(i) if i in dynamic_dims else None for i in range(tensor.dim())]
+    if tensor.is_leaf and tensor.grad is not None:  # else its gradient gets symbols too, and equations with them
+        with unset_fake_temporarily():
+            parameter = isinstance(tensor, torch.nn.Parameter)
+            tensor = tensor.detach().requires_grad_(tensor.requires_grad)
+            tensor._is_param = parameter  # type: ignore[attr-defined]
     context: Any = StatelessSymbolicContext(dynamic_sizes=sizes, constraint_sizes=[_constraint(b) for b in bounds])
     return mode.from_tensor(tensor, symbolic_context=context, source=ConstantSource(name))
 
@@ -239,11 +265,47 @@ def real_tensors() -> AbstractContextManager[Any]:
     return unset_fake_temporarily()  # type: ignore[no-any-return]
 
 
+def broadcast_to_tree(prefix: Any, tree: Any) -> list[Any] | None:
+    """The leaves of `tree` matched by those of `prefix`, a structure that may stop earlier; None when they do not fit."""
+    from torch.utils._pytree import _broadcast_to_and_flatten, tree_flatten
+
+    return _broadcast_to_and_flatten(prefix, tree_flatten(tree)[1])
+
+
 def device_constructors() -> set[Any]:
     """The functions that make tensors on the device of `with torch.device(...)`."""
     from torch.utils._device import _device_constructors
 
     return _device_constructors()
+
+
+def python_text(expr: Any, names: Mapping[Any, str]) -> str:
+    """An expression over symbols as Python, with these names for the symbols; floats keep all their digits."""
+    from torch.utils._sympy.printers import PythonPrinter
+
+    class Printer(PythonPrinter):
+        def _print_Float(self, number: Any) -> str:
+            return repr(float(number))
+
+        def _print_Symbol(self, symbol: Any) -> str:
+            return names[symbol]
+
+    return str(Printer().doprint(expr))
+
+
+def symbolic_float(shape_env: Any, value: float, name: str) -> Any:
+    """A SymFloat whose hint is `value`, a finite float."""
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+    source = ConstantSource(name)
+    symbol = shape_env.create_unspecified_symbol(value, source, DimDynamic.DYNAMIC)
+    return shape_env.create_symfloatnode(symbol, hint=value, source=source)
+
+
+def hint_of(value: Any) -> Any:
+    """The number that a symbolic number has in this call, without a guard on it."""
+    return value.node.hint if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool) else value
 
 
 def data_dependent_errors() -> tuple[type[Exception], ...]:
@@ -374,6 +436,23 @@ def torch_backend(name: str) -> Callable[..., Any]:
     return registry.lookup_backend(name)  # type: ignore[no-any-return]
 
 
+def has_symbols(inputs: list[Any]) -> bool:
+    """Whether a graph's fake inputs have sizes or values that are symbols."""
+    kinds = (torch.SymInt, torch.SymFloat, torch.SymBool)
+    return any(
+        isinstance(n, kinds)
+        for x in inputs
+        for n in ((*x.shape, *x.stride(), x.storage_offset()) if isinstance(x, Tensor) else (x,))
+    )
+
+
+def torch_stance() -> str:
+    """The stance that torch.compiler.set_stance has set for the process (2.11 to 2.13)."""
+    from torch._dynamo import eval_frame
+
+    return str(getattr(getattr(eval_frame, "_stance", None), "stance", "default"))
+
+
 def is_allowed(function: Any) -> bool:
     """Whether torch.compiler.allow_in_graph (or nonstrict_trace) was called on a function (2.11 to 2.13)."""
     from torch._dynamo import trace_rules
@@ -384,8 +463,19 @@ def is_allowed(function: Any) -> bool:
 
 
 def inductor_options(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The settings with which torch.compile(mode=, options=) calls its inductor backend (2.11 to 2.13)."""
+    """The settings with which torch.compile(mode=, options=) calls its inductor backend (2.11 to 2.13).
+
+    Raises ValueError for an option that inductor does not have, with a suggestion.
+    """
     import torch._inductor as inductor
 
     chosen = dict(inductor.list_mode_options(mode)) if mode not in (None, "default") else {}
-    return {**chosen, **(options or {})}
+    known = inductor.list_options() if options else []
+    for given, value in (options or {}).items():
+        name = str(given).replace("-", "_")
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean '{close[0]}'?" if close else "; torch._inductor.list_options() lists them"
+            raise ValueError(f"unknown option {given!r} of the backend 'inductor'{hint}")
+        chosen[name] = value
+    return chosen

@@ -22,7 +22,7 @@ from xdsl.ir import Attribute, Block, Region, SSAValue
 
 from .dialects import prim
 from .dialects.aten import AtenOp, aten_op, target_name
-from .dtypes import BY_TORCH, C64, C128
+from .dtypes import BY_TORCH, C64, C128, F64
 from .literals import Literal, print_literal
 from .symbols import Dim, FloorDiv, Mod, contiguous_strides, dim, symbol
 from .syntax import Op, location
@@ -118,6 +118,7 @@ _SIZE_FUNCTIONS: dict[str, Callable[..., sympy.Expr]] = {
 # Rounded quotients of integers, as `int(a / b)` and its like leave them.
 _ROUNDED_QUOTIENTS: dict[str, Callable[..., sympy.Expr]] = {
     "FloorToInt": FloorDiv,
+    "TruncToInt": FloorDiv,  # sizes are never negative
     "CeilToInt": _ceil_div,
 }
 
@@ -258,6 +259,8 @@ class _Importer:
     def _argument(self, value: Any, name: str, static: bool, node: fx.Node | None) -> SSAValue:
         kind: Attribute = IndexType.get_type()
         strides = None
+        if isinstance(value, torch.SymFloat):
+            kind = tensor_type([], F64, "cpu")
         if isinstance(value, Tensor):
             kind = tensor = self._type(value, node)
             strides = self._exact_strides(value, tensor)
@@ -330,12 +333,24 @@ class _Importer:
         if _is_number(value):
             self._check_number(node)
             return
+        if target is torch.ops.aten.scalar_tensor.default and _is_float(node.args[0]):
+            self._number(node)
+            return
         if target is _GETITEM and isinstance(node.args[0], fx.Node) and isinstance(self.values.get(node.args[0]), dict):
             self.values[node] = self.values[node.args[0]].get(node.args[1])
             return
         if not isinstance(target, torch._ops.OpOverload):
             raise self._failure(f"{target} is not a registered operator", node)
         self._operator(node, target, value)
+
+    def _number(self, node: fx.Node) -> None:
+        """A number that the caller passes, as a 0-dim tensor: such an argument is one of float64."""
+        given = self.values.get(node.args[0])  # type: ignore[arg-type]
+        if not isinstance(given, SSAValue) or not isinstance(given.type, TensorType):
+            raise self._failure(f"{node.args[0]} is not a number that the caller passes", node)
+        attrs = {"operands": ("self",), "dtype": node.meta["val"].dtype}
+        op = aten_op("aten._to_copy.default").make([given], [self._type(node.meta["val"], node)], attrs)
+        self.values[node] = self._append(op, node).results[0]
 
     def _check_number(self, node: fx.Node) -> None:
         """Numbers that come out of tensors (`item`) are not known when the program is compiled."""
@@ -529,6 +544,10 @@ _SIZE_READS = frozenset(
         torch.ops.aten.sym_storage_offset.default,
     }
 )
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, fx.Node) and isinstance(value.meta["val"], torch.SymFloat)
 
 
 def _is_number(value: Any) -> bool:
