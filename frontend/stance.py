@@ -6,6 +6,8 @@ import threading
 from typing import Any, Protocol
 from weakref import WeakSet
 
+from . import torch_private
+
 __all__ = ["STANCES", "Stance"]
 
 STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile")
@@ -25,6 +27,13 @@ class Stance:
         self.name = "default"
         self._runtimes: WeakSet[Any] = WeakSet()
         self._lock = threading.RLock()
+
+    def now(self) -> str:
+        """The stance that holds for a call that fits nothing compiled: this one, or else the one set for torch.compile."""
+        if self.name != "default":
+            return self.name
+        stance = torch_private.torch_stance()
+        return stance if stance in STANCES else "default"
 
     def join(self, runtime: Any) -> None:
         """A new compiled callable."""
