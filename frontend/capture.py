@@ -297,7 +297,9 @@ def _run(vm: Interpreter, target: Any, parameters: Parameters, values: Mapping[s
     elif isinstance(target, types.MethodType):
         owner = target.__self__
         vm.user.track(owner, owner, Const(owner, "self"))
-    elif not isinstance(target, types.FunctionType | functools.partial) and not isinstance(target, type):
+    elif isinstance(target, functools.partial):
+        function = vm.user.wrap(target, Const(target, "target"))  # its arguments may be tensors
+    elif not isinstance(target, types.FunctionType) and not isinstance(target, type):
         vm.user.track(target, target, Const(target, "target"))
     wrapped = _arguments(vm, target, parameters, values)
     args, kwargs = parameters.spread({n: vm.settle(v) if isinstance(v, dict) else v for n, v in wrapped.items()})

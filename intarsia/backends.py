@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any
@@ -18,6 +19,7 @@ from torch import fx
 
 from .frontend import torch_private
 
+_log = logging.getLogger("intarsia")
 Backend = Callable[..., Any]
 OWN = ("auto", "intarsia")
 _HIDDEN = ("debug", "experimental")
@@ -35,7 +37,9 @@ _PACKAGES = {
 
 
 class BackendError(RuntimeError):
-    """A backend raised an error, or did not return a callable; the uncompiled function stays usable."""
+    """A backend raised an error, or did not return what a backend returns; the uncompiled function stays usable."""
+
+    blames_backend = True  # it is raised also where an error of a graph makes a call run in eager
 
 
 class MissingBackend(ImportError, ValueError):
@@ -52,7 +56,10 @@ def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[...
     return torch_private.torch_backend("aot_eager")(gm, list(example_inputs))  # type: ignore[no-any-return]
 
 
-_registered: dict[str, tuple[Backend, tuple[str, ...]]] = {"eager": (eager, ("debug",)), "aot_eager": (aot_eager, ("debug",))}
+_registered: dict[str, tuple[Backend, tuple[str, ...]]] = {
+    "eager": (eager, ("debug",)),
+    "aot_eager": (aot_eager, ("debug",)),
+}
 
 
 def register_backend(fn: Backend | None = None, name: str | None = None, tags: Sequence[str] = ()) -> Any:
@@ -70,10 +77,16 @@ def register_backend(fn: Backend | None = None, name: str | None = None, tags: S
     if fn is None:
         return functools.partial(register_backend, name=name, tags=tags)
     if not callable(fn):
-        raise TypeError(f"register_backend takes a function (fx.GraphModule, example_inputs) -> callable, not {fn!r:.80}")
+        raise TypeError(
+            f"register_backend takes a function (fx.GraphModule, example_inputs) -> callable, not {fn!r:.80}"
+        )
+    if not isinstance(name, str | None):
+        raise TypeError(f"the name of a backend is a string, not {type(name).__name__}: {name!r:.80}")
     name = name or getattr(fn, "__name__", type(fn).__name__)
     if name in OWN or (name in _registered and _registered[name][0] is not fn):
-        raise ValueError(f"a backend named {name!r} exists already; give another one with register_backend(fn, name=...)")
+        raise ValueError(
+            f"a backend named {name!r} exists already; give another one with register_backend(fn, name=...)"
+        )
     _registered[name] = (fn, tuple(tags))
     return fn
 
@@ -103,15 +116,21 @@ def resolve_backend(
     """
     if is_own(backend):
         return own()
-    made = backend if callable(backend) else _named(str(backend))
-    name = str(backend) if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
+    if not (callable(backend) or isinstance(backend, str)):
+        raise TypeError(
+            f"backend takes a name of list_backends() or a callable, not {type(backend).__name__}: {backend!r:.80}"
+        )
+    made = backend if callable(backend) else _named(backend)
+    name = backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
     if name == "inductor":
         made = functools.partial(made, config_patches=torch_private.inductor_options(mode, options))
-    else:
-        given: dict[str, Any] = {} if mode in (None, "default") else {"mode": mode}
-        given |= {"options": dict(options)} if options else {}
-        made = functools.partial(made, **given) if given else made
-    return _checked(made, name)
+        return _checked(made, name)
+    given: dict[str, Any] = {} if mode in (None, "default") else {"mode": mode}
+    given |= {"options": dict(options)} if options else {}
+    if given and name in ("eager", "aot_eager"):
+        _log.warning("the backend %r has no settings; left out: %s", name, ", ".join(given))
+        given = {}
+    return _checked(functools.partial(made, **given) if given else made, name)
 
 
 def _named(name: str) -> Backend:
@@ -126,7 +145,9 @@ def _named(name: str) -> Backend:
             return torch_private.torch_backend(name)
         except Exception as error:
             needed = _PACKAGES.get(name, f"the package that provides {name}")
-            raise MissingBackend(f"the backend {name!r} of torch cannot be loaded: install {needed} ({error})") from None
+            raise MissingBackend(
+                f"the backend {name!r} of torch cannot be loaded: install {needed} ({error})"
+            ) from None
     names = [*OWN, *_registered, *_plugins(), *known]
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"; did you mean '{close[0]}'?" if close else ""
@@ -144,15 +165,16 @@ def _checked(backend: Backend, name: str) -> Backend:
     def call(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         try:
             made = backend(gm, list(example_inputs))
-        except (MissingBackend, KeyboardInterrupt, MemoryError):
+        except (MissingBackend, MemoryError):
             raise
-        except (ImportError, ModuleNotFoundError) as error:
-            needed = _PACKAGES.get(name, "what it imports")
-            raise MissingBackend(f"the backend {name!r} needs a package that is not installed: {needed} ({error})") from error
+        except ImportError as error:
+            needed = _PACKAGES.get(name) or error.name or "what it imports"
+            raise MissingBackend(
+                f"the backend {name!r} needs a package that is not installed: {needed} ({error})"
+            ) from error
         except Exception as error:
-            first = (str(error).strip().splitlines() or [""])[0][:300]
             raise BackendError(
-                f"the backend {name!r} raised {type(error).__name__}: {first}\n"
+                f"the backend {name!r} raised {type(error).__name__}: {_first_line(error)}\n"
                 f"  on a graph of {sum(n.op.startswith('call') for n in gm.graph.nodes)} operations; the function itself can "
                 "still be called uncompiled"
             ) from error
@@ -161,9 +183,43 @@ def _checked(backend: Backend, name: str) -> Backend:
                 f"the backend {name!r} returned {type(made).__name__}: {made!r:.80}\n"
                 "  a backend returns a callable that takes the graph's inputs, such as gm.forward"
             )
-        return made  # type: ignore[no-any-return]
+        return _checked_results(made, name, gm)
 
+    # Backends of torch's that trace through AOTAutograd find the symbols of sizes in fake tensors only.
+    call.real_inputs = not (name in ("inductor", "cudagraphs") or name.startswith("aot_"))  # type: ignore[attr-defined]
     return call
+
+
+def _checked_results(made: Callable[..., Any], name: str, gm: fx.GraphModule) -> Callable[..., Any]:
+    """The callable with a check that it gives as many results as the graph; of the first call, also of what kind."""
+    wanted = gm.graph.find_nodes(op="output")[0].args[0]
+    number, kinds_known = len(wanted), False
+
+    def run(*inputs: Any) -> Any:
+        nonlocal kinds_known
+        results = made(*inputs)
+        if not isinstance(results, tuple | list) or len(results) != number:
+            got = f"{len(results)} results" if isinstance(results, tuple | list) else f"one {type(results).__name__}"
+            raise BackendError(
+                f"what the backend {name!r} compiled gives {got}, the graph {number}\n"
+                "  it has to return a tuple or list with one item for each result, as gm.forward does"
+            )
+        if not kinds_known:
+            for i, (node, result) in enumerate(zip(wanted, results, strict=True)):
+                example = node.meta.get("example_value") if isinstance(node, fx.Node) else None
+                if isinstance(example, torch.Tensor) and not isinstance(result, torch.Tensor):
+                    raise BackendError(
+                        f"what the backend {name!r} compiled gives {type(result).__name__} as result {i}, the graph a tensor"
+                    )
+            kinds_known = True
+        return results
+
+    return run
+
+
+def _first_line(error: Exception) -> str:
+    """What an error says, in a line."""
+    return " ".join(str(error).split())[:300]
 
 
 def torch_compile_backend(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:

@@ -14,6 +14,8 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
+from torch import nn
+
 from .backend import backend_for, forget_warnings
 from .backends import is_own, resolve_backend
 from .config import Config
@@ -59,11 +61,13 @@ def compile(
     if fn is None:
         arguments: dict[str, Any] = {"backend": backend, "mode": mode, "fullgraph": fullgraph, "dynamic": dynamic}
         return partial(compile, **arguments, options=options, passes=passes)
-    if not callable(fn):
-        raise TypeError(f"intarsia.compile takes a function or an nn.Module, not {type(fn).__name__}: {fn!r:.80}")
     check_function(fn)
-    check_mode(mode)
+    _check_settings(dynamic, fullgraph, options, passes)
     ours = is_own(backend)
+    if ours or isinstance(backend, str):  # a function may have modes of its own
+        check_mode(mode)
+    if passes and not ours:
+        raise ValueError(f"passes are those of this compiler: they cannot be used with backend={backend!r:.80}")
     config, extra = Config.from_environment(options if ours else None), None if ours else options
     compiled = compile_callable(
         fn,
@@ -87,21 +91,53 @@ def reset() -> None:
     COUNTERS.clear()
 
 
-def check_function(fn: Any) -> None:
-    """Raise TypeError for functions whose call does not run their body."""
-    code = inspect.unwrap(fn) if inspect.isfunction(fn) else getattr(fn, "__func__", fn)
+def check_function(fn: Any, what: str = "compile") -> None:
+    """Raise TypeError for what cannot be called, for classes, and for functions whose call does not run their body."""
+    if not callable(fn):
+        raise TypeError(f"intarsia.{what} takes a function or an nn.Module, not {type(fn).__name__}: {fn!r:.80}")
+    if isinstance(fn, type):
+        module = issubclass(fn, nn.Module)
+        then = f"{what} an object of it: intarsia.{what}({fn.__name__}(...))" if module else f"{what} its methods"
+        raise TypeError(f"{fn.__qualname__} is a class: a call of it makes an object.\n  What to do: {then}")
+    code = _runs(fn)
     kinds = (
         (inspect.isasyncgenfunction, "an async generator function"),
         (inspect.iscoroutinefunction, "an async function"),
         (inspect.isgeneratorfunction, "a generator function"),
     )
     for is_kind, name in kinds:
-        if is_kind(fn) or (code is not fn and is_kind(code)):
+        if is_kind(fn) or is_kind(code):
             where = getattr(code, "__code__", None)
             place = f"{where.co_filename}:{where.co_firstlineno}: " if where else ""
             raise TypeError(
-                f"{place}{getattr(fn, '__qualname__', fn)} is {name}: a call of it runs none of its code, so there is nothing to "
+                f"{place}{getattr(code, '__qualname__', code)} is {name}: a call of it runs none of its code, so there is nothing to "
                 "compile.\n  Compile the functions that it calls, or the function that consumes it."
+            )
+
+
+def _runs(fn: Any) -> Any:
+    """The function that a call of `fn` runs. Not what it wraps: a decorator may consume what that gives, as contextlib's do."""
+    while isinstance(fn, partial):
+        fn = fn.func
+    if isinstance(fn, nn.Module):
+        fn = fn.forward
+    elif not inspect.isroutine(fn):
+        fn = type(fn).__call__
+    return getattr(fn, "__func__", fn)
+
+
+def _check_settings(dynamic: Any, fullgraph: Any, options: Any, passes: Any) -> None:
+    """Raise TypeError for settings of the wrong kind."""
+    if dynamic not in (None, True, False):
+        raise TypeError(f"dynamic takes None, True or False, not {dynamic!r:.80}")
+    if fullgraph not in (True, False):
+        raise TypeError(f"fullgraph takes True or False, not {fullgraph!r:.80}")
+    if not (options is None or isinstance(options, Mapping)):
+        raise TypeError(f"options takes a dict of settings, not {type(options).__name__}: {options!r:.80}")
+    for item in passes:
+        if not isinstance(item, Pass):
+            raise TypeError(
+                f"passes takes objects of classes that derive from Pass, not {type(item).__name__}: {item!r:.80}"
             )
 
 

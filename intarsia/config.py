@@ -60,7 +60,7 @@ class Config:
                 values[name] = _convert(name, text, f"the environment variable INTARSIA_{name.upper()}")
         for name, value in (options or {}).items():
             if name not in known:
-                close = difflib.get_close_matches(name, known, n=1)
+                close = difflib.get_close_matches(str(name), known, n=1)
                 hint = f"; did you mean '{close[0]}'?" if close else f"; known: {', '.join(known)}"
                 raise ValueError(f"unknown option '{name}'{hint}")
             values[name] = _convert(name, value, f"the option '{name}'")

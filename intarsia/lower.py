@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 from xdsl.dialects.builtin import ModuleOp
 
 from .backend import machine
-from .compile import compile
+from .compile import check_function, compile
 from .config import Config
 from .frontend.capture import Capture, capture
 from .frontend.functional import functionalize
@@ -103,10 +103,12 @@ def lower(fn: Any, *args: Any, **kwargs: Any) -> Lowered:
     """Take a function or module through every stage for these arguments, without calling the C++ compiler.
 
     Raises:
+        TypeError: `fn` is nothing that can be compiled, as for `compile`.
         Unsupported: the function cannot be captured in one graph; names the user's line.
         ImportFailure: the graph has no form in the IR.
         CompilerNotFound: no C++ compiler: the machine that code is made for is not known.
     """
+    check_function(fn, "lower")
     config = Config.from_environment()
     with torch.no_grad():
         captured = capture(fn, args, kwargs)
