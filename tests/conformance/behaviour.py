@@ -15,6 +15,7 @@ import enum
 import functools
 import io
 import re
+import sys
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ import torch
 from torch import Tensor
 
 from intarsia.frontend.callable import compile_callable
+from intarsia.frontend.interpreter import Interpreter
 
 __all__ = ["LOG", "Suite", "t"]
 
@@ -254,10 +256,40 @@ class Case:
         """Eager against compiled; raises AssertionError where they differ."""
         told = Told()
         want = self.run(lambda function: function)
-        got = self.run(lambda function: compile_callable(function, backend=_graph, observer=told))
+        with _nothing_runs(self.function.__code__.co_filename):
+            got = self.run(lambda function: compile_callable(function, backend=_graph, observer=told))
         for i, (a, b) in enumerate(zip(got, want, strict=True)):
             assert a == b, f"call {i + 1} differs ({told})\n--- compiled\n{a}\n--- eager\n{b}"
         return told
+
+
+@contextlib.contextmanager
+def _nothing_runs(file: str) -> Iterator[None]:
+    """Fails where capture lets real code call the program's own: its effects would happen once too often."""
+    found: list[str] = []
+    inside: list[Any] = []
+
+    def see(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename == file and frame.f_code.co_name != "__del__":
+            found.append(f"{frame.f_code.co_qualname} by {getattr(inside[-1], '__name__', inside[-1])}")
+
+    def native(vm: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+        before = sys.getprofile()
+        inside.append(function)
+        sys.setprofile(see)
+        try:
+            return original(vm, function, *args, **kwargs)
+        finally:
+            sys.setprofile(before)
+            inside.pop()
+
+    original = Interpreter.native
+    Interpreter.native = native  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Interpreter.native = original  # type: ignore[method-assign]
+    assert not found, f"capture ran {found[0]}"
 
 
 def _graph(module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
