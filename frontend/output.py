@@ -266,6 +266,11 @@ class OutputGraph:
         """A node for a call of a function that has been run, with its arguments as nodes."""
         return self._record("call_function", target, lifted, result, mutated)
 
+    def rename(self, target: Any, lifted: tuple[Any, Any], result: Tensor) -> Tensor:
+        """From here on the known tensor `result` is what a call of `target` gives."""
+        self._emit("call_function", target, *lifted, result)
+        return result
+
     def _record(self, op: str, target: Any, lifted: tuple[Any, Any], result: Any, mutated: bool) -> Any:
         """Add the node for a call that has been run; a result without tensors is a constant and adds none."""
         if isinstance(result, Tensor):

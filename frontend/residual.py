@@ -25,6 +25,7 @@ from .raising import builtin_members
 from .resume import free_names, generator_code
 from .sight import is_opaque_type, is_value_type
 from .source import Source
+from .transforms import Transformed
 from .values.constant import is_bound, is_constant, is_static, plain_value
 from .values.container import InstanceDict, LazyDict
 from .values.function import CallBack, InterpretedGenerator
@@ -502,6 +503,9 @@ _BUILDERS: dict[type, Any] = {
     operator.itemgetter: lambda r, v: r.emit.constant(v, "itemgetter"),
     operator.attrgetter: lambda r, v: r.emit.constant(v, "attrgetter"),
     operator.methodcaller: Residual._method_caller,
+    Transformed: lambda r, v: r._fresh(
+        v, f"{r.emit.constant(v.transform, 'transform')}({r.value(v.function)}, **{r.value(v.options)})"
+    ),
     weakref.ReferenceType: lambda r, v: r._fresh(v, f"{r.emit.constant(weakref.ref, 'ref')}({r.value(v())})"),
     TensorMethod: lambda r, v: f"{r.value(v.__self__)}.{v.__name__}",
 }

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from . import library, operators, tables, torch_private, torch_rules
+from . import library, operators, tables, torch_private, torch_rules, transforms
 from .contexts import RealContext
 from .errors import GraphBreak, Unsupported, UserRaise
 from .raising import handled_outside
@@ -522,6 +522,6 @@ def _higher_order() -> None:
 
 
 _higher_order()
-RULES.update(library.RULES | torch_rules.RULES)
+RULES.update(library.RULES | torch_rules.RULES | transforms.RULES)
 TENSOR_METHODS.update(torch_rules.TENSOR_METHODS)
 TENSOR_METHODS["nelement"], TENSOR_METHODS["ndimension"] = TENSOR_METHODS["numel"], TENSOR_METHODS["dim"]

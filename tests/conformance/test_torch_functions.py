@@ -385,14 +385,49 @@ def test_checkpoint_reentrant(x):
 # ---- higher-order functions ----
 
 
-@case(lambda: (t(3, 4), t(4)), expect="breaks")
+@case(lambda: (t(3, 4), t(4)))
 def test_vmap(x, y):
     return torch.vmap(torch.dot, in_dims=(0, None))(x, y), torch.func.vmap(lambda a: a.sum() * 2)(x)
 
 
-@case(lambda: (t(3),), expect="breaks")
+_weights = torch.arange(16.0).reshape(4, 4)
+
+
+@case(lambda: (t(3, 4), t(4)))
+def test_vmap_options(x, y):
+    return (
+        torch.vmap(lambda a, b: (a * b).softmax(-1), in_dims=(0, None), out_dims=1)(x, y),
+        torch.vmap(torch.vmap(lambda a, b: a + b, in_dims=(None, 0)), in_dims=(0, None))(x, y),
+        torch.vmap(lambda d: {"s": d["a"] + 1, "n": (d["a"] @ _weights).sum() * 2 + y})({"a": x}),
+        torch.vmap(lambda a, k=2: torch.where(a > 0, a, -a).cumsum(0)[1:] * k)(x),
+    )
+
+
+@case(lambda: (t(3, 4), t(4)))
+def test_vmap_of_too_many_dims_raises(x, y):
+    return torch.vmap(torch.dot)(x, y)
+
+
+@case(lambda: (t(3),))
 def test_func_grad(x):
-    return torch.func.grad(lambda v: (v**2).sum())(x), torch.func.jacrev(torch.sin)(x)
+    gradient, value = torch.func.grad_and_value(lambda v, w: (v * w).sum(), argnums=(0, 1))(x, x + 1)
+    return (
+        torch.func.grad(lambda v: (v**2).sum())(x),
+        torch.func.jacrev(torch.sin)(x),
+        torch.vmap(torch.func.grad(lambda v: (v * x).sin().sum()))(torch.stack([x, x * 2])),
+        gradient,
+        value,
+    )
+
+
+@case(lambda: (t(3),), expect="breaks")
+def test_forward_mode(x):
+    made = torch.func.jacfwd(lambda v: v * x)
+    return (
+        made(x),
+        torch.func.hessian(lambda v: (v**3).sum())(x),
+        torch.vmap(lambda v: v + torch.rand(1), randomness="same")(x),
+    )
 
 
 @case(lambda: (t(3),), expect="breaks")

@@ -180,7 +180,7 @@ def test_index_is_checked_where_the_source_repeats():
     compiled = intarsia.compile(lambda w, i: w.expand(10, 4)[i] + 1, fullgraph=True)
     w = torch.randn(1, 4)
     torch.testing.assert_close(compiled(w, torch.tensor([1, 2, 9])), (w + 1).expand(3, 4))
-    with pytest.raises(IndexError, match="out of range"):
+    with pytest.raises(IndexError, match="out of (range|bounds)"):
         compiled(w, torch.tensor([1, 2, 10]))
 
 
