@@ -72,7 +72,7 @@ def find_method(cls: type, name: str) -> types.FunctionType | None:
     found = lookup(cls, name)[0]
     if isinstance(found, staticmethod | classmethod):
         found = found.__func__
-    if isinstance(found, types.FunctionType) and not found.__module__.startswith(__name__.rsplit(".", 2)[0]):
+    if isinstance(found, types.FunctionType) and not (found.__module__ or "").startswith(__name__.rsplit(".", 2)[0]):
         return found
     return None
 
@@ -115,6 +115,9 @@ def _module_attr(vm: Interpreter, module: types.ModuleType, name: str) -> Any:
     if vm.is_library(module.__name__):
         value = vm.native(getattr, module, name)
         return vm.wrap_library(value, Attr(Const(module, module.__name__), name))
+    written = vm.effects.globals.get((id(module.__dict__), name))
+    if written is not None:
+        return _checked(written[1], type(module), name)
     if name in module.__dict__:
         return vm.load_global_value(module.__dict__, name, module.__name__)
     value = vm.native(getattr, module, name)
@@ -122,9 +125,11 @@ def _module_attr(vm: Interpreter, module: types.ModuleType, name: str) -> Any:
 
 
 def _class_attr(vm: Interpreter, cls: type, name: str) -> Any:
-    found, value = vm.effects.attr(cls, name)
+    found, value = _written_class_value(vm, cls, name)
     if found:
         return _checked(value, cls, name)
+    if name == "__dict__" and vm.effects.classes:
+        raise Unsupported("the namespace of a class is read after one was written")
     meta, _ = lookup(type(cls), name)
     raw, owner = lookup(cls, name)
     if owner is None or name in (
@@ -176,6 +181,9 @@ def _super_attr(vm: Interpreter, sup: Super, name: str) -> Any:
     cls = obj if isinstance(obj, type) and issubclass(obj, sup.cls) else vm.type_of(obj)
     order = cls.__mro__
     for owner in order[order.index(sup.cls) + 1 :]:
+        found, value = vm.effects.attr(owner, name)
+        if found:
+            return _checked(value, owner, name)
         if name in owner.__dict__:
             raw = owner.__dict__[name]
             vm.guard_class(owner, name, raw, owner)
@@ -247,6 +255,8 @@ def generic_attr(vm: Interpreter, obj: Any, kind: type, name: str) -> Any:
         # nn.Module.__setattr__ keeps a name in one place only, so that a member's name needs no second guard.
         return _module_member(vm, obj, name)
     found, value = vm.instance_attr(obj, name)
+    if not found:
+        found, value = _written_class_value(vm, kind, name)
     if found:
         return value
     if owner is not None:
@@ -352,6 +362,13 @@ def store_attr(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
         if vm.is_created(obj):
             vm.native(setattr, obj, name, value)
             return
+        if isinstance(obj, types.ModuleType) and type(obj) is types.ModuleType and not vm.is_library(obj.__name__):
+            vm.effects.globals[id(obj.__dict__), name] = (obj.__dict__, value)
+            return
+        if isinstance(obj, type) and _is_plain_class_value(vm, obj, name, value):
+            vm.effects.write_attr(obj, name, value)
+            vm.effects.classes = True
+            return
         raise Unsupported(
             f"an attribute of the {'class' if isinstance(obj, type) else 'module'} {obj.__name__} is assigned: {name}"
         )
@@ -362,6 +379,25 @@ def store_attr(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
         vm.call(custom, (obj, name, value), {})
     else:
         generic_store(vm, obj, name, value)
+
+
+def _is_plain_class_value(vm: Interpreter, cls: type, name: str, value: Any) -> bool:
+    """Whether `cls.name = value` changes data and nothing else: no method, no descriptor, no metaclass of the program's."""
+    raw, _ = lookup(cls, name)
+    plain = find_method(type(cls), "__setattr__") is None and lookup(type(cls), name)[1] is None
+    code = any(hasattr(type(v), "__get__") for v in (raw, value) if v is not _MISSING)
+    heap = bool(cls.__flags__ & _HEAP_TYPE) and not vm.is_library(cls.__module__)
+    return plain and heap and not code and not name.startswith("__") and not issubclass(cls, nn.Module | Tensor)
+
+
+def _written_class_value(vm: Interpreter, cls: Any, name: str) -> tuple[bool, Any]:
+    """(True, value) when the program has written the class attribute that `name` finds."""
+    if vm.effects.classes:
+        for owner in cls.__mro__:
+            found, value = vm.effects.attr(owner, name)
+            if found or name in owner.__dict__:
+                return found, value
+    return False, None
 
 
 def generic_store(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
