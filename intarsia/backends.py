@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import importlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
@@ -24,15 +25,15 @@ Backend = Callable[..., Any]
 OWN = ("auto", "intarsia")
 _HIDDEN = ("debug", "experimental")
 
-# What has to be installed for those of torch's backends that need more than torch.
+# Those of torch's backends that need more than torch: the module that registers them (or "" where torch does), what to install.
 _PACKAGES = {
-    "onnxrt": "onnxruntime and onnxscript",
-    "tensorrt": "torch-tensorrt",
-    "torch_tensorrt": "torch-tensorrt",
-    "tvm": "apache-tvm",
-    "ipex": "intel-extension-for-pytorch",
-    "openxla": "torch-xla",
-    "openxla_eval": "torch-xla",
+    "onnxrt": ("", "onnxruntime and onnxscript, beside a torch that still has this backend"),
+    "tensorrt": ("torch_tensorrt", "torch-tensorrt"),
+    "torch_tensorrt": ("torch_tensorrt", "torch-tensorrt"),
+    "tvm": ("", "apache-tvm, a version that has tvm.relay"),
+    "ipex": ("intel_extension_for_pytorch", "intel-extension-for-pytorch"),
+    "openxla": ("", "torch-xla"),
+    "openxla_eval": ("", "torch-xla"),
 }
 
 
@@ -139,14 +140,17 @@ def _named(name: str) -> Backend:
     plugin = _plugins().get(name)
     if plugin is not None:
         return plugin.load()  # type: ignore[no-any-return]
+    module, needed = _PACKAGES.get(name, ("", f"the package that provides {name}"))
     known = torch_private.torch_backends(())
     if name in known or name in _PACKAGES:
         try:
+            if name not in known and module:
+                importlib.import_module(module)  # makes the backend known to torch
             return torch_private.torch_backend(name)
         except Exception as error:
-            needed = _PACKAGES.get(name, f"the package that provides {name}")
+            version = torch.__version__.partition("+")[0]
             raise MissingBackend(
-                f"the backend {name!r} of torch cannot be loaded: install {needed} ({error})"
+                f"the backend {name!r} cannot be loaded with torch {version}: install {needed} ({_first_line(error)})"
             ) from None
     names = [*OWN, *_registered, *_plugins(), *known]
     close = difflib.get_close_matches(name, names, n=1)
@@ -168,7 +172,7 @@ def _checked(backend: Backend, name: str) -> Backend:
         except (MissingBackend, MemoryError):
             raise
         except ImportError as error:
-            needed = _PACKAGES.get(name) or error.name or "what it imports"
+            needed = _PACKAGES.get(name, ("", error.name or "what it imports"))[1]
             raise MissingBackend(
                 f"the backend {name!r} needs a package that is not installed: {needed} ({error})"
             ) from error

@@ -1,5 +1,10 @@
 """Backends by name, by function, through torch; and this compiler as a backend of torch.compile."""
 
+import os
+import subprocess
+import sys
+import textwrap
+
 import pytest
 import torch
 
@@ -7,6 +12,9 @@ import intarsia
 from intarsia.backends import MissingBackend
 
 X = torch.randn(3, 4)
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*torch.jit:DeprecationWarning", "ignore:The TorchScript type system:UserWarning"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +29,20 @@ def net():
     return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 2))
 
 
-@pytest.mark.parametrize("backend", ["intarsia", "auto", "eager", "aot_eager", "eager_noexcept"])
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "intarsia",
+        "auto",
+        "eager",
+        "aot_eager",
+        "eager_noexcept",
+        "aot_eager_default_partitioner",
+        "aot_ts",
+        "ts",
+        "cudagraphs",
+    ],
+)
 def test_named_backends_run(backend):
     model = net()
     fast = intarsia.compile(model, backend=backend)
@@ -111,3 +132,135 @@ def test_backend_of_torch_compile():
         y = torch.randn(n, 4)
         torch.testing.assert_close(dynamic(y), y.softmax(-1) * n)
     assert intarsia.counters()["fallbacks"] == 0
+
+
+def test_inductor_trains_with_sizes_that_change():
+    model = net()
+    fast = intarsia.compile(model, backend="inductor")
+    for n in (3, 5, 7):
+        x = torch.randn(n, 4)
+        torch.testing.assert_close(fast(x), model(x))
+        expected = torch.autograd.grad(model(x).sum(), model[0].weight)[0]
+        torch.testing.assert_close(torch.autograd.grad(fast(x).sum(), model[0].weight)[0], expected)
+    assert intarsia.counters()["captures"] == 2
+    with pytest.raises(
+        ValueError, match="unknown option 'epilogue_fusin' of the backend 'inductor'; did you mean 'epilogue_fusion'"
+    ):
+        intarsia.compile(model, backend="inductor", options={"epilogue_fusin": True})
+
+
+def test_a_backend_gets_what_torch_compile_gives():
+    """Real tensors, so that torch.jit.trace can be a backend; fake ones where sizes are symbols."""
+    seen = []
+
+    def spy(gm, example_inputs):
+        seen.append(example_inputs)
+        return gm.forward
+
+    def f(x, n):
+        return x.sin() * n
+
+    fast = intarsia.compile(f, backend=spy)
+    fast(X, 2)
+    assert type(seen[0]) is list and seen[0][0] is X
+    fast(torch.randn(7, 4), 5)
+    size = seen[1][0].shape[0]
+    assert isinstance(size, torch.SymInt)
+    traced = intarsia.compile(f, backend=lambda gm, inputs: torch.jit.trace(gm, tuple(inputs)))
+    torch.testing.assert_close(traced(X, 2), f(X, 2))
+
+
+def test_the_example_of_the_documents(capsys):
+    """Three graphs for a branch that depends on data: before it, and one for each side."""
+
+    def my_compiler(gm, example_inputs):
+        print("my_compiler() called with FX graph:")
+        print(gm.code)
+        return gm.forward
+
+    @intarsia.compile(backend=my_compiler)
+    def bar(a, b):
+        x = a / (torch.abs(a) + 1)
+        if b.sum() < 0:
+            b = b * -1
+        return x * b
+
+    for b in (torch.ones(10), -torch.ones(10), torch.ones(10)):
+        a = torch.randn(10)
+        torch.testing.assert_close(bar(a, b), a / (torch.abs(a) + 1) * b.abs())
+    assert capsys.readouterr().out.count("my_compiler() called") == 3
+
+
+RESULTS = {
+    "nothing": (lambda *a: None, "gives one NoneType, the graph 2"),
+    "one tensor": (lambda *a: X, "gives one Tensor, the graph 2"),
+    "too few": (lambda *a: (X,), "gives 1 results, the graph 2"),
+    "too many": (lambda *a: (X, X, X), "gives 3 results, the graph 2"),
+    "no tensors": (lambda *a: ("a", X), "gives str as result 0"),
+}
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+def test_wrong_results_of_a_backend(kind):
+    result, message = RESULTS[kind]
+
+    def wrong(gm, example_inputs):
+        return result
+
+    def two(x):
+        return x + 1, x * 2
+
+    with pytest.raises(intarsia.BackendError, match=f"'wrong' compiled {message}"):
+        intarsia.compile(two, backend=wrong)(X)
+    torch.testing.assert_close(two(X)[0], X + 1)
+
+
+def test_settings_of_backends_without_any(caplog):
+    fast = intarsia.compile(lambda x: x + 1, backend="eager", mode="reduce-overhead", options={"a": 1})
+    torch.testing.assert_close(fast(X), X + 1)
+    assert "'eager' has no settings; left out: mode, options" in caplog.text
+
+
+PLUGINS = """
+def ours(gm, example_inputs):
+    print("ours", len(list(gm.graph.nodes)))
+    return gm.forward
+
+def torchs(gm, example_inputs):
+    print("torchs")
+    return gm.forward
+
+def broken(gm, example_inputs):
+    import no_such_package
+"""
+
+
+def test_backends_of_other_packages(tmp_path):
+    """Entry points of both groups; a package that is imported registers its backend with torch."""
+    (tmp_path / "plugged.py").write_text(PLUGINS)
+    info = tmp_path / "plugged-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 1.0\n")
+    groups = "[intarsia.backends]\nfirst = plugged:ours\nbroken = plugged:broken\n"
+    (info / "entry_points.txt").write_text(f"{groups}[torch_dynamo_backends]\nsecond = plugged:torchs\n")
+    (tmp_path / "torch_tensorrt.py").write_text(
+        "import torch\ntorch._dynamo.register_backend(lambda gm, inputs: gm.forward, name='tensorrt')\n"
+    )
+    program = textwrap.dedent(
+        """
+        import torch, intarsia
+        assert {"first", "second"} <= set(intarsia.list_backends())
+        for name in ("first", "second", "tensorrt"):
+            assert torch.equal(intarsia.compile(lambda x: x + 1, backend=name)(torch.ones(2)), torch.ones(2) + 1)
+        try:
+            intarsia.compile(lambda x: x + 1, backend="broken")(torch.ones(2))
+        except ImportError as error:
+            print(error)
+        """
+    )
+    (tmp_path / "program.py").write_text(program)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "program.py"], capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[:2] == ["ours 3", "torchs"]
+    assert "the backend 'broken' needs a package that is not installed: no_such_package" in done.stdout

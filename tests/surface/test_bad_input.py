@@ -1,5 +1,7 @@
 """What compile refuses, what it says, and that the uncompiled function stays usable."""
 
+import functools
+
 import pytest
 import torch
 
@@ -29,12 +31,38 @@ def test_functions_whose_call_runs_nothing(function, kind):
     assert __file__ in str(caught.value) and len(str(caught.value).splitlines()) <= 15
 
 
-@pytest.mark.parametrize("thing", [3, "f", None.__class__, [len]], ids=str)
-def test_not_callable(thing):
-    if callable(thing):
-        return
-    with pytest.raises(TypeError, match="takes a function or an nn.Module"):
+class Yields(torch.nn.Module):
+    def forward(self, x):
+        yield x
+
+
+class Called:
+    async def __call__(self, x):
+        return x
+
+
+@pytest.mark.parametrize(
+    ("thing", "name"),
+    [(functools.partial(generator, X), "generator"), (Yields(), "Yields.forward"), (Called(), "Called.__call__")],
+    ids=["partial", "module", "object"],
+)
+def test_objects_whose_call_runs_nothing(thing, name):
+    with pytest.raises(TypeError, match=f"{name} is an? "):
         intarsia.compile(thing)
+
+
+@pytest.mark.parametrize("thing", [3, "f", [len], property(generator)], ids=["int", "str", "list", "property"])
+@pytest.mark.parametrize("name", ["compile", "explain", "lower"])
+def test_not_callable(name, thing):
+    with pytest.raises(TypeError, match=f"intarsia.{name} takes a function or an nn.Module"):
+        getattr(intarsia, name)(thing)
+
+
+def test_classes():
+    with pytest.raises(TypeError, match=r"Yields is a class(.|\n)*intarsia.compile\(Yields\(...\)\)"):
+        intarsia.compile(Yields)
+    with pytest.raises(TypeError, match="Called is a class"):
+        intarsia.compile(Called)
 
 
 def two(a, b, *, c=1):
@@ -47,7 +75,8 @@ class Two(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("args", "kwargs"), [((X,), {}), ((X, X, X), {}), ((X, X), {"d": 1}), ((X,), {"a": X}), ((), {}), ((X, X), {"c": 1, "e": 2})]
+    ("args", "kwargs"),
+    [((X,), {}), ((X, X, X), {}), ((X, X), {"d": 1}), ((X,), {"a": X}), ((), {}), ((X, X), {"c": 1, "e": 2})],
 )
 @pytest.mark.parametrize("target", [two, Two()], ids=["function", "module"])
 def test_wrong_arguments_give_the_functions_own_error(target, args, kwargs):
@@ -72,3 +101,44 @@ def test_unknown_mode_and_option():
         intarsia.compile(two, mode="max-autotun")
     with pytest.raises(ValueError, match="unknown option 'thread'; did you mean 'threads'"):
         intarsia.compile(two, options={"thread": 2})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dynamic": "yes"}, "dynamic takes None, True or False"),
+        ({"fullgraph": "no"}, "fullgraph takes True or False"),
+        ({"options": ["threads"]}, "options takes a dict of settings, not list"),
+        ({"passes": [3]}, "derive from Pass, not int"),
+        ({"backend": None}, "a name of list_backends\\(\\) or a callable, not NoneType"),
+        ({"mode": 3}, "unknown mode 3"),
+        ({"options": {3: 3}}, "unknown option '3'"),
+        ({"options": {"cache": "maybe"}}, "the option 'cache' takes true or false, not 'maybe'"),
+        ({"options": {"threads": "many"}}, "the option 'threads' takes an integer, not 'many'"),
+    ],
+    ids=lambda v: next(iter(v)) if isinstance(v, dict) else "",
+)
+def test_settings_of_the_wrong_kind(settings, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        intarsia.compile(two, **settings)
+    torch.testing.assert_close(two(X, X), X + X + 1)
+
+
+def test_a_promise_that_the_code_breaks():
+    def only_four(x):
+        return x + 1 if x.shape[0] == 4 else x
+
+    for mark in (intarsia.mark_dynamic, torch._dynamo.mark_dynamic):
+        x = torch.arange(4.0)
+        mark(x, 0)
+        with pytest.raises(
+            intarsia.ConstraintError, match="marked dynamic, but the program needs it to be 4"
+        ) as caught:
+            intarsia.compile(only_four)(x)
+        assert "if x.shape[0] == 4" in str(caught.value) and len(str(caught.value).splitlines()) <= 15
+        torch.testing.assert_close(only_four(x), x + 1)
+
+
+def test_partials_with_tensors():
+    fast = intarsia.compile(functools.partial(two, X, c=3), fullgraph=True)
+    torch.testing.assert_close(fast(X), X + X + 3)

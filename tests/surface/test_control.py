@@ -167,3 +167,120 @@ def test_recompile_limit_keeps_what_was_compiled():
             assert torch.equal(f(X, "a" * n), X + n)
     before = intarsia.counters()["captures"]
     assert torch.equal(f(X, "aa"), X + 2) and intarsia.counters()["captures"] == before == 8
+
+
+def test_the_stance_of_torch():
+    f = intarsia.compile(lambda x: x + (1 if torch.compiler.is_compiling() else -1), backend="eager")
+    with torch.compiler.set_stance("force_eager"):
+        assert torch.equal(f(X), X - 1)
+    assert torch.equal(f(X), X + 1)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert torch.equal(f(X), X + 1)
+        with pytest.raises(RuntimeError, match="fail_on_recompile.*dtype"):
+            f(X.double())
+    with torch.compiler.set_stance("eager_on_recompile"):
+        assert torch.equal(f(X.double()), X.double() - 1)
+
+
+def test_nonstrict_trace_is_one_node():
+    @torch._dynamo.nonstrict_trace
+    def inner(x):
+        return x * 2 + 1
+
+    backend, seen = graphs()
+    f = intarsia.compile(lambda x: inner(x) + 1, backend=backend, fullgraph=True)
+    assert torch.equal(f(X), X * 2 + 2) and len(targets(seen[0])) == 2
+    assert torch.equal(intarsia.compile(lambda x: inner(x) + 1, fullgraph=True)(X), X * 2 + 2)
+
+
+@torch.library.custom_op("intarsia_tests::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(x.numpy() * 2)
+
+
+@doubled.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("intarsia_tests::grow", mutates_args=("x",))
+def grow(x: torch.Tensor) -> None:
+    x.add_(1)
+
+
+@pytest.mark.parametrize("how", [doubled, torch.ops.intarsia_tests.doubled, torch.ops.intarsia_tests.doubled.default])
+def test_custom_operators_are_one_node(how):
+    backend, seen = graphs()
+
+    def f(x):
+        return how(x) + 1
+
+    assert torch.equal(intarsia.compile(f, backend=backend, fullgraph=True)(X), X * 2 + 1)
+    assert len(targets(seen[0])) == 2
+    assert torch.equal(intarsia.compile(f, fullgraph=True)(X), X * 2 + 1)
+
+
+def test_custom_operators_that_write():
+    def f(x):
+        y = x.clone()
+        grow(y)
+        grow(x)
+        return x * y
+
+    for backend in ("eager", "intarsia"):
+        x, expected = X.clone(), X.clone()
+        assert torch.equal(intarsia.compile(f, backend=backend, fullgraph=True)(x), f(expected))
+        assert torch.equal(x, expected)
+
+
+def test_wrapped_numpy():
+    @torch.compiler.wrap_numpy
+    def through_numpy(a):
+        return a[::-1] * 2
+
+    f = intarsia.compile(lambda x: through_numpy(x) + 1)
+    assert torch.equal(f(X), X.flip(0) * 2 + 1)
+
+
+def test_marked_methods():
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.ran = []
+
+        @torch.compiler.disable
+        def first(self, x):
+            self.ran.append("first")
+            return x + 1
+
+        @intarsia.disable
+        def second(self, x):
+            self.ran.append("second")
+            return x + 2
+
+        @torch._dynamo.disable(recursive=False)
+        def third(self, x):
+            self.ran.append("third")
+            return x + 3
+
+        @intarsia.assume_constant_result
+        def number(self):
+            return 4
+
+        def forward(self, x):
+            return self.third(self.second(self.first(x * 2)) * 2) * self.number()
+
+    net, backend = Net(), graphs()[0]
+    fast = intarsia.compile(net, backend=backend)
+    for _ in range(2):
+        assert torch.equal(fast(X), ((X * 2 + 3) * 2 + 3) * 4)
+    assert net.ran == ["first", "second", "third"] * 2
+
+
+def test_compiled_by_both():
+    inner = torch.compile(lambda x: x * 2, backend="eager")
+    f = intarsia.compile(lambda x: inner(x) + 1, backend="eager")
+    assert torch.equal(f(X), X * 2 + 1)
+    own = intarsia.compile(lambda x: x * 2, backend="eager")
+    g = torch.compile(lambda x: own(x) + 1, backend="eager")
+    assert torch.equal(g(X), X * 2 + 1) and torch.equal(g(X + 1), (X + 1) * 2 + 1)
