@@ -20,7 +20,7 @@ from torch import Tensor, fx, nn
 from .compile import check_function
 from .explain import GuardInfo, guards_of
 from .export_check import ArgumentCheck, check_arguments
-from .export_codegen import SignatureCodeGen
+from .export_codegen import ExportedModule, SignatureCodeGen
 from .frontend.callable import CompiledModule
 from .frontend.callable import _lock as capture_lock
 from .frontend.capture import Capture, ProgramRaised, capture
@@ -137,7 +137,7 @@ class _Export:
             node.meta["val"] = leaf if not isinstance(leaf, Tensor) else torch.empty_like(leaf, device="meta")
         inputs = [self._input(i, s) for i, s in enumerate(self.made.inputs)]
         results = self._aten(inputs, table) if aten_graph else self._torch(inputs)
-        leaves, out_spec = pytree.tree_flatten(self._result())
+        leaves, out_spec = pytree.tree_flatten(self._result(), is_leaf=_is_size)  # else it comes back as a tuple
         nodes = [self._result_leaf(leaf, results) for leaf in leaves]
         plain = out_spec == pytree.tree_structure(tuple(range(len(leaves))))
         if out_spec.is_leaf():
@@ -151,7 +151,7 @@ class _Export:
         )
         self.graph.set_codegen(SignatureCodeGen(signature, self.in_spec, spec, flat))
         self.graph.lint()
-        gm = fx.GraphModule(self.root, self.graph)
+        gm = ExportedModule(self.root, self.graph)
         check = ArgumentCheck.of(self.made, self.places, self.sizes)
         gm.register_forward_pre_hook(check_arguments(check, signature), with_kwargs=True)
         return Exported(gm, ExportedGuards(guards_of(self.made.guards)))
@@ -317,9 +317,10 @@ class _Export:
             return self._attribute(leaf, "result")
         if isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool):
             return self._number(leaf)
-        if leaf is None or isinstance(
-            leaf, int | float | complex | str | bytes | torch.dtype | torch.device | torch.Size
-        ):
+        if _is_size(leaf):
+            sizes = [self._number(n) if isinstance(n, torch.SymInt) else n for n in leaf]
+            return self.graph.call_function(torch.Size, (sizes,))
+        if leaf is None or isinstance(leaf, int | float | complex | str | bytes | torch.dtype | torch.device):
             return leaf
         raise ExportError(
             f"the result holds an object of type {type(leaf).__module__}.{type(leaf).__qualname__}, which is no nesting of tensors",
@@ -346,6 +347,10 @@ class _Export:
 
 
 _MISS = object()
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is torch.Size
 
 
 def _refuse_lost_gradients(made: Capture) -> None:

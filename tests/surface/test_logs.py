@@ -1,0 +1,187 @@
+"""Topics of logging: switched by name, by keyword and by the environment; what each one says."""
+
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import intarsia
+from intarsia.logs import TOPICS
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    intarsia.reset()
+    intarsia.set_logs()
+    with torch.no_grad():
+        yield
+    intarsia.set_logs()
+
+
+def bar(a, b):
+    x = a / (torch.abs(a) + 1)
+    if b.sum() < 0:
+        b = b * -1
+    return x * b
+
+
+def on():
+    return {t for t in TOPICS if logging.getLogger(f"intarsia.{t}").isEnabledFor(logging.INFO)}
+
+
+def said(caplog, topic):
+    return [r.getMessage() for r in caplog.records if r.name == f"intarsia.{topic}"]
+
+
+def run(caplog, *topics, sizes=(10,), **options):
+    intarsia.set_logs(*topics)
+    caplog.clear()
+    f = intarsia.compile(bar, **options)
+    for size in sizes:
+        torch.testing.assert_close(f(torch.ones(size), torch.ones(size)), bar(torch.ones(size), torch.ones(size)))
+
+
+def test_switches():
+    assert on() == set()
+    intarsia.set_logs("breaks", "guards")
+    assert on() == {"breaks", "guards"}
+    intarsia.set_logs(ir=True, guards=False)
+    assert on() == {"breaks", "ir"}
+    intarsia.set_logs("all")
+    assert on() == set(TOPICS)
+    intarsia.set_logs("code")
+    assert on() == {"code"}
+    intarsia.set_logs()
+    assert on() == set()
+    logging.getLogger("intarsia.graph").setLevel("INFO")  # Python's own way
+    assert on() == {"graph"}
+
+
+@pytest.mark.parametrize("call", [lambda: intarsia.set_logs("break"), lambda: intarsia.set_logs(break_=True, ir=True)])
+def test_unknown_topic(call):
+    intarsia.set_logs("code")
+    with pytest.raises(ValueError, match=r"unknown log topic 'break_?'; did you mean 'breaks'\?; known: breaks, "):
+        call()
+    assert on() == {"code"}
+
+
+def test_silent_by_default(caplog):
+    run(caplog)
+    assert [r.name for r in caplog.records] == ["intarsia"]  # the one line about the break
+
+
+def test_breaks(caplog):
+    run(caplog, "breaks")
+    (text,) = said(caplog, "breaks")
+    head, *rest = text.splitlines()
+    assert head.startswith(__file__) and head.endswith(": if b.sum() < 0:")
+    assert rest[0].strip() == "in bar, after 5 operations of bar"
+    assert "why: control flow depends on a tensor's value" in text and "what to do: " in text
+    assert rest[-1].strip().startswith("the call goes on in bar at line ")
+
+
+class Watching(TorchDispatchMode):
+    """A mode around the call, which capture does not see through."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+def test_breaks_tell_of_calls_in_eager(caplog):
+    intarsia.set_logs("breaks")
+    with pytest.warns(RuntimeWarning), Watching():
+        intarsia.compile(bar)(torch.ones(2), torch.ones(2))
+    assert any("bar runs in eager" in text and "dispatch mode" in text for text in said(caplog, "breaks"))
+
+
+def test_recompiles(caplog):
+    run(caplog, "recompiles", sizes=(10, 12))
+    text = said(caplog, "recompiles")[0]
+    assert text.startswith("bar (") and "fits none of 1 variant (at most 8 are kept)" in text
+    assert "a.shape: expected (10,), got (12,)" in text
+    assert "x = a / (torch.abs(a) + 1)" in text and "to avoid it: intarsia.mark_dynamic(a, 0)" in text
+
+
+def test_guards(caplog):
+    run(caplog, "guards")
+    text = said(caplog, "guards")[0]
+    assert "a: float32(10,), strides (1,), cpu    # " in text and "return MISS" in text
+
+
+def test_bytecode(caplog):
+    run(caplog, "bytecode")
+    first, second = said(caplog, "bytecode")
+    assert first.startswith("bar (") and "LOAD_FAST 'a'" in first and "POP_JUMP_IF_FALSE" in first
+    assert second.startswith("bar from line ") and "COMPARE_OP" not in second
+
+
+def test_graph(caplog):
+    run(caplog, "graph")
+    first, second = said(caplog, "graph")
+    assert first.startswith("bar: 5 operations") and "torch.abs(a)" in first
+    assert "bar from line" in second and "x * b" in second
+
+
+def test_ir_and_code(caplog):
+    run(caplog, "ir", "code", options={"cache": False})
+    stages = [t.splitlines()[0] for t in said(caplog, "ir")]
+    assert stages[0] == "as imported" and "after fuse" in stages
+    assert any("kernel.fused" in t for t in said(caplog, "ir"))
+    code = "\n".join(said(caplog, "code"))
+    assert 'extern "C" int' in code and "def make():" in code
+
+
+def test_ir_is_shown_although_the_cache_has_the_program(caplog):
+    run(caplog)
+    intarsia.reset()
+    run(caplog, "ir", "code")
+    assert said(caplog, "ir") and said(caplog, "code")
+    intarsia.reset()
+    run(caplog, "code")
+    assert said(caplog, "code")
+
+
+def start(topics, tmp_path, setup=""):
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(
+            f"""
+            import torch, intarsia
+            {setup}
+            @intarsia.compile(backend="eager")
+            def f(x):
+                x = x + 1
+                print("hello")
+                return x * 2
+            with torch.no_grad():
+                f(torch.ones(3))
+            """
+        )
+    )
+    env = {**os.environ, "INTARSIA_LOGS": topics}
+    return subprocess.run(
+        [sys.executable, str(program)], env=env, capture_output=True, text=True, timeout=120, check=True
+    )
+
+
+def test_environment(tmp_path):
+    done = start("breaks, graph", tmp_path)
+    assert done.stdout == "hello\n"
+    assert "[breaks] " in done.stderr and 'print("hello")' in done.stderr and "[graph] f: 1 operation" in done.stderr
+    assert "[guards]" not in done.stderr
+
+
+def test_environment_with_an_unknown_topic(tmp_path):
+    done = start("breaks,recompile", tmp_path)
+    assert "INTARSIA_LOGS: unknown log topic 'recompile'; did you mean 'recompiles'?" in done.stderr
+    assert "[breaks] " in done.stderr and done.stdout == "hello\n"
+
+
+def test_the_program_s_own_logging_is_used(tmp_path):
+    done = start("breaks", tmp_path, "import logging; logging.basicConfig(format='%(name)s| %(message)s')")
+    assert "intarsia.breaks| " in done.stderr and "[breaks]" not in done.stderr
