@@ -29,11 +29,12 @@ class CaptureError(Exception):
     """Base of the three: `reason` says what, `advice` what to do; the place is filled in by the interpreter."""
 
     heading = "cannot be captured"
+    default_advice = ""  # of a subclass, where the usual remedies do not fit
 
     def __init__(self, reason: str, advice: str | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.advice = advice or remedy(reason)
+        self.advice = advice or self.default_advice or remedy(reason)
         self.frames: tuple[Frame, ...] = ()
         self.split: Any = None  # where the frames can be split, see `breaks`
 

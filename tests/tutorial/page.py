@@ -87,11 +87,16 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="put the outputs into the page")
     options = parser.parse_args()
     page, file = options.page.read_text(), options.page.resolve()
-    prepare()
+    if options.write:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     with tempfile.TemporaryDirectory() as folder:
+        os.environ["INTARSIA_CACHE_DIR"] = f"{folder}/cache"
+        prepare()
         os.chdir(folder)
-        outputs = list(printed(page))
-        os.chdir("/")
+        try:
+            outputs = list(printed(page))
+        finally:
+            os.chdir(file.parent)
     if options.write:
         file.write_text(with_outputs(page, outputs))
     else:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import operator
 import os
 import traceback
 import warnings
+from pathlib import Path
 
 import pytest
 import scipy.fft
@@ -208,7 +210,7 @@ def close_to_eager(model, *args, **kwargs):
     assert verdict, verdict.message
 
 
-@pytest.mark.parametrize("name", ["resnet18-eval", "resnet18-train", "resnet50-eval"])
+@pytest.mark.parametrize("name", ["resnet18-train", "resnet50-eval"])
 def test_resnet(name, no_fallback):
     from torchvision import models
 
@@ -296,17 +298,6 @@ def test_resnext(training, grad, no_fallback):
     model = resnext(num_classes=2).train(training).to(DEVICE)
     close_to_eager(model, torch.randn(64 if LARGE else 8, 3, 7, 7, device=DEVICE))
     assert intarsia.counters()["breaks"] == 0
-
-
-def test_resnext101(no_fallback):
-    """All 101 layers, on a few images."""
-    import timm
-
-    model = timm.create_model("resnext101_32x8d", pretrained=False, num_classes=2).eval()
-    with torch.no_grad():
-        close_to_eager(model, torch.randn(2, 3, 7, 7))
-    counted = intarsia.counters()
-    assert (counted["graphs"], counted["breaks"]) == (1, 0)
 
 
 # ---- evaluation and training steps ----------------------------------------------------------------------------------
@@ -543,16 +534,21 @@ def test_reset(no_fallback):
 
 
 def test_explain(no_fallback):
-    explanation = intarsia.explain(bar)(torch.randn(10), torch.rand(10))
-    assert explanation.graph_count == 2
-    assert explanation.graph_break_count == 1
+    a, b = torch.randn(10), torch.rand(10)
+    explanation = intarsia.explain(bar)(a, b)
+    agree(bar(a, b), explanation.result)
+    assert (explanation.graph_count, explanation.graph_break_count, explanation.ops_per_graph) == (2, 1, [5, 1])
+    (broken,) = explanation.breaks
+    line = bar_line("b.sum()")
+    assert (broken.file, broken.line, broken.text) == (__file__, line, "if b.sum() < 0:")
+    assert "torch.where" in broken.remedy
     text = str(explanation)
-    assert f"{__file__}:{bar_line('b.sum()')}" in text and "if b.sum() < 0" in text
+    assert f"{Path(__file__).name}:{line}, in bar: if b.sum() < 0:" in text and "control flow" in text
 
 
 def test_whole_graph_or_an_error(no_fallback):
     opt_bar = intarsia.compile(bar, fullgraph=True)
-    with pytest.raises(intarsia.Unsupported.__mro__[1]) as error:
+    with pytest.raises(intarsia.GraphBreak) as error:
         opt_bar(torch.randn(10), torch.randn(10))
     text = "".join(traceback.format_exception_only(error.value))
     assert f"{__file__}:{bar_line('b.sum()')}: if b.sum() < 0:" in text
@@ -564,7 +560,7 @@ def test_whole_graph_or_an_error(no_fallback):
 
 
 def test_export():
-    with pytest.raises(Exception, match=f"{__file__}:{bar_line('b.sum()')}"):
+    with pytest.raises(intarsia.ExportError, match=f"{__file__}:{bar_line('b.sum()')}: if b.sum"):
         intarsia.export(bar)(torch.randn(10), torch.randn(10))
     model = init_model().eval()
     inp = generate_data(2)[0]
@@ -576,7 +572,7 @@ def test_export():
         agree(model(inp), aten[0](inp))
     assert isinstance(exported.graph_module, torch.fx.GraphModule)
     assert all(
-        isinstance(node.target, torch._ops.OpOverload)
+        isinstance(node.target, torch._ops.OpOverload) or node.target is operator.getitem
         for node in aten.graph_module.graph.nodes
         if node.op == "call_function"
     )
@@ -587,8 +583,8 @@ def test_export():
 
 def test_list_backends():
     names = intarsia.list_backends()
-    assert {"eager", "aot_eager", "intarsia"} <= set(names)
-    assert all(isinstance(name, str) for name in names)
+    assert {"inductor", "intarsia"} <= set(names)
+    assert {"eager", "aot_eager", *names} <= set(intarsia.list_backends(exclude_tags=()))
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "intarsia"])

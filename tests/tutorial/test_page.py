@@ -1,0 +1,62 @@
+"""The tutorial's own Python runs from top to bottom and prints what the page shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import page
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+WRONG = "the page shows something else; if the page is wrong: python tests/tutorial/page.py docs/tutorial.md --write"
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+
+
+def run(**settings):
+    """What each block of the tutorial prints, in a process of its own."""
+    settings = {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONWARNINGS": "error::RuntimeWarning",  # a call that cannot be compiled
+        **settings,
+    }
+    command = [sys.executable, page.__file__, str(TUTORIAL)]
+    done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def comparable(text):
+    """Without what differs from run to run: the hashes in names of kernels, and seconds."""
+    text = re.sub(r"_[0-9a-f]{8}\b", "_hash", text.rstrip())
+    text = re.sub(r"^Seconds\n.*", "Seconds", text, flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"\b\d+(\.\d+)? m?s\b", "some s", text)
+
+
+def test_the_page_prints_what_it_shows():
+    outputs = run(CUDA_VISIBLE_DEVICES="")
+    blocks = page.blocks(TUTORIAL.read_text())
+    assert len(blocks) == len(outputs) > 20
+    for block, printed in zip(blocks, outputs, strict=True):
+        if block.shown is not None:
+            assert comparable(printed) == comparable(block.shown), WRONG
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_page_runs_on_a_gpu():
+    assert run()
+
+
+def test_a_page_and_its_outputs():
+    text = "Text\n\n```python\nx = 1\nprint(x)\n```\n\n```output\nold\n```\n\nmore\n\n```python\nx\n```\n\n```\nno Python\n```\n"
+    assert [(b.code, b.line, b.shown) for b in page.blocks(text)] == [
+        ("x = 1\nprint(x)\n", 1, "old\n"),
+        ("x\n", 4, None),
+    ]
+    assert page.program(text) == "x = 1\nprint(x)\n\nx\n"
+    assert page.with_outputs(text, ["new\n", "\n"]) == text.replace("old", "new")
