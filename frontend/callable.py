@@ -477,8 +477,10 @@ class _Runtime:
     # ---- telling ----
 
     def why(self, values: dict[str, Any]) -> str:
-        """Why the newest entry does not match."""
-        miss = self.guards[-1].explain(values) if self.guards else None
+        """Why the most general entry does not match: the newest one with symbols, else the newest."""
+        newest = list(reversed(self.guards))
+        misses = (g.explain(values) for g in sorted(newest, key=lambda g: not g.has_symbols))
+        miss = next((m for m in misses if m is not None), None)
         return str(miss) if miss is not None else "no guard names a reason"
 
     def _name(self) -> str:

@@ -398,12 +398,18 @@ class SizeCheck:
                 holds = False
             if not holds:
                 used = [labels[n] for n in labels if re.search(rf"\b{n}\b", relation)]
-                return Miss(" and ".join(used) or "sizes", _labelled(relation, labels), shown, line)
+                advice = "nothing, sizes 0 and 1 are compiled once each" if _is_small(relation, names) else ""
+                return Miss(" and ".join(used) or "sizes", _labelled(relation, labels), shown, line, advice)
         return None
 
     def __str__(self) -> str:
         bound = [f"{self._names[s]} = {source.name()}{place}" for s, source, place in self.bindings]
         return "\n".join([*bound, *(f"sizes: {r}" for r in self.relations)])
+
+
+def _is_small(relation: str, names: Mapping[str, Any]) -> bool:
+    found = re.fullmatch(r"2 <= (s\d+)", relation)
+    return found is not None and names[found[1]] in (0, 1)
 
 
 def _labelled(text: str, labels: Mapping[str, str]) -> str:

@@ -267,6 +267,11 @@ class GuardSet:
                 if facts.real is None:
                     yield facts.source, facts.sizes
 
+    @property
+    def has_symbols(self) -> bool:
+        """Whether sizes or numbers of this capture are symbolic."""
+        return any(hasattr(check, "relations") for check in self.extra)
+
     def numbers(self) -> Iterator[tuple[Source, Any]]:
         """Each int, float or tuple that is expected to have one particular value."""
         for guard in self.parts.values():
