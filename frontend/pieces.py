@@ -46,21 +46,32 @@ def drive(result: Any) -> Any:
     return result
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Piece:
     """The rest of a frame from instruction `ip` of the normal form on.
 
     Its arguments are the cells named by `cells`, the locals named by `names` and the stack entries of the kinds "value"
     and "saved" (the exception being handled there) in `layout`, in this order. With `native`, CPython runs it.
+    Pieces of one code object over one namespace are equal; code objects of two files may compare equal and are not.
     """
 
     code: types.CodeType
-    globals: dict[str, Any] = field(compare=False, repr=False)
+    globals: dict[str, Any] = field(repr=False)
     ip: int
     cells: tuple[str, ...]
     names: tuple[str, ...]
     layout: tuple[str, ...]
     native: bool = False
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        return id(self.code), id(self.globals), self.ip, self.cells, self.names, self.layout, self.native
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Piece) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
 
     @property
     def line(self) -> int:

@@ -495,3 +495,16 @@ def test_prefix_is_not_run_again():
     x, expected = X.clone(), X.clone() + 1
     torch.testing.assert_close(fast(x), expected + expected.sum())
     assert calls == ["before", "after"] and torch.equal(x, expected)
+
+
+def test_equal_code_of_two_namespaces():
+    text = "def inner(x):\n    y = x * 2\n    print('split')\n    return y + NUMBER\n"
+    inners = []
+    for number in (1, 100):
+        namespace = {"NUMBER": number}
+        exec(compile(text, f"<file {number}>", "exec"), namespace)
+        inners.append(namespace["inner"])
+    first, second = inners
+    assert first.__code__ == second.__code__
+    fast, _ = compiled(lambda x: (first(x), second(x)))
+    assert equal(observe(fast, X)[0], (X * 2 + 1, X * 2 + 100))
