@@ -18,6 +18,7 @@ from .breaks import Break, Restart, Stop, Suspended
 from .checks import Distinct, SizeCheck, StateCheck, first_same, tensor_checks
 from .contexts import set_grad
 from .dynamic import ConstraintError, Marks, Symbols
+from .effects import DELETED
 from .errors import CaptureError, Frame, InternalError, Unsupported, UserRaise
 from .guards import Emitter, GuardSet
 from .interpreter import NULL, Interpreter, Lasti, Saved
@@ -436,12 +437,14 @@ def _changes(vm: Interpreter) -> tuple[str, ...]:
     """What is replayed after the graph, in words."""
     out = [shadow.source.name() for shadow in vm.user.shadows if shadow.changed()]
     out += [unread.source.name() for unread in vm.user.appended]
-    for (_, name), (obj, _) in vm.effects.attrs.items():
-        if not vm.is_created(obj) and not (isinstance(obj, Tensor) and not vm.out.is_known(obj)):
+    for (_, name), (obj, value) in vm.effects.attrs.items():
+        same = getattr(obj, "__dict__", {}).get(name, DELETED) is value  # as after a context manager
+        if not same and not vm.is_created(obj) and not (isinstance(obj, Tensor) and not vm.out.is_known(obj)):
             source = vm.user.source_of(obj)
             out.append(f"{type(obj).__name__ if source is None else source.name()}.{name}")
     out += ["a variable of an enclosing function" for _ in vm.effects.cells]
-    out += [f"the global {name}" for _, name in vm.effects.globals]
+    changed = [n for (_, n), (names, value) in vm.effects.globals.items() if names.get(n, DELETED) is not value]
+    out += [f"the global {name}" for name in changed]
     return tuple(dict.fromkeys(out))
 
 

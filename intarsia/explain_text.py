@@ -6,7 +6,7 @@ import os
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from .frontend.errors import Frame
@@ -43,9 +43,9 @@ def text_of(e: Explanation) -> str:
 
 
 def short(file: str) -> str:
-    """A file name as seen from the current folder, where it lies below it."""
-    here = os.getcwd() + os.sep
-    return file.removeprefix(here) if here != os.sep * 2 else file
+    """A file name as seen from the current folder, or from the folder of installed packages, where it lies below one."""
+    here = os.getcwd().rstrip(os.sep) + os.sep
+    return file.rpartition(f"site-packages{os.sep}")[2].removeprefix(here)
 
 
 def _at(place: Frame) -> str:
@@ -70,7 +70,7 @@ def _graphs(graphs: list[GraphInfo]) -> Iterator[str]:
             continue
         yield from _field("operations", _counted(op.name for op in g.ops))
         yield from _kernel_lines(g.kernels)
-        yield from _field("library", ", ".join(n if c == 1 else f"{c} {n}" for n, c in g.library.items()))
+        yield from _field("library", _list(g.library))
         if g.broken is not None:
             yield from _field("ends at", f"the graph break at {short(g.broken.file)}:{g.broken.line}")
 
@@ -101,7 +101,15 @@ def _made(g: GraphInfo) -> str:
 
 
 def _counted(names: Iterable[str]) -> str:
-    return ", ".join(n if c == 1 else f"{c} {n}" for n, c in Counter(names).items())
+    return _list(Counter(names))
+
+
+def _list(counts: Mapping[str, int]) -> str:
+    """`add, 3 mul`; the wrapping keeps a number with its name."""
+    return ", ".join(n if c == 1 else f"{c}{_TIE}{n}" for n, c in counts.items())
+
+
+_TIE = "\u00a0"
 
 
 def _field(name: str, text: str) -> list[str]:
@@ -109,7 +117,7 @@ def _field(name: str, text: str) -> list[str]:
     if not text:
         return []
     head = f"      {name:<11}"
-    return textwrap.wrap(
+    rows = textwrap.wrap(
         text,
         WIDTH,
         initial_indent=head,
@@ -117,6 +125,7 @@ def _field(name: str, text: str) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return [row.replace(_TIE, " ") for row in rows]
 
 
 def _kernel_lines(kernels: list[KernelInfo]) -> Iterator[str]:
@@ -177,9 +186,9 @@ def _guards(graphs: list[GraphInfo]) -> Iterator[str]:
             yield f"  {g.index:>2}  {count(len(g.guards), 'check')}"
             continue
         yield f"  graph {g.index}: {count(len(g.guards), 'check')}"
-        for x in spoken[:_SHOWN]:
-            place = f"  ({_at(x.place)})" if x.place else ""
-            yield f"      {textwrap.shorten(x.text, WIDTH - 8 - len(place))}{place}"
+        for x in sorted(spoken, key=lambda x: _rank(x.text))[:_SHOWN]:
+            place = f"  ({_brief(x.place)})" if x.place else ""
+            yield f"      {_clip(x.text, max(40, WIDTH - 6 - len(place)))}{place}"
         rest = len(spoken) - _SHOWN
         if rest > 0:
             yield f"      and {rest} more of arguments and settings"
@@ -188,6 +197,21 @@ def _guards(graphs: list[GraphInfo]) -> Iterator[str]:
 
 
 _QUIET = re.compile(r": (the same |keys |no '|no attribute |empty$|type builtins\.)|^__\w+__|^self[.\[]")
+
+
+def _rank(text: str) -> int:
+    """Tensors first, then sizes, then the rest."""
+    return 0 if ", strides " in text else 1 if ".shape[" in text else 2
+
+
+def _clip(text: str, width: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= width else f"{text[: width // 2 - 2]}...{text[-(width - width // 2 - 1) :]}"
+
+
+def _brief(place: Frame) -> str:
+    """`file:line` with at most one folder."""
+    return os.sep.join(_at(place).split(os.sep)[-2:])
 
 
 def _is_quiet(text: str) -> bool:

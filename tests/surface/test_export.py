@@ -368,6 +368,21 @@ def test_effects_and_objects_are_errors(fn, args, message):
     assert repr(before) == repr(args)
 
 
+def test_effects_that_are_undone_are_none():
+    box = Box(1)
+
+    def f(x):
+        before, box.value = box.value, 2
+        try:
+            return x * box.value
+        finally:
+            box.value = before
+
+    gm, _ = intarsia.export(f)(X)
+    assert_close(gm(X), X * 2)
+    assert box.value == 1
+
+
 def test_the_program_s_own_error():
     def f(x):
         raise KeyError("mine")
