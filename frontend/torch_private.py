@@ -290,6 +290,9 @@ def python_text(expr: Any, names: Mapping[Any, str]) -> str:
         def _print_Symbol(self, symbol: Any) -> str:
             return names[symbol]
 
+        def _print_ToFloat(self, expr: Any) -> str:
+            return f"float({self._print(expr.args[0])})"
+
     return str(Printer().doprint(expr))
 
 
@@ -451,6 +454,31 @@ def torch_stance() -> str:
     from torch._dynamo import eval_frame
 
     return str(getattr(getattr(eval_frame, "_stance", None), "stance", "default"))
+
+
+def specialize_floats(gm: torch.fx.GraphModule) -> None:
+    """Inside torch.compile: have it capture again with the values of the floats that it made inputs (2.11 to 2.13).
+
+    They arrive as 0-dim tensors that the graph reads with `item`; a backend that cannot take them asks by raising.
+    """
+    from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+    from torch._dynamo.symbolic_convert import TensorifyState
+
+    names = set()
+    for node in gm.graph.find_nodes(op="placeholder"):
+        memo = getattr(node.meta.get("example_value"), "item_memo", None)
+        if isinstance(memo, torch.SymFloat) and all(user.target == "item" for user in node.users):
+            names.add(getattr(memo.node._expr, "name", ""))
+    names = {n for n in names if n and not TensorifyState.should_specialize(n)}
+    if names:
+        for name in names:
+            TensorifyState.specialize(name)
+        raise TensorifyScalarRestartAnalysis
+
+
+def is_foreign_tensor(error: BaseException) -> bool:
+    """Whether a fake tensor mode says with this error that it met a real tensor (2.11 to 2.13)."""
+    return isinstance(error, AssertionError) and str(error).startswith("Please convert all Tensors to FakeTensors first")
 
 
 def is_allowed(function: Any) -> bool:

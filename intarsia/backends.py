@@ -83,7 +83,7 @@ def register_backend(fn: Backend | None = None, name: str | None = None, tags: S
         )
     if not isinstance(name, str | None):
         raise TypeError(f"the name of a backend is a string, not {type(name).__name__}: {name!r:.80}")
-    name = name or getattr(fn, "__name__", type(fn).__name__)
+    name = str(name or getattr(fn, "__name__", type(fn).__name__))
     if name in OWN or (name in _registered and _registered[name][0] is not fn):
         raise ValueError(
             f"a backend named {name!r} exists already; give another one with register_backend(fn, name=...)"
@@ -236,6 +236,7 @@ def torch_compile_backend(gm: fx.GraphModule, example_inputs: Sequence[Any], **o
 
     settings = options.pop("options", None) or {}
     options.pop("mode", None)
+    torch_private.specialize_floats(gm)
     # torch passes real tensors; their fake twins, which know what sizes are symbols, are in the graph.
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
     inputs = [n.meta.get("example_value", x) for n, x in zip(placeholders, example_inputs, strict=True)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import types
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
@@ -27,7 +28,8 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
     """Never capture this function: a compiled caller breaks its graph here and calls it as it is. Also a decorator.
 
     What the function itself calls is not compiled either, except where it calls a compiled function; `recursive` is taken for
-    the sake of programs written for torch.compile. A module is marked itself; its parameters and type stay.
+    the sake of programs written for torch.compile. A module is marked itself; its parameters and type stay. Of a class, its
+    constructor and its call are marked.
 
     Raises:
         TypeError: `fn` cannot be called.
@@ -36,6 +38,12 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
         return functools.partial(disable, recursive=recursive, reason=reason)
     if isinstance(fn, nn.Module):
         fn.__dict__[marks.DISABLED] = reason or True
+        return fn
+    if isinstance(fn, type):
+        for name in ("__init__", "__call__"):
+            method = getattr(fn, name, None)
+            if isinstance(method, types.FunctionType):
+                setattr(fn, name, _marked(method, "disable", marks.DISABLED, reason or True))
         return fn
     return _marked(fn, "disable", marks.DISABLED, reason or True)
 
@@ -101,7 +109,9 @@ class set_stance:
     def __enter__(self) -> set_stance:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         STANCE.set(self.before)
 
     def __call__(self, fn: F) -> F:

@@ -264,3 +264,17 @@ def test_backends_of_other_packages(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[:2] == ["ours 3", "torchs"]
     assert "the backend 'broken' needs a package that is not installed: no_such_package" in done.stdout
+
+
+def test_backend_of_torch_compile_with_floats():
+    """With dynamic=True torch makes inputs of floats; here they are constants again, and all is compiled."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU()).eval()
+    fast = torch.compile(model, backend="intarsia", dynamic=True)
+    scaled = torch.compile(lambda x, k: (x * k).softmax(-1), backend="intarsia", dynamic=True)
+    with torch.no_grad():
+        for n in (3, 5, 7):
+            x = torch.randn(n, 4)
+            torch.testing.assert_close(fast(x), model(x))
+            torch.testing.assert_close(scaled(x, 0.5), (x * 0.5).softmax(-1))
+        torch.testing.assert_close(scaled(x, 1.5), (x * 1.5).softmax(-1))
+    assert intarsia.counters()["fallbacks"] == 0

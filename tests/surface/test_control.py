@@ -284,3 +284,72 @@ def test_compiled_by_both():
     own = intarsia.compile(lambda x: x * 2, backend="eager")
     g = torch.compile(lambda x: own(x) + 1, backend="eager")
     assert torch.equal(g(X), X * 2 + 1) and torch.equal(g(X + 1), (X + 1) * 2 + 1)
+
+
+def test_constant_tensors_and_errors():
+    @intarsia.assume_constant_result
+    def table():
+        return torch.ones(4) * 3
+
+    @intarsia.assume_constant_result
+    def missing():
+        raise KeyError("no")
+
+    @intarsia.assume_constant_result
+    def total(x):
+        return float(x.sum())
+
+    def caught(x):
+        try:
+            return x + missing()
+        except KeyError:
+            return x - 1
+
+    assert torch.equal(intarsia.compile(lambda x: x + table(), fullgraph=True)(X), X + 3)
+    assert torch.equal(intarsia.compile(caught)(X), X - 1)
+    f = intarsia.compile(lambda x: x + total(x))
+    assert torch.equal(f(X), X + 6) and torch.equal(f(X + 1), X + 1 + 10)  # a tensor has no constant result
+    with pytest.raises(intarsia.GraphBreak, match="total, whose result is assumed constant, is called with a tensor"):
+        intarsia.compile(lambda x: x + total(x), fullgraph=True)(X)
+
+
+def test_what_cannot_be_one_node_breaks():
+    linear = torch.nn.Linear(4, 4)
+
+    @intarsia.allow_in_graph
+    def closed(x):
+        return linear(x)
+
+    @intarsia.allow_in_graph
+    def named(x):
+        return {"a": x + 1}
+
+    f = intarsia.compile(lambda x: closed(x) + 1)
+    torch.testing.assert_close(f(X), linear(X) + 1)
+    with torch.enable_grad():
+        weight = torch.autograd.grad(f(X).sum(), linear.weight)[0]
+    torch.testing.assert_close(weight, X.expand(4, 4))
+    assert torch.equal(intarsia.compile(lambda x: named(x * 2)["a"] * 2)(X), (X * 2 + 1) * 2)
+    for function, reason in ((closed, "a tensor that is not among its arguments"), (named, "returns dict")):
+        with pytest.raises(intarsia.GraphBreak, match=reason):
+            intarsia.compile(lambda x, function=function: function(x), fullgraph=True)(X)
+
+
+@pytest.mark.parametrize("disable", [intarsia.disable, torch.compiler.disable])
+def test_disabled_classes_stay_classes(disable):
+    class Adds:
+        def __init__(self, n):
+            self.n = n
+
+        def __call__(self, x):
+            assert not torch.compiler.is_compiling()
+            return x + self.n
+
+        def twice(self, x):
+            return x * 2 if torch.compiler.is_compiling() else x
+
+    marked = disable(Adds)
+    assert marked is Adds
+    f = intarsia.compile(lambda x: Adds(3)(x * 2) * 3)
+    assert torch.equal(f(X), (X * 2 + 3) * 3)
+    assert torch.equal(intarsia.compile(lambda x, a: a.twice(x + 1))(X, Adds(1)), (X + 1) * 2)
