@@ -12,7 +12,7 @@ from cases import scenario, t
 from torch import nn
 
 
-@scenario(expect="eager")
+@scenario(expect="breaks")
 def test_prints_between_graphs(compile):
     log = []
 
@@ -34,7 +34,7 @@ def test_prints_between_graphs(compile):
     return o, log, s.getvalue()
 
 
-@scenario(expect="eager")
+@scenario(expect="breaks")
 def test_attributes_changed_around_a_break(compile):
     class S:
         pass
@@ -74,7 +74,7 @@ def test_views_written_after_a_break(compile):
     return fast(a), a, fast(b), b
 
 
-@scenario(expect="eager")
+@scenario(expect="breaks")
 def test_break_in_a_loop(compile):
     def run(x, n):
         out = []
@@ -95,7 +95,7 @@ def test_break_in_a_loop(compile):
     return fast(t(3).abs(), 5), fast(t(3), 5), fast(t(3), 2)
 
 
-@scenario(expect="eager")
+@scenario(expect="breaks")
 def test_break_in_try(compile):
     def run(x):
         try:
@@ -114,7 +114,7 @@ def test_break_in_try(compile):
     return fast(t(2)), fast(t(2))
 
 
-@scenario(expect="eager")
+@scenario(expect="breaks")
 def test_break_inside_autocast(compile):
     def run(x):
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -127,7 +127,7 @@ def test_break_inside_autocast(compile):
     return fast(t(2, 2)), fast(t(2, 2))
 
 
-@scenario(expect="eager")
+@scenario(expect="breaks")
 def test_break_in_a_callee_called_twice(compile):
     def h(x, k):
         y = x * k
@@ -141,19 +141,19 @@ def test_break_in_a_callee_called_twice(compile):
     return fast(t(2)), fast(t(3))
 
 
-@scenario(expect="eager")
+@scenario(expect="breaks")
 def test_break_in_a_comprehension(compile):
     fast = compile(lambda xs: [x * x.sum().item() for x in xs if x.sum() > -5])
     return fast([t(2), t(2)]), fast([t(2), t(2), t(2)])
 
 
-@scenario(expect="eager")
+@scenario(expect="breaks")
 def test_break_in_a_sort_key(compile):
     fast = compile(lambda xs: sorted(xs, key=lambda v: v.sum().item()))
     return fast([t(2), t(2), t(2)]), fast([t(2), t(2)])
 
 
-@scenario(expect="eager")
+@scenario(expect="breaks")
 def test_break_in_a_generator(compile):
     def gen(x):
         for i in range(3):
@@ -166,7 +166,7 @@ def test_break_in_a_generator(compile):
     return fast(t(2)), fast(t(3))
 
 
-@scenario(expect="eager")
+@scenario(expect="breaks")
 def test_nonlocal_around_a_break(compile):
     n = 0
 
@@ -182,7 +182,7 @@ def test_nonlocal_around_a_break(compile):
     return [fast(t(2)) for _ in range(3)], n
 
 
-@scenario(expect="eager")
+@scenario(expect="breaks")
 def test_break_in_a_hook(compile):
     net = nn.Linear(2, 2)
     seen = []
@@ -191,7 +191,7 @@ def test_break_in_a_hook(compile):
     return fast(t(2, 2)).detach(), fast(t(2, 2)).detach(), seen
 
 
-@scenario(expect="eager")
+@scenario(expect="breaks")
 def test_random_numbers_around_a_break(compile):
     def run(x):
         a = torch.rand(2)
@@ -205,7 +205,7 @@ def test_random_numbers_around_a_break(compile):
     return [fast(t(4)) for _ in range(4)], torch.rand(1)
 
 
-@scenario(expect="eager")
+@scenario(expect="breaks")
 def test_array_sharing_memory_with_an_argument(compile):
     def run(x):
         a = x.numpy()
@@ -219,7 +219,7 @@ def test_array_sharing_memory_with_an_argument(compile):
     return fast(a), a, fast(t(3))
 
 
-@scenario(expect="eager")
+@scenario(expect="breaks")
 def test_dict_filled_around_a_break(compile):
     def run(d):
         d["y"] = d["x"] + 1
@@ -234,7 +234,7 @@ def test_dict_filled_around_a_break(compile):
     return r is a, a, fast({"x": t(2)})
 
 
-@scenario(expect="eager")
+@scenario(expect="breaks")
 def test_buffers_around_a_break(compile):
     class N(nn.Module):
         def __init__(s):
@@ -256,7 +256,7 @@ def test_buffers_around_a_break(compile):
     return [fast(t(3, 2)) for _ in range(3)], n.b, n.k, n.last
 
 
-@scenario(expect="eager")
+@scenario
 def test_mutable_default(compile):
     def run(x, acc=[]):
         acc.append(x)
@@ -266,7 +266,7 @@ def test_mutable_default(compile):
     return [fast(t(2)) for _ in range(3)], run.__defaults__
 
 
-@scenario(expect="eager")
+@scenario
 def test_global_counter(compile):
     space = {}
     exec("n=0\ndef run(x):\n    global n\n    n+=1\n    return x*n\n", space)
@@ -274,7 +274,7 @@ def test_global_counter(compile):
     return [fast(t(2)) for _ in range(4)], space["n"]
 
 
-@scenario(expect="eager")
+@scenario(expect="breaks")
 def test_break_in_a_variadic_callee(compile):
     def h(*a, **k):
         return sum(a) * k.get("s", 1) + a[0].sum().item()
@@ -283,7 +283,7 @@ def test_break_in_a_variadic_callee(compile):
     return fast(t(2)), fast(t(2))
 
 
-@scenario(expect="eager")
+@scenario(expect="breaks")
 def test_exception_after_a_break(compile):
     log = []
 
@@ -304,13 +304,13 @@ def test_exception_after_a_break(compile):
     return o, log
 
 
-@scenario(expect="eager")
+@scenario(expect="breaks")
 def test_sizes_from_items(compile):
     fast = compile(lambda x, n: x[: n.item()].sum() + torch.zeros(n.item()).shape[0])
     return [fast(t(5), torch.tensor(k)) for k in (2, 3, 0, 1, 5)]
 
 
-@scenario(expect="eager")
+@scenario(expect="breaks")
 def test_rows_picked_by_nonzero(compile):
     def run(x):
         i = x.nonzero().squeeze(-1)
@@ -327,13 +327,13 @@ def test_elements_picked_by_a_mask(compile):
     return [fast(t(5)) for _ in range(3)], fast(-t(3).abs())
 
 
-@scenario(expect="eager")
+@scenario
 def test_iteration_over_other_lengths(compile):
     fast = compile(lambda x: [r + i for i, r in enumerate(x)])
     return fast(t(3, 2)), fast(t(1, 2)), fast(t(0, 2)), fast(t(4, 2))
 
 
-@scenario(expect="eager")
+@scenario
 def test_cache_that_grows(compile):
     def run(cache, x):
         cache = torch.cat([cache, x], 0)
@@ -348,19 +348,19 @@ def test_cache_that_grows(compile):
     return o, c
 
 
-@scenario(expect="eager")
+@scenario
 def test_sizes_zero_and_one(compile):
     fast = compile(lambda x: x.sum(0) / x.shape[0] if x.shape[0] > 1 else x * 2)
     return [fast(t(n, 2)) for n in (3, 4, 1, 0, 5, 2)]
 
 
-@scenario(expect="eager")
+@scenario
 def test_other_floats(compile):
     fast = compile(lambda x, s: x * s + math.sqrt(abs(s)) if s > 0 else x - s)
     return [fast(t(2), s) for s in (0.5, 1.5, -2.0, 0.0, 3.0, float("inf"))]
 
 
-@scenario(expect="eager")
+@scenario
 def test_sizes_as_text_and_keys(compile):
     fast = compile(
         lambda x: (
@@ -376,13 +376,13 @@ def test_sizes_as_text_and_keys(compile):
     return [fast(t(n)) for n in (2, 3, 4)]
 
 
-@scenario(expect="eager")
+@scenario
 def test_arithmetic_of_sizes(compile):
     fast = compile(lambda x: x.view(x.shape[0] // 2, 2).sum(1) if x.shape[0] % 2 == 0 else x[:-1].view(-1, 2))
     return [fast(t(n)) for n in (4, 6, 5, 8, 7)]
 
 
-@scenario(expect="eager")
+@scenario
 def test_expanded_argument_written(compile):
     def run(x):
         y = x.expand(3, 2)
@@ -396,7 +396,7 @@ def test_expanded_argument_written(compile):
     return fast(a), a
 
 
-@scenario(expect="eager")
+@scenario
 def test_chunks_written(compile):
     def run(x):
         a, b = x.chunk(2)
@@ -409,7 +409,7 @@ def test_chunks_written(compile):
     return fast(a), a
 
 
-@scenario(expect="eager")
+@scenario
 def test_rows_written_in_a_loop(compile):
     def run(x):
         for i, r in enumerate(x):
@@ -421,7 +421,7 @@ def test_rows_written_in_a_loop(compile):
     return fast(a), a
 
 
-@scenario(expect="eager")
+@scenario
 def test_masked_writes(compile):
     def run(x, m):
         x[m] = 0
@@ -434,7 +434,7 @@ def test_masked_writes(compile):
     return fast(a, a > 0), a, fast(t(2, 2), t(2, 2) > 0)
 
 
-@scenario(expect="eager")
+@scenario
 def test_views_of_parameters_written(compile):
     net = nn.Linear(2, 2)
 
@@ -447,7 +447,7 @@ def test_views_of_parameters_written(compile):
     return fast(t(2, 2)).detach(), net.weight.detach()
 
 
-@scenario(expect="eager")
+@scenario
 def test_detached_argument_written(compile):
     def run(x):
         d = x.detach()
@@ -459,7 +459,7 @@ def test_detached_argument_written(compile):
     return fast(a), a
 
 
-@scenario(expect="eager")
+@scenario
 def test_tensor_replaced_in_a_list(compile):
     def run(xs):
         xs[0] = xs[0] + 1
@@ -473,7 +473,7 @@ def test_tensor_replaced_in_a_list(compile):
     return r is a[0], a, fast([t(2)])
 
 
-@scenario(expect="eager")
+@scenario
 def test_inference_mode_around_the_call(compile):
     fast = compile(lambda x: (x * 2, x.view(-1)))
     with torch.inference_mode():
@@ -483,7 +483,7 @@ def test_inference_mode_around_the_call(compile):
     return r, fast(t(2, 2))
 
 
-@scenario(expect="eager")
+@scenario
 def test_warnings_of_every_call(compile):
     fast = compile(lambda x: (warnings.warn("w"), x + 1)[1])
     with warnings.catch_warnings(record=True) as w:
@@ -492,7 +492,7 @@ def test_warnings_of_every_call(compile):
     return o, [str(v.message) for v in w if "intarsia" not in str(v.message)]
 
 
-@scenario(expect="eager")
+@scenario
 def test_log_records(compile):
     recs = []
 
