@@ -31,6 +31,12 @@ SAYS = {
         "whole calls in eager: 0",
         "breaks.py:12: history.append(",
     ],
+    "explain.py": [
+        "explain.py:11, in clip_norm: if norm > limit:",
+        "line 11 - compute both sides and choose with torch.where",
+        "graph breaks afterwards: 0",
+        "exported: True",
+    ],
     "dynamic_shapes.py": ["captured 2 times", "dynamic_shapes.py:24: return x + 1 if", "needs it to be 2"],
 }
 
