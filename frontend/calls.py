@@ -235,6 +235,8 @@ def _is_plain(owner: Any) -> bool:
 def _mapping_method(vm: Interpreter, mapping: LazyDict, name: str, args: tuple[Any, ...], kwargs: Any) -> Any:
     if name in ("get", "keys", "values", "items", "copy", "__getitem__", "__contains__", "__len__", "__iter__"):
         return vm.native(getattr(mapping, name), *args, **kwargs)
+    if name in ("update", "pop", "popitem", "clear", "setdefault"):
+        return vm.native(getattr(mapping, name), *args, **kwargs)
     raise Unsupported(f"a dict of the caller's is changed: {mapping.source.name()}.{name}")
 
 

@@ -98,6 +98,9 @@ def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     own = (f"__{name}__", f"__i{name}__") if symbol.endswith("=") else (f"__{name}__",)
     if is_written_in_python(left, *own) or is_written_in_python(right, f"__r{name}__"):
         return binary_by_methods(vm, symbol, name, left, right)
+    if symbol == "|=" and type(left) is LazyDict:
+        vm.native(left.written().update, vm.settle(right))
+        return left
     if symbol == "+=" and isinstance(left, list) and objects.lookup(type(left), "__iadd__")[1] is list:
         list.extend(left, vm.listed(right))
         return left
@@ -257,6 +260,9 @@ def set_item(vm: Interpreter, obj: Any, key: Any, value: Any) -> None:
     if found is not None:
         vm.call(found, (obj, key, value), {})
         return
+    if type(obj) is LazyDict:
+        obj.written()[_as_key(vm, obj.written(), key)] = value
+        return
     refuse_tracked(vm, obj)
     vm.native(operator.setitem, obj, _as_key(vm, obj, key), value)
 
@@ -266,6 +272,9 @@ def delete_item(vm: Interpreter, obj: Any, key: Any) -> None:
     found = objects.find_method(type(obj), "__delitem__")
     if found is not None:
         vm.call(found, (obj, key), {})
+        return
+    if type(obj) is LazyDict:
+        vm.native(operator.delitem, obj.written(), _as_key(vm, obj.written(), key))
         return
     refuse_tracked(vm, obj)
     vm.native(operator.delitem, obj, _as_key(vm, obj, key))

@@ -69,6 +69,10 @@ def _is_plain_tuple(value: tuple[Any, ...]) -> bool:
 
 def _tuple_subclass(vm: Interpreter, value: Any, source: Source) -> Any:
     kind = type(value)
+    if getattr(kind, "n_fields", 0) > getattr(kind, "n_sequence_fields", 0):  # such as os.stat_result: more than its items
+        vm.user.track(value, value, source)
+        vm.user.opaque[id(value)] = source.name()
+        return value
     vm.guards.add("length", source, len(value))
     items = [vm.user.wrap(item, Item(source, i)) for i, item in enumerate(value)]
     # Structure sequences (torch.return_types) are made by calling their type, subclasses of Python's need not be.
@@ -134,23 +138,43 @@ _SHADOWS: dict[type, Any] = {
 
 
 class LazyDict:
-    """A large or subclassed mapping of the user's: guarded key by key, never changed."""
+    """A large or subclassed mapping of the user's: guarded key by key, until the program changes it."""
 
     def __init__(self, vm: Interpreter, real: Any, source: Source) -> None:
         self.vm, self.real, self.source = vm, real, source
+        self.shadow: dict[Any, Any] | None = None
+        self.viewed = False
+
+    def written(self) -> dict[Any, Any]:
+        """The stand-in that the program may change, as that of a small dict."""
+        if self.shadow is None:
+            if type(self.real) is not dict or self.viewed:
+                raise Unsupported(f"a large or subclassed dict of the caller's is changed: {self.source.name()}")
+            shadow = {key: self[key] for key in self._keys()}
+            self.shadow = shadow
+            made = Shadow(self.real, shadow, self.source)
+            made.freeze()
+            self.vm.user.shadows.append(made)
+        return self.shadow
 
     def __getitem__(self, key: Any) -> Any:
+        if self.shadow is not None:
+            return self.vm.native(self.shadow.__getitem__, key)
         if not dict.__contains__(self.real, key):
             self.vm.guards.add("missing", self._plain(), key)
             raise UserRaise(KeyError(key))
         return self.vm.user.wrap(dict.__getitem__(self.real, key), Item(self._plain(), key))
 
     def __contains__(self, key: Any) -> bool:
+        if self.shadow is not None:
+            return key in self.shadow
         found = dict.__contains__(self.real, key)
         self.vm.guards.add("contains" if found else "missing", self._plain(), key)
         return found
 
     def __len__(self) -> int:
+        if self.shadow is not None:
+            return len(self.shadow)
         self.vm.guards.add("length", self._plain(), dict.__len__(self.real))
         return dict.__len__(self.real)
 
@@ -171,24 +195,66 @@ class LazyDict:
 
     def keys(self) -> Any:
         """A fixed view of the keys, guarded as a whole."""
+        self.viewed = self.viewed or self.shadow is None
+        return self._keys()
+
+    def _keys(self) -> Any:
+        if self.shadow is not None:
+            return self.shadow.keys()
         self.vm.guards.add("keys", self._plain(), list(dict.keys(self.real)))
-        return dict.fromkeys(dict.keys(self.real)).keys()
+        return self._standing(dict.fromkeys(dict.keys(self.real))).keys()
+
+    def _standing(self, made: dict[Any, Any]) -> dict[Any, Any]:
+        """A dict whose views are those of the caller's."""
+        from .user import Tracked
+
+        self.vm.user.by_value[id(made)] = Tracked(self.real, made, self.source)
+        return made
 
     def values(self) -> Any:
         """The values; each is guarded."""
-        return [self[key] for key in self.keys()]
+        self.viewed = self.viewed or self.shadow is None
+        if self.shadow is not None:
+            return self.shadow.values()
+        return self._standing({key: self[key] for key in self._keys()}).values()
 
     def items(self) -> Any:
         """Pairs; each value is guarded."""
-        return {key: self[key] for key in self.keys()}.items()
+        self.viewed = self.viewed or self.shadow is None
+        return self._items()
+
+    def _items(self) -> Any:
+        if self.shadow is not None:
+            return self.shadow.items()
+        return self._standing({key: self[key] for key in self._keys()}).items()
 
     def copy(self) -> Any:
         """A plain copy."""
-        return dict(self.items())
+        return dict(self._items())
 
     def force(self) -> dict[Any, Any]:
         """A plain dict with the same contents."""
-        return dict(self.items())
+        return dict(self._items())
+
+    def update(self, *others: Any, **more: Any) -> None:
+        """`dict.update`."""
+        self.written().update(*(o.force() if isinstance(o, LazyDict | InstanceDict) else o for o in others), **more)
+
+    def pop(self, key: Any, *default: Any) -> Any:
+        """`dict.pop`."""
+        return self.vm.native(self.written().pop, key, *default)
+
+    def popitem(self) -> Any:
+        """`dict.popitem`."""
+        return self.vm.native(self.written().popitem)
+
+    def clear(self) -> None:
+        """`dict.clear`."""
+        self.written().clear()
+
+    def setdefault(self, key: Any, default: Any = None) -> Any:
+        """`dict.setdefault`."""
+        return self.written().setdefault(key, default)
 
 
 class _DictView:

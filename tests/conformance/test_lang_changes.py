@@ -432,6 +432,102 @@ def large_dicts(x, d):
     return x + d[3], d.get(59), max(d.values())
 
 
+def _status(n):
+    import os
+
+    return os.stat_result([n] * 10 + [n + 0.5] * 3 + [0] * 6)
+
+
+@case(*[lambda n=n: (t(), _status(n)) for n in (1, 2)], graphs="breaks")
+def structure_with_hidden_fields(x, status):
+    return x + status.st_mtime, status.st_mode, status[0], len(status), status
+
+
+def _large(n):
+    return {i: i + n for i in range(60)}
+
+
+@case(*[lambda n=n: (t(), _large(n)) for n in (0, 1, 2)])
+def large_dicts_written(x, d):
+    alias = d
+    d[3] = x
+    d |= {"a": 1}
+    d.update({"b": [2]}, c=3)
+    d.setdefault("b", []).append(d.pop(5))
+    del d[7]
+    try:
+        del d["none"]
+    except KeyError as error:
+        LOG.append(error.args)
+    return (
+        alias is d,
+        len(d),
+        list(d)[-3:],
+        d.get(5),
+        d["b"],
+        3 in d,
+        sum(v for k, v in d.items() if isinstance(k, int) and k > 50),
+    )
+
+
+@case(*[lambda n=n: (t(), _large(n)) for n in (0, 1)])
+def large_dict_views_returned(x, d):
+    return d.keys(), d.values(), d.items(), d
+
+
+@case(*[lambda n=n: (t(), _large(n)) for n in (0, 1)], graphs="breaks")
+def large_dict_viewed_then_written(x, d):
+    keys = d.keys()
+    d["new"] = 1
+    return x, "new" in keys, len(keys)
+
+
+class Tally:
+    count = 0
+    names = ("a",)
+
+    def read(self):
+        return self.count
+
+
+class SubTally(Tally):
+    def read(self):
+        return super().count + self.count
+
+
+def _tally(n):
+    for cls, name in ((SubTally, "count"), (SubTally, "names"), (Tally, "extra")):
+        if name in cls.__dict__:
+            delattr(cls, name)
+    Tally.count = n
+    return t(), Tally(), SubTally()
+
+
+@case(*[lambda n=n: _tally(n) for n in (0, 1, 5, 6)])
+def class_attributes_written(x, a, b):
+    Tally.count += 1
+    out = [a.read(), b.read(), Tally.count, SubTally.count, type(a).count, getattr(b, "count")]
+    b.count = 100
+    SubTally.count = 50
+    Tally.extra = [x]
+    out += [b.read(), SubTally.count, a.count, a.extra[0] is x, hasattr(SubTally, "extra")]
+    return x + Tally.count, out
+
+
+@case(*[lambda n=n: _tally(n) for n in (0, 1)])
+def class_attributes_after_the_call(x, a, b):
+    Tally.count = 7
+    SubTally.names = SubTally.names + ("b",)
+    return x + a.count, Tally.__dict__["names"] if False else b.names
+
+
+@case(*[lambda n=n: _module(n) for n in (1, 2, 3)])
+def module_attributes_written(x, module):
+    module.value += 1
+    module.fresh = [x]
+    return x + module.value, module.fresh[0] is x, hasattr(module, "other")
+
+
 # ---- the same across a break ----
 
 

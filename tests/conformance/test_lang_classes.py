@@ -431,7 +431,7 @@ def class_attributes_read(x):
     return x, a, p.kind, Point.kind, p.__class__.__name__, p.__doc__, Point.__name__, Point.__qualname__, p.__module__
 
 
-@case(graphs="breaks", watch="")
+@case(watch="")
 def class_attribute_written(x):
     Point.kind = "changed"
     try:
@@ -445,7 +445,7 @@ class Stats:
     items = []
 
 
-@case(lambda: (setattr(Stats, "calls", 0), Stats.items.clear(), t())[2:], graphs="breaks")
+@case(lambda: (setattr(Stats, "calls", 0), Stats.items.clear(), t())[2:])
 def class_counters(x):
     Stats.calls += 1
     Stats.items.append(Stats.calls)

@@ -377,7 +377,7 @@ def large_dict_argument_read(x, d):
     return x + d[5], d.get(1000), 3 in d, len(d), sum(d.values())
 
 
-@case(lambda: (t(), {i: i * i for i in range(60)}), lambda: (t(), {i: i for i in range(70)}), graphs="breaks")
+@case(lambda: (t(), {i: i * i for i in range(60)}), lambda: (t(), {i: i for i in range(70)}))
 def large_dict_argument_written(x, d):
     d[5] = 0
     d["new"] = x

@@ -331,7 +331,7 @@ def exc_info_in_handler(x):
     return x, before, inside, sys.exc_info()
 
 
-@case(graphs="eager")
+@case(graphs="breaks")
 def traceback_of_caught(x):
     try:
         fails(ValueError, "v")
