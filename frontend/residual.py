@@ -21,7 +21,7 @@ from .errors import Unsupported
 from .guards import Emitter
 from .interpreter import NULL, Lasti, Saved, kinds_of
 from .library import methodcaller_parts
-from .raising import builtin_members
+from .raising import builtin_members, handled_outside
 from .resume import free_names, generator_code
 from .sight import is_opaque_type, is_value_type
 from .source import Source
@@ -36,7 +36,9 @@ from .values.unread import Append, Unread
 if TYPE_CHECKING:
     from .interpreter import Interpreter
 
-__all__ = ["Residual"]
+__all__ = ["MESSAGE", "Residual"]
+
+MESSAGE = "# a message, or what else is for others than the program"
 
 
 class Residual:
@@ -91,7 +93,7 @@ class Residual:
             )
         for function, args, kwargs in effects.calls:
             parts = [self.value(a) for a in args] + [f"{k}={self.value(v)}" for k, v in kwargs.items()]
-            self.post.append(f"{self.emit.constant(function, function.__name__)}({', '.join(parts)})")
+            self.post.append(f"{self.emit.constant(function, function.__name__)}({', '.join(parts)})  {MESSAGE}")
 
     @property
     def known(self) -> dict[int, str]:
@@ -392,6 +394,8 @@ class Residual:
         for slot in ("__cause__", "__context__"):
             if getattr(error, slot) is not None:
                 self.post.append(f"{name}.{slot} = {self.value(getattr(error, slot))}")
+        if error.__context__ is None and error.__traceback__ is not None:
+            self.post.append(f"{name}.__context__ = {self.emit.constant(handled_outside, 'handled_outside')}(None)")
         if error.__suppress_context__ != (error.__cause__ is not None):
             self.post.append(f"{name}.__suppress_context__ = {error.__suppress_context__}")
         if error.__traceback__ is not None:

@@ -27,6 +27,7 @@ from .frontend.capture import Capture, ProgramRaised, capture
 from .frontend.checks import SizeCheck
 from .frontend.errors import CaptureError, Frame
 from .frontend.functional import FunctionalGraph, functionalize
+from .frontend.residual import MESSAGE
 from .frontend.source import Arg, Attr, Item, Source
 from .frontend.sym_nodes import SymNodes
 
@@ -283,7 +284,7 @@ class _Export:
         outputs = self.made.graph_module.graph.find_nodes(op="output")[0].args[0]
         self.markers = [torch.empty(0) for _ in outputs]
         # Numbers that depend on sizes are computed with symbols, so that they are not taken for constants.
-        text = self.made.residual
+        text = "".join(row for row in self.made.residual.splitlines(True) if not row.rstrip().endswith(MESSAGE))
         names: dict[str, Any] = {}
         if self.sizes is not None:
             for symbol, source, place in self.sizes.bindings:

@@ -4,6 +4,7 @@ import collections
 import copy
 import dataclasses
 import pickle
+import warnings
 from typing import NamedTuple
 
 import pytest
@@ -381,6 +382,16 @@ def test_effects_that_are_undone_are_none():
     gm, _ = intarsia.export(f)(X)
     assert_close(gm(X), X * 2)
     assert box.value == 1
+
+
+def test_messages_are_left_out(recwarn):
+    def f(x):
+        warnings.warn("mine", stacklevel=1)
+        return x + 1
+
+    gm, _ = intarsia.export(f)(X)
+    assert_close(gm(X), X + 1)
+    assert not [w for w in recwarn if "mine" in str(w.message)]
 
 
 def test_the_program_s_own_error():
