@@ -198,13 +198,18 @@ class SizeExpression(Source):
     def reconstruct(self, emit: Emitter) -> str:
         import math
 
+        import torch
+
         from .torch_private import python_text
 
         emit.namespace.setdefault("math", math)
+        emit.namespace.setdefault("torch", torch)
         return python_text(self.expr, {s: emit.fetch(source) + _read(method, dim) for s, source, method, dim in self.symbols})
 
     def fetch(self, args: Mapping[str, Any]) -> Any:
         import math
+
+        import torch
 
         from .torch_private import python_text
 
@@ -213,7 +218,7 @@ class SizeExpression(Source):
         for s, source, method, dim in self.symbols:
             value = source.fetch(args)
             values[names[s]] = getattr(value, method)(dim) if method else value
-        return eval(python_text(self.expr, names), {"math": math, **values})
+        return eval(python_text(self.expr, names), {"math": math, "torch": torch, **values})
 
 
 def _read(method: str, dim: int) -> str:

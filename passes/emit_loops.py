@@ -219,7 +219,8 @@ class LoopEmitter:
             expr = self.env.get(s, s)
             if isinstance(expr, sympy.Expr):
                 depth = max([depth, *(self.depths.get(v, 0) for v in expr.free_symbols)])
-        return depth if node.kind in ("const", "index") else max(depth, self._may_not_run(depth))
+        bound = bool(node.args)  # an index at a bound position stands behind its bind
+        return depth if node.kind in ("const", "index") and not bound else max(depth, self._may_not_run(depth))
 
     def _may_not_run(self, depth: int) -> int:
         """The depth of the innermost open loop that may have no iteration: nothing is read in front of it, its memory may be empty.

@@ -94,6 +94,10 @@ PROGRAMS: dict[str, tuple[Any, Any]] = {
     "sizes as results": (lambda x: (x.shape, x.shape[0] * 2, x.numel(), x + 1), lambda n: (randn(n, 3),)),
     "in place": (lambda x: x.clone().add_(x.shape[0])[1:], lambda n: (randn(n, 3),)),
     "isinstance": (lambda x, k: x + k if isinstance(k, int) and type(k) is int else x, lambda n: (randn(n, 3), n)),
+    "rows of a triangle": (
+        lambda x: x.tril().index_select(0, torch.arange(x.shape[0] - 1, -1, -1)),
+        lambda n: (randn(n, 4),),
+    ),
     "global pooling": (lambda x: F.adaptive_avg_pool2d(x, 1).flatten(1), lambda n: (randn(2, 3, n, n + 1),)),
 }
 
