@@ -265,7 +265,7 @@ def _copy(vm: Interpreter, value: Any) -> Any:
     if kind in (tuple, frozenset):
         return value
     if kind is collections.Counter:
-        made = collections.Counter()
+        made: Any = collections.Counter()
         dict.update(made, value)
         return made
     if isinstance(value, Tensor):
@@ -316,6 +316,7 @@ def _deepcopy(vm: Interpreter, value: Any, memo: Any = None) -> Any:
         return _deepcopy(vm, item, memo)
 
     kind = type(value)
+    made: Any
     if isinstance(value, Tensor):
         memo[id(value)] = made = _copied_tensor(vm, value, memo)
         return made

@@ -30,7 +30,8 @@ class _Inner(OutputGraph):
 
     def __init__(self, outer: OutputGraph) -> None:
         super().__init__(outer.fake_mode, outer._trace)
-        self.outer, self.captured = outer, []
+        self.outer = outer
+        self.captured: list[tuple[Tensor, int]] = []  # with their versions when they were first used
         self.inputs = outer.inputs
 
     def add_input(self, info: GraphInput) -> None:
