@@ -106,6 +106,12 @@ def disassemble(code: CodeType) -> Program:
             pending_names = code.co_consts[ins.arg or 0]
             group = ordinal if group is None else group
             continue
+        if _V313 and _makes_bool(ins) and not _wants_bool(raw, ordinal + 1):
+            # `not not x`: the optimizer leaves the conversion alone.
+            parts = [*([] if ins.opname == "TO_BOOL" else _expand(ins)), ("UNARY", "not"), ("UNARY", "not")]
+            origins += [(ordinal, part) for part in range(len(parts))]
+            out += [Instruction(op, arg, line) for op, arg in parts]
+            continue
         if ins.opname in _DROPPED:
             if ins.opname == "PRECALL":
                 group = ordinal if group is None else group
@@ -142,6 +148,16 @@ def disassemble(code: CodeType) -> Program:
         for start, stop, target, depth, lasti in _exception_table(code.co_exceptiontable)
     )
     return Program(tuple(out), tuple(e for e in table if e.start < e.end), tuple(origins))
+
+
+def _makes_bool(ins: dis.Instruction) -> bool:
+    return ins.opname == "TO_BOOL" or (ins.opname == "COMPARE_OP" and bool((ins.arg or 0) & 16))
+
+
+def _wants_bool(raw: list[dis.Instruction], at: int) -> bool:
+    """Whether the instruction takes a truth value by itself in the normal form."""
+    name = raw[at].opname if at < len(raw) else ""
+    return name in ("TO_BOOL", "UNARY_NOT", "POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE")
 
 
 def _line_of(ins: dis.Instruction) -> int | None:

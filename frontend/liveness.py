@@ -35,6 +35,8 @@ def _table(code: types.CodeType) -> tuple[frozenset[str], ...]:
         return (frozenset((*code.co_varnames, *code.co_cellvars, *code.co_freevars)),) * count
     boxed = {*code.co_cellvars, *code.co_freevars}
     following = [_successors(program, i) for i in range(count)]
+    # super() finds the class and the first argument itself, in the frame that calls it.
+    found = frozenset(("__class__", *code.co_varnames[:1])) if "super" in code.co_names else frozenset()
     live: list[frozenset[str]] = [frozenset()] * count
     changed = True
     while changed:
@@ -44,10 +46,9 @@ def _table(code: types.CodeType) -> tuple[frozenset[str], ...]:
             after = frozenset().union(*(live[s] for s in following[i] if s < count))
             if ins.op == "STORE_FAST" and ins.arg not in boxed:
                 after -= {ins.arg}
-            if ins.op in _READS or (ins.op == "LOAD_SUPER_ATTR" and "__class__" in boxed):
-                after |= {ins.arg} if ins.op in _READS else {"__class__"}
-            if ins.op == "LOAD_GLOBAL" and ins.arg == "super":  # super() finds the class and the first argument itself
-                after |= {"__class__", *code.co_varnames[:1]}
+            if ins.op in _READS:
+                after |= {ins.arg}
+            after |= found
             if after != live[i]:
                 live[i], changed = after, True
     return tuple(live)

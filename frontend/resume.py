@@ -51,7 +51,7 @@ def resume_code(code: types.CodeType, index: int, names: tuple[str, ...], layout
             slot of a call, "lasti" the position that CPython keeps for a re-raise.
 
     Raises:
-        ValueError: the code is a generator's or coroutine's, or has no such instruction.
+        ValueError: the code is a generator's or coroutine's, or no frame of it can stand at that instruction.
     """
     if code.co_flags & (_GENERATOR | _OTHER_COROUTINES):
         raise ValueError(f"{code.co_qualname} is a generator or coroutine; it cannot be resumed as a function")
@@ -92,6 +92,8 @@ def _cached(
     program = disassemble(code)
     if not 0 <= index < len(program.instructions):
         raise ValueError(f"{code.co_qualname} has no instruction {index}")
+    if _stands_between(program, index):
+        raise ValueError(f"{code.co_qualname} cannot be suspended at its instruction {index}")
     if not _KINDS.issuperset(layout):
         raise ValueError(f"unknown kinds of stack entries: {sorted({*layout} - _KINDS)}")
     made, original = Bytecode(), Bytecode.from_code(code, prune_caches=True, conserve_exception_block_stackdepth=True)
@@ -111,14 +113,22 @@ def _cached(
     if _V313 and at.op == "CALL" and at.arg[1]:
         prologue.append(Instr("LOAD_CONST", at.arg[1]))  # the keyword names, which the normal form has in the call
     prologue.append(Instr("JUMP_FORWARD", target))
+    # A generator that has not started stands where it is defined.
+    line = code.co_firstlineno if code.co_flags & _GENERATOR and not suspended else at.line
     for ins in prologue:
-        ins.lineno = at.line
+        ins.lineno = line
     made += prologue
     made += _body(original, program, index, target, _Names(code, boxed, frozenset(names)))
     concrete = made.to_concrete_bytecode(compute_exception_stack_depths=False)
     _share_slots(concrete, boxed)
     # What the prologue pushes is the original's stack; at most one more entry lies above it.
     return concrete.to_code(stacksize=code.co_stacksize + 2, compute_exception_stack_depths=False)
+
+
+def _stands_between(program: Program, index: int) -> bool:
+    """Whether the instruction belongs with the one before: a cell is half made, or a handler half left."""
+    ops = [ins.op for ins in program.instructions[max(index - 2, 0) : index + 1]]
+    return ops[-1] == "MAKE_CELL" or ops[-2:] == ["COPY", "POP_EXCEPT"] or ops == ["COPY", "POP_EXCEPT", "RERAISE"]
 
 
 def _prologue(cells: list[str], names: tuple[str, ...], layout: tuple[str, ...], generator: bool) -> list[Instr]:
@@ -183,15 +193,13 @@ def _body(original: Bytecode, program: Program, index: int, target: Label, names
         seen += 1
         if not started and item.name in _PROLOGUE:
             started = item.name == "RESUME"
-            if seen == ordinal:
-                raise ValueError("a function cannot be resumed before its cells are made")
             continue
         if seen == ordinal and part:
-            parts = [_real(program.instructions[at], item) for at in range(index - part, index + 1)]
-            at = index + 1
-            while at < len(program.origins) and program.origins[at][0] == ordinal:
-                parts.append(_real(program.instructions[at], item))
-                at += 1
+            group = [i for i, origin in zip(program.instructions, program.origins, strict=True) if origin[0] == ordinal]
+            parts = [_real(ins, item) for ins in group]
+            if parts[part].name == "UNARY_NOT":  # `not not`, of a value that is a bool in the normal form only
+                parts[part:part] = [Instr("TO_BOOL")]
+                parts[:part] = [item, *(Instr("NOP") for _ in range(part - 1))]
         elif item.name in _PAIRS:
             parts = [Instr(op, arg) for op, arg in zip(_PAIRS[item.name], item.arg, strict=True)]
         else:
@@ -205,7 +213,12 @@ def _body(original: Bytecode, program: Program, index: int, target: Label, names
                 made = names.instr(made.name, made.arg)
             made.location = item.location
             yield made
-        last = "super" if item.name == "LOAD_GLOBAL" and item.arg[1] == "super" else ""
+        if item.name == "LOAD_GLOBAL" and item.arg[1] == "super":
+            last = "super"
+        elif item.name == "PRECALL" and last == "super" and item.arg == 0:
+            last = "PRECALL"
+        elif item.name != "PUSH_NULL" or last != "super":  # a call in parts: the name, then the empty slot
+            last = ""
 
 
 def _with_super(parts: list[Instr], last: str, names: _Names) -> list[Instr]:
@@ -215,6 +228,8 @@ def _with_super(parts: list[Instr], last: str, names: _Names) -> list[Instr]:
         return parts
     if ins.name == "LOAD_SUPER_ATTR":
         ins.arg = (ins.arg[0], True, ins.arg[2])
+    if last == "PRECALL" and ins.name == "CALL":
+        return [Instr("CALL", 2)]
     if last == "super" and ins.name in ("PRECALL", "CALL") and ins.arg == 0:
         return [Instr("LOAD_DEREF", FreeVar("__class__")), names.load_first(), Instr(ins.name, 2)]
     return parts
@@ -227,6 +242,10 @@ def _real(ins: Instruction, whole: Instr) -> Instr:
         return Instr(op, (False, arg))
     if op == "LOAD_SUPER_ATTR":
         return Instr(op, (False, *whole.arg[1:]))
+    if op == "UNARY":
+        return Instr("UNARY_NOT")
+    if op == "COMPARE_OP":
+        return Instr(op, whole.arg)
     if op in ("POP_JUMP_IF_FALSE", "POP_JUMP_IF_TRUE"):
         return Instr(op.replace("JUMP", "JUMP_FORWARD"), whole.arg)  # of 3.11, where these jump forward only
     if op == "CONVERT_VALUE":  # str, repr and ascii give a str, which formatting without a spec leaves alone
