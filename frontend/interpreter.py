@@ -427,7 +427,7 @@ class Interpreter:
         except Exception as error:
             if self.carried is not None and self.carried.error is error:
                 raise UserRaise(self.carried.restore()) from None
-            raise UserRaise(raising.cleaned(error)) from None
+            raise UserRaise(raising.cleaned(error, self.outer_error)) from None
 
     def native_recorded(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         """`native` for C code that may operate on tensors."""

@@ -567,6 +567,8 @@ def CLEANUP_THROW(vm: Interpreter, frame: Frame, _: Any) -> None:
 @_op
 def RAISE_VARARGS(vm: Interpreter, frame: Frame, n: int) -> None:
     if n == 0:
+        if vm.current_error is None and vm.outer_error is not None:
+            raise Unsupported("the exception is raised again that the caller is handling")
         if vm.current_error is None:
             raise UserRaise(RuntimeError("No active exception to reraise"))
         raise UserRaise(vm.current_error, again=True)

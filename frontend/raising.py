@@ -12,7 +12,8 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from .errors import CaptureError, UserRaise
+from .errors import CaptureError, GraphBreak, UserRaise
+from .source import Const, Fetch
 
 if TYPE_CHECKING:
     from .interpreter import Frame, Interpreter
@@ -22,6 +23,7 @@ __all__ = [
     "binding_error",
     "builtin_members",
     "cleaned",
+    "first_context",
     "handled_outside",
     "name_error",
     "note",
@@ -89,10 +91,10 @@ def signature_text(function: Any) -> str:
     return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
 
 
-def cleaned(error: BaseException) -> BaseException:
+def cleaned(error: BaseException, outer: BaseException | None = None) -> BaseException:
     """An exception of C code without what the frontend's own frames left on it."""
     error.__traceback__ = None
-    if isinstance(error.__context__, UserRaise | CaptureError):
+    if isinstance(error.__context__, UserRaise | CaptureError) or error.__context__ is outer is not None:
         suppressed = error.__suppress_context__
         error.__context__ = None
         error.__suppress_context__ = suppressed
@@ -138,6 +140,13 @@ def builtin_members(error: BaseException) -> list[str]:
 
 _MEMBER = types.MemberDescriptorType
 _HEAP_TYPE = 1 << 9
+
+
+def first_context(vm: Interpreter) -> None:
+    """Rely on the caller handling no exception, which would be the context of the program's first one."""
+    if vm.outer_error is not None:
+        raise GraphBreak("the exception is read that the caller is handling")
+    vm.guards.add("equals", Fetch(handled_outside, Const(sys, "sys")), None)
 
 
 def handled_outside(_: Any) -> BaseException | None:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from . import library, operators, tables, torch_private, torch_rules, transforms
 from .contexts import RealContext
 from .errors import GraphBreak, Unsupported, UserRaise
-from .raising import handled_outside
+from .raising import first_context
 from .sight import check_operands, check_text, is_same, refuse_opaque
 from .source import Const, Fetch
 from .values import object as objects
@@ -375,9 +375,7 @@ def _exc_info(vm: Interpreter) -> Any:
     error = vm.current_error
     if error is not None:
         return type(error), error, error.__traceback__
-    if vm.outer_error is not None:
-        raise GraphBreak("the exception is read that the caller is handling")
-    vm.guards.add("equals", Fetch(handled_outside, Const(sys, "sys")), None)
+    first_context(vm)
     return None, None, None
 
 

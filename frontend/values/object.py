@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..effects import DELETED
 from ..errors import GraphBreak, Unsupported, UserRaise
+from ..raising import first_context
 from ..source import Attr, Const, Item, Source
 from .container import InstanceDict
 from .tensor import TensorMethod, load_tensor_attr, store_tensor_attr
@@ -82,6 +83,8 @@ def load_attr(vm: Interpreter, obj: Any, name: str) -> Any:
     if isinstance(obj, Tensor):
         return load_tensor_attr(vm, obj, name)
     kind = type(obj)
+    if name == "__context__" and isinstance(obj, BaseException) and obj.__context__ is None:
+        first_context(vm)
     if kind in _SYMBOLIC and (name == "__class__" or not hasattr(kind, name) or not name.startswith("__")):
         return vm.type_of(obj) if name == "__class__" else _number_attr(vm, obj, name)
     if kind is types.ModuleType:

@@ -5,10 +5,14 @@ PYTEST_DONT_REWRITE: the assert statements here belong to the programs.
 
 import contextlib
 import io
+import sys
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 
+import pytest
 import torch
-from behaviour import LOG, Suite
+from behaviour import LOG, Suite, t
+
+from intarsia.frontend.callable import compile_callable
 
 case = Suite()
 
@@ -509,3 +513,52 @@ def exception_class_attributes(x):
 
 test_contexts = case.tests()
 test_contexts_whole = case.whole()
+
+
+def _raises_again(x):
+    x = x + 1
+    raise
+
+
+def _reads_what_is_handled(x):
+    return x + 1, type(sys.exc_info()[1]).__name__
+
+
+def _reads_context(x):
+    try:
+        raise ValueError("v")
+    except ValueError as error:
+        return x, type(error.__context__).__name__
+
+
+def _reads_context_of_c_code(x):
+    try:
+        {}["k"]
+    except KeyError as error:
+        return x, type(error.__context__).__name__
+
+
+def _raises(x):
+    raise ValueError("inner")
+
+
+@pytest.mark.parametrize(
+    "function", [_raises_again, _reads_what_is_handled, _reads_context, _reads_context_of_c_code, _raises]
+)
+def test_called_while_the_caller_handles_an_exception(function):
+    def outcome(target):
+        try:
+            return target(t())[1]
+        except Exception as error:
+            return repr(error), repr(error.__context__)
+
+    def handling(target):
+        try:
+            raise OSError("outer")
+        except OSError:
+            return outcome(target)
+
+    fast = compile_callable(function, backend=lambda module, inputs: module.forward)
+    for _ in range(2):
+        assert handling(fast) == handling(function)
+        assert outcome(fast) == outcome(function)
