@@ -38,6 +38,8 @@ def _replace(ctx: CompileContext, op: AtenOp) -> None:
     builder = Builder(op)
     values, reason = _by_rule(op, builder)
     if reason:
+        for made in reversed(builder.ops):  # what the rule made before it gave up must not stay a user of its operands
+            made.erase()
         call = _extern(op)
         builder.ops, values = [call], list(call.results)
         ctx.diagnostics.count("decompose", "library calls")
