@@ -55,7 +55,7 @@ def compile(
         A function with the same signature, or a module-like object that shares the original's parameters and attributes.
 
     Raises:
-        TypeError: `fn` cannot be called.
+        TypeError: `fn` cannot be called, or is a class or a generator or async function; a setting of the wrong kind.
         ValueError: an unknown backend, mode or option, with a suggestion.
     """
     if fn is None:
