@@ -13,11 +13,14 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from bytecode import Bytecode, CellVar, ConcreteBytecode, ConcreteInstr, FreeVar, Instr, Label
+from bytecode import Bytecode, CellVar, ConcreteBytecode, ConcreteInstr, FreeVar, Label
+from bytecode import Instr as TypedInstr
 
 from .instruction import Instruction, Program, disassemble
 
 __all__ = ["free_names", "generator_code", "resume_code"]
+
+Instr: Any = TypedInstr  # the form of its argument depends on its name and on the version
 
 _PROLOGUE = frozenset({"COPY_FREE_VARS", "MAKE_CELL", "RETURN_GENERATOR", "POP_TOP", "RESUME"})
 _GENERATOR, _OTHER_COROUTINES, _STARRED = 0x20, 0x80 | 0x200, 0x0C
@@ -131,8 +134,8 @@ def _stands_between(program: Program, index: int) -> bool:
     return ops[-1] == "MAKE_CELL" or ops[-2:] == ["COPY", "POP_EXCEPT"] or ops == ["COPY", "POP_EXCEPT", "RERAISE"]
 
 
-def _prologue(cells: list[str], names: tuple[str, ...], layout: tuple[str, ...], generator: bool) -> list[Instr]:
-    out: list[Instr] = []
+def _prologue(cells: list[str], names: tuple[str, ...], layout: tuple[str, ...], generator: bool) -> list[TypedInstr]:
+    out: list[TypedInstr] = []
     if cells:
         out.append(Instr("COPY_FREE_VARS", len(cells)))
     if generator:
@@ -153,7 +156,7 @@ def _prologue(cells: list[str], names: tuple[str, ...], layout: tuple[str, ...],
     return out
 
 
-def _take(name: str) -> list[Instr]:
+def _take(name: str) -> list[TypedInstr]:
     """Push a parameter that is none of the user's variables, which may be looked at: it is gone from the locals at once."""
     return [Instr("LOAD_FAST", name), Instr("DELETE_FAST", name)]
 
@@ -182,7 +185,7 @@ class _Names:
         return self.instr("LOAD_FAST", self.first)
 
 
-def _body(original: Bytecode, program: Program, index: int, target: Label, names: _Names) -> Iterator[Any]:
+def _body(original: Any, program: Program, index: int, target: Label, names: _Names) -> Iterator[Any]:
     """The original after its prologue, with `target` before the part of an instruction that `index` is."""
     ordinal, part = program.origins[index]
     seen, started, last = -1, False, ""
@@ -221,9 +224,9 @@ def _body(original: Bytecode, program: Program, index: int, target: Label, names
             last = ""
 
 
-def _with_super(parts: list[Instr], last: str, names: _Names) -> list[Instr]:
+def _with_super(parts: list[TypedInstr], last: str, names: _Names) -> list[TypedInstr]:
     """`super()` looks for its class and object in the frame that calls it; here they are given to it."""
-    ins = parts[0]
+    ins: Any = parts[0]
     if names.first is None:
         return parts
     if ins.name == "LOAD_SUPER_ATTR":
@@ -235,7 +238,7 @@ def _with_super(parts: list[Instr], last: str, names: _Names) -> list[Instr]:
     return parts
 
 
-def _real(ins: Instruction, whole: Instr) -> Instr:
+def _real(ins: Instruction, whole: Any) -> Instr:
     """One part of `whole`, as an instruction of its own."""
     op, arg = ins.op, ins.arg
     if op == "LOAD_GLOBAL":
