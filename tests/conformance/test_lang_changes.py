@@ -73,7 +73,7 @@ def three(make):
 # ---- what arguments hold ----
 
 
-@case(*three(lambda n: (t(), add(n))))
+@case(*three(lambda n: (t(), add(n))), whole=True)
 def closure_contents(x, f):
     return f(x)
 

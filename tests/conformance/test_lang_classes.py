@@ -165,7 +165,7 @@ class Described:
         return [self.n]
 
 
-@case()
+@case(whole=True)
 def descriptors(x):
     d = Described()
     d.n = 5

@@ -49,7 +49,7 @@ class Scope:
         return self.swallow
 
 
-@case()
+@case(whole=True)
 def with_plain(x):
     with Scope("a") as s:
         x = x + 1

@@ -61,7 +61,7 @@ class Rewound:
         yield from self.items
 
 
-@case()
+@case(whole=True)
 def iterator_class(x):
     for i in Countdown(3):
         x = x + i

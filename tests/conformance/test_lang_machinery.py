@@ -567,4 +567,3 @@ def operators_as_functions(x):
 
 
 test_machinery = case.tests()
-test_machinery_whole = case.whole()

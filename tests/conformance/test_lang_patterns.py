@@ -77,7 +77,7 @@ def describe(v):
             return "other"
 
 
-@case(whole=False)
+@case()
 def match_all_kinds(x):
     values = [
         None, True, 0, -3, 5, 2.5, "a", "zz", [], [7], [1, 2], [1, 2, 3, 4], (5, 6, 7), {}, {"k": 1}, {"k": 1, "n": {"m": 2}, "z": 3},
@@ -138,7 +138,7 @@ def match_binds_before_guard(x):
     return x, a, b, c, out
 
 
-@case()
+@case(whole=True)
 def match_on_tensor_shape(x):
     match x.shape, x.dim():
         case (n,), 1:

@@ -374,4 +374,3 @@ def super_with_missing_attributes(x):
 
 
 test_protocols = case.tests()
-test_protocols_whole = case.whole()

@@ -132,7 +132,7 @@ class Nested(Config):
     last: int = 9
 
 
-@case()
+@case(whole=True)
 def dataclass_made(x):
     c = Config(1, items=[x])
     d = Config(1)

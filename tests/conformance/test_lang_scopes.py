@@ -36,7 +36,7 @@ def comprehension_with_conditions(x):
     return [x * v for v in flat], pairs, [v if v > 1 else -v for v in flat]
 
 
-@case()
+@case(whole=True)
 def walrus(x):
     if (n := x.shape[0]) > 2:
         x = x + n

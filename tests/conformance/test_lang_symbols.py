@@ -397,7 +397,7 @@ def size_in_new_tensors(x):
     return torch.zeros(n), torch.arange(n), torch.ones(n, 2).sum(0), x.new_zeros(n + 1), torch.full((n,), n), x * n
 
 
-@case(*sizes(3, 4, 5, 2, 1, 7))
+@case(*sizes(3, 4, 5, 2, 1, 7), whole=True)
 def size_in_slices(x):
     n = x.shape[0]
     return (
