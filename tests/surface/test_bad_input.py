@@ -87,12 +87,32 @@ def test_wrong_arguments_give_the_functions_own_error(target, args, kwargs):
     assert str(found.value) == str(expected.value)
 
 
-def test_recursion_without_end():
-    def down(x):
-        return down(x + 1)
+class Deeper(torch.nn.Module):
+    def forward(self, x):
+        return self(x + 1)
 
+
+def down(x):
+    return down(x + 1)
+
+
+def there(x):
+    return back(x + 1)
+
+
+def back(x):
+    return there(x * 2)
+
+
+def after_a_break(x):
+    print(end="")
+    return after_a_break(x + 1)
+
+
+@pytest.mark.parametrize("endless", [down, there, after_a_break, Deeper()], ids=["one", "two", "break", "module"])
+def test_recursion_without_end(endless):
     with torch.no_grad(), pytest.raises(RecursionError):
-        intarsia.compile(down, backend="eager")(X)
+        intarsia.compile(endless, backend="eager")(X)
     torch.testing.assert_close(intarsia.compile(lambda x: x + 1)(X), X + 1)
 
 
