@@ -52,10 +52,10 @@ class _Facts:
             info,
         )
 
-    def miss(self, value: Any) -> Miss | None:
+    def miss(self, given: Any) -> Miss | None:
         """The first fact that differs."""
-        name = self.source.name()
-        if type(value) is not self.kind:
+        name, value = self.source.name(), given
+        if type(given) is not self.kind:
             return self._miss(f"type({name})", self.kind.__name__, type(value).__name__)
         for fact in ("dtype", "device", "requires_grad"):
             if getattr(value, fact) != getattr(self, fact):
@@ -154,7 +154,7 @@ class StateCheck:
     guard: Any = field(default_factory=torch_private.global_state_guard)
     modes: int = field(default_factory=torch_private.function_mode_count)
     inference: bool = field(default_factory=torch.is_inference_mode_enabled)
-    autocast: bool = field(default_factory=lambda: any(map(torch.is_autocast_enabled, _AUTOCAST_DEVICES)))
+    autocast: bool = field(default_factory=lambda: any(map(torch.is_autocast_enabled, ("cpu", "cuda"))))
     needed: bool = True
     with_tensors: bool = False
     first = True
@@ -195,7 +195,6 @@ class StateCheck:
         return "global state: grad mode, autocast, default dtype, determinism as at capture"
 
 
-_AUTOCAST_DEVICES = ("cpu", "cuda")
 _ARITHMETIC = "add sub mul truediv neg pos iadd isub imul itruediv pow"
 _ELEMENTWISE = (
     "add sub mul div neg abs relu sigmoid tanh exp log sqrt rsqrt square sin cos clamp maximum minimum erf silu gelu "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections import deque
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -244,7 +244,7 @@ class Dynamic:
         vm.guards.add("type", source, kind)
         # A symbol is never negative: of a negative number the opposite is read.
         base = source if value >= 0 else Fetch(operator.neg, source)
-        made = torch_private.symbolic_int(vm.shape_env, abs(value), base.name())
+        made = torch_private.symbolic_int(vm.shape_env, abs(int(value)), base.name())
         vm.out.add_input(GraphInput(base, made, abs(value), False))
         self._numbers[source] = made if value >= 0 else -made
         return self._numbers[source]
@@ -270,11 +270,12 @@ class Dynamic:
         """Real Python code with symbols among its arguments: arithmetic stays symbolic, text and keys become constants."""
         kinds = {type(a) for a in args}
         plain = not kwargs and torch.SymFloat in kinds and kinds <= {int, float, torch.SymInt, torch.SymFloat}
-        if plain and self.marks.floats and isinstance(function, Hashable) and function in _ARITHMETIC:
+        known = any(function is f for f in _ARITHMETIC)
+        if plain and self.marks.floats and known:
             value = function(*map(torch_private.hint_of, args))
             if type(value) is float and value - value == 0.0:
                 return self._float(value, Computed(function, tuple(map(self._source, args))))
-        if len(args) == 1 and type(args[0]) is torch.SymFloat and not kwargs and function in _ROUNDING:
+        if len(args) == 1 and type(args[0]) is torch.SymFloat and not kwargs and any(function is f for f in _ROUNDING):
             return self.whole(args[0], function)
         return call_with_symbols(function, args, kwargs)
 
@@ -292,13 +293,15 @@ class Dynamic:
         return self._numbers[source]
 
     def _source(self, value: Any) -> Source:
-        if not isinstance(value, SYMBOLIC):
+        if type(value) not in _NUMBERS:
             return Number(value)
         known = self._floats.get(id(value))
         if known is not None:
             return known[1]
         expr, bound = value.node.expr, self.vm.out.symbols
-        return SizeExpression(expr, tuple((s, bound[s][0].source, *bound[s][1:]) for s in sorted(expr.free_symbols, key=str)))
+        return SizeExpression(
+            expr, tuple((s, bound[s][0].source, *bound[s][1:]) for s in sorted(expr.free_symbols, key=str))
+        )
 
     def number_input(self, value: Any) -> Any:
         """The symbolic float, itself an input of the graph, that stands for one that was computed from sizes."""
@@ -446,8 +449,25 @@ def concrete(value: Any) -> Any:
 
 _ARITHMETIC = frozenset(
     [
-        *(operator.add, operator.sub, operator.mul, operator.truediv, operator.pow, operator.neg, operator.pos, operator.abs),
-        *(operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ipow, operator.mod, operator.floordiv),
+        *(
+            operator.add,
+            operator.sub,
+            operator.mul,
+            operator.truediv,
+            operator.pow,
+            operator.neg,
+            operator.pos,
+            operator.abs,
+        ),
+        *(
+            operator.iadd,
+            operator.isub,
+            operator.imul,
+            operator.itruediv,
+            operator.ipow,
+            operator.mod,
+            operator.floordiv,
+        ),
         *(abs, float, math.sqrt, math.exp, math.log, math.pow, math.cos, math.sin, math.tanh),
     ]
 )
