@@ -476,7 +476,9 @@ def call_cached(vm: Interpreter, cached: Any, args: tuple[Any, ...], kwargs: dic
         with torch_private.real_tensors():
             result = vm.native(cached, *args, **kwargs)
         return vm.call(function, args, kwargs) if isinstance(result, Tensor | nn.Module | list | dict) else result
-    if vm.effects or any(shadow.changed() for shadow in vm.user.shadows):
+    # A package that is installed does not look at what this program is just changing.
+    changed = vm.effects or any(shadow.changed() for shadow in vm.user.shadows)
+    if changed and "site-packages" not in function.__code__.co_filename:
         raise GraphBreak(f"{cached.__name__}, which keeps its results, is called after a change that it may see")
     ask = functools.partial(_ask, args, tuple(kwargs.items()))
     with torch_private.real_tensors():
