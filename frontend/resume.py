@@ -200,9 +200,9 @@ def _body(original: Any, program: Program, index: int, target: Label, names: _Na
         if seen == ordinal and part:
             group = [i for i, origin in zip(program.instructions, program.origins, strict=True) if origin[0] == ordinal]
             parts = [_real(ins, item) for ins in group]
-            if parts[part].name == "UNARY_NOT":  # `not not`, of a value that is a bool in the normal form only
-                parts[part:part] = [Instr("TO_BOOL")]
-                parts[:part] = [item, *(Instr("NOP") for _ in range(part - 1))]
+            if parts[part].name == "UNARY_NOT":  # of `not not`, which the real instruction does by giving a bool
+                parts = [item, *[Instr("TO_BOOL"), Instr("UNARY_NOT")] * 2]
+                part = 1 + 2 * (part - len(group) + 2)
         elif item.name in _PAIRS:
             parts = [Instr(op, arg) for op, arg in zip(_PAIRS[item.name], item.arg, strict=True)]
         else:

@@ -125,6 +125,13 @@ def truths(log, box):
     return out if box or len(out) == 6 else None
 
 
+@case(lambda: [[], [1], 0, "a"])
+def truths_in_a_loop(log, xs):
+    for x in xs:
+        log.append((not not x, not not (len(log) < 2), not x, not not (x and 1)))
+    return [not not x for x in xs]
+
+
 @case(lambda: Loud())
 def truth_that_raises(log, loud):
     try:
