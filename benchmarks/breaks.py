@@ -37,8 +37,9 @@ class Graphs:
 
 def measure(name: str) -> dict[str, Any]:
     """One row."""
-    import intarsia
     from zoo import ZOO
+
+    import intarsia
 
     module, args, kwargs = ZOO[name]()
     with torch.no_grad():

@@ -341,7 +341,9 @@ class _Runtime:
     def _held(self, values: dict[str, Any]) -> bool:
         """Whether the stance makes a call that fits nothing run in eager."""
         if STANCE.now() == "fail_on_recompile":
-            raise Recompiled(f"{self._name()} would be compiled while the stance is 'fail_on_recompile': {self.why(values)}")
+            raise Recompiled(
+                f"{self._name()} would be compiled while the stance is 'fail_on_recompile': {self.why(values)}"
+            )
         return True
 
     def forget(self) -> None:
@@ -364,7 +366,10 @@ class _Runtime:
             if self.options.on_recompile == "error":
                 raise Recompiled(f"{self._name()} would be compiled again (on_recompile='error'): {why}")
             if self.options.on_recompile == "eager":
-                self._warn(("recompile", self.target, why), f"{self._name()}: {why}; such calls run in eager (on_recompile='eager')")
+                self._warn(
+                    ("recompile", self.target, why),
+                    f"{self._name()}: {why}; such calls run in eager (on_recompile='eager')",
+                )
                 return None
         if len(self.entries) >= self.limit:
             self.off = True
@@ -414,7 +419,9 @@ class _Runtime:
         if getattr(error, "blames_backend", False):
             raise error
         result = self.eager(dict(zip(self.parameters.names, values, strict=True)))
-        self._warn(("graph", self.target), f"a graph of {self._name()} raised {type(error).__name__}: {error}; eager does not")
+        self._warn(
+            ("graph", self.target), f"a graph of {self._name()} raised {type(error).__name__}: {error}; eager does not"
+        )
         return result
 
     def _marks(self, values: dict[str, Any]) -> Marks:

@@ -104,6 +104,9 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
     if module.startswith(rules.OWN):
         return vm.native(function, *args, **kwargs)
     torch_rules.check_uncompiled(function)
+    if module == "torch._dynamo.mutation_guard" and function.__name__ == "patched_init":
+        # torch.compile puts this in the place of nn.Module.__init__, to count modules for itself.
+        return rules.module_init(vm, *args, **kwargs)
     special = library.special_function(function)
     if special is not None:
         return special(vm, function, args, kwargs)

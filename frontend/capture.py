@@ -417,8 +417,9 @@ def _finish(
     )
 
 
-_RANDOM = ("rand", "normal", "bernoulli", "dropout", "uniform", "exponential", "cauchy", "geometric", "poisson")
-_RANDOM += ("multinomial", "rrelu", "gumbel", "trunc", "init", "scaled_dot_product")
+# Parts of the names of operators that draw random numbers.
+_RANDOM = ["rand", "normal", "bernoulli", "dropout", "uniform", "exponential", "cauchy", "geometric", "poisson"]
+_RANDOM += ["multinomial", "rrelu", "gumbel", "trunc", "init", "scaled_dot_product"]
 
 
 def _is_repeatable(vm: Interpreter) -> bool:

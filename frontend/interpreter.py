@@ -205,7 +205,9 @@ class Interpreter:
         self.scopes: list[Any] = []
         self.inference = torch.is_inference_mode_enabled()  # of the program; capture itself never runs in it
         self.device: torch.device | None = None  # of the innermost `with torch.device(...)`
-        self.parameters: dict[int, bool] = {}  # fakes that are parameters made during capture: whether they require grad
+        self.parameters: dict[
+            int, bool
+        ] = {}  # fakes that are parameters made during capture: whether they require grad
         self.caches: dict[int, dict[Any, Any]] = {}  # results of functools.cache made during capture, by its id
         self.open_scopes: list[Any] = []
         self.current_error: BaseException | None = None
@@ -252,8 +254,8 @@ class Interpreter:
                     self._read(frame, touched, arg)
                 try:
                     if frame.error is not None:
-                        error, frame.error = frame.error, None
-                        raise UserRaise(error)
+                        thrown, frame.error = frame.error, None
+                        raise UserRaise(thrown)
                     signal = handler(self, frame, arg)
                 except UserRaise as raised:
                     self._unwind(frame, index, raised)
@@ -581,7 +583,9 @@ class Interpreter:
         """Rely on a class attribute being what it is."""
         if owner is None or self.is_created(owner):
             return
-        if self.is_library(owner.__module__) and not (owner.__module__.startswith("torch.nn.modules") and name == "forward"):
+        if self.is_library(owner.__module__) and not (
+            owner.__module__.startswith("torch.nn.modules") and name == "forward"
+        ):
             return
         if isinstance(raw, types.FunctionType):
             self.guards.add("is", Attr(Const(cls, cls.__name__), name), raw)

@@ -344,7 +344,11 @@ def MAP_ADD(vm: Interpreter, frame: Frame, n: int) -> None:
 @_op
 def LIST_EXTEND(vm: Interpreter, frame: Frame, n: int) -> None:
     value = frame.pop()
-    if not isinstance(value, Tensor) and not hasattr(vm.type_of(value), "__iter__") and not hasattr(vm.type_of(value), "__getitem__"):
+    if (
+        not isinstance(value, Tensor)
+        and not hasattr(vm.type_of(value), "__iter__")
+        and not hasattr(vm.type_of(value), "__getitem__")
+    ):
         text = f"Value after * must be an iterable, not {vm.type_of(value).__name__}"
         raise UserRaise(TypeError(text))
     frame.stack[-n].extend(vm.listed(value))

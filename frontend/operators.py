@@ -126,7 +126,11 @@ def _of_the_other(vm: Interpreter, name: str, left: Any, right: Any) -> Any:
     """The answer of the operand that is no tensor: tensors leave objects that they do not know to them."""
     owner, operand, method = (right, left, f"__r{name}__") if isinstance(left, Tensor) else (left, right, f"__{name}__")
     kind = type(owner)
-    if isinstance(owner, Tensor | int | float | complex) or hasattr(kind, "__torch_function__") or hasattr(kind, "__array__"):
+    if (
+        isinstance(owner, Tensor | int | float | complex)
+        or hasattr(kind, "__torch_function__")
+        or hasattr(kind, "__array__")
+    ):
         return NotImplemented
     found = objects.find_method(kind, method)
     return NotImplemented if found is None else vm.call(found, (owner, operand), {})

@@ -34,7 +34,11 @@ class GraphInput:
     version: int = 0
     requires_grad: bool = False  # of the fake, before the program runs
     grad_fn: Any = None
-    geometry: tuple[tuple[Any, ...], tuple[Any, ...], Any] = ((), (), 0)  # sizes, strides, offset before the program runs
+    geometry: tuple[tuple[Any, ...], tuple[Any, ...], Any] = (
+        (),
+        (),
+        0,
+    )  # sizes, strides, offset before the program runs
 
     def example(self) -> Any:
         """The fake as it was before the program ran: the same memory, the gradient state of the beginning.

@@ -273,9 +273,9 @@ def _text(ins: Instruction, operands: list[str]) -> str | None:
         )
     if op == "UNPACK_EX":
         before, after = arg & 0xFF, arg >> 8
-        targets = [f"y{i}" for i in range(before)] + ["*rest"] + [f"z{i}" for i in range(after)]
-        back = [t.removeprefix("*") for t in reversed(targets)]
-        return f"{', '.join(targets)}, = x0\nreturn 0, ({', '.join(back)},)"
+        places = [f"y{i}" for i in range(before)] + ["*rest"] + [f"z{i}" for i in range(after)]
+        back = [t.removeprefix("*") for t in reversed(places)]
+        return f"{', '.join(places)}, = x0\nreturn 0, ({', '.join(back)},)"
     if op == "LOAD_SUPER_ATTR":
         return (
             f"return 0, (i_getattr(x0(x1, x2), {arg[0]!r}),)" if arg[1] else f"return 0, (getattr(x0(), {arg[0]!r}),)"
@@ -352,7 +352,7 @@ def _assemble(text: str, code: types.CodeType, namespace: dict[str, Any], line: 
 def _compiled(text: str, filename: str, line: int) -> types.CodeType:
     tree = ast.parse(text)
     for node in ast.walk(tree):
-        if hasattr(node, "lineno"):
+        if isinstance(node, ast.expr | ast.stmt | ast.arg | ast.excepthandler | ast.keyword | ast.alias):
             node.lineno = node.end_lineno = line
             node.col_offset = node.end_col_offset = 0
     code = compile(tree, filename, "exec", dont_inherit=True)

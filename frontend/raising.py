@@ -134,7 +134,13 @@ def builtin_members(error: BaseException) -> list[str]:
     """The fields of a builtin exception class that its constructor does not fill from `args` when it is only allocated."""
     if isinstance(error, BaseExceptionGroup | OSError):
         return []
-    names = [n for c in type(error).__mro__ if not c.__flags__ & _HEAP_TYPE for n, d in c.__dict__.items() if type(d) is _MEMBER]
+    names = [
+        n
+        for c in type(error).__mro__
+        if not c.__flags__ & _HEAP_TYPE
+        for n, d in c.__dict__.items()
+        if type(d) is _MEMBER
+    ]
     return [n for n in names if n != "__suppress_context__" and getattr(error, n, None) is not None]
 
 

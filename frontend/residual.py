@@ -244,7 +244,9 @@ class Residual:
             try:
                 made = iterator.__reduce__()
             except TypeError:
-                raise Unsupported(f"an iterator of type {type(iterator).__name__} is half-way at a graph break") from None
+                raise Unsupported(
+                    f"an iterator of type {type(iterator).__name__} is half-way at a graph break"
+                ) from None
         function = self.emit.constant(made[0], made[0].__name__)
         name = self._fresh(iterator, "None")
         at = len(self.post) - 1
@@ -271,7 +273,9 @@ class Residual:
         values = [self.value(fast[n]) for n in names] + [
             self.value(v.now if type(v) is Saved else v) for v in stack if v is not NULL and type(v) is not Lasti
         ]
-        closure = ", ".join(cells.get(n) or f"{self.emit.constant(types.CellType, 'CellType')}()" for n in free_names(code))
+        closure = ", ".join(
+            cells.get(n) or f"{self.emit.constant(types.CellType, 'CellType')}()" for n in free_names(code)
+        )
         make = self.emit.constant(types.FunctionType, "FunctionType")
         parts = f"{self.emit.constant(code, 'code')}, {self.emit.constant(frame.globals, 'globals')}"
         function = f"{make}({parts}, {frame.code.co_name!r}, None, ({closure}{',' if closure else ''}))"

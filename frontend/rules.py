@@ -73,7 +73,13 @@ def check_native(function: Any) -> None:
     top = module.partition(".")[0]
     if top in tables.REFUSED_MODULES:
         raise GraphBreak(tables.REFUSED_MODULES[top])
-    if not module and getattr(builtins, function.__qualname__.partition(".")[0], None) in (str, bytes, dict, int, float):
+    if not module and getattr(builtins, function.__qualname__.partition(".")[0], None) in (
+        str,
+        bytes,
+        dict,
+        int,
+        float,
+    ):
         return
     if module not in tables.PURE_MODULES:
         raise GraphBreak(f"a C function that capture does not know is called: {module or '?'}.{name}")
@@ -427,7 +433,8 @@ def _sum(vm: Interpreter, values: Any, start: Any = 0) -> Any:
 
 
 @rule(nn.Module.__init__)
-def _module_init(vm: Interpreter, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+def module_init(vm: Interpreter, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+    """`nn.Module.__init__` of a module that the program makes."""
     if not vm.is_created(module):
         raise Unsupported("a module of the caller's is initialised again")
     vm.native(nn.Module.__init__, module)

@@ -204,7 +204,9 @@ class SizeExpression(Source):
 
         emit.namespace.setdefault("math", math)
         emit.namespace.setdefault("torch", torch)
-        return python_text(self.expr, {s: emit.fetch(source) + _read(method, dim) for s, source, method, dim in self.symbols})
+        return python_text(
+            self.expr, {s: emit.fetch(source) + _read(method, dim) for s, source, method, dim in self.symbols}
+        )
 
     def fetch(self, args: Mapping[str, Any]) -> Any:
         import math

@@ -133,7 +133,7 @@ class _FakeMode(FakeTensorMode):
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator."""
         if func is torch.ops.aten.convolution.default and self.shape_env is not None and not kwargs:
-            fakes = [a for a in args if isinstance(a, Tensor)]
+            fakes: list[Any] = [a for a in args if isinstance(a, Tensor)]
             plain = all(is_fake(a) and _has_default_strides(a) for a in fakes)
             if plain and len({a.dtype for a in fakes}) == len({a.fake_device for a in fakes}) == 1:
                 from torch._subclasses.fake_tensor import in_kernel_invocation_manager
@@ -478,7 +478,9 @@ def specialize_floats(gm: torch.fx.GraphModule) -> None:
 
 def is_foreign_tensor(error: BaseException) -> bool:
     """Whether a fake tensor mode says with this error that it met a real tensor (2.11 to 2.13)."""
-    return isinstance(error, AssertionError) and str(error).startswith("Please convert all Tensors to FakeTensors first")
+    return isinstance(error, AssertionError) and str(error).startswith(
+        "Please convert all Tensors to FakeTensors first"
+    )
 
 
 def is_allowed(function: Any) -> bool:

@@ -67,11 +67,12 @@ def is_constant(value: Any) -> bool:
 
 def plain_value(value: Any) -> Any:
     """The number or text in an instance of a subclass, read without the subclass's own methods."""
-    for base in (int, float, complex):
-        if isinstance(value, base):
-            return base.__pos__(value)
-    base = str if isinstance(value, str) else bytes
-    return base.__getitem__(value, slice(None))
+    number: Any
+    for number in (int, float, complex):
+        if isinstance(value, number):
+            return number.__pos__(value)
+    text: Any = str if isinstance(value, str) else bytes
+    return text.__getitem__(value, slice(None))
 
 
 def is_static(value: Any) -> bool:

@@ -69,7 +69,9 @@ def _is_plain_tuple(value: tuple[Any, ...]) -> bool:
 
 def _tuple_subclass(vm: Interpreter, value: Any, source: Source) -> Any:
     kind = type(value)
-    if getattr(kind, "n_fields", 0) > getattr(kind, "n_sequence_fields", 0):  # such as os.stat_result: more than its items
+    if getattr(kind, "n_fields", 0) > getattr(
+        kind, "n_sequence_fields", 0
+    ):  # such as os.stat_result: more than its items
         vm.user.track(value, value, source)
         vm.user.opaque[id(value)] = source.name()
         return value

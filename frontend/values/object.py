@@ -310,7 +310,7 @@ def _module_member(vm: Interpreter, module: nn.Module, name: str) -> Any:
         return _checked(value, type(module), name)
     source = vm.user.source_of(module)
     for where in ("_parameters", "_buffers", "_modules"):
-        members = module.__dict__.get(where)
+        members: Any = module.__dict__.get(where)
         known = vm.user.by_real.get(id(members))
         if known is not None and type(known.value) is type(members):  # the program itself may have changed it
             if name in known.value:
@@ -440,7 +440,8 @@ def _store_module_attr(vm: Interpreter, module: nn.Module, name: str, value: Any
     if vm.is_created(module):
         vm.native(nn.Module.__setattr__, module, name, value)
     elif isinstance(value, nn.Parameter | nn.Module):
-        vm.inline(nn.Module.__setattr__, (module, name, value), {})
+        set_member: Any = nn.Module.__setattr__
+        vm.inline(set_member, (module, name, value), {})
     elif name in module.__dict__.get("_modules", {}) or name in module.__dict__.get("_parameters", {}):
         raise GraphBreak(f"a parameter or submodule is replaced during forward: {name}")
     else:

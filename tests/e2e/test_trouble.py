@@ -218,7 +218,9 @@ def test_gradients_that_cannot_be_traced_run_in_eager_visibly(monkeypatch, caplo
     model = nn.Linear(4, 4)
     with torch.enable_grad():
         intarsia.compile(model)(torch.randn(2, 4)).sum().backward()
-    assert model.weight.grad is not None and "its gradients cannot be traced" in caplog.text and "planted" in caplog.text
+    assert (
+        model.weight.grad is not None and "its gradients cannot be traced" in caplog.text and "planted" in caplog.text
+    )
 
 
 def test_debug_folder_holds_every_stage(tmp_path):
