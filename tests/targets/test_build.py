@@ -138,7 +138,8 @@ def test_compiler_that_vanishes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def test_ctrl_c_ends_the_compilers_and_leaves_nothing(tmp_path: Path) -> None:
     compiler = script(tmp_path, 'echo $$ >> "$PIDS"; while [ "$1" != -o ]; do shift; done; echo half > "$2"; sleep 60')
     program = (
-        "import sys; from pathlib import Path; from intarsia.targets.build import *\n"
+        "import signal, sys; from pathlib import Path; from intarsia.targets.build import *\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
         "try: compile_sources([Source(n, '') for n in 'abc'], find_toolchain(), Path(sys.argv[1]), jobs=2)\n"
         "except KeyboardInterrupt: sys.exit(42)\n"
     )
