@@ -184,7 +184,8 @@ def new_shape_env(where: Callable[[], Any] = lambda: None) -> Any:
     """A shape environment: symbols, their ranges and the guards on them, each with its place."""
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    made = ShapeEnv()
+    # Sizes and numbers that only the running program knows break the graph, as they do where no size is symbolic.
+    made = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
     made.guards = PlacedGuards(where)
     return made
 
