@@ -247,7 +247,8 @@ class OutputGraph:
         try:
             result = function(*run_args, **kwargs)
         except self._break as error:
-            raise GraphBreak(f"{_called(target)} needs the values of a tensor ({type(error).__name__})") from None
+            what = "the size of the result" if type(error).__name__ == "DynamicOutputShapeException" else "the result"
+            raise GraphBreak(f"{what} of {_called(target)} depends on a tensor's values") from None
         except self._refused as error:
             raise Unsupported(f"{_called(target)} cannot run on fake tensors: {_first_line(error)}") from None
         except (GraphBreak, Unsupported, InternalError, UserRaise):

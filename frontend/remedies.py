@@ -20,6 +20,8 @@ _REMEDIES: Mapping[str, str] = MappingProxyType(
         "a tensor's values are read": _READ,
         "a tensor's value is used as an index": "index with the tensor itself (index_select, gather), or read it after the "
         "compiled function",
+        "the size of the result of": "mask with torch.where instead of selecting, or leave it: what follows is compiled with that "
+        "size as an input",
         "a tensor becomes a NumPy array": _NUMPY,
         "a NumPy array becomes a tensor": _NUMPY,
         "NumPy is called": _NUMPY,

@@ -380,3 +380,39 @@ def test_models(name, axis):
     model.eval()
     log = runs(model, [make(*sizes) for sizes in sizes_of(axis)], own=True)
     assert len(log.captures) <= 2, log.recompiles
+
+
+# ---- sizes that only the running program knows ----
+
+
+def selects(x):
+    y = x * 2
+    z = y[y > 0]
+    return torch.cat([z, y.flatten()]) + y.shape[0]
+
+
+def decides(x):
+    z = x.masked_select(x > 0)
+    return z * 2 if z.shape[0] > 3 else z + 1
+
+
+DATA_DEPENDENT: dict[str, tuple[Any, str]] = {
+    "boolean index": (selects, "getitem"),
+    "a branch on the size": (decides, "masked_select"),
+    "nonzero": (lambda x: (torch.nonzero(x > 0).float() + 1).mean(0), "nonzero"),
+    "unique": (lambda x: (torch.unique(x.round()) * 2).view(-1) + x.shape[0], "unique"),
+    "repeat_interleave": (lambda x: torch.repeat_interleave(torch.arange(x.shape[0])) * 2, "repeat_interleave"),
+    "argwhere": (lambda x: torch.argwhere(x > 0) + x.shape[1], "argwhere"),
+    "where": (lambda x: torch.where(x > 0)[0] + x.shape[1], "where"),
+    "bincount": (lambda x: torch.bincount((x.abs() * 3).long().view(-1)) * x.shape[0], "bincount"),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", DATA_DEPENDENT)
+def test_a_size_that_depends_on_values_breaks_the_graph_at_its_line(name, dynamic):
+    function, operator = DATA_DEPENDENT[name]
+    log = runs(function, [(randn(n, 5),) for n in (8, 5, 17, 3, 9, 33)], own=True, dynamic=dynamic)
+    assert all(operator in b.reason and b.place.filename == __file__ for b in log.breaks), log.breaks
+    assert log.breaks and "values" in log.breaks[-1].reason
+    assert len(log.captures) <= 5  # before and after the break: constant sizes, then symbols
