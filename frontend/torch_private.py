@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import logging
 import os
 import threading
@@ -123,25 +124,22 @@ def is_functorch_wrapped(tensor: Tensor) -> bool:
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
-class _FakeMode(FakeTensorMode):
-    """Fake tensors that do not rely on sizes where the result of a convolution does not.
+def _dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """Run one operator on fake tensors, without relying on sizes where the result of a convolution does not.
 
     torch asks which library eager would call, by the sizes, and from that the memory format of the result. A contiguous input
     and weight give a contiguous result in every library.
     """
+    if func is torch.ops.aten.convolution.default and mode.shape_env is not None and not kwargs:
+        fakes: list[Any] = [a for a in args if isinstance(a, Tensor)]
+        plain = all(is_fake(a) and _has_default_strides(a) for a in fakes)
+        if plain and len({a.dtype for a in fakes}) == len({a.fake_device for a in fakes}) == 1:
+            from torch._subclasses.fake_tensor import in_kernel_invocation_manager
 
-    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one operator."""
-        if func is torch.ops.aten.convolution.default and self.shape_env is not None and not kwargs:
-            fakes: list[Any] = [a for a in args if isinstance(a, Tensor)]
-            plain = all(is_fake(a) and _has_default_strides(a) for a in fakes)
-            if plain and len({a.dtype for a in fakes}) == len({a.fake_device for a in fakes}) == 1:
-                from torch._subclasses.fake_tensor import in_kernel_invocation_manager
-
-                with in_kernel_invocation_manager(self):
-                    result = func(*args)
-                return FakeTensor(self, result, args[0].fake_device)
-        return super().dispatch(func, types, args, kwargs or {})
+            with in_kernel_invocation_manager(mode):
+                result = func(*args)
+            return FakeTensor(mode, result, args[0].fake_device)
+    return FakeTensorMode.dispatch(mode, func, types, args, kwargs or {})
 
 
 def _has_default_strides(tensor: Tensor) -> bool:
@@ -157,7 +155,10 @@ def _has_default_strides(tensor: Tensor) -> bool:
 
 def new_fake_mode(shape_env: Any) -> FakeTensorMode:
     """The fake tensor mode of one capture."""
-    return _FakeMode(shape_env=shape_env, allow_non_fake_inputs=False, static_shapes=shape_env is None)
+    mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=False, static_shapes=shape_env is None)
+    # Not a subclass: torch's higher-order operators look for their rule by the type itself.
+    mode.dispatch = functools.partial(_dispatch, mode)  # type: ignore[method-assign]
+    return mode
 
 
 def allow_symbols(mode: FakeTensorMode, shape_env: Any) -> None:
@@ -413,6 +414,29 @@ def aot_autograd(
             partition_fn=min_cut_rematerialization_partition,
             decompositions={},
         )
+
+
+def without_tokens(graph: torch.fx.Graph) -> None:
+    """Take away AOTAutograd's markers of operators with effects, in place: they stand in the graph's order again (2.11 to 2.13)."""
+    from torch._higher_order_ops.effects import with_effects
+
+    for node in graph.find_nodes(op="call_function", target=with_effects):
+        token, operator, *args = node.args
+        with graph.inserting_before(node):
+            call = graph.call_function(operator, tuple(args), node.kwargs)
+            call.meta = {k: v for k, v in node.meta.items() if k != "val"}
+            several = len(operator._schema.returns) > 1
+            for user in list(node.users):
+                place = user.args[1]
+                if place == 0:
+                    user.replace_all_uses_with(token)
+                elif not several:
+                    user.replace_all_uses_with(call)
+                else:
+                    user.args = (call, place - 1)
+                    continue
+                graph.erase_node(user)
+        graph.erase_node(node)
 
 
 def is_disabled(function: Any) -> bool:

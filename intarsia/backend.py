@@ -80,7 +80,8 @@ def compile_graph(
             raise
         return run_eager(gm, str(error))
     except Exception as error:  # a mistake of ours must not stop a program that eager can run
-        asked_for = isinstance(error, PassError) and not isinstance(error, PassFailure)  # a pipeline that cannot be
+        given = bool(config.pipeline or passes)
+        asked_for = given and isinstance(error, PassError) and not isinstance(error, PassFailure)  # it cannot be
         if config.strict or asked_for:
             raise
         return run_eager(gm, internal_reason(error, gm))

@@ -15,7 +15,7 @@ from torch import fx
 from .backend import GraphFunction, Report, compile_graph, run_eager
 from .config import Config
 from .counters import COUNTERS
-from .frontend.torch_private import aot_autograd
+from .frontend.torch_private import aot_autograd, without_tokens
 from .passes.base import Pass
 
 __all__ = ["compile_training", "needs_gradients"]
@@ -44,6 +44,9 @@ def compile_training(
 
     def compiler(half: str) -> Callable[..., GraphFunction]:
         def compile_half(graph: fx.GraphModule, inputs: Sequence[Any]) -> GraphFunction:
+            without_tokens(graph.graph)
+            _no_reinterpreting_results(graph.graph)
+            graph.recompile()
             with torch.no_grad(), COUNTERS.phase(half):
                 function, report = compile_graph(graph, inputs, config, passes)
             report.half = half
@@ -66,3 +69,34 @@ def compile_training(
         if reports is not None:
             reports.append(report)
         return function
+
+
+def _no_reinterpreting_results(graph: fx.Graph) -> None:
+    """Results that see their memory as another dtype, conjugated or negated become values of their own.
+
+    The results of both halves are values: which of the program's results are views, and of what, is decided by AOTAutograd
+    outside of them.
+    """
+    output = graph.find_nodes(op="output")[0]
+    for node in output.all_input_nodes:
+        value = node.meta.get("val")
+        if node.op != "call_function" or not isinstance(value, torch.Tensor):
+            continue
+        if value.is_conj() or value.is_neg() or _root_dtype(node) != value.dtype:
+            with graph.inserting_before(output):
+                made = graph.call_function(torch.ops.aten.clone.default, (node,))
+            made.meta = {**node.meta, "val": value.clone()}
+            output.replace_input_with(node, made)
+
+
+def _root_dtype(node: fx.Node) -> torch.dtype:
+    """The dtype of the memory that a chain of views shows."""
+    target: Any = node.target
+    while node.op == "call_function" and isinstance(target, torch._ops.OpOverload):
+        aliases = [a for r in target._schema.returns if (a := r.alias_info) is not None and not a.is_write]
+        if not aliases or not isinstance(node.args[0], fx.Node):
+            break
+        node = node.args[0]
+        target = node.target
+    value: torch.Tensor = node.meta["val"]
+    return value.dtype

@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from ..ir.dialects import kernel, prim
 from ..ir.dialects.aten import AtenOp
 from ..ir.syntax import Op, location_of
+from ..ir.types import TensorType
 from .aten_rules import elementwise, index, library, reduce, shape  # noqa: F401  (they register their rules)
 from .aten_rules.builder import RULES, Builder, NotCovered
 from .base import Pass
 from .context import CompileContext
+from .strides import is_view
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,17 @@ def _by_rule(op: AtenOp, builder: Builder) -> tuple[list[SSAValue | None], str]:
     for old, new in zip(op.results, values, strict=True):
         if new is not None and new.type != old.type:
             return [], f"its rule gives {new.type} for {old.type}"
+    if any(_computes_complex(made) for made in builder.ops):
+        return [], "its rule does not cover complex numbers"
     return values, ""
+
+
+def _computes_complex(op: Operation) -> bool:
+    """Whether an operation would need a loop over complex numbers, which there are none of; views need no loop."""
+    if is_view(op):
+        return False
+    types = (v.type for v in (*op.operands, *op.results))
+    return any(isinstance(t, TensorType) and t.dtype.kind == "complex" for t in types)
 
 
 def _extern(op: AtenOp) -> kernel.Extern:
