@@ -408,7 +408,8 @@ def test_vmap_of_too_many_dims_raises(x, y):
     return torch.vmap(torch.dot)(x, y)
 
 
-@case(lambda: (t(3),))
+# On torch 2.11 the first transformation meets a tensor that torch made before.
+@case(lambda: (t(3),), expect="graph" if torch.__version__ >= (2, 13) else "breaks")
 def test_func_grad(x):
     gradient, value = torch.func.grad_and_value(lambda v, w: (v * w).sum(), argnums=(0, 1))(x, x + 1)
     return (

@@ -17,7 +17,13 @@ def test_real_and_imaginary_parts(z):
     return z.real + 1, z.imag * 2, z.abs(), z.conj() * z, z.angle(), z.is_complex(), torch.view_as_real(z)
 
 
-@case(lambda: (t(2, 3),), lambda: (t(2, 3).half(),), lambda: (t(2, 3).T,))
+# torch 2.11 refuses fake tensors that are asked for their names.
+@case(
+    lambda: (t(2, 3),),
+    lambda: (t(2, 3).half(),),
+    lambda: (t(2, 3).T,),
+    expect="graph" if torch.__version__ >= (2, 13) else "eager",
+)
 def test_facts(x):
     return (
         x.shape,

