@@ -1,0 +1,147 @@
+"""What a library call other than the operator itself is described by, and packed copies of weights that are never stale."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from xdsl.ir import BlockArgument, SSAValue
+
+from ..ir.dialects import buffer, prim
+
+
+@dataclass(frozen=True)
+class Step:
+    """A library call other than the operator itself: which builder in `BUILDERS`, with which options (plain data)."""
+
+    builder: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data for the cache."""
+        return {"builder": self.builder, "options": self.options}
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Step:
+        """The inverse of `as_json`."""
+        return Step(data["builder"], data["options"])
+
+
+# address, bytes, rows -> a number that changes with the contents.
+# With rows = -1 the address is that of a table of (address, bytes, rows), which is `bytes` long.
+Fingerprint = Callable[[int, int, int], int]
+
+WEIGHTS_SOURCE = """\
+#include <stdint.h>
+
+// Small weights: all words. Others: one word of each row, at a column that moves with the row, so that any row or column counts.
+static uint64_t fingerprint(const uint32_t* data, int64_t bytes, int64_t rows) {
+  const int64_t width = bytes / 4 / (rows ? rows : 1);
+  uint64_t sum = 0;
+  if (width == 0 || bytes <= 1 << 16) {
+    for (int64_t i = 0; i < bytes / 4; ++i) sum += data[i] * (2 * (uint64_t)i + 0x9E3779B97F4A7C15u);
+    return sum;
+  }
+  const int64_t steps = rows > width ? rows : width;
+  for (int64_t i = 0; i < steps; ++i) sum += data[i % rows * width + i % width] * (2 * (uint64_t)i + 0x9E3779B97F4A7C15u);
+  return sum;
+}
+
+// With rows = -1, data is a table of (address, bytes, rows): one number for all of them.
+extern "C" uint64_t intarsia_fingerprint(const void* data, int64_t bytes, int64_t rows) {
+  if (rows != -1) return fingerprint((const uint32_t*)data, bytes, rows);
+  const int64_t* table = (const int64_t*)data;
+  uint64_t sum = 0;
+  for (int64_t i = 0; i < bytes / 8; i += 3)
+    sum = sum * 0x9E3779B97F4A7C15u + fingerprint((const uint32_t*)table[i], table[i + 1], table[i + 2]);
+  return sum;
+}
+"""
+
+
+class PackedWeight:
+    """A packed copy of one weight at a time, made again when the weight is another tensor or was changed.
+
+    A change through the tensor raises its version. A write through `.data` or NumPy does not: a fingerprint over all of a
+    small weight (64 KiB), or over one word of every row, at another column in each, notices those that touch a row, a column or many elements.
+    A write of single elements into a large weight by such a way is not noticed; the setting `packing` is for programs that do that.
+    Two threads may pack the same weight twice; each sees a complete copy. Holding the storage that was packed keeps its address
+    from being given to other data, so that equal address and version mean the same memory.
+    """
+
+    def __init__(self, pack: Callable[[torch.Tensor], torch.Tensor], fingerprint: Fingerprint) -> None:
+        self.pack, self.fingerprint = pack, fingerprint
+        self.known: tuple[int, int, int, torch.Tensor, Any] | None = (
+            None  # address, version, fingerprint, copy, storage
+        )
+
+    def __call__(self, weight: torch.Tensor) -> torch.Tensor:
+        """The packed copy of the weight as it is now."""
+        known, address = self.known, weight.data_ptr()
+        mark = self.fingerprint(address, weight.nbytes, weight.size(0))
+        if known is not None and known[0] == address and known[1] == weight._version and known[2] == mark:
+            return known[3]
+        version = weight._version
+        packed = self.pack(weight.detach())
+        self.known = (address, version, mark, packed, weight.untyped_storage())
+        return packed
+
+
+class Folded:
+    """A weight and bias that batch norm was folded into, packed; made again when any of the tensors is another or was changed.
+
+    As `PackedWeight`, for several tensors whose fingerprint one call takes.
+    """
+
+    def __init__(self, fold: Callable[..., tuple[torch.Tensor, torch.Tensor]], fingerprint: Fingerprint) -> None:
+        self.fold, self.fingerprint = fold, fingerprint
+        # addresses and versions, table, fingerprint, results, storages
+        self.known: tuple[list[int], Any, int, tuple[torch.Tensor, torch.Tensor], Any] | None = None
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The packed weight and the bias for the tensors as they are now."""
+        known = self.known
+        key = [n for t in tensors for n in (t.data_ptr(), t._version)]
+        if known is not None and known[0] == key:
+            table = known[1]
+            if known[2] == self.fingerprint(ctypes.addressof(table), ctypes.sizeof(table), -1):
+                return known[3]
+        rows = [n for t in tensors for n in (t.data_ptr(), t.nbytes, t.size(0))]
+        table = (ctypes.c_int64 * len(rows))(*rows)
+        mark = self.fingerprint(ctypes.addressof(table), ctypes.sizeof(table), -1)
+        made = self.fold(*(t.detach() for t in tensors))
+        self.known = (key, table, mark, made, [t.untyped_storage() for t in tensors])
+        return made
+
+
+# oneDNN's name of an activation, its numbers and its algorithm, from an epilogue's step. All of them keep nan.
+ACTIVATIONS: dict[str, Callable[..., tuple[str, list[float], str]]] = {
+    "gelu": lambda approximate: ("gelu", [], approximate),
+    "leaky_relu": lambda slope: ("leaky_relu", [slope], ""),
+    "silu": lambda: ("swish", [], ""),
+    "hardswish": lambda: ("hardswish", [], ""),
+    "sigmoid": lambda: ("sigmoid", [], ""),
+    "tanh": lambda: ("tanh", [], ""),
+}
+
+
+def split_epilogue(epilogue: Sequence[Sequence[Any]]) -> tuple[Any, tuple[str, list[float], str], list[Any]]:
+    """The batch norm to fold or None, the activation for oneDNN, and the steps left for torch."""
+    steps = list(epilogue)
+    norm = steps.pop(0) if steps and steps[0][0] == "batch_norm" else None
+    activation: tuple[str, list[float], str] = ("none", [], "")
+    if steps and steps[0][0] in ACTIVATIONS:
+        name, *arguments = steps.pop(0)
+        activation = ACTIVATIONS[name](*arguments)
+    return norm, activation, steps
+
+
+def is_static(value: SSAValue, func: prim.Func) -> bool:
+    """Whether the value is a parameter or buffer, or a view of one."""
+    while isinstance(value.owner, buffer.View):
+        value = value.owner.operands[0]
+    static = func.get("arg_static")
+    return isinstance(value, BlockArgument) and bool(static and static[value.index])
