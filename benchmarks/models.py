@@ -113,6 +113,114 @@ DEMO: dict[str, Callable[[], Case]] = {
     "gpt2": _text("GPT2Model", 1, 128, {"use_cache": False}),
 }
 
+# ---- more models of the sizes that people run -----------------------------------------------------------------------
+
+
+class _Decoder(torch.nn.Module):
+    """One step of a Llama-shaped decoder: the next token after `past` others, whose keys and values are given."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, token: Tensor, keys: list[Tensor], values: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """(batch, 1) token numbers; a (batch, heads, past, size) tensor a layer -> logits and the longer caches."""
+        from transformers import DynamicCache
+
+        cache = DynamicCache()
+        for layer, (k, v) in enumerate(zip(keys, values, strict=True)):
+            cache.update(k, v, layer)
+        out = self.model(token, past_key_values=cache, use_cache=True)
+        return out.logits, [part for layer in cache.layers for part in (layer.keys, layer.values)]
+
+
+def _llama_step(hidden: int = 1024, layers: int = 8, heads: int = 16, past: int = 128) -> Case:
+    import transformers
+
+    config = transformers.LlamaConfig(
+        vocab_size=8192,
+        hidden_size=hidden,
+        intermediate_size=hidden * 11 // 4,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2,
+    )
+    model = _Decoder(transformers.LlamaForCausalLM(config)).eval()
+
+    def inputs(batch: int) -> tuple[Any, ...]:
+        shape = (batch, heads // 2, past, hidden // heads)
+        keys, values = ([torch.randn(shape) for _ in range(layers)] for _ in range(2))
+        return torch.randint(2, 8192, (batch, 1)), keys, values
+
+    return Case(model, inputs(1), {}, inputs(2))
+
+
+def _whisper_tiny_encoder() -> Case:
+    import transformers
+
+    model = transformers.WhisperModel(transformers.WhisperConfig()).get_encoder().eval()
+    return Case(model, (torch.randn(1, 80, 3000),), {}, (torch.randn(2, 80, 3000),))
+
+
+class _UNet(torch.nn.Module):
+    """The U-Net of Ronneberger et al. (2015), with padded convolutions, batch norm and fewer channels."""
+
+    def __init__(self, inputs: int = 3, outputs: int = 2, width: int = 32, depth: int = 4) -> None:
+        super().__init__()
+        sizes = [width << i for i in range(depth + 1)]
+        self.down = torch.nn.ModuleList(map(self._double, [inputs, *sizes[:-1]], sizes))
+        self.up = torch.nn.ModuleList(torch.nn.ConvTranspose2d(2 * n, n, 2, 2) for n in reversed(sizes[:-1]))
+        self.join = torch.nn.ModuleList(self._double(2 * n, n) for n in reversed(sizes[:-1]))
+        self.head = torch.nn.Conv2d(width, outputs, 1)
+
+    @staticmethod
+    def _double(inside: int, outside: int) -> torch.nn.Module:
+        layers: list[torch.nn.Module] = []
+        for n in (inside, outside):
+            layers += [torch.nn.Conv2d(n, outside, 3, padding=1, bias=False), torch.nn.BatchNorm2d(outside)]
+            layers.append(torch.nn.ReLU(inplace=True))
+        return torch.nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(batch, inputs, height, width), both multiples of 2**depth -> (batch, outputs, height, width)."""
+        kept = []
+        for i, block in enumerate(self.down):
+            x = block(x if i == 0 else torch.nn.functional.max_pool2d(x, 2))
+            kept.append(x)
+        kept.pop()
+        for up, join in zip(self.up, self.join, strict=True):
+            x = join(torch.cat([kept.pop(), up(x)], 1))
+        return self.head(x)
+
+
+def _bfloat16(maker: Callable[[], Case]) -> Callable[[], Case]:
+    """The same in bfloat16: the model's numbers, and inputs of floating point."""
+
+    def make() -> Case:
+        case = maker()
+
+        def cast(args: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(a.bfloat16() if a.is_floating_point() else a for a in args)
+
+        return Case(case.model.bfloat16(), cast(case.args), case.kwargs, case.second and cast(case.second))
+
+    return make
+
+
+MORE: dict[str, Callable[[], Case]] = {
+    "distilbert": _text("DistilBertModel", 1, 128),
+    "t5_encoder": _text("T5EncoderModel", 1, 128),
+    "whisper_encoder": _whisper_tiny_encoder,
+    "llama_step": _llama_step,
+    "vit_small": _timm("vit_small_patch16_224", 224, 1),
+    "swin_tiny": _timm("swin_tiny_patch4_window7_224", 224, 1),
+    "mixer_small": _timm("mixer_s16_224", 224, 1),
+    "unet": lambda: _images(_UNet(), 1, 128),
+    "bert_base_bf16": _bfloat16(DEMO["bert_base"]),
+    "resnet50_bf16": _bfloat16(DEMO["resnet50"]),
+    "vit_small_bf16": _bfloat16(_timm("vit_small_patch16_224", 224, 1)),
+}
+
 # ---- other architectures, as small as they come ---------------------------------------------------------------------
 
 _SMALL = {
@@ -156,7 +264,7 @@ def _clip_vision() -> Case:
 
 
 WIDE: dict[str, Callable[[], Case]] = {
-    "distilbert": _text("DistilBertModel", vocab_size=99, dim=32, n_layers=2, n_heads=4, hidden_dim=37),
+    "distilbert_small": _text("DistilBertModel", vocab_size=99, dim=32, n_layers=2, n_heads=4, hidden_dim=37),
     "roberta": _text("RobertaForSequenceClassification", **_SMALL, max_position_embeddings=64),
     "albert": _text("AlbertModel", **_SMALL, embedding_size=16),
     "electra": _text("ElectraModel", **_SMALL, embedding_size=16),
@@ -176,8 +284,8 @@ WIDE: dict[str, Callable[[], Case]] = {
     "mistral": _text("MistralModel", run=_NO_CACHE, **_CAUSAL, num_key_value_heads=2),
     "qwen2": _text("Qwen2Model", run=_NO_CACHE, **_CAUSAL, num_key_value_heads=2),
     "gemma": _text("GemmaModel", run=_NO_CACHE, **_CAUSAL, num_key_value_heads=1, head_dim=8),
-    "t5_encoder": _text("T5EncoderModel", vocab_size=99, d_model=32, d_kv=8, d_ff=37, num_layers=2, num_heads=4),
-    "whisper_encoder": _whisper_encoder,
+    "t5_encoder_small": _text("T5EncoderModel", vocab_size=99, d_model=32, d_kv=8, d_ff=37, num_layers=2, num_heads=4),
+    "whisper_encoder_small": _whisper_encoder,
     "clip_vision": _clip_vision,
     "vit": _timm("vit_tiny_patch16_224", img_size=64, depth=2),
     "swin": _timm("swin_tiny_patch4_window7_224", img_size=56, size=56, embed_dim=24, depths=(2, 2), num_heads=(2, 4)),
@@ -193,4 +301,4 @@ WIDE: dict[str, Callable[[], Case]] = {
     "squeezenet": _vision("squeezenet1_1", 2, 64),
 }
 
-ALL = DEMO | WIDE
+ALL = DEMO | MORE | WIDE

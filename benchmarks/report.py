@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table as RichTable
 
-NAMES = {"eager": "eager", "inductor": "torch.compile", "intarsia": "intarsia"}
-COLORS = {"inductor": "#c44e52", "intarsia": "#4c72b0"}
+NAMES = {"eager": "eager", "inductor": "torch.compile", "freezing": "freezing", "intarsia": "intarsia"}
+COLORS = {"inductor": "#c44e52", "freezing": "#dd8452", "intarsia": "#4c72b0"}
 
 
 class Table:
@@ -71,6 +71,7 @@ class Table:
         parts = [
             ("intarsia over eager", means["over_eager"]),
             ("intarsia over torch.compile", means["over_inductor"]),
+            ("over torch.compile with freezing", means["over_freezing"]),
             ("torch.compile over eager", means["inductor_over_eager"]),
             ("first call: torch.compile's seconds over intarsia's", means["first_call"]),
         ]
@@ -94,9 +95,12 @@ def _columns(systems: list[str]) -> list[tuple[str, Any]]:
     columns += [(NAMES[system], lambda row, system=system: _time(row, system)) for system in systems]
     if "intarsia" in systems:
         columns.append(("/eager", lambda row: _times(row["derived"]["over_eager"])))
-    if len(systems) == 2:
-        columns.append(("/t.compile", lambda row: _times(row["derived"]["over_inductor"])))
+    for system, title in (("inductor", "/t.compile"), ("freezing", "/freezing")):
+        if system in systems and "intarsia" in systems:
+            columns.append((title, lambda row, system=system: _times(row["derived"][f"over_{system}"])))
     for system in systems:
+        if system == "freezing":
+            continue
         title = "first call" if systems == ["intarsia"] else f"first {'t.comp' if system == 'inductor' else 'ours'}"
         columns.append((title, lambda row, system=system: _seconds(row["first"].get(system, {}))))
     if "intarsia" in systems:
@@ -157,7 +161,7 @@ def chart(rows: list[dict[str, Any]], file: str) -> None:
     from matplotlib import pyplot
 
     names = [row["case"] for row in rows]
-    series = {"inductor": "inductor_over_eager", "intarsia": "over_eager"}
+    series = {"inductor": "inductor_over_eager", "freezing": "freezing_over_eager", "intarsia": "over_eager"}
     used = {system: [row["derived"][key] or 0 for row in rows] for system, key in series.items()}
     used = {system: values for system, values in used.items() if any(values)}
     figure, axes = pyplot.subplots(figsize=(max(6, 0.7 * len(names) + 2), 4))

@@ -26,7 +26,8 @@ from report import Table, chart
 from suites import SUITES
 
 HERE = Path(__file__).resolve().parent
-SYSTEMS = ("inductor", "intarsia")
+SYSTEMS = ("inductor", "freezing", "intarsia")
+COLD = ("inductor", "intarsia")  # those whose first call is timed in a process of its own
 TIMEOUT = 600  # seconds that one process may take
 
 
@@ -36,7 +37,8 @@ def main() -> int:
     cases = [
         (suite, name) for suite in options.suite for name in SUITES[suite] if not options.only or name in options.only
     ]
-    systems = [system for system in SYSTEMS if system not in options.skip]
+    skipped = set(options.skip) | (set() if options.freezing else {"freezing"})
+    systems = [system for system in SYSTEMS if system not in skipped]
     rows = []
     with Table(systems, width=max((len(name) for _, name in cases), default=4)) as table:
         for suite, name in cases:
@@ -65,9 +67,14 @@ def run_case(suite: str, name: str, systems: list[str], options: argparse.Namesp
             "threads": options.threads,
             "systems": systems,
             "seconds": options.seconds,
+            "dynamic": options.dynamic,
             "second": suite == "wide" or options.second,
         }
-        firsts = {system: run_job(job | {"job": "first", "system": system}, Path(folder)) for system in systems}
+        firsts = {
+            system: run_job(job | {"job": "first", "system": system}, Path(folder))
+            for system in systems
+            if system in COLD
+        }
         return {"first": firsts, "measured": run_job(job | {"job": "measure"}, Path(folder))}
 
 
@@ -94,7 +101,7 @@ def run_job(job: dict[str, Any], folder: Path) -> dict[str, Any]:
 def derive(row: dict[str, Any]) -> dict[str, Any]:
     """What the table shows: ratios (above 1: intarsia is faster), whether all is well, and what went wrong."""
     measured, firsts = row["measured"], row["first"]
-    ours, eager, theirs = (measured.get(system, {}) for system in ("intarsia", "eager", "inductor"))
+    ours, eager, theirs, frozen = (measured.get(s, {}) for s in ("intarsia", "eager", "inductor", "freezing"))
     errors = [
         f"{kind}: {found['error']}"
         for kind, found in [*firsts.items(), *measured.items()]
@@ -109,6 +116,8 @@ def derive(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "over_eager": _ratio(eager.get("min"), ours.get("min")),
         "over_inductor": _ratio(theirs.get("min"), ours.get("min")),
+        "over_freezing": _ratio(frozen.get("min"), ours.get("min")),
+        "freezing_over_eager": _ratio(eager.get("min"), frozen.get("min")),
         "inductor_over_eager": _ratio(eager.get("min"), theirs.get("min")),
         "first_call": _ratio(firsts.get("inductor", {}).get("seconds"), firsts.get("intarsia", {}).get("seconds")),
         "errors": list(dict.fromkeys(errors)),
@@ -124,7 +133,7 @@ def _ratio(a: float | None, b: float | None) -> float | None:
 def summarise(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Geometric means of the ratios over all cases that have them."""
     means = {}
-    for what in ("over_eager", "over_inductor", "inductor_over_eager", "first_call"):
+    for what in ("over_eager", "over_inductor", "over_freezing", "inductor_over_eager", "first_call"):
         values = [row["derived"][what] for row in rows if row["derived"][what]]
         means[what] = math.exp(sum(map(math.log, values)) / len(values)) if values else None
     return {"geomean": means, "cases": len(rows), "ok": sum(row["derived"]["ok"] for row in rows)}
@@ -169,6 +178,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=1.0, help="for timing one system on one case")
     parser.add_argument(
         "--second", action="store_true", help="check another batch size too, as the suite 'wide' always does"
+    )
+    parser.add_argument(
+        "--freezing", action="store_true", help="torch.compile with the weights taken as constants, as one more system"
+    )
+    parser.add_argument(
+        "--dynamic", action="store_true", help="compile with dynamic=True and time the other batch size, met second"
     )
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--chart", metavar="FILE.png")

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import torch
 from kernels import CALLS, KERNELS
-from models import ALL, DEMO, WIDE, Case, build
+from models import ALL, DEMO, MORE, WIDE, Case, build
 
 SUITES: dict[str, dict[str, Callable[[], Case]]] = {
     "calls": CALLS,
     "kernels": KERNELS,
-    "models": {name: maker for name, maker in DEMO.items() if name != "toy"},
+    "models": {name: maker for name, maker in (DEMO | MORE).items() if name != "toy"},
     "demo": DEMO,
     "wide": WIDE,
 }

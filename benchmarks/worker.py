@@ -6,6 +6,7 @@ turn and checks the answers. Caches are where the environment says; the caller m
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import gc
 import json
@@ -28,33 +29,43 @@ ROUNDS = (5, 40)  # at least and at most
 Call = Callable[[], Any]
 
 
-def eager(case: Case) -> Any:
+def eager(case: Case, dynamic: bool | None) -> Any:
     """As it is."""
     return case.model
 
 
-def inductor(case: Case) -> Any:
+def inductor(case: Case, dynamic: bool | None) -> Any:
     """torch.compile in its default mode."""
-    return torch.compile(case.model)
+    return torch.compile(case.model, dynamic=dynamic)
 
 
-def intarsia(case: Case) -> Any:
+def freezing(case: Case, dynamic: bool | None) -> Any:
+    """torch.compile with the weights taken as constants, on a copy of the model."""
+    return torch.compile(copy.deepcopy(case.model), dynamic=dynamic, options={"freezing": True})
+
+
+def intarsia(case: Case, dynamic: bool | None) -> Any:
     """intarsia.compile in its default mode; imported here, so that its import counts in the first call."""
     import intarsia
 
-    return intarsia.compile(case.model)
+    return intarsia.compile(case.model, dynamic=dynamic)
 
 
-SYSTEMS: dict[str, Callable[[Case], Any]] = {"eager": eager, "inductor": inductor, "intarsia": intarsia}
+SYSTEMS: dict[str, Callable[[Case, bool | None], Any]] = {
+    "eager": eager,
+    "inductor": inductor,
+    "freezing": freezing,
+    "intarsia": intarsia,
+}
 
 
-def first(case: Case, system: str) -> tuple[Any, dict[str, Any]]:
+def first(case: Case, system: str, dynamic: bool | None) -> tuple[Any, dict[str, Any]]:
     """The first call: the compiled function; its seconds; for intarsia what was counted meanwhile."""
     case.model(*case.args, **case.kwargs)  # the libraries behind eager are loaded before the clock starts
     start = perf_counter()
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        compiled = SYSTEMS[system](case)
+        compiled = SYSTEMS[system](case, dynamic)
         compiled(*case.args, **case.kwargs)
     return compiled, {"seconds": perf_counter() - start, **(_counts(warned) if system == "intarsia" else {})}
 
@@ -76,15 +87,19 @@ def _counts(warned: list[Any]) -> dict[str, Any]:
     }
 
 
-def measure(case: Case, systems: list[str], seconds: float, second: bool) -> dict[str, Any]:
+def measure(case: Case, systems: list[str], seconds: float, second: bool, dynamic: bool | None) -> dict[str, Any]:
     """Every system's time, memory and verdict; an error in its place where one fails."""
     found: dict[str, Any] = {"eager": {}}
     ready: dict[str, Any] = {"eager": case.model}
     for system in systems:
         try:
-            ready[system], found[system] = first(case, system)
+            ready[system], found[system] = first(case, system, dynamic)
         except Exception as error:
             found[system] = {"error": _short(error)}
+    if dynamic and case.second is not None:
+        case = case._replace(args=case.second, second=case.args)
+        for fn in ready.values():
+            fn(*case.args, **case.kwargs)
     calls = {system: _call(fn, case) for system, fn in ready.items()}
     for system, times in _times(calls, seconds).items():
         found[system] |= {"min": min(times), "median": statistics.median(times), "rounds": len(times)}
@@ -170,13 +185,14 @@ def main() -> None:
     if job["threads"]:
         torch.set_num_threads(job["threads"])
     result: dict[str, Any]
+    dynamic = True if job["dynamic"] else None
     try:
         case = suites.make(job["suite"], job["case"])
         with torch.no_grad():
             if job["job"] == "first":
-                result = first(case, job["system"])[1]
+                result = first(case, job["system"], dynamic)[1]
             else:
-                result = measure(case, job["systems"], job["seconds"], job["second"])
+                result = measure(case, job["systems"], job["seconds"], job["second"], dynamic)
     except Exception as error:
         traceback.print_exc()
         result = {"error": _short(error)}
