@@ -98,10 +98,12 @@ def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     own = (f"__{name}__", f"__i{name}__") if symbol.endswith("=") else (f"__{name}__",)
     if is_written_in_python(left, *own) or is_written_in_python(right, f"__r{name}__"):
         return binary_by_methods(vm, symbol, name, left, right)
+    left, right = _as_items(vm, symbol, left, right), _as_items(vm, symbol, right, left)
     if symbol == "|=" and type(left) is LazyDict:
         vm.native(left.written().update, vm.settle(right))
         return left
     if symbol == "+=" and isinstance(left, list) and objects.lookup(type(left), "__iadd__")[1] is list:
+        refuse_opaque(vm, left, "`+=`")
         list.extend(left, vm.listed(right))
         return left
     if symbol[0] == "%" and isinstance(left, str | bytes):
@@ -110,6 +112,16 @@ def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     if not (isinstance(left, list | tuple) or isinstance(right, list | tuple)):
         check_operands(vm, (left, right), f"`{symbol}`")
     return vm.native_recorded(function, vm.settle(left), vm.settle(right))
+
+
+def _as_items(vm: Interpreter, symbol: str, value: Any, other: Any) -> Any:
+    """The items of an object of the caller's that derives from list, where the operator only reads them."""
+    items = vm.user.items_of(value)
+    if items is None or symbol == "+=" and isinstance(other, list):
+        return value
+    if symbol in ("+", "*") and isinstance(other, list | int):
+        return items
+    raise GraphBreak(f"`{symbol}` looks into {vm.user.opaque[id(value)]}, a {type(value).__name__} of the caller's")
 
 
 def _repeats(vm: Interpreter, value: Any, other: Any) -> Any:
@@ -180,6 +192,9 @@ def contains(vm: Interpreter, container: Any, item: Any) -> bool:
     mapping = vm.tracked_mapping(container)
     if mapping is not None:
         return item in mapping
+    if objects.find_method(type(container), "__iter__") is None:
+        items = vm.user.items_of(container)
+        container = container if items is None else items
     if (
         objects.find_method(type(container), "__iter__") is not None
         and objects.lookup(type(container), "__contains__")[1] is None
@@ -228,6 +243,8 @@ def get_item(vm: Interpreter, obj: Any, key: Any) -> Any:
     found = objects.find_method(type(obj), "__getitem__")
     if found is not None:
         return vm.call(found, (obj, key), {})
+    items = vm.user.items_of(obj)
+    obj = obj if items is None else items
     mapping = vm.tracked_mapping(obj)
     missing = objects.find_method(type(obj), "__missing__")
     if missing is not None and isinstance(obj, dict):

@@ -72,6 +72,9 @@ class OutputGraph:
         self.used: list[GraphInput] = []
         self.symbols: dict[sympy.Symbol, tuple[GraphInput, str, int]] = {}
         self.foreign: Callable[[Any], None] = _refuse_foreign
+        self.items_of: Callable[[Any], list[Any] | None] = lambda _: (
+            None
+        )  # of an object of the caller's derived from list
         self._trace = trace
         self._node_of: dict[int, fx.Node] = {}
         self._alive: list[Any] = []
@@ -163,6 +166,8 @@ class OutputGraph:
             return value
         if isinstance(value, Tensor):
             return self.node(value)
+        if kind is torch.SymBool:
+            return bool(value)  # a relation between sizes: which way it goes is guarded
         if isinstance(value, _SYM):
             return self.sym_node(value)
         if kind in (list, tuple):
@@ -170,6 +175,8 @@ class OutputGraph:
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return kind(*(self.lift(v) for v in value))
         if isinstance(value, list | tuple):
+            if self.items_of(value) is not None:
+                raise Unsupported(f"a torch function is given a {kind.__name__} of the caller's inside a container")
             return tuple(self.lift(v) for v in value) if isinstance(value, tuple) else [self.lift(v) for v in value]
         if isinstance(value, dict):
             return {k: self.lift(v) for k, v in value.items()}
@@ -241,6 +248,9 @@ class OutputGraph:
     def _call(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], function: Any) -> Any:
         if self.number_input is not None:
             args, kwargs = self._with_inputs((args, kwargs))
+        if any(isinstance(a, list) and type(a) is not list for a in (*args, *kwargs.values())):
+            args = tuple(map(self._plain_list, args))
+            kwargs = {k: self._plain_list(v) for k, v in kwargs.items()}
         lifted = self.lift(args), self.lift(kwargs)
         run_args = args[1:] if op == "call_method" else args
         versions = [t._version for t in _tensors((args, kwargs))]
@@ -257,6 +267,10 @@ class OutputGraph:
             raise UserRaise(error) from None
         mutated = versions != [t._version for t in _tensors((args, kwargs))]
         return self._record(op, target, lifted, result, mutated)
+
+    def _plain_list(self, value: Any) -> Any:
+        items = self.items_of(value)
+        return value if items is None else items
 
     def _with_inputs(self, value: Any) -> Any:
         """Symbolic floats that are computed in Python reach the graph as inputs of their own."""

@@ -10,7 +10,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from .errors import GraphBreak, UserRaise
-from .sight import check_operands, is_value_type
+from .sight import check_operands, is_value_type, refuse_opaque
 from .values import object as objects
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def binary_by_methods(vm: Interpreter, symbol: str, name: str, left: Any, right:
 
 def _in_place(vm: Interpreter, symbol: str, slot: Any, left: Any, right: Any) -> Any:
     if isinstance(left, list) and symbol == "+=":
+        refuse_opaque(vm, left, "`+=`")
         list.extend(left, vm.listed(right))
         return left
     check_operands(vm, (left, right), f"`{symbol}`")

@@ -94,6 +94,9 @@ def iterable(vm: Interpreter, value: Any) -> Any:
     own_iter = objects.find_method(type(value), "__iter__")
     if own_iter is None and vm.tracked_mapping(value) is not None:
         return vm.tracked_mapping(value)
+    items = vm.user.items_of(value) if own_iter is None else None
+    if items is not None:
+        return items
     refuse_opaque(vm, value, "iteration")
     if isinstance(value, Tensor) or own_iter or operators.is_old_sequence(value):
         value = vm.iterate(value)
@@ -198,7 +201,7 @@ def _len(vm: Interpreter, obj: Any) -> Any:
         return obj.shape[0]
     if method is not None:
         return vm.call(method, (obj,), {})
-    mapping = vm.tracked_mapping(obj)
+    mapping = vm.tracked_contents(obj)
     if mapping is None:
         refuse_opaque(vm, obj, "len()")
     return vm.native(len, obj if mapping is None else mapping)

@@ -139,7 +139,7 @@ def check_sight(vm: Interpreter, values: Any, who: str, depth: int = 0) -> None:
         kind = type(value)
         if kind in _SEEN or is_constant(value):
             continue
-        if kind in (list, tuple, set, frozenset) or isinstance(value, list | tuple):
+        if kind in (list, tuple, set, frozenset) or isinstance(value, list | tuple) and id(value) not in vm.user.opaque:
             if depth < _DEPTH:
                 check_sight(vm, list.__iter__(value) if isinstance(value, list) else iter(tuple(value)), who, depth + 1)
         elif kind is dict or isinstance(value, dict) and vm.user.source_of(value) is None:

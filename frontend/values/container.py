@@ -14,7 +14,7 @@ from .constant import is_constant
 if TYPE_CHECKING:
     from ..interpreter import Interpreter
 
-__all__ = ["InstanceDict", "LazyDict", "Shadow", "shadow_of"]
+__all__ = ["InstanceDict", "LazyDict", "Shadow", "list_items", "shadow_of"]
 
 LARGE = 48
 
@@ -137,6 +137,11 @@ _SHADOWS: dict[type, Any] = {
     set: _set,
     frozenset: _set,
 }
+
+
+def list_items(value: list[Any]) -> list[Any]:
+    """The items of a list or of an object that derives from it, past methods of its own."""
+    return list.copy(value)
 
 
 class LazyDict:

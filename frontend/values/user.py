@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from .. import torch_private
 from ..errors import Unsupported
 from ..output import GraphInput
-from ..source import Attr, Const, Item, Source
+from ..source import Attr, Const, Fetch, Item, Source
 from .constant import is_bound, is_constant, is_static
-from .container import LazyDict, Shadow, shadow_of
+from .container import LazyDict, Shadow, list_items, shadow_of
 from .unread import Unread
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ class UserState:
         self.appended: list[Unread] = []
         self._facts: set[tuple[int, Source]] = set()
         self.opaque: dict[int, str] = {}  # the caller's objects that keep what they are in C
+        self.items: dict[int, list[Any]] = {}  # what the caller's objects that derive from list hold
+        vm.out.items_of = self.items_of
 
     def track(self, real: Any, value: Any, source: Source) -> None:
         """Remember that `value` stands for `real`."""
@@ -79,6 +81,20 @@ class UserState:
             return False
         entry = self.by_value.get(id(value))
         return entry is not None and entry.real is value
+
+    def items_of(self, value: Any) -> list[Any] | None:
+        """The items of an object of the caller's that derives from list, each guarded; for reading only."""
+        if id(value) not in self.opaque or not isinstance(value, list):
+            return None
+        items = self.items.get(id(value))
+        if items is None:
+            entry = self.by_value[id(value)]
+            source = Fetch(list_items, entry.source)
+            self.vm.guards.add("length", source, list.__len__(value))
+            raw = list_items(value)
+            items = self.items[id(value)] = [self.wrap(item, Item(source, i)) for i, item in enumerate(raw)]
+            self.by_value[id(items)] = Tracked(value, items, entry.source)
+        return items
 
     def wrap(self, value: Any, source: Source) -> Any:
         """Bring a value of the user's onto the stack, with the guards that pin down what it is."""
