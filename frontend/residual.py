@@ -85,7 +85,8 @@ class Residual:
                 setter = self.emit.constant(object.__setattr__, "set_attribute")
                 self.post.append(f"{setter}({target}, {name!r}, {self.value(value)})")
         for cell, value in effects.cells.values():
-            self.post.append(f"{self._user_cell(cell)}.cell_contents = {self.value(value)}")
+            contents = f"{self._user_cell(cell)}.cell_contents"
+            self.post.append(f"del {contents}" if value is DELETED else f"{contents} = {self.value(value)}")
         for (_, name), (namespace, value) in effects.globals.items():
             where = self.emit.constant(namespace, "globals")
             self.post.append(
