@@ -326,7 +326,8 @@ class _Runtime:
                 result = entry(*values.values())
                 if result is not MISS:
                     return result
-            entry_made = self._new_entry(values)
+            with torch_private.own_saving():
+                entry_made = self._new_entry(values)
         if isinstance(entry_made, ProgramRaised):
             return self._raising(values, entry_made)
         if entry_made is None:

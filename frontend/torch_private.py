@@ -139,7 +139,24 @@ def _dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwarg
             with in_kernel_invocation_manager(mode):
                 result = func(*args)
             return FakeTensor(mode, result, args[0].fake_device)
-    return FakeTensorMode.dispatch(mode, func, types, args, kwargs or {})
+    result = FakeTensorMode.dispatch(mode, func, types, args, kwargs or {})
+    return _statistics(mode, args, result) if func in _NORMS else result
+
+
+_NORMS = {
+    getattr(torch.ops.aten, name).default
+    for name in ("native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit")
+}
+
+
+def _statistics(mode: FakeTensorMode, args: Any, results: Any) -> Any:
+    """The results of a normalisation with statistics in the type of its weight: a CPU's, where the input is in a half type and the
+    weight is not. Fake tensors would have them in the type of the input."""
+    kept = next((a.dtype for a in args[1:] if isinstance(a, Tensor)), None)
+    if not isinstance(results, tuple) or kept in (None, results[0].dtype) or args[0].device.type != "cpu":
+        return results
+    with mode:
+        return (results[0], *(r.to(kept) if r.numel() else r for r in results[1:]))
 
 
 def _has_default_strides(tensor: Tensor) -> bool:
@@ -258,6 +275,16 @@ def symbolic_int(shape_env: Any, value: int, name: str) -> Any:
     )
     shape_env.var_to_range[symbol] = ValueRanges(0, int_oo)
     return shape_env.create_symintnode(symbol, hint=value, source=source)
+
+
+@contextmanager
+def own_saving() -> Iterator[None]:
+    """Hooks of the program's on tensors saved for backward do not see what is saved meanwhile (2.11 to 2.13)."""
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
+        yield
+        return
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+        yield
 
 
 def real_tensors() -> AbstractContextManager[Any]:
@@ -395,6 +422,7 @@ def aot_autograd(
     from torch._functorch import config
     from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
     from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch._guards import TracingContext, tracing
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     def boxed(compiler: Callable[..., Any]) -> Callable[..., Any]:
@@ -404,16 +432,40 @@ def aot_autograd(
 
         return compile_graph
 
+    def forward(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        _keep_overwritten(graph, context.fw_metadata)
+        return compile_forward(graph, inputs)
+
+    context = TracingContext.try_get() or TracingContext(_mode_of(example_inputs))
     # Donated buffers would forbid retain_graph=True.
-    with config.patch(donated_buffer=False):
+    with config.patch(donated_buffer=False), tracing(context):
         return aot_module_simplified(  # type: ignore[no-any-return]
             gm,
             example_inputs,
-            fw_compiler=boxed(compile_forward),
+            fw_compiler=boxed(forward),
             bw_compiler=boxed(compile_backward),
             partition_fn=min_cut_rematerialization_partition,
             decompositions={},
         )
+
+
+def _mode_of(inputs: list[Any]) -> FakeTensorMode | None:
+    return next((x.fake_mode for x in inputs if isinstance(x, FakeTensor)), None)
+
+
+def _keep_overwritten(graph: torch.fx.GraphModule, metadata: Any) -> None:
+    """A copy of each input that the backward half reads and the program overwrites: autograd would refuse the tensor itself."""
+    written = set(metadata.mutated_inp_runtime_indices)
+    first = len(metadata.tokens)
+    placeholders = graph.graph.find_nodes(op="placeholder")[first:]
+    output = graph.graph.find_nodes(op="output")[0]
+    for i, node in enumerate(placeholders):
+        if i in written and node in output.all_input_nodes and isinstance(node.meta.get("val"), Tensor):
+            with graph.graph.inserting_before(output):
+                copy = graph.graph.call_function(torch.ops.aten.clone.default, (node,))
+            copy.meta = {**node.meta}
+            output.replace_input_with(node, copy)
+    graph.recompile()
 
 
 def without_tokens(graph: torch.fx.Graph) -> None:

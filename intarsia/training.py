@@ -22,10 +22,13 @@ __all__ = ["compile_training", "needs_gradients"]
 
 
 def needs_gradients(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
-    """Whether autograd has to see a call of the graph in the current grad mode: a result, or an input that it writes to."""
-    if not (torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)):
+    """Whether autograd has to see a call of the graph: a result, or an input that it writes to."""
+    if not any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs):
         return False
     results = gm.graph.find_nodes(op="output")[0].all_input_nodes
+    if not torch.is_grad_enabled():  # the program may switch it on; an input that it returns needs nothing
+        made = [n.meta.get("example_value") for n in results if n.op != "placeholder"]
+        return any(getattr(value, "requires_grad", False) for value in made)
     written = [n.meta.get("differentiated", True) for n in gm.graph.find_nodes(op="placeholder")]
     return any(written) or any(getattr(n.meta.get("example_value"), "requires_grad", True) for n in results)
 
@@ -41,6 +44,12 @@ def compile_training(
 
     The report of the forward graph is appended to `reports`, that of the backward graph when it first runs.
     """
+
+    if not torch.is_grad_enabled():
+        function, report = run_eager(gm, "it switches gradients on, and is called where they are off")
+        if reports is not None:
+            reports.append(report)
+        return function
 
     def compiler(half: str) -> Callable[..., GraphFunction]:
         def compile_half(graph: fx.GraphModule, inputs: Sequence[Any]) -> GraphFunction:
