@@ -106,7 +106,7 @@ class Guard:
         row = _KINDS[self.kind]
         try:
             value = self.source.fetch(args)
-        except (AttributeError, KeyError, IndexError, TypeError) as error:
+        except Exception as error:  # whatever the user's own attributes raise; an empty closure cell
             return self.miss(row.show(self.expected), f"nothing ({type(error).__name__}: {error})")
         if row.holds(value, self.expected):
             return None
@@ -314,14 +314,25 @@ class GuardSet:
         for guard in self.parts.values():
             if guard.kind in ("alias", "other"):
                 same, other = f"the same object as {guard.expected.name()}", "another object"
-                if (guard.source.fetch(args) is guard.expected.fetch(args)) is not (guard.kind == "alias"):
+                try:
+                    found = guard.source.fetch(args) is guard.expected.fetch(args)
+                except Exception as error:
+                    return guard.miss(
+                        same if guard.kind == "alias" else other, f"nothing ({type(error).__name__}: {error})"
+                    )
+                if found is not (guard.kind == "alias"):
                     return guard.miss(same, other) if guard.kind == "alias" else guard.miss(other, same)
                 continue
             miss = guard.explain(args)
             if miss is not None:
                 return miss
         for check in self.extra:
-            miss = check.explain(args)
+            try:
+                miss = check.explain(args)
+            except Exception as error:
+                miss = Miss(
+                    str(check).partition("\n")[0], "as at capture", f"nothing ({type(error).__name__}: {error})"
+                )
             if miss is not None:
                 return miss
         return None

@@ -23,7 +23,7 @@ from .errors import Frame as Place
 from .guards import GuardSet
 from .output import OutputGraph
 from .sight import refuse_opaque
-from .source import Attr, Const, Item, Source
+from .source import Attr, Const, Fetch, Item, Source
 from .tables import REFUSED_BUILTINS
 from .values import function as functions
 from .values import object as objects
@@ -405,16 +405,14 @@ class Interpreter:
         written = self.effects.cells.get(id(cell))
         if written is not None and written[1] is not DELETED:
             return written[1]
-        try:
-            if written is not None:
-                raise ValueError
-            value = cell.cell_contents
-        except ValueError:
+        source = None if self.is_created(cell) else self.user.source_of(cell) or Const(cell, name)
+        if written is not None or _is_empty(cell):
+            if written is None and source is not None:
+                self.guards.add("equals", Fetch(_is_empty, source), True)
             own = name in self.frames[-1].code.co_cellvars
-            raise (raising.unbound_local(name) if own else raising.name_error(name, free=True)) from None
-        if self.is_created(cell):
-            return value
-        return self.user.wrap(value, Attr(self.user.source_of(cell) or Const(cell, name), "cell_contents"))
+            raise raising.unbound_local(name) if own else raising.name_error(name, free=True)
+        value = cell.cell_contents
+        return value if source is None else self.user.wrap(value, Attr(source, "cell_contents"))
 
     def store_cell(self, cell: types.CellType, value: Any) -> None:
         """Assign to a closure cell."""
@@ -604,6 +602,10 @@ class Interpreter:
                 "an item is taken from an iterator that was made before this graph",
                 "make the iterator in the compiled function, with no graph break before it is used up",
             )
+
+
+def _is_empty(cell: types.CellType) -> bool:
+    return cell == types.CellType()  # a cell with a value differs from one without, whatever the value is
 
 
 _LIBRARIES = frozenset({"torch", "numpy", "typing_extensions", _OWN.partition(".")[0]})

@@ -73,7 +73,7 @@ def name_error(name: str, free: bool = False) -> UserRaise:
     """A global name that does not exist, or a variable of an enclosing function without a value."""
     if free:
         text = f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
-        return UserRaise(_named(NameError(text), None))
+        return UserRaise(_named(NameError(text), name))
     return UserRaise(_named(NameError(f"name '{name}' is not defined"), name))
 
 

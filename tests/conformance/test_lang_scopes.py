@@ -398,5 +398,101 @@ def without_tensors(x):
     return [x, x], {"x": x}
 
 
+def told(error):
+    return type(error).__name__, str(error), error.name
+
+
+@case()
+def unbound_variables(x):
+    out = []
+
+    def inner():
+        return y
+
+    def deletes():
+        nonlocal y
+        del y
+
+    for call in (inner, deletes, lambda: [y for _ in range(1)], lambda: list(y for _ in range(1))):
+        try:
+            call()
+        except NameError as e:
+            out.append(told(e))
+    try:
+        del y
+    except NameError as e:
+        out.append(told(e))
+    y = x + 1
+    return inner(), out
+
+
+@case(graphs="breaks")
+def unbound_in_a_suspended_closure(x):
+    def inner():
+        print(end="")
+        return y
+
+    try:
+        inner()
+    except NameError as e:
+        out = told(e)
+    print(end="")
+    y = 3
+    return x + inner(), out
+
+
+LATER = {}
+
+
+def _later():
+    def read(x):
+        try:
+            return x + later
+        except NameError as e:
+            return x, told(e)
+
+    def write(value):
+        nonlocal later
+        later = value
+
+    def forget():
+        nonlocal later
+        del later
+
+    if LATER:
+        later = 0
+    return read, write, forget
+
+
+READ, WRITE, FORGET = _later()
+
+
+def _with(value):
+    def build():
+        WRITE(value)
+        return (t(),)
+
+    return build
+
+
+def _without():
+    WRITE(0)
+    FORGET()
+    return (t(),)
+
+
+@case(_without, _with(1.0), _without, _with(2.0), _without)
+def variable_bound_later(x):
+    return READ(x)
+
+
+@case(_with(1.0), _with(3.0), graphs="breaks")
+def variable_deleted_for_good(x):
+    y = READ(x)
+    FORGET()
+    print(end="")
+    return y, READ(x)
+
+
 test_scopes = case.tests()
 test_scopes_whole = case.whole()
