@@ -15,7 +15,7 @@ from torch import fx
 from .backend import GraphFunction, Report, compile_graph, run_eager
 from .config import Config
 from .counters import COUNTERS
-from .frontend.torch_private import aot_autograd, without_tokens
+from .frontend.torch_private import aot_autograd, data_dependent_errors, without_tokens
 from .passes.base import Pass
 
 __all__ = ["compile_training", "needs_gradients"]
@@ -71,7 +71,7 @@ def compile_training(
     except MemoryError:
         raise
     except Exception as error:
-        if config.strict:
+        if config.strict and not isinstance(error, data_dependent_errors()):
             raise
         what = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
         function, report = run_eager(gm, f"its gradients cannot be traced: {type(error).__name__}: {what}")

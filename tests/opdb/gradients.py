@@ -144,9 +144,9 @@ def _compiled(fn: Any, run: Any) -> Any:
     def watched(*args: Any, **kwargs: Any) -> Any:
         nonlocal views
         made = compiled(*args, **kwargs)
-        memory = {storage_key(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
+        memory = {storage_key(t) for t in pytree.tree_leaves((args, kwargs)) if _has_storage(t)}
         results = [t for t in pytree.tree_leaves(made) if isinstance(t, torch.Tensor) and t.requires_grad]
-        views = all(storage_key(t) in memory for t in results)
+        views = all(_has_storage(t) and storage_key(t) in memory for t in results)
         return made
 
     compiled = intarsia.compile(program)
@@ -161,6 +161,10 @@ def _compiled(fn: Any, run: Any) -> Any:
     if after["graphs"] < before["graphs"] + 2 and not views:
         raise Fallback(f"{after['graphs'] - before['graphs']} of 2 graphs were compiled {said}")
     return result
+
+
+def _has_storage(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout == torch.strided
 
 
 def _differs(expected: Any, found: Any) -> str:
