@@ -26,6 +26,7 @@ from .history import Compiled, Fallback, History, Recompile
 from .ir.import_fx import user_line
 from .logs import guard_lines, next_pieces
 from .passes.base import Pass
+from .targets.memory import eager_bytes
 
 __all__ = [
     "BreakInfo",
@@ -126,6 +127,9 @@ class GraphInfo:
         cached: whether the kernels came from the cache on disk.
         broken: the graph break that ends it, or None.
         guards: what is checked before it runs.
+        memory: most bytes that the plan has in use at once; None where that depends on sizes, or nothing was generated.
+        kept_memory: how many of these are kept between calls.
+        eager_memory: most bytes in use at once when eager runs the same graph.
         capture_seconds, compile_seconds: what it took.
     """
 
@@ -139,6 +143,9 @@ class GraphInfo:
     cached: bool = False
     broken: BreakInfo | None = None
     guards: list[GuardInfo] = field(default_factory=list)
+    memory: int | None = None
+    kept_memory: int = 0
+    eager_memory: int | None = None
     capture_seconds: float = 0.0
     compile_seconds: float = 0.0
 
@@ -322,6 +329,10 @@ def _graph(index: int, record: Compiled, capture: Capture, broken: BreakInfo | N
         info.kernels += _kernels(report)
         library += _library(report)
     info.library = dict(library)
+    plans = [r.program.generated.host.memory for r in reports if r.program is not None]
+    if len(plans) == len(reports) == 1 and plans[0] is not None:  # with gradients there are two, with more between them
+        info.kept_memory, info.memory = plans[0]
+        info.eager_memory = eager_bytes(gm)
     info.eager = next((r.reason for r in reports if r.reason), "")
     info.cached = bool(reports) and all(r.cached for r in reports)
     return info

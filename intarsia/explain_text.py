@@ -71,8 +71,23 @@ def _graphs(graphs: list[GraphInfo]) -> Iterator[str]:
         yield from _field("operations", _counted(op.name for op in g.ops))
         yield from _kernel_lines(g.kernels)
         yield from _field("library", _list(g.library))
+        yield from _field("memory", _memory(g))
         if g.broken is not None:
             yield from _field("ends at", f"the graph break at {short(g.broken.file)}:{g.broken.line}")
+
+
+def _memory(g: GraphInfo) -> str:
+    if g.memory is None:
+        return ""
+    eager = f"; eager: {_mib(g.eager_memory)}" if g.eager_memory is not None else ""
+    kept = f", {_mib(g.kept_memory)} of them kept between calls" if g.kept_memory else ""
+    return f"{_mib(g.memory)} at most{kept}{eager}"
+
+
+def _mib(size: int) -> str:
+    return (
+        f"{size} bytes" if size < 1024 else f"{size / 1024:.3g} KiB" if size < 1024**2 else f"{size / 1024**2:.3g} MiB"
+    )
 
 
 def _where(g: GraphInfo) -> str:

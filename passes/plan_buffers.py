@@ -286,7 +286,7 @@ class _Planner:
                 yield buffer.Free.make([new[value]], [])
 
 
-def aliased_operand(op: kernel.Extern) -> int | None:
+def aliased_operand(op: Op) -> int | None:
     """Which operand the operator's result may share memory with, by its schema; None: none."""
     schema = overload(op["target"])._schema
     if not any(r.alias_info is not None for r in schema.returns):

@@ -33,7 +33,9 @@ from ..ir.epilogue import apply_epilogue, extras_of
 from ..ir.symbols import Dim, free_symbols
 from ..ir.syntax import Op, location_of
 from ..ir.types import RefType
+from ..passes.plan_buffers import aliased_operand
 from .library import Library, Step
+from .memory import planned_bytes
 from .torch_private import empty_strided_cpu, fast_overload
 
 Run = Callable[..., Sequence[Any]]
@@ -49,6 +51,7 @@ class HostSource:
         operators: names in the text of the ATen operators it calls.
         steps: names in the text of library steps (packed weights), with the description from which each is built.
         stateful: whether `run` owns an arena, so that two threads need two of them.
+        memory: bytes kept between calls, and most bytes in use at once; None where that depends on sizes.
     """
 
     text: str
@@ -56,6 +59,7 @@ class HostSource:
     operators: dict[str, str]
     steps: dict[str, dict[str, Any]]
     stateful: bool
+    memory: tuple[int, int] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain data for the cache."""
@@ -65,6 +69,7 @@ class HostSource:
             "operators": self.operators,
             "steps": self.steps,
             "stateful": self.stateful,
+            "memory": self.memory,
         }
 
 
@@ -90,6 +95,8 @@ class _Writer:
     counts: dict[str, int] = field(default_factory=dict)
     known: dict[str, str] = field(default_factory=dict)  # expression -> the name that holds it
     place: tuple[str, int] | None = None
+    owner: dict[str, str] = field(default_factory=dict)  # a view -> the tensor that it is a view of
+    views: dict[str, list[str]] = field(default_factory=dict)  # a tensor -> its views, theirs too
 
     def write(self) -> HostSource:
         block = self.func.block_body
@@ -112,7 +119,7 @@ class _Writer:
             body.append("    run.arena = arena  # `run` knows only addresses in it: it must live as long")
         body += ["    return run", ""]
         text = "\n".join(body)
-        return HostSource(text, self.used_kernels, self.operators, self.steps, stateful)
+        return HostSource(text, self.used_kernels, self.operators, self.steps, stateful, planned_bytes(self.func))
 
     def _arena(self) -> bool:
         size = self.func.get("arena_bytes", 0)
@@ -197,6 +204,11 @@ class _Writer:
         text = f"{name} = {source}.as_strided({_tuple(ref.shape)}, {_tuple(ref.strides)}, {offset})"
         lines = self.lines_for(*ref.shape, *ref.strides, op["offset"], self._arena_size()) if arena else self.each
         lines.append(text)
+        self._is_view(name, source)
+
+    def _is_view(self, name: str, of: str) -> None:
+        owner = self.owner[name] = self.owner.get(of, of)
+        self.views.setdefault(owner, []).append(name)
 
     def _arena_size(self) -> Dim:
         return self.func.get("arena_bytes", 0)  # type: ignore[no-any-return]
@@ -231,8 +243,14 @@ class _Writer:
             taken = ["_"] * returns
             for position, name in zip(op["returned"], names, strict=True):
                 taken[position] = name
+        aliased = aliased_operand(op)
+        if aliased is not None:
+            for name in names:
+                self._is_view(name, values[aliased])
         unpacked = f"{', '.join(taken)}{',' if returns > 1 and len(taken) == 1 else ''}"
         self.each.append(f"{unpacked} = {call}" if names else call)
+        if "_" in taken:
+            self.each.append("_ = None")
         if step is None and op.get("epilogue"):
             extras = ", ".join(extras_of(op["operands"], values))
             self.each.append(f"{names[0]} = apply_epilogue({names[0]}, {python_literal(op['epilogue'])}, [{extras}])")
@@ -282,7 +300,8 @@ class _Writer:
         self.each.append(f"{target}.copy_({source})")
 
     def free(self, op: Op) -> None:
-        self.each.append(f"{self.names[op.operands[0]]} = None")
+        name = self.names[op.operands[0]]
+        self.each.append(f"{' = '.join([name, *self.views.get(name, ())])} = None")  # a view would keep the memory
 
     def finish(self, op: Op) -> None:
         specs = self.func.get("results")
