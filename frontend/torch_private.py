@@ -7,7 +7,7 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any
@@ -447,6 +447,46 @@ def aot_autograd(
             partition_fn=min_cut_rematerialization_partition,
             decompositions={},
         )
+
+
+class AotNode:
+    """The class of autograd nodes that AOTAutograd makes for one graph (2.11 to 2.13)."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def is_plain(self, inputs: int) -> bool:
+        """Whether the nodes' gradients are those of the graph's own inputs and results, one to one, and nothing is written."""
+        known = self.function.metadata
+        unusual = known.mutated_inp_runtime_indices or known.num_intermediate_bases or known.tokens
+        return not unusual and len(known.input_info) == inputs
+
+    def differentiate_with(self, function: Callable[[Any, Sequence[Any]], tuple[Any, ...]]) -> None:
+        """A backward that is recorded (create_graph=True) calls `function` with the node's `intarsia_inputs` and what arrives."""
+        plain = self.function.backward
+
+        def backward(node: Any, *arriving: Any) -> Any:
+            kept = getattr(node, "intarsia_inputs", None)
+            if kept is None or not torch.is_grad_enabled():
+                return plain(node, *arriving)
+            node.saved_tensors  # noqa: B018  (raises if they are freed, or were written to)
+            boxed = len(arriving) == 1 and isinstance(arriving[0], list)
+            return function(kept, arriving[0] if boxed else arriving)
+
+        self.function.backward = staticmethod(backward)
+
+
+def aot_node(node: Any) -> AotNode | None:
+    """What is known of an autograd node, if AOTAutograd made it."""
+    function = getattr(type(node), "_forward_cls", None)
+    made = function is not None and hasattr(function, "compiled_fw") and hasattr(function, "metadata")
+    return AotNode(function) if made else None
+
+
+def draws(graph: torch.fx.Graph) -> bool:
+    """Whether an ATen graph takes random numbers."""
+    tag = torch.Tag.nondeterministic_seeded
+    return any(isinstance(n.target, OpOverload) and tag in n.target.tags for n in graph.nodes)
 
 
 def _mode_of(inputs: list[Any]) -> FakeTensorMode | None:

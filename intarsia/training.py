@@ -15,8 +15,9 @@ from torch import fx
 from .backend import GraphFunction, Report, compile_graph, run_eager
 from .config import Config
 from .counters import COUNTERS
-from .frontend.torch_private import aot_autograd, data_dependent_errors, without_tokens
+from .frontend.torch_private import aot_autograd, data_dependent_errors, draws, without_tokens
 from .passes.base import Pass
+from .second_order import twice_differentiable
 
 __all__ = ["compile_training", "needs_gradients"]
 
@@ -51,9 +52,13 @@ def compile_training(
             reports.append(report)
         return function
 
+    random: list[bool] = []
+
     def compiler(half: str) -> Callable[..., GraphFunction]:
         def compile_half(graph: fx.GraphModule, inputs: Sequence[Any]) -> GraphFunction:
             without_tokens(graph.graph)
+            if half == "forward":
+                random.append(draws(graph.graph))
             _no_reinterpreting_results(graph.graph)
             graph.recompile()
             with torch.no_grad(), COUNTERS.phase(half):
@@ -67,7 +72,9 @@ def compile_training(
 
     try:
         with COUNTERS.phase("autograd"):
-            return aot_autograd(gm, list(example_inputs), compiler("forward"), compiler("backward"))
+            made = aot_autograd(gm, list(example_inputs), compiler("forward"), compiler("backward"))
+        cast = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+        return twice_differentiable(made, gm, lambda: not cast and not any(random))
     except MemoryError:
         raise
     except Exception as error:
