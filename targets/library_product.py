@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from ..ir.dialects import prim
-from ..ir.dtypes import F32
+from ..ir.dtypes import BF16, F32
 from ..ir.epilogue import apply_epilogue
 from ..ir.syntax import Op
 from ..ir.types import RefType
 from .steps import ACTIVATIONS, Fingerprint, PackedWeight, Step, is_static, split_epilogue
-from .torch_private import onednn_linear, onednn_pack_linear
+from .torch_private import onednn_bfloat16, onednn_linear, onednn_pack_linear
 
 
 class PackedProduct:
@@ -61,7 +61,8 @@ def _choose_product(op: Op, func: prim.Func, x: str, weight: str, bias: str | No
     wide, kept = op.operands[names.index(x)].type, op.operands[names.index(weight)].type
     assert isinstance(wide, RefType) and isinstance(kept, RefType)
     shapes = [v.type.shape for v in op.operands if isinstance(v.type, RefType)]
-    if any(v.type.dtype != F32 or v.type.device != "cpu" for v in op.operands if isinstance(v.type, RefType)):
+    kinds = {(v.type.dtype, v.type.device) for v in op.operands if isinstance(v.type, RefType)}
+    if kinds != {(F32, "cpu")} and not (onednn_bfloat16 and kinds == {(BF16, "cpu")}):
         return None
     if any(0 in shape for shape in shapes) or not wide.shape or len(kept.shape) != 2:
         return None

@@ -38,25 +38,35 @@ WEIGHTS_SOURCE = """\
 #include <stdint.h>
 
 // Small weights: all words. Others: one word of each row, at a column that moves with the row, so that any row or column counts.
-static uint64_t fingerprint(const uint32_t* data, int64_t bytes, int64_t rows) {
-  const int64_t width = bytes / 4 / (rows ? rows : 1);
-  uint64_t sum = 0;
-  if (width == 0 || bytes <= 1 << 16) {
-    for (int64_t i = 0; i < bytes / 4; ++i) sum += data[i] * (2 * (uint64_t)i + 0x9E3779B97F4A7C15u);
+static uint64_t fingerprint(const char* data, int64_t bytes, int64_t rows) {
+  uint64_t sum = 0, factor = 0x9E3779B97F4A7C15u;
+  if (rows <= 0 || bytes / rows < 4 || bytes <= 1 << 16) {
+    for (int64_t i = 0; i + 4 <= bytes; i += 4, factor += 2) {
+      uint32_t word;
+      __builtin_memcpy(&word, data + i, 4);
+      sum += word * factor;
+    }
     return sum;
   }
-  const int64_t steps = rows > width ? rows : width;
-  for (int64_t i = 0; i < steps; ++i) sum += data[i % rows * width + i % width] * (2 * (uint64_t)i + 0x9E3779B97F4A7C15u);
+  const int64_t pitch = bytes / rows, width = pitch / 4 * 4, steps = rows > width / 4 ? rows : width / 4;
+  int64_t row = 0, column = 0;  // counted along: a division a word would take longer than reading it
+  for (int64_t i = 0; i < steps; ++i, factor += 2) {
+    uint32_t word;
+    __builtin_memcpy(&word, data + row * pitch + column, 4);
+    sum += word * factor;
+    row = row + 1 == rows ? 0 : row + 1;
+    column = column + 4 == width ? 0 : column + 4;
+  }
   return sum;
 }
 
 // With rows = -1, data is a table of (address, bytes, rows): one number for all of them.
 extern "C" uint64_t intarsia_fingerprint(const void* data, int64_t bytes, int64_t rows) {
-  if (rows != -1) return fingerprint((const uint32_t*)data, bytes, rows);
+  if (rows != -1) return fingerprint((const char*)data, bytes, rows);
   const int64_t* table = (const int64_t*)data;
   uint64_t sum = 0;
   for (int64_t i = 0; i < bytes / 8; i += 3)
-    sum = sum * 0x9E3779B97F4A7C15u + fingerprint((const uint32_t*)table[i], table[i + 1], table[i + 2]);
+    sum = sum * 0x9E3779B97F4A7C15u + fingerprint((const char*)table[i], table[i + 1], table[i + 2]);
   return sum;
 }
 """

@@ -55,3 +55,13 @@ onednn_pack_linear: Any = _onednn("_reorder_linear_weight")
 onednn_convolution: Any = _onednn("_convolution_pointwise")
 # onednn_pack_convolution(weight, padding, stride, dilation, groups, size of x) -> packed weight.
 onednn_pack_convolution: Any = _onednn("_reorder_convolution_weight")
+
+
+def _onednn_takes_bfloat16() -> bool:
+    # 2.11, 2.13: what torch itself asks before it gives products of bfloat16 to oneDNN.
+    supported = _onednn("_is_mkldnn_bf16_supported")
+    return supported is not None and bool(supported())
+
+
+# Whether oneDNN multiplies in bfloat16 on this processor.
+onednn_bfloat16: bool = _onednn_takes_bfloat16()
