@@ -410,6 +410,8 @@ class _Runtime:
         inputs = made.example_inputs
         if getattr(self.options.backend, "real_inputs", False) and not torch_private.has_symbols(inputs):
             inputs = [source.fetch(values) for source in made.inputs]
+        if not getattr(self.options.backend, "takes_floats", False):
+            torch_private.write_code(made.graph_module)  # another's backend may look at it in any way
         with torch.inference_mode(False), torch.set_grad_enabled(training):
             graph = self.options.backend(made.graph_module, inputs)
         self._tell("on_compile", time.perf_counter() - start)
@@ -430,6 +432,8 @@ class _Runtime:
         if self.options.dynamic is not False:
             self.marks.floats = getattr(self.options.backend, "takes_floats", False)
             self.marks.learn(self.guards, values)
+        if isinstance(self.target, Piece):
+            self.marks.learn_varying(self.guards, values, self.options.recompile_limit)
         return self.marks
 
     def _raising(self, values: dict[str, Any], raised: ProgramRaised) -> Any:

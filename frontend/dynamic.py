@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["ConstraintError", "Dynamic", "Marks", "Symbols", "mark_dynamic", "mark_static", "maybe_mark_dynamic"]
 
 _MARKS = "_intarsia_dims"
+_REMADE = 2  # a class of which this many are known is made in every call
 _LARGEST = 1 << 62  # sizes and numbers from here on stay constants
 
 
@@ -142,6 +143,9 @@ class Marks:
         self.dims: dict[Source, frozenset[int]] = {}
         self.numbers: set[Source] = set()
         self.inside: set[Source] = set()
+        self.varying: set[Source] = (
+            set()
+        )  # arguments of a piece that have no symbol and are something else in every call
         self.floats = False  # whether the backend takes symbolic floats
 
     def clear(self) -> None:
@@ -149,6 +153,7 @@ class Marks:
         self.dims.clear()
         self.numbers.clear()
         self.inside.clear()
+        self.varying.clear()
 
     def learn(self, earlier: Iterable[GuardSet], values: Mapping[str, Any]) -> None:
         """Compare a call that no entry fits with what each entry was made for."""
@@ -161,6 +166,28 @@ class Marks:
                         self.dims[source] = self.dims.get(source, frozenset()) | changed
             for source, expected in guards.numbers():
                 self._compare(source, expected, _fetched(source, values))
+
+    def learn_varying(self, earlier: Iterable[GuardSet], values: Mapping[str, Any], limit: int) -> None:
+        """Note the arguments that had another value in each of `limit` captures, or a class that every call makes again.
+
+        A capture for one more value would not be used again either: the graph is to break where they are looked at.
+        """
+        seen: dict[Source, list[Any]] = {}
+        for guards in earlier:
+            for source, expected in guards.pinned():
+                seen.setdefault(source, []).append(expected)
+        for source, known in seen.items():
+            value = _fetched(source, values)
+            value = tuple(value) if isinstance(value, dict) else value
+            cls = value if isinstance(value, type) else type(value)
+            classes = {k for k in known if isinstance(k, type)}
+            again = [k for k in classes if _names(k) == _names(cls)]
+            if cls not in classes and len(again) >= _REMADE:
+                self.varying.add(source.root())
+            others = {k for k in known if not isinstance(k, type)}
+            most = limit // 2 if type(value) is float else limit
+            if isinstance(source, Arg) and len(others) >= most and all(k != value for k in others):
+                self.varying.add(source)
 
     def _compare(self, source: Source, expected: Any, value: Any) -> None:
         kind = type(expected)
@@ -175,6 +202,10 @@ class Marks:
             while base is not None and base not in self.inside:
                 self.inside.add(base)
                 base = getattr(base, "base", None)
+
+
+def _names(cls: type) -> tuple[str, str]:
+    return cls.__module__, cls.__qualname__
 
 
 def _fetched(source: Source, values: Mapping[str, Any]) -> Any:

@@ -278,6 +278,15 @@ class GuardSet:
             if guard.kind == "equals" and type(guard.expected) in (int, float, tuple):
                 yield guard.source, guard.expected
 
+    def pinned(self) -> Iterator[tuple[Source, Any]]:
+        """What is expected to be one text or float, to have these keys (a tuple), or to be one class or an instance of it."""
+        for guard in self.parts.values():
+            texts = guard.kind == "equals" and type(guard.expected) in (str, bytes, float)
+            if texts or guard.kind in ("is", "type") and isinstance(guard.expected, type):
+                yield guard.source, guard.expected
+            elif guard.kind == "keys":
+                yield guard.source, tuple(guard.expected)
+
     def lines(self, emit: Emitter) -> None:
         """Write the whole check as statements that return MISS: arguments and thread state first, then modules and globals."""
         early = [isinstance(guard.source.root(), Arg) for guard in self.parts.values()]

@@ -30,6 +30,8 @@ _REMEDIES: Mapping[str, str] = MappingProxyType(
         "a tensor is printed": _SHOW,
         "a tensor is formatted": _SHOW,
         "backward() is called": "call it after the compiled function, or leave it: both passes are compiled all the same",
+        "a class is defined": "define it outside of the compiled function",
+        "a class is made": "make it outside of the compiled function",
         "the clock is read": "take the time around the compiled function",
         "Python's random module is called": "draw before the compiled function, or use torch's random numbers",
     }

@@ -147,6 +147,11 @@ def _type(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
     return vm.type_of(args[0])
 
 
+@rule(dataclasses._process_class, dataclasses.make_dataclass, collections.namedtuple)  # type: ignore[attr-defined]
+def _make_class(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
+    raise GraphBreak("a class is made inside the captured code")
+
+
 @rule(super)
 def _super(vm: Interpreter, *args: Any) -> Any:
     if len(args) == 2:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..errors import GraphBreak
 from ..source import Source
 
 if TYPE_CHECKING:
@@ -21,16 +22,24 @@ class Unread:
     results: the list's contents need no guard then.
     """
 
-    __slots__ = ("_read", "appended", "source", "value", "vm")
+    __slots__ = ("_read", "appended", "source", "value", "varies", "vm")
 
     def __init__(self, vm: Interpreter, value: Any, source: Source) -> None:
         self.vm, self.value, self.source = vm, value, source
+        self.varies = source in vm.dynamic.marks.varying
         self.appended: list[Any] = []
         self._read: Any = _NOTHING
 
     def read(self) -> Any:
         """What stands for the argument on the stack, with the guards that pin it down."""
         if self._read is _NOTHING:
+            if self.varies:
+                name = self.source.name()
+                what = "an intermediate value" if name.startswith("stack_") else name
+                raise GraphBreak(
+                    f"{what}, a {type(self.value).__name__}, is another one in every call",
+                    "leave it: only what looks at it runs outside of graphs; or keep it out of the compiled function",
+                )
             if self.appended:
                 self.vm.user.forget_unread(self)
             self._read = self.vm.argument(self.value, self.source)

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import dataclasses
 import io
 import sys
 import traceback
@@ -508,3 +509,71 @@ def test_equal_code_of_two_namespaces():
     assert first.__code__ == second.__code__
     fast, _ = compiled(lambda x: (first(x), second(x)))
     assert equal(observe(fast, X)[0], (X * 2 + 1, X * 2 + 100))
+
+
+# ---- values that are never the same twice ----
+
+
+def text_of_a_value(x, said):
+    y = (x * 2).sum()
+    said.append(f"{y.item():.3f}")
+    return x * y + 1
+
+
+def key_of_a_value(x, said):
+    name = str(round(x.sum().item(), 3))
+    said.append(name)
+    return {name: x}[name] * 2 + len(name[:1])
+
+
+def scaled_by_a_value(x, said):
+    scale = x.sum().item()
+    y = torch.relu(x * scale) + scale
+    return y * y
+
+
+def class_in_a_function(x, said):
+    y = x + 1
+
+    class Scale:
+        by = 3
+
+        def __call__(self, v):
+            return v * self.by + y
+
+    said.append(Scale.__name__)
+    return Scale()(x) * 2
+
+
+def dataclass_in_a_function(x, said):
+    @dataclasses.dataclass
+    class Options:
+        a: int
+        b: int = 2
+
+    options = Options(3)
+    said.append(options.b)
+    return x * options.a + options.b
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(
+    "function", [text_of_a_value, key_of_a_value, scaled_by_a_value, class_in_a_function, dataclass_in_a_function]
+)
+def test_what_differs_in_every_call_ends_in_no_recompiling(function, grad):
+    fast, log = compiled(function)
+    counts = []
+    for _ in range(100):
+        x, mine, theirs = torch.randn(4, requires_grad=grad), [], []
+        assert torch.equal(fast(x, mine).detach(), function(x, theirs).detach())
+        assert mine == theirs
+        counts.append(len(log.captures))
+    assert counts[-1] == counts[70], log.recompiles[-1]
+    assert not log.fallbacks
+
+
+def test_only_the_class_statement_breaks():
+    fast, log = compiled(class_in_a_function)
+    fast(torch.randn(4), [])
+    assert [b.reason for b in log.breaks] == ["a class is defined inside the captured code"]
+    assert [c.operations for c in log.captures] == [1, 3]
