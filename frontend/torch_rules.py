@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint as checkpoints
 
-from . import calls, torch_private
-from .errors import GraphBreak, InternalError, Unsupported
+from . import calls, operators, torch_private
+from .errors import GraphBreak, Unsupported
 from .source import Const
 from .values import object as objects
 
@@ -231,8 +231,13 @@ def _functional_call(
         return vm.call(module, args, kwargs or {})
     finally:
         for (name, value), (key, entry) in zip(wanted.items(), before.items(), strict=True):
-            if key not in writes or writes[key][1] is not value:
-                raise InternalError(f"{name} is assigned inside functional_call")
+            now = writes[key][1] if key in writes else None
+            if not isinstance(now, Tensor):
+                raise GraphBreak(f"{name} is deleted or set to no tensor inside functional_call")
+            if now is not value and name in given and not isinstance(parameters, tuple | list):
+                operators.set_item(
+                    vm, parameters, name, now
+                )  # torch hands a member's new value back in the caller's dict
             if entry is None:
                 del writes[key]
             else:

@@ -215,6 +215,30 @@ def test_functional_call(compile):
     return fast(params, t(2, 4)), fast({k: v * 3 for k, v in params.items()}, t(2, 4)), net(t(2, 4)).detach()
 
 
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x):
+        self.count = self.count + 1
+        return x * self.weight + self.count
+
+
+@scenario
+def test_functional_call_of_a_module_that_assigns_members(compile):
+    net = Counting()
+    fast = compile(lambda params, x: functional_call(net, params, (x * 2,)) + 1)
+    out = []
+    for names in (("weight",), ("weight", "count"), ("count",), ()):
+        params = {n: dict(net.state_dict())[n].clone() + 5 for n in names}
+        out += [fast(params, t(3)).detach(), params, fast(params, t(3)).detach(), params, net.count.clone()]
+        several = ({n: v} for n, v in params.items())
+        out += [fast(tuple(several), t(3)).detach(), net.count.clone()]
+    return out
+
+
 @scenario
 def test_stateless_ensemble(compile):
     nets = [linear(4, 2), linear(4, 2)]
