@@ -44,6 +44,7 @@ from .torch_private import (
     fake_mode_of,
     is_composite,
     is_fake,
+    lazy_graph_module,
     python_dispatcher,
     storage_key,
 )
@@ -177,6 +178,7 @@ class _Tracer(TorchDispatchMode):
         self.alive: list[Any] = []
         self.storages: dict[int, _Storage] = {}
         self.inputs: list[Any] = []
+        self.bound: dict[int, int] = {}  # id of a fake input -> the place where it is first passed
         self.symbols = SymNodes(self.graph)
         self.effects: list[fx.Node] = []
         self.current: fx.Node | None = None
@@ -207,10 +209,11 @@ class _Tracer(TorchDispatchMode):
 
     def _bind_tensor(self, fake: Tensor, node: fx.Node, index: int) -> Tensor:
         """The tensor to run the graph on: an alias of the caller's, whose metadata thus never changes."""
-        for earlier, other in enumerate(self.inputs):
-            if isinstance(other, Tensor) and self.values[id(other)].node.meta["val"] is fake:
-                self.storages[storage_key(other)].input_index = earlier
-                return other  # the same object passed twice stays one object
+        earlier = self.bound.setdefault(id(fake), index)
+        if earlier != index:
+            other = self.inputs[earlier]
+            self.storages[storage_key(other)].input_index = earlier
+            return other  # type: ignore[no-any-return]  # the same object passed twice stays one object
         alias = fake.detach()
         value = _Value(alias, node)
         self._remember(alias, value)
@@ -574,7 +577,7 @@ class _Tracer(TorchDispatchMode):
         output = self.graph.output(tuple(results.nodes))
         output.meta["val"] = tuple(n.meta["val"] for n in results.nodes)
         self._sweep()
-        graph_module = fx.GraphModule(self.root, self.graph)
+        graph_module = lazy_graph_module(self.root, self.graph)
         unused = tuple(i for i, n in enumerate(n for n in self.graph.nodes if n.op == "placeholder") if not n.users)
         effects = tuple(n.name for n in self.effects)
         return FunctionalGraph(graph_module, outputs, mutations, tree, unused, effects)

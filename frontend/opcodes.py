@@ -376,15 +376,16 @@ def DICT_UPDATE(vm: Interpreter, frame: Frame, n: int) -> None:
 @_op
 def DICT_MERGE(vm: Interpreter, frame: Frame, n: int) -> None:
     given = frame.pop()
-    target, called = frame.stack[-n], raising.signature_text(frame.stack[-2 - n])
+    target, function = frame.stack[-n], frame.stack[-2 - n]
     if not isinstance(given, dict | LazyDict | InstanceDict) and not hasattr(vm.type_of(given), "keys"):
-        text = f"{called} argument after ** must be a mapping, not {vm.type_of(given).__name__}"
+        text = f"{raising.signature_text(function)} argument after ** must be a mapping, not {vm.type_of(given).__name__}"
         raise UserRaise(TypeError(text))
     value = as_dict(vm, given)
     for key in value:
         if not isinstance(key, str):
             raise UserRaise(TypeError("keywords must be strings"))
         if key in target:
+            called = raising.signature_text(function)
             raise UserRaise(TypeError(f"{called} got multiple values for keyword argument '{key}'"))
     target.update(value)
 

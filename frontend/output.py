@@ -345,7 +345,7 @@ class OutputGraph:
     def finish(self, outputs: list[Tensor]) -> fx.GraphModule:
         """Close the graph over the output tensors."""
         self.graph.output(tuple(self.node(t) for t in outputs))
-        module = fx.GraphModule(torch.nn.Module(), self.graph)
+        module = torch_private.lazy_graph_module(torch.nn.Module(), self.graph)
         module.graph._codegen = fx.graph.CodeGen()
         return module
 

@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -21,6 +21,7 @@ from torch import fx
 from xdsl.dialects.builtin import ModuleOp
 
 from . import logs
+from .artifact import graph_key
 from .config import Config
 from .counters import COUNTERS
 from .debug import DebugFolder
@@ -93,18 +94,65 @@ def _compile(
     gm: fx.GraphModule, example_inputs: Sequence[Any], config: Config, passes: Sequence[Pass], debug: DebugFolder
 ) -> tuple[GraphFunction, Report]:
     """The callable of a graph: takes its inputs, gives what the graph gives."""
-    toolchain = find_toolchain()
     debug.write_graph("captured", gm)
+    with COUNTERS.phase("key"):
+        toolchain = find_toolchain()
+        key = _name_of(gm, example_inputs, toolchain, config, passes, debug)
+    stored = _stored(key, config)
+    if stored is not None:
+        return _checked(stored.run, stored, gm, config), Report(stored, cached=True)
     with COUNTERS.phase("functionalize"):
         functional = functionalize(gm, example_inputs)
     debug.write_graph("functional", functional.graph_module)
     with COUNTERS.phase("import"):
         imported = import_fx(functional)
     program, report = compile_module(imported.module, toolchain, config, passes, debug)
+    if key is not None and not imported.constants and functional.output_tree == _flat_tree(functional.output_tree):
+        _remember(key, program, config)
     run = _as_the_graph(_bind_constants(program, imported.constants), functional.output_tree)
+    return _with_numbers(_checked(run, program, gm, config), example_inputs), report
+
+
+def _checked(run: GraphFunction, program: Program, gm: fx.GraphModule, config: Config) -> GraphFunction:
+    """With a way back to eager, where the program calls a library."""
     host = program.generated.host
-    checked = (host.operators or host.steps) and not config.verify_each
-    return _with_numbers(_or_eager(run, gm) if checked else run, example_inputs), report
+    return _or_eager(run, gm) if (host.operators or host.steps) and not config.verify_each else run
+
+
+def _name_of(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    toolchain: Toolchain,
+    config: Config,
+    passes: Sequence[Pass],
+    debug: DebugFolder,
+) -> str | None:
+    """The key under which the graph's program may be kept, None where it has to take the whole road."""
+    if passes or config.pipeline or config.verify_each or not config.cache or debug or logs.enabled("ir"):
+        return None
+    settings = {"config": repr(config), "toolchain": toolchain.identity, "cpu": cpu_identity()}
+    return graph_key(gm, example_inputs, settings | {"target": repr(machine(toolchain, config))})
+
+
+def _stored(key: str | None, config: Config) -> Program | None:
+    """The program that was kept for the same graph, by this process or an earlier one."""
+    if key is None:
+        return None
+    with COUNTERS.phase("load"):
+        cache = open_cache(config)
+        named = cache.get(key)
+        entry = cache.get(str(named.meta["program"])) if named is not None else None
+        if entry is None:
+            return None
+        program = load(entry, Library(config.packing))
+        logs.generated(program.generated)
+        return program
+
+
+def _remember(key: str, program: Program, config: Config) -> None:
+    """Keep the program under the graph's name as well; without room for it the next process takes the whole road."""
+    with COUNTERS.phase("key"), suppress(OSError):
+        open_cache(config).put(key, {}, {"program": program.key})
 
 
 def _with_numbers(run: GraphFunction, example_inputs: Sequence[Any]) -> GraphFunction:
@@ -138,18 +186,21 @@ def compile_module(
     module: ModuleOp, toolchain: Toolchain, config: Config, passes: Sequence[Pass], debug: DebugFolder
 ) -> tuple[Program, Report]:
     """From the `aten` level to a callable: out of the cache, or through the passes and the C++ compiler."""
-    ctx = CompileContext(machine(toolchain, config), Diagnostics(want_remarks=bool(config.debug)))
-    pipeline = registry(passes).parse(config.pipeline) if config.pipeline else default_pipeline(passes)
-    cache, library = open_cache(config), Library(config.packing)
-    text = print_module(module)
-    debug.write("0-aten.ir", text)
-    key = cache_key(
-        ir_text=text,
-        pass_sources=pass_fingerprint(pipeline),
-        config={"pipeline": pipeline_text(pipeline), "threads": ctx.target.threads, "packing": config.packing},
-        versions={"intarsia": package_fingerprint(), "torch": torch.__version__, "python": sys.version},
-        isa=toolchain.identity + cpu_identity(),
-    )
+    with COUNTERS.phase("key"):
+        ctx = CompileContext(machine(toolchain, config), Diagnostics(want_remarks=bool(config.debug)))
+        pipeline = registry(passes).parse(config.pipeline) if config.pipeline else default_pipeline(passes)
+        if not config.packing:
+            pipeline = [p for p in pipeline if p.name != "hoist"]
+        cache, library = open_cache(config), Library(config.packing)
+        text = print_module(module)
+        debug.write("0-aten.ir", text)
+        key = cache_key(
+            ir_text=text,
+            pass_sources=pass_fingerprint(pipeline),
+            config={"pipeline": pipeline_text(pipeline), "threads": ctx.target.threads, "packing": config.packing},
+            versions={"intarsia": package_fingerprint(), "torch": torch.__version__, "python": sys.version},
+            isa=toolchain.identity + cpu_identity(),
+        )
     with COUNTERS.phase("load"):
         entry = cache.get(key) if config.cache and not debug and not logs.enabled("ir") else None
         if entry is not None:
@@ -308,10 +359,13 @@ def _or_eager(run: GraphFunction, gm: fx.GraphModule) -> GraphFunction:
 
 def _as_the_graph(run: GraphFunction, tree: pytree.TreeSpec) -> GraphFunction:
     """Results in the graph's own nesting; a flat tuple, as capture makes it, costs nothing."""
-    flat = pytree.tree_structure(tuple(range(tree.num_leaves)))
-    if tree == flat:
+    if tree == _flat_tree(tree):
         return run
     return lambda *args: pytree.tree_unflatten(list(run(*args)), tree)
+
+
+def _flat_tree(tree: pytree.TreeSpec) -> pytree.TreeSpec:
+    return pytree.tree_structure(tuple(range(tree.num_leaves)))
 
 
 def _count(report: Report) -> None:

@@ -62,6 +62,11 @@ def registered(*passes: type[Pass]) -> Iterator[None]:
         _REGISTERED.reset(token)
 
 
+def has_registered_passes() -> bool:
+    """Whether this thread or task is inside `registered`."""
+    return bool(_REGISTERED.get())
+
+
 @dataclass(frozen=True)
 class Registry:
     """The passes that can be named, and the ready-made instances that the default order is to hold."""

@@ -63,11 +63,11 @@ def cache_key(
 
 
 @functools.cache
-def package_fingerprint() -> str:
-    """sha256 (hex) of the package's own .py and .h files in the rooms `ir`, `passes` and `targets`; read once per process."""
+def package_fingerprint(rooms: tuple[str, ...] = ROOMS) -> str:
+    """sha256 (hex) of the package's own .py and .h files in these rooms; read once per process."""
     root = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256()
-    for room in ROOMS:
+    for room in rooms:
         for folder, below, names in os.walk(root / room):
             below[:] = sorted(name for name in below if name != "__pycache__")
             for name in sorted(names):

@@ -11,12 +11,14 @@ from typing import Any, cast
 
 from xdsl.dialects.builtin import ModuleOp
 
+from ...ir.dialects import buffer
 from ..build import Progress, Source, Toolchain, compile_sources
 from ..cache import Cache, Entry
 from ..host import HostSource, Run, host_source, load_program
 from ..library import WEIGHTS_SOURCE, Fingerprint, Library
 from ..load import Library as SharedLibrary
 from .emit import emit_kernel, emit_unit, kernels_of
+from .own import emit_own_unit
 
 UNIT_CHARACTERS = 20_000  # text of about this length is one translation unit
 
@@ -45,12 +47,14 @@ class Program:
         generated: its text.
         compiler_calls: how many times the C++ compiler ran for it (0 when it came from the cache).
         seconds: time by phase ("emit", "c++", "load").
+        key: its key in the cache.
     """
 
     run: Run
     generated: Generated
     compiler_calls: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    key: str = ""
 
 
 def generate(module: ModuleOp, library: Library) -> Generated:
@@ -64,8 +68,11 @@ def generate(module: ModuleOp, library: Library) -> Generated:
         groups[smallest].append(kernel)
         sizes[smallest] += len(text)
     units = tuple(Source(f"kernels{i}", emit_unit(group)) for i, group in enumerate(groups) if group)
+    own = emit_own_unit(op for op in module.walk() if isinstance(op, buffer.Extern) and op.get("own"))
+    if own is not None:
+        units += (Source("own", own),)
     host = host_source(module, library)
-    if host.steps:
+    if host.steps or host.constants is not None:
         units += (Source("weights", WEIGHTS_SOURCE),)
     return Generated(units, host)
 
@@ -113,11 +120,11 @@ def load(entry: Entry, library: Library) -> Program:
     units = tuple(Source(name, entry.files[f"{name}.cpp"].read_text()) for name in entry.meta["units"])
     shared = [SharedLibrary(entry.files[f"{name}.so"]) for name in entry.meta["units"]]
     functions = bind_kernels(host.kernels, shared)
-    if host.steps:
+    if host.steps or host.constants is not None:
         library = replace(library, fingerprint=_fingerprint(shared))
     run = load_program(host, functions, library, entry.folder.name[:12])
     generated = Generated(units, host, entry.files["module.ir"].read_text())
-    return Program(run, generated, 0, {"load": time.perf_counter() - start})
+    return Program(run, generated, 0, {"load": time.perf_counter() - start}, entry.folder.name)
 
 
 def _fingerprint(shared: Sequence[SharedLibrary]) -> Fingerprint:

@@ -1,0 +1,173 @@
+"""The name under which the program of a captured graph is kept, so that a later process needs neither trace nor passes nor compiler.
+
+Capture runs in every process: what it relied on cannot go stale. All that follows is a function of the graph, the shapes of its inputs,
+torch's settings and our own code, and this module writes these down. A graph with anything in it that a text cannot name for good
+(a function of the user's, a tensor of the graph's own, a size that is a symbol) has no name, and takes the whole road.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import operator
+import os
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from .frontend import torch_private
+from .passes.manager import ENTRY_POINT_GROUP, has_registered_passes
+from .targets.cache import package_fingerprint
+
+__all__ = ["graph_key"]
+
+_PLAIN = {int, bool, float, str, type(None), type(Ellipsis), complex, torch.dtype, torch.device}
+_PLAIN |= {torch.layout, torch.memory_format}
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_NAMESPACES = ("aten", "prims", "prim")
+
+
+class _Unnamed(Exception):
+    """Something in the graph that a text cannot name."""
+
+
+def graph_key(gm: fx.GraphModule, example_inputs: Sequence[Any], settings: Mapping[str, Any]) -> str | None:
+    """sha256 (hex) of all that decides what program the graph becomes, or None where that cannot be said.
+
+    Args:
+        gm: a captured graph.
+        example_inputs: one for each placeholder.
+        settings: JSON-able: configuration, compiler, processor.
+    """
+    try:
+        parts = {
+            "nodes": _nodes(gm.graph),
+            "inputs": _inputs(example_inputs),
+            "state": _state(),
+            "settings": settings,
+            "code": package_fingerprint(("ir", "passes", "targets", "frontend", "intarsia")),
+            "versions": [sys.version, torch.__version__, torch.version.git_version],
+        }
+    except _Unnamed:
+        return None
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _nodes(graph: fx.Graph) -> list[list[Any]]:
+    numbers: dict[fx.Node, int] = {}
+    lines = []
+    for node in graph.nodes:
+        meta = node.meta
+        line = [node.op, node.name, meta.get("stack_trace")]
+        if node.op == "placeholder":
+            source = meta.get("source")
+            line += [bool(meta.get("static_input")), "" if source is None else source.name()]
+            line.append(bool(meta.get("differentiated")))
+        elif node.op == "output":
+            results = node.args[0]
+            if not isinstance(results, tuple) or not all(isinstance(r, fx.Node) for r in results):
+                raise _Unnamed
+            line.append([numbers[r] for r in results])
+        elif node.op in ("call_function", "call_method"):
+            target = node.target if isinstance(node.target, str) else _function(node.target)
+            line += [target, _literal(node.args, numbers), _literal(node.kwargs, numbers)]
+        else:
+            raise _Unnamed
+        numbers[node] = len(numbers)
+        lines.append(line)
+    return lines
+
+
+def _literal(value: Any, numbers: Mapping[fx.Node, int]) -> Any:
+    kind = type(value)
+    if isinstance(value, fx.Node):
+        return f"%{numbers[value]}"
+    if kind in _PLAIN:
+        return [kind.__name__, repr(value)]
+    if kind in (list, tuple, torch.Size) or isinstance(value, list | tuple):  # FX has lists of its own
+        kept = "list" if isinstance(value, list) else "tuple"
+        return [kept, *(_literal(v, numbers) for v in value)]
+    if isinstance(value, dict) and all(type(k) is str for k in value):
+        return ["dict", *([k, _literal(v, numbers)] for k, v in value.items())]
+    if kind is slice:
+        return ["slice", *(_literal(v, numbers) for v in (value.start, value.stop, value.step))]
+    raise _Unnamed
+
+
+@cache
+def _function(function: Any) -> str:
+    """A function of torch's or of the module `operator` by its name; raises for one that anybody else may have changed."""
+    if isinstance(function, torch_private.OpOverload):
+        if function.namespace not in _NAMESPACES:
+            raise _Unnamed
+        return str(function)
+    if not _is_torchs(function):
+        raise _Unnamed
+    if isinstance(function, types.FunctionType):
+        inner = [c.cell_contents for c in function.__closure__ or () if callable(c.cell_contents)]
+        if not all(map(_is_torchs, inner)):
+            raise _Unnamed
+        for name in function.__code__.co_names:  # what it calls is torch's, too
+            found = [vars(space)[name] for space in _spaces() if name in vars(space)]
+            found += [function.__globals__[name]] if name in function.__globals__ else []
+            if not all(_is_torchs(f) for f in found if isinstance(f, types.FunctionType | types.BuiltinFunctionType)):
+                raise _Unnamed
+    owner = getattr(function, "__self__", None)
+    place = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", "")
+    return f"{getattr(function, '__module__', None)}.{place}.{getattr(function, '__qualname__', '')}"
+
+
+def _spaces() -> tuple[Any, ...]:
+    return torch, torch.nn.functional, torch_private.functional_builtins()
+
+
+def _is_torchs(function: Any) -> bool:
+    """A built-in, or a Python function whose code lies in torch's own folder (or in Python's, for those that torch imports)."""
+    if isinstance(function, types.BuiltinFunctionType | types.MethodDescriptorType | types.WrapperDescriptorType):
+        return True
+    if isinstance(function, types.FunctionType):
+        code = function.__code__.co_filename
+        return os.path.abspath(code).startswith((_TORCH, _STANDARD)) or code.startswith("<frozen")
+    return function in _OPERATORS
+
+
+_STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_OPERATORS = frozenset(f for f in vars(operator).values() if callable(f))
+
+
+def _inputs(examples: Sequence[Any]) -> list[Any]:
+    """What tracing sees of each input: its geometry, its type, and which inputs share memory or are one object."""
+    objects: dict[int, int] = {}
+    memory: dict[int, int] = {}
+    out: list[Any] = []
+    for index, example in enumerate(examples):
+        if type(example) in (int, bool):
+            out.append(["number", type(example).__name__, example])
+            continue
+        if not isinstance(example, Tensor) or not torch_private.is_fake(example) or example.layout is not torch.strided:
+            raise _Unnamed
+        sizes = [*example.shape, *example.stride(), example.storage_offset()]
+        if not all(type(n) is int for n in sizes) or example.is_neg() or (example.is_complex() and example.is_conj()):
+            raise _Unnamed
+        facts = [example.dim(), sizes, str(example.dtype), str(example.fake_device)]  # type: ignore[attr-defined]
+        facts += [example.requires_grad, example.is_leaf, example._is_view(), example.untyped_storage().nbytes()]
+        facts += [objects.setdefault(id(example), index)]
+        facts += [memory.setdefault(torch_private.storage_key(example), index)]
+        out.append(facts)
+    return out
+
+
+def _state() -> list[Any]:
+    """torch's settings and the extensions to torch and to us that tracing and passes may depend on."""
+    if has_registered_passes():
+        raise _Unnamed
+    plugins = sorted(f"{p.name}={p.value}" for p in entry_points(group=ENTRY_POINT_GROUP))
+    if plugins:
+        raise _Unnamed
+    return [*torch_private.tracing_state()]
