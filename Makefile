@@ -45,7 +45,7 @@ types: $(STAMP)  ## mypy, strict in ir and passes
 fuzz: $(STAMP)  ## 2,000 random graphs, checked after every pass
 	INTARSIA_FUZZ=2000 $(PY) -m pytest tests/fuzz -n $(JOBS)
 
-opdb: $(STAMP)  ## every operator of torch's database, compiled: none wrong, at least 90% not in eager
+opdb: $(STAMP)  ## every operator of torch's database, compiled, with gradients: none wrong, at least 90% not in eager
 	INTARSIA_OPDB=1 $(PY) -m pytest tests/opdb -n $(JOBS)
 
 bench: $(STAMP)  ## all benchmarks on the CPU
