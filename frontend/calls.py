@@ -115,7 +115,7 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
         raise GraphBreak(refused)
     if module.startswith("torch"):
         if module.startswith("torch.optim"):
-            raise GraphBreak("an optimizer or scheduler of torch's runs")
+            raise GraphBreak(torch_rules.OPTIMIZER)
         check_torch_state(function.__name__, module)
     marked = marks.call_marked(vm, function, args, kwargs)
     if marked is not NotImplemented:

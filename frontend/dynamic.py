@@ -248,7 +248,10 @@ class Dynamic:
         return fake, info
 
     def _changing(self, value: Tensor, source: Source) -> Iterable[int]:
-        return range(value.dim()) if self.everything else self.marks.dims.get(source, ())
+        # Other calls may have had a tensor of more dimensions here.
+        return (
+            range(value.dim()) if self.everything else self.marks.dims.get(source, frozenset()) & {*range(value.dim())}
+        )
 
     def opens(self, source: Source) -> bool:
         """Whether a constant tuple is to be read item by item, because a number in it changes."""

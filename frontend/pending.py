@@ -77,6 +77,8 @@ _FORMS: dict[str, _Form] = {
     "LOAD_GLOBAL": _Form(0, "{arg}"),
     "POP_JUMP_IF_FALSE": _Form(1, "not {0}", (), branch=True),
     "POP_JUMP_IF_TRUE": _Form(1, "{0}", (), branch=True),
+    "POP_JUMP_IF_NONE": _Form(1, "{0} is None", (), branch=True),
+    "POP_JUMP_IF_NOT_NONE": _Form(1, "{0} is not None", (), branch=True),
     "LIST_TO_TUPLE": _Form(1, "i_tuple({0})"),
     "MATCH_MAPPING": _Form(1, "i_is_mapping({0})"),
     "MATCH_SEQUENCE": _Form(1, "i_is_sequence({0})"),

@@ -32,6 +32,8 @@ _REMEDIES: Mapping[str, str] = MappingProxyType(
         "backward() is called": "call it after the compiled function, or leave it: both passes are compiled all the same",
         "a class is defined": "define it outside of the compiled function",
         "a class is made": "make it outside of the compiled function",
+        "an optimizer or scheduler": "leave it: it runs between the graphs, once a step",
+        "the gradients of parameters": "leave it: it runs between the graphs, once a step",
         "the clock is read": "take the time around the compiled function",
         "Python's random module is called": "draw before the compiled function, or use torch's random numbers",
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -47,10 +48,15 @@ _RUN_AS_THEY_ARE: dict[str, str] = {
 }
 
 
+OPTIMIZER = "an optimizer or scheduler of torch's runs"
+
+
 def check_uncompiled(function: types.FunctionType) -> None:
     """Break at Python functions of torch that have to run as they are."""
     module = function.__globals__.get("__name__", "")
     if module in ("torch._compile", "torch._dynamo.eval_frame") and function.__code__.co_qualname in _MARKS:
+        if (inspect.unwrap(function).__module__ or "").startswith("torch.optim"):
+            raise GraphBreak(OPTIMIZER)
         raise GraphBreak(_MARKS[function.__code__.co_qualname])
     for prefix, reason in _RUN_AS_THEY_ARE.items():
         if module == prefix or module.startswith(prefix + "."):
@@ -163,6 +169,11 @@ def legacy_tensor(vm: Interpreter, cls: Any, args: tuple[Any, ...], kwargs: dict
 
 
 TENSOR_METHODS: dict[str, Any] = {"requires_grad_": _requires_grad}
+
+
+@_rule(nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_, nn.utils.get_total_norm, nn.utils.clip_grads_with_norm_)
+def _clip_gradients(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
+    raise GraphBreak("the gradients of parameters are read and scaled")
 
 
 # ---- functions that call functions ----

@@ -384,6 +384,20 @@ def test_models(name, axis):
     assert len(log.captures) <= limit, log.recompiles
 
 
+def test_tensors_of_several_ranks_in_one_place():
+    calls = [(randn(*sizes),) for sizes in ((4, 3), (5, 7), (6,), (8,), (), (2, 3, 4), (5, 6, 7), (9, 9), (3,), ())]
+    runs(lambda x: x * 2 + 1, calls, on_error="raise")
+
+    def each(x, items):
+        for item in items:
+            if item is None or (x.sum() * 0 > 1):
+                continue
+            x = x + item.sum()
+        return x
+
+    runs(each, [(randn(3), [randn(2, 3), None, randn(4, 2), randn(5), None, randn(6, 1, 2)])] * 3, on_error="raise")
+
+
 # ---- sizes that only the running program knows ----
 
 
