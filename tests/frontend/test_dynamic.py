@@ -385,7 +385,9 @@ def test_models(name, axis):
 
 
 def test_tensors_of_several_ranks_in_one_place():
-    calls = [(randn(*sizes),) for sizes in ((4, 3), (5, 7), (6,), (8,), (), (2, 3, 4), (5, 6, 7), (9, 9), (3,), ())]
+    calls = [
+        (torch.randn(sizes),) for sizes in ((4, 3), (5, 7), (6,), (8,), (), (2, 3, 4), (5, 6, 7), (9, 9), (3,), ())
+    ]
     runs(lambda x: x * 2 + 1, calls, on_error="raise")
 
     def each(x, items):
