@@ -91,7 +91,8 @@ class FunctionContext:
 def _apply(vm: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args):
         raise Unsupported(
-            f"training is not compiled yet: {cls.__name__} is a torch.autograd.Function", "wrap in torch.no_grad()"
+            f"gradients are wanted through the torch.autograd.Function {cls.__name__}",
+            "nothing has to be done: it runs as Python, forward and backward, between two graphs",
         )
     context = vm.create(FunctionContext())
     context.__dict__["needs_input_grad"] = tuple(isinstance(a, Tensor) and a.requires_grad for a in args)

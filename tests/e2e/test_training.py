@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import intarsia
+from intarsia.frontend.errors import Unsupported
 from intarsia.testing import check
 
 
@@ -511,3 +512,68 @@ def test_complex_numbers():
         return spectrum.abs().square().sum(-1), spectrum
 
     agrees(function, leaf(3, 8))
+
+
+class Cube(torch.autograd.Function):
+    """x ** 3 with a gradient that is twice the true one, so that it shows whose backward ran."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return 6 * x.square() * gradient
+
+
+def test_custom_function_runs_between_two_graphs():
+    def function(x):
+        return Cube.apply(x.sin()).exp().sum()
+
+    fast = intarsia.compile(function)
+    for _ in range(2):
+        x = leaf(4)
+        expected = torch.autograd.grad(function(x), x)
+        torch.testing.assert_close(torch.autograd.grad(fast(x), x), expected)
+    assert intarsia.counters()["breaks"] == 1 and intarsia.counters()["fallbacks"] == 0
+    with pytest.raises(Unsupported, match="Cube"):
+        intarsia.compile(function, fullgraph=True)(x)
+
+
+def test_hook_inside_is_not_lost():
+    def function(x):
+        h = x.sin()
+        h.register_hook(lambda g: g * 10)
+        return (h * 2).sum()
+
+    x = leaf(4)
+    torch.testing.assert_close(torch.autograd.grad(intarsia.compile(function)(x), x)[0], 20 * x.detach().cos())
+
+
+def test_gradients_with_several_backward_passes_from_one_call():
+    fast, x, w = intarsia.compile(lambda x, w: (x * w, (x + w).sin())), leaf(3), leaf(3)
+    a, b = fast(x, w)
+    a.sum().backward(retain_graph=True)
+    b.sum().backward()
+    torch.testing.assert_close(x.grad, (w + (x + w).cos()).detach())
+    torch.testing.assert_close(w.grad, (x + (x + w).cos()).detach())
+
+
+def test_gradient_arrives_in_other_strides_or_expanded():
+    def function(x):
+        return (x * 2).tanh()
+
+    fast = intarsia.compile(function)
+    for arriving in (torch.randn(4, 3).t(), torch.ones(1).expand(3, 4), torch.randn(3, 8)[:, ::2]):
+        x = leaf(3, 4)
+        expected = torch.autograd.grad(function(x), x, arriving)
+        torch.testing.assert_close(torch.autograd.grad(fast(x), x, arriving), expected)
+
+
+def test_anomaly_detection():
+    fast, x = intarsia.compile(lambda x: x.log().sum()), torch.ones(3).requires_grad_()
+    with torch.autograd.detect_anomaly(check_nan=True):
+        fast(x).backward()
+    assert torch.equal(x.grad, torch.ones(3))
