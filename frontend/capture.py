@@ -21,6 +21,7 @@ from .dynamic import ConstraintError, Marks, Symbols
 from .effects import DELETED
 from .errors import CaptureError, Frame, InternalError, Unsupported, UserRaise
 from .guards import Emitter, GuardSet
+from .inlined import with_program
 from .interpreter import NULL, Interpreter, Lasti, Saved
 from .interpreter import Frame as Activation
 from .output import GraphInput
@@ -87,6 +88,7 @@ class Capture:
         namespace = {**self.namespace, "graph": graph, "MISS": miss, "failed": failed or _raise}
         if self.symbols is not None:
             self.residual = self.symbols.complete(self.residual)
+        self.residual = with_program(self.residual, namespace, graph)
         exec(compile(self.residual, "<intarsia residual>", "exec"), namespace)
         return namespace["entry"]  # type: ignore[no-any-return]
 
@@ -479,7 +481,9 @@ def _aliasing(vm: Interpreter) -> None:
                 continue
             other = keys.setdefault(torch_private.storage_key(info.real), info)
             if other is not info and (info in written or other in written):
-                raise Unsupported(f"{info.source.name()} and {other.source.name()} share memory and one is written to")
+                written_to, shared = (info, other) if info in written else (other, info)
+                names = written_to.source.name(), shared.source.name()
+                raise Unsupported(f"{names[0]} is written to, and {names[1]} shares its memory")
         mutable = [i for i in vm.out.used if isinstance(i.fake, Tensor) and not i.static]
         storages = [i.source for i in mutable]
         pattern = first_same(*(torch_private.storage_key(i.real) for i in mutable))

@@ -40,6 +40,22 @@ _REMEDIES: Mapping[str, str] = MappingProxyType(
 )
 
 
+# Reasons that begin with a name of the program's.
+_INSIDE: Mapping[str, str] = MappingProxyType(
+    {
+        " shares its memory": "pass a copy of one of them (clone()), or make a new tensor instead of writing",
+        " is a tensor subclass": "pass a plain tensor (as_subclass(torch.Tensor)), or leave it: such calls run as without compiling",
+        " has the layout ": "pass a dense tensor (to_dense()), or leave it: such calls run as without compiling",
+        " is inside a functorch transform": "compile the function around the transform",
+        " is a lazy conjugate or negation": "pass x.resolve_conj().resolve_neg()",
+        "eager does not": "nothing, the call is right; please report it, so that it gets compiled",
+        "symbol that no input binds": "nothing, the call is right; please report it, so that it gets compiled",
+    }
+)
+
+
 def remedy(reason: str) -> str:
     """A sentence of advice for a reason."""
-    return next((advice for start, advice in _REMEDIES.items() if reason.startswith(start)), GENERAL)
+    found = [advice for start, advice in _REMEDIES.items() if reason.startswith(start)]
+    found += [advice for part, advice in _INSIDE.items() if part in reason]
+    return found[0] if found else GENERAL

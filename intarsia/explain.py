@@ -22,6 +22,7 @@ from .explain_text import text_of
 from .frontend.capture import Capture
 from .frontend.errors import Frame
 from .frontend.guards import GuardSet
+from .frontend.remedies import remedy
 from .history import Compiled, Fallback, History, Recompile
 from .ir.import_fx import user_line
 from .logs import guard_lines, next_pieces
@@ -97,6 +98,7 @@ class FallbackInfo:
     file: str = ""
     line: int = 0
     text: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True)
@@ -286,7 +288,8 @@ def _explanation(compiled: Any, seconds: dict[str, float], result: Any) -> Expla
         if capture.operations:
             graphs.append(_graph(len(graphs) + 1, record, capture, broken))
     fallbacks = [
-        FallbackInfo(f"a call of {f.name}", f.reason, f.file, f.line, f.text) for f in _of(families, history.fallbacks)
+        FallbackInfo(f"a call of {f.name}", f.reason, f.file, f.line, f.text, remedy(f.reason))
+        for f in _of(families, history.fallbacks)
     ]
     fallbacks += [FallbackInfo(f"graph {g.index}", g.eager) for g in graphs if g.eager]
     return Explanation(

@@ -178,6 +178,7 @@ def _fallbacks(e: Explanation) -> Iterator[str]:
     for f in e.fallbacks:
         yield f"  {f.what}" + (f", because of {short(f.file)}:{f.line}: {f.text}" if f.file else "")
         yield from _field("why", " ".join(f.reason.split()))
+        yield from _field("what to do", f.remedy)
 
 
 def _recompiles(e: Explanation) -> Iterator[str]:

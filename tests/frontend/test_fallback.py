@@ -11,6 +11,7 @@ import pytest
 import torch
 from harness import compiled
 
+import intarsia
 from intarsia.frontend.capture import capture
 from intarsia.frontend.errors import GraphBreak, Unsupported
 
@@ -280,3 +281,16 @@ def test_deep_recursion_is_refused():
     with torch.no_grad():
         torch.testing.assert_close(fast(X, 300), X + 300)
     assert "deeper" in log.breaks[0].reason
+
+
+def writes_one(x, y):
+    y.add_(1)
+    return x * 2
+
+
+def test_explain_names_the_argument_whose_memory_is_shared_and_what_to_do():
+    base = torch.zeros(8)
+    explained = intarsia.explain(writes_one)(base[:4], base[2:6])
+    (found,) = explained.fallbacks
+    assert found.reason == "y is written to, and x shares its memory"
+    assert "clone()" in found.remedy and found.remedy in " ".join(str(explained).split())
