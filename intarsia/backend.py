@@ -182,15 +182,20 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
+def pipeline_of(config: Config, passes: Sequence[Pass] = ()) -> list[Pass]:
+    """The passes that a program goes through: those of the settings, else the default; without `packing` nothing is kept between calls."""
+    if config.pipeline:
+        return registry(passes).parse(config.pipeline)
+    return [item for item in default_pipeline(passes) if config.packing or item.name != "hoist"]
+
+
 def compile_module(
     module: ModuleOp, toolchain: Toolchain, config: Config, passes: Sequence[Pass], debug: DebugFolder
 ) -> tuple[Program, Report]:
     """From the `aten` level to a callable: out of the cache, or through the passes and the C++ compiler."""
     with COUNTERS.phase("key"):
         ctx = CompileContext(machine(toolchain, config), Diagnostics(want_remarks=bool(config.debug)))
-        pipeline = registry(passes).parse(config.pipeline) if config.pipeline else default_pipeline(passes)
-        if not config.packing:
-            pipeline = [p for p in pipeline if p.name != "hoist"]
+        pipeline = pipeline_of(config, passes)
         cache, library = open_cache(config), Library(config.packing)
         text = print_module(module)
         debug.write("0-aten.ir", text)

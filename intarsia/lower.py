@@ -10,7 +10,7 @@ import torch
 from torch.fx import GraphModule
 from xdsl.dialects.builtin import ModuleOp
 
-from .backend import machine
+from .backend import machine, pipeline_of
 from .compile import check_function, compile
 from .config import Config
 from .frontend.capture import Capture, capture
@@ -20,7 +20,6 @@ from .ir.text import print_module
 from .passes.base import LEVELS
 from .passes.context import CompileContext, Diagnostics, Remark
 from .passes.manager import run_pipeline
-from .passes.pipeline import default_pipeline
 from .targets.build import find_toolchain
 from .targets.cpp.program import Generated, generate
 from .targets.library import Library
@@ -116,7 +115,7 @@ def lower(fn: Any, *args: Any, **kwargs: Any) -> Lowered:
     imported = import_fx(functional)
     module = imported.module
     stages, levels = {"aten": print_module(module)}, {"aten": print_module(module)}
-    pipeline = default_pipeline()
+    pipeline = pipeline_of(config)
     by_name = {item.name: item for item in pipeline}
 
     def keep(name: str, current: ModuleOp, seconds: float, phase: str) -> None:

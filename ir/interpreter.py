@@ -14,7 +14,7 @@ from torch import Tensor
 from xdsl.dialects.builtin import ModuleOp
 
 from .dialects import prim
-from .interpreter_loops import KERNEL_RULES, main_function
+from .interpreter_loops import KERNEL_RULES, find_function, main_function
 from .interpreter_tensors import TENSOR_RULES, InterpreterError, Machine, expect_type, restride, run_block
 from .symbols import Dim, contiguous_strides, symbol
 from .types import RefType, TensorType
@@ -72,10 +72,19 @@ _RESULTS: dict[str, Callable[..., Any]] = {
 
 
 def _run(module: ModuleOp, args: Sequence[Argument], reverse: bool = False) -> tuple[list[Tensor], Machine]:
-    func = main_function(module)
+    constants = find_function(module, "constants")
+    if constants is not None:
+        parameters = [args[i] for i in constants["parameters"]]
+        args = [*args, *_run_function(module, constants, parameters, reverse)[0]]
+    return _run_function(module, main_function(module), args, reverse)
+
+
+def _run_function(
+    module: ModuleOp, func: prim.Func, args: Sequence[Argument], reverse: bool
+) -> tuple[list[Tensor], Machine]:
     block = func.block_body
     if len(args) != len(block.args):
-        raise InterpreterError(f"@main takes {len(block.args)} arguments, not {len(args)}")
+        raise InterpreterError(f"@{func['sym_name']} takes {len(block.args)} arguments, not {len(args)}")
     machine = Machine(module, RULES, reverse)
     _bind_symbols(machine, func, args)
     for value, given in zip(block.args, args, strict=True):

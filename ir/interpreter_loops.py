@@ -487,10 +487,16 @@ def main_function(module: ModuleOp) -> prim.Func:
     Raises:
         InterpreterError: there is none.
     """
-    for op in module.body.block.ops:
-        if isinstance(op, prim.Func) and op["sym_name"] == "main":
-            return op
-    raise InterpreterError("the module has no prim.func @main")
+    func = find_function(module, "main")
+    if func is None:
+        raise InterpreterError("the module has no prim.func @main")
+    return func
+
+
+def find_function(module: ModuleOp, name: str) -> prim.Func | None:
+    """The `prim.func` of that name, if there is one."""
+    functions = (op for op in module.body.block.ops if isinstance(op, prim.Func))
+    return next((func for func in functions if func["sym_name"] == name), None)
 
 
 def find_kernel(machine: Machine, name: str) -> loop.Kernel:

@@ -352,7 +352,8 @@ class Func(Op):
             itself; ["alias", i, sizes, strides, offset] a view of argument i; ["alias_output", k, sizes, strides, offset]
             a view of returned value k; ["output", j] the very object that result j is; ["size", expression] a Python int;
             ["constant", literal] that literal; ["none"];
-        mutations: [argument, k] pairs: returned value k is to be copied into the argument.
+        mutations: [argument, k] pairs: returned value k is to be copied into the argument;
+        parameters, of `@constants` only: which arguments of `@main` it takes. What it returns are the last arguments of `@main`.
     """
 
     name = "prim.func"
