@@ -138,6 +138,8 @@ def _aten(machine: Machine, op: Any) -> list[Tensor]:
 def _kernel_extern(machine: Machine, op: Any) -> list[Tensor]:
     """Operands are brought to the strides that eager gives the library: operators on views depend on them."""
     values = machine.operands(op)
+    if op.get("own"):  # takes any view
+        return call(machine, op, op["target"], values)
     wanted = op.get("operand_strides") or (None,) * len(values)
     return call(machine, op, op["target"], [_with_strides(machine, v, s) for v, s in zip(values, wanted, strict=True)])
 

@@ -20,7 +20,7 @@ from ..ir.symbols import Dim, contiguous_strides
 from ..ir.syntax import Op
 from ..ir.types import TensorType
 from .axes import Axes, Dims
-from .strides import is_view, operand_strides, same_layout, view_of
+from .strides import is_view, operand_strides, same_layout, takes_view, view_of
 
 SYMBOL_HINT = 64  # what an unknown size counts as in the cost model
 
@@ -120,7 +120,9 @@ class Graph:
         for op in operations:
             if isinstance(op, kernel.Extern):
                 wanted += [
-                    (v, operand_strides(op, i)) for i, v in enumerate(op.operands) if isinstance(v.type, TensorType)
+                    (v, operand_strides(op, i))
+                    for i, v in enumerate(op.operands)
+                    if isinstance(v.type, TensorType) and not (op.get("own") and _lies(op, i))
                 ]
         func = cast(Op, self.returned.parent_op())
         recorded = func.get("result_strides") or (None,) * len(self.returned.operands)
@@ -284,3 +286,12 @@ __all__ = [
     "is_free",
     "size_in_bytes",
 ]
+
+
+def _lies(op: kernel.Extern, index: int) -> bool:
+    """Whether operand `index` is a view of memory that the call can read as it is."""
+    value = op.operands[index]
+    view = view_of(value)
+    if view is None or not (isinstance(view.base.owner, Block) or not is_free(view.base.owner)):
+        return False
+    return takes_view(op, index, view)

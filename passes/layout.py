@@ -28,6 +28,7 @@ from .strides import (
     recorded_strides,
     reshape_strides,
     same_layout,
+    takes_view,
     view_of,
 )
 
@@ -139,7 +140,9 @@ class _Layouts:
             shape = value.type.shape
             wanted: Strides = operand_strides(op, i)
             view = view_of(value)
-            if view is None or not same_layout(shape, view.strides, wanted):
+            if view is not None and takes_view(op, i, view):
+                wanted = view.strides
+            else:
                 wanted = wanted if is_dense(shape, wanted) else dense_like(shape, wanted)
                 op.operands[i] = self._copy(value, wanted, op)
             actual.append(None if same_layout(shape, wanted, contiguous_strides(shape)) else wanted)

@@ -19,6 +19,7 @@ OWN = {
     "dce": "dce:DCE",
     "channels-last": "channels_last:ChannelsLast",
     "fuse": "fuse:Fuse",
+    "own-kernels": "own_kernels:OwnKernels",
     "layout": "layout:Layout",
     "schedule": "schedule:Schedule",
     "plan-buffers": "plan_buffers:PlanBuffers",

@@ -83,12 +83,12 @@ class _Planner:
                 self.last_use[self.root(operand)] = number
         self._find_outputs(steps[-1])
         for number, op in enumerate(steps):
-            if isinstance(op, loop.Launch):
+            if _is_planned(op):
                 for result in op.results:
                     if result not in self.outputs:
                         last = self.last_use.get(result, number)
                         self.places[result] = _Place(_bytes(result), number, last)
-                if self.options.in_place:
+                if self.options.in_place and isinstance(op, loop.Launch):
                     self._in_place(number, op)
         self._pack()
         stats = self.ctx.diagnostics
@@ -118,7 +118,7 @@ class _Planner:
             received = set(range(len(terminator.operands)))
         for k, value in enumerate(terminator.operands):
             root = self.root(value)
-            if k not in received or not isinstance(root.owner, loop.Launch):
+            if k not in received or not _is_planned(root.owner):
                 continue
             view = view_of(value)
             t = prim.tensor(value)
@@ -196,7 +196,7 @@ class _Planner:
         old.erase()
 
     def _steps(self, op: Operation, new: dict[SSAValue, SSAValue]) -> Iterable[Operation]:
-        if isinstance(op, loop.Launch):
+        if isinstance(op, loop.Launch | kernel.Extern) and _is_planned(op):
             yield from self._launch(op, new)
         elif isinstance(op, kernel.Extern):
             yield self._extern(op, new)
@@ -207,7 +207,7 @@ class _Planner:
         else:
             raise PassError(f"plan-buffers: {op.name} is not expected here; run 'schedule' first")
 
-    def _launch(self, op: loop.Launch, new: dict[SSAValue, SSAValue]) -> Iterable[Operation]:
+    def _launch(self, op: loop.Launch | kernel.Extern, new: dict[SSAValue, SSAValue]) -> Iterable[Operation]:
         outputs = []
         for result in op.results:
             place = self.places.get(result)
@@ -223,7 +223,15 @@ class _Planner:
             new[result] = alloc.results[0]
             outputs.append(alloc.results[0])
         operands = [new[v] for v in op.operands]
-        yield buffer.Launch.make([*operands, *outputs], [], {"kernel": op["kernel"]}, loc=op.location)
+        if isinstance(op, loop.Launch):
+            yield buffer.Launch.make([*operands, *outputs], [], {"kernel": op["kernel"]}, loc=op.location)
+        else:
+            for i, result in enumerate(op.results):
+                if outputs[i].type != _memory(result):  # the kernel is made for the value itself, not for what the user receives
+                    view = buffer.View.make([outputs[i]], [_memory(result)], {"offset": 0})
+                    yield view
+                    outputs[i] = view.results[0]
+            yield buffer.Extern.make([*operands, *outputs], [], {**_call_literals(op), "out": True}, loc=op.location)
         for result in op.results:
             final, memory = self.outputs.get(result), _memory(result)
             itself = any(isinstance(use.operation, kernel.Extern | prim.Return) for use in result.uses)
@@ -233,7 +241,7 @@ class _Planner:
                 self.allocated[result], new[result] = new[result], view.results[0]
 
     def _extern(self, op: kernel.Extern, new: dict[SSAValue, SSAValue]) -> Operation:
-        attrs = {k: v for k, v in op.literals.items() if k not in ("operand_strides", "strides")}
+        attrs = _call_literals(op)
         aliased = aliased_operand(op)
         if aliased is not None:
             attrs["alias"] = (aliased,)
@@ -280,10 +288,19 @@ class _Planner:
     ) -> Iterable[Operation]:
         """Give back library-owned memory after its last use."""
         for value in dict.fromkeys(self.root(v) for v in (*op.operands, *op.results)):
-            library_owned = isinstance(value.owner, kernel.Extern)
+            library_owned = isinstance(value.owner, kernel.Extern) and not _is_planned(value.owner)
             if library_owned and value not in freed and self.last_use.get(value, number) == number:
                 freed.add(value)
                 yield buffer.Free.make([new[value]], [])
+
+
+def _is_planned(op: object) -> bool:
+    """Whether the operation's results are memory that is planned here: kernels, and library calls that are kernels of our own."""
+    return isinstance(op, loop.Launch) or (isinstance(op, kernel.Extern) and bool(op.get("own")))
+
+
+def _call_literals(op: kernel.Extern) -> dict[str, object]:
+    return {k: v for k, v in op.literals.items() if k not in ("operand_strides", "strides")}
 
 
 def aliased_operand(op: Op) -> int | None:

@@ -164,6 +164,16 @@ def operand_strides(op: Op, index: int) -> Strides:
     return contiguous_strides(prim.tensor(op.operands[index]).shape) if found is None else found
 
 
+def takes_view(op: Op, index: int, view: View) -> bool:
+    """Whether a library call can read operand `index` in this view of memory as it is.
+
+    ATen's calls want eager's strides; kernels of our own take any as long as the last dimension has no gaps (a mask may have them).
+    """
+    if op.get("own"):
+        return view.strides[-1] == 1 or view.shape[-1] == 1 or op["operands"][index] == "attn_mask"
+    return same_layout(view.shape, view.strides, operand_strides(op, index))
+
+
 def result_strides(op: kernel.Fused | kernel.Extern, index: int) -> Strides:
     """The strides of a kernel's result."""
     return memory_strides(op.results[index])

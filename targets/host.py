@@ -30,11 +30,13 @@ from xdsl.ir import SSAValue
 from ..ir.dialects import buffer, loop, prim
 from ..ir.dialects.aten import overload
 from ..ir.epilogue import apply_epilogue, extras_of
-from ..ir.symbols import Dim, free_symbols
+from ..ir.interpreter_loops import find_function
+from ..ir.symbols import Dim, dim, free_symbols
 from ..ir.syntax import Op, location_of
 from ..ir.types import RefType
 from ..passes.plan_buffers import aliased_operand
 from .library import Library, Step
+from .cpp.own import is_own, own_kernel
 from .memory import planned_bytes
 from .torch_private import empty_strided_cpu, fast_overload
 
@@ -224,6 +226,9 @@ class _Writer:
         self.each.append(
             f"if {call}: out_of_range({', '.join(map(repr, kernel.get('lines', ())))})" if checked else call
         )
+        if all(is_own(use.operation) for use in result.uses):  # an address is all that is needed
+            self.addresses[result] = f"{self.address(base)} + {python_index(dim(op['offset'] * ref.dtype.bytes))}"
+            return
 
     def extern(self, op: Op) -> None:
         self.comment(op)
@@ -255,8 +260,18 @@ class _Writer:
             extras = ", ".join(extras_of(op["operands"], values))
             self.each.append(f"{names[0]} = apply_epilogue({names[0]}, {python_literal(op['epilogue'])}, [{extras}])")
         for name, result in zip(names, op.results, strict=True):
+    def own(self, op: Op) -> None:
+        """A library call that a kernel of our own carries out."""
+        found = own_kernel(op)
+        arguments = [*(self.address(v) for v in op.operands), *found.symbols]
+        self.used_kernels[found.name] = len(arguments)
+        self.each.append(f"{found.name}({', '.join(arguments)})")
+
             ref = result.type
             assert isinstance(ref, RefType)
+        if op.get("own"):
+            self.own(op)
+            return
             if any(not isinstance(u.operation, buffer.Free) for u in result.uses):
                 planned = f"({ref.dtype.torch}, {_tuple(ref.shape)}, {_tuple(ref.strides)})"
                 self.each.append(
@@ -444,7 +459,24 @@ def load_program(source: HostSource, functions: Mapping[str, Callable[..., Any]]
     names = namespace(source, functions, library)
     exec(compile(source.text, f"<intarsia host program {name}>", "exec"), names)
     make: Callable[[], Run] = names["make"]
-    return _pooled(make) if source.stateful else make()
+    run = _pooled(make) if source.stateful else make()
+    if source.constants is None:
+        if not source.stateful:
+            run.text = source.text  # type: ignore[attr-defined]  # a caller may write it into its own function
+        return run
+    make = names["make_constants"]
+    return _with_constants(run, _pooled(make) if source.stateful_constants else make(), source.constants, library)
+
+
+def _with_constants(run: Run, constants: Run, parameters: Sequence[int], library: Library) -> Run:
+    """`run` with further arguments: what `constants` gives for the parameters as they are now."""
+    assert library.fingerprint is not None
+    known = Folded(lambda *tensors: constants(*tensors), library.fingerprint)
+
+    def call(*args: Any) -> Sequence[Any]:
+        return run(*args, *known([args[i] for i in parameters]))
+
+    return call
 
 
 def _pooled(make: Callable[[], Run]) -> Run:

@@ -1,0 +1,119 @@
+"""own-kernels: library calls that a C++ kernel of our own carries out, on memory that is planned like that of any kernel.
+
+The operation stays the call that it is, with the attribute `own` beside it: what it computes is said by the ATen operator, so the
+interpreter and the text are unchanged. `layout` lets such a call read strided views, `plan-buffers` gives its result a place, the target
+prints the kernel (targets/cpp/own.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import SSAValue
+
+from ..ir.dialects import kernel, prim
+from ..ir.dtypes import BF16, BOOL, F16, F32
+from ..ir.symbols import known_equal
+from .base import Pass
+from .context import CompileContext
+
+ATTENTION = "aten.scaled_dot_product_attention.default"
+
+
+@dataclass(frozen=True)
+class OwnKernels(Pass):
+    """Give attention to a kernel of our own.
+
+    Options:
+        attention: take over scaled_dot_product_attention.
+    """
+
+    name: ClassVar[str] = "own-kernels"
+    level: ClassVar[str] = "prim"
+    after: ClassVar[tuple[str, ...]] = ("decompose", "dce")
+    before: ClassVar[tuple[str, ...]] = ("fuse",)
+
+    attention: bool = True
+
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        if ctx.target.name != "cpp":
+            return
+        for op in list(module.walk()):
+            if isinstance(op, kernel.Extern) and op["target"] == ATTENTION and self.attention and _is_attention(op):
+                op["own"] = "attention"
+                _share_heads(op)
+                _want_rows(op)
+                ctx.diagnostics.count(self.name, "attention")
+
+
+def _is_attention(op: kernel.Extern) -> bool:
+    """Four dimensions, one floating type, a mask that is boolean or of that type, no dropout, nothing empty."""
+    names = list(op["operands"])
+    types = {name: prim.tensor(v) for name, v in zip(names, op.operands, strict=True)}
+    kinds = [types[name] for name in ("query", "key", "value")]
+    mask, dtype = types.get("attn_mask"), kinds[0].dtype
+    if (
+        op.get("dropout_p", 0.0) != 0.0
+        or dtype not in (F32, BF16, F16)
+        or any(t.device != "cpu" for t in types.values())
+    ):
+        return False
+    if any(t.rank != 4 or t.dtype != dtype or 0 in t.shape for t in kinds) or op.get("epilogue"):
+        return False
+    if mask is not None and (mask.dtype not in (BOOL, dtype) or not 2 <= mask.rank <= 4 or op.get("is_causal")):
+        return False
+    q, k, v = (t.shape for t in kinds)
+    heads = known_equal(q[1], k[1]) or bool(op.get("enable_gqa"))
+    return heads and known_equal(k[1], v[1]) and known_equal(q[0], k[0]) and known_equal(q[0], v[0])
+
+
+def _want_rows(op: kernel.Extern) -> None:
+    """Operands that must be copied get rows without gaps, also where eager reads them with gaps."""
+    given = op.get("operand_strides")
+    if given:
+        op["operand_strides"] = tuple(
+            s if s is None or s[-1] == 1 or name == "attn_mask" else None
+            for name, s in zip(op["operands"], given, strict=True)
+        )
+
+
+def _share_heads(op: kernel.Extern) -> None:
+    """attention(q, repeat(k), repeat(v)) -> attention(q, k, v) {enable_gqa}: repeated heads are not written to memory."""
+    names = list(op["operands"])
+    places = [names.index("key"), names.index("value")]
+    found = [_before_repeat(op.operands[i]) for i in places]
+    k, v = found
+    if op.get("enable_gqa") or k is None or v is None or prim.tensor(k).shape[1] != prim.tensor(v).shape[1]:
+        return
+    for i, value in zip(places, (k, v), strict=True):
+        op.operands[i] = value
+    op["enable_gqa"] = True
+    given = op.get("operand_strides")
+    if given:
+        op["operand_strides"] = tuple(None if i in places else s for i, s in enumerate(given))
+
+
+def _before_repeat(value: SSAValue) -> SSAValue | None:
+    """(b, h, l, d) for reshape(broadcast(...), (b, h * g, l, d)) over (b, h, g, l, d); None for anything else."""
+    reshape = value.owner
+    broadcast = reshape.operands[0].owner if isinstance(reshape, prim.Reshape) else None
+    if not isinstance(broadcast, prim.Broadcast):
+        return None
+    wide, whole = prim.tensor(broadcast.results[0]).shape, prim.tensor(value).shape
+    if len(wide) != 5 or (whole[0], whole[2], whole[3]) != (wide[0], wide[3], wide[4]):
+        return None
+    source = broadcast.operands[0]
+    kept = (wide[0], wide[1], wide[3], wide[4])
+    if tuple(broadcast["dims"]) == (0, 1, 3, 4) and prim.tensor(source).shape == kept:
+        return source
+    inner = source.owner
+    if (
+        tuple(broadcast["dims"]) == (0, 1, 2, 3, 4)
+        and isinstance(inner, prim.Reshape)
+        and prim.tensor(source).shape == (wide[0], wide[1], 1, wide[3], wide[4])
+        and prim.tensor(inner.operands[0]).shape == kept
+    ):
+        return inner.operands[0]
+    return None

@@ -1,0 +1,121 @@
+"""Kernels of our own for library calls: the C++ of a `buffer.extern` with the attribute `own`.
+
+The work is done by templates in the headers here; a kernel is the call of one with the sizes and strides of this operation.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import sympy
+
+from ...ir.dialects import buffer
+from ...ir.symbols import Dim, free_symbols
+from ...ir.syntax import Op, location_of
+from ...ir.types import RefType
+from .emit import cpp_index
+
+
+@dataclass(frozen=True)
+class OwnKernel:
+    """One kernel: `extern "C" int name(pointers..., int64_t symbols...)`.
+
+    Attributes:
+        header: the header that its text needs.
+        body: the statements.
+    """
+
+    name: str
+    header: str
+    body: str
+    parameters: tuple[str, ...]
+    symbols: tuple[str, ...]
+
+    def text(self, lines: Iterable[str] = ()) -> str:
+        """The function; `lines` are the user's."""
+        places = ", ".join(dict.fromkeys(lines))
+        comment = f"// from {places}\n" if places else ""
+        return f'{comment}extern "C" int {self.name}({", ".join(self.parameters)}) {{\n{self.body}  return 0;\n}}\n'
+
+
+def own_kernel(op: Op) -> OwnKernel:
+    """The kernel of a `buffer.extern` whose attribute `own` names it; the last operand is the result."""
+    return OWN[op["own"]](op)
+
+
+def emit_own_unit(calls: Iterable[Op]) -> str | None:
+    """The translation unit with the kernels of these calls, equal ones once; None where there is no call."""
+    kernels: dict[str, OwnKernel] = {}
+    lines: dict[str, list[str]] = {}
+    for op in calls:
+        found = own_kernel(op)
+        kernels[found.name] = found
+        place = location_of(op)
+        lines.setdefault(found.name, []).extend([f"{place[0]}:{place[1]}"] if place else [])
+    if not kernels:
+        return None
+    headers = sorted({k.header for k in kernels.values()})
+    texts = [k.text(lines[name]) for name, k in kernels.items()]
+    return "\n".join(["".join(f'#include "{h}"\n' for h in headers), *texts])
+
+
+def _kernel(word: str, header: str, body: str, op: Op, dims: Iterable[Dim]) -> OwnKernel:
+    refs = [v.type for v in op.operands]
+    symbols = tuple(sorted(s.name for s in free_symbols(tuple(d for d in dims if isinstance(d, sympy.Expr)))))
+    pointers = [
+        f"{'const ' if i + 1 < len(refs) else ''}{r.dtype.cpp}* {f'in{i}' if i + 1 < len(refs) else 'out0'}"
+        for i, r in enumerate(refs)
+        if isinstance(r, RefType)
+    ]
+    parameters = (*pointers, *(f"int64_t {s}" for s in symbols))
+    name = f"{word}_{hashlib.sha256(repr((body, parameters)).encode()).hexdigest()[:8]}"
+    return OwnKernel(name, header, body, parameters, symbols)
+
+
+def _attention(op: Op) -> OwnKernel:
+    names = list(op["operands"])
+    refs: dict[str, RefType] = {}
+    for name, value in zip([*names, "out"], op.operands, strict=True):
+        assert isinstance(value.type, RefType)
+        refs[name] = value.type
+    q, k, v, out, mask = refs["query"], refs["key"], refs["value"], refs["out"], refs.get("attn_mask")
+    batch, q_heads, queries, depth = q.shape
+    heads, keys, width = k.shape[1], k.shape[2], v.shape[3]
+    groups = "1" if q_heads == heads else f"{cpp_index(q_heads)} / ({cpp_index(heads)})"
+    scale = op.get("scale")
+    values: dict[str, Dim | str] = {"batch": batch, "heads": heads, "groups": groups, "queries": queries, "keys": keys}
+    values |= {"depth": depth, "width": width}
+    for letter, ref in (("q", q), ("k", k), ("v", v), ("o", out)):
+        values |= {f"{letter}_batch": ref.strides[0], f"{letter}_head": ref.strides[1], f"{letter}_row": ref.strides[2]}
+    if mask is not None:
+        padded: list[Dim] = [0] * (4 - len(mask.shape))
+        padded += [0 if n == 1 else s for n, s in zip(mask.shape, mask.strides, strict=True)]
+        values |= dict(zip(("mask_batch", "mask_head", "mask_row", "mask_column"), padded, strict=True))
+    factor = f"1.0f / __builtin_sqrtf(float({cpp_index(depth)}))"
+    if scale is not None or isinstance(depth, int):
+        factor = _number(float(scale) if scale is not None else 1 / math.sqrt(int(depth)))
+    lines = ["  im::Attention s{};"]
+    lines += [f"  s.{name} = {v if isinstance(v, str) else cpp_index(v)};" for name, v in values.items()]
+    lines += [f"  s.scale = {factor};", f"  s.causal = {str(bool(op.get('is_causal'))).lower()};"]
+    places = {name: f"in{i}" for i, name in enumerate(names)}
+    pointer = places.get("attn_mask", "static_cast<const float*>(nullptr)")
+    lines.append(f"  im::attention(s, {places['query']}, {places['key']}, {places['value']}, {pointer}, out0);")
+    dims = [d for d in values.values() if not isinstance(d, str)]
+    return _kernel("attention", "intarsia_attention.h", "\n".join(lines) + "\n", op, [*dims, q_heads, depth])
+
+
+def _number(value: float) -> str:
+    if math.isnan(value) or math.isinf(value):
+        return '__builtin_nanf("")' if value != value else f"{'-' if value < 0 else ''}__builtin_inff()"
+    return f"{value!r}f"
+
+
+def is_own(op: object) -> bool:
+    """A library call that a kernel of our own carries out."""
+    return isinstance(op, buffer.Extern) and bool(op.get("own"))
+
+
+OWN: dict[str, Callable[[Op], OwnKernel]] = {"attention": _attention}

@@ -1,0 +1,114 @@
+"""Attention by the kernel of our own: values, strides, masks, shared heads, sizes that are no multiple of anything."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import intarsia
+from intarsia.testing import check
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+sdpa = F.scaled_dot_product_attention
+
+
+def heads(x):
+    """(batch, rows, heads, depth) as attention takes it, without a copy."""
+    return x.transpose(1, 2)
+
+
+def inputs(dtype, batch=2, queries=10, keys=13, q_heads=4, kv_heads=4, depth=16):
+    torch.manual_seed(0)
+    q = torch.randn(batch, queries, q_heads, depth, dtype=dtype)
+    return q, *(torch.randn(batch, keys, kv_heads, depth, dtype=dtype) for _ in range(2))
+
+
+def taken_over(fn, *args):
+    """Right by the accuracy rule, and not a library call."""
+    with torch.no_grad():
+        check(fn, args)
+        assert "scaled_dot_product" not in str(intarsia.explain(fn)(*args).graphs[0].library)
+
+
+SIZES = [(1, 7), (2, 300), (49, 49), (130, 257), (600, 33)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("causal", [False, True])
+def test_sizes(dtype, causal):
+    for queries, keys in SIZES:
+        taken_over(
+            lambda q, k, v: sdpa(heads(q), heads(k), heads(v), is_causal=causal),
+            *inputs(dtype, 1, queries, keys, 2, 2, 24),
+        )
+
+
+@pytest.mark.parametrize("depth", [1, 5, 40, 80, 128])
+def test_depths(depth):
+    taken_over(lambda q, k, v: sdpa(heads(q), heads(k), heads(v), scale=0.3), *inputs(torch.float32, depth=depth))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_values_of_another_width_and_other_layouts(dtype):
+    q, k, v = inputs(dtype, queries=13)
+    taken_over(lambda q, k, v: sdpa(q[..., :7], k.flip(2)[..., :7], v[..., :5] * 2), q, k, v)
+    taken_over(lambda q, k, v: heads(sdpa(heads(q), heads(k), heads(v))).reshape(2, 13, 64), q, k, v)
+    taken_over(lambda q, k, v: sdpa(q.transpose(2, 3), k.transpose(2, 3), v.transpose(2, 3)), q, k, v)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(2, 4, 10, 13), (2, 1, 1, 13), (1, 4, 10, 13), (10, 13), (4, 10, 1)], ids=str)
+def test_masks(dtype, shape):
+    q, k, v = inputs(dtype)
+    for mask in (torch.randn(shape, dtype=dtype), torch.rand(shape) > 0.4):
+        taken_over(lambda q, k, v, m: sdpa(heads(q), heads(k), heads(v), m), q, k, v, mask)
+        taken_over(lambda q, k, v, m: sdpa(heads(q), heads(k), heads(v), m.expand(2, 4, 10, 13)), q, k, v, mask)
+
+
+@pytest.mark.parametrize("low", [False, True])
+def test_rows_in_which_all_is_masked(low):
+    q, k, v = inputs(torch.float32, keys=300)
+    mask = torch.rand(10, 300) > 0.5
+    mask[3], mask[4, :290], mask[5, 260:] = False, False, False
+    given = torch.zeros(10, 300).masked_fill(~mask, float("-inf")) if low else mask
+    taken_over(lambda q, k, v, m: sdpa(heads(q), heads(k), heads(v), m), q, k, v, given)
+    assert intarsia.compile(sdpa)(heads(q), heads(k), heads(v), given)[:, :, 3].eq(0).all()
+
+
+def test_infinite_and_undefined_scores():
+    q, k, v = inputs(torch.float32)
+    q[0, 1, 0, 0], q[0, 2, 1, 0], k[1, 3, 2, 0] = float("nan"), float("inf"), float("nan")
+    expected, found = (f(heads(q), heads(k), heads(v)) for f in (sdpa, intarsia.compile(sdpa)))
+    torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("queries", [1, 2, 10, 40])
+@pytest.mark.parametrize("causal", [False, True])
+def test_shared_heads(queries, causal):
+    q, k, v = inputs(torch.float32, queries=queries, kv_heads=2)
+
+    def repeated(x):
+        b, h, rows, depth = x.shape
+        return x[:, :, None].expand(b, h, 2, rows, depth).reshape(b, 2 * h, rows, depth)
+
+    taken_over(lambda q, k, v: sdpa(heads(q), heads(k), heads(v), is_causal=causal, enable_gqa=True), q, k, v)
+    taken_over(lambda q, k, v: sdpa(heads(q), repeated(heads(k)), repeated(heads(v)), is_causal=causal), q, k, v)
+
+
+def test_sizes_that_change():
+    compiled = intarsia.compile(lambda q, k, v: heads(sdpa(heads(q), heads(k), heads(v))), dynamic=True)
+    for batch, queries, keys in [(2, 10, 13), (3, 5, 7), (1, 40, 41), (2, 1, 300)]:
+        q, k, v = inputs(torch.float32, batch, queries, keys)
+        expected = heads(sdpa(heads(q), heads(k), heads(v)))
+        torch.testing.assert_close(compiled(q, k, v), expected)
+
+
+def test_two_threads_are_right():
+    q, k, v = inputs(torch.float32, 2, 300, 300)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        taken_over(lambda q, k, v: sdpa(heads(q), heads(k), heads(v)), q, k, v)
+    finally:
+        torch.set_num_threads(before)
