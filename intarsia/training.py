@@ -6,6 +6,7 @@ forward and a backward one, and wraps both in one `torch.autograd.Function`. Wha
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -59,7 +60,7 @@ def compile_training(
             without_tokens(graph.graph)
             if half == "forward":
                 random.append(draws(graph.graph))
-            _no_reinterpreting_results(graph.graph)
+            _own_memory(graph.graph, alone=half == "backward")
             graph.recompile()
             with torch.no_grad(), COUNTERS.phase(half):
                 function, report = compile_graph(graph, inputs, config, passes)
@@ -87,32 +88,42 @@ def compile_training(
         return function
 
 
-def _no_reinterpreting_results(graph: fx.Graph) -> None:
+def _own_memory(graph: fx.Graph, alone: bool) -> None:
     """Results that see their memory as another dtype, conjugated or negated become values of their own.
 
     The results of both halves are values: which of the program's results are views, and of what, is decided by AOTAutograd
-    outside of them.
+    outside of them. With `alone`, no result is a view of an input or of another result: autograd keeps a gradient that it
+    receives as `.grad`, and adds to it in place.
     """
     output = graph.find_nodes(op="output")[0]
+    taken: set[fx.Node] = set()
     for node in output.all_input_nodes:
         value = node.meta.get("val")
-        if node.op != "call_function" or not isinstance(value, torch.Tensor):
+        if not isinstance(value, torch.Tensor):
             continue
-        if value.is_conj() or value.is_neg() or _root_dtype(node) != value.dtype:
+        root = _root(node)
+        shared = alone and (root in taken or (root.op == "placeholder" and root is not node))
+        taken.add(root)
+        strange = value.is_conj() or value.is_neg() or _dtype(root) not in (None, value.dtype)
+        if shared or (strange and node.op == "call_function"):
             with graph.inserting_before(output):
                 made = graph.call_function(torch.ops.aten.clone.default, (node,))
             made.meta = {**node.meta, "val": value.clone()}
             output.replace_input_with(node, made)
 
 
-def _root_dtype(node: fx.Node) -> torch.dtype:
-    """The dtype of the memory that a chain of views shows."""
-    target: Any = node.target
-    while node.op == "call_function" and isinstance(target, torch._ops.OpOverload):
-        aliases = [a for r in target._schema.returns if (a := r.alias_info) is not None and not a.is_write]
-        if not aliases or not isinstance(node.args[0], fx.Node):
+def _root(node: fx.Node) -> fx.Node:
+    """The node whose memory a chain of views shows."""
+    while node.op == "call_function" and isinstance(node.args[0] if node.args else None, fx.Node):
+        maker: Any = node.args[0] if node.target is operator.getitem else node
+        if not isinstance(maker.target, torch._ops.OpOverload):
             break
-        node = node.args[0]
-        target = node.target
-    value: torch.Tensor = node.meta["val"]
-    return value.dtype
+        aliases = [a for r in maker.target._schema.returns if (a := r.alias_info) is not None and not a.is_write]
+        if not (aliases or maker.target is torch.ops.aten._unsafe_view.default) or not isinstance(maker.args[0], fx.Node):
+            break
+        node = maker.args[0]
+    return node
+
+
+def _dtype(node: fx.Node) -> torch.dtype | None:
+    return getattr(node.meta.get("val"), "dtype", None)

@@ -577,3 +577,39 @@ def test_anomaly_detection():
     with torch.autograd.detect_anomaly(check_nan=True):
         fast(x).backward()
     assert torch.equal(x.grad, torch.ones(3))
+
+
+@pytest.mark.parametrize("which", range(5))
+def test_gradients_that_are_equal_do_not_share_memory(which):
+    """Autograd keeps what it receives as `.grad` and adds to it in place."""
+    functions = [
+        lambda a, b, c: (a.view(3, 4) + b + c.t()).sin().sum(),
+        lambda a, b, c: (a.view(3, 4) + b + c.t()).sum(),
+        lambda a, b, c: ((a.view(3, 4) + b)[1:] * c.t()[1:]).sin().sum() + a[:2].sum(),
+        lambda a, b, c: torch.cat([a.view(3, 4), b, c.t()]).exp().sum(),
+        lambda a, b, c: (b + a[:4]).sin().sum() + (b - 1 + b).sum() + c.sum(),
+    ]
+    found = []
+    for wrap in (lambda f: f, intarsia.compile):
+        torch.manual_seed(1)
+        leaves, fn = [leaf(12), leaf(3, 4), leaf(4, 3)], wrap(functions[which])
+        arriving = torch.tensor(2.0)
+        for _ in range(3):
+            fn(*leaves).backward(arriving)
+        assert arriving == 2
+        found.append([x.grad for x in leaves])
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_calls_before_backward_do_not_disturb_each_other():
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 2))
+    first, second, found = torch.randn(3, 4), torch.randn(3, 4), []
+    for fn in (model, intarsia.compile(model)):
+        model.zero_grad()
+        one, two = fn(first), fn(second)
+        kept = one.detach().clone()
+        two.square().sum().backward()
+        one.square().sum().backward()
+        assert torch.equal(kept, one)
+        found.append([p.grad for p in model.parameters()])
+    torch.testing.assert_close(found[1], found[0])

@@ -57,7 +57,7 @@ def test_gradients(part: int) -> None:
                 assert [v is None for v in found] == [v is None for v in wanted]
                 for a, b in zip(found, wanted, strict=True):
                     if b is not None:
-                        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-7)
+                        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)  # parts of it are in float32
         except Exception as error:
             error.add_note(f"seed {seed}:\n{function.source}")
             raise
