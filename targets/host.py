@@ -17,9 +17,10 @@ a step. With symbolic sizes the same lines stand inside the function, because si
 from __future__ import annotations
 
 import keyword
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sympy
@@ -35,9 +36,10 @@ from ..ir.symbols import Dim, dim, free_symbols
 from ..ir.syntax import Op, location_of
 from ..ir.types import RefType
 from ..passes.plan_buffers import aliased_operand
-from .library import Library, Step
 from .cpp.own import is_own, own_kernel
+from .library import Library, Step
 from .memory import planned_bytes
+from .steps import Folded
 from .torch_private import empty_strided_cpu, fast_overload
 
 Run = Callable[..., Sequence[Any]]
@@ -53,6 +55,9 @@ class HostSource:
         operators: names in the text of the ATen operators it calls.
         steps: names in the text of library steps (packed weights), with the description from which each is built.
         stateful: whether `run` owns an arena, so that two threads need two of them.
+        constants: which arguments the text's `make_constants` takes, whose results are the last arguments; None: there is none.
+        stateful_constants: `stateful` for that one.
+        quick: the kernels that are done in a few microseconds: other threads need not run meanwhile.
         memory: bytes kept between calls, and most bytes in use at once; None where that depends on sizes.
     """
 
@@ -62,6 +67,9 @@ class HostSource:
     steps: dict[str, dict[str, Any]]
     stateful: bool
     memory: tuple[int, int] | None = None
+    constants: tuple[int, ...] | None = None
+    stateful_constants: bool = False
+    quick: Sequence[str] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Plain data for the cache."""
@@ -72,14 +80,33 @@ class HostSource:
             "steps": self.steps,
             "stateful": self.stateful,
             "memory": self.memory,
+            "constants": self.constants,
+            "stateful_constants": self.stateful_constants,
+            "quick": list(self.quick),
         }
 
 
 def host_source(module: ModuleOp, library: Library) -> HostSource:
     """Write the host program of a module at the `buffer` level."""
-    func = next(op for op in module.body.block.ops if isinstance(op, prim.Func))
+    main, constants = find_function(module, "main"), find_function(module, "constants")
+    assert main is not None
     kernels = {op["sym_name"]: op for op in module.body.block.ops if isinstance(op, loop.Kernel)}
-    return _Writer(func, kernels, library).write()
+    writer = _Writer(main, kernels, library)
+    source = writer.write()
+    if constants is None:
+        return source
+    other = _Writer(constants, kernels, library, steps=writer.steps, counts={"step": writer.counts.get("step", 0)})
+    made = other.write()
+    text = f"{source.text}\n\n{made.text.replace('def make():', 'def make_constants():', 1)}"
+    return replace(
+        source,
+        text=text,
+        kernels=source.kernels | made.kernels,
+        quick=[*source.quick, *made.quick],
+        operators=source.operators | made.operators,
+        constants=tuple(constants["parameters"]),
+        stateful_constants=made.stateful,
+    )
 
 
 @dataclass
@@ -92,6 +119,7 @@ class _Writer:
     names: dict[SSAValue, str] = field(default_factory=dict)  # the tensor
     addresses: dict[SSAValue, str] = field(default_factory=dict)  # the address, where one is at hand
     used_kernels: dict[str, int] = field(default_factory=dict)
+    quick: set[str] = field(default_factory=set)
     operators: dict[str, str] = field(default_factory=dict)
     steps: dict[str, dict[str, Any]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
@@ -121,7 +149,7 @@ class _Writer:
             body.append("    run.arena = arena  # `run` knows only addresses in it: it must live as long")
         body += ["    return run", ""]
         text = "\n".join(body)
-        return HostSource(text, self.used_kernels, self.operators, self.steps, stateful, planned_bytes(self.func))
+        return HostSource(text, self.used_kernels, self.operators, self.steps, stateful, planned_bytes(self.func), quick=sorted(self.quick))
 
     def _arena(self) -> bool:
         size = self.func.get("arena_bytes", 0)
@@ -198,6 +226,9 @@ class _Writer:
         assert isinstance(ref, RefType)
         if not result.uses:
             return
+        if all(is_own(use.operation) for use in result.uses):  # an address is all that is needed
+            self.addresses[result] = f"{self.address(base)} + {python_index(dim(op['offset'] * ref.dtype.bytes))}"
+            return
         name = self.fresh("v")
         self.names[result] = name
         arena = isinstance(base.owner, buffer.Alloc) and base.owner["pool"] == "arena"
@@ -221,17 +252,26 @@ class _Writer:
         symbols = list(kernel.get("symbols", ()))
         arguments = [self.address(v) for v in op.operands] + symbols
         self.used_kernels[op["kernel"]] = len(arguments)
+        if _is_quick(op):
+            self.quick.add(op["kernel"])
         call = f"{op['kernel']}({', '.join(arguments)})"
         checked = any(isinstance(inner, loop.Bind) for inner in kernel.block_body.walk())
         self.each.append(
             f"if {call}: out_of_range({', '.join(map(repr, kernel.get('lines', ())))})" if checked else call
         )
-        if all(is_own(use.operation) for use in result.uses):  # an address is all that is needed
-            self.addresses[result] = f"{self.address(base)} + {python_index(dim(op['offset'] * ref.dtype.bytes))}"
-            return
+
+    def own(self, op: Op) -> None:
+        """A library call that a kernel of our own carries out."""
+        found = own_kernel(op)
+        arguments = [*(self.address(v) for v in op.operands), *found.symbols]
+        self.used_kernels[found.name] = len(arguments)
+        self.each.append(f"{found.name}({', '.join(arguments)})")
 
     def extern(self, op: Op) -> None:
         self.comment(op)
+        if op.get("own"):
+            self.own(op)
+            return
         values = [self.tensor(v) for v in op.operands]
         step = self.library.choose(op, self.func)
         if step is None:
@@ -260,18 +300,8 @@ class _Writer:
             extras = ", ".join(extras_of(op["operands"], values))
             self.each.append(f"{names[0]} = apply_epilogue({names[0]}, {python_literal(op['epilogue'])}, [{extras}])")
         for name, result in zip(names, op.results, strict=True):
-    def own(self, op: Op) -> None:
-        """A library call that a kernel of our own carries out."""
-        found = own_kernel(op)
-        arguments = [*(self.address(v) for v in op.operands), *found.symbols]
-        self.used_kernels[found.name] = len(arguments)
-        self.each.append(f"{found.name}({', '.join(arguments)})")
-
             ref = result.type
             assert isinstance(ref, RefType)
-        if op.get("own"):
-            self.own(op)
-            return
             if any(not isinstance(u.operation, buffer.Free) for u in result.uses):
                 planned = f"({ref.dtype.torch}, {_tuple(ref.shape)}, {_tuple(ref.strides)})"
                 self.each.append(
@@ -349,6 +379,21 @@ class _Writer:
             case "none":
                 return "None"
         raise ValueError(f"unknown result kind {spec[0]!r}")
+
+
+QUICK = 1 << 15  # bytes of operands and results
+
+
+def _is_quick(op: Op) -> bool:
+    """Whether a kernel touches so little memory that letting other threads run meanwhile costs more than it does."""
+    total = 0
+    for value in op.operands:
+        ref = value.type
+        assert isinstance(ref, RefType)
+        if free_symbols(ref.shape):
+            return False
+        total += math.prod(map(int, ref.shape)) * ref.dtype.bytes
+    return total <= QUICK
 
 
 _STEPS: dict[str, Callable[[_Writer, Op], None]] = {

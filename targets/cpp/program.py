@@ -119,7 +119,7 @@ def load(entry: Entry, library: Library) -> Program:
     host = HostSource(**entry.meta["host"])
     units = tuple(Source(name, entry.files[f"{name}.cpp"].read_text()) for name in entry.meta["units"])
     shared = [SharedLibrary(entry.files[f"{name}.so"]) for name in entry.meta["units"]]
-    functions = bind_kernels(host.kernels, shared)
+    functions = bind_kernels(host.kernels, shared, host.quick)
     if host.steps or host.constants is not None:
         library = replace(library, fingerprint=_fingerprint(shared))
     run = load_program(host, functions, library, entry.folder.name[:12])
@@ -134,13 +134,15 @@ def _fingerprint(shared: Sequence[SharedLibrary]) -> Fingerprint:
     return cast(Fingerprint, function)
 
 
-def bind_kernels(arities: Mapping[str, int], shared: Sequence[SharedLibrary]) -> dict[str, Callable[..., Any]]:
-    """Each kernel's function, found in the one library that holds it."""
+def bind_kernels(
+    arities: Mapping[str, int], shared: Sequence[SharedLibrary], quick: Sequence[str] = ()
+) -> dict[str, Callable[..., Any]]:
+    """Each kernel's function, found in the one library that holds it. Those in `quick` run while the interpreter waits."""
     found: dict[str, Callable[..., Any]] = {}
     for name, arity in arities.items():
         for library in shared:
             try:
-                function = library.function(name, arity)
+                function = library.function(name, arity, release_gil=name not in quick)
             except AttributeError:
                 continue
             function.restype = ctypes.c_int  # type: ignore[attr-defined]
