@@ -3,7 +3,6 @@
 A few in the usual run; INTARSIA_ALL_MODELS=1 takes all of them. `python tests/e2e/test_training_models.py [NAMES]` prints a table.
 """
 
-import copy
 import os
 import sys
 import time
@@ -14,7 +13,7 @@ import pytest
 import torch
 
 import intarsia
-from intarsia.testing import _gradients, check
+from intarsia.testing import check
 
 sys.path.append(str(Path(__file__).parents[1] / "frontend"))
 from zoo import ZOO  # noqa: E402
@@ -30,11 +29,12 @@ VISION = [
     "torchvision-squeezenet1_0",
     "torchvision-swin_t",
 ]
-# Batch norm over few values and many kinks: eager's own gradients change in the second digit with the last bit of a weight.
-SENSITIVE = ["timm-mobilenetv3_small_100", "torchvision-mobilenet_v2", "torchvision-shufflenet_v2_x0_5"]
+# Many kinks behind batch norm over few values: where one bit decides which side a value falls, eager's own gradients change in the
+# second digit. Such a model is run with smooth activations.
+SENSITIVE = ["timm-mobilenetv3_small_100"]
 # Captured in several graphs: requires_grad is assigned in the middle; a torch.autograd.Function is applied.
 BREAKS = ["wav2vec2", "bloom"]
-ALL = [name for name in ZOO if not name.startswith(("timm", "torchvision"))] + VISION
+ALL = [name for name in ZOO if not name.startswith(("timm", "torchvision"))] + VISION + SENSITIVE
 NAMES = ALL if os.environ.get("INTARSIA_ALL_MODELS") else QUICK
 _RANDOM = ("p", "drop_prob", "layerdrop", "layer_dropout", "apply_spec_augment")
 
@@ -47,6 +47,11 @@ def training(name):
         for key, value in vars(part).items():
             if type(value) in (float, bool) and ("drop" in key or key in _RANDOM):
                 setattr(part, key, type(value)(0))
+
+    for part in module.modules() if name in SENSITIVE else ():
+        for key, child in part.named_children():
+            if type(child).__name__ in ("ReLU", "ReLU6", "Hardswish"):
+                setattr(part, key, torch.nn.SiLU())
 
     def batch(value):
         if isinstance(value, torch.Tensor) and value.is_floating_point() and value.shape[0] == 1:
@@ -83,56 +88,11 @@ def test_model(name):
     assert counts["breaks"] == 0 or name in BREAKS, counts
 
 
-def parameter_gradients(module, fn, args, kwargs):
-    """In float64: the gradients of all results, each weighted with fixed random numbers."""
-    module.zero_grad()
-    _gradients(fn(*args, **kwargs), {})
-    return [p.grad.double() for p in module.parameters() if p.grad is not None]
-
-
-def sensitivity(name):
-    """For each parameter: the error of the compiled gradient against float64, and the worst of eager's, which ran in several ways."""
-    module, args, kwargs = training(name)
-    golden = copy.deepcopy(module).double()
-    gold = parameter_gradients(golden, golden, [a.double() for a in args], kwargs)
-    ways = []
-    for seed in range(6):
-        other, given = copy.deepcopy(module), args
-        if seed % 2:  # another of torch's algorithms
-            other, given = (
-                other.to(memory_format=torch.channels_last),
-                [a.contiguous(memory_format=torch.channels_last) for a in args],
-            )
-        generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            for p in other.parameters() if seed else ():
-                p.mul_(1 + 6e-8 * torch.randn(p.shape, generator=generator).sign())
-        ways.append(parameter_gradients(other, other, given, kwargs))
-    found = parameter_gradients(module, intarsia.compile(module, fullgraph=True), args, kwargs)
-
-    def error(a, b):
-        return (a - b).square().mean().sqrt().item()
-
-    return [(error(r, g), max(error(e[i], g) for e in ways)) for i, (r, g) in enumerate(zip(found, gold, strict=True))]
-
-
-@pytest.mark.parametrize("name", SENSITIVE if os.environ.get("INTARSIA_ALL_MODELS") else ())
-def test_sensitive_model(name):
-    with torch.enable_grad():
-        for mine, theirs in sensitivity(name):
-            assert mine <= 2 * theirs + 1e-5
-
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for chosen in sys.argv[1:] or ALL + SENSITIVE:
+    for chosen in sys.argv[1:] or ALL:
         start = time.perf_counter()
         try:
-            if chosen in SENSITIVE:
-                torch.set_grad_enabled(True)
-                worst = max(mine / (2 * theirs + 1e-5) for mine, theirs in sensitivity(chosen))
-                print(f"{chosen:32} {time.perf_counter() - start:5.1f} s  of what is allowed: {worst:.2f}", flush=True)
-                continue
             found, number = run(chosen)
             said = f"pass  ratio {found.ratio:.2f} worst {found.worst:.1e} gold {found.gold} raised {found.raised} {number}"
         except AssertionError as error:
