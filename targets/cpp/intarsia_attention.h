@@ -56,7 +56,7 @@ IM_FN void apply_mask(float* scores, const Mask* mask, int64_t step, int64_t cou
 }
 
 // Scores become exp(score - maximum), also of what came before: the factor for earlier sums is returned. `maximum` and `total` are the row's.
-// A row in which all is masked keeps the maximum -inf and the total 0; NaN goes into the total.
+// A row in which all is masked keeps the maximum -inf. NaN is no maximum and goes into the total.
 IM_FN float softmax_step(float* scores, int64_t count, int64_t padded, float& maximum, float& total) {
   float highest = maximum;
   #pragma omp simd reduction(max : highest)
@@ -146,7 +146,7 @@ static void attention_task(const Attention& s, const T* q, const T* k, const T* 
     T* const to = out + head * s.o_head + row * s.o_row;
     const float* const from = sums + r * width;
     const float inverse = 1.0f / totals[r];
-    const bool masked = maxima[r] == -__builtin_inff() && totals[r] == 0;  // torch gives zeros for a row in which all is masked
+    const bool masked = maxima[r] == -__builtin_inff();  // torch gives zeros where no score is above -inf, also where all are NaN
     #pragma omp simd
     for (int64_t i = 0; i < s.width; ++i) to[i] = T(masked ? 0.0f : from[i] * inverse);
   }
