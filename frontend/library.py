@@ -464,6 +464,8 @@ def call_cached(vm: Interpreter, cached: Any, args: tuple[Any, ...], kwargs: dic
         if not _plain_data(result, symbols=True):
             raise GraphBreak(f"{cached.__name__}, which keeps its results, is asked for an object of symbolic size")
         return result
+    if vm.is_created(cached):
+        args, kwargs = concrete(args), concrete(kwargs)  # keys are numbers: each is guarded
     plain = all(map(is_constant, args)) and all(map(is_constant, kwargs.values()))
     if vm.is_created(cached):
         return _own_cache(vm, cached, args, kwargs, plain)

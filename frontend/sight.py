@@ -9,6 +9,8 @@ a rule interprets these, or the function only moves its operands about.
 
 from __future__ import annotations
 
+import argparse
+import collections
 import dataclasses
 import datetime
 import decimal
@@ -92,6 +94,14 @@ _SPECIAL = tuple(
     xor rxor lshift rlshift rshift rrshift
     """.split()  # noqa: SIM905
 )
+# Classes of Python's own whose methods, written in Python, read attributes of the object.
+_HOLDERS = (
+    argparse.Namespace,
+    collections.ChainMap,
+    collections.UserDict,
+    collections.UserList,
+    collections.UserString,
+)
 _IMMUTABLE_TYPE = 1 << 8
 _HEAP_TYPE = 1 << 9
 _DEPTH = 4
@@ -147,7 +157,10 @@ def check_sight(vm: Interpreter, values: Any, who: str, depth: int = 0) -> None:
                 check_sight(vm, list(dict.keys(value)) + list(dict.values(value)), who, depth + 1)
         elif id(value) in vm.user.opaque:
             raise GraphBreak(f"{who} looks into {vm.user.opaque[id(value)]}, a {kind.__name__} of the caller's")
-        elif has_own_methods(vm, kind):
+        else:
+            _refuse_holder(vm, value, who)
+            if not has_own_methods(vm, kind):
+                continue
             raise GraphBreak(f"{who} may run methods of {kind.__qualname__} that capture would not see")
 
 
@@ -189,6 +202,7 @@ def check_operands(vm: Interpreter, values: Any, who: str) -> None:
             check_sight(vm, (value,), who)
         else:
             refuse_opaque(vm, value, who)
+            _refuse_holder(vm, value, who)
 
 
 def refuse_opaque(vm: Interpreter, value: Any, who: str) -> None:
@@ -196,6 +210,11 @@ def refuse_opaque(vm: Interpreter, value: Any, who: str) -> None:
     name = vm.user.opaque.get(id(value))
     if name is not None:
         raise GraphBreak(f"{who} looks into {name}, a {type(value).__name__} of the caller's")
+
+
+def _refuse_holder(vm: Interpreter, value: Any, who: str) -> None:
+    if isinstance(value, _HOLDERS) and vm.user.source_of(value) is not None:
+        raise GraphBreak(f"{who} reads attributes of a {type(value).__qualname__} of the caller's")
 
 
 def check_key(vm: Interpreter, key: Any) -> None:

@@ -15,7 +15,7 @@ from .. import torch_private
 from ..errors import Unsupported
 from ..output import GraphInput
 from ..source import Attr, Const, Fetch, Item, Source
-from .constant import is_bound, is_constant, is_static
+from .constant import is_bound, is_constant, is_static, plain_value
 from .container import LazyDict, Shadow, list_items, shadow_of
 from .unread import Unread
 
@@ -195,6 +195,10 @@ class UserState:
             self.track(value, value, source)
             return value
         self.vm.guards.add("type", source, type(value))
+        if isinstance(value, int | float | complex | str | bytes):  # of a class of its own, but it never changes
+            self.vm.guards.add("equals", Fetch(plain_value, source), plain_value(value))
+            self.track(value, value, source)
+            return value
         if is_opaque_type(type(value)) and not hasattr(value, "__next__") and not self._of_library(source):
             self.opaque[id(value)] = source.name()
         if isinstance(value, torch.Generator):
