@@ -22,6 +22,7 @@ struct Attention {
 
 constexpr int64_t key_block = 256;                    // keys of one block
 constexpr int64_t row_block = 4 * block_rows;         // rows whose scores are in the first cache at a time
+constexpr int64_t few_rows = 12;                      // fewer rows do not pay for packing k
 constexpr int64_t row_chunk = 16 * block_rows;        // rows of a task at least, so that packing k and v is a small part
 
 template <class T>
@@ -58,22 +59,102 @@ IM_FN void apply_mask(float* scores, const Mask* mask, int64_t step, int64_t cou
 // Scores become exp(score - maximum), also of what came before: the factor for earlier sums is returned. `maximum` and `total` are the row's.
 // A row in which all is masked keeps the maximum -inf. NaN is no maximum and goes into the total.
 IM_FN float softmax_step(float* scores, int64_t count, int64_t padded, float& maximum, float& total) {
+  for (int64_t j = count; j < padded; ++j) scores[j] = -__builtin_inff();
+  Floats high = Floats{} + maximum;
+  for (int64_t j = 0; j < padded; j += lanes) high = larger(load(scores + j), high);
   float highest = maximum;
-  #pragma omp simd reduction(max : highest)
-  for (int64_t j = 0; j < count; ++j) highest = scores[j] > highest ? scores[j] : highest;
+  for (int l = 0; l < lanes; ++l) highest = high[l] > highest ? high[l] : highest;
   const float base = highest == -__builtin_inff() ? 0.0f : highest;
   const float factor = exp(maximum - base);
-  float added = 0;
-  #pragma omp simd reduction(+ : added)
-  for (int64_t j = 0; j < count; ++j) {
-    const float e = exp(scores[j] - base);
-    scores[j] = e;
-    added += e;
+  Floats added{};
+  for (int64_t j = 0; j < padded; j += lanes) {
+    #pragma omp simd
+    for (int l = 0; l < lanes; ++l) scores[j + l] = exp(scores[j + l] - base);
+    added += load(scores + j);
   }
-  for (int64_t j = count; j < padded; ++j) scores[j] = 0;
   maximum = highest;
-  total = total * factor + added;
+  total = total * factor + sum(added);
   return factor;
+}
+
+template <class T>
+IM_FN void write_row(T* to, const float* from, int64_t width, float maximum, float total) {
+  const bool masked = maximum == -__builtin_inff();  // torch gives zeros where no score is above -inf, also where all are NaN
+  const float inverse = 1.0f / total;
+  #pragma omp simd
+  for (int64_t i = 0; i < width; ++i) to[i] = T(masked ? 0.0f : from[i] * inverse);
+}
+
+// Rows of k or v as float with a pitch that is a multiple of `lanes`: where they lie, or copied to `to`.
+template <class T>
+IM_FN const float* whole_rows(const T* from, int64_t pitch, float* to, int64_t rows, int64_t width, int64_t padded) {
+  for (int64_t j = 0; j < rows; ++j) copy_row(from + j * pitch, to + j * padded, width, padded, 1.0f);
+  return to;
+}
+
+// A task with few rows, as in decoding: k and v are read once where they lie, each row of k is multiplied with each row of q.
+template <class T, class Mask>
+static void attention_few(const Attention& s, const T* q, const T* k, const T* v, const Mask* mask, T* out) {
+  const int64_t rows = s.groups * s.queries, depth = round_up(s.depth, lanes), width = round_up(s.width, lanes);
+  const int64_t keys = round_up(s.keys, lanes);
+  constexpr int64_t block = 64;
+  constexpr bool is_float = sizeof(T) == 4;
+  Scratch<float> memory(rows * (depth + keys + width) + block * index_max(depth, width));
+  float* const queries = memory.data;
+  float* const scores = queries + rows * depth;
+  float* const sums = scores + rows * keys;
+  float* const copies = sums + rows * width;
+  for (int64_t g = 0, r = 0; g < s.groups; ++g)
+    for (int64_t i = 0; i < s.queries; ++i, ++r)
+      copy_row(q + g * s.q_head + i * s.q_row, queries + r * depth, s.depth, depth, s.scale);
+  for (int64_t key = 0; key < s.keys; key += block) {
+    const int64_t count = index_min(block, s.keys - key);
+    const T* const from = k + key * s.k_row;
+    const bool there = is_float && depth == s.depth;
+    const float* const rows_of_k = there ? reinterpret_cast<const float*>(from) : whole_rows(from, s.k_row, copies, count, s.depth, depth);
+    const int64_t pitch = there ? s.k_row : depth;
+    for (int64_t r = 0; r < rows; ++r) {
+      const float* const row = queries + r * depth;
+      for (int64_t j = 0; j < count; ++j) {
+        Floats a{}, b{};
+        int64_t d = 0;
+        for (; d + 2 * lanes <= depth; d += 2 * lanes) {
+          a = multiply_add(load(row + d), load(rows_of_k + j * pitch + d), a);
+          b = multiply_add(load(row + d + lanes), load(rows_of_k + j * pitch + d + lanes), b);
+        }
+        if (d < depth) a = multiply_add(load(row + d), load(rows_of_k + j * pitch + d), a);
+        scores[r * keys + key + j] = sum(a + b);
+      }
+    }
+  }
+  Scratch<float> state(2 * rows);
+  for (int64_t g = 0, r = 0; g < s.groups; ++g)
+    for (int64_t i = 0; i < s.queries; ++i, ++r) {
+      float maximum = -__builtin_inff(), total = 0;
+      float* const line = scores + r * keys;
+      if (mask) apply_mask(line, mask + g * s.mask_head + i * s.mask_row, s.mask_column, s.keys);
+      softmax_step(line, s.causal ? index_min(s.keys, i + 1) : s.keys, keys, maximum, total);
+      state.data[2 * r] = maximum;
+      state.data[2 * r + 1] = total;
+    }
+  const int64_t seen = s.causal ? index_min(s.keys, s.queries) : s.keys;
+  for (int64_t key = 0; key < seen; key += block) {
+    const int64_t count = index_min(block, seen - key);
+    const T* const from = v + key * s.v_row;
+    const bool there = is_float && width == s.width;
+    const float* const rows_of_v = there ? reinterpret_cast<const float*>(from) : whole_rows(from, s.v_row, copies, count, s.width, width);
+    const int64_t pitch = there ? s.v_row : width;
+    for (int64_t r = 0; r < rows; ++r) {
+      int64_t i = 0;
+      for (; i + panel <= width; i += panel)
+        block_product<1, panel_vectors>(scores + r * keys + key, 0, rows_of_v + i, pitch, sums + r * width + i, 0, count, key != 0);
+      for (; i < width; i += lanes)
+        block_product<1, 1>(scores + r * keys + key, 0, rows_of_v + i, pitch, sums + r * width + i, 0, count, key != 0);
+    }
+  }
+  for (int64_t g = 0, r = 0; g < s.groups; ++g)
+    for (int64_t i = 0; i < s.queries; ++i, ++r)
+      write_row(out + g * s.o_head + i * s.o_row, sums + r * width, s.width, state.data[2 * r], state.data[2 * r + 1]);
 }
 
 template <class T, class Mask>
@@ -128,8 +209,8 @@ static void attention_task(const Attention& s, const T* q, const T* k, const T* 
       }
       const int64_t columns = round_up(seen, lanes);
       product(queries + r0 * depth, depth, packed_k, panel, panel * depth, scores, block, here, columns, depth, false);
-      for (int64_t r = r0; r < index_min(r0 + here, rows); ++r) {
-        const int64_t at = first + r, head = at / s.queries, row = at % s.queries;
+      int64_t head = (first + r0) / s.queries, row = (first + r0) % s.queries;
+      for (int64_t r = r0; r < index_min(r0 + here, rows); ++r, head += ++row == s.queries, row = row == s.queries ? 0 : row) {
         float* const line = scores + (r - r0) * block;
         if (mask) apply_mask(line, mask + head * s.mask_head + row * s.mask_row + key * s.mask_column, s.mask_column, seen);
         const int64_t visible = s.causal ? index_max(0, index_min(seen, row + 1 - key)) : seen;
@@ -143,12 +224,7 @@ static void attention_task(const Attention& s, const T* q, const T* k, const T* 
   }
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t at = first + r, head = at / s.queries, row = at % s.queries;
-    T* const to = out + head * s.o_head + row * s.o_row;
-    const float* const from = sums + r * width;
-    const float inverse = 1.0f / totals[r];
-    const bool masked = maxima[r] == -__builtin_inff();  // torch gives zeros where no score is above -inf, also where all are NaN
-    #pragma omp simd
-    for (int64_t i = 0; i < s.width; ++i) to[i] = T(masked ? 0.0f : from[i] * inverse);
+    write_row(out + head * s.o_head + row * s.o_row, sums + r * width, s.width, maxima[r], totals[r]);
   }
 }
 
@@ -167,14 +243,21 @@ static void attention(const Attention& s, const T* q, const T* k, const T* v, co
   if (rows == 0 || pairs == 0) return;
   int64_t threads = 1;
   if (pairs * rows * s.keys * (s.depth + s.width) > 400000) threads = max_threads();
+  const bool few = rows < few_rows;
   // Chunks of rows only where there are not enough heads, or where one head's rows would need too much memory.
   int64_t chunks = index_max(1, rows / 1024);
-  while (threads > 1 && pairs * chunks < 4 * threads && rows / (chunks + 1) >= row_chunk) ++chunks;
+  while (!few && threads > 1 && pairs * chunks < 4 * threads && rows / (chunks + 1) >= row_chunk) ++chunks;
   const int64_t chunk = round_up((rows + chunks - 1) / chunks, block_rows);
   const int64_t tasks = pairs * ((rows + chunk - 1) / chunk);
   #pragma omp parallel for schedule(dynamic) if (threads > 1)
   for (int64_t task = 0; task < tasks; ++task) {
     const int64_t pair = task % pairs, first = task / pairs * chunk, b = pair / s.heads, h = pair % s.heads;
+    if (few) {
+      attention_few(s, q + b * s.q_batch + h * s.groups * s.q_head, k + b * s.k_batch + h * s.k_head,
+                    v + b * s.v_batch + h * s.v_head, mask ? mask + b * s.mask_batch + h * s.groups * s.mask_head : nullptr,
+                    out + b * s.o_batch + h * s.groups * s.o_head);
+      continue;
+    }
     attention_task(s, q + b * s.q_batch + h * s.groups * s.q_head, k + b * s.k_batch + h * s.k_head,
                    v + b * s.v_batch + h * s.v_head,
                    mask ? mask + b * s.mask_batch + h * s.groups * s.mask_head : nullptr,

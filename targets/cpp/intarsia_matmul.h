@@ -36,11 +36,13 @@ IM_FN Floats multiply_add(Floats a, Floats b, Floats c) {
 #endif
 }
 
-IM_FN float sum(Floats v) {
-  float total = 0;
-  for (int l = 0; l < lanes; ++l) total += v[l];
-  return total;
+IM_FN float sum(Floats v) {  // by halves: lane 0 + lane lanes/2 and so on
+  for (int half = lanes / 2; half; half /= 2)
+    for (int l = 0; l < half; ++l) v[l] += v[l + half];
+  return v[0];
 }
+
+IM_FN Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
 // c[i][j] (+)= sum over k of a[i][k] * b[k][j], for `Rows` rows and `Vectors` vectors of columns.
 template <int Rows, int Vectors>
