@@ -64,8 +64,10 @@ def _find(results: Sequence[Any], inputs: int) -> tuple[int, AotNode | None]:
 
 def _again(gm: fx.GraphModule, kept: tuple[list[Any], list[int]], arriving: Sequence[Any]) -> tuple[Any, ...]:
     """The gradients of a call's inputs, as differentiable functions of the inputs and of the gradients that arrive."""
-    inputs = [item() if isinstance(item, weakref.ref) else item for item in kept[0]]
-    tensors = [x for x, item in zip(inputs, kept[0], strict=True) if isinstance(item, weakref.ref | torch.Tensor)]
+    inputs: list[Any] = [item() if isinstance(item, weakref.ref) else item for item in kept[0]]
+    tensors: list[Any] = [
+        x for x, item in zip(inputs, kept[0], strict=True) if isinstance(item, weakref.ref | torch.Tensor)
+    ]
     versions = [n for n, item in zip(kept[1], kept[0], strict=True) if isinstance(item, weakref.ref | torch.Tensor)]
     if any(x is None for x in tensors) or [x._version for x in tensors] != versions:
         raise RuntimeError(
