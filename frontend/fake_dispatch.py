@@ -99,6 +99,7 @@ class FakeResults:
             type(tensor) is FakeTensor
             and tensor.fake_mode is self.mode
             and tensor.constant is None
+            and tensor.layout is torch.strided
             and not (tensor.is_complex() and tensor.is_conj())
             and not tensor.is_neg()
         )
@@ -119,6 +120,8 @@ class FakeResults:
 
     def _recipe(self, result: Any, operands: list[int]) -> tuple[_Shape | None, ...] | _Shape | None:
         """The result as something to make again; None where it is more than new tensors of some shapes."""
+        if any(r.layout is not torch.strided for r in _tensors([result])):
+            return None
         if type(result) is not tuple:
             return self._shape(result, operands)
         items = tuple(None if r is None else self._shape(r, operands) for r in result)
@@ -129,7 +132,7 @@ class FakeResults:
     def _shape(self, result: Any, operands: list[int]) -> _Shape | None:
         if not self._is_ours(result) or result.requires_grad or result.storage_offset() or result._is_view():
             return None
-        if result.layout is not torch.strided or storage_key(result) in operands:
+        if storage_key(result) in operands:
             return None
         shape = _Shape(tuple(result.shape), tuple(result.stride()), result.dtype, result.fake_device)
         needed = (
