@@ -18,7 +18,8 @@ class Config:
         cache: keep compiled code on disk (INTARSIA_CACHE, 0 or 1).
         cache_dir: the folder for that; default: the user's cache folder (INTARSIA_CACHE_DIR).
         threads: how many threads kernels are made for; 0: as many as torch uses (INTARSIA_THREADS).
-        packing: keep packed copies of weights for the library's fastest calls; they are made again when torch counts a change. False
+        packing: keep packed copies of weights for the library's fastest calls; they are made again when torch counts a change. A number
+            is the most MiB that they may take, -1 or True no limit. False
             for programs that write single elements of a parameter through `.data` or NumPy between calls (INTARSIA_PACKING).
         pipeline: the passes to run instead of the default ones, as for `passes-opt --pipeline` (INTARSIA_PIPELINE).
         verify_each: check the IR after every pass, and raise errors inside the compiler instead of
@@ -33,7 +34,7 @@ class Config:
     cache: bool = True
     cache_dir: str = ""
     threads: int = 0
-    packing: bool = True
+    packing: int = -1
     pipeline: str = ""
     verify_each: bool = False
     recompile_limit: int = 8
@@ -89,6 +90,8 @@ def _convert(name: str, value: Any, what: str) -> Any:
         close = difflib.get_close_matches(str(value), _CHOICES[name], n=1)
         hint = f"; did you mean '{close[0]}'?" if close else ""
         raise ValueError(f"{what} takes one of {', '.join(_CHOICES[name])}, not {value!r}{hint}")
+    if name == "packing" and str(value).lower() in _WORDS:
+        return -1 if _WORDS[str(value).lower()] else 0
     kind = type(getattr(_DEFAULTS, name))
     if kind is bool:
         if isinstance(value, bool):

@@ -29,12 +29,14 @@ __all__ = ["WEIGHTS_SOURCE", "Fingerprint", "Library", "PackedConvolution", "Ste
 
 @dataclass
 class Library:
-    """The choice of library calls. `packing=False` keeps every call the operator's own.
+    """The choice of library calls. `packing=0` keeps every call the operator's own.
 
-    `fingerprint` is the compiled WEIGHTS_SOURCE, set before steps are built.
+    Attributes:
+        packing: the most MiB that packed copies of weights may take; -1: as many as they want.
+        fingerprint: the compiled WEIGHTS_SOURCE, set before steps are built.
     """
 
-    packing: bool = True
+    packing: int = -1
     fingerprint: Fingerprint | None = None
 
     def choose(self, op: Op, func: prim.Func) -> Step | None:
@@ -44,7 +46,8 @@ class Library:
 
     def build(self, step: Step) -> Callable[..., Any]:
         """The callable of a step."""
-        return BUILDERS[step.builder](**step.options, fingerprint=self.fingerprint)
+        limit = self.packing << 20 if self.packing > 0 else self.packing
+        return BUILDERS[step.builder](**step.options, fingerprint=self.fingerprint, limit=limit)
 
 
 # -- convolutions by a parameter
@@ -91,13 +94,14 @@ class PackedConvolution:
         groups: int,
         size: Any,
         fingerprint: Fingerprint,
+        limit: int = -1,
         epilogue: Sequence[Sequence[Any]] = (),
     ) -> None:
         self.epilogue = epilogue
         self.norm, self.activation, self.rest = split_epilogue(epilogue)
         self.bias, self.how = bias, (list(padding), list(stride), list(dilation), groups)
         self.packed = PackedWeight(
-            lambda w: onednn_pack_convolution(w.contiguous(), *self.how, list(size)), fingerprint
+            lambda w: onednn_pack_convolution(w.contiguous(), *self.how, list(size)), fingerprint, limit=limit
         )
         self.folded = Folded(self._fold, fingerprint)
 
@@ -109,10 +113,12 @@ class PackedConvolution:
     def __call__(self, x: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
         padding, stride, dilation, groups = self.how
         weight, bias = tensors[0], tensors[1] if self.bias else None
-        if any(t.is_inference() for t in tensors):  # without a version; what is made of them could be stale
+        packed: torch.Tensor | None = None
+        if not any(t.is_inference() for t in tensors):  # without a version; what is made of them could be stale
+            packed, bias = (self.packed(weight), bias) if self.norm is None else self.folded(tensors)
+        if packed is None:
             plain = torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
             return apply_epilogue(plain, self.epilogue, tensors[1 + self.bias :])
-        packed, bias = (self.packed(weight), bias) if self.norm is None else self.folded(tensors)
         result = onednn_convolution(x, packed, bias, padding, stride, dilation, groups, *self.activation)
         return apply_epilogue(result, self.rest, tensors[1 + self.bias :]) if self.rest else result
 

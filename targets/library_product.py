@@ -26,6 +26,7 @@ class PackedProduct:
         x, weight, bias: positions of the operands; bias is None without one.
         transposed: the weight operand is (in, out), as for mm, and not (out, in), as for linear.
         rows: how many rows x had at compile time; packing prepares for that many.
+        limit: the most bytes that packed copies may take; without a copy the call is ATen's.
         epilogue: steps on the result (ir/epilogue.py); none of them refers to tensors.
     """
 
@@ -37,21 +38,28 @@ class PackedProduct:
         transposed: bool,
         rows: int,
         fingerprint: Fingerprint,
+        limit: int = -1,
         epilogue: Sequence[Sequence[Any]] = (),
     ) -> None:
         self.epilogue, (_, self.activation, _) = epilogue, split_epilogue(epilogue)
         self.x, self.weight, self.bias, self.transposed = x, weight, bias, transposed
         self.packed = PackedWeight(
-            lambda w: onednn_pack_linear((w.t() if transposed else w).contiguous(), rows), fingerprint
+            lambda w: onednn_pack_linear((w.t() if transposed else w).contiguous(), rows),
+            fingerprint,
+            ("product", transposed, rows),
+            limit,
         )
 
     def __call__(self, *operands: torch.Tensor) -> torch.Tensor:
         x, weight = operands[self.x], operands[self.weight]
         bias = None if self.bias is None else operands[self.bias]
-        if weight.is_inference():  # has no version: a change could not be noticed
+        packed = (
+            None if weight.is_inference() else self.packed(weight)
+        )  # without a version a change could not be noticed
+        if packed is None:
             plain = torch.nn.functional.linear(x, weight.t() if self.transposed else weight, bias)
             return apply_epilogue(plain, self.epilogue, ())
-        return onednn_linear(x, self.packed(weight), bias, *self.activation)
+        return onednn_linear(x, packed, bias, *self.activation)
 
 
 def _choose_product(op: Op, func: prim.Func, x: str, weight: str, bias: str | None, transposed: bool) -> Step | None:

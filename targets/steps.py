@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from xdsl.ir import BlockArgument, SSAValue
 
 from ..ir.dialects import buffer, prim
+from .packed import COPIES
 
 
 @dataclass(frozen=True)
@@ -78,25 +79,38 @@ class PackedWeight:
     A change through the tensor raises its version. A write through `.data` or NumPy does not: a fingerprint over all of a
     small weight (64 KiB), or over one word of every row, at another column in each, notices those that touch a row, a column or many elements.
     A write of single elements into a large weight by such a way is not noticed; the setting `packing` is for programs that do that.
-    Two threads may pack the same weight twice; each sees a complete copy. Holding the storage that was packed keeps its address
-    from being given to other data, so that equal address and version mean the same memory.
+    Programs that want the same copy share one (targets/packed.py). Where copies may take no more memory there is none.
+
+    Args:
+        pack: makes the copy.
+        kind: what `pack` makes, equal for all that make the same of a weight.
+        limit: the most bytes that the copies of this process may take; -1: as many as they want.
     """
 
-    def __init__(self, pack: Callable[[torch.Tensor], torch.Tensor], fingerprint: Fingerprint) -> None:
-        self.pack, self.fingerprint = pack, fingerprint
-        self.known: tuple[int, int, int, torch.Tensor, Any] | None = (
-            None  # address, version, fingerprint, copy, storage
+    def __init__(
+        self,
+        pack: Callable[[torch.Tensor], torch.Tensor],
+        fingerprint: Fingerprint,
+        kind: Hashable = None,
+        limit: int = -1,
+    ) -> None:
+        self.pack, self.fingerprint, self.limit = pack, fingerprint, limit
+        self.kind = object() if kind is None else kind
+        self.known: tuple[int, int, int, torch.Tensor | None, Any] | None = (
+            None  # address, version, fingerprint, copy, owner
         )
 
-    def __call__(self, weight: torch.Tensor) -> torch.Tensor:
-        """The packed copy of the weight as it is now."""
+    def __call__(self, weight: torch.Tensor) -> torch.Tensor | None:
+        """The packed copy of the weight as it is now; None where that would take too much memory."""
         known, address = self.known, weight.data_ptr()
         mark = self.fingerprint(address, weight.nbytes, weight.size(0))
         if known is not None and known[0] == address and known[1] == weight._version and known[2] == mark:
             return known[3]
         version = weight._version
-        packed = self.pack(weight.detach())
-        self.known = (address, version, mark, packed, weight.untyped_storage())
+        key = (self.kind, address, version, mark, weight.shape, weight.stride(), weight.dtype)
+        copy = COPIES.get(key, weight, self.pack, self.limit)
+        packed = None if copy is None else copy.packed
+        self.known = (address, version, mark, packed, weight.untyped_storage() if copy is None else copy)
         return packed
 
 

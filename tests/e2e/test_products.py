@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+
 import pytest
 import torch
 import torch.nn as nn
@@ -53,3 +56,56 @@ def test_changed_weights(dtype, rows):
     same()
     model[2].weight = nn.Parameter(torch.randn_like(model[2].weight))
     same()
+
+
+@torch.no_grad()
+def test_programs_share_a_packed_copy_and_give_it_back():
+    gc.collect()
+    before = intarsia.counters()["packed_bytes"]
+    layer, x = nn.Linear(256, 512), torch.randn(64, 256)
+    first, second = (intarsia.compile(fn) for fn in (lambda x: layer(x) + 1, lambda x: layer(x) * 2))
+    first(x), second(x)
+    assert intarsia.counters()["packed_bytes"] - before == layer.weight.nbytes
+    layer.weight.add_(1)
+    torch.testing.assert_close(first(x), layer(x) + 1, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(second(x), layer(x) * 2, rtol=1e-4, atol=1e-4)
+    gc.collect()
+    assert intarsia.counters()["packed_bytes"] - before <= layer.weight.nbytes  # what other tests held may be gone by now
+    del first, second
+    gc.collect()
+    assert intarsia.counters()["packed_bytes"] <= before
+
+
+@torch.no_grad()
+def test_packed_copies_are_bounded():
+    gc.collect()
+    held = intarsia.counters()["packed_bytes"]
+    model, x = nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 512)), torch.randn(64, 512)  # a MiB each
+    limit = (held >> 20) + 2
+    compiled = intarsia.compile(model, options={"packing": limit})
+    torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
+    assert held < intarsia.counters()["packed_bytes"] <= limit << 20
+
+
+@torch.no_grad()
+def test_two_threads_while_a_weight_changes():
+    model, x = layers(torch.float32), torch.randn(64, 96)
+    compiled = intarsia.compile(model)
+    compiled(x)
+    for _ in range(5):
+        model[2].bias.zero_()
+        model[2].weight.mul_(2)
+        expected = model(x)
+        found: list[torch.Tensor] = []
+
+        def call(found=found):
+            with torch.no_grad():
+                found.append(compiled(x))
+
+        threads = [threading.Thread(target=call) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for got in found:
+            torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-3)
