@@ -23,6 +23,7 @@ from .capture import Capture, Parameters, ProgramRaised, capture_bound
 from .dynamic import Marks
 from .errors import CaptureError, InternalError
 from .guards import Emitter, GuardSet
+from .inlined import inlined_entry
 from .pieces import Piece
 from .report import write_reproducer
 from .stance import STANCE
@@ -54,6 +55,9 @@ class Observer(Protocol):
 
     def on_compile(self, seconds: float) -> None:
         """The backend compiled a graph in so many seconds."""
+
+    def on_phase(self, name: str, seconds: float) -> None:
+        """Something else of the first call took so many seconds: "entry", its function; "first run"."""
 
 
 @dataclass(frozen=True)
@@ -249,7 +253,7 @@ class _Runtime:
         self.guards: list[GuardSet] = []
         self.marks = Marks()
         self.raised = 0
-        self.off = False
+        self.off = self.inlined = False
         self.parked: list[Callable[..., Any]] = []
         self.function = self._make_function()
         STANCE.join(self)
@@ -291,8 +295,9 @@ class _Runtime:
             "        __missed = __entry\n"
             f"    return __runtime.miss({{{pairs}}})\n"
         )
+        namespace["__text"] = text
         exec(compile(text, "<intarsia entry>", "exec"), namespace)
-        function = namespace["compiled"]
+        function = namespace.pop("compiled")
         if isinstance(self.target, Piece):
             return function  # type: ignore[no-any-return]
         source = self.target.forward if isinstance(self.target, nn.Module) else self.target
@@ -332,7 +337,9 @@ class _Runtime:
             return self._raising(values, entry_made)
         if entry_made is None:
             return self.eager(values)
+        start = time.perf_counter()
         result = entry_made(*values.values())
+        self._tell("on_phase", "first run", time.perf_counter() - start)
         if result is not MISS:
             return result
         miss = self.guards[-1].explain(values)
@@ -398,7 +405,13 @@ class _Runtime:
         graph = self._compile(made, values) if made.operations else made.graph_module.forward
         if made.broken is not None:
             self._broke(made.broken)
+        start = time.perf_counter()
         entry = made.compile_entry(graph, MISS, self._again if made.repeatable else None)
+        if not self.inlined and not isinstance(self.target, Piece):
+            self.inlined = True  # once: other threads may be inside
+            function: Any = getattr(self.function, "__func__", self.function)
+            inlined_entry(function, made.residual, entry.__globals__, self.parameters.names, entry)
+        self._tell("on_phase", "entry", time.perf_counter() - start)
         self.guards.append(made.guards)
         self.captures.append(made)
         self.entries.append(entry)

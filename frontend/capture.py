@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import types
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -20,7 +21,7 @@ from .contexts import set_grad
 from .dynamic import ConstraintError, Marks, Symbols
 from .effects import DELETED
 from .errors import CaptureError, Frame, InternalError, Unsupported, UserRaise
-from .guards import Emitter, GuardSet
+from .guards import Emitter, GuardSet, with_few_locals
 from .inlined import with_program
 from .interpreter import NULL, Interpreter, Lasti, Saved
 from .interpreter import Frame as Activation
@@ -389,16 +390,18 @@ def _finish(
     text = end.text(vm, body)
     outputs = body.outputs
     module = vm.out.finish(outputs)
-    fetch = [emit.constant(i.real, i.source.name()) if i.static else emit.fetch(i.source) for i in vm.out.used]
+    fetch = _given(vm.out.used, emit)
     lines = [f"def entry({', '.join(f'{n}_' for n in parameters.names)}):", "    try:"]
-    lines += [f"        {line}" for line in emit.lines] or ["        pass"]
+    guarded, lines = len(lines), [*lines, *(f"        {line}" for line in emit.lines or ["pass"])]
     lines += ["    except Exception:", "        return MISS"]
+    rest = len(lines)
     if outputs or any(n.op not in ("placeholder", "output") for n in module.graph.nodes):
         arguments = "".join(f"{n}_, " for n in parameters.names)
         lines += ["    try:", f"        out = graph({', '.join(fetch)})"]
         lines += ["    except Exception as error:", f"        return failed(error, ({arguments}))"]
     lines += [f"    {line}" for line in body.post]
     lines.append(f"    return {text}")
+    lines[guarded : rest - 2] = with_few_locals(lines[guarded : rest - 2], "\n".join(lines[rest:]))
     for info in vm.out.inputs.values():
         if not info.static:
             info.real = None  # guards know it by its facts: they must not keep an argument alive
@@ -417,6 +420,18 @@ def _finish(
         _is_repeatable(vm),
         _changes(vm),
     )
+
+
+def _given(used: list[GraphInput], emit: Emitter) -> list[str]:
+    """The arguments of the graph: many in a row that are held by identity are one constant, which costs one step."""
+    given = []
+    for static, group in itertools.groupby(used, lambda info: info.static):
+        found = list(group)
+        if static and len(found) >= 8:
+            given.append(f"*{emit.constant(tuple(info.real for info in found), 'parameters')}")
+        else:
+            given += [emit.constant(i.real, i.source.name()) if static else emit.fetch(i.source) for i in found]
+    return given
 
 
 # Parts of the names of operators that draw random numbers.

@@ -17,7 +17,7 @@ from typing import Any
 from .errors import Frame, Unsupported
 from .source import Arg, Source
 
-__all__ = ["Emitter", "Guard", "GuardSet", "Miss"]
+__all__ = ["Emitter", "Guard", "GuardSet", "Miss", "with_few_locals"]
 
 
 class Emitter:
@@ -65,6 +65,31 @@ class Emitter:
     def inline(self, source: Source) -> str:
         """Like `fetch`, but spelled in place when it is used only once."""
         return self._fetched.get(source) or source.reconstruct(self)
+
+
+# A string, or one of the locals that `Emitter.fetch` makes.
+_FETCHED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|(?<![\w.])v\d+\b""")
+
+
+def with_few_locals(lines: list[str], kept: str) -> list[str]:
+    """The same straight-line statements; a local that is not read again, also not in the text `kept`, gives its name to a later one.
+
+    A frame with hundreds of locals does not fit into what is left of CPython's block of frames (16 KiB), and each call then takes a
+    block from the system and gives it back.
+    """
+    names = [[m for m in _FETCHED.findall(line) if m[0] == "v"] for line in lines]
+    last = {name: number for number, found in enumerate(names) for name in found}
+    keep = {m for m in _FETCHED.findall(kept) if m[0] == "v"}
+    free: list[str] = []
+    given: dict[str, str] = {name: name for name in keep}
+    made = []
+    for number, line in enumerate(lines):
+        for name in names[number]:
+            if name not in given:
+                given[name] = free.pop() if free else f"v{len(given)}_"
+        made.append(_FETCHED.sub(lambda m: given.get(m.group(), m.group()), line))
+        free += [given[name] for name in dict.fromkeys(names[number]) if last[name] == number and name not in keep]
+    return made
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ import os
 import sys
 import types
 from collections.abc import Mapping, Sequence
-from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -61,6 +60,7 @@ def graph_key(gm: fx.GraphModule, example_inputs: Sequence[Any], settings: Mappi
 
 def _nodes(graph: fx.Graph) -> list[list[Any]]:
     numbers: dict[fx.Node, int] = {}
+    functions: dict[Any, str] = {}  # looked at anew for each graph: a program may replace them at any time
     lines = []
     for node in graph.nodes:
         meta = node.meta
@@ -75,7 +75,9 @@ def _nodes(graph: fx.Graph) -> list[list[Any]]:
                 raise _Unnamed
             line.append([numbers[r] for r in results])
         elif node.op in ("call_function", "call_method"):
-            target = node.target if isinstance(node.target, str) else _function(node.target)
+            target = node.target if isinstance(node.target, str) else functions.get(node.target)
+            if target is None:
+                target = functions[node.target] = _function(node.target)
             line += [target, _literal(node.args, numbers), _literal(node.kwargs, numbers)]
         else:
             raise _Unnamed
@@ -100,7 +102,6 @@ def _literal(value: Any, numbers: Mapping[fx.Node, int]) -> Any:
     raise _Unnamed
 
 
-@cache
 def _function(function: Any) -> str:
     """A function of torch's or of the module `operator` by its name; raises for one that anybody else may have changed."""
     if isinstance(function, torch_private.OpOverload):

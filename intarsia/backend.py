@@ -186,7 +186,8 @@ def pipeline_of(config: Config, passes: Sequence[Pass] = ()) -> list[Pass]:
     """The passes that a program goes through: those of the settings, else the default; without `packing` nothing is kept between calls."""
     if config.pipeline:
         return registry(passes).parse(config.pipeline)
-    return [item for item in default_pipeline(passes) if config.packing or item.name != "hoist"]
+    keeping = ("hoist", "own-convolution", "convolution-epilogue")
+    return [item for item in default_pipeline(passes) if config.packing or item.name not in keeping]
 
 
 def compile_module(

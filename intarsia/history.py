@@ -80,6 +80,10 @@ class History:
         if self.compiled:
             self.compiled[-1].compile_seconds = seconds
 
+    def on_phase(self, name: str, seconds: float) -> None:
+        """Another part of a first call."""
+        self.inner.on_phase(name, seconds)
+
     def on_recompile(self, reason: str) -> None:
         """No variant fitted a call."""
         runtime, miss = self._current

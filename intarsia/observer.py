@@ -19,6 +19,10 @@ class CountingObserver:
         self.counters.add("captures")
         self.counters.spend("capture", seconds)
 
+    def on_phase(self, name: str, seconds: float) -> None:
+        """Another part of a first call."""
+        self.counters.spend(name, seconds)
+
     def on_recompile(self, reason: str) -> None:
         """No variant fitted a call."""
         self.counters.add("recompiles")

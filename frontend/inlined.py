@@ -1,0 +1,215 @@
+"""The cheapest call: the guards of the first entry, the program of its graph and the result in the compiled function's own body.
+
+A call of a Python function costs as much as two guards. Where the first thing that a callable was compiled for is its only one, nothing
+has to be looked for, so that its text is written into the function itself. What does not have the simple form stays a call.
+"""
+
+from __future__ import annotations
+
+import ast
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+__all__ = ["inlined_entry", "with_program"]
+
+_MOST = 6000  # characters of a program that is worth it: a call is little beside much work
+
+
+def with_program(residual: str, namespace: dict[str, Any], graph: Any) -> str:
+    """The text of an entry with the graph's program in place of `graph(...)`, where the graph shows one (`graph.text`).
+
+    `namespace` gets the names that the program needs. The text comes back as it is where the program keeps state of its own.
+    """
+    text = getattr(graph, "text", None)
+    if not isinstance(text, str) or len(text) > _MOST:
+        return residual
+    run, entry = _run_of(text), ast.parse(residual)
+    if run is None or "graph(" not in residual:
+        return residual
+    used = {node.id for node in ast.walk(entry) if isinstance(node, ast.Name)} | set(namespace)
+    renamed = _Renamed(graph.__globals__, {a.arg for a in run.args.args})
+    body = [renamed.visit(statement) for statement in run.body]
+    if renamed.refused or used & renamed.made.keys() or used & set(renamed.names.values()):
+        return residual
+    call = _Call(body, [renamed.name_of(a.arg) for a in run.args.args])
+    entry = call.visit(entry)
+    if not call.done:
+        return residual
+    namespace |= renamed.made
+    return ast.unparse(ast.fix_missing_locations(_Results().visit(entry)))
+
+
+def _run_of(text: str) -> ast.FunctionDef | None:
+    """The function `run` of a program that prepares nothing and gives a tuple of variables."""
+    make = ast.parse(text).body[0]
+    if not isinstance(make, ast.FunctionDef) or len(make.body) != 2:
+        return None
+    run, last = make.body[0], make.body[-1].value if isinstance(make.body[-1], ast.Return) else None
+    if not isinstance(run, ast.FunctionDef):
+        return None
+    returns = [node for node in ast.walk(run) if isinstance(node, ast.Return)]
+    blocks = ast.Lambda | ast.comprehension | ast.For | ast.While
+    plain = len(returns) == 1 and returns[0] is run.body[-1] and isinstance(returns[0].value, ast.Tuple)
+    plain = plain and not any(isinstance(node, blocks) for node in ast.walk(run))
+    return run if plain and isinstance(last, ast.Name) else None
+
+
+class _Renamed(ast.NodeTransformer):
+    """A program's names, each with a prefix of its own; dtypes become names too."""
+
+    def __init__(self, known: Mapping[str, Any], arguments: set[str]) -> None:
+        self.known, self.arguments = known, arguments
+        self.names: dict[str, str] = {}
+        self.made: dict[str, Any] = {}
+        self.refused = False
+
+    def name_of(self, name: str) -> str:
+        return self.names.setdefault(name, f"program_{name}")
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        if isinstance(node.ctx, ast.Store) and node.id in self.arguments:
+            self.refused = True
+        name = self.name_of(node.id)
+        if node.id in self.known:
+            self.made[name] = self.known[node.id]
+        elif isinstance(node.ctx, ast.Load) and hasattr(__builtins__, node.id):
+            name = node.id
+        return ast.copy_location(ast.Name(name, node.ctx), node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        owner = node.value
+        if isinstance(owner, ast.Name) and owner.id == "torch" and self.known.get("torch") is torch:
+            value = getattr(torch, node.attr)
+            if isinstance(value, torch.dtype):
+                name = f"program_{node.attr}"
+                self.made[name] = value
+                return ast.copy_location(ast.Name(name, ast.Load()), node)
+        self.generic_visit(node)
+        return node
+
+
+class _Call(ast.NodeTransformer):
+    """Puts a program in the place of `out = graph(...)`."""
+
+    def __init__(self, body: list[ast.stmt], arguments: list[str]) -> None:
+        self.body, self.arguments, self.done = body, arguments, False
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        value = node.value
+        if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "graph"):
+            return node
+        if len(value.args) != len(self.arguments) or self.done:
+            return node
+        if not all(isinstance(given, ast.Name) for given in value.args):
+            return node
+        self.done = True
+        given = {
+            name: arg.id for name, arg in zip(self.arguments, value.args, strict=True) if isinstance(arg, ast.Name)
+        }
+        body = [_Named(given).visit(statement) for statement in self.body]
+        last = body[-1]
+        assert isinstance(last, ast.Return) and last.value is not None
+        return [*body[:-1], ast.Assign(node.targets, last.value)]
+
+
+class _Named(ast.NodeTransformer):
+    """Other names for some variables."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self.names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        return ast.copy_location(ast.Name(self.names.get(node.id, node.id), node.ctx), node)
+
+
+class _Results(ast.NodeTransformer):
+    """`out = (a, b)` and then `out[0]` become `a`, where `out` is used in no other way."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
+        inside = list(ast.walk(node))
+        made = [n for n in inside if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)]
+        outs = [n for n in made if n.targets[0].id == "out"]  # type: ignore[attr-defined]
+        items = [
+            n for n in inside if isinstance(n, ast.Subscript) and isinstance(n.value, ast.Name) and n.value.id == "out"
+        ]
+        uses = sum(isinstance(n, ast.Name) and n.id == "out" for n in inside)
+        if len(outs) != 1 or uses != len(items) + 1 or not all(isinstance(i.slice, ast.Constant) for i in items):
+            return node
+        values = outs[0].value
+        if not isinstance(values, ast.Tuple) or not all(isinstance(v, ast.Name) for v in values.elts):
+            return node
+        return _Replaced(outs[0], values.elts).visit(node)  # type: ignore[no-any-return]
+
+
+class _Replaced(ast.NodeTransformer):
+    def __init__(self, assigned: ast.Assign, values: list[ast.expr]) -> None:
+        self.assigned, self.values = assigned, values
+
+    def visit_Assign(self, node: ast.Assign) -> Any:
+        if node is self.assigned:
+            return None
+        self.generic_visit(node)
+        return node
+
+    def visit_Subscript(self, node: ast.Subscript) -> Any:
+        if isinstance(node.value, ast.Name) and node.value.id == "out":
+            assert isinstance(node.slice, ast.Constant)
+            return self.values[node.slice.value]  # type: ignore[index]
+        self.generic_visit(node)
+        return node
+
+
+def inlined_entry(
+    function: types.FunctionType,
+    residual: str,
+    namespace: Mapping[str, Any],
+    names: list[str],
+    entry: Callable[..., Any],
+) -> bool:
+    """Write the entry's text into the compiled function, in place; False where its form does not allow it.
+
+    Args:
+        function: the compiled function; its namespace holds `__entries`, and it looks for an entry in a loop.
+        residual: the text of the entry.
+        namespace: the names in it.
+        names: the parameters, in order; in the entry each has an underscore behind it.
+        entry: the entry as a function: the text holds as long as it is the first one.
+    """
+    held = function.__globals__
+    if len(residual) > 2 * _MOST:
+        return False
+    if set(held) & (set(namespace) - {"__builtins__", "MISS"}) or function.__code__.co_freevars:
+        return False
+    tree = ast.parse(residual).body[0]
+    loops = ast.For | ast.While | ast.Lambda | ast.comprehension | ast.FunctionDef
+    if not isinstance(tree, ast.FunctionDef) or any(isinstance(n, loops) for s in tree.body for n in ast.walk(s)):
+        return False
+    found = [n for n in ast.walk(tree) if isinstance(n, ast.Name)]
+    given = {f"{name}_": name for name in names}
+    if any(n.id in names or (n.id in given and isinstance(n.ctx, ast.Store)) for n in found):
+        return False
+    body = [_Named(given).visit(_Missed().visit(statement)) for statement in tree.body]
+    signature = ast.parse(held["__text"]).body[0]
+    assert isinstance(signature, ast.FunctionDef)
+    loop = ast.parse("while __entries and __entries[0] is __first:\n    pass").body[0]
+    assert isinstance(loop, ast.While)
+    loop.body = body
+    signature.body = [loop, *signature.body]
+    module = ast.fix_missing_locations(ast.Module([signature], []))
+    held |= {name: value for name, value in namespace.items() if name != "__builtins__"}
+    held["__first"] = entry
+    made: dict[str, Any] = {}
+    exec(compile(module, "<intarsia entry>", "exec"), {**held}, made)
+    function.__code__ = made["compiled"].__code__
+    return True
+
+
+class _Missed(ast.NodeTransformer):
+    """`return MISS` leaves the loop."""
+
+    def visit_Return(self, node: ast.Return) -> ast.stmt:
+        missed = isinstance(node.value, ast.Name) and node.value.id == "MISS"
+        return ast.copy_location(ast.Break(), node) if missed else node
