@@ -31,30 +31,30 @@ Handler = Callable[["Interpreter", "Frame", Any], str | None]
 HANDLERS: dict[str, Handler] = {}
 
 # Opcodes that capture refuses, and why.
-_BODIES = ["SETUP_ANNOTATIONS", "LOAD_LOCALS", "LOAD_NAME", "STORE_NAME", "DELETE_NAME"]
-_BODIES += ["LOAD_FROM_DICT_OR_DEREF", "LOAD_FROM_DICT_OR_GLOBALS"]
-_ASYNC = ("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "END_ASYNC_FOR", "BEFORE_ASYNC_WITH", "ASYNC_GEN_WRAP")
 NOT_CAPTURED = {
-    **dict.fromkeys(_BODIES, "class and module bodies are not captured"),
-    **dict.fromkeys(_ASYNC, "async code is not captured"),
+    "SETUP_ANNOTATIONS": "class and module bodies are not captured",
+    "LOAD_LOCALS": "class and module bodies are not captured",
+    "LOAD_NAME": "class and module bodies are not captured",
+    "STORE_NAME": "class and module bodies are not captured",
+    "DELETE_NAME": "class and module bodies are not captured",
+    "LOAD_FROM_DICT_OR_DEREF": "class and module bodies are not captured",
+    "LOAD_FROM_DICT_OR_GLOBALS": "class and module bodies are not captured",
     "IMPORT_STAR": "`import *` is not captured",
     "PRINT_EXPR": "interactive expressions are not captured",
+    "GET_AWAITABLE": "async code is not captured",
+    "GET_AITER": "async code is not captured",
+    "GET_ANEXT": "async code is not captured",
+    "END_ASYNC_FOR": "async code is not captured",
+    "BEFORE_ASYNC_WITH": "async code is not captured",
+    "ASYNC_GEN_WRAP": "async code is not captured",
     "CHECK_EG_MATCH": "exception groups are not captured",
     "PREP_RERAISE_STAR": "exception groups are not captured",
     "CALL_INTRINSIC_2": "exception groups and type parameters are not captured",
 }
 
 
-def _null_first(found: Any) -> tuple[Any, Any]:
-    return NULL, found
-
-
-def _null_second(found: Any) -> tuple[Any, Any]:
-    return found, NULL
-
-
 # The empty slot of a call is where the running version of CPython has it, so that a suspended stack is CPython's.
-METHOD_ORDER = _null_second if sys.version_info >= (3, 13) else _null_first
+METHOD_ORDER = (lambda found: (found, NULL)) if sys.version_info >= (3, 13) else (lambda found: (NULL, found))
 
 
 def unsupported_opcode(vm: Interpreter, frame: Frame, op: str) -> None:
@@ -370,7 +370,9 @@ def DICT_MERGE(vm: Interpreter, frame: Frame, n: int) -> None:
     given = frame.pop()
     target, function = frame.stack[-n], frame.stack[-2 - n]
     if not isinstance(given, dict | LazyDict | InstanceDict) and not hasattr(vm.type_of(given), "keys"):
-        text = f"{raising.signature_text(function)} argument after ** must be a mapping, not {vm.type_of(given).__name__}"
+        text = (
+            f"{raising.signature_text(function)} argument after ** must be a mapping, not {vm.type_of(given).__name__}"
+        )
         raise UserRaise(TypeError(text))
     value = as_dict(vm, given)
     for key in value:
