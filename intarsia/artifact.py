@@ -134,11 +134,15 @@ def _is_torchs(function: Any) -> bool:
         return True
     if isinstance(function, types.FunctionType):
         code = function.__code__.co_filename
-        return os.path.abspath(code).startswith((_TORCH, _STANDARD)) or code.startswith("<frozen")
+        path = os.path.abspath(code)
+        if path.startswith(_TORCH) or code.startswith("<frozen"):
+            return True
+        return path.startswith(_STANDARD) and not path.startswith(_PACKAGES)  # packages may change, and keep their version
     return function in _OPERATORS
 
 
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_PACKAGES = tuple(_STANDARD + name + os.sep for name in ("site-packages", "dist-packages"))
 _OPERATORS = frozenset(f for f in vars(operator).values() if callable(f))
 
 
