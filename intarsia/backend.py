@@ -36,6 +36,7 @@ from .passes.manager import PassFailure, pass_fingerprint, pipeline_text, run_pi
 from .passes.pipeline import default_pipeline, registry
 from .targets.build import CompilerError, CompilerNotFound, Toolchain, cpu_identity, find_toolchain
 from .targets.cache import Cache, cache_key, package_fingerprint, shared_cache
+from .targets.choices import Choices
 from .targets.cpp.program import Program, build, generate, load
 from .targets.host import UnplannedResult
 from .targets.library import Library
@@ -197,13 +198,20 @@ def compile_module(
     with COUNTERS.phase("key"):
         ctx = CompileContext(machine(toolchain, config), Diagnostics(want_remarks=bool(config.debug)))
         pipeline = pipeline_of(config, passes)
-        cache, library = open_cache(config), Library(config.packing)
+        cache = open_cache(config)
+        choices = Choices(cache.root if config.cache else None) if config.libraries == "measure" else None
+        library = Library(config.packing, choices)
         text = print_module(module)
         debug.write("0-aten.ir", text)
         key = cache_key(
             ir_text=text,
             pass_sources=pass_fingerprint(pipeline),
-            config={"pipeline": pipeline_text(pipeline), "threads": ctx.target.threads, "packing": config.packing},
+            config={
+                "pipeline": pipeline_text(pipeline),
+                "threads": ctx.target.threads,
+                "packing": config.packing,
+                "libraries": config.libraries,
+            },
             versions={"intarsia": package_fingerprint(), "torch": torch.__version__, "python": sys.version},
             isa=toolchain.identity + cpu_identity(),
         )

@@ -21,6 +21,8 @@ class Config:
         packing: keep packed copies of weights for the library's fastest calls; they are made again when torch counts a change. A number
             is the most MiB that they may take, -1 or True no limit. False
             for programs that write single elements of a parameter through `.data` or NumPy between calls (INTARSIA_PACKING).
+        libraries: "measure" which library call is the fastest, once for each bucket of shapes on a processor, or take the "fixed" choice
+            that is the same everywhere (INTARSIA_LIBRARIES).
         pipeline: the passes to run instead of the default ones, as for `passes-opt --pipeline` (INTARSIA_PIPELINE).
         verify_each: check the IR after every pass, and raise errors inside the compiler instead of
             running the graph in eager; for tests (INTARSIA_VERIFY_EACH).
@@ -35,6 +37,7 @@ class Config:
     cache_dir: str = ""
     threads: int = 0
     packing: int = -1
+    libraries: str = "measure"
     pipeline: str = ""
     verify_each: bool = False
     recompile_limit: int = 8
@@ -69,7 +72,7 @@ class Config:
 
 
 _DEFAULTS = Config()
-_CHOICES = {"on_recompile": ("compile", "eager", "error"), "on_error": ("warn", "raise")}
+_CHOICES = {"libraries": ("measure", "fixed"), "on_recompile": ("compile", "eager", "error"), "on_error": ("warn", "raise")}
 _WORDS = {
     "1": True,
     "true": True,

@@ -20,6 +20,7 @@ from ..ir.epilogue import apply_epilogue
 from ..ir.syntax import Op
 from ..ir.types import RefType
 from ..passes.strides import channels_last
+from .choices import Choices
 from .library_product import PackedProduct, choose_addmm, choose_linear, choose_mm
 from .steps import WEIGHTS_SOURCE, Fingerprint, Folded, PackedWeight, Step, is_static, split_epilogue
 from .torch_private import onednn_convolution, onednn_pack_convolution
@@ -33,16 +34,25 @@ class Library:
 
     Attributes:
         packing: the most MiB that packed copies of weights may take; -1: as many as they want.
+        choices: the table of measurements; None: the same choice everywhere.
         fingerprint: the compiled WEIGHTS_SOURCE, set before steps are built.
     """
 
     packing: int = -1
+    choices: Choices | None = None
     fingerprint: Fingerprint | None = None
 
     def choose(self, op: Op, func: prim.Func) -> Step | None:
         """A faster way to do this `buffer.extern`, or None for the operator itself."""
         chooser = CHOOSERS.get(op["target"])
-        return chooser(op, func) if chooser is not None and self.packing else None
+        step = chooser(op, func) if chooser is not None and self.packing else None
+        if step is not None and step.builder == "packed-product" and self.choices is not None:
+            weight = op.operands[step.options["weight"]].type
+            assert isinstance(weight, RefType)
+            inner, outer = weight.shape if step.options["transposed"] else weight.shape[::-1]
+            if isinstance(inner, int) and isinstance(outer, int):
+                return self.choices.product(step, step.options["rows"], inner, outer, weight.dtype.torch)
+        return step
 
     def build(self, step: Step) -> Callable[..., Any]:
         """The callable of a step."""

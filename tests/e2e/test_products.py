@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import threading
 
 import pytest
@@ -10,9 +11,12 @@ import torch
 import torch.nn as nn
 
 import intarsia
+from intarsia.targets import choices
+from intarsia.targets.packed import Copies
 from intarsia.targets.torch_private import onednn_bfloat16
 from intarsia.testing import check
 
+FIXED = {"libraries": "fixed"}
 DTYPES = [torch.float32, torch.bfloat16]
 
 
@@ -33,8 +37,7 @@ def test_values(dtype, rows, bias):
 @torch.no_grad()
 def test_bfloat16_is_packed():
     model, x = layers(torch.bfloat16), torch.randn(64, 96, dtype=torch.bfloat16)
-    calls = intarsia.explain(model)(x).graphs[0].library
-    assert calls == {"packed-product": 2}
+    assert calls_of(model, x, libraries="fixed") == {"packed-product": 2}
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -59,21 +62,25 @@ def test_changed_weights(dtype, rows):
 
 
 @torch.no_grad()
-def test_programs_share_a_packed_copy_and_give_it_back():
+def test_programs_share_a_packed_copy():
     gc.collect()
     before = intarsia.counters()["packed_bytes"]
     layer, x = nn.Linear(256, 512), torch.randn(64, 256)
-    first, second = (intarsia.compile(fn) for fn in (lambda x: layer(x) + 1, lambda x: layer(x) * 2))
+    first, second = (intarsia.compile(fn, options=FIXED) for fn in (lambda x: layer(x) + 1, lambda x: layer(x) * 2))
     first(x), second(x)
     assert intarsia.counters()["packed_bytes"] - before == layer.weight.nbytes
     layer.weight.add_(1)
     torch.testing.assert_close(first(x), layer(x) + 1, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(second(x), layer(x) * 2, rtol=1e-4, atol=1e-4)
-    gc.collect()
-    assert intarsia.counters()["packed_bytes"] - before <= layer.weight.nbytes  # what other tests held may be gone by now
-    del first, second
-    gc.collect()
-    assert intarsia.counters()["packed_bytes"] <= before
+
+
+def test_a_copy_is_given_back_with_its_last_owner():
+    copies, weight = Copies(), torch.randn(8, 8)
+    first = copies.get("a", weight, torch.clone, -1)
+    assert copies.get("a", weight, torch.clone, -1) is first and copies.bytes == weight.nbytes
+    assert copies.get("b", weight, torch.clone, 300) is None and copies.refused == 1
+    del first
+    assert copies.bytes == 0 and copies.get("b", weight, torch.clone, 300) is not None
 
 
 @torch.no_grad()
@@ -82,7 +89,7 @@ def test_packed_copies_are_bounded():
     held = intarsia.counters()["packed_bytes"]
     model, x = nn.Sequential(nn.Linear(512, 512), nn.Linear(512, 512)), torch.randn(64, 512)  # a MiB each
     limit = (held >> 20) + 2
-    compiled = intarsia.compile(model, options={"packing": limit})
+    compiled = intarsia.compile(model, options={"packing": limit} | FIXED)
     torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
     assert held < intarsia.counters()["packed_bytes"] <= limit << 20
 
@@ -109,3 +116,33 @@ def test_two_threads_while_a_weight_changes():
             thread.join()
         for got in found:
             torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-3)
+
+
+def calls_of(model, x, **options):
+    return intarsia.explain(model, options=options)(x).graphs[0].library
+
+
+@torch.no_grad()
+def test_the_choice_is_measured_once_and_kept(tmp_path, monkeypatch):
+    measured = []
+    monkeypatch.setattr(choices, "_measure_product", lambda *shape: measured.append(shape) or "operator")
+    x, options = torch.randn(64, 96), {"cache_dir": str(tmp_path), "libraries": "measure"}
+    model = layers(torch.float32)
+    assert calls_of(model, x, **options) == {"aten.linear.default": 2}
+    assert [shape[:3] for shape in measured] == [(64, 128, 256), (64, 256, 64)]
+    (table,) = tmp_path.glob("choices-*.json")
+    assert set(json.loads(table.read_text()).values()) == {"operator"}
+    assert calls_of(layers(torch.float32, inner=161), x, **options) == {"aten.linear.default": 2}
+    assert len(measured) == 2  # the same buckets
+    assert calls_of(model, x, **options | {"libraries": "fixed"}) == {"packed-product": 2}
+    table.write_text("{ damaged")
+    assert calls_of(layers(torch.float32, inner=162), x, **options) == {"aten.linear.default": 2}
+    assert len(measured) == 4
+
+
+@torch.no_grad()
+def test_a_real_measurement_names_a_candidate():
+    for dtype in (torch.float32, torch.bfloat16) if onednn_bfloat16 else (torch.float32,):
+        for transposed in (False, True):
+            found = choices._measure_product(4, 64, 64, dtype, transposed, True)
+            assert found in (choices.PACKED, choices.OPERATOR)

@@ -1,0 +1,119 @@
+"""Which library call carries out a product on this machine: measured once for each bucket of shapes, kept beside the compiled code.
+
+The file `choices-<processor>.json` in the cache folder is a table from bucket to winner, plain data that may be edited or removed. The
+default is the packed product; another candidate has to be clearly faster. `options={"libraries": "fixed"}` measures nothing and takes the
+default everywhere, so that what runs does not depend on a measurement.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from .build import cpu_identity
+from .steps import Step
+from .torch_private import onednn_linear, onednn_pack_linear
+
+CLEARLY = 0.87  # of the default's time: smaller gains are within the noise of a busy machine
+LARGEST = 1024  # sizes above are measured at this one: what they win by is the same
+MOST_ROWS = 256
+SECONDS = 0.02  # for one bucket, about
+CHECK_SECONDS = 3e-6  # what it takes a call to see that a packed copy is not stale
+
+PACKED, OPERATOR = "packed-product", "operator"
+
+
+@dataclass
+class Choices:
+    """The table of one processor. Two processes may measure the same bucket; the one that writes last is kept.
+
+    Args:
+        folder: where the table is kept; None: nowhere.
+    """
+
+    folder: Path | None
+    table: dict[str, str] = field(default_factory=dict)
+    read: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def product(self, step: Step, rows: int, inner: int, outer: int, dtype: torch.dtype) -> Step | None:
+        """The step, or None where the operator's own call is clearly faster."""
+        transposed, bias = bool(step.options["transposed"]), step.options["bias"] is not None
+        shape = (min(_bucket(rows), MOST_ROWS), min(_bucket(inner), LARGEST), min(_bucket(outer), LARGEST))
+        key = f"product {'x'.join(map(str, shape))} {str(dtype)[6:]} {torch.get_num_threads()} threads"
+        key += f"{' transposed' if transposed else ''}{' bias' if bias else ''}"
+        with self.lock:
+            self._load()
+            found = self.table.get(key)
+            if found not in (PACKED, OPERATOR):
+                found = self.table[key] = _measure_product(*shape, dtype, transposed, bias)
+                self._save()
+        return step if found == PACKED else None
+
+    def _path(self) -> Path | None:
+        return None if self.folder is None else self.folder / f"choices-{cpu_identity()}.json"
+
+    def _load(self) -> None:
+        path = self._path()
+        if self.read or path is None:
+            return
+        self.read = True
+        try:
+            known = json.loads(path.read_text())
+            assert isinstance(known, dict)
+        except (OSError, ValueError, AssertionError):  # none yet, or damaged: measured again
+            return
+        self.table = {str(k): str(v) for k, v in known.items()} | self.table
+
+    def _save(self) -> None:
+        path = self._path()
+        if path is None:
+            return
+        partial = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
+        try:
+            partial.write_text(json.dumps(self.table, indent=1, sort_keys=True) + "\n")
+            os.replace(partial, path)
+        except OSError:  # a full or read-only disk: measured again by the next process
+            partial.unlink(missing_ok=True)
+
+
+def _bucket(size: int) -> int:
+    """The next power of two."""
+    return 1 << max(0, size - 1).bit_length()
+
+
+def _measure_product(rows: int, inner: int, outer: int, dtype: torch.dtype, transposed: bool, bias: bool) -> str:
+    """The name of the winner; the candidates take turns, so that a busy machine hurts both alike."""
+    with torch.no_grad():
+        x, weight = torch.zeros(rows, inner, dtype=dtype), torch.zeros(outer, inner, dtype=dtype)
+        shift = torch.zeros(outer, dtype=dtype)
+        given = shift if bias else None
+        packed = onednn_pack_linear(weight, rows)
+        turned = weight.t().contiguous()
+
+        def plain() -> torch.Tensor:
+            if not transposed:
+                return torch.nn.functional.linear(x, weight, given)
+            return torch.addmm(shift, x, turned) if bias else torch.mm(x, turned)
+
+        calls: dict[str, Callable[[], object]] = {
+            PACKED: lambda: onednn_linear(x, packed, given, "none", [], ""),
+            OPERATOR: plain,
+        }
+        best = dict.fromkeys(calls, float("inf"))
+        end, rounds = perf_counter() + SECONDS, 0
+        while rounds < 3 or (rounds < 50 and perf_counter() < end):
+            rounds += 1
+            for name, call in calls.items():
+                start = perf_counter()
+                call()
+                if rounds > 1:  # the first call prepares
+                    best[name] = min(best[name], perf_counter() - start)
+    return OPERATOR if best[OPERATOR] < CLEARLY * (best[PACKED] + CHECK_SECONDS) else PACKED
