@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import Any
 
 HERE = Path(__file__).parent
-PHASES = ["capture", "key", "load", "functionalize", "import", "passes", "emit", "c++", "entry", "first run"]
+PHASES = ["imports", "capture", "key", "load", "functionalize", "import", "passes", "emit", "c++", "entry", "first run"]
 CASES = ["bert_base", "resnet18", "mobilenet_v3_small", "gpt2"]
 
 
@@ -61,8 +61,10 @@ def _made(case: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         ]
         return torch.nn.Sequential(*layers).train().requires_grad_(False), (torch.randn(2, 16, 64),), {}
     if kind == "bert_layers":
+        import torchvision_stub
         from models import _text
 
+        torchvision_stub.install()
         made = _text("BertModel", 1, 32, hidden_size=64, num_hidden_layers=int(number), num_attention_heads=4)()
         return made.model, made.args, made.kwargs
     if kind in ("chain", "mixed"):

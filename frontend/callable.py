@@ -94,6 +94,11 @@ MISS = _Miss()
 _STARS = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}
 
 
+def load_rules() -> None:
+    """Import what capture needs of torch: about a second, unless the program has done it."""
+    from . import rules  # noqa: F401
+
+
 def compile_callable(
     target: Callable[..., Any] | nn.Module,
     *,
@@ -111,9 +116,7 @@ def compile_callable(
     call: the pieces around it are compiled, with one log line for each such place. With `fullgraph=True` it raises the
     capture's error instead.
     """
-    # FakeTensorMode imports torch._dynamo (about a second): pay that here, not in the first call.
-    from . import rules  # noqa: F401
-
+    load_rules()
     options = Options(backend, fullgraph, dynamic, recompile_limit, observer, on_recompile, on_error)
     if isinstance(target, nn.Module):
         return CompiledModule(target, options)

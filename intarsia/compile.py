@@ -20,7 +20,7 @@ from .backend import backend_for, forget_warnings
 from .backends import is_own, resolve_backend
 from .config import Config
 from .counters import COUNTERS
-from .frontend.callable import compile_callable, forget
+from .frontend.callable import compile_callable, forget, load_rules
 from .history import History
 from .observer import CountingObserver
 from .passes.base import Pass
@@ -69,6 +69,8 @@ def compile(
     if passes and not ours:
         raise ValueError(f"passes are those of this compiler: they cannot be used with backend={backend!r:.80}")
     config, extra = Config.from_environment(options if ours else None), None if ours else options
+    with COUNTERS.phase("imports"):  # torch's symbolic parts, which a process needs once
+        load_rules()
     compiled = compile_callable(
         fn,
         backend=resolve_backend(backend, partial(backend_for, config, tuple(passes)), mode, extra),

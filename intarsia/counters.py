@@ -73,7 +73,7 @@ def counters() -> dict[str, Any]:
     Returns:
         graphs, captures, recompiles, breaks, kernels, externs (library calls), cache_hits, cache_misses, compiler_calls and fallbacks
         as ints; packed_bytes: bytes of the packed copies of weights that are alive now; `seconds` as a dict from phase to float:
-        capture; key (what the cache is asked for); load (out of the cache); functionalize, import, passes, emit, c++; entry (guards
+        imports (torch's symbolic parts); capture; key (what the cache is asked for); load (out of the cache); functionalize, import, passes, emit, c++; entry (guards
         and what runs around the graph, as a function); first run (with the packing of weights).
     """
     return COUNTERS.read() | {"packed_bytes": packed_bytes()}

@@ -70,7 +70,7 @@ def generate(module: ModuleOp, library: Library) -> Generated:
     units = tuple(Source(f"kernels{i}", emit_unit(group)) for i, group in enumerate(groups) if group)
     own = emit_own_unit(op for op in module.walk() if isinstance(op, buffer.Extern) and op.get("own"))
     if own is not None:
-        units += (Source("own", own),)
+        units = (Source("own", own), *units)  # the longest first
     host = host_source(module, library)
     if host.steps or host.constants is not None:
         units += (Source("weights", WEIGHTS_SOURCE),)
