@@ -16,6 +16,7 @@ from .dialects import aten, kernel, prim
 from .dtypes import DType
 from .epilogue import apply_epilogue, extras_of
 from .literals import Literal
+from .packing import unpack
 from .scalars import REDUCES, ScalarRow
 from .symbols import Dim, contiguous_strides
 from .syntax import Op, location_of
@@ -115,6 +116,10 @@ def run_block(machine: Machine, ops: Sequence[Operation]) -> list[Any]:
 
 def call(machine: Machine, op: Op, target: str, values: list[Any]) -> list[Tensor]:
     """Call the registered operator; the tensors among its results, in order."""
+    if op.get("packed"):
+        values = [values[0], unpack(values[1], op["packed"]), *values[2:]]
+    if op.get("written"):
+        return [_written_attention(op, values)]
     args, kwargs = aten.call_arguments(op, values, target)
     result = aten.overload(target)(*_numbers(machine, args), **{k: _numbers(machine, v) for k, v in kwargs.items()})
     flat = result if isinstance(result, list | tuple) else (result,)
@@ -123,6 +128,15 @@ def call(machine: Machine, op: Op, target: str, values: list[Any]) -> list[Tenso
     if steps:
         tensors[0] = apply_epilogue(tensors[0], steps, extras_of(op["operands"], values))
     return tensors
+
+
+def _written_attention(op: Op, values: list[Any]) -> Tensor:
+    """scaled_dot_product_attention as a program writes it: nan, not zeros, where a row has no score above -inf."""
+    given = dict(zip(op["operands"], values, strict=True))
+    scores = torch.matmul(given["query"], given["key"].transpose(-1, -2)) * op["scale"]
+    if "attn_mask" in given:
+        scores = scores + given["attn_mask"]
+    return torch.matmul(torch.softmax(scores, -1), given["value"])
 
 
 def _numbers(machine: Machine, value: Any) -> Any:

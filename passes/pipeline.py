@@ -19,6 +19,7 @@ OWN = {
     "dce": "dce:DCE",
     "hoist": "hoist:Hoist",
     "channels-last": "channels_last:ChannelsLast",
+    "written-attention": "written_attention:WrittenAttention",
     "own-kernels": "own_kernels:OwnKernels",
     "fuse": "fuse:Fuse",
     "layout": "layout:Layout",

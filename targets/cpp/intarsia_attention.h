@@ -18,6 +18,7 @@ struct Attention {
   int64_t mask_batch, mask_head, mask_row, mask_column;
   float scale;
   bool causal;
+  float masked;  // what a row gives in which no score is above -inf
 };
 
 constexpr int64_t key_block = 256;                    // keys of one block
@@ -78,11 +79,11 @@ IM_FN float softmax_step(float* scores, int64_t count, int64_t padded, float& ma
 }
 
 template <class T>
-IM_FN void write_row(T* to, const float* from, int64_t width, float maximum, float total) {
-  const bool masked = maximum == -__builtin_inff();  // torch gives zeros where no score is above -inf, also where all are NaN
+IM_FN void write_row(T* to, const float* from, int64_t width, float maximum, float total, float nothing) {
+  const bool masked = maximum == -__builtin_inff();  // all masked, or all NaN: torch's operator gives zeros for both
   const float inverse = 1.0f / total;
   #pragma omp simd
-  for (int64_t i = 0; i < width; ++i) to[i] = T(masked ? 0.0f : from[i] * inverse);
+  for (int64_t i = 0; i < width; ++i) to[i] = T(masked ? nothing : from[i] * inverse);
 }
 
 // Rows of k or v as float with a pitch that is a multiple of `lanes`: where they lie, or copied to `to`.
@@ -154,7 +155,7 @@ static void attention_few(const Attention& s, const T* q, const T* k, const T* v
   }
   for (int64_t g = 0, r = 0; g < s.groups; ++g)
     for (int64_t i = 0; i < s.queries; ++i, ++r)
-      write_row(out + g * s.o_head + i * s.o_row, sums + r * width, s.width, state.data[2 * r], state.data[2 * r + 1]);
+      write_row(out + g * s.o_head + i * s.o_row, sums + r * width, s.width, state.data[2 * r], state.data[2 * r + 1], s.masked);
 }
 
 template <class T, class Mask>
@@ -224,7 +225,7 @@ static void attention_task(const Attention& s, const T* q, const T* k, const T* 
   }
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t at = first + r, head = at / s.queries, row = at % s.queries;
-    write_row(out + head * s.o_head + row * s.o_row, sums + r * width, s.width, maxima[r], totals[r]);
+    write_row(out + head * s.o_head + row * s.o_row, sums + r * width, s.width, maxima[r], totals[r], s.masked);
   }
 }
 

@@ -100,6 +100,8 @@ def _attention(op: Op) -> OwnKernel:
     lines = ["  im::Attention s{};"]
     lines += [f"  s.{name} = {v if isinstance(v, str) else cpp_index(v)};" for name, v in values.items()]
     lines += [f"  s.scale = {factor};", f"  s.causal = {str(bool(op.get('is_causal'))).lower()};"]
+    nothing = '__builtin_nanf("")' if op.get("written") else "0.0f"
+    lines.append(f"  s.masked = {nothing};")
     places = {name: f"in{i}" for i, name in enumerate(names)}
     pointer = places.get("attn_mask", "static_cast<const float*>(nullptr)")
     lines.append(f"  im::attention(s, {places['query']}, {places['key']}, {places['value']}, {pointer}, out0);")

@@ -112,3 +112,39 @@ def test_two_threads_are_right():
         taken_over(lambda q, k, v: sdpa(heads(q), heads(k), heads(v)), q, k, v)
     finally:
         torch.set_num_threads(before)
+
+
+def written(q, k, v, mask=None, scale=0.25):
+    """Attention as models write it."""
+    scores = torch.matmul(q, k.transpose(-1, -2)) * scale
+    if mask is not None:
+        scores = scores + mask
+    return torch.matmul(F.softmax(scores, dim=-1), v).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("shape", [None, (2, 1, 1, 13), (2, 4, 10, 13), (10, 13)], ids=str)
+def test_written_attention_is_recognised(shape):
+    q, k, v = (heads(x).contiguous() for x in inputs(torch.float32))
+    mask = () if shape is None else (torch.randn(shape),)
+    with torch.no_grad():
+        check(written, (q, k, v, *mask))
+        assert "aten.bmm.default" not in intarsia.explain(written)(q, k, v, *mask).graphs[0].library
+        if mask:
+            mask[0][..., 0, :] = float("-inf")  # nan, where the operator gives zeros
+            check(written, (q, k, v, *mask))
+            assert intarsia.compile(written)(q, k, v, *mask).isnan().any()
+
+
+def test_written_attention_that_is_something_else():
+    q, k, v = (heads(x).contiguous() for x in inputs(torch.float32))
+
+    def over_queries(q, k, v):
+        return torch.matmul(F.softmax(torch.matmul(q, k.transpose(-1, -2)), dim=-2), v)
+
+    def with_weights(q, k, v):
+        weights = F.softmax(torch.matmul(q, k.transpose(-1, -2)), dim=-1)
+        return torch.matmul(weights, v), weights
+
+    with torch.no_grad():
+        for fn in (over_queries, with_weights):
+            check(fn, (q, k, v))

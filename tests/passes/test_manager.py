@@ -34,6 +34,7 @@ GOLDEN = [
     "dce",
     "hoist",
     "channels-last",
+    "written-attention",
     "own-kernels",
     "fuse",
     "layout",
