@@ -59,7 +59,7 @@ class LibraryEpilogue(Pass):
                 if isinstance(op, AtenOp) and op.parent is not None and self._takes(op, func):
                     chain = self._chain(op, func)
                     if chain.absorbed:
-                        _replace(op, chain)
+                        replace_call(op, chain)
                         ctx.diagnostics.count(self.name, "operations taken over", len(chain.absorbed))
 
     def _takes(self, op: AtenOp, func: prim.Func) -> bool:
@@ -85,21 +85,21 @@ class LibraryEpilogue(Pass):
         wanted = channels_last(result.shape)
         return wanted is not None and same_layout(result.shape, found, wanted)
 
-    def _chain(self, op: AtenOp, func: prim.Func) -> _Chain:
+    def _chain(self, op: AtenOp, func: prim.Func) -> Chain:
         """What follows the call and may be taken over, in order."""
-        chain = _Chain(op)
+        chain = Chain(op)
         user = _only_user(chain.last)
-        if self.batch_norm and user is not None and _folds(user, op, func):
+        if self.batch_norm and user is not None and folds(user, op, func):
             chain.take_batch_norm(user)
             user = _only_user(user)
-        if self.activations and user is not None and user.name in ACTIVATIONS and _same_kind(user, op):
+        if self.activations and user is not None and user.name in ACTIVATIONS and same_kind(user, op):
             chain.steps.append(ACTIVATIONS[user.name](user))
             chain.absorbed.append(user)
         return chain
 
 
 @dataclass
-class _Chain:
+class Chain:
     """The operations that a call takes over."""
 
     call: AtenOp
@@ -135,9 +135,9 @@ def _only_user(op: AtenOp) -> AtenOp | None:
     return user if isinstance(user, AtenOp) and uses[0].index == 0 and not user.get("effect") else None
 
 
-def _folds(user: AtenOp, call: AtenOp, func: prim.Func) -> bool:
+def folds(user: AtenOp, call: AtenOp, func: prim.Func) -> bool:
     """A batch norm by parameters and buffers over the call's channels; its bias, if any, is a parameter too."""
-    if user.name != BATCH_NORM or call.name != "aten.convolution.default" or not _same_kind(user, call):
+    if user.name != BATCH_NORM or call.name != "aten.convolution.default" or not same_kind(user, call):
         return False
     names, channels = list(user["operands"]), prim.tensor(call.results[0]).shape[1]
     if names[0] != "input" or not {"running_mean", "running_var"} <= set(names):
@@ -154,7 +154,7 @@ def _folds(user: AtenOp, call: AtenOp, func: prim.Func) -> bool:
     )
 
 
-def _same_kind(user: AtenOp, call: AtenOp) -> bool:
+def same_kind(user: AtenOp, call: AtenOp) -> bool:
     """The operation gives what the call gives: sizes, dtype and eager's strides."""
     return user.results[0].type == call.results[0].type and _strides(user) == _strides(call)
 
@@ -169,7 +169,7 @@ def _is_static(value: SSAValue, func: prim.Func) -> bool:
     return isinstance(value, BlockArgument) and bool(static and static[value.index])
 
 
-def _replace(call: AtenOp, chain: _Chain) -> None:
+def replace_call(call: AtenOp, chain: Chain) -> None:
     """One library call in the place of the last operation taken over."""
     last, literals = chain.last, dict(call.literals)
     names = [f"{PREFIX}{k}" for k in range(len(chain.extras))]

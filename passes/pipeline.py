@@ -17,6 +17,8 @@ OWN = {
     "constant-fold": "constant_fold:ConstantFold",
     "cse": "cse:CSE",
     "dce": "dce:DCE",
+    "convolution-epilogue": "convolution_epilogue:ConvolutionEpilogue",
+    "own-convolution": "own_convolution:OwnConvolution",
     "hoist": "hoist:Hoist",
     "channels-last": "channels_last:ChannelsLast",
     "written-attention": "written_attention:WrittenAttention",

@@ -167,9 +167,9 @@ def operand_strides(op: Op, index: int) -> Strides:
 def takes_view(op: Op, index: int, view: View) -> bool:
     """Whether a library call can read operand `index` in this view of memory as it is.
 
-    ATen's calls want eager's strides; kernels of our own take any as long as the last dimension has no gaps (a mask may have them).
+    ATen's calls want eager's strides; attention of our own takes any as long as the last dimension has no gaps (a mask may have them).
     """
-    if op.get("own"):
+    if op.get("own") == "attention":
         return view.strides[-1] == 1 or view.shape[-1] == 1 or op["operands"][index] == "attn_mask"
     return same_layout(view.shape, view.strides, operand_strides(op, index))
 

@@ -128,7 +128,10 @@ class Folded:
     def __call__(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """The packed weight and the bias for the tensors as they are now."""
         known = self.known
-        key = [n for t in tensors for n in (t.data_ptr(), t._version)]
+        try:
+            key = [n for t in tensors for n in (t.data_ptr(), t._version)]
+        except RuntimeError:  # a tensor of inference mode has no version: what is made of it could be stale
+            return self.fold(*tensors)
         if known is not None and known[0] == key:
             table = known[1]
             if known[2] == self.fingerprint(ctypes.addressof(table), ctypes.sizeof(table), -1):

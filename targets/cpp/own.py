@@ -17,6 +17,7 @@ from ...ir.symbols import Dim, free_symbols
 from ...ir.syntax import Op, location_of
 from ...ir.types import RefType
 from .emit import cpp_index
+from .own_convolution import convolution_body
 
 
 @dataclass(frozen=True)
@@ -120,4 +121,9 @@ def is_own(op: object) -> bool:
     return isinstance(op, buffer.Extern) and bool(op.get("own"))
 
 
-OWN: dict[str, Callable[[Op], OwnKernel]] = {"attention": _attention}
+def _convolution(op: Op) -> OwnKernel:
+    body, dims = convolution_body(op)
+    return _kernel("convolution", "intarsia_convolution.h", body, op, dims)
+
+
+OWN: dict[str, Callable[[Op], OwnKernel]] = {"attention": _attention, "convolution": _convolution}

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import intarsia
 from intarsia.ir.interpreter import run
 from intarsia.ir.text import parse_module
-from intarsia.passes.library_epilogue import LibraryEpilogue
+from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets import library
 from intarsia.targets.library import PackedConvolution, fold_batch_norm
 
@@ -28,8 +28,11 @@ def block(activation=None, groups=1, bias=True, affine=True):
 
 
 def compiled_with(fn):
-    """Compiled with the pass, which the default pipeline leaves out."""
-    return intarsia.compile(fn, passes=[LibraryEpilogue()])
+    """Compiled with the pass, which the default pipeline leaves out, and without convolutions of our own."""
+    names = [item.name for item in default_pipeline()]
+    names.insert(0, "library-epilogue")
+    kept = [name for name in names if name not in ("convolution-epilogue", "own-convolution")]
+    return intarsia.compile(fn, options={"pipeline": ",".join(kept)})
 
 
 def same(compiled, model, x):
@@ -128,7 +131,7 @@ def test_inference_tensors_take_the_plain_road():
     with torch.inference_mode():
         conv, norm, _ = model = block(nn.Hardswish())
     steps = [["batch_norm", norm.eps, 0, 1, 2, 3], ["hardswish"]]
-    step = PackedConvolution(True, [1, 1], [1, 1], [1, 1], 1, [2, 16, 6, 6], lambda *_: 0, steps)
+    step = PackedConvolution(True, [1, 1], [1, 1], [1, 1], 1, [2, 16, 6, 6], lambda *_: 0, epilogue=steps)
     tensors = [conv.weight, conv.bias, norm.running_mean, norm.running_var, norm.weight, norm.bias]
     x = torch.randn(2, 16, 6, 6)
     for _ in range(2):

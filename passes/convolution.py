@@ -1,0 +1,89 @@
+"""Which convolutions a kernel of our own carries out, and how: what the passes `convolution-epilogue` and `own-convolution` agree on."""
+
+from __future__ import annotations
+
+from xdsl.ir import BlockArgument, SSAValue
+
+from ..ir.dialects import prim
+from ..ir.dtypes import F32
+from ..ir.symbols import Dim
+from ..ir.syntax import Op
+from .context import Target
+
+BLOCK = 16  # output channels of one block of packed weights (targets/cpp/intarsia_convolution.h)
+REGISTERS = 28  # sums that are held at a time, of the 32 registers of AVX-512
+LATENCY = 4  # products that must be under way for one to end in every cycle
+MOST_COLUMNS = 7  # of a window of a depthwise convolution: a row of it lies in registers
+
+
+def is_ours(op: Op, func: prim.Func, target: Target) -> bool:
+    """Whether `targets/cpp/intarsia_convolution.h` does this `aten.convolution` at least as fast as oneDNN.
+
+    A two-dimensional float32 convolution by a parameter, for a processor with AVX-512, where that was measured; ordinary ones
+    and those with one filter a channel.
+    """
+    if target.name != "cpp" or target.isa != "avx512" or op.get("effect") or op.get("transposed") is True:
+        return False
+    names = tuple(name for name in op["operands"] if not name.startswith("epilogue."))
+    if names[:2] != ("input", "weight") or names[2:] not in ((), ("bias",)):
+        return False
+    types = [prim.tensor(v) for v in (*op.operands[: len(names)], *op.results)]
+    if (
+        any(t.dtype != F32 or t.device != "cpu" or 0 in t.shape for t in types)
+        or types[-1].rank != 4
+        or types[0].rank != 4
+    ):
+        return False
+    if not all(is_parameter(v, func) for v in op.operands[1 : len(names)]):
+        return False
+    return op["groups"] == 1 or is_depthwise(op)
+
+
+def is_depthwise(op: Op) -> bool:
+    """One filter for each channel, of a size that the kernel holds in registers."""
+    outputs, _, _, columns = prim.tensor(op.operands[1]).shape
+    channels = prim.tensor(op.operands[0]).shape[1]
+    return (
+        channels == outputs == op["groups"]
+        and isinstance(channels, int)
+        and channels >= BLOCK
+        and isinstance(columns, int)
+        and columns <= MOST_COLUMNS
+        and op["stride"][1] in (1, 2)
+        and tuple(op["dilation"]) == (1, 1)
+    )
+
+
+def is_parameter(value: SSAValue, func: prim.Func) -> bool:
+    """An argument that is a parameter or buffer and that this call does not overwrite."""
+    static = func.get("arg_static")
+    if not isinstance(value, BlockArgument) or not static or not static[value.index]:
+        return False
+    return all(argument != value.index for argument, _ in func.get("mutations", ()))
+
+
+def dense_tile(width: Dim, outputs: int) -> tuple[int, int]:
+    """Pixels of a row and blocks of output channels whose sums are held in registers at a time: the fewest cycles for a row.
+
+    Args:
+        width: pixels of a row of output, or of all rows where the window is one pixel.
+        outputs: output channels.
+    """
+    blocks = -(-outputs // BLOCK)
+    choices = [(p, b) for b in range(1, min(blocks, 4) + 1) for p in range(1, 15) if p * b <= REGISTERS]
+    return min(choices, key=lambda choice: (_cycles(width, blocks, *choice), -choice[0] * choice[1]))
+
+
+def _cycles(width: Dim, blocks: int, pixels: int, together: int) -> float:
+    """Cycles of a row of output for each tap: one product or 1.3 loads a cycle, and some for getting a group of pixels going."""
+    panels = [together] * (blocks // together) + ([blocks % together] if blocks % together else [])
+    one = sum(max(pixels * b, 0.75 * (pixels + b), LATENCY) + 0.5 for b in panels)
+    return one * -(-width // pixels) if isinstance(width, int) else one / pixels
+
+
+def depthwise_pixels(width: Dim, columns: int, step: int) -> int:
+    """Pixels of a row whose sums are held in registers at a time, beside the row of the window."""
+    fitting = [p for p in range(1, 15) if p + (p - 1) * step + columns <= 30] or [1]
+    if not isinstance(width, int):
+        return min(7, max(fitting))
+    return min(fitting, key=lambda p: (-(-width // p) * (p + 2), -p))
