@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import logging
 import os
 import sys
@@ -10,7 +11,8 @@ import threading
 import time
 import types
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -83,6 +85,18 @@ def _callers_level() -> int:
 
 class Recompiled(RuntimeError):
     """A call does not fit what was compiled, where that was asked to be an error."""
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """No garbage collections meanwhile: a capture or compile makes many small objects and hardly any cycles; half of its time was theirs."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
 
 
 class _Miss:
@@ -334,7 +348,7 @@ class _Runtime:
                 result = entry(*values.values())
                 if result is not MISS:
                     return result
-            with torch_private.own_saving():
+            with torch_private.own_saving(), collector_paused():
                 entry_made = self._new_entry(values)
         if isinstance(entry_made, ProgramRaised):
             return self._raising(values, entry_made)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -25,6 +24,7 @@ from .artifact import graph_key
 from .config import Config
 from .counters import COUNTERS
 from .debug import DebugFolder
+from .frontend.callable import collector_paused
 from .frontend.errors import Unsupported
 from .frontend.functional import functionalize
 from .ir.dtypes import UnknownDType
@@ -71,7 +71,7 @@ def compile_graph(
     """Compile one graph for inference. What cannot be compiled runs as `gm` itself, with one warning that says why."""
     debug = DebugFolder.create(config)
     try:
-        with _collector_paused():
+        with collector_paused():
             function, report = _compile(gm, example_inputs, config, passes, debug)
     except (Unsupported, ImportFailure, UnknownDType, CompilerNotFound) as error:
         return run_eager(gm, str(error))
@@ -169,18 +169,6 @@ def _with_numbers(run: GraphFunction, example_inputs: Sequence[Any]) -> GraphFun
         return run(*given)
 
     return call
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """No garbage collections meanwhile: a compile makes many small objects and hardly any cycles; half the time of a pass was theirs."""
-    running = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if running:
-            gc.enable()
 
 
 def pipeline_of(config: Config, passes: Sequence[Pass] = ()) -> list[Pass]:
