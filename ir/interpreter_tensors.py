@@ -17,7 +17,6 @@ from .dtypes import DType
 from .epilogue import apply_epilogue, extras_of
 from .literals import Literal
 from .packing import unpack
-from .packing import unpack
 from .scalars import REDUCES, ScalarRow
 from .symbols import Dim, contiguous_strides
 from .syntax import Op, location_of
@@ -117,8 +116,6 @@ def run_block(machine: Machine, ops: Sequence[Operation]) -> list[Any]:
 
 def call(machine: Machine, op: Op, target: str, values: list[Any]) -> list[Tensor]:
     """Call the registered operator; the tensors among its results, in order."""
-    if op.get("packed"):
-        values = [values[0], unpack(values[1], op["packed"]), *values[2:]]
     if op.get("packed"):
         values = [values[0], unpack(values[1], op["packed"]), *values[2:]]
     if op.get("written"):
