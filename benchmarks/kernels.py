@@ -61,23 +61,66 @@ def embedding_norm(ids: Tensor, table: Tensor, weight: Tensor, bias: Tensor) -> 
     return F.layer_norm(F.embedding(ids, table), (table.shape[-1],), weight, bias)
 
 
+def argmax_rows(x: Tensor) -> Tensor:
+    """The place of the largest of each row."""
+    return x.argmax(-1)
+
+
+def argmax_columns(x: Tensor) -> Tensor:
+    """The place of the largest of each column."""
+    return x.argmax(0)
+
+
+def gather_rows(x: Tensor, places: Tensor) -> Tensor:
+    """Elements of a row by number."""
+    return torch.gather(x, 1, places) * 2.0
+
+
+def index_add_rows(x: Tensor, rows: Tensor, ids: Tensor) -> Tensor:
+    """Rows added where numbers say, some of them to one place."""
+    return x.index_add(0, ids, rows)
+
+
+def group_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Statistics of blocks of channels, then a pointwise function."""
+    return F.silu(F.group_norm(x, 8, weight, bias))
+
+
+def batch_norm_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of each channel of images."""
+    variance, mean = torch.var_mean(x, dim=(0, 2, 3), correction=0)
+    return mean, torch.rsqrt(variance + 1e-5)
+
+
+def cumsum(x: Tensor) -> Tensor:
+    """Running sums of rows."""
+    return torch.cumsum(x, -1)
+
+
+def log_softmax(x: Tensor) -> Tensor:
+    """Of rows that are larger than the nearest cache."""
+    return torch.log_softmax(x, -1)
+
+
 def one_op(x: Tensor) -> Tensor:
     """Hardly any work: what remains is the call."""
     return torch.sin(x)
 
 
-def _case(fn: Callable[..., Tensor | tuple[Tensor, ...]], *shapes: tuple[int, ...]) -> Callable[[], Case]:
-    return lambda: Case(fn, tuple(torch.randn(shape) for shape in shapes), {}, None)
+def _case(
+    fn: Callable[..., Tensor | tuple[Tensor, ...]], *shapes: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> Callable[[], Case]:
+    return lambda: Case(fn, tuple(torch.randn(shape).to(dtype) for shape in shapes), {}, None)
 
 
 def _with_numbers(
-    fn: Callable[..., Tensor], at: int, numbers: tuple[int, int], *shapes: tuple[int, ...]
+    fn: Callable[..., Tensor], at: int, below: int, numbers: tuple[int, ...], *shapes: tuple[int, ...]
 ) -> Callable[[], Case]:
-    """A case with one integer argument: `numbers` is (how many, below what)."""
+    """A case with one argument of integers: its place, what they are below, and its shape."""
 
     def make() -> Case:
         args: list[Tensor] = [torch.randn(shape) for shape in shapes]
-        args.insert(at, torch.randint(numbers[1], numbers[:1]))
+        args.insert(at, torch.randint(below, numbers))
         return Case(fn, tuple(args), {}, None)
 
     return make
@@ -88,12 +131,47 @@ KERNELS: dict[str, Callable[[], Case]] = {
     "gelu+layer_norm": _case(gelu_layer_norm, (4096, 768), (768,), (768,)),
     "softmax": _case(softmax, (4096, 768)),
     "rms_norm+residual": _case(rms_norm_residual, (4096, 768), (4096, 768), (768,)),
-    "cross_entropy": _with_numbers(cross_entropy, 1, (256, 16000), (256, 16000)),
+    "cross_entropy": _with_numbers(cross_entropy, 1, 16000, (256,), (256, 16000)),
     "column_sum": _case(column_sum, (4096, 1024)),
     "full_sum": _case(full_sum, (4096, 1024)),
     "transpose+add": _case(transpose_add, (2048, 2048), (2048, 2048)),
     "cat_of_pointwise": _case(cat_pointwise, (2048, 768), (2048, 768)),
-    "embedding+norm": _with_numbers(embedding_norm, 0, (4096, 30000), (30000, 768), (768,), (768,)),
+    "embedding+norm": _with_numbers(embedding_norm, 0, 30000, (4096,), (30000, 768), (768,), (768,)),
+    "argmax_rows": _case(argmax_rows, (4096, 1024)),
+    "argmax_columns": _case(argmax_columns, (4096, 1024)),
+    "gather": _with_numbers(gather_rows, 1, 1024, (4096, 768), (4096, 1024)),
+    "index_add": _with_numbers(index_add_rows, 2, 2048, (4096,), (2048, 768), (4096, 768)),
+    "group_norm+silu": _case(group_norm, (16, 64, 56, 56), (64,), (64,)),
+    "batch_norm_statistics": _case(batch_norm_statistics, (16, 64, 56, 56)),
+    "cumsum": _case(cumsum, (4096, 768)),
+    "log_softmax_wide": _case(log_softmax, (128, 32000)),
+    "bf16_gelu+layer_norm": _case(gelu_layer_norm, (4096, 768), (768,), (768,), dtype=torch.bfloat16),
+    "bf16_rms_norm+residual": _case(rms_norm_residual, (4096, 768), (4096, 768), (768,), dtype=torch.bfloat16),
 }
+
+# What bounds these is memory: each argument is read and each result written once. The table gives the bytes of an argument of which
+# only a part is read.
+MEMORY_BOUND: dict[str, dict[int, int]] = {
+    "rms_norm+residual": {},
+    "column_sum": {},
+    "full_sum": {},
+    "transpose+add": {},
+    "embedding+norm": {1: 4096 * 768 * 4},
+    "argmax_rows": {},
+    "argmax_columns": {},
+    "index_add": {},
+    "batch_norm_statistics": {},
+    "bf16_rms_norm+residual": {},
+}
+
+
+def bytes_moved(name: str, args: tuple[Tensor, ...], results: Tensor | tuple[Tensor, ...]) -> int | None:
+    """Bytes that a memory-bound kernel must read and write; None for the others."""
+    partly = MEMORY_BOUND.get(name)
+    if partly is None:
+        return None
+    written = [results] if isinstance(results, Tensor) else list(results)
+    return sum(partly.get(at, t.nbytes) for at, t in enumerate(args)) + sum(t.nbytes for t in written)
+
 
 CALLS: dict[str, Callable[[], Case]] = {"one_op": _case(one_op, (8,))}

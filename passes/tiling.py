@@ -21,6 +21,7 @@ from .nests import MIN_UNITS, MIN_WORK, Join, Loop, Nest, Stage, Store, coeffici
 
 SMALL = 16 * 1024  # simple operations; a kernel below this is not worth a second thread
 BLOCK = 8 * 1024  # elements of a long loop that one thread takes at a time
+ANGLES = 1024  # the same where sin or cos look at their angles first: these stay in the nearest cache
 CHUNK = 32 * 1024  # elements of a split reduction that one thread takes at a time
 MAX_CHUNKS = 64
 SQUARE = 64  # side of the squares in which transposes are walked
@@ -146,11 +147,11 @@ class Tiler:
         if across is not None:
             return self._squares(stage, specs, env, loops.index(across), found, large)
         if large and self._block(loops):
-            block = self._variable("b", inner)
-            stop = dim(sympy.Min(sympy.sympify(inner.stop), block + BLOCK))
-            if isinstance(inner.size, int) and inner.size % BLOCK == 0:
-                stop = dim(block + BLOCK)
-            specs.insert(-1, LoopSpec(block, inner.start, inner.stop, BLOCK))
+            block, length = self._variable("b", inner), ANGLES if _has_angles(stage.nodes) else BLOCK
+            stop = dim(sympy.Min(sympy.sympify(inner.stop), block + length))
+            if isinstance(inner.size, int) and inner.size % length == 0:
+                stop = dim(block + length)
+            specs.insert(-1, LoopSpec(block, inner.start, inner.stop, length))
             specs[-1] = LoopSpec(inner.var, block, stop, vector=True, within=(inner.start, dim(inner.stop - 1)))
         if large:
             _spread(specs[:-1])
@@ -428,6 +429,11 @@ def _worth_keeping(node: Node, rows: set[sympy.Symbol], kept: Collection[Node]) 
         cost += top.cost
         stack += top.args
     return cost >= 8 or loads >= 3
+
+
+def _has_angles(nodes: Iterable[Node]) -> bool:
+    """Whether a sine or a cosine is computed."""
+    return any(n.kind == "op" and n.data[0] in ("sin", "cos") for top in nodes for n in top.walk())
 
 
 def cost_of(nodes: Iterable[Node]) -> int:

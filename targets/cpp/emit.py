@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import cast
 
 import sympy
 from xdsl.dialects.builtin import ModuleOp
@@ -20,6 +21,7 @@ from ...ir.scalars import REDUCES
 from ...ir.symbols import Dim, FloorDiv, Mod, dim, free_symbols
 from ...ir.syntax import Op, location_of
 from ...ir.types import RefType, ScalarType
+from .angles import FUNCTIONS, Angles, find_angles
 
 PRELUDE = '#include "intarsia_kernel.h"\n'
 STACK_BYTES = 64 * 1024  # scratch up to this size lives on the stack
@@ -28,8 +30,7 @@ STACK_BYTES = 64 * 1024  # scratch up to this size lives on the stack
 def emit_unit(kernels: Iterable[loop.Kernel]) -> str:
     """The text of one translation unit."""
     body = "".join("\n" + emit_kernel(kernel) for kernel in kernels)
-    angles = "#define INTARSIA_TRIGONOMETRY\n" if "im::sin(" in body or "im::cos(" in body else ""
-    return angles + PRELUDE + body
+    return PRELUDE + body
 
 
 def kernels_of(module: ModuleOp) -> list[loop.Kernel]:
@@ -88,6 +89,7 @@ class _Writer:
     count: int = 0
     checks: bool = False
     in_parallel: bool = False
+    near: bool = False  # angles are known to be small
     place: tuple[str, int] | None = None
 
     def line(self, text: str) -> None:
@@ -123,12 +125,56 @@ class _Writer:
 def _for(w: _Writer, op: Op) -> None:
     if op.get("transpose") and _transpose(w, op):
         return
-    var, stop, start, step = op["var"], op["stop"], op.get("start", 0), op.get("step", 1)
+    angles = find_angles(op) if op.get("vector") else None
+    if angles is None:
+        _plain_for(w, op)
+        return
+    if not angles.values:
+        w.near = True
+        _plain_for(w, op)
+        w.near = False
+        return
+    w.line(f"if ({' | '.join(_far_angles(w, op, angles))}) {{")
+    w.depth += 1
+    _plain_for(w, op)
+    w.depth, w.near = w.depth - 1, True
+    w.line("} else {")
+    w.depth += 1
+    _plain_for(w, op)
+    w.depth, w.near = w.depth - 1, False
+    w.line("}")
+
+
+def _far_angles(w: _Writer, op: Op, angles: Angles) -> list[str]:
+    """A loop that looks for the largest angles; the conditions that one of them is far from zero."""
+    largest = {}
+    for dtype, bits in (("f32", "int32_t"), ("f64", "int64_t")):
+        if any(_dtype(value).name == dtype for value in angles.values):
+            largest[dtype] = w.fresh("largest")
+            w.line(f"{bits} {largest[dtype]} = 0;")
+    w.line(f"#pragma omp simd reduction(max : {', '.join(largest.values())})")
+    w.line(_head(op))
+    w.depth += 1
+    for inner in angles.needed:
+        _EMIT[inner.name](w, cast(Op, inner))
+    for value in angles.values:
+        name = largest[_dtype(value).name]
+        w.line(f"{name} = im::max({name}, im::magnitude({w.names[value]}));")
+    w.depth -= 1
+    w.line("}")
+    return [f"im::is_far({name})" for name in largest.values()]
+
+
+def _dtype(value: SSAValue) -> DType:
+    assert isinstance(value.type, ScalarType)
+    return value.type.dtype
+
+
+def _plain_for(w: _Writer, op: Op) -> None:
     pragma = _pragma(w, op)
     if pragma:
         w.line(f"#pragma {pragma}")
-    advance = f"++{var}" if step == 1 else f"{var} += {cpp_index(step)}"
-    w.line(f"for (int64_t {var} = {cpp_index(start)}; {var} < {cpp_index(stop)}; {advance}) {{")
+    w.line(_head(op))
     outer, w.in_parallel = w.in_parallel, w.in_parallel or op["kind"] == "parallel"
     place = w.place
     w.depth += 1
@@ -136,6 +182,13 @@ def _for(w: _Writer, op: Op) -> None:
     w.depth -= 1
     w.in_parallel, w.place = outer, place
     w.line("}")
+
+
+def _head(op: Op) -> str:
+    """The line that opens a loop."""
+    var, step = op["var"], op.get("step", 1)
+    advance = f"++{var}" if step == 1 else f"{var} += {cpp_index(step)}"
+    return f"for (int64_t {var} = {cpp_index(op.get('start', 0))}; {var} < {cpp_index(op['stop'])}; {advance}) {{"
 
 
 def _transpose(w: _Writer, op: Op) -> bool:
@@ -307,7 +360,10 @@ def _cast(w: _Writer, op: Op) -> None:
 
 def _scalar(w: _Writer, op: Op) -> None:
     assert isinstance(op, loop.ScalarOp)
-    w.value(op, _SCALAR_TEXT[op.row.name].format(*(w.names[v] for v in op.operands)))
+    text = _SCALAR_TEXT[op.row.name]
+    if w.near and op.row.name in FUNCTIONS:
+        text = text.replace("(", "_small(", 1)
+    w.value(op, text.format(*(w.names[v] for v in op.operands)))
 
 
 _SCALAR_TEXT = {name: cls.row.cpp for name, cls in loop.SCALAR_OPS.items()}

@@ -470,17 +470,19 @@ IM_FN float reduce_quarter(float x, int32_t& quarter) {
   return static_cast<float>((((first - n) + second) + third) * 0x1.921fb54442d18p+0);
 }
 
-// The same for |x| <= small_angle, at a fraction of the cost
-IM_FN float reduce_quarter_small(float x, int32_t& quarter) {
+// For |x| <= small_angle, at a fraction of the cost: sin(x) = (-1)^n sin(x - n pi) and cos(x) = -(-1)^n sin(x - (n + 1/2) pi), so that
+// one odd polynomial on [-pi/2, pi/2] serves both. `turns` is n or n + 1/2.
+IM_FN float reduce_half_turns(float x, float turns) {
 #ifdef IM_FMA
-  const float shifted = fma(x, 0x1.45f306p-1f, Format<float>::shifter), n = shifted - Format<float>::shifter;
-  quarter = bit_cast<int32_t>(shifted);
-  return fma(n, 0x1.ee59dap-50f, fma(n, 0x1.777a5cp-25f, fma(n, -0x1.921fb6p+0f, x)));
+  return fma(turns, 0x1.ee59dap-49f, fma(turns, 0x1.777a5cp-24f, fma(turns, -0x1.921fb6p+1f, x)));
 #else
-  const double n = round(x * 0x1.45f306dc9c883p-1);
-  quarter = static_cast<int32_t>(n);
-  return static_cast<float>((x - n * 0x1.921fb544p+0) - n * 0x1.0b4611a626331p-34);
+  const double n = turns;
+  return static_cast<float>((x - n * 0x1.921fb544p+1) - n * 0x1.0b4611a626331p-33);
 #endif
+}
+IM_FN float sin_half_turn(float r) {
+  const float z = r * r;
+  return fma(r * z, poly(z, -0.166666597f, 0.00833307859f, -0.000198106907f, 2.60831598e-06f), r);
 }
 
 IM_FN double reduce_quarter_small(double x, int64_t& quarter) {
@@ -505,8 +507,14 @@ IM_FN float tan_of_quarter(float r, int32_t quarter) {
 
 }  // namespace detail
 
-// The *_small versions hold for |x| <= small_angle and cost half: use them where a loop can be repeated with the full ones.
+// The *_small versions hold for |x| <= small_angle and cost a third or less: a loop first looks whether any of its angles is far,
+// and is there once with each.
 constexpr float small_angle = 65536.0f;
+// The bits of |x| are in the order of the numbers, NaN last: a maximum of them takes two instructions.
+IM_FN int32_t magnitude(float x) { return bit_cast<int32_t>(x) & 0x7fffffff; }
+IM_FN int64_t magnitude(double x) { return bit_cast<int64_t>(x) & 0x7fffffffffffffff; }
+IM_FN bool is_far(int32_t magnitude) { return magnitude > 0x47800000; }
+IM_FN bool is_far(int64_t magnitude) { return magnitude > 0x40f0000000000000; }
 
 IM_FN float sin_any(float x) {  // max 1.57
   int32_t quarter;
@@ -525,16 +533,19 @@ IM_FN float tan(float x) {  // max 3.03
   const float result = detail::tan_of_quarter(r, quarter);
   return x == 0.0f ? x : result;
 }
-IM_FN float sin_small(float x) {  // max 1.46
-  int32_t quarter;
-  const float r = detail::reduce_quarter_small(x, quarter);
-  const float result = detail::sin_of_quarter(r, quarter, 0);
-  return x == 0.0f ? x : result;
+IM_FN float sin_small(float x) {  // max 2.10
+  using F = detail::Format<float>;
+  const float shifted = fma(x, 0x1.45f306p-2f, F::shifter), turns = shifted - F::shifter;
+  const uint32_t odd = bit_cast<uint32_t>(shifted) << 31;
+  const float value = detail::sin_half_turn(detail::reduce_half_turns(x, turns));
+  return x == 0.0f ? x : bit_cast<float>(bit_cast<uint32_t>(value) ^ odd);
 }
-IM_FN float cos_small(float x) {  // max 1.49
-  int32_t quarter;
-  const float r = detail::reduce_quarter_small(x, quarter);
-  return detail::sin_of_quarter(r, quarter, 1);
+IM_FN float cos_small(float x) {  // max 2.10
+  using F = detail::Format<float>;
+  const float shifted = fma(x, 0x1.45f306p-2f, -0.5f) + F::shifter, turns = (shifted - F::shifter) + 0.5f;
+  const uint32_t even = ~bit_cast<uint32_t>(shifted) << 31;
+  const float value = detail::sin_half_turn(detail::reduce_half_turns(x, turns));
+  return bit_cast<float>(bit_cast<uint32_t>(value) ^ even);
 }
 IM_FN double sin_small(double x) {  // max 1.10
   int64_t quarter;
@@ -548,21 +559,8 @@ IM_FN double cos_small(double x) {  // max 1.34
   return detail::sin_of_quarter(r, quarter, int64_t(1));
 }
 
-// A loop that calls sin or cos should pay for large angles only where there are some. That takes a branch per vector, which only a
-// function of a whole vector can have: gcc calls such functions by their names in the x86 vector ABI, which are given here to
-// functions of this file. They take 0.1 s to compile, so that files ask for them by defining INTARSIA_TRIGONOMETRY before the
-// include. Without it, and with other compilers, sin and cos are the branch-free ones: right too, at a third of the speed.
-#if defined(INTARSIA_TRIGONOMETRY) && defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__)
-
-}  // namespace intarsia
-#include "intarsia_trigonometry.h"
-namespace intarsia {
-IM_FN float sin(float x) { return intarsia_sin(x); }
-IM_FN float cos(float x) { return intarsia_cos(x); }
-#else
 IM_FN float sin(float x) { return sin_any(x); }
 IM_FN float cos(float x) { return cos_any(x); }
-#endif
 IM_FN double sin(double x) { return __builtin_sin(x); }  // libm
 IM_FN double cos(double x) { return __builtin_cos(x); }  // libm
 IM_FN double tan(double x) { return __builtin_tan(x); }  // libm
