@@ -32,7 +32,7 @@ from ..ir.dialects import buffer, loop, prim
 from ..ir.dialects.aten import overload
 from ..ir.epilogue import apply_epilogue, extras_of
 from ..ir.interpreter_loops import find_function
-from ..ir.symbols import Dim, dim, free_symbols
+from ..ir.symbols import Dim, contiguous_strides, dim, free_symbols
 from ..ir.syntax import Op, location_of
 from ..ir.types import RefType
 from ..passes.plan_buffers import aliased_operand
@@ -149,7 +149,15 @@ class _Writer:
             body.append("    run.arena = arena  # `run` knows only addresses in it: it must live as long")
         body += ["    return run", ""]
         text = "\n".join(body)
-        return HostSource(text, self.used_kernels, self.operators, self.steps, stateful, planned_bytes(self.func), quick=sorted(self.quick))
+        return HostSource(
+            text,
+            self.used_kernels,
+            self.operators,
+            self.steps,
+            stateful,
+            planned_bytes(self.func),
+            quick=sorted(self.quick),
+        )
 
     def _arena(self) -> bool:
         size = self.func.get("arena_bytes", 0)
@@ -302,7 +310,8 @@ class _Writer:
         for name, result in zip(names, op.results, strict=True):
             ref = result.type
             assert isinstance(ref, RefType)
-            if any(not isinstance(u.operation, buffer.Free) for u in result.uses):
+            known = step is not None and step.builder == "packed-product" and ref.strides == contiguous_strides(ref.shape)
+            if not known and any(not isinstance(u.operation, buffer.Free) for u in result.uses):
                 planned = f"({ref.dtype.torch}, {_tuple(ref.shape)}, {_tuple(ref.strides)})"
                 self.each.append(
                     f"if ({name}.dtype, {name}.shape, {name}.stride()) != {planned}: {name} = fit({name}, *{planned})"
