@@ -120,7 +120,7 @@ class Folded:
     As `PackedWeight`, for several tensors whose fingerprint one call takes.
     """
 
-    def __init__(self, fold: Callable[..., tuple[torch.Tensor, torch.Tensor]], fingerprint: Fingerprint) -> None:
+    def __init__(self, fold: Callable[..., Any], fingerprint: Fingerprint) -> None:
         self.fold, self.fingerprint = fold, fingerprint
         # addresses and versions, table, fingerprint, results, storages
         self.known: tuple[list[int], Any, int, tuple[torch.Tensor, torch.Tensor], Any] | None = None
