@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from ..host import HostSource, Run, host_source, load_program
 from ..library import WEIGHTS_SOURCE, Fingerprint, Library
 from ..load import Library as SharedLibrary
 from .emit import emit_kernel, emit_unit, kernels_of
-from .own import emit_own_unit
+from .own import emit_own_unit, own_kernel
 
 UNIT_CHARACTERS = 20_000  # text of about this length is one translation unit
 
@@ -68,13 +69,23 @@ def generate(module: ModuleOp, library: Library) -> Generated:
         groups[smallest].append(kernel)
         sizes[smallest] += len(text)
     units = tuple(Source(f"kernels{i}", emit_unit(group)) for i, group in enumerate(groups) if group)
-    own = emit_own_unit(op for op in module.walk() if isinstance(op, buffer.Extern) and op.get("own"))
-    if own is not None:
-        units = (Source("own", own), *units)  # the longest first
+    units = (*_own_units(module), *units)  # the longest first
     host = host_source(module, library)
     if host.steps or host.constants is not None:
         units += (Source("weights", WEIGHTS_SOURCE),)
     return Generated(units, host)
+
+
+def _own_units(module: ModuleOp) -> list[Source]:
+    """The kernels for library calls, templates that take the compiler long: spread over as many units as it has cores."""
+    calls: dict[str, list[buffer.Extern]] = {}
+    for op in module.walk():
+        if isinstance(op, buffer.Extern) and op.get("own"):
+            calls.setdefault(own_kernel(op).name, []).append(op)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    groups = list(calls.values())
+    texts = [emit_own_unit(op for group in groups[i::cores] for op in group) for i in range(cores)]
+    return [Source(f"own{i}", text) for i, text in enumerate(texts) if text is not None]
 
 
 def build(
