@@ -17,7 +17,7 @@ from xdsl.ir import Block, SSAValue
 
 from ...ir.dialects import loop
 from ...ir.dtypes import DType
-from ...ir.scalars import REDUCES
+from ...ir.scalars import REDUCES, identity
 from ...ir.symbols import Dim, FloorDiv, Mod, dim, free_symbols
 from ...ir.syntax import Op, location_of
 from ...ir.types import RefType, ScalarType
@@ -125,6 +125,8 @@ class _Writer:
 def _for(w: _Writer, op: Op) -> None:
     if op.get("transpose") and _transpose(w, op):
         return
+    if op.get("vector") and _first_extreme(w, op):
+        return
     angles = find_angles(op) if op.get("vector") else None
     if angles is None:
         _plain_for(w, op)
@@ -182,6 +184,40 @@ def _plain_for(w: _Writer, op: Op) -> None:
     w.depth -= 1
     w.in_parallel, w.place = outer, place
     w.line("}")
+
+
+def _first_extreme(w: _Writer, op: Op) -> bool:
+    """A loop of one argmax or argmin and pure operations, in two loops that vectorise: the extreme value, then its first place."""
+    *pure, last = op.block_body.ops
+    if not isinstance(last, loop.Accumulate) or last["kind"] not in ("argmax", "argmin"):
+        return False
+    if any(not isinstance(o, loop.Load | loop.ScalarOp | loop.ScalarCast | loop.Constant | loop.Index) for o in pure):
+        return False
+    value, at, best, best_at = last.operands
+    if best not in w.registers or best_at not in w.registers or op["kind"] == "parallel":
+        return False
+    how = last["kind"][3:]
+    extreme, first = w.fresh("extreme"), w.fresh("first")
+    w.line(f"{_dtype(value).cpp} {extreme} = {cpp_constant(identity(how, _dtype(value)), _dtype(value))};")
+    w.line(f"int64_t {first} = INT64_MAX;")
+    for clause, join in (
+        (f"im_{how} : {extreme}", "{extreme} = im::{how}({extreme}, {value});"),
+        (
+            f"min : {first}",
+            "{first} = im::index_min({first}, ({value} == {extreme}) | ({value} != {value}) ? {at} : INT64_MAX);",
+        ),
+    ):
+        w.line(f"#pragma omp simd reduction({clause})")
+        w.line(_head(op))
+        w.depth += 1
+        for inner in pure:
+            _EMIT[inner.name](w, cast(Op, inner))
+        w.line(join.format(extreme=extreme, first=first, how=how, value=w.names[value], at=w.names[at]))
+        w.depth -= 1
+        w.line("}")
+    a, b = w.names[best], w.names[best_at]
+    w.line(f"if (im::arg_{how}_wins({extreme}, {first}, {a}, {b})) {{ {a} = {extreme}; {b} = {first}; }}")
+    return True
 
 
 def _head(op: Op) -> str:
