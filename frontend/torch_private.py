@@ -326,7 +326,8 @@ def _plain_twin(mode: FakeTensorMode, tensor: Tensor) -> Tensor | None:
         return None
     with torch._C._DisableTorchDispatch():
         meta = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device="meta")
-        fake = FakeTensor(mode, meta, device, requires_grad=tensor.requires_grad)
+        meta.requires_grad_(tensor.requires_grad)
+        fake = FakeTensor(mode, meta, device)
     if type(tensor) is torch.nn.Parameter:
         fake._is_param = True  # type: ignore[attr-defined]
     converter.meta_converter.storage_memo[describer.get_storage_id(storage)] = meta.untyped_storage()
