@@ -74,7 +74,7 @@ def _want_rows(op: kernel.Extern) -> None:
     given = op.get("operand_strides")
     if given:
         op["operand_strides"] = tuple(
-            s if s is None or s[-1] == 1 or name == "attn_mask" else None
+            s if s is None or s[-1] == 1 or (s[-1] == 0 and name == "attn_mask") else None
             for name, s in zip(op["operands"], given, strict=True)
         )
 

@@ -14,7 +14,7 @@ from xdsl.ir import SSAValue
 
 from ..ir.dialects import kernel, prim
 from ..ir.dtypes import F32
-from ..ir.symbols import dim
+from ..ir.symbols import Dim, dim
 from ..ir.syntax import Op
 from .base import Pass
 from .context import CompileContext
@@ -46,18 +46,19 @@ class WrittenAttention(Pass):
 
 @dataclass
 class _Attention:
-    """q and v with four dimensions, k transposed, the factor of the scores, and what is added to them."""
+    """The operands of the products (three dimensions each), the factor of the scores, what is added to them, and their shape."""
 
     q: SSAValue
     k_turned: SSAValue
     v: SSAValue
     scale: float
     mask: SSAValue | None
+    shape: tuple[Dim, ...]
 
 
 def _match(op: kernel.Extern) -> _Attention | None:
-    weights, v = _four(op.operands[0]), _four(op.operands[1])
-    if weights is None or v is None or prim.tensor(v).dtype != F32 or _has_strides(op):
+    weights, v = _four(op.operands[0]), op.operands[1]
+    if weights is None or prim.tensor(v).dtype != F32 or _has_strides(op):
         return None
     scores = _before_softmax(weights)
     if scores is None or prim.tensor(scores).rank != 4:
@@ -70,15 +71,11 @@ def _match(op: kernel.Extern) -> _Attention | None:
     if found is None:
         return None
     q, k_turned, scale, mask = found
-    shape, keys = prim.tensor(q).shape, prim.tensor(k_turned).shape
-    whole = prim.tensor(weights).shape
-    fits = (
-        shape[:2] == keys[:2] == whole[:2] == prim.tensor(v).shape[:2]
-        and (shape[2], keys[3]) == whole[2:]
-        and shape[3] == keys[2]
-        and 0 not in (*shape, *keys, *prim.tensor(v).shape)
-    )
-    return _Attention(q, k_turned, v, scale, mask) if fits else None
+    whole, rows, keys, values = (prim.tensor(x).shape for x in (weights, q, k_turned, v))
+    fits = rows[2] == keys[1] and keys[2] == values[1] == whole[3] and rows[1] == whole[2]
+    if not fits or 0 in (*rows, *keys, *values):
+        return None
+    return _Attention(q, k_turned, v, scale, mask, whole)
 
 
 def _four(value: SSAValue) -> SSAValue | None:
@@ -145,8 +142,8 @@ def _scores(value: SSAValue, mask: SSAValue | None) -> tuple[SSAValue, SSAValue,
         return None
     if not _read_by(value, reads) or not _read_by(view.operands[0], 1):
         return None
-    q, k_turned = _four(product.operands[0]), _four(product.operands[1])
-    if q is None or k_turned is None or prim.tensor(q).dtype != F32 or prim.tensor(q).device != "cpu":
+    q, k_turned = product.operands
+    if prim.tensor(q).dtype != F32 or prim.tensor(q).device != "cpu":
         return None
     return q, k_turned, scale, mask
 
@@ -155,6 +152,25 @@ def _elementwise(value: SSAValue, name: str) -> Op | None:
     """The elementwise operation of that name that makes the value, or None."""
     owner = value.owner
     return owner if isinstance(owner, Op) and owner.name == f"prim.{name}" else None
+
+
+def _seen_as(value: SSAValue, shape: tuple[Dim, ...], made: list[Op]) -> SSAValue:
+    """The memory behind a reshape under another shape; a reshape that is needed for it is appended to `made`."""
+    view = producer(value, prim.Reshape)
+    source = value if view is None else view.operands[0]
+    if prim.tensor(source).shape == shape:
+        return source
+    made.append(prim.reshape(source, shape))
+    return made[-1].results[0]
+
+
+def _before_broadcast(mask: SSAValue) -> SSAValue:
+    """A mask that is the same for batch entries or heads, once."""
+    spread = producer(mask, prim.Broadcast)
+    if spread is None:
+        return mask
+    rank = prim.tensor(spread.operands[0]).rank
+    return spread.operands[0] if rank >= 2 and tuple(spread["dims"]) == tuple(range(4 - rank, 4)) else mask
 
 
 def _read_by(value: SSAValue, count: int) -> bool:
@@ -169,13 +185,17 @@ def _replace(op: kernel.Extern, found: _Attention) -> None:
     """One call in the place of the second product; what it makes unneeded is erased."""
     block = op.parent
     assert block is not None
-    k = prim.permute(found.k_turned, (0, 1, 3, 2))
-    operands, names = [found.q, k.results[0], found.v], ["query", "key", "value"]
+    b, h, rows, keys = found.shape
+    depth, width = prim.tensor(found.q).shape[2], prim.tensor(found.v).shape[2]
+    made: list[Op] = []
+    q = _seen_as(found.q, (b, h, rows, depth), made)
+    k_turned = _seen_as(found.k_turned, (b, h, depth, keys), made)
+    v = _seen_as(found.v, (b, h, keys, width), made)
+    k = prim.permute(k_turned, (0, 1, 3, 2))
+    operands, names = [q, k.results[0], v], ["query", "key", "value"]
     if found.mask is not None:
-        operands.append(found.mask)
+        operands.append(_before_broadcast(found.mask))
         names.append("attn_mask")
-    b, h, rows, _ = prim.tensor(found.q).shape
-    width = prim.tensor(found.v).shape[3]
     users = [use.operation for use in op.results[0].uses]
     kind = prim.tensor(op.results[0]).with_(shape=(b, h, rows, width))
     direct = all(isinstance(u, prim.Reshape) and u.results[0].type == kind for u in users)
@@ -183,7 +203,7 @@ def _replace(op: kernel.Extern, found: _Attention) -> None:
     if direct:  # rows of all heads side by side, as the projection that follows reads them
         attrs["strides"] = ((dim(rows * h * width), width, dim(h * width), 1),)
     call = kernel.Extern.make(operands, [kind], attrs, loc=op.location)
-    made = [k, call]
+    made += [k, call]
     if direct:
         for user in users:
             user.results[0].replace_all_uses_with(call.results[0])
