@@ -18,9 +18,11 @@ from .base import Pass
 from .context import CompileContext
 from .strides import channels_last
 
+POOL = "aten.max_pool2d_with_indices.default"
+
 # Library calls that give channels-last results for channels-last operands; the named operand decides.
 FOLLOWERS = {
-    "aten.max_pool2d_with_indices.default": "self",
+    POOL: "self",
     "aten.avg_pool2d.default": "self",
     "aten._adaptive_avg_pool2d.default": "self",
     "aten.adaptive_avg_pool2d.default": "self",
@@ -35,6 +37,7 @@ class ChannelsLast(Pass):
 
     Options:
         min_channels: leave convolutions with fewer output channels as they are.
+        pools: a kernel of our own for max_pool2d whose indices nobody reads.
     """
 
     name: ClassVar[str] = "channels-last"
@@ -42,14 +45,20 @@ class ChannelsLast(Pass):
     after: ClassVar[tuple[str, ...]] = ("decompose", "dce")
 
     min_channels: int = 8
+    pools: bool = True
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         for func in [op for op in module.body.block.ops if isinstance(op, prim.Func)]:
             values: set[SSAValue] = set()  # those that will lie channels-last
-            for op in func.block_body.ops:
+            for op in list(func.block_body.ops):
                 if isinstance(op, kernel.Extern):
-                    if self._wants(op, func) or _follows(op, values):
+                    if op.get("own") == "convolution":
+                        values.update(op.results)
+                    elif self._wants(op, func) or _follows(op, values):
                         _move(op)
+                        if self.pools and ctx.target.name == "cpp" and _is_plain_pool(op):
+                            op = _own_pool(op)
+                            ctx.diagnostics.count(self.name, "pools of our own")
                         values.update(op.results)
                         ctx.diagnostics.count(self.name, "library calls moved to channels-last")
                 elif any(v in values for v in op.operands) and _keeps_shape(op, values):
@@ -103,3 +112,28 @@ def _move(op: kernel.Extern) -> None:
         for name, v in zip(op["operands"], op.operands, strict=True)
     )
     op["strides"] = tuple(channels_last(prim.tensor(r).shape) for r in op.results)
+
+
+def _is_plain_pool(op: kernel.Extern) -> bool:
+    """max_pool2d of float32 whose indices are not read. The library's takes 30 times as long: it looks for the indices too."""
+    if op["target"] != POOL or any(r.first_use is not None for r in op.results[1:]):
+        return False
+    x = prim.tensor(op.operands[0])
+    return (
+        x.dtype == F32 and x.device == "cpu" and x.rank == 4 and 0 not in (*x.shape, *prim.tensor(op.results[0]).shape)
+    )
+
+
+def _own_pool(op: kernel.Extern) -> kernel.Extern:
+    """The call without indices, as a kernel of our own."""
+    literals = {k: v for k, v in op.literals.items() if k not in ("strides", "returned")}
+    literals |= {"target": "aten.max_pool2d.default", "own": "max_pool", "strides": (op["strides"][0],)}
+    call = kernel.Extern.make(op.operands, [op.results[0].type], literals, loc=op.location)
+    call.results[0].name_hint = op.results[0].name_hint
+    block = op.parent
+    assert block is not None
+    block.insert_ops_before([call], op)
+    op.results[0].replace_all_uses_with(call.results[0])
+    op.detach()
+    op.erase()
+    return call

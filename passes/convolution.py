@@ -11,6 +11,7 @@ from ..ir.syntax import Op
 from .context import Target
 
 BLOCK = 16  # output channels of one block of packed weights (targets/cpp/intarsia_convolution.h)
+MOST_PIXELS = 8  # each takes an address register
 REGISTERS = 28  # sums that are held at a time, of the 32 registers of AVX-512
 LATENCY = 4  # products that must be under way for one to end in every cycle
 MOST_COLUMNS = 7  # of a window of a depthwise convolution: a row of it lies in registers
@@ -70,7 +71,7 @@ def dense_tile(width: Dim, outputs: int) -> tuple[int, int]:
         outputs: output channels.
     """
     blocks = -(-outputs // BLOCK)
-    choices = [(p, b) for b in range(1, min(blocks, 4) + 1) for p in range(1, 15) if p * b <= REGISTERS]
+    choices = [(p, b) for b in range(1, min(blocks, 4) + 1) for p in range(1, MOST_PIXELS + 1) if p * b <= REGISTERS]
     return min(choices, key=lambda choice: (_cycles(width, blocks, *choice), -choice[0] * choice[1]))
 
 

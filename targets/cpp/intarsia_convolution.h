@@ -31,44 +31,36 @@ IM_FN int64_t threads_for(int64_t work) {
 #endif
 }
 
-struct Strided {  // pixels at equal distances
-  const float* first;
-  int64_t step;
-  const float* operator[](int r) const { return first + r * step; }
-};
-
-template <int Pixels>
-struct Listed {  // pixels anywhere
-  const float* at[Pixels];
-  const float* operator[](int r) const { return at[r]; }
-};
-
 struct Taps {  // rows and columns of the window, values of a pixel, and their distances in memory
   int64_t rows, row_step, columns, column_step, depth, step;
 };
 
-// sums[r][v] += a[r][tap] * b[tap][v] for all taps in order.
-template <int Pixels, int Blocks, class Places>
-IM_FN void add_products(Floats (&sums)[Pixels][Blocks * block_vectors], const Places& a, Taps taps, const float* b, int64_t b_pitch) {
+// sums[r][c] (+)= x[r][tap] * b[tap][c] for all taps in order; one function for all convolutions of a unit, which compiles sooner.
+// A tap lies in blocks of 16 columns, which are b_pitch apart. `add`: to what is in sums.
+template <int Pixels, int Blocks>
+[[gnu::noinline]] static void add_products(float* sums, const float* const* x, Taps taps, const float* b, int64_t b_pitch, bool add) {
   constexpr int vectors = Blocks * block_vectors;
-  Floats local[Pixels][vectors];  // in registers, which `sums` is not everywhere
+  Floats local[Pixels][vectors];
+  const float* at[Pixels];
   #pragma GCC unroll 16
-  for (int r = 0; r < Pixels; ++r)
+  for (int r = 0; r < Pixels; ++r) {
+    at[r] = x[r];
     #pragma GCC unroll 8
-    for (int v = 0; v < vectors; ++v) local[r][v] = sums[r][v];
+    for (int v = 0; v < vectors; ++v) local[r][v] = add ? load(sums + (r * vectors + v) * lanes) : Floats{};
+  }
   #pragma GCC unroll 1
   for (int64_t i = 0; i < taps.rows; ++i)
     #pragma GCC unroll 1
     for (int64_t j = 0; j < taps.columns; ++j) {
-      const int64_t start = i * taps.row_step + j * taps.column_step;
+      int64_t place = i * taps.row_step + j * taps.column_step;
       #pragma GCC unroll 1
-      for (int64_t k = 0; k < taps.depth; ++k, b += block_columns) {
+      for (int64_t k = 0; k < taps.depth; ++k, b += block_columns, place += taps.step) {
         Floats row[vectors];
         #pragma GCC unroll 8
         for (int v = 0; v < vectors; ++v) row[v] = load(b + (v / block_vectors) * b_pitch + v % block_vectors * lanes);
         #pragma GCC unroll 16
         for (int r = 0; r < Pixels; ++r) {
-          const Floats factor = a[r][start + k * taps.step] - Floats{};  // the value in all lanes: x - 0 is x, x + 0 is an instruction
+          const Floats factor = at[r][place] - Floats{};  // the value in all lanes: x - 0 is x, x + 0 is an instruction
           #pragma GCC unroll 8
           for (int v = 0; v < vectors; ++v) local[r][v] = multiply_add(factor, row[v], local[r][v]);
         }
@@ -77,58 +69,52 @@ IM_FN void add_products(Floats (&sums)[Pixels][Blocks * block_vectors], const Pl
   #pragma GCC unroll 16
   for (int r = 0; r < Pixels; ++r)
     #pragma GCC unroll 8
-    for (int v = 0; v < vectors; ++v) sums[r][v] = local[r][v];
+    for (int v = 0; v < vectors; ++v) store(sums + (r * vectors + v) * lanes, local[r][v]);
 }
 
-// `Pixels` pixels of output from column `first` of row (image, row) on; those past `count` are computed and dropped.
-template <int Pixels, int Blocks, class Tail>
-IM_FN void dense_block(const Convolution& s, const float* x, const float* weight, const float* zeros, float* patch, float* out,
-                       int64_t image, int64_t row, int64_t first, int64_t count, int64_t column, const Tail& tail) {
-  Floats sums[Pixels][Blocks * block_vectors] = {};
+// The sums of `Pixels` pixels of output from column `first` of row (image, row) on; those past `count` mean nothing.
+template <int Pixels, int Blocks>
+[[gnu::noinline]] static void dense_block(const Convolution& s, const float* x, const float* weight, const float* zeros, float* patch,
+                                          float* sums, int64_t image, int64_t row, int64_t first, int64_t count) {
   const int64_t depth = s.rows * s.columns * s.channels, pitch = depth * block_columns;
   const int64_t top = row * s.row_step - s.row_pad, left = first * s.column_step - s.column_pad;
   const float* const origin = x + image * s.x_image + top * s.x_row + left * s.x_column;
   const int64_t right = left + (Pixels - 1) * s.column_step + (s.columns - 1) * s.column_dilation;
   const bool inside = count == Pixels && left >= 0 && right < s.width && top >= 0 && top + (s.rows - 1) * s.row_dilation < s.height;
+  const float* at[Pixels];
   if (inside) {
+    for (int r = 0; r < Pixels; ++r) at[r] = origin + r * s.column_step * s.x_column;
     const Taps taps{s.rows, s.row_dilation * s.x_row, s.columns, s.column_dilation * s.x_column, s.channels, s.x_channel};
-    add_products<Pixels, Blocks>(sums, Strided{origin, s.column_step * s.x_column}, taps, weight, pitch);
+    add_products<Pixels, Blocks>(sums, at, taps, weight, pitch, false);
   } else if (s.channels < 8) {  // few channels: one row of values a pixel, with zeros for what lies outside
-    for (int r = 0; r < Pixels; ++r)
+    for (int r = 0; r < Pixels; ++r) {
+      at[r] = patch + r * depth;
       for (int64_t i = 0; i < s.rows; ++i)
         for (int64_t j = 0; j < s.columns; ++j) {
           const int64_t y = top + i * s.row_dilation, z = left + r * s.column_step + j * s.column_dilation;
-          const bool inside = r < count && y >= 0 && y < s.height && z >= 0 && z < s.width;
+          const bool there = r < count && y >= 0 && y < s.height && z >= 0 && z < s.width;
           float* const to = patch + r * depth + (i * s.columns + j) * s.channels;
           const float* const from = x + image * s.x_image + y * s.x_row + z * s.x_column;
-          for (int64_t c = 0; c < s.channels; ++c) to[c] = inside ? from[c * s.x_channel] : 0.0f;
+          for (int64_t c = 0; c < s.channels; ++c) to[c] = there ? from[c * s.x_channel] : 0.0f;
         }
-    add_products<Pixels, Blocks>(sums, Strided{patch, depth}, Taps{1, 0, 1, 0, depth, 1}, weight, pitch);
+    }
+    add_products<Pixels, Blocks>(sums, at, Taps{1, 0, 1, 0, depth, 1}, weight, pitch, false);
   } else {
+    bool add = false;
     for (int64_t i = 0; i < s.rows; ++i) {
       const int64_t y = top + i * s.row_dilation;
       if (y < 0 || y >= s.height) continue;
-      for (int64_t j = 0; j < s.columns; ++j) {
-        Listed<Pixels> pixels;
+      for (int64_t j = 0; j < s.columns; ++j, add = true) {
         for (int r = 0; r < Pixels; ++r) {
           const int64_t z = left + r * s.column_step + j * s.column_dilation;
-          const bool inside = r < count && z >= 0 && z < s.width;
-          pixels.at[r] = inside ? x + image * s.x_image + y * s.x_row + z * s.x_column : zeros;
+          at[r] = r < count && z >= 0 && z < s.width ? x + image * s.x_image + y * s.x_row + z * s.x_column : zeros;
         }
         const float* const w = weight + (i * s.columns + j) * s.channels * block_columns;
-        add_products<Pixels, Blocks>(sums, pixels, Taps{1, 0, 1, 0, s.channels, 1}, w, pitch);
+        add_products<Pixels, Blocks>(sums, at, Taps{1, 0, 1, 0, s.channels, 1}, w, pitch, add);
       }
     }
-  }
-  const int64_t filled = index_min(Blocks * block_columns, s.out_channels - column);
-  alignas(64) float line[Blocks * block_columns];
-  float* to = out + ((image * s.out_height + row) * s.out_width + first) * s.out_channels + column;
-  for (int r = 0; r < Pixels; ++r, to += s.out_channels) {
-    if (r >= count) break;
-    for (int v = 0; v < Blocks * block_vectors; ++v) store(line + v * lanes, sums[r][v]);
-    const int64_t at = to - out;
-    #pragma omp simd
-    for (int64_t c = 0; c < filled; ++c) to[c] = tail(line[c], at + c, column + c);
+    if (!add)
+      for (int64_t i = 0; i < Pixels * Blocks * block_columns; ++i) sums[i] = 0;
   }
 }
 
@@ -152,6 +138,7 @@ static void dense_convolution(Convolution s, const float* x, const float* weight
     Scratch<float> memory(s.channels < 8 ? 16 + Pixels * depth : s.channels);
     float *const zeros = memory.data, *const patch = zeros + 16;
     for (int64_t c = 0; c < s.channels; ++c) zeros[c] = 0;
+    alignas(64) float sums[Pixels * Blocks * block_columns];
     #pragma omp for schedule(static)
     for (int64_t task = 0; task < parts * chunks; ++task) {
       const int64_t part = task / chunks, start = task % chunks * chunk, stop = index_min(start + chunk, groups);
@@ -161,20 +148,28 @@ static void dense_convolution(Convolution s, const float* x, const float* weight
         for (int64_t group = start; group < stop; ++group) {
           const int64_t line = group / per_row, first = group % per_row * Pixels;
           const int64_t image = line / s.out_height, row = line % s.out_height, count = index_min(Pixels, s.out_width - first);
-          if (Last != Blocks && panel == panels - 1)
-            dense_block<Pixels, Last>(s, x, w, zeros, patch, out, image, row, first, count, column, tail);
-          else
-            dense_block<Pixels, Blocks>(s, x, w, zeros, patch, out, image, row, first, count, column, tail);
+          const bool last = Last != Blocks && panel == panels - 1;
+          if (last) dense_block<Pixels, Last>(s, x, w, zeros, patch, sums, image, row, first, count);
+          else dense_block<Pixels, Blocks>(s, x, w, zeros, patch, sums, image, row, first, count);
+          const int64_t filled = index_min(Blocks * block_columns, s.out_channels - column);
+          const int64_t sums_pitch = (last ? Last : Blocks) * block_columns;
+          int64_t at = (line * s.out_width + first) * s.out_channels + column;
+          for (int64_t r = 0; r < count; ++r, at += s.out_channels) {
+            const float* const from = sums + r * sums_pitch;
+            #pragma omp simd
+            for (int64_t c = 0; c < filled; ++c) out[at + c] = tail(from[c], at + c, column + c);
+          }
         }
       }
     }
   }
 }
 
-// One vector of channels of `Pixels` pixels of a row of output, whose window begins at column `left` of x; Inside: no column is outside.
-template <int Pixels, int Columns, int Step, bool Inside, class Tail>
-IM_FN void depthwise_block(const Convolution& s, const float* x, const float* weight, const float* zeros, float* out,
-                           int64_t image, int64_t top, int64_t left, int64_t at, int64_t count, int64_t c, const Tail& tail) {
+// The sums of one vector of channels, from c on, of `Pixels` pixels of a row of output, whose window begins at row `top` and column `left` of x.
+// Inside: no column of the window is outside.
+template <int Pixels, int Columns, int Step, bool Inside>
+[[gnu::noinline]] static void depthwise_block(const Convolution& s, const float* x, const float* weight, const float* zeros,
+                                              float* kept, int64_t image, int64_t top, int64_t left, int64_t c) {
   constexpr int window = (Pixels - 1) * Step + Columns;  // input pixels of one row that `Pixels` outputs read
   Floats sums[Pixels] = {};
   for (int64_t i = 0; i < s.rows; ++i) {
@@ -193,15 +188,8 @@ IM_FN void depthwise_block(const Convolution& s, const float* x, const float* we
       for (int r = 0; r < Pixels; ++r) sums[r] = multiply_add(seen[r * Step + j], factor, sums[r]);
     }
   }
-  alignas(64) float kept[Pixels * lanes];
   #pragma GCC unroll 16
   for (int r = 0; r < Pixels; ++r) store(kept + r * lanes, sums[r]);
-  for (int64_t r = 0; r < count; ++r) {
-    const float* const values = kept + r * lanes;
-    float* const to = out + at + r * s.channels;
-    #pragma omp simd
-    for (int l = 0; l < lanes; ++l) to[l] = tail(values[l], at + r * s.channels + l, c + l);
-  }
 }
 
 // Each channel by itself, at least `lanes` of them. Columns and Step are the width of the window and its step; no dilation.
@@ -222,9 +210,15 @@ static void depthwise_convolution(Convolution s, const float* x, const float* we
         const bool inside = left >= 0 && left + window <= s.width;
         for (int64_t from = c0; from < index_min(c0 + strip, s.channels); from += lanes) {
           const int64_t c = index_min(from, s.channels - lanes);  // the last channels once more where they fill no vector
-          const int64_t at = (line * s.out_width + first) * s.channels + c;
-          if (inside) depthwise_block<Pixels, Columns, Step, true>(s, x, weight, zeros, out, image, top, left, at, count, c, tail);
-          else depthwise_block<Pixels, Columns, Step, false>(s, x, weight, zeros, out, image, top, left, at, count, c, tail);
+          alignas(64) float sums[Pixels * lanes];
+          if (inside) depthwise_block<Pixels, Columns, Step, true>(s, x, weight, zeros, sums, image, top, left, c);
+          else depthwise_block<Pixels, Columns, Step, false>(s, x, weight, zeros, sums, image, top, left, c);
+          int64_t at = (line * s.out_width + first) * s.channels + c;
+          for (int64_t r = 0; r < count; ++r, at += s.channels) {
+            const float* const from = sums + r * lanes;
+            #pragma omp simd
+            for (int l = 0; l < lanes; ++l) out[at + l] = tail(from[l], at + l, c + l);
+          }
         }
       }
   }

@@ -17,7 +17,7 @@ from ...ir.symbols import Dim, free_symbols
 from ...ir.syntax import Op, location_of
 from ...ir.types import RefType
 from .emit import cpp_index
-from .own_convolution import convolution_body
+from .own_convolution import convolution_body, max_pool_body
 
 
 @dataclass(frozen=True)
@@ -126,4 +126,9 @@ def _convolution(op: Op) -> OwnKernel:
     return _kernel("convolution", "intarsia_convolution.h", body, op, dims)
 
 
-OWN: dict[str, Callable[[Op], OwnKernel]] = {"attention": _attention, "convolution": _convolution}
+def _max_pool(op: Op) -> OwnKernel:
+    body, dims = max_pool_body(op)
+    return _kernel("max_pool", "intarsia_convolution.h", body, op, dims)
+
+
+OWN: dict[str, Callable[[Op], OwnKernel]] = {"attention": _attention, "convolution": _convolution, "max_pool": _max_pool}

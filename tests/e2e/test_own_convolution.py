@@ -220,3 +220,28 @@ def test_dynamic_sizes():
 def test_without_packing():
     model = nn.Sequential(nn.Conv2d(16, 16, 3), normed(16), nn.ReLU()).eval()
     same(intarsia.compile(model, options={"packing": False}), model, X)
+
+
+POOLS = [
+    (3, 2, 1, 1, False),
+    (2, 2, 0, 1, False),
+    (3, 1, 1, 1, True),
+    ((2, 3), (2, 1), (1, 1), 1, False),
+    (3, 2, 0, 2, True),
+]
+
+
+@pytest.mark.parametrize("pool", POOLS, ids=str)
+def test_max_pool(pool):
+    window, stride, padding, dilation, ceil = pool
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 20, 3), nn.MaxPool2d(window, stride, padding, dilation, ceil_mode=ceil), nn.Conv2d(20, 16, 1)
+    ).eval()
+    x = torch.randn(2, 3, 14, 13)
+    x[0, 0, 4, 4] = torch.nan
+    x[1, :, :8, :8] = -torch.inf
+    same(intarsia.compile(model, fullgraph=True), model, x)
+    indices = nn.Sequential(nn.Conv2d(3, 20, 3), nn.MaxPool2d(2, return_indices=True)).eval()
+    for found, expected in zip(intarsia.compile(indices)(x), indices(x), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5, equal_nan=True)
