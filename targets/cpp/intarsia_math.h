@@ -533,14 +533,14 @@ IM_FN float tan(float x) {  // max 3.03
   const float result = detail::tan_of_quarter(r, quarter);
   return x == 0.0f ? x : result;
 }
-IM_FN float sin_small(float x) {  // max 2.10
+IM_FN float sin_small(float x) {  // max 1.72
   using F = detail::Format<float>;
   const float shifted = fma(x, 0x1.45f306p-2f, F::shifter), turns = shifted - F::shifter;
   const uint32_t odd = bit_cast<uint32_t>(shifted) << 31;
   const float value = detail::sin_half_turn(detail::reduce_half_turns(x, turns));
   return x == 0.0f ? x : bit_cast<float>(bit_cast<uint32_t>(value) ^ odd);
 }
-IM_FN float cos_small(float x) {  // max 2.10
+IM_FN float cos_small(float x) {  // max 1.76
   using F = detail::Format<float>;
   const float shifted = fma(x, 0x1.45f306p-2f, -0.5f) + F::shifter, turns = (shifted - F::shifter) + 0.5f;
   const uint32_t even = ~bit_cast<uint32_t>(shifted) << 31;
