@@ -37,7 +37,19 @@ def is_ours(op: Op, func: prim.Func, target: Target) -> bool:
         return False
     if not all(is_parameter(v, func) for v in op.operands[1 : len(names)]):
         return False
-    return op["groups"] == 1 or is_depthwise(op)
+    return is_depthwise(op) or (op["groups"] == 1 and not _is_mostly_edge(op))
+
+
+def _is_mostly_edge(op: Op) -> bool:
+    """Large windows on images so small that oneDNN, which leaves out products with padding, wins: 8.3 ms against 10.8.
+
+    Measured with 16 images of 4x4 pixels and 512 channels. With 7x7 pixels ours is as fast, and with one image what it saves beside it.
+    """
+    width, taps = prim.tensor(op.results[0]).shape[3], prim.tensor(op.operands[1]).shape[2:]
+    images, inputs = prim.tensor(op.operands[0]).shape[0], prim.tensor(op.operands[1]).shape[1]
+    if not isinstance(width, int) or not isinstance(images, int) or not isinstance(inputs, int):
+        return False
+    return width <= 4 and images > 1 and inputs >= 64 and tuple(taps) != (1, 1) and any(op["padding"])
 
 
 def is_depthwise(op: Op) -> bool:
