@@ -107,7 +107,9 @@ class TensorCheck:
         """One call over all tensors; those held by identity are constants of the generated code."""
         if all(f.real is not None for f in self.facts):  # one constant: there may be hundreds
             check, held = self._guard.check, tuple(f.real for f in self.facts)
-            emit.lines.append(f"if not {emit.constant(check, 'tensors_ok')}(*{emit.constant(held, 'tensors')}): return MISS")
+            emit.lines.append(
+                f"if not {emit.constant(check, 'tensors_ok')}(*{emit.constant(held, 'tensors')}): return MISS"
+            )
             return
         names = [emit.fetch(f.source) if f.real is None else emit.constant(f.real, f.source.name()) for f in self.facts]
         check = emit.constant(self._guard.check, "tensors_ok")

@@ -86,7 +86,7 @@ def with_few_locals(lines: list[str], kept: str) -> list[str]:
     for number, line in enumerate(lines):
         for name in names[number]:
             if name not in given:
-                given[name] = free.pop() if free else f"v{len(given)}_"
+                given[name] = free.pop() if free else f"kept{len(given)}"
         made.append(_FETCHED.sub(lambda m: given.get(m.group(), m.group()), line))
         free += [given[name] for name in dict.fromkeys(names[number]) if last[name] == number and name not in keep]
     return made

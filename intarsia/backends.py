@@ -168,7 +168,7 @@ def _checked(backend: Backend, name: str) -> Backend:
 
     def call(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         try:
-            made = backend(gm, list(example_inputs))
+            made = backend(torch_private.plain_graph_module(gm) if name == "ts" else gm, list(example_inputs))
         except (MissingBackend, MemoryError):
             raise
         except ImportError as error:

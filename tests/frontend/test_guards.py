@@ -183,3 +183,15 @@ def test_dynamic_int_arguments():
         torch.testing.assert_close(got[0], X[:n] * n)
         assert got[1] == n + 1
     assert len(log.captures) <= 3
+
+
+def test_arguments_named_as_the_locals_of_generated_code():
+    def f(x, v0, v1, v2, k):
+        print(k)
+        v1 = (lambda t: t + k)(v1)
+        return x, v0 * v1, v2
+
+    fast, _ = compiled(f)
+    for k in range(3):
+        args = (*(torch.full((2,), float(n)) for n in range(4)), k)
+        torch.testing.assert_close(fast(*args), f(*args))
