@@ -115,7 +115,7 @@ def _move(op: kernel.Extern) -> None:
 
 
 def _is_plain_pool(op: kernel.Extern) -> bool:
-    """max_pool2d of float32 whose indices are not read. The library's takes 30 times as long: it looks for the indices too."""
+    """max_pool2d of float32 whose indices are not read. The library's looks for them all the same: 32 ms for 16x64x64x64."""
     if op["target"] != POOL or any(r.first_use is not None for r in op.results[1:]):
         return False
     x = prim.tensor(op.operands[0])

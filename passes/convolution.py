@@ -18,7 +18,10 @@ MOST_COLUMNS = 7  # of a window of a depthwise convolution: a row of it lies in 
 
 
 def is_ours(op: Op, func: prim.Func, target: Target) -> bool:
-    """Whether `targets/cpp/intarsia_convolution.h` does this `aten.convolution` at least as fast as oneDNN.
+    """Whether `targets/cpp/intarsia_convolution.h` does this `aten.convolution`.
+
+    Alone it takes 0.8 to 1.25 times oneDNN's time for ordinary windows and up to 1.7 times for windows of one channel; what it gains beside that is
+    what follows in registers, and no call through the dispatcher.
 
     A two-dimensional float32 convolution by a parameter, for a processor with AVX-512, where that was measured; ordinary ones
     and those with one filter a channel.
