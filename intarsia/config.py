@@ -72,7 +72,11 @@ class Config:
 
 
 _DEFAULTS = Config()
-_CHOICES = {"libraries": ("measure", "fixed"), "on_recompile": ("compile", "eager", "error"), "on_error": ("warn", "raise")}
+_CHOICES = {
+    "libraries": ("measure", "fixed"),
+    "on_recompile": ("compile", "eager", "error"),
+    "on_error": ("warn", "raise"),
+}
 _WORDS = {
     "1": True,
     "true": True,

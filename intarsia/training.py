@@ -119,7 +119,9 @@ def _root(node: fx.Node) -> fx.Node:
         if not isinstance(maker.target, torch._ops.OpOverload):
             break
         aliases = [a for r in maker.target._schema.returns if (a := r.alias_info) is not None and not a.is_write]
-        if not (aliases or maker.target is torch.ops.aten._unsafe_view.default) or not isinstance(maker.args[0], fx.Node):
+        if not (aliases or maker.target is torch.ops.aten._unsafe_view.default) or not isinstance(
+            maker.args[0], fx.Node
+        ):
             break
         node = maker.args[0]
     return node

@@ -170,7 +170,11 @@ def takes_view(op: Op, index: int, view: View) -> bool:
     ATen's calls want eager's strides; attention of our own takes any as long as the last dimension has no gaps (a mask may have them).
     """
     if op.get("own") == "attention":
-        return view.strides[-1] == 1 or view.shape[-1] == 1 or (view.strides[-1] == 0 and op["operands"][index] == "attn_mask")
+        return (
+            view.strides[-1] == 1
+            or view.shape[-1] == 1
+            or (view.strides[-1] == 0 and op["operands"][index] == "attn_mask")
+        )
     return same_layout(view.shape, view.strides, operand_strides(op, index))
 
 

@@ -310,7 +310,9 @@ class _Writer:
         for name, result in zip(names, op.results, strict=True):
             ref = result.type
             assert isinstance(ref, RefType)
-            known = step is not None and step.builder == "packed-product" and ref.strides == contiguous_strides(ref.shape)
+            known = (
+                step is not None and step.builder == "packed-product" and ref.strides == contiguous_strides(ref.shape)
+            )
             if not known and any(not isinstance(u.operation, buffer.Free) for u in result.uses):
                 planned = f"({ref.dtype.torch}, {_tuple(ref.shape)}, {_tuple(ref.strides)})"
                 self.each.append(

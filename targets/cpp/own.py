@@ -131,4 +131,8 @@ def _max_pool(op: Op) -> OwnKernel:
     return _kernel("max_pool", "intarsia_convolution.h", body, op, dims)
 
 
-OWN: dict[str, Callable[[Op], OwnKernel]] = {"attention": _attention, "convolution": _convolution, "max_pool": _max_pool}
+OWN: dict[str, Callable[[Op], OwnKernel]] = {
+    "attention": _attention,
+    "convolution": _convolution,
+    "max_pool": _max_pool,
+}

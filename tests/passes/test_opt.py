@@ -141,7 +141,10 @@ def test_until_inserts_what_is_required_from_the_modules_level(run: Run) -> None
 def test_the_default_pipeline_starts_at_the_modules_level(run: Run) -> None:
     code, out, err = run("--pipeline", "default", "--print-pipeline")
     assert code == 0 and "buffer.launch" in out
-    assert err == "pipeline: canonicalize,constant-fold,cse,dce,own-convolution,hoist,channels-last,written-attention,own-kernels,fuse,layout,schedule,plan-buffers\n"
+    assert (
+        err
+        == "pipeline: canonicalize,constant-fold,cse,dce,own-convolution,hoist,channels-last,written-attention,own-kernels,fuse,layout,schedule,plan-buffers\n"
+    )
 
 
 def test_list(run: Run) -> None:
