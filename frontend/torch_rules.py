@@ -58,6 +58,8 @@ def check_uncompiled(function: types.FunctionType) -> None:
         if (inspect.unwrap(function).__module__ or "").startswith("torch.optim"):
             raise GraphBreak(OPTIMIZER)
         raise GraphBreak(_MARKS[function.__code__.co_qualname])
+    if function in (torch.autocast.__enter__, torch.autocast.__exit__):  # capture has its own for those that it entered
+        raise GraphBreak("autocast that was made before this graph is entered or left")
     for prefix, reason in _RUN_AS_THEY_ARE.items():
         if module == prefix or module.startswith(prefix + "."):
             raise GraphBreak(f"{reason} ({function.__name__})")

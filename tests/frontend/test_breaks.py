@@ -577,3 +577,24 @@ def test_only_the_class_statement_breaks():
     fast(torch.randn(4), [])
     assert [b.reason for b in log.breaks] == ["a class is defined inside the captured code"]
     assert [c.operations for c in log.captures] == [1, 3]
+
+
+def test_a_break_inside_autocast_leaves_it_as_often_as_it_is_entered():
+    def f(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = x @ x
+            print("inside")
+            y = y @ x
+        return y
+
+    def depth():
+        found = torch.autocast_increment_nesting() - 1
+        torch.autocast_decrement_nesting()
+        return found
+
+    before = depth()
+    fast, _ = compiled(f)
+    for _ in range(3):
+        with contextlib.redirect_stdout(io.StringIO()):
+            fast(torch.ones(4, 4))
+        assert depth() == before
