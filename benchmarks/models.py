@@ -23,6 +23,7 @@ class Case(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     second: tuple[Any, ...] | None
+    bytes_moved: int | None = None  # of a kernel that memory bounds: what it must read and write
 
 
 def build(name: str) -> Case:

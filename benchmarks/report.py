@@ -98,6 +98,8 @@ def _columns(systems: list[str]) -> list[tuple[str, Any]]:
     for system, title in (("inductor", "/t.compile"), ("freezing", "/freezing")):
         if system in systems and "intarsia" in systems:
             columns.append((title, lambda row, system=system: _times(row["derived"][f"over_{system}"])))
+    if "intarsia" in systems:
+        columns.append(("of copy", lambda row: _share(row["derived"]["of_copy"])))
     for system in systems:
         if system == "freezing":
             continue
@@ -121,6 +123,10 @@ def _time(row: dict[str, Any], system: str) -> str:
 
 def _times(ratio: float | None) -> str:
     return f"{ratio:.2f}x" if ratio else "-"
+
+
+def _share(ratio: float | None) -> str:
+    return f"{ratio:.0%}" if ratio else "-"
 
 
 def _seconds(found: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ First calls run in fresh processes with empty caches. Then one more process load
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
 import json
 import math
@@ -60,7 +61,7 @@ def main() -> int:
 
 def run_case(suite: str, name: str, systems: list[str], options: argparse.Namespace) -> dict[str, Any]:
     """First calls with cold caches, each in a process of its own; then all systems in turn in one more."""
-    with tempfile.TemporaryDirectory(prefix="intarsia-bench-") as folder:
+    with _caches(options.cache, suite, name) as folder:
         job = {
             "suite": suite,
             "case": name,
@@ -73,9 +74,18 @@ def run_case(suite: str, name: str, systems: list[str], options: argparse.Namesp
         firsts = {
             system: run_job(job | {"job": "first", "system": system}, Path(folder))
             for system in systems
-            if system in COLD
+            if system in COLD and not options.cache
         }
         return {"first": firsts, "measured": run_job(job | {"job": "measure"}, Path(folder))}
+
+
+def _caches(kept: str | None, suite: str, name: str) -> contextlib.AbstractContextManager[str]:
+    """The folder of a case's caches: gone afterwards, unless the user names one to keep."""
+    if kept is None:
+        return tempfile.TemporaryDirectory(prefix="intarsia-bench-")
+    folder = Path(kept).resolve() / suite / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return contextlib.nullcontext(str(folder))
 
 
 def run_job(job: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -113,12 +123,14 @@ def derive(row: dict[str, Any]) -> dict[str, Any]:
         f"{text}" for found in (ours,) for key in ("verdict", "second") if (text := found.get(key, "ok")) != "ok"
     ]
     checked = not firsts.get("intarsia") or "verdict" in ours
+    copied = measured.get("copy", {}).get("min")
     return {
         "over_eager": _ratio(eager.get("min"), ours.get("min")),
         "over_inductor": _ratio(theirs.get("min"), ours.get("min")),
         "over_freezing": _ratio(frozen.get("min"), ours.get("min")),
         "freezing_over_eager": _ratio(eager.get("min"), frozen.get("min")),
         "inductor_over_eager": _ratio(eager.get("min"), theirs.get("min")),
+        "of_copy": _ratio(copied, ours.get("min")),
         "first_call": _ratio(firsts.get("inductor", {}).get("seconds"), firsts.get("intarsia", {}).get("seconds")),
         "errors": list(dict.fromkeys(errors)),
         "verdict": "; ".join(dict.fromkeys(verdicts)) or "ok",
@@ -184,6 +196,11 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--dynamic", action="store_true", help="compile with dynamic=True and time the other batch size, met second"
+    )
+    parser.add_argument(
+        "--cache",
+        metavar="DIR",
+        help="keep the caches here and time no first calls: quick when repeated, for work on kernels",
     )
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--chart", metavar="FILE.png")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from kernels import CALLS, KERNELS
+from kernels import CALLS, KERNELS, bytes_moved
 from models import ALL, DEMO, MORE, WIDE, Case, build
 
 SUITES: dict[str, dict[str, Callable[[], Case]]] = {
@@ -26,4 +26,5 @@ def make(suite: str, name: str) -> Case:
     if name in ALL:
         return build(name)
     torch.manual_seed(0)
-    return SUITES[suite][name]()
+    case = SUITES[suite][name]()
+    return case._replace(bytes_moved=bytes_moved(name, case.args, case.model(*case.args)))

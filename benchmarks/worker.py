@@ -104,12 +104,21 @@ def measure(case: Case, systems: list[str], seconds: float, second: bool, dynami
     for system, times in _times(calls, seconds).items():
         found[system] |= {"min": min(times), "median": statistics.median(times), "rounds": len(times)}
         found[system]["peak_mib"] = _peak(calls[system])
+    if case.bytes_moved:
+        found["copy"] = {"min": _copy_time(case.bytes_moved), "bytes": case.bytes_moved}
     for system in ready:
         if system != "eager":
             found[system]["verdict"] = verdict(case, case.args, ready[system])
             if second and case.second is not None:
                 found[system]["second"] = verdict(case, case.second, ready[system])
     return found
+
+
+def _copy_time(moved: int) -> float:
+    """Seconds of a copy that reads half of so many bytes and writes the other half: the limit of a memory-bound kernel."""
+    source = torch.ones(max(moved // 8, 1))
+    target = torch.empty_like(source)
+    return min(_times({"eager": lambda: target.copy_(source)}, 0.3)["eager"])
 
 
 def verdict(case: Case, args: tuple[Any, ...], compiled: Any) -> str:
