@@ -149,27 +149,34 @@ KERNELS: dict[str, Callable[[], Case]] = {
     "bf16_rms_norm+residual": _case(rms_norm_residual, (4096, 768), (4096, 768), (768,), dtype=torch.bfloat16),
 }
 
-# What bounds these is memory: each argument is read and each result written once. The table gives the bytes of an argument of which
-# only a part is read.
-MEMORY_BOUND: dict[str, dict[int, int]] = {
-    "rms_norm+residual": {},
-    "column_sum": {},
-    "full_sum": {},
-    "transpose+add": {},
-    "embedding+norm": {1: 4096 * 768 * 4},
-    "argmax_rows": {},
-    "argmax_columns": {},
-    "index_add": {},
-    "batch_norm_statistics": {},
-    "bf16_rms_norm+residual": {},
+# The same where memory is the limit, not the caches: operands of 64 MiB and more. Each argument is read and each result written once.
+MEMORY: dict[str, Callable[[], Case]] = {
+    "large_rms_norm+residual": _case(rms_norm_residual, (16384, 2048), (16384, 2048), (2048,)),
+    "large_softmax": _case(softmax, (16384, 2048)),
+    "large_column_sum": _case(column_sum, (32768, 1024)),
+    "large_full_sum": _case(full_sum, (32768, 1024)),
+    "large_transpose+add": _case(transpose_add, (4096, 4096), (4096, 4096)),
+    "large_cat_of_pointwise": _case(cat_pointwise, (16384, 1024), (16384, 1024)),
+    "large_embedding+norm": _with_numbers(embedding_norm, 0, 30000, (32768,), (30000, 768), (768,), (768,)),
+    "large_argmax_rows": _case(argmax_rows, (32768, 1024)),
+    "large_argmax_columns": _case(argmax_columns, (32768, 1024)),
+    "large_gather": _with_numbers(gather_rows, 1, 1024, (32768, 1024), (32768, 1024)),
+    "large_index_add": _with_numbers(index_add_rows, 2, 16384, (32768,), (16384, 768), (32768, 768)),
+    "large_batch_norm_statistics": _case(batch_norm_statistics, (64, 64, 56, 56)),
+    "large_bf16_rms_norm+residual": _case(
+        rms_norm_residual, (32768, 2048), (32768, 2048), (2048,), dtype=torch.bfloat16
+    ),
 }
+
+# Bytes of an argument of which not everything is read once.
+_READ: dict[str, dict[int, int]] = {"large_embedding+norm": {1: 32768 * 768 * 4}}
 
 
 def bytes_moved(name: str, args: tuple[Tensor, ...], results: Tensor | tuple[Tensor, ...]) -> int | None:
     """Bytes that a memory-bound kernel must read and write; None for the others."""
-    partly = MEMORY_BOUND.get(name)
-    if partly is None:
+    if name not in MEMORY:
         return None
+    partly = _READ.get(name, {})
     written = [results] if isinstance(results, Tensor) else list(results)
     return sum(partly.get(at, t.nbytes) for at, t in enumerate(args)) + sum(t.nbytes for t in written)
 

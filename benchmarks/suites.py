@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from kernels import CALLS, KERNELS, bytes_moved
+from kernels import CALLS, KERNELS, MEMORY, bytes_moved
 from models import ALL, DEMO, MORE, WIDE, Case, build
 
 SUITES: dict[str, dict[str, Callable[[], Case]]] = {
     "calls": CALLS,
     "kernels": KERNELS,
+    "memory": MEMORY,
     "models": {name: maker for name, maker in (DEMO | MORE).items() if name != "toy"},
     "demo": DEMO,
     "wide": WIDE,
