@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -33,6 +33,7 @@ from .ir.text import parse_module, print_module
 from .passes.base import Pass, PassError
 from .passes.context import CompileContext, Diagnostics, Target
 from .passes.manager import PassFailure, pass_fingerprint, pipeline_text, run_pipeline
+from .passes.own_convolution import OwnConvolution
 from .passes.pipeline import default_pipeline, registry
 from .targets.build import CompilerError, CompilerNotFound, Toolchain, cpu_identity, find_toolchain
 from .targets.cache import Cache, cache_key, package_fingerprint, shared_cache
@@ -40,6 +41,7 @@ from .targets.choices import Choices
 from .targets.cpp.program import Program, build, generate, load
 from .targets.host import UnplannedResult
 from .targets.library import Library
+from .targets.pool import Results
 from .targets.torch_private import onednn_convolution, onednn_linear
 
 log = logging.getLogger("intarsia")
@@ -145,7 +147,7 @@ def _stored(key: str | None, config: Config) -> Program | None:
         entry = cache.get(str(named.meta["program"])) if named is not None else None
         if entry is None:
             return None
-        program = load(entry, Library(config.packing))
+        program = load(entry, Library(config.packing), results_of(config))
         logs.generated(program.generated)
         return program
 
@@ -176,7 +178,12 @@ def pipeline_of(config: Config, passes: Sequence[Pass] = ()) -> list[Pass]:
     if config.pipeline:
         return registry(passes).parse(config.pipeline)
     keeping = ("hoist", "own-convolution", "convolution-epilogue")
-    return [item for item in default_pipeline(passes) if config.packing or item.name not in keeping]
+    chosen = [item for item in default_pipeline(passes) if config.packing or item.name not in keeping]
+    return chosen if config.winograd else [_without_winograd(item) for item in chosen]
+
+
+def _without_winograd(item: Pass) -> Pass:
+    return replace(item, winograd=False) if isinstance(item, OwnConvolution) else item
 
 
 def compile_module(
@@ -206,7 +213,7 @@ def compile_module(
     with COUNTERS.phase("load"):
         entry = cache.get(key) if config.cache and not debug and not logs.enabled("ir") else None
         if entry is not None:
-            program = load(entry, library)
+            program = load(entry, library, results_of(config))
             logs.generated(program.generated)
             return program, Report(program, cached=True)
     told = logs.PassLog(text)
@@ -226,7 +233,8 @@ def compile_module(
         debug.write_sources(generated)
         logs.generated(generated)
     with COUNTERS.phase("c++"):
-        program = build(generated, key, lambda: toolchain, cache, library, progress=_progress())
+        memory = results_of(config)
+        program = build(generated, key, lambda: toolchain, cache, library, progress=_progress(), results=memory)
     return program, Report(program, diagnostics=ctx.diagnostics)
 
 
@@ -335,6 +343,11 @@ def machine(toolchain: Toolchain, config: Config) -> Target:
 def open_cache(config: Config) -> Cache:
     """The cache on disk; with `cache=False` still the place where libraries are built."""
     return shared_cache(Path(config.cache_dir) if config.cache_dir else None)
+
+
+def results_of(config: Config) -> Results:
+    """Where the memory of a program's large results comes from."""
+    return Results(config.result_memory << 20 if config.result_memory > 0 else config.result_memory)
 
 
 def _bind_constants(program: Program, constants: Sequence[torch.Tensor]) -> GraphFunction:

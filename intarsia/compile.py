@@ -24,6 +24,7 @@ from .frontend.callable import compile_callable, forget, load_rules
 from .history import History
 from .observer import CountingObserver
 from .passes.base import Pass
+from .targets.pool import forget_results
 
 _compiled: WeakSet[Any] = WeakSet()  # what reset() has to empty; nothing is compiled differently because of it
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -90,6 +91,7 @@ def reset() -> None:
     for function in list(_compiled):
         forget(function)
     forget_warnings()
+    forget_results()
     COUNTERS.clear()
 
 

@@ -21,6 +21,11 @@ class Config:
         packing: keep packed copies of weights for the library's fastest calls; they are made again when torch counts a change. A number
             is the most MiB that they may take, -1 or True no limit. False
             for programs that write single elements of a parameter through `.data` or NumPy between calls (INTARSIA_PACKING).
+        result_memory: keep the memory of large results (8 MiB and more) that the program has dropped, and use it for those of
+            later calls, which spares fresh pages. A number is the most MiB that all functions may keep; -1 or True a quarter of the machine's
+            memory; 0 or False: keep nothing (INTARSIA_RESULT_MEMORY).
+        winograd: compute 3x3 convolutions in a quarter of the products. The rounding error is about twice eager's, an infinite or NaN
+            input reaches all outputs of its tile of 4x4 pixels, and the transformed weights take four times the memory (INTARSIA_WINOGRAD).
         libraries: "measure" which library call is the fastest, once for each bucket of shapes on a processor, or take the "fixed" choice
             that is the same everywhere (INTARSIA_LIBRARIES).
         pipeline: the passes to run instead of the default ones, as for `passes-opt --pipeline` (INTARSIA_PIPELINE).
@@ -37,6 +42,8 @@ class Config:
     cache_dir: str = ""
     threads: int = 0
     packing: int = -1
+    result_memory: int = -1
+    winograd: bool = True
     libraries: str = "measure"
     pipeline: str = ""
     verify_each: bool = False
@@ -97,7 +104,7 @@ def _convert(name: str, value: Any, what: str) -> Any:
         close = difflib.get_close_matches(str(value), _CHOICES[name], n=1)
         hint = f"; did you mean '{close[0]}'?" if close else ""
         raise ValueError(f"{what} takes one of {', '.join(_CHOICES[name])}, not {value!r}{hint}")
-    if name == "packing" and str(value).lower() in _WORDS:
+    if name in ("packing", "result_memory") and str(value).lower() in _WORDS:
         return -1 if _WORDS[str(value).lower()] else 0
     kind = type(getattr(_DEFAULTS, name))
     if kind is bool:

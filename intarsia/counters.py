@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from .targets.packed import packed_bytes
+from .targets.pool import kept_bytes
 
 _COUNTS = (
     "graphs",
@@ -72,8 +73,8 @@ def counters() -> dict[str, Any]:
 
     Returns:
         graphs, captures, recompiles, breaks, kernels, externs (library calls), cache_hits, cache_misses, compiler_calls and fallbacks
-        as ints; packed_bytes: bytes of the packed copies of weights that are alive now; `seconds` as a dict from phase to float:
+        as ints; packed_bytes: bytes of the packed copies of weights that are alive now; result_bytes: of memory of large results that is kept for later calls; `seconds` as a dict from phase to float:
         imports (torch's symbolic parts); capture; key (what the cache is asked for); load (out of the cache); functionalize, import, passes, emit, c++; entry (guards
         and what runs around the graph, as a function); first run (with the packing of weights).
     """
-    return COUNTERS.read() | {"packed_bytes": packed_bytes()}
+    return COUNTERS.read() | {"packed_bytes": packed_bytes(), "result_bytes": kept_bytes(idle_only=True)}

@@ -131,6 +131,7 @@ class GraphInfo:
         guards: what is checked before it runs.
         memory: most bytes that the plan has in use at once; None where that depends on sizes, or nothing was generated.
         kept_memory: how many of these are kept between calls.
+        result_memory: bytes of large results; their memory is used again for those of a later call, once the program drops them.
         eager_memory: most bytes in use at once when eager runs the same graph.
         capture_seconds, compile_seconds: what it took.
     """
@@ -147,6 +148,7 @@ class GraphInfo:
     guards: list[GuardInfo] = field(default_factory=list)
     memory: int | None = None
     kept_memory: int = 0
+    result_memory: int = 0
     eager_memory: int | None = None
     capture_seconds: float = 0.0
     compile_seconds: float = 0.0
@@ -336,6 +338,7 @@ def _graph(index: int, record: Compiled, capture: Capture, broken: BreakInfo | N
     if len(plans) == len(reports) == 1 and plans[0] is not None:  # with gradients there are two, with more between them
         info.kept_memory, info.memory = plans[0]
         info.eager_memory = eager_bytes(gm)
+    info.result_memory = sum(r.program.generated.host.large for r in reports if r.program is not None)
     info.eager = next((r.reason for r in reports if r.reason), "")
     info.cached = bool(reports) and all(r.cached for r in reports)
     return info

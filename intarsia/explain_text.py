@@ -81,7 +81,8 @@ def _memory(g: GraphInfo) -> str:
         return ""
     eager = f"; eager: {_mib(g.eager_memory)}" if g.eager_memory is not None else ""
     kept = f", {_mib(g.kept_memory)} of them kept between calls" if g.kept_memory else ""
-    return f"{_mib(g.memory)} at most{kept}{eager}"
+    again = f", {_mib(g.result_memory)} of large results used again once dropped" if g.result_memory else ""
+    return f"{_mib(g.memory)} at most{kept}{again}{eager}"
 
 
 def _mib(size: int) -> str:

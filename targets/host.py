@@ -30,6 +30,7 @@ from xdsl.ir import SSAValue
 
 from ..ir.dialects import buffer, loop, prim
 from ..ir.dialects.aten import overload
+from ..ir.dtypes import U8, DType
 from ..ir.epilogue import apply_epilogue, extras_of
 from ..ir.interpreter_loops import find_function
 from ..ir.symbols import Dim, contiguous_strides, dim, free_symbols
@@ -39,6 +40,7 @@ from ..passes.plan_buffers import aliased_operand
 from .cpp.own import is_own, own_kernel
 from .library import Library, Step
 from .memory import planned_bytes
+from .pool import LARGE, Results, want_huge_pages
 from .steps import Folded
 from .torch_private import empty_strided_cpu, fast_overload
 
@@ -58,6 +60,7 @@ class HostSource:
         constants: which arguments the text's `make_constants` takes, whose results are the last arguments; None: there is none.
         stateful_constants: `stateful` for that one.
         quick: the kernels that are done in a few microseconds: other threads need not run meanwhile.
+        large: bytes of the results of one call whose memory comes from the pool, as far as sizes are known.
         memory: bytes kept between calls, and most bytes in use at once; None where that depends on sizes.
     """
 
@@ -70,6 +73,7 @@ class HostSource:
     constants: tuple[int, ...] | None = None
     stateful_constants: bool = False
     quick: Sequence[str] = ()
+    large: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """Plain data for the cache."""
@@ -83,6 +87,7 @@ class HostSource:
             "constants": self.constants,
             "stateful_constants": self.stateful_constants,
             "quick": list(self.quick),
+            "large": self.large,
         }
 
 
@@ -127,6 +132,7 @@ class _Writer:
     place: tuple[str, int] | None = None
     owner: dict[str, str] = field(default_factory=dict)  # a view -> the tensor that it is a view of
     views: dict[str, list[str]] = field(default_factory=dict)  # a tensor -> its views, theirs too
+    large: int = 0  # bytes of results from the pool
 
     def write(self) -> HostSource:
         block = self.func.block_body
@@ -157,6 +163,7 @@ class _Writer:
             stateful,
             planned_bytes(self.func),
             quick=sorted(self.quick),
+            large=self.large,
         )
 
     def _arena(self) -> bool:
@@ -166,7 +173,10 @@ class _Writer:
             return False
         static = isinstance(size, int)
         lines = self.once if static else self.each
-        lines.append(f"arena = empty({python_index(size)})")
+        if static:
+            lines.append(f"arena = empty({size})")
+        else:
+            lines.append(f"arena = {self._memory((size,), (1,), U8)}")
         lines.append("base = arena.data_ptr()")
         return static
 
@@ -226,7 +236,22 @@ class _Writer:
         name = self.fresh("o")
         self.names[result] = name
         self.comment(op)
-        self.each.append(f"{name} = empty_strided({_tuple(ref.shape)}, {_tuple(ref.strides)}, {ref.dtype.torch})")
+        self.each.append(f"{name} = {self._memory(ref.shape, ref.strides, ref.dtype)}")
+
+    def _memory(self, shape: Sequence[Dim], strides: Sequence[Dim], dtype: DType) -> str:
+        """The expression for uninitialised memory: of the pool where it is large."""
+        geometry = f"{_tuple(shape)}, {_tuple(strides)}, {dtype.torch}"
+        small = f"empty_strided({geometry})"
+        size = dim(math.prod(shape) * dtype.bytes)
+        if isinstance(size, int) and size < LARGE:
+            return small
+        number = self.counts.get("large", 0)
+        slot = self.fresh("large")
+        if self.lines_for(*shape, *strides) is self.once:
+            self.once.append(f"{slot} = results.slot({number}, {geometry})")
+            self.large += int(size)
+            return f"{slot}()"
+        return f"{small} if {python_index(size)} < {LARGE} else results.any({number}, {geometry})"
 
     def view(self, op: Op) -> None:
         result = op.results[0]
@@ -451,7 +476,9 @@ def _tuple(dims: Sequence[Dim]) -> str:
 
 def empty(size: int) -> torch.Tensor:
     """Memory for an arena: bytes, aligned to a cache line by torch's allocator."""
-    return empty_strided_cpu((size,), (1,), torch.uint8)
+    arena = empty_strided_cpu((size,), (1,), torch.uint8)
+    want_huge_pages(arena)
+    return arena
 
 
 def over(
@@ -459,7 +486,7 @@ def over(
 ) -> torch.Tensor:
     """A tensor over part of the arena; `offset` in bytes, a multiple of the element size."""
     typed = torch.empty(0, dtype=dtype)
-    return typed.set_(arena.untyped_storage(), offset // typed.element_size(), shape, strides)
+    return typed.set_(arena, offset // typed.element_size(), shape, strides)  # type: ignore[call-overload]  # known since 2.1
 
 
 class UnplannedResult(RuntimeError):
@@ -489,7 +516,9 @@ def out_of_range(*lines: str) -> None:
     raise IndexError(f"index out of range in self{where}")
 
 
-def namespace(source: HostSource, functions: Mapping[str, Callable[..., Any]], library: Library) -> dict[str, Any]:
+def namespace(
+    source: HostSource, functions: Mapping[str, Callable[..., Any]], library: Library, results: Results
+) -> dict[str, Any]:
     """The names that a host program's text refers to."""
     names: dict[str, Any] = {
         "torch": torch,
@@ -498,6 +527,7 @@ def namespace(source: HostSource, functions: Mapping[str, Callable[..., Any]], l
         "over": over,
         "fit": fit,
         "out_of_range": out_of_range,
+        "results": results,
         "apply_epilogue": apply_epilogue,
         "FloorDiv": operator.floordiv,
         "Mod": operator.mod,
@@ -510,9 +540,15 @@ def namespace(source: HostSource, functions: Mapping[str, Callable[..., Any]], l
     return names
 
 
-def load_program(source: HostSource, functions: Mapping[str, Callable[..., Any]], library: Library, name: str) -> Run:
-    """The callable: takes the function's arguments, gives the user's results."""
-    names = namespace(source, functions, library)
+def load_program(
+    source: HostSource,
+    functions: Mapping[str, Callable[..., Any]],
+    library: Library,
+    name: str,
+    results: Results | None = None,
+) -> Run:
+    """The callable: takes the function's arguments, gives the user's results, whose memory comes from `results` where it is large."""
+    names = namespace(source, functions, library, results or Results())
     exec(compile(source.text, f"<intarsia host program {name}>", "exec"), names)
     make: Callable[[], Run] = names["make"]
     run = _pooled(make) if source.stateful else make()

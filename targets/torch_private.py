@@ -65,3 +65,30 @@ def _onednn_takes_bfloat16() -> bool:
 
 # Whether oneDNN multiplies in bfloat16 on this processor.
 onednn_bfloat16: bool = _onednn_takes_bfloat16()
+
+
+def storage_address(tensor: torch.Tensor) -> int:
+    """Which storage the tensor uses, for `storage_uses`. `untyped_storage()` would make a Python object that is one more user of it."""
+    return int(torch._C._storage_address(tensor))  # type: ignore[attr-defined,unused-ignore]  # 2.11, 2.13
+
+
+def storage_uses(address: int) -> int:
+    """How many tensors and Python objects use that storage; the caller is one of them, so that it is alive."""
+    return int(torch._C._storage_Use_Count(address))  # type: ignore[attr-defined,unused-ignore]  # 2.11, 2.13
+
+
+def _counts_uses() -> bool:
+    try:
+        one = torch.empty(8)
+        address = storage_address(one)
+        alone = storage_uses(address)
+        other = one.data
+        shared, storage = storage_uses(address), one.untyped_storage()
+        del other
+        return (alone, shared) == (1, 2) and storage_uses(address) == 2 and storage is not None
+    except (AttributeError, TypeError, RuntimeError):
+        return False
+
+
+# Whether the two functions above say what they promise.
+counts_uses: bool = _counts_uses()

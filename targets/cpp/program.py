@@ -18,6 +18,7 @@ from ..cache import Cache, Entry
 from ..host import HostSource, Run, host_source, load_program
 from ..library import WEIGHTS_SOURCE, Fingerprint, Library
 from ..load import Library as SharedLibrary
+from ..pool import Results
 from .emit import emit_kernel, emit_unit, kernels_of
 from .own import emit_own_unit, own_kernel
 
@@ -96,6 +97,7 @@ def build(
     library: Library,
     *,
     progress: Progress | None = None,
+    results: Results | None = None,
 ) -> Program:
     """Compile what is not in the cache, and load.
 
@@ -118,14 +120,14 @@ def build(
         path.unlink(missing_ok=True)
     if generated.units:
         folder.rmdir()
-    program = load(entry, library)
+    program = load(entry, library, results)
     program.compiler_calls = len(generated.units)
     program.seconds = seconds | program.seconds
     return program
 
 
-def load(entry: Entry, library: Library) -> Program:
-    """The program of a cache entry."""
+def load(entry: Entry, library: Library, results: Results | None = None) -> Program:
+    """The program of a cache entry; `results` is where the memory of large results comes from."""
     start = time.perf_counter()
     host = HostSource(**entry.meta["host"])
     units = tuple(Source(name, entry.files[f"{name}.cpp"].read_text()) for name in entry.meta["units"])
@@ -133,7 +135,7 @@ def load(entry: Entry, library: Library) -> Program:
     functions = bind_kernels(host.kernels, shared, host.quick)
     if host.steps or host.constants is not None:
         library = replace(library, fingerprint=_fingerprint(shared))
-    run = load_program(host, functions, library, entry.folder.name[:12])
+    run = load_program(host, functions, library, entry.folder.name[:12], results)
     generated = Generated(units, host, entry.files["module.ir"].read_text())
     return Program(run, generated, 0, {"load": time.perf_counter() - start}, entry.folder.name)
 
