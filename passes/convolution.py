@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from xdsl.ir import BlockArgument, SSAValue
 
 from ..ir.dialects import prim
 from ..ir.dtypes import F32
-from ..ir.symbols import Dim
+from ..ir.packing import BLOCK
+from ..ir.symbols import Dim, FloorDiv, dim
 from ..ir.syntax import Op
 from .context import Target
 
-BLOCK = 16  # output channels of one block of packed weights (targets/cpp/intarsia_convolution.h)
 MOST_PIXELS = 8  # each takes an address register
 REGISTERS = 28  # sums that are held at a time, of the 32 registers of AVX-512
 LATENCY = 4  # products that must be under way for one to end in every cycle
@@ -53,6 +55,27 @@ def _is_mostly_edge(op: Op) -> bool:
     if not isinstance(width, int) or not isinstance(images, int) or not isinstance(inputs, int):
         return False
     return width <= 4 and images > 1 and inputs >= 64 and tuple(taps) != (1, 1) and any(op["padding"])
+
+
+def is_winograd(op: Op) -> bool:
+    """A window of 3x3 with steps of 1 on enough pixels and channels for Winograd's F(4x4, 3x3) (targets/cpp/intarsia_winograd.h)."""
+    inputs, window = prim.tensor(op.operands[1]).shape[1], prim.tensor(op.operands[1]).shape[2:]
+    pixels = prim.tensor(op.results[0]).shape[2:]
+    return (
+        tuple(window) == (3, 3)
+        and tuple(op["stride"]) == tuple(op["dilation"]) == (1, 1)
+        and op["groups"] == 1
+        and isinstance(inputs, int)
+        and inputs >= BLOCK
+        and all(not isinstance(n, int) or n > 2 for n in pixels)
+    )
+
+
+def winograd_tiles(shape: Sequence[Dim]) -> Dim:
+    """Tiles of 4x4 pixels in a result of that shape (images, channels, rows, columns)."""
+    images, _, rows, columns = shape
+    tiles = images * FloorDiv(rows + 3, 4) * FloorDiv(columns + 3, 4)
+    return dim(tiles)
 
 
 def is_depthwise(op: Op) -> bool:

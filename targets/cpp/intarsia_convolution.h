@@ -18,6 +18,25 @@ struct Convolution {
   int64_t x_image, x_row, x_column, x_channel;  // strides in elements
 };
 
+// What happens to sums on their way to memory. `apply` takes `pixels` rows of `count` sums, `pitch` apart, the first of which belongs to element `at`
+// of the result and to output channel `column`; pixels follow one another in the result.
+struct Tail {
+  void (*apply)(const Tail& tail, const float* sums, int64_t pitch, int64_t at, int64_t column, int64_t pixels, int64_t count);
+  float* out;
+  int64_t channels;     // of the result
+  const float* in[8];  // what steps read: the bias, and tensors of the result's shape
+};
+
+// The `apply` of a step: Step::of(v, tail, at, column) is the value that is stored for the sum v.
+template <class Step>
+static void finish(const Tail& given, const float* sums, int64_t pitch, int64_t at, int64_t column, int64_t pixels, int64_t count) {
+  const Tail tail = given;  // a copy that no store can change
+  for (int64_t r = 0; r < pixels; ++r, at += tail.channels, sums += pitch) {
+    #pragma omp simd
+    for (int64_t c = 0; c < count; ++c) tail.out[at + c] = Step::of(sums[c], tail, at + c, column + c);
+  }
+}
+
 constexpr int64_t block_columns = 16;                               // output channels of one block of packed weights
 constexpr int block_vectors = block_columns / lanes;                // vectors that hold them
 constexpr int64_t serial_work = 1000000;                            // multiplications that are not worth a second thread
@@ -72,22 +91,25 @@ template <int Pixels, int Blocks>
     for (int v = 0; v < vectors; ++v) store(sums + (r * vectors + v) * lanes, local[r][v]);
 }
 
-// The sums of `Pixels` pixels of output from column `first` of row (image, row) on; those past `count` mean nothing.
-template <int Pixels, int Blocks>
-[[gnu::noinline]] static void dense_block(const Convolution& s, const float* x, const float* weight, const float* zeros, float* patch,
-                                          float* sums, int64_t image, int64_t row, int64_t first, int64_t count) {
+// One instance of add_products.
+using Products = void (*)(float* sums, const float* const* x, Taps taps, const float* b, int64_t b_pitch, bool add);
+constexpr int64_t most_pixels = 16;
+
+// The sums of `pixels` pixels of output from column `first` of row (image, row) on, `width` each; those past `count` mean nothing.
+static void dense_block(const Convolution& s, Products products, int64_t pixels, int64_t width, const float* x, const float* weight,
+                        const float* zeros, float* patch, float* sums, int64_t image, int64_t row, int64_t first, int64_t count) {
   const int64_t depth = s.rows * s.columns * s.channels, pitch = depth * block_columns;
   const int64_t top = row * s.row_step - s.row_pad, left = first * s.column_step - s.column_pad;
   const float* const origin = x + image * s.x_image + top * s.x_row + left * s.x_column;
-  const int64_t right = left + (Pixels - 1) * s.column_step + (s.columns - 1) * s.column_dilation;
-  const bool inside = count == Pixels && left >= 0 && right < s.width && top >= 0 && top + (s.rows - 1) * s.row_dilation < s.height;
-  const float* at[Pixels];
+  const int64_t right = left + (pixels - 1) * s.column_step + (s.columns - 1) * s.column_dilation;
+  const bool inside = count == pixels && left >= 0 && right < s.width && top >= 0 && top + (s.rows - 1) * s.row_dilation < s.height;
+  const float* at[most_pixels];
   if (inside) {
-    for (int r = 0; r < Pixels; ++r) at[r] = origin + r * s.column_step * s.x_column;
+    for (int64_t r = 0; r < pixels; ++r) at[r] = origin + r * s.column_step * s.x_column;
     const Taps taps{s.rows, s.row_dilation * s.x_row, s.columns, s.column_dilation * s.x_column, s.channels, s.x_channel};
-    add_products<Pixels, Blocks>(sums, at, taps, weight, pitch, false);
+    products(sums, at, taps, weight, pitch, false);
   } else if (s.channels < 8) {  // few channels: one row of values a pixel, with zeros for what lies outside
-    for (int r = 0; r < Pixels; ++r) {
+    for (int64_t r = 0; r < pixels; ++r) {
       at[r] = patch + r * depth;
       for (int64_t i = 0; i < s.rows; ++i)
         for (int64_t j = 0; j < s.columns; ++j) {
@@ -98,67 +120,60 @@ template <int Pixels, int Blocks>
           for (int64_t c = 0; c < s.channels; ++c) to[c] = there ? from[c * s.x_channel] : 0.0f;
         }
     }
-    add_products<Pixels, Blocks>(sums, at, Taps{1, 0, 1, 0, depth, 1}, weight, pitch, false);
+    products(sums, at, Taps{1, 0, 1, 0, depth, 1}, weight, pitch, false);
   } else {
     bool add = false;
     for (int64_t i = 0; i < s.rows; ++i) {
       const int64_t y = top + i * s.row_dilation;
       if (y < 0 || y >= s.height) continue;
       for (int64_t j = 0; j < s.columns; ++j, add = true) {
-        for (int r = 0; r < Pixels; ++r) {
+        for (int64_t r = 0; r < pixels; ++r) {
           const int64_t z = left + r * s.column_step + j * s.column_dilation;
           at[r] = r < count && z >= 0 && z < s.width ? x + image * s.x_image + y * s.x_row + z * s.x_column : zeros;
         }
         const float* const w = weight + (i * s.columns + j) * s.channels * block_columns;
-        add_products<Pixels, Blocks>(sums, at, Taps{1, 0, 1, 0, s.channels, 1}, w, pitch, add);
+        products(sums, at, Taps{1, 0, 1, 0, s.channels, 1}, w, pitch, add);
       }
     }
     if (!add)
-      for (int64_t i = 0; i < Pixels * Blocks * block_columns; ++i) sums[i] = 0;
+      for (int64_t i = 0; i < pixels * width; ++i) sums[i] = 0;
   }
 }
 
-// Pixels x Blocks sums are in registers at a time; the last blocks, if they are fewer, are `Last`.
-template <int Pixels, int Blocks, int Last, class Tail>
-static void dense_convolution(Convolution s, const float* x, const float* weight, float* out, const Tail& tail) {
+// The sums of `pixels` pixels and `together` blocks of output channels are in registers at a time, in `full`; the last blocks are summed by `rest`.
+static void dense_convolution(const Convolution& s, const float* x, const float* weight, const Tail& tail, int64_t pixels, int64_t together,
+                              Products full, Products rest) {
   const int64_t depth = s.rows * s.columns * s.channels;
-  const int64_t pixels = s.images * s.out_height * s.out_width;
-  const int64_t per_row = (s.out_width + Pixels - 1) / Pixels, groups = s.images * s.out_height * per_row;
-  const int64_t blocks = (s.out_channels + block_columns - 1) / block_columns, panels = (blocks + Blocks - 1) / Blocks;
-  const int64_t threads = threads_for(pixels * depth * blocks * block_columns);
+  const int64_t outputs = s.images * s.out_height * s.out_width;
+  const int64_t per_row = (s.out_width + pixels - 1) / pixels, groups = s.images * s.out_height * per_row;
+  const int64_t blocks = (s.out_channels + block_columns - 1) / block_columns, panels = (blocks + together - 1) / together;
+  const int64_t threads = threads_for(outputs * depth * blocks * block_columns);
   // A chunk of pixels stays in the second cache while all weights pass; few pixels are one chunk, and threads share the weights instead.
-  const int64_t in_cache = index_max(1, 65536 / index_max(1, Pixels * s.column_step * s.row_step * s.channels));
-  const bool by_weights = threads > 1 && panels >= 2 * threads && blocks * depth * block_columns > pixels * s.channels;
+  const int64_t in_cache = index_max(1, 65536 / index_max(1, pixels * s.column_step * s.row_step * s.channels));
+  const bool by_weights = threads > 1 && panels >= 2 * threads && blocks * depth * block_columns > outputs * s.channels;
   const int64_t per_thread = by_weights ? groups : (groups + threads - 1) / threads;
-  int64_t chunk = index_max(1, index_min(in_cache, per_thread));
+  const int64_t chunk = index_max(1, index_min(in_cache, per_thread));
   const int64_t chunks = (groups + chunk - 1) / chunk, parts = by_weights ? threads : 1;
   const int64_t per_part = (panels + parts - 1) / parts;
   #pragma omp parallel if (threads > 1)
   {
-    Scratch<float> memory(s.channels < 8 ? 16 + Pixels * depth : s.channels);
+    Scratch<float> memory(s.channels < 8 ? 16 + pixels * depth : s.channels);
     float *const zeros = memory.data, *const patch = zeros + 16;
     for (int64_t c = 0; c < s.channels; ++c) zeros[c] = 0;
-    alignas(64) float sums[Pixels * Blocks * block_columns];
+    alignas(64) float sums[most_pixels * 4 * block_columns];
     #pragma omp for schedule(static)
     for (int64_t task = 0; task < parts * chunks; ++task) {
       const int64_t part = task / chunks, start = task % chunks * chunk, stop = index_min(start + chunk, groups);
       for (int64_t panel = part * per_part; panel < index_min((part + 1) * per_part, panels); ++panel) {
-        const int64_t column = panel * Blocks * block_columns;
+        const int64_t column = panel * together * block_columns, width = index_min(together, blocks - panel * together) * block_columns;
         const float* const w = weight + column * depth;
         for (int64_t group = start; group < stop; ++group) {
-          const int64_t line = group / per_row, first = group % per_row * Pixels;
-          const int64_t image = line / s.out_height, row = line % s.out_height, count = index_min(Pixels, s.out_width - first);
-          const bool last = Last != Blocks && panel == panels - 1;
-          if (last) dense_block<Pixels, Last>(s, x, w, zeros, patch, sums, image, row, first, count);
-          else dense_block<Pixels, Blocks>(s, x, w, zeros, patch, sums, image, row, first, count);
-          const int64_t filled = index_min(Blocks * block_columns, s.out_channels - column);
-          const int64_t sums_pitch = (last ? Last : Blocks) * block_columns;
-          int64_t at = (line * s.out_width + first) * s.out_channels + column;
-          for (int64_t r = 0; r < count; ++r, at += s.out_channels) {
-            const float* const from = sums + r * sums_pitch;
-            #pragma omp simd
-            for (int64_t c = 0; c < filled; ++c) out[at + c] = tail(from[c], at + c, column + c);
-          }
+          const int64_t line = group / per_row, first = group % per_row * pixels;
+          const int64_t image = line / s.out_height, row = line % s.out_height, count = index_min(pixels, s.out_width - first);
+          const Products products = panel == panels - 1 ? rest : full;
+          dense_block(s, products, pixels, width, x, w, zeros, patch, sums, image, row, first, count);
+          const int64_t at = (line * s.out_width + first) * s.out_channels + column;
+          tail.apply(tail, sums, width, at, column, count, index_min(width, s.out_channels - column));
         }
       }
     }
@@ -168,8 +183,8 @@ static void dense_convolution(Convolution s, const float* x, const float* weight
 // The sums of one vector of channels, from c on, of `Pixels` pixels of a row of output, whose window begins at row `top` and column `left` of x.
 // Inside: no column of the window is outside.
 template <int Pixels, int Columns, int Step, bool Inside>
-[[gnu::noinline]] static void depthwise_block(const Convolution& s, const float* x, const float* weight, const float* zeros,
-                                              float* kept, int64_t image, int64_t top, int64_t left, int64_t c) {
+IM_FN void sum_channels(const Convolution& s, const float* x, const float* weight, const float* zeros, float* kept, int64_t kept_pitch,
+                        int64_t image, int64_t top, int64_t left, int64_t c) {
   constexpr int window = (Pixels - 1) * Step + Columns;  // input pixels of one row that `Pixels` outputs read
   Floats sums[Pixels] = {};
   for (int64_t i = 0; i < s.rows; ++i) {
@@ -189,38 +204,42 @@ template <int Pixels, int Columns, int Step, bool Inside>
     }
   }
   #pragma GCC unroll 16
-  for (int r = 0; r < Pixels; ++r) store(kept + r * lanes, sums[r]);
+  for (int r = 0; r < Pixels; ++r) store(kept + r * kept_pitch, sums[r]);
 }
 
-// Each channel by itself, at least `lanes` of them. Columns and Step are the width of the window and its step; no dilation.
-template <int Pixels, int Columns, int Step, class Tail>
-static void depthwise_convolution(Convolution s, const float* x, const float* weight, float* out, const Tail& tail) {
-  constexpr int window = (Pixels - 1) * Step + Columns;
+// The same for the vectors of channels that begin at first, first + lanes, ... below `stop`; the last once more where they fill no vector.
+template <int Pixels, int Columns, int Step>
+[[gnu::noinline]] static void depthwise_block(const Convolution& s, const float* x, const float* weight, const float* zeros, float* kept,
+                                              int64_t kept_pitch, int64_t image, int64_t top, int64_t left, int64_t first, int64_t stop) {
+  const bool inside = left >= 0 && left + (Pixels - 1) * Step + Columns <= s.width;
+  for (int64_t from = first; from < stop; from += lanes) {
+    const int64_t c = index_min(from, s.channels - lanes);
+    if (inside) sum_channels<Pixels, Columns, Step, true>(s, x, weight, zeros, kept + c - first, kept_pitch, image, top, left, c);
+    else sum_channels<Pixels, Columns, Step, false>(s, x, weight, zeros, kept + c - first, kept_pitch, image, top, left, c);
+  }
+}
+
+using Depthwise = void (*)(const Convolution& s, const float* x, const float* weight, const float* zeros, float* kept, int64_t kept_pitch,
+                           int64_t image, int64_t top, int64_t left, int64_t first, int64_t stop);
+
+// Each channel by itself, at least `lanes` of them, by the depthwise_block of `pixels` pixels; no dilation.
+static void depthwise_convolution(const Convolution& s, const float* x, const float* weight, const Tail& tail, int64_t pixels, Depthwise block) {
   constexpr int64_t strip = 4 * lanes;  // channels whose weights stay in the first cache
-  const int64_t lines = s.images * s.out_height, groups = (s.out_width + Pixels - 1) / Pixels;
+  const int64_t lines = s.images * s.out_height, groups = (s.out_width + pixels - 1) / pixels;
   const int64_t threads = threads_for(lines * s.out_width * s.channels * s.rows * s.columns * 4);
   float zeros[lanes] = {};
   #pragma omp parallel for schedule(static) if (threads > 1)
   for (int64_t line = 0; line < lines; ++line) {
     const int64_t image = line / s.out_height, row = line % s.out_height, top = row * s.row_step - s.row_pad;
-    for (int64_t c0 = 0; c0 < s.channels; c0 += strip)
+    alignas(64) float sums[most_pixels * 2 * strip];
+    for (int64_t c0 = 0; c0 < s.channels; c0 += strip) {
+      const int64_t c = index_min(c0, s.channels - lanes), stop = index_min(c0 + strip, s.channels);
       for (int64_t group = 0; group < groups; ++group) {
-        const int64_t first = group * Pixels, count = index_min(Pixels, s.out_width - first);
-        const int64_t left = first * Step - s.column_pad;
-        const bool inside = left >= 0 && left + window <= s.width;
-        for (int64_t from = c0; from < index_min(c0 + strip, s.channels); from += lanes) {
-          const int64_t c = index_min(from, s.channels - lanes);  // the last channels once more where they fill no vector
-          alignas(64) float sums[Pixels * lanes];
-          if (inside) depthwise_block<Pixels, Columns, Step, true>(s, x, weight, zeros, sums, image, top, left, c);
-          else depthwise_block<Pixels, Columns, Step, false>(s, x, weight, zeros, sums, image, top, left, c);
-          int64_t at = (line * s.out_width + first) * s.channels + c;
-          for (int64_t r = 0; r < count; ++r, at += s.channels) {
-            const float* const from = sums + r * lanes;
-            #pragma omp simd
-            for (int l = 0; l < lanes; ++l) out[at + l] = tail(from[l], at + l, c + l);
-          }
-        }
+        const int64_t first = group * pixels, count = index_min(pixels, s.out_width - first);
+        block(s, x, weight, zeros, sums, strip, image, top, first * s.column_step - s.column_pad, c, stop);
+        tail.apply(tail, sums, strip, (line * s.out_width + first) * s.channels + c, c, count, stop - c);
       }
+    }
   }
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy
 
@@ -27,6 +27,7 @@ class OwnKernel:
     Attributes:
         header: the header that its text needs.
         body: the statements.
+        before: declarations that stand before it, once in a unit.
     """
 
     name: str
@@ -34,6 +35,7 @@ class OwnKernel:
     body: str
     parameters: tuple[str, ...]
     symbols: tuple[str, ...]
+    before: str = ""
 
     def text(self, lines: Iterable[str] = ()) -> str:
         """The function; `lines` are the user's."""
@@ -59,8 +61,9 @@ def emit_own_unit(calls: Iterable[Op]) -> str | None:
     if not kernels:
         return None
     headers = sorted({k.header for k in kernels.values()})
+    before = [text for text in dict.fromkeys(k.before for k in kernels.values()) if text]
     texts = [k.text(lines[name]) for name, k in kernels.items()]
-    return "\n".join(["".join(f'#include "{h}"\n' for h in headers), *texts])
+    return "\n".join(["".join(f'#include "{h}"\n' for h in headers), *before, *texts])
 
 
 def _kernel(word: str, header: str, body: str, op: Op, dims: Iterable[Dim]) -> OwnKernel:
@@ -122,8 +125,9 @@ def is_own(op: object) -> bool:
 
 
 def _convolution(op: Op) -> OwnKernel:
-    body, dims = convolution_body(op)
-    return _kernel("convolution", "intarsia_convolution.h", body, op, dims)
+    body, dims, before = convolution_body(op)
+    header = "intarsia_winograd.h" if "im::winograd" in body else "intarsia_convolution.h"
+    return replace(_kernel("convolution", header, body, op, dims), before=before)
 
 
 def _max_pool(op: Op) -> OwnKernel:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ...ir.epilogue import PREFIX
 from ...ir.symbols import Dim, dim
 from ...ir.syntax import Op
 from ...ir.types import RefType
-from ...passes.convolution import dense_tile, depthwise_pixels
+from ...passes.convolution import dense_tile, depthwise_pixels, winograd_tiles
 from ...passes.strides import channels_last, same_layout
 from .emit import cpp_index
 
@@ -32,8 +34,8 @@ STEPS: dict[str, Callable[..., str]] = {
 }
 
 
-def convolution_body(op: Op) -> tuple[str, list[Dim]]:
-    """The statements of the kernel of a `buffer.extern` with own = "convolution", and the sizes that they mention."""
+def convolution_body(op: Op) -> tuple[str, list[Dim], str]:
+    """The statements of the kernel of a `buffer.extern` with own = "convolution", the sizes that they mention, and what stands before the kernel."""
     names = list(op["operands"])
     refs: list[RefType] = [v.type for v in op.operands if isinstance(v.type, RefType)]
     x, out = refs[0], refs[-1]
@@ -42,32 +44,55 @@ def convolution_body(op: Op) -> tuple[str, list[Dim]]:
     _, _, out_height, out_width = out.shape
     stride, padding, dilation = op["stride"], op["padding"], op["dilation"]
     strides = x.strides
-    depthwise = len(refs[1].shape) == 3
-    plain = (rows, columns, *stride, *padding) == (1, 1, 1, 1, 0, 0)
+    rank = len(refs[1].shape)  # how the weight is packed (ir/packing.py)
+    plain = rank == 5 and (rows, columns, *stride, *padding) == (1, 1, 1, 1, 0, 0)
     wanted = channels_last(x.shape)
     assert wanted is not None
-    if plain and not depthwise and same_layout(x.shape, strides, wanted):  # pixels of all rows and images as one row
+    if plain and same_layout(x.shape, strides, wanted):  # pixels of all rows and images as one row
         width = out_width = dim(n * height * width)
         n = height = out_height = 1
         strides = (0, 1, 0, channels)
     values: list[Dim] = [n, height, width, channels, out_height, out_width, outputs, rows, columns]
     values += [*stride, *padding, *dilation, strides[0], strides[2], strides[3], strides[1]]
-    if depthwise:
+    if rank == 3:
         pixels = depthwise_pixels(out_width, columns, stride[1])
-        call = f"depthwise_convolution<{pixels}, {columns}, {stride[1]}>"
+        call = (
+            f"depthwise_convolution(s, in0, in1, tail, {pixels}, im::depthwise_block<{pixels}, {columns}, {stride[1]}>)"
+        )
     else:
-        pixels, together = dense_tile(out_width, outputs)
         blocks = refs[1].shape[0]
         assert isinstance(blocks, int)
-        call = f"dense_convolution<{pixels}, {together}, {blocks % together or together}>"
+        name, line = ("dense_convolution", out_width) if rank == 5 else ("winograd", winograd_tiles(out.shape))
+        pixels, together = dense_tile(line, outputs)
+        products = [f"im::add_products<{pixels}, {b}>" for b in (together, blocks % together or together)]
+        call = f"{name}(s, in0, in1, tail, {pixels}, {together}, {', '.join(products)})"
+    step = _finishing(names, op.get("epilogue", ()))
+    pointers = ["out0", str(outputs), f"{{{', '.join(f'in{k}' for k in range(2, len(names)))}}}"]
     lines = [f"  const im::Convolution s{{{', '.join(cpp_index(v) for v in values)}}};"]
-    lines.append("  const auto tail = [=](float v, int64_t at, int64_t column) {")
-    lines.append("    (void)at, (void)column;")
-    if "bias" in names:
-        lines.append(f"    v = v + in{names.index('bias')}[column];")
-    lines += [f"    v = {_step(names, *step)};" for step in op.get("epilogue", ())]
-    lines += ["    return v;", "  };", f"  im::{call}(s, in0, in1, out0, tail);"]
-    return "\n".join(lines) + "\n", values
+    lines.append(f"  const im::Tail tail{{&im::finish<{step.name}>, {', '.join(pointers)}}};")
+    lines.append(f"  im::{call};")
+    return "\n".join(lines) + "\n", values, step.text
+
+
+@dataclass(frozen=True)
+class _Finishing:
+    """What happens to a sum on its way to memory: a struct of C++ with that name."""
+
+    name: str
+    text: str
+
+
+def _finishing(names: list[str], steps: Sequence[tuple[Any, ...]]) -> _Finishing:
+    """Bias and epilogue; operand k + 2 of the call is `tail.in[k]`."""
+    lines = [f"v = v + tail.in[{names.index('bias') - 2}][column];"] if "bias" in names else []
+    lines += [f"v = {_step(names, *step)};" for step in steps]
+    words = [*(["bias"] if "bias" in names else []), *(step[0] for step in steps)]
+    head = "  IM_FN float of(float v, const im::Tail& tail, int64_t at, int64_t column) {"
+    body = "\n".join(
+        [head, "    (void)tail, (void)at, (void)column;", *(f"    {line}" for line in lines), "    return v;", "  }"]
+    )
+    name = "_".join([*(words or ["plain"]), hashlib.sha256(body.encode()).hexdigest()[:6]])
+    return _Finishing(name, f"struct {name} {{\n{body}\n}};\n")
 
 
 def max_pool_body(op: Op) -> tuple[str, list[Dim]]:
@@ -95,7 +120,7 @@ def _pair(sizes: Any) -> tuple[Any, Any]:
 
 def _step(names: list[str], name: str, *arguments: Any) -> str:
     if name == "add":
-        return f"v + in{names.index(f'{PREFIX}{arguments[0]}')}[at]"
+        return f"v + tail.in[{names.index(f'{PREFIX}{arguments[0]}') - 2}][at]"
     return STEPS[name](*arguments)
 
 

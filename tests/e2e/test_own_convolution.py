@@ -66,7 +66,7 @@ def test_shapes(shape):
     for bias, norm, batch in ((True, False, 1), (False, True, 3)):
         layers = [nn.Conv2d(inputs, outputs, window, stride, padding, dilation, groups, bias)]
         model = nn.Sequential(*layers, *([normed(outputs), nn.ReLU()] if norm else [])).eval()
-        compiled = intarsia.compile(model, fullgraph=True)
+        compiled = intarsia.compile(model, fullgraph=True, options={"winograd": False})
         x = torch.randn(batch, inputs, height, width)
         same(compiled, model, x)
         x[0, 0, 0, 0] = torch.nan
