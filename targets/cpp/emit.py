@@ -7,13 +7,13 @@ a `loop.bind` met an index outside its dimension.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
 import sympy
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from ...ir.dialects import loop
 from ...ir.dtypes import DType
@@ -25,6 +25,8 @@ from .angles import FUNCTIONS, Angles, find_angles
 
 PRELUDE = '#include "intarsia_kernel.h"\n'
 STACK_BYTES = 64 * 1024  # scratch up to this size lives on the stack
+SCANNED = 256  # elements of a running reduction that are joined at a time, in the nearest cache
+_PURE = (loop.Load, loop.ScalarOp, loop.ScalarCast, loop.Constant, loop.Index)
 
 
 def emit_unit(kernels: Iterable[loop.Kernel]) -> str:
@@ -127,6 +129,8 @@ def _for(w: _Writer, op: Op) -> None:
         return
     if op.get("vector") and _first_extreme(w, op):
         return
+    if op["kind"] == "scan" and _blocked_scan(w, op):
+        return
     angles = find_angles(op) if op.get("vector") else None
     if angles is None:
         _plain_for(w, op)
@@ -191,7 +195,7 @@ def _first_extreme(w: _Writer, op: Op) -> bool:
     *pure, last = op.block_body.ops
     if not isinstance(last, loop.Accumulate) or last["kind"] not in ("argmax", "argmin"):
         return False
-    if any(not isinstance(o, loop.Load | loop.ScalarOp | loop.ScalarCast | loop.Constant | loop.Index) for o in pure):
+    if any(not isinstance(o, _PURE) for o in pure):
         return False
     value, at, best, best_at = last.operands
     if best not in w.registers or best_at not in w.registers or op["kind"] == "parallel":
@@ -218,6 +222,71 @@ def _first_extreme(w: _Writer, op: Op) -> bool:
     a, b = w.names[best], w.names[best_at]
     w.line(f"if (im::arg_{how}_wins({extreme}, {first}, {a}, {b})) {{ {a} = {extreme}; {b} = {first}; }}")
     return True
+
+
+def _blocked_scan(w: _Writer, op: Op) -> bool:
+    """A running reduction of pure operations, block by block: compute what is joined, join it in registers, use the results.
+
+    The first and the last part are vector loops. What both need is computed twice.
+    """
+    body = list(op.block_body.ops)
+    joins = [o for o in body if isinstance(o, loop.Accumulate)]
+    if len(joins) != 1 or any(not isinstance(o, (*_PURE, loop.Store, loop.Accumulate)) for o in body):
+        return False
+    (join,) = joins
+    at = body.index(join)
+    value, carry = join.operands
+    dtype = _dtype(value)
+    if carry not in w.registers or dtype.kind == "bool" or dtype.bytes < 4 or join["kind"] not in _JOINS:
+        return False
+    before, after = body[:at], body[at + 1 :]
+    results = [o for o in after if isinstance(o, loop.Load) and o.operands[0] is carry]
+    if len(results) != 1 or any(isinstance(o, loop.Store) for o in before):
+        return False
+    trips = dim(op["stop"] - sympy.sympify(op.get("start", 0)))
+    if isinstance(trips, int) and trips < SCANNED // 8:
+        return False
+    run, var, stop = w.fresh("run"), op["var"], cpp_index(op["stop"])
+    w.line(f"for (int64_t {run}_from = {cpp_index(op.get('start', 0))}; {run}_from < {stop}; {run}_from += {SCANNED}) {{")
+    w.depth += 1
+    w.line(f"const int64_t {run}_to = im::index_min({stop}, {run}_from + {SCANNED});")
+    w.line(f"alignas(64) {dtype.cpp} {run}[{SCANNED}];")
+    head = f"for (int64_t {var} = {run}_from; {var} < {run}_to; ++{var}) {{"
+    needed = _needed(after, before)
+    for part, ops in enumerate((before, [*needed, *after])):
+        w.line("#pragma omp simd")
+        w.line(head)
+        w.depth += 1
+        for inner in ops:
+            if inner is results[0]:
+                w.value(cast(Op, inner), f"{run}[{var} - {run}_from]")
+            else:
+                _EMIT[inner.name](w, cast(Op, inner))
+        if part == 0:
+            w.line(f"{run}[{var} - {run}_from] = {w.names[value]};")
+        w.depth -= 1
+        w.line("}")
+        if part == 0:
+            name = w.names[carry]
+            w.line(f"{name} = im::scan<im::{_JOINS[join['kind']]}>({run}, {run}_to - {run}_from, {name});")
+    w.depth -= 1
+    w.line("}")
+    return True
+
+
+_JOINS = {"sum": "Sum", "prod": "Product", "max": "Largest", "min": "Smallest"}
+
+
+def _needed(users: Sequence[Operation], made: Sequence[Operation]) -> list[Operation]:
+    """The operations of `made`, in order, that `users` depend on."""
+    work, found = [v.owner for o in users for v in o.operands], set()
+    while work:
+        owner = work.pop()
+        if owner in made and owner not in found:
+            assert isinstance(owner, Operation)
+            found.add(owner)
+            work += [v.owner for v in owner.operands]
+    return [o for o in made if o in found]
 
 
 def _head(op: Op) -> str:
@@ -308,7 +377,9 @@ _OMP_REDUCTION = {"sum": "+", "prod": "*", "max": "im_max", "min": "im_min", "an
 def _local(w: _Writer, op: Op) -> None:
     ref = op.results[0].type
     assert isinstance(ref, RefType)
-    size, value, cpp = op["size"], op.get("value"), ref.dtype.cpp
+    size, value = op["size"], op.get("value")
+    # Reductions into bytes vectorise, into bools they do not.
+    cpp = "uint8_t" if ref.dtype.kind == "bool" else ref.dtype.cpp
     start = None if value is None else cpp_constant(value, ref.dtype)
     name = w.fresh("acc" if size == 1 else "scratch")
     w.names[op.results[0]] = name
@@ -331,10 +402,11 @@ def _mask(op: Op) -> str:
 
 
 def _load(w: _Writer, op: Op) -> None:
-    text = w.element(op.operands[0], op["index"])
+    text, result = w.element(op.operands[0], op["index"]), op.results[0].type
+    assert isinstance(result, ScalarType)
+    if result.dtype.kind == "bool":
+        text = f"im::truth({text})"
     if op.get("mask"):
-        result = op.results[0].type
-        assert isinstance(result, ScalarType)
         other = cpp_constant(op.get("other", 0), result.dtype)
         text = f"({_mask(op)}) ? {result.dtype.cpp}({text}) : {other}"
     w.value(op, text)
@@ -397,6 +469,8 @@ def _cast(w: _Writer, op: Op) -> None:
 def _scalar(w: _Writer, op: Op) -> None:
     assert isinstance(op, loop.ScalarOp)
     text = _SCALAR_TEXT[op.row.name]
+    if op.row.name == "where" and _dtype(op.results[0]).kind == "bool":
+        text = "({0} & {1}) | (!{0} & {2})"  # of a ternary over bools gcc makes a branch
     if w.near and op.row.name in FUNCTIONS:
         text = text.replace("(", "_small(", 1)
     w.value(op, text.format(*(w.names[v] for v in op.operands)))
@@ -424,6 +498,8 @@ def cpp_cast(text: str, source: DType, target: DType) -> str:
         return text
     if target.kind == "bool":
         return f"{text} != 0"
+    if source.kind == "bool" and target.is_float:  # gcc does not vectorise the conversion
+        return f"{text} ? {cpp_constant(1, target)} : {cpp_constant(0, target)}"
     if target.name in ("f16", "bf16"):
         return f"{target.cpp}({text})" if source.name == "f32" else f"{target.cpp}(static_cast<float>({text}))"
     return f"static_cast<{target.cpp}>({text})"

@@ -2,6 +2,14 @@
 #pragma once
 #include "intarsia_math.h"
 
+#if defined(__AVX512F__)
+#define IM_VECTOR_BYTES 64
+#elif defined(__AVX2__)
+#define IM_VECTOR_BYTES 32
+#else
+#define IM_VECTOR_BYTES 16
+#endif
+
 namespace intarsia {
 
 // Python's // and % on indices that may be negative.
@@ -9,6 +17,9 @@ IM_FN int64_t index_div(int64_t a, int64_t b) { return a / b - ((a % b != 0) & (
 IM_FN int64_t index_mod(int64_t a, int64_t b) { return a - index_div(a, b) * b; }
 IM_FN int64_t index_min(int64_t a, int64_t b) { return a < b ? a : b; }
 IM_FN int64_t index_max(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// A bool in memory, read as the byte that it is: loops over loaded bools vectorise only so.
+IM_FN bool truth(const bool& x) { return reinterpret_cast<const uint8_t&>(x) != 0; }
 
 // Scratch memory too large for the stack, aligned to a cache line.
 template <class T>
@@ -37,20 +48,63 @@ IM_FN bool arg_min_wins(T value, int64_t at, T best, int64_t best_at) {
          (((value == best) | ((value != value) & (best != best))) & (at < best_at));
 }
 
+// How a running reduction joins, and what it starts from; on numbers and on vectors of them.
+struct Sum {
+  template <class T> static IM_FN_MEMBER T join(T a, T b) { return a + b; }
+  template <class T> static IM_FN_MEMBER T first(T) { return T(0); }
+};
+struct Product {
+  template <class T> static IM_FN_MEMBER T join(T a, T b) { return a * b; }
+  template <class T> static IM_FN_MEMBER T first(T) { return T(1); }
+};
+struct Largest {  // NaN stays
+  template <class T> static IM_FN_MEMBER T join(T a, T b) { return b != b ? b : b > a ? b : a; }
+  template <class T> static IM_FN_MEMBER T first(T carry) { return carry; }
+};
+struct Smallest {
+  template <class T> static IM_FN_MEMBER T join(T a, T b) { return b != b ? b : b < a ? b : a; }
+  template <class T> static IM_FN_MEMBER T first(T carry) { return carry; }
+};
+
+// values[i] becomes `carry` joined with values[0..i]; returns the last. In registers: each vector joins itself, moved up by 1, 2, 4 ...
+// elements, then what came before it, so that the chain from vector to vector is one operation long.
+template <class Join, class T>
+IM_FN T scan(T* values, int64_t count, T carry) {
+  int64_t done = 0;
+#if defined(__GNUC__) && !defined(__clang__)
+  constexpr int N = IM_VECTOR_BYTES / sizeof(T);
+  typedef T Lanes __attribute__((vector_size(IM_VECTOR_BYTES)));
+  typedef decltype(Lanes{} == Lanes{}) Places;
+  constexpr int steps = N == 16 ? 4 : N == 8 ? 3 : N == 4 ? 2 : 1;
+  Places moved[steps], last;
+  Lanes first, before;
+  for (int k = 0; k < N; ++k) {
+    for (int s = 0; s < steps; ++s) moved[s][k] = k < (1 << s) ? N : k - (1 << s);
+    last[k] = N - 1;
+    first[k] = Join::first(carry);
+    before[k] = carry;
+  }
+  for (; done + N <= count; done += N) {
+    Lanes x;
+    __builtin_memcpy(&x, values + done, IM_VECTOR_BYTES);
+    for (int s = 0; s < steps; ++s) x = Join::join(__builtin_shuffle(x, first, moved[s]), x);
+    const Lanes result = Join::join(before, x);
+    before = Join::join(before, __builtin_shuffle(x, last));
+    __builtin_memcpy(values + done, &result, IM_VECTOR_BYTES);
+  }
+  carry = before[0];
+#endif
+  for (; done < count; ++done) values[done] = carry = Join::join(carry, values[done]);
+  return carry;
+}
+
 // to[j * to_pitch + i] = from[i * from_pitch + j] for i < rows, j < columns: whole blocks in registers, the rest one by one.
 // A block of N rows is transposed by interleaving row k with row k + N/2, log2(N) times.
 template <class T>
 IM_FN void transpose(const T* from, int64_t from_pitch, int64_t rows, T* to, int64_t to_pitch, int64_t columns) {
   int64_t whole_rows = 0, whole_columns = 0;
 #if defined(__GNUC__) && !defined(__clang__)
-#if defined(__AVX512F__)
-  constexpr int bytes = 64;
-#elif defined(__AVX2__)
-  constexpr int bytes = 32;
-#else
-  constexpr int bytes = 16;
-#endif
-  constexpr int N = bytes / sizeof(T);
+  constexpr int bytes = IM_VECTOR_BYTES, N = bytes / sizeof(T);
   typedef T Lanes __attribute__((vector_size(bytes)));
   typedef decltype(Lanes{} == Lanes{}) Places;
   Places low, high;
