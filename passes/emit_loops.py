@@ -29,6 +29,7 @@ class LoopSpec:
     kind: str = "serial"
     vector: bool = False
     grain: int = 0
+    unroll: int = 0  # so many copies of the body; the loop has no more iterations
     transpose: bool = False  # this loop and the one inside only copy, across
     within: Range | None = None  # what is known of the variable; default start .. stop - 1
 
@@ -132,6 +133,8 @@ class LoopEmitter:
             attrs["vector"] = True
         if spec.transpose:
             attrs["transpose"] = True
+        if spec.unroll:
+            attrs["unroll"] = spec.unroll
         if spec.grain:
             attrs["grain"] = spec.grain
         self._add(self.scopes[-1], ir.For.make([], [], attrs, [Region(scope.block)]))
@@ -201,6 +204,10 @@ class LoopEmitter:
             self._add(scope, ir.Accumulate.make([value, scan], [], {"kind": store.scan, **lane}))
             load = ir.Load.make([scan], [scalar_type(node.dtype)], lane)
             value = self._add(scope, load).results[0]
+            if store.result is not None:
+                scope.made[store.result] = value
+            if store.passes:
+                return
         place = self.places[store.memory]
         self._add(scope, ir.Store.make([value, place], [], {"index": self.index(store.flat)}))
 

@@ -58,12 +58,18 @@ class Join:
 
 @dataclass
 class Store:
-    """`node` written to `memory` at the flat index `flat`; a scan joins it to what came before along the stage's last loop."""
+    """`node` written to `memory` at the flat index `flat`; a scan joins it to what came before along the stage's last loop.
+
+    What follows a scan in the same body has its value as `result`, and reads no memory; `passes` says that nobody else does.
+    """
 
     memory: Memory
     flat: Dim
     node: Node
     scan: str = ""
+    result: Node | None = None
+    passes: bool = False
+    follows: Memory | None = None  # of the scan in whose body this is stored
 
 
 @dataclass
@@ -88,7 +94,7 @@ class Nest:
     stages: list[Stage]
 
 
-@dataclass
+@dataclass(eq=False)
 class Root:
     """A value that is written to memory, with its own index variables."""
 
@@ -114,6 +120,7 @@ class Group:
     rows: list[sympy.Symbol]
     roots: list[Root]
     maps: list[dict[sympy.Symbol, Dim]]
+    followers: dict[Root, Root] = field(default_factory=dict)  # what is stored in the body of a scan, and that scan
 
 
 @dataclass
@@ -124,6 +131,7 @@ class Planner:
     lowering: Lowering
     outputs: list[tuple[SSAValue, Memory]]
     scratch: list[Memory] = field(default_factory=list)
+    only_followed: set[Memory] = field(default_factory=set)  # scratch of scans that only their followers read
 
     def plan(self) -> list[Nest]:
         """The nests of the kernel, in the order in which they run."""
@@ -140,7 +148,14 @@ class Planner:
             roots.values(),
             key=lambda r: (r.is_free, position.get(r.value.owner, -1) if isinstance(r.value.owner, Operation) else -1),
         )
-        return [self._nest(group) for group in self._groups(ordered)]
+        groups = self._groups(ordered)
+        followed = {root: scan for group in groups for root, scan in group.followers.items()}
+        waiting = {
+            self.lowering.memories[v] for r in ordered for v in self._needs(r) if v is not _value(followed.get(r))
+        }
+        self.only_followed = {scan.memories[0] for scan in followed.values()} & set(self.scratch) - waiting
+        self.scratch = [m for m in self.scratch if m not in self.only_followed]
+        return [self._nest(group) for group in groups]
 
     def _memory(self, value: SSAValue) -> list[Memory]:
         found = [memory for v, memory in self.outputs if v is value]
@@ -298,14 +313,36 @@ class Planner:
         for root in roots:
             needed = {self.lowering.memories[v] for v in self._needs(root)}
             first = max((home[m] + 1 for m in needed if m in home), default=0)
-            for k in range(first, len(groups)):
-                if self._join(groups[k], root):
+            for k in range(max(0, first - 1), len(groups)):
+                if k < first and self._follow(groups[k], root, [m for m in needed if home.get(m) == k]):
+                    break
+                if k >= first and self._join(groups[k], root):
                     break
             else:
                 k = len(groups)
                 groups.append(Group(list(root.rows), [root], [{v: v for v in root.variables}]))
             home.update(dict.fromkeys(root.memories, k))
         return groups
+
+    def _follow(self, group: Group, root: Root, needed: Sequence[Memory]) -> bool:
+        """Put a root into the body of the scan whose value it needs, if it needs no more than the element that the scan is at."""
+        if root.uses or len(needed) != 1:
+            return False
+        for scan, mapping in zip(group.roots, group.maps, strict=True):
+            memory = scan.memories[0]
+            if memory is not needed[0] or not isinstance(scan.value.owner, prim.Scan):
+                continue
+            if memory.ref.dtype != memory.ref.dtype.compute or self._sizes(scan.variables) != self._sizes(
+                root.variables
+            ):
+                return False
+            same = dict(zip(scan.variables, root.variables, strict=True))
+            element = self.lowering.load(memory, tuple(substitute(i, same) for i in scan.index), ())
+            if any(n.kind == "load" and n.data[0] is memory and n is not element for n in root.node.walk()):
+                return False
+            group.followers[root] = scan
+            return self._add(group, root, {w: mapping[v] for v, w in same.items()})
+        return False
 
     def _sizes(self, variables: Sequence[sympy.Symbol]) -> list[Dim]:
         return [dim(self.lowering.ranges[v][1] + 1) for v in variables]
@@ -374,7 +411,14 @@ class Planner:
             stage = stores.setdefault(renamed, Stage([Loop(v, s) for v, s in zip(renamed, sizes, strict=True)]))
             scan = root.value.owner["kind"] if isinstance(root.value.owner, prim.Scan) else ""
             for memory in root.memories:
-                stage.stores.append(Store(memory, memory.position(index), node, scan))
+                store = Store(memory, memory.position(index), node, scan)
+                if root in group.followers:
+                    store.follows = group.followers[root].memories[0]
+                elif memory in self.only_followed:
+                    store.passes = True
+                if scan:
+                    store.result = self.lowering.load(memory, index, ())
+                stage.stores.append(store)
         return Nest(rows, [*self._reductions(list(uses)), *_separate_scans(stores.values())])
 
     @staticmethod
@@ -402,14 +446,19 @@ class Planner:
 
 
 def _separate_scans(stages: Iterable[Stage]) -> list[Stage]:
-    """Scans run in order along their loop: they do not share it with other stores."""
+    """Scans run in order along their loop: they share it only with what follows them."""
     found: list[Stage] = []
     for stage in stages:
-        plain = [s for s in stage.stores if not s.scan]
-        found += [Stage(stage.loops, stores=[s]) for s in stage.stores if s.scan]
+        plain = [s for s in stage.stores if not s.scan and s.follows is None]
+        for scan in [s for s in stage.stores if s.scan]:
+            found.append(Stage(stage.loops, stores=[scan, *(s for s in stage.stores if s.follows is scan.memory)]))
         if plain:
             found.append(Stage(stage.loops, stores=plain))
     return found
+
+
+def _value(root: Root | None) -> SSAValue | None:
+    return None if root is None else root.value
 
 
 def coefficient(expr: Dim, var: sympy.Symbol) -> Dim | None:

@@ -26,6 +26,7 @@ CHUNK = 32 * 1024  # elements of a split reduction that one thread takes at a ti
 MAX_CHUNKS = 64
 SQUARE = 64  # side of the squares in which transposes are walked
 LANES, WIDE_LANES = 256, 1024  # columns that a tile of a column reduction has, when rows are read again and when not
+JAM = 4  # steps of a column reduction taken at a time
 KEEP_BYTES = 64 * 1024  # scratch for the costly values of one row
 MAX_PARTS = 8  # copies of a loop body at seams
 
@@ -82,7 +83,9 @@ class Tiler:
         chunk, step = lowering.variable("k", chunks), lowering.variable("k", chunks)
         size = dim(FloorDiv(sympy.sympify(dim(longest.size + chunks - 1)), sympy.Integer(chunks)))
         start = dim(chunk * size)
-        stop = dim(sympy.Min(sympy.sympify(longest.stop), sympy.sympify(dim(start + size))))
+        stop = dim(start + size)
+        if not isinstance(longest.size, int) or longest.size % chunks:
+            stop = dim(sympy.Min(sympy.sympify(longest.stop), sympy.sympify(stop)))
         count = product(r.size for r in nest.rows)
         row: Dim = 0
         for r in nest.rows:
@@ -116,8 +119,37 @@ class Tiler:
 
     def _pointwise(self, stage: Stage) -> list[NestSpec]:
         """Nests without reductions: every part between seams has its own loops, merged where memory allows it."""
-        large = self._large(Nest([], [stage]))
-        return [self._elements(part, ranges, large) for part, ranges in self._parts(stage)]
+        large, parts = self._large(Nest([], [stage])), self._parts(stage)
+        together = self._together(parts, large) if len(parts) > 1 else None
+        return [together] if together else [self._elements(part, ranges, large) for part, ranges in parts]
+
+    def _together(self, parts: Sequence[tuple[Stage, Ranges]], large: bool) -> NestSpec | None:
+        """All parts between seams in one nest, one after another for each row: one parallel loop, and operands that several parts
+        read come from memory once. None where the seams leave too few rows, or a part is a transpose.
+        """
+        found = [accesses(part.nodes, part.stores, ranges) for part, ranges in parts]
+        orders = [_by_stride(part.loops, used.stores, used.loads) for (part, _), used in zip(parts, found, strict=True)]
+        depth, first = 0, orders[0]
+        while depth < len(first) - 1 and all(order[depth] == first[depth] for order in orders):
+            depth += 1
+        if hint(product(each.size for each in first[:depth])) < MIN_UNITS:
+            return None
+        ranges = dict(self.lowering.ranges)
+        everything = list(dict.fromkeys(flat for used in found for flat in used.all))
+        rows, env = merge(first[:depth], everything, ranges, self._merged)
+        segments = []
+        for order, used, (_, known) in zip(orders, found, parts, strict=True):
+            loops, inside = merge(order[depth:], used.all, {**ranges, **known}, self._merged)
+            if self._across([*rows, *loops], [substitute(f, env | inside) for f in used.flats]) is not None:
+                return None
+            specs = [LoopSpec(each.var, each.start, each.stop) for each in loops]
+            specs[-1].vector = True
+            segments.append(Segment(specs, inside))
+        nest = NestSpec([LoopSpec(r.var, r.start, r.stop) for r in rows], env, [])
+        nest.stages.append(StageSpec(segments, [], parts[0][0].stores))
+        if large:
+            _spread(nest.rows)
+        return nest
 
     def _parts(self, stage: Stage) -> list[tuple[Stage, Ranges]]:
         """The stage split at the seams of pads and concatenations, with the ranges that hold in each part."""
@@ -279,11 +311,34 @@ class Tiler:
                 loops, env = merge(_by_stride(loops, used.stores, used.loads), used.all, known, self._merged)
             specs = [LoopSpec(each.var, each.start, each.stop, kind=kind) for each in loops]
             if lane is not None:
+                if kind == "reduce" and specs and _jams(stage):
+                    segments += [Segment(jammed, env) for jammed in self._jammed(specs, lane)]
+                    continue
                 specs.append(replace(lane))
             elif specs and kind != "scan":
                 specs[-1].vector = True
             segments.append(Segment(specs, env))
         return StageSpec(segments, stage.joins, stage.stores)
+
+    def _jammed(self, specs: Sequence[LoopSpec], lane: LoopSpec) -> list[list[LoopSpec]]:
+        """Loops of a reduction into an array of lanes: the last one takes a few steps for each lane, so that accumulators are loaded
+        and stored once for all of these; then loops for the rest.
+        """
+        *outer, last = specs
+        size = dim(sympy.sympify(last.stop) - last.start)
+        if not isinstance(size, int):
+            rest = FloorDiv(sympy.sympify(size), sympy.Integer(JAM))
+            whole = dim(last.start + JAM * rest)
+        else:
+            whole = dim(last.start + size // JAM * JAM)
+        block = self._variable("j", Loop(last.var, last.stop))
+        inner = LoopSpec(
+            last.var, block, dim(block + JAM), kind="reduce", unroll=JAM, within=(last.start, dim(last.stop - 1))
+        )
+        several = [*outer, LoopSpec(block, last.start, whole, JAM, kind="reduce"), replace(lane), inner]
+        single = [*outer, replace(last, start=whole), replace(lane)]
+        found = [several] if whole != last.start else []
+        return found if known_equal(whole, last.stop) else [*found, single]
 
     def _kept(self, nest: Nest, spec: NestSpec) -> dict[tuple[Node, int], Dim]:
         """Costly values that several stages of a row need: (value, stage that computes it) to its place in a row's scratch."""
@@ -390,6 +445,13 @@ def _spread(specs: Sequence[LoopSpec]) -> None:
         units *= max(1, hint(dim(sympy.sympify(spec.stop) - spec.start)) // hint(spec.step))
         if units >= 4 * MIN_UNITS:
             return
+
+
+def _jams(stage: Stage) -> bool:
+    """Whether several steps of a reduction's body may stand in one: it is short, and gcc vectorises it then."""
+    plain = all(len(join.args) == 1 for join in stage.joins)
+    bound = any(n.kind == "bind" for top in stage.nodes for n in top.walk())
+    return plain and not bound and len(stage.joins) <= 2 and cost_of(stage.nodes) <= 16
 
 
 def _conditions(node: Node) -> tuple[Dim, ...]:

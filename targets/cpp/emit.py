@@ -247,7 +247,9 @@ def _blocked_scan(w: _Writer, op: Op) -> bool:
     if isinstance(trips, int) and trips < SCANNED // 8:
         return False
     run, var, stop = w.fresh("run"), op["var"], cpp_index(op["stop"])
-    w.line(f"for (int64_t {run}_from = {cpp_index(op.get('start', 0))}; {run}_from < {stop}; {run}_from += {SCANNED}) {{")
+    w.line(
+        f"for (int64_t {run}_from = {cpp_index(op.get('start', 0))}; {run}_from < {stop}; {run}_from += {SCANNED}) {{"
+    )
     w.depth += 1
     w.line(f"const int64_t {run}_to = im::index_min({stop}, {run}_from + {SCANNED});")
     w.line(f"alignas(64) {dtype.cpp} {run}[{SCANNED}];")
