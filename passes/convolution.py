@@ -13,6 +13,7 @@ from ..ir.symbols import Dim, FloorDiv, dim
 from ..ir.syntax import Op
 from .context import Target
 
+FEW_CHANNELS = 8  # the kernel reads fewer input channels from any layout
 MOST_PIXELS = 8  # each takes an address register
 REGISTERS = 28  # sums that are held at a time, of the 32 registers of AVX-512
 LATENCY = 4  # products that must be under way for one to end in every cycle
@@ -42,7 +43,7 @@ def is_ours(op: Op, func: prim.Func, target: Target) -> bool:
         return False
     if not all(is_parameter(v, func) for v in op.operands[1 : len(names)]):
         return False
-    return is_depthwise(op) or (op["groups"] == 1 and not _is_mostly_edge(op))
+    return is_depthwise(op) or (op["groups"] == 1 and (is_winograd(op) or not _is_mostly_edge(op)))
 
 
 def _is_mostly_edge(op: Op) -> bool:

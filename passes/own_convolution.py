@@ -20,11 +20,10 @@ from ..ir.epilogue import PREFIX
 from ..ir.packing import BLOCK, WINOGRAD
 from .base import Pass
 from .context import CompileContext
-from .convolution import is_depthwise, is_ours, is_winograd
+from .convolution import FEW_CHANNELS, is_depthwise, is_ours, is_winograd
 from .strides import Strides, channels_last, is_view, recorded_strides
 
 CONVOLUTION = "aten.convolution.default"
-FEW_CHANNELS = 8  # the kernel reads fewer from any layout
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ constexpr int64_t most_pixels = 16;
 
 // The sums of `pixels` pixels of output from column `first` of row (image, row) on, `width` each; those past `count` mean nothing.
 static void dense_block(const Convolution& s, Products products, int64_t pixels, int64_t width, const float* x, const float* weight,
-                        const float* zeros, float* patch, float* sums, int64_t image, int64_t row, int64_t first, int64_t count) {
+                        const float* zeros, float* sums, int64_t image, int64_t row, int64_t first, int64_t count) {
   const int64_t depth = s.rows * s.columns * s.channels, pitch = depth * block_columns;
   const int64_t top = row * s.row_step - s.row_pad, left = first * s.column_step - s.column_pad;
   const float* const origin = x + image * s.x_image + top * s.x_row + left * s.x_column;
@@ -108,19 +108,6 @@ static void dense_block(const Convolution& s, Products products, int64_t pixels,
     for (int64_t r = 0; r < pixels; ++r) at[r] = origin + r * s.column_step * s.x_column;
     const Taps taps{s.rows, s.row_dilation * s.x_row, s.columns, s.column_dilation * s.x_column, s.channels, s.x_channel};
     products(sums, at, taps, weight, pitch, false);
-  } else if (s.channels < 8) {  // few channels: one row of values a pixel, with zeros for what lies outside
-    for (int64_t r = 0; r < pixels; ++r) {
-      at[r] = patch + r * depth;
-      for (int64_t i = 0; i < s.rows; ++i)
-        for (int64_t j = 0; j < s.columns; ++j) {
-          const int64_t y = top + i * s.row_dilation, z = left + r * s.column_step + j * s.column_dilation;
-          const bool there = r < count && y >= 0 && y < s.height && z >= 0 && z < s.width;
-          float* const to = patch + r * depth + (i * s.columns + j) * s.channels;
-          const float* const from = x + image * s.x_image + y * s.x_row + z * s.x_column;
-          for (int64_t c = 0; c < s.channels; ++c) to[c] = there ? from[c * s.x_channel] : 0.0f;
-        }
-    }
-    products(sums, at, Taps{1, 0, 1, 0, depth, 1}, weight, pitch, false);
   } else {
     bool add = false;
     for (int64_t i = 0; i < s.rows; ++i) {
@@ -157,8 +144,8 @@ static void dense_convolution(const Convolution& s, const float* x, const float*
   const int64_t per_part = (panels + parts - 1) / parts;
   #pragma omp parallel if (threads > 1)
   {
-    Scratch<float> memory(s.channels < 8 ? 16 + pixels * depth : s.channels);
-    float *const zeros = memory.data, *const patch = zeros + 16;
+    Scratch<float> memory(s.channels);
+    float* const zeros = memory.data;
     for (int64_t c = 0; c < s.channels; ++c) zeros[c] = 0;
     alignas(64) float sums[most_pixels * 4 * block_columns];
     #pragma omp for schedule(static)
@@ -171,10 +158,58 @@ static void dense_convolution(const Convolution& s, const float* x, const float*
           const int64_t line = group / per_row, first = group % per_row * pixels;
           const int64_t image = line / s.out_height, row = line % s.out_height, count = index_min(pixels, s.out_width - first);
           const Products products = panel == panels - 1 ? rest : full;
-          dense_block(s, products, pixels, width, x, w, zeros, patch, sums, image, row, first, count);
+          dense_block(s, products, pixels, width, x, w, zeros, sums, image, row, first, count);
           const int64_t at = (line * s.out_width + first) * s.out_channels + column;
           tail.apply(tail, sums, width, at, column, count, index_min(width, s.out_channels - column));
         }
+      }
+    }
+  }
+}
+
+// The same for few input channels, in any layout: the rows that some rows of output read are copied channels-last with the padding around
+// them, so that a row of the window is one run of memory and there are no edges.
+static void few_channels_convolution(const Convolution& s, const float* x, const float* weight, const Tail& tail, int64_t pixels,
+                                     int64_t together, Products full, Products rest) {
+  constexpr int64_t rows_together = 4;
+  const int64_t depth = s.rows * s.columns * s.channels, reach = (s.rows - 1) * s.row_dilation + 1;
+  const int64_t per_row = (s.out_width + pixels - 1) / pixels, row_groups = (s.out_height + rows_together - 1) / rows_together;
+  const int64_t width = (per_row * pixels - 1) * s.column_step + (s.columns - 1) * s.column_dilation + 1, pitch = width * s.channels;
+  const int64_t blocks = (s.out_channels + block_columns - 1) / block_columns, panels = (blocks + together - 1) / together;
+  const int64_t threads = threads_for(s.images * s.out_height * s.out_width * depth * blocks * block_columns);
+  const int64_t first_there = index_min(width, s.column_pad), past = index_max(first_there, index_min(width, s.column_pad + s.width));
+  const bool runs = s.column_dilation == 1;
+  const Taps taps{s.rows, s.row_dilation * pitch, runs ? 1 : s.columns, s.column_dilation * s.channels, runs ? s.columns * s.channels : s.channels, 1};
+  #pragma omp parallel if (threads > 1)
+  {
+    Scratch<float> memory(((rows_together - 1) * s.row_step + reach) * pitch);
+    alignas(64) float sums[most_pixels * 4 * block_columns];
+    #pragma omp for schedule(static)
+    for (int64_t task = 0; task < s.images * row_groups; ++task) {
+      const int64_t image = task / row_groups, row = task % row_groups * rows_together;
+      const int64_t count = index_min(rows_together, s.out_height - row), top = row * s.row_step - s.row_pad;
+      for (int64_t i = 0; i < (count - 1) * s.row_step + reach; ++i) {
+        float* const to = memory.data + i * pitch;
+        const bool there = top + i >= 0 && top + i < s.height;
+        const int64_t from = there ? first_there : 0, stop = there ? past : 0;
+        for (int64_t z = 0; z < from * s.channels; ++z) to[z] = 0;
+        for (int64_t z = stop * s.channels; z < pitch; ++z) to[z] = 0;
+        const float* const line = x + image * s.x_image + (top + i) * s.x_row;
+        for (int64_t c = 0; c < s.channels; ++c)
+          for (int64_t z = from; z < stop; ++z) to[z * s.channels + c] = line[(z - s.column_pad) * s.x_column + c * s.x_channel];
+      }
+      for (int64_t panel = 0; panel < panels; ++panel) {
+        const int64_t column = panel * together * block_columns, filled = index_min(together, blocks - panel * together) * block_columns;
+        for (int64_t i = 0; i < count; ++i)
+          for (int64_t group = 0; group < per_row; ++group) {
+            const float* at[most_pixels];
+            for (int64_t r = 0; r < pixels; ++r)
+              at[r] = memory.data + i * s.row_step * pitch + (group * pixels + r) * s.column_step * s.channels;
+            (panel == panels - 1 ? rest : full)(sums, at, taps, weight + column * depth, depth * block_columns, false);
+            const int64_t first = group * pixels, place = ((image * s.out_height + row + i) * s.out_width + first) * s.out_channels;
+            tail.apply(tail, sums, filled, place + column, column, index_min(pixels, s.out_width - first),
+                       index_min(filled, s.out_channels - column));
+          }
       }
     }
   }

@@ -12,7 +12,7 @@ from ...ir.epilogue import PREFIX
 from ...ir.symbols import Dim, dim
 from ...ir.syntax import Op
 from ...ir.types import RefType
-from ...passes.convolution import dense_tile, depthwise_pixels, winograd_tiles
+from ...passes.convolution import FEW_CHANNELS, dense_tile, depthwise_pixels, winograd_tiles
 from ...passes.strides import channels_last, same_layout
 from .emit import cpp_index
 
@@ -62,7 +62,9 @@ def convolution_body(op: Op) -> tuple[str, list[Dim], str]:
     else:
         blocks = refs[1].shape[0]
         assert isinstance(blocks, int)
-        name, line = ("dense_convolution", out_width) if rank == 5 else ("winograd", winograd_tiles(out.shape))
+        line, name = out_width, "dense_convolution" if inputs >= FEW_CHANNELS else "few_channels_convolution"
+        if rank == 4:
+            line, name = winograd_tiles(out.shape), "winograd"
         pixels, together = dense_tile(line, outputs)
         products = [f"im::add_products<{pixels}, {b}>" for b in (together, blocks % together or together)]
         call = f"{name}(s, in0, in1, tail, {pixels}, {together}, {', '.join(products)})"
