@@ -32,6 +32,9 @@ class LoopSpec:
     unroll: int = 0  # so many copies of the body; the loop has no more iterations
     transpose: bool = False  # this loop and the one inside only copy, across
     within: Range | None = None  # what is known of the variable; default start .. stop - 1
+    prefetch: list[tuple[Memory, Dim, Dim]] = field(
+        default_factory=list
+    )  # each iteration: memory, first index, elements
 
 
 @dataclass
@@ -118,12 +121,15 @@ class LoopEmitter:
         scope = _Scope(Block(), len(self.scopes), runs=dim(stop - start - 1))
         self.scopes.append(scope)
         self.depths[var] = scope.depth
+        for memory, first, count in spec.prefetch:
+            attrs: dict[str, object] = {"index": self.index(first), "count": count}
+            self._add(scope, ir.Prefetch.make([self.places[memory]], [], attrs))
         self._loops(loops[1:], body)
         self.scopes.pop()
         self.env = old_env
         if old_range is not None:
             self.ranges[var] = old_range
-        attrs: dict[str, object] = {"kind": spec.kind, "var": var}
+        attrs = {"kind": spec.kind, "var": var}
         if start != 0:
             attrs["start"] = start
         attrs["stop"] = stop

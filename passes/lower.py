@@ -18,7 +18,7 @@ from xdsl.ir import Block, SSAValue
 from ..ir.dialects import prim
 from ..ir.dtypes import BOOL, F64, I64, DType
 from ..ir.scalars import SCALARS
-from ..ir.symbols import Dim, Range, dim, is_nonnegative, symbol
+from ..ir.symbols import Dim, Range, dim, is_nonnegative, substitute, symbol
 from ..ir.types import RefType
 from . import indexing
 from .indexing import Index
@@ -172,6 +172,25 @@ class Lowering:
         yes, no = self.wide(yes), self.wide(no)
         return self.node("select", yes.dtype, (yes, no), (tuple(conditions),), conditions)
 
+    def renamed(self, node: Node, mapping: Mapping[sympy.Symbol, Dim]) -> Node | None:
+        """The node with other expressions for its loop variables; None when it depends on an integer from memory or a reduction."""
+        made: dict[Node, Node] = {}
+        for below in sorted(node.walk(), key=lambda n: n.number):  # operands are made before what uses them
+            places = _PLACES.get(below.kind)
+            if places is None:
+                return None
+            data = tuple(
+                tuple(substitute(e, mapping) for e in part)
+                if k in places and isinstance(part, tuple)
+                else substitute(part, mapping)
+                if k in places
+                else part
+                for k, part in enumerate(below.data)
+            )
+            exprs = [e for k in places for e in (data[k] if isinstance(data[k], tuple) else (data[k],))]
+            made[below] = self.node(below.kind, below.dtype, [made[a] for a in below.args], data, exprs)
+        return made[node]
+
     def variable(self, prefix: str, size: Dim) -> sympy.Symbol:
         """A new variable with 0 <= variable < size."""
         found = symbol(f"{prefix}{sum(1 for s in self.ranges if s.name.rstrip('0123456789') == prefix)}")
@@ -212,7 +231,10 @@ class Lowering:
 
     def _elementwise(self, owner: prim.Elementwise, index: Index, mask: tuple[Dim, ...]) -> Node:
         name = owner.row.name
-        result = self.op(name, *[self.wide(self.lower(v, index, mask)) for v in owner.operands])
+        args = [self.wide(self.lower(v, index, mask)) for v in owner.operands]
+        if name == "div" and args[1].kind == "reduced" and _sums_powers(args[1].data[0]):
+            name, args[1] = "mul", self.op("div", self.const(1.0, args[1].dtype), args[1])
+        result = self.op(name, *args)
         if owner.type.dtype != result.dtype and name not in EXACT:
             result = self.cast(result, owner.type.dtype)
         return result
@@ -347,6 +369,39 @@ class Lowering:
                     found[inner] = None
                     stack += self.bodies[inner].args
         return list(found)
+
+
+_PLACES: Mapping[str, tuple[int, ...]] = {  # where a node's data holds index expressions
+    "load": (1, 2),
+    "op": (),
+    "cast": (),
+    "const": (),
+    "index": (0,),
+    "select": (0,),
+}
+
+
+def _sums_powers(op: Any) -> bool:
+    """sum(exp(a - max(a))): between 1 and the number of terms, so that its reciprocal is no worse than a division by it."""
+    exp = op.operands[0].owner if isinstance(op, prim.Reduce) and op["kind"] == "sum" else None
+    sub = exp.operands[0].owner if isinstance(exp, prim.Elementwise) and exp.row.name == "exp" else None
+    if not isinstance(sub, prim.Elementwise) or sub.row.name != "sub":
+        return False
+    spread = sub.operands[1].owner
+    if not isinstance(spread, prim.Broadcast):
+        return False
+    largest, shape = spread.operands[0].owner, prim.tensor(sub.operands[0]).shape
+    places = tuple(d for d in range(len(shape)) if d not in op["dims"])
+    if isinstance(largest, prim.Reshape):  # reduced dimensions of size 1 are kept
+        if largest.type.shape != tuple(s if d in places else 1 for d, s in enumerate(shape)):
+            return False
+        largest, places = largest.operands[0].owner, tuple(range(len(shape)))
+    return (
+        isinstance(largest, prim.Reduce)
+        and (largest["kind"], tuple(largest["dims"])) == ("max", tuple(op["dims"]))
+        and largest.operands[0] is sub.operands[0]
+        and tuple(spread["dims"]) == places
+    )
 
 
 def _hashable(part: Any) -> Any:

@@ -27,6 +27,7 @@ MAX_CHUNKS = 64
 SQUARE = 64  # side of the squares in which transposes are walked
 LANES, WIDE_LANES = 256, 1024  # columns that a tile of a column reduction has, when rows are read again and when not
 JAM = 4  # steps of a column reduction taken at a time
+AHEAD = 512, 16 * 1024  # bytes of a row, gathered by number, that are asked for while the row before is worked on
 KEEP_BYTES = 64 * 1024  # scratch for the costly values of one row
 MAX_PARTS = 8  # copies of a loop body at seams
 
@@ -69,14 +70,33 @@ class Tiler:
         total = work * count if isinstance(work, int) else None
         if units >= MIN_UNITS or (total is not None and total < MIN_WORK):
             return [nest]
-        used = accesses(first.nodes, [], self.lowering.ranges)
-        loops = _by_stride(first.loops, [], used.loads)
-        longest = max(loops, key=lambda each: min(each.size, 4 * MAX_CHUNKS) if isinstance(each.size, int) else 1 << 62)
         chunks = MAX_CHUNKS // 2 if total is None else min(MAX_CHUNKS, total // CHUNK)
         chunks = -(-chunks // max(1, units))
+        if chunks < 2:
+            return [nest]
+        first = self._flattened(first)
+        used = accesses(first.nodes, [], self.lowering.ranges)
+        loops = _by_stride(first.loops, [], used.loads)
+        enough = [each for each in loops if not isinstance(each.size, int) or each.size >= chunks]
+        longest = enough[0] if enough else max(loops, key=lambda each: hint(each.size))
         if isinstance(longest.size, int):
             chunks = min(chunks, longest.size)
         return [nest] if chunks < 2 else self._chunked(nest, first, longest, chunks)
+
+    def _flattened(self, stage: Stage) -> Stage:
+        """The stage with neighbouring loops as one wherever memory allows it, so that chunks are contiguous."""
+        used = accesses(stage.nodes, [], self.lowering.ranges)
+        loops, env = merge(_by_stride(stage.loops, [], used.loads), used.all, self.lowering.ranges, self._merged)
+        if not env:
+            return stage
+        joins = []
+        for join in stage.joins:
+            args = [self.lowering.renamed(a, env) for a in join.args]
+            known = tuple(a for a in args if a is not None)
+            if len(known) < len(args):
+                return stage
+            joins.append(replace(join, args=known))
+        return Stage(loops, joins)
 
     def _chunked(self, nest: Nest, first: Stage, longest: Loop, chunks: int) -> list[Nest]:
         lowering = self.lowering
@@ -185,9 +205,29 @@ class Tiler:
                 stop = dim(block + length)
             specs.insert(-1, LoopSpec(block, inner.start, inner.stop, length))
             specs[-1] = LoopSpec(inner.var, block, stop, vector=True, within=(inner.start, dim(inner.stop - 1)))
+        elif large and len(specs) > 1:
+            specs[-2].prefetch = self._ahead(found.loads, env, specs[-2].var, inner)
         if large:
             _spread(specs[:-1])
         return NestSpec([], {}, [StageSpec([Segment(specs, env)], [], stage.stores)])
+
+    def _ahead(
+        self, loads: Sequence[Node], env: dict[sympy.Symbol, Dim], outer: sympy.Symbol, inner: Loop
+    ) -> list[tuple[Memory, Dim, Dim]]:
+        """What the next iteration of `outer` reads in no order: parts of memory in which the innermost loop gathers by number."""
+        found: dict[tuple[Memory, Dim, Dim], None] = {}
+        for load in loads:
+            memory, flat, mask = load.data[0], substitute(load.data[1], env), load.data[2]
+            numbers = [s for s in free_symbols([flat]) if s in self.lowering.binds]
+            if len(numbers) != 1 or mask or coefficient(flat, inner.var) != 0:
+                continue
+            (at,) = numbers
+            count, step = dim(self.lowering.ranges[at][1] + 1), coefficient(flat, outer)
+            if coefficient(flat, at) != 1 or not isinstance(count, int) or not isinstance(step, int) or step < count:
+                continue
+            if AHEAD[0] <= count * memory.ref.dtype.bytes <= AHEAD[1]:
+                found[memory, substitute(flat, {at: 0, outer: dim(outer + 1)}), count] = None
+        return list(found)
 
     @staticmethod
     def _block(loops: Sequence[Loop]) -> bool:

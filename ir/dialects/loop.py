@@ -171,6 +171,19 @@ class Bind(Op):
     required = ("var", "size")
 
 
+class Prefetch(_Access):
+    """Ask for `count` elements from `index` on, which later iterations read in no order. It changes no value and may point
+    outside the memory.
+    """
+
+    name = "loop.prefetch"
+    arity = 1
+    outputs = 0
+    memory = 0
+    is_pure = False
+    required = ("count",)
+
+
 class ScalarOp(Op):
     """One row of the scalar table, on single elements."""
 
@@ -227,5 +240,5 @@ def scalar_op(name: str, *operands: SSAValue) -> ScalarOp:
     return cls.make(operands, [scalar_type(dtype)])
 
 
-LOOP_OPS = (Kernel, Launch, For, Local, Load, Store, Accumulate, Index, Bind)
+LOOP_OPS = (Kernel, Launch, For, Local, Load, Store, Accumulate, Index, Bind, Prefetch)
 SCALAR_DIALECT_OPS = (Constant, ScalarCast) + tuple(SCALAR_OPS.values())

@@ -18,7 +18,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from ...ir.dialects import loop
 from ...ir.dtypes import DType
 from ...ir.scalars import REDUCES, identity
-from ...ir.symbols import Dim, FloorDiv, Mod, dim, free_symbols
+from ...ir.symbols import Dim, FloorDiv, Mod, dim, free_symbols, symbol
 from ...ir.syntax import Op, location_of
 from ...ir.types import RefType, ScalarType
 from .angles import FUNCTIONS, Angles, find_angles
@@ -131,6 +131,8 @@ def _for(w: _Writer, op: Op) -> None:
         return
     if op["kind"] == "scan" and _blocked_scan(w, op):
         return
+    if op["kind"] == "reduce" and _arg_rows(w, op):
+        return
     angles = find_angles(op) if op.get("vector") else None
     if angles is None:
         _plain_for(w, op)
@@ -222,6 +224,46 @@ def _first_extreme(w: _Writer, op: Op) -> bool:
     a, b = w.names[best], w.names[best_at]
     w.line(f"if (im::arg_{how}_wins({extreme}, {first}, {a}, {b})) {{ {a} = {extreme}; {b} = {first}; }}")
     return True
+
+
+def _arg_rows(w: _Writer, op: Op) -> bool:
+    """argmax or argmin of the columns of memory, a loop over rows around one over columns: one call."""
+    if len(op.block_body.ops) != 2 or op.get("step", 1) != 1:
+        return False
+    number, inner = op.block_body.ops
+    if not isinstance(number, loop.Index) or not isinstance(inner, loop.For) or len(inner.block_body.ops) != 2:
+        return False
+    load, join = inner.block_body.ops
+    if not isinstance(load, loop.Load) or not isinstance(join, loop.Accumulate) or not inner.get("vector"):
+        return False
+    if join["kind"] not in ("argmax", "argmin") or load.get("mask") or number["value"] != symbol(str(op["var"])):
+        return False
+    value, at, best, best_at = join.operands
+    row, lane = (symbol(str(v)) for v in (op["var"], inner["var"]))
+    pitch = dim(sympy.sympify(load["index"]).coeff(row))
+    along = [sympy.sympify(access["index"]).coeff(lane) for access in (load, join)]
+    start = {row: sympy.sympify(op.get("start", 0)), lane: sympy.sympify(inner.get("start", 0))}
+    if (
+        value is not load.results[0]
+        or at is not number.results[0]
+        or along != [1, 1]
+        or {row, lane} & free_symbols([pitch])
+    ):
+        return False
+    dtype = load.ref.dtype
+    if dtype != _dtype(value) or dtype.bytes < 4 or best in w.registers or free_symbols([join["index"]]) & {row}:
+        return False
+    rows, lanes = (dim(each["stop"] - start[var]) for each, var in ((op, row), (inner, lane)))
+    places = [(load.operands[0], load["index"]), (best, join["index"]), (best_at, join["index"])]
+    values, *arrays = (_place(w, memory, sympy.sympify(index).xreplace(start)) for memory, index in places)
+    texts = [values, *(cpp_index(e) for e in (pitch, rows, dim(start[row]))), *arrays, cpp_index(lanes)]
+    w.line(f"im::arg_rows<im::{_JOINS[join['kind'][3:]]}>({', '.join(texts)});")
+    return True
+
+
+def _place(w: _Writer, memory: SSAValue, index: sympy.Expr) -> str:
+    """The text of the address of an element."""
+    return w.names[memory] if index == 0 else f"{w.names[memory]} + {_index_text(index, 1)}"
 
 
 def _blocked_scan(w: _Writer, op: Op) -> bool:
@@ -450,6 +492,11 @@ def _bind(w: _Writer, op: Op) -> None:
     w.line(f"{var} = {var}_outside ? 0 : {var};")
 
 
+def _prefetch(w: _Writer, op: Op) -> None:
+    start = _index_text(sympy.sympify(op["index"]), 1)
+    w.line(f"im::prefetch({w.names[op.operands[0]]} + {start}, {cpp_index(op['count'])});")
+
+
 def _index(w: _Writer, op: Op) -> None:
     result = op.results[0].type
     assert isinstance(result, ScalarType)
@@ -487,6 +534,7 @@ _EMIT: dict[str, Callable[[_Writer, Op], None]] = {
     "loop.store": _store,
     "loop.accumulate": _accumulate,
     "loop.bind": _bind,
+    "loop.prefetch": _prefetch,
     "loop.index": _index,
     "scalar.constant": _constant,
     "scalar.cast": _cast,

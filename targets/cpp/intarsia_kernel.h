@@ -21,6 +21,13 @@ IM_FN int64_t index_max(int64_t a, int64_t b) { return a > b ? a : b; }
 // A bool in memory, read as the byte that it is: loops over loaded bools vectorise only so.
 IM_FN bool truth(const bool& x) { return reinterpret_cast<const uint8_t&>(x) != 0; }
 
+// Ask for what will be read in no order, which the processor cannot foresee. The memory need not exist.
+template <class T>
+IM_FN void prefetch(const T* from, int64_t count) {
+  constexpr int line = 64 / sizeof(T);
+  for (int64_t k = 0; k < count; k += line) __builtin_prefetch(from + k);
+}
+
 // Scratch memory too large for the stack, aligned to a cache line.
 template <class T>
 struct Scratch {
@@ -59,10 +66,12 @@ struct Product {
 };
 struct Largest {  // NaN stays
   template <class T> static IM_FN_MEMBER T join(T a, T b) { return b != b ? b : b > a ? b : a; }
+  template <class T> static IM_FN_MEMBER auto keeps(T a, T b) { return (b <= a) | (a != a); }  // a comes first
   template <class T> static IM_FN_MEMBER T first(T carry) { return carry; }
 };
 struct Smallest {
   template <class T> static IM_FN_MEMBER T join(T a, T b) { return b != b ? b : b < a ? b : a; }
+  template <class T> static IM_FN_MEMBER auto keeps(T a, T b) { return (b >= a) | (a != a); }
   template <class T> static IM_FN_MEMBER T first(T carry) { return carry; }
 };
 
@@ -96,6 +105,40 @@ IM_FN T scan(T* values, int64_t count, T carry) {
 #endif
   for (; done < count; ++done) values[done] = carry = Join::join(carry, values[done]);
   return carry;
+}
+
+// argmax or argmin of columns: best[c] and best_at[c] joined with the rows `at`, `at` + 1 ... of values[row * pitch + c]. A few rows at a
+// time, with the number of the row among these in lanes as wide as the values.
+template <class Join, class T>
+IM_FN void arg_rows(const T* values, int64_t pitch, int64_t rows, int64_t at, T* best, int64_t* best_at, int64_t lanes) {
+  constexpr int64_t several = 16;
+  for (int64_t first = 0; first < rows; first += several) {
+    const T* const block = values + first * pitch;
+    const int64_t count = index_min(several, rows - first);
+    int64_t c = 0;
+#if defined(__GNUC__) && !defined(__clang__)
+    constexpr int N = IM_VECTOR_BYTES / sizeof(T);
+    typedef T Lanes __attribute__((vector_size(IM_VECTOR_BYTES)));
+    typedef decltype(Lanes{} == Lanes{}) Places;
+    for (; c + N <= lanes; c += N) {
+      Lanes a, x;
+      Places from = Places{} - 1, here = Places{};
+      __builtin_memcpy(&a, best + c, IM_VECTOR_BYTES);
+      for (int64_t r = 0; r < count; ++r, here += 1) {
+        __builtin_memcpy(&x, block + r * pitch + c, IM_VECTOR_BYTES);
+        const Places keep = Join::keeps(a, x);
+        a = keep ? a : x;
+        from = keep ? from : here;
+      }
+      __builtin_memcpy(best + c, &a, IM_VECTOR_BYTES);
+      #pragma omp simd
+      for (int k = 0; k < N; ++k) best_at[c + k] = from[k] < 0 ? best_at[c + k] : at + first + from[k];
+    }
+#endif
+    for (; c < lanes; ++c)
+      for (int64_t r = 0; r < count; ++r)
+        if (!Join::keeps(best[c], block[r * pitch + c])) { best[c] = block[r * pitch + c]; best_at[c] = at + first + r; }
+  }
 }
 
 // to[j * to_pitch + i] = from[i * from_pitch + j] for i < rows, j < columns: whole blocks in registers, the rest one by one.

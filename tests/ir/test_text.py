@@ -60,6 +60,7 @@ LOOPS = """builtin.module {
         %9 = scalar.cast(%8) : !loop.scalar<f64>
         loop.store(%7, %1)[i1] {mask = [i1 - 1]}
         %10 = loop.load(%2)[i1] : !loop.scalar<i64>
+        loop.prefetch(%0)[4*i0] {count = 4}
         loop.bind(%10) {var = t0, size = 4, wrap = true}
       })
     })
