@@ -36,7 +36,7 @@ from .passes.manager import PassFailure, pass_fingerprint, pipeline_text, run_pi
 from .passes.own_convolution import OwnConvolution
 from .passes.pipeline import default_pipeline, registry
 from .targets.build import CompilerError, CompilerNotFound, Toolchain, cpu_identity, find_toolchain
-from .targets.cache import Cache, cache_key, package_fingerprint, shared_cache
+from .targets.cache import Cache, Entry, cache_key, package_fingerprint, shared_cache
 from .targets.choices import Choices
 from .targets.cpp.program import Program, build, generate, load
 from .targets.host import UnplannedResult
@@ -145,11 +145,18 @@ def _stored(key: str | None, config: Config) -> Program | None:
         cache = open_cache(config)
         named = cache.get(key)
         entry = cache.get(str(named.meta["program"])) if named is not None else None
-        if entry is None:
-            return None
-        program = load(entry, Library(config.packing), results_of(config))
-        logs.generated(program.generated)
-        return program
+        return None if entry is None else _loaded(cache, entry, Library(config.packing), config)
+
+
+def _loaded(cache: Cache, entry: Entry, library: Library, config: Config) -> Program | None:
+    """The program of an entry; None, and the entry is gone, where its libraries do not load: a cache copied from another machine."""
+    try:
+        program = load(entry, library, results_of(config))
+    except OSError as error:
+        cache.drop(entry, error)
+        return None
+    logs.generated(program.generated)
+    return program
 
 
 def _remember(key: str, program: Program, config: Config) -> None:
@@ -212,10 +219,9 @@ def compile_module(
         )
     with COUNTERS.phase("load"):
         entry = cache.get(key) if config.cache and not debug and not logs.enabled("ir") else None
-        if entry is not None:
-            program = load(entry, library, results_of(config))
-            logs.generated(program.generated)
-            return program, Report(program, cached=True)
+        stored = None if entry is None else _loaded(cache, entry, library, config)
+        if stored is not None:
+            return stored, Report(stored, cached=True)
     told = logs.PassLog(text)
 
     def on_pass(name: str, current: ModuleOp, seconds: float, phase: str) -> None:

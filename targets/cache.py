@@ -145,6 +145,13 @@ class Cache:
             os.utime(folder / "meta.json")  # the clean-up removes the entries longest unused
         return Entry(folder, files, meta)
 
+    def drop(self, entry: Entry, reason: object) -> None:
+        """Removes an entry whose files are whole and of no use here, with one warning: libraries for another C library, say."""
+        self._tell(
+            "useless", f"dropped a cache entry that cannot be loaded, it will be built again: {entry.folder} ({reason})"
+        )
+        shutil.rmtree(entry.folder, ignore_errors=True)
+
     def put(self, key: str, files: Mapping[str, bytes | str | Path], meta: Mapping[str, Any] | None = None) -> Entry:
         """Stores `files` (name -> bytes, text, or a path to copy) with JSON-able `meta`; an entry that is there already wins.
 
