@@ -18,7 +18,7 @@ from xdsl.ir import Block, SSAValue
 from ..ir.dialects import prim
 from ..ir.dtypes import BOOL, F64, I64, DType
 from ..ir.scalars import SCALARS
-from ..ir.symbols import Dim, Range, dim, is_nonnegative, substitute, symbol
+from ..ir.symbols import Dim, Range, dim, is_nonnegative, simplify_index, substitute, symbol
 from ..ir.types import RefType
 from . import indexing
 from .indexing import Index
@@ -180,14 +180,15 @@ class Lowering:
             if places is None:
                 return None
             data = tuple(
-                tuple(substitute(e, mapping) for e in part)
+                tuple(simplify_index(substitute(e, mapping), self.ranges) for e in part)
                 if k in places and isinstance(part, tuple)
-                else substitute(part, mapping)
+                else simplify_index(substitute(part, mapping), self.ranges)
                 if k in places
                 else part
                 for k, part in enumerate(below.data)
             )
-            exprs = [e for k in places for e in (data[k] if isinstance(data[k], tuple) else (data[k],))]
+            parts: list[Any] = [data[k] for k in places]
+            exprs = [e for part in parts for e in (part if isinstance(part, tuple) else (part,))]
             made[below] = self.node(below.kind, below.dtype, [made[a] for a in below.args], data, exprs)
         return made[node]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import sympy
 
-from ..ir.symbols import Dim, FloorDiv, Range, dim, free_symbols, known_equal, product, substitute
+from ..ir.symbols import Dim, FloorDiv, Mod, Range, dim, free_symbols, known_equal, product, simplify_index, substitute
 from ..ir.types import ref_type
 from .affine import Accesses, accesses, cuts, hint, merge
 from .context import Target
@@ -30,6 +30,7 @@ JAM = 4  # steps of a column reduction taken at a time
 AHEAD = 512, 16 * 1024  # bytes of a row, gathered by number, that are asked for while the row before is worked on
 KEEP_BYTES = 64 * 1024  # scratch for the costly values of one row
 MAX_PARTS = 8  # copies of a loop body at seams
+SHORT = 16  # iterations; a loop of fewer is not worth being the innermost one
 
 Ranges = dict[sympy.Symbol, Range]
 
@@ -139,9 +140,48 @@ class Tiler:
 
     def _pointwise(self, stage: Stage) -> list[NestSpec]:
         """Nests without reductions: every part between seams has its own loops, merged where memory allows it."""
+        stage = self._regular(stage)
         large, parts = self._large(Nest([], [stage])), self._parts(stage)
         together = self._together(parts, large) if len(parts) > 1 else None
         return [together] if together else [self._elements(part, ranges, large) for part, ranges in parts]
+
+    def _regular(self, stage: Stage) -> Stage:
+        """The stage with loops split in two where an index repeats or steps every so many iterations: no division is left in the inner
+        loop, which memory can then be contiguous along.
+        """
+        for _ in range(MAX_PARTS):
+            split = self._period(stage)
+            if split is None:
+                break
+            loop, period = split
+            high, low = (self.lowering.variable("o", n) for n in (loop.stop // period, period))
+            env: dict[sympy.Symbol, Dim] = {loop.var: dim(period * high + low)}
+            found = [self.lowering.renamed(s.node, env) for s in stage.stores]
+            nodes = [n for n in found if n is not None]
+            if len(nodes) < len(found):
+                break
+            stores = [
+                replace(s, node=n, flat=simplify_index(substitute(s.flat, env), self.lowering.ranges))
+                for s, n in zip(stage.stores, nodes, strict=True)
+            ]
+            place = stage.loops.index(loop)
+            loops = [*stage.loops[:place], Loop(high, loop.stop // period), Loop(low, period), *stage.loops[place + 1 :]]
+            stage = Stage(loops, stores=stores)
+        return stage
+
+    def _period(self, stage: Stage) -> tuple[Loop, int] | None:
+        """A loop over a multiple of the divisor of an index: it and the divisor. Short inner loops gain nothing."""
+        flats = dict.fromkeys(n.data[1] for top in stage.nodes for n in top.walk() if n.kind == "load")
+        for flat in [f for f in flats if isinstance(f, sympy.Expr)]:
+            for part in sorted(flat.atoms(FloorDiv, Mod), key=str):
+                base, divisor = part.args
+                for each in stage.loops:
+                    if base != each.var or each.start != 0 or not isinstance(each.size, int) or not divisor.is_Integer:
+                        continue
+                    period = int(divisor)
+                    if SHORT <= period < each.size and each.size % period == 0:
+                        return each, period
+        return None
 
     def _together(self, parts: Sequence[tuple[Stage, Ranges]], large: bool) -> NestSpec | None:
         """All parts between seams in one nest, one after another for each row: one parallel loop, and operands that several parts

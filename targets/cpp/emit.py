@@ -22,6 +22,7 @@ from ...ir.symbols import Dim, FloorDiv, Mod, dim, free_symbols, symbol
 from ...ir.syntax import Op, location_of
 from ...ir.types import RefType, ScalarType
 from .angles import FUNCTIONS, Angles, find_angles
+from .moves import moved
 
 PRELUDE = '#include "intarsia_kernel.h"\n'
 STACK_BYTES = 64 * 1024  # scratch up to this size lives on the stack
@@ -71,6 +72,7 @@ def emit_kernel(kernel: loop.Kernel) -> str:
         writer.names[argument] = _argument_name(i, kernel["inputs"])
     lines = kernel.get("lines", ())
     comment = f"// from {', '.join(lines)}\n" if lines else ""
+    writer.moved = moved(kernel.block_body)
     writer.checks = any(isinstance(op, loop.Bind) for op in kernel.block_body.walk())
     if writer.checks:
         writer.line("int status = 0;")
@@ -87,6 +89,7 @@ class _Writer:
     text: list[str] = field(default_factory=list)
     names: dict[SSAValue, str] = field(default_factory=dict)
     registers: set[SSAValue] = field(default_factory=set)  # scratch of one element: a variable, not an array
+    moved: dict[SSAValue, DType] = field(default_factory=dict)  # held as the bits of their half type
     depth: int = 1
     count: int = 0
     checks: bool = False
@@ -107,7 +110,8 @@ class _Writer:
         result = op.results[0]
         assert isinstance(result.type, ScalarType)
         self.names[result] = name
-        self.line(f"const {result.type.dtype.cpp} {name} = {expression};")
+        kind = "uint16_t" if result in self.moved else result.type.dtype.cpp
+        self.line(f"const {kind} {name} = {expression};")
 
     def block(self, block: Block) -> None:
         for op in block.ops:
@@ -193,11 +197,21 @@ def _plain_for(w: _Writer, op: Op) -> None:
 
 
 def _first_extreme(w: _Writer, op: Op) -> bool:
-    """A loop of one argmax or argmin and pure operations, in two loops that vectorise: the extreme value, then its first place."""
-    *pure, last = op.block_body.ops
+    """A loop of one argmax or argmin and pure operations, in two loops that vectorise: the extreme value, then its first place.
+
+    The same extreme may be accumulated for itself, too.
+    """
+    *before, last = op.block_body.ops
     if not isinstance(last, loop.Accumulate) or last["kind"] not in ("argmax", "argmin"):
         return False
-    if any(not isinstance(o, _PURE) for o in pure):
+    pure = [o for o in before if isinstance(o, _PURE)]
+    plain = [o for o in before if isinstance(o, loop.Accumulate)]
+    if len(pure) + len(plain) < len(before):
+        return False
+    if any(
+        o["kind"] != last["kind"][3:] or o.operands[0] is not last.operands[0] or o.operands[1] not in w.registers
+        for o in plain
+    ):
         return False
     value, at, best, best_at = last.operands
     if best not in w.registers or best_at not in w.registers or op["kind"] == "parallel":
@@ -221,6 +235,9 @@ def _first_extreme(w: _Writer, op: Op) -> bool:
         w.line(join.format(extreme=extreme, first=first, how=how, value=w.names[value], at=w.names[at]))
         w.depth -= 1
         w.line("}")
+    for o in plain:
+        name = w.names[o.operands[1]]
+        w.line(f"{name} = im::{how}({name}, {extreme});")
     a, b = w.names[best], w.names[best_at]
     w.line(f"if (im::arg_{how}_wins({extreme}, {first}, {a}, {b})) {{ {a} = {extreme}; {b} = {first}; }}")
     return True
@@ -450,7 +467,11 @@ def _load(w: _Writer, op: Op) -> None:
     assert isinstance(result, ScalarType)
     if result.dtype.kind == "bool":
         text = f"im::truth({text})"
-    if op.get("mask"):
+    if op.results[0] in w.moved:
+        text = f"{text}.bits"
+        if op.get("mask"):
+            text = f"({_mask(op)}) ? {text} : {_constant_bits(op.get('other', 0), w.moved[op.results[0]])}"
+    elif op.get("mask"):
         other = cpp_constant(op.get("other", 0), result.dtype)
         text = f"({_mask(op)}) ? {result.dtype.cpp}({text}) : {other}"
     w.value(op, text)
@@ -459,11 +480,13 @@ def _load(w: _Writer, op: Op) -> None:
 def _store(w: _Writer, op: Op) -> None:
     ref, source = op.operands[1].type, op.operands[0].type
     assert isinstance(ref, RefType) and isinstance(source, ScalarType)
-    text = w.names[op.operands[0]]
-    if ref.dtype != source.dtype:
+    text, target = w.names[op.operands[0]], w.element(op.operands[1], op["index"])
+    if op.operands[0] in w.moved:
+        target = f"{target}.bits"
+    elif ref.dtype != source.dtype:
         text = cpp_cast(text, source.dtype, ref.dtype)
     guard = f"if ({_mask(op)}) " if op.get("mask") else ""
-    w.line(f"{guard}{w.element(op.operands[1], op['index'])} = {text};")
+    w.line(f"{guard}{target} = {text};")
 
 
 def _accumulate(w: _Writer, op: Op) -> None:
@@ -512,6 +535,9 @@ def _constant(w: _Writer, op: Op) -> None:
 def _cast(w: _Writer, op: Op) -> None:
     source, result = op.operands[0].type, op.results[0].type
     assert isinstance(source, ScalarType) and isinstance(result, ScalarType)
+    if op.results[0] in w.moved:
+        w.names[op.results[0]] = w.names[op.operands[0]]
+        return
     w.value(op, cpp_cast(w.names[op.operands[0]], source.dtype, result.dtype))
 
 
@@ -522,7 +548,16 @@ def _scalar(w: _Writer, op: Op) -> None:
         text = "({0} & {1}) | (!{0} & {2})"  # of a ternary over bools gcc makes a branch
     if w.near and op.row.name in FUNCTIONS:
         text = text.replace("(", "_small(", 1)
-    w.value(op, text.format(*(w.names[v] for v in op.operands)))
+    names = [w.names[v] for v in op.operands]
+    half = w.moved.get(op.results[0])
+    if half is not None:
+        text = "{0} ^ 0x8000" if op.row.name == "neg" else text
+        constants = [v.owner["value"] if isinstance(v.owner, loop.Constant) else None for v in op.operands]
+        names = [
+            n if c is None or k == 0 else _constant_bits(c, half)
+            for k, (n, c) in enumerate(zip(names, constants, strict=True))
+        ]
+    w.value(op, text.format(*names))
 
 
 _SCALAR_TEXT = {name: cls.row.cpp for name, cls in loop.SCALAR_OPS.items()}
@@ -553,6 +588,11 @@ def cpp_cast(text: str, source: DType, target: DType) -> str:
     if target.name in ("f16", "bf16"):
         return f"{target.cpp}({text})" if source.name == "f32" else f"{target.cpp}(static_cast<float>({text}))"
     return f"static_cast<{target.cpp}>({text})"
+
+
+def _constant_bits(value: object, dtype: DType) -> str:
+    """A number of a half type, as bits."""
+    return f"{cpp_constant(value, dtype)}.bits"
 
 
 def cpp_constant(value: object, dtype: DType) -> str:
