@@ -37,8 +37,17 @@ IM_FN Floats multiply_add(Floats a, Floats b, Floats c) {
 }
 
 IM_FN float sum(Floats v) {  // by halves: lane 0 + lane lanes/2 and so on
+#if defined(__GNUC__) && !defined(__clang__)
+  typedef decltype(Floats{} == Floats{}) Places;
+  for (int half = lanes / 2; half; half /= 2) {
+    Places other;
+    for (int l = 0; l < lanes; ++l) other[l] = l ^ half;
+    v += __builtin_shuffle(v, other);
+  }
+#else
   for (int half = lanes / 2; half; half /= 2)
     for (int l = 0; l < half; ++l) v[l] += v[l + half];
+#endif
   return v[0];
 }
 

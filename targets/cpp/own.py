@@ -135,7 +135,18 @@ def _max_pool(op: Op) -> OwnKernel:
     return _kernel("max_pool", "intarsia_convolution.h", body, op, dims)
 
 
+def _rows(op: Op) -> OwnKernel:
+    x, weight = (v.type for v in op.operands[:2])
+    assert isinstance(x, RefType) and isinstance(weight, RefType)
+    outer, inner = weight.shape
+    rows = math.prod(int(n) for n in x.shape[:-1])  # type: ignore[arg-type]  # static: `own-kernels` takes no others
+    bias = "in2" if "bias" in op["operands"] else f"static_cast<const {x.dtype.cpp}*>(nullptr)"
+    body = f"  im::rows_product<{rows}>(in0, in1, {bias}, out0, {cpp_index(inner)}, {cpp_index(outer)});\n"
+    return _kernel("rows", "intarsia_rows.h", body, op, [inner, outer])
+
+
 OWN: dict[str, Callable[[Op], OwnKernel]] = {
+    "rows": _rows,
     "attention": _attention,
     "convolution": _convolution,
     "max_pool": _max_pool,
