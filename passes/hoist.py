@@ -104,8 +104,8 @@ class _Hoist:
         return bool(users) and self.static[value] and prim.tensor(_base(value)).numel >= self.options.min_elements
 
     def _fits(self, value: SSAValue) -> bool:
-        if isinstance(value.owner, kernel.Extern) and value.owner["target"] == WINOGRAD:  # four times what it is computed from
-            return True
+        if isinstance(value.owner, kernel.Extern) and value.owner["target"] == WINOGRAD:
+            return True  # four times what it is computed from
         t = prim.tensor(value)
         size = t.numel * t.dtype.bytes
         read = sum(a.numel * a.dtype.bytes for a in map(prim.tensor, _parameters(value)))

@@ -32,8 +32,12 @@ template <class Step>
 static void finish(const Tail& given, const float* sums, int64_t pitch, int64_t at, int64_t column, int64_t pixels, int64_t count) {
   const Tail tail = given;  // a copy that no store can change
   for (int64_t r = 0; r < pixels; ++r, at += tail.channels, sums += pitch) {
-    #pragma omp simd
-    for (int64_t c = 0; c < count; ++c) tail.out[at + c] = Step::of(sums[c], tail, at + c, column + c);
+    int64_t c = 0;
+    for (; c + lanes <= count; c += lanes) {  // whole vectors without the beginning and end of a loop
+      #pragma omp simd
+      for (int l = 0; l < lanes; ++l) tail.out[at + c + l] = Step::of(sums[c + l], tail, at + c + l, column + c + l);
+    }
+    for (; c < count; ++c) tail.out[at + c] = Step::of(sums[c], tail, at + c, column + c);
   }
 }
 

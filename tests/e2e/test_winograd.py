@@ -35,6 +35,7 @@ def close(compiled, model, x, allowed=3.0):
 SHAPES = [
     (16, 16, 1, 3, 3),
     (16, 16, 0, 5, 5),
+    (16, 16, 1, 3, 17),
     (17, 20, 1, 8, 8),
     (31, 33, 1, 7, 9),
     (32, 80, 2, 5, 6),
@@ -70,7 +71,7 @@ ACTIVATIONS = [
 def test_activations(activation):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(16, 40, 3, 1, 1), activation).eval()
-    close(intarsia.compile(model, fullgraph=True), model, torch.randn(2, 16, 6, 7))
+    close(intarsia.compile(model, fullgraph=True), model, torch.randn(3, 16, 6, 7))
 
 
 class Block(nn.Module):
@@ -180,11 +181,22 @@ def test_many_threads_share_tiles_or_weights():
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        for channels, size in ((64, 20), (256, 7)):
+        for channels, size in ((64, 20), (256, 8)):
             model = nn.Conv2d(channels, channels, 3, 1, 1).eval()
             close(intarsia.compile(model), model, torch.randn(1, channels, size, size))
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_switch_for_it():
+    torch.manual_seed(0)
+    model = nn.Conv2d(16, 16, 3).eval()
+    x = torch.randn(2, 16, 9, 9)
+    with torch.no_grad():
+        exact, fast = (intarsia.compile(model, options={"winograd": on})(x) for on in (False, True))
+    assert not torch.equal(exact, fast)
+    with pytest.raises(ValueError, match="winograd"):
+        intarsia.compile(model, options={"winograd": "perhaps"})
 
 
 def test_weights_come_back():
