@@ -585,17 +585,17 @@ def _alloc(machine: Machine, op: Any) -> list[Tensor]:
         return [result]
     size, offset = span(shape, strides) * ref.dtype.bytes, machine.number(op["offset"])
     if machine.arena is None:
-        machine.arena = torch.zeros(_arena_size(machine), dtype=torch.uint8)
+        machine.arena = torch.zeros(_arena_size(machine, op.parent), dtype=torch.uint8)
     flat = machine.arena[offset : offset + size].view(ref.dtype.torch)
     if not op.get("in_place"):
         poison(flat)
     return [flat.as_strided(shape, strides)]
 
 
-def _arena_size(machine: Machine) -> int:
-    """The bytes that the arena's allocations reach over."""
+def _arena_size(machine: Machine, function: Any) -> int:
+    """The bytes that the arena's allocations in the block of a function reach over."""
     end = 0
-    for op in main_function(machine.module).walk():
+    for op in function.ops:
         if op.name == "buffer.alloc" and op["pool"] == "arena":  # type: ignore[index]
             ref = op.results[0].type
             assert isinstance(ref, RefType)

@@ -407,7 +407,8 @@ class Tiler:
         *outer, last = specs
         size = dim(sympy.sympify(last.stop) - last.start)
         if not isinstance(size, int):
-            rest = FloorDiv(sympy.sympify(size), sympy.Integer(JAM))
+            # the last chunks of a reduction may begin behind its end: nothing is left for them
+            rest = FloorDiv(sympy.Max(0, sympy.sympify(size)), sympy.Integer(JAM))
             whole = dim(last.start + JAM * rest)
         else:
             whole = dim(last.start + size // JAM * JAM)

@@ -501,6 +501,9 @@ def _accumulate(w: _Writer, op: Op) -> None:
     target, value = w.element(op.operands[1], op["index"]), w.names[op.operands[0]]
     combine = REDUCES[kind].combine
     assert combine is not None
+    ref = op.operands[1].type
+    if isinstance(op.operands[1].owner, loop.Local) and isinstance(ref, RefType) and ref.dtype.kind == "bool":
+        value = f"uint8_t({value})"
     w.line(f"{target} = {_SCALAR_TEXT[combine].format(target, value)};")
 
 
