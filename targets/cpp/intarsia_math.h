@@ -5,7 +5,7 @@
 // -fno-trapping-math. The numbers after "max" are the largest errors in ulp (float / double) that
 // benchmarks/math_ulp.py saw, over one float32 in 61 (two arguments: 4 million random pairs; double: 6,000 arguments).
 // "libm" marks functions that are right but not vectorised.
-// Polynomials are fitted by benchmarks/math_fit.py. Without fused multiply-add the errors grow by up to one ulp (erfc: to 25).
+// Polynomials are fitted by benchmarks/math_fit.py. Without fused multiply-add the errors grow by up to one ulp (erfc: to 64); docs/math.md has them all.
 #pragma once
 #include "intarsia_integer.h"
 
@@ -547,6 +547,7 @@ IM_FN float cos_small(float x) {  // max 1.76
   const float value = detail::sin_half_turn(detail::reduce_half_turns(x, turns));
   return bit_cast<float>(bit_cast<uint32_t>(value) ^ even);
 }
+#ifdef IM_FMA
 IM_FN double sin_small(double x) {  // max 1.10
   int64_t quarter;
   const double r = detail::reduce_quarter_small(x, quarter);
@@ -558,6 +559,10 @@ IM_FN double cos_small(double x) {  // max 1.34
   const double r = detail::reduce_quarter_small(x, quarter);
   return detail::sin_of_quarter(r, quarter, int64_t(1));
 }
+#else  // the reduction needs products that are exact
+IM_FN double sin_small(double x) { return __builtin_sin(x); }
+IM_FN double cos_small(double x) { return __builtin_cos(x); }
+#endif
 
 IM_FN float sin(float x) { return sin_any(x); }
 IM_FN float cos(float x) { return cos_any(x); }
