@@ -53,6 +53,13 @@ class StageSpec:
     joins: list[Join] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
     scratch: list[tuple[Node, Dim]] = field(default_factory=list)  # values kept for later stages, and where
+    inside: list[StageSpec] = field(
+        default_factory=list
+    )  # what the loops do instead: stages that accumulate on their own
+    running: dict[Node, Node] = field(
+        default_factory=dict
+    )  # what a reduction has come to before an iteration of the loops
+    declared: bool = False  # the accumulators are those of the stage around
 
 
 @dataclass
@@ -158,8 +165,9 @@ class LoopEmitter:
         for node, size in nest.scratch.items():
             self.kept[node] = self._local(row, size, node.dtype)
         for stage in nest.stages:
-            for join in stage.joins:
+            for join in () if stage.declared else stage.joins:
                 self._declare(row, join.target, join.kind, join.args, nest)
+            self.accumulators |= {node: self.accumulators[target] for node, target in stage.running.items()}
             scans = {id(s): self._scan_memory(row, s, nest) for s in stage.stores if s.scan}
             for segment in stage.segments:
                 outer = dict(self.env)
@@ -185,6 +193,9 @@ class LoopEmitter:
         return self._add(scope, ir.Local.make([], [ref_type([size], None, dtype)], attrs)).results[0]
 
     def _body(self, stage: StageSpec, scans: Mapping[int, SSAValue], nest: NestSpec) -> None:
+        if stage.inside:
+            self._stages(NestSpec([], {}, stage.inside))
+            return
         for node, position in stage.scratch:
             value = self.value(node)
             self._add(self.scopes[-1], ir.Store.make([value, self.kept[node]], [], {"index": self.index(position)}))

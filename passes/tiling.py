@@ -17,6 +17,7 @@ from .context import Target
 from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
 from .indexing import row_major
 from .lower import Lowering, Memory, Node
+from .moments import blocked_moments
 from .nests import MIN_UNITS, MIN_WORK, Join, Loop, Nest, Stage, Store, coefficient, column_votes
 
 SMALL = 16 * 1024  # simple operations; a kernel below this is not worth a second thread
@@ -165,7 +166,12 @@ class Tiler:
                 for s, n in zip(stage.stores, nodes, strict=True)
             ]
             place = stage.loops.index(loop)
-            loops = [*stage.loops[:place], Loop(high, loop.stop // period), Loop(low, period), *stage.loops[place + 1 :]]
+            loops = [
+                *stage.loops[:place],
+                Loop(high, loop.stop // period),
+                Loop(low, period),
+                *stage.loops[place + 1 :],
+            ]
             stage = Stage(loops, stores=stores)
         return stage
 
@@ -355,9 +361,13 @@ class Tiler:
         if lane is not None:
             lane_loop = self._lanes(nest, spec, rows[-1])
         kept = self._kept(nest, spec)
-        for stage in nest.stages:
-            spec.stages.append(self._stage(stage, ranges, lane_loop))
-        for (node, first), position in kept.items():
+        for number, stage in enumerate(nest.stages):
+            moments = self._moments(nest.stages, ranges) if number == 0 and lane is None and not kept else None
+            if moments is not None:
+                spec.stages.append(moments)
+            elif number != 1 or not spec.stages[0].inside:
+                spec.stages.append(self._stage(stage, ranges, lane_loop))
+        for (node, first), position in kept.items():  # then no two stages became one
             spec.stages[first].scratch.append((node, position))
         if self._large(nest):
             _spread(spec.rows)
@@ -399,6 +409,15 @@ class Tiler:
                 specs[-1].vector = True
             segments.append(Segment(specs, env))
         return StageSpec(segments, stage.joins, stage.stores)
+
+    def _moments(self, stages: Sequence[Stage], ranges: Ranges) -> StageSpec | None:
+        """The first two stages as one over blocks, where they are a mean and squares around it over much memory."""
+        first = stages[0]
+        if len(stages) < 2 or not first.joins or any(_conditions(n) for top in first.nodes for n in top.walk()):
+            return None
+        used = accesses(first.nodes, [], ranges)
+        loops, env = merge(_by_stride(first.loops, [], used.loads), used.all, ranges, self._merged)
+        return blocked_moments(self.lowering, stages, loops, env)
 
     def _jammed(self, specs: Sequence[LoopSpec], lane: LoopSpec) -> list[list[LoopSpec]]:
         """Loops of a reduction into an array of lanes: the last one takes a few steps for each lane, so that accumulators are loaded
