@@ -57,11 +57,13 @@ class _Layouts:
     ctx: CompileContext
     func: prim.Func
     copies: dict[tuple[SSAValue, Strides], SSAValue] = field(default_factory=dict)
+    done: set[Operation] = field(default_factory=set)  # kernels whose results have their strides
 
     def run(self) -> None:
         for op in list(self.func.block_body.ops):
             if isinstance(op, kernel.Fused):
                 self._stores(op)
+                self.done.add(op)
             elif isinstance(op, kernel.Extern):
                 self._call(op)
             elif isinstance(op, prim.Return):
@@ -85,12 +87,35 @@ class _Layouts:
                 strides = wishes[0]
             elif strides is None and not wishes:
                 strides = self._like_inputs(op, shape)
+            elif not wishes and not same_layout(shape, memory_strides(result), contiguous_strides(shape)):
+                strides = None if self._among_rows(op, result) else strides
             if strides is not None and repeats(shape, strides):
                 strides = dense_like(shape, strides)
             chosen.append(None if strides == contiguous_strides(shape) else strides)
         op.attributes.pop("strides", None)
         if any(s is not None for s in chosen):
             op["strides"] = tuple(chosen)
+
+    def _among_rows(self, op: kernel.Fused, value: SSAValue) -> bool:
+        """Whether more of what the kernels that make and read a value touch in its shape is contiguous than lies as the value does in eager.
+
+        Values whose strides are open have no vote.
+        """
+        shape, votes = prim.tensor(value).shape, 0
+        readers = [u.operation for u in value.uses if isinstance(u.operation, kernel.Fused)]
+        for kernel_op in dict.fromkeys([op, *readers]):
+            for other in (*kernel_op.operands, *kernel_op.results):
+                if other is value or prim.tensor(other).shape != shape:
+                    continue
+                view = view_of(other)
+                is_open = view is None or (
+                    isinstance(view.base.owner, kernel.Fused) and view.base.owner not in self.done
+                )
+                found = next(self._wishes(other), None) if is_open else view.strides if view is not None else None
+                if found is not None:
+                    votes += same_layout(shape, found, contiguous_strides(shape))
+                    votes -= same_layout(shape, found, memory_strides(value))
+        return votes > 0
 
     def _take_in(self, op: kernel.Fused, i: int) -> None:
         """The views between memory and operand `i` become part of the kernel."""
