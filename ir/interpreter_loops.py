@@ -596,11 +596,11 @@ def _arena_size(machine: Machine, function: Any) -> int:
     """The bytes that the arena's allocations in the block of a function reach over."""
     end = 0
     for op in function.ops:
-        if op.name == "buffer.alloc" and op["pool"] == "arena":  # type: ignore[index]
+        if op.name == "buffer.alloc" and op["pool"] == "arena":
             ref = op.results[0].type
             assert isinstance(ref, RefType)
             size = span(machine.shape(ref), [machine.number(s) for s in ref.strides]) * ref.dtype.bytes
-            end = max(end, machine.number(op["offset"]) + size)  # type: ignore[index]
+            end = max(end, machine.number(op["offset"]) + size)
     return end
 
 

@@ -205,15 +205,19 @@ def isa_flags(kind: str, isa: str) -> tuple[str, ...]:
 
 @functools.cache
 def loaded_openmp() -> str | None:
-    """Path of the OpenMP runtime that torch has loaded into this process, None when there is none to be seen."""
-    import torch  # noqa: F401  (loads it)
+    """Path of the OpenMP runtime that torch has loaded into this process, None when there is none to be seen.
+
+    Other packages may have brought runtimes of their own: torch's lies beside it, unless it was built with the system's.
+    """
+    import torch  # loads it
 
     try:
         maps = Path("/proc/self/maps").read_text()
     except OSError:
         return None
-    found = re.search(r"^\S+ .*?(/\S*/lib(?:gomp|omp|iomp5)[^/\s]*\.so[^/\s]*)$", maps, re.MULTILINE)
-    return found.group(1) if found else None
+    found = re.findall(r"^\S+ .*?(/\S*/lib(?:gomp|omp|iomp5)[^/\s]*\.so[^/\s]*)$", maps, re.MULTILINE)
+    home = str(Path(torch.__file__).parent)
+    return min(found, key=lambda path: not path.startswith(home), default=None)
 
 
 def openmp_flags(kind: str, runtime: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
