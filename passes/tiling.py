@@ -5,6 +5,7 @@ What is decided here never depends on the number of threads, so that a result is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -401,7 +402,7 @@ class Tiler:
                 loops, env = merge(_by_stride(loops, used.stores, used.loads), used.all, known, self._merged)
             specs = [LoopSpec(each.var, each.start, each.stop, kind=kind) for each in loops]
             if lane is not None:
-                if kind == "reduce" and specs and _jams(stage):
+                if kind == "reduce" and specs and _jams(stage, lane.var):
                     segments += [Segment(jammed, env) for jammed in self._jammed(specs, lane)]
                     continue
                 specs.append(replace(lane))
@@ -523,7 +524,10 @@ class Tiler:
         """The row variable along which neighbours in memory lie, when that is no inner variable."""
         loads = {n for s in nest.stages for top in s.nodes for n in top.walk() if n.kind == "load"}
         rows = {r.var for r in nest.rows}
-        if not rows or column_votes(loads, rows) <= 0:
+        sizes = {each.var: hint(each.size) for each in [*nest.rows, *(each for s in nest.stages for each in s.loops)]}
+        # A load votes with the elements that it reads: those of one value a row say little.
+        votes = sum(column_votes({n}, rows) * math.prod(sizes.get(v, 1) for v in n.free) for n in loads)
+        if not rows or votes <= 0:
             return None
         best = max(nest.rows, key=lambda r: sum(1 for n in loads if column_votes({n}, {r.var}) > 0))
         return best if hint(best.size) >= 8 and best.start == 0 else None
@@ -547,8 +551,14 @@ def _spread(specs: Sequence[LoopSpec]) -> None:
             return
 
 
-def _jams(stage: Stage) -> bool:
-    """Whether several steps of a reduction's body may stand in one: it is short, and gcc vectorises it then."""
+def _jams(stage: Stage, lane: sympy.Symbol) -> bool:
+    """Whether several steps of a reduction's body may stand in one: it is short, and gcc vectorises it then.
+
+    Lanes that lie apart in memory are left out: gcc takes minutes for these.
+    """
+    loads = {n for top in stage.nodes for n in top.walk() if n.kind == "load"}
+    if any(coefficient(n.data[1], lane) not in (0, 1) for n in loads):
+        return False
     plain = all(len(join.args) == 1 for join in stage.joins)
     bound = any(n.kind == "bind" for top in stage.nodes for n in top.walk())
     return plain and not bound and len(stage.joins) <= 2 and cost_of(stage.nodes) <= 16
