@@ -524,7 +524,9 @@ class Tiler:
         """The row variable along which neighbours in memory lie, when that is no inner variable."""
         loads = {n for s in nest.stages for top in s.nodes for n in top.walk() if n.kind == "load"}
         rows = {r.var for r in nest.rows}
-        sizes = {each.var: hint(each.size) for each in [*nest.rows, *(each for s in nest.stages for each in s.loops)]}
+        sizes = {
+            each.var: max(1, hint(each.size)) for each in [*nest.rows, *(each for s in nest.stages for each in s.loops)]
+        }
         # A load votes with the elements that it reads: those of one value a row say little.
         votes = sum(column_votes({n}, rows) * math.prod(sizes.get(v, 1) for v in n.free) for n in loads)
         if not rows or votes <= 0:
