@@ -137,9 +137,8 @@ def _is_torchs(function: Any) -> bool:
         path = os.path.abspath(code)
         if path.startswith(_TORCH) or code.startswith("<frozen"):
             return True
-        return path.startswith(_STANDARD) and not path.startswith(
-            _PACKAGES
-        )  # packages may change, and keep their version
+        # Packages may change, and keep their version.
+        return path.startswith(_STANDARD) and not path.startswith(_PACKAGES)
     return function in _OPERATORS
 
 

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import BlockArgument, SSAValue
+from xdsl.ir import SSAValue
 
 from ..ir.dialects import kernel, prim
 from ..ir.dtypes import F32
 from .base import Pass
 from .context import CompileContext
+from .rules import is_static
 from .strides import channels_last
 
 POOL = "aten.max_pool2d_with_indices.default"
@@ -72,14 +73,8 @@ class ChannelsLast(Pass):
         result, weight = prim.tensor(op.results[0]), op.operands[names.index("weight")]
         if result.rank != 4 or result.dtype != F32 or result.device != "cpu" or not _contiguous(op):
             return False
-        static = func.get("arg_static")
         channels = result.shape[1]
-        return (
-            isinstance(weight, BlockArgument)
-            and bool(static and static[weight.index])
-            and isinstance(channels, int)
-            and channels >= self.min_channels
-        )
+        return is_static(weight, func) and isinstance(channels, int) and channels >= self.min_channels
 
 
 def _contiguous(op: kernel.Extern) -> bool:

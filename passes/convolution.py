@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from xdsl.ir import BlockArgument, SSAValue
+from xdsl.ir import SSAValue
 
 from ..ir.dialects import prim
 from ..ir.dtypes import F32
@@ -13,6 +13,7 @@ from ..ir.packing import BLOCK
 from ..ir.symbols import Dim, FloorDiv, dim
 from ..ir.syntax import Op
 from .context import Target
+from .rules import is_static
 
 FEW_CHANNELS = 8  # the kernel reads fewer input channels from any layout
 LEAST_PIXELS = 48  # of all images, for Winograd
@@ -104,10 +105,8 @@ def is_depthwise(op: Op) -> bool:
 
 def is_parameter(value: SSAValue, func: prim.Func) -> bool:
     """An argument that is a parameter or buffer and that this call does not overwrite."""
-    static = func.get("arg_static")
-    if not isinstance(value, BlockArgument) or not static or not static[value.index]:
-        return False
-    return all(argument != value.index for argument, _ in func.get("mutations", ()))
+    written = [func.block_body.args[argument] for argument, _ in func.get("mutations", ())]
+    return is_static(value, func) and value not in written
 
 
 def dense_tile(width: Dim, outputs: int) -> tuple[int, int]:

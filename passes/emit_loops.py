@@ -32,9 +32,8 @@ class LoopSpec:
     unroll: int = 0  # so many copies of the body; the loop has no more iterations
     transpose: bool = False  # this loop and the one inside only copy, across
     within: Range | None = None  # what is known of the variable; default start .. stop - 1
-    prefetch: list[tuple[Memory, Dim, Dim]] = field(
-        default_factory=list
-    )  # each iteration: memory, first index, elements
+    # each iteration: memory, first index, elements
+    prefetch: list[tuple[Memory, Dim, Dim]] = field(default_factory=list)
 
 
 @dataclass
@@ -53,12 +52,10 @@ class StageSpec:
     joins: list[Join] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
     scratch: list[tuple[Node, Dim]] = field(default_factory=list)  # values kept for later stages, and where
-    inside: list[StageSpec] = field(
-        default_factory=list
-    )  # what the loops do instead: stages that accumulate on their own
-    running: dict[Node, Node] = field(
-        default_factory=dict
-    )  # what a reduction has come to before an iteration of the loops
+    # what the loops do instead: stages that accumulate on their own
+    inside: list[StageSpec] = field(default_factory=list)
+    # what a reduction has come to before an iteration of the loops
+    running: dict[Node, Node] = field(default_factory=dict)
     declared: bool = False  # the accumulators are those of the stage around
 
 
@@ -72,9 +69,8 @@ class NestSpec:
     lanes: int = 1
     lane: Dim = 0
     scratch: dict[Node, Dim] = field(default_factory=dict)  # values kept for a row, and how many elements of each
-    lent: dict[Node, Memory] = field(
-        default_factory=dict
-    )  # values kept in the memory of a result that is written later
+    # values kept in the memory of a result that is written later
+    lent: dict[Node, Memory] = field(default_factory=dict)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import BlockArgument, SSAValue
+from xdsl.ir import SSAValue
 
 from ..ir.dialects import kernel, prim
 from ..ir.dialects.aten import AtenOp
@@ -19,6 +19,7 @@ from ..ir.dtypes import F32
 from ..ir.epilogue import PREFIX
 from .base import Pass
 from .context import CompileContext
+from .rules import is_static
 from .strides import channels_last, same_layout
 
 BATCH_NORM = "aten._native_batch_norm_legit_no_training.default"
@@ -71,7 +72,7 @@ class LibraryEpilogue(Pass):
         if any(prim.tensor(v).dtype != F32 or prim.tensor(v).device != "cpu" for v in values):
             return False
         result, weight = prim.tensor(op.results[0]), op.operands[1]
-        if not _is_static(weight, func) or op.get("effect") or 0 in (*result.shape, *prim.tensor(weight).shape):
+        if not is_static(weight, func) or op.get("effect") or 0 in (*result.shape, *prim.tensor(weight).shape):
             return False
         if op.name == "aten.linear.default":
             return prim.tensor(weight).rank == 2 and _strides(op) is None
@@ -148,7 +149,7 @@ def folds(user: AtenOp, call: AtenOp, func: prim.Func) -> bool:
     folded = [*user.operands[1:], *call.operands[2:]]
     kinds = [prim.tensor(v) for v in folded]
     return (
-        all(_is_static(v, func) for v in folded)
+        all(is_static(v, func) for v in folded)
         and all(s is None for s in strides[1:])
         and all(k.shape == (channels,) and k.dtype == F32 and k.device == "cpu" for k in kinds)
     )
@@ -162,11 +163,6 @@ def same_kind(user: AtenOp, call: AtenOp) -> bool:
 def _strides(op: AtenOp) -> Any:
     recorded = op.get("strides")
     return recorded[0] if recorded else None
-
-
-def _is_static(value: SSAValue, func: prim.Func) -> bool:
-    static = func.get("arg_static")
-    return isinstance(value, BlockArgument) and bool(static and static[value.index])
 
 
 def replace_call(call: AtenOp, chain: Chain) -> None:

@@ -7,7 +7,8 @@ kept in scratch memory. So softmax and layer norm are one nest, a mean over the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import sympy
@@ -493,10 +494,13 @@ def unit_stride(node: Node) -> set[sympy.Symbol]:
     return {t for t in terms if t.is_Symbol and t in node.free}
 
 
-def column_votes(loads: set[Node], rows: set[sympy.Symbol]) -> int:
-    """More than 0 when most loads are contiguous along a row variable rather than along an inner one."""
+def column_votes(loads: set[Node], rows: set[sympy.Symbol], sizes: Mapping[sympy.Symbol, int] | None = None) -> int:
+    """More than 0 when most loads are contiguous along a row variable rather than along an inner one.
+
+    With the sizes of the loops, a load votes with the elements that it reads: those of one value a row say little.
+    """
     votes = 0
     for load in loads:
-        along = unit_stride(load)
-        votes += 1 if along & rows else -1 if along else 0
+        along, read = unit_stride(load), math.prod((sizes or {}).get(v, 1) for v in load.free)
+        votes += read if along & rows else -read if along else 0
     return votes

@@ -19,6 +19,7 @@ from ..ir.dtypes import BF16, BOOL, F16, F32
 from ..ir.symbols import contiguous_strides, known_equal
 from .base import Pass
 from .context import CompileContext
+from .rules import is_static
 from .strides import same_layout
 
 ATTENTION = "aten.scaled_dot_product_attention.default"
@@ -103,7 +104,7 @@ def _is_row_by_row(value: SSAValue) -> bool:
     if not isinstance(value, BlockArgument):
         return False
     func = value.owner.parent_op()
-    if not isinstance(func, prim.Func) or not (func.get("arg_static") and func["arg_static"][value.index]):
+    if not isinstance(func, prim.Func) or not is_static(value, func):
         return False
     strides = func.get("arg_strides", ())[value.index : value.index + 1]
     shape = prim.tensor(value).shape

@@ -227,9 +227,8 @@ class _Planner:
             yield buffer.Launch.make([*operands, *outputs], [], {"kernel": op["kernel"]}, loc=op.location)
         else:
             for i, result in enumerate(op.results):
-                if outputs[i].type != _memory(
-                    result
-                ):  # the kernel is made for the value itself, not for what the user receives
+                # The kernel is made for the value itself, not for what the user receives.
+                if outputs[i].type != _memory(result):
                     view = buffer.View.make([outputs[i]], [_memory(result)], {"offset": 0})
                     yield view
                     outputs[i] = view.results[0]

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar, get_type_hints
 
 from xdsl.dialects.builtin import ModuleOp, UnknownLoc
-from xdsl.ir import Attribute, Operation, OpResult, SSAValue
+from xdsl.ir import Attribute, BlockArgument, Operation, OpResult, SSAValue
 
-from ..ir.dialects.prim import VIEWS, Full
+from ..ir.dialects.prim import VIEWS, Full, Func
 from ..ir.literals import Literal
 from ..ir.syntax import Op
 
@@ -136,3 +136,9 @@ def _erase_dead(value: SSAValue) -> None:
         if op.parent is not None:
             op.parent.erase_op(op)
             work.extend(operands)
+
+
+def is_static(value: SSAValue, func: Func) -> bool:
+    """An argument of the function that is a parameter or buffer."""
+    static = func.get("arg_static")
+    return isinstance(value, BlockArgument) and bool(static and static[value.index])

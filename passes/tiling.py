@@ -5,7 +5,6 @@ What is decided here never depends on the number of threads, so that a result is
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -426,12 +425,8 @@ class Tiler:
         """
         *outer, last = specs
         size = dim(sympy.sympify(last.stop) - last.start)
-        if not isinstance(size, int):
-            # the last chunks of a reduction may begin behind its end: nothing is left for them
-            rest = FloorDiv(sympy.Max(0, sympy.sympify(size)), sympy.Integer(JAM))
-            whole = dim(last.start + JAM * rest)
-        else:
-            whole = dim(last.start + size // JAM * JAM)
+        # The last chunks of a reduction may begin behind its end: nothing is left for them.
+        whole = dim(last.start + JAM * FloorDiv(sympy.Max(0, sympy.sympify(size)), sympy.Integer(JAM)))
         block = self._variable("j", Loop(last.var, last.stop))
         inner = LoopSpec(
             last.var, block, dim(block + JAM), kind="reduce", unroll=JAM, within=(last.start, dim(last.stop - 1))
@@ -527,9 +522,7 @@ class Tiler:
         sizes = {
             each.var: max(1, hint(each.size)) for each in [*nest.rows, *(each for s in nest.stages for each in s.loops)]
         }
-        # A load votes with the elements that it reads: those of one value a row say little.
-        votes = sum(column_votes({n}, rows) * math.prod(sizes.get(v, 1) for v in n.free) for n in loads)
-        if not rows or votes <= 0:
+        if not rows or column_votes(loads, rows, sizes) <= 0:
             return None
         best = max(nest.rows, key=lambda r: sum(1 for n in loads if column_votes({n}, {r.var}) > 0))
         return best if hint(best.size) >= 8 and best.start == 0 else None

@@ -203,6 +203,11 @@ def isa_flags(kind: str, isa: str) -> tuple[str, ...]:
     return (native, "-mprefer-vector-width=512") if isa == "avx512" else (native,)
 
 
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @functools.cache
 def loaded_openmp() -> str | None:
     """Path of the OpenMP runtime that torch has loaded into this process, None when there is none to be seen.
@@ -258,7 +263,7 @@ def compile_sources(
     """
     with contextlib.suppress(OSError):  # reported with the first file
         out_dir.mkdir(parents=True, exist_ok=True)
-    limit = jobs or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+    limit = jobs or cores()
     waiting: list[_Job] = []
     for source in sources:
         path, output = out_dir / f"{source.name}.cpp", out_dir / f"{source.name}.so"

@@ -108,9 +108,8 @@ def _measure_product(rows: int, inner: int, outer: int, dtype: torch.dtype, tran
             OPERATOR: plain,
         }
         trials = [_trial(calls) for _ in range(3)]
-    wins = all(
-        best[OPERATOR] < CLEARLY * (best[PACKED] + CHECK_SECONDS) for best in trials[1:]
-    )  # the first one prepares
+    # The first trial prepares.
+    wins = all(best[OPERATOR] < CLEARLY * (best[PACKED] + CHECK_SECONDS) for best in trials[1:])
     return OPERATOR if wins else PACKED
 
 

@@ -53,9 +53,8 @@ class PackedProduct:
     def __call__(self, *operands: torch.Tensor) -> torch.Tensor:
         x, weight = operands[self.x], operands[self.weight]
         bias = None if self.bias is None else operands[self.bias]
-        packed = (
-            None if weight.is_inference() else self.packed(weight)
-        )  # without a version a change could not be noticed
+        # Without a version a change could not be noticed.
+        packed = None if weight.is_inference() else self.packed(weight)
         if packed is None:
             plain = torch.nn.functional.linear(x, weight.t() if self.transposed else weight, bias)
             return apply_epilogue(plain, self.epilogue, ())

@@ -30,9 +30,8 @@ from .torch_private import counts_uses, empty_strided_cpu, storage_address, stor
 
 LARGE = 8 << 20  # bytes: below, taking a block again gains nothing
 OWN_PAGES = 32 << 20  # bytes: the C library maps blocks of this size for themselves
-MOST = (
-    4  # blocks of one result that are kept in sight; a program that holds more results at once does not drop them soon
-)
+# Blocks of one result that are kept in sight; a program that holds more results at once does not drop them soon.
+MOST = 4
 RECENT = 8  # calls: blocks that none of them needed are given back
 ALL = -1
 

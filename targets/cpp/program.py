@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ from typing import Any, cast
 from xdsl.dialects.builtin import ModuleOp
 
 from ...ir.dialects import buffer
-from ..build import Progress, Source, Toolchain, compile_sources
+from ..build import Progress, Source, Toolchain, compile_sources, cores
 from ..cache import Cache, Entry
 from ..host import HostSource, Run, host_source, load_program
 from ..library import WEIGHTS_SOURCE, Fingerprint, Library
@@ -83,9 +82,8 @@ def _own_units(module: ModuleOp) -> list[Source]:
     for op in module.walk():
         if isinstance(op, buffer.Extern) and op.get("own"):
             calls.setdefault(own_kernel(op).name, []).append(op)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    groups = list(calls.values())
-    texts = [emit_own_unit(op for group in groups[i::cores] for op in group) for i in range(cores)]
+    groups, units = list(calls.values()), cores()
+    texts = [emit_own_unit(op for group in groups[i::units] for op in group) for i in range(units)]
     return [Source(f"own{i}", text) for i, text in enumerate(texts) if text is not None]
 
 

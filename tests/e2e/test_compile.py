@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 import torch
+from threads import agree_in_threads
 from torch import nn
 
 import intarsia
@@ -187,21 +186,7 @@ def test_index_is_checked_where_the_source_repeats():
 def test_two_threads():
     model = nn.Sequential(nn.Linear(32, 32), nn.LayerNorm(32), nn.Linear(32, 32))
     compiled = intarsia.compile(model, fullgraph=True)
-    inputs = [torch.randn(8, 32) for _ in range(4)]
-    expected, wrong = [model(x) for x in inputs], []
-
-    def work(k):
-        with torch.no_grad():
-            for _ in range(50):
-                if not torch.allclose(compiled(inputs[k]), expected[k], atol=1e-5):
-                    wrong.append(k)
-
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not wrong
+    agree_in_threads(compiled, model, [torch.randn(8, 32) for _ in range(4)], calls=50, warm=False)
 
 
 def test_decorator_with_arguments():

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import threading
 
 import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from threads import agree_in_threads
 
 import intarsia
 from intarsia.passes.context import Target
@@ -182,24 +182,8 @@ def test_inference_mode():
 def test_two_threads():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3, groups=32)).eval()
-    compiled = intarsia.compile(model)
     inputs = [torch.randn(1, 16, 12, 12) for _ in range(4)]
-    with torch.no_grad():
-        compiled(inputs[0])
-        expected, wrong = [model(x) for x in inputs], []
-
-    def work(i):
-        with torch.no_grad():
-            for _ in range(20):
-                if not torch.allclose(compiled(inputs[i]), expected[i], atol=1e-5):
-                    wrong.append(i)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not wrong
+    agree_in_threads(intarsia.compile(model), model, inputs, calls=20, warm=True)
 
 
 def test_dynamic_sizes():

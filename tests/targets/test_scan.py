@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from toolchains import MARCHES, toolchain_for
 from torch import Tensor
 
 import intarsia
-from intarsia.targets.build import Source, compile_sources, find_toolchain
+from intarsia.targets.build import Source, compile_sources
 from intarsia.targets.load import Library
 
 SCANS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -29,14 +29,9 @@ SOURCE = '#include "intarsia_kernel.h"\n' + "\n".join(
 START = {"Sum": 0, "Product": 1}
 
 
-@pytest.mark.parametrize("flags", [(), ("-march=x86-64-v3",), ("-march=x86-64",)])
+@pytest.mark.parametrize("flags", MARCHES)
 def test_header(flags: tuple[str, ...], tmp_path: Path) -> None:
-    tools = find_toolchain()
-    if flags:
-        if tools.isa not in ("avx512", "avx2"):
-            pytest.skip("another family of processors")
-        tools = dataclasses.replace(tools, flags=(*(f for f in tools.flags if not f.startswith("-march")), *flags))
-    (path,) = compile_sources([Source("scans", SOURCE)], tools, tmp_path)
+    (path,) = compile_sources([Source("scans", SOURCE)], toolchain_for(flags), tmp_path)
     library = Library(path)
     torch.manual_seed(0)
     for join, torch_scan in SCANS.items():
