@@ -42,7 +42,7 @@ from .targets.cpp.program import Program, build, generate, load
 from .targets.host import UnplannedResult
 from .targets.library import Library
 from .targets.pool import Results
-from .targets.torch_private import onednn_convolution, onednn_linear
+from .targets.torch_private import onednn_bfloat16, onednn_convolution, onednn_linear
 
 log = logging.getLogger("intarsia")
 GraphFunction = Callable[..., Sequence[Any]]
@@ -343,7 +343,7 @@ def machine(toolchain: Toolchain, config: Config) -> Target:
     width = {"avx512": 64, "avx2": 32}.get(isa, 16)
     threads = config.threads or torch.get_num_threads()
     onednn = onednn_convolution is not None and onednn_linear is not None
-    return Target("cpp", isa, width, threads if toolchain.openmp else 1, onednn=onednn)
+    return Target("cpp", isa, width, threads if toolchain.openmp else 1, onednn=onednn, bfloat16=onednn_bfloat16)
 
 
 def open_cache(config: Config) -> Cache:

@@ -13,9 +13,9 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 
 from ..ir.dialects import kernel, prim
-from ..ir.dtypes import F32
+from ..ir.dtypes import BF16, F32
 from .base import Pass
-from .context import CompileContext
+from .context import CompileContext, Target
 from .rules import is_static
 from .strides import channels_last
 
@@ -55,7 +55,7 @@ class ChannelsLast(Pass):
                 if isinstance(op, kernel.Extern):
                     if op.get("own") == "convolution":
                         values.update(op.results)
-                    elif self._wants(op, func) or _follows(op, values):
+                    elif self._wants(op, func, ctx.target) or _follows(op, values):
                         _move(op)
                         if self.pools and ctx.target.name == "cpp" and _is_plain_pool(op):
                             op = _own_pool(op)
@@ -65,13 +65,15 @@ class ChannelsLast(Pass):
                 elif any(v in values for v in op.operands) and _keeps_shape(op, values):
                     values.update(op.results)
 
-    def _wants(self, op: kernel.Extern, func: prim.Func) -> bool:
-        """A two-dimensional float32 convolution by a parameter, contiguous in eager."""
+    def _wants(self, op: kernel.Extern, func: prim.Func, target: Target) -> bool:
+        """A two-dimensional convolution by a parameter that oneDNN carries out, contiguous in eager."""
         if op["target"] != "aten.convolution.default" or op.get("transposed") is True:
             return False
         names = list(op["operands"])
         result, weight = prim.tensor(op.results[0]), op.operands[names.index("weight")]
-        if result.rank != 4 or result.dtype != F32 or result.device != "cpu" or not _contiguous(op):
+        if result.rank != 4 or result.device != "cpu" or not _contiguous(op):
+            return False
+        if result.dtype != F32 and not (result.dtype == BF16 and target.bfloat16):
             return False
         channels = result.shape[1]
         return is_static(weight, func) and isinstance(channels, int) and channels >= self.min_channels

@@ -18,6 +18,7 @@ class Target:
         threads: how many threads a kernel may use.
         l1_bytes, l2_bytes: cache sizes of one core.
         onednn: whether torch's build offers oneDNN's calls on packed weights.
+        bfloat16: whether oneDNN multiplies in bfloat16 on this processor.
     """
 
     name: str = "cpp"
@@ -27,6 +28,7 @@ class Target:
     l1_bytes: int = 32 * 1024
     l2_bytes: int = 1024 * 1024
     onednn: bool = True
+    bfloat16: bool = True
 
 
 @dataclass(frozen=True)

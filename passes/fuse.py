@@ -209,12 +209,19 @@ class _Emitter:
         region = single_block(arg_types=[v.type for v in inputs])
         block = region.block
         local: dict[SSAValue, SSAValue] = dict(zip(inputs, block.args, strict=True))
+        unrounded: set[Op] = set()
         for op in ops:
             exact = _exact(op, local, block)
             if exact is None:
-                copy = _clone(op, [local[v] for v in op.operands], keep_strides=False)
+                operands = [local[v] for v in op.operands]
+                if _adds_halves(op):
+                    sums = zip(op.operands, operands, strict=True)
+                    operands = [_rounded(v, x, block) if _widening(v) in unrounded else x for v, x in sums]
+                copy = _clone(op, operands, keep_strides=False)
                 block.add_op(copy)
                 exact = copy.results[0]
+            else:
+                unrounded.add(op)
             local[op.results[0]] = exact
         outputs = sorted(group.stored, key=lambda n: n.index)
         block.add_op(kernel.Yield.make([local[n.value] for n in outputs]))
@@ -288,6 +295,37 @@ def _exact(op: Op, local: dict[SSAValue, SSAValue], block: Block) -> SSAValue | 
         block.add_op(copy)
         x = copy.results[0]
     return x
+
+
+def _adds_halves(op: Op) -> bool:
+    """A sum or difference of two values of a half type.
+
+    Such sums often lie halfway between two numbers of the half type. What rounding would take away from an operand, such as a batch norm's
+    factor of 0.999995, sends all of them to the same side, and a network of residuals adds up what no single sum shows.
+    """
+    return op.name in ("prim.add", "prim.sub") and all(_widening(v) is not None for v in op.operands)
+
+
+def _widening(value: SSAValue) -> prim.Cast | None:
+    """The conversion from a half type that the value, or what it is a view of, comes from."""
+    while is_view(value.owner):
+        value = value.owner.operands[0]  # type: ignore[union-attr]
+    owner = value.owner
+    if not isinstance(owner, prim.Cast):
+        return None
+    half = prim.tensor(owner.operands[0]).dtype
+    return owner if owner.type.dtype == half.compute != half else None
+
+
+def _rounded(value: SSAValue, x: SSAValue, block: Block) -> SSAValue:
+    """x, which stands for the value without eager's rounding, with it."""
+    cast_up = _widening(value)
+    assert cast_up is not None
+    kind = prim.tensor(x)
+    half = prim.Cast.make([x], [kind.with_(dtype=prim.tensor(cast_up.operands[0]).dtype)], loc=cast_up.location)
+    back = prim.Cast.make([half.results[0]], [kind], loc=cast_up.location)
+    block.add_ops([half, back])
+    return back.results[0]
 
 
 def _drop_unused(block: Block) -> None:

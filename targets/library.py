@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..ir.dialects import prim
-from ..ir.dtypes import F32
+from ..ir.dtypes import BF16, F32
 from ..ir.epilogue import apply_epilogue
 from ..ir.syntax import Op
 from ..ir.types import RefType
@@ -23,7 +23,7 @@ from ..passes.strides import channels_last
 from .choices import Choices
 from .library_product import PackedProduct, choose_addmm, choose_linear, choose_mm
 from .steps import WEIGHTS_SOURCE, Fingerprint, Folded, PackedWeight, Step, is_static, split_epilogue
-from .torch_private import onednn_convolution, onednn_pack_convolution
+from .torch_private import onednn_bfloat16, onednn_convolution, onednn_pack_convolution
 
 __all__ = ["WEIGHTS_SOURCE", "Fingerprint", "Library", "PackedConvolution", "Step", "fold_batch_norm"]
 
@@ -160,7 +160,8 @@ def _convolution(op: Op, func: prim.Func) -> Step | None:
         onednn_convolution is not None
         and tuple(op["operands"][:2]) == ("input", "weight")
         and op.get("transposed") is not True
-        and x.dtype == weight.dtype == F32
+        and x.dtype == weight.dtype
+        and (x.dtype == F32 or (onednn_bfloat16 and x.dtype == BF16))
         and x.device == "cpu"
         and len(x.shape) == 4
         and 0 not in (*x.shape, *result.shape)
