@@ -31,6 +31,7 @@ class LoopSpec:
     grain: int = 0
     unroll: int = 0  # so many copies of the body; the loop has no more iterations
     transpose: bool = False  # this loop and the one inside only copy, across
+    block: int = 0  # so many iterations are one operation on a tensor
     within: Range | None = None  # what is known of the variable; default start .. stop - 1
     # each iteration: memory, first index, elements
     prefetch: list[tuple[Memory, Dim, Dim]] = field(default_factory=list)
@@ -71,6 +72,7 @@ class NestSpec:
     scratch: dict[Node, Dim] = field(default_factory=dict)  # values kept for a row, and how many elements of each
     # values kept in the memory of a result that is written later
     lent: dict[Node, Memory] = field(default_factory=dict)
+    warps: int = 0  # of a GPU, for one block
 
 
 @dataclass
@@ -146,6 +148,8 @@ class LoopEmitter:
             attrs["unroll"] = spec.unroll
         if spec.grain:
             attrs["grain"] = spec.grain
+        if spec.block > 1:
+            attrs["block"] = spec.block
         self._add(self.scopes[-1], ir.For.make([], [], attrs, [Region(scope.block)]))
 
     def _fresh(self, var: sympy.Symbol) -> sympy.Symbol:

@@ -5,24 +5,25 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import sympy
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, Region, SSAValue
+from xdsl.ir import Attribute, Block, Region, SSAValue
 
 from ..ir.dialects import kernel, loop, prim
 from ..ir.symbols import Dim, free_symbols
 from ..ir.syntax import Op, location_of
-from ..ir.types import LiteralAttr, RefType, ref_type
+from ..ir.types import LiteralAttr, RefType, ref_type, tensor_type
 from .base import Pass, PassError
 from .context import CompileContext
 from .emit_loops import LoopEmitter
 from .grain import set_grain
 from .lower import Lowering, Memory
-from .nests import Planner
+from .nests import Nest, Planner
+from .schedule_blocks import block_parts, drop_unused
 from .tiling import Tiler
 
 _SILENT = {"cast", "where"}
@@ -45,7 +46,7 @@ class Schedule(Pass):
         Raises:
             PassError: an operand of a kernel is a view (`layout` makes it memory), or a dtype has no loops.
         """
-        made: dict[str, loop.Kernel] = {}
+        made: dict[str, list[_Made]] = {}
         for func in [op for op in module.ops if isinstance(op, prim.Func)]:
             refs = _References(func)
             for op in [op for op in func.block_body.ops if isinstance(op, kernel.Fused)]:
@@ -54,25 +55,46 @@ class Schedule(Pass):
                 body_text = region_text(op.block_body, [*inputs, *outputs])
                 found = made.get(body_text)
                 if found is None:
-                    found = made[body_text] = build_kernel(ctx, op, inputs, outputs, body_text)
-                    module.body.block.add_op(found)
+                    found = made[body_text] = build_kernels(ctx, op, inputs, outputs, body_text)
+                    for part in found:
+                        module.body.block.add_op(part.kernel)
                 else:
-                    found["lines"] = _merge_lines(found["lines"], _lines(op))
-                ctx.diagnostics.count(self.name, "launches")
-                attrs = {k: v for k, v in op.literals.items() if k == "strides"}
-                launch = loop.Launch.make(
-                    list(op.operands),
-                    [r.type for r in op.results],
-                    {"kernel": found["sym_name"], **attrs},
-                    loc=op.location,
-                )
-                func.block_body.insert_op_before(launch, op)
-                for old, new in zip(op.results, launch.results, strict=True):
-                    new.name_hint = old.name_hint
-                    old.replace_all_uses_with(new)
-                op.detach()
-                op.erase()
-        ctx.diagnostics.count(self.name, "kernels", len(made))
+                    for part in found:
+                        part.kernel["lines"] = _merge_lines(part.kernel["lines"], _lines(op))
+                self._launch(ctx, func.block_body, op, found)
+        ctx.diagnostics.count(self.name, "kernels", sum(map(len, made.values())))
+
+    def _launch(self, ctx: CompileContext, block: Block, op: kernel.Fused, parts: list[_Made]) -> None:
+        """Put the launches where the fused kernel is."""
+        values: dict[str, SSAValue] = {f"in{k}": v for k, v in enumerate(op.operands)}
+        strides = op.get("strides")
+        for part in parts:
+            ctx.diagnostics.count(self.name, "launches")
+            given = [strides[int(n[3:])] if strides and n.startswith("out") else None for n in part.writes]
+            launch = loop.Launch.make(
+                [values[name] for name in part.reads],
+                part.types,
+                {"kernel": part.kernel["sym_name"], **({"strides": tuple(given)} if any(given) else {})},
+                loc=op.location,
+            )
+            block.insert_op_before(launch, op)
+            values.update(zip(part.writes, launch.results, strict=True))
+        for k, old in enumerate(op.results):
+            new = values[f"out{k}"]
+            new.name_hint = old.name_hint
+            old.replace_all_uses_with(new)
+        op.detach()
+        op.erase()
+
+
+@dataclass
+class _Made:
+    """A kernel, and what a launch of it reads and writes, by name: in0, out0, and tmp0 for what kernels pass on."""
+
+    kernel: loop.Kernel
+    reads: list[str]
+    writes: list[str]
+    types: list[Attribute]
 
 
 class _References:
@@ -109,10 +131,10 @@ def region_text(block: Block, refs: list[RefType]) -> str:
     return "\n".join(lines)
 
 
-def build_kernel(
+def build_kernels(
     ctx: CompileContext, op: kernel.Fused, inputs: list[RefType], outputs: list[RefType], text: str
-) -> loop.Kernel:
-    """The loops of one kernel.
+) -> list[_Made]:
+    """The loops of one fused kernel: one kernel on a CPU, one for each nest on a GPU.
 
     Raises:
         PassError: a dtype that loops cannot compute with.
@@ -123,7 +145,6 @@ def build_kernel(
             raise PassError(
                 f"schedule: loops over {ref.dtype.name} are not supported; 'fuse' leaves them to the library"
             )
-    block = Block(arg_types=[*inputs, *outputs])
     ins = [Memory(f"in{k}", r, "in") for k, r in enumerate(inputs)]
     outs = [Memory(f"out{k}", r, "out") for k, r in enumerate(outputs)]
     last = source.last_op
@@ -135,26 +156,72 @@ def build_kernel(
     planner = Planner(source, lowering, wanted)
     with deep_recursion():  # a chain of operations is walked down to memory, a few frames an operation
         nests = planner.plan()
-    specs = Tiler(ctx.target, lowering, planner.scratch).nests(nests)
+    name = f"{kernel_words(source)}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    if on_gpu(outputs):
+        made = _block_kernels(ctx, op, lowering, nests, [*ins, *outs], planner.scratch)
+    else:
+        made = [_loop_kernel(ctx, op, lowering, nests, ins, outs, planner.scratch)]
+    for number, part in enumerate(made):
+        part.kernel["sym_name"] = name if len(made) == 1 else f"{name}_{number}"
+        part.kernel["symbols"] = [str(s) for s in _symbols(part.kernel.block_body)]
+        part.kernel["lines"] = _lines(op)
+    return made
+
+
+def on_gpu(refs: Iterable[RefType]) -> bool:
+    """Whether a kernel that writes these runs on a GPU."""
+    return any(ref.device.startswith("cuda") for ref in refs)
+
+
+def _loop_kernel(
+    ctx: CompileContext,
+    op: kernel.Fused,
+    lowering: Lowering,
+    nests: list[Nest],
+    ins: list[Memory],
+    outs: list[Memory],
+    scratch: list[Memory],
+) -> _Made:
+    block = Block(arg_types=[m.ref for m in (*ins, *outs)])
+    specs = Tiler(ctx.target, lowering, scratch).nests(nests)
     places: dict[Memory, SSAValue] = dict(zip([*ins, *outs], block.args, strict=True))
-    for memory in planner.scratch:
+    for memory in scratch:
         local = loop.Local.make([], [memory.ref], {"size": memory.ref.numel})
         block.add_op(local)
         places[memory] = local.results[0]
     emitter = LoopEmitter(block, places, lowering.ranges)
     for spec in specs:
         emitter.nest(spec)
-    _drop_unused(block)
+    drop_unused(block)
     set_grain(block)
-    words = kernel_words(source)
-    name = f"{words}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-    attrs = {
-        "sym_name": name,
-        "inputs": len(inputs),
-        "symbols": [str(s) for s in _symbols(block)],
-        "lines": _lines(op),
-    }
-    return loop.Kernel.make([], [], attrs, [Region(block)], op.location)
+    made = loop.Kernel.make([], [], {"sym_name": "", "inputs": len(ins)}, [Region(block)], op.location)
+    return _Made(made, [m.name for m in ins], [m.name for m in outs], [r.type for r in op.results])
+
+
+def _block_kernels(
+    ctx: CompileContext,
+    op: kernel.Fused,
+    lowering: Lowering,
+    nests: list[Nest],
+    memories: list[Memory],
+    scratch: list[Memory],
+) -> list[_Made]:
+    types: dict[str, Attribute] = {f"out{k}": r.type for k, r in enumerate(op.results)}
+    parts = block_parts(ctx.target, lowering, nests, memories, scratch, op)
+    types |= {m.name: tensor_type(m.ref.shape, m.ref.dtype, m.ref.device) for m in scratch}
+    made = [
+        _Made(p.kernel, [m.name for m in p.reads], [m.name for m in p.writes], [types[m.name] for m in p.writes])
+        for p in parts
+    ]
+    written = {name for part in made for name in part.writes}
+    for k, result in enumerate(op.results):
+        if f"out{k}" not in written:  # it has no elements: nothing writes it
+            made[-1].writes.append(f"out{k}")
+            made[-1].types.append(result.type)
+            made[-1].kernel.block_body.insert_arg(
+                memories[len(op.operands) + k].ref, len(made[-1].kernel.block_body.args)
+            )
+    return made
 
 
 @contextlib.contextmanager
@@ -217,11 +284,3 @@ def _exprs(value: object) -> list[Dim]:
     if isinstance(value, tuple):
         return [e for v in value for e in _exprs(v)]
     return [value] if isinstance(value, sympy.Expr) else []
-
-
-def _drop_unused(block: Block) -> None:
-    """Remove scalars that nothing uses."""
-    for op in reversed(list(block.walk(reverse=False))):
-        if isinstance(op, Op) and op.results and not any(r.uses for r in op.results) and op.parent is not None:
-            op.detach()
-            op.erase()

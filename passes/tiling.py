@@ -78,7 +78,7 @@ class Tiler:
             return [nest]
         first = self._flattened(first)
         used = accesses(first.nodes, [], self.lowering.ranges)
-        loops = _by_stride(first.loops, [], used.loads)
+        loops = by_stride(first.loops, [], used.loads)
         enough = [each for each in loops if not isinstance(each.size, int) or each.size >= chunks]
         longest = enough[0] if enough else max(loops, key=lambda each: hint(each.size))
         if isinstance(longest.size, int):
@@ -88,7 +88,7 @@ class Tiler:
     def _flattened(self, stage: Stage) -> Stage:
         """The stage with neighbouring loops as one wherever memory allows it, so that chunks are contiguous."""
         used = accesses(stage.nodes, [], self.lowering.ranges)
-        loops, env = merge(_by_stride(stage.loops, [], used.loads), used.all, self.lowering.ranges, self._merged)
+        loops, env = merge(by_stride(stage.loops, [], used.loads), used.all, self.lowering.ranges, self._merged)
         if not env:
             return stage
         joins = []
@@ -194,7 +194,7 @@ class Tiler:
         read come from memory once. None where the seams leave too few rows, or a part is a transpose.
         """
         found = [accesses(part.nodes, part.stores, ranges) for part, ranges in parts]
-        orders = [_by_stride(part.loops, used.stores, used.loads) for (part, _), used in zip(parts, found, strict=True)]
+        orders = [by_stride(part.loops, used.stores, used.loads) for (part, _), used in zip(parts, found, strict=True)]
         depth, first = 0, orders[0]
         while depth < len(first) - 1 and all(order[depth] == first[depth] for order in orders):
             depth += 1
@@ -235,7 +235,7 @@ class Tiler:
 
     def _elements(self, stage: Stage, ranges: Ranges, large: bool) -> NestSpec:
         found = accesses(stage.nodes, stage.stores, ranges)
-        loops, env = merge(_by_stride(stage.loops, found.stores, found.loads), found.all, ranges, self._merged)
+        loops, env = merge(by_stride(stage.loops, found.stores, found.loads), found.all, ranges, self._merged)
         if not loops:
             return NestSpec([], {}, [StageSpec([Segment([], env)], [], stage.stores)])
         inner = loops[-1]
@@ -352,7 +352,7 @@ class Tiler:
         ranges = dict(self.lowering.ranges)
         found = accesses([n for s in nest.stages for n in s.nodes], [t for s in nest.stages for t in s.stores], ranges)
         lane = self._lane(nest)
-        order = _by_stride(nest.rows, found.stores, found.loads)
+        order = by_stride(nest.rows, found.stores, found.loads)
         if lane is not None:
             order = [r for r in order if r is not lane] + [lane]
         rows, env = merge(order, found.all, ranges, self._merged)
@@ -398,7 +398,7 @@ class Tiler:
             env: dict[sympy.Symbol, Dim] = {}
             loops = part.loops
             if kind != "scan":
-                loops, env = merge(_by_stride(loops, used.stores, used.loads), used.all, known, self._merged)
+                loops, env = merge(by_stride(loops, used.stores, used.loads), used.all, known, self._merged)
             specs = [LoopSpec(each.var, each.start, each.stop, kind=kind) for each in loops]
             if lane is not None:
                 if kind == "reduce" and specs and _jams(stage, lane.var):
@@ -416,7 +416,7 @@ class Tiler:
         if len(stages) < 2 or not first.joins or any(_conditions(n) for top in first.nodes for n in top.walk()):
             return None
         used = accesses(first.nodes, [], ranges)
-        loops, env = merge(_by_stride(first.loops, [], used.loads), used.all, ranges, self._merged)
+        loops, env = merge(by_stride(first.loops, [], used.loads), used.all, ranges, self._merged)
         return blocked_moments(self.lowering, stages, loops, env)
 
     def _jammed(self, specs: Sequence[LoopSpec], lane: LoopSpec) -> list[list[LoopSpec]]:
@@ -565,7 +565,7 @@ def _conditions(node: Node) -> tuple[Dim, ...]:
     return tuple(node.data[2]) if node.kind == "load" else tuple(node.data[3]) if node.kind == "bind" else ()
 
 
-def _by_stride(loops: Sequence[Loop], stores: Sequence[Store], loads: Sequence[Node]) -> list[Loop]:
+def by_stride(loops: Sequence[Loop], stores: Sequence[Store], loads: Sequence[Node]) -> list[Loop]:
     """Loops ordered so that the memory written, or else most memory read, is walked in its order."""
 
     def key(loop: Loop) -> tuple[int, ...]:

@@ -30,6 +30,7 @@ class Kernel(Op):
     """A kernel: its arguments are memory, the first `inputs` of them read, the rest written (or both).
 
     `symbols`: the size symbols that it is given, in order. `lines`: the user's lines it comes from (["file:line", ...]).
+    `warps`: how many of a GPU work on one block.
     """
 
     name = "loop.kernel"
@@ -60,7 +61,8 @@ class For(Op):
 
     Kinds: `parallel` (iterations are independent and are spread over threads), `serial` (independent, one thread), `reduce`
     (iterations meet only in `loop.accumulate`), `scan` (in order). `vector = true` asks for SIMD lanes along this loop;
-    `unroll = n` for copies; `grain` is the least number of iterations worth a thread.
+    `unroll = n` for copies; `grain` is the least number of iterations worth a thread. On a GPU `block = n` makes n iterations one
+    operation on a tensor: under `parallel` each program of the grid takes one block, else a program takes them one after another.
     """
 
     name = "loop.for"

@@ -1,0 +1,180 @@
+"""How the loops of a nest are laid over a GPU: each program of a grid takes a block of rows, and walks what is within a row in blocks.
+
+The loops stay what they are: `block = n` on a loop says that n iterations are one tensor operation. A row that fits is one block,
+and is then read from memory once however many stages it has; a longer one is walked several times, which the L2 cache sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import sympy
+
+from ..ir.symbols import Dim, FloorDiv, Mod, Range, dim, free_symbols, product
+from .affine import accesses, hint, merge
+from .context import Target
+from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
+from .lower import Lowering, Memory
+from .nests import Loop, Nest, Stage
+from .tiling import Tiler, by_stride
+
+POINTS = 1024  # elements that one program takes of a kernel without reductions
+SQUARE = 64  # side of the tiles in which transposes are walked
+WHOLE = 32 * 1024  # elements of a row that one program holds at once
+PIECE = 4 * 1024  # elements of a longer row that a program takes at a time
+ELEMENTS_A_THREAD = 16
+LANES, STEPS = 64, 32  # a tile of a reduction over columns
+PROGRAMS = 512  # fewer than this leave a large GPU idle
+LEAST = 8 * 1024  # elements of a split reduction that one program takes at least
+
+Ranges = dict[sympy.Symbol, Range]
+
+
+@dataclass
+class Blocker(Tiler):
+    """Chooses the blocks of the nests of one kernel; every nest becomes a kernel of its own, because blocks do not wait for each other."""
+
+    target: Target
+    lowering: Lowering
+    scratch: list[Memory]
+
+    def nests(self, nests: Sequence[Nest]) -> list[NestSpec]:
+        """The nests with their blocks, in order."""
+        return [self._blocks(part) for nest in nests for part in self._split(nest)]
+
+    def _split(self, nest: Nest) -> list[Nest]:
+        """A reduction over much for few rows becomes one over chunks, and one over what these give."""
+        if not nest.stages[0].joins or not nest.stages[0].loops or sum(bool(s.joins) for s in nest.stages) != 1:
+            return [nest]
+        first = nest.stages[0]
+        work, count = product(s.size for s in first.loops), product(r.size for r in nest.rows)
+        lane = self._lane(nest)
+        programs = hint(count) if lane is None else -(-hint(count) // LANES)
+        if programs * 4 > PROGRAMS or hint(work) * hint(count) < 2 * LEAST * max(1, programs):
+            return [nest]
+        share = LEAST // LANES if lane is not None else LEAST
+        chunks = min(PROGRAMS // max(1, programs), max(1, hint(work) // share))
+        first = self._flattened(first)
+        used = accesses(first.nodes, [], self.lowering.ranges)
+        enough = [s for s in by_stride(first.loops, [], used.loads) if hint(s.size) >= chunks]
+        if chunks < 2 or not enough:
+            return [nest]
+        return self._chunked(nest, first, enough[0], chunks)
+
+    def _blocks(self, nest: Nest) -> NestSpec:
+        if not nest.rows and len(nest.stages) == 1 and not nest.stages[0].joins and not self._scans(nest):
+            return self._points(nest.stages[0])
+        return self._row_blocks(nest)
+
+    @staticmethod
+    def _scans(nest: Nest) -> bool:
+        return any(t.scan for s in nest.stages for t in s.stores)
+
+    def _points(self, stage: Stage) -> NestSpec:
+        """One block of elements for each program; two-dimensional where memory is contiguous along different loops."""
+        ranges = self.lowering.ranges
+        used = accesses(stage.nodes, stage.stores, ranges)
+        loops, env = merge(by_stride(stage.loops, used.stores, used.loads), used.all, ranges, self._merged)
+        across = self._across(loops, [_in(f, env) for f in used.flats]) if loops else None
+        spec = NestSpec([], env, [StageSpec([Segment([])], [], stage.stores)])
+        if across is not None:
+            inner = loops[-1]
+            rest = [s for s in loops if s is not across and s is not inner]
+            spec.rows = [*self._flat(rest, env, 1), *(self._tile_of(s, SQUARE) for s in (across, inner))]
+            spec.warps = 8
+        else:
+            total = product(s.size for s in loops)
+            small = isinstance(total, int) and total < POINTS * PROGRAMS // 4
+            spec.rows = self._flat(loops, env, min(_power(hint(total)), POINTS // 4 if small else POINTS))
+            spec.warps = 4
+        return spec
+
+    def _row_blocks(self, nest: Nest) -> NestSpec:
+        lowering = self.lowering
+        used = accesses(
+            [n for s in nest.stages for n in s.nodes], [t for s in nest.stages for t in s.stores], lowering.ranges
+        )
+        lane = self._lane(nest)
+        bounds = free_symbols(b for s in nest.stages for each in s.loops for b in (each.start, each.stop))
+        alone = [r for r in nest.rows if r.var in bounds]  # where a program's loops begin must be one number
+        order = by_stride([r for r in nest.rows if r not in alone], used.stores, used.loads)
+        if lane is not None:
+            order = [r for r in order if r is not lane] + [lane]
+        rows, env = merge(order, used.all, lowering.ranges, self._merged)
+        sizes = [product(most(s.start, s.stop) for s in stage.loops) for stage in nest.stages if stage.loops]
+        longest = max(sizes, key=hint, default=1)
+        block, step = self._shape(product(r.size for r in rows), longest, all(isinstance(s, int) for s in sizes), lane)
+        spec = NestSpec([], env, [])
+        spec.rows = [*(self._tile_of(r, 1) for r in alone), *self._flat(rows, env, block)]
+        for stage in nest.stages:
+            kind = "reduce" if stage.joins else "scan" if any(s.scan for s in stage.stores) else "serial"
+            inside = accesses(stage.nodes, stage.stores, lowering.ranges)
+            inner: dict[sympy.Symbol, Dim] = {}
+            loops = stage.loops
+            if kind != "scan":
+                loops = by_stride(loops, inside.stores, inside.loads)
+                loops = [s for s in loops if s.start != 0] + [s for s in loops if s.start == 0]
+                loops, inner = merge(loops, inside.all, dict(lowering.ranges), self._merged)
+            size = product(most(s.start, s.stop) for s in loops)
+            width = min(step, _power(size)) if isinstance(size, int) else step
+            specs = self._flat(loops, inner, width, kind)
+            spec.stages.append(StageSpec([Segment(specs, inner)], stage.joins, stage.stores))
+        spec.warps = max(1, min(16, block * step // (32 * ELEMENTS_A_THREAD)))
+        return spec
+
+    @staticmethod
+    def _shape(rows: Dim, longest: Dim, known: bool, lane: Loop | None) -> tuple[int, int]:
+        """How many rows a program takes, and how many elements within a row at a time."""
+        if lane is not None:
+            lanes = min(LANES, _power(hint(lane.size)))
+            return lanes, min(STEPS * LANES // lanes, _power(hint(longest)))
+        if known and hint(longest) <= WHOLE:
+            step = _power(hint(longest))
+            several = max(1, min(POINTS // step, hint(rows) // PROGRAMS))
+            return 1 << (several.bit_length() - 1), step
+        return 1, PIECE if hint(longest) > POINTS else POINTS
+
+    def _flat(
+        self, loops: Sequence[Loop], env: dict[sympy.Symbol, Dim], block: int, kind: str = "parallel"
+    ) -> list[LoopSpec]:
+        """The loops as one, in blocks; `env` is extended by what the old variables are in the new one."""
+        if not loops:
+            return []
+        if len(loops) == 1:
+            return [replace(self._tile_of(loops[0], block), kind=kind)]
+        total = product(s.size for s in loops)
+        var = self.lowering.variable("x", total)
+        step: dict[sympy.Symbol, Dim] = {}
+        below: Dim = 1
+        for k, loop in reversed(list(enumerate(loops))):
+            part: Dim = dim(FloorDiv(var, sympy.sympify(below)))
+            if k:
+                part = dim(Mod(sympy.sympify(part), sympy.sympify(loop.size)))
+            step[loop.var] = dim(loop.start + part)
+            below = dim(below * loop.size)
+        for v in env:
+            env[v] = _in(env[v], step)
+        env.update(step)
+        return [LoopSpec(var, 0, total, kind=kind, block=block)]
+
+    def _tile_of(self, loop: Loop, block: int) -> LoopSpec:
+        return LoopSpec(loop.var, loop.start, loop.stop, kind="parallel", block=block)
+
+
+def most(start: Dim, stop: Dim) -> Dim:
+    """The most iterations from `start` below `stop`, where the last chunk of a long loop may have fewer."""
+    ends = stop.args if isinstance(stop, sympy.Min) else (stop,)
+    counts = [dim(sympy.sympify(end) - start) for end in ends]
+    return min(counts, key=lambda c: len(c.free_symbols) if isinstance(c, sympy.Expr) else 0)
+
+
+def _in(value: Dim, env: dict[sympy.Symbol, Dim]) -> Dim:
+    return (
+        dim(value.xreplace({s: sympy.sympify(e) for s, e in env.items()})) if isinstance(value, sympy.Expr) else value
+    )
+
+
+def _power(size: int) -> int:
+    """The least power of two that is not less."""
+    return 1 << max(0, size - 1).bit_length()

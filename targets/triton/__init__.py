@@ -1,0 +1,1 @@
+"""GPUs through Triton: text, cubins, launches."""

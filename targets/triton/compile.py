@@ -1,0 +1,85 @@
+"""From Triton text to a cubin, for a GPU that need not be there."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """What one kernel is compiled from.
+
+    Attributes:
+        name: the function in the module's text.
+        signature: argument name to type ("*fp32", "i32"), in order.
+        aligned: positions of arguments that are multiples of 16: addresses, and sizes where that is known.
+        warps: how many warps work on one program.
+        checks: whether assertions in the text are compiled.
+    """
+
+    name: str
+    signature: Mapping[str, str]
+    aligned: Sequence[int]
+    warps: int
+    checks: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data for a worker."""
+        return {
+            "name": self.name,
+            "signature": dict(self.signature),
+            "aligned": list(self.aligned),
+            "warps": self.warps,
+            "checks": self.checks,
+        }
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A compiled kernel: its code, and what a launch needs beside it. `symbol` is its name in the code; `shared` is in bytes."""
+
+    name: str
+    symbol: str
+    code: bytes
+    shared: int
+    warps: int
+    registers: int = 0
+    spills: int = 0
+
+
+def load_text(path: Path, name: str) -> ModuleType:
+    """Import a module of generated kernels from its file."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def compile_kernel(module: ModuleType, source: KernelSource, target: str) -> Binary:
+    """Compile one kernel of a module for a target such as "sm_90" or "gfx942".
+
+    Raises:
+        Exception: whatever Triton raises; the caller names the kernel.
+    """
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    if target.startswith("gfx"):
+        goal = GPUTarget("hip", target, 64)
+    else:
+        goal = GPUTarget("cuda", int(target.removeprefix("sm_")), 32)
+    attributes = {(k,): [["tt.divisibility", 16]] for k in source.aligned}
+    ast = ASTSource(getattr(module, source.name), signature=dict(source.signature), constexprs={}, attrs=attributes)
+    options = {"num_warps": source.warps, "debug": source.checks}
+    made = triton.compile(ast, target=goal, options=options)
+    code = made.asm["hsaco" if goal.backend == "hip" else "cubin"]
+    return Binary(source.name, made.metadata.name, code, made.metadata.shared, source.warps)

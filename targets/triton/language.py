@@ -1,0 +1,150 @@
+"""What Triton's language lacks for the scalar table: small functions that generated kernels call.
+
+Operators with a trailing underscore are what reductions and scans join values by.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def maximum(a, b):
+    """The larger one; nan if either is nan."""
+    return tl.where((a > b) | (a != a), a, b)
+
+
+@triton.jit
+def minimum(a, b):
+    """The smaller one; nan if either is nan."""
+    return tl.where((a < b) | (a != a), a, b)
+
+
+@triton.jit
+def add_(a, b):
+    return a + b
+
+
+@triton.jit
+def mul_(a, b):
+    return a * b
+
+
+@triton.jit
+def max_(a, b):
+    return tl.where((a > b) | (a != a), a, b)
+
+
+@triton.jit
+def min_(a, b):
+    return tl.where((a < b) | (a != a), a, b)
+
+
+@triton.jit
+def or_(a, b):
+    return a | b
+
+
+@triton.jit
+def and_(a, b):
+    return a & b
+
+
+@triton.jit
+def argmax_pair(a, i, b, j):
+    """The larger value with its position; nan is larger than all, the first of equal ones wins."""
+    nan_a, nan_b = a != a, b != b
+    equal = (a == b) | (nan_a & nan_b)
+    first = (a > b) | (nan_a & (nan_b == 0)) | (equal & (i < j))
+    first = first & ((nan_b == 0) | nan_a)
+    return tl.where(first, a, b), tl.where(first, i, j)
+
+
+@triton.jit
+def argmin_pair(a, i, b, j):
+    """The smaller value with its position; nan is smaller than all, the first of equal ones wins."""
+    nan_a, nan_b = a != a, b != b
+    equal = (a == b) | (nan_a & nan_b)
+    first = (a < b) | (nan_a & (nan_b == 0)) | (equal & (i < j))
+    first = first & ((nan_b == 0) | nan_a)
+    return tl.where(first, a, b), tl.where(first, i, j)
+
+
+@triton.jit
+def sign(x):
+    """-1, 0 or 1; nan gives nan."""
+    return tl.where(x != x, x, (x > 0).to(x.dtype) - (x < 0).to(x.dtype))
+
+
+@triton.jit
+def floordiv(a, b):
+    """Division rounded to minus infinity."""
+    if a.dtype.is_floating():
+        rest = libdevice.fmod(a, b)
+        quotient = (a - rest) / b
+        quotient = tl.where((rest != 0) & ((b < 0) != (rest < 0)), quotient - 1, quotient)
+        whole = tl.floor(quotient)
+        whole = tl.where(quotient - whole > 0.5, whole + 1, whole)
+        return tl.where(b == 0, a / b, tl.where(quotient == 0, (a / b) * 0, whole))
+    else:
+        quotient = a // b
+        return tl.where((a % b != 0) & ((a < 0) != (b < 0)), quotient - 1, quotient)
+
+
+@triton.jit
+def mod(a, b):
+    """The remainder with the sign of the divisor."""
+    if a.dtype.is_floating():
+        rest = libdevice.fmod(a, b)
+    else:
+        rest = a % b
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+
+
+@triton.jit
+def shl(a, b):
+    """A shift outside the width gives 0."""
+    inside = (b >= 0) & (b < a.dtype.primitive_bitwidth)
+    return tl.where(inside, a << tl.where(inside, b, 0), 0)
+
+
+@triton.jit
+def shr(a, b):
+    """Arithmetic; a shift outside the width gives 0 or -1."""
+    inside = (b >= 0) & (b < a.dtype.primitive_bitwidth)
+    return a >> tl.where(inside, b, a.dtype.primitive_bitwidth - 1)
+
+
+@triton.jit
+def int_pow(a, b):
+    """An integer power by squaring; a negative exponent gives 0 but for a base of 1 or -1."""
+    result = a * 0 + 1
+    base = a
+    left = tl.where(b < 0, -b, b)
+    for _ in range(6):
+        result = tl.where((left & 1) != 0, result * base, result)
+        base = base * base
+        left = left >> 1
+    return tl.where((b < 0) & (a != 1) & (a != -1), 0, result)
+
+
+__all__ = [
+    "add_",
+    "and_",
+    "argmax_pair",
+    "argmin_pair",
+    "floordiv",
+    "int_pow",
+    "max_",
+    "maximum",
+    "min_",
+    "minimum",
+    "mod",
+    "mul_",
+    "or_",
+    "shl",
+    "shr",
+    "sign",
+]
