@@ -23,6 +23,7 @@ from .emit_loops import LoopEmitter
 from .grain import set_grain
 from .lower import Lowering, Memory
 from .nests import Planner
+from .streams import set_streams
 from .tiling import Tiler
 
 _SILENT = {"cast", "where"}
@@ -146,6 +147,7 @@ def build_kernel(
         emitter.nest(spec)
     _drop_unused(block)
     set_grain(block)
+    set_streams(block, block.args[len(inputs) :])
     words = kernel_words(source)
     name = f"{words}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     attrs = {
