@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import sympy
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -16,6 +17,9 @@ from ..ir.syntax import Op
 from ..ir.types import ref_type, scalar_type
 from .lower import Memory, Node
 from .nests import Join, Store
+
+# Memory, first index, elements, integers from memory that the index is made of
+Prefetch: TypeAlias = tuple[Memory, Dim, Dim, tuple[Node, ...]]
 
 
 @dataclass
@@ -33,8 +37,7 @@ class LoopSpec:
     transpose: bool = False  # this loop and the one inside only copy, across
     block: int = 0  # so many iterations are one operation on a tensor
     within: Range | None = None  # what is known of the variable; default start .. stop - 1
-    # each iteration: memory, first index, elements
-    prefetch: list[tuple[Memory, Dim, Dim]] = field(default_factory=list)
+    prefetch: list[Prefetch] = field(default_factory=list)
 
 
 @dataclass
@@ -126,7 +129,9 @@ class LoopEmitter:
         scope = _Scope(Block(), len(self.scopes), runs=dim(stop - start - 1))
         self.scopes.append(scope)
         self.depths[var] = scope.depth
-        for memory, first, count in spec.prefetch:
+        for memory, first, count, numbers in spec.prefetch:
+            for number in numbers:
+                self.value(number)
             attrs: dict[str, object] = {"index": self.index(first), "count": count}
             self._add(scope, ir.Prefetch.make([self.places[memory]], [], attrs))
         self._loops(loops[1:], body)

@@ -292,7 +292,11 @@ class Lowering:
     def _bound(self, owner: prim.PrimOp, size: Dim, index: Index, mask: tuple[Dim, ...]) -> sympy.Symbol:
         """The name of the integer that the index operand holds at `index`."""
         number = self.cast(self.lower(owner.operands[1], index, mask), I64)
-        wrap = bool(owner.get("wrap", False))
+        variable: sympy.Symbol = self.bind(number, size, bool(owner.get("wrap", False)), mask).data[0]
+        return variable
+
+    def bind(self, number: Node, size: Dim, wrap: bool, mask: tuple[Dim, ...] = ()) -> Node:
+        """The node that gives an integer from memory a name: an index below `size`, checked where all of the mask is >= 0."""
         key = ("bind", number.number, size, wrap, mask)
         found = self._nodes.get(key)
         if found is None:
@@ -302,8 +306,7 @@ class Lowering:
             args = (number, *dict.fromkeys(a for n in inside for a in n.args))
             found = Node("bind", I64, args, (name, size, wrap, mask), free, len(self._nodes), 1)
             self._nodes[key] = self.binds[name] = found
-        variable: sympy.Symbol = found.data[0]
-        return variable
+        return found
 
     def _take(self, owner: prim.Take, index: Index, mask: tuple[Dim, ...]) -> Node:
         where, place = indexing.take_index(owner, index)

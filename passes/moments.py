@@ -65,7 +65,7 @@ def blocked_moments(
     step: dict[sympy.Symbol, Dim] = {inner.var: inner.start, outer[-1].var: dim(outer[-1].var + 1)}
     for load in [n for n in x.walk() if n.kind == "load" and not n.args and not n.data[2]]:
         flat = substitute(substitute(load.data[1], env), step)
-        specs[-1].prefetch.append((load.data[0], flat, min(size, FIRST // load.data[0].ref.dtype.bytes)))
+        specs[-1].prefetch.append((load.data[0], flat, min(size, FIRST // load.data[0].ref.dtype.bytes), ()))
     inside = [
         StageSpec([Segment([line])], [Join(block_sum, "sum", (x,))]),
         StageSpec([Segment([line])], [Join(block_squares, "sum", (op("mul", distance, distance),))]),

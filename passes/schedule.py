@@ -24,6 +24,7 @@ from .grain import set_grain
 from .lower import Lowering, Memory
 from .nests import Nest, Planner
 from .schedule_blocks import block_parts, drop_unused
+from .streams import set_streams
 from .tiling import Tiler
 
 _SILENT = {"cast", "where"}
@@ -194,6 +195,7 @@ def _loop_kernel(
         emitter.nest(spec)
     drop_unused(block)
     set_grain(block)
+    set_streams(block, block.args[len(ins) :])
     made = loop.Kernel.make([], [], {"sym_name": "", "inputs": len(ins)}, [Region(block)], op.location)
     return _Made(made, [m.name for m in ins], [m.name for m in outs], [r.type for r in op.results])
 
@@ -214,6 +216,9 @@ def _block_kernels(
         for p in parts
     ]
     written = {name for part in made for name in part.writes}
+    if not made:
+        empty = loop.Kernel.make([], [], {"sym_name": "", "inputs": 0, "warps": 1}, [Region(Block())], op.location)
+        made.append(_Made(empty, [], [], []))
     for k, result in enumerate(op.results):
         if f"out{k}" not in written:  # it has no elements: nothing writes it
             made[-1].writes.append(f"out{k}")

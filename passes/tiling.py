@@ -14,7 +14,7 @@ from ..ir.symbols import Dim, FloorDiv, Mod, Range, dim, free_symbols, known_equ
 from ..ir.types import ref_type
 from .affine import Accesses, accesses, cuts, hint, merge
 from .context import Target
-from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
+from .emit_loops import LoopSpec, NestSpec, Prefetch, Segment, StageSpec
 from .indexing import row_major
 from .lower import Lowering, Memory, Node
 from .moments import blocked_moments
@@ -28,6 +28,8 @@ MAX_CHUNKS = 64
 SQUARE = 64  # side of the squares in which transposes are walked
 LANES, WIDE_LANES = 256, 1024  # columns that a tile of a column reduction has, when rows are read again and when not
 JAM = 4  # steps of a column reduction taken at a time
+ASKED = 256  # elements of the next row that are asked for at a time
+FAR = 2 << 20  # bytes; a smaller operand lies in a near cache anyway
 AHEAD = 512, 16 * 1024  # bytes of a row, gathered by number, that are asked for while the row before is worked on
 KEEP_BYTES = 64 * 1024  # scratch for the costly values of one row
 MAX_PARTS = 8  # copies of a loop body at seams
@@ -259,9 +261,9 @@ class Tiler:
 
     def _ahead(
         self, loads: Sequence[Node], env: dict[sympy.Symbol, Dim], outer: sympy.Symbol, inner: Loop
-    ) -> list[tuple[Memory, Dim, Dim]]:
+    ) -> list[Prefetch]:
         """What the next iteration of `outer` reads in no order: parts of memory in which the innermost loop gathers by number."""
-        found: dict[tuple[Memory, Dim, Dim], None] = {}
+        found: dict[Prefetch, None] = {}
         for load in loads:
             memory, flat, mask = load.data[0], substitute(load.data[1], env), load.data[2]
             numbers = [s for s in free_symbols([flat]) if s in self.lowering.binds]
@@ -272,7 +274,7 @@ class Tiler:
             if coefficient(flat, at) != 1 or not isinstance(count, int) or not isinstance(step, int) or step < count:
                 continue
             if AHEAD[0] <= count * memory.ref.dtype.bytes <= AHEAD[1]:
-                found[memory, substitute(flat, {at: 0, outer: dim(outer + 1)}), count] = None
+                found[memory, substitute(flat, {at: 0, outer: dim(outer + 1)}), count, ()] = None
         return list(found)
 
     @staticmethod
@@ -334,7 +336,12 @@ class Tiler:
             and hint(coefficient(substitute(n.data[1], env), inner.var) or 0) >= 4
         ]
         copying = [Segment([replace(tiles[1], transpose=True), tiles[0]])]
-        working = Segment([tiles[0], replace(tiles[1], vector=True)])
+        # While a row of a square is worked on, a column of the next square is asked for.
+        step = {inner.var: dim(blocks[1].var + SQUARE + outer.var - blocks[0].var), outer.var: blocks[0].var}
+        ahead: list[Prefetch] = [
+            (n.data[0], substitute(substitute(n.data[1], env), step), SQUARE, ()) for n in crossed if large
+        ]
+        working = Segment([replace(tiles[0], prefetch=ahead), replace(tiles[1], vector=True)])
         stages = [StageSpec([working], [], stage.stores)]
         if crossed:
             stages = [StageSpec(copying, scratch=[(n, position)]) for n in crossed] + stages
@@ -367,6 +374,8 @@ class Tiler:
                 spec.stages.append(moments)
             elif number != 1 or not spec.stages[0].inside:
                 spec.stages.append(self._stage(stage, ranges, lane_loop))
+        if lane is None and rows and len(spec.stages) == len(nest.stages) > 2 and self._large(nest):
+            self._ask_ahead(nest, spec)
         for (node, first), position in kept.items():  # then no two stages became one
             spec.stages[first].scratch.append((node, position))
         if self._large(nest):
@@ -409,6 +418,48 @@ class Tiler:
                 specs[-1].vector = True
             segments.append(Segment(specs, env))
         return StageSpec(segments, stage.joins, stage.stores)
+
+    def _ask_ahead(self, nest: Nest, spec: NestSpec) -> None:
+        """Ask for what the next row reads while the second stage works in the nearest cache: memory would wait then."""
+        first, (stage, second) = nest.stages[0], (nest.stages[1], spec.stages[1])
+        segment = second.segments[0] if len(second.segments) == 1 and not second.inside else None
+        last = segment.loops[-1] if segment else None
+        plain = len(first.loops) == 1 and [each.var for each in first.loops] == [each.var for each in stage.loops]
+        if segment is None or last is None or not plain or segment.env or len(segment.loops) > 1 or not stage.joins:
+            return
+        size, row = first.loops[0].size, spec.rows[-1]
+        if not isinstance(size, int) or size < 2 * ASKED or last.start != 0 or not isinstance(row.stop, int):
+            return
+        block = self._variable("b", first.loops[0])
+        asked: dict[Prefetch, None] = {}
+        for load in {n: None for top in first.nodes for n in top.walk() if n.kind == "load" and not n.data[2]}:
+            memory, flat = load.data[0], substitute(load.data[1], spec.env)
+            far = hint(memory.ref.numel) * memory.ref.dtype.bytes >= FAR
+            if coefficient(flat, last.var) != 1 or memory.role != "in" or not far:
+                continue
+            below = self._next_row(flat, row)
+            if below is not None:
+                asked[memory, substitute(below[0], {last.var: block}), ASKED, below[1]] = None
+        if asked:
+            stop = dim(block + ASKED) if size % ASKED == 0 else dim(sympy.Min(size, block + ASKED))
+            within = (0, dim(size - 1))
+            segment.loops[:] = [
+                LoopSpec(block, 0, size, ASKED, kind="reduce", prefetch=list(asked)),
+                replace(last, start=block, stop=stop, within=within),
+            ]
+
+    def _next_row(self, flat: Dim, row: LoopSpec) -> tuple[Dim, tuple[Node, ...]] | None:
+        """The place that the next row reads instead of `flat`, and the integer from memory that it depends on."""
+        numbers = [s for s in free_symbols([flat]) if s in self.lowering.binds]
+        if not numbers:
+            return (substitute(flat, {row.var: dim(row.var + 1)}), ()) if coefficient(flat, row.var) else None
+        bind = self.lowering.binds[numbers[0]]
+        later = dim(sympy.Min(row.var + 1, sympy.sympify(row.stop) - 1))
+        number = self.lowering.renamed(bind.args[0], {row.var: later})
+        if len(numbers) > 1 or len(bind.args) > 1 or bind.data[3] or number is None or row.var not in bind.free:
+            return None
+        found = self.lowering.bind(number, bind.data[1], bind.data[2])
+        return substitute(flat, {numbers[0]: found.data[0], row.var: later}), (found,)
 
     def _moments(self, stages: Sequence[Stage], ranges: Ranges) -> StageSpec | None:
         """The first two stages as one over blocks, where they are a mean and squares around it over much memory."""

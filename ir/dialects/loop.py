@@ -121,7 +121,10 @@ class Load(_Access):
 
 
 class Store(_Access):
-    """Write operand 0 to `index` of operand 1. `mask` as in `loop.load`. An f32 value is rounded to half types."""
+    """Write operand 0 to `index` of operand 1. `mask` as in `loop.load`. An f32 value is rounded to half types.
+
+    `stream = true`: the memory is larger than the caches, and better written past them. It changes no value.
+    """
 
     name = "loop.store"
     arity = 2

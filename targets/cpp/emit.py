@@ -6,7 +6,6 @@ a `loop.bind` met an index outside its dimension.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -18,14 +17,16 @@ from xdsl.ir import Block, Operation, SSAValue
 from ...ir.dialects import loop
 from ...ir.dtypes import DType
 from ...ir.scalars import REDUCES, identity
-from ...ir.symbols import Dim, FloorDiv, Mod, dim, free_symbols, symbol
+from ...ir.symbols import Dim, dim, free_symbols, symbol
 from ...ir.syntax import Op, location_of
 from ...ir.types import RefType, ScalarType
 from .angles import FUNCTIONS, Angles, find_angles
 from .moves import moved
+from .text import constant_bits, cpp_cast, cpp_constant, cpp_index, index_text
 
 PRELUDE = '#include "intarsia_kernel.h"\n'
 STACK_BYTES = 64 * 1024  # scratch up to this size lives on the stack
+STREAMED = 8 * 1024  # bytes that are gathered in the nearest cache, and then written past the caches
 SCANNED = 256  # elements of a running reduction that are joined at a time, in the nearest cache
 _PURE = (loop.Load, loop.ScalarOp, loop.ScalarCast, loop.Constant, loop.Index)
 
@@ -95,6 +96,9 @@ class _Writer:
     checks: bool = False
     in_parallel: bool = False
     near: bool = False  # angles are known to be small
+    streams: dict[Operation, str] = field(
+        default_factory=dict
+    )  # stores that go to memory past the caches: their elements
     place: tuple[str, int] | None = None
 
     def line(self, text: str) -> None:
@@ -183,7 +187,18 @@ def _dtype(value: SSAValue) -> DType:
 
 
 def _plain_for(w: _Writer, op: Op) -> None:
+    streams = [o for o in op.block_body.ops if isinstance(o, loop.Store) and o.get("stream")]
+    if streams and not w.streams:
+        _streamed_for(w, op, streams)
+        return
+    outside = op["kind"] == "parallel" and not w.in_parallel
+    fenced = outside and any(isinstance(o, loop.Store) and o.get("stream") for o in op.block_body.walk())
     pragma = _pragma(w, op)
+    if fenced:  # every thread waits for its own writes
+        region, pragma = _region(w, op)
+        w.line(f"#pragma {region}")
+        w.line("{")
+        w.depth += 1
     if pragma:
         w.line(f"#pragma {pragma}")
     w.line(_head(op))
@@ -194,6 +209,51 @@ def _plain_for(w: _Writer, op: Op) -> None:
     w.depth -= 1
     w.in_parallel, w.place = outer, place
     w.line("}")
+    if fenced:
+        w.line("im::streamed();")
+        w.depth -= 1
+        w.line("}")
+
+
+def _streamed_for(w: _Writer, op: Op, streams: Sequence[loop.Store]) -> None:
+    """A loop with results that go to memory past the caches: a piece of each is gathered in the nearest cache first."""
+    var, start = op["var"], op.get("start", 0)
+    length = STREAMED // max(s.ref.dtype.bytes for s in streams)
+    trips = dim(op["stop"] - sympy.sympify(start))
+    stop = cpp_index(op["stop"])
+    pieces = not isinstance(trips, int) or trips > length
+    begin, end = (f"{var}_from", f"{var}_to") if pieces else (cpp_index(start), stop)
+    if pieces:
+        w.line(f"for (int64_t {begin} = {cpp_index(start)}; {begin} < {stop}; {begin} += {length}) {{")
+        w.depth += 1
+        w.line(f"const int64_t {end} = im::index_min({stop}, {begin} + {length});")
+    else:
+        length = int(trips)
+    place = f"[{var}]" if begin == "0" else f"[{var} - {begin if begin.isidentifier() else f'({begin})'}]"
+    for store in streams:
+        name = w.fresh("stream")
+        w.streams[store] = f"{name}{place}"
+        w.line(f"alignas(64) {store.ref.dtype.cpp} {name}[{length}];")
+    pragma = _pragma(w, op)
+    if pragma:
+        w.line(f"#pragma {pragma}")
+    w.line(f"for (int64_t {var} = {begin}; {var} < {end}; ++{var}) {{")
+    w.depth += 1
+    w.block(op.block_body)
+    w.depth -= 1
+    w.line("}")
+    for store in streams:
+        index = sympy.sympify(store["index"]).xreplace(
+            {symbol(str(var)): symbol(begin) if pieces else sympy.sympify(start)}
+        )
+        count = f"{end} - {begin}" if pieces else str(length)
+        w.line(f"im::stream({_place(w, store.operands[1], index)}, {w.streams[store].split('[')[0]}, {count});")
+    w.streams.clear()
+    if pieces:
+        w.depth -= 1
+        w.line("}")
+    if not w.in_parallel:
+        w.line("im::streamed();")
 
 
 def _first_extreme(w: _Writer, op: Op) -> bool:
@@ -280,7 +340,7 @@ def _arg_rows(w: _Writer, op: Op) -> bool:
 
 def _place(w: _Writer, memory: SSAValue, index: sympy.Expr) -> str:
     """The text of the address of an element."""
-    return w.names[memory] if index == 0 else f"{w.names[memory]} + {_index_text(index, 1)}"
+    return w.names[memory] if index == 0 else f"{w.names[memory]} + {index_text(index, 1)}"
 
 
 def _blocked_scan(w: _Writer, op: Op) -> bool:
@@ -375,9 +435,7 @@ def _transpose(w: _Writer, op: Op) -> bool:
         pitch = dim(access["index"].coeff(along["var"]))
         base = dim(access["index"].xreplace(first))
         count = dim(along["stop"] - start[along["var"]])
-        calls.append(
-            f"{w.names[place]} + {_index_text(sympy.sympify(base), 1)}, {cpp_index(pitch)}, {cpp_index(count)}"
-        )
+        calls.append(f"{w.names[place]} + {index_text(sympy.sympify(base), 1)}, {cpp_index(pitch)}, {cpp_index(count)}")
     w.line(f"im::transpose({', '.join(calls)});")
     return True
 
@@ -385,10 +443,8 @@ def _transpose(w: _Writer, op: Op) -> bool:
 def _pragma(w: _Writer, op: Op) -> str:
     """The OpenMP directive of a loop, without `#pragma`."""
     if op["kind"] == "parallel" and not w.in_parallel:
-        reduction = " reduction(| : status)" if w.checks else ""
-        nested = _nested(op)
-        collapse = f" collapse({nested})" if nested > 1 else ""
-        return f"omp parallel for{collapse} schedule(static){_enough(op)}{reduction}"
+        threads, shares = _region(w, op)
+        return threads.replace("parallel", "parallel" + shares[3:].removesuffix(" nowait"), 1)
     if op.get("unroll"):
         return f"GCC unroll {op['unroll']}"
     if not op.get("vector") or op["kind"] == "scan":
@@ -398,6 +454,14 @@ def _pragma(w: _Writer, op: Op) -> str:
         clauses.append("reduction(| : status)")
     clauses += _reductions(w, op)
     return " ".join(["omp simd", *clauses])
+
+
+def _region(w: _Writer, op: Op) -> tuple[str, str]:
+    """The directive of a parallel loop in two parts: the threads, and the loop, after which none waits for the others."""
+    reduction = " reduction(| : status)" if w.checks else ""
+    nested = _nested(op)
+    collapse = f" collapse({nested})" if nested > 1 else ""
+    return f"omp parallel{_enough(op)}{reduction}", f"omp for{collapse} schedule(static) nowait"
 
 
 def _enough(op: Op) -> str:
@@ -470,7 +534,7 @@ def _load(w: _Writer, op: Op) -> None:
     if op.results[0] in w.moved:
         text = f"{text}.bits"
         if op.get("mask"):
-            text = f"({_mask(op)}) ? {text} : {_constant_bits(op.get('other', 0), w.moved[op.results[0]])}"
+            text = f"({_mask(op)}) ? {text} : {constant_bits(op.get('other', 0), w.moved[op.results[0]])}"
     elif op.get("mask"):
         other = cpp_constant(op.get("other", 0), result.dtype)
         text = f"({_mask(op)}) ? {result.dtype.cpp}({text}) : {other}"
@@ -480,7 +544,7 @@ def _load(w: _Writer, op: Op) -> None:
 def _store(w: _Writer, op: Op) -> None:
     ref, source = op.operands[1].type, op.operands[0].type
     assert isinstance(ref, RefType) and isinstance(source, ScalarType)
-    text, target = w.names[op.operands[0]], w.element(op.operands[1], op["index"])
+    text, target = w.names[op.operands[0]], w.streams.get(op) or w.element(op.operands[1], op["index"])
     if op.operands[0] in w.moved:
         target = f"{target}.bits"
     elif ref.dtype != source.dtype:
@@ -519,7 +583,7 @@ def _bind(w: _Writer, op: Op) -> None:
 
 
 def _prefetch(w: _Writer, op: Op) -> None:
-    start = _index_text(sympy.sympify(op["index"]), 1)
+    start = index_text(sympy.sympify(op["index"]), 1)
     w.line(f"im::prefetch({w.names[op.operands[0]]} + {start}, {cpp_index(op['count'])});")
 
 
@@ -557,7 +621,7 @@ def _scalar(w: _Writer, op: Op) -> None:
         text = "{0} ^ 0x8000" if op.row.name == "neg" else text
         constants = [v.owner["value"] if isinstance(v.owner, loop.Constant) else None for v in op.operands]
         names = [
-            n if c is None or k == 0 else _constant_bits(c, half)
+            n if c is None or k == 0 else constant_bits(c, half)
             for k, (n, c) in enumerate(zip(names, constants, strict=True))
         ]
     w.value(op, text.format(*names))
@@ -578,113 +642,6 @@ _EMIT: dict[str, Callable[[_Writer, Op], None]] = {
     "scalar.cast": _cast,
     **{f"scalar.{name}": _scalar for name in loop.SCALAR_OPS},
 }
-
-
-def cpp_cast(text: str, source: DType, target: DType) -> str:
-    """Convert as `Tensor.to` does."""
-    if source == target:
-        return text
-    if target.kind == "bool":
-        return f"{text} != 0"
-    if source.kind == "bool" and target.is_float:  # gcc does not vectorise the conversion
-        return f"{text} ? {cpp_constant(1, target)} : {cpp_constant(0, target)}"
-    if target.name in ("f16", "bf16"):
-        return f"{target.cpp}({text})" if source.name == "f32" else f"{target.cpp}(static_cast<float>({text}))"
-    return f"static_cast<{target.cpp}>({text})"
-
-
-def _constant_bits(value: object, dtype: DType) -> str:
-    """A number of a half type, as bits."""
-    return f"{cpp_constant(value, dtype)}.bits"
-
-
-def cpp_constant(value: object, dtype: DType) -> str:
-    """A number of that dtype."""
-    if isinstance(value, sympy.Expr):
-        return f"static_cast<{dtype.cpp}>({cpp_index(value)})"
-    assert isinstance(value, int | float)
-    if dtype.kind == "bool":
-        return "true" if value else "false"
-    if dtype.is_float:
-        number = float(value)
-        if dtype.name in ("f16", "bf16"):
-            return f"{dtype.cpp}({_float(number, 'f')})"
-        return _float(number, "" if dtype.name == "f64" else "f")
-    number = int(value)
-    if number == -(2**63):
-        return "INT64_MIN"
-    return f"{dtype.cpp}({number})" if dtype.bytes != 4 or dtype.kind == "uint" else str(number)
-
-
-def _float(value: float, suffix: str) -> str:
-    if math.isnan(value):
-        return f'__builtin_nan{suffix}("")'
-    if math.isinf(value):
-        return ("-" if value < 0 else "") + f"__builtin_inf{suffix}()"
-    if suffix and abs(value) > 3.4028235677973366e38:  # what torch's conversion to float32 does
-        return ("-" if value < 0 else "") + "__builtin_inff()"
-    text = repr(value)
-    text = text if "." in text or "e" in text else text + ".0"
-    return f"({text}{suffix})" if value < 0 else text + suffix
-
-
-def cpp_index(value: Dim) -> str:
-    """An index expression as C++ over int64_t."""
-    if isinstance(value, int):
-        return str(value)
-    return _index_text(value, 0)
-
-
-def _index_text(e: sympy.Expr, binding: int) -> str:
-    """`binding`: 0 inside brackets, 1 as a term, 2 as a factor."""
-    match e:
-        case sympy.Integer():
-            text, strength = str(int(e)), 2 if e >= 0 else 0
-        case sympy.Symbol():
-            text, strength = e.name, 2
-        case sympy.Add():
-            terms = sorted(e.args, key=_term_order)
-            text = _index_text(terms[0], 1)
-            for term in terms[1:]:
-                coefficient, rest = term.as_coeff_Mul()
-                negative = bool(coefficient < 0)
-                text += (" - " if negative else " + ") + _index_text(-term if negative else term, 1)
-            strength = 0
-        case sympy.Mul():
-            coefficient, factors = e.as_coeff_mul()
-            parts = [_index_text(f, 2) for f in sorted(factors, key=str)]
-            if coefficient == -1:
-                parts[0] = "-" + parts[0]
-            elif coefficient != 1:
-                parts.insert(0, _index_text(coefficient, 1))
-            text, strength = " * ".join(parts), 1
-        case sympy.Pow(exp=sympy.Integer()):
-            text, strength = " * ".join([_index_text(e.base, 2)] * int(e.exp)), 1
-        case FloorDiv() | Mod():
-            base, divisor = e.args
-            if base.is_nonnegative and divisor.is_nonnegative:
-                sign = "/" if isinstance(e, FloorDiv) else "%"
-                text, strength = f"{_index_text(base, 2)} {sign} {_index_text(divisor, 2)}", 1
-                if binding == 1:
-                    text, strength = f"({text})", 2
-            else:
-                name = "index_div" if isinstance(e, FloorDiv) else "index_mod"
-                text, strength = f"im::{name}({_index_text(base, 0)}, {_index_text(divisor, 0)})", 2
-        case sympy.Max() | sympy.Min():
-            name = "index_max" if isinstance(e, sympy.Max) else "index_min"
-            text = _index_text(e.args[0], 0)
-            for arg in e.args[1:]:
-                text = f"im::{name}({text}, {_index_text(arg, 0)})"
-            strength = 2
-        case _:
-            raise TypeError(f"no C++ text for the index expression {e} ({type(e).__name__})")
-    return f"({text})" if strength < binding else text
-
-
-def _term_order(term: sympy.Expr) -> tuple[bool, bool, str]:
-    """Positive terms first, constants last, so that code reads `768 * i0 + r0 - 1`."""
-    coefficient, _ = term.as_coeff_Mul()
-    return bool(coefficient < 0), bool(term.is_Integer), str(term)
 
 
 def uses(kernel: loop.Kernel) -> set[str]:

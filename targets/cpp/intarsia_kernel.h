@@ -28,6 +28,37 @@ IM_FN void prefetch(const T* from, int64_t count) {
   for (int64_t k = 0; k < count; k += line) __builtin_prefetch(from + k);
 }
 
+// Write `count` elements past the caches, of which they would take the place of what is needed sooner. streamed() waits for these writes.
+template <class T>
+IM_FN void stream(T* to, const T* from, int64_t count) {
+  int64_t k = 0;
+#if defined(__SSE2__) && defined(__GNUC__)
+  constexpr int N = IM_VECTOR_BYTES / sizeof(T);
+  typedef long long Lanes __attribute__((vector_size(IM_VECTOR_BYTES)));
+  for (; k < count && reinterpret_cast<uintptr_t>(to + k) % IM_VECTOR_BYTES != 0; ++k) to[k] = from[k];
+  for (; k + N <= count; k += N) {
+    Lanes x;
+    __builtin_memcpy(&x, from + k, IM_VECTOR_BYTES);
+    Lanes* const there = reinterpret_cast<Lanes*>(to + k);
+#if defined(__clang__)
+    __builtin_nontemporal_store(x, there);
+#elif IM_VECTOR_BYTES == 64
+    __builtin_ia32_movntdq512(there, x);
+#elif IM_VECTOR_BYTES == 32
+    __builtin_ia32_movntdq256(there, x);
+#else
+    __builtin_ia32_movntdq(there, x);
+#endif
+  }
+#endif
+  for (; k < count; ++k) to[k] = from[k];
+}
+IM_FN void streamed() {
+#if defined(__SSE2__) && defined(__GNUC__)
+  __builtin_ia32_sfence();
+#endif
+}
+
 // Scratch memory too large for the stack, aligned to a cache line.
 template <class T>
 struct Scratch {

@@ -14,7 +14,7 @@ from ...ir.syntax import Op
 from ...ir.types import RefType
 from ...passes.convolution import FEW_CHANNELS, dense_tile, depthwise_pixels, winograd_tiles
 from ...passes.strides import channels_last, same_layout
-from .emit import cpp_index
+from .text import cpp_index
 
 _GELU: dict[str, str] = {
     "none": "0.5f * v * (1.0f + im::erf(v * 0.70710678f))",
