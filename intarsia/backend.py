@@ -39,10 +39,12 @@ from .targets.build import CompilerError, CompilerNotFound, Toolchain, cpu_ident
 from .targets.cache import Cache, Entry, cache_key, package_fingerprint, shared_cache
 from .targets.choices import Choices
 from .targets.cpp.program import Program, build, generate, load
-from .targets.host import UnplannedResult
+from .targets.host import SeveralGPUs, UnplannedResult
 from .targets.library import Library
 from .targets.pool import Results
 from .targets.torch_private import onednn_bfloat16, onednn_convolution, onednn_linear
+from .targets.triton.device import NoTriton, capability, gpu_identity, gpu_of
+from .targets.triton.worker import TritonError
 
 log = logging.getLogger("intarsia")
 GraphFunction = Callable[..., Sequence[Any]]
@@ -75,11 +77,11 @@ def compile_graph(
     try:
         with collector_paused():
             function, report = _compile(gm, example_inputs, config, passes, debug)
-    except (Unsupported, ImportFailure, UnknownDType, CompilerNotFound) as error:
+    except (Unsupported, ImportFailure, UnknownDType, CompilerNotFound, NoTriton, SeveralGPUs) as error:
         return run_eager(gm, str(error))
     except MemoryError:
         raise
-    except CompilerError as error:  # it says itself what to look at
+    except (CompilerError, TritonError) as error:  # it says itself what to look at
         if config.strict:
             raise
         return run_eager(gm, str(error))
@@ -133,7 +135,7 @@ def _name_of(
     """The key under which the graph's program may be kept, None where it has to take the whole road."""
     if passes or config.pipeline or config.verify_each or not config.cache or debug or logs.enabled("ir"):
         return None
-    settings = {"config": repr(config), "toolchain": toolchain.identity, "cpu": cpu_identity()}
+    settings = {"config": repr(config), "toolchain": toolchain.identity, "cpu": cpu_identity(), "gpu": gpu_identity()}
     return graph_key(gm, example_inputs, settings | {"target": repr(machine(toolchain, config))})
 
 
@@ -205,6 +207,7 @@ def compile_module(
         library = Library(config.packing, choices)
         text = print_module(module)
         debug.write("0-aten.ir", text)
+        gpu = gpu_of(module)
         key = cache_key(
             ir_text=text,
             pass_sources=pass_fingerprint(pipeline),
@@ -215,7 +218,7 @@ def compile_module(
                 "libraries": config.libraries,
             },
             versions={"intarsia": package_fingerprint(), "torch": torch.__version__, "python": sys.version},
-            isa=toolchain.identity + cpu_identity(),
+            isa=toolchain.identity + cpu_identity() + (gpu_identity() if gpu is not None else ""),
         )
     with COUNTERS.phase("load"):
         entry = cache.get(key) if config.cache and not debug and not logs.enabled("ir") else None
@@ -240,7 +243,16 @@ def compile_module(
         logs.generated(generated)
     with COUNTERS.phase("c++"):
         memory = results_of(config)
-        program = build(generated, key, lambda: toolchain, cache, library, progress=_progress(), results=memory)
+        program = build(
+            generated,
+            key,
+            lambda: toolchain,
+            cache,
+            library,
+            progress=_progress(),
+            results=memory,
+            gpu="" if gpu is None else capability(gpu),
+        )
     return program, Report(program, diagnostics=ctx.diagnostics)
 
 

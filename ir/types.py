@@ -140,6 +140,11 @@ class TensorType(_TextData, TypeAttribute):
 
 
 @lru_cache(maxsize=65536)
+def is_gpu(device: str) -> bool:
+    """Whether a device is a GPU: "cuda:0", which is also what torch calls AMD's."""
+    return device.startswith("cuda")
+
+
 def _tensor_text(shape: tuple[Dim, ...], dtype: DType, device: str) -> str:
     suffix = "" if device == CPU else f', "{device}"'
     return f"{print_literal(shape)}, {dtype.name}{suffix}"

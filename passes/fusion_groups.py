@@ -14,7 +14,7 @@ from typing import cast
 
 from xdsl.ir import SSAValue
 
-from ..ir.types import TensorType
+from ..ir.types import TensorType, is_gpu
 from .context import CompileContext
 from .fusion_graph import EXTERN, POINTWISE, REDUCE, SCAN, Access, Graph, Node, elements, hint, size_in_bytes
 from .strides import memory_strides
@@ -66,6 +66,11 @@ class Plan:
     columns: list[int]
     extra: float = 0.0
     saved: float = 0.0
+
+
+def device_of(group: Group) -> str:
+    """Where a group's values are."""
+    return cast(TensorType, group.nodes[0].value.type).device
 
 
 class Groups:
@@ -183,6 +188,8 @@ class Groups:
         return None
 
     def _limits(self, a: Group, b: Group) -> Refusal | None:
+        if device_of(a) != device_of(b):
+            return Refusal("they run on different devices")
         if len(a.nodes) + len(b.nodes) > self.max_ops:
             return Refusal(f"more than {self.max_ops} operations in one kernel")
         values = len(a.reads) + len(b.reads) + len(a.stored) + len(b.stored)
@@ -407,13 +414,13 @@ class Groups:
     def merge_small(self) -> int:
         """Put together what is small and needs only arguments: statistics of norms, masks, scaled weights.
 
-        Such groups share no domain, but one call is cheaper than many. Gives the number of groups that vanished.
+        Such groups share no domain, but one call is cheaper than many; on a GPU each would be a launch. Gives the number of groups that vanished.
         """
         kept: Group | None = None
         vanished = 0
         for group in self.all():
             size = sum(elements(n.value) for n in group.stored)
-            if group.kind != POINTWISE or group.preds or not 0 < size <= SMALL:
+            if group.kind != POINTWISE or group.preds or not 0 < size <= SMALL or is_gpu(device_of(group)):
                 continue
             if kept is None or self._limits(kept, group):
                 kept = group

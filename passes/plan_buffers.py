@@ -13,7 +13,7 @@ from ..ir.dialects import buffer, kernel, loop, prim
 from ..ir.dialects.aten import overload
 from ..ir.symbols import Dim, FloorDiv, contiguous_strides, dim, known_equal
 from ..ir.syntax import Op
-from ..ir.types import RefType, TensorType, ref_type
+from ..ir.types import RefType, TensorType, is_gpu, ref_type
 from .base import Pass, PassError
 from .context import CompileContext
 from .strides import is_dense, is_view, memory_strides, same_layout, view_of
@@ -66,6 +66,7 @@ class _Planner:
     kernels: dict[str, loop.Kernel]
     places: dict[SSAValue, _Place] = field(default_factory=dict)  # arena values
     outputs: dict[SSAValue, RefType] = field(default_factory=dict)  # values that the user receives
+    on_device: set[SSAValue] = field(default_factory=set)  # values of kernels on a GPU
     last_use: dict[SSAValue, int] = field(default_factory=dict)  # by root
     roots: dict[SSAValue, SSAValue] = field(default_factory=dict)
     allocated: dict[SSAValue, SSAValue] = field(default_factory=dict)  # outputs as the user receives them
@@ -85,7 +86,9 @@ class _Planner:
         for number, op in enumerate(steps):
             if _is_planned(op):
                 for result in op.results:
-                    if result not in self.outputs:
+                    if result not in self.outputs and is_gpu(_memory(result).device):
+                        self.on_device.add(result)
+                    elif result not in self.outputs:
                         last = self.last_use.get(result, number)
                         self.places[result] = _Place(_bytes(result), number, last)
                 if self.options.in_place and isinstance(op, loop.Launch):
@@ -211,7 +214,9 @@ class _Planner:
         outputs = []
         for result in op.results:
             place = self.places.get(result)
-            if place is None:
+            if result in self.on_device:
+                alloc = buffer.Alloc.make([], [_memory(result)], {"pool": "device"}, loc=op.location)
+            elif place is None:
                 alloc = buffer.Alloc.make([], [self.outputs[result]], {"pool": "output"}, loc=op.location)
             else:
                 attrs: dict[str, object] = {"pool": "arena", "offset": place.offset}
@@ -287,10 +292,14 @@ class _Planner:
     def _frees(
         self, number: int, op: Operation, new: dict[SSAValue, SSAValue], freed: set[SSAValue]
     ) -> Iterable[Operation]:
-        """Give back library-owned memory after its last use."""
+        """Give back memory of libraries and of GPUs after its last use."""
         for value in dict.fromkeys(self.root(v) for v in (*op.operands, *op.results)):
             library_owned = isinstance(value.owner, kernel.Extern) and not _is_planned(value.owner)
-            if library_owned and value not in freed and self.last_use.get(value, number) == number:
+            if (
+                (library_owned or value in self.on_device)
+                and value not in freed
+                and self.last_use.get(value, number) == number
+            ):
                 freed.add(value)
                 yield buffer.Free.make([new[value]], [])
 

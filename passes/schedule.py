@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,7 +16,7 @@ from xdsl.ir import Attribute, Block, Region, SSAValue
 from ..ir.dialects import kernel, loop, prim
 from ..ir.symbols import Dim, free_symbols
 from ..ir.syntax import Op, location_of
-from ..ir.types import LiteralAttr, RefType, ref_type, tensor_type
+from ..ir.types import LiteralAttr, RefType, is_gpu, ref_type, tensor_type
 from .base import Pass, PassError
 from .context import CompileContext
 from .emit_loops import LoopEmitter
@@ -158,7 +158,7 @@ def build_kernels(
     with deep_recursion():  # a chain of operations is walked down to memory, a few frames an operation
         nests = planner.plan()
     name = f"{kernel_words(source)}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-    if on_gpu(outputs):
+    if any(is_gpu(ref.device) for ref in outputs):
         made = _block_kernels(ctx, op, lowering, nests, [*ins, *outs], planner.scratch)
     else:
         made = [_loop_kernel(ctx, op, lowering, nests, ins, outs, planner.scratch)]
@@ -167,11 +167,6 @@ def build_kernels(
         part.kernel["symbols"] = [str(s) for s in _symbols(part.kernel.block_body)]
         part.kernel["lines"] = _lines(op)
     return made
-
-
-def on_gpu(refs: Iterable[RefType]) -> bool:
-    """Whether a kernel that writes these runs on a GPU."""
-    return any(ref.device.startswith("cuda") for ref in refs)
 
 
 def _loop_kernel(

@@ -19,6 +19,7 @@ from __future__ import annotations
 import keyword
 import math
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -35,16 +36,17 @@ from ..ir.epilogue import apply_epilogue, extras_of
 from ..ir.interpreter_loops import find_function
 from ..ir.symbols import Dim, contiguous_strides, dim, free_symbols
 from ..ir.syntax import Op, location_of
-from ..ir.types import RefType
+from ..ir.types import RefType, is_gpu
 from ..passes.plan_buffers import aliased_operand
 from .cpp.own import is_own, own_kernel
 from .library import Library, Step
 from .memory import planned_bytes
 from .pool import LARGE, Results, want_huge_pages
 from .steps import Folded
-from .torch_private import empty_strided_cpu, fast_overload
+from .torch_private import current_stream, empty_strided_cpu, empty_strided_gpu, fast_overload
 
 Run = Callable[..., Sequence[Any]]
+MISALIGNED, TOO_LARGE = -1, -2  # what a launch on a GPU gives instead of the driver's error number
 
 
 @dataclass
@@ -60,6 +62,7 @@ class HostSource:
         constants: which arguments the text's `make_constants` takes, whose results are the last arguments; None: there is none.
         stateful_constants: `stateful` for that one.
         quick: the kernels that are done in a few microseconds: other threads need not run meanwhile.
+        gpu: the number of the GPU that kernels run on, None: there are none.
         large: bytes of the results of one call whose memory comes from the pool, as far as sizes are known.
         memory: bytes kept between calls, and most bytes in use at once; None where that depends on sizes.
     """
@@ -74,6 +77,7 @@ class HostSource:
     stateful_constants: bool = False
     quick: Sequence[str] = ()
     large: int = 0
+    gpu: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain data for the cache."""
@@ -88,6 +92,7 @@ class HostSource:
             "stateful_constants": self.stateful_constants,
             "quick": list(self.quick),
             "large": self.large,
+            "gpu": self.gpu,
         }
 
 
@@ -164,6 +169,7 @@ class _Writer:
             planned_bytes(self.func),
             quick=sorted(self.quick),
             large=self.large,
+            gpu=self.func_device() if any(map(runs_on_gpu, self.kernels.values())) else None,
         )
 
     def _arena(self) -> bool:
@@ -236,7 +242,12 @@ class _Writer:
         name = self.fresh("o")
         self.names[result] = name
         self.comment(op)
-        self.each.append(f"{name} = {self._memory(ref.shape, ref.strides, ref.dtype)}")
+        memory = self._gpu_memory(ref) if is_gpu(ref.device) else self._memory(ref.shape, ref.strides, ref.dtype)
+        self.each.append(f"{name} = {memory}")
+
+    @staticmethod
+    def _gpu_memory(ref: RefType) -> str:
+        return f"empty_strided_gpu({_tuple(ref.shape)}, {_tuple(ref.strides)}, {ref.dtype.torch})"
 
     def _memory(self, shape: Sequence[Dim], strides: Sequence[Dim], dtype: DType) -> str:
         """The expression for uninitialised memory: of the pool where it is large."""
@@ -283,6 +294,12 @@ class _Writer:
         self.comment(op)
         kernel = self.kernels[op["kernel"]]
         symbols = list(kernel.get("symbols", ()))
+        if runs_on_gpu(kernel):
+            arguments = [*(self.address(v) for v in op.operands), *symbols, self._stream()]
+            self.used_kernels[op["kernel"]] = len(arguments)
+            self.quick.add(op["kernel"])
+            self.each.append(f"if code := {op['kernel']}({', '.join(arguments)}): not_launched(code, {op['kernel']!r})")
+            return
         arguments = [self.address(v) for v in op.operands] + symbols
         self.used_kernels[op["kernel"]] = len(arguments)
         if _is_quick(op):
@@ -292,6 +309,26 @@ class _Writer:
         self.each.append(
             f"if {call}: out_of_range({', '.join(map(repr, kernel.get('lines', ())))})" if checked else call
         )
+
+    def _stream(self) -> str:
+        """The name of torch's current stream, asked for once a call."""
+        if "stream" not in self.known:
+            self.known["stream"] = "stream"
+            self.each.append(f"stream = current_stream({self.func_device()})")
+        return "stream"
+
+    def func_device(self) -> int:
+        """The number of the GPU that the function's kernels run on.
+
+        Raises:
+            SeveralGPUs: they run on more than one.
+        """
+        found = {
+            gpu_index(ref.device) for kernel in self.kernels.values() for ref in _memories(kernel) if is_gpu(ref.device)
+        }
+        if len(found) > 1:
+            raise SeveralGPUs(f"a graph with tensors on the GPUs {', '.join(map(str, sorted(found)))} is not compiled")
+        return found.pop()
 
     def own(self, op: Op) -> None:
         """A library call that a kernel of our own carries out."""
@@ -417,6 +454,24 @@ class _Writer:
         raise ValueError(f"unknown result kind {spec[0]!r}")
 
 
+class SeveralGPUs(RuntimeError):
+    """A graph uses more than one GPU; it has to run in eager."""
+
+
+def gpu_index(device: str) -> int:
+    """The number in "cuda:1"."""
+    return int(device.partition(":")[2] or 0)
+
+
+def _memories(kernel: loop.Kernel) -> list[RefType]:
+    return [a.type for a in kernel.block_body.args if isinstance(a.type, RefType)]
+
+
+def runs_on_gpu(kernel: loop.Kernel) -> bool:
+    """Whether a kernel's memory is on a GPU."""
+    return any(is_gpu(ref.device) for ref in _memories(kernel))
+
+
 QUICK = 1 << 15  # bytes of operands and results
 
 
@@ -489,6 +544,24 @@ def over(
     return typed.set_(arena, offset // typed.element_size(), shape, strides)  # type: ignore[call-overload]  # known since 2.1
 
 
+class Misaligned(RuntimeError):
+    """An argument's address is not a multiple of 16 bytes, which kernels on a GPU are compiled for."""
+
+
+def not_launched(code: int, kernel: str) -> None:
+    """Raised when a launch on a GPU does not give 0.
+
+    Raises:
+        Misaligned: an address; the caller copies what is not aligned and calls again.
+        UnplannedResult: sizes beyond 32 bits, of a kernel that was compiled for less.
+    """
+    if code == MISALIGNED:
+        raise Misaligned(kernel)
+    if code == TOO_LARGE:
+        raise UnplannedResult(f"the kernel {kernel} is given more elements than 32 bits can count")
+    raise RuntimeError(f"the CUDA driver does not launch the kernel {kernel}: error {code}")
+
+
 class UnplannedResult(RuntimeError):
     """A library call gave another dtype or size than its fake twin promised; the graph has to run in eager."""
 
@@ -524,7 +597,11 @@ def namespace(
         "torch": torch,
         "empty": empty,
         "empty_strided": empty_strided_cpu,
+        "empty_strided_gpu": empty_strided_gpu,
+        "current_stream": current_stream,
+        "not_launched": not_launched,
         "over": over,
+        "aligned": aligned,
         "fit": fit,
         "out_of_range": out_of_range,
         "results": results,
@@ -551,13 +628,59 @@ def load_program(
     names = namespace(source, functions, library, results or Results())
     exec(compile(source.text, f"<intarsia host program {name}>", "exec"), names)
     make: Callable[[], Run] = names["make"]
+    if source.gpu is not None:
+        make = _on_gpu(make, source, names)
     run = _pooled(make) if source.stateful else make()
     if source.constants is None:
-        if not source.stateful:
+        if not source.stateful and source.gpu is None:
             run.text = source.text  # type: ignore[attr-defined]  # a caller may write it into its own function
         return run
     make = names["make_constants"]
     return _with_constants(run, _pooled(make) if source.stateful_constants else make(), source.constants, library)
+
+
+def _on_gpu(make: Callable[[], Run], source: HostSource, names: dict[str, Any]) -> Callable[[], Run]:
+    """Runs with the program's GPU as the current one; arguments that are not aligned are copied first."""
+    gpu = source.gpu
+    several = torch.cuda.device_count() > 1
+
+    def careful() -> Run:
+        text = re.sub(r"\b(a\d+)\.data_ptr\(\)", r"aligned(\1, copies)", source.text)
+        text = re.sub(r"( +)def run\(.*\):", r"\g<0>\n\1    copies = []", text)
+        other = dict(names)
+        exec(compile(text, "<intarsia host program, arguments copied>", "exec"), other)
+        found: Run = other["make"]()
+        return found
+
+    def make_gpu() -> Run:
+        run = make()
+        again: list[Run] = []
+
+        def call(*args: Any) -> Sequence[Any]:
+            try:
+                return run(*args)
+            except Misaligned:
+                if not again:
+                    again.append(careful())
+                return again[0](*args)
+
+        def call_there(*args: Any) -> Sequence[Any]:
+            if torch.cuda.current_device() == gpu:
+                return call(*args)
+            with torch.cuda.device(gpu):
+                return call(*args)
+
+        return call_there if several else call
+
+    return make_gpu
+
+
+def aligned(tensor: torch.Tensor, copies: list[torch.Tensor]) -> int:
+    """The address of the tensor, or of a copy whose address is a multiple of 16 bytes."""
+    if tensor.data_ptr() % 16:
+        tensor = tensor.clone(memory_format=torch.preserve_format)
+        copies.append(tensor)
+    return tensor.data_ptr()
 
 
 def _with_constants(run: Run, constants: Run, parameters: Sequence[int], library: Library) -> Run:

@@ -32,6 +32,29 @@ def _find_empty_strided() -> EmptyStrided:
 empty_strided_cpu: EmptyStrided = _find_empty_strided()
 
 
+def _find_empty_strided_gpu() -> EmptyStrided:
+    try:
+        # 2.11: as above, on the current GPU; builds without CUDA have the name, too.
+        from torch._C._dynamo.guards import _empty_strided_cuda  # type: ignore[attr-defined,unused-ignore]
+
+        found: EmptyStrided = _empty_strided_cuda
+        return found
+    except ImportError:
+        return lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype, device="cuda")
+
+
+# empty_strided_gpu(size, stride, dtype): an uninitialised tensor on the current GPU.
+empty_strided_gpu: EmptyStrided = _find_empty_strided_gpu()
+
+
+def _public_stream(device: int) -> int:
+    return torch.cuda.current_stream(device).cuda_stream
+
+
+# current_stream(device): the address of torch's current stream; 2.11: 0.1 us against 2 us for the public way.
+current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", _public_stream)
+
+
 def fast_overload(op: Any) -> Callable[..., Any]:
     """The operator without the Python layer of `OpOverload.__call__`: 0.3 us less a call."""
     return getattr(op, "_op", op)  # 2.11, 2.13: the bound C++ operator

@@ -13,10 +13,12 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..syntax import Op
 
+POOLS = ("arena", "device", "output")
+
 
 class Alloc(Op):
-    """Memory for one value. `pool`: "output" (a new tensor that the user receives) or "arena" (a place at byte `offset`
-    of the one block that a call works in). `in_place = true`: the place holds an input of the kernel that is launched next, which
+    """Memory for one value. `pool`: "output" (a new tensor that the user receives), "device" (a new tensor on a GPU, where the
+    library keeps freed memory for the next one) or "arena" (a place at byte `offset` of the one block that a call works in). `in_place = true`: the place holds an input of the kernel that is launched next, which
     overwrites it element by element."""
 
     name = "buffer.alloc"
@@ -25,8 +27,8 @@ class Alloc(Op):
     is_pure = False
 
     def check(self) -> None:
-        if self["pool"] not in ("arena", "output"):
-            raise VerifyException(f"buffer.alloc: unknown pool '{self['pool']}'; known: arena, output")
+        if self["pool"] not in POOLS:
+            raise VerifyException(f"buffer.alloc: unknown pool '{self['pool']}'; known: {', '.join(POOLS)}")
 
 
 class View(Op):
@@ -74,7 +76,7 @@ class Copy(Op):
 
 
 class Free(Op):
-    """The value is not needed any more: the library's memory is given back."""
+    """The value is not needed any more: memory of a library, or of a GPU, is given back."""
 
     name = "buffer.free"
     arity = 1

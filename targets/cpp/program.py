@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,10 +15,11 @@ from xdsl.dialects.builtin import ModuleOp
 from ...ir.dialects import buffer
 from ..build import Progress, Source, Toolchain, compile_sources, cores
 from ..cache import Cache, Entry
-from ..host import HostSource, Run, host_source, load_program
+from ..host import HostSource, Run, host_source, load_program, runs_on_gpu
 from ..library import WEIGHTS_SOURCE, Fingerprint, Library
 from ..load import Library as SharedLibrary
 from ..pool import Results
+from ..triton.program import KERNELS, LAUNCHES, GpuSource, compile_kernels, gpu_source, load_binaries, stored_source
 from .emit import emit_kernel, emit_unit, kernels_of
 from .own import emit_own_unit, own_kernel
 
@@ -32,11 +34,13 @@ class Generated:
         units: the C++ translation units.
         host: the host program.
         ir: the module's text at the `buffer` level.
+        gpu: the Triton module of kernels on a GPU, None without such.
     """
 
     units: tuple[Source, ...]
     host: HostSource
     ir: str = ""
+    gpu: GpuSource | None = None
 
 
 @dataclass
@@ -59,8 +63,14 @@ class Program:
 
 
 def generate(module: ModuleOp, library: Library) -> Generated:
-    """The C++ and the host program of a module at the `buffer` level."""
-    texts = [(kernel, emit_kernel(kernel)) for kernel in kernels_of(module)]
+    """The C++, the Triton and the host program of a module at the `buffer` level.
+
+    Raises:
+        SeveralGPUs: kernels run on more than one GPU.
+    """
+    found = kernels_of(module)
+    gpu = gpu_source([kernel for kernel in found if runs_on_gpu(kernel)])
+    texts = [(kernel, emit_kernel(kernel)) for kernel in found if not runs_on_gpu(kernel)]
     count = max(1, round(sum(len(text) for _, text in texts) / UNIT_CHARACTERS))
     groups: list[list[Any]] = [[] for _ in range(count)]
     sizes = [0] * count
@@ -73,7 +83,9 @@ def generate(module: ModuleOp, library: Library) -> Generated:
     host = host_source(module, library)
     if host.steps or host.constants is not None:
         units += (Source("weights", WEIGHTS_SOURCE),)
-    return Generated(units, host)
+    if gpu is not None:
+        units = (Source(LAUNCHES, gpu.launches), *units)
+    return Generated(units, host, gpu=gpu)
 
 
 def _own_units(module: ModuleOp) -> list[Source]:
@@ -96,28 +108,41 @@ def build(
     *,
     progress: Progress | None = None,
     results: Results | None = None,
+    gpu: str = "",
 ) -> Program:
     """Compile what is not in the cache, and load.
 
+    Args:
+        gpu: what Triton compiles for, such as "sm_90".
+
     Raises:
         CompilerNotFound, CompilerError: see `targets.build`.
+        TritonError: see `targets.triton.worker`.
     """
     seconds: dict[str, float] = {}
     start = time.perf_counter()
     folder = cache.root / "build" / f"{key[:16]}-{time.time_ns():x}"
     libraries: Sequence[Path] = ()
+    binaries = None if generated.gpu is None else compile_kernels(generated.gpu, gpu, folder)
     if generated.units:
         libraries = compile_sources(generated.units, toolchain(), folder, progress=progress)
+    made = [] if binaries is None else binaries.result()
+    if made:
+        seconds["triton"] = time.perf_counter() - start
     seconds["c++"] = time.perf_counter() - start
     files: dict[str, bytes | str | Path] = {path.name: path for path in libraries}
     files |= {f"{unit.name}.cpp": unit.text for unit in generated.units}
     files |= {"host.py": generated.host.text, "module.ir": generated.ir}
     host = generated.host.as_json()
-    entry = cache.put(key, files, {"host": host, "units": [unit.name for unit in generated.units]})
+    meta: dict[str, Any] = {"host": host, "units": [unit.name for unit in generated.units]}
+    if generated.gpu is not None:
+        files |= {KERNELS: generated.gpu.text} | {f"{b.name}.cubin": b.code for b in made}
+        meta["binaries"] = [b.as_json() for b in made]
+    entry = cache.put(key, files, meta)
     for path in [*libraries, *(p.with_suffix(".cpp") for p in libraries)]:
         path.unlink(missing_ok=True)
     if generated.units:
-        folder.rmdir()
+        shutil.rmtree(folder, ignore_errors=True)
     program = load(entry, library, results)
     program.compiler_calls = len(generated.units)
     program.seconds = seconds | program.seconds
@@ -131,10 +156,12 @@ def load(entry: Entry, library: Library, results: Results | None = None) -> Prog
     units = tuple(Source(name, entry.files[f"{name}.cpp"].read_text()) for name in entry.meta["units"])
     shared = [SharedLibrary(entry.files[f"{name}.so"]) for name in entry.meta["units"]]
     functions = bind_kernels(host.kernels, shared, host.quick)
+    if host.gpu is not None:
+        load_binaries(entry, shared[units.index(next(u for u in units if u.name == LAUNCHES))], host.gpu)
     if host.steps or host.constants is not None:
         library = replace(library, fingerprint=_fingerprint(shared))
     run = load_program(host, functions, library, entry.folder.name[:12], results)
-    generated = Generated(units, host, entry.files["module.ir"].read_text())
+    generated = Generated(units, host, entry.files["module.ir"].read_text(), stored_source(entry))
     return Program(run, generated, 0, {"load": time.perf_counter() - start}, entry.folder.name)
 
 

@@ -49,8 +49,10 @@ class Binary:
     code: bytes
     shared: int
     warps: int
-    registers: int = 0
-    spills: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data for the cache; the code is a file of its own."""
+        return {"name": self.name, "symbol": self.symbol, "shared": self.shared, "warps": self.warps}
 
 
 def load_text(path: Path, name: str) -> ModuleType:

@@ -25,10 +25,6 @@ PRELUDE = "import triton\nimport triton.language as tl\nfrom triton.language.ext
 INT32_MAX = 2**31 - 1
 
 
-class NoTriton(Exception):
-    """A kernel that cannot be written in Triton; the message says why."""
-
-
 def emit_module(kernels: Iterable[loop.Kernel]) -> str:
     """The text of a module with these kernels."""
     return PRELUDE + "".join("\n\n" + emit_kernel(kernel) for kernel in kernels)
@@ -117,10 +113,14 @@ class _Writer:
     axes: dict[loop.For, int] = field(default_factory=dict)
     open: list[_Loop] = field(default_factory=list)
     spans: dict[SSAValue, frozenset[str]] = field(default_factory=dict)  # the loops that a value depends on
-    bound: dict[str, tuple[str, frozenset[str]]] = field(default_factory=dict)  # index variables: text, loops they depend on
+    bound: dict[str, tuple[str, frozenset[str]]] = field(
+        default_factory=dict
+    )  # index variables: text, loops they depend on
     known: dict[str, str] = field(default_factory=dict)  # expression -> the name that holds it
     locals: dict[SSAValue, loop.Local] = field(default_factory=dict)
-    scanned: dict[SSAValue, str] = field(default_factory=dict)  # scratch of a scan: the name of what came before the block
+    scanned: dict[SSAValue, str] = field(
+        default_factory=dict
+    )  # scratch of a scan: the name of what came before the block
     depth: int = 1
     count: int = 0
     place: tuple[str, int] | None = None
@@ -361,7 +361,7 @@ def _finish(w: _Writer, op: loop.For, memory: SSAValue) -> None:
 def _local(w: _Writer, op: Op) -> None:
     assert isinstance(op, loop.Local)
     if op["size"] != 1:
-        raise NoTriton(f"scratch of {op['size']} elements")
+        raise TypeError(f"no Triton text for scratch of {op['size']} elements")
     w.locals[op.results[0]] = op
 
 
@@ -405,7 +405,10 @@ def _store(w: _Writer, op: Op) -> None:
     if w.rank:  # addresses and values have the same shape
         here = [each.op for each in w.open]
         text = f"tl.broadcast_to({_as_tensor(value, text)}, {w.row_shape(here)})"
-        if not all(each.op["var"].name in spans for each in w.open if each.op in w.axes) or w.row_shape(here) == w.row_shape():
+        if (
+            not all(each.op["var"].name in spans for each in w.open if each.op in w.axes)
+            or w.row_shape(here) == w.row_shape()
+        ):
             address = f"tl.broadcast_to({address}, {w.row_shape(here)})"
     w.line(f"tl.store({address}, {text}{', mask=' + ' & '.join(masks) if masks else ''})")
 
@@ -594,9 +597,7 @@ def constant_text(value: object, dtype: DType, exact: bool = True) -> str:
         number = float(value)
         if math.isnan(number):
             text = 'float("nan")'
-        elif math.isinf(number):
-            text = f'float("{"-" if number < 0 else ""}inf")'
-        elif dtype.name != "f64" and abs(number) > 3.4028235677973366e38:
+        elif math.isinf(number) or dtype.name != "f64" and abs(number) > 3.4028235677973366e38:
             text = f'float("{"-" if number < 0 else ""}inf")'
         else:
             text = repr(number)

@@ -88,9 +88,8 @@ def floordiv(a, b):
         whole = tl.floor(quotient)
         whole = tl.where(quotient - whole > 0.5, whole + 1, whole)
         return tl.where(b == 0, a / b, tl.where(quotient == 0, (a / b) * 0, whole))
-    else:
-        quotient = a // b
-        return tl.where((a % b != 0) & ((a < 0) != (b < 0)), quotient - 1, quotient)
+    quotient = a // b
+    return tl.where((a % b != 0) & ((a < 0) != (b < 0)), quotient - 1, quotient)
 
 
 @triton.jit

@@ -1,0 +1,68 @@
+"""Which GPU a program runs on, and what there is to compile for it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from functools import cache
+
+import torch
+from xdsl.dialects.builtin import ModuleOp
+
+from ...ir.types import TensorType, is_gpu
+
+OLDEST = (3, 6)
+
+
+class NoTriton(RuntimeError):
+    """Kernels for a GPU cannot be compiled here; the graph runs in eager."""
+
+
+def gpu_of(module: ModuleOp) -> int | None:
+    """The number of the GPU that a program's tensors are on; the first of several, None where there are none.
+
+    Raises:
+        NoTriton: there is one, but no Triton, or one that is too old.
+    """
+    for op in module.walk():
+        for value in (*op.results, *(a for region in op.regions for block in region.blocks for a in block.args)):
+            if isinstance(value.type, TensorType) and is_gpu(value.type.device):
+                triton_version()
+                return int(value.type.device.partition(":")[2] or 0)
+    return None
+
+
+@cache
+def triton_version() -> str:
+    """The version of the installed Triton.
+
+    Raises:
+        NoTriton: none is installed, or it is older than 3.6.
+    """
+    try:
+        found = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        raise NoTriton("kernels for a GPU need Triton: install it with 'pip install triton'") from None
+    if tuple(int(n) for n in found.split(".")[:2]) < OLDEST:
+        wanted = ".".join(map(str, OLDEST))
+        raise NoTriton(f"kernels for a GPU need Triton {wanted} or later, found {found}: pip install -U triton")
+    return found
+
+
+def capability(gpu: int) -> str:
+    """What kernels for a GPU of this machine are compiled for: "sm_90", or AMD's "gfx942"."""
+    properties = torch.cuda.get_device_properties(gpu)
+    if torch.version.hip:
+        return str(properties.gcnArchName).partition(":")[0]
+    return f"sm_{properties.major}{properties.minor}"
+
+
+@cache
+def gpu_identity() -> str:
+    """Changes when binaries for this machine's GPUs are others; "" without a GPU."""
+    if not torch.cuda.is_available():
+        return ""
+    kinds = sorted({capability(gpu) for gpu in range(torch.cuda.device_count())})
+    try:
+        return f"{','.join(kinds)} triton {triton_version()}"
+    except NoTriton:
+        return ",".join(kinds)
