@@ -136,8 +136,18 @@ class _Writer:
         self.count += 1
         return f"{prefix}{self.count - 1}"
 
+    def spread(self, text: str, spans: frozenset[str]) -> str:
+        """A value in the shape of the loops that are open, where it depends on fewer of them."""
+        here = {self.axes[each.op] for each in self.open if each.op in self.axes}
+        depends = {axis for op, axis in self.axes.items() if op["var"].name in spans}
+        if here <= depends and len(here) == self.rank:
+            return text
+        return f"tl.broadcast_to({text}, {self.row_shape(each.op for each in self.open)})"
+
     def hold(self, prefix: str, expression: str) -> str:
         """A name for an expression; the same one for the same expression."""
+        if expression.isidentifier():
+            return expression
         if expression not in self.known:
             name = self.fresh(prefix)
             self.line(f"{name} = {expression}")
@@ -403,13 +413,8 @@ def _store(w: _Writer, op: Op) -> None:
     if _dtype(value) != ref.dtype:
         text = f"{_as_tensor(value, text)}.to(tl.{triton_type(ref.dtype)})"
     if w.rank:  # addresses and values have the same shape
-        here = [each.op for each in w.open]
-        text = f"tl.broadcast_to({_as_tensor(value, text)}, {w.row_shape(here)})"
-        if (
-            not all(each.op["var"].name in spans for each in w.open if each.op in w.axes)
-            or w.row_shape(here) == w.row_shape()
-        ):
-            address = f"tl.broadcast_to({address}, {w.row_shape(here)})"
+        text = w.spread(_as_tensor(value, text), w.spans.get(value, frozenset()))
+        address = w.spread(address, spans)
     w.line(f"tl.store({address}, {text}{', mask=' + ' & '.join(masks) if masks else ''})")
 
 
@@ -426,9 +431,8 @@ def _accumulate(w: _Writer, op: Op) -> None:
     value, dtype = w.names[op.operands[0]], _dtype(op.operands[0])
     spans = frozenset(each.op["var"].name for each in w.open)
     blocked = around in w.axes
-    shape = w.row_shape([around])
     if w.rank:
-        value = w.hold("t", f"tl.broadcast_to({_as_tensor(op.operands[0], value)}, {shape})")
+        value = w.hold("t", w.spread(_as_tensor(op.operands[0], value), w.spans.get(op.operands[0], frozenset())))
     first = constant_text(identity(kind, dtype), dtype)
     mask = w.masks(spans & {around["var"].name})
     if mask:
@@ -440,7 +444,7 @@ def _accumulate(w: _Writer, op: Op) -> None:
     if len(op.operands) == 4:
         position = w.names[op.operands[1]]
         if w.rank:
-            position = w.hold("t", f"tl.broadcast_to({position}, {shape}).to(tl.int64)")
+            position = w.hold("t", f"tl.broadcast_to({position}, {w.row_shape([around])}).to(tl.int64)")
         if whole:
             w.names[op.operands[2]], w.names[memory] = value, position
             return
