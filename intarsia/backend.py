@@ -238,7 +238,7 @@ def compile_module(
             raise _with_reproducer(failure, text, ctx.target, pipeline, config, debug) from failure.__cause__
     with COUNTERS.phase("emit"):
         generated = generate(module, library)
-        generated = type(generated)(generated.units, generated.host, print_module(module))
+        generated = replace(generated, ir=print_module(module))
         debug.write_sources(generated)
         logs.generated(generated)
     with COUNTERS.phase("c++"):
