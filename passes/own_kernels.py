@@ -100,7 +100,9 @@ def _has_few_rows(op: kernel.Extern, ctx: CompileContext) -> bool:
 
 
 def _is_row_by_row(value: SSAValue) -> bool:
-    """A parameter without gaps."""
+    """A parameter without gaps, or a reshape of one."""
+    if isinstance(value.owner, prim.Reshape):
+        value = value.owner.operands[0]
     if not isinstance(value, BlockArgument):
         return False
     func = value.owner.parent_op()
