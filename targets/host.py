@@ -298,7 +298,9 @@ class _Writer:
         found = own_kernel(op)
         arguments = [*(self.address(v) for v in op.operands), *found.symbols]
         self.used_kernels[found.name] = len(arguments)
-        self.each.append(f"{found.name}({', '.join(arguments)})")
+        call, place = f"{found.name}({', '.join(arguments)})", location_of(op)
+        where = repr(f"{place[0]}:{place[1]}") if place else ""
+        self.each.append(f"if {call}: out_of_range({where})" if found.checks else call)
 
     def extern(self, op: Op) -> None:
         self.comment(op)
