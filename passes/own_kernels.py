@@ -19,6 +19,7 @@ from ..ir.dtypes import BF16, BOOL, F16, F32, F64, I32, I64
 from ..ir.symbols import contiguous_strides, known_equal
 from .base import Pass
 from .context import CompileContext
+from .linear import is_own_linear
 from .rules import is_static
 from .strides import same_layout
 
@@ -32,20 +33,22 @@ MOST_ROWS = {F32: 4, BF16: 2}
 
 @dataclass(frozen=True)
 class OwnKernels(Pass):
-    """Give attention, and products of a few rows with a parameter, to kernels of our own.
+    """Give attention, and products with a parameter, to kernels of our own.
 
     Options:
         attention: take over scaled_dot_product_attention.
+        linear: take over products of many rows with a parameter.
         rows: take over linear layers of so few rows that reading the weight is all that they cost.
         index_add: take over index_add.
     """
 
     name: ClassVar[str] = "own-kernels"
     level: ClassVar[str] = "prim"
-    after: ClassVar[tuple[str, ...]] = ("decompose", "dce")
+    after: ClassVar[tuple[str, ...]] = ("decompose", "dce", "hoist")
     before: ClassVar[tuple[str, ...]] = ("fuse",)
 
     attention: bool = True
+    linear: bool = True
     rows: bool = True
     index_add: bool = True
 
@@ -66,6 +69,10 @@ class OwnKernels(Pass):
                 op["own"] = "index_add"
                 op.attributes.pop("operand_strides", None)
                 ctx.diagnostics.count(self.name, "index_add")
+            elif isinstance(op, kernel.Extern) and self.linear and _is_linear(op, ctx):
+                op["own"] = "linear"
+                op.attributes.pop("operand_strides", None)
+                ctx.diagnostics.count(self.name, "products of many rows")
 
 
 def _is_attention(op: kernel.Extern) -> bool:
@@ -87,6 +94,11 @@ def _is_attention(op: kernel.Extern) -> bool:
     q, k, v = (t.shape for t in kinds)
     heads = known_equal(q[1], k[1]) or bool(op.get("enable_gqa"))
     return heads and known_equal(k[1], v[1]) and known_equal(q[0], k[0]) and known_equal(q[0], v[0])
+
+
+def _is_linear(op: kernel.Extern, ctx: CompileContext) -> bool:
+    func = op.parent_op()
+    return isinstance(func, prim.Func) and not op.get("own") and is_own_linear(op, op["target"], func, ctx.target)
 
 
 def _has_few_rows(op: kernel.Extern, ctx: CompileContext) -> bool:

@@ -21,7 +21,7 @@ from ..ir.syntax import Op
 from ..ir.types import RefType
 from ..passes.strides import channels_last
 from .choices import Choices
-from .library_product import PackedProduct, choose_addmm, choose_linear, choose_mm
+from .library_product import PackedPanels, PackedProduct, choose_addmm, choose_linear, choose_mm
 from .steps import WEIGHTS_SOURCE, Fingerprint, Folded, PackedWeight, Step, is_static, split_epilogue
 from .torch_private import onednn_bfloat16, onednn_convolution, onednn_pack_convolution
 
@@ -189,6 +189,7 @@ CHOOSERS: dict[str, Callable[[Op, prim.Func], Step | None]] = {
     "aten.convolution.default": _convolution,
 }
 BUILDERS: dict[str, Callable[..., Callable[..., Any]]] = {
+    "packed-panels": PackedPanels,
     "packed-product": PackedProduct,
     "packed-convolution": PackedConvolution,
 }

@@ -18,6 +18,7 @@ from ...ir.syntax import Op, location_of
 from ...ir.types import RefType
 from ...passes.streams import is_streamed
 from .own_convolution import convolution_body, max_pool_body
+from .own_linear import linear_body
 from .text import cpp_constant, cpp_index
 
 
@@ -128,6 +129,11 @@ def is_own(op: object) -> bool:
     return isinstance(op, buffer.Extern) and bool(op.get("own"))
 
 
+def packs(op: object) -> bool:
+    """An own kernel whose weight the host packs."""
+    return isinstance(op, buffer.Extern) and op.get("own") == "linear"
+
+
 def _convolution(op: Op) -> OwnKernel:
     body, dims, before = convolution_body(op)
     header = "intarsia_winograd.h" if "im::winograd" in body else "intarsia_convolution.h"
@@ -149,6 +155,11 @@ def _rows(op: Op) -> OwnKernel:
     return _kernel("rows", "intarsia_rows.h", body, op, [inner, outer])
 
 
+def _linear(op: Op) -> OwnKernel:
+    body, before = linear_body(op)
+    return replace(_kernel("linear", "intarsia_linear.h", body, op, []), before=before)
+
+
 def _index_add(op: Op) -> OwnKernel:
     x, source = op.operands[0].type, op.operands[2].type
     assert isinstance(x, RefType) and isinstance(source, RefType)
@@ -162,6 +173,7 @@ def _index_add(op: Op) -> OwnKernel:
 
 
 OWN: dict[str, Callable[[Op], OwnKernel]] = {
+    "linear": _linear,
     "rows": _rows,
     "index_add": _index_add,
     "attention": _attention,
