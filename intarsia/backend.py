@@ -34,8 +34,9 @@ from .passes.base import Pass, PassError
 from .passes.context import CompileContext, Diagnostics, Target
 from .passes.manager import PassFailure, pass_fingerprint, pipeline_text, run_pipeline
 from .passes.own_convolution import OwnConvolution
+from .passes.own_kernels import OwnKernels
 from .passes.pipeline import default_pipeline, registry
-from .targets.build import CompilerError, CompilerNotFound, Toolchain, cpu_identity, find_toolchain
+from .targets.build import CompilerError, CompilerNotFound, Toolchain, cpu_identity, dots_bfloat16, find_toolchain
 from .targets.cache import Cache, Entry, cache_key, package_fingerprint, shared_cache
 from .targets.choices import Choices
 from .targets.cpp.program import Program, build, generate, load
@@ -186,13 +187,17 @@ def pipeline_of(config: Config, passes: Sequence[Pass] = ()) -> list[Pass]:
     """The passes that a program goes through: those of the settings, else the default; without `packing` nothing is kept between calls."""
     if config.pipeline:
         return registry(passes).parse(config.pipeline)
-    keeping = ("hoist", "own-convolution", "convolution-epilogue")
+    keeping = ("hoist", "own-convolution", "convolution-epilogue", "linear-epilogue")
     chosen = [item for item in default_pipeline(passes) if config.packing or item.name not in keeping]
-    return chosen if config.winograd else [_without_winograd(item) for item in chosen]
+    return [_as_configured(item, config) for item in chosen]
 
 
-def _without_winograd(item: Pass) -> Pass:
-    return replace(item, winograd=False) if isinstance(item, OwnConvolution) else item
+def _as_configured(item: Pass, config: Config) -> Pass:
+    if isinstance(item, OwnConvolution) and not config.winograd:
+        return replace(item, winograd=False)
+    if isinstance(item, OwnKernels) and not config.packing:
+        return replace(item, linear=False)
+    return item
 
 
 def compile_module(
@@ -355,7 +360,15 @@ def machine(toolchain: Toolchain, config: Config) -> Target:
     width = {"avx512": 64, "avx2": 32}.get(isa, 16)
     threads = config.threads or torch.get_num_threads()
     onednn = onednn_convolution is not None and onednn_linear is not None
-    return Target("cpp", isa, width, threads if toolchain.openmp else 1, onednn=onednn, bfloat16=onednn_bfloat16)
+    return Target(
+        "cpp",
+        isa,
+        width,
+        threads if toolchain.openmp else 1,
+        onednn=onednn,
+        bfloat16=onednn_bfloat16,
+        dots_bfloat16=dots_bfloat16(),
+    )
 
 
 def open_cache(config: Config) -> Cache:

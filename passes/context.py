@@ -19,6 +19,7 @@ class Target:
         l1_bytes, l2_bytes: cache sizes of one core.
         onednn: whether torch's build offers oneDNN's calls on packed weights.
         bfloat16: whether oneDNN multiplies in bfloat16 on this processor.
+        dots_bfloat16: whether AVX-512's dot product of bfloat16 is the fastest way to multiply: it is there, and tiles (AMX) are not.
     """
 
     name: str = "cpp"
@@ -29,6 +30,7 @@ class Target:
     l2_bytes: int = 1024 * 1024
     onednn: bool = True
     bfloat16: bool = True
+    dots_bfloat16: bool = True
 
 
 @dataclass(frozen=True)

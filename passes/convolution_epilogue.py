@@ -42,13 +42,14 @@ class ConvolutionEpilogue(Pass):
                 if isinstance(op, AtenOp) and op.parent is not None and op.name == "aten.convolution.default":
                     if not is_ours(op, func, ctx.target):
                         continue
-                    chain = _chain(op, func)
+                    chain = chain_of(op, func)
                     if chain.absorbed:
                         replace_call(op, chain)
                         ctx.diagnostics.count(self.name, "operations taken over", len(chain.absorbed))
 
 
-def _chain(op: AtenOp, func: prim.Func) -> Chain:
+def chain_of(op: AtenOp, func: prim.Func) -> Chain:
+    """What follows the call and may be taken over, in order."""
     chain = Chain(op)
     while len(chain.steps) < MOST_STEPS and _take(chain, func):
         pass

@@ -15,15 +15,17 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import BlockArgument, SSAValue
 
 from ..ir.dialects import kernel, prim
-from ..ir.dtypes import BF16, BOOL, F16, F32
+from ..ir.dtypes import BF16, BOOL, F16, F32, F64, I32, I64
 from ..ir.symbols import contiguous_strides, known_equal
 from .base import Pass
 from .context import CompileContext
+from .linear import is_own_linear
 from .rules import is_static
 from .strides import same_layout
 
 ATTENTION = "aten.scaled_dot_product_attention.default"
 LINEAR = "aten.linear.default"
+INDEX_ADD = "aten.index_add.default"
 # The most rows of x for which reading the weight once, where it lies, beats oneDNN's call on a packed copy. Measured on Zen 4, two threads,
 # weights of 2 to 12 MiB from memory, own over oneDNN: f32 1.6, 1.8 and 1.05 for 1, 2 and 4 rows; bf16 1.6, 1.4 and 0.8.
 MOST_ROWS = {F32: 4, BF16: 2}
@@ -31,20 +33,24 @@ MOST_ROWS = {F32: 4, BF16: 2}
 
 @dataclass(frozen=True)
 class OwnKernels(Pass):
-    """Give attention, and products of a few rows with a parameter, to kernels of our own.
+    """Give attention, and products with a parameter, to kernels of our own.
 
     Options:
         attention: take over scaled_dot_product_attention.
+        linear: take over products of many rows with a parameter.
         rows: take over linear layers of so few rows that reading the weight is all that they cost.
+        index_add: take over index_add.
     """
 
     name: ClassVar[str] = "own-kernels"
     level: ClassVar[str] = "prim"
-    after: ClassVar[tuple[str, ...]] = ("decompose", "dce")
+    after: ClassVar[tuple[str, ...]] = ("decompose", "dce", "hoist")
     before: ClassVar[tuple[str, ...]] = ("fuse",)
 
     attention: bool = True
+    linear: bool = True
     rows: bool = True
+    index_add: bool = True
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         if ctx.target.name != "cpp":
@@ -59,6 +65,14 @@ class OwnKernels(Pass):
                 op["own"] = "rows"
                 op.attributes.pop("operand_strides", None)
                 ctx.diagnostics.count(self.name, "products of few rows")
+            elif isinstance(op, kernel.Extern) and op["target"] == INDEX_ADD and self.index_add and _is_index_add(op):
+                op["own"] = "index_add"
+                op.attributes.pop("operand_strides", None)
+                ctx.diagnostics.count(self.name, "index_add")
+            elif isinstance(op, kernel.Extern) and self.linear and _is_linear(op, ctx):
+                op["own"] = "linear"
+                op.attributes.pop("operand_strides", None)
+                ctx.diagnostics.count(self.name, "products of many rows")
 
 
 def _is_attention(op: kernel.Extern) -> bool:
@@ -82,6 +96,11 @@ def _is_attention(op: kernel.Extern) -> bool:
     return heads and known_equal(k[1], v[1]) and known_equal(q[0], k[0]) and known_equal(q[0], v[0])
 
 
+def _is_linear(op: kernel.Extern, ctx: CompileContext) -> bool:
+    func = op.parent_op()
+    return isinstance(func, prim.Func) and not op.get("own") and is_own_linear(op, op["target"], func, ctx.target)
+
+
 def _has_few_rows(op: kernel.Extern, ctx: CompileContext) -> bool:
     """A linear layer of a few rows, of known sizes, by a parameter that lies row by row in memory."""
     names = list(op["operands"])
@@ -99,8 +118,22 @@ def _has_few_rows(op: kernel.Extern, ctx: CompileContext) -> bool:
     return all(_is_row_by_row(v) for v in op.operands[1:])
 
 
+def _is_index_add(op: kernel.Extern) -> bool:
+    """Numbers in one dimension, one dtype, nothing empty, a result whose rows lie one after another."""
+    if list(op["operands"]) != ["self", "index", "source"] or op.get("epilogue") or op.get("own"):
+        return False
+    x, index, source = (prim.tensor(v) for v in op.operands)
+    if any(t.device != "cpu" or 0 in t.shape for t in (x, index, source)) or any(s for s in op.get("strides", ())):
+        return False
+    alike = x.dtype == source.dtype and x.dtype in (F32, F64, BF16, F16, I32, I64) and index.dtype in (I32, I64)
+    factor = x.dtype.is_float or isinstance(op.get("alpha", 1), int)
+    return alike and factor and x.rank == source.rank >= 1 and index.rank == 1
+
+
 def _is_row_by_row(value: SSAValue) -> bool:
-    """A parameter without gaps."""
+    """A parameter without gaps, or a reshape of one."""
+    if isinstance(value.owner, prim.Reshape):
+        value = value.owner.operands[0]
     if not isinstance(value, BlockArgument):
         return False
     func = value.owner.parent_op()

@@ -18,6 +18,7 @@ OWN = {
     "cse": "cse:CSE",
     "dce": "dce:DCE",
     "convolution-epilogue": "convolution_epilogue:ConvolutionEpilogue",
+    "linear-epilogue": "linear_epilogue:LinearEpilogue",
     "own-convolution": "own_convolution:OwnConvolution",
     "hoist": "hoist:Hoist",
     "channels-last": "channels_last:ChannelsLast",

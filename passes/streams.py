@@ -20,7 +20,7 @@ SHORTEST = 128  # bytes that are written at a time, at least
 
 def set_streams(block: Block, results: Sequence[SSAValue]) -> None:
     """Mark the stores of vector loops that write a large result once, in its order, with nothing of it read."""
-    large = {r for r in results if _bytes(r) >= STREAMED}
+    large = {r for r in results if isinstance(r.type, RefType) and is_streamed(r.type)}
     if not large:
         return
     uses = Counter(v for op in block.walk() for v in op.operands if v in large and not isinstance(op, loop.Store))
@@ -41,11 +41,10 @@ def set_streams(block: Block, results: Sequence[SSAValue]) -> None:
                 store["stream"] = True
 
 
-def _bytes(value: SSAValue) -> int:
-    ref = value.type
-    if not isinstance(ref, RefType) or ref.dtype.kind == "bool" or not all(isinstance(n, int) for n in ref.shape):
-        return 0
-    return math.prod(int(n) for n in ref.shape) * ref.dtype.bytes
+def is_streamed(ref: RefType) -> bool:
+    """Whether memory is so large that its elements are better written past the caches."""
+    known = ref.dtype.kind != "bool" and all(isinstance(n, int) for n in ref.shape)
+    return known and math.prod(int(n) for n in ref.shape) * ref.dtype.bytes >= STREAMED
 
 
 def _is_long(op: loop.For, bytes_each: int) -> bool:

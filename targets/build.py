@@ -191,6 +191,12 @@ def detect_isa() -> str:
     return "baseline"
 
 
+def dots_bfloat16() -> bool:
+    """Whether AVX-512's dot product of bfloat16 is the fastest way to multiply: it is there, and tiles (AMX) are not."""
+    _, flags = cpu_facts()
+    return "avx512_bf16" in flags and "amx_bf16" not in flags
+
+
 def cpu_identity() -> str:
     """Hash of everything that -march=native looks at: part of the cache key."""
     model, flags = cpu_facts()

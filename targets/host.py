@@ -38,8 +38,9 @@ from ..ir.symbols import Dim, contiguous_strides, dim, free_symbols
 from ..ir.syntax import Op, location_of
 from ..ir.types import RefType, is_gpu
 from ..passes.plan_buffers import aliased_operand
-from .cpp.own import is_own, own_kernel
+from .cpp.own import is_own, own_kernel, packs
 from .library import Library, Step
+from .library_product import panels_step
 from .memory import planned_bytes
 from .pool import LARGE, Results, want_huge_pages
 from .steps import Folded
@@ -270,7 +271,9 @@ class _Writer:
         assert isinstance(ref, RefType)
         if not result.uses:
             return
-        if all(is_own(use.operation) for use in result.uses):  # an address is all that is needed
+        if all(
+            is_own(use.operation) and not packs(use.operation) for use in result.uses
+        ):  # an address is all that is needed
             self.addresses[result] = f"{self.address(base)} + {python_index(dim(op['offset'] * ref.dtype.bytes))}"
             return
         name = self.fresh("v")
@@ -333,9 +336,27 @@ class _Writer:
     def own(self, op: Op) -> None:
         """A library call that a kernel of our own carries out."""
         found = own_kernel(op)
+        if packs(op):
+            self.packed(op, found.name)
+            return
         arguments = [*(self.address(v) for v in op.operands), *found.symbols]
         self.used_kernels[found.name] = len(arguments)
-        self.each.append(f"{found.name}({', '.join(arguments)})")
+        call, place = f"{found.name}({', '.join(arguments)})", location_of(op)
+        where = repr(f"{place[0]}:{place[1]}") if place else ""
+        self.each.append(f"if {call}: out_of_range({where})" if found.checks else call)
+
+    def packed(self, op: Op, kernel: str) -> None:
+        """A kernel that reads a packed copy of a weight; where copies may take no more memory, the operator itself."""
+        chosen, name, copy = panels_step(op), self.fresh("step"), self.fresh("w")
+        self.steps[name] = chosen.as_json()
+        values = [self.tensor(v) for v in op.operands]
+        arguments = [self.address(v) for v in op.operands]
+        weight = chosen.options["weight"]
+        arguments[weight] = f"{copy}.data_ptr()"
+        self.used_kernels[kernel] = len(arguments)
+        self.each.append(f"{copy} = {name}({values[weight]})")
+        self.each.append(f"if {copy} is None: {name}.plain({', '.join(values)})")
+        self.each.append(f"else: {kernel}({', '.join(arguments)})")
 
     def extern(self, op: Op) -> None:
         self.comment(op)

@@ -12,9 +12,10 @@ import torch
 
 from ..ir.dialects import prim
 from ..ir.dtypes import BF16, F32
-from ..ir.epilogue import apply_epilogue
+from ..ir.epilogue import apply_epilogue, extras_of
 from ..ir.syntax import Op
 from ..ir.types import RefType
+from ..passes.linear import OPERANDS
 from .steps import ACTIVATIONS, Fingerprint, PackedWeight, Step, is_static, split_epilogue
 from .torch_private import onednn_bfloat16, onednn_linear, onednn_pack_linear
 
@@ -59,6 +60,71 @@ class PackedProduct:
             plain = torch.nn.functional.linear(x, weight.t() if self.transposed else weight, bias)
             return apply_epilogue(plain, self.epilogue, ())
         return onednn_linear(x, packed, bias, *self.activation)
+
+
+PANEL = 32  # columns of a panel (targets/cpp/intarsia_linear.h)
+
+
+def pack_panels(weight: torch.Tensor) -> torch.Tensor:
+    """(columns, inner) -> (panels, inner, 32) in float32, (panels, inner / 2, 32, 2) in bfloat16; zeros behind the last column."""
+    columns, inner = weight.shape
+    panels = -(-columns // PANEL)
+    if panels * PANEL != columns:
+        weight = torch.cat((weight, weight.new_zeros(panels * PANEL - columns, inner)))
+    if weight.dtype == torch.bfloat16:
+        return weight.reshape(panels, PANEL, inner // 2, 2).permute(0, 2, 1, 3).contiguous()
+    return weight.reshape(panels, PANEL, inner).permute(0, 2, 1).contiguous()
+
+
+class PackedPanels:
+    """The copy of a weight that the kernel of our own reads (`pack_panels`); None where copies may take no more memory.
+
+    Args:
+        x, weight, bias: positions of the operands; bias is None without one.
+        transposed: the weight operand is (inner, columns), as for mm, and not (columns, inner), as for linear.
+        names: of the operands.
+        limit: the most bytes that packed copies may take.
+        epilogue: steps on the result (ir/epilogue.py).
+    """
+
+    def __init__(
+        self,
+        x: int,
+        weight: int,
+        bias: int | None,
+        transposed: bool,
+        names: Sequence[str],
+        fingerprint: Fingerprint,
+        limit: int = -1,
+        epilogue: Sequence[Sequence[Any]] = (),
+    ) -> None:
+        self.x, self.weight, self.bias, self.transposed = x, weight, bias, transposed
+        self.names, self.epilogue = names, epilogue
+        self.packed = PackedWeight(
+            lambda w: pack_panels(w.t() if transposed else w), fingerprint, ("panels", transposed), limit
+        )
+
+    def __call__(self, weight: torch.Tensor) -> torch.Tensor | None:
+        # Without a version a change could not be noticed.
+        return None if weight.is_inference() else self.packed(weight)
+
+    def plain(self, *operands: torch.Tensor) -> None:
+        """What the kernel does, without a copy of the weight; the last operand is the result."""
+        weight, bias = operands[self.weight], None if self.bias is None else operands[self.bias]
+        result = torch.nn.functional.linear(operands[self.x], weight.t() if self.transposed else weight, bias)
+        operands[-1].copy_(apply_epilogue(result, self.epilogue, extras_of(self.names, operands[:-1])))
+
+
+def panels_step(op: Op) -> Step:
+    """What packs the weight of a `buffer.extern` with own = "linear"."""
+    names = list(op["operands"])
+    x, weight, bias = OPERANDS[op["target"]]
+    options: dict[str, Any] = {"x": names.index(x), "weight": names.index(weight)}
+    options |= {
+        "bias": names.index(bias) if bias in names else None,
+        "transposed": op["target"] != "aten.linear.default",
+    }
+    return Step("packed-panels", options | {"names": names, "epilogue": op.get("epilogue", ())})
 
 
 def _choose_product(op: Op, func: prim.Func, x: str, weight: str, bias: str | None, transposed: bool) -> Step | None:

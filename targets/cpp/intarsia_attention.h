@@ -5,9 +5,6 @@
 // time: scores, running maximum and sum of each row, and the product with v.
 #pragma once
 #include "intarsia_matmul.h"
-#ifdef _OPENMP
-extern "C" int omp_get_max_threads() noexcept;
-#endif
 
 namespace intarsia {
 
@@ -227,14 +224,6 @@ static void attention_task(const Attention& s, const T* q, const T* k, const T* 
     const int64_t at = first + r, head = at / s.queries, row = at % s.queries;
     write_row(out + head * s.o_head + row * s.o_row, sums + r * width, s.width, maxima[r], totals[r], s.masked);
   }
-}
-
-IM_FN int64_t max_threads() {
-#ifdef _OPENMP
-  return omp_get_max_threads();
-#else
-  return 1;
-#endif
 }
 
 // Strides are in elements; those of the last dimension of q, k, v and out are 1. mask may be null.

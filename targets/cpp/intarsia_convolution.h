@@ -282,8 +282,12 @@ static void depthwise_convolution(const Convolution& s, const float* x, const fl
   }
 }
 
+IM_FN void store_exact(float* to, float value) { *to = value; }
+IM_FN void store_exact(bf16* to, float value) { to->bits = static_cast<uint16_t>(bit_cast<uint32_t>(value) >> 16); }
+
 // The largest of each window, NaN where it holds one; no column of the window lies wholly outside.
-static void max_pool(Convolution s, const float* x, float* out) {
+template <class T>
+static void max_pool(Convolution s, const T* x, T* out) {
   const int64_t lines = s.images * s.out_height;
   const int64_t threads = threads_for(lines * s.out_width * s.channels * s.rows * s.columns * 4);
   #pragma omp parallel for schedule(static) if (threads > 1)
@@ -291,7 +295,7 @@ static void max_pool(Convolution s, const float* x, float* out) {
     const int64_t image = line / s.out_height, top = line % s.out_height * s.row_step - s.row_pad;
     for (int64_t column = 0; column < s.out_width; ++column) {
       const int64_t left = column * s.column_step - s.column_pad;
-      float* const to = out + (line * s.out_width + column) * s.channels;
+      T* const to = out + (line * s.out_width + column) * s.channels;
       bool first = true;
       for (int64_t i = 0; i < s.rows; ++i) {
         const int64_t y = top + i * s.row_dilation;
@@ -299,13 +303,14 @@ static void max_pool(Convolution s, const float* x, float* out) {
         for (int64_t j = 0; j < s.columns; ++j) {
           const int64_t z = left + j * s.column_dilation;
           if (z < 0 || z >= s.width) continue;
-          const float* const from = x + image * s.x_image + y * s.x_row + z * s.x_column;
+          const T* const from = x + image * s.x_image + y * s.x_row + z * s.x_column;
           if (first) {
             #pragma omp simd
             for (int64_t c = 0; c < s.channels; ++c) to[c] = from[c];
           } else {
             #pragma omp simd
-            for (int64_t c = 0; c < s.channels; ++c) to[c] = max(to[c], from[c]);
+            for (int64_t c = 0; c < s.channels; ++c)
+              store_exact(to + c, max(static_cast<float>(to[c]), static_cast<float>(from[c])));
           }
           first = false;
         }

@@ -2,6 +2,9 @@
 // Matrices are float in memory that the caller packed; sums are float, one accumulator an element, over k in order.
 #pragma once
 #include "intarsia_kernel.h"
+#ifdef _OPENMP
+extern "C" int omp_get_max_threads() noexcept;
+#endif
 
 namespace intarsia {
 
@@ -87,6 +90,14 @@ static void product(const float* a, int64_t a_pitch, const float* b, int64_t b_p
           block_product<block_rows, 1>(from, a_pitch, b + v * lanes, b_pitch, to + v * lanes, c_pitch, depth, add);
     }
   }
+}
+
+IM_FN int64_t max_threads() {
+#ifdef _OPENMP
+  return omp_get_max_threads();
+#else
+  return 1;
+#endif
 }
 
 IM_FN int64_t round_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }

@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 import sympy
 
 from ...ir.dialects import buffer
-from ...ir.symbols import Dim, free_symbols
+from ...ir.symbols import Dim, dim, free_symbols
 from ...ir.syntax import Op, location_of
 from ...ir.types import RefType
-from .emit import cpp_index
+from ...passes.streams import is_streamed
 from .own_convolution import convolution_body, max_pool_body
+from .own_linear import linear_body
+from .text import cpp_constant, cpp_index
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class OwnKernel:
         header: the header that its text needs.
         body: the statements.
         before: declarations that stand before it, once in a unit.
+        checks: the body returns 1 where it met an index outside its dimension.
     """
 
     name: str
@@ -36,12 +39,14 @@ class OwnKernel:
     parameters: tuple[str, ...]
     symbols: tuple[str, ...]
     before: str = ""
+    checks: bool = False
 
     def text(self, lines: Iterable[str] = ()) -> str:
         """The function; `lines` are the user's."""
         places = ", ".join(dict.fromkeys(lines))
         comment = f"// from {places}\n" if places else ""
-        return f'{comment}extern "C" int {self.name}({", ".join(self.parameters)}) {{\n{self.body}  return 0;\n}}\n'
+        end = "" if self.checks else "  return 0;\n"
+        return f'{comment}extern "C" int {self.name}({", ".join(self.parameters)}) {{\n{self.body}{end}}}\n'
 
 
 def own_kernel(op: Op) -> OwnKernel:
@@ -124,6 +129,11 @@ def is_own(op: object) -> bool:
     return isinstance(op, buffer.Extern) and bool(op.get("own"))
 
 
+def packs(op: object) -> bool:
+    """An own kernel whose weight the host packs."""
+    return isinstance(op, buffer.Extern) and op.get("own") == "linear"
+
+
 def _convolution(op: Op) -> OwnKernel:
     body, dims, before = convolution_body(op)
     header = "intarsia_winograd.h" if "im::winograd" in body else "intarsia_convolution.h"
@@ -145,8 +155,27 @@ def _rows(op: Op) -> OwnKernel:
     return _kernel("rows", "intarsia_rows.h", body, op, [inner, outer])
 
 
+def _linear(op: Op) -> OwnKernel:
+    body, before = linear_body(op)
+    return replace(_kernel("linear", "intarsia_linear.h", body, op, []), before=before)
+
+
+def _index_add(op: Op) -> OwnKernel:
+    x, source = op.operands[0].type, op.operands[2].type
+    assert isinstance(x, RefType) and isinstance(source, RefType)
+    at = op["dim"] % len(x.shape)
+    sizes = [dim(math.prod(x.shape[:at])), x.shape[at], source.shape[at], dim(math.prod(x.shape[at + 1 :]))]
+    alpha = cpp_constant(op.get("alpha", 1), x.dtype.compute)
+    streams = str(is_streamed(x)).lower()
+    values = ", ".join(cpp_index(n) for n in sizes)
+    body = f"  return im::index_add<{streams}>(im::IndexAdd{{{values}}}, in0, in1, in2, {alpha}, out0);\n"
+    return replace(_kernel("index_add", "intarsia_scatter.h", body, op, sizes), checks=True)
+
+
 OWN: dict[str, Callable[[Op], OwnKernel]] = {
+    "linear": _linear,
     "rows": _rows,
+    "index_add": _index_add,
     "attention": _attention,
     "convolution": _convolution,
     "max_pool": _max_pool,

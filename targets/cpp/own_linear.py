@@ -1,0 +1,61 @@
+"""The C++ of a product of our own with a packed weight: its sizes, the tiles of rows, and what happens to each sum on its way to memory."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+from ...ir.epilogue import PREFIX
+from ...ir.syntax import Op
+from ...ir.types import RefType
+from ...passes.linear import OPERANDS, row_tiles
+from .own_convolution import STEPS
+
+LANES, PANEL = 16, 32  # of intarsia_linear.h
+
+
+def linear_body(op: Op) -> tuple[str, str]:
+    """The statements of the kernel of a `buffer.extern` with own = "linear", and what stands before the kernel."""
+    names = list(op["operands"])
+    given, weight, bias = OPERANDS[op["target"]]
+    refs: list[RefType] = [v.type for v in op.operands if isinstance(v.type, RefType)]
+    x, out = refs[names.index(given)], refs[-1]
+    rows, outer = math.prod(int(n) for n in out.shape[:-1]), int(out.shape[-1])  # type: ignore[arg-type]  # static
+    inner, word = int(x.shape[-1]), x.dtype.cpp  # type: ignore[arg-type]  # static
+    tiles, tall, height = row_tiles(rows)
+    extras = [name for name in names if name == bias or name.startswith(PREFIX)]
+    step, text = _step(op, extras, bias)
+    behind = ", ".join(f"in{names.index(name)}" for name in extras)
+    rest = 0 < outer % PANEL <= LANES
+    sums = [
+        f"im::TileSums<{word}, {size}, {vectors}>::of" if needed else "nullptr"
+        for vectors, there in ((2, not rest or outer > PANEL), (1, rest))
+        for size, needed in ((height, there and tall < tiles), (height + 1, there and tall > 0))
+    ]
+    sizes = ", ".join(map(str, (rows, inner, outer, tiles, tall, height)))
+    lines = [f"  const im::Linear s{{{sizes}}};", f"  const im::Behind<{word}> behind{{out0, {{{behind}}}}};"]
+    places = f"in{names.index(given)}, in{names.index(weight)}"
+    finish = f"im::finish_tile<{step}, {word}>"
+    lines.append(f"  im::linear<{word}>(s, {places}, behind, {finish}, {', '.join(sums)});")
+    return "\n".join(lines) + "\n", text
+
+
+def _step(op: Op, extras: list[str], bias: str) -> tuple[str, str]:
+    """Bias and epilogue as a struct of C++: its name and its text."""
+    lines = [f"v = v + float(behind.in[{extras.index(bias)}][column]);"] if bias in extras else []
+    for name, *arguments in op.get("epilogue", ()):
+        lines.append(f"v = {_expression(extras, name, *arguments)};")
+    words = [*(["bias"] if bias in extras else []), *(name for name, *_ in op.get("epilogue", ()))]
+    head = "  template <class Given> IM_FN_MEMBER static float of(float v, const Given& behind, int64_t at, int64_t column) {"
+    body = "\n".join(
+        [head, "    (void)behind, (void)at, (void)column;", *(f"    {x}" for x in lines), "    return v;", "  }"]
+    )
+    name = "_".join(["row", *(words or ["plain"]), hashlib.sha256(body.encode()).hexdigest()[:6]])
+    return name, f"struct {name} {{\n{body}\n}};\n"
+
+
+def _expression(extras: list[str], name: str, *arguments: Any) -> str:
+    if name == "add":
+        return f"v + float(behind.in[{extras.index(f'{PREFIX}{arguments[0]}')}][at])"
+    return STEPS[name](*arguments)
