@@ -22,7 +22,7 @@ from .dialects import loop, prim
 from .dtypes import DType, dtype_of
 from .interpreter_tensors import InterpreterError, Machine, Rule, call, elementwise, filled, restride
 from .literals import Literal
-from .scalars import REDUCES, SCALARS, identity
+from .scalars import JOINT, REDUCES, SCALARS, identity
 from .symbols import Dim, FloorDiv, Mod, symbol
 from .syntax import location_of
 from .types import RefType
@@ -342,6 +342,9 @@ def _accumulate(kernel: Kernel, lanes: Lanes, op: Any) -> None:
         best = kernel.memory(op.operands[2])
         value, at = (kernel.scalar(lanes, v) for v in op.operands[:2])
         _meet_position(lanes, kind, address, value, at, best.flat, memory.flat)
+    elif kind in JOINT:
+        value = kernel.scalar(lanes, op.operands[0])
+        _meet_joint(lanes, kind, address, value, [kernel.memory(m).flat for m in op.operands[1:]])
     else:
         _meet(lanes, kind, address, kernel.scalar(lanes, op.operands[0]), memory.flat)
 
@@ -373,6 +376,27 @@ def _meet(lanes: Lanes, kind: str, address: Tensor, value: Tensor, flat: Tensor)
     for chosen in _rounds(groups):
         place = groups[chosen]
         flat[place] = elementwise(SCALARS[row.combine], [flat[place], joined[chosen].to(flat.dtype)])
+
+
+def _meet_joint(lanes: Lanes, kind: str, address: Tensor, value: Tensor, flats: list[Tensor]) -> None:
+    """The same for what is computed together, element after element."""
+    groups, (values,), ok = _all_lanes(lanes, address, value)
+    for chosen in _rounds(groups):
+        place = groups[chosen]
+        for k in range(values.shape[1]):
+            x = values[chosen, k]
+            old = [flat[place] for flat in flats]
+            if kind == "max_expsum":
+                most = torch.maximum(old[0], x)
+                shift = torch.where(most == float("-inf"), 0.0, most)
+                new = [most, old[1] * (old[0] - shift).exp() + (x - shift).exp()]
+            else:
+                count, total = old[0] + 1, old[1] + x
+                before = old[1] / old[0].clamp(min=1)
+                apart = torch.where(old[0] > 0, x - before, x - x)
+                new = [count, total, old[2] + apart * (x - total / count)]
+            for flat, a, b in zip(flats, old, new, strict=True):
+                flat[place] = b if ok is None else torch.where(ok[chosen, k], b, a)
 
 
 def _meet_position(

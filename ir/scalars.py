@@ -241,6 +241,11 @@ _REDUCE_ROWS = [
 REDUCES: dict[str, ReduceRow] = {row.name: row for row in _REDUCE_ROWS}
 
 
+# Several values that one pass over the elements gives, and what each is at first. Loops alone have these:
+# `max_expsum`: the largest x, and the sum of exp(x - largest); `moments`: the count, the sum, and the sum of squares around the mean.
+JOINT: dict[str, tuple[float, ...]] = {"max_expsum": (float("-inf"), 0.0), "moments": (0.0, 0.0, 0.0)}
+
+
 def identity(kind: str, dtype: DType) -> float | int | bool:
     """The value with which a reduction of this kind starts."""
     if kind in ("sum", "any"):

@@ -16,6 +16,7 @@ from .affine import accesses, hint, merge
 from .context import Target
 from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
 from .lower import Lowering, Memory
+from .moments import one_pass
 from .nests import Loop, Nest, Stage
 from .tiling import Tiler, by_stride
 
@@ -104,10 +105,12 @@ class Blocker(Tiler):
         rows, env = merge(order, used.all, lowering.ranges, self._merged)
         sizes = [product(most(s.start, s.stop) for s in stage.loops) for stage in nest.stages if stage.loops]
         longest = max(sizes, key=hint, default=1)
-        block, step = self._shape(product(r.size for r in rows), longest, all(isinstance(s, int) for s in sizes), lane)
+        known = all(isinstance(s, int) for s in sizes)
+        block, step = self._shape(product(r.size for r in rows), longest, known, lane)
+        stages = nest.stages if known and hint(longest) <= WHOLE else one_pass(lowering, nest.stages)
         spec = NestSpec([], env, [])
         spec.rows = [*(self._tile_of(r, 1) for r in alone), *self._flat(rows, env, block)]
-        for stage in nest.stages:
+        for stage in stages:
             kind = "reduce" if stage.joins else "scan" if any(s.scan for s in stage.stores) else "serial"
             inside = accesses(stage.nodes, stage.stores, lowering.ranges)
             inner: dict[sympy.Symbol, Dim] = {}

@@ -11,7 +11,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ..ir.dialects import loop as ir
 from ..ir.dtypes import BOOL, BY_NAME, I64, DType
-from ..ir.scalars import identity
+from ..ir.scalars import JOINT, identity
 from ..ir.symbols import Dim, Range, dim, free_symbols, is_nonnegative, simplify_index, substitute, symbol
 from ..ir.syntax import Op
 from ..ir.types import ref_type, scalar_type
@@ -101,6 +101,7 @@ class LoopEmitter:
         ] = {}  # of argmax and argmin; `accumulators` has the positions
         self.kept: dict[Node, SSAValue] = {}
         self.keeping: dict[Node, Dim] = {}
+        self.joint: dict[Node, list[SSAValue]] = {}  # of kinds that give several values
         self.used_names: set[str] = set()
         self.plan_names = {s.name for s in ranges}  # a loop's name must not be taken for another variable of the plan
         self.binds: dict[sympy.Symbol, sympy.Symbol] = {}
@@ -171,7 +172,10 @@ class LoopEmitter:
             self.kept[node] = self._local(row, size, node.dtype)
         for stage in nest.stages:
             for join in () if stage.declared else stage.joins:
-                self._declare(row, join.target, join.kind, join.args, nest)
+                if join.beside:
+                    self._declare_joint(row, join, nest)
+                else:
+                    self._declare(row, join.target, join.kind, join.args, nest)
             self.accumulators |= {node: self.accumulators[target] for node, target in stage.running.items()}
             scans = {id(s): self._scan_memory(row, s, nest) for s in stage.stores if s.scan}
             for segment in stage.segments:
@@ -190,6 +194,13 @@ class LoopEmitter:
             self.accumulators[target] = (places, nest.lane)
             self.kept_values[target] = (memory, nest.lane)
 
+    def _declare_joint(self, row: _Scope, join: Join, nest: NestSpec) -> None:
+        memories = [self._local(row, nest.lanes, join.args[0].dtype, first) for first in JOINT[join.kind]]
+        self.joint[join.target] = memories
+        for node, memory in zip((*join.beside, join.target), memories, strict=True):
+            if node is not None:
+                self.accumulators[node] = (memory, nest.lane)
+
     def _scan_memory(self, row: _Scope, store: Store, nest: NestSpec) -> SSAValue:
         return self._local(row, nest.lanes, store.node.dtype, identity(store.scan, store.node.dtype))
 
@@ -207,7 +218,7 @@ class LoopEmitter:
         for join in stage.joins:
             values = [self.value(a) for a in join.args]
             memory, lane = self.accumulators[join.target]
-            operands = [values[0], memory]
+            operands = [values[0], *self.joint.get(join.target, [memory])]
             if len(values) == 2:
                 operands = [*values, self.kept_values[join.target][0], memory]
             attrs = {"kind": join.kind, "index": self.index(lane)}

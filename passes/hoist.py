@@ -15,6 +15,7 @@ from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from ..ir.dialects import kernel, prim
 from ..ir.packing import WINOGRAD
 from ..ir.syntax import Op
+from ..ir.types import TensorType, is_gpu
 from .base import Pass
 from .context import CompileContext
 from .plan_buffers import aliased_operand
@@ -69,7 +70,9 @@ class _Hoist:
         self.static: dict[SSAValue, bool] = {}  # values of parameters alone -> whether they are dear to compute
         written = {argument for argument, _ in func.get("mutations", ())}
         for arg, static in zip(func.block_body.args, func["arg_static"], strict=True):
-            if static and arg.index not in written:
+            # A write through `.data` would go unseen on a GPU, whose memory cannot be looked at in every call.
+            on_gpu = isinstance(arg.type, TensorType) and is_gpu(arg.type.device)
+            if static and arg.index not in written and not on_gpu:
                 self.static[arg] = False
 
     def run(self) -> prim.Func | None:

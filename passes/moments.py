@@ -1,4 +1,4 @@
-"""A mean and the sum of squares around it, from memory that is read once.
+"""A mean and the sum of squares around it, or a maximum and a sum of exponentials below it, from memory that is read once.
 
 The plan of a variance is two stages over the same elements: their sum, then the squares of their distances from the mean. Where a row is
 larger than the nearest caches, both are computed block by block instead, and blocks are joined: with n elements of sum S so far, and m of
@@ -76,6 +76,40 @@ def blocked_moments(
         ),
     ]
     return StageSpec([Segment(specs, env)], [total, squares], inside=inside, running={so_far: total.target})
+
+
+def one_pass(lowering: Lowering, stages: Sequence[Stage]) -> list[Stage]:
+    """The stages with the first two as one, where these are a mean and squares around it, or a maximum and a sum of exp(x - maximum).
+
+    Each element is then joined to what is known so far (Welford: Note on a method for calculating corrected sums of squares, 1962;
+    Milakov, Gimelshein: Online normalizer calculation for softmax, 2018), and memory is read once.
+    """
+    if len(stages) < 2 or not stages[0].joins or not stages[1].joins:
+        return list(stages)
+    first, second = stages[0], stages[1]
+    x = _around_mean(lowering, first, second)
+    if x is not None:
+        (total,), (squares,) = first.joins, second.joins
+        join = Join(squares.target, "moments", (x,), (None, total.target))
+        return [Stage(first.loops, [join]), *stages[2:]]
+    x = _under_maximum(first, second)
+    if x is not None:
+        (most,), (total,) = first.joins, second.joins
+        return [Stage(first.loops, [Join(total.target, "max_expsum", (x,), (most.target,))]), *stages[2:]]
+    return list(stages)
+
+
+def _under_maximum(first: Stage, second: Stage) -> Node | None:
+    """x where the stages are max(x) and sum(exp(x - max(x))) over the same elements."""
+    same = [each.var for each in first.loops] == [each.var for each in second.loops]
+    if not same or len(first.joins) != 1 or len(second.joins) != 1:
+        return None
+    (most,), (total,) = first.joins, second.joins
+    power = total.args[0]
+    if (most.kind, total.kind) != ("max", "sum") or not _is(power, "exp") or not _is(power.args[0], "sub"):
+        return None
+    x, less = power.args[0].args
+    return x if x is most.args[0] and less is most.target and x.dtype.is_float else None
 
 
 def _around_mean(lowering: Lowering, first: Stage, second: Stage) -> Node | None:

@@ -55,6 +55,7 @@ class Join:
     target: Node
     kind: str
     args: tuple[Node, ...]
+    beside: tuple[Node | None, ...] = ()  # of kinds that give several values: the first ones, `target` is the last
 
 
 @dataclass

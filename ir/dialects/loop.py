@@ -21,7 +21,7 @@ from xdsl.ir import OpTraits, SSAValue
 from xdsl.traits import IsolatedFromAbove, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
-from ..scalars import REDUCES, SCALARS, ScalarRow
+from ..scalars import JOINT, REDUCES, SCALARS, ScalarRow
 from ..syntax import Op
 from ..types import RefType, ScalarType, scalar_type
 
@@ -136,6 +136,7 @@ class Accumulate(_Access):
     """Join operand 0 into `index` of operand 1: m[index] = combine(m[index], value), in any order under `reduce`.
 
     `argmax`/`argmin`: operands are value, position, memory of values, memory of positions (i64); the first position wins.
+    `max_expsum`, `moments` (`scalars.JOINT`): operands are the value and one memory for each of what is computed together.
     """
 
     name = "loop.accumulate"
@@ -147,9 +148,10 @@ class Accumulate(_Access):
 
     def check(self) -> None:
         super().check()
-        if self["kind"] not in REDUCES:
-            raise VerifyException(f"loop.accumulate: unknown kind '{self['kind']}'; known: {', '.join(REDUCES)}")
-        expected = 4 if self["kind"].startswith("arg") else 2
+        kind = self["kind"]
+        if kind not in REDUCES and kind not in JOINT:
+            raise VerifyException(f"loop.accumulate: unknown kind '{kind}'; known: {', '.join([*REDUCES, *JOINT])}")
+        expected = 1 + len(JOINT[kind]) if kind in JOINT else 4 if kind.startswith("arg") else 2
         if len(self.operands) != expected:
             raise VerifyException(f"loop.accumulate<{self['kind']}> takes {expected} operands")
 

@@ -15,7 +15,7 @@ from xdsl.ir import Block, SSAValue
 
 from ...ir.dialects import loop
 from ...ir.dtypes import DType
-from ...ir.scalars import REDUCES, identity
+from ...ir.scalars import JOINT, REDUCES, identity
 from ...ir.symbols import Dim, FloorDiv, Mod, dim, known_equal
 from ...ir.syntax import Op, location_of
 from ...ir.types import RefType, ScalarType
@@ -332,6 +332,11 @@ def _start(w: _Writer, op: loop.For, memory: SSAValue) -> None:
     dtype = _dtype(join.operands[0])
     shape = w.row_shape([op] if op["kind"] == "reduce" else [])
     first = constant_text(identity(join["kind"], dtype), dtype)
+    if join["kind"] in JOINT:
+        for place, value in zip(join.operands[1:], JOINT[join["kind"]], strict=True):
+            w.names[place] = w.fresh("acc")
+            w.line(f"{w.names[place]} = {_full(shape, constant_text(value, dtype), dtype)}")
+        return
     name = w.fresh("acc")
     w.names[join.operands[-2] if len(join.operands) == 4 else memory] = name
     w.line(f"{name} = {_full(shape, first, dtype)}")
@@ -352,6 +357,12 @@ def _finish(w: _Writer, op: loop.For, memory: SSAValue) -> None:
         return
     join = _accumulates(op, memory)
     axis, kind = w.axes[op], join["kind"]
+    if kind in JOINT:
+        made = [w.fresh("t") for _ in join.operands[1:]]
+        parts = ", ".join(w.names[m] for m in join.operands[1:])
+        w.line(f"{', '.join(made)} = tl.reduce(({parts}), {axis}, {kind}_join, keep_dims=True)")
+        w.names.update(zip(join.operands[1:], made, strict=True))
+        return
     if len(join.operands) == 4:
         values, name = join.operands[-2], w.fresh("best")
         pair = f"({w.names[values]}, {w.names[memory]})"
@@ -433,6 +444,14 @@ def _accumulate(w: _Writer, op: Op) -> None:
     blocked = around in w.axes
     if w.rank:
         value = w.hold("t", w.spread(_as_tensor(op.operands[0], value), w.spans.get(op.operands[0], frozenset())))
+    if kind in JOINT:
+        mask = w.masks({around["var"].name})
+        inside = " & ".join(mask) if mask else "True"
+        if blocked and _is_one_block(around):
+            raise TypeError(f"no Triton text for {kind} over a single block")
+        parts = ", ".join(w.names[m] for m in op.operands[1:])
+        w.line(f"{parts} = {kind}_add({parts}, {value}, {inside})")
+        return
     first = constant_text(identity(kind, dtype), dtype)
     mask = w.masks(spans & {around["var"].name})
     if mask:

@@ -73,6 +73,43 @@ def argmin_pair(a, i, b, j):
 
 
 @triton.jit
+def max_expsum_add(most, total, x, inside):
+    """Join x, where it is `inside`, to the largest value and the sum of exponentials below it."""
+    x = tl.where(inside, x, float("-inf"))
+    new = maximum(most, x)
+    shift = tl.where(new == float("-inf"), 0.0, new)
+    return new, total * tl.exp(most - shift) + tl.exp(x - shift)
+
+
+@triton.jit
+def max_expsum_join(most_a, total_a, most_b, total_b):
+    """Join two of them."""
+    new = maximum(most_a, most_b)
+    shift = tl.where(new == float("-inf"), 0.0, new)
+    return new, total_a * tl.exp(most_a - shift) + total_b * tl.exp(most_b - shift)
+
+
+@triton.jit
+def moments_add(count, total, squares, x, inside):
+    """Join x, where it is `inside`, to count, sum, and squares around the mean."""
+    new_count = tl.where(inside, count + 1.0, count)
+    apart = x - total / tl.maximum(count, 1.0)
+    apart = tl.where(inside & (count > 0), apart, 0.0)
+    new_total = tl.where(inside, total + x, total)
+    # apart * (x - new mean), where x - new mean = apart * count / new count
+    return new_count, new_total, squares + apart * apart * (count / tl.maximum(new_count, 1.0))
+
+
+@triton.jit
+def moments_join(count_a, total_a, squares_a, count_b, total_b, squares_b):
+    """Join two of them (Chan, Golub, LeVeque 1979)."""
+    count = count_a + count_b
+    apart = total_a / tl.maximum(count_a, 1.0) - total_b / tl.maximum(count_b, 1.0)
+    weight = count_a * count_b / tl.maximum(count, 1.0)
+    return count, total_a + total_b, squares_a + squares_b + apart * apart * weight
+
+
+@triton.jit
 def sign(x):
     """-1, 0 or 1; nan gives nan."""
     return tl.where(x != x, x, (x > 0).to(x.dtype) - (x < 0).to(x.dtype))
@@ -137,10 +174,14 @@ __all__ = [
     "floordiv",
     "int_pow",
     "max_",
+    "max_expsum_add",
+    "max_expsum_join",
     "maximum",
     "min_",
     "minimum",
     "mod",
+    "moments_add",
+    "moments_join",
     "mul_",
     "or_",
     "shl",
