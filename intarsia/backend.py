@@ -148,7 +148,9 @@ def _stored(key: str | None, config: Config) -> Program | None:
         cache = open_cache(config)
         named = cache.get(key)
         entry = cache.get(str(named.meta["program"])) if named is not None else None
-        return None if entry is None else _loaded(cache, entry, Library(config.packing), config)
+        return (
+            None if entry is None else _loaded(cache, entry, Library(config.packing, record=config.cuda_graphs), config)
+        )
 
 
 def _loaded(cache: Cache, entry: Entry, library: Library, config: Config) -> Program | None:
@@ -209,7 +211,7 @@ def compile_module(
         pipeline = pipeline_of(config, passes)
         cache = open_cache(config)
         choices = Choices(cache.root if config.cache else None) if config.libraries == "measure" else None
-        library = Library(config.packing, choices)
+        library = Library(config.packing, choices, record=config.cuda_graphs)
         text = print_module(module)
         debug.write("0-aten.ir", text)
         gpu = gpu_of(module)

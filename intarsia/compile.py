@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -70,6 +71,8 @@ def compile(
     if passes and not ours:
         raise ValueError(f"passes are those of this compiler: they cannot be used with backend={backend!r:.80}")
     config, extra = Config.from_environment(options if ours else None), None if ours else options
+    if ours and mode is not None and mode.endswith("no-cudagraphs"):
+        config = replace(config, cuda_graphs=False)
     with COUNTERS.phase("imports"):  # torch's symbolic parts, which a process needs once
         load_rules()
     compiled = compile_callable(

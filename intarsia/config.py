@@ -26,6 +26,8 @@ class Config:
             memory; 0 or False: keep nothing (INTARSIA_RESULT_MEMORY).
         winograd: compute 3x3 convolutions in a quarter of the products. The rounding error is about twice eager's, an infinite or NaN
             input reaches all outputs of its tile of 4x4 pixels, and the transformed weights take four times the memory (INTARSIA_WINOGRAD).
+        cuda_graphs: record programs on a GPU, after a few calls, so that one call of the driver starts all of their kernels; mode
+            "max-autotune-no-cudagraphs" turns it off as well (INTARSIA_CUDA_GRAPHS).
         libraries: "measure" which library call is the fastest, once for each bucket of shapes on a processor, or take the "fixed" choice
             that is the same everywhere (INTARSIA_LIBRARIES).
         pipeline: the passes to run instead of the default ones, as for `passes-opt --pipeline` (INTARSIA_PIPELINE).
@@ -44,6 +46,7 @@ class Config:
     packing: int = -1
     result_memory: int = -1
     winograd: bool = True
+    cuda_graphs: bool = True
     libraries: str = "measure"
     pipeline: str = ""
     verify_each: bool = False

@@ -22,11 +22,11 @@ from .tiling import Tiler, by_stride
 
 POINTS = 1024  # elements that one program takes of a kernel without reductions
 SQUARE = 64  # side of the tiles in which transposes are walked
-WHOLE = 32 * 1024  # elements of a row that one program holds at once
+WHOLE = 16 * 1024  # elements of a row that one program holds at once
 PIECE = 4 * 1024  # elements of a longer row that a program takes at a time
 ELEMENTS_A_THREAD = 16
 LANES, STEPS = 64, 32  # a tile of a reduction over columns
-PROGRAMS = 512  # fewer than this leave a large GPU idle
+PROGRAMS = 1024  # fewer than this leave a large GPU idle
 LEAST = 8 * 1024  # elements of a split reduction that one program takes at least
 
 Ranges = dict[sympy.Symbol, Range]

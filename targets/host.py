@@ -45,6 +45,7 @@ from .memory import planned_bytes
 from .pool import LARGE, Results, want_huge_pages
 from .steps import Folded
 from .torch_private import current_stream, empty_strided_cpu, empty_strided_gpu, fast_overload
+from .triton.graphs import Recorded, refusal
 
 Run = Callable[..., Sequence[Any]]
 MISALIGNED, TOO_LARGE = -1, -2  # what a launch on a GPU gives instead of the driver's error number
@@ -64,6 +65,8 @@ class HostSource:
         stateful_constants: `stateful` for that one.
         quick: the kernels that are done in a few microseconds: other threads need not run meanwhile.
         gpu: the number of the GPU that kernels run on, None: there are none.
+        static: which arguments are parameters or buffers.
+        not_recorded: why the program does not become a CUDA graph, "" where it does.
         large: bytes of the results of one call whose memory comes from the pool, as far as sizes are known.
         memory: bytes kept between calls, and most bytes in use at once; None where that depends on sizes.
     """
@@ -79,6 +82,8 @@ class HostSource:
     quick: Sequence[str] = ()
     large: int = 0
     gpu: int | None = None
+    static: Sequence[bool] = ()
+    not_recorded: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Plain data for the cache."""
@@ -94,6 +99,8 @@ class HostSource:
             "quick": list(self.quick),
             "large": self.large,
             "gpu": self.gpu,
+            "static": list(self.static),
+            "not_recorded": self.not_recorded,
         }
 
 
@@ -171,7 +178,19 @@ class _Writer:
             quick=sorted(self.quick),
             large=self.large,
             gpu=self.func_device() if any(map(runs_on_gpu, self.kernels.values())) else None,
+            static=tuple(map(bool, self.func.get("arg_static", ()))),
+            not_recorded=self._refusal(),
         )
+
+    def _refusal(self) -> str:
+        """Why the program is not recorded as a CUDA graph."""
+        block = self.func.block_body
+        static = self.func.get("arg_static") or [False] * len(block.args)
+        steps = sum(isinstance(op, buffer.Launch | buffer.Extern) for op in block.ops)
+        results = self.func.get("results") or [("value", k) for k in range(len(block.last_op.operands))]  # type: ignore[union-attr]
+        mutated = [bool(static[argument]) for argument, _ in self.func.get("mutations", ())]
+        devices = [arg.type.device for arg in block.args if isinstance(arg.type, RefType)]
+        return refusal(steps, list(self.operators.values()), results, mutated, devices)
 
     def _arena(self) -> bool:
         size = self.func.get("arena_bytes", 0)
@@ -650,7 +669,7 @@ def load_program(
     exec(compile(source.text, f"<intarsia host program {name}>", "exec"), names)
     make: Callable[[], Run] = names["make"]
     if source.gpu is not None:
-        make = _on_gpu(make, source, names)
+        make = _on_gpu(make, source, names, library.record)
     run = _pooled(make) if source.stateful else make()
     if source.constants is None:
         if not source.stateful and source.gpu is None:
@@ -660,7 +679,7 @@ def load_program(
     return _with_constants(run, _pooled(make) if source.stateful_constants else make(), source.constants, library)
 
 
-def _on_gpu(make: Callable[[], Run], source: HostSource, names: dict[str, Any]) -> Callable[[], Run]:
+def _on_gpu(make: Callable[[], Run], source: HostSource, names: dict[str, Any], record: bool) -> Callable[[], Run]:
     """Runs with the program's GPU as the current one; arguments that are not aligned are copied first."""
     gpu = source.gpu
     several = torch.cuda.device_count() > 1
@@ -691,6 +710,8 @@ def _on_gpu(make: Callable[[], Run], source: HostSource, names: dict[str, Any]) 
             with torch.cuda.device(gpu):
                 return call(*args)
 
+        if source.constants is None and not source.not_recorded and record:
+            return Recorded(call_there if several else call, source.static, int(gpu or 0))
         return call_there if several else call
 
     return make_gpu

@@ -36,11 +36,13 @@ class Library:
         packing: the most MiB that packed copies of weights may take; -1: as many as they want.
         choices: the table of measurements; None: the same choice everywhere.
         fingerprint: the compiled WEIGHTS_SOURCE, set before steps are built.
+        record: whether programs on a GPU are recorded as CUDA graphs.
     """
 
     packing: int = -1
     choices: Choices | None = None
     fingerprint: Fingerprint | None = None
+    record: bool = True
 
     def choose(self, op: Op, func: prim.Func) -> Step | None:
         """A faster way to do this `buffer.extern`, or None for the operator itself."""

@@ -121,6 +121,7 @@ class _Writer:
     scanned: dict[SSAValue, str] = field(
         default_factory=dict
     )  # scratch of a scan: the name of what came before the block
+    round: str = ""  # the number of the innermost loop's round, from 0
     depth: int = 1
     count: int = 0
     place: tuple[str, int] | None = None
@@ -283,6 +284,7 @@ def _looped(w: _Writer, op: loop.For) -> None:
     before = "" if start == 0 else w.hold("i", w.index(start)) + " + "
     w.line(f"for {at} in range(0, {w.index(_longest(op))}{step}):")
     w.depth += 1
+    w.round = f"({at} // {block})" if block > 1 else at
     if block > 1:
         _body(w, op, w.hold("r", f"{before}{at} + tl.arange(0, {block}){w.shape(w.axes[op])}"))
     else:
@@ -361,6 +363,7 @@ def _finish(w: _Writer, op: loop.For, memory: SSAValue) -> None:
         made = [w.fresh("t") for _ in join.operands[1:]]
         parts = ", ".join(w.names[m] for m in join.operands[1:])
         w.line(f"{', '.join(made)} = tl.reduce(({parts}), {axis}, {kind}_join, keep_dims=True)")
+        w.line(f"{', '.join(made)} = {kind}_end({', '.join(made)})")
         w.names.update(zip(join.operands[1:], made, strict=True))
         return
     if len(join.operands) == 4:
@@ -450,7 +453,7 @@ def _accumulate(w: _Writer, op: Op) -> None:
         if blocked and _is_one_block(around):
             raise TypeError(f"no Triton text for {kind} over a single block")
         parts = ", ".join(w.names[m] for m in op.operands[1:])
-        w.line(f"{parts} = {kind}_add({parts}, {value}, {inside})")
+        w.line(f"{parts} = {kind}_add({parts}, {value}, {inside}, {w.round} + 1)")
         return
     first = constant_text(identity(kind, dtype), dtype)
     mask = w.masks(spans & {around["var"].name})

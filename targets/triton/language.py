@@ -13,13 +13,13 @@ from triton.language.extra import libdevice
 @triton.jit
 def maximum(a, b):
     """The larger one; nan if either is nan."""
-    return tl.where((a > b) | (a != a), a, b)
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def minimum(a, b):
     """The smaller one; nan if either is nan."""
-    return tl.where((a < b) | (a != a), a, b)
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -34,12 +34,12 @@ def mul_(a, b):
 
 @triton.jit
 def max_(a, b):
-    return tl.where((a > b) | (a != a), a, b)
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def min_(a, b):
-    return tl.where((a < b) | (a != a), a, b)
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -73,12 +73,13 @@ def argmin_pair(a, i, b, j):
 
 
 @triton.jit
-def max_expsum_add(most, total, x, inside):
-    """Join x, where it is `inside`, to the largest value and the sum of exponentials below it."""
+def max_expsum_add(most, total, x, inside, number):
+    """Join x, where it is `inside`, to the largest value and the sum of exponentials below it: one exponential."""
     x = tl.where(inside, x, float("-inf"))
     new = maximum(most, x)
     shift = tl.where(new == float("-inf"), 0.0, new)
-    return new, total * tl.exp(most - shift) + tl.exp(x - shift)
+    ratio = tl.exp(minimum(most, x) - shift)
+    return new, tl.where(x > most, total * ratio + 1.0, total + ratio)
 
 
 @triton.jit
@@ -90,23 +91,33 @@ def max_expsum_join(most_a, total_a, most_b, total_b):
 
 
 @triton.jit
-def moments_add(count, total, squares, x, inside):
-    """Join x, where it is `inside`, to count, sum, and squares around the mean."""
-    new_count = tl.where(inside, count + 1.0, count)
-    apart = x - total / tl.maximum(count, 1.0)
-    apart = tl.where(inside & (count > 0), apart, 0.0)
-    new_total = tl.where(inside, total + x, total)
-    # apart * (x - new mean), where x - new mean = apart * count / new count
-    return new_count, new_total, squares + apart * apart * (count / tl.maximum(new_count, 1.0))
+def max_expsum_end(most, total):
+    """The largest value, and the sum."""
+    return most, total
 
 
 @triton.jit
-def moments_join(count_a, total_a, squares_a, count_b, total_b, squares_b):
+def moments_add(count, mean, squares, x, inside, number):
+    """Join x, where it is `inside`, to count, mean, and squares around it; `number` elements, with this one, came before the end."""
+    apart = tl.where(inside, x - mean, 0.0)
+    mean += apart * (1.0 / number)
+    squares += apart * tl.where(inside, x - mean, 0.0)
+    return tl.where(inside, count + 1.0, count), mean, squares
+
+
+@triton.jit
+def moments_join(count_a, mean_a, squares_a, count_b, mean_b, squares_b):
     """Join two of them (Chan, Golub, LeVeque 1979)."""
     count = count_a + count_b
-    apart = total_a / tl.maximum(count_a, 1.0) - total_b / tl.maximum(count_b, 1.0)
-    weight = count_a * count_b / tl.maximum(count, 1.0)
-    return count, total_a + total_b, squares_a + squares_b + apart * apart * weight
+    share = tl.where(count > 0, count_b / tl.maximum(count, 1.0), 0.0)
+    apart = mean_b - mean_a
+    return count, mean_a + apart * share, squares_a + squares_b + apart * apart * count_a * share
+
+
+@triton.jit
+def moments_end(count, mean, squares):
+    """Count, sum and squares around the mean."""
+    return count, mean * count, squares
 
 
 @triton.jit
@@ -175,12 +186,14 @@ __all__ = [
     "int_pow",
     "max_",
     "max_expsum_add",
+    "max_expsum_end",
     "max_expsum_join",
     "maximum",
     "min_",
     "minimum",
     "mod",
     "moments_add",
+    "moments_end",
     "moments_join",
     "mul_",
     "or_",
