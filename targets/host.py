@@ -19,7 +19,6 @@ from __future__ import annotations
 import keyword
 import math
 import operator
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -45,10 +44,10 @@ from .memory import planned_bytes
 from .pool import LARGE, Results, want_huge_pages
 from .steps import Folded
 from .torch_private import current_stream, empty_strided_cpu, empty_strided_gpu, fast_overload
-from .triton.graphs import Recorded, refusal
+from .triton.graphs import refusal
+from .triton.run import UnplannedResult, aligned, not_launched, on_gpu
 
 Run = Callable[..., Sequence[Any]]
-MISALIGNED, TOO_LARGE = -1, -2  # what a launch on a GPU gives instead of the driver's error number
 
 
 @dataclass
@@ -584,28 +583,6 @@ def over(
     return typed.set_(arena, offset // typed.element_size(), shape, strides)  # type: ignore[call-overload]  # known since 2.1
 
 
-class Misaligned(RuntimeError):
-    """An argument's address is not a multiple of 16 bytes, which kernels on a GPU are compiled for."""
-
-
-def not_launched(code: int, kernel: str) -> None:
-    """Raised when a launch on a GPU does not give 0.
-
-    Raises:
-        Misaligned: an address; the caller copies what is not aligned and calls again.
-        UnplannedResult: sizes beyond 32 bits, of a kernel that was compiled for less.
-    """
-    if code == MISALIGNED:
-        raise Misaligned(kernel)
-    if code == TOO_LARGE:
-        raise UnplannedResult(f"the kernel {kernel} is given more elements than 32 bits can count")
-    raise RuntimeError(f"the CUDA driver does not launch the kernel {kernel}: error {code}")
-
-
-class UnplannedResult(RuntimeError):
-    """A library call gave another dtype or size than its fake twin promised; the graph has to run in eager."""
-
-
 def fit(value: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
     """The same values with the strides that were planned; free where only dimensions of size 1 differ.
 
@@ -669,7 +646,8 @@ def load_program(
     exec(compile(source.text, f"<intarsia host program {name}>", "exec"), names)
     make: Callable[[], Run] = names["make"]
     if source.gpu is not None:
-        make = _on_gpu(make, source, names, library.record)
+        record = library.record and source.constants is None and not source.not_recorded
+        make = on_gpu(make, source.text, names, source.gpu, source.static if record else None)
     run = _pooled(make) if source.stateful else make()
     if source.constants is None:
         if not source.stateful and source.gpu is None:
@@ -677,52 +655,6 @@ def load_program(
         return run
     make = names["make_constants"]
     return _with_constants(run, _pooled(make) if source.stateful_constants else make(), source.constants, library)
-
-
-def _on_gpu(make: Callable[[], Run], source: HostSource, names: dict[str, Any], record: bool) -> Callable[[], Run]:
-    """Runs with the program's GPU as the current one; arguments that are not aligned are copied first."""
-    gpu = source.gpu
-    several = torch.cuda.device_count() > 1
-
-    def careful() -> Run:
-        text = re.sub(r"\b(a\d+)\.data_ptr\(\)", r"aligned(\1, copies)", source.text)
-        text = re.sub(r"( +)def run\(.*\):", r"\g<0>\n\1    copies = []", text)
-        other = dict(names)
-        exec(compile(text, "<intarsia host program, arguments copied>", "exec"), other)
-        found: Run = other["make"]()
-        return found
-
-    def make_gpu() -> Run:
-        run = make()
-        again: list[Run] = []
-
-        def call(*args: Any) -> Sequence[Any]:
-            try:
-                return run(*args)
-            except Misaligned:
-                if not again:
-                    again.append(careful())
-                return again[0](*args)
-
-        def call_there(*args: Any) -> Sequence[Any]:
-            if torch.cuda.current_device() == gpu:
-                return call(*args)
-            with torch.cuda.device(gpu):
-                return call(*args)
-
-        if source.constants is None and not source.not_recorded and record:
-            return Recorded(call_there if several else call, source.static, int(gpu or 0))
-        return call_there if several else call
-
-    return make_gpu
-
-
-def aligned(tensor: torch.Tensor, copies: list[torch.Tensor]) -> int:
-    """The address of the tensor, or of a copy whose address is a multiple of 16 bytes."""
-    if tensor.data_ptr() % 16:
-        tensor = tensor.clone(memory_format=torch.preserve_format)
-        copies.append(tensor)
-    return tensor.data_ptr()
 
 
 def _with_constants(run: Run, constants: Run, parameters: Sequence[int], library: Library) -> Run:

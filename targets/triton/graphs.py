@@ -88,7 +88,7 @@ class Recorded:
             if found.stream != current_stream(self.gpu) or torch.cuda.is_current_stream_capturing():
                 return self.run(*args)
             for k, memory in found.inputs:
-                memory.copy_(args[k])
+                memory.copy_(_once(args[k]))
             found.graph.replay()
             STATISTICS.replays += 1
             return [r.clone() if isinstance(r, torch.Tensor) else r for r in found.results]
@@ -104,15 +104,14 @@ class Recorded:
 
     def _record(self, args: Sequence[Any]) -> _Recording | None:
         """One call into a recording; None where it cannot be recorded."""
-        inputs = [
-            (k, torch.empty_strided(args[k].shape, args[k].stride(), dtype=args[k].dtype, device=args[k].device))
-            for k in self.given
-            if isinstance(args[k], torch.Tensor)
-        ]
         given = list(args)
-        for k, memory in inputs:
-            memory.copy_(args[k])
-            given[k] = memory
+        inputs = []
+        for k in self.given:
+            if isinstance(args[k], torch.Tensor):
+                part = _once(args[k])
+                memory = torch.empty_strided(part.shape, part.stride(), dtype=part.dtype, device=part.device).copy_(part)
+                inputs.append((k, memory))
+                given[k] = memory.expand(args[k].shape)
         here = torch.cuda.current_stream(self.gpu)
         side = torch.cuda.Stream(self.gpu)
         graph = torch.cuda.CUDAGraph()
@@ -135,6 +134,16 @@ class Recorded:
         self.made.clear()
         STATISTICS.refused.append(reason)
         log.info("a program is not recorded as a CUDA graph: %s", reason)
+
+
+def _once(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor without its repetitions: one element along dimensions of stride 0."""
+    if 0 not in tensor.stride():
+        return tensor
+    for d, stride in enumerate(tensor.stride()):
+        if stride == 0 and tensor.size(d) > 1:
+            tensor = tensor.narrow(d, 0, 1)
+    return tensor
 
 
 _pools: list[Any] = []

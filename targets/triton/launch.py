@@ -16,9 +16,9 @@ from ...ir.dialects import loop
 from ...ir.symbols import Dim, dim, free_symbols
 from ...ir.types import RefType
 from ..cpp.emit import cpp_index
-from ..host import MISALIGNED, TOO_LARGE
 from .compile import Binary, KernelSource
 from .emit import needs_int64, pointer_type, program_count
+from .run import MISALIGNED, TOO_LARGE
 
 ALIGNMENT = 16  # bytes that addresses are multiples of, as kernels are compiled
 

@@ -1,0 +1,88 @@
+"""How a host program runs on a GPU: which device is the current one, what becomes of arguments that are not aligned, when it is recorded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .graphs import Recorded, Run
+
+MISALIGNED, TOO_LARGE = -1, -2  # what a launch gives instead of the driver's error number
+
+
+class UnplannedResult(RuntimeError):
+    """A library call gave another dtype or size than its fake twin promised; the graph has to run in eager."""
+
+
+class Misaligned(RuntimeError):
+    """An argument's address is not a multiple of 16 bytes, which kernels on a GPU are compiled for."""
+
+
+def not_launched(code: int, kernel: str) -> None:
+    """Raised when a launch on a GPU does not give 0.
+
+    Raises:
+        Misaligned: an address; the caller copies what is not aligned and calls again.
+        UnplannedResult: sizes beyond 32 bits, of a kernel that was compiled for less.
+    """
+    if code == MISALIGNED:
+        raise Misaligned(kernel)
+    if code == TOO_LARGE:
+        raise UnplannedResult(f"the kernel {kernel} is given more elements than 32 bits can count")
+    raise RuntimeError(f"the CUDA driver does not launch the kernel {kernel}: error {code}")
+
+
+def on_gpu(
+    make: Callable[[], Run], text: str, names: dict[str, Any], gpu: int, static: Sequence[bool] | None
+) -> Callable[[], Run]:
+    """A maker of runs with the program's GPU as the current one; arguments that are not aligned are copied first.
+
+    Args:
+        make: makes runs of the program's text.
+        text, names: the text, and what its names mean.
+        static: which arguments are parameters or buffers, of a program that is to be recorded; else None.
+    """
+    several = torch.cuda.device_count() > 1
+
+    def careful() -> Run:
+        copying = re.sub(r"\b(a\d+)\.data_ptr\(\)", r"aligned(\1, copies)", text)
+        copying = re.sub(r"( +)def run\(.*\):", r"\g<0>\n\1    copies = []", copying)
+        other = dict(names)
+        exec(compile(copying, "<intarsia host program, arguments copied>", "exec"), other)
+        found: Run = other["make"]()
+        return found
+
+    def make_gpu() -> Run:
+        run = make()
+        again: list[Run] = []
+
+        def call(*args: Any) -> Sequence[Any]:
+            try:
+                return run(*args)
+            except Misaligned:
+                if not again:
+                    again.append(careful())
+                return again[0](*args)
+
+        def call_there(*args: Any) -> Sequence[Any]:
+            if torch.cuda.current_device() == gpu:
+                return call(*args)
+            with torch.cuda.device(gpu):
+                return call(*args)
+
+        there = call_there if several else call
+        return there if static is None else Recorded(there, static, gpu)
+
+    return make_gpu
+
+
+def aligned(tensor: torch.Tensor, copies: list[torch.Tensor]) -> int:
+    """The address of the tensor, or of a copy whose address is a multiple of 16 bytes."""
+    if tensor.data_ptr() % 16 and tensor.numel():
+        extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        tensor = tensor.as_strided((extent,), (1,)).clone()  # whatever its strides are
+        copies.append(tensor)
+    return tensor.data_ptr()
