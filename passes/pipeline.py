@@ -16,6 +16,7 @@ OWN = {
     "canonicalize": "canonicalize:Canonicalize",
     "constant-fold": "constant_fold:ConstantFold",
     "cse": "cse:CSE",
+    "attention-mask": "attention_mask:AttentionMask",
     "dce": "dce:DCE",
     "convolution-epilogue": "convolution_epilogue:ConvolutionEpilogue",
     "linear-epilogue": "linear_epilogue:LinearEpilogue",

@@ -646,7 +646,7 @@ def load_program(
     exec(compile(source.text, f"<intarsia host program {name}>", "exec"), names)
     make: Callable[[], Run] = names["make"]
     if source.gpu is not None:
-        record = library.record and source.constants is None and not source.not_recorded
+        record = library.record and not source.not_recorded
         make = on_gpu(make, source.text, names, source.gpu, source.static if record else None)
     run = _pooled(make) if source.stateful else make()
     if source.constants is None:

@@ -121,7 +121,6 @@ class _Writer:
     scanned: dict[SSAValue, str] = field(
         default_factory=dict
     )  # scratch of a scan: the name of what came before the block
-    round: str = ""  # the number of the innermost loop's round, from 0
     depth: int = 1
     count: int = 0
     place: tuple[str, int] | None = None
@@ -136,6 +135,13 @@ class _Writer:
     def fresh(self, prefix: str) -> str:
         self.count += 1
         return f"{prefix}{self.count - 1}"
+
+    def folded(self, op: loop.For) -> str:
+        """The shape of a row's block with neighbours that one thread loads at once along an axis of their own."""
+        sizes = [e["block"] for e in sorted(self.axes, key=lambda e: self.axes[e]) if e["kind"] == "parallel"]
+        narrow = min((load.ref.dtype.bytes for load in op.block_body.walk() if isinstance(load, loop.Load)), default=4)
+        together = min(op["block"], max(1, 16 // narrow))
+        return f"[{', '.join(map(str, [*sizes, op['block'] // together, together]))}]"
 
     def spread(self, text: str, spans: frozenset[str]) -> str:
         """A value in the shape of the loops that are open, where it depends on fewer of them."""
@@ -284,7 +290,6 @@ def _looped(w: _Writer, op: loop.For) -> None:
     before = "" if start == 0 else w.hold("i", w.index(start)) + " + "
     w.line(f"for {at} in range(0, {w.index(_longest(op))}{step}):")
     w.depth += 1
-    w.round = f"({at} // {block})" if block > 1 else at
     if block > 1:
         _body(w, op, w.hold("r", f"{before}{at} + tl.arange(0, {block}){w.shape(w.axes[op])}"))
     else:
@@ -335,6 +340,7 @@ def _start(w: _Writer, op: loop.For, memory: SSAValue) -> None:
     shape = w.row_shape([op] if op["kind"] == "reduce" else [])
     first = constant_text(identity(join["kind"], dtype), dtype)
     if join["kind"] in JOINT:
+        shape = f"{w.folded(op).rpartition(',')[0]}]"
         for place, value in zip(join.operands[1:], JOINT[join["kind"]], strict=True):
             w.names[place] = w.fresh("acc")
             w.line(f"{w.names[place]} = {_full(shape, constant_text(value, dtype), dtype)}")
@@ -448,12 +454,7 @@ def _accumulate(w: _Writer, op: Op) -> None:
     if w.rank:
         value = w.hold("t", w.spread(_as_tensor(op.operands[0], value), w.spans.get(op.operands[0], frozenset())))
     if kind in JOINT:
-        mask = w.masks({around["var"].name})
-        inside = " & ".join(mask) if mask else "True"
-        if blocked and _is_one_block(around):
-            raise TypeError(f"no Triton text for {kind} over a single block")
-        parts = ", ".join(w.names[m] for m in op.operands[1:])
-        w.line(f"{parts} = {kind}_add({parts}, {value}, {inside}, {w.round} + 1)")
+        _accumulate_joint(w, op, around, value)
         return
     first = constant_text(identity(kind, dtype), dtype)
     mask = w.masks(spans & {around["var"].name})
@@ -479,6 +480,20 @@ def _accumulate(w: _Writer, op: Op) -> None:
     combine = REDUCES[kind].combine
     assert combine is not None
     w.line(f"{w.names[memory]} = {scalar_text(combine, [w.names[memory], value])}")
+
+
+def _accumulate_joint(w: _Writer, op: Op, around: loop.For, value: str) -> None:
+    """Join what a thread has of a block, a few neighbours, among themselves first: its accumulators are few then."""
+    if around not in w.axes or _is_one_block(around):
+        raise TypeError(f"no Triton text for {op['kind']} in a loop that is no walk over blocks")
+    mask = w.masks({around["var"].name})
+    folded = w.folded(around)
+    value = w.hold("t", f"tl.reshape({value}, {folded})")
+    inside = "True"
+    if mask:
+        inside = w.hold("m", f"tl.reshape(tl.broadcast_to({' & '.join(mask)}, {w.row_shape([around])}), {folded})")
+    parts = ", ".join(w.names[m] for m in op.operands[1:])
+    w.line(f"{parts} = {op['kind']}_add({parts}, {value}, {inside})")
 
 
 def _scan(w: _Writer, op: Op, around: loop.For, value: str, whole: bool) -> None:

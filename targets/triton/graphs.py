@@ -109,7 +109,9 @@ class Recorded:
         for k in self.given:
             if isinstance(args[k], torch.Tensor):
                 part = _once(args[k])
-                memory = torch.empty_strided(part.shape, part.stride(), dtype=part.dtype, device=part.device).copy_(part)
+                memory = torch.empty_strided(part.shape, part.stride(), dtype=part.dtype, device=part.device).copy_(
+                    part
+                )
                 inputs.append((k, memory))
                 given[k] = memory.expand(args[k].shape)
         here = torch.cuda.current_stream(self.gpu)

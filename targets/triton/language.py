@@ -73,13 +73,13 @@ def argmin_pair(a, i, b, j):
 
 
 @triton.jit
-def max_expsum_add(most, total, x, inside, number):
-    """Join x, where it is `inside`, to the largest value and the sum of exponentials below it: one exponential."""
+def max_expsum_add(most, total, x, inside):
+    """Join the elements of x along its last axis, where they are `inside`, to the largest value and the sum of exponentials below it."""
     x = tl.where(inside, x, float("-inf"))
-    new = maximum(most, x)
+    new = maximum(most, tl.reduce(x, len(x.shape) - 1, max_))
     shift = tl.where(new == float("-inf"), 0.0, new)
-    ratio = tl.exp(minimum(most, x) - shift)
-    return new, tl.where(x > most, total * ratio + 1.0, total + ratio)
+    below = tl.exp(x - tl.expand_dims(shift, len(x.shape) - 1))
+    return new, total * tl.exp(most - shift) + tl.reduce(below, len(x.shape) - 1, add_)
 
 
 @triton.jit
@@ -97,12 +97,12 @@ def max_expsum_end(most, total):
 
 
 @triton.jit
-def moments_add(count, mean, squares, x, inside, number):
-    """Join x, where it is `inside`, to count, mean, and squares around it; `number` elements, with this one, came before the end."""
-    apart = tl.where(inside, x - mean, 0.0)
-    mean += apart * (1.0 / number)
-    squares += apart * tl.where(inside, x - mean, 0.0)
-    return tl.where(inside, count + 1.0, count), mean, squares
+def moments_add(count, mean, squares, x, inside):
+    """Join the elements of x along its last axis, where they are `inside`, to count, mean, and squares around it."""
+    number = tl.reduce(tl.where(inside, x * 0.0 + 1.0, 0.0), len(x.shape) - 1, add_)
+    middle = tl.reduce(tl.where(inside, x, 0.0), len(x.shape) - 1, add_) / tl.maximum(number, 1.0)
+    apart = tl.where(inside, x - tl.expand_dims(middle, len(x.shape) - 1), 0.0)
+    return moments_join(count, mean, squares, number, middle, tl.reduce(apart * apart, len(x.shape) - 1, add_))
 
 
 @triton.jit

@@ -1,0 +1,165 @@
+"""attention-mask: a mask that lets everything through is no mask, and a triangle is `is_causal`.
+
+Libraries have their fastest attention for calls without a mask. Programs often build one from positions that says no more than that.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import sympy
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, SSAValue
+
+from ..ir.dialects import kernel, prim
+from ..ir.dtypes import DType
+from ..ir.symbols import Dim, dim, is_nonnegative, known_equal
+from ..ir.syntax import Op
+from .base import Pass
+from .context import CompileContext
+from .lower import Lowering, Node
+
+ATTENTION = "aten.scaled_dot_product_attention.default"
+FULL, CAUSAL = "full", "causal"
+LEAST = {"f64": -1.7976931348623157e308, "f32": -3.4028234663852886e38, "f16": -65504.0, "bf16": -3.3895313892515355e38}
+
+
+@dataclass(frozen=True)
+class AttentionMask(Pass):
+    """Drop masks of attention that are known to be full, and say `is_causal` for those that are a triangle."""
+
+    name: ClassVar[str] = "attention-mask"
+    level: ClassVar[str] = "prim"
+    after: ClassVar[tuple[str, ...]] = ("decompose", "canonicalize", "cse")
+    before: ClassVar[tuple[str, ...]] = ("dce",)
+
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        for op in list(module.walk()):
+            if isinstance(op, kernel.Extern) and op["target"] == ATTENTION and "attn_mask" in op["operands"]:
+                place = list(op["operands"]).index("attn_mask")
+                kind = mask_kind(op.operands[place])
+                if kind is None or op.get("is_causal"):
+                    continue
+                _without(op, place, kind == CAUSAL)
+                ctx.diagnostics.count(self.name, f"{kind} masks")
+
+
+def _without(op: kernel.Extern, place: int, causal: bool) -> None:
+    """The same call without the operand at `place`."""
+    literals = dict(op.literals)
+    for name in ("operands", "operand_strides"):
+        if name in literals:
+            literals[name] = tuple(v for k, v in enumerate(literals[name]) if k != place)
+    if all(s is None for s in literals.get("operand_strides", (None,))):
+        literals.pop("operand_strides", None)
+    if causal:
+        literals["is_causal"] = True
+    operands = [v for k, v in enumerate(op.operands) if k != place]
+    new = kernel.Extern.make(operands, [r.type for r in op.results], literals, loc=op.location)
+    block = op.parent
+    assert block is not None
+    block.insert_op_before(new, op)
+    for old, result in zip(op.results, new.results, strict=True):
+        result.name_hint = old.name_hint
+        old.replace_all_uses_with(result)
+    op.detach()
+    op.erase()
+
+
+def mask_kind(mask: SSAValue) -> str | None:
+    """FULL or CAUSAL where that follows from how the mask is computed, else None."""
+    if not _computed(mask):
+        return None
+    lowering = Lowering({})
+    shape = prim.tensor(mask).shape
+    index = tuple(0 if s == 1 else lowering.variable("o", s) for s in shape)
+    if len(index) < 2:
+        return None
+    node = lowering.lower(mask, index)
+    return _Classifier(lowering, index[-2], index[-1], prim.tensor(mask).dtype).kind(node)
+
+
+def _computed(mask: SSAValue) -> bool:
+    """Whether a value depends on sizes and positions alone."""
+    seen: set[SSAValue] = set()
+    stack = [mask]
+    while stack:
+        value = stack.pop()
+        owner = value.owner
+        if isinstance(owner, Block) or not isinstance(owner, prim.PrimOp) or isinstance(owner, prim.Reduce | prim.Scan):
+            return False
+        if value not in seen:
+            seen.add(value)
+            stack += owner.operands
+        if len(seen) > 64:
+            return False
+    return True
+
+
+@dataclass
+class _Classifier:
+    """What a mask is at query `row` and key `column`."""
+
+    lowering: Lowering
+    row: Dim
+    column: Dim
+    dtype: DType
+
+    def kind(self, node: Node) -> str | None:
+        if node.kind == "const" and node.dtype.kind == "bool":
+            return FULL if node.data[0] else None
+        if node.kind == "const" and node.dtype.is_float:
+            return FULL if node.data[0] == 0 else None
+        if node.kind == "cast" and node.dtype.kind == node.args[0].dtype.kind:
+            return self.kind(node.args[0])
+        if node.kind != "op":
+            return None
+        name = node.data[0]
+        if name == "and":
+            kinds = {self.kind(a) for a in node.args}
+            return None if None in kinds else CAUSAL if CAUSAL in kinds else FULL
+        if name == "or":
+            return FULL if FULL in map(self.kind, node.args) else None
+        if name == "where":
+            condition, here, there = node.args
+            return self.kind(condition) if self.kind(here) == FULL and self._shuts(there) else None
+        if name in ("ge", "gt", "le", "lt"):
+            return self._compared(name, *node.args)
+        return None
+
+    def _shuts(self, node: Node) -> bool:
+        """A number that added to a score leaves nothing of it."""
+        value = node.data[0] if node.kind == "const" else None
+        return isinstance(value, float) and (value == -math.inf or value <= LEAST.get(self.dtype.name, -math.inf))
+
+    def _compared(self, name: str, a: Node, b: Node) -> str | None:
+        left, right = self._number(a), self._number(b)
+        if left is None or right is None:
+            return None
+        if name in ("le", "lt"):
+            left, right = right, left
+        apart = dim(left - right - (1 if name in ("gt", "lt") else 0))  # holds where this is not negative
+        if is_nonnegative(apart, self.lowering.ranges):
+            return FULL
+        both = isinstance(self.row, sympy.Symbol) and isinstance(self.column, sympy.Symbol)
+        return CAUSAL if both and known_equal(apart, dim(self.row - self.column)) else None
+
+    def _number(self, node: Node) -> Dim | None:
+        """An integer as an expression of positions."""
+        if node.dtype.kind not in ("int", "uint") and node.kind != "cast":
+            return None
+        match node.kind:
+            case "index":
+                return node.data[0]  # type: ignore[no-any-return]
+            case "const":
+                return int(node.data[0])
+            case "cast":
+                return self._number(node.args[0])
+            case "op" if node.data[0] in ("add", "sub"):
+                a, b = (self._number(x) for x in node.args)
+                if a is None or b is None:
+                    return None
+                return dim(a + b) if node.data[0] == "add" else dim(a - b)
+        return None
