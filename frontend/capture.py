@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 
 from . import breaks, torch_private
 from .breaks import Break, Restart, Stop, Suspended
-from .checks import Distinct, SizeCheck, StateCheck, first_same, tensor_checks
+from .checks import Classes, Distinct, SizeCheck, StateCheck, first_same, tensor_checks
 from .contexts import set_grad
 from .dynamic import ConstraintError, Marks, Symbols
 from .effects import DELETED
@@ -384,7 +384,9 @@ def _finish(
     checks: list[Any] = [*tensor_checks(vm.out.inputs.values(), state.inference)]
     state.narrow(vm.out)
     vm.guards.extra += [*checks, *([sizes] if sizes is not None else []), state]
-    vm.guards.lines(emit)
+    classes = Classes(vm.guards.parts.values())
+    vm.guards.extra += [classes] if classes.modules else []
+    vm.guards.lines(emit, watched=True)
     body.sizes = sizes
     body.effects()
     text = end.text(vm, body)

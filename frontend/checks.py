@@ -7,18 +7,27 @@ import operator
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import sympy
 import torch
 
 from . import torch_private
 from .errors import Frame, Unsupported
-from .guards import Emitter, Miss
+from .guards import Emitter, Guard, Miss
 from .output import GraphInput, OutputGraph
-from .source import Arg, Source
+from .source import Arg, Const, Source
 
-__all__ = ["LATE_SIZES", "Distinct", "SizeCheck", "StateCheck", "TensorCheck", "is_argument", "tensor_checks"]
+__all__ = [
+    "LATE_SIZES",
+    "Classes",
+    "Distinct",
+    "SizeCheck",
+    "StateCheck",
+    "TensorCheck",
+    "is_argument",
+    "tensor_checks",
+]
 
 
 @dataclass(frozen=True)
@@ -290,6 +299,38 @@ def _symbolic_facts(info: GraphInput) -> list[tuple[str, Any]]:
     sizes = [(f".shape[{dim}]", s) for dim, s in enumerate(shape) if isinstance(s, torch.SymInt)]
     strides = [(f".stride()[{dim}]", s) for dim, s in enumerate(stride)]
     return [*sizes, *strides, *([(".storage_offset()", offset)] if isinstance(offset, torch.SymInt) else [])]
+
+
+class Classes:
+    """The classes of modules that are held by identity: nothing that a module holds tells when one is given another class."""
+
+    first = False
+
+    def __init__(self, guards: Iterable[Guard]) -> None:
+        roots = {source.value: source for source in (g.source.root() for g in guards) if _holds_module(source)}
+        self.modules, self.labels = tuple(roots), [source.name() for source in roots.values()]
+        self.classes = [type(module) for module in self.modules]
+
+    def lines(self, emit: Emitter) -> None:
+        """One comparison of all classes."""
+        modules, classes = emit.constant(self.modules, "all_modules"), emit.constant(self.classes, "classes")
+        if self.modules:
+            kinds = f"{emit.constant(map, 'map')}({emit.constant(type, 'type')}, {modules})"
+            emit.lines.append(f"if [*{kinds}] != {classes}: return MISS")
+
+    def explain(self, args: Mapping[str, Any]) -> Miss | None:
+        """The first module of another class."""
+        for module, label, kind in zip(self.modules, self.labels, self.classes, strict=True):
+            if type(module) is not kind:
+                return Miss(f"type({label})", kind.__qualname__, type(module).__qualname__)
+        return None
+
+    def __str__(self) -> str:
+        return f"the classes of {len(self.modules)} modules"
+
+
+def _holds_module(source: Source) -> TypeGuard[Const]:
+    return isinstance(source, Const) and isinstance(source.value, torch.nn.Module)
 
 
 LATE_SIZES = "# relations between sizes that the backend relies on"

@@ -15,6 +15,7 @@ from itertools import compress
 from typing import Any
 
 from .errors import Frame, Unsupported
+from .guards_watch import Settled, Watch
 from .source import Arg, Source
 
 __all__ = ["Emitter", "Guard", "GuardSet", "Miss", "with_few_locals"]
@@ -28,6 +29,12 @@ class Emitter:
         self.lines: list[str] = []
         self._constants: dict[int, str] = {}
         self._fetched: dict[Source, str] = {}
+
+    def sibling(self) -> Emitter:
+        """Another function over the same constants."""
+        other = Emitter()
+        other.namespace, other._constants = self.namespace, self._constants
+        return other
 
     def constant(self, value: Any, hint: str = "c") -> str:
         """A name for `value` in the namespace of the generated code."""
@@ -312,17 +319,36 @@ class GuardSet:
             elif guard.kind == "keys":
                 yield guard.source, tuple(guard.expected)
 
-    def lines(self, emit: Emitter) -> None:
-        """Write the whole check as statements that return MISS: arguments and thread state first, then modules and globals."""
+    def lines(self, emit: Emitter, watched: bool = False) -> None:
+        """Write the whole check as statements that return MISS: arguments and thread state first, then modules and globals.
+
+        With `watched`, guards that dicts of modules settle stand in a function of their own, which runs when one of these has changed.
+        """
         early = [isinstance(guard.source.root(), Arg) for guard in self.parts.values()]
         self._parts(emit, compress(self.parts.values(), early))
         for check in self.extra:
             if check.first:
                 check.lines(emit)
-        self._parts(emit, compress(self.parts.values(), map(operator.not_, early)))
+        late = list(compress(self.parts.values(), map(operator.not_, early)))
+        self._parts(emit, self._watch(emit, late) if watched else late)
         for check in self.extra:
             if not check.first:
                 check.lines(emit)
+
+    def _watch(self, emit: Emitter, parts: list[Guard]) -> list[Guard]:
+        """Put the settled guards into a watch; returns the others."""
+        settled = Settled()
+        found = [settled.add(part.kind, part.source, part.expected) for part in parts]
+        if not settled.pays(sum(found)):
+            return parts
+        inner = emit.sibling()
+        self._parts(inner, compress(parts, found))
+        lines = [line.replace("return MISS", "return False") for line in with_few_locals(inner.lines, "")]
+        text = "\n    ".join(["def holds():", *lines, "return True"])
+        exec(compile(text, "<intarsia guards>", "exec"), emit.namespace)
+        watch = emit.constant(Watch(settled, emit.namespace.pop("holds")), "modules")
+        emit.lines.append(f"if not ({watch}.check() or {watch}.holds()): return MISS")
+        return list(compress(parts, map(operator.not_, found)))
 
     def _parts(self, emit: Emitter, parts: Iterable[Guard]) -> None:
         tests: list[str] = []

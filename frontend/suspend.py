@@ -82,7 +82,8 @@ def suspend(vm: Interpreter, body: Residual, suspended: Suspended, family: Famil
         arguments = f"{_tuple(operands)}, {_tuple(kept)}"
         if state is states[0]:
             return f"{step}.{'run' if root else 'start'}({arguments})"
-        inner = f"{body.emit.constant(functools.partial, 'partial')}({step}.run, {arguments})"
+        inner = f"rest{len(body.post)}"  # a name for each: Python nests no more than 200 parentheses
+        body.post.append(f"{inner} = {body.emit.constant(functools.partial, 'partial')}({step}.run, {arguments})")
     raise AssertionError("no frame")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -95,6 +96,20 @@ def tensor_guards(tensors: list[Tensor], sizes: list[Any], strides: list[Any]) -
     from torch._C._dynamo.guards import TensorGuards
 
     return TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+
+
+def dict_watch(dicts: Sequence[dict[Any, Any]]) -> Callable[[], bool]:
+    """A check, in C++, that these dicts have not been changed since. Tried with 2.11 to 2.13."""
+    from torch._C._dynamo.guards import RootGuardManager
+    from torch._dynamo.guards import GuardManagerType
+
+    root, width, kind = RootGuardManager(), 1 + math.isqrt(len(dicts)), GuardManagerType.GUARD_MANAGER
+    groups = tuple(tuple(dicts[start : start + width]) for start in range(0, len(dicts), width))
+    for place, group in enumerate(groups):  # a manager looks through all its children before it adds one
+        parent = root.tuple_getitem_manager(place, "", None, kind)
+        for inner, value in enumerate(group):
+            parent.tuple_getitem_manager(inner, "", None, kind).add_dict_version_guard(value, [""], None)
+    return functools.partial(root.check, groups)
 
 
 def global_state_guard() -> Any:

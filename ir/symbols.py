@@ -285,7 +285,7 @@ def simplify_index(value: Dim, ranges: Mapping[sympy.Symbol, Range]) -> Dim:
         return node
 
     result = dim(rewrite(value))
-    return _merge_divmod(result)
+    return _merge_divmod(result, ranges)
 
 
 def _divide_inner(base: sympy.Expr, divisor: sympy.Expr, ranges: Mapping[sympy.Symbol, Range]) -> sympy.Expr | None:
@@ -303,15 +303,16 @@ def _divide_inner(base: sympy.Expr, divisor: sympy.Expr, ranges: Mapping[sympy.S
     return None
 
 
-def _merge_divmod(value: Dim) -> Dim:
-    """n*FloorDiv(x, n) + Mod(x, n) -> x"""
+def _merge_divmod(value: Dim, ranges: Mapping[sympy.Symbol, Range]) -> Dim:
+    """n*FloorDiv(x, n) + Mod(x, n) -> x, also where the quotient has been simplified."""
     if isinstance(value, int) or not isinstance(value, sympy.Add):
         return value
     for term in value.args:
         coefficient, rest = term.as_coeff_Mul()
         if isinstance(rest, Mod):
             base, divisor = rest.args
-            partner = sympy.expand(coefficient * divisor * FloorDiv(base, divisor))
-            if partner in value.args:
-                return _merge_divmod(dim(value - term - partner + coefficient * base))
+            for quotient in (FloorDiv(base, divisor), _divide_inner(base, divisor, ranges)):
+                partner = None if quotient is None else sympy.expand(coefficient * divisor * quotient)
+                if partner in value.args:
+                    return _merge_divmod(dim(value - term - partner + coefficient * base), ranges)
     return value

@@ -32,6 +32,7 @@ ASKED = 256  # elements of the next row that are asked for at a time
 FAR = 2 << 20  # bytes; a smaller operand lies in a near cache anyway
 AHEAD = 512, 16 * 1024  # bytes of a row, gathered by number, that are asked for while the row before is worked on
 KEEP_BYTES = 64 * 1024  # scratch for the costly values of one row
+COSTLY = 4  # simple operations that are worth a place in scratch, where the loops would repeat them
 MAX_PARTS = 8  # copies of a loop body at seams
 SHORT = 16  # iterations; a loop of fewer is not worth being the innermost one
 
@@ -378,9 +379,32 @@ class Tiler:
             self._ask_ahead(nest, spec)
         for (node, first), position in kept.items():  # then no two stages became one
             spec.stages[first].scratch.append((node, position))
+        if lane_loop is not None:
+            self._once_a_lane(nest, spec, lane_loop)
         if self._large(nest):
             _spread(spec.rows)
         return spec
+
+    @staticmethod
+    def _once_a_lane(nest: Nest, spec: NestSpec, lane: LoopSpec) -> None:
+        """What is costly and depends on the rows alone is computed once for each lane, in front of the stage whose loops need it."""
+        rows = {r.var for r in nest.rows}
+        for number in reversed(range(len(nest.stages))):
+            found: dict[Node, None] = {}
+            stack, seen = list(nest.stages[number].nodes) if nest.stages[number].loops else [], set[Node]()
+            while stack:
+                node = stack.pop()
+                if node in seen:
+                    continue
+                seen.add(node)
+                if node.kind == "op" and lane.var in node.free and node.free <= rows and _own_cost(node) >= COSTLY:
+                    found[node] = None
+                else:
+                    stack += node.args
+            new = {n: None for n in found if n not in spec.scratch and n not in spec.lent}
+            if new:
+                spec.scratch |= dict.fromkeys(new, spec.lanes)
+                spec.stages.insert(number, StageSpec([Segment([replace(lane)])], scratch=[(n, spec.lane) for n in new]))
 
     def _lanes(self, nest: Nest, spec: NestSpec, row: Loop) -> LoopSpec:
         """Take the last row loop in tiles of lanes: accumulators become arrays, and each stage walks the lanes innermost."""
@@ -647,6 +671,20 @@ def _worth_keeping(node: Node, rows: set[sympy.Symbol], kept: Collection[Node]) 
         cost += top.cost
         stack += top.args
     return cost >= 8 or loads >= 3
+
+
+def _own_cost(node: Node) -> int:
+    """The cost of computing a value from the reductions, loads and integers that it depends on."""
+    cost, seen, stack = 0, {node}, [node]
+    while stack:
+        top = stack.pop()
+        if top.kind not in ("op", "cast", "const", "select"):
+            continue
+        cost += top.cost
+        new = [a for a in top.args if a not in seen]
+        seen.update(new)
+        stack += new
+    return cost
 
 
 def _has_angles(nodes: Iterable[Node]) -> bool:

@@ -18,7 +18,7 @@ struct Attention {
   float masked;  // what a row gives in which no score is above -inf
 };
 
-constexpr int64_t key_block = 256;                    // keys of one block
+constexpr int64_t key_block = 512;                    // keys of one block
 constexpr int64_t row_block = 4 * block_rows;         // rows whose scores are in the first cache at a time
 constexpr int64_t few_rows = 12;                      // fewer rows do not pay for packing k
 constexpr int64_t row_chunk = 16 * block_rows;        // rows of a task at least, so that packing k and v is a small part
@@ -54,20 +54,29 @@ IM_FN void apply_mask(float* scores, const Mask* mask, int64_t step, int64_t cou
   }
 }
 
+// exp(x) for x <= 0, which is 0 below the least normal number; NaN stays NaN. The error is that of exp (docs/math.md).
+IM_FN float exp_below(float x) {
+  using F = detail::Format<float>;
+  const float least = -87.3f, y = x < least ? least : x;
+  const float shifted = fma(y, F::log2e, F::shifter), n = shifted - F::shifter;
+  const float p = 1.0f + detail::expm1_reduced(fma(n, -F::ln2_lo, fma(n, -F::ln2_hi, y)));
+  const float power = bit_cast<float>((bit_cast<uint32_t>(shifted) << 23) + 0x3f800000u);
+  return x < least ? 0.0f : p * power;
+}
+
 // Scores become exp(score - maximum), also of what came before: the factor for earlier sums is returned. `maximum` and `total` are the row's.
 // A row in which all is masked keeps the maximum -inf. NaN is no maximum and goes into the total.
 IM_FN float softmax_step(float* scores, int64_t count, int64_t padded, float& maximum, float& total) {
   for (int64_t j = count; j < padded; ++j) scores[j] = -__builtin_inff();
   Floats high = Floats{} + maximum;
   for (int64_t j = 0; j < padded; j += lanes) high = larger(load(scores + j), high);
-  float highest = maximum;
-  for (int l = 0; l < lanes; ++l) highest = high[l] > highest ? high[l] : highest;
+  const float highest = largest(high);
   const float base = highest == -__builtin_inff() ? 0.0f : highest;
-  const float factor = exp(maximum - base);
+  const float factor = exp_below(maximum - base);
   Floats added{};
   for (int64_t j = 0; j < padded; j += lanes) {
     #pragma omp simd
-    for (int l = 0; l < lanes; ++l) scores[j + l] = exp(scores[j + l] - base);
+    for (int l = 0; l < lanes; ++l) scores[j + l] = exp_below(scores[j + l] - base);
     added += load(scores + j);
   }
   maximum = highest;
@@ -226,14 +235,18 @@ static void attention_task(const Attention& s, const T* q, const T* k, const T* 
   }
 }
 
+// Whether there are few rows: 1 or 0 where their number is known, so that only one way is compiled.
+constexpr int either = -1;
+constexpr int is_few(int64_t rows) { return rows < few_rows; }
+
 // Strides are in elements; those of the last dimension of q, k, v and out are 1. mask may be null.
-template <class T, class Mask>
+template <int Few, class T, class Mask>
 static void attention(const Attention& s, const T* q, const T* k, const T* v, const Mask* mask, T* out) {
   const int64_t rows = s.groups * s.queries, pairs = s.batch * s.heads;
   if (rows == 0 || pairs == 0) return;
   int64_t threads = 1;
   if (pairs * rows * s.keys * (s.depth + s.width) > 400000) threads = max_threads();
-  const bool few = rows < few_rows;
+  const bool few = Few == either ? is_few(rows) : Few;
   // Chunks of rows only where there are not enough heads, or where one head's rows would need too much memory.
   int64_t chunks = index_max(1, rows / 1024);
   while (!few && threads > 1 && pairs * chunks < 4 * threads && rows / (chunks + 1) >= row_chunk) ++chunks;
@@ -242,16 +255,19 @@ static void attention(const Attention& s, const T* q, const T* k, const T* v, co
   #pragma omp parallel for schedule(dynamic) if (threads > 1)
   for (int64_t task = 0; task < tasks; ++task) {
     const int64_t pair = task % pairs, first = task / pairs * chunk, b = pair / s.heads, h = pair % s.heads;
-    if (few) {
-      attention_few(s, q + b * s.q_batch + h * s.groups * s.q_head, k + b * s.k_batch + h * s.k_head,
-                    v + b * s.v_batch + h * s.v_head, mask ? mask + b * s.mask_batch + h * s.groups * s.mask_head : nullptr,
-                    out + b * s.o_batch + h * s.groups * s.o_head);
-      continue;
+    if constexpr (Few != 0) {
+      if (few) {
+        attention_few(s, q + b * s.q_batch + h * s.groups * s.q_head, k + b * s.k_batch + h * s.k_head,
+                      v + b * s.v_batch + h * s.v_head, mask ? mask + b * s.mask_batch + h * s.groups * s.mask_head : nullptr,
+                      out + b * s.o_batch + h * s.groups * s.o_head);
+        continue;
+      }
     }
-    attention_task(s, q + b * s.q_batch + h * s.groups * s.q_head, k + b * s.k_batch + h * s.k_head,
-                   v + b * s.v_batch + h * s.v_head,
-                   mask ? mask + b * s.mask_batch + h * s.groups * s.mask_head : nullptr,
-                   out + b * s.o_batch + h * s.groups * s.o_head, first, index_min(chunk, rows - first));
+    if constexpr (Few != 1)
+      attention_task(s, q + b * s.q_batch + h * s.groups * s.q_head, k + b * s.k_batch + h * s.k_head,
+                     v + b * s.v_batch + h * s.v_head,
+                     mask ? mask + b * s.mask_batch + h * s.groups * s.mask_head : nullptr,
+                     out + b * s.o_batch + h * s.groups * s.o_head, first, index_min(chunk, rows - first));
   }
 }
 

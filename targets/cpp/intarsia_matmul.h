@@ -56,6 +56,21 @@ IM_FN float sum(Floats v) {  // by halves: lane 0 + lane lanes/2 and so on
 
 IM_FN Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
+IM_FN float largest(Floats v) {  // by halves; NaN is not looked for
+#if defined(__GNUC__) && !defined(__clang__)
+  typedef decltype(Floats{} == Floats{}) Places;
+  for (int half = lanes / 2; half; half /= 2) {
+    Places other;
+    for (int l = 0; l < lanes; ++l) other[l] = l ^ half;
+    v = larger(__builtin_shuffle(v, other), v);
+  }
+#else
+  for (int half = lanes / 2; half; half /= 2)
+    for (int l = 0; l < half; ++l) v[l] = v[l + half] > v[l] ? v[l + half] : v[l];
+#endif
+  return v[0];
+}
+
 // c[i][j] (+)= sum over k of a[i][k] * b[k][j], for `Rows` rows and `Vectors` vectors of columns.
 template <int Rows, int Vectors>
 IM_FN void block_product(const float* a, int64_t a_pitch, const float* b, int64_t b_pitch, float* c, int64_t c_pitch,

@@ -31,7 +31,7 @@ def taken_over(fn, *args):
         assert "scaled_dot_product" not in str(intarsia.explain(fn)(*args).graphs[0].library)
 
 
-SIZES = [(1, 7), (2, 300), (49, 49), (130, 257), (600, 33)]
+SIZES = [(1, 7), (2, 300), (20, 1100), (49, 49), (130, 257), (600, 33)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -68,10 +68,10 @@ def test_masks(dtype, shape):
 
 @pytest.mark.parametrize("low", [False, True])
 def test_rows_in_which_all_is_masked(low):
-    q, k, v = inputs(torch.float32, keys=300)
-    mask = torch.rand(10, 300) > 0.5
-    mask[3], mask[4, :290], mask[5, 260:] = False, False, False
-    given = torch.zeros(10, 300).masked_fill(~mask, float("-inf")) if low else mask
+    q, k, v = inputs(torch.float32, keys=600)
+    mask = torch.rand(10, 600) > 0.5
+    mask[3], mask[4, :590], mask[5, 520:] = False, False, False
+    given = torch.zeros(10, 600).masked_fill(~mask, float("-inf")) if low else mask
     taken_over(lambda q, k, v, m: sdpa(heads(q), heads(k), heads(v), m), q, k, v, given)
     assert intarsia.compile(sdpa)(heads(q), heads(k), heads(v), given)[:, :, 3].eq(0).all()
 
@@ -105,7 +105,7 @@ def test_sizes_that_change():
 
 
 def test_two_threads_are_right():
-    q, k, v = inputs(torch.float32, 2, 300, 300)
+    q, k, v = inputs(torch.float32, 2, 600, 600)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:

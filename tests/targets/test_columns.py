@@ -95,3 +95,34 @@ def test_gather_checks_and_stays_inside(shape: tuple[int, ...]) -> None:
     places[-1, -1] = shape[1]
     with pytest.raises((IndexError, RuntimeError), match="out of"):
         compiled(x, places)
+
+
+@pytest.mark.parametrize("width, step", [(4, 4), (3, 2), (2, 5), (9, 9)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_max_pool1d(width: int, step: int, dtype: torch.dtype) -> None:
+    """Written out as slices, the window of 9 is not; NaN wins; indices come from the library."""
+    x = torch.randn(3, 5, 60).to(dtype)
+    x[0, 0, 7] = float("nan")
+    for options in ({}, {"padding": 1}, {"dilation": 2}, {"ceil_mode": True}):
+
+        def fn(x: torch.Tensor, options: dict[str, int] = options) -> torch.Tensor:
+            return torch.nn.functional.max_pool1d(x, width, step, **options)
+
+        torch.testing.assert_close(intarsia.compile(fn)(x), fn(x), rtol=0, atol=0, equal_nan=True)
+
+    def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.nn.functional.max_pool1d(x, width, step, return_indices=True)
+
+    for found, expected in zip(intarsia.compile(both)(x), both(x), strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+
+
+def test_costly_values_of_columns_are_computed_once() -> None:
+    x = torch.randn(3, 64, 300)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return torch.log_softmax(x, 1) + torch.softmax(x, 1)
+
+    text = intarsia.lower(lambda x: torch.log_softmax(x, 1), x).source()
+    assert text.index("im::log(") < text.rindex("for (int64_t r")
+    torch.testing.assert_close(intarsia.compile(fn)(x), fn(x))
