@@ -16,7 +16,6 @@ from xdsl.ir import Block, SSAValue
 from ..ir.dialects import kernel, prim
 from ..ir.dtypes import DType
 from ..ir.symbols import Dim, dim, is_nonnegative, known_equal
-from ..ir.syntax import Op
 from .base import Pass
 from .context import CompileContext
 from .lower import Lowering, Node
