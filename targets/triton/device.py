@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 from functools import cache
 
 import torch
@@ -38,14 +39,25 @@ def triton_version() -> str:
     Raises:
         NoTriton: none is installed, or it is older than 3.6.
     """
-    try:
-        found = importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:
-        raise NoTriton("kernels for a GPU need Triton: install it with 'pip install triton'") from None
-    if tuple(int(n) for n in found.split(".")[:2]) < OLDEST:
-        wanted = ".".join(map(str, OLDEST))
+    wanted = ".".join(map(str, OLDEST))
+    found = next((v for v in map(_version, _DISTRIBUTIONS) if v), "")
+    if not found:
+        raise NoTriton(
+            f"kernels for a GPU need Triton {wanted} or later, which is not installed: pip install 'intarsia[triton]'"
+        )
+    if tuple(int(n) for n in re.findall(r"\d+", found)[:2]) < OLDEST:
         raise NoTriton(f"kernels for a GPU need Triton {wanted} or later, found {found}: pip install -U triton")
     return found
+
+
+_DISTRIBUTIONS = ("triton", "triton-rocm", "pytorch-triton", "pytorch-triton-rocm")  # by whom it was built
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def capability(gpu: int) -> str:

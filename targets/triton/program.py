@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import re
+import tempfile
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,7 +20,7 @@ from ..load import Library
 from .compile import Binary, KernelSource
 from .emit import emit_module
 from .launch import Driver, kernel_source, launchers
-from .worker import WORKERS
+from .worker import WORKERS, TritonError
 
 KERNELS, LAUNCHES = "kernels.py", "launches"
 
@@ -44,9 +47,52 @@ def compile_kernels(source: GpuSource, target: str, folder: Path) -> Future[list
     path = folder / KERNELS
     path.write_text(source.text, encoding="utf-8")
     pool = ThreadPoolExecutor(1)
-    found = pool.submit(WORKERS.compile, path, source.kernels, target, folder)
+    found = pool.submit(_compile, source, path, target)
     pool.shutdown(wait=False)
     return found
+
+
+def _compile(source: GpuSource, path: Path, target: str) -> list[Binary]:
+    try:
+        return WORKERS.compile(path, source.kernels, target, path.parent)
+    except TritonError as error:
+        raise _reproducible(error, source, target) from None
+
+
+_REPRODUCER = """\
+\"\"\"Compiles the kernel {name} of {module} for {target}, as it failed to compile.\"\"\"
+
+from pathlib import Path
+
+from intarsia.targets.triton.compile import KernelSource, compile_kernel, load_text
+
+module = load_text(Path(__file__).with_name("{module}"), "kernels")
+compile_kernel(module, {source!r}, "{target}")
+"""
+
+
+def _reproducible(error: TritonError, source: GpuSource, target: str) -> TritonError:
+    """The error with the user's line first, and with a folder of its own that is kept: the module, and a program that compiles the kernel."""
+    kernel = next((k for k in source.kernels if k.name == error.kernel), None)
+    lines = source_lines(source.text).get(error.kernel, ())
+    where = f"{', '.join(lines[:4])}: " if lines else ""
+    text = f"{where}Triton does not compile the kernel {error.kernel} for {target}:\n{error}"
+    if kernel is not None:
+        with suppress(OSError):  # a full disk hides no error
+            folder = Path(tempfile.mkdtemp(prefix="intarsia-kernel-"))
+            (folder / KERNELS).write_text(source.text, encoding="utf-8")
+            program = _REPRODUCER.format(name=kernel.name, module=KERNELS, target=target, source=kernel)
+            (folder / "reproduce.py").write_text(program, encoding="utf-8")
+            text += f"\n  the module: {folder / KERNELS}\n  to see it again: python {folder / 'reproduce.py'}"
+    return TritonError(text, error.kernel)
+
+
+_KERNEL = re.compile(r"(?:^# from (.*)\n)?^@triton\.jit\ndef (\w+)\(", re.MULTILINE)
+
+
+def source_lines(text: str) -> dict[str, tuple[str, ...]]:
+    """The kernels of a Triton module, and the user's lines (`file:line`) that each computes."""
+    return {name: tuple(lines.split(", ")) if lines else () for lines, name in _KERNEL.findall(text)}
 
 
 def stored_source(entry: Entry) -> GpuSource | None:

@@ -36,7 +36,11 @@ serve()
 
 
 class TritonError(RuntimeError):
-    """Triton does not compile a kernel. The message names it, and ends with Triton's own words."""
+    """Triton does not compile a kernel, named by `kernel`."""
+
+    def __init__(self, message: str, kernel: str = "") -> None:
+        super().__init__(message)
+        self.kernel = kernel
 
 
 def serve() -> None:
@@ -118,17 +122,17 @@ class Workers:
             worker.stdin.flush()
             line = worker.stdout.readline()
             if not line:
-                raise TritonError(f"the process that compiles {source.name} ended with {worker.wait()}")
+                raise TritonError(f"the process that compiles it ended with {worker.wait()}")
         except (OSError, TritonError) as error:
             with contextlib.suppress(OSError):
                 worker.kill()
             self.idle.put(_worker())
-            raise TritonError(f"no answer for the kernel {source.name} of {path}: {error}") from error
+            raise TritonError(f"  no answer: {error}", source.name) from error
         self.idle.put(worker)
         answer = json.loads(line)
         if "error" in answer:
-            last = "\n".join(f"  {text}" for text in str(answer["error"]).splitlines()[-10:])
-            raise TritonError(f"Triton does not compile the kernel {source.name} of {path}:\n{last}")
+            last = [text for text in str(answer["error"]).splitlines() if text.strip()][-8:]
+            raise TritonError("\n".join(f"  {text}" for text in last), source.name)
         return Binary(source.name, answer["symbol"], output.read_bytes(), answer["shared"], source.warps)
 
 
