@@ -258,7 +258,7 @@ def compile_module(
             library,
             progress=_progress(),
             results=memory,
-            gpu="" if gpu is None else capability(gpu),
+            gpu="" if generated.host.gpu is None else capability(generated.host.gpu),
         )
     return program, Report(program, diagnostics=ctx.diagnostics)
 

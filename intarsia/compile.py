@@ -26,6 +26,7 @@ from .history import History
 from .observer import CountingObserver
 from .passes.base import Pass
 from .targets.pool import forget_results
+from .targets.triton.graphs import STATISTICS
 
 _compiled: WeakSet[Any] = WeakSet()  # what reset() has to empty; nothing is compiled differently because of it
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -96,6 +97,7 @@ def reset() -> None:
     forget_warnings()
     forget_results()
     COUNTERS.clear()
+    STATISTICS.clear()
 
 
 def check_function(fn: Any, what: str = "compile") -> None:

@@ -14,7 +14,7 @@ class Config:
     """The settings.
 
     Attributes:
-        debug: folder that receives the IR of every stage, the generated C++ and the host program (INTARSIA_DEBUG).
+        debug: folder that receives the IR of every stage, the generated C++ and Triton, and the host program (INTARSIA_DEBUG).
         cache: keep compiled code on disk (INTARSIA_CACHE, 0 or 1).
         cache_dir: the folder for that; default: the user's cache folder (INTARSIA_CACHE_DIR).
         threads: how many threads kernels are made for; 0: as many as torch uses (INTARSIA_THREADS).

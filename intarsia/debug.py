@@ -1,4 +1,4 @@
-"""The debug folder: the IR of every stage, the generated C++ and the host program of every graph, as files."""
+"""The debug folder: the IR of every stage, the generated C++ and Triton, and the host program of every graph, as files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 from .config import Config
 from .ir.text import print_module
 from .targets.cpp.program import Generated
+from .targets.triton.program import KERNELS
 
 _numbers = itertools.count()
 
@@ -62,7 +63,9 @@ class DebugFolder:
             self.write(f"{self.stage}-{name}.ir", print_module(module))
 
     def write_sources(self, generated: Generated) -> None:
-        """The C++ and the host program."""
+        """The Triton module, the C++ and the host program."""
+        if generated.gpu is not None:
+            self.write(KERNELS, generated.gpu.text)
         for unit in generated.units:
             self.write(f"{unit.name}.cpp", unit.text)
         self.write("host.py", generated.host.text)

@@ -1,15 +1,16 @@
-"""`python -m intarsia doctor`: what was found on this machine, and whether a kernel compiled here gives right answers."""
+"""`python -m intarsia doctor`: what was found on this machine, and whether kernels compiled here give right answers."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
+import ctypes
 import platform
+import re
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from .compile import compile
+from .lower import lower
 from .targets.build import (
     CompilerError,
     CompilerNotFound,
@@ -29,6 +32,8 @@ from .targets.build import (
 )
 from .targets.cache import shared_cache
 from .targets.load import Library
+from .targets.triton.device import NoTriton, capability, triton_version
+from .targets.triton.worker import TritonError
 
 KERNEL = """\
 #include "intarsia_math.h"
@@ -118,18 +123,79 @@ def _cache() -> Finding:
 
 
 def _triton() -> Finding:
-    if importlib.util.find_spec("triton") is None:
-        return Finding("Triton", "not installed (only needed for GPUs)")
+    """Triton is needed where there is a GPU only."""
+    needed = torch.cuda.is_available()
     try:
-        return Finding("Triton", importlib.metadata.version("triton"))
-    except importlib.metadata.PackageNotFoundError:
-        return Finding("Triton", "installed, version unknown")
+        return Finding("Triton", triton_version())
+    except NoTriton as error:
+        found = str(error) if needed else f"{error} (only needed for GPUs)"
+        return Finding("Triton", found, not needed, "compiled functions run in eager on GPUs" if needed else "")
 
 
 def _gpu() -> Finding:
+    driver = driver_versions()
+    built = torch.version.cuda or torch.version.hip or ""
     if not torch.cuda.is_available():
-        return Finding("GPU", "none")
-    return Finding("GPU", ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())))
+        if not driver:
+            return Finding("GPU", "none")
+        if not built:
+            return Finding(
+                "GPU", f"{driver}\nthis torch is built for CPUs", False, "install a torch that is built for GPUs"
+            )
+        advice = f"torch, built for CUDA {built}, cannot use it: install a newer driver, or a torch for an older CUDA"
+        return Finding("GPU", driver, False, advice)
+    lines = []
+    for gpu in range(torch.cuda.device_count()):
+        memory = torch.cuda.get_device_properties(gpu).total_memory / 2**30
+        lines.append(f"{gpu}: {torch.cuda.get_device_name(gpu)}, {capability(gpu)}, {memory:.0f} GiB")
+    return Finding("GPU", "\n".join([*lines, f"{driver or 'driver unknown'}; torch for {built}"]))
+
+
+def driver_versions() -> str:
+    """The NVIDIA driver, and the newest CUDA that it runs; "" without one."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return ""
+    number = ctypes.c_int()
+    known = library.cuDriverGetVersion(ctypes.byref(number)) == 0
+    version = f", up to CUDA {number.value // 1000}.{number.value % 1000 // 10}" if known else ""
+    with suppress(OSError):
+        found = re.search(r"\b\d+\.\d+(\.\d+)?\b", Path("/proc/driver/nvidia/version").read_text())
+        return f"driver {found.group() if found else 'unknown'}{version}"
+    return f"driver{version}"
+
+
+def _gpu_kernel() -> Finding:
+    """Compiles one kernel with Triton; where there is a GPU it runs there too."""
+    here = torch.cuda.is_available()
+    try:
+        triton_version()
+    except NoTriton:
+        return Finding("GPU test kernel", "skipped: no Triton")
+    target = capability(torch.cuda.current_device()) if here else "sm_90"
+    start = time.perf_counter()
+    try:
+        lowered = lower(_doctor_function, torch.zeros(8, 64), target="triton" if here else "triton:sm_90")
+        lowered.compile()
+    except (CompilerNotFound, TritonError, ValueError) as error:
+        return Finding(
+            "GPU test kernel", str(error), not here, "compiled functions run in eager on GPUs" if here else ""
+        )
+    seconds = time.perf_counter() - start
+    if not here:
+        return Finding("GPU test kernel", f"compiled for {target} in {seconds:.2f} s, not run: no GPU")
+    x = torch.linspace(-5.0, 5.0, 4096, device="cuda").view(64, 64)
+    compiled = compile(_doctor_function, options={"on_error": "raise", "cache": False})
+    with torch.no_grad():
+        error_seen = float((compiled(x) - _doctor_function(x)).abs().max())
+    if not error_seen < 1e-5:
+        return Finding("GPU test kernel", f"wrong answer, off by {error_seen:.3g}", False, "please report it")
+    return Finding("GPU test kernel", f"compiled for {target} in {seconds:.2f} s, right answer")
+
+
+def _doctor_function(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(torch.erf(x), -1)
 
 
 def _kernel() -> Finding:
@@ -170,6 +236,7 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     _triton,
     _gpu,
     _kernel,
+    _gpu_kernel,
 )
 
 

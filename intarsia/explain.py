@@ -25,9 +25,12 @@ from .frontend.guards import GuardSet
 from .frontend.remedies import remedy
 from .history import Compiled, Fallback, History, Recompile
 from .ir.import_fx import user_line
-from .logs import guard_lines, next_pieces
+from .kernel_facts import KernelFacts, kernel_facts
+from .logs import count, guard_lines, next_pieces
 from .passes.base import Pass
 from .targets.memory import eager_bytes
+from .targets.triton.graphs import WARM
+from .targets.triton.program import KERNELS, source_lines
 
 __all__ = [
     "BreakInfo",
@@ -53,11 +56,15 @@ class OpInfo:
 
 @dataclass(frozen=True)
 class KernelInfo:
-    """One generated kernel: its name, the user's lines that it computes (`file:line`), and the half it is in ("" without gradients)."""
+    """One generated kernel: its name, the user's lines that it computes (`file:line`), and the half it is in ("" without gradients).
+
+    `facts`: its device, grid and warps, and the bytes that it has to move; None for a kernel that stands for a library call.
+    """
 
     name: str
     lines: tuple[str, ...] = ()
     half: str = ""
+    facts: KernelFacts | None = None
 
 
 @dataclass(frozen=True)
@@ -129,6 +136,9 @@ class GraphInfo:
         cached: whether the kernels came from the cache on disk.
         broken: the graph break that ends it, or None.
         guards: what is checked before it runs.
+        code: what was generated, by file name: `kernels.py` is Triton, `host.py` calls the kernels, the rest is C++; those of a
+            backward pass begin with `backward/`.
+        recording: of a program on a GPU: how often it was recorded as a CUDA graph and played back, or why it is not; else "".
         memory: most bytes that the plan has in use at once; None where that depends on sizes, or nothing was generated.
         kept_memory: how many of these are kept between calls.
         result_memory: bytes of large results; their memory is used again for those of a later call, once the program drops them.
@@ -146,6 +156,8 @@ class GraphInfo:
     cached: bool = False
     broken: BreakInfo | None = None
     guards: list[GuardInfo] = field(default_factory=list)
+    code: dict[str, str] = field(default_factory=dict)
+    recording: str = ""
     memory: int | None = None
     kept_memory: int = 0
     result_memory: int = 0
@@ -333,7 +345,9 @@ def _graph(index: int, record: Compiled, capture: Capture, broken: BreakInfo | N
     for report in reports:
         info.kernels += _kernels(report)
         library += _library(report)
+        info.code |= _code(report)
     info.library = dict(library)
+    info.recording = "; ".join(filter(None, map(_recording, reports)))
     plans = [r.program.generated.host.memory for r in reports if r.program is not None]
     if len(plans) == len(reports) == 1 and plans[0] is not None:  # with gradients there are two, with more between them
         info.kept_memory, info.memory = plans[0]
@@ -372,7 +386,37 @@ def _kernels(report: Report) -> list[KernelInfo]:
     for unit in generated.units:
         for places, name in _KERNEL.findall(unit.text):
             lines[name] = tuple(places.split(", ")) if places else ()
-    return [KernelInfo(name, lines.get(name, ()), report.half) for name in generated.host.kernels]
+    lines |= source_lines(generated.gpu.text) if generated.gpu is not None else {}
+    facts = kernel_facts(generated.ir)
+    return [KernelInfo(name, lines.get(name, ()), report.half, facts.get(name)) for name in generated.host.kernels]
+
+
+def _code(report: Report) -> dict[str, str]:
+    """The generated text by file name."""
+    if report.program is None:
+        return {}
+    generated, folder = report.program.generated, "backward/" if report.half == "backward" else ""
+    found = {} if generated.gpu is None else {f"{folder}{KERNELS}": generated.gpu.text}
+    found |= {f"{folder}{unit.name}.cpp": unit.text for unit in generated.units}
+    return found | {f"{folder}host.py": generated.host.text}
+
+
+def _recording(report: Report) -> str:
+    """What became of a program on a GPU as a CUDA graph."""
+    if report.program is None or report.program.generated.host.gpu is None:
+        return ""
+    host, recorded = report.program.generated.host, report.program.recorded
+    half = f"{report.half}: " if report.half else ""
+    if host.not_recorded:
+        return f"{half}not recorded: {host.not_recorded}"
+    if not recorded:
+        return f"{half}not recorded: cuda_graphs is off"
+    if refused := next((r.reason for r in recorded if r.reason), ""):
+        return f"{half}not recorded any more: {refused}"
+    made, replays = sum(len(r.made) for r in recorded), sum(r.replays for r in recorded)
+    if not made:
+        return f"{half}will be recorded after {count(WARM, 'call')}"
+    return f"{half}{count(made, 'recording')}, {count(replays, 'replay')}"
 
 
 def _library(report: Report) -> Counter[str]:

@@ -71,6 +71,7 @@ def _graphs(graphs: list[GraphInfo]) -> Iterator[str]:
         yield from _field("operations", _counted(op.name for op in g.ops))
         yield from _kernel_lines(g.kernels)
         yield from _field("library", _list(g.library))
+        yield from _field("CUDA graph", g.recording)
         yield from _field("memory", _memory(g))
         if g.broken is not None:
             yield from _field("ends at", f"the graph break at {short(g.broken.file)}:{g.broken.line}")
@@ -147,9 +148,22 @@ def _field(name: str, text: str) -> list[str]:
 def _kernel_lines(kernels: list[KernelInfo]) -> Iterator[str]:
     for i, kernel in enumerate(kernels[:_SHOWN]):
         half = f"{kernel.half}: " if kernel.half else ""
-        yield from _field("kernels" if i == 0 else "", f"{half}{kernel.name}{_from(kernel.lines)}")
+        yield from _field("kernels" if i == 0 else "", f"{half}{kernel.name}{_from(kernel.lines)}{_moves(kernel)}")
     if len(kernels) > _SHOWN:
         yield from _field("", f"and {len(kernels) - _SHOWN} more")
+
+
+def _moves(kernel: KernelInfo) -> str:
+    """How a kernel is laid out on a GPU, and the bytes that it has to move."""
+    if kernel.facts is None:
+        return ""
+    facts, parts = kernel.facts, []
+    if facts.grid is not None:
+        blocks = count(facts.grid, "block") if isinstance(facts.grid, int) else f"{facts.grid} blocks"
+        parts.append(f"{blocks} of {count(facts.warps, 'warp')}" if facts.warps else blocks)
+    moved = ((facts.read, "read"), (facts.written, "written"))
+    parts += [f"{_mib(n) if isinstance(n, int) else f'{n} bytes'} {what}" for n, what in moved]
+    return f": {', '.join(parts)}"
 
 
 def _from(places: tuple[str, ...]) -> str:

@@ -29,6 +29,7 @@ from .frontend.instruction import disassemble
 from .frontend.pieces import Piece, Step
 from .ir.text import print_module
 from .targets.cpp.program import Generated
+from .targets.triton.program import KERNELS
 
 __all__ = ["TOPICS", "set_logs"]
 
@@ -40,7 +41,7 @@ TOPICS: Mapping[str, str] = types.MappingProxyType(
         "bytecode": "the instructions that are captured, in the normal form of all Python versions",
         "graph": "captured graphs as FX code",
         "ir": "the IR as imported and after each pass that changed it (such graphs are compiled anew, not taken from the cache)",
-        "code": "the generated C++ and the host program",
+        "code": "the generated C++ and Triton, and the host program; why a program is not recorded as a CUDA graph",
     }
 )
 VARIABLE = "INTARSIA_LOGS"
@@ -216,9 +217,13 @@ class PassLog:
 def generated(program: Generated) -> None:
     """The text that a graph became."""
     if enabled("code"):
+        if program.gpu is not None:
+            _tell("code", f"{KERNELS}, for Triton", [program.gpu.text])
         for unit in program.units:
             _tell("code", f"{unit.name}.cpp", [unit.text])
         _tell("code", "the host program", [program.host.text])
+        if program.host.gpu is not None and program.host.not_recorded:
+            _tell("code", f"not recorded as a CUDA graph: {program.host.not_recorded}")
 
 
 # ---- words ----

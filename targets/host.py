@@ -44,7 +44,7 @@ from .memory import planned_bytes
 from .pool import LARGE, Results, want_huge_pages
 from .steps import Folded
 from .torch_private import current_stream, empty_strided_cpu, empty_strided_gpu, fast_overload
-from .triton.graphs import refusal
+from .triton.graphs import Recorded, refusal
 from .triton.run import UnplannedResult, aligned, not_launched, on_gpu
 
 Run = Callable[..., Sequence[Any]]
@@ -514,6 +514,17 @@ def runs_on_gpu(kernel: loop.Kernel) -> bool:
 QUICK = 1 << 15  # bytes of operands and results
 
 
+def one_device(kernel: loop.Kernel) -> None:
+    """A kernel reaches the memory of one device only.
+
+    Raises:
+        ValueError: its arguments are on several.
+    """
+    devices = sorted({ref.device for ref in _memories(kernel)})
+    if len(devices) > 1:
+        raise ValueError(f"the kernel {kernel['sym_name']} has memory on {' and '.join(devices)}")
+
+
 def _is_quick(op: Op) -> bool:
     """Whether a kernel touches so little memory that letting other threads run meanwhile costs more than it does."""
     total = 0
@@ -640,14 +651,18 @@ def load_program(
     library: Library,
     name: str,
     results: Results | None = None,
+    recorded: list[Recorded] | None = None,
 ) -> Run:
-    """The callable: takes the function's arguments, gives the user's results, whose memory comes from `results` where it is large."""
+    """The callable: takes the function's arguments, gives the user's results, whose memory comes from `results` where it is large.
+
+    What is recorded as CUDA graphs goes to `recorded`, for reports.
+    """
     names = namespace(source, functions, library, results or Results())
     exec(compile(source.text, f"<intarsia host program {name}>", "exec"), names)
     make: Callable[[], Run] = names["make"]
     if source.gpu is not None:
         record = library.record and not source.not_recorded
-        make = on_gpu(make, source.text, names, source.gpu, source.static if record else None)
+        make = on_gpu(make, source.text, names, source.gpu, source.static if record else None, recorded)
     run = _pooled(make) if source.stateful else make()
     if source.constants is None:
         if not source.stateful and source.gpu is None:

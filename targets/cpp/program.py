@@ -15,10 +15,11 @@ from xdsl.dialects.builtin import ModuleOp
 from ...ir.dialects import buffer
 from ..build import Progress, Source, Toolchain, compile_sources, cores
 from ..cache import Cache, Entry
-from ..host import HostSource, Run, host_source, load_program, runs_on_gpu
+from ..host import HostSource, Run, host_source, load_program, one_device, runs_on_gpu
 from ..library import WEIGHTS_SOURCE, Fingerprint, Library
 from ..load import Library as SharedLibrary
 from ..pool import Results
+from ..triton.graphs import Recorded
 from ..triton.program import KERNELS, LAUNCHES, GpuSource, compile_kernels, gpu_source, load_binaries, stored_source
 from .emit import emit_kernel, emit_unit, kernels_of
 from .own import emit_own_unit, own_kernel
@@ -53,6 +54,7 @@ class Program:
         compiler_calls: how many times the C++ compiler ran for it (0 when it came from the cache).
         seconds: time by phase ("emit", "c++", "load").
         key: its key in the cache.
+        recorded: its parts that become CUDA graphs.
     """
 
     run: Run
@@ -60,6 +62,7 @@ class Program:
     compiler_calls: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     key: str = ""
+    recorded: list[Recorded] = field(default_factory=list)
 
 
 def generate(module: ModuleOp, library: Library) -> Generated:
@@ -69,6 +72,8 @@ def generate(module: ModuleOp, library: Library) -> Generated:
         SeveralGPUs: kernels run on more than one GPU.
     """
     found = kernels_of(module)
+    for kernel in found:
+        one_device(kernel)
     gpu = gpu_source([kernel for kernel in found if runs_on_gpu(kernel)])
     texts = [(kernel, emit_kernel(kernel)) for kernel in found if not runs_on_gpu(kernel)]
     count = max(1, round(sum(len(text) for _, text in texts) / UNIT_CHARACTERS))
@@ -160,9 +165,10 @@ def load(entry: Entry, library: Library, results: Results | None = None) -> Prog
         load_binaries(entry, shared[units.index(next(u for u in units if u.name == LAUNCHES))], host.gpu)
     if host.steps or host.constants is not None:
         library = replace(library, fingerprint=_fingerprint(shared))
-    run = load_program(host, functions, library, entry.folder.name[:12], results)
+    recorded: list[Recorded] = []
+    run = load_program(host, functions, library, entry.folder.name[:12], results, recorded)
     generated = Generated(units, host, entry.files["module.ir"].read_text(), stored_source(entry))
-    return Program(run, generated, 0, {"load": time.perf_counter() - start}, entry.folder.name)
+    return Program(run, generated, 0, {"load": time.perf_counter() - start}, entry.folder.name, recorded)
 
 
 def _fingerprint(shared: Sequence[SharedLibrary]) -> Fingerprint:

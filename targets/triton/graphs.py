@@ -35,6 +35,11 @@ class Statistics:
     replays: int = 0
     refused: list[str] = field(default_factory=list)
 
+    def clear(self) -> None:
+        """Back to zero."""
+        self.recordings = self.replays = 0
+        self.refused.clear()
+
 
 STATISTICS = Statistics()  # counters only: nothing depends on them
 
@@ -58,7 +63,7 @@ class Recorded:
     """
 
     def __init__(self, run: Run, static: Sequence[bool], gpu: int) -> None:
-        self.run, self.gpu = run, gpu
+        self.run, self.gpu, self.replays = run, gpu, 0
         self.fixed = [k for k, s in enumerate(static) if s]
         self.given = [k for k, s in enumerate(static) if not s]
         self.made: dict[Any, _Recording] = {}
@@ -91,6 +96,7 @@ class Recorded:
                 memory.copy_(_once(args[k]))
             found.graph.replay()
             STATISTICS.replays += 1
+            self.replays += 1
             return [r.clone() if isinstance(r, torch.Tensor) else r for r in found.results]
         finally:
             self.lock.release()
@@ -156,6 +162,15 @@ def _pool() -> Any:
     if not _pools:
         _pools.append(torch.cuda.graph_pool_handle())
     return _pools[0]
+
+
+def recorded_bytes() -> int:
+    """Bytes of GPU memory that recordings hold, shared between them."""
+    if not _pools:
+        return 0
+    shared = tuple(_pools[0])
+    segments = torch.cuda.memory_snapshot()
+    return sum(s["total_size"] for s in segments if tuple(s.get("segment_pool_id", ())) == shared)
 
 
 LEAST = 4  # kernels and library calls that are worth a recording

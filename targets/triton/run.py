@@ -36,7 +36,12 @@ def not_launched(code: int, kernel: str) -> None:
 
 
 def on_gpu(
-    make: Callable[[], Run], text: str, names: dict[str, Any], gpu: int, static: Sequence[bool] | None
+    make: Callable[[], Run],
+    text: str,
+    names: dict[str, Any],
+    gpu: int,
+    static: Sequence[bool] | None,
+    recorded: list[Recorded] | None = None,
 ) -> Callable[[], Run]:
     """A maker of runs with the program's GPU as the current one; arguments that are not aligned are copied first.
 
@@ -44,6 +49,7 @@ def on_gpu(
         make: makes runs of the program's text.
         text, names: the text, and what its names mean.
         static: which arguments are parameters or buffers, of a program that is to be recorded; else None.
+        recorded: receives each run that is recorded.
     """
     several = torch.cuda.device_count() > 1
 
@@ -74,7 +80,12 @@ def on_gpu(
                 return call(*args)
 
         there = call_there if several else call
-        return there if static is None else Recorded(there, static, gpu)
+        if static is None:
+            return there
+        found = Recorded(there, static, gpu)
+        if recorded is not None:
+            recorded.append(found)
+        return found
 
     return make_gpu
 
