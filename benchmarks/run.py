@@ -34,6 +34,10 @@ TIMEOUT = 600  # seconds that one process may take
 
 def main() -> int:
     """Run the benchmarks of the command line; 1 when a case failed or a verdict was not ok."""
+    if "cuda" in sys.argv:
+        import gpu
+
+        return gpu.main([a for a in sys.argv[1:] if a not in ("--device", "cuda")])
     options = _options()
     cases = [
         (suite, name) for suite in options.suite for name in SUITES[suite] if not options.only or name in options.only
@@ -177,7 +181,7 @@ def _processor() -> str:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=["cpu"], default="cpu")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: see benchmarks/gpu.py")
     parser.add_argument(
         "--suite",
         type=_names,
