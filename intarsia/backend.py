@@ -45,6 +45,7 @@ from .targets.library import Library
 from .targets.pool import Results
 from .targets.torch_private import onednn_bfloat16, onednn_convolution, onednn_linear
 from .targets.triton.device import NoTriton, capability, gpu_identity, gpu_of
+from .targets.triton.launch import DriverError
 from .targets.triton.worker import TritonError
 
 log = logging.getLogger("intarsia")
@@ -82,7 +83,7 @@ def compile_graph(
         return run_eager(gm, str(error))
     except MemoryError:
         raise
-    except (CompilerError, TritonError) as error:  # it says itself what to look at
+    except (CompilerError, TritonError, DriverError) as error:  # it says itself what to look at
         if config.strict:
             raise
         return run_eager(gm, str(error))
@@ -120,9 +121,10 @@ def _compile(
 
 
 def _checked(run: GraphFunction, program: Program, gm: fx.GraphModule, config: Config) -> GraphFunction:
-    """With a way back to eager, where the program calls a library."""
+    """With a way back to eager, where the program calls a library, or a GPU's kernels, which may be given sizes that they cannot count."""
     host = program.generated.host
-    return _or_eager(run, gm) if (host.operators or host.steps) and not config.verify_each else run
+    surprises = host.operators or host.steps or host.gpu is not None
+    return _or_eager(run, gm) if surprises and not config.verify_each else run
 
 
 def _name_of(
@@ -392,7 +394,7 @@ def _bind_constants(program: Program, constants: Sequence[torch.Tensor]) -> Grap
 
 
 def _or_eager(run: GraphFunction, gm: fx.GraphModule) -> GraphFunction:
-    """Where a library call does not give what was planned, the graph runs in eager from then on. Inputs are written last, so none is yet."""
+    """Where a library call does not give what was planned, or a size is too large, the graph runs in eager from then on. Inputs are written last, so none is yet."""
     chosen: list[GraphFunction] = [run]
 
     def call(*args: Any) -> Sequence[Any]:

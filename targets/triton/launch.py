@@ -106,10 +106,17 @@ class DriverError(RuntimeError):
 
 
 class Driver:
-    """The CUDA driver of this process. torch must have made the device's context."""
+    """The CUDA driver of this process. torch must have made the device's context.
+
+    Raises:
+        DriverError: it has no library here.
+    """
 
     def __init__(self) -> None:
-        self.library = ctypes.CDLL("libcuda.so.1")
+        try:
+            self.library = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            raise DriverError(f"kernels for a GPU need the CUDA driver's library: {error}") from None
 
     def load(self, binary: Binary) -> int:
         """The function of a compiled kernel, in the context of the current device."""
@@ -139,5 +146,6 @@ class Driver:
     def _check(self, code: int, binary: Binary) -> None:
         if code:
             raise DriverError(
-                f"the CUDA driver does not load the kernel {binary.name}: {self.words(code)} (error {code})"
+                f"the CUDA driver does not load the kernel {binary.name}: {self.words(code)} (error {code}); "
+                "'python -m intarsia doctor' shows whether driver, torch and Triton fit together"
             )

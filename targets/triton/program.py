@@ -126,6 +126,6 @@ def driver() -> Driver:
     """The CUDA driver.
 
     Raises:
-        OSError: there is none.
+        DriverError: there is none.
     """
     return Driver()

@@ -32,7 +32,10 @@ def not_launched(code: int, kernel: str) -> None:
         raise Misaligned(kernel)
     if code == TOO_LARGE:
         raise UnplannedResult(f"the kernel {kernel} is given more elements than 32 bits can count")
-    raise RuntimeError(f"the CUDA driver does not launch the kernel {kernel}: error {code}")
+    from .program import driver
+
+    words = driver().words(code)
+    raise RuntimeError(f"the CUDA driver does not launch the kernel {kernel}: {words} (error {code})")
 
 
 def on_gpu(

@@ -1,0 +1,377 @@
+"""What a user sees of the GPU target, on machines without a GPU: `lower` for GPUs, reports, and what is said when something is missing."""
+
+import importlib.metadata
+import io
+import logging
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import intarsia
+import intarsia.backend as backend
+from intarsia.doctor import doctor
+from intarsia.explain import _code, _kernels, _recording
+from intarsia.frontend.functional import functionalize
+from intarsia.ir.import_fx import import_fx
+from intarsia.ir.retarget import retarget
+from intarsia.kernel_facts import kernel_facts
+from intarsia.passes.context import CompileContext, Target
+from intarsia.passes.manager import run_pipeline
+from intarsia.passes.pipeline import default_pipeline
+from intarsia.targets.cpp.program import Program, generate
+from intarsia.targets.host import SeveralGPUs
+from intarsia.targets.library import Library
+from intarsia.targets.triton import device
+from intarsia.targets.triton.device import NoTriton, triton_version
+from intarsia.targets.triton.graphs import STATISTICS, Recorded
+from intarsia.targets.triton.launch import DriverError
+from intarsia.targets.triton.program import source_lines
+from intarsia.targets.triton.worker import TritonError
+
+X = torch.randn(64, 96)
+NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
+
+
+def norm(x):
+    y = F.gelu(x)
+    return F.layer_norm(y, (96,))
+
+
+NORM = norm.__code__.co_firstlineno
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch, tmp_path):
+    monkeypatch.setenv("INTARSIA_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # where reproducers go
+    triton_version.cache_clear()
+    intarsia.reset()
+    with torch.no_grad():
+        yield
+    triton_version.cache_clear()
+
+
+# ---- lower ----
+
+
+@pytest.mark.parametrize(("gpu", "magic"), [("sm_80", b"\x7fELF"), ("sm_90", b"\x7fELF"), ("gfx942", b"\x7fELF")])
+def test_lower_compiles_for_a_gpu_that_is_not_there(gpu, magic):
+    low = intarsia.lower(norm, X, target=f"triton:{gpu}")
+    assert low.target == f"triton:{gpu}" and '"cuda:0"' in low.ir("aten")
+    made = low.compile()
+    assert len(made.binaries) == 1 and made.target == gpu
+    for name, binary in made.binaries.items():
+        assert binary.code.startswith(magic) and binary.warps > 0 and f"def {name}(" in low.triton()
+        assert f"{name}: {len(binary.code)} bytes of code" in made.report
+
+
+def test_lower_shows_the_triton_text():
+    low = intarsia.lower(norm, X, target="triton:sm_90")
+    text = low.as_text("triton")
+    assert "@triton.jit" in text and "tl.load(" in text and f"# from {__file__}:{NORM + 1}" in text
+    assert "empty_strided_gpu" in low.as_text("host") and "gelu" in low.as_text("fx")
+    assert low.as_text("kernel") == low.ir("kernel") and "intarsia_gpu" in low.as_text("cpp")
+    with pytest.raises(ValueError, match="unknown stage 'tritn'; did you mean 'triton'"):
+        low.as_text("tritn")
+    assert intarsia.lower(norm, X).triton() == ""
+
+
+def test_lower_takes_graphs_without_kernels():
+    low = intarsia.lower(lambda x: x @ x.T, X, target="triton:sm_90")
+    assert low.triton() == "" and low.compile().binaries == {}
+
+
+@NO_GPU
+def test_what_is_compiled_for_another_gpu_does_not_run():
+    made = intarsia.lower(norm, X, target="triton:sm_90").compile()
+    with pytest.raises(RuntimeError, match="compiled for sm_90, and this machine has no GPU"):
+        made(X)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("triton:sm90", "did you mean 'triton:sm_90'"),
+        ("sm_90", "did you mean 'triton:sm_90'"),
+        ("tritn", "did you mean 'triton'"),
+        ("vulkan", "unknown target 'vulkan'; known: cpp, triton, triton:sm_"),
+    ],
+)
+def test_unknown_targets(target, message):
+    with pytest.raises(ValueError, match=message):
+        intarsia.lower(norm, X, target=target)
+
+
+@NO_GPU
+def test_the_gpu_of_this_machine_is_missing():
+    with pytest.raises(ValueError, match="GPU of this machine, which has none"):
+        intarsia.lower(norm, X, target="triton")
+
+
+def test_a_target_that_is_no_string_is_the_functions():
+    def loss(x, target):
+        return F.cross_entropy(x, target)
+
+    assert intarsia.lower(loss, X, target=torch.arange(64)).target == "cpp"
+
+
+# ---- what is missing or fails ----
+
+
+def as_if_on_a_gpu(monkeypatch):
+    """Graphs are captured with tensors on the CPU, and compiled as those of a GPU."""
+
+    def imported(functional):
+        found = import_fx(functional)
+        retarget(found.module, "cuda:0")
+        return found
+
+    monkeypatch.setattr(backend, "import_fx", imported)
+    monkeypatch.setattr(backend, "capability", lambda gpu: "sm_90")
+
+
+def runs_in_eager(caplog):
+    """Compiles `norm`, which runs in eager, and gives the one warning."""
+    with caplog.at_level(logging.WARNING, "intarsia"):
+        fast = intarsia.compile(norm)
+        for _ in range(2):
+            torch.testing.assert_close(fast(X), norm(X))
+    (warning,) = [r.getMessage() for r in caplog.records if r.name == "intarsia"]
+    assert warning.startswith("this graph runs in eager: ") and len(warning.splitlines()) <= 15
+    assert intarsia.counters()["fallbacks"] == 1
+    assert any("Triton" in f.reason or "driver" in f.reason for f in intarsia.explain(fast)(X).fallbacks)
+    return warning
+
+
+def installed(monkeypatch, versions):
+    """As if these distributions were installed."""
+
+    def version(name):
+        if name not in versions:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return versions[name]
+
+    monkeypatch.setattr(device.importlib.metadata, "version", version)
+
+
+@pytest.mark.parametrize(
+    ("versions", "message"),
+    [
+        ({}, "need Triton 3.6 or later, which is not installed: pip install 'intarsia[triton]'"),
+        ({"triton": "3.5.1"}, "need Triton 3.6 or later, found 3.5.1: pip install -U triton"),
+        ({"pytorch-triton": "2.2.0+gitabc"}, "found 2.2.0+gitabc"),
+    ],
+)
+def test_triton_missing_or_too_old(monkeypatch, caplog, versions, message):
+    as_if_on_a_gpu(monkeypatch)
+    installed(monkeypatch, versions)
+    assert message in runs_in_eager(caplog)
+    with pytest.raises(NoTriton):
+        intarsia.lower(norm, X, target="triton:sm_90").compile()
+
+
+@pytest.mark.parametrize("version", ["3.6.0", "3.10.0", "4.0", "3.6.0+git5"])
+def test_versions_that_will_do(monkeypatch, version):
+    installed(monkeypatch, {"triton-rocm": version})
+    assert triton_version() == version
+
+
+def test_a_kernel_that_does_not_compile(monkeypatch, caplog, tmp_path):
+    as_if_on_a_gpu(monkeypatch)
+    real = backend.generate
+
+    def spoiled(module, library):
+        made = real(module, library)
+        return replace(made, gpu=replace(made.gpu, text=made.gpu.text.replace("tl.load(", "tl.lode(")))
+
+    monkeypatch.setattr(backend, "generate", spoiled)
+    warning = runs_in_eager(caplog)
+    first, *rest = warning.splitlines()
+    (name,) = source_lines(intarsia.lower(norm, X, target="triton:sm_90").triton())
+    assert f"{__file__}:{NORM + 1}, {__file__}:{NORM + 2}: Triton does not compile the kernel {name} for sm_90" in first
+    assert any("has no attribute 'lode'" in line for line in rest)
+    module = Path(rest[-2].partition(": ")[2])
+    assert module.parent.parent == tmp_path and "tl.lode(" in module.read_text()
+    program = rest[-1].partition("python ")[2]
+    path = Path(intarsia.__file__).parent.parent
+    done = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, check=False, env={"PYTHONPATH": str(path)}
+    )
+    assert done.returncode and "lode" in done.stderr
+    with pytest.raises(TritonError, match="does not compile the kernel"):
+        intarsia.compile(norm, options={"on_error": "raise"})(X + 1)
+
+
+def test_a_driver_that_does_not_load(monkeypatch, caplog):
+    as_if_on_a_gpu(monkeypatch)
+
+    def refuse(entry, launches, gpu):
+        raise DriverError("the CUDA driver does not load the kernel k: device kernel image is invalid (error 200)")
+
+    monkeypatch.setattr("intarsia.targets.cpp.program.load_binaries", refuse)
+    warning = runs_in_eager(caplog)
+    assert "device kernel image is invalid" in warning and "report it" not in warning
+
+
+# ---- several devices in one graph ----
+
+
+def compiled(fn, *specs):
+    """The text of a graph whose arguments have these shapes and devices."""
+    with FakeTensorMode():
+        args = [torch.empty(shape, device=where) for shape, where in specs]
+    module = import_fx(functionalize(torch.fx.symbolic_trace(fn), args)).module
+    run_pipeline(CompileContext(Target()), module, default_pipeline())
+    return generate(module, Library(-1))
+
+
+def test_scalars_on_the_cpu_beside_tensors_on_a_gpu():
+    """No kernel of a GPU is given memory of the CPU: what mixes devices is torch's own call."""
+    made = compiled(lambda x, s: torch.exp(x * (s + 1).exp()) + 1, ((8,), "cuda:0"), ((), "cpu"))
+    assert "aten_mul_Tensor(a0, " in made.host.text and made.host.not_recorded
+    (name,) = source_lines(made.gpu.text)
+    assert name in made.host.kernels and any("kernels0" in unit.name for unit in made.units)
+    facts = kernel_facts(made.ir) if made.ir else {}
+    assert all(f.device == "cuda:0" for n, f in facts.items() if n == name)
+    text = compiled(lambda x, s: x * s, ((8,), "cuda:0"), ((), "cpu")).host.text
+    assert "aten_mul_Tensor(a0, a1)" in text
+
+
+def test_copies_between_devices():
+    made = compiled(lambda x, y: (x.exp() + 1).cpu() + y, ((8,), "cuda:0"), ((8,), "cpu"))
+    assert "aten__to_copy(" in made.host.text and made.host.gpu == 0
+    assert made.host.not_recorded in ("an argument is on the CPU", "fewer than 4 kernels")
+
+
+def test_several_gpus():
+    for fn in (lambda x, y: (x + 1, y + 1), lambda x, y: (x.exp() + 1).to("cuda:1") + y):
+        with pytest.raises(SeveralGPUs, match="on the GPUs 0, 1 is not compiled"):
+            compiled(fn, ((8,), "cuda:0"), ((8,), "cuda:1"))
+    second = compiled(lambda x: x.exp() + 1, ((8,), "cuda:1"))
+    assert second.host.gpu == 1 and "current_stream(1)" in second.host.text
+
+
+# ---- reports ----
+
+
+def report(fn, *args, recorded=()):
+    low = intarsia.lower(fn, *args, target="triton:sm_90")
+    generated = replace(low._generated, ir=low.ir())
+    return backend.Report(Program(lambda *a: (), generated, recorded=list(recorded)))
+
+
+def test_facts_of_kernels():
+    (kernel,) = _kernels(report(norm, X))
+    assert [line.rpartition(":")[2] for line in kernel.lines] == [str(NORM + 1), str(NORM + 2)]
+    facts = kernel.facts
+    assert (facts.device, facts.grid) == ("cuda:0", 64) and facts.warps >= 1
+    assert (facts.read, facts.written) == (X.nbytes, X.nbytes)
+
+
+CASES = {
+    "rows of a table": (
+        lambda t, i: t[i] + 1,
+        (torch.randn(1000, 64), torch.arange(32)),
+        32 * 64 * 4 + 32 * 8,
+        32 * 64 * 4,
+    ),
+    "expanded": (lambda x, b: x + b, (X, torch.randn(96)), X.nbytes + 96 * 4, X.nbytes),
+    "a sum in chunks": (lambda x: x.sum(), (torch.randn(2048, 1024),), 2048 * 1024 * 4, 4),
+    "windows": (lambda x: F.max_pool2d(x, 2), (torch.randn(2, 3, 10, 10),), 2 * 3 * 100 * 4, 2 * 3 * 25 * 4),
+    "half of it": (lambda x: x[:, :48] * 2, (X,), X.nbytes // 2, X.nbytes // 2),
+}
+
+
+@pytest.mark.parametrize("target", ["cpp", "triton:sm_90"])
+@pytest.mark.parametrize("case", CASES)
+def test_bytes_to_move(case, target):
+    fn, args, read, written = CASES[case]
+    found = list(kernel_facts(intarsia.lower(fn, *args, target=target).ir()).values())
+    assert found[0].read == read and found[-1].written == written
+    assert all((f.grid is None) == (target == "cpp") for f in found)
+
+
+def test_bytes_that_depend_on_sizes():
+    x = torch.randn(64, 96)
+    intarsia.mark_dynamic(x, 0)
+    (facts,) = kernel_facts(intarsia.lower(norm, x, target="triton:sm_90").ir()).values()
+    (rows,) = facts.read.free_symbols
+    assert facts.read == facts.written == 96 * 4 * rows and facts.grid == rows
+
+
+def test_explain_on_the_cpu_tells_bytes_too():
+    explanation = intarsia.explain(norm)(X)
+    assert "24 KiB read, 24 KiB written" in str(explanation) and "CUDA graph" not in str(explanation)
+    assert {"host.py", "kernels0.cpp"} <= explanation.graphs[0].code.keys()
+
+
+def test_why_a_program_is_not_recorded():
+    assert _recording(report(norm, X)) == "not recorded: fewer than 4 kernels"
+
+    def many(x):
+        for _ in range(3):
+            x = (x + 1) @ x.T @ x
+        return x + 1
+
+    assert _recording(report(many, X)) == "not recorded: cuda_graphs is off"
+    part = Recorded(lambda *a: (), [False], 0)
+    assert _recording(report(many, X, recorded=[part])) == "will be recorded after 2 calls"
+    part.made, part.replays = {1: None, 2: None}, 5
+    assert _recording(report(many, X, recorded=[part])) == "2 recordings, 5 replays"
+    part._refuse("more than 8 sizes or places of parameters")
+    assert "more than 8 sizes" in _recording(report(many, X, recorded=[part]))
+    code = _code(report(many, X))
+    assert "@triton.jit" in code["kernels.py"] and "def make" in code["host.py"]
+
+
+def test_counters_of_recordings():
+    found = intarsia.counters()
+    assert found["recordings"] == found["replays"] == found["recorded_bytes"] == 0
+    STATISTICS.recordings, STATISTICS.replays = 2, 7
+    assert (intarsia.counters()["recordings"], intarsia.counters()["replays"]) == (2, 7)
+    intarsia.reset()
+    assert intarsia.counters()["replays"] == 0
+
+
+def test_debug_folder_and_log_of_code(monkeypatch, tmp_path, caplog):
+    as_if_on_a_gpu(monkeypatch)
+    intarsia.set_logs("code")
+    try:
+        with caplog.at_level(logging.INFO, "intarsia.code"):
+            intarsia.compile(norm, options={"debug": str(tmp_path / "debug")})(X)
+    finally:
+        intarsia.set_logs()
+    (text,) = [path.read_text() for path in (tmp_path / "debug").glob("graph*/kernels.py")]
+    assert "@triton.jit" in text
+    told = [r.getMessage() for r in caplog.records if r.name == "intarsia.code"]
+    assert any("@triton.jit" in t for t in told) and any("not recorded as a CUDA graph: fewer" in t for t in told)
+
+
+def doctors():
+    text = io.StringIO()
+    return doctor(Console(file=text, width=200)), text.getvalue()
+
+
+@NO_GPU
+def test_doctor(monkeypatch):
+    status, text = doctors()
+    assert status == 0 and "compiled for sm_90" in text and "3." in text.partition("Triton")[2].splitlines()[0]
+    installed(monkeypatch, {})
+    triton_version.cache_clear()
+    status, text = doctors()
+    assert status == 0 and "(only needed for GPUs)" in text and "skipped: no Triton" in text
+
+
+@pytest.mark.parametrize("mode", [None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])
+def test_modes(monkeypatch, mode):
+    seen = []
+    monkeypatch.setattr(sys.modules["intarsia.compile"], "backend_for", lambda config, passes: seen.append(config))
+    intarsia.compile(norm, mode=mode)
+    assert [config.cuda_graphs for config in seen] == [mode != "max-autotune-no-cudagraphs"]
