@@ -59,7 +59,7 @@ _ROWS = [
     # arithmetic
     ScalarRow("neg", 1, torch.neg, "-{0}", "-{0}", "any"),
     ScalarRow("abs", 1, torch.abs, "im::abs({0})", "tl.abs({0})", "any"),
-    ScalarRow("sign", 1, torch.sign, "im::sign({0})", "sign({0})", "any", 2, note="nan gives nan, -0 gives 0"),
+    ScalarRow("sign", 1, torch.sign, "im::sign({0})", "sign({0})", "any", 2, note="nan and -0 give 0"),
     ScalarRow("add", 2, torch.add, "{0} + {1}", "{0} + {1}", "any", commutative=True, note="integers wrap"),
     ScalarRow("sub", 2, torch.sub, "{0} - {1}", "{0} - {1}", "any", note="integers wrap"),
     ScalarRow("mul", 2, torch.mul, "{0} * {1}", "{0} * {1}", "any", commutative=True, note="integers wrap"),
@@ -131,7 +131,7 @@ _ROWS = [
     _unary("log2", torch.log2, 12),
     _libdevice("log10", torch.log10, 13),
     _libdevice("log1p", torch.log1p, 14),
-    _unary("sqrt", torch.sqrt, 5, "negative gives nan", "tl.sqrt_rn({0})"),
+    _unary("sqrt", torch.sqrt, 5, "negative gives nan", "sqrt({0})"),
     _unary("rsqrt", torch.rsqrt, 6),
     _unary("sigmoid", torch.sigmoid, 14),
     _unary("erf", torch.erf, 16),

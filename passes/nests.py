@@ -328,7 +328,7 @@ class Planner:
 
     def _follow(self, group: Group, root: Root, needed: Sequence[Memory]) -> bool:
         """Put a root into the body of the scan whose value it needs, if it needs no more than the element that the scan is at."""
-        if root.uses or len(needed) != 1:
+        if root.uses or len(needed) != 1 or isinstance(root.value.owner, prim.Scan):
             return False
         for scan, mapping in zip(group.roots, group.maps, strict=True):
             memory = scan.memories[0]

@@ -205,6 +205,16 @@ class _Writer:
             return ""
         return f"[{', '.join(':' if k == axis else 'None' for k in range(self.rank))}]"
 
+    def axes_of(self, spans: frozenset[str]) -> dict[int, int]:
+        """The axes of a value that depends on these loops, and its sizes along them."""
+        loops = (each.op for each in self.open if each.op in self.axes and each.op["var"].name in spans)
+        return {self.axes[op]: op["block"] for op in loops}
+
+    def shape_of(self, spans: frozenset[str]) -> str:
+        """The shape of a value that depends on these loops."""
+        sizes = self.axes_of(spans)
+        return f"[{', '.join(str(sizes.get(k, 1)) for k in range(self.rank))}]"
+
     def row_shape(self, also: Iterable[loop.For] = ()) -> str:
         """The shape of a value of a row: 1 along the axis within it, but for the loops in `also`."""
         sizes = [1] * self.rank
@@ -407,6 +417,8 @@ def _load(w: _Writer, op: Op) -> None:
     spans = w.index_spans(op["index"], *op.get("mask", ()))
     masks = w.masks(spans) + w.conditions(op)
     address = w.names[memory] if op["index"] == 0 else f"{w.names[memory]} + {_place(w, op['index'])}"
+    if masks and w.axes_of(spans) != w.axes_of(w.index_spans(op["index"])):  # a mask is not larger than the addresses
+        address = f"tl.broadcast_to({address}, {w.shape_of(spans)})"
     text = f"tl.load({address}"
     if masks:
         other = constant_text(op.get("other", False if ref.dtype.kind == "bool" else 0), ref.dtype, exact=False)

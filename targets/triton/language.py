@@ -122,8 +122,16 @@ def moments_end(count, mean, squares):
 
 @triton.jit
 def sign(x):
-    """-1, 0 or 1; nan gives nan."""
-    return tl.where(x != x, x, (x > 0).to(x.dtype) - (x < 0).to(x.dtype))
+    """-1, 0 or 1; nan gives 0, as in torch."""
+    return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
+
+
+@triton.jit
+def sqrt(x):
+    """The root, rounded to nearest: `tl.sqrt_rn` is for float32 alone, `tl.sqrt` rounds so for float64."""
+    if x.dtype == tl.float64:
+        return tl.sqrt(x)
+    return tl.sqrt_rn(x)
 
 
 @triton.jit
@@ -200,4 +208,5 @@ __all__ = [
     "shl",
     "shr",
     "sign",
+    "sqrt",
 ]

@@ -1,0 +1,138 @@
+"""Kernels for a GPU, on a machine without one: compiled by Triton for what is not here, and run by Triton's interpreter on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton", reason="kernels for a GPU need Triton")
+if sys.platform != "linux":
+    pytest.skip("Triton is for Linux", allow_module_level=True)
+
+from triton_programs import Program, kernels_of, models, randoms, rows, zoo  # noqa: E402
+
+from intarsia.ir.dialects import loop  # noqa: E402
+from intarsia.ir.dtypes import BF16, BOOL, F32, F64, I64  # noqa: E402
+from intarsia.targets.triton.compile import Binary  # noqa: E402
+from intarsia.targets.triton.emit import emit_module  # noqa: E402
+from intarsia.targets.triton.launch import kernel_source  # noqa: E402
+from intarsia.targets.triton.worker import WORKERS, TritonError  # noqa: E402
+
+SOME = ("softmax", "layer_norm", "full_sum", "argmax_long", "transpose_plus", "gather", "cumsum_used", "half_softmax")
+LEAST = 150  # distinct kernels that are compiled; 100 are interpreted
+
+
+def kernels(programs: list[Program]) -> list[loop.Kernel]:
+    """The distinct kernels of programs: one for each name, which ends with a digest."""
+    found: dict[str, loop.Kernel] = {}
+    for program in programs:
+        for kernel in kernels_of(program.on_gpu()):
+            found.setdefault(kernel["sym_name"], kernel)
+    return list(found.values())
+
+
+def compiled(programs: list[Program], target: str, folder: Path) -> list[Binary]:
+    """All kernels of these programs, compiled in one go."""
+    found = kernels(programs)
+    path = folder / "kernels.py"
+    path.write_text(emit_module(found))
+    return WORKERS.compile(path, list(map(kernel_source, found)), target, folder)
+
+
+def is_code(binary: Binary) -> bool:
+    """Whether it is an ELF file with the kernel's name in it."""
+    return binary.code.startswith(b"\x7fELF") and binary.symbol.encode() in binary.code
+
+
+@pytest.mark.parametrize("group", ["zoo", "rows", "others"])
+def test_cubins_for_hopper(group: str, tmp_path: Path) -> None:
+    programs = {
+        "zoo": lambda: list(zoo()),
+        "rows": lambda: [*rows((F32, I64, BOOL)), *rows_of(("floordiv", "sqrt", "pow", "max", "erf", "fmod"))],
+        "others": lambda: [*models(), *randoms(range(25))],
+    }[group]()
+    binaries = compiled(programs, "sm_90", tmp_path)
+    assert all(map(is_code, binaries))
+    assert len({b.name for b in binaries}) == len(binaries) >= LEAST // 3 + 10
+    assert all(0 < b.warps <= 16 and 0 <= b.shared <= 227 * 1024 for b in binaries)
+
+
+def rows_of(names: tuple[str, ...]) -> list[Program]:
+    """Some scalar operations on dtypes that few programs have."""
+    return [p for p in rows((F64, BF16)) if p.name.rpartition("_")[0] in names]
+
+
+def test_cubins_for_ampere(tmp_path: Path) -> None:
+    binaries = compiled([p for p in zoo() if p.name in SOME], "sm_80", tmp_path)
+    assert len(binaries) >= len(SOME) and all(map(is_code, binaries))
+
+
+def test_code_for_amd(tmp_path: Path) -> None:
+    backends = pytest.importorskip("triton.backends").backends
+    if "amd" not in backends:
+        pytest.skip("this Triton has no backend for AMD's GPUs")
+    binaries = compiled([p for p in zoo() if p.name in SOME], "gfx942", tmp_path)
+    assert len(binaries) >= len(SOME) and all(b.code.startswith(b"\x7fELF") for b in binaries)
+
+
+@cache
+def interpreted(group: str) -> list[dict[str, Any]]:
+    """What a process with Triton's interpreter says of a group of programs."""
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("triton_interpret.py")), group],
+        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=160,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(("group", "least"), [("zoo", 80), ("rows", 200), ("random", 100), ("models", 20)])
+def test_values(group: str, least: int) -> None:
+    """The same values as the reference interpreter gives for the program before it was scheduled."""
+    found = interpreted(group)
+    assert not {f["name"]: f["wrong"] for f in found if f["wrong"]}
+    assert len({name for f in found for name in f["kernels"]}) >= least
+
+
+def test_a_wrong_kernel_is_found() -> None:
+    """A test that cannot fail says nothing: one kernel's text is spoiled."""
+    script = "import triton_interpret as t; real = t.emit_module\n"
+    script += "t.emit_module = lambda kernels: real(kernels).replace(' + ', ' - ')\nt.main('one')"
+    program = "import triton_interpret as t, triton_programs as p\n"
+    program += "t.GROUPS['one'] = lambda: (x for x in p.zoo() if x.name == 'transpose_plus')\n"
+    done = subprocess.run(
+        [sys.executable, "-c", program + script],
+        env={
+            **os.environ,
+            "TRITON_INTERPRET": "1",
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    (line,) = done.stdout.splitlines()
+    assert json.loads(line)["wrong"]
+
+
+def test_a_kernel_that_does_not_compile_is_named(tmp_path: Path) -> None:
+    (program,) = [p for p in zoo() if p.name == "sin_cos"]
+    (kernel,) = kernels([program])
+    path = tmp_path / "kernels.py"
+    path.write_text(emit_module([kernel]).replace("tl.sin(", "tl.sinus("))
+    with pytest.raises(
+        TritonError, match=f"the kernel {kernel['sym_name']} of .*kernels.py:\n(.*\n)*.*sinus"
+    ) as raised:
+        WORKERS.compile(path, [kernel_source(kernel)], "sm_90", tmp_path)
+    assert len(str(raised.value).splitlines()) <= 15

@@ -1,0 +1,184 @@
+"""Runs programs for a GPU with Triton's interpreter: `TRITON_INTERPRET=1 python triton_interpret.py GROUP`.
+
+Prints one JSON object a program: its name, its kernels that ran, and what is wrong ("" for nothing). What Triton 3.6's interpreter lacks or
+does wrong with NumPy 2.4 is mended in this process first: `__index__` of a tensor, rounding to bfloat16, libdevice; reductions and
+scans are by halves instead of one element after another.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import scipy.special
+import torch
+import triton.language as tl
+import triton.runtime.interpreter as interpreter
+from triton_programs import Program, kernels_of, models, randoms, rows, zoo
+
+from intarsia.ir import interpreter as reference
+from intarsia.ir.interpreter_loops import find_kernel, fits, poison, restride
+from intarsia.ir.symbols import symbol
+from intarsia.targets.triton import language
+from intarsia.targets.triton.compile import load_text
+from intarsia.targets.triton.emit import emit_module, program_count
+
+GROUPS: dict[str, Callable[[], Iterator[Program]]] = {
+    "zoo": zoo,
+    "rows": rows,
+    "random": lambda: randoms(range(60)),
+    "models": models,
+}
+RELATIVE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+
+
+def library(function: Callable[..., Any], result: Any = None) -> Callable[..., Any]:
+    """A function of libdevice by one of NumPy."""
+
+    def call(*args: Any) -> Any:
+        tensors = [a for a in args if isinstance(a, tl.core.tensor)]
+        dtype = tensors[0].handle.data.dtype
+        with np.errstate(all="ignore"):
+            data = function(*[np.asarray(a.handle.data if isinstance(a, tl.core.tensor) else a, dtype) for a in args])
+        kind = result or tensors[0].dtype
+        data = np.asarray(data, interpreter._get_np_dtype(kind))
+        block = tl.block_type(kind, list(data.shape)) if any(a.type.is_block() for a in tensors) else kind
+        return tl.core.tensor(interpreter.TensorHandle(data, kind), block)
+
+    return call
+
+
+_NUMPY = {
+    **{name: getattr(np, name) for name in ("fmod", "hypot", "copysign", "trunc", "expm1", "log10", "log1p", "tan")},
+    **{name: getattr(np, name) for name in ("sinh", "cosh", "tanh")},
+    **{name: getattr(np, "arc" + name[1:]) for name in ("asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh")},
+    "pow": np.power,
+    "nearbyint": np.rint,
+    "erfc": scipy.special.erfc,
+    "lgamma": lambda x: np.where(np.isinf(x), np.inf, scipy.special.gammaln(x)),
+}
+LIBDEVICE = SimpleNamespace(
+    **{name: library(function) for name, function in _NUMPY.items()}, isinf=library(np.isinf, tl.int1)
+)
+
+
+def reduce_by_halves(self: Any, values: tuple[Any, ...]) -> list[Any]:
+    """A reduction along `self.axis`, whose length is a power of two."""
+    axis, parts = self.axis, [v.handle.data for v in values]
+    while parts[0].shape[axis] > 1:
+        left, right = zip(*(np.split(p, 2, axis) for p in parts), strict=True)
+        parts = joined(self, values, left, right)
+    if not self.keep_dims:
+        parts = [p.squeeze(axis) for p in parts]
+    return [self.to_tensor(p, v.dtype) for p, v in zip(parts, values, strict=True)]
+
+
+def scan_by_halves(self: Any, values: tuple[Any, ...]) -> list[Any]:
+    """A scan along `self.axis`: each element is joined to that 1, 2, 4 ... before it."""
+    axis, parts = self.axis, [v.handle.data for v in values]
+    size, apart = parts[0].shape[axis], 1
+    place = np.arange(size).reshape([-1 if d == axis else 1 for d in range(parts[0].ndim)])
+    while apart < size:
+        made = joined(self, values, [np.roll(p, apart, axis) for p in parts], parts)
+        parts = [np.where(place >= apart, new, old) for new, old in zip(made, parts, strict=True)]
+        apart *= 2
+    return [self.to_tensor(p, v.dtype) for p, v in zip(parts, values, strict=True)]
+
+
+def joined(self: Any, values: Any, left: Any, right: Any) -> list[Any]:
+    """What the combining function makes of two blocks."""
+    a = [self.to_tensor(p, v.dtype) for p, v in zip(left, values, strict=True)]
+    b = [self.to_tensor(p, v.dtype) for p, v in zip(right, values, strict=True)]
+    made = self.combine_fn.fn(*a, *b)
+    return [m.handle.data for m in (made if isinstance(made, tuple) else (made,))]
+
+
+def mend() -> None:
+    """Mend Triton's interpreter."""
+    patch, convert = interpreter._patch_lang_tensor, interpreter._convert_float
+
+    def patch_tensor(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    def convert_float(data: Any, source: Any, target: Any, mode: Any) -> Any:
+        if (source, target) == (tl.float32, tl.bfloat16):
+            return torch.from_numpy(np.array(data)).bfloat16().view(torch.int16).numpy().view(np.uint16)
+        return convert(data, source, target, mode)
+
+    interpreter._patch_lang_tensor, interpreter._convert_float = patch_tensor, convert_float
+    interpreter.ReduceOps.generic_reduce = reduce_by_halves
+    interpreter.ScanOps.generic_scan = scan_by_halves
+    language.libdevice = LIBDEVICE
+
+
+def launch(machine: Any, op: Any) -> list[torch.Tensor]:
+    """`loop.launch` by Triton's interpreter instead of the reference interpreter."""
+    kernel = find_kernel(machine, op["kernel"])
+    refs = [a.type for a in kernel.block_body.args]
+    tensors = []
+    for ref, given in zip(refs, machine.operands(op), strict=False):
+        strides = tuple(machine.number(s) for s in ref.strides)
+        tensors.append(given if fits(given, strides) else restride(given, strides))
+    results = []
+    for ref in refs[len(tensors) :]:
+        strides = tuple(machine.number(s) for s in ref.strides)
+        results.append(torch.empty_strided(machine.shape(ref), strides, dtype=ref.dtype.torch))
+        poison(results[-1])
+    programs = machine.number(program_count(kernel))
+    if programs:
+        sizes = [machine.number(symbol(s)) for s in kernel.get("symbols", ())]
+        getattr(TEXT["module"], op["kernel"])[(programs,)](*tensors, *results, *sizes)
+        RAN.add(op["kernel"])
+    return results
+
+
+TEXT: dict[str, Any] = {}  # the module of the program's kernels
+RAN: set[str] = set()
+
+
+def wrong(program: Program, number: int, folder: Path) -> str:
+    """What is wrong with a program, or ""."""
+    expected = reference.run(program.module, program.args)
+    module = program.on_gpu()
+    path = folder / f"kernels_{number}.py"
+    path.write_text(emit_module(kernels_of(module)))
+    TEXT["module"] = load_text(path, path.stem)
+    TEXT["module"].libdevice = LIBDEVICE  # type: ignore[attr-defined]
+    reference.RULES["loop.launch"] = launch
+    found = reference.run(module, program.args)
+    for k, (a, b) in enumerate(zip(expected, found, strict=True)):
+        if a.stride() != b.stride():
+            return f"result {k} has strides {b.stride()}, not {a.stride()}"
+        scale = program.scales[k] if program.scales else 1.0
+        near = RELATIVE.get(a.dtype, 0.0) * (10 if program.scales else 1)
+        torch.testing.assert_close(b, a, rtol=near, atol=near * min(max(scale, 1.0), 1e6), equal_nan=True)
+    return ""
+
+
+def main(group: str) -> None:
+    mend()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder, np.errstate(all="ignore"):
+        for number, program in enumerate(GROUPS[group]()):
+            RAN.clear()
+            try:
+                message = wrong(program, number, Path(folder))
+            except Exception as error:
+                cause = error.__cause__ or error
+                message = f"{type(cause).__name__}: {cause}"[-1500:]
+            finally:
+                reference.RULES["loop.launch"] = LAUNCH
+            print(json.dumps({"name": program.name, "kernels": sorted(RAN), "wrong": message}), flush=True)
+
+
+LAUNCH = reference.RULES["loop.launch"]
+
+if __name__ == "__main__":
+    main(sys.argv[1])
