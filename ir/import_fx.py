@@ -280,7 +280,7 @@ class _Importer:
 
     def _constant(self, value: Tensor, node: fx.Node | None) -> SSAValue:
         """A tensor of the graph's own: a number if it was made during capture and nobody else holds it, else an argument."""
-        if node is not None and node.meta.get("literal") and value.dim() == 0 and value.device.type == "cpu":
+        if node is not None and node.meta.get("literal") and value.dim() == 0 and value.device.type in ("cpu", "cuda"):
             kind = self._type(value, node)
             if kind.dtype not in (C64, C128):
                 full = {

@@ -1,6 +1,7 @@
 """channels-last: convolutions with a parameter's weight work on channels-last memory, and all that touches their values follows.
 
-oneDNN's convolutions read and write channels-last without reordering; eager's contiguous layout is reordered before and after each one.
+oneDNN's convolutions read and write channels-last without reordering; eager's contiguous layout is reordered before and after each one. So
+are those of half types on a GPU's matrix units.
 Values that leave the function keep eager's strides: `layout` sees to that.
 """
 
@@ -13,7 +14,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 
 from ..ir.dialects import kernel, prim
-from ..ir.dtypes import BF16, F32
+from ..ir.dtypes import BF16, F16, F32
+from ..ir.types import is_gpu
 from .base import Pass
 from .context import CompileContext, Target
 from .rules import is_static
@@ -66,14 +68,16 @@ class ChannelsLast(Pass):
                     values.update(op.results)
 
     def _wants(self, op: kernel.Extern, func: prim.Func, target: Target) -> bool:
-        """A two-dimensional convolution by a parameter that oneDNN carries out, contiguous in eager."""
+        """A two-dimensional convolution by a parameter that oneDNN or cuDNN carries out, contiguous in eager."""
         if op["target"] != "aten.convolution.default" or op.get("transposed") is True:
             return False
         names = list(op["operands"])
         result, weight = prim.tensor(op.results[0]), op.operands[names.index("weight")]
-        if result.rank != 4 or result.device != "cpu" or not _contiguous(op):
+        if result.rank != 4 or not _contiguous(op):
             return False
-        if result.dtype != F32 and not (result.dtype == BF16 and target.bfloat16):
+        if is_gpu(result.device):  # the matrix units take channels-last; in float32 the other layout is as fast
+            return result.dtype in (F16, BF16) and is_static(weight, func)
+        if result.device != "cpu" or (result.dtype != F32 and not (result.dtype == BF16 and target.bfloat16)):
             return False
         channels = result.shape[1]
         return is_static(weight, func) and isinstance(channels, int) and channels >= self.min_channels

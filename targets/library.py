@@ -24,6 +24,7 @@ from .choices import Choices
 from .library_product import PackedPanels, PackedProduct, choose_addmm, choose_linear, choose_mm
 from .steps import WEIGHTS_SOURCE, Fingerprint, Folded, PackedWeight, Step, is_static, split_epilogue
 from .torch_private import onednn_bfloat16, onednn_convolution, onednn_pack_convolution
+from .triton.products import PaddedLinear, choose_padded
 
 __all__ = ["WEIGHTS_SOURCE", "Fingerprint", "Library", "PackedConvolution", "Step", "fold_batch_norm"]
 
@@ -185,7 +186,7 @@ def _convolution(op: Op, func: prim.Func) -> Step | None:
 
 
 CHOOSERS: dict[str, Callable[[Op, prim.Func], Step | None]] = {
-    "aten.linear.default": choose_linear,
+    "aten.linear.default": lambda op, func: choose_linear(op, func) or choose_padded(op, func),
     "aten.addmm.default": choose_addmm,
     "aten.mm.default": choose_mm,
     "aten.convolution.default": _convolution,
@@ -194,4 +195,5 @@ BUILDERS: dict[str, Callable[..., Callable[..., Any]]] = {
     "packed-panels": PackedPanels,
     "packed-product": PackedProduct,
     "packed-convolution": PackedConvolution,
+    "padded-linear": PaddedLinear,
 }

@@ -136,7 +136,7 @@ class Folded:
             table = known[1]
             if known[2] == self.fingerprint(ctypes.addressof(table), ctypes.sizeof(table), -1):
                 return known[3]
-        rows = [n for t in tensors for n in (t.data_ptr(), t.nbytes, t.size(0))]
+        rows = [n for t in tensors for n in (t.data_ptr(), t.nbytes, t.size(0) if t.dim() else 1)]
         table = (ctypes.c_int64 * len(rows))(*rows)
         mark = self.fingerprint(ctypes.addressof(table), ctypes.sizeof(table), -1)
         made = self.fold(*(t.detach() for t in tensors))
