@@ -603,7 +603,7 @@ def _alloc(machine: Machine, op: Any) -> list[Tensor]:
     ref = op.results[0].type
     strides = tuple(machine.number(s) for s in ref.strides)
     shape = machine.shape(ref)
-    if op["pool"] == "output":
+    if op["pool"] != "arena":  # "output" and "device" are memory of their own
         result = torch.empty_strided(shape, strides, dtype=ref.dtype.torch)
         poison(result)
         return [result]

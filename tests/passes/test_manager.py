@@ -28,10 +28,12 @@ from intarsia.passes.pipeline import default_pipeline, registry
 
 GOLDEN = [
     "convolution-epilogue",
+    "linear-epilogue",
     "decompose",
     "canonicalize",
     "constant-fold",
     "cse",
+    "attention-mask",
     "dce",
     "own-convolution",
     "hoist",

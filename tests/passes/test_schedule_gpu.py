@@ -1,0 +1,49 @@
+"""Kernels that are laid over a GPU keep their answers: the reference interpreter runs them with tensors on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from kernel_zoo import CASES
+from test_schedule import arguments
+
+from intarsia.ir.dialects import loop
+from intarsia.ir.interpreter import run
+from intarsia.ir.retarget import retarget
+from intarsia.ir.text import parse_module, print_module
+from intarsia.passes.context import CompileContext
+from intarsia.passes.plan_buffers import PlanBuffers
+from intarsia.passes.schedule import Schedule
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case(name: str) -> None:
+    case = CASES[name]
+    module, args = case.module(), arguments(case)
+    expected = run(module, args)
+    retarget(module, "cuda:0")
+    for step in (Schedule(), PlanBuffers()):
+        step.apply(CompileContext(), module)
+        module.verify()
+        text = print_module(module)
+        assert print_module(parse_module(text)) == text
+        for reverse in (False, True):
+            found = run(module, args, reverse=reverse)
+            for a, b in zip(expected, found, strict=True):
+                assert a.stride() == b.stride()
+                torch.testing.assert_close(b, a, rtol=2e-5, atol=2e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_blocks_are_powers_of_two(name: str) -> None:
+    module = CASES[name].module()
+    retarget(module, "cuda:0")
+    Schedule().apply(CompileContext(), module)
+    kernels = [op for op in module.body.block.ops if isinstance(op, loop.Kernel)]
+    assert kernels
+    for kernel in kernels:
+        assert kernel["warps"] in (1, 2, 4, 8, 16)
+        for op in kernel.block_body.walk():
+            if isinstance(op, loop.For):
+                block = op.get("block", 1)
+                assert block & (block - 1) == 0
