@@ -20,6 +20,7 @@ from .fusion_graph import EXTERN, POINTWISE, REDUCE, SCAN, Access, Graph, Node, 
 from .strides import memory_strides
 
 LAUNCH = 16384  # bytes that could be moved in the time that starting one more kernel takes
+GPU_LAUNCH = 8 << 20  # the same on a GPU: 2 us
 PER_OPERATION = 0.25  # bytes that could be moved in the time of one vectorised scalar instruction
 SMALL = 16384  # elements below which a kernel need not be spread over threads
 LINE = 64  # bytes of a cache line
@@ -71,6 +72,11 @@ class Plan:
 def device_of(group: Group) -> str:
     """Where a group's values are."""
     return cast(TensorType, group.nodes[0].value.type).device
+
+
+def launch_bytes(group: Group) -> int:
+    """What one more kernel costs."""
+    return GPU_LAUNCH if is_gpu(device_of(group)) else LAUNCH
 
 
 class Groups:
@@ -175,7 +181,7 @@ class Groups:
         if isinstance(found, Plan):
             if self._between(a, b) or self._between(b, a):
                 return Refusal("another kernel has to run between them")
-            found.saved = saved + LAUNCH
+            found.saved = saved + launch_bytes(a)
         return found
 
     def _gathered(self, a: Group, b: Group, accesses: list[Access]) -> Refusal | None:
@@ -407,7 +413,7 @@ class Groups:
         kept = self._stored(a, b)
         for node in {cast(Node, x.producer) for x in accesses}:
             plan.saved += size_in_bytes(node.value) * (1 if node in kept else 2)
-        plan.saved += sum(size_in_bytes(v) for v in a.reads if v in b.reads) + LAUNCH
+        plan.saved += sum(size_in_bytes(v) for v in a.reads if v in b.reads) + launch_bytes(a)
 
     # merging
 
