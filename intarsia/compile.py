@@ -48,7 +48,9 @@ def compile(
         fn: a function or an `nn.Module`. The original is not changed.
         backend: "auto" or "intarsia" (this compiler), a name of `list_backends()`, or a callable
             `(fx.GraphModule, example_inputs) -> callable`.
-        mode: as for torch.compile: None, "default", "reduce-overhead", "max-autotune"; on a CPU they are the same.
+        mode: as for torch.compile: None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs". On a CPU they are the
+            same. On a GPU all but the last record programs as CUDA graphs where that is safe (`explain` says why one is not); they do
+            not differ otherwise.
         fullgraph: raise an error where the graph would break, instead of splitting the call there.
         dynamic: None: a size or number that changes between calls becomes a symbol; True: from the start; False: never.
         options: settings by name, see `intarsia.config.Config`; for another backend, that backend's own options.
