@@ -81,7 +81,7 @@ def compile_graph(
             function, report = _compile(gm, example_inputs, config, passes, debug)
     except (Unsupported, ImportFailure, UnknownDType, CompilerNotFound, NoTriton, SeveralGPUs) as error:
         return run_eager(gm, str(error))
-    except MemoryError:
+    except (MemoryError, torch.OutOfMemoryError):  # the program's own: eager has no more
         raise
     except (CompilerError, TritonError, DriverError) as error:  # it says itself what to look at
         if config.strict:

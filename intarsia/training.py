@@ -76,7 +76,7 @@ def compile_training(
             made = aot_autograd(gm, list(example_inputs), compiler("forward"), compiler("backward"))
         cast = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
         return twice_differentiable(made, gm, lambda: not cast and not any(random))
-    except MemoryError:
+    except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:
         if config.strict and not isinstance(error, data_dependent_errors()):

@@ -1,6 +1,7 @@
 """What a user sees of the GPU target, on machines without a GPU: `lower` for GPUs, reports, and what is said when something is missing."""
 
 import importlib.metadata
+import importlib.util
 import io
 import logging
 import subprocess
@@ -16,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import intarsia
 import intarsia.backend as backend
+from intarsia.config import Config
 from intarsia.doctor import doctor
 from intarsia.explain import _code, _kernels, _recording
 from intarsia.frontend.functional import functionalize
@@ -33,9 +35,11 @@ from intarsia.targets.triton.device import NoTriton, triton_version
 from intarsia.targets.triton.graphs import STATISTICS, Recorded
 from intarsia.targets.triton.launch import DriverError
 from intarsia.targets.triton.program import source_lines
+from intarsia.targets.triton.run import MISALIGNED, TOO_LARGE, Misaligned, not_launched
 from intarsia.targets.triton.worker import TritonError
 
 X = torch.randn(64, 96)
+TRITON = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
 
 
@@ -61,6 +65,7 @@ def fresh(monkeypatch, tmp_path):
 # ---- lower ----
 
 
+@TRITON
 @pytest.mark.parametrize(("gpu", "magic"), [("sm_80", b"\x7fELF"), ("sm_90", b"\x7fELF"), ("gfx942", b"\x7fELF")])
 def test_lower_compiles_for_a_gpu_that_is_not_there(gpu, magic):
     low = intarsia.lower(norm, X, target=f"triton:{gpu}")
@@ -83,11 +88,13 @@ def test_lower_shows_the_triton_text():
     assert intarsia.lower(norm, X).triton() == ""
 
 
+@TRITON
 def test_lower_takes_graphs_without_kernels():
     low = intarsia.lower(lambda x: x @ x.T, X, target="triton:sm_90")
     assert low.triton() == "" and low.compile().binaries == {}
 
 
+@TRITON
 @NO_GPU
 def test_what_is_compiled_for_another_gpu_does_not_run():
     made = intarsia.lower(norm, X, target="triton:sm_90").compile()
@@ -183,6 +190,7 @@ def test_versions_that_will_do(monkeypatch, version):
     assert triton_version() == version
 
 
+@TRITON
 def test_a_kernel_that_does_not_compile(monkeypatch, caplog, tmp_path):
     as_if_on_a_gpu(monkeypatch)
     real = backend.generate
@@ -209,6 +217,7 @@ def test_a_kernel_that_does_not_compile(monkeypatch, caplog, tmp_path):
         intarsia.compile(norm, options={"on_error": "raise"})(X + 1)
 
 
+@TRITON
 def test_a_driver_that_does_not_load(monkeypatch, caplog):
     as_if_on_a_gpu(monkeypatch)
 
@@ -218,6 +227,58 @@ def test_a_driver_that_does_not_load(monkeypatch, caplog):
     monkeypatch.setattr("intarsia.targets.cpp.program.load_binaries", refuse)
     warning = runs_in_eager(caplog)
     assert "device kernel image is invalid" in warning and "report it" not in warning
+
+
+@TRITON
+@pytest.mark.parametrize("error", [MemoryError("no room"), torch.OutOfMemoryError("CUDA out of memory")])
+@pytest.mark.parametrize("gradients", [False, True])
+def test_out_of_memory_is_the_programs_own(monkeypatch, error, gradients):
+    as_if_on_a_gpu(monkeypatch)
+
+    def refuse(entry, launches, gpu):
+        raise error
+
+    monkeypatch.setattr("intarsia.targets.cpp.program.load_binaries", refuse)
+    fast = intarsia.compile(norm)
+    x = X.clone().requires_grad_(gradients)
+    with torch.set_grad_enabled(gradients):
+        for _ in range(2):  # and nothing stays broken
+            with pytest.raises(type(error), match=str(error)):
+                fast(x)
+        monkeypatch.undo()
+        intarsia.reset()
+        torch.testing.assert_close(fast(x), norm(x))
+
+
+def test_sizes_that_a_kernel_cannot_count(caplog):
+    """A launch that is given more than 32 bits can count sends its graph to eager, also where no library is called."""
+    found = report(norm, X).program
+    assert not found.generated.host.operators
+
+    def run(x):
+        not_launched(TOO_LARGE, "k")
+
+    graph = torch.fx.symbolic_trace(norm)
+    call = backend._checked(run, found, graph, Config())
+    with caplog.at_level(logging.WARNING, "intarsia"):
+        for _ in range(2):
+            torch.testing.assert_close(call(X)[0], norm(X))
+    (warning,) = [r.getMessage() for r in caplog.records if r.name == "intarsia"]
+    assert "the kernel k is given more elements than 32 bits can count" in warning
+
+
+def test_a_launch_that_the_driver_refuses(monkeypatch):
+    class Words:
+        def words(self, code):
+            return {700: "an illegal memory access was encountered"}[code]
+
+    monkeypatch.setattr("intarsia.targets.triton.program.driver", Words)
+    with pytest.raises(
+        RuntimeError, match=r"does not launch the kernel k: an illegal memory access was .*\(error 700\)"
+    ):
+        not_launched(700, "k")
+    with pytest.raises(Misaligned):
+        not_launched(MISALIGNED, "k")
 
 
 # ---- several devices in one graph ----
@@ -340,6 +401,7 @@ def test_counters_of_recordings():
     assert intarsia.counters()["replays"] == 0
 
 
+@TRITON
 def test_debug_folder_and_log_of_code(monkeypatch, tmp_path, caplog):
     as_if_on_a_gpu(monkeypatch)
     intarsia.set_logs("code")
@@ -359,6 +421,7 @@ def doctors():
     return doctor(Console(file=text, width=200)), text.getvalue()
 
 
+@TRITON
 @NO_GPU
 def test_doctor(monkeypatch):
     status, text = doctors()
