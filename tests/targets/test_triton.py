@@ -23,7 +23,7 @@ from intarsia.ir.dtypes import BF16, BOOL, F32, F64, I64  # noqa: E402
 from intarsia.targets.triton.compile import Binary  # noqa: E402
 from intarsia.targets.triton.emit import emit_module  # noqa: E402
 from intarsia.targets.triton.launch import kernel_source  # noqa: E402
-from intarsia.targets.triton.worker import WORKERS, TritonError  # noqa: E402
+from intarsia.targets.triton.worker import WORKERS  # noqa: E402
 
 SOME = ("softmax", "layer_norm", "full_sum", "argmax_long", "transpose_plus", "gather", "cumsum_used", "half_softmax")
 LEAST = 150  # distinct kernels that are compiled; 100 are interpreted
@@ -108,9 +108,9 @@ def test_values(group: str, least: int) -> None:
 def test_a_wrong_kernel_is_found() -> None:
     """A test that cannot fail says nothing: one kernel's text is spoiled."""
     script = "import triton_interpret as t; real = t.emit_module\n"
-    script += "t.emit_module = lambda kernels: real(kernels).replace(' + ', ' - ')\nt.main('one')"
+    script += "t.emit_module = lambda kernels: real(kernels).replace('tl.sin(', 'tl.cos(')\nt.main('one')"
     program = "import triton_interpret as t, triton_programs as p\n"
-    program += "t.GROUPS['one'] = lambda: (x for x in p.zoo() if x.name == 'transpose_plus')\n"
+    program += "t.GROUPS['one'] = lambda: (x for x in p.zoo() if x.name == 'sin_cos')\n"
     done = subprocess.run(
         [sys.executable, "-c", program + script],
         env={
@@ -124,15 +124,3 @@ def test_a_wrong_kernel_is_found() -> None:
     )
     (line,) = done.stdout.splitlines()
     assert json.loads(line)["wrong"]
-
-
-def test_a_kernel_that_does_not_compile_is_named(tmp_path: Path) -> None:
-    (program,) = [p for p in zoo() if p.name == "sin_cos"]
-    (kernel,) = kernels([program])
-    path = tmp_path / "kernels.py"
-    path.write_text(emit_module([kernel]).replace("tl.sin(", "tl.sinus("))
-    with pytest.raises(
-        TritonError, match=f"the kernel {kernel['sym_name']} of .*kernels.py:\n(.*\n)*.*sinus"
-    ) as raised:
-        WORKERS.compile(path, [kernel_source(kernel)], "sm_90", tmp_path)
-    assert len(str(raised.value).splitlines()) <= 15

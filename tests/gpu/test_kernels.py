@@ -1,0 +1,227 @@
+"""Programs on a GPU give what eager gives there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import intarsia
+from intarsia.testing import check
+
+sys.path.append(str(Path(__file__).parents[1] / "targets"))
+
+GPU = "cuda:0"
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+def gpu(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Random numbers."""
+    if dtype.is_floating_point:
+        return torch.randn(shape, device=GPU).to(dtype)
+    return torch.randint(1, 9, shape, device=GPU).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_pointwise(dtype: torch.dtype) -> None:
+    check(
+        lambda x, y: (F.gelu(x) * y.sigmoid() + 1, x.floor(), x > y), [gpu(33, 65, dtype=dtype), gpu(65, dtype=dtype)]
+    )
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_rows(dtype: torch.dtype) -> None:
+    x = gpu(33, 770, dtype=dtype)
+    check(lambda x: (x.softmax(-1), F.layer_norm(x, (770,)), x.sum(-1), x.amax(-1), x.argmax(-1)), [x])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_long_rows(dtype: torch.dtype) -> None:
+    check(lambda x: (x.log_softmax(-1), x.var(-1), x.logsumexp(-1)), [gpu(5, 50304, dtype=dtype)])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_columns_and_everything(dtype: torch.dtype) -> None:
+    check(lambda x: (x.mean(0), x.amax(0), x.float().sum(), x.softmax(0)), [gpu(700, 130, dtype=dtype)])
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_integers(dtype: torch.dtype) -> None:
+    x, y = gpu(70, 90, dtype=dtype), gpu(90, dtype=dtype)
+    check(lambda x, y: (x + y * 3, x // y, x % y, x & y, x.sum(1), x.amax(0), x.cumsum(1), x == y), [x, y])
+
+
+def test_bools() -> None:
+    x, y = gpu(70, 90) > 0, gpu(70, 90) > 1
+    check(lambda x, y: (x & y, x ^ y, ~x, x.any(1), y.all(0), x.sum(), x.float() * 2), [x, y])
+
+
+def test_special_numbers() -> None:
+    x = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.5, -2.5] * 20, device=GPU)
+    check(
+        lambda x: (x.sign(), x.round(), x.sqrt(), x.exp(), torch.maximum(x, -x), x.argmax(), x.isnan(), x // 0.7), [x]
+    )
+
+
+def test_transposes_and_parts() -> None:
+    x, y = gpu(300, 200), gpu(200, 300)
+    check(
+        lambda x, y: (x.t() + y, torch.cat([x.t(), y], 1).exp(), x[::2, 3:].flip(0), F.pad(y, (1, 2), value=3.0)),
+        [x, y],
+    )
+
+
+def test_scans() -> None:
+    check(lambda x: (x.cumsum(1), x.cumsum(0), x.cummax(1)[0], (x * 0.01 + 1).cumprod(1)), [gpu(9, 5000)])
+
+
+@pytest.mark.parametrize("view", ["part", "expanded", "transposed", "strided", "one_element_on"])
+def test_layouts(view: str) -> None:
+    base = gpu(101, 64)
+    x = {
+        "part": base[1:, 3:50],
+        "expanded": base[:1].expand(100, 64),
+        "transposed": base.t(),
+        "strided": base[::3, ::2],
+        "one_element_on": base.flatten()[1:1001].view(10, 100),  # its address is no multiple of 16
+    }[view]
+    check(lambda x: (x.exp() + 1, x.softmax(-1), x.sum(0)), [x], calls=5)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0,)])
+def test_without_elements(shape: tuple[int, ...]) -> None:
+    check(lambda x: (x.exp() + 1, x.sum(-1), x.sum()), [gpu(*shape)])
+
+
+def test_scalars() -> None:
+    check(lambda x, y: (x.exp() * y, y + x.sum()), [gpu(), gpu(7)])
+
+
+def test_other_sizes() -> None:
+    fn = intarsia.compile(lambda x: (x * 2).softmax(-1).sum(0))
+    for rows, columns in [(3, 5), (4, 5), (1000, 5), (1, 1), (17, 2049), (0, 5), (3, 40000)]:
+        x = gpu(rows, columns)
+        torch.testing.assert_close(fn(x), (x * 2).softmax(-1).sum(0), rtol=1e-4, atol=1e-4)
+
+
+def test_gathers() -> None:
+    table, index = gpu(50, 32), torch.randint(-50, 50, (4, 7), device=GPU)
+    check(lambda t, i: (t[i] * 2, F.layer_norm(t[i], (32,)), t.gather(0, i[:, :5].abs() % 50)), [table, index])
+
+
+OUTSIDE = """
+import torch, intarsia
+fn = intarsia.compile(lambda t, i: t[i] * 2 + 1)
+t, i = torch.randn(5, 4, device="cuda:0"), torch.tensor([0, 4, -5], device="cuda:0")
+assert torch.equal(fn(t, i), t[i] * 2 + 1)
+print("right", flush=True)
+i[1] = NUMBER
+fn(t, i)
+torch.cuda.synchronize()
+print("not noticed", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [5, -6, 2**40])
+def test_an_index_that_is_out_of_range_is_an_error(number: int) -> None:
+    """In a process of its own: after an assertion a process can use the GPU no more."""
+    script = OUTSIDE.replace("NUMBER", str(number))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=300)
+    assert done.stdout == "right\n" and done.returncode != 0, done.stderr[-2000:]
+    assert "assert" in done.stderr
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
+        self.norm, self.head = nn.LayerNorm(8), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.gelu(self.norm(self.body(x).mean((2, 3)))))
+
+
+def test_a_training_step() -> None:
+    x, target = gpu(6, 3, 12, 12), torch.randint(0, 5, (6,), device=GPU)
+    eager = Net().to(GPU)
+    ours = Net().to(GPU)
+    ours.load_state_dict(eager.state_dict())
+    fast = intarsia.compile(ours)
+    optimizers = [torch.optim.SGD(n.parameters(), 0.05) for n in (eager, ours)]
+    for _ in range(6):
+        losses = []
+        for net, optimizer in zip((eager, fast), optimizers, strict=True):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(x), target)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+        torch.testing.assert_close(losses[1], losses[0], rtol=1e-3, atol=1e-3)
+    for (name, a), b in zip(eager.state_dict().items(), ours.state_dict().values(), strict=True):
+        torch.testing.assert_close(b, a, rtol=5e-3, atol=5e-3, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_gradients() -> None:
+    x, w = gpu(9, 33).requires_grad_(), gpu(33).requires_grad_()
+    check(lambda x, w: (F.rms_norm(x, (33,), w).tanh(), x.softmax(-1) * w), [x, w], gradients=True)
+
+
+def test_other_devices_beside() -> None:
+    fn = intarsia.compile(lambda x, y: (x.exp() + 1, y.exp() + 1))
+    x, y = gpu(9), torch.randn(9)
+    for a, b in zip(fn(x, y), (x.exp() + 1, y.exp() + 1), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_handwritten_kernels(tmp_path: Path) -> None:
+    """All of the zoo, compiled for this GPU and launched by Triton itself."""
+    from triton_programs import kernels_of, zoo
+
+    from intarsia.ir import interpreter as reference
+    from intarsia.ir.interpreter_loops import find_kernel, fits, restride
+    from intarsia.ir.symbols import symbol
+    from intarsia.targets.triton.compile import load_text
+    from intarsia.targets.triton.emit import emit_module, program_count
+
+    texts = {}
+
+    def launch(machine, op):
+        kernel = find_kernel(machine, op["kernel"])
+        refs = [a.type for a in kernel.block_body.args]
+        strides = [tuple(machine.number(s) for s in ref.strides) for ref in refs]
+        given = machine.operands(op)
+        fitted = [x if fits(x, s) else restride(x, s) for x, s in zip(given, strides, strict=False)]
+        outs = [
+            torch.empty_strided(machine.shape(ref), s, dtype=ref.dtype.torch, device=GPU)
+            for ref, s in zip(refs[len(given) :], strides[len(given) :], strict=True)
+        ]
+        sizes = [machine.number(symbol(s)) for s in kernel.get("symbols", ())]
+        programs = machine.number(program_count(kernel))
+        if programs:
+            memory = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=GPU).copy_(x) for x in fitted]
+            run = getattr(texts["module"], op["kernel"])[(programs,)]
+            run(*memory, *outs, *sizes, num_warps=kernel["warps"])
+        return [torch.empty_strided(o.shape, o.stride(), dtype=o.dtype).copy_(o) for o in outs]
+
+    before = reference.RULES["loop.launch"]
+    for number, program in enumerate(zoo()):
+        expected, module = reference.run(program.module, program.args), program.on_gpu()
+        path = tmp_path / f"kernels_{number}.py"
+        path.write_text(emit_module(kernels_of(module)))
+        texts["module"] = load_text(path, path.stem)
+        reference.RULES["loop.launch"] = launch
+        try:
+            found = reference.run(module, program.args)
+        finally:
+            reference.RULES["loop.launch"] = before
+        for a, b in zip(expected, found, strict=True):
+            near = 1e-2 if a.dtype == torch.bfloat16 else 1e-4
+            torch.testing.assert_close(
+                b, a, rtol=near, atol=near, equal_nan=True, msg=lambda m, n=program.name: f"{n}: {m}"
+            )

@@ -1,0 +1,260 @@
+"""The parts of the GPU target that need no GPU: recordings' refusals, aligned copies, launch text, worker processes, Triton's version."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from intarsia.ir.dialects import loop
+from intarsia.ir.retarget import retarget
+from intarsia.ir.text import parse_module
+from intarsia.passes.context import CompileContext
+from intarsia.passes.schedule import Schedule
+from intarsia.targets.build import find_toolchain
+from intarsia.targets.triton import device, program
+from intarsia.targets.triton.compile import KernelSource
+from intarsia.targets.triton.device import NoTriton, gpu_of, triton_version
+from intarsia.targets.triton.emit import PRELUDE, emit_module
+from intarsia.targets.triton.graphs import LEAST, refusal
+from intarsia.targets.triton.launch import kernel_source, launchers
+from intarsia.targets.triton.run import MISALIGNED, TOO_LARGE, Misaligned, UnplannedResult, aligned, not_launched
+from intarsia.targets.triton.worker import TritonError, Workers
+
+VALUES = (("value", 0), ("value", 1), ("none",), ("constant", 3))
+
+POINTWISE = """
+builtin.module {
+  prim.func @main() {arg_names = ["x"], symbols = [["s0", 0, 0, 0, none]]} ({
+  ^bb0(%x: !prim.tensor<[s0, SIZE], f32>):
+    %y = kernel.fused(%x) ({
+    ^bb0(%a: !prim.tensor<[s0, SIZE], f32>):
+      %e = prim.exp(%a) : !prim.tensor<[s0, SIZE], f32>
+      kernel.yield(%e)
+    }) : !prim.tensor<[s0, SIZE], f32>
+    prim.return(%y)
+  })
+}
+"""
+
+
+def kernel(size: int) -> loop.Kernel:
+    """exp of a matrix with a symbolic number of rows."""
+    module = parse_module(POINTWISE.replace("SIZE", str(size)))
+    retarget(module, "cuda:0")
+    Schedule().apply(CompileContext(), module)
+    (found,) = [op for op in module.body.block.ops if isinstance(op, loop.Kernel)]
+    return found
+
+
+# ---- recordings ----
+
+
+def test_a_program_is_recorded() -> None:
+    assert refusal(LEAST, ["aten.mm.default"], VALUES, [True], ["cuda:0", "cuda:0"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"steps": LEAST - 1}, "fewer than"),
+        ({"devices": ["cuda:0", "cpu"]}, "on the CPU"),
+        ({"mutated": [True, False]}, "no parameter is written to"),
+        ({"results": [("value", 0), ("alias", 0, (2,), (1,), 0)]}, "a view"),
+        ({"results": [("input", 0)]}, "a view"),
+        ({"results": [("value", 0), ("value", 0)]}, "two results are one"),
+        ({"operators": ["aten.native_dropout.default"]}, "aten.native_dropout.default takes random numbers"),
+        ({"operators": ["aten.mm.default", "aten.bernoulli.p"]}, "aten.bernoulli.p takes random numbers"),
+    ],
+)
+def test_a_program_is_not_recorded(change: dict[str, object], words: str) -> None:
+    given = {"steps": LEAST, "operators": [], "results": VALUES, "mutated": [], "devices": ["cuda:0"]}
+    assert words in refusal(**(given | change))  # type: ignore[arg-type]
+
+
+# ---- addresses ----
+
+
+def test_an_aligned_tensor_is_read_where_it_is() -> None:
+    copies: list[torch.Tensor] = []
+    x = torch.randn(8)
+    assert x.data_ptr() % 16 == 0 and aligned(x, copies) == x.data_ptr() and not copies
+
+
+@pytest.mark.parametrize("view", ["part", "transposed", "strided", "expanded", "scalar"])
+def test_another_is_copied_with_its_strides(view: str) -> None:
+    base = torch.randn(200)[1:]
+    x = {
+        "part": base[:20],
+        "transposed": base[:20].view(4, 5).t(),
+        "strided": base[::3][:7],
+        "expanded": base[:5].expand(3, 5),
+        "scalar": base[0],
+    }[view]
+    assert x.data_ptr() % 16
+    copies: list[torch.Tensor] = []
+    address = aligned(x, copies)
+    (copy,) = copies
+    assert address % 16 == 0 and address == copy.data_ptr() != x.data_ptr()
+    torch.testing.assert_close(copy.as_strided(x.shape, x.stride()), x, rtol=0, atol=0)
+
+
+def test_a_tensor_without_elements_is_not_copied() -> None:
+    copies: list[torch.Tensor] = []
+    x = torch.randn(10)[1:1]
+    assert aligned(x, copies) == x.data_ptr() and not copies
+
+
+# ---- launches ----
+
+
+def test_launch_text() -> None:
+    made = kernel(5)
+    name, text = made["sym_name"], launchers([made])
+    assert f'extern "C" int {name}(uint64_t in0, uint64_t out0, int64_t s0, void* stream) {{' in text
+    assert f"if ((in0 | out0) & 15) return {MISALIGNED};" in text
+    assert "if (programs <= 0) return 0;" in text
+    assert f"> INT32_MAX) return {TOO_LARGE};" in text
+    assert "int32_t s0_ = s0;" in text
+
+
+def test_many_elements_are_counted_in_64_bits() -> None:
+    made = kernel(2**31)  # a row alone is more than 32 bits
+    assert kernel_source(made).signature["s0"] in ("i32", "i64")
+    static = POINTWISE.replace("s0, SIZE", "3, 2147483648").replace('[["s0", 0, 0, 0, none]]', "[]")
+    module = parse_module(static)
+    retarget(module, "cuda:0")
+    Schedule().apply(CompileContext(), module)
+    (large,) = [op for op in module.body.block.ops if isinstance(op, loop.Kernel)]
+    assert "tl.program_id(0).to(tl.int64)" in emit_module([large])
+
+
+def test_launch_text_compiles(tmp_path: Path) -> None:
+    tools = find_toolchain()
+    path, headers = tmp_path / "launches.cpp", Path(device.__file__).parents[1] / "cpp"
+    path.write_text(launchers([kernel(5), kernel(16)]))
+    command = [tools.compiler, "-std=c++17", "-fsyntax-only", "-Wall", f"-I{headers}", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_a_launch_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "driver", lambda: SimpleNamespace(words=lambda code: f"words for {code}"))
+    with pytest.raises(Misaligned):
+        not_launched(MISALIGNED, "exp")
+    with pytest.raises(UnplannedResult, match="the kernel exp is given more elements than 32 bits can count"):
+        not_launched(TOO_LARGE, "exp")
+    with pytest.raises(RuntimeError, match="does not launch the kernel exp: words for 700 .error 700"):
+        not_launched(700, "exp")
+
+
+# ---- workers ----
+
+
+@pytest.fixture
+def workers() -> Iterator[Workers]:
+    pytest.importorskip("triton", reason="kernels for a GPU need Triton")
+    made = Workers(1)
+    yield made
+    while not made.idle.empty():
+        worker = made.idle.get()
+        worker.stdin.close()  # type: ignore[union-attr]
+        worker.wait(30)
+
+
+def good(tmp_path: Path) -> tuple[Path, KernelSource]:
+    made, path = kernel(5), tmp_path / "kernels.py"
+    path.write_text(emit_module([made]))
+    return path, kernel_source(made)
+
+
+def test_a_kernel_that_does_not_compile_is_named(workers: Workers, tmp_path: Path) -> None:
+    path, source = good(tmp_path)
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(path.read_text().replace("tl.exp(", "tl.expo("))
+    with pytest.raises(TritonError, match="expo") as raised:
+        workers.compile(wrong, [source], "sm_90", tmp_path)
+    assert raised.value.kernel == source.name
+    assert len(str(raised.value).splitlines()) <= 15
+    (binary,) = workers.compile(path, [source], "sm_90", tmp_path)  # by the same worker
+    assert workers.started == 1 and binary.name == source.name and binary.code.startswith(b"\x7fELF")
+
+
+def test_a_module_that_cannot_be_loaded(workers: Workers, tmp_path: Path) -> None:
+    path, source = good(tmp_path)
+    path.write_text(PRELUDE + "\nraise ValueError('spoiled')\n")
+    with pytest.raises(TritonError, match="spoiled"):
+        workers.compile(path, [source], "sm_90", tmp_path)
+
+
+def test_a_dead_worker_is_replaced(workers: Workers, tmp_path: Path) -> None:
+    path, source = good(tmp_path)
+    workers.start(1)
+    worker = workers.idle.get()
+    os.kill(worker.pid, signal.SIGKILL)
+    worker.wait(30)
+    workers.idle.put(worker)
+    with pytest.raises(TritonError):
+        workers.compile(path, [source], "sm_90", tmp_path)
+    (binary,) = workers.compile(path, [source], "sm_90", tmp_path)
+    assert binary.name == source.name and workers.started == 1
+
+
+def test_a_worker_ends_with_its_input(workers: Workers) -> None:
+    workers.start(1)
+    worker = workers.idle.get()
+    assert worker.stdin is not None and worker.poll() is None
+    worker.stdin.close()
+    assert worker.wait(60) == 0
+
+
+def test_a_worker_imports_no_torch(workers: Workers, tmp_path: Path) -> None:
+    path, source = good(tmp_path)
+    path.write_text(path.read_text() + "\nimport sys\nassert 'torch' not in sys.modules\n")
+    assert workers.compile(path, [source], "sm_90", tmp_path)
+
+
+# ---- versions and devices ----
+
+
+def version(monkeypatch: pytest.MonkeyPatch, found: str | None) -> None:
+    def read(name: str) -> str:
+        if found is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return found
+
+    monkeypatch.setattr(importlib.metadata, "version", read)
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (None, r"need Triton 3.6 or later, which is not installed: pip install .*\[triton\]"),
+        ("3.5.1", "need Triton 3.6 or later, found 3.5.1"),
+    ],
+)
+def test_a_version_that_will_not_do(monkeypatch: pytest.MonkeyPatch, found: str | None, words: str) -> None:
+    version(monkeypatch, found)
+    with pytest.raises(NoTriton, match=words):
+        triton_version.__wrapped__()
+
+
+@pytest.mark.parametrize("found", ["3.6.0", "3.10.1", "4.0.0+git1234"])
+def test_a_version_that_will_do(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
+    version(monkeypatch, found)
+    assert triton_version.__wrapped__() == found
+
+
+def test_the_gpu_of_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "triton_version", lambda: "3.6.0")
+    module = parse_module(POINTWISE.replace("SIZE", "5"))
+    assert gpu_of(module) is None
+    retarget(module, "cuda:1")
+    assert gpu_of(module) == 1
