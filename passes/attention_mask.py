@@ -151,7 +151,7 @@ class _Classifier:
             return None
         match node.kind:
             case "index":
-                return node.data[0]  # type: ignore[no-any-return]
+                return node.data[0]
             case "const":
                 return int(node.data[0])
             case "cast":
