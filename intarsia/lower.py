@@ -208,7 +208,7 @@ def lower(fn: Any, *args: Any, target: Any = "cpp", **kwargs: Any) -> Lowered:
 
     Raises:
         TypeError: `fn` is nothing that can be compiled, as for `compile`.
-        ValueError: an unknown target, with a suggestion.
+        ValueError: an unknown target, with a suggestion; for a GPU, a call that torch has on CPUs only, such as oneDNN's LSTM.
         Unsupported: the function cannot be captured in one graph; names the user's line.
         ImportFailure: the graph has no form in the IR.
         CompilerNotFound: no C++ compiler: the machine that code is made for is not known.
@@ -237,6 +237,12 @@ def lower(fn: Any, *args: Any, target: Any = "cpp", **kwargs: Any) -> Lowered:
     ctx = CompileContext(machine(find_toolchain(), config), Diagnostics(want_remarks=True))
     run_pipeline(ctx, module, pipeline, on_pass=keep)
     generated = generate(module, Library(config.packing))
+    here_only = [o for o in generated.host.operators.values() if gpu and any(word in o for word in ("mkldnn", "_cpu"))]
+    if here_only:
+        raise ValueError(
+            f"{here_only[0]} exists on CPUs only: torch chooses it while a function is captured with tensors on the CPU.\n"
+            f"  What to do: lower the parts around it, or on a machine with a GPU give it tensors that are there"
+        )
     ordered = {level: levels[level] for level in LEVELS if level in levels}
     return Lowered(
         fx=captured.graph_module,

@@ -669,6 +669,8 @@ def load_program(
             run.text = source.text  # type: ignore[attr-defined]  # a caller may write it into its own function
         return run
     make = names["make_constants"]
+    if source.gpu is not None:
+        make = on_gpu(make, source.text, names, source.gpu, None, entry="make_constants")
     return _with_constants(run, _pooled(make) if source.stateful_constants else make(), source.constants, library)
 
 

@@ -45,6 +45,7 @@ def on_gpu(
     gpu: int,
     static: Sequence[bool] | None,
     recorded: list[Recorded] | None = None,
+    entry: str = "make",
 ) -> Callable[[], Run]:
     """A maker of runs with the program's GPU as the current one; arguments that are not aligned are copied first.
 
@@ -53,6 +54,7 @@ def on_gpu(
         text, names: the text, and what its names mean.
         static: which arguments are parameters or buffers, of a program that is to be recorded; else None.
         recorded: receives each run that is recorded.
+        entry: the name of the maker in the text.
     """
     several = torch.cuda.device_count() > 1
 
@@ -61,7 +63,7 @@ def on_gpu(
         copying = re.sub(r"( +)def run\(.*\):", r"\g<0>\n\1    copies = []", copying)
         other = dict(names)
         exec(compile(copying, "<intarsia host program, arguments copied>", "exec"), other)
-        found: Run = other["make"]()
+        found: Run = other[entry]()
         return found
 
     def make_gpu() -> Run:

@@ -28,7 +28,7 @@ from intarsia.passes.context import CompileContext, Target
 from intarsia.passes.manager import run_pipeline
 from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets.cpp.program import Program, generate
-from intarsia.targets.host import SeveralGPUs
+from intarsia.targets.host import SeveralGPUs, load_program
 from intarsia.targets.library import Library
 from intarsia.targets.triton import device
 from intarsia.targets.triton.device import NoTriton, triton_version
@@ -92,6 +92,12 @@ def test_lower_shows_the_triton_text():
 def test_lower_takes_graphs_without_kernels():
     low = intarsia.lower(lambda x: x @ x.T, X, target="triton:sm_90")
     assert low.triton() == "" and low.compile().binaries == {}
+
+
+def test_calls_that_only_cpus_have():
+    lstm = torch.nn.LSTM(8, 16, batch_first=True)
+    with pytest.raises(ValueError, match="mkldnn_rnn_layer.* exists on CPUs only"):
+        intarsia.lower(lstm, torch.randn(2, 5, 8), target="triton:sm_90")
 
 
 @TRITON
@@ -279,6 +285,23 @@ def test_a_launch_that_the_driver_refuses(monkeypatch):
         not_launched(700, "k")
     with pytest.raises(Misaligned):
         not_launched(MISALIGNED, "k")
+
+
+def test_constants_are_made_on_the_programs_gpu(monkeypatch):
+    """Memory is made on the current GPU: what computes the constants of a program makes the program's GPU the current one."""
+    low = intarsia.lower(lambda x: F.dropout(x + 1, 0.5), X, target="triton:sm_90")
+    host = low._generated.host
+    assert "def make_constants" in host.text and host.constants is not None
+    seen = []
+
+    def on_gpu(make, text, names, gpu, static, recorded=None, entry="make"):
+        seen.append((gpu, entry))
+        return make
+
+    monkeypatch.setattr("intarsia.targets.host.on_gpu", on_gpu)
+    kernels = dict.fromkeys(host.kernels, lambda *args: 0)
+    load_program(host, kernels, replace(Library(-1), fingerprint=lambda *args: 0), "test")
+    assert seen == [(0, "make"), (0, "make_constants")]
 
 
 # ---- several devices in one graph ----
