@@ -461,3 +461,14 @@ def test_modes(monkeypatch, mode):
     monkeypatch.setattr(sys.modules["intarsia.compile"], "backend_for", lambda config, passes: seen.append(config))
     intarsia.compile(norm, mode=mode)
     assert [config.cuda_graphs for config in seen] == [mode != "max-autotune-no-cudagraphs"]
+
+
+@NO_GPU
+@pytest.mark.parametrize("fn", [lambda x: (x.to("cuda") + 1).exp(), lambda x: x + torch.ones(3, device="cuda:0")])
+def test_a_gpu_that_is_not_there_gives_eagers_error(fn):
+    x = torch.ones(3)
+    with pytest.raises(Exception) as expected:  # noqa: B017  # which one depends on how torch was built
+        fn(x)
+    with pytest.raises(type(expected.value)) as found:
+        intarsia.compile(fn)(x)
+    assert str(found.value) == str(expected.value)
