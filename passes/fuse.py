@@ -14,7 +14,7 @@ from ..ir.symbols import contiguous_strides
 from ..ir.syntax import Op, location_of, single_block
 from .base import Pass
 from .context import CompileContext
-from .fusion_graph import EXTERN, Graph, Node, is_free, size_in_bytes
+from .fusion_graph import EXTERN, Access, Graph, Node, is_free, size_in_bytes
 from .fusion_groups import Group, Groups, Plan
 from .fusion_recompute import recompute
 from .kernel_order import kernel_order
@@ -60,7 +60,7 @@ class _Fusion:
 
     def run(self) -> None:
         self._count("kernels before", "bytes before")
-        edges = [(-size_in_bytes(x.base), x.reader.index, x) for n in self.graph.nodes for x in n.accesses if x.producer]
+        edges = [(-_read(x), x.reader.index, x) for n in self.graph.nodes for x in n.accesses if x.producer]
         edges.sort(key=lambda e: e[:2])
         pairs = [(cast(Node, x.producer), x.reader) for _, _, x in edges]
         self._merge_all(pairs, siblings=False)
@@ -141,6 +141,12 @@ class _Fusion:
         reads = sum(size_in_bytes(v) for g in groups for v in g.reads)
         writes = sum(size_in_bytes(n.value) for g in groups for n in g.stored)
         self.ctx.diagnostics.count("fuse", moved, reads + writes)
+
+
+def _read(access: Access) -> int:
+    """The bytes that an access reads: all of its base, or only what is gathered, which counts as what is computed with it."""
+    whole = size_in_bytes(access.base)
+    return min(whole, access.evaluations * prim.tensor(access.base).dtype.compute.bytes) if access.indirect else whole
 
 
 def _names(group: Group) -> str:
