@@ -28,6 +28,7 @@ from intarsia.passes.pipeline import default_pipeline, registry
 
 GOLDEN = [
     "convolution-epilogue",
+    "linear-epilogue",
     "decompose",
     "canonicalize",
     "constant-fold",
