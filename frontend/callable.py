@@ -109,8 +109,15 @@ _STARS = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}
 
 
 def load_rules() -> None:
-    """Import what capture needs of torch: about a second, unless the program has done it."""
-    from . import rules  # noqa: F401
+    """Import what capture needs of torch: more than half a second, unless the program has done it."""
+    if f"{__package__}.rules" in sys.modules:
+        return
+    with collector_paused():  # collections took a third of it
+        from . import rules  # noqa: F401
+
+        if gc.get_freeze_count() == 0:  # else the program has frozen objects of its own
+            gc.freeze()  # what was imported stays: it is old at once, and no collection of young objects looks at it
+            gc.unfreeze()
 
 
 def compile_callable(

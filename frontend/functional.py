@@ -396,6 +396,8 @@ class _Tracer(TorchDispatchMode):
         value = self._value(tensor)
         if value.storage.constant is not None:
             raise self._unsupported(f"{func} writes to the graph's constant {value.storage.constant}")
+        if value.storage.input_index is None:  # fresh memory
+            return
         sharing = [
             i for i, t in enumerate(self.inputs) if isinstance(t, Tensor) and self._storage_of(t) is value.storage
         ]

@@ -447,7 +447,7 @@ class Tiler:
         """Ask for what the next row reads while the second stage works in the nearest cache: memory would wait then."""
         first, (stage, second) = nest.stages[0], (nest.stages[1], spec.stages[1])
         segment = second.segments[0] if len(second.segments) == 1 and not second.inside else None
-        last = segment.loops[-1] if segment else None
+        last = segment.loops[-1] if segment and segment.loops and spec.rows else None
         plain = len(first.loops) == 1 and [each.var for each in first.loops] == [each.var for each in stage.loops]
         if segment is None or last is None or not plain or segment.env or len(segment.loops) > 1 or not stage.joins:
             return

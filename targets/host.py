@@ -289,9 +289,8 @@ class _Writer:
         assert isinstance(ref, RefType)
         if not result.uses:
             return
-        if all(
-            is_own(use.operation) and not packs(use.operation) for use in result.uses
-        ):  # an address is all that is needed
+        users = [use.operation for use in result.uses]
+        if all(is_own(user) and not packs(user) for user in users):  # an address is all that is needed
             self.addresses[result] = f"{self.address(base)} + {python_index(dim(op['offset'] * ref.dtype.bytes))}"
             return
         name = self.fresh("v")

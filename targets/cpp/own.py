@@ -94,6 +94,7 @@ def _attention(op: Op) -> OwnKernel:
     batch, q_heads, queries, depth = q.shape
     heads, keys, width = k.shape[1], k.shape[2], v.shape[3]
     groups = "1" if q_heads == heads else f"{cpp_index(q_heads)} / ({cpp_index(heads)})"
+    known = isinstance(queries, int) and isinstance(q_heads, int) and isinstance(heads, int)
     scale = op.get("scale")
     values: dict[str, Dim | str] = {"batch": batch, "heads": heads, "groups": groups, "queries": queries, "keys": keys}
     values |= {"depth": depth, "width": width}
@@ -113,7 +114,8 @@ def _attention(op: Op) -> OwnKernel:
     lines.append(f"  s.masked = {nothing};")
     places = {name: f"in{i}" for i, name in enumerate(names)}
     pointer = places.get("attn_mask", "static_cast<const float*>(nullptr)")
-    lines.append(f"  im::attention(s, {places['query']}, {places['key']}, {places['value']}, {pointer}, out0);")
+    rows = f"im::is_few({groups} * {queries})" if known else "im::either"
+    lines.append(f"  im::attention<{rows}>(s, {places['query']}, {places['key']}, {places['value']}, {pointer}, out0);")
     dims = [d for d in values.values() if not isinstance(d, str)]
     return _kernel("attention", "intarsia_attention.h", "\n".join(lines) + "\n", op, [*dims, q_heads, depth])
 

@@ -12,19 +12,16 @@ from typing import Any, cast
 
 from xdsl.dialects.builtin import ModuleOp
 
-from ...ir.dialects import buffer
-from ..build import Progress, Source, Toolchain, compile_sources, cores
+from ..build import Progress, Source, Toolchain, compile_sources
 from ..cache import Cache, Entry
 from ..host import HostSource, Run, host_source, load_program, one_device, runs_on_gpu
-from ..library import WEIGHTS_SOURCE, Fingerprint, Library
+from ..library import Fingerprint, Library
 from ..load import Library as SharedLibrary
 from ..pool import Results
 from ..triton.graphs import Recorded
 from ..triton.program import KERNELS, LAUNCHES, GpuSource, compile_kernels, gpu_source, load_binaries, stored_source
-from .emit import emit_kernel, emit_unit, kernels_of
-from .own import emit_own_unit, own_kernel
-
-UNIT_CHARACTERS = 20_000  # text of about this length is one translation unit
+from .emit import kernels_of
+from .units import units_of
 
 
 @dataclass(frozen=True)
@@ -75,33 +72,11 @@ def generate(module: ModuleOp, library: Library) -> Generated:
     for kernel in found:
         one_device(kernel)
     gpu = gpu_source([kernel for kernel in found if runs_on_gpu(kernel)])
-    texts = [(kernel, emit_kernel(kernel)) for kernel in found if not runs_on_gpu(kernel)]
-    count = max(1, round(sum(len(text) for _, text in texts) / UNIT_CHARACTERS))
-    groups: list[list[Any]] = [[] for _ in range(count)]
-    sizes = [0] * count
-    for kernel, text in sorted(texts, key=lambda item: (-len(item[1]), item[0]["sym_name"])):
-        smallest = sizes.index(min(sizes))
-        groups[smallest].append(kernel)
-        sizes[smallest] += len(text)
-    units = tuple(Source(f"kernels{i}", emit_unit(group)) for i, group in enumerate(groups) if group)
-    units = (*_own_units(module), *units)  # the longest first
     host = host_source(module, library)
-    if host.steps or host.constants is not None:
-        units += (Source("weights", WEIGHTS_SOURCE),)
+    units = units_of(module, bool(host.steps) or host.constants is not None)
     if gpu is not None:
         units = (Source(LAUNCHES, gpu.launches), *units)
     return Generated(units, host, gpu=gpu)
-
-
-def _own_units(module: ModuleOp) -> list[Source]:
-    """The kernels for library calls, templates that take the compiler long: spread over as many units as it has cores."""
-    calls: dict[str, list[buffer.Extern]] = {}
-    for op in module.walk():
-        if isinstance(op, buffer.Extern) and op.get("own"):
-            calls.setdefault(own_kernel(op).name, []).append(op)
-    groups, units = list(calls.values()), cores()
-    texts = [emit_own_unit(op for group in groups[i::units] for op in group) for i in range(units)]
-    return [Source(f"own{i}", text) for i, text in enumerate(texts) if text is not None]
 
 
 def build(
@@ -172,10 +147,18 @@ def load(entry: Entry, library: Library, results: Results | None = None) -> Prog
 
 
 def _fingerprint(shared: Sequence[SharedLibrary]) -> Fingerprint:
-    """The compiled WEIGHTS_SOURCE: the last unit."""
-    function = shared[-1].function("intarsia_fingerprint", 3, release_gil=False)
+    """The compiled WEIGHTS_SOURCE, in the one library that holds it."""
+    name = "intarsia_fingerprint"
+    function = next(f for lib in shared if (f := _function(lib, name, 3, release_gil=False)) is not None)
     function.restype = ctypes.c_uint64  # type: ignore[attr-defined]
     return cast(Fingerprint, function)
+
+
+def _function(library: SharedLibrary, name: str, arity: int, *, release_gil: bool) -> Callable[..., Any] | None:
+    try:
+        return library.function(name, arity, release_gil=release_gil)
+    except AttributeError:
+        return None
 
 
 def bind_kernels(
@@ -185,9 +168,8 @@ def bind_kernels(
     found: dict[str, Callable[..., Any]] = {}
     for name, arity in arities.items():
         for library in shared:
-            try:
-                function = library.function(name, arity, release_gil=name not in quick)
-            except AttributeError:
+            function = _function(library, name, arity, release_gil=name not in quick)
+            if function is None:
                 continue
             function.restype = ctypes.c_int  # type: ignore[attr-defined]
             found[name] = function

@@ -36,10 +36,7 @@ def test_values(dtype, rows, bias):
 @pytest.mark.skipif(not onednn_bfloat16, reason="oneDNN does not multiply in bfloat16 on this processor")
 @torch.no_grad()
 def test_bfloat16_is_packed():
-    model, x = (
-        layers(torch.bfloat16),
-        torch.randn(6, 96, dtype=torch.bfloat16),
-    )  # so few rows that no kernel of our own takes them
+    model, x = layers(torch.bfloat16), torch.randn(6, 96, dtype=torch.bfloat16)  # our kernel takes more rows
     assert calls_of(model, x, libraries="fixed") == {"packed-product": 2}
 
 
