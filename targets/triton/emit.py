@@ -458,8 +458,13 @@ def _as_tensor(value: SSAValue, text: str) -> str:
 
 
 def _accumulate(w: _Writer, op: Op) -> None:
-    around = w.open[-1].op
     kind, memory = op["kind"], op.operands[-1]
+    if not w.open or w.open[-1].op["kind"] == "parallel":  # a loop of one iteration is none: nothing came before
+        for place, source in zip(op.operands[len(op.operands) // 2 :], op.operands[: len(op.operands) // 2], strict=True):
+            w.names[place] = _as_tensor(source, w.names[source])
+            w.spans[place] = w.spans.get(source, frozenset())
+        return
+    around = w.open[-1].op
     value, dtype = w.names[op.operands[0]], _dtype(op.operands[0])
     spans = frozenset(each.op["var"].name for each in w.open)
     blocked = around in w.axes
@@ -584,10 +589,13 @@ def _cast(w: _Writer, op: Op) -> None:
 def _scalar(w: _Writer, op: Op) -> None:
     assert isinstance(op, loop.ScalarOp)
     names = [w.names[v] for v in op.operands]
-    if all(isinstance(v.owner, loop.Constant) for v in op.operands):
+    if op.row.name in _OF_TENSORS or all(isinstance(v.owner, loop.Constant) for v in op.operands):
         names = [_as_tensor(v, n) for v, n in zip(op.operands, names, strict=True)]
     dtype = _dtype(op.operands[-1])
     w.value(op, scalar_text(op.row.name, names, dtype), w.operand_spans(op))
+
+
+_OF_TENSORS = ("floordiv", "mod", "sign", "sqrt", "pow", "shl", "shr")  # their functions ask operands for their dtypes
 
 
 def scalar_text(name: str, names: Sequence[str], dtype: DType | None = None) -> str:

@@ -450,6 +450,23 @@ def cumsum_of_softmax(k, x):
     return k.scan("sum", k.softmax(x, 1), 1)
 
 
+@case(t(7))
+def cumsum_of_cumsum(k, x):
+    s = k.scan("min", k.scan("sum", k.exp(x), 0), 0)
+    return k.sqrt(k.abs(s)), k.reduce("max", s, 0)
+
+
+@case(t(), t(3), t(3, 4))
+def cat_of_scalar(k, x, y, z):
+    return k.concat(1, k.bc(x, (3, 2), []), k.reshape(y, 3, 1), z)
+
+
+@case(t(6, 9, dtype=F64), t(9, dtype=F64))
+def double(k, x, y):
+    wide = k.bc(y, (6, 9), [1])
+    return k.floordiv(x, wide), k.sqrt(x), k.softmax(x, 1)
+
+
 @case(t(6, 40, dtype=BF16))
 def half_softmax(k, x):
     return k.cast(k.softmax(k.cast(x, F32), 1), BF16)

@@ -51,16 +51,11 @@ def is_code(binary: Binary) -> bool:
     return binary.code.startswith(b"\x7fELF") and binary.symbol.encode() in binary.code
 
 
-@pytest.mark.parametrize("group", ["zoo", "rows", "others"])
-def test_cubins_for_hopper(group: str, tmp_path: Path) -> None:
-    programs = {
-        "zoo": lambda: list(zoo()),
-        "rows": lambda: [*rows((F32, I64, BOOL)), *rows_of(("floordiv", "sqrt", "pow", "max", "erf", "fmod"))],
-        "others": lambda: [*models(), *randoms(range(25))],
-    }[group]()
-    binaries = compiled(programs, "sm_90", tmp_path)
+def test_cubins_for_hopper(tmp_path: Path) -> None:
+    scalars = [*rows((F32, I64, BOOL)), *rows_of(("floordiv", "sqrt", "pow", "max", "erf", "fmod"))]
+    binaries = compiled([*zoo(), *scalars, *models(), *randoms(range(25))], "sm_90", tmp_path)
     assert all(map(is_code, binaries))
-    assert len({b.name for b in binaries}) == len(binaries) >= LEAST // 3 + 10
+    assert len({b.name for b in binaries}) == len(binaries) >= LEAST
     assert all(0 < b.warps <= 16 and 0 <= b.shared <= 227 * 1024 for b in binaries)
 
 
@@ -113,14 +108,12 @@ def test_a_wrong_kernel_is_found() -> None:
     program += "t.GROUPS['one'] = lambda: (x for x in p.zoo() if x.name == 'sin_cos')\n"
     done = subprocess.run(
         [sys.executable, "-c", program + script],
-        env={
-            **os.environ,
-            "TRITON_INTERPRET": "1",
-            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
-        },
+        cwd=Path(__file__).parent,
+        env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
+    assert done.returncode == 0, done.stderr[-2000:]
     (line,) = done.stdout.splitlines()
     assert json.loads(line)["wrong"]
