@@ -460,7 +460,9 @@ def _as_tensor(value: SSAValue, text: str) -> str:
 def _accumulate(w: _Writer, op: Op) -> None:
     kind, memory = op["kind"], op.operands[-1]
     if not w.open or w.open[-1].op["kind"] == "parallel":  # a loop of one iteration is none: nothing came before
-        for place, source in zip(op.operands[len(op.operands) // 2 :], op.operands[: len(op.operands) // 2], strict=True):
+        for place, source in zip(
+            op.operands[len(op.operands) // 2 :], op.operands[: len(op.operands) // 2], strict=True
+        ):
             w.names[place] = _as_tensor(source, w.names[source])
             w.spans[place] = w.spans.get(source, frozenset())
         return
