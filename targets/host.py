@@ -45,7 +45,7 @@ from .pool import LARGE, Results, want_huge_pages
 from .steps import Folded
 from .torch_private import current_stream, empty_strided_cpu, empty_strided_gpu, fast_overload
 from .triton.graphs import Recorded, refusal
-from .triton.run import UnplannedResult, aligned, not_launched, on_gpu
+from .triton.run import UnplannedResult, aligned, finished, not_launched, on_gpu
 
 Run = Callable[..., Sequence[Any]]
 
@@ -670,7 +670,10 @@ def load_program(
     make = names["make_constants"]
     if source.gpu is not None:
         make = on_gpu(make, source.text, names, source.gpu, None, entry="make_constants")
-    return _with_constants(run, _pooled(make) if source.stateful_constants else make(), source.constants, library)
+    constants = _pooled(make) if source.stateful_constants else make()
+    if source.gpu is not None:
+        constants = finished(constants, source.gpu)
+    return _with_constants(run, constants, source.constants, library)
 
 
 def _with_constants(run: Run, constants: Run, parameters: Sequence[int], library: Library) -> Run:

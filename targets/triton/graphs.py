@@ -97,7 +97,7 @@ class Recorded:
             found.graph.replay()
             STATISTICS.replays += 1
             self.replays += 1
-            return [r.clone() if isinstance(r, torch.Tensor) else r for r in found.results]
+            return [_copy(r) if isinstance(r, torch.Tensor) else r for r in found.results]
         finally:
             self.lock.release()
 
@@ -142,6 +142,16 @@ class Recorded:
         self.made.clear()
         STATISTICS.refused.append(reason)
         log.info("a program is not recorded as a CUDA graph: %s", reason)
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides, whatever they are."""
+    made = tensor.clone()
+    if made.stride() == tensor.stride():
+        return made
+    part = _once(tensor)
+    memory = torch.empty_strided(part.shape, part.stride(), dtype=part.dtype, device=part.device)
+    return memory.copy_(part).expand(tensor.shape)
 
 
 def _once(tensor: torch.Tensor) -> torch.Tensor:

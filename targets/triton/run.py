@@ -102,3 +102,15 @@ def aligned(tensor: torch.Tensor, copies: list[torch.Tensor]) -> int:
         tensor = tensor.as_strided((extent,), (1,)).clone()  # whatever its strides are
         copies.append(tensor)
     return tensor.data_ptr()
+
+
+def finished(run: Run, gpu: int) -> Run:
+    """`run`, whose results calls on all streams may read: it waits for them, but for a capture of the user's."""
+
+    def call(*args: Any) -> Sequence[Any]:
+        results = run(*args)
+        if not torch.cuda.is_current_stream_capturing():
+            torch.cuda.current_stream(gpu).synchronize()
+        return results
+
+    return call

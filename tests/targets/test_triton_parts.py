@@ -23,7 +23,7 @@ from intarsia.targets.triton import device, program
 from intarsia.targets.triton.compile import KernelSource
 from intarsia.targets.triton.device import NoTriton, gpu_of, triton_version
 from intarsia.targets.triton.emit import PRELUDE, emit_module
-from intarsia.targets.triton.graphs import LEAST, refusal
+from intarsia.targets.triton.graphs import LEAST, _copy, refusal
 from intarsia.targets.triton.launch import kernel_source, launchers
 from intarsia.targets.triton.run import MISALIGNED, TOO_LARGE, Misaligned, UnplannedResult, aligned, not_launched
 from intarsia.targets.triton.worker import TritonError, Workers
@@ -258,3 +258,17 @@ def test_the_gpu_of_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpu_of(module) is None
     retarget(module, "cuda:1")
     assert gpu_of(module) == 1
+
+
+def test_results_of_recordings_keep_their_strides() -> None:
+    base = torch.randn(3, 4, 6)
+    for x in (
+        base,
+        base.transpose(0, 2),
+        base[:, :, :5],
+        base[:, :1].expand(3, 9, 6),
+        base[:1, :, ::2].expand(5, 4, 3),
+        base.sum(),
+    ):
+        copy = _copy(x)
+        assert copy.stride() == x.stride() and torch.equal(copy, x) and copy.data_ptr() != x.data_ptr()
