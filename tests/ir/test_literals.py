@@ -36,12 +36,13 @@ literals = st.recursive(scalars, lambda inner: st.lists(inner, max_size=4).map(t
 
 
 def _combine(a: sympy.Expr, b: sympy.Expr, op: str) -> sympy.Expr:
+    divisor = b + 1 if b != -1 else b
     table = {
         "+": lambda: a + b,
         "-": lambda: a - b,
         "*": lambda: a * b,
-        "/": lambda: FloorDiv(a, b + 1),
-        "%": lambda: Mod(a, b + 1),
+        "/": lambda: FloorDiv(a, divisor),
+        "%": lambda: Mod(a, divisor),
         "<": lambda: sympy.Min(a, b),
         ">": lambda: sympy.Max(a, b),
     }
