@@ -20,6 +20,8 @@ IM_FN int64_t index_max(int64_t a, int64_t b) { return a > b ? a : b; }
 
 // A bool in memory, read as the byte that it is: loops over loaded bools vectorise only so.
 IM_FN bool truth(const bool& x) { return reinterpret_cast<const uint8_t&>(x) != 0; }
+// Sums of bools are bytes. Without this, they would become bools on the way in, which gcc 12 loses in lanes beyond 64.
+IM_FN bool truth(const uint8_t& x) { return x != 0; }
 
 // Ask for what will be read in no order, which the processor cannot foresee. The memory need not exist.
 template <class T>

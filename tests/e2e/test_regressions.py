@@ -142,3 +142,10 @@ def test_statistics_of_channels_that_lie_apart_walk_memory_in_its_order():
     norm = torch.nn.BatchNorm2d(16)
     assert "size = 16" not in intarsia.lower(norm, torch.randn(8, 16, 64, 64)).ir("loop")
     check(norm, (torch.randn(8, 16, 64, 64),))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("rows", [64, 512])
+def test_any_and_all_of_many_columns(rows, dtype):
+    x = torch.randn(rows, 1024).to(dtype)
+    check(lambda x: ((x > -3).all(0), (x > 3).any(0), x.bool().all(0)), [x])
