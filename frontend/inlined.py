@@ -39,7 +39,11 @@ def with_program(residual: str, namespace: dict[str, Any], graph: Any) -> str:
     if not call.done:
         return residual
     namespace |= renamed.made
-    return ast.unparse(ast.fix_missing_locations(_Results().visit(entry)))
+    entry = _Results().visit(entry)
+    for node in ast.walk(entry):
+        if isinstance(node, ast.Try) and not node.body:  # a program of no steps, whose results nobody reads
+            node.body = [ast.Pass()]
+    return ast.unparse(ast.fix_missing_locations(entry))
 
 
 def _run_of(text: str) -> ast.FunctionDef | None:
