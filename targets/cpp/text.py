@@ -7,7 +7,8 @@ import math
 import sympy
 
 from ...ir.dtypes import DType
-from ...ir.symbols import Dim, FloorDiv, Mod
+from ...ir.symbols import Dim
+from ..index_text import IndexSyntax
 
 
 def cpp_cast(text: str, source: DType, target: DType) -> str:
@@ -58,60 +59,14 @@ def _float(value: float, suffix: str) -> str:
     return f"({text}{suffix})" if value < 0 else text + suffix
 
 
+_INDEX = IndexSyntax("C++", ("/", "%"), ("im::index_div", "im::index_mod", "im::index_max", "im::index_min"))
+
+
 def cpp_index(value: Dim) -> str:
     """An index expression as C++ over int64_t."""
-    if isinstance(value, int):
-        return str(value)
-    return index_text(value, 0)
+    return _INDEX.text(value)
 
 
-def index_text(e: sympy.Expr, binding: int) -> str:
-    """`binding`: 0 inside brackets, 1 as a term, 2 as a factor."""
-    match e:
-        case sympy.Integer():
-            text, strength = str(int(e)), 2 if e >= 0 else 0
-        case sympy.Symbol():
-            text, strength = e.name, 2
-        case sympy.Add():
-            terms = sorted(e.args, key=_term_order)
-            text = index_text(terms[0], 1)
-            for term in terms[1:]:
-                coefficient, rest = term.as_coeff_Mul()
-                negative = bool(coefficient < 0)
-                text += (" - " if negative else " + ") + index_text(-term if negative else term, 1)
-            strength = 0
-        case sympy.Mul():
-            coefficient, factors = e.as_coeff_mul()
-            parts = [index_text(f, 2) for f in sorted(factors, key=str)]
-            if coefficient == -1:
-                parts[0] = "-" + parts[0]
-            elif coefficient != 1:
-                parts.insert(0, index_text(coefficient, 1))
-            text, strength = " * ".join(parts), 1
-        case sympy.Pow(exp=sympy.Integer()):
-            text, strength = " * ".join([index_text(e.base, 2)] * int(e.exp)), 1
-        case FloorDiv() | Mod():
-            base, divisor = e.args
-            if base.is_nonnegative and divisor.is_nonnegative:
-                sign = "/" if isinstance(e, FloorDiv) else "%"
-                text, strength = f"{index_text(base, 2)} {sign} {index_text(divisor, 2)}", 1
-                if binding == 1:
-                    text, strength = f"({text})", 2
-            else:
-                name = "index_div" if isinstance(e, FloorDiv) else "index_mod"
-                text, strength = f"im::{name}({index_text(base, 0)}, {index_text(divisor, 0)})", 2
-        case sympy.Max() | sympy.Min():
-            name = "index_max" if isinstance(e, sympy.Max) else "index_min"
-            text = index_text(e.args[0], 0)
-            for arg in e.args[1:]:
-                text = f"im::{name}({text}, {index_text(arg, 0)})"
-            strength = 2
-        case _:
-            raise TypeError(f"no C++ text for the index expression {e} ({type(e).__name__})")
-    return f"({text})" if strength < binding else text
-
-
-def _term_order(term: sympy.Expr) -> tuple[bool, bool, str]:
-    """Positive terms first, constants last, so that code reads `768 * i0 + r0 - 1`."""
-    coefficient, _ = term.as_coeff_Mul()
-    return bool(coefficient < 0), bool(term.is_Integer), str(term)
+def index_text(e: Dim, binding: int) -> str:
+    """The same where it stands as a term (1) or as a factor (2)."""
+    return _INDEX.text(e, binding)

@@ -16,10 +16,11 @@ from xdsl.ir import Block, SSAValue
 from ...ir.dialects import loop
 from ...ir.dtypes import DType
 from ...ir.scalars import JOINT, REDUCES, identity
-from ...ir.symbols import Dim, FloorDiv, Mod, dim, known_equal
+from ...ir.symbols import Dim, FloorDiv, dim, known_equal
 from ...ir.syntax import Op, location_of
 from ...ir.types import RefType, ScalarType
 from ...passes.blocks import most
+from ..index_text import IndexSyntax
 
 PRELUDE = "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n\nfrom intarsia.targets.triton.language import *  # noqa: F403\n"
 INT32_MAX = 2**31 - 1
@@ -670,55 +671,10 @@ def constant_text(value: object, dtype: DType, exact: bool = True) -> str:
 
 
 def index_text(value: Dim, names: dict[str, str]) -> str:
-    """An index expression as Triton text; divisions round to zero there, and operands that may be negative get a function."""
-    if isinstance(value, int):
-        return str(value)
-    return _text(value, 0, names)
+    """An index expression as Triton text, variables by their `names`."""
 
+    def name(symbol: str) -> tuple[str, bool]:
+        text = names.get(symbol, symbol)
+        return text, _is_simple(text)
 
-def _text(e: sympy.Expr, binding: int, names: dict[str, str]) -> str:
-    """`binding`: 0 inside brackets, 1 as a term, 2 as a factor."""
-    match e:
-        case sympy.Integer():
-            text, strength = str(int(e)), 2 if e >= 0 else 0
-        case sympy.Symbol():
-            text = names.get(e.name, e.name)
-            strength = 2 if _is_simple(text) else 0
-        case sympy.Add():
-            terms = sorted(e.args, key=lambda t: (bool(t.as_coeff_Mul()[0] < 0), bool(t.is_Integer), str(t)))
-            text = _text(terms[0], 1, names)
-            for term in terms[1:]:
-                negative = bool(term.as_coeff_Mul()[0] < 0)
-                text += (" - " if negative else " + ") + _text(-term if negative else term, 1, names)
-            strength = 0
-        case sympy.Mul():
-            coefficient, factors = e.as_coeff_mul()
-            parts = [_text(f, 2, names) for f in sorted(factors, key=str)]
-            if coefficient == -1:
-                parts[0] = "-" + parts[0]
-            elif coefficient != 1:
-                parts.insert(0, _text(coefficient, 1, names))
-            text, strength = " * ".join(parts), 1
-        case sympy.Pow(exp=sympy.Integer()):
-            text, strength = " * ".join([_text(e.base, 2, names)] * int(e.exp)), 1
-        case FloorDiv() | Mod():
-            base, divisor = e.args
-            if known_equal(dim(divisor), 1):
-                return _text(base, binding, names)
-            if base.is_nonnegative and divisor.is_nonnegative:
-                sign = "//" if isinstance(e, FloorDiv) else "%"
-                text, strength = f"{_text(base, 2, names)} {sign} {_text(divisor, 2, names)}", 1
-                if binding:
-                    text, strength = f"({text})", 2
-            else:
-                name = "floordiv" if isinstance(e, FloorDiv) else "mod"
-                text, strength = f"{name}({_text(base, 0, names)}, {_text(divisor, 0, names)})", 2
-        case sympy.Max() | sympy.Min():
-            name = "tl.maximum" if isinstance(e, sympy.Max) else "tl.minimum"
-            text = _text(e.args[0], 0, names)
-            for arg in e.args[1:]:
-                text = f"{name}({text}, {_text(arg, 0, names)})"
-            strength = 2
-        case _:
-            raise TypeError(f"no Triton text for the index expression {e} ({type(e).__name__})")
-    return f"({text})" if strength < binding else text
+    return IndexSyntax("Triton", ("//", "%"), ("floordiv", "mod", "tl.maximum", "tl.minimum"), name).text(value)
