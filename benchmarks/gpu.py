@@ -1,14 +1,18 @@
-"""A GPU's benchmark: `python benchmarks/run.py --device cuda` (or this file), one row a case, one JSON.
+"""The GPU beside eager and torch.compile's modes: `python benchmarks/run.py --device cuda` is this file.
 
-    python benchmarks/gpu.py --suite kernels,models --json results.json
+    python benchmarks/gpu.py --suite kernels,products,models,dynamic --json results.json
+    python benchmarks/gpu.py --suite models --prepare     # torch.compile's code of all cases first, by one process for each
 
-Kernels are timed on the device with cold L2 (events around each call), and beside the copy rate of the same run; models are timed as a caller
-sees them, many calls and then one wait. First calls are those of this process, with empty caches: imports are not in them.
+Kernels and products are timed on the device (events around each call, other data in the L2 cache), beside the copy rate of the same run and a
+copy of as many bytes. Models are timed as a caller sees them, many calls and then one wait. First calls are those of this process, with
+empty caches: imports are not in them. With --prepare they are not cold, and not reported. The suite `start` asks fresh processes: a first call
+with empty caches, and one with what that left there.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import datetime
 import json
 import math
@@ -23,147 +27,42 @@ from time import perf_counter
 from typing import Any
 
 _CACHES = tempfile.TemporaryDirectory(prefix="intarsia-gpu-bench-")
-os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{_CACHES.name}/inductor"
-os.environ["TRITON_CACHE_DIR"] = f"{_CACHES.name}/triton"
-os.environ["INTARSIA_CACHE_DIR"] = f"{_CACHES.name}/intarsia"
+for _name, _folder in (("TORCHINDUCTOR", "inductor"), ("TRITON", "triton"), ("INTARSIA", "intarsia")):
+    os.environ.setdefault(f"{_name}_CACHE_DIR", f"{_CACHES.name}/{_folder}")
 
 import torch  # noqa: E402  (after the caches are named)
-import torch.nn.functional as F  # noqa: E402
+from gpu_cases import KERNELS, MODELS, PRODUCTS  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 import intarsia  # noqa: E402
 from intarsia.testing import same  # noqa: E402
 
 Row = dict[str, Any]
-BF16 = torch.bfloat16
-
-
-def _normal(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(*shape, device="cuda", dtype=dtype)
-
-
-def _rms_norm(x: Tensor, r: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-    h = x + r
-    return h, F.rms_norm(h, (h.shape[-1],), w)
-
-
-def _rotary(x: Tensor, c: Tensor, s: Tensor) -> Tensor:
-    half = x.shape[-1] // 2
-    return x * c + torch.cat([-x[..., half:], x[..., :half]], -1) * s
-
-
-Kernel = tuple[Callable[..., Any], Callable[[], list[Tensor]]]
-
-# The sizes of the first eleven are those for which torch.compile's share of the copy rate is known.
-KERNELS: dict[str, Kernel] = {
-    "sin+cos": (lambda x, y: x.sin() + y.cos(), lambda: [_normal(1 << 24), _normal(1 << 24)]),
-    "gelu": (
-        lambda x, b, r: F.gelu(x + b) * 0.5 + r,
-        lambda: [_normal(8192, 4096, dtype=BF16), _normal(4096, dtype=BF16), _normal(8192, 4096, dtype=BF16)],
-    ),
-    "layer_norm": (
-        lambda x, w, b: F.layer_norm(x, (4096,), w, b),
-        lambda: [_normal(8192, 4096, dtype=BF16), _normal(4096, dtype=BF16), _normal(4096, dtype=BF16)],
-    ),
-    "add+rms_norm": (
-        _rms_norm,
-        lambda: [_normal(8192, 4096, dtype=BF16), _normal(8192, 4096, dtype=BF16), _normal(4096, dtype=BF16)],
-    ),
-    "softmax": (lambda x: F.softmax(x, -1), lambda: [_normal(16384, 2048, dtype=BF16)]),
-    "log_softmax": (lambda x: F.log_softmax(x, -1), lambda: [_normal(512, 131072)]),
-    "cross_entropy": (
-        F.cross_entropy,
-        lambda: [_normal(8192, 50304, dtype=BF16), torch.randint(0, 50304, (8192,), device="cuda")],
-    ),
-    "column_sum": (lambda x: x.sum(0), lambda: [_normal(16384, 4096)]),
-    "full_sum": (lambda x: x.sum(), lambda: [_normal(16384, 4096)]),
-    "transpose+add": (lambda x, y: x.t() + y, lambda: [_normal(8192, 4096), _normal(4096, 8192)]),
-    "cat": (lambda x, y: torch.cat([x * 2, y + 1], 1), lambda: [_normal(16384, 4096), _normal(16384, 2048)]),
-    "argmax_rows": (lambda x: x.argmax(1), lambda: [_normal(16384, 4096)]),
-    "embedding+norm": (
-        lambda i, e, w, b: F.layer_norm(F.embedding(i, e), (1024,), w, b),
-        lambda: [torch.randint(0, 50000, (64, 512), device="cuda"), _normal(50000, 1024), _normal(1024), _normal(1024)],
-    ),
-    "group_norm": (lambda x: F.silu(F.group_norm(x, 32)), lambda: [_normal(32, 256, 64, 64, dtype=BF16)]),
-    "batch_statistics": (lambda x: torch.var_mean(x, (0, 2, 3)), lambda: [_normal(64, 256, 56, 56)]),
-    "cumsum": (lambda x: x.cumsum(1), lambda: [_normal(8192, 4096)]),
-    "rotary": (
-        _rotary,
-        lambda: [_normal(8, 32, 2048, 128, dtype=BF16), _normal(2048, 128, dtype=BF16), _normal(2048, 128, dtype=BF16)],
-    ),
-    "silu*mul": (
-        lambda a, b: F.silu(a) * b,
-        lambda: [_normal(8192, 11008, dtype=BF16), _normal(8192, 11008, dtype=BF16)],
-    ),
-    "masked_softmax": (
-        lambda x, m: F.softmax(x.masked_fill(m, float("-inf")), -1),
-        lambda: [_normal(16, 12, 512, 512, dtype=BF16), torch.rand(16, 1, 512, 512, device="cuda") > 0.8],
-    ),
+SUITES = ("kernels", "products", "models", "dynamic", "start")
+MODES = {
+    "inductor": {},
+    "reduce-overhead": {"mode": "reduce-overhead"},
+    "max-autotune": {"mode": "max-autotune"},
 }
+STARTS = ("bert_base 1x128", "resnet50 b32", "gpt2 8x512")
+TRIES = 5  # calls in front of a timing
 
 
-def _vision(
-    name: str, batch: int, dtype: torch.dtype = BF16, last: bool = False
-) -> Callable[[], tuple[Any, list[Tensor]]]:
-    def make() -> tuple[Any, list[Tensor]]:
-        import torchvision
-
-        form = torch.channels_last if last else torch.contiguous_format
-        model = getattr(torchvision.models, name)().cuda().to(dtype).eval().to(memory_format=form)
-        return model, [_normal(batch, 3, 224, 224, dtype=dtype).to(memory_format=form)]
-
-    return make
-
-
-def _text(name: str, config: str, batch: int, length: int, **options: Any) -> Callable[[], tuple[Any, list[Tensor]]]:
-    def make() -> tuple[Any, list[Tensor]]:
-        import transformers
-
-        settings = getattr(transformers, config)(**options)
-        model = getattr(transformers, name)(settings).cuda().to(BF16).eval()
-        return model, [torch.randint(2, settings.vocab_size, (batch, length), device="cuda")]
-
-    return make
-
-
-def _llama() -> tuple[Any, list[Tensor]]:
-    return _text(
-        "LlamaForCausalLM",
-        "LlamaConfig",
-        4,
-        512,
-        hidden_size=2048,
-        intermediate_size=5632,
-        num_hidden_layers=8,
-        num_attention_heads=16,
-        use_cache=False,
-    )()
-
-
-MODELS: dict[str, Callable[[], tuple[Any, list[Tensor]]]] = {
-    "resnet50 b32": _vision("resnet50", 32),
-    "resnet50 b32 nhwc": _vision("resnet50", 32, last=True),
-    "resnet18 b16 f32": _vision("resnet18", 16, torch.float32),
-    "mobilenet_v3_large b32": _vision("mobilenet_v3_large", 32),
-    "convnext_tiny b32": _vision("convnext_tiny", 32),
-    "vit_b_16 b32": _vision("vit_b_16", 32),
-    "swin_t b32": _vision("swin_t", 32),
-    "bert_base 1x128": _text("BertModel", "BertConfig", 1, 128),
-    "bert_base 32x512": _text("BertModel", "BertConfig", 32, 512),
-    "gpt2 8x512": _text("GPT2LMHeadModel", "GPT2Config", 8, 512, use_cache=False),
-    "llama 8 layers 4x512": _llama,
-    "t5_small encoder 8x256": _text("T5EncoderModel", "T5Config", 8, 256),
-}
+# -- time
 
 
 def device_seconds(call: Callable[[], Any], seconds: float) -> float:
-    """The median time of one call on the device, L2 flushed in front of each."""
-    flush = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
+    """The median time of one call on the device, the L2 cache filled with other data in front of each.
+
+    The other data is read: had it been written, the call would pay for taking the written lines back to memory. Reading takes
+    longer than a call takes on the host, so the device does not wait for it.
+    """
+    other = torch.empty(1 << 28, device="cuda")
     call()
     times = []
     end = perf_counter() + seconds
     while len(times) < 10 or (perf_counter() < end and len(times) < 100):
-        flush.zero_()
+        other.sum()
         a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         a.record()
         call()
@@ -190,6 +89,83 @@ def caller_seconds(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[
     return best
 
 
+def copy_seconds(moved: int, seconds: float = 0.2) -> float:
+    """A device copy that reads and writes `moved` bytes in all."""
+    source = torch.empty(max(1, moved // 2), dtype=torch.int8, device="cuda")
+    target = torch.empty_like(source)
+    return device_seconds(lambda: target.copy_(source), seconds)
+
+
+# -- one case
+
+
+def systems(fn: Any, names: list[str], **options: Any) -> Iterator[tuple[str, Any]]:
+    """Each system's compiled function."""
+    for name in names:
+        compiler = intarsia.compile if name == "intarsia" else torch.compile
+        yield name, compiler(fn, **options, **MODES.get(name, {}))
+
+
+def run_case(name: str, fn: Any, args: list[Tensor], names: list[str], seconds: float, on_device: bool) -> Row:
+    """All systems on one case: first calls, times, verdict."""
+    row: Row = {"case": name, "first": {}, "seconds": {}}
+    calls: dict[str, Callable[[], Any]] = {"eager": lambda: fn(*args)}
+    fn(*args)
+    for system, compiled in systems(fn, names):
+        try:
+            row["first"][system] = _first(compiled, args)
+            for _ in range(TRIES):
+                compiled(*args)
+            calls[system] = lambda compiled=compiled: compiled(*args)
+        except Exception as error:
+            row.setdefault("errors", {})[system] = f"{type(error).__name__}: {error}"[:300]
+    if on_device:
+        row["seconds"] = {system: device_seconds(call, seconds) for system, call in calls.items()}
+    else:
+        row["seconds"] = caller_seconds(calls, seconds)
+    if "intarsia" in calls:
+        row["verdict"] = _verdict(fn, args, calls["intarsia"]())
+        if on_device:
+            row["bytes"] = _moved(args, list(_tensors(fn(*args))), name)
+            row["copy"] = copy_seconds(row["bytes"])
+    torch._dynamo.reset()
+    return row
+
+
+def _first(compiled: Any, args: list[Tensor]) -> float:
+    torch.cuda.synchronize()
+    start = perf_counter()
+    compiled(*args)
+    torch.cuda.synchronize()
+    return perf_counter() - start
+
+
+def run_dynamic(name: str, fn: Any, args: list[Tensor], names: list[str], seconds: float) -> Row:
+    """One compilation for all batch sizes: right at each, timed at the case's own."""
+    row: Row = {"case": name, "first": {}, "seconds": {}, "verdict": "ok"}
+    calls: dict[str, Callable[[], Any]] = {"eager": lambda: fn(*args)}
+    batch = args[0].shape[0]
+    for system, compiled in systems(fn, names, dynamic=True):
+        try:
+            row["first"][system] = _first(compiled, args)
+            for size in sorted({max(2, batch // 2), batch + 3, 2 * batch}):
+                index = torch.arange(size, device="cuda") % batch
+                resized = [a[index] for a in args]
+                result = compiled(*resized)
+                if system == "intarsia":
+                    verdict = _verdict(fn, resized, result)
+                    row["verdict"] = verdict if row["verdict"] == "ok" else row["verdict"]
+            for _ in range(TRIES):
+                compiled(*args)
+            calls[system] = lambda compiled=compiled: compiled(*args)
+        except Exception as error:
+            row.setdefault("errors", {})[system] = f"{type(error).__name__}: {error}"[:300]
+    row["seconds"] = caller_seconds(calls, seconds)
+    row["recompiled"] = intarsia.counters()["recompiles"]
+    torch._dynamo.reset()
+    return row
+
+
 def _tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
@@ -208,133 +184,183 @@ def _moved(args: list[Tensor], results: list[Tensor], name: str) -> int:
     return sum(t.numel() * t.element_size() for t in (*read, *extra, *results))
 
 
-def systems(fn: Any, names: list[str]) -> Iterator[tuple[str, Any]]:
-    """Each system's compiled function."""
-    for name in names:
-        if name == "intarsia":
-            yield name, intarsia.compile(fn)
-        elif name == "inductor":
-            yield name, torch.compile(fn)
-        elif name == "reduce-overhead":
-            yield name, torch.compile(fn, mode="reduce-overhead")
-
-
-def run_case(name: str, fn: Any, args: list[Tensor], names: list[str], seconds: float, on_device: bool) -> Row:
-    """All systems on one case: first calls, times, verdict."""
-    row: Row = {"case": name, "first": {}, "seconds": {}}
-    calls: dict[str, Callable[[], Any]] = {"eager": lambda: fn(*args)}
-    fn(*args)
-    for system, compiled in systems(fn, names):
-        try:
-            torch.cuda.synchronize()
-            start = perf_counter()
-            compiled(*args)
-            torch.cuda.synchronize()
-            row["first"][system] = perf_counter() - start
-            for _ in range(4):
-                compiled(*args)
-            calls[system] = lambda compiled=compiled: compiled(*args)
-        except Exception as error:
-            row.setdefault("errors", {})[system] = f"{type(error).__name__}: {error}"[:300]
-    if on_device:
-        row["seconds"] = {system: device_seconds(call, seconds) for system, call in calls.items()}
-    else:
-        row["seconds"] = caller_seconds(calls, seconds)
-    if "intarsia" in calls:
-        row["verdict"] = _verdict(fn, args, calls["intarsia"])
-        row["bytes"] = _moved(args, list(_tensors(fn(*args))), name)
-    torch._dynamo.reset()
-    return row
-
-
-def _verdict(fn: Any, args: list[Tensor], ours: Callable[[], Any]) -> str:
+def _verdict(fn: Any, args: list[Tensor], ours: Any) -> str:
     """By the accuracy rule; models in float64 take their weights from the same numbers."""
-    import copy
-
     wide = [a.double() if a.is_floating_point() else a for a in args]
     try:
         gold = (copy.deepcopy(fn).double() if isinstance(fn, torch.nn.Module) else fn)(*wide)
-        verdict = same(list(_tensors(fn(*args))), list(_tensors(ours())), list(_tensors(gold)))
+        verdict = same(list(_tensors(fn(*args))), list(_tensors(ours)), list(_tensors(gold)))
         return "ok" if verdict else str(verdict)[:300]
     except torch.OutOfMemoryError:
         return "not checked: float64 does not fit"
 
 
-def copy_rate() -> float:
-    """Bytes a second of a device copy, both directions counted."""
-    source = torch.empty(1 << 28, device="cuda")
-    target = torch.empty_like(source)
-    return 2 * source.numel() * 4 / device_seconds(lambda: target.copy_(source), 1.0)
+# -- processes of their own
+
+
+def start_seconds(name: str, system: str) -> None:
+    """Print how long a model's first call takes in this process, imports not counted."""
+    torch.manual_seed(0)
+    fn, args = MODELS[name]()
+    fn(*args)
+    _, compiled = next(systems(fn, [system]))
+    print(f"first call: {_first(compiled, args)}")
+
+
+def run_start(name: str, names: list[str]) -> Row:
+    """Seconds of a first call with empty caches, and in the next process."""
+    row: Row = {"case": name, "first": {}, "second": {}}
+    for system in names:
+        with tempfile.TemporaryDirectory() as folder:
+            caches = {f"{n}_CACHE_DIR": f"{folder}/{n}" for n in ("TORCHINDUCTOR", "TRITON", "INTARSIA")}
+            for which in ("first", "second"):
+                found = _process(["--start", name, "--systems", system], caches)
+                text = found.stdout.partition("first call: ")[2]
+                if text:
+                    row[which][system] = float(text)
+                else:
+                    row.setdefault("errors", {})[system] = found.stderr[-300:]
+    return row
+
+
+def _process(arguments: list[str], caches: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, __file__, *arguments]
+    return subprocess.run(command, env=os.environ | caches, capture_output=True, text=True)
+
+
+def prepare(cases: list[tuple[str, str]], names: list[str], at_once: int = 12) -> None:
+    """Fill torch.compile's caches for these cases, by processes side by side."""
+    others = [n for n in names if n != "intarsia"]
+    waiting = [(suite, name, system) for system in others for suite, name in cases]
+    running: list[subprocess.Popen[str]] = []
+    while waiting or running:
+        running = [p for p in running if p.poll() is None]
+        while waiting and len(running) < at_once:
+            suite, name, system = waiting.pop(0)
+            command = [sys.executable, __file__, "--suite", suite, "--only", name, "--systems", system]
+            quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            running.append(subprocess.Popen([*command, "--seconds", "0"], text=True, env=os.environ.copy(), **quiet))
+        if running:
+            try:
+                running[0].wait(0.2)
+            except subprocess.TimeoutExpired:
+                continue
+
+
+# -- the command
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run what the command line names; 1 where a verdict is not ok."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--suite", default="kernels,models")
-    parser.add_argument("--only", default="", help="these cases, with commas")
-    parser.add_argument("--systems", default="inductor,reduce-overhead,intarsia")
-    parser.add_argument("--seconds", type=float, default=0.3)
-    parser.add_argument("--json", metavar="FILE")
-    options = parser.parse_args(arguments)
+    options = _options(arguments)
     names = [n for n in options.systems.split(",") if n]
-    only = [n for n in options.only.split(",") if n]
+    if not torch.cuda.is_available():
+        print("benchmarks/gpu.py needs a GPU that torch can use (torch.cuda.is_available() says no)", file=sys.stderr)
+        return 2
+    if options.start:
+        start_seconds(options.start, names[0])
+        return 0
+    cases = [
+        (suite, name)
+        for suite in options.suite.split(",")
+        for name in _cases(suite)
+        if not options.only or name in options.only.split(",")
+    ]
+    if options.prepare:
+        prepare([case for case in cases if case[0] != "start"], names)
     rows = []
     with torch.no_grad():
-        rate = copy_rate()
+        rate = (1 << 31) / copy_seconds(1 << 31, 1.0)
         print(f"{torch.cuda.get_device_name()}, copy {rate / 1e9:.0f} GB/s, torch {torch.__version__}")
-        if "kernels" in options.suite:
-            for name, (fn, make) in KERNELS.items():
-                if not only or name in only:
-                    kernel_systems = [n for n in names if n != "reduce-overhead"]
-                    rows.append(
-                        run_case(name, fn, make(), kernel_systems, options.seconds, True) | {"suite": "kernels"}
-                    )
-                    print(_line(rows[-1], rate), flush=True)
-        if "models" in options.suite:
-            for name, maker in MODELS.items():
-                if not only or name in only:
-                    torch.manual_seed(0)
-                    fn, args = maker()
-                    rows.append(run_case(name, fn, args, names, options.seconds, False) | {"suite": "models"})
-                    print(_line(rows[-1], rate), flush=True)
-    for suite in ("kernels", "models"):
+        for suite, name in cases:
+            intarsia.reset()
+            torch.manual_seed(0)
+            row = _run(suite, name, names, options.seconds) | {"suite": suite}
+            if options.prepare:
+                row.pop("first")
+            rows.append(row)
+            print(_line(row, rate), flush=True)
+    for suite in SUITES:
         _summary(suite, [r for r in rows if r["suite"] == suite])
     if options.json:
         Path(options.json).write_text(json.dumps({"about": _about(rate), "rows": rows}, indent=1) + "\n")
-    return int(
-        any(row.get("verdict", "failed") != "ok" and not row.get("verdict", "").startswith("not") for row in rows)
-    )
+    return int(any(r.get("verdict", "ok") != "ok" and not r["verdict"].startswith("not") for r in rows))
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suite", default="kernels,products,models", help=f"of {','.join(SUITES)}")
+    parser.add_argument("--only", default="", help="these cases, with commas")
+    parser.add_argument("--systems", default="inductor,reduce-overhead,intarsia", help=f"intarsia,{','.join(MODES)}")
+    parser.add_argument("--seconds", type=float, default=0.3, help="for each timing")
+    parser.add_argument("--prepare", action="store_true", help="fill torch.compile's caches first, in parallel")
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--start", metavar="CASE", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    unknown = set(options.suite.split(",")) - set(SUITES)
+    if unknown:
+        parser.error(f"there is no suite {unknown.pop()!r}; there are {', '.join(SUITES)}")
+    unknown = set(filter(None, options.systems.split(","))) - {"intarsia", *MODES}
+    if unknown:
+        parser.error(f"there is no system {unknown.pop()!r}; there are intarsia, {', '.join(MODES)}")
+    return options
+
+
+def _cases(suite: str) -> list[str]:
+    return {"kernels": list(KERNELS), "products": list(PRODUCTS), "start": list(STARTS)}.get(suite, list(MODELS))
+
+
+def _run(suite: str, name: str, names: list[str], seconds: float) -> Row:
+    if suite == "start":
+        return run_start(name, [n for n in names if n in ("inductor", "intarsia")])
+    if suite in ("kernels", "products"):
+        fn, make = (KERNELS if suite == "kernels" else PRODUCTS)[name]
+        # Kernels are timed on the device: a recording would only add torch.compile's copies of the arguments.
+        chosen = [n for n in names if n != "reduce-overhead"]
+        return run_case(name, fn, make(), chosen, seconds, True)
+    fn, args = MODELS[name]()
+    if suite == "dynamic":
+        return run_dynamic(name, fn, args, [n for n in names if n in ("inductor", "intarsia")], seconds)
+    return run_case(name, fn, args, names, seconds, False)
 
 
 def _line(row: Row, rate: float) -> str:
-    times = "  ".join(f"{system} {seconds * 1e6:9.1f} us" for system, seconds in row["seconds"].items())
-    firsts = " ".join(f"{system} {seconds:.1f}" for system, seconds in row["first"].items())
-    ours = row["seconds"].get("intarsia")
-    share = f"  {row['bytes'] / ours / rate * 100:4.0f}% of copy" if ours and row["suite"] == "kernels" else ""
-    return f"{row['case']:24} {times}{share}  first s: {firsts}  {row.get('verdict', '')} {row.get('errors', '')}"
+    times = "  ".join(f"{system} {seconds * 1e6:9.1f} us" for system, seconds in row.get("seconds", {}).items())
+    starts = "".join(
+        f"  {which} s: {' '.join(f'{system} {seconds:.1f}' for system, seconds in row[which].items())}"
+        for which in ("first", "second")
+        if row.get(which)
+    )
+    ours = row.get("seconds", {}).get("intarsia")
+    share = ""
+    if ours and row["suite"] == "kernels":
+        share = f"  {row['bytes'] / ours / rate:4.0%} of copy, {row['copy'] / ours:4.0%} of as large a copy"
+    return f"{row['case']:28} {times}{share}{starts}  {row.get('verdict', '')} {row.get('errors', '')}"
 
 
 def _summary(suite: str, rows: list[Row]) -> None:
-    for what in ("eager", "inductor", "reduce-overhead", "best"):
+    timed = [r["seconds"] for r in rows if "intarsia" in r.get("seconds", {})]
+    for what in ("eager", *MODES, "best"):
         ratios = []
-        for row in rows:
-            times = row["seconds"]
-            compiled = [times[s] for s in ("inductor", "reduce-overhead") if s in times]
-            theirs = min(compiled, default=None) if what == "best" else times.get(what)
-            if theirs and "intarsia" in times:
+        for times in timed:
+            modes = [times[s] for s in MODES if s in times]
+            theirs = min(modes, default=None) if what == "best" else times.get(what)
+            if theirs:
                 ratios.append(theirs / times["intarsia"])
         if ratios:
-            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
             name = "the best mode of torch.compile" if what == "best" else what
-            print(
-                f"{suite}: intarsia over {name} {mean:.2f}x (geometric mean of {len(ratios)}, least {min(ratios):.2f})"
-            )
-    firsts = [
-        r["first"]["inductor"] / r["first"]["intarsia"] for r in rows if {"inductor", "intarsia"} <= r["first"].keys()
-    ]
-    if firsts:
-        mean = math.exp(sum(map(math.log, firsts)) / len(firsts))
-        print(f"{suite}: first calls of torch.compile take {mean:.1f} times as long (geometric mean of {len(firsts)})")
+            print(f"{suite}: intarsia over {name} {_mean(ratios):.2f}x (least {min(ratios):.2f} of {len(ratios)})")
+    for which in ("first", "second"):
+        found = [r[which] for r in rows if {"inductor", "intarsia"} <= r.get(which, {}).keys()]
+        if found:
+            mean = _mean([f["inductor"] / f["intarsia"] for f in found])
+            words = "first calls" if which == "first" else "first calls of a second process"
+            print(f"{suite}: {words} of torch.compile take {mean:.1f} times as long ({len(found)} cases)")
+
+
+def _mean(ratios: list[float]) -> float:
+    """The geometric mean."""
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 def _about(rate: float) -> dict[str, Any]:

@@ -391,7 +391,7 @@ def written(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """With a causal mask that is added."""
-    mask = torch.full((q.shape[2], k.shape[2]), float("-inf")).triu(1)
+    mask = torch.full((q.shape[2], k.shape[2]), float("-inf"), device=q.device).triu(1)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q.dtype))
 
 
