@@ -226,7 +226,7 @@ def _run(
 ) -> _Run:
     args, kwargs = _copy((tuple(args), kwargs), double)
     torch.manual_seed(seed)
-    before, output, error = torch.get_rng_state(), None, None
+    before, output, error = _generators(), None, None
     state, found = _state(fn if state is None else state), dict[str, Tensor | None]()
     try:
         output = fn(*args, **kwargs)
@@ -234,8 +234,13 @@ def _run(
             found = _gradients(output, {"args": args, "kwargs": kwargs, "self": state})
     except Exception as raised:  # an exception is a result too
         error = raised
-    used_random = not torch.equal(before, torch.get_rng_state())
+    used_random = not all(map(torch.equal, before, _generators()))
     return _Run(output, error, (args, kwargs), state, used_random, found)
+
+
+def _generators() -> list[Tensor]:
+    """The states of the random generators: the CPU's, and those of GPUs that are in use."""
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
 
 
 def _gradients(output: Any, inputs: dict[str, Any]) -> dict[str, Tensor | None]:

@@ -58,6 +58,9 @@ def graph_of(fn: Any, leaves: list[Any], spec: pytree.TreeSpec) -> tuple[fx.Grap
     return fx.GraphModule(torch.nn.Module(), graph), tensors
 
 
+TOLERANCES = {torch.bfloat16: 2e-2, torch.float16: 2e-3}
+
+
 def matches(expected: Any, found: Any) -> str:
     """Empty when both agree, else what differs."""
     a, b = pytree.tree_leaves(expected), pytree.tree_leaves(found)
@@ -74,8 +77,9 @@ def matches(expected: Any, found: Any) -> str:
             pairs = zip(x.shape, x.stride(), y.stride(), strict=True)
             if any(n > 1 and s != t for n, s, t in pairs):
                 return f"strides {y.stride()} instead of {x.stride()}"
+        near = TOLERANCES.get(x.dtype, 1e-4)
         try:
-            torch.testing.assert_close(y, x, rtol=1e-4, atol=1e-4, equal_nan=True)
+            torch.testing.assert_close(y, x, rtol=near, atol=near, equal_nan=True)
         except AssertionError as error:
             return str(error).splitlines()[0] + " " + " ".join(str(error).splitlines()[2:4])
     return ""
@@ -130,18 +134,23 @@ class Fallback(Exception):
     """The program was not compiled but ran in eager, and said so."""
 
 
+def name_of(info: Any) -> str:
+    """An operator's name, with that of its variant."""
+    return f"{info.name}.{info.variant_test_name}" if info.variant_test_name else str(info.name)
+
+
 def outcomes(
     names: set[str] | None = None, samples: int = 3, attempt: Any = try_interpreter, part: tuple[int, int] = (0, 1)
 ) -> list[Outcome]:
     """Every operator of the database that supports float32 on a CPU; `part` (k, n) takes each n-th from k."""
-    found = []
-    for info in op_db[part[0] :: part[1]]:
-        if torch.float32 not in info.dtypes or (names and info.name not in names):
-            continue
-        full_name = f"{info.name}.{info.variant_test_name}" if info.variant_test_name else info.name
-        with mock.patch.object(common_methods_invocations, "wrapper_set_seed", _call):
-            found.append(_one(info, full_name, samples, attempt))
-    return found
+    chosen = [info for info in op_db[part[0] :: part[1]] if not names or info.name in names]
+    return [outcome(info, samples, attempt) for info in chosen if torch.float32 in info.dtypes]
+
+
+def outcome(info: Any, samples: int, attempt: Any, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Outcome:
+    """What becomes of one operator, in a type and on a device that it supports."""
+    with mock.patch.object(common_methods_invocations, "wrapper_set_seed", _call):
+        return _one(info, name_of(info), samples, attempt, device, dtype)
 
 
 def _call(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -149,10 +158,10 @@ def _call(op: Any, *args: Any, **kwargs: Any) -> Any:
     return op(*args, **kwargs)
 
 
-def _one(info: Any, name: str, samples: int, attempt: Any) -> Outcome:
+def _one(info: Any, name: str, samples: int, attempt: Any, device: str, dtype: torch.dtype) -> Outcome:
     externs = 0
     try:
-        inputs = list(itertools.islice(info.sample_inputs("cpu", torch.float32, requires_grad=False), samples))
+        inputs = list(itertools.islice(info.sample_inputs(device, dtype, requires_grad=False), samples))
     except Exception as error:
         return Outcome(name, "skip", f"no samples: {error}")
     for sample in inputs:
