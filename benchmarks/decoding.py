@@ -116,7 +116,8 @@ class IndexCopy(Decoder):
     """Caches of full length, the position a tensor."""
 
     def forward(self, token: Tensor, position: Tensor, caches: list[tuple[Tensor, Tensor]]) -> Tensor:
-        cos, sin, mask = self.cos[position], self.sin[position], self.places <= position
+        cos, sin = self.cos[position], self.sin[position]
+        mask = (self.places <= position)[None]
 
         def attend(layer: int) -> Callable[[Attention, Tensor], Tensor]:
             keys, values = caches[layer]
@@ -332,7 +333,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--systems", default="eager,inductor,reduce-overhead,intarsia")
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--filled", type=int, default=128, help="length of the cache in front of the first step")
-    parser.add_argument("--small", action="store_true", help="a model of two small layers in float32, to try the file on a CPU")
+    parser.add_argument(
+        "--small", action="store_true", help="a model of two small layers in float32, to try the file on a CPU"
+    )
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args(arguments)
     dtype = torch.float32 if options.small else torch.bfloat16
@@ -362,8 +365,8 @@ def _line(row: Row) -> str:
     if "error" in row:
         return f"{name} {row['error']}"
     times = "  ".join(f"{k} {row[k] * 1e6:8.1f} us" for k in ("host", "host least", "whole"))
-    ours = f"  recordings {row['recordings warm']} + {row['recordings'] - row['recordings warm']}  {row['verdict']}"
-    return f"{name} {times}  first {row['first']:5.1f} s{ours if 'verdict' in row else ''}"
+    ours = f"  recordings {row['recordings warm']} + {row['recordings'] - row['recordings warm']}"
+    return f"{name} {times}  first {row['first']:5.1f} s{ours}  {row.get('verdict', '')}"
 
 
 def _summary(rows: list[Row], way: str) -> None:
