@@ -19,10 +19,10 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
 from .dialects import loop, prim
-from .dtypes import DType, dtype_of
+from .dtypes import BY_NAME, DType, dtype_of
 from .interpreter_tensors import InterpreterError, Machine, Rule, call, elementwise, filled, restride
 from .literals import Literal
-from .scalars import JOINT, REDUCES, SCALARS, identity
+from .scalars import DOT, JOINT, REDUCES, SCALARS, identity
 from .symbols import Dim, FloorDiv, Mod, symbol
 from .syntax import location_of
 from .types import RefType
@@ -345,6 +345,10 @@ def _accumulate(kernel: Kernel, lanes: Lanes, op: Any) -> None:
     elif kind in JOINT:
         value = kernel.scalar(lanes, op.operands[0])
         _meet_joint(lanes, kind, address, value, [kernel.memory(m).flat for m in op.operands[1:]])
+    elif kind == DOT:
+        rounded = [kernel.scalar(lanes, v).to(BY_NAME[op["dtype"]].torch) for v in op.operands[:2]]
+        a, b = (x.to(memory.flat.dtype) for x in rounded)
+        _meet(lanes, "sum", address, a * b, memory.flat)
     else:
         _meet(lanes, kind, address, kernel.scalar(lanes, op.operands[0]), memory.flat)
 

@@ -285,6 +285,12 @@ def _reduce(machine: Machine, op: Any) -> list[Tensor]:
     return [REDUCES[op["kind"]].torch(x, op["dims"]).to(op.type.dtype.torch)]
 
 
+def _dot(machine: Machine, op: Any) -> list[Tensor]:
+    a, b = machine.operands(op)
+    dtype = op.type.dtype.torch
+    return [torch.matmul(a.to(dtype), b.to(dtype))]
+
+
 _SCANS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "sum": lambda x, d: x.cumsum(d, dtype=x.dtype),
     "prod": lambda x, d: x.cumprod(d, dtype=x.dtype),
@@ -331,6 +337,7 @@ TENSOR_RULES: dict[str, Rule] = {
     "prim.take": _take,
     "prim.gather": _gather,
     "prim.reduce": _reduce,
+    "prim.dot": _dot,
     "prim.scan": _scan,
     "kernel.fused": _fused,
     "kernel.extern": _kernel_extern,

@@ -243,12 +243,13 @@ REDUCES: dict[str, ReduceRow] = {row.name: row for row in _REDUCE_ROWS}
 
 # Several values that one pass over the elements gives, and what each is at first. Loops alone have these:
 # `max_expsum`: the largest x, and the sum of exp(x - largest); `moments`: the count, the sum, and the sum of squares around the mean.
+DOT = "dot"  # what adds the product of two values; loops alone have it
 JOINT: dict[str, tuple[float, ...]] = {"max_expsum": (float("-inf"), 0.0), "moments": (0.0, 0.0, 0.0)}
 
 
 def identity(kind: str, dtype: DType) -> float | int | bool:
     """The value with which a reduction of this kind starts."""
-    if kind in ("sum", "any"):
+    if kind in ("sum", "any", DOT):
         return False if dtype.kind == "bool" else (0.0 if dtype.is_float else 0)
     if kind in ("prod", "all"):
         return True if dtype.kind == "bool" else (1.0 if dtype.is_float else 1)

@@ -18,6 +18,7 @@ from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
 from .lower import Lowering, Memory
 from .moments import one_pass
 from .nests import Loop, Nest, Stage
+from .product_blocks import is_product, product_blocks, split_of, summed
 from .tiling import Tiler, by_stride
 
 POINTS = 1024  # elements that one program takes of a kernel without reductions
@@ -46,6 +47,9 @@ class Blocker(Tiler):
 
     def _split(self, nest: Nest) -> list[Nest]:
         """A reduction over much for few rows becomes one over chunks, and one over what these give."""
+        if is_product(nest):
+            first, chunks = nest.stages[0], split_of(nest)
+            return [nest] if chunks < 2 else self._chunked(nest, first, first.loops[0], chunks)
         if not nest.stages[0].joins or not nest.stages[0].loops or sum(bool(s.joins) for s in nest.stages) != 1:
             return [nest]
         first = nest.stages[0]
@@ -64,6 +68,11 @@ class Blocker(Tiler):
         return self._chunked(nest, first, enough[0], chunks)
 
     def _blocks(self, nest: Nest) -> NestSpec:
+        if is_product(nest):
+            found = product_blocks(self.lowering, nest, self._flat, self._merged)
+            if found is not None:
+                return found
+            nest = summed(self.lowering, nest)
         if not nest.rows and len(nest.stages) == 1 and not nest.stages[0].joins and not self._scans(nest):
             return self._points(nest.stages[0])
         return self._row_blocks(nest)

@@ -10,8 +10,9 @@ import sympy
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ..ir.dialects import loop as ir
+from ..ir.dialects import prim
 from ..ir.dtypes import BOOL, BY_NAME, I64, DType
-from ..ir.scalars import JOINT, identity
+from ..ir.scalars import DOT, JOINT, identity
 from ..ir.symbols import Dim, Range, dim, free_symbols, is_nonnegative, simplify_index, substitute, symbol
 from ..ir.syntax import Op
 from ..ir.types import ref_type, scalar_type
@@ -36,6 +37,7 @@ class LoopSpec:
     unroll: int = 0  # so many copies of the body; the loop has no more iterations
     transpose: bool = False  # this loop and the one inside only copy, across
     block: int = 0  # so many iterations are one operation on a tensor
+    group: int = 0  # programs take so many blocks with one of the loop inside, then with the next one
     within: Range | None = None  # what is known of the variable; default start .. stop - 1
     prefetch: list[Prefetch] = field(default_factory=list)
 
@@ -76,6 +78,7 @@ class NestSpec:
     # values kept in the memory of a result that is written later
     lent: dict[Node, Memory] = field(default_factory=dict)
     warps: int = 0  # of a GPU, for one block
+    pipeline: int = 0  # blocks of a product's operands that are on their way at once, on a GPU
 
 
 @dataclass
@@ -156,6 +159,8 @@ class LoopEmitter:
             attrs["grain"] = spec.grain
         if spec.block > 1:
             attrs["block"] = spec.block
+        if spec.group > 1:
+            attrs["group"] = spec.group
         self._add(self.scopes[-1], ir.For.make([], [], attrs, [Region(scope.block)]))
 
     def _fresh(self, var: sympy.Symbol) -> sympy.Symbol:
@@ -189,7 +194,7 @@ class LoopEmitter:
     def _declare(self, row: _Scope, target: Node, kind: str, args: Sequence[Node], nest: NestSpec) -> None:
         memory = self._local(row, nest.lanes, args[0].dtype, identity(kind, args[0].dtype))
         self.accumulators[target] = (memory, nest.lane)
-        if len(args) == 2:
+        if len(args) == 2 and kind != DOT:
             places = self._local(row, nest.lanes, I64, 0)
             self.accumulators[target] = (places, nest.lane)
             self.kept_values[target] = (memory, nest.lane)
@@ -219,9 +224,12 @@ class LoopEmitter:
             values = [self.value(a) for a in join.args]
             memory, lane = self.accumulators[join.target]
             operands = [values[0], *self.joint.get(join.target, [memory])]
-            if len(values) == 2:
+            attrs: dict[str, object] = {"kind": join.kind, "index": self.index(lane)}
+            if join.kind == DOT:
+                operands = [*values, memory]
+                attrs |= dot_attributes(join)
+            elif len(values) == 2:
                 operands = [*values, self.kept_values[join.target][0], memory]
-            attrs = {"kind": join.kind, "index": self.index(lane)}
             self._add(self.scopes[-1], ir.Accumulate.make(operands, [], attrs))
         for store in stage.stores:
             self._store(store, scans.get(id(store)), nest)
@@ -398,6 +406,20 @@ class LoopEmitter:
     def _add(scope: _Scope, op: Op) -> Operation:
         scope.block.add_op(op)
         return op
+
+
+def product_of(target: Node) -> prim.Dot:
+    """The operation that the sum of products stands for; of a part of it, the whole's."""
+    op = target.data[0]
+    assert isinstance(op, prim.Dot)
+    return op
+
+
+def dot_attributes(join: Join) -> dict[str, object]:
+    """In which dtype the operands of a sum of products are multiplied."""
+    op = product_of(join.target)
+    found: dict[str, object] = {"dtype": prim.tensor(op.operands[0]).dtype.name}
+    return found | ({"tf32": True} if op.get("tf32") else {})
 
 
 _EMIT: dict[str, Callable[[LoopEmitter, Node, _Scope, list[SSAValue]], SSAValue]] = {

@@ -17,7 +17,7 @@ from xdsl.ir import Block, SSAValue
 
 from ..ir.dialects import prim
 from ..ir.dtypes import BOOL, F64, I64, DType
-from ..ir.scalars import SCALARS
+from ..ir.scalars import DOT, SCALARS
 from ..ir.symbols import Dim, Range, dim, is_nonnegative, simplify_index, substitute, symbol
 from ..ir.types import RefType
 from . import indexing
@@ -71,7 +71,7 @@ class Node:
 class Body:
     """What a reduction joins: `args` (value, or value and position), one element for each point of `loops`."""
 
-    op: prim.Reduce | prim.Scan
+    op: prim.Reduce | prim.Dot | prim.Scan
     index: Index
     args: tuple[Node, ...]
     variables: tuple[sympy.Symbol, ...]
@@ -80,7 +80,7 @@ class Body:
     @property
     def kind(self) -> str:
         """The kind of reduction."""
-        found: str = self.op["kind"]
+        found: str = DOT if isinstance(self.op, prim.Dot) else self.op["kind"]
         return found
 
     @property
@@ -347,6 +347,19 @@ class Lowering:
             self.bodies[found] = Body(owner, index, tuple(args), variables, sizes)
         return found
 
+    def _dot(self, owner: prim.Dot, index: Index, mask: tuple[Dim, ...]) -> Node:
+        data = (owner, index, mask, self.stored & self._above(owner.results[0]))
+        found = self.node("reduced", owner.type.dtype, (), data, (*index, *mask))
+        if found not in self.bodies:
+            a, b = owner.operands
+            sizes = prim.tensor(a).shape[-1:]
+            variables = self.reduce_variables(sizes)
+            outer = index[:-2] if prim.tensor(b).rank > 2 else ()
+            x = self.wide(self.lower(a, (*index[:-1], *variables)))
+            y = self.wide(self.lower(b, (*outer, *variables, index[-1])))
+            self.bodies[found] = Body(owner, index, (x, y), variables, sizes)
+        return found
+
     def _above(self, value: SSAValue) -> frozenset[SSAValue]:
         """The reductions and scans that a value is computed from."""
         found = self._ancestors.get(value)
@@ -354,7 +367,7 @@ class Lowering:
             values: set[SSAValue] = set()
             for v in value.owner.operands if isinstance(value.owner, prim.PrimOp) else ():
                 values |= self._above(v)
-                if isinstance(v.owner, prim.Reduce | prim.Scan):
+                if isinstance(v.owner, prim.Reduce | prim.Dot | prim.Scan):
                     values.add(v)
             found = self._ancestors[value] = frozenset(values)
         return found
@@ -427,4 +440,5 @@ _RULES: Mapping[type, Callable[[Lowering, Any, Index, tuple[Dim, ...]], Node]] =
     prim.Take: Lowering._take,
     prim.Gather: Lowering._gather,
     prim.Reduce: Lowering._reduce,
+    prim.Dot: Lowering._dot,
 }

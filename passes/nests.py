@@ -193,7 +193,7 @@ class Planner:
             refused = self._refused(root)
             if not refused - stored:
                 break
-            finer = None if isinstance(value.owner, prim.Reduce | prim.Scan) else self._finer(root)
+            finer = None if isinstance(value.owner, prim.Reduce | prim.Dot | prim.Scan) else self._finer(root)
             if finer is None:
                 stored = stored | refused
             else:
@@ -207,7 +207,7 @@ class Planner:
             root.memories = outs or [lowering.memories[value]]
         else:
             root.memories = self._memory(value)
-            if isinstance(value.owner, prim.Reduce | prim.Scan):
+            if isinstance(value.owner, prim.Reduce | prim.Dot | prim.Scan):
                 lowering.memories[value] = root.memories[0]
         return root
 
@@ -267,19 +267,19 @@ class Planner:
         if isinstance(root.value.owner, prim.Scan):
             along = root.index[root.value.owner["dim"]]
             return {v for v in variables if v != along}
-        if isinstance(root.value.owner, prim.Reduce):
+        if isinstance(root.value.owner, prim.Reduce | prim.Dot):
             return variables
         candidates = [free_symbols(u.data[1]) & variables for u in uses]
         return max(candidates, key=lambda c: (len(c), candidates.count(c)), default=set())
 
-    def _inside(self, index: Index, op: prim.Reduce) -> bool:
+    def _inside(self, index: Index, op: prim.Reduce | prim.Dot) -> bool:
         """Whether the index lies within the reduction's result whatever the mask says."""
         return all(
             is_nonnegative(i, self.lowering.ranges) and is_nonnegative(dim(size - 1 - i), self.lowering.ranges)
             for i, size in zip(index, op.type.shape, strict=True)
         )
 
-    def _once(self, index: Index, op: prim.Reduce, rows: Sequence[sympy.Symbol]) -> bool:
+    def _once(self, index: Index, op: prim.Reduce | prim.Dot, rows: Sequence[sympy.Symbol]) -> bool:
         """Whether different rows mean different elements of the reduction, so that nothing is computed twice."""
         if _plain(index) is not None:
             return True

@@ -26,6 +26,7 @@ OWN = {
     "written-attention": "written_attention:WrittenAttention",
     "own-kernels": "own_kernels:OwnKernels",
     "fuse": "fuse:Fuse",
+    "matmul-kernels": "matmul_kernels:MatmulKernels",
     "layout": "layout:Layout",
     "schedule": "schedule:Schedule",
     "plan-buffers": "plan_buffers:PlanBuffers",

@@ -239,7 +239,9 @@ def kernel_words(block: Block) -> str:
     """Readable words for what a kernel does: its costly operations and its reductions, in order."""
     words: list[tuple[str, int]] = []
     for op in block.ops:
-        if isinstance(op, prim.Reduce | prim.Scan):
+        if isinstance(op, prim.Dot):
+            words.append(("dot", 6))
+        elif isinstance(op, prim.Reduce | prim.Scan):
             words.append((op["kind"] if isinstance(op, prim.Reduce) else f"cum{op['kind']}", 5))
         elif isinstance(op, prim.Elementwise):
             words.append((op.row.name, 0 if op.row.name in _SILENT else min(4, op.row.cost)))

@@ -53,6 +53,8 @@ def _part(spec: NestSpec, lowering: Lowering, memories: list[Memory], op: Op) ->
             block.erase_arg(places[memory])  # type: ignore[arg-type]  # the places are the block's arguments
     reads, writes = [m for m in used if m not in stored], [m for m in used if m in stored]
     attrs: dict[str, object] = {"sym_name": "", "inputs": len(reads), "warps": spec.warps}
+    if spec.pipeline:
+        attrs["stages"] = spec.pipeline
     return Part(loop.Kernel.make([], [], attrs, [Region(block)], op.location), reads, writes)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import sympy
 
+from ..ir.scalars import DOT
 from ..ir.symbols import Dim, FloorDiv, Mod, Range, dim, free_symbols, known_equal, product, simplify_index, substitute
 from ..ir.types import ref_type
 from .affine import Accesses, accesses, cuts, hint, merge
@@ -122,7 +123,7 @@ class Tiler:
             part = lowering.node("reduced", join.target.dtype, (), (op, (*index, chunk), "part"), (row, chunk))
             partial.joins.append(Join(part, join.kind, join.args))
             parts = [part]
-            if len(join.args) == 2:
+            if len(join.args) == 2 and join.kind != DOT:
                 dtype = join.args[0].dtype
                 parts = [lowering.node("reduced", dtype, (), (part, "values"), (row, chunk)), part]
             loads = []
@@ -132,7 +133,7 @@ class Tiler:
                 save.stores.append(Store(memory, dim(chunk * count + row), node))
                 flat = dim(step * count + row)
                 loads.append(lowering.node("load", node.dtype, (), (memory, flat, (), None), (flat,)))
-            rest.joins.append(Join(join.target, join.kind, tuple(loads)))
+            rest.joins.append(Join(join.target, "sum" if join.kind == DOT else join.kind, tuple(loads)))
         return [Nest([Loop(chunk, chunks), *nest.rows], [partial, save]), Nest(nest.rows, [rest, *nest.stages[1:]])]
 
     # Loops.

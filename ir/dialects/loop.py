@@ -21,7 +21,7 @@ from xdsl.ir import OpTraits, SSAValue
 from xdsl.traits import IsolatedFromAbove, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
-from ..scalars import JOINT, REDUCES, SCALARS, ScalarRow
+from ..scalars import DOT, JOINT, REDUCES, SCALARS, ScalarRow
 from ..syntax import Op
 from ..types import RefType, ScalarType, scalar_type
 
@@ -30,7 +30,7 @@ class Kernel(Op):
     """A kernel: its arguments are memory, the first `inputs` of them read, the rest written (or both).
 
     `symbols`: the size symbols that it is given, in order. `lines`: the user's lines it comes from (["file:line", ...]).
-    `warps`: how many of a GPU work on one block.
+    `warps`: how many of a GPU work on one block; `stages`: how many blocks of a product's operands are on their way at once.
     """
 
     name = "loop.kernel"
@@ -63,6 +63,7 @@ class For(Op):
     (iterations meet only in `loop.accumulate`), `scan` (in order). `vector = true` asks for SIMD lanes along this loop;
     `unroll = n` for copies; `grain` is the least number of iterations worth a thread. On a GPU `block = n` makes n iterations one
     operation on a tensor: under `parallel` each program of the grid takes one block, else a program takes them one after another.
+    `group = n`: programs take n blocks of this loop with one of the loop inside, then with the next one, so that caches serve both.
     """
 
     name = "loop.for"
@@ -137,6 +138,7 @@ class Accumulate(_Access):
 
     `argmax`/`argmin`: operands are value, position, memory of values, memory of positions (i64); the first position wins.
     `max_expsum`, `moments` (`scalars.JOINT`): operands are the value and one memory for each of what is computed together.
+    `dot`: the product of operands 0 and 1, each rounded to `dtype` before, is added to the memory; `tf32 = true`: float32 may lose bits.
     """
 
     name = "loop.accumulate"
@@ -149,9 +151,10 @@ class Accumulate(_Access):
     def check(self) -> None:
         super().check()
         kind = self["kind"]
-        if kind not in REDUCES and kind not in JOINT:
-            raise VerifyException(f"loop.accumulate: unknown kind '{kind}'; known: {', '.join([*REDUCES, *JOINT])}")
-        expected = 1 + len(JOINT[kind]) if kind in JOINT else 4 if kind.startswith("arg") else 2
+        if kind not in REDUCES and kind not in JOINT and kind != DOT:
+            known = ", ".join([*REDUCES, *JOINT, DOT])
+            raise VerifyException(f"loop.accumulate: unknown kind '{kind}'; known: {known}")
+        expected = 1 + len(JOINT[kind]) if kind in JOINT else 4 if kind.startswith("arg") else 2 + (kind == DOT)
         if len(self.operands) != expected:
             raise VerifyException(f"loop.accumulate<{self['kind']}> takes {expected} operands")
 

@@ -322,6 +322,31 @@ def reduce_type(kind: str, operand: TensorType, dims: tuple[int, ...]) -> Tensor
     return operand.with_(shape=shape, dtype=I64 if kind.startswith("arg") else operand.dtype)
 
 
+class Dot(PrimOp):
+    """Matrix product: (..., m, k) by (..., k, n), or by (k, n), whose operands have one dtype. Sums are float32 for half types, as is the result.
+
+    `tile` = [rows, columns, inner size, warps, stages, chunks of the inner size]: how a GPU's kernel is laid out. `tf32 = true`: operands in
+    float32 may be rounded to 10 bits of mantissa.
+    """
+
+    name = "prim.dot"
+    arity = 2
+
+    def check(self) -> None:
+        a, b = (tensor(v) for v in self.operands)
+        self.expect(a.dtype == b.dtype and a.dtype.is_float, f"operands are {a.dtype.name} and {b.dtype.name}")
+        self.expect(a.rank >= 2 and b.rank in (2, a.rank), f"no product of {a} and {b}")
+        self.expect(known_equal(a.shape[-1], b.shape[-2]), f"the inner sizes of {a} and {b} differ")
+        expected = dot_type(a, b)
+        self.expect(_same_shape(expected, self.type), f"the result is {self.type}, not {expected}")
+        self.expect(expected.dtype == self.type.dtype, f"the result is {self.type}, not {expected}")
+
+
+def dot_type(a: TensorType, b: TensorType) -> TensorType:
+    """The type of `prim.dot`."""
+    return a.with_(shape=(*a.shape[:-1], b.shape[-1]), dtype=a.dtype.compute)
+
+
 class Scan(PrimOp):
     """Running reduction along `dim`: element i joins elements 0..i. Kinds: sum, prod, max, min."""
 
@@ -447,6 +472,7 @@ OPS = (
     Take,
     Gather,
     Reduce,
+    Dot,
     Scan,
     Func,
     Return,
@@ -488,6 +514,11 @@ def permute(x: SSAValue, perm: tuple[int, ...]) -> Permute:
 def reduce(kind: str, x: SSAValue, dims: tuple[int, ...]) -> Reduce:
     """x reduced over `dims` (sorted)."""
     return Reduce.make([x], [reduce_type(kind, tensor(x), dims)], {"kind": kind, "dims": dims})
+
+
+def dot(a: SSAValue, b: SSAValue, **attrs: object) -> Dot:
+    """The matrix product; `attrs`: `tile`, `tf32`."""
+    return Dot.make([a, b], [dot_type(tensor(a), tensor(b))], attrs)
 
 
 def numel(value: SSAValue) -> object:

@@ -20,6 +20,7 @@ class KernelSource:
         signature: argument name to type ("*fp32", "i32"), in order.
         aligned: positions of arguments that are multiples of 16: addresses, and sizes where that is known.
         warps: how many warps work on one program.
+        stages: how many blocks of a loop's operands are on their way at once; 0: as many as Triton likes.
         checks: whether assertions in the text are compiled.
     """
 
@@ -28,6 +29,7 @@ class KernelSource:
     aligned: Sequence[int]
     warps: int
     checks: bool = False
+    stages: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """Plain data for a worker."""
@@ -37,6 +39,7 @@ class KernelSource:
             "aligned": list(self.aligned),
             "warps": self.warps,
             "checks": self.checks,
+            "stages": self.stages,
         }
 
 
@@ -82,6 +85,8 @@ def compile_kernel(module: ModuleType, source: KernelSource, target: str) -> Bin
     attributes = {(k,): [["tt.divisibility", 16]] for k in source.aligned}
     ast = ASTSource(getattr(module, source.name), signature=dict(source.signature), constexprs={}, attrs=attributes)
     options = {"num_warps": source.warps, "debug": source.checks, "sanitize_overflow": False}
+    if source.stages:
+        options["num_stages"] = source.stages
     made = triton.compile(ast, target=goal, options=options)
     code = made.asm["hsaco" if goal.backend == "hip" else "cubin"]
     return Binary(source.name, made.metadata.name, code, made.metadata.shared, source.warps)

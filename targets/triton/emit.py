@@ -21,6 +21,7 @@ from ...ir.syntax import Op, location_of
 from ...ir.types import RefType, ScalarType
 from ...passes.blocks import most
 from ..index_text import IndexSyntax
+from .dot import dot_loop, product_in
 
 PRELUDE = "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n\nfrom intarsia.targets.triton.language import *  # noqa: F403\n"
 INT32_MAX = 2**31 - 1
@@ -84,7 +85,7 @@ def _axes(block: Block) -> dict[loop.For, int]:
             else:
                 inner.append(op)
     last = len(found)
-    return found | dict.fromkeys(inner, last)
+    return found | {op: last - 1 if product_in(op) is not None else last for op in inner}
 
 
 @dataclass
@@ -125,6 +126,8 @@ class _Writer:
     depth: int = 1
     count: int = 0
     place: tuple[str, int] | None = None
+    places: dict[loop.For, str] = field(default_factory=dict)  # the blocks of loops that are not simply counted
+    raw: set[loop.Load] = field(default_factory=set)  # what stays in the dtype in which it lies in memory
 
     @property
     def rank(self) -> int:
@@ -172,13 +175,23 @@ class _Writer:
     def block(self, block: Block) -> None:
         for op in block.ops:
             assert isinstance(op, Op)
-            place = location_of(op)
-            if place is not None and place != self.place and not isinstance(op, loop.For | loop.Local):
-                self.place = place
-                self.line(f"# {place[0]}:{place[1]}")
-            _EMIT[op.name](self, op)
+            self.operation(op)
+
+    def operation(self, op: Op) -> None:
+        place = location_of(op)
+        if place is not None and place != self.place and not isinstance(op, loop.For | loop.Local):
+            self.place = place
+            self.line(f"# {place[0]}:{place[1]}")
+        _EMIT[op.name](self, op)
+
+    def opened(self, op: loop.For, name: str, mask: str) -> _Loop:
+        return _Loop(op, name, mask)
 
     # -- indices and masks
+
+    def factor(self, value: Dim) -> str:
+        """An index expression as an operand."""
+        return str(value) if isinstance(value, int) else f"({self.index(value)})"
 
     def index(self, value: Dim) -> str:
         """An index expression, with bound variables by their names."""
@@ -227,8 +240,11 @@ class _Writer:
 
 def _for(w: _Writer, op: Op) -> None:
     assert isinstance(op, loop.For)
+    product = product_in(op)
     if op["kind"] == "parallel":
         _parallel(w, op)
+    elif product is not None:
+        dot_loop(w, op, product, triton_type)
     elif op.get("block", 1) > 1 and _is_one_block(op):
         _walk(w, op, f"{w.index(op.get('start', 0))}" if op.get("start", 0) != 0 else "")
     else:
@@ -249,9 +265,10 @@ def _parallel(w: _Writer, op: loop.For) -> None:
     if not w.open:
         program = "tl.program_id(0).to(tl.int64)" if w.wide else "tl.program_id(0)"
         w.line(f"program = {program}")
-    text = "program" if inner == 1 else f"program // {_factor(w, inner)}"
+    text = "program" if inner == 1 else f"program // {w.factor(inner)}"
     if w.open:
-        text = f"{text} % {_factor(w, _blocks(op))}"
+        text = f"{text} % {w.factor(_blocks(op))}"
+    text = _in_groups(w, op, inner) or w.places.pop(op, "") or text
     block, start = op.get("block", 1), op.get("start", 0)
     if block > 1:
         text = f"{text} * {block}" if text == "program" else f"({text}) * {block}"
@@ -260,8 +277,18 @@ def _parallel(w: _Writer, op: loop.For) -> None:
     _walk(w, op, text)
 
 
-def _factor(w: _Writer, value: Dim) -> str:
-    return str(value) if isinstance(value, int) else f"({w.index(value)})"
+def _in_groups(w: _Writer, op: loop.For, inner: Dim) -> str:
+    """The block of a loop whose programs take a few of its blocks with each one of the loop inside; that one's is put into `w.places`."""
+    within = next((each for each in op.block_body.ops if isinstance(each, loop.For)), None)
+    if not op.get("group") or within is None or within["kind"] != "parallel" or not known_equal(inner, _blocks(within)):
+        return ""
+    count, size = _blocks(op), dim(op["group"] * _blocks(within))
+    here = "program" if not w.open else w.hold("p", f"program % {w.factor(dim(count * inner))}")
+    first = w.hold("p", f"{here} // {w.factor(size)} * {op['group']}")
+    tall = w.hold("p", f"tl.minimum({w.factor(count)} - {first}, {op['group']})")
+    place = w.hold("p", f"{here} % {w.factor(size)}")
+    w.places[within] = f"{place} // {tall}"
+    return f"({first} + {place} % {tall})"
 
 
 def _walk(w: _Writer, op: loop.For, base: str) -> None:
@@ -425,7 +452,7 @@ def _load(w: _Writer, op: Op) -> None:
         other = constant_text(op.get("other", False if ref.dtype.kind == "bool" else 0), ref.dtype, exact=False)
         text += f", mask={' & '.join(masks)}, other={other}"
     text += ")"
-    if ref.dtype != result.dtype:
+    if ref.dtype != result.dtype and op not in w.raw:
         text += f".to(tl.{triton_type(result.dtype)})"
     w.value(op, text, spans)
 

@@ -48,7 +48,9 @@ def kernel_source(kernel: loop.Kernel) -> KernelSource:
     size = "i64" if needs_int64(kernel) else "i32"
     signature |= {str(s): size for s in kernel.get("symbols", ())}
     checks = any(isinstance(op, loop.Bind) for op in kernel.block_body.walk())
-    return KernelSource(kernel["sym_name"], signature, list(range(pointers)), kernel["warps"], checks)
+    return KernelSource(
+        kernel["sym_name"], signature, list(range(pointers)), kernel["warps"], checks, kernel.get("stages", 0)
+    )
 
 
 def _ref(value: SSAValue) -> RefType:

@@ -1,0 +1,325 @@
+"""matmul-kernels: matrix products on a GPU become kernels of their own, together with what is computed from them.
+
+A library call stays where it is expected to be faster, its result stored and read again by a kernel behind it. Otherwise product and kernel
+become one `kernel.fused` that begins with `prim.dot`. What reads the product may do anything with single elements of it and give several
+results; reductions stay behind, so no product is computed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, cast
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Operation, SSAValue
+
+from ..ir.dialects import kernel, prim
+from ..ir.dtypes import BF16, F16, F32, DType
+from ..ir.symbols import Dim, known_equal, product
+from ..ir.syntax import Op, location_of, single_block
+from ..ir.types import TensorType, is_gpu
+from .affine import hint
+from .base import Pass
+from .context import CompileContext
+from .product_model import Shape, Tile, choose
+from .strides import view_of
+
+# The operands that are the factors and what is added. The second factor of `aten.linear` is (columns, inner), the others' (inner, columns).
+FACTORS = {
+    "aten.linear.default": ("input", "weight", "bias"),
+    "aten.addmm.default": ("mat1", "mat2", "self"),
+    "aten.mm.default": ("self", "mat2", ""),
+    "aten.bmm.default": ("self", "mat2", ""),
+    "aten.baddbmm.default": ("batch1", "batch2", "self"),
+}
+ONE_TO_ONE = prim.Reshape | prim.Permute  # views with as many elements as there are
+
+
+@dataclass(frozen=True)
+class MatmulKernels(Pass):
+    """Make one kernel of a matrix product on a GPU and the elementwise operations behind it, where that is expected to be faster.
+
+    Options:
+        always: wherever it is possible.
+    """
+
+    name: ClassVar[str] = "matmul-kernels"
+    level: ClassVar[str] = "kernel"
+    after: ClassVar[tuple[str, ...]] = ("fuse",)
+    before: ClassVar[tuple[str, ...]] = ("layout",)
+
+    always: bool = False
+
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        for func in [op for op in module.ops if isinstance(op, prim.Func)]:
+            for op in list(func.block_body.ops):
+                if isinstance(op, kernel.Extern) and op["target"] in FACTORS:
+                    self._replace(ctx, op)
+
+    def _replace(self, ctx: CompileContext, op: kernel.Extern) -> None:
+        found = product_of_call(op)
+        if found is None:
+            return
+        behind = _epilogue(op)
+        shape = found.shape(behind)
+        tile = Tile() if self.always else choose(shape)
+        place = location_of(op)
+        where = f"{place[0]}:{place[1]}" if place else ""
+        if tile is None:
+            ctx.diagnostics.remark(self.name, "refused", lambda: f"{shape}: the library is expected to be faster", where)
+            return
+        _merge(found, tile, behind)
+        ctx.diagnostics.count(self.name, "products with an epilogue" if behind else "products")
+        ctx.diagnostics.remark(
+            self.name, "fused", lambda: f"{shape} in tiles of {tile.rows}x{tile.columns}x{tile.inner}", where
+        )
+        for view in _views(op.results[0])[::-1]:
+            view.detach()
+            view.erase()
+        op.detach()
+        op.erase()
+
+
+@dataclass
+class Product:
+    """A library call that is a matrix product: its factors and what is added to it."""
+
+    op: kernel.Extern
+    a: SSAValue
+    b: SSAValue
+    added: SSAValue | None
+    transposed: bool  # b is (columns, inner)
+    dtype: str = ""
+    rows: Dim = 1
+    columns: Dim = 1
+    inner: Dim = 1
+    batch: Dim = 1
+
+    def shape(self, behind: kernel.Fused | None) -> Shape:
+        """What decides how fast it is."""
+        extra = 0
+        if behind is not None:
+            extra = len(behind.operands) - 1 + len(behind.results) - 1
+        return Shape(
+            hint(self.batch), hint(self.rows), hint(self.columns), hint(self.inner), self.dtype, behind is not None, extra
+        )
+
+
+def product_of_call(op: kernel.Extern) -> Product | None:
+    """The product, where a kernel of ours can compute it: half types on one GPU, inner size and columns known, rows without gaps."""
+    names = list(op["operands"])
+    a, b, added = FACTORS[op["target"]]
+    if not {a, b} <= set(names) <= {a, b, added} or op.get("beta", 1) != 1 or op.get("alpha", 1) != 1:
+        return None
+    if op.get("own") or op.get("epilogue") or op.get("effect"):
+        return None
+    values = dict(zip(names, op.operands, strict=True))
+    x, y, result = prim.tensor(values[a]), prim.tensor(values[b]), prim.tensor(op.results[0])
+    kinds = {(prim.tensor(v).dtype, prim.tensor(v).device) for v in (*op.operands, *op.results)}
+    if len(kinds) != 1 or not is_gpu(result.device) or result.dtype not in (BF16, F16):
+        return None
+    transposed = op["target"] == "aten.linear.default"
+    found = Product(op, values[a], values[b], values.get(added), transposed, result.dtype.name)
+    if x.rank < 2 or y.rank != (2 if transposed else x.rank) or 0 in (*x.shape, *y.shape):
+        return None
+    found.inner, found.columns = x.shape[-1], result.shape[-1]
+    found.batch = product(x.shape[:-2]) if y.rank > 2 else 1
+    found.rows = x.shape[-2] if y.rank > 2 else product(x.shape[:-1])
+    if not isinstance(found.inner, int) or not isinstance(found.columns, int):
+        return None
+    if found.added is not None and not _spreads(prim.tensor(found.added), result):
+        return None
+    return found if _reads_fast(found.a) and _reads_fast(found.b) else None
+
+
+def _spreads(added: TensorType, result: TensorType) -> bool:
+    """Whether a tensor is broadcast to the result's shape by the usual rule."""
+    if added.rank > result.rank:
+        return False
+    pairs = zip(reversed(added.shape), reversed(result.shape), strict=False)
+    return all(s == 1 or known_equal(s, t) for s, t in pairs)
+
+
+def _reads_fast(value: SSAValue) -> bool:
+    """Whether memory is contiguous along one of the last two dimensions, and 16 bytes of it lie in a row of the other one."""
+    view = view_of(value)
+    if view is None:
+        return False
+    along, across = view.strides[-1], view.strides[-2]
+    if along != 1:
+        along, across = across, along
+    return along == 1 and (not isinstance(across, int) or across % 8 == 0) and isinstance(across, int)
+
+
+def _epilogue(op: kernel.Extern) -> kernel.Fused | None:
+    """The kernel that reads the product, if all that it computes are single elements of it and nothing needs the product earlier."""
+    result = op.results[0]
+    found: kernel.Fused | None = None
+    for use in _uses(result):
+        user = use.operation
+        if isinstance(user, kernel.Fused) and (found is None or user is found or _before(user, found)):
+            found = user
+    if found is None:
+        return None
+    others = [use.operation for use in _uses(result) if use.operation is not found]
+    if any(_before(other, found) for other in others) or not _is_elementwise(found, result):
+        return None
+    return found
+
+
+def _uses(value: SSAValue) -> list:  # type: ignore[type-arg]
+    """The uses of a value, also through views that keep all of its elements."""
+    found = []
+    for use in value.uses:
+        if isinstance(use.operation, ONE_TO_ONE):
+            found += _uses(use.operation.results[0])
+        else:
+            found.append(use)
+    return found
+
+
+def _before(a: Operation, b: Operation) -> bool:
+    return a is not b and a.is_before_in_block(b)
+
+
+def _chain(value: SSAValue, base: SSAValue) -> list[Op] | None:
+    """The views that lead from `base` to a value, first one first; None where the value is no view of it."""
+    steps: list[Op] = []
+    while value is not base:
+        if not isinstance(value.owner, ONE_TO_ONE):
+            return None
+        steps.append(value.owner)
+        value = value.owner.operands[0]
+    return steps[::-1]
+
+
+def _is_elementwise(fused: kernel.Fused, result: SSAValue) -> bool:
+    """Whether a kernel computes single elements from single elements of the value, and nothing else."""
+    block = fused.block_body
+    depends = {arg for arg, v in zip(block.args, fused.operands, strict=True) if _chain(v, result) is not None}
+    for op in block.ops:
+        if isinstance(op, prim.Reduce | prim.Scan | prim.Dot):
+            return False
+        if isinstance(op, kernel.Yield):
+            return all(v in depends for v in op.operands)
+        if any(v in depends for v in op.operands):
+            if not isinstance(op, prim.Elementwise | prim.Cast | ONE_TO_ONE):
+                return False
+            depends.update(op.results)
+    return False
+
+
+@dataclass
+class _Builder:
+    """Builds the region of the kernel that replaces a product and what reads it."""
+
+    block: Block
+    inputs: list[SSAValue] = field(default_factory=list)
+    made: dict[SSAValue, SSAValue] = field(default_factory=dict)  # values outside -> inside
+    wide: dict[SSAValue, SSAValue] = field(default_factory=dict)  # values of the old kernel -> in float32, not rounded
+
+    def argument(self, value: SSAValue) -> SSAValue:
+        if value not in self.made:
+            self.inputs.append(value)
+            self.made[value] = self.block.insert_arg(value.type, len(self.block.args))
+        return self.made[value]
+
+    def add(self, op: Op) -> SSAValue:
+        self.block.add_op(op)
+        return op.results[0]
+
+    def again(self, op: Op, operands: Sequence[SSAValue], dtype: object = None) -> SSAValue:
+        types = [prim.tensor(r).with_(dtype=dtype) if dtype is not None else r.type for r in op.results]  # type: ignore[arg-type]
+        attributes = {k: v for k, v in op.attributes.items() if k != "strides"}
+        return self.add(
+            type(op).create(operands=operands, result_types=types, attributes=attributes, location=op.location)
+        )
+
+
+def _merge(found: Product, tile: Tile, behind: kernel.Fused | None) -> kernel.Fused:
+    """The kernel that computes a product and what reads it, in the place of the latter."""
+    op, result = found.op, found.op.results[0]
+    region = single_block(arg_types=[])
+    builder = _Builder(region.block)
+    a, b = builder.argument(found.a), builder.argument(found.b)
+    if found.transposed:
+        b = builder.add(prim.permute(b, (1, 0)))
+    dot = prim.dot(a, b, tile=tile.attribute)
+    dot.location = op.location
+    wide = builder.add(dot)
+    if found.added is not None:
+        shift = builder.add(prim.cast(builder.argument(found.added), F32))
+        kind, rank = prim.tensor(shift), prim.tensor(wide).rank
+        spread = prim.broadcast(shift, prim.tensor(wide).shape, tuple(range(rank - kind.rank, rank)))
+        total = prim.elementwise("add", wide, builder.add(spread))
+        total.location = op.location
+        wide = builder.add(total)
+    narrow = prim.tensor(result).dtype
+    yielded: list[SSAValue] = []
+    olds: list[SSAValue] = []
+    strides: list[object] = []
+    if behind is not None:
+        _replay(builder, behind, result, wide, narrow)
+        last = cast(kernel.Yield, behind.block_body.last_op)
+        yielded += [builder.made[v] for v in last.operands]
+        olds += behind.results
+        strides += behind.get("strides") or [None] * len(behind.results)
+    if behind is None or any(use.operation is not behind for use in _uses(result)):
+        yielded.append(builder.add(prim.cast(wide, narrow)))
+        olds.append(result)
+        strides += op.get("strides") or [None]
+    builder.block.add_op(kernel.Yield.make(yielded))
+    attrs = {"strides": tuple(strides)} if any(s is not None for s in strides) else {}
+    made = kernel.Fused.make(builder.inputs, [v.type for v in olds], attrs, [region], op.location)
+    before = behind or op
+    assert before.parent is not None
+    before.parent.insert_op_before(made, before)
+    views = _views(result) if result in olds else []
+    for old, new in zip(olds, made.results, strict=True):
+        new.name_hint = old.name_hint
+        old.replace_all_uses_with(new)
+    if behind is not None:
+        behind.detach()
+        behind.erase()
+    for view in reversed(views):  # the product is there later than before
+        view.detach()
+        made.parent.insert_op_after(view, made)  # type: ignore[union-attr]  # it was put there
+    return made
+
+
+def _views(value: SSAValue) -> list[Op]:
+    """The views of all elements of a value, in an order in which each follows what it is a view of."""
+    found: list[Op] = []
+    for use in value.uses:
+        if isinstance(use.operation, ONE_TO_ONE):
+            found += [use.operation, *_views(use.operation.results[0])]
+    return found
+
+
+def _replay(builder: _Builder, behind: kernel.Fused, result: SSAValue, wide: SSAValue, narrow: DType) -> None:
+    """The operations of the kernel behind a product; what eager rounds of the product is not rounded."""
+    block = behind.block_body
+    for arg, value in zip(block.args, behind.operands, strict=True):
+        chain = _chain(value, result)
+        if chain is None:
+            builder.made[arg] = builder.argument(value)
+            continue
+        seen = wide
+        for view in chain:
+            seen = builder.again(view, [seen], F32)
+        builder.wide[arg] = seen
+    for op in block.ops:
+        assert isinstance(op, Op)
+        exact = [builder.wide.get(v) for v in op.operands]
+        if isinstance(op, ONE_TO_ONE) and exact[0] is not None:
+            builder.wide[op.results[0]] = builder.again(op, [exact[0]], F32)
+            continue
+        if isinstance(op, prim.Cast) and exact[0] is not None and op.type.dtype == F32:
+            builder.made[op.results[0]] = exact[0]
+            continue
+        for value, sum_ in zip(op.operands, exact, strict=True):
+            if sum_ is not None and value not in builder.made:
+                builder.made[value] = builder.add(prim.cast(sum_, narrow))
+        if not isinstance(op, kernel.Yield):
+            builder.made[op.results[0]] = builder.again(op, [builder.made[v] for v in op.operands])

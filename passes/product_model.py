@@ -1,0 +1,59 @@
+"""What a matrix product costs on a GPU, by the library and by a kernel of our own, and which tile suits a shape."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a product is laid over a GPU.
+
+    Attributes:
+        rows, columns: of the result, that one program computes.
+        inner: how much of the inner size is multiplied at a time.
+        warps: that work on a tile.
+        stages: blocks of operands that are on their way at once.
+        split: into how many chunks the inner size is cut; their sums are added up by a second kernel.
+    """
+
+    rows: int = 128
+    columns: int = 128
+    inner: int = 64
+    warps: int = 8
+    stages: int = 3
+    split: int = 1
+
+    @property
+    def attribute(self) -> tuple[int, ...]:
+        """As `prim.dot` has it."""
+        return astuple(self)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a choice is made for: `batch` products of (rows, inner) by (inner, columns) of a dtype.
+
+    Attributes:
+        epilogue: whether a kernel behind it becomes part of it.
+        tensors: how many tensors of the result's size that kernel reads and writes beside the product and one result.
+    """
+
+    batch: int
+    rows: int
+    columns: int
+    inner: int
+    dtype: str
+    epilogue: bool = False
+    tensors: int = 0
+
+    def __str__(self) -> str:
+        batch = f"{self.batch} of " if self.batch > 1 else ""
+        return f"{batch}{self.rows}x{self.inner} by {self.inner}x{self.columns}"
+
+
+def choose(shape: Shape) -> Tile | None:
+    """The tile of a kernel of our own; None where the library is expected to be faster."""
+    if not shape.epilogue:
+        return None
+    return Tile()

@@ -1,0 +1,108 @@
+"""Matrix products in Triton text: a walk over the inner size that multiplies two tiles, both loaded as they lie in memory.
+
+Every other value has one axis for each loop that is a tensor; the inner loop shares the axes of the result. For the first operand it is
+the second axis, for the second one the first axis, so each operand is written by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import sympy
+from xdsl.ir import Operation, SSAValue
+
+from ...ir.dialects import loop
+from ...ir.dtypes import BY_NAME
+from ...ir.scalars import DOT
+from ...ir.symbols import Dim, dim
+from ...ir.syntax import Op
+from ...passes.nests import coefficient
+
+if TYPE_CHECKING:
+    from .emit import _Loop, _Writer
+
+
+def product_in(op: loop.For) -> loop.Accumulate | None:
+    """What a loop adds up, where that are products of tiles."""
+    if op["kind"] != "reduce" or op.get("block", 1) == 1:
+        return None
+    return next((a for a in op.block_body.ops if isinstance(a, loop.Accumulate) and a["kind"] == DOT), None)
+
+
+def dot_loop(w: _Writer, op: loop.For, join: loop.Accumulate, triton_type: Callable[..., str]) -> None:
+    """The walk over the inner size."""
+    memory, var, block = join.operands[-1], op["var"].name, op["block"]
+    start, size = op.get("start", 0), dim(sympy.sympify(op["stop"]) - op.get("start", 0))
+    even = isinstance(size, int) and size % block == 0
+    acc, before = w.fresh("acc"), "" if start == 0 else w.hold("i", w.index(start)) + " + "
+    w.line(f"{acc} = tl.zeros({w.row_shape()}, tl.float32)")
+    sides = [_needed(op, value) for value in join.operands[:2]]
+    wrapped = [_wrapped(w, side) for side in sides]
+    at, outer, place = w.fresh("at"), dict(w.known), w.place
+    w.line(f"for {at} in range(0, {w.index(size)}, {block}):")
+    w.depth += 1
+    texts = []
+    rows, bound = w.open, dict(w.bound)
+    for axis, side, open_loops, value in zip((1, 0), sides, wrapped, join.operands[:2], strict=True):
+        w.axes[op] = axis
+        w.open = [each for each, _ in open_loops]
+        w.bound = bound | {each.op["var"].name: (name, bound[each.op["var"].name][1]) for each, name in open_loops}
+        name = w.hold("r", f"{before}{at} + tl.arange(0, {block}){w.shape(axis)}")
+        mask = "" if even else w.hold("m", f"{name} < {w.index(op['stop'])}")
+        w.bound[var] = (name, frozenset([var]))
+        w.open.append(w.opened(op, name, mask))
+        dtype = BY_NAME[join["dtype"]]
+        plain = isinstance(value.owner, loop.Load) and value.owner.ref.dtype == dtype
+        if plain:
+            w.raw.add(value.owner)  # type: ignore[arg-type]  # a Load
+        for inner in side:
+            w.operation(inner)
+        text = w.names[value]
+        if not plain:
+            text = w.spread(text, w.spans.get(value, frozenset()))
+            if mask:
+                text = f"tl.where({mask}, {text}, 0.0)"
+            text = w.hold("t", f"{text}.to(tl.{triton_type(dtype)})")
+        texts.append(text)
+    precision = ', input_precision="tf32"' if join.get("tf32") else ""
+    w.line(f"{acc} = tl.dot({texts[0]}, {texts[1]}, {acc}{precision})")
+    w.depth -= 1
+    w.open, w.bound, w.known, w.place = rows, bound, outer, place
+    w.names[memory] = acc
+
+
+def _needed(op: loop.For, value: SSAValue) -> list[Op]:
+    """The operations of the loop's body that an operand is computed by, in order."""
+    wanted: set[Operation] = set()
+    stack = [value]
+    while stack:
+        owner = stack.pop().owner
+        if isinstance(owner, Operation) and owner.parent is op.block_body and owner not in wanted:
+            wanted.add(owner)
+            stack += owner.operands
+    return [inner for inner in op.block_body.ops if inner in wanted and isinstance(inner, Op)]
+
+
+def _wrapped(w: _Writer, side: Sequence[Op]) -> list[tuple[_Loop, str]]:
+    """The open loops, and their variables' names while an operand is read.
+
+    Behind the end of the result's rows or columns nothing is stored, so it does not matter what is read there: numbers begin again at 0,
+    which needs no mask, unless neighbours in memory lie along the loop: these would not be known as such any more.
+    """
+    found = []
+    for each in w.open:
+        name = w.bound[each.op["var"].name][0]
+        indices: list[Dim] = [load["index"] for load in side if isinstance(load, loop.Load)]
+        depends = any(_steps(index, each.op["var"]) != 0 for index in indices)
+        along = any(_steps(index, each.op["var"]) == 1 for index in indices)
+        others = any(isinstance(op, loop.Bind) or op.get("mask") for op in side)
+        if each.mask and depends and not along and not others:
+            name = w.hold("w", f"{name} % {w.factor(each.op['stop'])}")
+            each = w.opened(each.op, each.name, "")
+        found.append((each, name))
+    return found
+
+
+def _steps(index: Dim, var: sympy.Symbol) -> Dim | None:
+    return coefficient(index, var)
