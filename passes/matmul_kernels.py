@@ -41,7 +41,8 @@ class MatmulKernels(Pass):
     """Make one kernel of a matrix product on a GPU and the elementwise operations behind it, where that is expected to be faster.
 
     Options:
-        always: wherever it is possible.
+        tile: this tile for all products that a kernel of ours can compute, as rows x columns x inner size x warps x stages x chunks
+            ("128x128x64x8x3x1"); the default chooses by shape, and leaves to the library what that does faster.
     """
 
     name: ClassVar[str] = "matmul-kernels"
@@ -49,7 +50,7 @@ class MatmulKernels(Pass):
     after: ClassVar[tuple[str, ...]] = ("fuse",)
     before: ClassVar[tuple[str, ...]] = ("layout",)
 
-    always: bool = False
+    tile: str = ""
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         for func in [op for op in module.ops if isinstance(op, prim.Func)]:
@@ -63,7 +64,7 @@ class MatmulKernels(Pass):
             return
         behind = _epilogue(op)
         shape = found.shape(behind)
-        tile = Tile() if self.always else choose(shape)
+        tile = Tile.parse(self.tile) if self.tile else choose(shape)
         place = location_of(op)
         where = f"{place[0]}:{place[1]}" if place else ""
         if tile is None:

@@ -24,6 +24,11 @@ class Tile:
     stages: int = 3
     split: int = 1
 
+    @classmethod
+    def parse(cls, text: str) -> Tile:
+        """The tile of a text such as "128x128x64x8x3x1"; what is left out is as by default."""
+        return cls(*map(int, text.split("x")))
+
     @property
     def attribute(self) -> tuple[int, ...]:
         """As `prim.dot` has it."""

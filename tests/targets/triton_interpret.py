@@ -1,7 +1,7 @@
 """Runs programs for a GPU with Triton's interpreter: `TRITON_INTERPRET=1 python triton_interpret.py GROUP`.
 
 Prints one JSON object a program: its name, its kernels that ran, and what is wrong ("" for nothing). What Triton 3.6's interpreter lacks or
-does wrong with NumPy 2.4 is mended in this process first: `__index__` of a tensor, rounding to bfloat16, libdevice; reductions and
+does wrong with NumPy 2.4 is mended in this process first: `__index__` of a tensor, rounding to bfloat16, products of it, libdevice; reductions and
 scans are by halves instead of one element after another.
 """
 
@@ -20,6 +20,7 @@ import scipy.special
 import torch
 import triton.language as tl
 import triton.runtime.interpreter as interpreter
+from product_programs import products
 from triton_programs import Program, kernels_of, models, randoms, rows, zoo
 
 from intarsia.ir import interpreter as reference
@@ -34,6 +35,7 @@ GROUPS: dict[str, Callable[[], Iterator[Program]]] = {
     "rows": rows,
     "random": lambda: randoms(range(60)),
     "models": models,
+    "products": products,
 }
 RELATIVE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
@@ -101,7 +103,19 @@ def joined(self: Any, values: Any, left: Any, right: Any) -> list[Any]:
 
 def mend() -> None:
     """Mend Triton's interpreter."""
-    patch, convert = interpreter._patch_lang_tensor, interpreter._convert_float
+    patch, convert, dot = (
+        interpreter._patch_lang_tensor,
+        interpreter._convert_float,
+        interpreter.InterpreterBuilder.create_dot,
+    )
+
+    def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return dot(self, *(widened(x) for x in (a, b)), *rest)
+
+    def widened(x: Any) -> Any:
+        if x.dtype != tl.bfloat16:
+            return x
+        return interpreter.TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
 
     def patch_tensor(tensor: Any, scope: Any) -> None:
         patch(tensor, scope)
@@ -113,6 +127,7 @@ def mend() -> None:
         return convert(data, source, target, mode)
 
     interpreter._patch_lang_tensor, interpreter._convert_float = patch_tensor, convert_float
+    interpreter.InterpreterBuilder.create_dot = create_dot
     interpreter.ReduceOps.generic_reduce = reduce_by_halves
     interpreter.ScanOps.generic_scan = scan_by_halves
     language.libdevice = LIBDEVICE

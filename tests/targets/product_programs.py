@@ -1,0 +1,102 @@
+"""Matrix products with what is computed from them, as programs whose kernels are for a GPU, each with a tile of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from triton_programs import DEVICE, Program
+from xdsl.dialects.builtin import ModuleOp
+
+import intarsia
+from intarsia.frontend.functional import functionalize
+from intarsia.ir.import_fx import import_fx
+from intarsia.ir.retarget import retarget
+from intarsia.ir.text import parse_module, print_module
+from intarsia.passes.context import CompileContext
+from intarsia.passes.matmul_kernels import MatmulKernels
+from intarsia.passes.pipeline import default_pipeline
+
+
+@dataclass
+class ProductProgram(Program):
+    """A program whose products all become kernels, in this tile."""
+
+    tile: str = ""
+
+    def on_gpu(self) -> ModuleOp:
+        module = parse_module(print_module(self.module))
+        retarget(module, DEVICE)
+        for item in default_pipeline([MatmulKernels(tile=self.tile)], until="schedule"):
+            item.apply(CompileContext(), module)
+        module.verify()
+        return module
+
+
+def half(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """Random numbers."""
+    return (torch.randn(*shape) * 0.5).to(dtype)
+
+
+Case = tuple[str, Callable[..., Any], list[Tensor]]
+
+CASES: dict[str, Case] = {
+    "linear_gelu": ("32x32x32x4x3", lambda x, w, b: F.gelu(F.linear(x, w, b)), [half(64, 64), half(96, 64), half(96)]),
+    "residual": (
+        "32x64x32x4x3",
+        lambda x, w, b, r: r + F.linear(x, w, b) * 0.5,
+        [half(2, 23, 64), half(96, 64), half(96), half(2, 23, 96)],
+    ),
+    "stored_too": ("16x16x16x1x2", lambda x, w: ((y := x @ w), y.relu()), [half(48, 64), half(64, 32)]),
+    "odd_sizes": ("32x32x32x4x2", lambda x, w: (x @ w).sigmoid(), [half(50, 72), half(72, 40)]),
+    "transposed_first": ("32x32x16x4x2", lambda x, w: (x.t() @ w).tanh(), [half(64, 48), half(64, 32)]),
+    "heads": (
+        "16x32x32x1x2",
+        lambda x, w, b: F.linear(x, w, b).view(2, 8, 4, 16).transpose(1, 2).contiguous() * 0.5,
+        [half(2, 8, 32), half(64, 32), half(64)],
+    ),
+    "gated": ("32x32x32x4x2", lambda x, w, v: F.silu(x @ w) * (x @ v), [half(40, 32), half(32, 64), half(32, 64)]),
+    "batched": ("16x16x32x1x2", lambda x, y: torch.bmm(x, y).relu(), [half(3, 20, 32), half(3, 32, 24)]),
+    "batched_sum": (
+        "16x16x32x1x2",
+        lambda r, x, y: torch.baddbmm(r, x, y).relu(),
+        [half(3, 20, 24), half(3, 20, 32), half(3, 32, 24)],
+    ),
+    "one_row": ("32x32x32x4x2", lambda x, w: F.silu(F.linear(x, w)), [half(1, 48), half(24, 48)]),
+    "chunks": (
+        "16x16x16x1x2x4",
+        lambda x, w, b: F.gelu(F.linear(x, w, b), approximate="tanh"),
+        [half(20, 128), half(40, 128), half(40)],
+    ),
+    "float16": (
+        "16x32x16x1x2",
+        lambda x, w: (x @ w).exp(),
+        [half(24, 32, dtype=torch.float16) * 0.1, half(32, 40, dtype=torch.float16)],
+    ),
+    "several_results": (
+        "16x16x16x1x2",
+        lambda x, w, m: ((y := x @ w).sin(), y * m, (y * m).cos()),
+        [half(24, 32), half(32, 40), half(24, 40)],
+    ),
+}
+
+
+def products(names: Sequence[str] = tuple(CASES)) -> Iterator[Program]:
+    """The programs, captured on the CPU."""
+    for name in names:
+        torch.manual_seed(0)
+        tile, fn, args = CASES[name]
+        graphs: list[tuple[Any, list[Any]]] = []
+
+        def keep(graph: Any, inputs: list[Any], graphs: list[Any] = graphs) -> Callable[..., Any]:
+            graphs.append((graph, inputs))
+            return graph.forward  # type: ignore[no-any-return]
+
+        with torch.no_grad():
+            intarsia.compile(fn, backend=keep, fullgraph=True)(*args)
+        ((graph, inputs),) = graphs
+        yield ProductProgram(name, import_fx(functionalize(graph, inputs)).module, inputs, [1.0] * 3, tile)
