@@ -31,14 +31,14 @@ for _name, _folder in (("TORCHINDUCTOR", "inductor"), ("TRITON", "triton"), ("IN
     os.environ.setdefault(f"{_name}_CACHE_DIR", f"{_CACHES.name}/{_folder}")
 
 import torch  # noqa: E402  (after the caches are named)
-from gpu_cases import KERNELS, MODELS, PRODUCTS  # noqa: E402
+from gpu_cases import KERNELS, MODELS, PRODUCTS, TRAINING  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 import intarsia  # noqa: E402
 from intarsia.testing import same  # noqa: E402
 
 Row = dict[str, Any]
-SUITES = ("kernels", "products", "models", "dynamic", "start")
+SUITES = ("kernels", "products", "models", "dynamic", "training", "start")
 MODES = {
     "inductor": {},
     "reduce-overhead": {"mode": "reduce-overhead"},
@@ -164,6 +164,54 @@ def run_dynamic(name: str, fn: Any, args: list[Tensor], names: list[str], second
     row["recompiled"] = intarsia.counters()["recompiles"]
     torch._dynamo.reset()
     return row
+
+
+@torch.enable_grad()
+def run_training(name: str, fn: Any, args: list[Tensor], names: list[str], seconds: float) -> Row:
+    """Forward and backward of one batch, gradients set to None before: times, peak memory, and the loss and gradients against float64."""
+    row: Row = {"case": name, "first": {}, "seconds": {}, "peak_bytes": {}}
+
+    def step(compiled: Any) -> Tensor:
+        fn.zero_grad(set_to_none=True)
+        loss = compiled(*args)
+        loss.backward()
+        return loss
+
+    calls: dict[str, Callable[[], Any]] = {}
+    for system, compiled in [("eager", fn), *systems(fn, names)]:
+        try:
+            start = perf_counter()
+            step(compiled)
+            torch.cuda.synchronize()
+            row["first"][system] = perf_counter() - start
+            for _ in range(TRIES):
+                step(compiled)
+            torch.cuda.reset_peak_memory_stats()
+            step(compiled)
+            row["peak_bytes"][system] = torch.cuda.max_memory_allocated()
+            calls[system] = lambda compiled=compiled: step(compiled)
+        except Exception as error:
+            row.setdefault("errors", {})[system] = f"{type(error).__name__}: {error}"[:300]
+    row["seconds"] = caller_seconds(calls, seconds)
+    if "intarsia" in calls and "dropout" not in name:
+        row["verdict"] = _gradients_verdict(fn, args, calls)
+    torch._dynamo.reset()
+    return row
+
+
+def _gradients_verdict(fn: Any, args: list[Tensor], calls: dict[str, Callable[[], Any]]) -> str:
+    """Loss and gradients of one step by the accuracy rule; batch statistics move on, which changes no step's result in training."""
+    found = {}
+    for system in ("eager", "intarsia"):
+        loss = calls[system]()
+        found[system] = [loss.detach(), *(p.grad.clone() for p in fn.parameters())]
+    wide = copy.deepcopy(fn).double()
+    wide.amp = False
+    wide.zero_grad(set_to_none=True)
+    loss = wide(*(a.double() if a.is_floating_point() else a for a in args))
+    loss.backward()
+    verdict = same(found["eager"], found["intarsia"], [loss.detach(), *(p.grad for p in wide.parameters())])
+    return "ok" if verdict else str(verdict)[:300]
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -307,7 +355,12 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _cases(suite: str) -> list[str]:
-    return {"kernels": list(KERNELS), "products": list(PRODUCTS), "start": list(STARTS)}.get(suite, list(MODELS))
+    return {
+        "kernels": list(KERNELS),
+        "products": list(PRODUCTS),
+        "start": list(STARTS),
+        "training": list(TRAINING),
+    }.get(suite, list(MODELS))
 
 
 def _run(suite: str, name: str, names: list[str], seconds: float) -> Row:
@@ -318,7 +371,9 @@ def _run(suite: str, name: str, names: list[str], seconds: float) -> Row:
         # Kernels are timed on the device: a recording would only add torch.compile's copies of the arguments.
         chosen = [n for n in names if n != "reduce-overhead"]
         return run_case(name, fn, make(), chosen, seconds, True)
-    fn, args = MODELS[name]()
+    fn, args = (TRAINING if suite == "training" else MODELS)[name]()
+    if suite == "training":
+        return run_training(name, fn, args, names, seconds)
     if suite == "dynamic":
         return run_dynamic(name, fn, args, [n for n in names if n in ("inductor", "intarsia")], seconds)
     return run_case(name, fn, args, names, seconds, False)
@@ -335,6 +390,9 @@ def _line(row: Row, rate: float) -> str:
     share = ""
     if ours and row["suite"] == "kernels":
         share = f"  {row['bytes'] / ours / rate:4.0%} of copy, {row['copy'] / ours:4.0%} of as large a copy"
+    peaks = row.get("peak_bytes", {})
+    if peaks:
+        share += f"  peak MiB: {' '.join(f'{system} {size >> 20}' for system, size in peaks.items())}"
     return f"{row['case']:28} {times}{share}{starts}  {row.get('verdict', '')} {row.get('errors', '')}"
 
 

@@ -181,3 +181,48 @@ MODELS: dict[str, Case] = {
     "llama 8 layers 4x512": _text("LlamaForCausalLM", "LlamaConfig", 4, 512, use_cache=False, **_LLAMA),
     "t5_small encoder 8x256": _text("T5EncoderModel", "T5Config", 8, 256),
 }
+
+# -- training steps: the loss of a batch; the caller goes backward
+
+
+class _Classifier(torch.nn.Module):
+    """A model and the loss of its answers, under autocast where asked for."""
+
+    def __init__(self, model: torch.nn.Module, amp: bool) -> None:
+        super().__init__()
+        self.model, self.amp = model, amp
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        with torch.autocast("cuda", BF16, enabled=self.amp):
+            found = self.model(x)
+            logits = found if isinstance(found, Tensor) else found.logits
+            return F.cross_entropy(logits, target)
+
+
+def _vision_step(name: str, batch: int, amp: bool) -> Case:
+    def make() -> tuple[Any, list[Tensor]]:
+        import torchvision
+
+        model = _Classifier(getattr(torchvision.models, name)(), amp).cuda().train()
+        return model, [_normal(batch, 3, 224, 224), _below(1000, batch)]
+
+    return make
+
+
+def _bert_step(batch: int, length: int, dropout: float) -> Case:
+    def make() -> tuple[Any, list[Tensor]]:
+        import transformers
+
+        config = transformers.BertConfig(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+        model = _Classifier(transformers.BertForSequenceClassification(config), True).cuda().train()
+        return model, [2 + _below(30000, batch, length), _below(2, batch)]
+
+    return make
+
+
+TRAINING: dict[str, Case] = {
+    "resnet18 b16 f32": _vision_step("resnet18", 16, False),
+    "resnet50 b32 amp": _vision_step("resnet50", 32, True),
+    "bert_base 16x128 amp": _bert_step(16, 128, 0.0),
+    "bert_base 16x128 amp dropout": _bert_step(16, 128, 0.1),
+}

@@ -239,7 +239,8 @@ def _contains_tensor(container: Any, item: Any) -> bool:
 def get_item(vm: Interpreter, obj: Any, key: Any) -> Any:
     """`obj[key]`."""
     if isinstance(obj, Tensor):
-        return vm.out.call_function(operator.getitem, (obj, key), {})
+        part, key = _select_symbols(vm, obj, key)
+        return part if key == () else vm.out.call_function(operator.getitem, (part, key), {})
     found = objects.find_method(type(obj), "__getitem__")
     if found is not None:
         return vm.call(found, (obj, key), {})
@@ -272,10 +273,36 @@ def get_item(vm: Interpreter, obj: Any, key: Any) -> Any:
     return vm.native(operator.getitem, obj, key)
 
 
+def _select_symbols(vm: Interpreter, tensor: Tensor, key: Any) -> tuple[Any, Any]:
+    """The tensor at the symbolic integers of the key, and the rest of the key: torch's own indexing takes them for the numbers of this call."""
+    entries = list(key) if type(key) is tuple else [key]
+    kinds = {type(e) for e in entries}
+    if torch.SymInt not in kinds or not kinds <= _BASIC_KEYS or entries.count(...) > 1:
+        return tensor, key
+    axes, axis = [], 0
+    for i, entry in enumerate(entries):
+        axes.append(axis)
+        if entry is ...:
+            axis = tensor.dim() - sum(e is not None for e in entries[i + 1 :])
+        elif entry is not None:
+            axis += 1
+    last = max(i for i, e in enumerate(entries) if type(e) is torch.SymInt)
+    if axis > tensor.dim() or None in entries[:last]:  # the strides of new dimensions are made of those behind them
+        return tensor, key
+    for entry, d in reversed(list(zip(entries, axes, strict=True))):
+        if type(entry) is torch.SymInt:
+            tensor = vm.out.call_function(torch.select, (tensor, d, entry), {})
+    return tensor, tuple(e for e in entries if type(e) is not torch.SymInt)
+
+
+_BASIC_KEYS = {int, torch.SymInt, slice, type(None), type(...)}
+
+
 def set_item(vm: Interpreter, obj: Any, key: Any, value: Any) -> None:
     """`obj[key] = value`."""
     if isinstance(obj, Tensor):
-        vm.out.call_function(operator.setitem, (obj, key, value), {})
+        part, key = _select_symbols(vm, obj, key)
+        vm.out.call_function(operator.setitem, (part, ... if key == () else key, value), {})
         return
     found = objects.find_method(type(obj), "__setitem__")
     if found is not None:

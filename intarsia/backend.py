@@ -32,6 +32,7 @@ from .ir.import_fx import ImportFailure, import_fx, user_line
 from .ir.text import parse_module, print_module
 from .passes.base import Pass, PassError
 from .passes.context import CompileContext, Diagnostics, Target
+from .passes.decompose import Decompose
 from .passes.manager import PassFailure, pass_fingerprint, pipeline_text, run_pipeline
 from .passes.own_convolution import OwnConvolution
 from .passes.own_kernels import OwnKernels
@@ -197,6 +198,8 @@ def pipeline_of(config: Config, passes: Sequence[Pass] = ()) -> list[Pass]:
 
 
 def _as_configured(item: Pass, config: Config) -> Pass:
+    if isinstance(item, Decompose):
+        return replace(item, random=config.random)
     if isinstance(item, OwnConvolution) and not config.winograd:
         return replace(item, winograd=False)
     if isinstance(item, OwnKernels) and not config.packing:

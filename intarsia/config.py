@@ -28,6 +28,9 @@ class Config:
             input reaches all outputs of its tile of 4x4 pixels, and the transformed weights take four times the memory (INTARSIA_WINOGRAD).
         cuda_graphs: record programs on a GPU, after a few calls, so that one call of the driver starts all of their kernels; mode
             "max-autotune-no-cudagraphs" turns it off as well (INTARSIA_CUDA_GRAPHS).
+        random: where random numbers are made. "eager": by torch's own calls, with eager's numbers. "philox": in kernels, from a seed that torch's
+            generator gives in every call; reproducible by `torch.manual_seed`, of the same distributions, but other numbers than eager's.
+            "auto": "philox" on a GPU, "eager" on a CPU (INTARSIA_RANDOM).
         libraries: "measure" which library call is the fastest, once for each bucket of shapes on a processor, or take the "fixed" choice
             that is the same everywhere (INTARSIA_LIBRARIES).
         pipeline: the passes to run instead of the default ones, as for `passes-opt --pipeline` (INTARSIA_PIPELINE).
@@ -47,6 +50,7 @@ class Config:
     result_memory: int = -1
     winograd: bool = True
     cuda_graphs: bool = True
+    random: str = "auto"
     libraries: str = "measure"
     pipeline: str = ""
     verify_each: bool = False
@@ -83,6 +87,7 @@ class Config:
 
 _DEFAULTS = Config()
 _CHOICES = {
+    "random": ("auto", "philox", "eager"),
     "libraries": ("measure", "fixed"),
     "on_recompile": ("compile", "eager", "error"),
     "on_error": ("warn", "raise"),

@@ -134,7 +134,7 @@ def _scalars() -> str:
             f"`{r.name}`",
             str(r.arity),
             r.domain,
-            {"same": "same", "bool": "bool", "second": "operand 1's"}[r.result],
+            {"second": "operand 1's"}.get(r.result, r.result),
             f"`{r.cpp}`",
             f"`{r.triton}`",
             str(r.cost),

@@ -121,6 +121,8 @@ def call(machine: Machine, op: Op, target: str, values: list[Any]) -> list[Tenso
     if op.get("written"):
         return [_written_attention(op, values)]
     args, kwargs = aten.call_arguments(op, values, target)
+    if "device" in kwargs:
+        kwargs["device"] = "cpu"  # where all programs run here
     result = aten.overload(target)(*_numbers(machine, args), **{k: _numbers(machine, v) for k, v in kwargs.items()})
     flat = result if isinstance(result, list | tuple) else (result,)
     tensors = [t for t in flat if isinstance(t, Tensor)]

@@ -12,14 +12,15 @@ from typing import Any
 
 import torch
 
-from .dtypes import BOOL, DType
+from .dtypes import BOOL, I32, DType
+from .philox import philox
 
 
 @dataclass(frozen=True)
 class ScalarRow:
     """One elementwise operation.
 
-    `result` is "same" (the dtype of the operands), "bool", or "second" (the dtype of operand 1, for `where`).
+    `result` is "same" (the dtype of the operands), "bool", "i32", or "second" (the dtype of operand 1, for `where`).
     `cost` is about the number of simple instructions an element takes; the fusion cost model reads it.
     """
 
@@ -28,7 +29,7 @@ class ScalarRow:
     torch: Callable[..., Any]
     cpp: str
     triton: str
-    domain: str  # "float", "int" (with bool), "any"
+    domain: str  # "float", "int" (with bool), "any", "i64"
     cost: int = 1
     result: str = "same"
     note: str = ""
@@ -36,7 +37,10 @@ class ScalarRow:
 
     def result_dtype(self, operands: list[DType]) -> DType:
         """The dtype of the result for these operand dtypes."""
-        return BOOL if self.result == "bool" else operands[1 if self.result == "second" else 0]
+        return _RESULTS.get(self.result) or operands[1 if self.result == "second" else 0]
+
+
+_RESULTS = {"bool": BOOL, "i32": I32}
 
 
 def _remainder(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -191,6 +195,18 @@ _ROWS = [
         "any",
         result="second",
         note="operand 0 is bool",
+    ),
+    # random numbers
+    ScalarRow(
+        "philox",
+        2,
+        philox,
+        "im::philox({0}, {1})",
+        "philox({0}, {1})",
+        "i64",
+        60,
+        result="i32",
+        note="32 random bits: word {1} >= 0 of the stream with the seed {0}, by Philox4x32-10",
     ),
 ]
 

@@ -2,42 +2,87 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
+import torch
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
 from ..ir.dialects import kernel, prim
 from ..ir.dialects.aten import AtenOp
+from ..ir.dtypes import I64
 from ..ir.syntax import Op, location_of
-from ..ir.types import TensorType
-from .aten_rules import elementwise, index, library, reduce, shape  # noqa: F401  (they register their rules)
+from ..ir.types import TensorType, tensor_type
+from .aten_rules import elementwise, index, library, reduce, resample, shape  # noqa: F401  (they register their rules)
 from .aten_rules.builder import RULES, Builder, NotCovered
-from .base import Pass
+from .aten_rules.random import RANDOM
+from .base import Pass, PassError
 from .context import CompileContext
 from .strides import is_view
 
 
 @dataclass(frozen=True)
 class Decompose(Pass):
-    """Replace ATen operations by primitives; what no rule covers becomes a library call."""
+    """Replace ATen operations by primitives; what no rule covers becomes a library call.
+
+    Options:
+        random: where random numbers are made: "philox" in kernels, "eager" by the library, which gives eager's numbers; "auto": in kernels on a GPU.
+    """
 
     name: ClassVar[str] = "decompose"
     level: ClassVar[str] = "aten"
     gives: ClassVar[str | None] = "prim"
 
+    random: str = "auto"
+
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        if self.random not in ("auto", "philox", "eager"):
+            raise PassError(f"decompose: random is auto, philox or eager, not {self.random}")
         for func in [op for op in module.body.block.ops if isinstance(op, prim.Func)]:
+            streams = _Streams(func)
             for op in list(func.block_body.ops):
                 if isinstance(op, AtenOp):
-                    _replace(ctx, op)
+                    _replace(ctx, op, streams if self._in_kernels(op) else None)
+
+    def _in_kernels(self, op: AtenOp) -> bool:
+        if self.random != "auto" or not op.results:
+            return self.random == "philox"
+        made = op.results[0].type
+        return isinstance(made, TensorType) and made.device.startswith("cuda")
 
 
-def _replace(ctx: CompileContext, op: AtenOp) -> None:
+@dataclass
+class _Streams:
+    """The streams of random bits of one program: one seed for each device, drawn at each call, and numbers that are added to it."""
+
+    func: prim.Func
+    seeds: dict[str, SSAValue] = field(default_factory=dict)
+    count: int = 0
+
+    def __call__(self, builder: Builder) -> SSAValue:
+        device = builder.type.device
+        if device not in self.seeds:
+            self.seeds[device] = self._draw(device, builder.op)
+        seed, number = self.seeds[device], self.count
+        self.count += 1
+        return builder.ew("add", seed, number) if number else seed
+
+    def _draw(self, device: str, op: AtenOp) -> SSAValue:
+        """A library call, so that torch's generator counts the draw, also where a CUDA graph is played back."""
+        attrs = {"target": "aten.randint.low", "operands": (), "low": -(2**63), "high": 2**63 - 1, "size": ()}
+        attrs |= {"dtype": torch.int64, "device": torch.device(device), "pin_memory": False, "effect": True}
+        call = kernel.Extern.make([], [tensor_type((), I64, device)], attrs, loc=op.location)
+        block = op.parent
+        assert block is not None
+        block.insert_op_before(call, op)
+        return call.results[0]
+
+
+def _replace(ctx: CompileContext, op: AtenOp, streams: _Streams | None) -> None:
     block = op.parent
     assert block is not None
-    builder = Builder(op)
+    builder = Builder(op, stream=streams)
     values, reason = _by_rule(op, builder)
     if reason:
         for made in reversed(builder.ops):  # what the rule made before it gave up must not stay a user of its operands
@@ -63,7 +108,9 @@ def _by_rule(op: AtenOp, builder: Builder) -> tuple[list[SSAValue | None], str]:
     """The replacing values, or the reason why there are none."""
     rule = RULES.get(op.target)
     if op.get("effect"):
-        return [], "it has an effect"
+        rule = RANDOM.get(op.target)
+        if rule is None or builder.stream is None:
+            return [], "it has an effect"
     if rule is None:
         return [], "no rule decomposes it"
     try:

@@ -39,10 +39,14 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 @dataclass
 class Builder:
-    """Builds the replacement of one `aten` operation. `ops` receives the prims in order."""
+    """Builds the replacement of one `aten` operation. `ops` receives the prims in order.
+
+    `stream` gives the seed of a new stream of random bits, a number (i64); None where random numbers are the library's.
+    """
 
     op: AtenOp
     ops: list[Operation] = field(default_factory=list)
+    stream: Callable[[Builder], SSAValue] | None = None
 
     def __post_init__(self) -> None:
         self.names = list(self.op["operands"])

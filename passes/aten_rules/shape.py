@@ -90,8 +90,10 @@ def _select(b: Builder) -> Result:
     x = b.op.operands[0]
     d, index = b.axis(b.get("dim")), b.get("index")
     size = b.shape_of(x)[d]
-    if isinstance(index, int) and index < 0:
-        index = dim(size + index)
+    if isinstance(index, int):
+        index = dim(size + index) if index < 0 else index
+    elif sympy.sympify(index).is_nonnegative is not True:
+        raise NotCovered("an index whose sign is not known")
     return b.reshape(b.slice(x, d, index, 1), b.type.shape)
 
 

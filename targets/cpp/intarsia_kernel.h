@@ -1,6 +1,7 @@
 // What generated kernels need beside arithmetic: index division, scratch memory, reductions that keep NaN.
 #pragma once
 #include "intarsia_math.h"
+#include "intarsia_random.h"
 
 #if defined(__AVX512F__)
 #define IM_VECTOR_BYTES 64

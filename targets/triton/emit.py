@@ -16,7 +16,7 @@ from xdsl.ir import Block, SSAValue
 from ...ir.dialects import loop
 from ...ir.dtypes import DType
 from ...ir.scalars import JOINT, REDUCES, identity
-from ...ir.symbols import Dim, FloorDiv, dim, known_equal
+from ...ir.symbols import Dim, FloorDiv, bounds, dim, known_equal
 from ...ir.syntax import Op, location_of
 from ...ir.types import RefType, ScalarType
 from ...passes.blocks import most
@@ -196,6 +196,12 @@ class _Writer:
     def index(self, value: Dim) -> str:
         """An index expression, with bound variables by their names."""
         return index_text(value, {name: text for name, (text, _) in self.bound.items()})
+
+    def far_index(self, value: Dim) -> str:
+        """The same in 64 bits, for numbers that are no places in memory."""
+        depends = value.free_symbols if isinstance(value, sympy.Expr) else ()
+        wide = {s.name: f"{self.bound[s.name][0]}.to(tl.int64)" for s in depends if s.name in self.bound}
+        return index_text(value, wide)
 
     def index_spans(self, *values: Dim) -> frozenset[str]:
         """The loops that index expressions depend on."""
@@ -585,12 +591,19 @@ def _prefetch(w: _Writer, op: Op) -> None:
 
 
 def _index(w: _Writer, op: Op) -> None:
-    text = w.index(op["value"])
     spans = w.index_spans(op["value"])
+    far = not w.wide and _dtype(op.results[0]).bytes == 8 and not _fits(w, op["value"])
+    text = w.far_index(op["value"]) if far else w.index(op["value"])
     if not spans:
         w.value(op, _full("[]", text, _dtype(op.results[0])), spans)
     else:
         w.value(op, f"({text}).to(tl.{triton_type(_dtype(op.results[0]))})", spans)
+
+
+def _fits(w: _Writer, value: Dim) -> bool:
+    """Whether a number that is no place in memory is known to fit into 32 bits."""
+    low, high = bounds(value, {each.op["var"]: (0, dim(each.op["stop"] - 1)) for each in w.open})
+    return isinstance(low, int) and isinstance(high, int) and low >= -INT32_MAX and high <= INT32_MAX
 
 
 def _constant(w: _Writer, op: Op) -> None:
@@ -625,7 +638,8 @@ def _scalar(w: _Writer, op: Op) -> None:
     w.value(op, scalar_text(op.row.name, names, dtype), w.operand_spans(op))
 
 
-_OF_TENSORS = ("floordiv", "mod", "sign", "sqrt", "pow", "shl", "shr")  # their functions ask operands for their dtypes
+# Their functions ask operands for their dtypes.
+_OF_TENSORS = ("floordiv", "mod", "sign", "sqrt", "pow", "shl", "shr", "philox")
 
 
 def scalar_text(name: str, names: Sequence[str], dtype: DType | None = None) -> str:

@@ -175,6 +175,17 @@ def shr(a, b):
 
 
 @triton.jit
+def philox(seed, number):
+    """Words of a stream of random bits: word n is part n % 4 of block n // 4 of Philox4x32-10."""
+    block = number >> 2
+    zero = (number & 0).to(tl.uint32)
+    a, b, c, d = tl.philox(seed, block.to(tl.uint32), (block >> 32).to(tl.uint32), zero, zero)
+    low = tl.where((number & 1) != 0, b, a)
+    high = tl.where((number & 1) != 0, d, c)
+    return tl.where((number & 2) != 0, high, low).to(tl.int32, bitcast=True)
+
+
+@triton.jit
 def int_pow(a, b):
     """An integer power by squaring; a negative exponent gives 0 but for a base of 1 or -1."""
     result = a * 0 + 1
@@ -207,6 +218,7 @@ __all__ = [
     "moments_join",
     "mul_",
     "or_",
+    "philox",
     "shl",
     "shr",
     "sign",

@@ -434,3 +434,24 @@ def test_a_size_that_depends_on_values_breaks_the_graph_at_its_line(name, dynami
     assert all(operator in b.reason and b.place.filename == __file__ for b in log.breaks), log.breaks
     assert log.breaks and "values" in log.breaks[-1].reason
     assert len(log.captures) <= 5  # before and after the break: constant sizes, then symbols
+
+
+def _read_at(x, p):
+    return x[p] * 2, x[:, p, ...] + 1, x[p, :, None], x[..., p, None, :], x[p, p, 2], x[p:, p], x[p - 40, 0]
+
+
+def _write_at(x, p):
+    y = x.clone()
+    y[p] = 3.0
+    y[1:, p] = x[:-1, 0] * 2
+    y[..., p] = x[..., 1]
+    y[p, :, p] = 5
+    return y
+
+
+@pytest.mark.parametrize("function", [_read_at, _write_at])
+def test_a_number_that_changes_is_an_index(function):
+    """As in decoding: the position of the token in a cache."""
+    x = torch.randn(33, 40, 35)
+    assert len(runs(function, [(x, p) for p in (8, 16, 17, 18, 30, 32)], own=True).captures) <= 3
+    assert outcome(compiled(function)[0], (x, 40)) == outcome(function, (x, 40)) == "IndexError"

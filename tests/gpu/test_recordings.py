@@ -180,12 +180,23 @@ def test_two_threads() -> None:
     assert not wrong
 
 
-def test_random_numbers_are_not_recorded() -> None:
+@pytest.mark.parametrize("random", ["philox", "eager"])
+def test_random_numbers_go_on_from_one_playback_to_the_next(random: str) -> None:
     net = Net(0.5).to(GPU)
-    fast, x, before = intarsia.compile(net), torch.randn(8, 32, device=GPU), STATISTICS.replays
+    fast, x, before = (
+        intarsia.compile(net, options={"random": random}),
+        torch.randn(8, 32, device=GPU),
+        STATISTICS.replays,
+    )
     results = [fast(x) for _ in range(CALLS)]
-    assert STATISTICS.replays == before
-    assert not any(torch.equal(results[0], r) for r in results[1:])
+    torch.manual_seed(7)
+    again = [fast(x) for _ in range(3)]
+    torch.manual_seed(7)
+    once_more = [fast(x) for _ in range(3)]
+    assert STATISTICS.replays >= before + 6
+    assert all(torch.equal(a, b) for a, b in zip(again, once_more, strict=True))
+    different = [*results, *again]
+    assert not any(torch.equal(a, b) for k, a in enumerate(different) for b in different[:k])
 
 
 def test_the_users_own_capture() -> None:

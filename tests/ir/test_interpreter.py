@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from intarsia.ir.dtypes import BY_NAME
 from intarsia.ir.interpreter import InterpreterError, run, run_user
 from intarsia.ir.scalars import SCALARS
 from intarsia.ir.text import parse_module
@@ -73,12 +74,13 @@ def test_tensor_operations(text: str, expected: object) -> None:
 @pytest.mark.parametrize("name", list(SCALARS))
 def test_scalar_rows_on_tensors_and_elements(name: str) -> None:
     row = SCALARS[name]
-    dtype, kind = (torch.int32, "i32") if row.domain == "int" else (torch.float32, "f32")
+    kind = {"int": "i32", "i64": "i64"}.get(row.domain, "f32")
+    dtype = BY_NAME[kind].torch
     values = [(torch.rand(5) * 3 + 0.1).to(dtype) for _ in range(row.arity)]
     kinds = [kind] * row.arity
     if name == "where":
         values[0], kinds[0] = torch.tensor([True, False, True, True, False]), "bool"
-    result = "bool" if row.result == "bool" else kind
+    result = row.result if row.result in ("bool", "i32") else kind
     args = ", ".join(f"%a{k}: !prim.tensor<[5], {d}>" for k, d in enumerate(kinds))
     names = ", ".join(f"%a{k}" for k in range(row.arity))
     expected = row.torch(*values)

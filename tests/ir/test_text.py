@@ -87,7 +87,7 @@ def _rows() -> str:
     """A module with one operation of each row of the scalar table, on tensors and on elements."""
     lines = ["builtin.module {", "  prim.func @main() ({"]
     tensors, scalars = [], []
-    kinds = {"float": "f32", "int": "i32", "any": "f64"}
+    kinds = {"float": "f32", "int": "i32", "any": "f64", "i64": "i64"}
     for k, (name, cls) in enumerate(prim.ELEMENTWISE.items()):
         dtypes = [kinds[cls.row.domain]] * cls.row.arity
         if name == "where":
@@ -96,7 +96,7 @@ def _rows() -> str:
         names = ", ".join(f"%{d}" for d in dtypes)
         tensors.append(f"    %t{k} = prim.{name}({names}) : !prim.tensor<[2], {result}>")
         scalars.append(f"    %t{k} = scalar.{name}({names}) : !loop.scalar<{result}>")
-    used = ("f32", "i32", "f64", "bool")
+    used = ("f32", "i32", "i64", "f64", "bool")
     lines.append("  ^bb0(" + ", ".join(f"%{d}: !prim.tensor<[2], {d}>" for d in used) + "):")
     lines += [*tensors, "    prim.return()", "  })", "  loop.kernel @k() {inputs = 0} ({"]
     lines.append("  ^bb0(" + ", ".join(f"%{d}: !loop.scalar<{d}>" for d in used) + "):")

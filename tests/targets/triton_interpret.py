@@ -160,13 +160,15 @@ RAN: set[str] = set()
 
 def wrong(program: Program, number: int, folder: Path) -> str:
     """What is wrong with a program, or ""."""
-    expected = reference.run(program.module, program.args)
+    torch.manual_seed(number)
+    expected = reference.run(program.exact or program.module, program.args)
     module = program.on_gpu()
     path = folder / f"kernels_{number}.py"
     path.write_text(emit_module(kernels_of(module)))
     TEXT["module"] = load_text(path, path.stem)
     TEXT["module"].libdevice = LIBDEVICE  # type: ignore[attr-defined]
     reference.RULES["loop.launch"] = launch
+    torch.manual_seed(number)
     found = reference.run(module, program.args)
     for k, (a, b) in enumerate(zip(expected, found, strict=True)):
         if a.stride() != b.stride():

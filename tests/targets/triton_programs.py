@@ -27,6 +27,7 @@ from intarsia.ir.retarget import retarget
 from intarsia.ir.scalars import SCALARS, ScalarRow
 from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.context import CompileContext
+from intarsia.passes.decompose import Decompose
 from intarsia.passes.pipeline import default_pipeline
 
 TESTS = Path(__file__).parents[1]
@@ -43,12 +44,16 @@ NOT_OF_BOOL = ("neg", "abs", "sign", "add", "sub", "mul", "floordiv", "mod", "fm
 
 @dataclass
 class Program:
-    """A module on the CPU, arguments for it, and the bounds of its results where these are large."""
+    """A module on the CPU, arguments for it, and the bounds of its results where these are large.
+
+    `exact`: what runs on the CPU instead, where a GPU's random numbers are others than the library's.
+    """
 
     name: str
     module: ModuleOp
     args: Sequence[Any]
     scales: Sequence[float] = ()
+    exact: ModuleOp | None = None
 
     def on_gpu(self) -> ModuleOp:
         """The same program on a GPU, up to its kernels."""
@@ -83,6 +88,8 @@ def rows(dtypes: Sequence[DType] = ROW_DTYPES) -> Iterator[Program]:
 
 
 def _takes(row: ScalarRow, dtype: DType) -> bool:
+    if row.domain == "i64":
+        return dtype == I64
     if dtype.is_float:
         return row.domain != "int"
     return row.domain != "float" and not (dtype == BOOL and row.name in NOT_OF_BOOL)
@@ -123,6 +130,11 @@ def _operands(row: ScalarRow, dtype: DType) -> list[Tensor]:
         found = [torch.randint(-9, 10, (70,), generator=generator) for _ in range(row.arity)]
         if row.name in ("floordiv", "mod", "fmod"):
             found[1] = torch.where(found[1] == 0, 3, found[1])
+        if row.name == "philox":
+            found = [
+                torch.randint(-(2**63), 2**63 - 1, (70,), generator=generator),
+                found[1].abs() << torch.arange(70) % 50,
+            ]
         if row.name in ("pow", "shl", "shr"):
             found[1] = found[1].abs() * (7 if row.name != "pow" else 1)
     return [first, *found[1:]] if row.name == "where" else found
@@ -160,6 +172,13 @@ def _loss(x: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(x, target) + F.mse_loss(x.sigmoid(), x.tanh()) + F.huber_loss(x, x.flip(1))
 
 
+def _random(x: Tensor) -> Any:
+    hidden = F.layer_norm(F.dropout(x, 0.3) + x, (50,))
+    numbers = torch.rand_like(x), torch.randn(7, 9, dtype=torch.float64), torch.randint(-3, 9, (40,)), torch.rand(())
+    wide = torch.randint(0, 2**40, (5,)), torch.bernoulli(x.sigmoid()), F.dropout(x[:, ::2].t().bfloat16(), 0.5)
+    return hidden, *numbers, *wide, torch.empty_like(x).exponential_(), torch.empty_like(x).geometric_(0.2)
+
+
 MODELS: dict[str, Callable[[], tuple[Callable[..., Any], list[Tensor]]]] = {
     "transformer": lambda: (Block(), [torch.randn(2, 6, 32)]),
     "convolutions": lambda: (_convolutions().eval(), [torch.randn(2, 3, 12, 12)]),
@@ -179,6 +198,7 @@ MODELS: dict[str, Callable[[], tuple[Callable[..., Any], list[Tensor]]]] = {
         lambda x, f: torch.cat([-x[..., 8:], x[..., :8]], -1) * f.sin() + x * f.cos(),
         [torch.randn(2, 3, 16)] * 2,
     ),
+    "random": lambda: (_random, [torch.randn(3, 50)]),
     "images": lambda: (
         lambda x: F.pixel_shuffle(F.pad(x, (1, 2, 0, 1), "reflect"), 2).relu(),
         [torch.randn(2, 4, 5, 5)],
@@ -200,4 +220,7 @@ def models(names: Sequence[str] = tuple(MODELS)) -> Iterator[Program]:
         with torch.no_grad():
             intarsia.compile(fn, backend=keep, fullgraph=True)(*args)
             for number, (graph, inputs) in enumerate(graphs):
-                yield Program(f"{name}_{number}", import_fx(functionalize(graph, inputs)).module, inputs)
+                module = import_fx(functionalize(graph, inputs)).module
+                exact = parse_module(print_module(module))
+                Decompose(random="philox").apply(CompileContext(), exact)
+                yield Program(f"{name}_{number}", module, inputs, exact=exact if name == "random" else None)
