@@ -68,7 +68,9 @@ class MatmulKernels(Pass):
         place = location_of(op)
         where = f"{place[0]}:{place[1]}" if place else ""
         if tile is None:
-            ctx.diagnostics.remark(self.name, "refused", lambda: f"{shape}: the library is expected to be faster", where)
+            ctx.diagnostics.remark(
+                self.name, "refused", lambda: f"{shape}: the library is expected to be faster", where
+            )
             return
         _merge(found, tile, behind)
         ctx.diagnostics.count(self.name, "products with an epilogue" if behind else "products")
@@ -102,9 +104,10 @@ class Product:
         extra = 0
         if behind is not None:
             extra = len(behind.operands) - 1 + len(behind.results) - 1
-        return Shape(
-            hint(self.batch), hint(self.rows), hint(self.columns), hint(self.inner), self.dtype, behind is not None, extra
-        )
+        view = view_of(self.b)
+        by_rows = view is not None and view.strides[-1 if self.transposed else -2] == 1
+        batch, rows, columns, inner = (hint(n) for n in (self.batch, self.rows, self.columns, self.inner))
+        return Shape(batch, rows, columns, inner, self.dtype, behind is not None, extra, by_rows)
 
 
 def product_of_call(op: kernel.Extern) -> Product | None:
@@ -198,7 +201,9 @@ def _chain(value: SSAValue, base: SSAValue) -> list[Op] | None:
 def _is_elementwise(fused: kernel.Fused, result: SSAValue) -> bool:
     """Whether a kernel computes single elements from single elements of the value, and nothing else."""
     block = fused.block_body
-    depends = {arg for arg, v in zip(block.args, fused.operands, strict=True) if _chain(v, result) is not None}
+    depends: set[SSAValue] = {
+        arg for arg, v in zip(block.args, fused.operands, strict=True) if _chain(v, result) is not None
+    }
     for op in block.ops:
         if isinstance(op, prim.Reduce | prim.Scan | prim.Dot):
             return False

@@ -45,9 +45,7 @@ def split_of(nest: Nest) -> int:
     return tile.split if even and len(nest.stages[0].joins) == 1 else 1
 
 
-def product_blocks(
-    lowering: Lowering, nest: Nest, flat: Flat, fresh: Callable[[Dim], sympy.Symbol]
-) -> NestSpec | None:
+def product_blocks(lowering: Lowering, nest: Nest, flat: Flat, fresh: Callable[[Dim], sympy.Symbol]) -> NestSpec | None:
     """The loops of the nest with their blocks; None where it is no product of a row and a column with operations on the result behind it.
 
     Args:

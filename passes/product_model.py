@@ -42,6 +42,7 @@ class Shape:
     Attributes:
         epilogue: whether a kernel behind it becomes part of it.
         tensors: how many tensors of the result's size that kernel reads and writes beside the product and one result.
+        by_rows: whether the second factor lies contiguously along the inner size.
     """
 
     batch: int
@@ -51,14 +52,37 @@ class Shape:
     dtype: str
     epilogue: bool = False
     tensors: int = 0
+    by_rows: bool = True
 
     def __str__(self) -> str:
         batch = f"{self.batch} of " if self.batch > 1 else ""
         return f"{batch}{self.rows}x{self.inner} by {self.inner}x{self.columns}"
 
 
+FEW = 256  # rows; the library's kernels for so few are far from the limits as well
+CHUNK = 768  # of the inner size, for few rows
+NARROW = 256  # an inner size at which a product is bound by memory, as what is behind it
+
+
 def choose(shape: Shape) -> Tile | None:
     """The tile of a kernel of our own; None where the library is expected to be faster."""
-    if not shape.epilogue:
+    if shape.rows == 1 and shape.batch == 1:  # a sum over each row of the weight
+        return Tile() if shape.by_rows else None
+    if not shape.epilogue or shape.batch > 1:
         return None
-    return Tile()
+    if 16 < shape.rows <= FEW:
+        return _few_rows(shape)
+    if shape.inner <= NARROW and shape.rows >= 16 * FEW and shape.columns >= 64:
+        return Tile(64, 128, 32, 4, 3)
+    return None
+
+
+def _few_rows(shape: Shape) -> Tile | None:
+    """Small tiles, so that there are enough of them; the inner size in chunks where there are not."""
+    if shape.inner <= 2 * CHUNK:
+        return Tile(64, 32, 128, 4, 4)
+    for split in (2, 4, 8):
+        size = shape.inner // split
+        if size <= CHUNK and shape.inner % (split * 128) == 0 and shape.rows * shape.columns <= 1 << 17:
+            return Tile(64, 64, 128, 4, 3, split)
+    return None

@@ -14,7 +14,7 @@ import sympy
 from xdsl.ir import Block, SSAValue
 
 from ...ir.dialects import loop
-from ...ir.dtypes import DType
+from ...ir.dtypes import F32, DType
 from ...ir.scalars import JOINT, REDUCES, identity
 from ...ir.symbols import Dim, FloorDiv, bounds, dim, known_equal
 from ...ir.syntax import Op, location_of
@@ -631,6 +631,14 @@ def _cast(w: _Writer, op: Op) -> None:
 
 def _scalar(w: _Writer, op: Op) -> None:
     assert isinstance(op, loop.ScalarOp)
+    if _is_one_more(op):
+        return
+    for value in op.operands if op.row.name == "add" else ():
+        if isinstance(value.owner, loop.ScalarOp) and _is_one_more(value.owner):
+            inner = value.owner
+            name = w.names[inner.operands[0]]
+            w.value(op, f"one_plus_{inner.row.name}({name})", w.operand_spans(inner))
+            return
     names = [w.names[v] for v in op.operands]
     if op.row.name in _OF_TENSORS or all(isinstance(v.owner, loop.Constant) for v in op.operands):
         names = [_as_tensor(v, n) for v, n in zip(op.operands, names, strict=True)]
@@ -639,6 +647,22 @@ def _scalar(w: _Writer, op: Op) -> None:
 
 
 # Their functions ask operands for their dtypes.
+def _is_one_more(op: loop.ScalarOp) -> bool:
+    """Whether a value in float32 is only used as 1 + it, for which there is a faster way: the two forms of gelu."""
+    if (
+        op.row.name not in ("erf", "tanh")
+        or _dtype(op.results[0]) != F32
+        or isinstance(op.operands[0].owner, loop.Constant)
+    ):
+        return False
+    uses = list(op.results[0].uses)
+    for use in uses:
+        other = use.operation.operands[1 - use.index] if use.operation.name == "scalar.add" else None
+        if other is None or not isinstance(other.owner, loop.Constant) or other.owner["value"] != 1.0:
+            return False
+    return bool(uses)
+
+
 _OF_TENSORS = ("floordiv", "mod", "sign", "sqrt", "pow", "shl", "shr", "philox")
 
 

@@ -127,6 +127,31 @@ def sign(x):
 
 
 @triton.jit
+def one_plus_tanh(x):
+    """1 + tanh(x) in float32, without the cancellation."""
+    return 2.0 / (1.0 + tl.exp(-2.0 * x))
+
+
+@triton.jit
+def one_plus_erf(x):
+    """1 + erf(x) in float32, that is erfc(-x): an error of 1e-7, which rounding 1 + erf(x) has too, in a third of the instructions.
+
+    erfc(t) = 2^-q(t) for t >= 0, where q is almost a parabola; its coefficients are a least-squares fit weighted for the largest error.
+    """
+    t = tl.abs(x)
+    q = t * -1.1610822184593417e-05 + 0.00015302712563425303
+    q = q * t - 0.0008484981954097748
+    q = q * t + 0.0022753605153411627
+    q = q * t - 8.550279744667932e-05
+    q = q * t - 0.0277240052819252
+    q = q * t + 0.14830774068832397
+    q = q * t + 0.9184429049491882
+    q = q * t + 1.6279072761535645
+    tail = tl.where(t >= 4.0, 0.0, tl.exp2(-q * t))
+    return tl.where(x < 0, tail, 2.0 - tail)
+
+
+@triton.jit
 def sqrt(x):
     """The root, rounded to nearest: `tl.sqrt_rn` is for float32 alone, `tl.sqrt` rounds so for float64."""
     if x.dtype == tl.float64:
@@ -217,6 +242,8 @@ __all__ = [
     "moments_end",
     "moments_join",
     "mul_",
+    "one_plus_erf",
+    "one_plus_tanh",
     "or_",
     "philox",
     "shl",

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 import torch
 from product_programs import CASES, products
 
 from intarsia.ir.interpreter import run
-from intarsia.passes.context import CompileContext
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -92,7 +92,9 @@ def interpreted(group: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize(("group", "least"), [("zoo", 80), ("rows", 200), ("random", 100), ("models", 20), ("products", 15)])
+@pytest.mark.parametrize(
+    ("group", "least"), [("zoo", 80), ("rows", 200), ("random", 100), ("models", 20), ("products", 15)]
+)
 def test_values(group: str, least: int) -> None:
     """The same values as the reference interpreter gives for the program before it was scheduled."""
     found = interpreted(group)
