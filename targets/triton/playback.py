@@ -193,8 +193,8 @@ def result_makers(results: Sequence[Any], given: Sequence[Any], gpu: Gpu) -> lis
     for number, r in enumerate(results):
         before = next((j for j in range(number) if results[j] is r), None)
         same = next((k for k, x in enumerate(given) if x is r), None)
-        if not isinstance(r, torch.Tensor) or r.device.type == "cpu":
-            makers.append(_constant(r))
+        if not isinstance(r, torch.Tensor):
+            makers.append(lambda args, done, stream, value=r: value)
         elif same is not None:
             makers.append(lambda args, done, stream, k=same: args[k])
         elif before is not None:
@@ -208,12 +208,6 @@ def result_makers(results: Sequence[Any], given: Sequence[Any], gpu: Gpu) -> lis
             first[storage] = number
             makers.append(_copied(r, sharing[storage], gpu))
     return makers
-
-
-def _constant(value: Any) -> Maker:
-    if isinstance(value, torch.Tensor):
-        return lambda args, done, stream: value.clone()
-    return lambda args, done, stream: value
 
 
 def _view_of_argument(r: torch.Tensor, k: int, offset: int) -> Maker:
