@@ -101,6 +101,7 @@ REFUSED_TORCH = {
     "compile": "torch.compile is called inside the captured code",
     "grad": "torch.autograd.grad is called",
     "vmap": "torch.vmap is called",
+    "_cuda_jiterator_compile_and_launch_kernel": "a kernel of torch.cuda.jiterator is launched",
     "cond": "torch.cond is called",
 }
 TORCH_CONSTANTS = frozenset(

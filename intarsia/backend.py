@@ -37,6 +37,7 @@ from .passes.manager import PassFailure, pass_fingerprint, pipeline_text, run_pi
 from .passes.own_convolution import OwnConvolution
 from .passes.own_kernels import OwnKernels
 from .passes.pipeline import default_pipeline, registry
+from .roofline import WATCH
 from .targets.build import CompilerError, CompilerNotFound, Toolchain, cpu_identity, dots_bfloat16, find_toolchain
 from .targets.cache import Cache, Entry, cache_key, package_fingerprint, shared_cache
 from .targets.choices import Choices
@@ -108,6 +109,7 @@ def _compile(
         key = _name_of(gm, example_inputs, toolchain, config, passes, debug)
     stored = _stored(key, config)
     if stored is not None:
+        _watched(stored)
         return _checked(stored.run, stored, gm, config), Report(stored, cached=True)
     with COUNTERS.phase("functionalize"):
         functional = functionalize(gm, example_inputs)
@@ -117,8 +119,16 @@ def _compile(
     program, report = compile_module(imported.module, toolchain, config, passes, debug)
     if key is not None and not imported.constants and functional.output_tree == _flat_tree(functional.output_tree):
         _remember(key, program, config)
+    _watched(program)
     run = _as_the_graph(_bind_constants(program, imported.constants), functional.output_tree)
     return _with_numbers(_checked(run, program, gm, config), example_inputs), report
+
+
+def _watched(program: Program) -> None:
+    """What runs goes through the watch that `explain` has set."""
+    watch = WATCH.get()
+    if watch is not None:
+        program.run = watch(program)
 
 
 def _checked(run: GraphFunction, program: Program, gm: fx.GraphModule, config: Config) -> GraphFunction:

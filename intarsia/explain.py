@@ -10,15 +10,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from torch import fx
 
-from .backend import Report, reports_of
+from .backend import Report, open_cache, reports_of
 from .compile import compile
+from .config import Config
 from .counters import COUNTERS
 from .explain_text import text_of
+from .frontend.callable import compile_callable
 from .frontend.capture import Capture
 from .frontend.errors import Frame
 from .frontend.guards import GuardSet
@@ -27,7 +30,9 @@ from .history import Compiled, Fallback, History, Recompile
 from .ir.import_fx import user_line
 from .kernel_facts import KernelFacts, kernel_facts
 from .logs import count, guard_lines, next_pieces
+from .observer import CountingObserver
 from .passes.base import Pass
+from .roofline import Times, measured, watching
 from .targets.memory import eager_bytes
 from .targets.triton.graphs import WARM
 from .targets.triton.program import KERNELS, source_lines
@@ -144,6 +149,7 @@ class GraphInfo:
         result_memory: bytes of large results; their memory is used again for those of a later call, once the program drops them.
         eager_memory: most bytes in use at once when eager runs the same graph.
         capture_seconds, compile_seconds: what it took.
+        times: what each step takes, of a call with `timed=True`: one for each half of a graph with gradients.
     """
 
     index: int
@@ -164,6 +170,7 @@ class GraphInfo:
     eager_memory: int | None = None
     capture_seconds: float = 0.0
     compile_seconds: float = 0.0
+    times: list[Times] = field(default_factory=list)
 
     @property
     def op_count(self) -> int:
@@ -244,6 +251,7 @@ class Explanation:
 def explain(
     fn: Any,
     *,
+    timed: bool = False,
     backend: str | Callable[..., Any] = "auto",
     dynamic: bool | None = None,
     options: Mapping[str, Any] | None = None,
@@ -255,24 +263,46 @@ def explain(
     A function that `intarsia.compile` has compiled is explained as it stands after the call, with what was compiled before; its
     own settings hold. Any other is compiled for the purpose with the settings given here, as `intarsia.compile` takes them.
 
+    With `timed=True` the function is compiled anew (out of the cache, where it is there), and every kernel and library call that the call runs
+    is timed, each many times, with the call's own arguments: `times` of its graphs tell how near each is to what the machine can do. What
+    backward runs later is not in it.
+
     Raises:
         TypeError: `fn` cannot be called. What the call itself raises is raised.
     """
 
     def call(*args: Any, **kwargs: Any) -> Explanation:
         roots = _roots(fn)
-        compiled = fn
+        compiled, times = fn, dict[int, Times]()
         if not roots:
             compiled = compile(fn, backend=backend, dynamic=dynamic, options=options, passes=passes)
-            roots = _roots(compiled)
+        elif timed:
+            compiled = _anew(fn, roots[0])
         before = COUNTERS.read()["seconds"]
-        result = compiled(*args, **kwargs)
+        if timed:
+            with watching(measured(times, _folder(options))):
+                result = compiled(*args, **kwargs)
+        else:
+            result = compiled(*args, **kwargs)
         spent = {k: s - before.get(k, 0.0) for k, s in COUNTERS.read()["seconds"].items()}
-        return _explanation(compiled, {k: s for k, s in spent.items() if s > 0}, result)
+        return _explanation(compiled, {k: s for k, s in spent.items() if s > 0}, result, times)
 
     if not callable(fn):
         raise TypeError(f"intarsia.explain takes a function or an nn.Module, not {type(fn).__name__}: {fn!r:.80}")
     return call
+
+
+def _folder(options: Mapping[str, Any] | None) -> Path | None:
+    """Where numbers about this machine are kept."""
+    config = Config.from_environment(options)
+    return open_cache(config).root if config.cache else None
+
+
+def _anew(fn: Any, root: Any) -> Any:
+    """A callable with the settings of a compiled one that has compiled nothing yet."""
+    target = getattr(fn, "__dict__", {}).get("_orig_mod", root.target)
+    settings = {name: getattr(root.options, name) for name in ("backend", "fullgraph", "dynamic", "recompile_limit")}
+    return compile_callable(target, **settings, observer=History(CountingObserver(COUNTERS)))
 
 
 def _roots(fn: Any) -> list[Any]:
@@ -282,7 +312,7 @@ def _roots(fn: Any) -> list[Any]:
     return [r for r in (runtime, getattr(exact, "_intarsia_runtime", None)) if hasattr(r, "family")]
 
 
-def _explanation(compiled: Any, seconds: dict[str, float], result: Any) -> Explanation:
+def _explanation(compiled: Any, seconds: dict[str, float], result: Any, times: Mapping[int, Times]) -> Explanation:
     roots = _roots(compiled)
     families = [r.family for r in roots]
     history = roots[0].options.observer
@@ -301,6 +331,7 @@ def _explanation(compiled: Any, seconds: dict[str, float], result: Any) -> Expla
             breaks[broken] = None
         if capture.operations:
             graphs.append(_graph(len(graphs) + 1, record, capture, broken))
+            graphs[-1].times = _times_of(capture.graph_module, times)
     fallbacks = [
         FallbackInfo(f"a call of {f.name}", f.reason, f.file, f.line, f.text, remedy(f.reason))
         for f in _of(families, history.fallbacks)
@@ -317,6 +348,16 @@ def _explanation(compiled: Any, seconds: dict[str, float], result: Any) -> Expla
         seconds,
         spent,
     )
+
+
+def _times_of(gm: fx.GraphModule, times: Mapping[int, Times]) -> list[Times]:
+    """What was measured of a graph's programs."""
+    found = []
+    for report in reports_of(gm):
+        known = times.get(id(report.program))
+        if known is not None:
+            found.append(replace(known, steps=tuple(replace(s, half=report.half) for s in known.steps)))
+    return found
 
 
 def _runtimes(roots: list[Any], family: Any) -> list[Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from .frontend.errors import Frame
 from .logs import count
+from .roofline import table
 
 if TYPE_CHECKING:
     from .explain import BreakInfo, Explanation, GraphInfo, KernelInfo
@@ -29,6 +30,7 @@ def text_of(e: Explanation) -> str:
     out = [f"{e.name}: {', '.join(summary)}; compiled in {_seconds(e.compile_seconds)}"]
     sections = (
         ("Graphs", _graphs(e.graphs)),
+        ("Time of each kernel and library call", _steps(e.graphs)),
         ("Graph breaks", _breaks(e.breaks)),
         ("Runs in eager", _fallbacks(e)),
         ("Compiled again", _recompiles(e)),
@@ -75,6 +77,15 @@ def _graphs(graphs: list[GraphInfo]) -> Iterator[str]:
         yield from _field("memory", _memory(g))
         if g.broken is not None:
             yield from _field("ends at", f"the graph break at {short(g.broken.file)}:{g.broken.line}")
+
+
+def _steps(graphs: list[GraphInfo]) -> Iterator[str]:
+    for g in graphs:
+        for times in g.times:
+            rows = table(times, WIDTH - 2, _from)
+            if rows and sum(bool(other.times) for other in graphs) > 1:
+                yield f"  graph {g.index}, {g.function}"
+            yield from (f"  {row}" for row in rows)
 
 
 def _memory(g: GraphInfo) -> str:

@@ -1,4 +1,4 @@
-"""What is known of a kernel without running it: its device, the blocks of its grid, and the bytes that it has to move."""
+"""What is known of a kernel without running it: its device, the blocks of its grid, the bytes that it has to move, and its arithmetic."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class KernelFacts:
         grid: how many blocks run, on a GPU; None on a CPU.
         warps: how many warps work on a block, on a GPU.
         read, written: bytes of memory that are read and written, each element counted once however often it is touched.
+        operations: of its arithmetic, in about as many simple instructions as they take (`cost` of the scalar table).
     """
 
     device: str
@@ -33,25 +34,30 @@ class KernelFacts:
     warps: int | None
     read: Dim
     written: Dim
+    operations: Dim = 0
 
 
 def kernel_facts(ir: str) -> dict[str, KernelFacts]:
     """The facts of all kernels of a module at the `buffer` level, given as text."""
     if not ir:
         return {}
-    return {op["sym_name"]: _facts(op) for op in parse_module(ir).body.block.ops if isinstance(op, loop.Kernel)}
+    return {op["sym_name"]: facts_of(op) for op in parse_module(ir).body.block.ops if isinstance(op, loop.Kernel)}
 
 
-def _facts(kernel: loop.Kernel) -> KernelFacts:
+def facts_of(kernel: loop.Kernel) -> KernelFacts:
+    """The facts of one kernel."""
     memories = [a for a in kernel.block_body.args if isinstance(a.type, RefType)]
     device = next((a.type.device for a in memories if isinstance(a.type, RefType)), "cpu")
     counter = _Counter(kernel)
-    read = dim(sum(counter.moved(a, counter.loads) for a in memories))
+    inputs = memories[: kernel["inputs"]]  # what it has written itself it need not read from memory
+    read = dim(sum(counter.moved(a, counter.loads) for a in inputs))
     written = dim(sum(counter.moved(a, counter.stores) for a in memories))
     on_gpu = is_gpu(device)
-    return KernelFacts(
-        device, program_count(kernel) if on_gpu else None, kernel.get("warps") if on_gpu else None, read, written
-    )
+    grid, warps = (program_count(kernel), kernel.get("warps")) if on_gpu else (None, None)
+    return KernelFacts(device, grid, warps, read, written, dim(counter.operations))
+
+
+_JOINING = {"max_expsum": 24, "moments": 8, "argmax": 2, "argmin": 2}  # instructions; sums and the like take one
 
 
 class _Counter:
@@ -63,6 +69,7 @@ class _Counter:
         self.bound: dict[str, frozenset[str]] = {}
         self.loads: dict[SSAValue, list[Dim]] = {}
         self.stores: dict[SSAValue, list[Dim]] = {}
+        self.operations: Dim = 0
         self._walk(kernel.block_body, frozenset())
 
     def _walk(self, block: Block, around: frozenset[str]) -> None:
@@ -82,6 +89,10 @@ class _Counter:
                     self._walk(each, around)
 
     def _note(self, op: Op, around: frozenset[str]) -> None:
+        cost = op.row.cost if isinstance(op, loop.ScalarOp) else 0
+        cost += _JOINING.get(op["kind"], 1) if isinstance(op, loop.Accumulate) else 0
+        if cost:
+            self.operations += cost * math.prod(self.trips[name] for name in around)
         over = frozenset[str]().union(*(self.depends.get(v, frozenset()) for v in op.operands))
         if isinstance(op, loop.Bind):
             self.bound[op["var"].name] = over
@@ -118,7 +129,8 @@ class _Counter:
         points = dim(sum(found))
         if isinstance(whole, int) and isinstance(points, int):
             return min(whole, points) * ref.dtype.bytes
-        fewer = whole if len(found) > 1 or any(known_equal(whole, each) for each in found) else points
+        chunked = isinstance(points, sympy.Expr) and points.has(FloorDiv)  # chunks cover the whole, and some more
+        fewer = whole if chunked or len(found) > 1 or any(known_equal(whole, each) for each in found) else points
         return dim(fewer * ref.dtype.bytes)
 
 

@@ -383,7 +383,7 @@ class LoopEmitter:
         return self._add(scope, ir.scalar_op("where", chosen, operands[0], operands[1])).results[0]
 
     def _bind(self, node: Node, scope: _Scope, operands: list[SSAValue]) -> SSAValue:
-        var, size, wrap, mask = node.data
+        var, size, wrap, mask, inside = node.data
         conditions = [c for c in map(self.index, mask) if not is_nonnegative(c, self.ranges)]
         name = self._fresh(var)
         self.binds[var] = name
@@ -391,6 +391,8 @@ class LoopEmitter:
         attrs: dict[str, object] = {"var": name, "size": self.index(size)}
         if wrap:
             attrs["wrap"] = True
+        if inside:
+            attrs["inside"] = True
         if conditions:
             attrs["mask"] = conditions
         self._add(scope, ir.Bind.make([operands[0]], [], attrs))

@@ -185,11 +185,14 @@ class Groups:
         return found
 
     def _gathered(self, a: Group, b: Group, accesses: list[Access]) -> Refusal | None:
-        """Values read at indices from memory are computed element by element: fine when fewer are read than there are."""
+        """Values read at indices from memory are computed element by element: fine when fewer are read than there are.
+
+        A GPU's arithmetic is cheap: there the cost model weighs what is computed again.
+        """
         for access in accesses:
             if a.kind == SCAN or cast(Node, access.producer) in self._stored(a, b):
                 return Refusal("the value is stored, and gathered from memory")
-            if access.evaluations > elements(access.base):
+            if access.evaluations > elements(access.base) and not is_gpu(device_of(a)):
                 return Refusal("each gathered element would be computed again")
         return None
 

@@ -18,7 +18,7 @@ from xdsl.ir import Block, SSAValue
 from ..ir.dialects import prim
 from ..ir.dtypes import BOOL, F64, I64, DType
 from ..ir.scalars import DOT, SCALARS
-from ..ir.symbols import Dim, Range, dim, is_nonnegative, simplify_index, substitute, symbol
+from ..ir.symbols import Dim, FloorDiv, Mod, Range, dim, is_nonnegative, simplify_index, substitute, symbol
 from ..ir.types import RefType
 from . import indexing
 from .indexing import Index
@@ -289,22 +289,46 @@ class Lowering:
             found = self.select([below], node, found)
         return found
 
-    def _bound(self, owner: prim.PrimOp, size: Dim, index: Index, mask: tuple[Dim, ...]) -> sympy.Symbol:
-        """The name of the integer that the index operand holds at `index`."""
-        number = self.cast(self.lower(owner.operands[1], index, mask), I64)
-        variable: sympy.Symbol = self.bind(number, size, bool(owner.get("wrap", False)), mask).data[0]
+    def _bound(self, owner: prim.PrimOp, size: Dim, index: Index, mask: tuple[Dim, ...]) -> Dim:
+        """The integer that the index operand holds at `index`: an expression over loop variables, or the name of one from memory."""
+        number, inside = self.lower(owner.operands[1], index, mask), bool(owner.get("inside", False))
+        place = self.expression(number)
+        if place is not None:
+            ranges = self.ranges
+            place = simplify_index(place, ranges)
+            if inside or is_nonnegative(place, ranges) and is_nonnegative(dim(size - 1 - place), ranges):
+                return place
+        variable: sympy.Symbol = self.bind(number, size, bool(owner.get("wrap", False)), mask, inside).data[0]
         return variable
 
-    def bind(self, number: Node, size: Dim, wrap: bool, mask: tuple[Dim, ...] = ()) -> Node:
-        """The node that gives an integer from memory a name: an index below `size`, checked where all of the mask is >= 0."""
-        key = ("bind", number.number, size, wrap, mask)
+    def expression(self, node: Node) -> Dim | None:
+        """The index expression that computes an integer; None when it takes more than loop variables and numbers."""
+        if not node.dtype.is_integer or node.dtype == BOOL:
+            return None
+        if node.kind in ("index", "const"):
+            found: Dim = node.data[0]
+            return found
+        parts = [self.expression(a) for a in node.args] if node.kind in ("op", "cast") else []
+        rule = _AS_EXPRESSION.get(node.data[0]) if node.kind == "op" else None
+        if any(p is None for p in parts) or (node.kind == "op" and rule is None) or not parts:
+            return None
+        found_by = parts[0] if rule is None else rule(*parts)
+        return None if found_by is None else dim(found_by)
+
+    def bind(self, number: Node, size: Dim, wrap: bool, mask: tuple[Dim, ...] = (), inside: bool = False) -> Node:
+        """The node that gives an integer from memory a name: an index below `size`, checked where all of the mask is >= 0.
+
+        With `inside` it is known to lie there.
+        """
+        number = number if inside else self.cast(number, I64)
+        key = ("bind", number.number, size, wrap, mask, inside)
         found = self._nodes.get(key)
         if found is None:
             name = self.variable("at", size)
-            inside = [self.node("index", I64, (), (m,), (m,)) for m in mask]
-            free = number.free.union(*(n.free for n in inside))
-            args = (number, *dict.fromkeys(a for n in inside for a in n.args))
-            found = Node("bind", I64, args, (name, size, wrap, mask), free, len(self._nodes), 1)
+            conditions = [self.node("index", I64, (), (m,), (m,)) for m in mask]
+            free = number.free.union(*(n.free for n in conditions))
+            args = (number, *dict.fromkeys(a for n in conditions for a in n.args))
+            found = Node("bind", I64, args, (name, size, wrap, mask, inside), free, len(self._nodes), 1)
             self._nodes[key] = self.binds[name] = found
         return found
 
@@ -319,8 +343,10 @@ class Lowering:
         found = self._bound(owner, size, index, mask)
         return self._checked(self.lower(owner.operands[0], indexing.gather_index(owner, index)(found), mask), found)
 
-    def _checked(self, value: Node, at: sympy.Symbol) -> Node:
+    def _checked(self, value: Node, at: Dim) -> Node:
         """The value, made to depend on the index that selected it: a source that repeats does not, but the index is still checked."""
+        if at not in self.binds or self.binds[at].data[4]:
+            return value
         bind, seen, stack = self.binds[at], set(), [value]
         while stack:
             node = stack.pop()
@@ -387,6 +413,27 @@ class Lowering:
                     stack += self.bodies[inner].args
         return list(found)
 
+
+def _divided(a: Dim, b: Dim) -> Dim | None:
+    return dim(FloorDiv(sympy.sympify(a), sympy.Integer(b))) if isinstance(b, int) and b > 0 else None
+
+
+def _rest(a: Dim, b: Dim) -> Dim | None:
+    return dim(Mod(sympy.sympify(a), sympy.Integer(b))) if isinstance(b, int) and b > 0 else None
+
+
+# Integer operations that index expressions have.
+_AS_EXPRESSION: Mapping[str, Callable[..., Dim | None]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "neg": lambda a: -a,
+    "abs": lambda a: sympy.Max(a, -a),
+    "max": lambda a, b: sympy.Max(a, b),
+    "min": lambda a, b: sympy.Min(a, b),
+    "floordiv": _divided,
+    "mod": _rest,
+}
 
 _PLACES: Mapping[str, tuple[int, ...]] = {  # where a node's data holds index expressions
     "load": (1, 2),

@@ -44,7 +44,8 @@ from .memory import planned_bytes
 from .pool import LARGE, Results, want_huge_pages
 from .steps import Folded
 from .torch_private import current_stream, empty_strided_cpu, empty_strided_gpu, fast_overload
-from .triton.graphs import Recorded, refusal
+from .triton.graphs import Recorded
+from .triton.recordable import argument_kinds, on_cpu, refusal, size_reads
 from .triton.run import UnplannedResult, aligned, finished, not_launched, on_gpu
 
 Run = Callable[..., Sequence[Any]]
@@ -64,7 +65,7 @@ class HostSource:
         stateful_constants: `stateful` for that one.
         quick: the kernels that are done in a few microseconds: other threads need not run meanwhile.
         gpu: the number of the GPU that kernels run on, None: there are none.
-        static: which arguments are parameters or buffers.
+        arguments, sizes: what a recording has to know of its arguments: `kinds` and `sizes` of `Recorded`.
         not_recorded: why the program does not become a CUDA graph, "" where it does.
         large: bytes of the results of one call whose memory comes from the pool, as far as sizes are known.
         memory: bytes kept between calls, and most bytes in use at once; None where that depends on sizes.
@@ -81,7 +82,8 @@ class HostSource:
     quick: Sequence[str] = ()
     large: int = 0
     gpu: int | None = None
-    static: Sequence[bool] = ()
+    arguments: Sequence[str] = ()
+    sizes: Sequence[str] = ()
     not_recorded: str = ""
 
     def as_json(self) -> dict[str, Any]:
@@ -98,17 +100,18 @@ class HostSource:
             "quick": list(self.quick),
             "large": self.large,
             "gpu": self.gpu,
-            "static": list(self.static),
+            "arguments": list(self.arguments),
+            "sizes": list(self.sizes),
             "not_recorded": self.not_recorded,
         }
 
 
-def host_source(module: ModuleOp, library: Library) -> HostSource:
-    """Write the host program of a module at the `buffer` level."""
+def host_source(module: ModuleOp, library: Library, *, timed: bool = False) -> HostSource:
+    """Write the host program of a module at the `buffer` level; `timed`: with `begin(k)` and `end(k)` around its k-th step."""
     main, constants = find_function(module, "main"), find_function(module, "constants")
     assert main is not None
     kernels = {op["sym_name"]: op for op in module.body.block.ops if isinstance(op, loop.Kernel)}
-    writer = _Writer(main, kernels, library)
+    writer = _Writer(main, kernels, library, timed=timed)
     source = writer.write()
     if constants is None:
         return source
@@ -145,6 +148,7 @@ class _Writer:
     owner: dict[str, str] = field(default_factory=dict)  # a view -> the tensor that it is a view of
     views: dict[str, list[str]] = field(default_factory=dict)  # a tensor -> its views, theirs too
     large: int = 0  # bytes of results from the pool
+    timed: bool = False
 
     def write(self) -> HostSource:
         block = self.func.block_body
@@ -152,13 +156,12 @@ class _Writer:
         for i, arg in enumerate(block.args):
             self.names[arg] = f"a{i}"
             arguments.append(f"a{i}")
-        for name, i, d, *_ in self.func.get("symbols", ()):
-            read = "" if d == -1 else f".shape[{d}]" if d >= 0 else f".stride({-2 - d})"
-            self.each.append(f"{name} = a{i}{read}")
+        sizes = size_reads(self.func)
+        self.each += [f"{name} = {read}" for name, read in sizes.items()]
         stateful = self._arena()
         for op in block.ops:
             assert isinstance(op, Op)
-            _STEPS[op.name](self, op)
+            self.step(op)
         body = ["def make():"]
         body += ["    " + line for line in self.once]
         body += [f"    def run({', '.join(arguments)}):"]
@@ -177,19 +180,23 @@ class _Writer:
             quick=sorted(self.quick),
             large=self.large,
             gpu=self.func_device() if any(map(runs_on_gpu, self.kernels.values())) else None,
-            static=tuple(map(bool, self.func.get("arg_static", ()))),
+            arguments=argument_kinds(self.func),
+            sizes=tuple(sizes.values()),
             not_recorded=self._refusal(),
         )
 
+    def step(self, op: Op) -> None:
+        """The lines of one operation."""
+        timed = self.timed and is_step(op)
+        number = self.fresh("timed")[len("timed") :] if timed else ""
+        self.each += [f"begin({number})"] if timed else []
+        _STEPS[op.name](self, op)
+        self.each += [f"end({number})"] if timed else []
+
     def _refusal(self) -> str:
         """Why the program is not recorded as a CUDA graph."""
-        block = self.func.block_body
-        static = self.func.get("arg_static") or [False] * len(block.args)
-        steps = sum(isinstance(op, buffer.Launch | buffer.Extern) for op in block.ops)
-        results = self.func.get("results") or [("value", k) for k in range(len(block.last_op.operands))]  # type: ignore[union-attr]
-        mutated = [bool(static[argument]) for argument, _ in self.func.get("mutations", ())]
-        devices = [arg.type.device for arg in block.args if isinstance(arg.type, RefType)]
-        return refusal(steps, list(self.operators.values()), results, mutated, devices)
+        steps = sum(isinstance(op, buffer.Launch | buffer.Extern) for op in self.func.block_body.ops)
+        return refusal(steps, list(self.operators.values()), on_cpu(self.func))
 
     def _arena(self) -> bool:
         size = self.func.get("arena_bytes", 0)
@@ -325,7 +332,7 @@ class _Writer:
         if _is_quick(op):
             self.quick.add(op["kernel"])
         call = f"{op['kernel']}({', '.join(arguments)})"
-        checked = any(isinstance(inner, loop.Bind) for inner in kernel.block_body.walk())
+        checked = any(isinstance(inner, loop.Bind) and inner.is_checked for inner in kernel.block_body.walk())
         self.each.append(
             f"if {call}: out_of_range({', '.join(map(repr, kernel.get('lines', ())))})" if checked else call
         )
@@ -490,6 +497,11 @@ class _Writer:
             case "none":
                 return "None"
         raise ValueError(f"unknown result kind {spec[0]!r}")
+
+
+def is_step(op: Op) -> bool:
+    """Whether an operation of a host program does work on memory."""
+    return isinstance(op, buffer.Launch | buffer.Extern | buffer.Copy)
 
 
 class SeveralGPUs(RuntimeError):
@@ -661,7 +673,8 @@ def load_program(
     make: Callable[[], Run] = names["make"]
     if source.gpu is not None:
         record = library.record and not source.not_recorded
-        make = on_gpu(make, source.text, names, source.gpu, source.static if record else None, recorded)
+        recordable = (source.arguments, source.sizes) if record else None
+        make = on_gpu(make, source.text, names, source.gpu, recordable, recorded)
     run = _pooled(make) if source.stateful else make()
     if source.constants is None:
         if not source.stateful and source.gpu is None:

@@ -147,3 +147,11 @@ def _counts_uses() -> bool:
 
 # Whether the two functions above say what they promise.
 counts_uses: bool = _counts_uses()
+
+
+def _no_sleep(cycles: int) -> None:
+    """Where torch has no such function: times of very short kernels then have the time in which the host starts them in them."""
+
+
+# gpu_sleep(cycles): keeps the current stream busy for so many cycles of the clock. 2.11, 2.13.
+gpu_sleep: Callable[[int], None] = getattr(torch.cuda, "_sleep", _no_sleep)

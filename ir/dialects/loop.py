@@ -171,7 +171,7 @@ class Bind(Op):
     """Give operand 0, an integer read from memory, the name `var` in the index expressions that follow in this block.
 
     It is checked to lie in 0 <= var < `size` (after adding `size` to negative ones when `wrap`); a value outside makes the
-    kernel report an IndexError and counts as 0.
+    kernel report an IndexError and counts as 0. `inside = true`: it was computed so that it lies there, and nothing is checked.
     """
 
     name = "loop.bind"
@@ -179,6 +179,11 @@ class Bind(Op):
     outputs = 0
     is_pure = False
     required = ("var", "size")
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether a value outside is an error of the kernel."""
+        return not self.get("inside", False)
 
 
 class Prefetch(_Access):

@@ -263,6 +263,7 @@ class Take(Movement):
     """Rows by number: result shape is x.shape[:dim] + index.shape + x.shape[dim+1:] (embedding, index_select, index).
 
     An index outside the dimension is an IndexError at run time; `wrap = true` lets negative ones count from the end.
+    `inside = true`: the index was computed so that none is outside, and nothing is checked.
     """
 
     name = "prim.take"

@@ -11,8 +11,6 @@ from ...ir.dtypes import BOOL, F32, F64, I64
 from ...ir.symbols import Dim
 from .builder import Builder, NotCovered, Result, real, rule
 
-MOST_SLICES = 8  # of a pooling that is written out
-
 
 def _axes(b: Builder, x: SSAValue, name: str = "dim") -> tuple[int, ...]:
     return b.axes(b.get(name), b.rank_of(x))
@@ -74,24 +72,6 @@ def _max_dim(b: Builder) -> Result:
     value = b.reduce(kind, b.up(x), (d,), _keep(b))
     index = b.reduce("arg" + kind, b.up(x), (d,), _keep(b))
     return [b.finish(value), b.finish(index, 1)]
-
-
-@rule("max_pool2d_with_indices.default")
-def _max_pool(b: Builder) -> Result:
-    """Windows of one row whose indices nobody reads (max_pool1d): the largest of a few slices."""
-    x, (places, at) = b.op.operands[0], b.op.results
-    kernel, stride, padding, dilation = (b.get(n) for n in ("kernel_size", "stride", "padding", "dilation"))
-    width, step = kernel[-1], (stride or kernel)[-1]
-    plain = not any(padding or ()) and all(d == 1 for d in dilation or ()) and not b.get("ceil_mode")
-    if len(kernel) != 2 or kernel[0] != 1 or not 1 <= width <= MOST_SLICES or not plain or any(at.uses):
-        raise NotCovered("windows in two dimensions, or indices")
-    if (stride or kernel)[0] != 1 or 0 in prim.tensor(places).shape:
-        raise NotCovered("rows that are left out")
-    d, count = b.rank_of(x) - 1, b.type.shape[-1]
-    value = b.slice(x, d, 0, count, step)
-    for k in range(1, width):
-        value = b.ew("max", value, b.slice(x, d, k, count, step))
-    return [b.finish(value), b.full(0, b.type.shape, I64)]
 
 
 @rule("argmax.default", "argmin.default")

@@ -74,7 +74,7 @@ def emit_kernel(kernel: loop.Kernel) -> str:
     lines = kernel.get("lines", ())
     comment = f"// from {', '.join(lines)}\n" if lines else ""
     writer.moved = moved(kernel.block_body)
-    writer.checks = any(isinstance(op, loop.Bind) for op in kernel.block_body.walk())
+    writer.checks = any(isinstance(op, loop.Bind) and op.is_checked for op in kernel.block_body.walk())
     if writer.checks:
         writer.line("int status = 0;")
     writer.block(kernel.block_body)
@@ -450,7 +450,7 @@ def _pragma(w: _Writer, op: Op) -> str:
     if not op.get("vector") or op["kind"] == "scan":
         return ""
     clauses = []
-    if any(isinstance(inner, loop.Bind) for inner in op.block_body.walk()):
+    if any(isinstance(inner, loop.Bind) and inner.is_checked for inner in op.block_body.walk()):
         clauses.append("reduction(| : status)")
     clauses += _reductions(w, op)
     return " ".join(["omp simd", *clauses])
@@ -574,6 +574,8 @@ def _accumulate(w: _Writer, op: Op) -> None:
 def _bind(w: _Writer, op: Op) -> None:
     var, size = op["var"], cpp_index(op["size"])
     w.line(f"int64_t {var} = {w.names[op.operands[0]]};")
+    if op.get("inside"):
+        return
     if op.get("wrap"):
         w.line(f"{var} += {var} < 0 ? {size} : 0;")
     w.line(f"const bool {var}_outside = ({var} < 0) | ({var} >= {size});")

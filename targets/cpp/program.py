@@ -52,6 +52,7 @@ class Program:
         seconds: time by phase ("emit", "c++", "load").
         key: its key in the cache.
         recorded: its parts that become CUDA graphs.
+        functions, library: what its text calls.
     """
 
     run: Run
@@ -60,6 +61,8 @@ class Program:
     seconds: dict[str, float] = field(default_factory=dict)
     key: str = ""
     recorded: list[Recorded] = field(default_factory=list)
+    functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    library: Library = field(default_factory=Library)
 
 
 def generate(module: ModuleOp, library: Library) -> Generated:
@@ -143,7 +146,8 @@ def load(entry: Entry, library: Library, results: Results | None = None) -> Prog
     recorded: list[Recorded] = []
     run = load_program(host, functions, library, entry.folder.name[:12], results, recorded)
     generated = Generated(units, host, entry.files["module.ir"].read_text(), stored_source(entry))
-    return Program(run, generated, 0, {"load": time.perf_counter() - start}, entry.folder.name, recorded)
+    seconds = {"load": time.perf_counter() - start}
+    return Program(run, generated, 0, seconds, entry.folder.name, recorded, functions, library)
 
 
 def _fingerprint(shared: Sequence[SharedLibrary]) -> Fingerprint:

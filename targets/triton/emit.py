@@ -580,6 +580,10 @@ def _bind(w: _Writer, op: Op) -> None:
     if op.get("wrap"):
         text = w.hold("t", f"tl.where({text} < 0, {text} + {size}, {text})")
     spans = w.spans.get(op.operands[0], frozenset())
+    if op.get("inside"):
+        narrow = not w.wide and _dtype(op.operands[0]).bytes > 4
+        w.bound[var] = (w.hold("t", f"{text}.to(tl.int32)") if narrow else text, spans)
+        return
     inside = f"({text} >= 0) & ({text} < {size})"
     allowed = [f"({c} == 0)" for c in [*w.masks(spans), *w.conditions(op)]]
     w.line(f'tl.device_assert({" | ".join([f"({inside})", *allowed])}, "index out of range")')

@@ -1,30 +1,35 @@
 """Programs recorded as CUDA graphs: one call of the driver starts all kernels and library calls of a program.
 
-A program runs as it is at first, then once into a recording, and from then on the recording is played back. What a user sees stays the same:
+A program runs as it is at first, then once more into a recording, and from then on the recording is played back. What a user sees stays the same:
 
 - results are copies that the caller owns, never memory of the recording;
-- parameters are read where they are: another address is another recording; arguments that change from call to call are copied in;
-- a recording belongs to one stream; a call on another one, from a second thread at the same time or inside the user's own capture runs
-  the program itself;
-- what cannot be recorded (see `refusal`) runs as it is, and `explain()` says why.
+- parameters are read and written where they are, and so are arguments that the program writes to, or that are large, when they lay at one
+  place in the calls before: another address is another recording. Other arguments are copied in, and back where they are written to;
+- a recording belongs to one stream; a call from a second thread at the same time or inside the user's own capture runs the program itself;
+- sizes and places that do not come again are not recorded, and no more recordings are made than their playbacks have paid for;
+- what cannot be recorded (see recordable.py) runs as it is, and `explain()` says why.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
+from .playback import POOLS, Gpu, Memory, Pool, recorded_bytes, result_makers
 
-from ..torch_private import current_stream
+__all__ = ["STATISTICS", "WARM", "Recorded", "recorded_bytes"]
 
 log = logging.getLogger("intarsia")
 Run = Callable[..., Sequence[Any]]
-WARM = 2  # calls before a recording: libraries choose algorithms and allocate work space in the first ones
-LIMIT = 8  # recordings of one program: for so many sizes, or places of parameters
+WARM = 2  # calls with the same sizes and places before a recording: libraries choose algorithms in them
+LIMIT = 8  # recordings of one program at a time: for so many sizes, places and streams
+WORTH = 50  # playbacks that pay for a recording: beyond the limit and for places that move, only so many are made
+SEEN = 256  # sizes and places that are remembered until they come again
+LARGE = 1 << 20  # bytes of an argument that is worth a recording for the place where it lies
 
 
 @dataclass
@@ -46,11 +51,13 @@ STATISTICS = Statistics()  # counters only: nothing depends on them
 
 @dataclass
 class _Recording:
-    graph: torch.cuda.CUDAGraph
-    stream: int
-    inputs: list[tuple[int, torch.Tensor]]  # places of arguments, and the memory that they are copied to
-    results: list[Any]
-    keeps: list[Any]  # parameters that the kernels read
+    replay: Callable[[], None]
+    inputs: list[Memory]  # what is copied in
+    back: list[Memory]  # and what is copied back
+    makers: list[Callable[[Sequence[Any], list[Any], int], Any]]  # of the results
+    pool: Pool
+    replays: int = 0
+    last: int = 0  # the program's call that played it back last
 
 
 class Recorded:
@@ -58,164 +65,146 @@ class Recorded:
 
     Args:
         run: the program.
-        static: which arguments are parameters or buffers, read and written where they are.
-        gpu: the number of the GPU.
+        kinds: of its arguments: "static" (parameters and buffers), "written" (other tensors that it writes to), "tensor", "scalar" (one number
+            on the CPU), "number" or "unused".
+        sizes: expressions over the arguments a0, a1, ... that its symbolic sizes are read by.
+        gpu: its GPU, or the GPU's number.
     """
 
-    def __init__(self, run: Run, static: Sequence[bool], gpu: int) -> None:
-        self.run, self.gpu, self.replays = run, gpu, 0
-        self.fixed = [k for k, s in enumerate(static) if s]
-        self.given = [k for k, s in enumerate(static) if not s]
+    def __init__(self, run: Run, kinds: Sequence[str], sizes: Sequence[str], gpu: int | Gpu) -> None:
+        self.run, self.kinds, self.sizes, self.replays = run, list(kinds), list(sizes), 0
+        self.gpu = Gpu(gpu) if isinstance(gpu, int) else gpu
         self.made: dict[Any, _Recording] = {}
-        self.calls = 0
         self.reason = ""
         self.lock = threading.Lock()
+        self.recorded = self.calls = 0
+        self.placed: list[int] | None = (
+            None  # arguments that are no parameters and used where they lie; None: not decided yet
+        )
+        self.given = [k for k, kind in enumerate(self.kinds) if kind in ("tensor", "written")]
+        self.seen: dict[Any, list[Any]] = {}  # key -> how often, and the addresses of `given` that never changed
+        self.moves: Counter[int] = Counter()
+        self.key, self.fixed = self._key(), 0
 
     def __call__(self, *args: Any) -> Sequence[Any]:
-        if self.reason or self.calls < WARM:
-            self.calls += 1
-            return self.run(*args)
-        if not self.lock.acquire(blocking=False):
+        if self.reason or not self.lock.acquire(blocking=False):
             return self.run(*args)
         try:
-            key = self._key(args)
+            self.calls += 1
+            key = self.key(*args)
             found = self.made.get(key)
-            if found is None:
-                if torch.cuda.is_current_stream_capturing():
-                    return self.run(*args)
-                if len(self.made) >= LIMIT:
-                    self._refuse(f"more than {LIMIT} sizes or places of parameters")
-                    return self.run(*args)
-                found = self._record(args)
-                if found is None:
-                    return self.run(*args)
-                self.made[key] = found
-            if found.stream != current_stream(self.gpu) or torch.cuda.is_current_stream_capturing():
+            if found is not None and not self.gpu.capturing():
+                return self._play(found, args, key[0])
+            if found is not None or not self._is_wanted(key, args):
                 return self.run(*args)
-            for k, memory in found.inputs:
-                memory.copy_(_once(args[k]))
-            found.graph.replay()
-            STATISTICS.replays += 1
-            self.replays += 1
-            return [_copy(r) if isinstance(r, torch.Tensor) else r for r in found.results]
+            results = self.run(*args)
+            self._record(args)
+            return results
         finally:
             self.lock.release()
 
-    def _key(self, args: Sequence[Any]) -> Any:
-        key: list[Any] = [args[k].data_ptr() for k in self.fixed]
-        for k in self.given:
-            x = args[k]
-            key.append((x.shape, x.stride()) if isinstance(x, torch.Tensor) else x)
-        return tuple(key)
+    def _key(self) -> Callable[..., tuple[Any, ...]]:
+        """Reads from the arguments all that a recording depends on: stream, sizes, numbers, addresses; those of `placed` stand last."""
+        numbers = [f"a{k}" for k, kind in enumerate(self.kinds) if kind == "number" and f"a{k}" not in self.sizes]
+        scalars = [f"repr(a{k}.item())" for k, kind in enumerate(self.kinds) if kind == "scalar"]
+        fixed = [f"a{k}.data_ptr()" for k, kind in enumerate(self.kinds) if kind == "static"]
+        placed = [f"a{k}.data_ptr()" for k in self.placed or ()]
+        parts = ["stream()", *self.sizes, *numbers, *scalars, *fixed, *placed]
+        self.fixed = len(parts) - len(placed)
+        names = ", ".join(f"a{k}" for k in range(len(self.kinds)))
+        made: Callable[..., tuple[Any, ...]] = eval(
+            compile(f"lambda {names}: ({', '.join(parts)},)", "<key of a recording>", "eval"),
+            {"stream": self.gpu.stream},
+        )
+        return made
 
-    def _record(self, args: Sequence[Any]) -> _Recording | None:
-        """One call into a recording; None where it cannot be recorded."""
+    # -- what is recorded
+
+    def _is_wanted(self, key: tuple[Any, ...], args: Sequence[Any]) -> bool:
+        """Whether a call that is not recorded is to be; remembers it."""
+        self._moved(key)
+        addresses = [args[k].data_ptr() for k in self.given]
+        known = self.seen.setdefault(key, [0, addresses])
+        known[0] += 1
+        known[1] = [a if a == b else None for a, b in zip(addresses, known[1], strict=True)]
+        if len(self.seen) > SEEN:
+            self.seen = {key: known}
+        if known[0] <= WARM or self.gpu.capturing():
+            return False
+        return self.recorded < LIMIT or self.replays >= WORTH * self.recorded
+
+    def _moved(self, key: tuple[Any, ...]) -> None:
+        """Arguments that lie elsewhere each time are copied in from now on."""
+        if not self.placed:
+            return
+        like = next((k for k in reversed(self.made) if k[: self.fixed] == key[: self.fixed]), None)
+        if like is None or key in self.seen or self.made[like].replays >= WORTH:
+            return
+        for k, old, new in zip(self.placed, like[self.fixed :], key[self.fixed :], strict=True):
+            self.moves[k] += old != new
+        staying = [k for k in self.placed if self.moves[k] < 2]
+        if len(staying) < len(self.placed):
+            self._place(staying)
+
+    def _place(self, placed: list[int]) -> None:
+        self.placed = placed
+        self.made.clear()
+        self.seen.clear()
+        self.key = self._key()
+
+    def _record(self, args: Sequence[Any]) -> None:
+        """The program with these arguments as a recording, which does not run it."""
+        key = self.key(*args)
+        if self.placed is None:
+            stayed = [k for k, a in zip(self.given, self.seen[key][1], strict=True) if a is not None]
+            self._place([k for k in stayed if self.kinds[k] == "written" or args[k].nbytes >= LARGE])
+            key = self.key(*args)
+        placed = self.placed or ()
+        copied = [k for k in self.given if k not in placed]
+        pool = POOLS.of(self.gpu, key[0])
+        if not pool.lock.acquire(blocking=False):
+            return
         given = list(args)
-        inputs = []
-        for k in self.given:
-            if isinstance(args[k], torch.Tensor):
-                part = _once(args[k])
-                memory = torch.empty_strided(part.shape, part.stride(), dtype=part.dtype, device=part.device).copy_(
-                    part
-                )
-                inputs.append((k, memory))
-                given[k] = memory.expand(args[k].shape)
-        here = torch.cuda.current_stream(self.gpu)
-        side = torch.cuda.Stream(self.gpu)
-        graph = torch.cuda.CUDAGraph()
-        side.wait_stream(here)
         try:
-            with torch.cuda.stream(side):
-                numbers = torch.cuda.get_rng_state(self.gpu)
-                self.run(*given)  # libraries keep work space for each stream
-                torch.cuda.set_rng_state(numbers, self.gpu)  # this call draws once
-                with torch.cuda.graph(graph, pool=_pool(), stream=side, capture_error_mode="thread_local"):
-                    results = list(self.run(*given))
+            memories = [Memory(k, args[k], self.gpu) for k in copied]
+            for memory in memories:
+                given[memory.place] = memory.like(args[memory.place])
+            replay, results = self.gpu.record(lambda: list(self.run(*given)), pool)
+            makers = result_makers(results, given, self.gpu)
         except RuntimeError as error:
             self._refuse(str(error).splitlines()[0])
-            return None
+            return
         finally:
-            here.wait_stream(side)
+            pool.lock.release()
+        back = [m for m in memories if self.kinds[m.place] == "written"]
+        if len(self.made) >= LIMIT:
+            del self.made[min(self.made, key=lambda k: self.made[k].last)]
+        self.made[key] = _Recording(replay, memories, back, makers, pool, last=self.calls)
+        self.recorded += 1
         STATISTICS.recordings += 1
-        return _Recording(graph, here.cuda_stream, inputs, results, [args[k] for k in self.fixed])
+
+    def _play(self, found: _Recording, args: Sequence[Any], stream: int) -> Sequence[Any]:
+        if not found.pool.lock.acquire(blocking=False):  # memory is shared with a recording that is under way
+            return self.run(*args)
+        try:
+            for memory in found.inputs:
+                memory.fill(args[memory.place], stream)
+            found.replay()
+            for memory in found.back:
+                memory.give_back(args[memory.place], stream)
+            results: list[Any] = []
+            for make in found.makers:
+                results.append(make(args, results, stream))
+        finally:
+            found.pool.lock.release()
+        found.replays += 1
+        found.last = self.calls
+        self.replays += 1
+        STATISTICS.replays += 1
+        return results
 
     def _refuse(self, reason: str) -> None:
         self.reason = reason
         self.made.clear()
         STATISTICS.refused.append(reason)
         log.info("a program is not recorded as a CUDA graph: %s", reason)
-
-
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides, whatever they are."""
-    made = tensor.clone()
-    if made.stride() == tensor.stride():
-        return made
-    part = _once(tensor)
-    memory = torch.empty_strided(part.shape, part.stride(), dtype=part.dtype, device=part.device)
-    return memory.copy_(part).expand(tensor.shape)
-
-
-def _once(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor without its repetitions: one element along dimensions of stride 0."""
-    if 0 not in tensor.stride():
-        return tensor
-    for d, stride in enumerate(tensor.stride()):
-        if stride == 0 and tensor.size(d) > 1:
-            tensor = tensor.narrow(d, 0, 1)
-    return tensor
-
-
-_pools: list[Any] = []
-
-
-def _pool() -> Any:
-    """The memory that all recordings share: each leaves nothing there that is needed after it was played back."""
-    if not _pools:
-        _pools.append(torch.cuda.graph_pool_handle())
-    return _pools[0]
-
-
-def recorded_bytes() -> int:
-    """Bytes of GPU memory that recordings hold, shared between them."""
-    if not _pools:
-        return 0
-    shared = tuple(_pools[0])
-    segments = torch.cuda.memory_snapshot()
-    return sum(s["total_size"] for s in segments if tuple(s.get("segment_pool_id", ())) == shared)
-
-
-LEAST = 4  # kernels and library calls that are worth a recording
-_LOOKING = ("aten.multinomial", "aten.normal.float_Tensor", "aten.normal.Tensor_Tensor")  # at values, on the CPU
-
-
-def refusal(
-    steps: int,
-    operators: Sequence[str],
-    results: Sequence[Sequence[Any]],
-    mutated: Sequence[bool],
-    devices: Sequence[str],
-) -> str:
-    """Why a program is not recorded, or "".
-
-    Args:
-        steps: how many kernels and library calls it has.
-        operators: the library calls.
-        results: how each of the user's results is made (`results` of `prim.Func`).
-        mutated: for each argument that the program writes to, whether it is a parameter or buffer.
-        devices: of its tensor arguments.
-    """
-    if steps < LEAST:
-        return f"fewer than {LEAST} kernels"
-    if any(not d.startswith("cuda") for d in devices):
-        return "an argument is on the CPU"
-    if not all(mutated):
-        return "an argument that is no parameter is written to"
-    kinds = {r[0] for r in results}
-    if not kinds <= {"value", "none", "constant"}:
-        return "a result is a view of an argument or of another result"
-    values = [r[1] for r in results if r[0] == "value"]
-    if len(set(values)) < len(values):
-        return "two results are one"
-    looking = [o for o in operators if o.startswith(_LOOKING)]
-    return f"{looking[0]} looks at values" if looking else ""

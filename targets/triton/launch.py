@@ -8,7 +8,8 @@ returns 0, a positive error number of the driver, MISALIGNED or TOO_LARGE. The d
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from xdsl.ir import SSAValue
 
@@ -47,7 +48,7 @@ def kernel_source(kernel: loop.Kernel) -> KernelSource:
     pointers = len(signature)
     size = "i64" if needs_int64(kernel) else "i32"
     signature |= {str(s): size for s in kernel.get("symbols", ())}
-    checks = any(isinstance(op, loop.Bind) for op in kernel.block_body.walk())
+    checks = any(isinstance(op, loop.Bind) and op.is_checked for op in kernel.block_body.walk())
     return KernelSource(
         kernel["sym_name"], signature, list(range(pointers)), kernel["warps"], checks, kernel.get("stages", 0)
     )
@@ -144,6 +145,13 @@ class Driver:
         found = ctypes.cast(self.library.cuLaunchKernel, ctypes.c_void_p).value
         assert found is not None
         return found
+
+    @cached_property
+    def copy(self) -> Callable[[int, int, int, int], int]:
+        """cuMemcpyDtoDAsync: target, source, bytes and stream, gives an error number."""
+        function = ctypes.PyDLL("libcuda.so.1").cuMemcpyDtoDAsync_v2
+        function.argtypes = (ctypes.c_void_p,) * 4
+        return function  # type: ignore[no-any-return]
 
     def _check(self, code: int, binary: Binary) -> None:
         if code:

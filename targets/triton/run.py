@@ -10,6 +10,7 @@ import torch
 
 from .graphs import Recorded, Run
 
+Recordable = tuple[Sequence[str], Sequence[str]]  # kinds and sizes of `Recorded`
 MISALIGNED, TOO_LARGE = -1, -2  # what a launch gives instead of the driver's error number
 
 
@@ -43,7 +44,7 @@ def on_gpu(
     text: str,
     names: dict[str, Any],
     gpu: int,
-    static: Sequence[bool] | None,
+    arguments: Recordable | None,
     recorded: list[Recorded] | None = None,
     entry: str = "make",
 ) -> Callable[[], Run]:
@@ -52,7 +53,7 @@ def on_gpu(
     Args:
         make: makes runs of the program's text.
         text, names: the text, and what its names mean.
-        static: which arguments are parameters or buffers, of a program that is to be recorded; else None.
+        arguments: what a recording has to know of them, of a program that is to be recorded; else None.
         recorded: receives each run that is recorded.
         entry: the name of the maker in the text.
     """
@@ -78,19 +79,19 @@ def on_gpu(
                     again.append(careful())
                 return again[0](*args)
 
+        there: Run = call
+        if arguments is not None:
+            there = Recorded(call, *arguments, gpu)
+            if recorded is not None:
+                recorded.append(there)
+
         def call_there(*args: Any) -> Sequence[Any]:
             if torch.cuda.current_device() == gpu:
-                return call(*args)
+                return there(*args)
             with torch.cuda.device(gpu):
-                return call(*args)
+                return there(*args)
 
-        there = call_there if several else call
-        if static is None:
-            return there
-        found = Recorded(there, static, gpu)
-        if recorded is not None:
-            recorded.append(found)
-        return found
+        return call_there if several else there
 
     return make_gpu
 

@@ -41,6 +41,7 @@ GOLDEN = [
     "written-attention",
     "own-kernels",
     "fuse",
+    "matmul-kernels",
     "layout",
     "schedule",
     "plan-buffers",

@@ -405,7 +405,7 @@ def test_why_a_program_is_not_recorded():
         return x + 1
 
     assert _recording(report(many, X)) == "not recorded: cuda_graphs is off"
-    part = Recorded(lambda *a: (), [False], 0)
+    part = Recorded(lambda *a: (), ["tensor"], [], 0)
     assert _recording(report(many, X, recorded=[part])) == "will be recorded after 2 calls"
     part.made, part.replays = {1: None, 2: None}, 5
     assert _recording(report(many, X, recorded=[part])) == "2 recordings, 5 replays"

@@ -16,6 +16,7 @@ pytest.importorskip("triton", reason="kernels for a GPU need Triton")
 if sys.platform != "linux":
     pytest.skip("Triton is for Linux", allow_module_level=True)
 
+from triton_operators import operators  # noqa: E402
 from triton_programs import Program, kernels_of, models, randoms, rows, zoo  # noqa: E402
 
 from intarsia.ir.dialects import loop  # noqa: E402
@@ -59,6 +60,15 @@ def test_cubins_for_hopper(tmp_path: Path) -> None:
     assert all(0 < b.warps <= 16 and 0 <= b.shared <= 227 * 1024 for b in binaries)
 
 
+def test_operators_for_hopper(tmp_path: Path) -> None:
+    """One kernel a program: what the operator does is not split, nor left to the library."""
+    programs = [p for family in ("pools", "resizes", "pads") for p in operators(family, every=3)]
+    modules = [p.on_gpu() for p in programs]
+    assert not [op for module in modules for op in module.walk() if op.name == "kernel.extern"]
+    binaries = compiled(programs, "sm_90", tmp_path)
+    assert len(binaries) == len(programs) and all(map(is_code, binaries))
+
+
 def rows_of(names: tuple[str, ...]) -> list[Program]:
     """Some scalar operations on dtypes that few programs have."""
     return [p for p in rows((F64, BF16)) if p.name.rpartition("_")[0] in names]
@@ -93,7 +103,8 @@ def interpreted(group: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("group", "least"), [("zoo", 80), ("rows", 200), ("random", 100), ("models", 20), ("products", 15)]
+    ("group", "least"),
+    [("zoo", 80), ("rows", 200), ("random", 100), ("models", 20), ("operators", 40), ("products", 15)],
 )
 def test_values(group: str, least: int) -> None:
     """The same values as the reference interpreter gives for the program before it was scheduled."""

@@ -21,6 +21,7 @@ import torch
 import triton.language as tl
 import triton.runtime.interpreter as interpreter
 from product_programs import products
+from triton_operators import FAMILIES, operators
 from triton_programs import Program, kernels_of, models, randoms, rows, zoo
 
 from intarsia.ir import interpreter as reference
@@ -36,6 +37,7 @@ GROUPS: dict[str, Callable[[], Iterator[Program]]] = {
     "random": lambda: randoms(range(60)),
     "models": models,
     "products": products,
+    "operators": lambda: (p for family in FAMILIES for p in operators(family)),
 }
 RELATIVE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 

@@ -1,0 +1,319 @@
+"""Pooling: windows that are read inside kernels. On a CPU most of it is the library's, which is the faster one there."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.ir import SSAValue
+
+from ...ir.dialects import prim
+from ...ir.dtypes import F32, F64, I32, I64, DType
+from ...ir.scalars import identity
+from ...ir.symbols import Dim, dim, known_equal
+from ...ir.types import is_gpu
+from .builder import Builder, NotCovered, Result, real, rule
+
+MOST_SLICES = 8  # of a window in one row that is written out on a CPU
+MOST_TAPS = 27  # of a window that is written out on a GPU; of larger ones a loop reads the elements
+
+
+@dataclass(frozen=True)
+class Window:
+    """What slides along one dimension: element k of window o is at o * step + k * apart - low of `size` elements."""
+
+    size: Dim
+    count: Dim  # windows
+    taps: int
+    step: int
+    low: int = 0  # how far the first window begins before the dimension, and the last may end behind it by intent
+    apart: int = 1
+    ceil: bool = False  # the last window may begin inside and end anywhere
+
+    @property
+    def high(self) -> Dim:
+        """How many elements behind the dimension are read."""
+        if isinstance(self.size, int) and isinstance(self.count, int):
+            return max(0, (self.count - 1) * self.step + (self.taps - 1) * self.apart + 1 - self.low - self.size)
+        return self.low + self.step - 1 if self.ceil else self.low
+
+    @property
+    def is_plain(self) -> bool:
+        """Windows side by side, all of them inside."""
+        return self.low == 0 and self.apart == 1 and self.step == self.taps and self.high == 0
+
+
+def _each(value: object, n: int, default: object = None) -> tuple[int, ...]:
+    """One number for each of n dimensions: torch takes one for all, and none for the default."""
+    values = value if isinstance(value, tuple) else () if value is None else (value,)
+    values = values or (default if isinstance(default, tuple) else (default,))
+    values = values * n if len(values) == 1 else values
+    if len(values) != n or not all(isinstance(v, int) for v in values):
+        raise NotCovered("windows of sizes that are not known")
+    return tuple(int(v) for v in values)
+
+
+def _windows(b: Builder, n: int) -> list[Window]:
+    """The windows of a pooling along the last n dimensions."""
+    x = b.op.operands[0]
+    sizes, counts = b.shape_of(x)[-n:], b.type.shape[-n:]
+    kernel = _each(b.get("kernel_size"), n)
+    stride, padding = _each(b.get("stride"), n, kernel), _each(b.get("padding"), n, 0)
+    dilation = _each(b.get("dilation"), n, 1)
+    ceil = bool(b.get("ceil_mode", False))
+    return [
+        Window(size, count, taps, step, low, apart, ceil)
+        for size, count, taps, step, low, apart in zip(sizes, counts, kernel, stride, padding, dilation, strict=True)
+    ]
+
+
+def _on_gpu(b: Builder) -> None:
+    if not is_gpu(b.type.device):
+        raise NotCovered("a pooling on a CPU")
+    if any(s == 0 for r in (*b.op.operands, *b.op.results) for s in prim.tensor(r).shape):
+        raise NotCovered("nothing to pool")
+
+
+def _padded(b: Builder, x: SSAValue, windows: Sequence[Window], value: object) -> SSAValue:
+    """x with all that windows reach beyond it."""
+    lead = b.rank_of(x) - len(windows)
+    low, high = ([0] * lead + [getattr(w, side) for w in windows] for side in ("low", "high"))
+    if all(p == 0 for p in (*low, *high)):
+        return x
+    shape = [dim(s + p + q) for s, p, q in zip(b.shape_of(x), low, high, strict=True)]
+    attrs = {"low": tuple(low), "high": tuple(high), "value": value}
+    return b.add(prim.Pad.make([x], [prim.tensor(x).with_(shape=shape)], attrs))
+
+
+def _taps(b: Builder, padded: SSAValue, windows: Sequence[Window]) -> list[SSAValue]:
+    """Element k of all windows, for each k in row-major order."""
+    lead = b.rank_of(padded) - len(windows)
+    found = []
+    for offsets in itertools.product(*(range(w.taps) for w in windows)):
+        value = padded
+        t = prim.tensor(value)
+        starts = [0] * lead + [k * w.apart for k, w in zip(offsets, windows, strict=True)]
+        shape = [*t.shape[:lead], *(w.count for w in windows)]
+        attrs = {"starts": tuple(starts), "steps": (1,) * lead + tuple(w.step for w in windows)}
+        found.append(b.add(prim.Slice.make([value], [t.with_(shape=shape)], attrs)))
+    return found
+
+
+def _unfolded(b: Builder, padded: SSAValue, windows: Sequence[Window]) -> SSAValue:
+    """The elements of the windows as dimensions of their own: (..., windows, taps, windows, taps)."""
+    value, d = padded, b.rank_of(padded) - len(windows)
+    for w in windows:
+        shape = b.shape_of(value)
+        if w.is_plain and known_equal(shape[d], dim(w.count * w.taps)):
+            value = b.reshape(value, (*shape[:d], w.count, w.taps, *shape[d + 1 :]))
+        else:
+            value = take(b, value, places(b, w.count, w.taps, w.step, w.apart), d)
+        d += 2
+    return value
+
+
+def places(b: Builder, count: Dim, taps: int, step: int, apart: int, start: int = 0) -> SSAValue:
+    """The numbers start + o * step + k * apart, for each window o and tap k."""
+    window = b.add(prim.broadcast(b.iota(count, I64, start, step), (count, taps), (0,)))
+    tap = b.add(prim.broadcast(b.iota(taps, I64, 0, apart), (count, taps), (1,)))
+    return b.ew("add", window, tap)
+
+
+def take(b: Builder, x: SSAValue, index: SSAValue, d: int) -> SSAValue:
+    """Elements along d by numbers that are known to lie inside."""
+    shape = b.shape_of(x)
+    t = prim.tensor(x).with_(shape=(*shape[:d], *b.shape_of(index), *shape[d + 1 :]))
+    return b.add(prim.Take.make([x, index], [t], {"dim": d, "inside": True}))
+
+
+def _join(b: Builder, kind: str, x: SSAValue, windows: Sequence[Window]) -> SSAValue:
+    """The largest element, or the sum, of each window."""
+    value = b.up(x)
+    dtype = b.dtype_of(value)
+    padded = _padded(b, value, windows, identity(kind, dtype))
+    if math.prod(w.taps for w in windows) <= MOST_TAPS:
+        first, *rest = _taps(b, padded, windows)
+        for tap in rest:
+            first = b.ew("max" if kind == "max" else "add", first, tap)
+        return first
+    n = len(windows)
+    lead = b.rank_of(x) - n
+    return b.reduce(kind, _unfolded(b, padded, windows), [lead + 2 * k + 1 for k in range(n)])
+
+
+@rule("max_pool2d_with_indices.default", "max_pool3d_with_indices.default", "max_pool2d.default", "max_pool3d.default")
+def _max_pool(b: Builder) -> Result:
+    if not is_gpu(b.type.device):
+        return _max_pool1d(b)
+    _on_gpu(b)
+    x = b.op.operands[0]
+    real(b.dtype_of(x))
+    windows = _windows(b, 3 if "pool3d" in b.op.target else 2)
+    if len(b.op.results) == 1:
+        return b.finish(_join(b, "max", x, windows))
+    at = b.op.results[1]
+    if not at.uses:
+        return [b.finish(_join(b, "max", x, windows)), None]
+    if math.prod(w.taps for w in windows) > MOST_TAPS:
+        raise NotCovered("indices of large windows")
+    return _max_and_place(b, x, windows)
+
+
+def _max_and_place(b: Builder, x: SSAValue, windows: Sequence[Window]) -> Result:
+    """The largest element of each window and its number within an image: of equal ones the first, but the last nan."""
+    value = b.up(x)
+    dtype, lead = b.dtype_of(value), b.rank_of(x) - len(windows)
+    taps = _taps(b, _padded(b, value, windows, identity("max", dtype)), windows)
+    shape = b.shape_of(taps[0])
+    elements = math.prod(w.size for w in windows if isinstance(w.size, int))
+    known = all(isinstance(w.size, int) for w in windows) and elements < 2**31
+    number = I32 if known else I64
+    best, at = taps[0], b.full(-1, shape, number)
+    for k, (offsets, tap) in enumerate(zip(itertools.product(*(range(w.taps) for w in windows)), taps, strict=True)):
+        place, inside = _place(b, offsets, windows, number, shape, lead)
+        if k == 0:
+            at = place if inside is None else b.ew("where", inside, place, at)
+            continue
+        better = b.ew("gt", tap, best)
+        if dtype.is_float:
+            better = b.ew("or", better, b.ew("isnan", tap))
+        if any(w.low for w in windows):  # the first element inside, whatever it is
+            first = b.ew("lt", at, 0)
+            better = b.ew("or", better, first if inside is None else b.ew("and", first, inside))
+        best = b.ew("where", better, tap, best)
+        at = b.ew("where", better, place, at)
+    return [b.finish(best), b.finish(at, 1)]
+
+
+def _place(
+    b: Builder, offsets: Sequence[int], windows: Sequence[Window], number: DType, shape: Sequence[Dim], lead: int
+) -> tuple[SSAValue, SSAValue | None]:
+    """The number, within an image, of one element of each window, and whether it lies inside (None: always)."""
+    at: SSAValue | None = None
+    inside: SSAValue | None = None
+    for k, (offset, w) in enumerate(zip(offsets, windows, strict=True)):
+        line = b.iota(w.count, number, offset * w.apart - w.low, w.step)
+        if w.low or w.high != 0:
+            fine = b.ew("and", b.ew("ge", line, 0), b.ew("lt", line, w.size))
+            fine = b.add(prim.broadcast(fine, tuple(shape), (lead + k,)))
+            inside = fine if inside is None else b.ew("and", inside, fine)
+        line = b.add(prim.broadcast(line, tuple(shape), (lead + k,)))
+        at = line if at is None else b.ew("add", b.ew("mul", at, w.size), line)
+    assert at is not None
+    return at, inside
+
+
+def _max_pool1d(b: Builder) -> Result:
+    """Windows of one row whose indices nobody reads (max_pool1d): the largest of a few slices."""
+    x, (places, at) = b.op.operands[0], b.op.results
+    kernel, stride, padding, dilation = (b.get(n) for n in ("kernel_size", "stride", "padding", "dilation"))
+    width, step = kernel[-1], (stride or kernel)[-1]
+    plain = not any(padding or ()) and all(d == 1 for d in dilation or ()) and not b.get("ceil_mode")
+    if len(kernel) != 2 or kernel[0] != 1 or not 1 <= width <= MOST_SLICES or not plain or any(at.uses):
+        raise NotCovered("windows in two dimensions, or indices")
+    if (stride or kernel)[0] != 1 or 0 in prim.tensor(places).shape:
+        raise NotCovered("rows that are left out")
+    d, count = b.rank_of(x) - 1, b.type.shape[-1]
+    value = b.slice(x, d, 0, count, step)
+    for k in range(1, width):
+        value = b.ew("max", value, b.slice(x, d, k, count, step))
+    return [b.finish(value), b.full(0, b.type.shape, I64)]
+
+
+@rule("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")
+def _avg_pool(b: Builder) -> Result:
+    """The sum of each window over the number of its elements, those of the padding counted or not."""
+    _on_gpu(b)
+    x = b.op.operands[0]
+    if not b.dtype_of(x).is_float:
+        raise NotCovered("integers")
+    windows = _windows(b, int(b.op.target.split("pool")[1][0]))
+    total = _join(b, "sum", x, windows)
+    divisor = b.get("divisor_override")
+    if divisor is None:
+        divisor = _counts(b, total, windows, bool(b.get("count_include_pad", True)))
+    else:
+        divisor = float(divisor)
+    return b.finish(b.ew("div", total, divisor))
+
+
+def _counts(b: Builder, like: SSAValue, windows: Sequence[Window], padding: bool) -> SSAValue | float:
+    """How many elements each window has; one number where all have the same."""
+    shape, dtype = b.shape_of(like), b.dtype_of(like)
+    lead, total = len(shape) - len(windows), 1.0
+    product: SSAValue | None = None
+    for k, w in enumerate(windows):
+        beyond = w.low if padding else 0
+        known = isinstance(w.high, int) and not (w.ceil and not isinstance(w.size, int))
+        if known and w.high <= beyond and (padding or w.low == 0):
+            total *= w.taps
+            continue
+        start = b.iota(w.count, I32, -w.low, w.step)
+        end = b.ew("min", b.ew("add", start, w.taps), dim(w.size + beyond))
+        start = start if padding else b.ew("max", start, 0)
+        count = b.add(prim.broadcast(b.cast(b.ew("sub", end, start), dtype), shape, (lead + k,)))
+        product = count if product is None else b.ew("mul", product, count)
+    if product is None:
+        return total
+    return b.ew("mul", product, total) if total != 1 else product
+
+
+@rule(
+    "adaptive_avg_pool1d.default", "adaptive_avg_pool2d.default", "_adaptive_avg_pool2d.default", "adaptive_avg_pool3d.default",
+    "_adaptive_avg_pool3d.default", "adaptive_max_pool1d.default", "adaptive_max_pool2d.default", "adaptive_max_pool3d.default",
+)  # fmt: skip
+def _adaptive_pool(b: Builder) -> Result:
+    """Window o of n over s elements goes from floor(o * s / n) up to ceil((o + 1) * s / n)."""
+    _on_gpu(b)
+    x, n = b.op.operands[0], int(b.op.target.split("pool")[1][0])
+    is_max = "max" in b.op.target
+    real(b.dtype_of(x))
+    if not (is_max or b.dtype_of(x).is_float):
+        raise NotCovered("integers")
+    if is_max and b.op.results[1].uses:
+        raise NotCovered("indices")
+    sizes, counts = b.shape_of(x)[-n:], b.type.shape[-n:]
+    kind = "max" if is_max else "sum"
+    if all(isinstance(s, int) and isinstance(c, int) and s % c == 0 for s, c in zip(sizes, counts, strict=True)):
+        windows = [Window(s, c, int(s) // int(c), int(s) // int(c)) for s, c in zip(sizes, counts, strict=True)]
+        value = _join(b, kind, x, windows)
+        if not is_max:
+            value = b.ew("div", value, float(math.prod(w.taps for w in windows)))
+    else:
+        value = _uneven(b, kind, b.up(x), sizes, counts)
+    return [b.finish(value), None] if is_max else b.finish(value)
+
+
+def _uneven(b: Builder, kind: str, x: SSAValue, sizes: Sequence[Dim], counts: Sequence[Dim]) -> SSAValue:
+    """Windows of different sizes: all are as long as the longest, what is too much is left out."""
+    dtype, n = b.dtype_of(x), len(sizes)
+    lead = b.rank_of(x) - n
+    value, used, number = x, [], []
+    for k, (size, count) in enumerate(zip(sizes, counts, strict=True)):
+        if not isinstance(size, int) or not isinstance(count, int):
+            raise NotCovered("sizes that are not known")
+        starts = [o * size // count for o in range(count)]
+        taps = max(-(-(o + 1) * size // count) - start for o, start in enumerate(starts))
+        first = b.ew("floordiv", b.iota(count, I64, 0, size), count)
+        end = b.ew("floordiv", b.iota(count, I64, size + count - 1, size), count)
+        spread = [b.add(prim.broadcast(v, (count, taps), (0,))) for v in (first, end)]
+        at = b.ew("add", spread[0], b.add(prim.broadcast(b.iota(taps), (count, taps), (1,))))
+        value = take(b, value, b.ew("min", at, size - 1), lead + 2 * k)
+        used.append(b.ew("lt", at, spread[1]))
+        number.append(b.ew("sub", end, first))
+    shape = b.shape_of(value)
+    inside: SSAValue | None = None
+    for k, fine in enumerate(used):
+        fine = b.add(prim.broadcast(fine, shape, (lead + 2 * k, lead + 2 * k + 1)))
+        inside = fine if inside is None else b.ew("and", inside, fine)
+    assert inside is not None
+    value = b.ew("where", inside, value, b.full(identity(kind, dtype), (), dtype))
+    result = b.reduce(kind, value, [lead + 2 * k + 1 for k in range(n)])
+    if kind == "max":
+        return result
+    for k, each in enumerate(number):
+        wide = F64 if dtype == F64 else F32
+        result = b.ew("div", result, b.add(prim.broadcast(b.cast(each, wide), b.shape_of(result), (lead + k,))))
+    return result

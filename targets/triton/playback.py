@@ -1,0 +1,264 @@
+"""What a recorded program needs of its GPU: memory that recordings share, arguments copied in, results copied out.
+
+Copies are the driver's, of whole ranges of bytes: one call of a microsecond, where torch's own copy takes five.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from ..torch_private import current_stream, empty_strided_gpu, storage_address
+
+Maker = Callable[
+    [Sequence[Any], list[Any], int], Any
+]  # the caller's arguments, the results before this one, the stream -> a result
+SPARSE = 4  # times as many bytes in a tensor's range as in its elements: then elements are copied, not the range
+
+
+@dataclass
+class Pool:
+    """Memory that all recordings of one stream share: none leaves anything there that is needed after its results were copied.
+
+    `lock` is held from the first copy to the last: another thread's recording on the same stream would write between them.
+    """
+
+    handle: Any
+    side: Any  # the stream on which recordings are made
+    lock: Any = field(default_factory=threading.Lock)
+
+
+class Gpu:
+    """One GPU as recordings see it.
+
+    Args:
+        index: its number.
+    """
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def stream(self) -> int:
+        """The address of torch's current stream."""
+        return current_stream(self.index)
+
+    def capturing(self) -> bool:
+        """Whether the current stream is recording something of the user's."""
+        return torch.cuda.is_current_stream_capturing()
+
+    def pool(self) -> Pool:
+        """Memory for recordings."""
+        return Pool(torch.cuda.graph_pool_handle(), torch.cuda.Stream(self.index))
+
+    def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Memory of the caller's stream."""
+        return empty_strided_gpu(shape, strides, dtype)
+
+    def record(self, work: Callable[[], list[Any]], pool: Pool) -> tuple[Callable[[], None], list[Any]]:
+        """What plays the work back, and its results as they are in the recording's memory.
+
+        Raises:
+            RuntimeError: something in it cannot be recorded.
+        """
+        graph = torch.cuda.CUDAGraph()
+        pool.side.wait_stream(torch.cuda.current_stream(self.index))
+        with torch.cuda.stream(pool.side):
+            graph.capture_begin(pool=pool.handle, capture_error_mode="thread_local")
+            try:
+                results = work()
+            except BaseException:
+                with suppress(RuntimeError):  # the recording is spoiled, which is said once
+                    graph.capture_end()
+                raise
+            graph.capture_end()
+        return graph.replay, results
+
+    @cached_property
+    def _copy(self) -> Callable[[int, int, int, int], int]:
+        from .program import driver
+
+        return driver().copy
+
+    def move(self, target: int, source: int, size: int, stream: int) -> None:
+        """Copy bytes on the GPU, in the order of the stream."""
+        if size and (code := self._copy(target, source, size, stream)):
+            from .program import driver
+
+            raise RuntimeError(f"the CUDA driver does not copy {size} bytes: {driver().words(code)} (error {code})")
+
+
+class Pools:
+    """The shared memory of each GPU and stream."""
+
+    def __init__(self) -> None:
+        self.pools: dict[tuple[int, int], Pool] = {}
+        self.lock = threading.Lock()
+
+    def of(self, gpu: Gpu, stream: int) -> Pool:
+        """Of recordings that are played back on this stream."""
+        with self.lock:
+            found = self.pools.get((gpu.index, stream))
+            if found is None:
+                found = self.pools[gpu.index, stream] = gpu.pool()
+            return found
+
+
+POOLS = Pools()
+
+
+def recorded_bytes() -> int:
+    """Bytes of GPU memory that recordings hold, shared between them; copies of arguments are not in it."""
+    handles = {tuple(pool.handle) for pool in list(POOLS.pools.values())}
+    if not handles:
+        return 0
+    segments = torch.cuda.memory_snapshot()
+    return sum(s["total_size"] for s in segments if tuple(s.get("segment_pool_id", ())) in handles)
+
+
+def extent(tensor: torch.Tensor) -> int:
+    """Bytes from the first element to the last."""
+    if not tensor.numel():
+        return 0
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size()
+
+
+def is_sparse(tensor: torch.Tensor) -> bool:
+    """Whether much less than its range of bytes is the tensor's."""
+    return extent(tensor) > SPARSE * tensor.nbytes
+
+
+def once(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor without its repetitions: one element along dimensions of stride 0."""
+    for d, stride in enumerate(tensor.stride()):
+        if stride == 0 and tensor.size(d) > 1:
+            tensor = tensor.narrow(d, 0, 1)
+    return tensor
+
+
+class Memory:
+    """Where an argument is copied to for a recording, of the size and strides that it has there.
+
+    Args:
+        place: which argument.
+        tensor: the argument.
+    """
+
+    def __init__(self, place: int, tensor: torch.Tensor, gpu: Gpu) -> None:
+        self.place, self.gpu, self.bytes, self.sparse = place, gpu, extent(tensor), is_sparse(tensor)
+        self.memory = gpu.empty((self.bytes // tensor.element_size(),), (1,), tensor.dtype)
+        self.address = self.memory.data_ptr()
+        # What lies between the elements of a tensor that is written to is not ours to write.
+        self.whole = self.bytes == tensor.nbytes
+        self.shape, self.strides = tensor.shape, tensor.stride()
+
+    def like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The memory as the argument."""
+        return self.memory.as_strided(tensor.shape, tensor.stride())
+
+    def fill(self, tensor: torch.Tensor, stream: int) -> None:
+        """Copy the argument in."""
+        if self.sparse:
+            once(self.like(tensor)).copy_(once(tensor))
+        else:
+            self.gpu.move(self.address, tensor.data_ptr(), self.bytes, stream)
+
+    def give_back(self, tensor: torch.Tensor, stream: int) -> None:
+        """Copy what the program wrote to the argument."""
+        if self.whole:
+            self.gpu.move(tensor.data_ptr(), self.address, self.bytes, stream)
+        else:
+            once(tensor).copy_(once(self.like(tensor)))
+
+
+def result_makers(results: Sequence[Any], given: Sequence[Any], gpu: Gpu) -> list[Maker]:
+    """How a caller's results are made from those of the recording, each with the strides that it has there.
+
+    Arguments and views of them are the caller's own; results that share memory share that of one copy. The results themselves need not live
+    on: playing the recording back writes the same places again, and they are copied before anything else may write there.
+    """
+    arguments = {storage_address(x): k for k, x in reversed(list(enumerate(given))) if isinstance(x, torch.Tensor)}
+    sharing: dict[int, list[torch.Tensor]] = {}
+    for r in results:
+        if isinstance(r, torch.Tensor):
+            sharing.setdefault(storage_address(r), []).append(r)
+    makers: list[Maker] = []
+    first: dict[int, int] = {}  # storage -> the first result there
+    for number, r in enumerate(results):
+        before = next((j for j in range(number) if results[j] is r), None)
+        same = next((k for k, x in enumerate(given) if x is r), None)
+        if not isinstance(r, torch.Tensor):
+            makers.append(lambda args, done, stream, value=r: value)
+        elif same is not None:
+            makers.append(lambda args, done, stream, k=same: args[k])
+        elif before is not None:
+            makers.append(lambda args, done, stream, j=before: done[j])
+        elif (storage := storage_address(r)) in arguments:
+            k = arguments[storage]
+            makers.append(_view_of_argument(r, k, r.storage_offset() - given[k].storage_offset()))
+        elif storage in first:
+            makers.append(_view_of_result(r, results[first[storage]], first[storage]))
+        else:
+            first[storage] = number
+            makers.append(_copied(r, sharing[storage], gpu))
+    return makers
+
+
+def _view_of_argument(r: torch.Tensor, k: int, offset: int) -> Maker:
+    shape, strides = r.shape, r.stride()
+    return lambda args, done, stream: args[k].as_strided(shape, strides, args[k].storage_offset() + offset)
+
+
+def _view_of_result(r: torch.Tensor, base: torch.Tensor, j: int) -> Maker:
+    shape, strides, dtype = r.shape, r.stride(), r.dtype
+    offset, size = r.data_ptr() - base.data_ptr(), r.element_size()
+
+    def make(args: Sequence[Any], done: list[Any], stream: int) -> Any:
+        other = done[j]
+        start = other.storage_offset() * other.element_size() + offset
+        if other.dtype is dtype:
+            return other.as_strided(shape, strides, start // size)
+        return torch.empty(0, dtype=dtype, device=other.device).set_(
+            other.untyped_storage(), start // size, shape, strides
+        )
+
+    return make
+
+
+def _copied(r: torch.Tensor, sharing: Iterable[torch.Tensor], gpu: Gpu) -> Maker:
+    """A copy of the range that this result and the others of its storage take."""
+    shape, strides, dtype, address, size = r.shape, r.stride(), r.dtype, r.data_ptr(), extent(r)
+    low = min(t.data_ptr() for t in sharing)
+    high = max(t.data_ptr() + extent(t) for t in sharing)
+    if low == address and high == address + size:
+        if is_sparse(r):
+            return lambda args, done, stream: _strided_copy(r, gpu)
+
+        def whole(args: Sequence[Any], done: list[Any], stream: int) -> Any:
+            made = gpu.empty(shape, strides, dtype)
+            gpu.move(made.data_ptr(), address, size, stream)
+            return made
+
+        return whole
+    low -= (low - address) % r.element_size()  # a view of another dtype may begin between two elements
+    count, offset = -(-(high - low) // r.element_size()), (address - low) // r.element_size()
+    high = min(high, low + count * r.element_size())
+
+    def part(args: Sequence[Any], done: list[Any], stream: int) -> Any:
+        made = gpu.empty((count,), (1,), dtype)
+        gpu.move(made.data_ptr(), low, high - low, stream)
+        return made.as_strided(shape, strides, offset)
+
+    return part
+
+
+def _strided_copy(r: torch.Tensor, gpu: Gpu) -> torch.Tensor:
+    made = gpu.empty(r.shape, r.stride(), r.dtype)
+    once(made).copy_(once(r))
+    return made

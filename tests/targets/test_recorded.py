@@ -1,0 +1,324 @@
+"""Recordings without a GPU: one that is "played back" runs its program again on the memory that it was recorded with."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from intarsia.targets.triton import graphs, playback
+from intarsia.targets.triton.graphs import LIMIT, WARM, WORTH, Recorded
+from intarsia.targets.triton.playback import Pool, extent
+
+
+class Fake:
+    """The CPU as a GPU. Results of a recording lie at fixed places; between playbacks these are overwritten, as shared memory is."""
+
+    def __init__(self) -> None:
+        self.index, self.now, self.busy, self.moved = 0, 0, False, 0
+        self.kept: list[Tensor] = []
+
+    def stream(self) -> int:
+        return self.now
+
+    def capturing(self) -> bool:
+        return self.busy
+
+    def pool(self) -> Pool:
+        return Pool((0, 0), None)
+
+    def empty(self, shape: Any, strides: Any, dtype: torch.dtype) -> Tensor:
+        return torch.empty_strided(shape, strides, dtype=dtype)
+
+    def record(self, work: Callable[[], list[Any]], pool: Pool) -> tuple[Callable[[], None], list[Any]]:
+        saved = [(t, t.clone()) for t in self.kept]
+        results = work()
+        for t, before in saved:  # recording runs nothing
+            t.copy_(before)
+        storages = {r.untyped_storage()._cdata: r.untyped_storage() for r in results if isinstance(r, Tensor)}
+
+        def replay() -> None:
+            again = {r.untyped_storage()._cdata: r.untyped_storage() for r in work() if isinstance(r, Tensor)}
+            for old, new in zip(storages.values(), again.values(), strict=True):
+                if old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+        return replay, results
+
+    def move(self, target: int, source: int, size: int, stream: int) -> None:
+        self.moved += 1
+        ctypes.memmove(target, source, size)
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "POOLS", playback.Pools())
+
+
+class Program:
+    """A run that counts its calls; `kept` are tensors that a recording must leave as they are."""
+
+    def __init__(
+        self, run: Callable[..., Any], kinds: list[str], sizes: list[str] | None = None, keep: Any = ()
+    ) -> None:
+        self.calls, self.gpu, self.function = 0, Fake(), run
+        self.gpu.kept = list(keep)
+        self.recorded = Recorded(self.run, kinds, sizes or [], self.gpu)  # type: ignore[arg-type]
+
+    def run(self, *args: Any) -> list[Any]:
+        self.calls += 1
+        return list(self.function(*args))
+
+    def __call__(self, *args: Any) -> Any:
+        return self.recorded(*args)
+
+
+def test_calls_are_recorded_and_played_back() -> None:
+    program = Program(lambda x, w: [x @ w, None, 3], ["tensor", "static"])
+    w = torch.randn(4, 4)
+    results = []
+    for number in range(2 * WARM + 3):
+        x = torch.randn(2, 4)
+        found = program(x, w)
+        results.append((found[0], x @ w))
+        assert found[1:] == [None, 3]
+        assert program.recorded.replays == max(0, number - WARM)
+    assert program.recorded.recorded == 1
+    for found, wanted in results:  # all of them, after all calls
+        assert torch.equal(found, wanted)
+
+
+def test_a_weight_at_another_place_is_another_recording() -> None:
+    program = Program(lambda x, w: [x @ w], ["tensor", "static"])
+    for w in (torch.randn(4, 4), torch.randn(4, 4)):
+        for _ in range(5):
+            x = torch.randn(2, 4)
+            assert torch.equal(program(x, w)[0], x @ w)
+    assert program.recorded.recorded == 2
+
+
+def _step(x: Tensor, state: Tensor) -> list[Any]:
+    out = x * state
+    state.add_(x)
+    return [out]
+
+
+@pytest.mark.parametrize("moving", [False, True])
+def test_an_argument_that_is_written_to(moving: bool) -> None:
+    ours, eager = torch.randn(6), torch.empty(6)
+    eager.copy_(ours)
+    program = Program(_step, ["tensor", "written"], keep=[ours])
+    held = []
+    for _ in range(12):
+        if moving:
+            held.append(ours)
+            ours = ours.clone()
+            program.gpu.kept = [ours]
+        x = torch.randn(6)
+        assert torch.equal(program(x, ours)[0], _step(x, eager)[0])
+        assert torch.equal(ours, eager)
+    assert program.recorded.replays == 12 - WARM - 1
+    assert program.recorded.placed == ([] if moving else [1])
+
+
+def test_only_the_elements_of_an_argument_are_written_to() -> None:
+    """What lies between them is another tensor's."""
+    program = Program(_step, ["tensor", "written"])
+    base = torch.zeros(6, 2)
+    eager = torch.ones(6)
+    for k in range(8):
+        both = base.clone()
+        both[:, 0], both[:, 1] = eager, k
+        before = both[:, 1].clone()
+        x = torch.randn(6)
+        assert torch.equal(program(x, both[:, 0])[0], _step(x, eager)[0])
+        assert torch.equal(both[:, 0], eager) and torch.equal(both[:, 1], before)
+    assert program.recorded.replays
+
+
+def test_arguments_that_move_are_copied_in_the_end() -> None:
+    program = Program(_step, ["tensor", "written"])
+    eager, ours = torch.zeros(6), torch.zeros(6)
+    held = [ours]
+    for k in range(40):
+        if k >= 5 and k % 5 == 0:  # stays for a few calls, then moves
+            ours = ours.clone()
+            held.append(ours)
+        program.gpu.kept = [ours]
+        x = torch.randn(6)
+        program(x, ours)
+        _step(x, eager)
+        assert torch.equal(ours, eager)
+    assert program.recorded.placed == [] and program.recorded.recorded <= 4
+    before = program.recorded.replays
+    program(torch.randn(6), ours.clone())
+    assert program.recorded.replays == before + 1
+
+
+def test_places_that_pay_are_recorded_again_and_again() -> None:
+    """A cache for each sequence: a recording for each of them is worth it."""
+    program = Program(_step, ["tensor", "written"])
+    held = []
+    for _ in range(LIMIT + 3):
+        ours, eager = torch.zeros(6), torch.zeros(6)
+        held.append(ours)
+        program.gpu.kept = [ours]
+        for _ in range(WARM + 1 + WORTH):
+            x = torch.randn(6)
+            program(x, ours)
+            _step(x, eager)
+        assert torch.equal(ours, eager)
+    assert program.recorded.placed == [1] and program.recorded.recorded == LIMIT + 3
+    assert len(program.recorded.made) == LIMIT
+
+
+def test_sizes_that_do_not_come_again_are_not_recorded() -> None:
+    program = Program(lambda x: [x.cumsum(0)], ["tensor"], ["a0.shape[0]"])
+    for n in range(1, 80):
+        x = torch.randn(n)
+        assert torch.equal(program(x)[0], x.cumsum(0))
+    assert program.recorded.recorded == 0
+    for n in [5, 9, 5, 9, 5, 9, 5, 9]:
+        x = torch.randn(n)
+        assert torch.equal(program(x)[0], x.cumsum(0))
+    assert program.recorded.recorded == 2
+
+
+def test_more_recordings_than_the_limit_must_be_worth_it() -> None:
+    program = Program(lambda x: [x * 2], ["tensor"], ["a0.shape[0]"])
+    for n in range(1, LIMIT + 5):
+        for _ in range(WARM + 2):
+            program(torch.randn(n))
+    assert program.recorded.recorded == LIMIT == len(program.recorded.made)
+    for _ in range(LIMIT * WORTH):
+        program(torch.randn(3))
+    for _ in range(WARM + 2):
+        program(torch.randn(LIMIT + 5))
+    assert program.recorded.recorded == LIMIT + 1 and len(program.recorded.made) == LIMIT
+
+
+def test_numbers_and_scalars_are_part_of_what_is_recorded() -> None:
+    program = Program(lambda x, n, s: [x * n + s], ["tensor", "number", "scalar"])
+    for n, s in [(2, 0.0), (2, -0.0), (3, 1.5)] * 5:
+        x, scalar = torch.zeros(3), torch.tensor(s, dtype=torch.float64)
+        found, wanted = program(x - 1, n, scalar)[0], (x - 1) * n + scalar
+        assert torch.equal(found, wanted) and torch.equal(found.signbit(), wanted.signbit())
+    assert program.recorded.recorded == 3
+
+
+VIEWS = {
+    "an argument": lambda x, w: [x, w, x + w],
+    "a view of an argument": lambda x, w: [x.t(), w[1:], x[:, 1] + 1],
+    "a result twice": lambda x, w: (lambda y: [y, y])(x * 2),
+    "a view of a result": lambda x, w: (lambda y: [y, y[1:], y.t(), y[:, 1:2]])(x * 2 + w),
+    "a view before its base": lambda x, w: (lambda y: [y[2:, 1], y])(x * 2 + w),
+    "two parts": lambda x, w: (lambda y: [y[2:], y[:2]])(x * 2),
+    "another dtype": lambda x, w: (lambda y: [y, y.view(torch.int32)[1], y.view(torch.uint8)[:, 3:]])(x * 2),
+    "part of a large one": lambda x, w: [torch.cat([x] * 9)[:, 0]],
+    "expanded": lambda x, w: [(x + 1)[:1].expand(7, 4), (x + 1).sum()],
+    "nothing": lambda x, w: [x[:0] * 2, (x * 2)[4:]],
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_results_that_share_memory(name: str) -> None:
+    run = VIEWS[name]
+    program = Program(run, ["tensor", "static"])
+    w, before = torch.randn(4, 4), []
+    for _ in range(6):
+        x = torch.randn(4, 4)
+        found, wanted = program(x, w), run(x, w)
+        for a, b in zip(found, wanted, strict=True):
+            assert torch.equal(a, b) and a.stride() == b.stride() and a.dtype == b.dtype
+        before.append((found, [b.clone() for b in wanted]))
+        for i, (a, b) in enumerate(zip(found, wanted, strict=True)):
+            assert (a is x, a is w) == (b is x, b is w)
+            for c, d in list(zip(found, wanted, strict=True))[:i]:
+                assert (a is c) == (b is d)
+                shares = a.untyped_storage().data_ptr() == c.untyped_storage().data_ptr()
+                assert shares == (b.untyped_storage().data_ptr() == d.untyped_storage().data_ptr()) or not a.numel()
+                assert not shares or a.data_ptr() - c.data_ptr() == b.data_ptr() - d.data_ptr()
+    assert program.recorded.replays == 6 - WARM - 1
+    for found, copies in before:
+        assert all(torch.equal(a, b) for a, b in zip(found, copies, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["part", "expanded", "transposed", "strided", "sparse"])
+def test_layouts_of_arguments(kind: str) -> None:
+    program = Program(lambda x: [x * 2, x.sum()], ["tensor"])
+    for _ in range(6):
+        base = torch.randn(64 * 64)
+        x = {
+            "part": base[1:33].view(4, 8),
+            "expanded": base[:8].expand(4, 8),
+            "transposed": base[:32].view(8, 4).t(),
+            "strided": base[:128].view(8, 16)[::2, ::2],
+            "sparse": base.view(64, 64)[:, :1],
+        }[kind]
+        found = program(x)
+        assert torch.equal(found[0], x * 2) and torch.equal(found[1], x.sum())
+    assert program.recorded.replays
+
+
+def test_each_stream_has_its_own() -> None:
+    program = Program(lambda x: [x * 2], ["tensor"])
+    for _ in range(6):
+        for stream in (0, 7):
+            program.gpu.now = stream
+            x = torch.randn(3)
+            assert torch.equal(program(x)[0], x * 2)
+    assert program.recorded.recorded == 2 and len(graphs.POOLS.pools) == 2
+
+
+def test_the_users_own_capture_runs_the_program() -> None:
+    program = Program(lambda x: [x * 2], ["tensor"])
+    for _ in range(5):
+        program(torch.randn(3))
+    calls, replays = program.calls, program.recorded.replays
+    program.gpu.busy = True
+    program(torch.randn(3))
+    assert (program.calls, program.recorded.replays) == (calls + 1, replays)
+
+
+def test_what_cannot_be_recorded_runs_on() -> None:
+    program = Program(lambda x: [x * 2], ["tensor"])
+
+    def record(work: Any, pool: Pool) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+    program.gpu.record = record  # type: ignore[method-assign]
+    for _ in range(5):
+        x = torch.randn(3)
+        assert torch.equal(program(x)[0], x * 2)
+    assert program.recorded.reason == "operation not permitted when stream is capturing" and program.calls == 5
+    assert all(not p.lock.locked() for p in graphs.POOLS.pools.values())
+
+
+def test_threads() -> None:
+    program = Program(lambda x: [x * 2 + 1], ["tensor"])
+    wrong: list[object] = []
+
+    def work(number: int) -> None:
+        try:
+            for k in range(200):
+                x = torch.full((50,), number + k / 200)
+                assert torch.equal(program(x)[0], x * 2 + 1)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and program.recorded.replays
+
+
+def test_extent() -> None:
+    base = torch.empty(4, 6)
+    assert [extent(t) for t in (base, base[:, 1:3], base[:1].expand(9, 6), base[:0], base.t())] == [96, 80, 24, 0, 96]

@@ -1,0 +1,131 @@
+"""Programs of operators that are kernels on a GPU and library calls on a CPU, with odd sizes and half types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from triton_programs import Program
+
+import intarsia
+from intarsia.frontend.functional import functionalize
+from intarsia.ir.import_fx import import_fx
+
+Made = tuple[Callable[..., Any], list[Tensor]]
+
+
+def image(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape).to(dtype)
+
+
+def special(*shape: int) -> Tensor:
+    """Numbers of which some are nan or infinite, and some rows are all -inf."""
+    x = torch.randn(shape)
+    x[torch.rand(shape) < 0.1] = float("nan")
+    x[torch.rand(shape) < 0.1] = float("-inf")
+    x[:, 0] = float("-inf")
+    return x
+
+
+def last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def last3(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last_3d)
+
+
+POOLS: dict[str, Callable[[], Made]] = {
+    "max": lambda: (lambda x: F.max_pool2d(x.relu(), 3, 2, 1) + 1, [image(2, 3, 7, 9)]),
+    "max_nan": lambda: (lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True), [special(2, 3, 7, 9)]),
+    "max_overlap": lambda: (lambda x: F.max_pool2d(x, 2, 1, return_indices=True), [special(1, 2, 5, 6)]),
+    "max_dilated": lambda: (
+        lambda x: F.max_pool2d(x, (2, 3), (3, 2), (1, 1), (2, 1), ceil_mode=True, return_indices=True),
+        [special(2, 3, 9, 10)],
+    ),
+    "max_ceil": lambda: (lambda x: F.max_pool2d(x, 2, ceil_mode=True), [image(2, 3, 7, 9, dtype=torch.bfloat16)]),
+    "max_last": lambda: (lambda x: F.max_pool2d(x, 3, 2, 1), [last(image(2, 5, 7, 9, dtype=torch.float16))]),
+    "max_large": lambda: (lambda x: F.max_pool2d(x, 7, 3, 3), [special(1, 2, 7, 9)]),
+    "max_1d": lambda: (lambda x: F.max_pool1d(x, 3, 2, 1, return_indices=True), [special(2, 3, 11)]),
+    "max_3d": lambda: (lambda x: F.max_pool3d(x, 2, padding=1, return_indices=True), [special(1, 2, 5, 4, 6)]),
+    "avg": lambda: (lambda x: F.avg_pool2d(x, 2).exp(), [image(2, 3, 7, 9)]),
+    "avg_padded": lambda: (lambda x: F.avg_pool2d(x, 3, 2, 1), [image(2, 3, 7, 9, dtype=torch.bfloat16)]),
+    "avg_inside": lambda: (
+        lambda x: F.avg_pool2d(x, (3, 2), 2, 1, ceil_mode=True, count_include_pad=False),
+        [image(2, 3, 8, 9)],
+    ),
+    "avg_ceil": lambda: (lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True), [image(2, 3, 8, 10, dtype=torch.float64)]),
+    "avg_divisor": lambda: (lambda x: F.avg_pool2d(x, 3, divisor_override=5), [last(image(2, 4, 8, 9))]),
+    "avg_large": lambda: (lambda x: F.avg_pool2d(x, 6, 3, 2), [image(1, 2, 9, 7)]),
+    "avg_1d": lambda: (lambda x: F.avg_pool1d(x, 5, 2, 2), [image(2, 3, 13)]),
+    "avg_3d": lambda: (lambda x: F.avg_pool3d(x, 2, 1), [image(2, 3, 4, 5, 3)]),
+    "lp": lambda: (lambda x: F.lp_pool2d(x, 2, 2), [image(2, 3, 6, 8)]),
+    "adaptive_even": lambda: (lambda x: F.adaptive_avg_pool2d(x, 2), [image(1, 2, 12, 14, dtype=torch.float16)]),
+    "adaptive": lambda: (lambda x: F.adaptive_avg_pool2d(x, (3, 5)), [image(1, 2, 7, 9)]),
+    "adaptive_larger": lambda: (lambda x: F.adaptive_avg_pool2d(x, (5, 4)), [image(1, 2, 3, 3)]),
+    "adaptive_max": lambda: (lambda x: F.adaptive_max_pool2d(x, 3), [special(1, 2, 7, 5)]),
+    "adaptive_1d": lambda: (lambda x: F.adaptive_avg_pool1d(x, 4), [image(1, 3, 11)]),
+    "adaptive_3d": lambda: (lambda x: F.adaptive_max_pool3d(x, (2, 3, 1)), [image(1, 2, 4, 5, 3)]),
+}
+
+RESIZES: dict[str, Callable[[], Made]] = {
+    "nearest": lambda: (lambda x: F.interpolate(x, scale_factor=2).relu(), [image(2, 3, 5, 7)]),
+    "nearest_odd": lambda: (lambda x: F.interpolate(x, size=(13, 4)), [image(2, 3, 5, 7, dtype=torch.bfloat16)]),
+    "nearest_factor": lambda: (lambda x: F.interpolate(x, scale_factor=(2.7, 0.4)), [image(2, 3, 5, 7)]),
+    "nearest_inexact": lambda: (lambda x: F.interpolate(x, size=(47, 3)), [image(1, 1, 41, 5)]),
+    "nearest_exact": lambda: (lambda x: F.interpolate(x, size=(9, 11), mode="nearest-exact"), [image(2, 3, 5, 7)]),
+    "nearest_1d": lambda: (lambda x: F.interpolate(x, scale_factor=3), [image(2, 3, 5)]),
+    "nearest_3d": lambda: (lambda x: F.interpolate(x, size=(4, 7, 5)), [last3(image(2, 3, 3, 5, 6))]),
+    "linear": lambda: (lambda x: F.interpolate(x, scale_factor=2, mode="linear"), [image(2, 3, 7)]),
+    "bilinear": lambda: (lambda x: F.interpolate(x.relu(), scale_factor=2, mode="bilinear"), [image(2, 3, 5, 7)]),
+    "bilinear_odd": lambda: (
+        lambda x: F.interpolate(x, size=(13, 4), mode="bilinear"),
+        [last(image(2, 3, 5, 7, dtype=torch.float16))],
+    ),
+    "bilinear_corners": lambda: (
+        lambda x: F.interpolate(x, size=(13, 1), mode="bilinear", align_corners=True),
+        [image(2, 3, 5, 7)],
+    ),
+    "bilinear_factor": lambda: (lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear"), [image(2, 3, 5, 7)]),
+    "bilinear_again": lambda: (
+        lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear", recompute_scale_factor=True),
+        [image(2, 3, 5, 7, dtype=torch.float64)],
+    ),
+    "trilinear": lambda: (lambda x: F.interpolate(x, scale_factor=2, mode="trilinear"), [image(1, 2, 3, 2, 4)]),
+    "bicubic": lambda: (lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"), [image(2, 3, 5, 7)]),
+    "bicubic_corners": lambda: (
+        lambda x: F.interpolate(x, size=(4, 9), mode="bicubic", align_corners=True),
+        [image(2, 3, 5, 7, dtype=torch.bfloat16)],
+    ),
+}
+PADS: dict[str, Callable[[], Made]] = {
+    "reflect": lambda: (lambda x: F.pad(x, (2, 1, 0, 3), mode="reflect") * 2, [image(2, 3, 5, 7)]),
+    "reflect_1d": lambda: (lambda x: F.pad(x, (4, 3), mode="reflect"), [image(3, 5, dtype=torch.bfloat16)]),
+    "reflect_3d": lambda: (lambda x: F.pad(x, (1, 2, 1, 0, 2, 2), mode="reflect"), [image(1, 2, 3, 4, 5)]),
+    "replicate": lambda: (lambda x: F.pad(x, (2, 1, 0, 3), mode="replicate"), [last(image(2, 3, 5, 7))]),
+    "replicate_less": lambda: (lambda x: F.pad(x, (-1, 6), mode="replicate"), [image(2, 3, 5)]),
+    "replicate_3d": lambda: (lambda x: F.pad(x, (1, 2, 1, 0, 2, 2), mode="replicate"), [image(1, 2, 3, 4, 5)]),
+    "circular": lambda: (lambda x: F.pad(x, (2, 1, 0, 3), mode="circular"), [image(2, 3, 5, 7)]),
+}
+
+FAMILIES: dict[str, dict[str, Callable[[], Made]]] = {"pools": POOLS, "resizes": RESIZES, "pads": PADS}
+
+
+def operators(family: str, every: int = 1) -> Iterator[Program]:
+    """Every so many of the programs of a family, captured on the CPU."""
+    for name, make in list(FAMILIES[family].items())[::every]:
+        torch.manual_seed(0)
+        fn, args = make()
+        graphs: list[tuple[Any, list[Any]]] = []
+
+        def keep(graph: Any, inputs: list[Any], graphs: list[Any] = graphs) -> Callable[..., Any]:
+            graphs.append((graph, inputs))
+            return graph.forward  # type: ignore[no-any-return]
+
+        with torch.no_grad():
+            intarsia.compile(fn, backend=keep, fullgraph=True)(*args)
+            ((graph, inputs),) = graphs
+            yield Program(name, import_fx(functionalize(graph, inputs)).module, inputs)
