@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .foreach import FOREACH
 from .torch_private import OpOverload
 
 aten = torch.ops.aten
@@ -87,6 +88,7 @@ def _filled(target: Tensor, value: Any) -> Tensor:
 RULES: dict[OpOverload, Callable[..., Any]] = {
     aten.batch_norm.default: _batch_norm,
     aten.native_batch_norm.default: _native_batch_norm,
+    **FOREACH,
 }
 
 WRITES: dict[OpOverload, Callable[..., Tensor]] = {

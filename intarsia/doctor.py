@@ -33,6 +33,7 @@ from .targets.build import (
 from .targets.cache import shared_cache
 from .targets.load import Library
 from .targets.triton.device import NoTriton, capability, triton_version
+from .targets.triton.launch import DriverError
 from .targets.triton.worker import TritonError
 
 KERNEL = """\
@@ -187,8 +188,14 @@ def _gpu_kernel() -> Finding:
         return Finding("GPU test kernel", f"compiled for {target} in {seconds:.2f} s, not run: no GPU")
     x = torch.linspace(-5.0, 5.0, 4096, device="cuda").view(64, 64)
     compiled = compile(_doctor_function, options={"on_error": "raise", "cache": False})
-    with torch.no_grad():
-        error_seen = float((compiled(x) - _doctor_function(x)).abs().max())
+    try:
+        with torch.no_grad():
+            error_seen = float((compiled(x) - _doctor_function(x)).abs().max())
+    except (DriverError, RuntimeError) as error:
+        text = str(error).partition("; 'python -m intarsia doctor'")[0]
+        return Finding(
+            "GPU test kernel", text, False, "the driver, torch and Triton do not fit together: update the driver"
+        )
     if not error_seen < 1e-5:
         return Finding("GPU test kernel", f"wrong answer, off by {error_seen:.3g}", False, "please report it")
     return Finding("GPU test kernel", f"compiled for {target} in {seconds:.2f} s, right answer")

@@ -457,7 +457,8 @@ def _recording(report: Report) -> str:
     made, replays = sum(len(r.made) for r in recorded), sum(r.replays for r in recorded)
     if not made:
         return f"{half}will be recorded after {count(WARM, 'call')}"
-    return f"{half}{count(made, 'recording')}, {count(replays, 'replay')}"
+    note = next((f"; some sizes are not recorded: {r.note}" for r in recorded if r.note), "")
+    return f"{half}{count(made, 'recording')}, {count(replays, 'replay')}{note}"
 
 
 def _library(report: Report) -> Counter[str]:

@@ -137,7 +137,7 @@ _ROWS = [
     _libdevice("log1p", torch.log1p, 14),
     _unary("sqrt", torch.sqrt, 5, "negative gives nan", "sqrt({0})"),
     _unary("rsqrt", torch.rsqrt, 6),
-    _unary("sigmoid", torch.sigmoid, 14),
+    _unary("sigmoid", torch.sigmoid, 14, triton="sigmoid({0})"),
     _unary("erf", torch.erf, 16),
     _libdevice("erfc", torch.erfc, 20),
     _libdevice("lgamma", torch.lgamma, 60),

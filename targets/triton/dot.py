@@ -7,7 +7,6 @@ the second axis, for the second one the first axis, so each operand is written b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import sympy
 from xdsl.ir import Operation, SSAValue
@@ -18,9 +17,8 @@ from ...ir.scalars import DOT
 from ...ir.symbols import Dim, dim
 from ...ir.syntax import Op
 from ...passes.nests import coefficient
-
-if TYPE_CHECKING:
-    from .emit import _Loop, _Writer
+from .text import triton_type
+from .writer import OpenLoop, Writer
 
 
 def product_in(op: loop.For) -> loop.Accumulate | None:
@@ -30,8 +28,8 @@ def product_in(op: loop.For) -> loop.Accumulate | None:
     return next((a for a in op.block_body.ops if isinstance(a, loop.Accumulate) and a["kind"] == DOT), None)
 
 
-def dot_loop(w: _Writer, op: loop.For, join: loop.Accumulate, triton_type: Callable[..., str]) -> None:
-    """The walk over the inner size."""
+def dot_loop(w: Writer, op: loop.For, join: loop.Accumulate, emit: Callable[[Writer, Op], None]) -> None:
+    """The walk over the inner size; `emit` writes an operation of its body."""
     memory, var, block = join.operands[-1], op["var"].name, op["block"]
     start, size = op.get("start", 0), dim(sympy.sympify(op["stop"]) - op.get("start", 0))
     even = isinstance(size, int) and size % block == 0
@@ -51,13 +49,13 @@ def dot_loop(w: _Writer, op: loop.For, join: loop.Accumulate, triton_type: Calla
         name = w.hold("r", f"{before}{at} + tl.arange(0, {block}){w.shape(axis)}")
         mask = "" if even else w.hold("m", f"{name} < {w.index(op['stop'])}")
         w.bound[var] = (name, frozenset([var]))
-        w.open.append(w.opened(op, name, mask))
+        w.open.append(OpenLoop(op, name, mask))
         dtype = BY_NAME[join["dtype"]]
         plain = isinstance(value.owner, loop.Load) and value.owner.ref.dtype == dtype
-        if plain:
-            w.raw.add(value.owner)  # type: ignore[arg-type]  # a Load
+        if isinstance(value.owner, loop.Load) and plain:
+            w.raw.add(value.owner)
         for inner in side:
-            w.operation(inner)
+            emit(w, inner)
         text = w.names[value]
         if not plain:
             text = w.spread(text, w.spans.get(value, frozenset()))
@@ -84,7 +82,7 @@ def _needed(op: loop.For, value: SSAValue) -> list[Op]:
     return [inner for inner in op.block_body.ops if inner in wanted and isinstance(inner, Op)]
 
 
-def _wrapped(w: _Writer, side: Sequence[Op]) -> list[tuple[_Loop, str]]:
+def _wrapped(w: Writer, side: Sequence[Op]) -> list[tuple[OpenLoop, str]]:
     """The open loops, and their variables' names while an operand is read.
 
     Behind the end of the result's rows or columns nothing is stored, so it does not matter what is read there: numbers begin again at 0,
@@ -99,7 +97,7 @@ def _wrapped(w: _Writer, side: Sequence[Op]) -> list[tuple[_Loop, str]]:
         others = any(isinstance(op, loop.Bind) or op.get("mask") for op in side)
         if each.mask and depends and not along and not others:
             name = w.hold("w", f"{name} % {w.factor(each.op['stop'])}")
-            each = w.opened(each.op, each.name, "")
+            each = OpenLoop(each.op, each.name, "")
         found.append((each, name))
     return found
 

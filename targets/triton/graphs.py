@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .playback import POOLS, Gpu, Memory, Pool, recorded_bytes, result_makers
+from .playback import POOLS, Gpu, Memory, Pool, copied_bytes, recorded_bytes, result_makers
 
 __all__ = ["STATISTICS", "WARM", "Recorded", "recorded_bytes"]
 
@@ -30,6 +30,9 @@ LIMIT = 8  # recordings of one program at a time: for so many sizes, places and 
 WORTH = 50  # playbacks that pay for a recording: beyond the limit and for places that move, only so many are made
 SEEN = 256  # sizes and places that are remembered until they come again
 LARGE = 1 << 20  # bytes of an argument that is worth a recording for the place where it lies
+MOST_COPIED = (
+    64 << 20
+)  # bytes of arguments and results: copying more takes longer than starting the kernels of a program one by one
 
 
 @dataclass
@@ -75,7 +78,7 @@ class Recorded:
         self.run, self.kinds, self.sizes, self.replays = run, list(kinds), list(sizes), 0
         self.gpu = Gpu(gpu) if isinstance(gpu, int) else gpu
         self.made: dict[Any, _Recording] = {}
-        self.reason = ""
+        self.reason = self.note = ""  # why it is not recorded, and why some sizes are not
         self.lock = threading.Lock()
         self.recorded = self.calls = 0
         self.placed: list[int] | None = (
@@ -98,7 +101,7 @@ class Recorded:
             if found is not None or not self._is_wanted(key, args):
                 return self.run(*args)
             results = self.run(*args)
-            self._record(args)
+            self._record(args, results)
             return results
         finally:
             self.lock.release()
@@ -126,6 +129,8 @@ class Recorded:
         addresses = [args[k].data_ptr() for k in self.given]
         known = self.seen.setdefault(key, [0, addresses])
         known[0] += 1
+        if known[0] < 0:
+            return False
         known[1] = [a if a == b else None for a, b in zip(addresses, known[1], strict=True)]
         if len(self.seen) > SEEN:
             self.seen = {key: known}
@@ -152,8 +157,8 @@ class Recorded:
         self.seen.clear()
         self.key = self._key()
 
-    def _record(self, args: Sequence[Any]) -> None:
-        """The program with these arguments as a recording, which does not run it."""
+    def _record(self, args: Sequence[Any], results: Sequence[Any]) -> None:
+        """The program with these arguments, which gave these results, as a recording; that does not run it again."""
         key = self.key(*args)
         if self.placed is None:
             stayed = [k for k, a in zip(self.given, self.seen[key][1], strict=True) if a is not None]
@@ -161,6 +166,14 @@ class Recorded:
             key = self.key(*args)
         placed = self.placed or ()
         copied = [k for k in self.given if k not in placed]
+        if (size := copied_bytes([args[k] for k in copied], results, args)) > MOST_COPIED:
+            reason = f"{size >> 20} MiB of arguments and results would be copied in each call"
+            if not self.sizes:
+                self._refuse(reason)
+            else:
+                self.note = reason
+                self.seen[key] = [-(1 << 60), []]
+            return
         pool = POOLS.of(self.gpu, key[0])
         if not pool.lock.acquire(blocking=False):
             return
@@ -169,8 +182,8 @@ class Recorded:
             memories = [Memory(k, args[k], self.gpu) for k in copied]
             for memory in memories:
                 given[memory.place] = memory.like(args[memory.place])
-            replay, results = self.gpu.record(lambda: list(self.run(*given)), pool)
-            makers = result_makers(results, given, self.gpu)
+            replay, recorded = self.gpu.record(lambda: list(self.run(*given)), pool)
+            makers = result_makers(recorded, given, self.gpu)
         except RuntimeError as error:
             self._refuse(str(error).splitlines()[0])
             return

@@ -18,8 +18,9 @@ from ...ir.symbols import Dim, dim, free_symbols
 from ...ir.types import RefType
 from ..cpp.emit import cpp_index
 from .compile import Binary, KernelSource
-from .emit import needs_int64, pointer_type, program_count
+from .emit import needs_int64, program_count
 from .run import MISALIGNED, TOO_LARGE
+from .text import pointer_type
 
 ALIGNMENT = 16  # bytes that addresses are multiples of, as kernels are compiled
 
@@ -69,14 +70,12 @@ def _launcher(number: int, kernel: loop.Kernel) -> str:
     pointers = [n for n, t in source.signature.items() if t.startswith("*")]
     sizes = [n for n, t in source.signature.items() if not t.startswith("*")]
     given = [f"uint64_t {n}" for n in pointers] + [f"int64_t {n}" for n in sizes] + ["void* stream"]
-    narrow = any(t == "i32" for t in source.signature.values())
     lines = [f'extern "C" int {source.name}({", ".join(given)}) {{']
     if pointers:
         lines.append(f"  if (({' | '.join(pointers)}) & {ALIGNMENT - 1}) return {MISALIGNED};")
     lines.append(f"  const int64_t programs = {cpp_index(program_count(kernel))};")
     lines.append("  if (programs <= 0) return 0;")
-    bounds = [cpp_index(e) for e in _symbolic_extents(kernel)] if narrow else []
-    tests = [f"{text} > INT32_MAX" for text in ["programs", *bounds]]
+    tests = [f"{text} > INT32_MAX" for text in ["programs", *map(cpp_index, _symbolic_extents(kernel))]]
     lines.append(f"  if ({' || '.join(tests)}) return {TOO_LARGE};")
     arguments = [f"&{n}" for n in pointers]
     for n in sizes:
@@ -94,7 +93,14 @@ def _launcher(number: int, kernel: loop.Kernel) -> str:
     return "\n".join(lines)
 
 
+def counted(kernel: loop.Kernel) -> list[Dim]:
+    """Numbers, symbolic ones, that must fit into 32 bits: of programs, and of elements from the first to the last of an operand."""
+    return [e for e in (program_count(kernel), *_symbolic_extents(kernel)) if free_symbols([e])]
+
+
 def _symbolic_extents(kernel: loop.Kernel) -> list[Dim]:
+    if "i32" not in kernel_source(kernel).signature.values():
+        return []
     found: dict[Dim, None] = {}
     for argument in kernel.block_body.args:
         ref = _ref(argument)

@@ -26,6 +26,7 @@ from intarsia.ir.syntax import Op
 from intarsia.ir.types import TensorType, tensor_type
 
 LARGEST = 3000  # elements of a tensor
+SIZES = [0, 1, 1, 2, 3, 4, 5, 7, 8, 16, 17]
 FLOATS = (F32, F64)
 HALVES = (F16, BF16)
 INTEGERS = (I64, I32, I16, I8, U8)
@@ -97,10 +98,12 @@ def _input(argument: Argument, binding: dict[sympy.Symbol, int], generator: torc
 
 
 class Grower:
-    """Grows one random module."""
+    """Grows one random module; `large`: some of its tensors are larger than a block of a GPU's kernel."""
 
-    def __init__(self, seed: int, operations: int = 12) -> None:
+    def __init__(self, seed: int, operations: int = 12, large: bool = False) -> None:
         self.rng = random.Random(seed)
+        self.sizes = [*SIZES, 33, 130, 700, 2100] if large else SIZES
+        self.largest = LARGEST * 100 if large else LARGEST
         self.block = Block()
         self.arguments: list[Argument] = []
         self.facts: dict[SSAValue, Fact] = {}
@@ -123,14 +126,14 @@ class Grower:
         return int(substitute(size, self.least))
 
     def fits(self, shape: tuple[Dim, ...]) -> bool:
-        return all(int(substitute(product(shape), b)) <= LARGEST for b in self.bindings)
+        return all(int(substitute(product(shape), b)) <= self.largest for b in self.bindings)
 
     def size(self) -> Dim:
         names = list(self.least)
         if names and self.rng.random() < 0.5:
             s: Any = self.rng.choice(names)
             return self.rng.choice([s, s, s, 2 * s, s + 1])
-        return self.rng.choice([0, 1, 1, 2, 3, 4, 5, 7, 8, 16, 17])
+        return self.rng.choice(self.sizes)
 
     def shape(self, rank: int | None = None) -> tuple[Dim, ...]:
         rank = self.rng.choice([0, 1, 2, 2, 3, 3, 4]) if rank is None else rank
@@ -651,7 +654,7 @@ _STEPS: dict[Callable[[Grower, SSAValue], bool], float] = {
 }
 
 
-def random_program(seed: int, operations: int | None = None) -> Program:
+def random_program(seed: int, operations: int | None = None, large: bool = False) -> Program:
     """The random module of this seed."""
     count = operations if operations is not None else random.Random(seed).choice([3, 6, 10, 16, 24])
-    return Grower(seed, count).grow()
+    return Grower(seed, count, large).grow()

@@ -1,6 +1,8 @@
-"""Much on one GPU in little time: programs, models and operators, compiled and compared with eager in processes side by side.
+"""Much on one GPU in little time: programs, models, operators and random graphs, compiled and compared in processes side by side.
 
-    python -m tests.gpu.sweep [--kinds models,programs,operators] [--jobs 14] [--seconds 90] [--device cuda]
+    python -m tests.gpu.sweep [--kinds models,programs,operators,graphs] [--jobs 14] [--seconds 90] [--device cuda]
+
+Programs, models and operators are compared with eager, random graphs (1,000 with `--kinds graphs --graphs 1000`) with the interpreter.
 
 First prints what is wrong, then what runs in eager and why, then the time it took. A process that crashes or hangs is replaced; what it
 was at counts as wrong.
@@ -37,6 +39,7 @@ from intarsia.testing import Undecided, check
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 HUNG = 60.0  # seconds after which a task counts as hung
+GROUP = 10  # random programs that are one task
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,15 @@ def operator(device: str, name: str) -> tuple[str, str]:
     return {"pass": "ok", "fallback": "eager"}.get(found.kind, found.kind), found.detail
 
 
-def tasks(kinds: Sequence[str], wanted: str, every: int) -> list[tuple[str, str]]:
+def graphs(device: str, name: str) -> tuple[str, str]:
+    """Some random programs, from this seed on."""
+    from tests.gpu.random_graphs import check, random_one
+
+    failures = check([random_one(seed) for seed in range(int(name), int(name) + GROUP)])
+    return "wrong" if failures else "ok", "\n".join(failures)
+
+
+def tasks(kinds: Sequence[str], wanted: str, every: int, count: int) -> list[tuple[str, str]]:
     """(kind, name) of all tasks, the longest first."""
     from sweep_programs import PROGRAMS
 
@@ -120,6 +131,8 @@ def tasks(kinds: Sequence[str], wanted: str, every: int) -> list[tuple[str, str]
         from models import WIDE
 
         found += [("models", name) for name in WIDE]
+    if "graphs" in kinds:
+        found += [("graphs", str(seed)) for seed in range(0, count, GROUP)]
     if "programs" in kinds:
         found += [("programs", name) for name in PROGRAMS]
     if operators is not None:
@@ -153,6 +166,7 @@ def _work(device: str, todo: list[tuple[str, str]], following: Any, at: Any, pla
         "programs": partial(program, device),
         "models": partial(model, device),
         "operators": partial(operator, device),
+        "graphs": partial(graphs, device),
     }
     while True:
         with following.get_lock():
@@ -273,12 +287,13 @@ def main() -> int:
     parser.add_argument("--kinds", default="models,programs,operators")
     parser.add_argument("--only", default="", help="tasks whose names contain one of these words, with commas")
     parser.add_argument("--every", type=int, default=1, help="each so many-th task")
+    parser.add_argument("--graphs", type=int, default=200, help="how many random programs, of the kind graphs")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     parser.add_argument("--seconds", type=float, default=90.0, help="after which what is left is not done")
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
     start = monotonic()
-    todo = tasks(tuple(options.kinds.split(",")), options.only, options.every)
+    todo = tasks(tuple(options.kinds.split(",")), options.only, options.every, options.graphs)
     print(f"imports {monotonic() - start:.1f} s", flush=True)
     with tempfile.TemporaryDirectory(prefix="intarsia-sweep-") as folder:
         os.environ["INTARSIA_CACHE_DIR"] = folder

@@ -319,6 +319,19 @@ def test_threads() -> None:
     assert not wrong and program.recorded.replays
 
 
+@pytest.mark.parametrize("sizes", [[], ["a0.shape[0]"]])
+def test_large_results_are_not_copied(sizes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "MOST_COPIED", 1000)
+    program = Program(lambda x: [x * 2, x, x[:5]], ["tensor"], sizes)
+    for n in (200, 100):
+        for _ in range(5):
+            x = torch.randn(n)
+            assert torch.equal(program(x)[0], x * 2)
+    reason = "0 MiB of arguments and results would be copied in each call"
+    assert (program.recorded.reason or program.recorded.note) == reason
+    assert program.recorded.recorded == len(sizes)  # the smaller one, where sizes are told apart
+
+
 def test_extent() -> None:
     base = torch.empty(4, 6)
     assert [extent(t) for t in (base, base[:, 1:3], base[:1].expand(9, 6), base[:0], base.t())] == [96, 80, 24, 0, 96]

@@ -63,6 +63,8 @@ _NUMPY = {
     **{name: getattr(np, name) for name in ("sinh", "cosh", "tanh")},
     **{name: getattr(np, "arc" + name[1:]) for name in ("asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh")},
     "pow": np.power,
+    "exp2": np.exp2,
+    "fast_dividef": np.divide,
     "nearbyint": np.rint,
     "erfc": scipy.special.erfc,
     "lgamma": lambda x: np.where(np.isinf(x), np.inf, scipy.special.gammaln(x)),

@@ -1,0 +1,190 @@
+"""The state of a Triton function that is being written: names, open loops, masks; and what its loops are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import sympy
+from xdsl.ir import SSAValue
+
+from ...ir.dialects import loop
+from ...ir.symbols import Dim, FloorDiv, dim, known_equal
+from ...ir.syntax import Op
+from ...passes.blocks import most
+from .text import index_text
+
+
+@dataclass
+class OpenLoop:
+    """An open loop."""
+
+    op: loop.For
+    name: str
+    mask: str = ""
+
+
+@dataclass
+class Writer:
+    """The function being written."""
+
+    wide: bool
+    text: list[str] = field(default_factory=list)
+    names: dict[SSAValue, str] = field(default_factory=dict)
+    axes: dict[loop.For, int] = field(default_factory=dict)
+    open: list[OpenLoop] = field(default_factory=list)
+    spans: dict[SSAValue, frozenset[str]] = field(default_factory=dict)  # the loops that a value depends on
+    bound: dict[str, tuple[str, frozenset[str]]] = field(
+        default_factory=dict
+    )  # index variables: text, loops they depend on
+    known: dict[str, str] = field(default_factory=dict)  # expression -> the name that holds it
+    locals: dict[SSAValue, loop.Local] = field(default_factory=dict)
+    fills: dict[SSAValue, object] = field(default_factory=dict)  # what masked loads give outside
+    scanned: dict[SSAValue, str] = field(
+        default_factory=dict
+    )  # scratch of a scan: the name of what came before the block
+    depth: int = 1
+    count: int = 0
+    place: tuple[str, int] | None = None
+    places: dict[loop.For, str] = field(default_factory=dict)  # the blocks of loops that are not simply counted
+    raw: set[Op] = field(default_factory=set)  # loads whose values stay in the dtype in which they lie in memory
+
+    @property
+    def rank(self) -> int:
+        return max(self.axes.values(), default=-1) + 1
+
+    def line(self, text: str) -> None:
+        self.text.append("    " * self.depth + text)
+
+    def fresh(self, prefix: str) -> str:
+        self.count += 1
+        return f"{prefix}{self.count - 1}"
+
+    def folded(self, op: loop.For) -> str:
+        """The shape of a row's block with neighbours that one thread loads at once along an axis of their own."""
+        sizes = [e["block"] for e in sorted(self.axes, key=lambda e: self.axes[e]) if e["kind"] == "parallel"]
+        narrow = min((load.ref.dtype.bytes for load in op.block_body.walk() if isinstance(load, loop.Load)), default=4)
+        together = min(op["block"], max(1, 16 // narrow))
+        return f"[{', '.join(map(str, [*sizes, op['block'] // together, together]))}]"
+
+    def spread(self, text: str, spans: frozenset[str]) -> str:
+        """A value in the shape of the loops that are open, where it depends on fewer of them."""
+        here = {self.axes[each.op] for each in self.open if each.op in self.axes}
+        depends = {axis for op, axis in self.axes.items() if op["var"].name in spans}
+        if here <= depends and len(here) == self.rank:
+            return text
+        return f"tl.broadcast_to({text}, {self.row_shape(each.op for each in self.open)})"
+
+    def hold(self, prefix: str, expression: str) -> str:
+        """A name for an expression; the same one for the same expression."""
+        if expression.isidentifier():
+            return expression
+        if expression not in self.known:
+            name = self.fresh(prefix)
+            self.line(f"{name} = {expression}")
+            self.known[expression] = name
+        return self.known[expression]
+
+    def value(self, op: Op, expression: str, spans: frozenset[str]) -> None:
+        self.names[op.results[0]] = self.hold("t", expression)
+        self.spans[op.results[0]] = spans
+
+    def operand_spans(self, op: Op) -> frozenset[str]:
+        return frozenset().union(*(self.spans.get(v, frozenset()) for v in op.operands))
+
+    # -- indices and masks
+
+    def index(self, value: Dim) -> str:
+        """An index expression, with bound variables by their names."""
+        return index_text(value, {name: text for name, (text, _) in self.bound.items()})
+
+    def factor(self, value: Dim) -> str:
+        """An index expression as an operand."""
+        return str(value) if isinstance(value, int) else f"({self.index(value)})"
+
+    def far_index(self, value: Dim) -> str:
+        """The same in 64 bits, for numbers that are no places in memory."""
+        depends = value.free_symbols if isinstance(value, sympy.Expr) else ()
+        wide = {s.name: f"{self.bound[s.name][0]}.to(tl.int64)" for s in depends if s.name in self.bound}
+        return index_text(value, wide)
+
+    def index_spans(self, *values: Dim) -> frozenset[str]:
+        """The loops that index expressions depend on."""
+        found: set[str] = set()
+        for value in values:
+            for s in value.free_symbols if isinstance(value, sympy.Expr) else ():
+                found |= self.bound[s.name][1] if s.name in self.bound else set()
+        return frozenset(found)
+
+    def masks(self, spans: Iterable[str]) -> list[str]:
+        """The conditions that a point lies within the loops that it depends on."""
+        wanted = set(spans)
+        return [each.mask for each in self.open if each.mask and each.op["var"].name in wanted]
+
+    def conditions(self, op: Op) -> list[str]:
+        return [self.condition(c) for c in op.get("mask", ())]
+
+    def condition(self, value: Dim) -> str:
+        """That a value is not negative, as a comparison of what varies with a number: Triton knows then how many neighbours agree."""
+        number, rest = sympy.sympify(value).as_coeff_Add()
+        if rest.could_extract_minus_sign():
+            return f"({self.index(dim(-rest))} < {number + 1})"
+        return f"({self.index(dim(rest))} >= {-number})"
+
+    def shape(self, axis: int | None) -> str:
+        """Text that puts a range along an axis."""
+        if self.rank == 1:
+            return ""
+        return f"[{', '.join(':' if k == axis else 'None' for k in range(self.rank))}]"
+
+    def axes_of(self, spans: frozenset[str]) -> dict[int, int]:
+        """The axes of a value that depends on these loops, and its sizes along them."""
+        loops = (each.op for each in self.open if each.op in self.axes and each.op["var"].name in spans)
+        return {self.axes[op]: op["block"] for op in loops}
+
+    def shape_of(self, spans: frozenset[str]) -> str:
+        """The shape of a value that depends on these loops."""
+        sizes = self.axes_of(spans)
+        return f"[{', '.join(str(sizes.get(k, 1)) for k in range(self.rank))}]"
+
+    def row_shape(self, also: Iterable[loop.For] = ()) -> str:
+        """The shape of a value of a row: 1 along the axis within it, but for the loops in `also`."""
+        sizes = [1] * self.rank
+        for op in [*(each.op for each in self.open if each.op["kind"] == "parallel"), *also]:
+            if op in self.axes:
+                sizes[self.axes[op]] = op["block"]
+        return f"[{', '.join(map(str, sizes))}]"
+
+
+def is_one_block(op: loop.For) -> bool:
+    size = dim(sympy.sympify(op["stop"]) - op.get("start", 0))
+    return isinstance(size, int) and size <= op["block"]
+
+
+def whole_blocks(op: loop.For) -> Dim | None:
+    """The iterations in blocks that need no mask, where these are walked apart from the rest: masks would cost `moments` most of its time."""
+    size, block = dim(sympy.sympify(op["stop"]) - op.get("start", 0)), op.get("block", 1)
+    if block == 1 or not known_equal(size, longest(op)):
+        return None
+    if not any(accumulates(op, memory)["kind"] == "moments" for memory in joined(op)):
+        return None
+    return size // block * block if isinstance(size, int) else dim(block * FloorDiv(size, sympy.Integer(block)))
+
+
+def longest(op: loop.For) -> Dim:
+    """The most iterations of a loop. What is too much for a chunk of a long one is masked."""
+    return most(dim(op.get("start", 0)), op["stop"])
+
+
+def joined(op: loop.For) -> list[SSAValue]:
+    """The scratch that a loop within a row joins values into, each once."""
+    found: dict[SSAValue, None] = {}
+    if op["kind"] in ("reduce", "scan"):
+        for inner in op.block_body.walk():
+            if isinstance(inner, loop.Accumulate):
+                found[inner.operands[-1]] = None
+    return list(found)
+
+
+def accumulates(op: loop.For, memory: SSAValue) -> loop.Accumulate:
+    return next(a for a in op.block_body.walk() if isinstance(a, loop.Accumulate) and a.operands[-1] is memory)

@@ -1,0 +1,139 @@
+"""Programs of the `prim` level, random (tests/fuzz/graphs.py) or handwritten (tests/passes/kernel_zoo.py), compiled for a GPU and run
+there through the launches and host programs that users' programs have; compared with the interpreter on the CPU.
+
+The kernels of many programs are built together: one Triton module, one library of launches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from xdsl.dialects.builtin import ModuleOp
+
+from intarsia.ir.dialects import loop
+from intarsia.ir.interpreter import run
+from intarsia.ir.retarget import retarget
+from intarsia.ir.text import parse_module, print_module
+from intarsia.passes.context import CompileContext
+from intarsia.passes.pipeline import default_pipeline
+from intarsia.passes.plan_buffers import PlanBuffers
+from intarsia.passes.schedule import Schedule
+from intarsia.targets.build import Source, find_toolchain
+from intarsia.targets.cache import shared_cache
+from intarsia.targets.cpp.program import Generated, build
+from intarsia.targets.host import HostSource, host_source, load_program, runs_on_gpu
+from intarsia.targets.library import Library
+from intarsia.targets.triton.device import capability
+from intarsia.targets.triton.program import LAUNCHES, gpu_source
+
+sys.path += [str(Path(__file__).parents[1] / room) for room in ("fuzz", "passes")]
+from check_passes import compare  # noqa: E402
+from graphs import random_program  # noqa: E402
+from kernel_zoo import CASES  # noqa: E402
+from test_schedule import arguments  # noqa: E402
+
+GPU = "cuda:0"
+
+
+@dataclass
+class Lowered:
+    """A program, the same for a GPU at the `buffer` level, and what to call it with.
+
+    `scales`: a bound on the size of each result.
+    """
+
+    name: str
+    reference: ModuleOp
+    module: ModuleOp
+    calls: Sequence[Sequence[torch.Tensor]]
+    scales: Sequence[float]
+
+    @property
+    def kernels(self) -> list[loop.Kernel]:
+        """Its kernels."""
+        return [op for op in self.module.body.block.ops if isinstance(op, loop.Kernel)]
+
+
+def random_one(seed: int) -> Lowered:
+    """The random program of a seed; each second one has tensors of many blocks."""
+    program = random_program(seed, random.Random(seed).choice([4, 8, 14]), large=bool(seed % 2))
+    calls = [program.inputs(binding, seed) for binding in program.bindings]
+    return Lowered(f"seed {seed}", program.module, _on_gpu(program.module), calls, program.scales)
+
+
+def handwritten() -> list[Lowered]:
+    """All of the zoo."""
+    found = []
+    for name, case in CASES.items():
+        module = case.module()
+        results = len(list(module.body.block.ops)[0].block_body.last_op.operands)
+        found.append(Lowered(name, module, _on_gpu(module, kernels=True), [arguments(case)], [10.0] * results))
+    return found
+
+
+def _on_gpu(program: ModuleOp, kernels: bool = False) -> ModuleOp:
+    """The program for a GPU, through all passes; `kernels`: it has been fused."""
+    module = parse_module(print_module(program))
+    retarget(module, GPU)
+    for item in default_pipeline(until="schedule") if not kernels else ():
+        if item.level != "aten" and item.name != "schedule":
+            item.apply(CompileContext(), module)
+    for item in (Schedule(), PlanBuffers()):
+        item.apply(CompileContext(), module)
+    module.verify()
+    return module
+
+
+def built(programs: Sequence[Lowered], target: str) -> dict[str, Callable[..., Any]]:
+    """The launches of all kernels of these programs, by name."""
+    kernels = {k["sym_name"]: k for p in programs for k in p.kernels}
+    assert all(map(runs_on_gpu, kernels.values()))
+    source = gpu_source(list(kernels.values()))
+    if source is None:
+        return {}
+    arities = {name: count for p in programs for name, count in host_source(p.module, Library()).kernels.items()}
+    nothing = "def make():\n    def run():\n        return ()\n    return run\n"
+    host = HostSource(nothing, arities, {}, {}, stateful=False, quick=list(arities), gpu=0, not_recorded="a test")
+    key = hashlib.sha256((target + source.text).encode()).hexdigest()
+    generated = Generated((Source(LAUNCHES, source.launches),), host, gpu=source)
+    made = build(generated, key, find_toolchain, shared_cache(None), Library(), gpu=target)
+    return dict(made.functions)
+
+
+def wrong(program: Lowered, functions: dict[str, Callable[..., Any]]) -> str:
+    """What differs from the interpreter; "" for nothing."""
+    host = host_source(program.module, Library())
+    call = load_program(host, functions, Library(record=False), program.name)
+    for inputs in program.calls:
+        wanted = run(program.reference, inputs)
+        found = [x.to("cpu") if isinstance(x, torch.Tensor) else x for x in call(*map(_moved, inputs))]
+        try:
+            compare(found, wanted, program.scales)
+        except AssertionError as error:
+            return f"{program.name}, sizes {[list(x.shape) for x in inputs]}: {error}"
+    return ""
+
+
+def _moved(x: torch.Tensor) -> torch.Tensor:
+    """On the GPU, with the same strides."""
+    made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=GPU)
+    return made.copy_(x)
+
+
+def check(programs: Sequence[Lowered]) -> list[str]:
+    """Compile the programs together, run them one by one; what is wrong."""
+    functions = built(programs, capability(0))
+    found = []
+    for program in programs:
+        try:
+            found.append(wrong(program, functions))
+        except Exception as error:
+            found.append(f"{program.name}: {type(error).__name__}: {error}")
+    return [text for text in found if text]
