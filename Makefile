@@ -12,7 +12,7 @@ ALONE  := torchvision timm
 BESIDE := pip pillow matplotlib transformers
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types fuzz opdb bench size docs clean
+.PHONY: help setup demo test lint types fuzz opdb bench gpu sanitize size docs clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1\t/' | expand -t 10
@@ -50,6 +50,13 @@ opdb: $(STAMP)  ## every operator of torch's database, compiled, with gradients:
 
 bench: $(STAMP)  ## all benchmarks on the CPU
 	$(PY) benchmarks/run.py --device cpu
+
+gpu: $(STAMP)  ## on a GPU machine: its tests; programs, models, operators and 1,000 random graphs, side by side
+	$(PY) -m pytest tests/gpu -n 8
+	$(PY) -m tests.gpu.sweep --graphs 1000 --seconds 600
+
+sanitize: $(STAMP)  ## on a GPU machine: the kernels under compute-sanitizer's memcheck and racecheck
+	$(PY) tests/gpu/sanitize.py
 
 size:  ## lines per room and per file
 	@wc -l $$(git ls-files '*.py' '*.h' '*.cpp' '*.ir') | grep -v ' total$$' | sort -k2 | awk ' \

@@ -207,7 +207,7 @@ def table(times: Times, width: int, places: Callable[[tuple[str, ...]], str]) ->
         calls = sum(step.calls for step in rest)
         rows.append(f"{_microseconds(sum(s.seconds for s in rest))} {'':>4} {calls:>5} {'':>33}and {len(rest)} others")
     whole, best = times.seconds, times.at_the_limits
-    share = f"; {best / whole:.0%} of that with each step at its limit" if whole else ""
+    share = f"; {best * 1e6:,.1f} ({best / whole:.0%}) if each step reached its limit" if whole else ""
     rows.append(f"{_microseconds(whole)} in all{share}")
     return rows
 

@@ -664,6 +664,8 @@ def _buffer_extern(machine: Machine, op: Any) -> list[Tensor]:
         target.copy_(result)
         return []
     results = call(machine, op, op["target"], values)
+    if not op.results:  # it wrote to its operand
+        return []
     fitted = []
     for value, result in zip(results, op.results, strict=True):
         strides = tuple(machine.number(s) for s in result.type.strides)

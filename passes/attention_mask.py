@@ -6,8 +6,11 @@ Libraries have their fastest attention for calls without a mask. Programs often 
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 import sympy
 from xdsl.dialects.builtin import ModuleOp
@@ -22,6 +25,10 @@ from .lower import Lowering, Node
 
 ATTENTION = "aten.scaled_dot_product_attention.default"
 FULL, CAUSAL = "full", "causal"
+OPPOSITE = {"ge": "lt", "gt": "le", "le": "gt", "lt": "ge"}
+COMPARED: dict[str, Callable[[Any, Any], bool]] = {
+    name: getattr(operator, name) for name in ("eq", "ne", "ge", "gt", "le", "lt")
+}
 LEAST = {"f64": -1.7976931348623157e308, "f32": -3.4028234663852886e38, "f16": -65504.0, "bf16": -3.3895313892515355e38}
 
 
@@ -106,27 +113,63 @@ class _Classifier:
     column: Dim
     dtype: DType
 
-    def kind(self, node: Node) -> str | None:
+    def kind(self, node: Node, negated: bool = False) -> str | None:
+        """FULL or CAUSAL: what the truth value (or, `negated`, its opposite) or number lets through."""
         if node.kind == "const" and node.dtype.kind == "bool":
-            return FULL if node.data[0] else None
+            return FULL if bool(node.data[0]) != negated else None
         if node.kind == "const" and node.dtype.is_float:
-            return FULL if node.data[0] == 0 else None
+            return FULL if node.data[0] == 0 and not negated else None
+        decided = self._decided(node)
+        if decided is not None:
+            condition, value = decided
+            return (
+                self.kind(condition, negated is value)
+                if isinstance(condition, Node)
+                else FULL
+                if condition != negated
+                else None
+            )
         if node.kind == "cast" and node.dtype.kind == node.args[0].dtype.kind:
-            return self.kind(node.args[0])
+            return self.kind(node.args[0], negated)
         if node.kind != "op":
             return None
         name = node.data[0]
-        if name == "and":
-            kinds = {self.kind(a) for a in node.args}
+        if name == "not":
+            return self.kind(node.args[0], not negated)
+        if name in ("and", "or"):
+            kinds = {self.kind(a, negated) for a in node.args}
+            if (name == "or") != negated:  # one that is full is enough
+                return FULL if FULL in kinds else None
             return None if None in kinds else CAUSAL if CAUSAL in kinds else FULL
-        if name == "or":
-            return FULL if FULL in map(self.kind, node.args) else None
-        if name == "where":
+        if name == "where" and node.dtype.is_float and not negated:
             condition, here, there = node.args
-            return self.kind(condition) if self.kind(here) == FULL and self._shuts(there) else None
-        if name in ("ge", "gt", "le", "lt"):
-            return self._compared(name, *node.args)
+            if self.kind(here) == FULL and self._shuts(there):
+                return self.kind(condition)
+            return self.kind(condition, True) if self.kind(there) == FULL and self._shuts(here) else None
+        if name in OPPOSITE:
+            return self._compared(OPPOSITE[name] if negated else name, *node.args)
         return None
+
+    @staticmethod
+    def _decided(node: Node) -> tuple[Node | bool, bool] | None:
+        """A truth value that depends on the condition of where(c, number, number) alone: c and whether it is the same, or a constant."""
+        if node.dtype.kind != "bool":
+            return None
+        test: Callable[[Any], bool] = bool
+        choice = node if node.kind == "op" and node.data[0] == "where" else node.args[0] if node.args else None
+        if node.kind == "op" and node.data[0] in COMPARED and node.args[1].kind == "const":
+            test = partial(_holds, COMPARED[node.data[0]], node.args[1].data[0])
+        elif choice is None or (choice is not node and node.kind != "cast"):
+            return None
+        if (
+            choice is None
+            or choice.kind != "op"
+            or choice.data[0] != "where"
+            or any(a.kind != "const" for a in choice.args[1:])
+        ):
+            return None
+        here, there = (bool(test(a.data[0])) for a in choice.args[1:])
+        return (here, True) if here == there else (choice.args[0], here)
 
     def _shuts(self, node: Node) -> bool:
         """A number that added to a score leaves nothing of it."""
@@ -162,3 +205,7 @@ class _Classifier:
                     return None
                 return dim(a + b) if node.data[0] == "add" else dim(a - b)
         return None
+
+
+def _holds(compare: Callable[[Any, Any], bool], number: Any, value: Any) -> bool:
+    return compare(value, number)

@@ -86,6 +86,7 @@ class Node:
     accesses: list[Access] = field(default_factory=list)
     readers: list[Access] = field(default_factory=list)
     is_sink: bool = False  # a library call or the caller reads it
+    is_position: bool = False  # computed from constants and positions alone: it reads no memory
 
     @property
     def value(self) -> SSAValue:
@@ -122,7 +123,7 @@ class Graph:
                 wanted += [
                     (v, operand_strides(op, i))
                     for i, v in enumerate(op.operands)
-                    if isinstance(v.type, TensorType) and not (op.get("own") and _lies(op, i))
+                    if isinstance(v.type, TensorType) and not ((op.get("own") or op.get("backend")) and _lies(op, i))
                 ]
         func = cast(Op, self.returned.parent_op())
         recorded = func.get("result_strides") or (None,) * len(self.returned.operands)
@@ -169,6 +170,7 @@ class Graph:
             for i in range(len(op.operands)):
                 if (found := self._access(node, i)) is not None:
                     node.accesses.append(found)
+        node.is_position = node.kind == POINTWISE and all(x.producer and x.producer.is_position for x in node.accesses)
         for access in node.accesses:
             if access.producer is not None:
                 access.producer.readers.append(access)

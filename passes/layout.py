@@ -21,8 +21,10 @@ from .strides import (
     Strides,
     View,
     channels_last,
+    dense_like,
     is_dense,
     is_view,
+    memory_order,
     memory_strides,
     operand_strides,
     recorded_strides,
@@ -295,24 +297,6 @@ def _replay(chain: Sequence[Op], value: SSAValue) -> tuple[SSAValue, list[Op]]:
         made.append(copy)
         value = copy.results[0]
     return value, made
-
-
-def dense_like(shape: Sequence[Dim], strides: Sequence[Dim]) -> Strides:
-    """Gapless strides with the order of dimensions of `strides`, outermost first where the order is known."""
-    order = memory_order(strides)
-    inner = contiguous_strides([shape[i] for i in order])
-    result: list[Dim] = [0] * len(order)
-    for place, i in enumerate(order):
-        result[i] = inner[place]
-    return tuple(result)
-
-
-def memory_order(strides: Sequence[Dim]) -> list[int]:
-    """Dimensions from the outermost to the innermost in memory; as they are when strides are symbolic."""
-    order = list(range(len(strides)))
-    if all(isinstance(s, int) for s in strides):
-        order.sort(key=lambda i: -cast(int, strides[i]))
-    return order
 
 
 def memory_root(view: View) -> SSAValue:

@@ -58,7 +58,7 @@ class OwnKernels(Pass):
         for op in list(module.walk()):
             if isinstance(op, kernel.Extern) and op["target"] == ATTENTION and self.attention and _is_attention(op):
                 op["own"] = "attention"
-                _share_heads(op)
+                share_heads(op)
                 _want_rows(op)
                 ctx.diagnostics.count(self.name, "attention")
             elif isinstance(op, kernel.Extern) and op["target"] == LINEAR and self.rows and _has_few_rows(op, ctx):
@@ -154,7 +154,7 @@ def _want_rows(op: kernel.Extern) -> None:
         )
 
 
-def _share_heads(op: kernel.Extern) -> None:
+def share_heads(op: kernel.Extern) -> None:
     """attention(q, repeat(k), repeat(v)) -> attention(q, k, v) {enable_gqa}: repeated heads are not written to memory."""
     names = list(op["operands"])
     places = [names.index("key"), names.index("value")]

@@ -24,6 +24,7 @@ OWN = {
     "hoist": "hoist:Hoist",
     "channels-last": "channels_last:ChannelsLast",
     "written-attention": "written_attention:WrittenAttention",
+    "gpu-attention": "gpu_attention:GpuAttention",
     "own-kernels": "own_kernels:OwnKernels",
     "fuse": "fuse:Fuse",
     "matmul-kernels": "matmul_kernels:MatmulKernels",

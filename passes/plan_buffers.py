@@ -17,6 +17,7 @@ from ..ir.types import RefType, TensorType, is_gpu, ref_type
 from .base import Pass, PassError
 from .context import CompileContext
 from .strides import is_dense, is_view, memory_strides, same_layout, view_of
+from .written_arguments import Writes, in_place_writes, write_in_place
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
@@ -71,6 +72,7 @@ class _Planner:
     roots: dict[SSAValue, SSAValue] = field(default_factory=dict)
     allocated: dict[SSAValue, SSAValue] = field(default_factory=dict)  # outputs as the user receives them
     arena_bytes: Dim = 0
+    writes: Writes = field(default_factory=lambda: Writes({}, frozenset()))
 
     # -- decisions
 
@@ -83,6 +85,9 @@ class _Planner:
             for operand in op.operands:
                 self.last_use[self.root(operand)] = number
         self._find_outputs(steps[-1])
+        if self.options.in_place:
+            self.writes = in_place_writes(self.func, self.root)
+            self.ctx.diagnostics.count("plan-buffers", "arguments written in place", len(self.writes.mutations))
         for number, op in enumerate(steps):
             if _is_planned(op):
                 for result in op.results:
@@ -196,11 +201,16 @@ class _Planner:
         region.detach_block(0)
         region.add_block(block)
         self.func["arena_bytes"] = self.arena_bytes
+        if self.writes.target:
+            self.func["writes_early"] = True
         old.erase()
 
     def _steps(self, op: Operation, new: dict[SSAValue, SSAValue]) -> Iterable[Operation]:
         if isinstance(op, loop.Launch | kernel.Extern) and _is_planned(op):
             yield from self._launch(op, new)
+        elif isinstance(op, kernel.Extern) and op.results and op.results[0] in self.writes.target:
+            yield from write_in_place(op, [new[v] for v in op.operands], _call_literals(op))
+            new[op.results[0]] = new[self.writes.target[op.results[0]]]
         elif isinstance(op, kernel.Extern):
             yield self._extern(op, new)
         elif is_view(op):
@@ -285,6 +295,8 @@ class _Planner:
             )
             returned.append(self.allocated.get(root, new[root]) if direct else new[value])
         for argument, k in self.func.get("mutations", ()):
+            if (argument, k) in self.writes.mutations:
+                continue
             target = self.func.block_body.args[argument]
             yield buffer.Copy.make([returned[k], new[target]], [], {}, loc=op.location)
         yield prim.Return.make(returned, [], op.literals, loc=op.location)
@@ -297,7 +309,7 @@ class _Planner:
             library_owned = isinstance(value.owner, kernel.Extern) and not _is_planned(value.owner)
             if (
                 (library_owned or value in self.on_device)
-                and value not in freed
+                and value not in (*freed, *self.writes.target)
                 and self.last_use.get(value, number) == number
             ):
                 freed.add(value)

@@ -167,8 +167,15 @@ def operand_strides(op: Op, index: int) -> Strides:
 def takes_view(op: Op, index: int, view: View) -> bool:
     """Whether a library call can read operand `index` in this view of memory as it is.
 
-    ATen's calls want eager's strides; attention of our own takes any as long as the last dimension has no gaps (a mask may have them).
+    ATen's calls want eager's strides; attention of our own takes any as long as the last dimension has no gaps (a mask may have them), attention
+    on a GPU wants rows that begin at 16 bytes, too.
     """
+    if op.get("backend"):
+        steps = [t for s, t in zip(view.shape[:-1], view.strides[:-1], strict=True) if s != 1]
+        rows = op["operands"][index] == "attn_mask" or all(
+            exact_quotient(t, 8) is not None for t in (*steps, view.offset)
+        )
+        return view.strides[-1] == 1 and rows
     if op.get("own") == "attention":
         return (
             view.strides[-1] == 1
@@ -207,3 +214,21 @@ def channels_last(shape: Sequence[Dim]) -> Strides | None:
     for place, i in enumerate(order):
         result[i] = inner[place]
     return tuple(result)
+
+
+def dense_like(shape: Sequence[Dim], strides: Sequence[Dim]) -> Strides:
+    """Gapless strides with the order of dimensions of `strides`, outermost first where the order is known."""
+    order = memory_order(strides)
+    inner = contiguous_strides([shape[i] for i in order])
+    result: list[Dim] = [0] * len(order)
+    for place, i in enumerate(order):
+        result[i] = inner[place]
+    return tuple(result)
+
+
+def memory_order(strides: Sequence[Dim]) -> list[int]:
+    """Dimensions from the outermost to the innermost in memory; as they are when strides are symbolic."""
+    order = list(range(len(strides)))
+    if all(isinstance(s, int) for s in strides):
+        order.sort(key=lambda i: -cast(int, strides[i]))
+    return order

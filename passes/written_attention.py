@@ -16,6 +16,8 @@ from ..ir.dialects import kernel, prim
 from ..ir.dtypes import F32
 from ..ir.symbols import Dim, dim
 from ..ir.syntax import Op
+from ..ir.types import is_gpu
+from . import written_attention_gpu
 from .base import Pass
 from .context import CompileContext
 from .own_kernels import ATTENTION
@@ -26,18 +28,23 @@ BMM = "aten.bmm.default"
 
 @dataclass(frozen=True)
 class WrittenAttention(Pass):
-    """Recognise attention that is written with batched products and a softmax over four dimensions, in float32."""
+    """Recognise attention that is written with batched products and a softmax: in float32 over four dimensions, on a GPU in float16 and bfloat16, too."""
 
     name: ClassVar[str] = "written-attention"
     level: ClassVar[str] = "prim"
     after: ClassVar[tuple[str, ...]] = ("decompose", "dce")
-    before: ClassVar[tuple[str, ...]] = ("own-kernels", "fuse")
+    before: ClassVar[tuple[str, ...]] = ("own-kernels", "hoist", "fuse")
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
-        if ctx.target.name != "cpp":
-            return
         for op in list(module.walk()):
-            if isinstance(op, kernel.Extern) and op["target"] == BMM and op.parent is not None:
+            if not isinstance(op, kernel.Extern) or op["target"] != BMM or op.parent is None:
+                continue
+            if is_gpu(prim.tensor(op.results[0]).device):
+                on_gpu = written_attention_gpu.find(op)
+                if on_gpu is not None:
+                    written_attention_gpu.replace(op, on_gpu)
+                    ctx.diagnostics.count(self.name, "attention")
+            elif ctx.target.name == "cpp":
                 found = _match(op)
                 if found is not None:
                     _replace(op, found)

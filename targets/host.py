@@ -26,7 +26,7 @@ from typing import Any
 import sympy
 import torch
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import SSAValue
+from xdsl.ir import BlockArgument, SSAValue
 
 from ..ir.dialects import buffer, loop, prim
 from ..ir.dialects.aten import overload
@@ -45,8 +45,9 @@ from .pool import LARGE, Results, want_huge_pages
 from .steps import Folded
 from .torch_private import current_stream, empty_strided_cpu, empty_strided_gpu, fast_overload
 from .triton.graphs import Recorded
+from .triton.launch import ALIGNMENT, counted
 from .triton.recordable import argument_kinds, on_cpu, refusal, size_reads
-from .triton.run import UnplannedResult, aligned, finished, not_launched, on_gpu
+from .triton.run import MISALIGNED, TOO_LARGE, UnplannedResult, aligned, finished, not_launched, on_gpu
 
 Run = Callable[..., Sequence[Any]]
 
@@ -158,6 +159,8 @@ class _Writer:
             arguments.append(f"a{i}")
         sizes = size_reads(self.func)
         self.each += [f"{name} = {read}" for name, read in sizes.items()]
+        if self.func.get("writes_early"):
+            self._check_first()
         stateful = self._arena()
         for op in block.ops:
             assert isinstance(op, Op)
@@ -192,6 +195,22 @@ class _Writer:
         self.each += [f"begin({number})"] if timed else []
         _STEPS[op.name](self, op)
         self.each += [f"end({number})"] if timed else []
+
+    def _check_first(self) -> None:
+        """What a launch could refuse is asked for before anything is written to an argument: the call may yet run in another way."""
+        launches = [op for op in self.func.block_body.ops if isinstance(op, buffer.Launch)]
+        kernels = {
+            op["kernel"]: self.kernels[op["kernel"]] for op in launches if runs_on_gpu(self.kernels[op["kernel"]])
+        }
+        given = [v for op in launches if op["kernel"] in kernels for v in op.operands if isinstance(v, BlockArgument)]
+        if given:
+            addresses = " | ".join(self.address(v) for v in dict.fromkeys(given))
+            self.each.append(f"if ({addresses}) & {ALIGNMENT - 1}: not_launched({MISALIGNED}, '')")
+        for name, kernel in kernels.items():
+            for number in counted(kernel):
+                text = f"if {python_index(number)} > {2**31 - 1}: not_launched({TOO_LARGE}, {name!r})"
+                if text not in self.each:
+                    self.each.append(text)
 
     def _refusal(self) -> str:
         """Why the program is not recorded as a CUDA graph."""
@@ -422,9 +441,9 @@ class _Writer:
             )
             if not known and any(not isinstance(u.operation, buffer.Free) for u in result.uses):
                 planned = f"({ref.dtype.torch}, {_tuple(ref.shape)}, {_tuple(ref.strides)})"
-                self.each.append(
-                    f"if ({name}.dtype, {name}.shape, {name}.stride()) != {planned}: {name} = fit({name}, *{planned})"
-                )
+                late = ", True" if self.func.get("writes_early") else ""
+                found = f"({name}.dtype, {name}.shape, {name}.stride())"
+                self.each.append(f"if {found} != {planned}: {name} = fit({name}, *{planned}{late})")
 
     def _operator(self, target: str) -> str:
         name = target.replace("aten.ops.", "").replace(".", "_").removesuffix("_default")
@@ -605,15 +624,19 @@ def over(
     return typed.set_(arena, offset // typed.element_size(), shape, strides)  # type: ignore[call-overload]  # known since 2.1
 
 
-def fit(value: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
+def fit(
+    value: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], late: bool = False
+) -> torch.Tensor:
     """The same values with the strides that were planned; free where only dimensions of size 1 differ.
 
     Raises:
         UnplannedResult: dtype or shape differ.
+        RuntimeError: they do, when arguments may have been written to (`late`), so that eager cannot begin again.
     """
     if value.dtype != dtype or value.shape != shape:
         found, planned = (value.dtype, list(value.shape)), (dtype, list(shape))
-        raise UnplannedResult(f"a library call gave {found[0]}{found[1]} where {planned[0]}{planned[1]} was planned")
+        text = f"a library call gave {found[0]}{found[1]} where {planned[0]}{planned[1]} was planned"
+        raise RuntimeError(f"{text}; an argument may have been written to") if late else UnplannedResult(text)
     if value.numel() == 0 or all(
         s == 1 or a == b for s, a, b in zip(value.shape, value.stride(), strides, strict=True)
     ):

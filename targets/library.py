@@ -21,6 +21,7 @@ from ..ir.syntax import Op
 from ..ir.types import RefType
 from ..passes.strides import channels_last
 from .choices import Choices
+from .library_attention import Attention, choose_attention
 from .library_product import PackedPanels, PackedProduct, choose_addmm, choose_linear, choose_mm
 from .steps import WEIGHTS_SOURCE, Fingerprint, Folded, PackedWeight, Step, is_static, split_epilogue
 from .torch_private import onednn_bfloat16, onednn_convolution, onednn_pack_convolution
@@ -190,10 +191,12 @@ CHOOSERS: dict[str, Callable[[Op, prim.Func], Step | None]] = {
     "aten.addmm.default": choose_addmm,
     "aten.mm.default": choose_mm,
     "aten.convolution.default": _convolution,
+    "aten.scaled_dot_product_attention.default": choose_attention,
 }
 BUILDERS: dict[str, Callable[..., Callable[..., Any]]] = {
     "packed-panels": PackedPanels,
     "packed-product": PackedProduct,
     "packed-convolution": PackedConvolution,
     "padded-linear": PaddedLinear,
+    "attention": Attention,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -155,3 +156,28 @@ def _no_sleep(cycles: int) -> None:
 
 # gpu_sleep(cycles): keeps the current stream busy for so many cycles of the clock. 2.11, 2.13.
 gpu_sleep: Callable[[int], None] = getattr(torch.cuda, "_sleep", _no_sleep)
+
+
+def _aten(name: str) -> Any:
+    # 2.11, 2.13: what scaled_dot_product_attention dispatches to; not documented.
+    found = getattr(torch.ops.aten, name, None)
+    return None if found is None else fast_overload(found.default)
+
+
+# cudnn_attention(q, k, v, mask, give log-sum-exp, dropout, causal, scale=) -> result and more, on a GPU; so are the others.
+cudnn_attention: Any = _aten("_scaled_dot_product_cudnn_attention")
+# flash_attention(q, k, v, dropout, causal, scale=): without a mask.
+flash_attention: Any = _aten("_scaled_dot_product_flash_attention")
+# efficient_attention(q, k, v, mask, give log-sum-exp, dropout, causal, scale=): as many heads of keys as of queries.
+efficient_attention: Any = _aten("_scaled_dot_product_efficient_attention")
+
+CUDNN_ATTENTION = 91500  # older versions gave wrong results for lengths that are no multiple of 128
+
+
+@lru_cache(maxsize=64)
+def prefers_cudnn_attention(device: int) -> bool:
+    """Whether cuDNN's attention is the one to take on a GPU: Hopper or newer, a version without known mistakes, not switched off by the program."""
+    if cudnn_attention is None or not torch.backends.cuda.cudnn_sdp_enabled() or torch.version.hip is not None:
+        return False
+    version = torch.backends.cudnn.version() or 0
+    return version >= CUDNN_ATTENTION and torch.cuda.get_device_capability(device) in ((9, 0), (10, 0), (10, 3))

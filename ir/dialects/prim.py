@@ -379,6 +379,7 @@ class Func(Op):
             a view of returned value k; ["output", j] the very object that result j is; ["size", expression] a Python int;
             ["constant", literal] that literal; ["none"];
         mutations: [argument, k] pairs: returned value k is to be copied into the argument;
+        writes_early: at the `buffer` level, arguments are written to before the end of the call;
         parameters, of `@constants` only: which arguments of `@main` it takes. What it returns are the last arguments of `@main`.
     """
 

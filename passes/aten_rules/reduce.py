@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from xdsl.ir import SSAValue
@@ -152,18 +153,23 @@ def _cumsum(b: Builder) -> Result:
 def _softmax(b: Builder) -> Result:
     x = b.op.operands[0]
     dtype = b.type.dtype
-    if not dtype.is_float or b.rank_of(x) == 0 or "safe" in b.op.target:
+    if not dtype.is_float or b.rank_of(x) == 0:
         raise NotCovered("not a float tensor")
     axes = (b.axis(b.get("dim")),)
     _nonempty(b, x, axes)
     value = b.cast(x, dtype.compute)
     shape = b.shape_of(value)
-    shifted = b.ew("sub", value, b.spread(b.reduce("max", value, axes), shape, axes))
+    top = b.reduce("max", value, axes)
+    shifted = b.ew("sub", value, b.spread(top, shape, axes))
     weight = b.ew("exp", shifted)
     total = b.reduce("sum", weight, axes)
     if "log" in b.op.target:
         return b.finish(b.ew("sub", shifted, b.spread(b.ew("log", total), shape, axes)))
-    return b.finish(b.ew("div", weight, b.spread(total, shape, axes)))
+    result = b.ew("div", weight, b.spread(total, shape, axes))
+    if "safe" in b.op.target:  # a row of nothing but -inf gives zeros
+        nothing = b.spread(b.ew("eq", top, -math.inf), shape, axes)
+        result = b.ew("where", nothing, b.full(0.0, (), dtype.compute), result)
+    return b.finish(result)
 
 
 @rule("logsumexp.default")

@@ -205,11 +205,11 @@ def result_makers(results: Sequence[Any], given: Sequence[Any], gpu: Gpu) -> lis
         before = next((j for j in range(number) if results[j] is r), None)
         same = next((k for k, x in enumerate(given) if x is r), None)
         if not isinstance(r, torch.Tensor):
-            makers.append(lambda args, done, stream, value=r: value)
+            makers.append(_constant(r))
         elif same is not None:
-            makers.append(lambda args, done, stream, k=same: args[k])
+            makers.append(_argument(same))
         elif before is not None:
-            makers.append(lambda args, done, stream, j=before: done[j])
+            makers.append(_earlier(before))
         elif (storage := storage_address(r)) in arguments:
             k = arguments[storage]
             makers.append(_view_of_argument(r, k, r.storage_offset() - given[k].storage_offset()))
@@ -219,6 +219,18 @@ def result_makers(results: Sequence[Any], given: Sequence[Any], gpu: Gpu) -> lis
             first[storage] = number
             makers.append(_copied(r, sharing[storage], gpu))
     return makers
+
+
+def _constant(value: Any) -> Maker:
+    return lambda args, done, stream: value
+
+
+def _argument(k: int) -> Maker:
+    return lambda args, done, stream: args[k]
+
+
+def _earlier(j: int) -> Maker:
+    return lambda args, done, stream: done[j]
 
 
 def _view_of_argument(r: torch.Tensor, k: int, offset: int) -> Maker:

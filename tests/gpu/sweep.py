@@ -284,7 +284,7 @@ def tell(results: list[Found], todo: list[tuple[str, str]], spent: float) -> int
 def main() -> int:
     """Check what the command line names; 1 when something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kinds", default="models,programs,operators")
+    parser.add_argument("--kinds", default="models,programs,operators,graphs")
     parser.add_argument("--only", default="", help="tasks whose names contain one of these words, with commas")
     parser.add_argument("--every", type=int, default=1, help="each so many-th task")
     parser.add_argument("--graphs", type=int, default=200, help="how many random programs, of the kind graphs")

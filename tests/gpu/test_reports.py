@@ -70,7 +70,7 @@ def test_times_of_a_program_that_is_recorded() -> None:
     e = intarsia.explain(fn, timed=True)(*args)
     torch.testing.assert_close(e.result, network(*args), rtol=1e-3, atol=1e-3)
     (times,) = e.graphs[0].times
-    assert sum(step.calls for step in times.steps) >= 7 and 0 < times.at_the_limits <= times.seconds < 0.1
+    assert sum(step.calls for step in times.steps) >= 4 and 0 < times.at_the_limits <= times.seconds < 0.1
     assert "of its limit" in str(e) and "in all; " in str(e)
 
 

@@ -135,7 +135,7 @@ def test_the_text_is_a_table():
     assert max(map(len, table)) <= 100
     assert "copies 10 GB/s, products 100 Gop/s in float32" in table[0]
     assert table[1].split() == ["us", "calls", "bytes", "ops", "of", "its", "limit", "step"]
-    assert "67.1 M" in text and "in all; " in table[-1] and "(lines" in text
+    assert "67.1 M" in text and "in all; " in table[-1] and "reached its limit" in table[-1] and "(lines" in text
     numbers = [float(row[:12].replace(",", "")) for row in table[2:-1] if row[:12].strip()]
     assert len(numbers) == 3 and numbers == sorted(numbers, reverse=True)
 

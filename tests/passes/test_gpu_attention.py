@@ -1,0 +1,211 @@
+"""Attention on a GPU, written out or not: one call with the operands that its kernel takes, and what eager gives. The interpreter runs the modules here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from xdsl.dialects.builtin import ModuleOp
+
+import intarsia
+from intarsia.frontend.functional import functionalize
+from intarsia.ir.dialects import kernel
+from intarsia.ir.import_fx import import_fx
+from intarsia.ir.interpreter import run_user
+from intarsia.ir.retarget import retarget
+from intarsia.passes.context import CompileContext
+from intarsia.passes.manager import run_pipeline
+from intarsia.passes.pipeline import default_pipeline
+
+ATTENTION = "aten.scaled_dot_product_attention.default"
+B, H, S, D = 2, 4, 24, 16
+Attention = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+def _for_gpu(fn: Attention, args: tuple[Tensor, ...]) -> tuple[ModuleOp, list[Tensor]]:
+    """The program after the passes at level prim, as for a GPU, and what the interpreter makes of it."""
+    made: list[ModuleOp] = []
+    results: list[Tensor] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:
+        module = import_fx(functionalize(graph, inputs)).module
+        retarget(module, "cuda:0")
+        run_pipeline(CompileContext(), module, default_pipeline(until="gpu-attention"))
+        made.append(module)
+        results.extend(run_user(module, inputs))
+        return graph.forward
+
+    with torch.no_grad():
+        intarsia.compile(fn, backend=backend, fullgraph=True)(*args)
+    return made[0], results
+
+
+def _calls(module: ModuleOp) -> list[kernel.Extern]:
+    return [op for op in module.walk() if isinstance(op, kernel.Extern)]
+
+
+def _operands(dtype: torch.dtype, heads: int = H) -> tuple[Tensor, ...]:
+    torch.manual_seed(0)
+    q = torch.randn(B, H, S, D).to(dtype)
+    k, v = (torch.randn(B, heads, S, D).to(dtype) for _ in range(2))
+    return q, k, v, (torch.randn(B, 1, S, S) * 2).to(dtype)
+
+
+def _added(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    weights = torch.matmul(q, k.transpose(2, 3)) * 0.25 + m
+    return torch.matmul(F.softmax(weights, dim=-1, dtype=torch.float32).to(q.dtype), v).transpose(1, 2).contiguous()
+
+
+def _batched(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    q, k, v = (x.reshape(B * H, S, D) for x in (q * 0.25, k, v))
+    weights = (torch.bmm(q, k.transpose(1, 2)).view(B, H, S, S) + m).view(B * H, S, S).softmax(-1)
+    return torch.bmm(weights, v).view(B, H, S, D).transpose(1, 2).reshape(B, S, H * D)
+
+
+def _einsum(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    weights = (torch.einsum("bhid,bhjd->bhij", q, k) * 0.25).float().softmax(-1).type_as(q)
+    return torch.einsum("bhij,bhjd->bihd", weights, v)
+
+
+def _baddbmm(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    q, k = q.reshape(B * H, S, D), k.reshape(B * H, S, D)
+    bias = m.expand(B, H, S, S).reshape(B * H, S, S)
+    weights = torch.baddbmm(bias, q, k.transpose(1, 2), beta=1.0, alpha=0.25).view(B, H, S, S).softmax(-1)
+    return weights @ v
+
+
+def _filled(number: float) -> Attention:
+    def attention(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+        scores = (q @ k.transpose(-2, -1) / math.sqrt(D)).masked_fill(m > 1.0, number)
+        return scores.softmax(-1) @ v
+
+    return attention
+
+
+def _repeated(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    k, v = (x[:, :, None].expand(B, 2, 2, S, D).reshape(B, H, S, D) for x in (k, v))
+    return _added(q, k, v, m)
+
+
+def _tril(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    scores = q @ k.transpose(-2, -1) * 0.25
+    return scores.masked_fill(torch.tril(torch.ones(S, S)) == 0, float("-inf")).softmax(-1) @ v
+
+
+def _triu(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    above = torch.full((S, S), float("-inf"), dtype=q.dtype).triu(1)
+    return (q @ k.transpose(-2, -1) * 0.25 + above).softmax(-1) @ v
+
+
+def _where(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    open_ = torch.arange(S)[:, None] >= torch.arange(S)[None]
+    scores = q @ k.transpose(-2, -1) * 0.25
+    return torch.where(open_, scores, torch.finfo(q.dtype).min).softmax(-1) @ v
+
+
+def _upper(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    shut = torch.ones(S, S, dtype=torch.bool).triu(diagonal=1)
+    return (q @ k.transpose(-2, -1) * 0.25).masked_fill(shut, float("-inf")).softmax(-1) @ v
+
+
+WRITTEN = {
+    "added": _added,
+    "batched": _batched,
+    "einsum": _einsum,
+    "baddbmm": _baddbmm,
+    "filled": _filled(-1e9),
+    "filled_inf": _filled(float("-inf")),
+    "repeated": _repeated,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", WRITTEN)
+def test_written_out(name: str, dtype: torch.dtype) -> None:
+    args = _operands(dtype, 2 if name == "repeated" else H)
+    if name == "filled" and dtype == torch.float16:
+        pytest.skip("-1e9 is no float16")
+    module, (found,) = _for_gpu(WRITTEN[name], args)
+    assert [op["target"] for op in _calls(module)] == [ATTENTION]
+    expected = WRITTEN[name](*(a.float() for a in args))
+    bound = 1e-5 if dtype == torch.float32 else 3e-2
+    torch.testing.assert_close(found.float(), expected, atol=bound, rtol=bound)
+
+
+@pytest.mark.parametrize("fn", [_tril, _triu, _where, _upper])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_triangles(fn: Attention, dtype: torch.dtype) -> None:
+    args = _operands(dtype)
+    module, (found,) = _for_gpu(fn, args)
+    (call,) = _calls(module)
+    assert call.get("is_causal") is True and list(call["operands"]) == ["query", "key", "value"]
+    bound = 1e-5 if dtype == torch.float32 else 3e-2
+    torch.testing.assert_close(found.float(), fn(*(a.float() for a in args)), atol=bound, rtol=bound)
+
+
+@pytest.mark.parametrize("number", [float("-inf"), torch.finfo(torch.bfloat16).min])
+def test_rows_without_anything_open(number: float) -> None:
+    """-inf gives nan, the least number gives the mean of all values: as the program has it, not as a library does."""
+    q, k, v, m = _operands(torch.bfloat16)
+    m[0, :, 3] = number
+    m[1, :, :, 5] = number
+    _, (found,) = _for_gpu(_added, (q, k, v, m))
+    expected = _added(q, k, v, m)
+    assert bool(expected[0, 3].isnan().all()) == (number == float("-inf"))
+    torch.testing.assert_close(found, expected, atol=3e-2, rtol=3e-2, equal_nan=True)
+
+
+def test_what_stays_written() -> None:
+    """Weights that are returned, a factor behind a mask, heads of odd sizes, random dropout, a mask with more digits than the operands."""
+    q, k, v, m = _operands(torch.bfloat16)
+
+    def returned(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+        weights = (q @ k.transpose(-2, -1)).softmax(-1)
+        return weights @ v, weights
+
+    def behind(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+        return ((q @ k.transpose(-2, -1) + m) * 0.5).softmax(-1) @ v
+
+    def odd(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+        return (q[..., :15] @ k[..., :15].transpose(-2, -1)).softmax(-1) @ v[..., :15]
+
+    def wide(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+        return ((q @ k.transpose(-2, -1)).float() + m.float().exp()).softmax(-1).to(q.dtype) @ v
+
+    def negative(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+        return (q @ k.transpose(-2, -1) * -1.0).softmax(-1) @ v
+
+    for fn in (returned, behind, odd, wide, negative):
+        assert ATTENTION not in [op["target"] for op in _calls(_for_gpu(fn, (q, k, v, m))[0])], fn.__name__
+
+
+def test_masks_of_truth_values_stay_small() -> None:
+    """Numbers of the query's dtype before they are spread; 24 keys begin at 16 bytes, 21 are part of 24."""
+    q, k, v, m = _operands(torch.bfloat16)
+    for keys in (S, 21):
+
+        def attention(q: Tensor, k: Tensor, v: Tensor, m: Tensor, keys: int = keys) -> Tensor:
+            mask = (m[:, :, :1, :keys] > -1).expand(B, H, S, keys)
+            return F.scaled_dot_product_attention(q, k[:, :, :keys], v[:, :, :keys], mask)
+
+        module, (found,) = _for_gpu(attention, (q, k, v, m))
+        (call,) = _calls(module)
+        assert "[2, 1, 1, " in str(call.operands[3].type) and "bf16" in str(call.operands[3].type)
+        assert ("prim.pad" in {op.name for op in module.walk()}) == (keys == 21)
+        torch.testing.assert_close(found, attention(q, k, v, m), atol=3e-2, rtol=3e-2)
+
+
+def test_heads_are_shared() -> None:
+    args = _operands(torch.bfloat16, 2)
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1), is_causal=True)
+
+    module, (found,) = _for_gpu(attention, args)
+    (call,) = _calls(module)
+    assert call.get("enable_gqa") is True and call["backend"] == "cudnn"
+    torch.testing.assert_close(found, attention(*args), atol=3e-2, rtol=3e-2)
