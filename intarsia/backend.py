@@ -49,6 +49,7 @@ from .targets.torch_private import onednn_bfloat16, onednn_convolution, onednn_l
 from .targets.triton.device import NoTriton, capability, gpu_identity, gpu_of
 from .targets.triton.launch import DriverError
 from .targets.triton.worker import TritonError
+from .targets.tuned import MeasuredProducts
 
 log = logging.getLogger("intarsia")
 GraphFunction = Callable[..., Sequence[Any]]
@@ -238,6 +239,7 @@ def compile_module(
                 "threads": ctx.target.threads,
                 "packing": config.packing,
                 "libraries": config.libraries,
+                "max_autotune": config.max_autotune,
             },
             versions={"intarsia": package_fingerprint(), "torch": torch.__version__, "python": sys.version},
             isa=toolchain.identity + cpu_identity() + (gpu_identity() if gpu is not None else ""),
@@ -247,6 +249,8 @@ def compile_module(
         stored = None if entry is None else _loaded(cache, entry, library, config)
         if stored is not None:
             return stored, Report(stored, cached=True)
+    if gpu is not None and config.max_autotune and config.libraries == "measure" and torch.cuda.is_available():
+        ctx = replace(ctx, tuner=MeasuredProducts(ctx, toolchain, cache, gpu, config.cache))
     told = logs.PassLog(text)
 
     def on_pass(name: str, current: ModuleOp, seconds: float, phase: str) -> None:

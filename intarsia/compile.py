@@ -49,8 +49,8 @@ def compile(
         backend: "auto" or "intarsia" (this compiler), a name of `list_backends()`, or a callable
             `(fx.GraphModule, example_inputs) -> callable`.
         mode: as for torch.compile: None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs". On a CPU they are the
-            same. On a GPU all but the last record programs as CUDA graphs where that is safe (`explain` says why one is not); they do
-            not differ otherwise.
+            same. On a GPU all but the last record programs as CUDA graphs where that is safe (`explain` says why one is not), and the last
+            two measure which kernels of matrix products are the fastest.
         fullgraph: raise an error where the graph would break, instead of splitting the call there.
         dynamic: None: a size or number that changes between calls becomes a symbol; True: from the start; False: never.
         options: settings by name, see `intarsia.config.Config`; for another backend, that backend's own options.
@@ -76,6 +76,8 @@ def compile(
     config, extra = Config.from_environment(options if ours else None), None if ours else options
     if ours and mode is not None and mode.endswith("no-cudagraphs"):
         config = replace(config, cuda_graphs=False)
+    if ours and mode is not None and mode.startswith("max-autotune"):
+        config = replace(config, max_autotune=True)
     with COUNTERS.phase("imports"):  # torch's symbolic parts, which a process needs once
         load_rules()
     compiled = compile_callable(

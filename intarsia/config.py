@@ -28,6 +28,8 @@ class Config:
             input reaches all outputs of its tile of 4x4 pixels, and the transformed weights take four times the memory (INTARSIA_WINOGRAD).
         cuda_graphs: record programs on a GPU, after a few calls, so that one call of the driver starts all of their kernels; mode
             "max-autotune-no-cudagraphs" turns it off as well (INTARSIA_CUDA_GRAPHS).
+        max_autotune: measure which kernels of matrix products are the fastest on the GPU, once for each bucket of shapes, instead of estimating
+            it; modes "max-autotune" and "max-autotune-no-cudagraphs" turn it on (INTARSIA_MAX_AUTOTUNE).
         random: where random numbers are made. "eager": by torch's own calls, with eager's numbers. "philox": in kernels, from a seed that torch's
             generator gives in every call; reproducible by `torch.manual_seed`, of the same distributions, but other numbers than eager's.
             "auto": "philox" on a GPU, "eager" on a CPU (INTARSIA_RANDOM).
@@ -50,6 +52,7 @@ class Config:
     result_memory: int = -1
     winograd: bool = True
     cuda_graphs: bool = True
+    max_autotune: bool = False
     random: str = "auto"
     libraries: str = "measure"
     pipeline: str = ""

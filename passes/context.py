@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
+
+from xdsl.dialects.builtin import ModuleOp
 
 
 @dataclass(frozen=True)
@@ -71,9 +74,17 @@ class Diagnostics:
             print(remark, file=sys.stderr)
 
 
+class Tuner(Protocol):
+    """Chooses between kernels by measuring them, where a GPU is at hand."""
+
+    def pick(self, key: str, module: Callable[[], ModuleOp], tiles: Sequence[str]) -> str:
+        """The fastest of the tiles for the kernels of `module`, or "" for the library; remembered by `key`."""
+
+
 @dataclass(frozen=True)
 class CompileContext:
-    """What a pass may know beyond the module."""
+    """What a pass may know beyond the module. `tuner`: measures instead of estimating, in mode max-autotune."""
 
     target: Target = field(default_factory=Target)
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
+    tuner: Tuner | None = None

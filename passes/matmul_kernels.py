@@ -7,6 +7,7 @@ results; reductions stay behind, so no product is computed twice.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, cast
@@ -22,7 +23,7 @@ from ..ir.types import TensorType, is_gpu
 from .affine import hint
 from .base import Pass
 from .context import CompileContext
-from .product_model import Shape, Tile, choose
+from .product_model import Shape, Tile, candidates, choose
 from .strides import view_of
 
 # The operands that are the factors and what is added. The second factor of `aten.linear` is (columns, inner), the others' (inner, columns).
@@ -64,7 +65,7 @@ class MatmulKernels(Pass):
             return
         behind = _epilogue(op)
         shape = found.shape(behind)
-        tile = Tile.parse(self.tile) if self.tile else choose(shape)
+        tile = Tile.parse(self.tile) if self.tile else _chosen(ctx, shape, op, behind)
         place = location_of(op)
         where = f"{place[0]}:{place[1]}" if place else ""
         if tile is None:
@@ -82,6 +83,51 @@ class MatmulKernels(Pass):
             view.erase()
         op.detach()
         op.erase()
+
+
+def _chosen(ctx: CompileContext, shape: Shape, op: kernel.Extern, behind: kernel.Fused | None) -> Tile | None:
+    """The tile that was measured to be the fastest, or is expected to be; None: the library's call."""
+    found = candidates(shape) if ctx.tuner is not None else ()
+    calls = [op] if behind is None else [op, behind]
+    sizes = [n for call in calls for v in (*call.operands, *call.results) for n in prim.tensor(v).shape]
+    if ctx.tuner is None or not found or not all(isinstance(n, int) for n in sizes):
+        return choose(shape)
+    told = _words(calls)
+    text = ctx.tuner.pick(f"matmul {shape.bucket} {told}", lambda: _isolated(calls), [t.text for t in found])
+    return Tile.parse(text) if text else None
+
+
+def _words(calls: Sequence[Op]) -> str:
+    """What is computed, without sizes: the operator, and a digest of what is behind it."""
+    op, lines = calls[0], []
+    for call in calls[1:]:
+        for inner in call.block_body.ops:
+            kinds = ",".join(prim.tensor(r).dtype.name for r in inner.results)
+            lines.append(f"{inner.name}:{kinds}")
+    bias = " bias" if len(op.operands) > 2 else ""
+    behind = f" {hashlib.sha256(' '.join(lines).encode()).hexdigest()[:8]}" if lines else ""
+    return f"{op['target'].removeprefix('aten.').removesuffix('.default')}{bias}{behind}"
+
+
+def _isolated(calls: Sequence[Op]) -> ModuleOp:
+    """A module whose function does only these calls, on arguments that lie in memory as what they are called with."""
+    first, last = calls[0], calls[-1]
+    assert first.parent is not None
+    between = [op for op in _views(first.results[0]) if last is not first and op.is_before_in_block(last)]
+    inside = [first, *between, *calls[1:]]
+    made = {r for op in inside for r in op.results}
+    given = list(dict.fromkeys(v for op in inside for v in op.operands if v not in made))
+    region = single_block(arg_types=[v.type for v in given])
+    mapping: dict[SSAValue, SSAValue] = dict(zip(given, region.block.args, strict=True))
+    for op in inside:
+        copy = op.clone(mapping)
+        region.block.add_op(copy)
+        mapping |= dict(zip(op.results, copy.results, strict=True))
+    region.block.add_op(prim.Return.make([mapping[r] for r in last.results]))
+    views = [view_of(v) for v in given]
+    attrs: dict[str, object] = {"sym_name": "main", "arg_names": tuple(f"x{k}" for k in range(len(given)))}
+    attrs["arg_strides"] = tuple(view.strides if view is not None else None for view in views)
+    return ModuleOp([prim.Func.make([], [], attrs, [region])])
 
 
 @dataclass

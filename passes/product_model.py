@@ -30,6 +30,11 @@ class Tile:
         return cls(*map(int, text.split("x")))
 
     @property
+    def text(self) -> str:
+        """As `parse` reads it."""
+        return "x".join(map(str, astuple(self)))
+
+    @property
     def attribute(self) -> tuple[int, ...]:
         """As `prim.dot` has it."""
         return astuple(self)
@@ -54,6 +59,12 @@ class Shape:
     tensors: int = 0
     by_rows: bool = True
 
+    @property
+    def bucket(self) -> str:
+        """The sizes, rows up to the next power of two: shapes of one bucket have the same choice."""
+        rows = 1 << max(0, self.rows - 1).bit_length()
+        return f"{self.batch}x{rows}x{self.columns}x{self.inner} {self.dtype}{'' if self.by_rows else ' by columns'}"
+
     def __str__(self) -> str:
         batch = f"{self.batch} of " if self.batch > 1 else ""
         return f"{batch}{self.rows}x{self.inner} by {self.inner}x{self.columns}"
@@ -62,6 +73,32 @@ class Shape:
 FEW = 256  # rows; the library's kernels for so few are far from the limits as well
 CHUNK = 768  # of the inner size, for few rows
 NARROW = 256  # an inner size at which a product is bound by memory, as what is behind it
+
+
+CANDIDATES = (
+    *(Tile(*t) for t in ((128, 256, 64, 8, 3), (256, 128, 64, 8, 3), (128, 128, 64, 8, 4), (128, 128, 64, 4, 3))),
+    *(Tile(*t) for t in ((64, 128, 64, 4, 3), (128, 64, 64, 4, 4), (64, 64, 64, 4, 4), (64, 32, 128, 4, 4))),
+)
+SMALL = tuple(
+    Tile(*t)
+    for t in ((64, 32, 128, 4, 4), (64, 64, 128, 4, 3), (32, 32, 128, 4, 4), (16, 64, 128, 4, 4), (16, 32, 256, 4, 3))
+)
+SHALLOW = tuple(Tile(*t) for t in ((64, 128, 32, 4, 3), (128, 64, 32, 4, 3), (64, 64, 32, 4, 3), (128, 128, 32, 8, 3)))
+
+
+def candidates(shape: Shape) -> tuple[Tile, ...]:
+    """The tiles that are worth measuring for a shape."""
+    if shape.rows == 1 or shape.columns == 1:
+        return (Tile(),) if shape.by_rows and shape.batch == 1 else ()
+    found = CANDIDATES if shape.rows > FEW else SMALL
+    if shape.inner <= NARROW:
+        found = (*SHALLOW, *found)
+    if shape.rows <= 2 * FEW and shape.columns <= 4 * FEW * 4:
+        chunks = [
+            Tile(64, 64, 128, 4, 3, k) for k in (2, 4, 8) if shape.inner % (k * 128) == 0 and shape.inner // k >= 256
+        ]
+        found = (*found, *chunks)
+    return tuple(t for t in found if t.rows < 2 * shape.rows or t.rows == 16)
 
 
 def choose(shape: Shape) -> Tile | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -31,34 +31,32 @@ PACKED, OPERATOR = "packed-product", "operator"
 
 
 @dataclass
-class Choices:
-    """The table of one processor. Two processes may measure the same bucket; the one that writes last is kept.
+class Table:
+    """What was chosen on one device, by bucket. Two processes may measure the same bucket; the one that writes last is kept.
 
     Args:
         folder: where the table is kept; None: nowhere.
+        device: whose table it is; part of the file's name.
     """
 
     folder: Path | None
+    device: str
     table: dict[str, str] = field(default_factory=dict)
     read: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def product(self, step: Step, rows: int, inner: int, outer: int, dtype: torch.dtype) -> Step | None:
-        """The step, or None where the operator's own call is clearly faster."""
-        transposed, bias = bool(step.options["transposed"]), step.options["bias"] is not None
-        shape = (min(_bucket(rows), MOST_ROWS), min(_bucket(inner), LARGEST), min(_bucket(outer), LARGEST))
-        key = f"product {'x'.join(map(str, shape))} {str(dtype)[6:]} {torch.get_num_threads()} threads"
-        key += f"{' transposed' if transposed else ''}{' bias' if bias else ''}"
+    def get(self, key: str, measure: Callable[[], str], known: Sequence[str]) -> str:
+        """The choice for a bucket: as the table has it, if it is one of the `known`, else as measured."""
         with self.lock:
             self._load()
             found = self.table.get(key)
-            if found not in (PACKED, OPERATOR):
-                found = self.table[key] = _measure_product(*shape, dtype, transposed, bias)
+            if found is None or found not in known:
+                found = self.table[key] = measure()
                 self._save()
-        return step if found == PACKED else None
+        return found
 
     def _path(self) -> Path | None:
-        return None if self.folder is None else self.folder / f"choices-{cpu_identity()}.json"
+        return None if self.folder is None else self.folder / f"choices-{self.device}.json"
 
     def _load(self) -> None:
         path = self._path()
@@ -82,6 +80,26 @@ class Choices:
             os.replace(partial, path)
         except OSError:  # a full or read-only disk: measured again by the next process
             partial.unlink(missing_ok=True)
+
+
+@dataclass
+class Choices:
+    """The choices on this machine's processor; `folder` is where they are kept, None: nowhere."""
+
+    folder: Path | None
+    choices: Table = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.choices = Table(self.folder, cpu_identity())
+
+    def product(self, step: Step, rows: int, inner: int, outer: int, dtype: torch.dtype) -> Step | None:
+        """The step, or None where the operator's own call is clearly faster."""
+        transposed, bias = bool(step.options["transposed"]), step.options["bias"] is not None
+        shape = (min(_bucket(rows), MOST_ROWS), min(_bucket(inner), LARGEST), min(_bucket(outer), LARGEST))
+        key = f"product {'x'.join(map(str, shape))} {str(dtype)[6:]} {torch.get_num_threads()} threads"
+        key += f"{' transposed' if transposed else ''}{' bias' if bias else ''}"
+        found = self.choices.get(key, lambda: _measure_product(*shape, dtype, transposed, bias), (PACKED, OPERATOR))
+        return step if found == PACKED else None
 
 
 def _bucket(size: int) -> int:

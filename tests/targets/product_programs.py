@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,12 +16,16 @@ from xdsl.dialects.builtin import ModuleOp
 
 import intarsia
 from intarsia.frontend.functional import functionalize
+from intarsia.ir.dialects import loop
 from intarsia.ir.import_fx import import_fx
 from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.context import CompileContext
 from intarsia.passes.matmul_kernels import MatmulKernels
 from intarsia.passes.pipeline import default_pipeline
+from intarsia.targets.triton.compile import load_text
+from intarsia.targets.triton.emit import emit_module
+from intarsia.targets.triton.launch import kernel_source
 
 
 @dataclass
@@ -85,18 +91,40 @@ CASES: dict[str, Case] = {
 }
 
 
+def captured(name: str, fn: Callable[..., Any], args: list[Tensor], tile: str = "") -> ProductProgram:
+    """The program of a function, captured on the CPU."""
+    graphs: list[tuple[Any, list[Any]]] = []
+
+    def keep(graph: Any, inputs: list[Any]) -> Callable[..., Any]:
+        graphs.append((graph, inputs))
+        return graph.forward  # type: ignore[no-any-return]
+
+    with torch.no_grad():
+        intarsia.compile(fn, backend=keep, fullgraph=True)(*args)
+    ((graph, inputs),) = graphs
+    return ProductProgram(name, import_fx(functionalize(graph, inputs)).module, inputs, [1.0] * 3, tile)
+
+
 def products(names: Sequence[str] = tuple(CASES)) -> Iterator[Program]:
-    """The programs, captured on the CPU."""
+    """The programs."""
     for name in names:
         torch.manual_seed(0)
         tile, fn, args = CASES[name]
-        graphs: list[tuple[Any, list[Any]]] = []
+        yield captured(name, fn, args, tile)
 
-        def keep(graph: Any, inputs: list[Any], graphs: list[Any] = graphs) -> Callable[..., Any]:
-            graphs.append((graph, inputs))
-            return graph.forward  # type: ignore[no-any-return]
 
-        with torch.no_grad():
-            intarsia.compile(fn, backend=keep, fullgraph=True)(*args)
-        ((graph, inputs),) = graphs
-        yield ProductProgram(name, import_fx(functionalize(graph, inputs)).module, inputs, [1.0] * 3, tile)
+def ptx_of(kernel: loop.Kernel) -> str:
+    """What Triton makes of a kernel for Hopper."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    source = kernel_source(kernel)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernels.py"
+        path.write_text(emit_module([kernel]))
+        function = getattr(load_text(path, source.name), source.name)
+        attributes = {(k,): [["tt.divisibility", 16]] for k in source.aligned}
+        ast = ASTSource(function, signature=dict(source.signature), constexprs={}, attrs=attributes)
+        options = {"num_warps": source.warps, "num_stages": source.stages}
+        return str(triton.compile(ast, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"])

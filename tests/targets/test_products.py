@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
 import pytest
 import torch
-from product_programs import CASES, products
+import torch.nn.functional as F
+from product_programs import CASES, captured, half, products, ptx_of
+from triton_programs import kernels_of
+from xdsl.dialects.builtin import ModuleOp
 
+from intarsia.ir.dialects import prim
 from intarsia.ir.interpreter import run
+from intarsia.ir.retarget import retarget
+from intarsia.ir.text import parse_module, print_module
+from intarsia.passes.context import CompileContext
+from intarsia.passes.pipeline import default_pipeline
+from intarsia.passes.product_model import Shape, Tile, candidates
+from intarsia.targets.choices import Table
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -16,3 +30,57 @@ def test_loops(name: str) -> None:
     module = program.on_gpu()
     for expected, found in zip(run(program.module, program.args), run(module, program.args), strict=True):
         torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+
+
+@dataclass
+class Remembering:
+    """A tuner that takes the last tile, and keeps what it was asked to measure."""
+
+    asked: dict[str, ModuleOp] = field(default_factory=dict)
+
+    def pick(self, key: str, module: Callable[[], ModuleOp], tiles: Sequence[str]) -> str:
+        self.asked[key] = module()
+        return tiles[-1]
+
+
+def test_what_is_measured() -> None:
+    """The module that a tuner is given computes what the program does; its answer is the kernel's tile."""
+    (program,) = products(["residual"])
+    module, tuner = parse_module(print_module(program.module)), Remembering()
+    retarget(module, "cuda:0")
+    for item in default_pipeline(until="matmul-kernels"):
+        item.apply(CompileContext(tuner=tuner), module)
+    ((key, measured),) = tuner.asked.items()
+    assert key.startswith("matmul 1x64x96x64 bf16 linear bias ")
+    measured.verify()
+    func = next(op for op in measured.body.block.ops if isinstance(op, prim.Func))
+    given = {a.numel(): a for a in program.args}
+    args = [given[prim.tensor(a).numel].reshape(prim.tensor(a).shape) for a in func.block_body.args]
+    (expected,), (found,) = run(program.module, program.args), run(measured, args)
+    torch.testing.assert_close(found, expected)
+    (dot,) = [op for op in module.walk() if isinstance(op, prim.Dot)]
+    assert Tile(*dot["tile"]) in candidates(Shape(1, 46, 96, 64, "bf16", True))
+
+
+def test_the_table(tmp_path: Path) -> None:
+    """What was measured is kept on disk, and a name that nobody knows any more is measured again."""
+    asked: list[str] = []
+
+    def measure() -> str:
+        asked.append("x")
+        return "b"
+
+    assert Table(tmp_path, "gpu").get("key", measure, ("a", "b")) == "b"
+    assert Table(tmp_path, "gpu").get("key", measure, ("a", "b")) == "b" and len(asked) == 1
+    assert Table(tmp_path, "gpu").get("key", measure, ("a",)) == "b" and len(asked) == 2
+
+
+@pytest.mark.parametrize("tile", ["128x128x64x4x3", "64x32x128x4x4", "128x256x64x8x3"])
+def test_matrix_units(tile: str) -> None:
+    """For Hopper the products are wgmma, what they read is on its way ahead, and nothing spills."""
+    pytest.importorskip("triton")
+    a, b = half(256, 256), half(384, 256)
+    program = replace(captured("linear", lambda x, w: F.gelu(F.linear(x, w)), [a, b]), tile=tile)
+    (kernel,) = kernels_of(program.on_gpu())
+    ptx = ptx_of(kernel)
+    assert "wgmma.mma_async" in ptx and "cp.async.cg" in ptx and ".local" not in ptx
