@@ -83,8 +83,8 @@ WATCH: ContextVar[Watch | None] = ContextVar("WATCH", default=None)  # told of p
 
 
 @contextmanager
-def watching(watch: Watch) -> Iterator[None]:
-    """Programs that are compiled inside go through `watch`, which gives what runs in their place."""
+def watching(watch: Watch | None) -> Iterator[None]:
+    """Programs that are compiled inside go through `watch`, which gives what runs in their place; None: nobody watches."""
     token = WATCH.set(watch)
     try:
         yield
