@@ -45,7 +45,7 @@ from .targets.cpp.program import Program, build, generate, load
 from .targets.host import SeveralGPUs, UnplannedResult
 from .targets.library import Library
 from .targets.pool import Results
-from .targets.torch_private import onednn_bfloat16, onednn_convolution, onednn_linear
+from .targets.torch_private import convolutions_in_tf32, onednn_bfloat16, onednn_convolution, onednn_linear
 from .targets.triton.device import NoTriton, capability, gpu_identity, gpu_of
 from .targets.triton.launch import DriverError
 from .targets.triton.worker import TritonError
@@ -389,6 +389,7 @@ def machine(toolchain: Toolchain, config: Config) -> Target:
         onednn=onednn,
         bfloat16=onednn_bfloat16,
         dots_bfloat16=dots_bfloat16(),
+        tf32=convolutions_in_tf32(),
     )
 
 

@@ -149,7 +149,7 @@ class GraphInfo:
         result_memory: bytes of large results; their memory is used again for those of a later call, once the program drops them.
         eager_memory: most bytes in use at once when eager runs the same graph.
         capture_seconds, compile_seconds: what it took.
-        times: what each step takes, of a call with `timed=True`: one for each half of a graph with gradients.
+        measured: what was measured of programs, by their ids.
     """
 
     index: int
@@ -170,12 +170,22 @@ class GraphInfo:
     eager_memory: int | None = None
     capture_seconds: float = 0.0
     compile_seconds: float = 0.0
-    times: list[Times] = field(default_factory=list)
+    measured: Mapping[int, Times] = field(default_factory=dict, repr=False)
 
     @property
     def op_count(self) -> int:
         """How many operations it has."""
         return len(self.ops)
+
+    @property
+    def times(self) -> list[Times]:
+        """What each step takes, of a call with `timed=True`; with gradients two, when backward has run."""
+        found = []
+        for report in reports_of(self.graph_module):
+            known = self.measured.get(id(report.program))
+            if known is not None:
+                found.append(replace(known, steps=tuple(replace(s, half=report.half) for s in known.steps)))
+        return found
 
     @property
     def lines(self) -> list[Frame]:
@@ -264,8 +274,8 @@ def explain(
     own settings hold. Any other is compiled for the purpose with the settings given here, as `intarsia.compile` takes them.
 
     With `timed=True` the function is compiled anew (out of the cache, where it is there), and every kernel and library call that the call runs
-    is timed, each many times, with the call's own arguments: `times` of its graphs tell how near each is to what the machine can do. What
-    backward runs later is not in it.
+    is timed, each many times, with the call's own arguments: `times` of its graphs tell how near each is to what the machine can do. A backward pass
+    is in it from its first run on: `e = explain(fn, timed=True)(x); e.result.sum().backward(); print(e)`.
 
     Raises:
         TypeError: `fn` cannot be called. What the call itself raises is raised.
@@ -331,7 +341,7 @@ def _explanation(compiled: Any, seconds: dict[str, float], result: Any, times: M
             breaks[broken] = None
         if capture.operations:
             graphs.append(_graph(len(graphs) + 1, record, capture, broken))
-            graphs[-1].times = _times_of(capture.graph_module, times)
+            graphs[-1].measured = times
     fallbacks = [
         FallbackInfo(f"a call of {f.name}", f.reason, f.file, f.line, f.text, remedy(f.reason))
         for f in _of(families, history.fallbacks)
@@ -348,16 +358,6 @@ def _explanation(compiled: Any, seconds: dict[str, float], result: Any, times: M
         seconds,
         spent,
     )
-
-
-def _times_of(gm: fx.GraphModule, times: Mapping[int, Times]) -> list[Times]:
-    """What was measured of a graph's programs."""
-    found = []
-    for report in reports_of(gm):
-        known = times.get(id(report.program))
-        if known is not None:
-            found.append(replace(known, steps=tuple(replace(s, half=report.half) for s in known.steps)))
-    return found
 
 
 def _runtimes(roots: list[Any], family: Any) -> list[Any]:

@@ -10,6 +10,7 @@ import sympy
 from xdsl.ir import Block, SSAValue
 
 from .ir.dialects import loop
+from .ir.dtypes import BY_NAME, DType
 from .ir.symbols import Dim, FloorDiv, dim, known_equal
 from .ir.syntax import Op
 from .ir.text import parse_module
@@ -27,6 +28,7 @@ class KernelFacts:
         warps: how many warps work on a block, on a GPU.
         read, written: bytes of memory that are read and written, each element counted once however often it is touched.
         operations: of its arithmetic, in about as many simple instructions as they take (`cost` of the scalar table).
+        products: multiplications and additions of the products of matrices in it, which are not among these; `product_type`: in which type.
     """
 
     device: str
@@ -35,6 +37,8 @@ class KernelFacts:
     read: Dim
     written: Dim
     operations: Dim = 0
+    products: Dim = 0
+    product_type: DType | None = None
 
 
 def kernel_facts(ir: str) -> dict[str, KernelFacts]:
@@ -54,7 +58,9 @@ def facts_of(kernel: loop.Kernel) -> KernelFacts:
     written = dim(sum(counter.moved(a, counter.stores) for a in memories))
     on_gpu = is_gpu(device)
     grid, warps = (program_count(kernel), kernel.get("warps")) if on_gpu else (None, None)
-    return KernelFacts(device, grid, warps, read, written, dim(counter.operations))
+    kinds = counter.product_types
+    product_type = BY_NAME[kinds[0]] if kinds else None
+    return KernelFacts(device, grid, warps, read, written, dim(counter.operations), dim(counter.products), product_type)
 
 
 _JOINING = {"max_expsum": 24, "moments": 8, "argmax": 2, "argmin": 2}  # instructions; sums and the like take one
@@ -70,6 +76,8 @@ class _Counter:
         self.loads: dict[SSAValue, list[Dim]] = {}
         self.stores: dict[SSAValue, list[Dim]] = {}
         self.operations: Dim = 0
+        self.products: Dim = 0
+        self.product_types: list[str] = []
         self._walk(kernel.block_body, frozenset())
 
     def _walk(self, block: Block, around: frozenset[str]) -> None:
@@ -89,10 +97,14 @@ class _Counter:
                     self._walk(each, around)
 
     def _note(self, op: Op, around: frozenset[str]) -> None:
-        cost = op.row.cost if isinstance(op, loop.ScalarOp) else 0
-        cost += _JOINING.get(op["kind"], 1) if isinstance(op, loop.Accumulate) else 0
-        if cost:
-            self.operations += cost * math.prod(self.trips[name] for name in around)
+        times = math.prod(self.trips[name] for name in around)
+        if isinstance(op, loop.Accumulate) and op["kind"] == "dot":
+            self.products += 2 * times
+            self.product_types.append(op["dtype"])
+        elif isinstance(op, loop.Accumulate):
+            self.operations += _JOINING.get(op["kind"], 1) * times
+        elif isinstance(op, loop.ScalarOp):
+            self.operations += op.row.cost * times
         over = frozenset[str]().union(*(self.depends.get(v, frozenset()) for v in op.operands))
         if isinstance(op, loop.Bind):
             self.bound[op["var"].name] = over

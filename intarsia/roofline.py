@@ -83,8 +83,8 @@ WATCH: ContextVar[Watch | None] = ContextVar("WATCH", default=None)  # told of p
 
 
 @contextmanager
-def watching(watch: Watch) -> Iterator[None]:
-    """Programs that are compiled inside go through `watch`, which gives what runs in their place."""
+def watching(watch: Watch | None) -> Iterator[None]:
+    """Programs that are compiled inside go through `watch`, which gives what runs in their place; None: nobody watches."""
     token = WATCH.set(watch)
     try:
         yield
@@ -137,19 +137,21 @@ def measure(program: Program, args: Sequence[Any], folder: Path | None = None) -
         if isinstance(step.op, buffer.Launch):
             kernel = kernels[step.op["kernel"]]
             known = facts.setdefault(step.op["kernel"], facts_of(kernel))
-            moved, operations = number(known.read) + number(known.written), number(known.operations)
-            name, lines, wanted = step.op["kernel"], tuple(kernel.get("lines", ())), CallFacts(0, 0)
+            wanted = CallFacts(known.read, known.written, known.products, known.product_type)
+            operations = number(known.operations) + number(known.products)
+            name, lines = step.op["kernel"], tuple(kernel.get("lines", ()))
         else:
             assert isinstance(step.op, buffer.Extern | buffer.Copy)
             wanted = call_facts(step.op)
-            moved, operations = number(wanted.read) + number(wanted.written), number(wanted.products)
+            operations = number(wanted.products)
             name, lines = _call_name(step.op, number), ()
         place = location_of(step.op)
         lines = lines or ((f"{place[0]}:{place[1]}",) if place else ())
+        moved = number(wanted.read) + number(wanted.written)
         least = {"copy": moved / limits.copies()} if limits.copies() else {}
         if wanted.dtype is not None and (rate := limits.products(wanted.dtype.torch)):
             products[str(wanted.dtype.torch).removeprefix("torch.")] = rate
-            least["product"] = operations / rate
+            least["product"] = number(wanted.products) / rate
         _add(steps, StepInfo(name, lines, 1, step.seconds, moved, operations), least)
     whole = [replace(s, bytes=s.calls * s.bytes, operations=s.calls * s.operations) for s in steps.values()]
     found = sorted(whole, key=lambda s: -s.seconds)

@@ -18,6 +18,7 @@ from .config import Config
 from .counters import COUNTERS
 from .frontend.torch_private import aot_autograd, data_dependent_errors, draws, without_tokens
 from .passes.base import Pass
+from .roofline import WATCH, watching
 from .second_order import twice_differentiable
 
 __all__ = ["compile_training", "needs_gradients"]
@@ -54,6 +55,7 @@ def compile_training(
         return function
 
     random: list[bool] = []
+    watch = WATCH.get()  # backward is compiled when it first runs, by then no one else watches
 
     def compiler(half: str) -> Callable[..., GraphFunction]:
         def compile_half(graph: fx.GraphModule, inputs: Sequence[Any]) -> GraphFunction:
@@ -62,7 +64,7 @@ def compile_training(
                 random.append(draws(graph.graph))
             _own_memory(graph.graph, alone=half == "backward")
             graph.recompile()
-            with torch.no_grad(), COUNTERS.phase(half):
+            with torch.no_grad(), COUNTERS.phase(half), watching(watch):
                 function, report = compile_graph(graph, inputs, config, passes)
             report.half = half
             if reports is not None:

@@ -6,6 +6,7 @@ and is then read from memory once however many stages it has; a longer one is wa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -14,8 +15,9 @@ import sympy
 from ..ir.symbols import Dim, FloorDiv, Mod, Range, dim, free_symbols, product
 from .affine import accesses, hint, merge
 from .context import Target
+from .cooperative import cooperative
 from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
-from .lower import Lowering, Memory
+from .lower import Lowering, Memory, Node
 from .moments import one_pass
 from .nests import Loop, Nest, Stage
 from .product_blocks import is_product, product_blocks, split_of, summed
@@ -25,6 +27,8 @@ POINTS = 1024  # elements that one program takes of a kernel without reductions
 SQUARE = 64  # side of the tiles in which transposes are walked
 WHOLE = 16 * 1024  # elements of a row that one program holds at once
 PIECE = 4 * 1024  # elements of a longer row that a program takes at a time
+NARROW = 16  # rows shorter than this are no side of a tile
+TAPS = 4  # loads of one memory from which on their addresses cost more than the data
 ELEMENTS_A_THREAD = 16
 LANES, STEPS = 64, 32  # a tile of a reduction over columns
 PROGRAMS = 1024  # fewer than this leave a large GPU idle
@@ -43,7 +47,14 @@ class Blocker(Tiler):
 
     def nests(self, nests: Sequence[Nest]) -> list[NestSpec]:
         """The nests with their blocks, in order."""
-        return [self._blocks(part) for nest in nests for part in self._split(nest)]
+        return [spec for nest in nests for part in self._split(nest) for spec in self._specs(part)]
+
+    def _specs(self, nest: Nest) -> list[NestSpec]:
+        if self._lane(nest) is None and not is_product(nest):
+            found = cooperative(self.lowering, nest, self._flat, self._merged, self.scratch)
+            if found is not None:
+                return found
+        return [self._blocks(nest)]
 
     def _split(self, nest: Nest) -> list[Nest]:
         """A reduction over much for few rows becomes one over chunks, and one over what these give."""
@@ -93,12 +104,24 @@ class Blocker(Tiler):
             rest = [s for s in loops if s is not across and s is not inner]
             spec.rows = [*self._flat(rest, env, 1), *(self._tile_of(s, SQUARE) for s in (across, inner))]
             spec.warps = 8
+        elif self._shares_places(loops, used.loads):
+            width = _width(hint(loops[-1].size))
+            spec.rows = [*self._flat(loops[:-1], env, POINTS // width), self._tile_of(loops[-1], width)]
+            spec.warps = 4
         else:
             total = product(s.size for s in loops)
             small = isinstance(total, int) and total < POINTS * PROGRAMS // 4
             spec.rows = self._flat(loops, env, min(_power(hint(total)), POINTS // 4 if small else POINTS))
             spec.warps = 4
         return spec
+
+    @staticmethod
+    def _shares_places(loops: Sequence[Loop], loads: Sequence[Node]) -> bool:
+        """Whether much of the work is to say where to read, which a tile does once for each row and each column: windows, interpolation."""
+        if len(loops) < 2 or hint(loops[-1].size) < NARROW:
+            return False
+        most_of_one = max(Counter(load.data[0] for load in loads).values(), default=0)
+        return most_of_one >= TAPS or any(n.kind == "bind" and n.data[4] for load in loads for n in load.args)
 
     def _row_blocks(self, nest: Nest) -> NestSpec:
         lowering = self.lowering
@@ -185,6 +208,14 @@ def _in(value: Dim, env: dict[sympy.Symbol, Dim]) -> Dim:
     return (
         dim(value.xreplace({s: sympy.sympify(e) for s, e in env.items()})) if isinstance(value, sympy.Expr) else value
     )
+
+
+def _width(size: int) -> int:
+    """The columns of a tile: a power of two, as many as leave few of them idle behind the last element."""
+    for width in (256, 128, 64, 32):
+        if width < 2 * size and -(-size // width) * width * 7 <= size * 8:
+            return width
+    return min(32, _power(size))
 
 
 def _power(size: int) -> int:

@@ -22,6 +22,7 @@ class Target:
         l1_bytes, l2_bytes: cache sizes of one core.
         onednn: whether torch's build offers oneDNN's calls on packed weights.
         bfloat16: whether oneDNN multiplies in bfloat16 on this processor.
+        tf32: whether convolutions in float32 on a GPU may round their operands to TF32, as torch's setting says.
         dots_bfloat16: whether AVX-512's dot product of bfloat16 is the fastest way to multiply: it is there, and tiles (AMX) are not.
     """
 
@@ -34,6 +35,7 @@ class Target:
     onednn: bool = True
     bfloat16: bool = True
     dots_bfloat16: bool = True
+    tf32: bool = True
 
 
 @dataclass(frozen=True)

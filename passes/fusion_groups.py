@@ -14,6 +14,7 @@ from typing import cast
 
 from xdsl.ir import SSAValue
 
+from ..ir.dialects import prim
 from ..ir.types import TensorType, is_gpu
 from .context import CompileContext
 from .fusion_graph import EXTERN, POINTWISE, REDUCE, SCAN, Access, Graph, Node, elements, hint, size_in_bytes
@@ -23,6 +24,7 @@ LAUNCH = 16384  # bytes that could be moved in the time that starting one more k
 GPU_LAUNCH = 8 << 20  # the same on a GPU: 2 us
 PER_OPERATION = 0.25  # bytes that could be moved in the time of one vectorised scalar instruction
 SMALL = 16384  # elements below which a kernel need not be spread over threads
+ADDRESS_COST = 64  # instructions from which on what is computed from positions is worth storing
 LINE = 64  # bytes of a cache line
 
 Matching = dict[int, int]  # axes of one group to axes of the other
@@ -77,6 +79,21 @@ def device_of(group: Group) -> str:
 def launch_bytes(group: Group) -> int:
     """What one more kernel costs."""
     return GPU_LAUNCH if is_gpu(device_of(group)) else LAUNCH
+
+
+def _only_addresses(group: Group) -> bool:
+    """Whether a group does no more than say where to read: elements at computed places, and a little arithmetic on positions.
+
+    Its reader computes addresses anyway, one for a whole row or column of a tile.
+    """
+    work = 0.0
+    for node in group.nodes:
+        if isinstance(node.op, prim.Pad) or isinstance(node.op, prim.Take) and node.op.get("inside"):
+            continue
+        if not node.is_position:
+            return False
+        work += node.cost
+    return work <= ADDRESS_COST
 
 
 class Groups:
@@ -406,6 +423,8 @@ class Groups:
 
     def _recomputation(self, a: Group, evaluations: float) -> float:
         """What `evaluations` more elements of the group cost."""
+        if is_gpu(device_of(a)) and _only_addresses(a):
+            return 0.0
         per_element = a.work / max(1, self._numel(self.domain(a)))
         return evaluations * (per_element + len(a.reads)) * PER_OPERATION
 

@@ -96,11 +96,16 @@ class _Finder:
         if any(prim.tensor(x).dtype != self.dtype for x in (q, k_turned)) or self._read_elsewhere():
             return None
         shape = self.four or (self.batch, 1, self.rows, self.keys)
-        if self.scale <= 0 or any(
-            prim.tensor(m.value).shape not in (shape, prim.tensor(self.op.operands[0]).shape) for m in self.masks
-        ):
+        if self.scale <= 0 or not all(self._fits(prim.tensor(m.value).shape, shape) for m in self.masks):
             return None
-        return WrittenOut(v, self.chain, q, k_turned, shape, self.scale, self.masks[::-1])
+        q, factor = _unscaled(q)
+        return WrittenOut(v, self.chain, q, k_turned, shape, self.scale * factor, self.masks[::-1])
+
+    def _fits(self, mask: tuple[Dim, ...], shape: tuple[Dim, ...]) -> bool:
+        """Three dimensions, the four of the scores, or five where batch entries are two: images and their windows."""
+        if len(mask) == 5:
+            return dim(mask[0] * mask[1]) == shape[0] and mask[2:] == shape[1:]
+        return mask in (shape, (self.batch, self.rows, self.keys))
 
     def _step(self, op: Op) -> SSAValue:
         """Take an operation into the chain; its first operand."""
@@ -196,7 +201,7 @@ class _Finder:
 
     def _is_mask(self, mask: SSAValue) -> bool:
         """Whether the mask is of the operands' dtype, or says no more than what it says in that."""
-        return prim.tensor(_narrow(mask)).dtype == self.dtype or mask_kind(mask) is not None
+        return self.dtype in _dtypes(mask) or mask_kind(mask) is not None
 
     def _mul(self, op: Op) -> SSAValue | None:
         return self._scaled(op, splat(op.operands[1]))
@@ -269,11 +274,35 @@ class _Finder:
         return any(use.operation not in inside for op in self.chain for result in op.results for use in result.uses)
 
 
-def _narrow(value: SSAValue) -> SSAValue:
-    """What is spread and widened to give the value."""
+def _unscaled(q: SSAValue) -> tuple[SSAValue, float]:
+    """x and f for queries x * f: the kernel multiplies the scores, x may be a view of memory."""
+    shape, inner = prim.tensor(q).shape, producer(q, prim.Reshape)
+    product = producer(q if inner is None else inner.operands[0], prim.Cast)
+    scaled = (product.operands[0] if product is not None else q if inner is None else inner.operands[0]).owner
+    if not isinstance(scaled, Op) or scaled.name != "prim.mul":
+        return q, 1.0
+    factor, x = splat(scaled.operands[1]), scaled.operands[0]
+    wide = producer(x, prim.Cast)
+    x = x if wide is None else wide.operands[0]
+    if not isinstance(factor, float) or not 0 < factor < math.inf or prim.tensor(x).dtype != prim.tensor(q).dtype:
+        return q, 1.0
+    if prim.tensor(x).shape == shape:
+        return x, factor
+    view = prim.reshape(x, shape)
+    view.location = scaled.location
+    block = q.owner.parent if isinstance(q.owner, Op) else None
+    assert block is not None and isinstance(q.owner, Op)
+    block.insert_ops_before([view], q.owner)
+    return view.results[0], factor
+
+
+def _dtypes(value: SSAValue) -> set[DType]:
+    """The floating types that the value's numbers have been through last: it is spread and cast without loss from the narrowest."""
+    found = {prim.tensor(value).dtype}
     while isinstance(value.owner, prim.Broadcast | prim.Cast) and prim.tensor(value.owner.operands[0]).dtype.is_float:
         value = value.owner.operands[0]
-    return value
+        found.add(prim.tensor(value).dtype)
+    return found
 
 
 def replace(op: kernel.Extern, found: WrittenOut) -> None:
@@ -303,6 +332,8 @@ class _Builder:
         self.op, self.found = op, found
         self.made: list[Operation] = []
         self.dtype = prim.tensor(found.v).dtype
+        shapes = [prim.tensor(mask.value).shape for mask in found.masks]
+        self.outer: tuple[Dim, ...] = next((s[:2] for s in shapes if len(s) == 5), ())  # images and windows
 
     def add(self, op: Operation) -> SSAValue:
         op.location = self.op.location
@@ -368,9 +399,9 @@ class _Builder:
             return None, True
         return (self._joined(kept, deadly) if kept else None), False
 
-    def _four(self, value: SSAValue) -> SSAValue:
-        """The value before it was spread, as four dimensions that broadcast to the scores'."""
-        b, h, _, _ = self.found.shape
+    def _small(self, value: SSAValue, rank: int) -> SSAValue:
+        """The value before it was spread, as four dimensions that broadcast to the scores', or five (see `_fits`)."""
+        batch, heads, _, _ = self.found.shape
         whole = prim.tensor(value).shape
         dims = tuple(range(len(whole)))
         steps: list[Op] = []
@@ -387,21 +418,22 @@ class _Builder:
         for d, size in zip(dims, prim.tensor(value).shape, strict=True):
             shape[d] = size
         if len(whole) == 3:
-            shape = [1, 1, *shape[1:]] if shape[0] == 1 else [b, h, *shape[1:]]
-        shape = [1] * (4 - len(shape)) + shape
+            shape = [1, 1, *shape[1:]] if shape[0] == 1 else [batch, heads, *shape[1:]]
+        if len(shape) < rank:
+            shape = [1, *shape] if shape[0] == 1 else [*self.outer, *shape[1:]]
         result = value if prim.tensor(value).shape == tuple(shape) else self.add(prim.reshape(value, tuple(shape)))
         for step in reversed(steps):
             kind = prim.tensor(step.results[0]).with_(shape=tuple(shape))
-            result = self.add(
-                type(step).create(operands=[result], result_types=[kind], attributes=dict(step.attributes))
-            )
+            attributes = {k: v for k, v in step.attributes.items() if k != "strides"}
+            result = self.add(type(step).create(operands=[result], result_types=[kind], attributes=attributes))
         return result
 
     def _joined(self, masks: list[Mask], deadly: bool) -> SSAValue:
         """All masks in one of the operands' dtype, no number below LOWEST; `deadly`: nan in rows without anything open, as the program has it."""
-        values = [self._four(mask.value) for mask in masks]
+        rank = 5 if self.outer else 4
+        values = [self._small(mask.value, rank) for mask in masks]
         shapes = [prim.tensor(v).shape for v in values]
-        whole = tuple(next((s[d] for s in shapes if s[d] != 1), 1) for d in range(4))
+        whole = tuple(next((s[d] for s in shapes if s[d] != 1), 1) for d in range(rank))
         like = prim.tensor(self.found.v).with_(shape=whole, dtype=F32)
         lowest = self.add(prim.full(LOWEST[self.dtype], like))
         shut = self.add(prim.full(-math.inf, like)) if deadly else lowest
@@ -416,12 +448,21 @@ class _Builder:
         assert total is not None
         bounded = self.add(prim.elementwise("max", total, lowest))
         if deadly:
-            highest = self.add(prim.reduce("max", total, (3,)))
+            highest = self.add(prim.reduce("max", total, (rank - 1,)))
             nothing = self.add(prim.full(-math.inf, prim.tensor(highest)))
             dead = self.add(prim.elementwise("eq", highest, nothing))
-            rows = self.add(prim.broadcast(dead, whole, (0, 1, 2)))
+            rows = self.add(prim.broadcast(dead, whole, tuple(range(rank - 1))))
             bounded = self.add(prim.elementwise("where", rows, self.add(prim.full(math.nan, like)), bounded))
-        return bounded if self.dtype == F32 else self.add(prim.cast(bounded, self.dtype))
+        joined = bounded if self.dtype == F32 else self.add(prim.cast(bounded, self.dtype))
+        if rank == 4:
+            return joined
+        if whole[:2] != (1, 1):  # windows of each image have masks of their own
+            joined = self._spread(joined, (*self.outer, *whole[2:]))
+        return self.add(prim.reshape(joined, (dim(math.prod(prim.tensor(joined).shape[:2])), *whole[2:])))
 
     def _spread(self, value: SSAValue, shape: tuple[Dim, ...]) -> SSAValue:
-        return value if prim.tensor(value).shape == shape else self.add(prim.broadcast(value, shape, (0, 1, 2, 3)))
+        return (
+            value
+            if prim.tensor(value).shape == shape
+            else self.add(prim.broadcast(value, shape, tuple(range(len(shape)))))
+        )

@@ -64,7 +64,8 @@ class _HostClock:
 class _DeviceClock:
     """Seconds of each step, on the GPU."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, gpu: int) -> None:
+        self.gpu = gpu
         self.events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(steps)]
 
     def begin(self, step: int) -> None:
@@ -76,7 +77,7 @@ class _DeviceClock:
         self.events[step][1].record()
 
     def read(self) -> list[float]:
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(self.gpu)
         return [a.elapsed_time(b) / 1000 for a, b in self.events]
 
 
@@ -95,7 +96,7 @@ def time_steps(program: Program, args: Sequence[Any], seconds: float = 0.5) -> l
     main = find_function(module, "main")
     assert main is not None
     steps = [op for op in main.block_body.ops if isinstance(op, Op) and is_step(op)]
-    clock: _Clock = _HostClock(len(steps)) if source.gpu is None else _DeviceClock(len(steps))
+    clock: _Clock = _HostClock(len(steps)) if source.gpu is None else _DeviceClock(len(steps), source.gpu)
     functions = {**program.functions, "begin": clock.begin, "end": clock.end}
     run = load_program(replace(source, not_recorded="it is timed"), functions, program.library, "timed")
     written = {argument for argument, _ in main.get("mutations", ())}

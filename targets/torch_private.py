@@ -181,3 +181,11 @@ def prefers_cudnn_attention(device: int) -> bool:
         return False
     version = torch.backends.cudnn.version() or 0
     return version >= CUDNN_ATTENTION and torch.cuda.get_device_capability(device) in ((9, 0), (10, 0), (10, 3))
+
+
+def convolutions_in_tf32() -> bool:
+    """Whether the program lets cuDNN round operands of convolutions in float32 to TF32, as it does by default."""
+    try:
+        return bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:  # 2.11, 2.13: the old name is refused once the new one was set
+        return str(torch.backends.cudnn.conv.fp32_precision) == "tf32"  # type: ignore[attr-defined,unused-ignore]

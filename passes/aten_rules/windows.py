@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from xdsl.ir import SSAValue
 
 from ...ir.dialects import prim
-from ...ir.dtypes import F32, F64, I32, I64, DType
+from ...ir.dtypes import F32, F64, I32, I64
 from ...ir.scalars import identity
-from ...ir.symbols import Dim, dim, known_equal
+from ...ir.symbols import Dim, dim
 from ...ir.types import is_gpu
 from .builder import Builder, NotCovered, Result, real, rule
 
 MOST_SLICES = 8  # of a window in one row that is written out on a CPU
-MOST_TAPS = 27  # of a window that is written out on a GPU; of larger ones a loop reads the elements
+MOST_TAPS = 49  # of windows that are written out on a GPU; of larger ones a loop reads the elements
+MOST_APART = 16  # the same for windows side by side, which lie in a row each
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,14 @@ class Window:
         return self.low + self.step - 1 if self.ceil else self.low
 
     @property
-    def is_plain(self) -> bool:
-        """Windows side by side, all of them inside."""
-        return self.low == 0 and self.apart == 1 and self.step == self.taps and self.high == 0
+    def is_apart(self) -> bool:
+        """Windows side by side."""
+        return self.apart == 1 and self.step == self.taps
+
+
+def _written_out(windows: Sequence[Window]) -> bool:
+    most = MOST_APART if all(w.is_apart for w in windows) else MOST_TAPS
+    return math.prod(w.taps for w in windows) <= most
 
 
 def _each(value: object, n: int, default: object = None) -> tuple[int, ...]:
@@ -106,7 +112,8 @@ def _unfolded(b: Builder, padded: SSAValue, windows: Sequence[Window]) -> SSAVal
     value, d = padded, b.rank_of(padded) - len(windows)
     for w in windows:
         shape = b.shape_of(value)
-        if w.is_plain and known_equal(shape[d], dim(w.count * w.taps)):
+        if w.is_apart:
+            value = b.slice(value, d, 0, dim(w.count * w.taps))
             value = b.reshape(value, (*shape[:d], w.count, w.taps, *shape[d + 1 :]))
         else:
             value = take(b, value, places(b, w.count, w.taps, w.step, w.apart), d)
@@ -133,7 +140,7 @@ def _join(b: Builder, kind: str, x: SSAValue, windows: Sequence[Window]) -> SSAV
     value = b.up(x)
     dtype = b.dtype_of(value)
     padded = _padded(b, value, windows, identity(kind, dtype))
-    if math.prod(w.taps for w in windows) <= MOST_TAPS:
+    if _written_out(windows):
         first, *rest = _taps(b, padded, windows)
         for tap in rest:
             first = b.ew("max" if kind == "max" else "add", first, tap)
@@ -156,7 +163,7 @@ def _max_pool(b: Builder) -> Result:
     at = b.op.results[1]
     if not at.uses:
         return [b.finish(_join(b, "max", x, windows)), None]
-    if math.prod(w.taps for w in windows) > MOST_TAPS:
+    if not _written_out(windows):
         raise NotCovered("indices of large windows")
     return _max_and_place(b, x, windows)
 
@@ -166,43 +173,36 @@ def _max_and_place(b: Builder, x: SSAValue, windows: Sequence[Window]) -> Result
     value = b.up(x)
     dtype, lead = b.dtype_of(value), b.rank_of(x) - len(windows)
     taps = _taps(b, _padded(b, value, windows, identity("max", dtype)), windows)
+    known = all(isinstance(w.size, int) for w in windows)
+    number = I32 if known and math.prod(w.size for w in windows if isinstance(w.size, int)) < 2**31 else I64
+    starts = [b.iota(w.count, number, -w.low, w.step) for w in windows]
+    # the first element inside, which is also the one of a window that has only -inf
+    firsts = [b.ew("max", s, b.ew("mod", s, w.apart)) if w.low else s for s, w in zip(starts, windows, strict=True)]
     shape = b.shape_of(taps[0])
-    elements = math.prod(w.size for w in windows if isinstance(w.size, int))
-    known = all(isinstance(w.size, int) for w in windows) and elements < 2**31
-    number = I32 if known else I64
-    best, at = taps[0], b.full(-1, shape, number)
-    for k, (offsets, tap) in enumerate(zip(itertools.product(*(range(w.taps) for w in windows)), taps, strict=True)):
-        place, inside = _place(b, offsets, windows, number, shape, lead)
-        if k == 0:
-            at = place if inside is None else b.ew("where", inside, place, at)
-            continue
+    best, at = taps[0], _number(b, firsts, windows, shape, lead)
+    offsets = list(itertools.product(*(range(w.taps) for w in windows)))
+    for offset, tap in zip(offsets[1:], taps[1:], strict=True):
         better = b.ew("gt", tap, best)
         if dtype.is_float:
             better = b.ew("or", better, b.ew("isnan", tap))
-        if any(w.low for w in windows):  # the first element inside, whatever it is
-            first = b.ew("lt", at, 0)
-            better = b.ew("or", better, first if inside is None else b.ew("and", first, inside))
+        lines = [b.iota(w.count, number, k * w.apart - w.low, w.step) for k, w in zip(offset, windows, strict=True)]
         best = b.ew("where", better, tap, best)
-        at = b.ew("where", better, place, at)
+        at = b.ew("where", better, _number(b, lines, windows, shape, lead), at)
     return [b.finish(best), b.finish(at, 1)]
 
 
-def _place(
-    b: Builder, offsets: Sequence[int], windows: Sequence[Window], number: DType, shape: Sequence[Dim], lead: int
-) -> tuple[SSAValue, SSAValue | None]:
-    """The number, within an image, of one element of each window, and whether it lies inside (None: always)."""
-    at: SSAValue | None = None
-    inside: SSAValue | None = None
-    for k, (offset, w) in enumerate(zip(offsets, windows, strict=True)):
-        line = b.iota(w.count, number, offset * w.apart - w.low, w.step)
-        if w.low or w.high != 0:
-            fine = b.ew("and", b.ew("ge", line, 0), b.ew("lt", line, w.size))
-            fine = b.add(prim.broadcast(fine, tuple(shape), (lead + k,)))
-            inside = fine if inside is None else b.ew("and", inside, fine)
+def _number(
+    b: Builder, lines: Sequence[SSAValue], windows: Sequence[Window], shape: Sequence[Dim], lead: int
+) -> SSAValue:
+    """The numbers, within an image, of the elements at these places along each dimension."""
+    found: SSAValue | None = None
+    for k, line in enumerate(lines):
+        for w in windows[k + 1 :]:
+            line = b.ew("mul", line, w.size)
         line = b.add(prim.broadcast(line, tuple(shape), (lead + k,)))
-        at = line if at is None else b.ew("add", b.ew("mul", at, w.size), line)
-    assert at is not None
-    return at, inside
+        found = line if found is None else b.ew("add", found, line)
+    assert found is not None
+    return found
 
 
 def _max_pool1d(b: Builder) -> Result:

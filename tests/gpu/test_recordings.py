@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -211,19 +212,126 @@ def test_the_users_own_capture() -> None:
     same(found, net(x))
 
 
-def test_an_argument_that_is_written_to() -> None:
-    def step(x: Tensor, state: Tensor) -> Tensor:
-        for _ in range(5):
-            x = (x @ state).softmax(-1) + x
-        state.add_(1)
-        return x
+def _add_to_state(x: Tensor, state: Tensor) -> Tensor:
+    for _ in range(5):
+        x = (x @ state).softmax(-1) + x
+    state.add_(1)
+    return x
 
-    fast = intarsia.compile(step)
-    ours, eager = torch.zeros(32, 32, device=GPU), torch.zeros(32, 32, device=GPU)
-    for _ in range(CALLS):
+
+def _row_of_state(x: Tensor, state: Tensor) -> Tensor:
+    state.index_copy_(0, torch.full((1,), 3, device=GPU), x[:1])
+    for _ in range(5):
+        x = (x @ state).softmax(-1) + x
+    return x
+
+
+@pytest.mark.parametrize("step", [_add_to_state, _row_of_state])
+@pytest.mark.parametrize("moving", [False, True])
+def test_an_argument_that_is_written_to(step: Callable[[Tensor, Tensor], Tensor], moving: bool) -> None:
+    fast, before = intarsia.compile(step), STATISTICS.replays
+    ours, eager, held = torch.zeros(32, 32, device=GPU), torch.zeros(32, 32, device=GPU), []
+    for _ in range(2 * CALLS):
+        if moving:
+            held.append(ours)
+            ours = ours.clone()
         x = torch.randn(8, 32, device=GPU)
         same(fast(x, ours), step(x, eager))
-    assert torch.equal(ours, eager)
+        assert torch.equal(ours, eager)
+    assert STATISTICS.replays >= before + CALLS
+
+
+def test_batch_statistics_are_updated_once_a_call() -> None:
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(32, 32), nn.BatchNorm1d(32), nn.Linear(32, 32), nn.BatchNorm1d(32)).to(GPU)
+
+    net, ours = make(), make()
+    fast, before = intarsia.compile(ours), STATISTICS.replays
+    for _ in range(2 * CALLS):
+        x = torch.randn(16, 32, device=GPU)
+        same(fast(x), net(x))
+    for a, b in zip(ours.state_dict().values(), net.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+    assert STATISTICS.replays > before
+
+
+def test_results_that_share_memory() -> None:
+    def run(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        y = x
+        for _ in range(4):
+            y = F.gelu(y @ w) + x
+        return y, y, y[1:], y.t(), x, w[0], y.sum(0)
+
+    fast, before, w = intarsia.compile(run), STATISTICS.replays, torch.randn(32, 32, device=GPU) * 0.1
+    kept = []
+    for _ in range(CALLS):
+        x = torch.randn(8, 32, device=GPU)
+        found, wanted = fast(x, w), run(x, w)
+        for a, b in zip(found, wanted, strict=True):
+            same(a, b)
+            assert a.stride() == b.stride()
+        assert found[0] is found[1] and found[4] is x
+        assert found[2].data_ptr() == found[0][1:].data_ptr() and found[5].data_ptr() == w.data_ptr()
+        kept.append((found, [t.clone() for t in wanted]))
+    for found, wanted in kept:
+        for a, b in zip(found, wanted, strict=True):
+            same(a, b)
+    assert STATISTICS.replays > before
+
+
+def test_numbers_from_the_cpu() -> None:
+    net = Net().to(GPU).eval()
+    fast, before = intarsia.compile(lambda x, s: net(x) * s), STATISTICS.replays
+    for value in [0.5, 2.0, 0.5, 2.0] * 4:
+        x, s = torch.randn(8, 32, device=GPU), torch.tensor(value)
+        same(fast(x, s), net(x) * s)
+    assert STATISTICS.replays > before
+
+
+def test_sizes_that_grow_are_not_recorded() -> None:
+    net, fast = pair()
+    before = STATISTICS.recordings
+    for n in range(2, 40):
+        x = torch.randn(n, 32, device=GPU)
+        same(fast(x), net(x))
+    assert STATISTICS.recordings == before
+
+
+def test_two_programs_on_two_streams() -> None:
+    """Recordings share memory with those of their own stream only."""
+    nets = [Net().to(GPU).eval() for _ in range(2)]
+    fast, streams = [intarsia.compile(n) for n in nets], [torch.cuda.Stream(), torch.cuda.Stream()]
+    x = torch.randn(256, 32, device=GPU)
+    torch.cuda.synchronize()
+    found: list[list[Tensor]] = [[], []]
+    for k in range(40):
+        for i in range(2):
+            with torch.cuda.stream(streams[i]):
+                found[i].append(fast[i](x + k))
+    torch.cuda.synchronize()
+    for i in range(2):
+        for k, result in enumerate(found[i]):
+            same(result, nets[i](x + k))
+
+
+def test_memory_is_shared_and_counted() -> None:
+    first = Net().to(GPU).eval()
+    x = torch.randn(4096, 32, device=GPU)
+    recorded(intarsia.compile(first), x)
+    one = intarsia.counters()["recorded_bytes"]
+    for _ in range(3):
+        recorded(intarsia.compile(Net().to(GPU).eval()), x)
+    assert 0 < one == intarsia.counters()["recorded_bytes"]
+
+
+def test_large_results_are_not_copied() -> None:
+    fast = intarsia.compile(lambda x: ((x @ x.t()).exp() @ x @ x.t()).exp())
+    x, before = torch.randn(5000, 16, device=GPU) * 0.01, STATISTICS.recordings
+    for _ in range(CALLS):
+        fast(x)
+    assert STATISTICS.recordings == before
+    assert any("would be copied" in reason for reason in STATISTICS.refused)
 
 
 def test_reset_and_again() -> None:

@@ -112,6 +112,14 @@ def _upper(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
     return (q @ k.transpose(-2, -1) * 0.25).masked_fill(shut, float("-inf")).softmax(-1) @ v
 
 
+def _windows(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+    """Windows of shifted images: a bias for all of them, a mask for each window of an image."""
+    q, k, v = (x.expand(2, *x.shape).reshape(2 * B, *x.shape[1:]) for x in (q * 0.25, k, v))
+    scores = q @ k.transpose(-2, -1) + m[:1].tanh().expand(1, H, S, S)
+    scores = (scores.view(2, B, H, S, S) + m.view(B, 1, S, S).unsqueeze(0)).view(-1, H, S, S)
+    return (scores.softmax(-1) @ v).transpose(1, 2).reshape(2 * B, S, H * D)
+
+
 WRITTEN = {
     "added": _added,
     "batched": _batched,
@@ -120,6 +128,7 @@ WRITTEN = {
     "filled": _filled(-1e9),
     "filled_inf": _filled(float("-inf")),
     "repeated": _repeated,
+    "windows": _windows,
 }
 
 

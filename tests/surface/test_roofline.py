@@ -117,9 +117,11 @@ def test_modules_with_gradients():
     model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.GELU())
     with torch.enable_grad():
         e = intarsia.explain(intarsia.compile(model), timed=True)(torch.randn(8, 16))
+        assert [{step.half for step in times.steps} for times in e.graphs[0].times] == [{"forward"}]
         e.result.sum().backward()
     assert model[0].weight.grad is not None
-    assert {step.half for step in steps(e).values()} == {"forward"}
+    assert [{step.half for step in times.steps} for times in e.graphs[0].times] == [{"forward"}, {"backward"}]
+    assert "backward: " in str(e)
 
 
 def test_the_text_is_a_table():

@@ -1,0 +1,159 @@
+"""Programs on GPUs that are not the current one, on several GPUs, and in several threads. Most need two GPUs."""
+
+from __future__ import annotations
+
+import copy
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import intarsia
+from intarsia.targets.triton.graphs import STATISTICS
+
+CALLS = 6
+two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+
+
+class Net(nn.Module):
+    """Kernels and library calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.norm = nn.ModuleList(nn.Linear(64, 64) for _ in range(3)), nn.LayerNorm(64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = self.norm(F.gelu(layer(x))) + x
+        return x.softmax(-1)
+
+
+@pytest.fixture(autouse=True)
+def no_gradients():
+    with torch.no_grad():
+        yield
+    torch.cuda.set_device(0)
+
+
+def same(found: Tensor, wanted: Tensor) -> None:
+    assert found.device == wanted.device
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
+
+
+@two
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("current", [0, 1])
+def test_a_gpu_that_is_not_the_current_one(current: int, graphs: bool) -> None:
+    torch.cuda.set_device(current)
+    net = Net().to("cuda:1").eval()
+    fast = intarsia.compile(net, options={"cuda_graphs": graphs})
+    for _ in range(CALLS):
+        x = torch.randn(8, 64, device="cuda:1")
+        same(fast(x), net(x))
+        assert torch.cuda.current_device() == current
+
+
+@two
+def test_one_model_on_two_gpus() -> None:
+    """Another device is another program; each keeps its own recordings."""
+    nets = [Net().to("cuda:0").eval()]
+    nets.append(copy.deepcopy(nets[0]).to("cuda:1"))
+    fast = [intarsia.compile(n) for n in nets]
+    before = STATISTICS.replays
+    for _ in range(CALLS):
+        x = torch.randn(8, 64, device="cuda:0")
+        for k in range(2):
+            there = x.to(f"cuda:{k}")
+            same(fast[k](there), nets[k](there))
+    assert STATISTICS.replays > before
+
+
+@two
+def test_one_function_for_tensors_of_either_gpu() -> None:
+    def run(x: Tensor) -> Tensor:
+        for _ in range(5):
+            x = (x @ x).softmax(-1) + x
+        return x
+
+    fast = intarsia.compile(run)
+    for _ in range(CALLS):
+        for k in range(2):
+            x = torch.randn(32, 32, device=f"cuda:{k}")
+            same(fast(x), run(x))
+
+
+@two
+def test_a_thread_for_each_gpu() -> None:
+    """As DataParallel does: replicas on their own GPUs, each in a thread of its own."""
+    first = Net().to("cuda:0").eval()
+    nets = [first, copy.deepcopy(first).to("cuda:1")]
+    fast, wrong = [intarsia.compile(n) for n in nets], []
+
+    def work(k: int) -> None:
+        try:
+            with torch.no_grad(), torch.cuda.device(k):
+                for _ in range(30):
+                    x = torch.randn(8, 64, device=f"cuda:{k}")
+                    same(fast[k](x), nets[k](x))
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@two
+def test_tensors_of_two_gpus_in_one_program() -> None:
+    def run(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        a = (x.exp() + 1).softmax(-1)
+        b = a.to("cuda:1") * y + 1
+        return a, b
+
+    fast = intarsia.compile(run)
+    for _ in range(3):
+        x, y = torch.randn(8, 64, device="cuda:0"), torch.randn(8, 64, device="cuda:1")
+        for found, wanted in zip(fast(x, y), run(x, y), strict=True):
+            same(found, wanted)
+
+
+@two
+def test_a_model_whose_halves_are_on_two_gpus() -> None:
+    first, second = Net().to("cuda:0").eval(), Net().to("cuda:1").eval()
+
+    def run(x: Tensor) -> Tensor:
+        return second(first(x).to("cuda:1"))
+
+    fast = intarsia.compile(run)
+    for _ in range(CALLS):
+        x = torch.randn(8, 64, device="cuda:0")
+        same(fast(x), run(x))
+
+
+def test_a_stream_for_each_thread() -> None:
+    net = Net().to("cuda:0").eval()
+    fast, wrong = intarsia.compile(net), []
+
+    def work(number: int) -> None:
+        try:
+            stream = torch.cuda.Stream()
+            with torch.no_grad(), torch.cuda.stream(stream):
+                for k in range(40):
+                    x = torch.full((8, 64), number + k / 40, device="cuda:0").sin()
+                    found, wanted = fast(x), net(x)
+                    stream.synchronize()
+                    same(found, wanted)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
