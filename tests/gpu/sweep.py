@@ -1,6 +1,6 @@
 """Much on one GPU in little time: programs, models, operators and random graphs, compiled and compared in processes side by side.
 
-    python -m tests.gpu.sweep [--kinds models,programs,operators,graphs] [--jobs 14] [--seconds 90] [--device cuda]
+    python -m tests.gpu.sweep [--kinds models,training,programs,operators,gradients,graphs] [--jobs 14] [--seconds 90] [--device cuda]
 
 Programs, models and operators are compared with eager, random graphs (1,000 with `--kinds graphs --graphs 1000`) with the interpreter.
 
@@ -59,14 +59,16 @@ Check = Callable[[str], tuple[str, str]]
 # ---- what is checked ------------------------------------------------------------------------------------------------
 
 
-def by_the_rule(fn: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None) -> tuple[str, str]:
+def by_the_rule(
+    fn: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None, gradients: bool = False
+) -> tuple[str, str]:
     """By the accuracy rule, and whether it ran compiled."""
     from tests.opdb.harness import listening
 
     before = intarsia.counters()["fallbacks"]
-    with torch.no_grad(), listening() as said:
+    with torch.set_grad_enabled(gradients), listening() as said:
         try:
-            report = check(fn, args, kwargs, compiled=intarsia.compile(fn))
+            report = check(fn, args, kwargs, compiled=intarsia.compile(fn), gradients=gradients)
         except Undecided as error:
             return "skip", str(error).splitlines()[0]
     if intarsia.counters()["fallbacks"] != before:
@@ -84,13 +86,18 @@ def program(device: str, name: str) -> tuple[str, str]:
     return by_the_rule(fn, args)
 
 
-def model(device: str, name: str) -> tuple[str, str]:
-    """One of benchmarks/models.py."""
+def model(device: str, name: str, gradients: bool = False) -> tuple[str, str]:
+    """One of benchmarks/models.py. With gradients, convolutional networks are in training mode, without dropout."""
     from models import build
 
     case = build(name)
+    if gradients and any(isinstance(m, torch.nn.BatchNorm2d) for m in case.model.modules()):
+        case.model.train()
+        for part in case.model.modules():
+            if isinstance(part, torch.nn.Dropout):
+                part.p = 0.0
     args, kwargs = pytree.tree_map_only(torch.Tensor, lambda t: t.to(device), (case.args, case.kwargs))
-    return by_the_rule(case.model.to(device) if isinstance(case.model, torch.nn.Module) else case.model, args, kwargs)
+    return by_the_rule(case.model.to(device), args, kwargs, gradients)
 
 
 def operator(device: str, name: str) -> tuple[str, str]:
@@ -104,6 +111,17 @@ def operator(device: str, name: str) -> tuple[str, str]:
     with torch.no_grad():
         found = outcome(info, 1, try_compiled, device, dtype)
     return {"pass": "ok", "fallback": "eager"}.get(found.kind, found.kind), found.detail
+
+
+def gradient(device: str, name: str) -> tuple[str, str]:
+    """The gradients of one of torch's operator database."""
+    from tests.opdb.gradients import differentiable, full_name, outcome
+
+    info = next((info for info in differentiable() if full_name(info) == name), None)
+    if info is None or torch.float32 not in (info.dtypes if device == "cpu" else info.dtypesIfCUDA):
+        return "skip", f"has none on {device}"
+    found = outcome(info, 1, device)
+    return {"pass": "ok", "fallback": "eager", "error": "wrong"}.get(found.kind, found.kind), found.detail
 
 
 def graphs(device: str, name: str) -> tuple[str, str]:
@@ -120,9 +138,9 @@ def tasks(kinds: Sequence[str], wanted: str, every: int, count: int) -> list[tup
 
     found: list[tuple[str, str]] = []
     pool = ProcessPoolExecutor(1, get_context("spawn"))  # of its own: reading the database may start CUDA
-    operators = pool.submit(_database_names) if "operators" in kinds else None
+    operators = pool.submit(_database_names) if {"operators", "gradients"} & set(kinds) else None
     pool.shutdown(wait=False)
-    if "models" in kinds:  # imported once, in front of the processes
+    if {"models", "training"} & set(kinds):  # imported once, in front of the processes
         import torchvision_stub
 
         torchvision_stub.install()
@@ -130,15 +148,17 @@ def tasks(kinds: Sequence[str], wanted: str, every: int, count: int) -> list[tup
         import transformers  # noqa: F401
         from models import WIDE
 
-        found += [("models", name) for name in WIDE]
+        found += [("models", name) for name in WIDE if "models" in kinds]
+        found += [("training", name) for name in WIDE if "training" in kinds]
     if "graphs" in kinds:
         found += [("graphs", str(seed)) for seed in range(0, count, GROUP)]
     if "programs" in kinds:
         found += [("programs", name) for name in PROGRAMS]
     if operators is not None:
         names = operators.result()
-        found += [("operators", f"{name}@float32") for name in names]
-        found += [("operators", f"{name}@bfloat16") for name in names[::3]]
+        found += [("gradients", name) for name in names if "gradients" in kinds]
+        found += [("operators", f"{name}@float32") for name in names if "operators" in kinds]
+        found += [("operators", f"{name}@bfloat16") for name in names[::3] if "operators" in kinds]
     words = [word for word in wanted.split(",") if word]
     return [t for t in found if not words or any(word in t[1] for word in words)][::every]
 
@@ -167,6 +187,8 @@ def _work(device: str, todo: list[tuple[str, str]], following: Any, at: Any, pla
         "models": partial(model, device),
         "operators": partial(operator, device),
         "graphs": partial(graphs, device),
+        "gradients": partial(gradient, device),
+        "training": partial(model, device, gradients=True),
     }
     while True:
         with following.get_lock():
@@ -284,7 +306,7 @@ def tell(results: list[Found], todo: list[tuple[str, str]], spent: float) -> int
 def main() -> int:
     """Check what the command line names; 1 when something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kinds", default="models,programs,operators,graphs")
+    parser.add_argument("--kinds", default="models,training,programs,operators,gradients,graphs")
     parser.add_argument("--only", default="", help="tasks whose names contain one of these words, with commas")
     parser.add_argument("--every", type=int, default=1, help="each so many-th task")
     parser.add_argument("--graphs", type=int, default=200, help="how many random programs, of the kind graphs")

@@ -42,15 +42,21 @@ def outcomes(names: set[str] | None = None, samples: int = 3, part: tuple[int, i
     with mock.patch.object(common_methods_invocations, "wrapper_set_seed", _call):
         for info in differentiable()[part[0] :: part[1]]:
             if not names or info.name in names:
-                found.append(_one(info, samples))
+                found.append(_one(info, samples, "cpu"))
     return found
 
 
-def _one(info: Any, samples: int) -> Outcome:
+def outcome(info: Any, samples: int, device: str) -> Outcome:
+    """What became of one differentiable operator on a device."""
+    with mock.patch.object(common_methods_invocations, "wrapper_set_seed", _call):
+        return _one(info, samples, device)
+
+
+def _one(info: Any, samples: int, device: str) -> Outcome:
     name = full_name(info)
     try:
         with torch.enable_grad():
-            inputs = list(itertools.islice(info.sample_inputs("cpu", torch.float32, requires_grad=True), samples))
+            inputs = list(itertools.islice(info.sample_inputs(device, torch.float32, requires_grad=True), samples))
     except Exception as error:
         return Outcome(name, "skip", f"no samples: {error}")
     reached = 0
@@ -100,7 +106,7 @@ def with_gradients(
             if isinstance(t, torch.Tensor) and t.requires_grad and not t.is_sparse
         ]
     generator = torch.Generator().manual_seed(1)
-    weights = [torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t.dtype) for t in leaves]
+    weights = [torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t.device, t.dtype) for t in leaves]
     wanted = [t for t in inputs if t.requires_grad]
     if not leaves or not wanted:
         return _detached(result), []
