@@ -45,7 +45,13 @@ from .targets.cpp.program import Program, build, generate, load
 from .targets.host import SeveralGPUs, UnplannedResult
 from .targets.library import Library
 from .targets.pool import Results
-from .targets.torch_private import convolutions_in_tf32, onednn_bfloat16, onednn_convolution, onednn_linear
+from .targets.torch_private import (
+    convolutions_in_tf32,
+    onednn_bfloat16,
+    onednn_convolution,
+    onednn_linear,
+    products_in_tf32,
+)
 from .targets.triton.device import NoTriton, capability, gpu_identity, gpu_of
 from .targets.triton.launch import DriverError
 from .targets.triton.worker import TritonError
@@ -240,6 +246,7 @@ def compile_module(
                 "packing": config.packing,
                 "libraries": config.libraries,
                 "max_autotune": config.max_autotune,
+                "tf32": [ctx.target.tf32, ctx.target.tf32_products],
             },
             versions={"intarsia": package_fingerprint(), "torch": torch.__version__, "python": sys.version},
             isa=toolchain.identity + cpu_identity() + (gpu_identity() if gpu is not None else ""),
@@ -390,6 +397,7 @@ def machine(toolchain: Toolchain, config: Config) -> Target:
         bfloat16=onednn_bfloat16,
         dots_bfloat16=dots_bfloat16(),
         tf32=convolutions_in_tf32(),
+        tf32_products=products_in_tf32(),
     )
 
 

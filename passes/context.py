@@ -23,6 +23,7 @@ class Target:
         onednn: whether torch's build offers oneDNN's calls on packed weights.
         bfloat16: whether oneDNN multiplies in bfloat16 on this processor.
         tf32: whether convolutions in float32 on a GPU may round their operands to TF32, as torch's setting says.
+        tf32_products: whether products of matrices may.
         dots_bfloat16: whether AVX-512's dot product of bfloat16 is the fastest way to multiply: it is there, and tiles (AMX) are not.
     """
 
@@ -36,6 +37,7 @@ class Target:
     bfloat16: bool = True
     dots_bfloat16: bool = True
     tf32: bool = True
+    tf32_products: bool = False
 
 
 @dataclass(frozen=True)

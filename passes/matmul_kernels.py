@@ -55,14 +55,15 @@ class MatmulKernels(Pass):
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         for func in [op for op in module.ops if isinstance(op, prim.Func)]:
-            for op in list(func.block_body.ops):
-                if isinstance(op, kernel.Extern) and op["target"] in FACTORS:
-                    self._replace(ctx, op)
+            calls = [op for op in func.block_body.ops if isinstance(op, kernel.Extern) and op["target"] in FACTORS]
+            products = [p for op in calls if (p := product_of_call(op, ctx.target.tf32_products)) is not None]
+            for found in products:
+                found.siblings = _siblings(found)
+            for found in products:
+                self._replace(ctx, found)
 
-    def _replace(self, ctx: CompileContext, op: kernel.Extern) -> None:
-        found = product_of_call(op)
-        if found is None:
-            return
+    def _replace(self, ctx: CompileContext, found: Product) -> None:
+        op = found.op
         behind = _epilogue(op)
         shape = found.shape(behind)
         tile = Tile.parse(self.tile) if self.tile else _chosen(ctx, shape, op, behind)
@@ -144,6 +145,7 @@ class Product:
     columns: Dim = 1
     inner: Dim = 1
     batch: Dim = 1
+    siblings: int = 1
 
     def shape(self, behind: kernel.Fused | None) -> Shape:
         """What decides how fast it is."""
@@ -153,11 +155,24 @@ class Product:
         view = view_of(self.b)
         by_rows = view is not None and view.strides[-1 if self.transposed else -2] == 1
         batch, rows, columns, inner = (hint(n) for n in (self.batch, self.rows, self.columns, self.inner))
-        return Shape(batch, rows, columns, inner, self.dtype, behind is not None, extra, by_rows)
+        return Shape(batch, rows, columns, inner, self.dtype, behind is not None, extra, by_rows, self.siblings)
 
 
-def product_of_call(op: kernel.Extern) -> Product | None:
-    """The product, where a kernel of ours can compute it: half types on one GPU, inner size and columns known, rows without gaps."""
+def _siblings(found: Product) -> int:
+    """How many products there are of the same first factor, this one among them."""
+    base = found.a
+    while isinstance(base.owner, ONE_TO_ONE):
+        base = base.owner.operands[0]
+    calls = {u.operation for u in _uses(base) if isinstance(u.operation, kernel.Extern)}
+    return sum(op["target"] == found.op["target"] for op in calls)
+
+
+def product_of_call(op: kernel.Extern, tf32: bool = False) -> Product | None:
+    """The product, where a kernel of ours can compute it: half types on one GPU, inner size and columns known, rows without gaps.
+
+    Args:
+        tf32: whether operands in float32 may be rounded to TF32; else these are the library's.
+    """
     names = list(op["operands"])
     a, b, added = FACTORS[op["target"]]
     if not {a, b} <= set(names) <= {a, b, added} or op.get("beta", 1) != 1 or op.get("alpha", 1) != 1:
@@ -167,7 +182,7 @@ def product_of_call(op: kernel.Extern) -> Product | None:
     values = dict(zip(names, op.operands, strict=True))
     x, y, result = prim.tensor(values[a]), prim.tensor(values[b]), prim.tensor(op.results[0])
     kinds = {(prim.tensor(v).dtype, prim.tensor(v).device) for v in (*op.operands, *op.results)}
-    if len(kinds) != 1 or not is_gpu(result.device) or result.dtype not in (BF16, F16):
+    if len(kinds) != 1 or not is_gpu(result.device) or result.dtype not in ((BF16, F16, F32) if tf32 else (BF16, F16)):
         return None
     transposed = op["target"] == "aten.linear.default"
     found = Product(op, values[a], values[b], values.get(added), transposed, result.dtype.name)
@@ -199,7 +214,7 @@ def _reads_fast(value: SSAValue) -> bool:
     along, across = view.strides[-1], view.strides[-2]
     if along != 1:
         along, across = across, along
-    return along == 1 and (not isinstance(across, int) or across % 8 == 0) and isinstance(across, int)
+    return along == 1 and isinstance(across, int) and across * prim.tensor(value).dtype.bytes % 16 == 0
 
 
 def _epilogue(op: kernel.Extern) -> kernel.Fused | None:
@@ -297,17 +312,19 @@ def _merge(found: Product, tile: Tile, behind: kernel.Fused | None) -> kernel.Fu
     a, b = builder.argument(found.a), builder.argument(found.b)
     if found.transposed:
         b = builder.add(prim.permute(b, (1, 0)))
-    dot = prim.dot(a, b, tile=tile.attribute)
+    narrow = prim.tensor(result).dtype
+    dot = prim.dot(a, b, tile=tile.attribute, **({"tf32": True} if narrow == F32 else {}))
     dot.location = op.location
     wide = builder.add(dot)
     if found.added is not None:
-        shift = builder.add(prim.cast(builder.argument(found.added), F32))
+        shift = builder.argument(found.added)
+        if narrow != F32:
+            shift = builder.add(prim.cast(shift, F32))
         kind, rank = prim.tensor(shift), prim.tensor(wide).rank
         spread = prim.broadcast(shift, prim.tensor(wide).shape, tuple(range(rank - kind.rank, rank)))
         total = prim.elementwise("add", wide, builder.add(spread))
         total.location = op.location
         wide = builder.add(total)
-    narrow = prim.tensor(result).dtype
     yielded: list[SSAValue] = []
     olds: list[SSAValue] = []
     strides: list[object] = []
@@ -318,7 +335,7 @@ def _merge(found: Product, tile: Tile, behind: kernel.Fused | None) -> kernel.Fu
         olds += behind.results
         strides += behind.get("strides") or [None] * len(behind.results)
     if behind is None or any(use.operation is not behind for use in _uses(result)):
-        yielded.append(builder.add(prim.cast(wide, narrow)))
+        yielded.append(wide if narrow == F32 else builder.add(prim.cast(wide, narrow)))
         olds.append(result)
         strides += op.get("strides") or [None]
     builder.block.add_op(kernel.Yield.make(yielded))
@@ -372,6 +389,6 @@ def _replay(builder: _Builder, behind: kernel.Fused, result: SSAValue, wide: SSA
             continue
         for value, sum_ in zip(op.operands, exact, strict=True):
             if sum_ is not None and value not in builder.made:
-                builder.made[value] = builder.add(prim.cast(sum_, narrow))
+                builder.made[value] = sum_ if narrow == F32 else builder.add(prim.cast(sum_, narrow))
         if not isinstance(op, kernel.Yield):
             builder.made[op.results[0]] = builder.again(op, [builder.made[v] for v in op.operands])

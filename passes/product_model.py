@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Shape:
     Attributes:
         epilogue: whether a kernel behind it becomes part of it.
         tensors: how many tensors of the result's size that kernel reads and writes beside the product and one result.
+        siblings: how many products of the first factor there are; small ones become one launch (`horizontal-fusion`).
         by_rows: whether the second factor lies contiguously along the inner size.
     """
 
@@ -58,6 +59,7 @@ class Shape:
     epilogue: bool = False
     tensors: int = 0
     by_rows: bool = True
+    siblings: int = 1
 
     @property
     def bucket(self) -> str:
@@ -88,6 +90,15 @@ SHALLOW = tuple(Tile(*t) for t in ((64, 128, 32, 4, 3), (128, 64, 32, 4, 3), (64
 
 def candidates(shape: Shape) -> tuple[Tile, ...]:
     """The tiles that are worth measuring for a shape."""
+    return tuple(dict.fromkeys(_fitted(shape, tile) for tile in _candidates(shape)))
+
+
+def _fitted(shape: Shape, tile: Tile) -> Tile:
+    """The tile, half as deep for elements twice as large."""
+    return replace(tile, inner=max(16, tile.inner // 2)) if shape.dtype == "f32" else tile
+
+
+def _candidates(shape: Shape) -> tuple[Tile, ...]:
     if shape.rows == 1 or shape.columns == 1:
         return (Tile(),) if shape.by_rows and shape.batch == 1 else ()
     found = CANDIDATES if shape.rows > FEW else SMALL
@@ -103,12 +114,19 @@ def candidates(shape: Shape) -> tuple[Tile, ...]:
 
 def choose(shape: Shape) -> Tile | None:
     """The tile of a kernel of our own; None where the library is expected to be faster."""
+    found = _choose(shape)
+    return None if found is None else _fitted(shape, found)
+
+
+def _choose(shape: Shape) -> Tile | None:
     if shape.rows == 1 and shape.batch == 1:  # a sum over each row of the weight
         return Tile() if shape.by_rows else None
-    if not shape.epilogue or shape.batch > 1:
+    if shape.batch > 1:
         return None
-    if 16 < shape.rows <= FEW:
+    if 16 < shape.rows <= FEW and (shape.epilogue or shape.siblings > 1):
         return _few_rows(shape)
+    if not shape.epilogue:
+        return None
     if shape.inner <= NARROW and shape.rows >= 16 * FEW and shape.columns >= 64:
         return Tile(64, 128, 32, 4, 3)
     return None

@@ -189,3 +189,11 @@ def convolutions_in_tf32() -> bool:
         return bool(torch.backends.cudnn.allow_tf32)
     except RuntimeError:  # 2.11, 2.13: the old name is refused once the new one was set
         return str(torch.backends.cudnn.conv.fp32_precision) == "tf32"  # type: ignore[attr-defined,unused-ignore]
+
+
+def products_in_tf32() -> bool:
+    """Whether the program lets cuBLAS round operands of products in float32 to TF32, which it has to ask for."""
+    try:
+        return bool(torch.backends.cuda.matmul.allow_tf32)
+    except RuntimeError:  # as above
+        return str(torch.backends.cuda.matmul.fp32_precision) == "tf32"  # type: ignore[attr-defined,unused-ignore]

@@ -20,7 +20,7 @@ from intarsia.ir.dialects import loop
 from intarsia.ir.import_fx import import_fx
 from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
-from intarsia.passes.context import CompileContext
+from intarsia.passes.context import CompileContext, Target
 from intarsia.passes.matmul_kernels import MatmulKernels
 from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets.triton.compile import load_text
@@ -38,7 +38,7 @@ class ProductProgram(Program):
         module = parse_module(print_module(self.module))
         retarget(module, DEVICE)
         for item in default_pipeline([MatmulKernels(tile=self.tile)], until="schedule"):
-            item.apply(CompileContext(), module)
+            item.apply(CompileContext(Target(tf32_products=True)), module)
         module.verify()
         return module
 
@@ -82,6 +82,11 @@ CASES: dict[str, Case] = {
         "16x32x16x1x2",
         lambda x, w: (x @ w).exp(),
         [half(24, 32, dtype=torch.float16) * 0.1, half(32, 40, dtype=torch.float16)],
+    ),
+    "tf32": (
+        "16x16x16x1x2",
+        lambda x, w, b: F.gelu(F.linear(x, w, b)),
+        [torch.randn(24, 32), torch.randn(40, 32), torch.randn(40)],
     ),
     "several_results": (
         "16x16x16x1x2",
