@@ -31,6 +31,7 @@ NARROW = 16  # rows shorter than this are no side of a tile
 TAPS = 4  # loads of one memory from which on their addresses cost more than the data
 ELEMENTS_A_THREAD = 16
 LANES, STEPS = 64, 32  # a tile of a reduction over columns
+WARPS_OF_A_ROW = 8  # of a product of one row: more were slower
 PROGRAMS = 1024  # fewer than this leave a large GPU idle
 LEAST = 8 * 1024  # elements of a split reduction that one program takes at least
 
@@ -83,7 +84,9 @@ class Blocker(Tiler):
             found = product_blocks(self.lowering, nest, self._flat, self._merged)
             if found is not None:
                 return found
-            nest = summed(self.lowering, nest)
+            found = self._row_blocks(summed(self.lowering, nest))
+            found.warps = min(found.warps, WARPS_OF_A_ROW)
+            return found
         if not nest.rows and len(nest.stages) == 1 and not nest.stages[0].joins and not self._scans(nest):
             return self._points(nest.stages[0])
         return self._row_blocks(nest)

@@ -73,19 +73,78 @@ class Shape:
 
 
 FEW = 256  # rows; the library's kernels for so few are far from the limits as well
+VERY_FEW = 8  # rows for which the library's kernels are hard to beat
 CHUNK = 768  # of the inner size, for few rows
 NARROW = 256  # an inner size at which a product is bound by memory, as what is behind it
 
+# Measured on an H200 (132 multiprocessors) in bfloat16; times in microseconds. The model is good to about a tenth; ratios of its terms are
+# about the same on other GPUs with as much memory bandwidth for each operation.
+MULTIPROCESSORS = 132
+OPERATIONS = 800e6  # a microsecond, of the library's large products
+BYTES = 4.26e6  # a microsecond, of copies
+LIBRARY_FIXED, FIXED = 3.5, 3.0  # of a product by the library, and of our kernels
+KERNEL_FIXED, LEAST_KERNEL, KERNEL_BYTES = 1.0, 1.8, 3.9e6  # of an elementwise kernel behind a product
+HIDDEN = 1500  # an inner size from which on the library hides that it writes its result
+CACHED, FROM_MEMORY = 16 << 20, 1.13  # a second factor larger than this does not stay in the cache, and what that costs
+MARGIN = 0.97
 
-CANDIDATES = (
-    *(Tile(*t) for t in ((128, 256, 64, 8, 3), (256, 128, 64, 8, 3), (128, 128, 64, 8, 4), (128, 128, 64, 4, 3))),
-    *(Tile(*t) for t in ((64, 128, 64, 4, 3), (128, 64, 64, 4, 4), (64, 64, 64, 4, 4), (64, 32, 128, 4, 4))),
+
+@dataclass(frozen=True)
+class _Cost:
+    """What a program with a tile takes: for each element of the inner size where others run beside it, and alone; else.
+
+    `beside`: how many run on a multiprocessor at once.
+    """
+
+    tile: Tile
+    inner: float
+    alone: float
+    rest: float
+    beside: int
+
+
+_COSTS = (
+    _Cost(Tile(128, 256, 64, 8, 3), 9.8e-3, 9.8e-3, 6.5, 1),
+    _Cost(Tile(128, 128, 64, 4, 3), 5.17e-3, 7.5e-3, 3.2, 2),
+    _Cost(Tile(64, 128, 64, 4, 3), 3.73e-3, 6.7e-3, 1.3, 3),
+    _Cost(Tile(64, 64, 64, 4, 4), 2.77e-3, 4.4e-3, 1.1, 3),
+    _Cost(Tile(128, 64, 32, 4, 3), 5.7e-3, 8.0e-3, 0.95, 4),
 )
-SMALL = tuple(
-    Tile(*t)
-    for t in ((64, 32, 128, 4, 4), (64, 64, 128, 4, 3), (32, 32, 128, 4, 4), (16, 64, 128, 4, 4), (16, 32, 256, 4, 3))
-)
-SHALLOW = tuple(Tile(*t) for t in ((64, 128, 32, 4, 3), (128, 64, 32, 4, 3), (64, 64, 32, 4, 3), (128, 128, 32, 8, 3)))
+
+
+def library_time(shape: Shape) -> float:
+    """Microseconds of the library's call with an elementwise kernel behind it."""
+    rows, columns, inner = shape.rows, shape.columns, shape.inner
+    size = 4 if shape.dtype == "f32" else 2
+    work = 2 * rows * columns * inner / OPERATIONS * (2 if shape.dtype == "f32" else 1)
+    written = rows * columns * size / BYTES * min(1.0, HIDDEN / inner)
+    read = 0.5 * rows * inner * size / BYTES
+    behind = 0.0
+    if shape.epilogue:
+        moved = (2 + shape.tensors) * rows * columns * size
+        behind = max(LEAST_KERNEL, KERNEL_FIXED + moved / KERNEL_BYTES)
+    return LIBRARY_FIXED + work + written + read + behind
+
+
+def own_time(shape: Shape, cost: _Cost) -> float:
+    """Microseconds of our kernel with what is behind it."""
+    blocks = -(-shape.rows // cost.tile.rows) * -(-shape.columns // cost.tile.columns)
+    programs = -(-blocks // MULTIPROCESSORS)
+    walk = max(programs * cost.inner, -(-programs // cost.beside) * cost.alone) * shape.inner
+    if shape.columns * shape.inner * 2 > CACHED and programs > 2:
+        walk *= FROM_MEMORY
+    more = max(0, shape.tensors - 1) * shape.rows * shape.columns * 2 / BYTES
+    return FIXED + walk * (2 if shape.dtype == "f32" else 1) + programs * cost.rest + more
+
+
+def _tiles(*texts: str) -> tuple[Tile, ...]:
+    return tuple(map(Tile.parse, texts))
+
+
+LARGE = _tiles("128x256x64x8x3", "256x128x64x8x3", "128x128x64x8x4", "128x128x64x4x3")
+MIDDLE = _tiles("64x128x64x4x3", "128x64x64x4x3", "64x64x64x4x4")
+SMALL = _tiles("64x32x128x4x4", "64x32x128x4x5", "64x64x128x4x3", "32x32x128x4x4", "16x64x128x4x4", "16x32x128x4x5")
+SHALLOW = _tiles("128x64x32x4x3", "64x128x32x4x3", "64x64x32x4x3", "128x128x32x8x3")
 
 
 def candidates(shape: Shape) -> tuple[Tile, ...]:
@@ -101,7 +160,7 @@ def _fitted(shape: Shape, tile: Tile) -> Tile:
 def _candidates(shape: Shape) -> tuple[Tile, ...]:
     if shape.rows == 1 or shape.columns == 1:
         return (Tile(),) if shape.by_rows and shape.batch == 1 else ()
-    found = CANDIDATES if shape.rows > FEW else SMALL
+    found = SMALL if shape.rows <= FEW else (*LARGE, *MIDDLE)
     if shape.inner <= NARROW:
         found = (*SHALLOW, *found)
     if shape.rows <= 2 * FEW and shape.columns <= 4 * FEW * 4:
@@ -121,21 +180,23 @@ def choose(shape: Shape) -> Tile | None:
 def _choose(shape: Shape) -> Tile | None:
     if shape.rows == 1 and shape.batch == 1:  # a sum over each row of the weight
         return Tile() if shape.by_rows else None
-    if shape.batch > 1:
+    if shape.batch > 1 or shape.rows <= VERY_FEW:
         return None
-    if 16 < shape.rows <= FEW and (shape.epilogue or shape.siblings > 1):
-        return _few_rows(shape)
+    if shape.rows <= FEW:
+        return _few_rows(shape) if shape.epilogue or shape.siblings > 1 else None
     if not shape.epilogue:
         return None
-    if shape.inner <= NARROW and shape.rows >= 16 * FEW and shape.columns >= 64:
-        return Tile(64, 128, 32, 4, 3)
-    return None
+    best = min(_COSTS, key=lambda cost: own_time(shape, cost))
+    return best.tile if own_time(shape, best) < MARGIN * library_time(shape) else None
 
 
 def _few_rows(shape: Shape) -> Tile | None:
     """Small tiles, so that there are enough of them; the inner size in chunks where there are not."""
+    if shape.rows <= 16:
+        return Tile(16, 32, 128, 4, 5)
     if shape.inner <= 2 * CHUNK:
-        return Tile(64, 32, 128, 4, 4)
+        blocks = -(-shape.rows // 64) * -(-shape.columns // 32)
+        return Tile(64, 32, 128, 4, 5 if blocks <= MULTIPROCESSORS else 4)
     for split in (2, 4, 8):
         size = shape.inner // split
         if size <= CHUNK and shape.inner % (split * 128) == 0 and shape.rows * shape.columns <= 1 << 17:

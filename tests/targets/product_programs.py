@@ -107,7 +107,7 @@ def captured(name: str, fn: Callable[..., Any], args: list[Tensor], tile: str = 
     with torch.no_grad():
         intarsia.compile(fn, backend=keep, fullgraph=True)(*args)
     ((graph, inputs),) = graphs
-    return ProductProgram(name, import_fx(functionalize(graph, inputs)).module, inputs, [1.0] * 3, tile)
+    return ProductProgram(name, import_fx(functionalize(graph, inputs)).module, inputs, [1.0] * 3, tile=tile)
 
 
 def products(names: Sequence[str] = tuple(CASES)) -> Iterator[Program]:
