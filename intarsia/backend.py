@@ -42,7 +42,7 @@ from .targets.build import CompilerError, CompilerNotFound, Toolchain, cpu_ident
 from .targets.cache import Cache, Entry, cache_key, package_fingerprint, shared_cache
 from .targets.choices import Choices
 from .targets.cpp.program import Program, build, generate, load
-from .targets.host import SeveralGPUs, UnplannedResult
+from .targets.host import SeveralGPUs
 from .targets.library import Library
 from .targets.pool import Results
 from .targets.torch_private import (
@@ -54,6 +54,7 @@ from .targets.torch_private import (
 )
 from .targets.triton.device import NoTriton, capability, gpu_identity, gpu_of
 from .targets.triton.launch import DriverError
+from .targets.triton.run import UnplannedResult
 from .targets.triton.worker import TritonError
 from .targets.tuned import MeasuredProducts
 

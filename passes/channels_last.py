@@ -15,6 +15,7 @@ from xdsl.ir import SSAValue
 
 from ..ir.dialects import kernel, prim
 from ..ir.dtypes import BF16, F16, F32
+from ..ir.symbols import dim
 from ..ir.types import is_gpu
 from .base import Pass
 from .context import CompileContext, Target
@@ -57,6 +58,9 @@ class ChannelsLast(Pass):
                 if isinstance(op, kernel.Extern):
                     if op.get("own") == "convolution":
                         values.update(op.results)
+                    elif self._wants(op, func, ctx.target) and _is_product(op):
+                        values.add(_as_product(op, values))
+                        ctx.diagnostics.count(self.name, "products of pixels")
                     elif self._wants(op, func, ctx.target) or _follows(op, values):
                         _move(op)
                         if self.pools and ctx.target.name == "cpp" and _is_plain_pool(op):
@@ -85,6 +89,48 @@ class ChannelsLast(Pass):
         return is_static(weight, func) and isinstance(channels, int) and channels >= self.min_channels
 
 
+def _is_product(op: kernel.Extern) -> bool:
+    """A window of one pixel in a half type on a GPU: as a product it takes the same time, and may become one kernel with what follows."""
+    weight, result = prim.tensor(op.operands[1]), prim.tensor(op.results[0])
+    once = all(tuple(op[name]) == one for name, one in (("stride", (1, 1)), ("padding", (0, 0)), ("dilation", (1, 1))))
+    half = result.dtype in (F16, BF16) and is_gpu(result.device)
+    return (
+        half
+        and once
+        and weight.shape[2:] == (1, 1)
+        and op["groups"] == 1
+        and tuple(op["operands"]) == ("input", "weight")
+    )
+
+
+def _as_product(op: kernel.Extern, values: set[SSAValue]) -> SSAValue:
+    """convolution(x, w) -> linear(pixels of x, w), a row for each pixel; the result seen as an image again."""
+    x, weight = op.operands
+    n, channels, rows, columns = prim.tensor(x).shape
+    outputs = prim.tensor(weight).shape[0]
+    pixels = dim(n * rows * columns)
+    if x in values and isinstance(
+        x.owner, prim.Elementwise | prim.Cast
+    ):  # then its pixels are rows of memory, and no copy of it
+        x.owner["strides"] = (channels_last(prim.tensor(x).shape),)
+    last = prim.permute(x, (0, 2, 3, 1))
+    flat = prim.reshape(last.results[0], (pixels, channels))
+    matrix = prim.reshape(weight, (outputs, channels))
+    literals = {"target": "aten.linear.default", "operands": ("input", "weight")}
+    kind = prim.tensor(op.results[0]).with_(shape=(pixels, outputs))
+    call = kernel.Extern.make([flat.results[0], matrix.results[0]], [kind], literals, loc=op.location)
+    image = prim.reshape(call.results[0], (n, rows, columns, outputs))
+    back = prim.permute(image.results[0], (0, 3, 1, 2))
+    block = op.parent
+    assert block is not None
+    block.insert_ops_before([last, flat, matrix, call, image, back], op)
+    back.results[0].name_hint = op.results[0].name_hint
+    op.results[0].replace_all_uses_with(back.results[0])
+    op.detach()
+    op.erase()
+    return back.results[0]
+
+
 def _contiguous(op: kernel.Extern) -> bool:
     given = [*op.get("operand_strides", ()), *op.get("strides", ())]
     return all(strides is None for strides in given)
@@ -100,7 +146,7 @@ def _follows(op: kernel.Extern, values: set[SSAValue]) -> bool:
 
 def _keeps_shape(op: object, values: set[SSAValue]) -> bool:
     """An elementwise operation whose large operands all lie channels-last (or are made by broadcasts)."""
-    if isinstance(op, prim.Concat):
+    if isinstance(op, prim.Concat | prim.Pad | prim.Slice):  # the last two of them are the windows of a pooling
         return all(v in values for v in op.operands)
     if not isinstance(op, prim.Elementwise | prim.Cast):
         return False

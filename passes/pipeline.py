@@ -30,6 +30,7 @@ OWN = {
     "matmul-kernels": "matmul_kernels:MatmulKernels",
     "layout": "layout:Layout",
     "schedule": "schedule:Schedule",
+    "horizontal-fusion": "horizontal_fusion:HorizontalFusion",
     "plan-buffers": "plan_buffers:PlanBuffers",
     "library-epilogue": "library_epilogue:LibraryEpilogue",
 }

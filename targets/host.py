@@ -38,16 +38,18 @@ from ..ir.syntax import Op, location_of
 from ..ir.types import RefType, is_gpu
 from ..passes.plan_buffers import aliased_operand
 from .cpp.own import is_own, own_kernel, packs
+from .host_names import empty, fit, out_of_range, over
 from .library import Library, Step
 from .library_product import panels_step
 from .memory import planned_bytes
-from .pool import LARGE, Results, want_huge_pages
+from .pool import LARGE, Results
 from .steps import Folded
 from .torch_private import current_stream, empty_strided_cpu, empty_strided_gpu, fast_overload
 from .triton.graphs import Recorded
 from .triton.launch import ALIGNMENT, counted
+from .triton.pieces import PLAIN, split
 from .triton.recordable import argument_kinds, on_cpu, refusal, size_reads
-from .triton.run import MISALIGNED, TOO_LARGE, UnplannedResult, aligned, finished, not_launched, on_gpu
+from .triton.run import MISALIGNED, TOO_LARGE, aligned, finished, not_launched, on_gpu
 
 Run = Callable[..., Sequence[Any]]
 
@@ -118,7 +120,7 @@ def host_source(module: ModuleOp, library: Library, *, timed: bool = False) -> H
         return source
     other = _Writer(constants, kernels, library, steps=writer.steps, counts={"step": writer.counts.get("step", 0)})
     made = other.write()
-    text = f"{source.text}\n\n{made.text.replace('def make():', 'def make_constants():', 1)}"
+    text = f"{source.text}\n\n{made.text.replace('def make(', 'def make_constants(', 1)}"
     return replace(
         source,
         text=text,
@@ -162,11 +164,19 @@ class _Writer:
         if self.func.get("writes_early"):
             self._check_first()
         stateful = self._arena()
+        begun = len(self.each)
+        steps = []
         for op in block.ops:
             assert isinstance(op, Op)
+            before = len(self.each)
             self.step(op)
-        body = ["def make():"]
-        body += ["    " + line for line in self.once]
+            steps.append((op, self.each[before:]))
+        parts: list[str] = []
+        refused = self._refusal()
+        if sizes and not refused and not self.timed:
+            parts = self._split(begun, steps)
+        body = [f"def make({PLAIN if parts else ''}):"]
+        body += ["    " + line for line in (*self.once, *parts)]
         body += [f"    def run({', '.join(arguments)}):"]
         body += ["        " + line for line in self.each]
         if stateful:
@@ -185,8 +195,18 @@ class _Writer:
             gpu=self.func_device() if any(map(runs_on_gpu, self.kernels.values())) else None,
             arguments=argument_kinds(self.func),
             sizes=tuple(sizes.values()),
-            not_recorded=self._refusal(),
+            not_recorded=refused,
         )
+
+    def _split(self, begun: int, steps: list[tuple[Op, list[str]]]) -> list[str]:
+        """The lines of the parts that are the same for all sizes; the others stay in `each`."""
+        if not any(map(runs_on_gpu, self.kernels.values())):
+            return []
+        stream = f"stream = current_stream({self.func_device()})"
+        parts, lines = split([(op, [x for x in text if x != stream]) for op, text in steps], self.kernels, stream)
+        if parts:
+            self.each[begun:] = [stream, *lines]
+        return parts
 
     def step(self, op: Op) -> None:
         """The lines of one operation."""
@@ -607,48 +627,6 @@ def _tuple(dims: Sequence[Dim]) -> str:
 
 
 # -- running it
-
-
-def empty(size: int) -> torch.Tensor:
-    """Memory for an arena: bytes, aligned to a cache line by torch's allocator."""
-    arena = empty_strided_cpu((size,), (1,), torch.uint8)
-    want_huge_pages(arena)
-    return arena
-
-
-def over(
-    arena: torch.Tensor, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
-) -> torch.Tensor:
-    """A tensor over part of the arena; `offset` in bytes, a multiple of the element size."""
-    typed = torch.empty(0, dtype=dtype)
-    return typed.set_(arena, offset // typed.element_size(), shape, strides)  # type: ignore[call-overload]  # known since 2.1
-
-
-def fit(
-    value: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], late: bool = False
-) -> torch.Tensor:
-    """The same values with the strides that were planned; free where only dimensions of size 1 differ.
-
-    Raises:
-        UnplannedResult: dtype or shape differ.
-        RuntimeError: they do, when arguments may have been written to (`late`), so that eager cannot begin again.
-    """
-    if value.dtype != dtype or value.shape != shape:
-        found, planned = (value.dtype, list(value.shape)), (dtype, list(shape))
-        text = f"a library call gave {found[0]}{found[1]} where {planned[0]}{planned[1]} was planned"
-        raise RuntimeError(f"{text}; an argument may have been written to") if late else UnplannedResult(text)
-    if value.numel() == 0 or all(
-        s == 1 or a == b for s, a, b in zip(value.shape, value.stride(), strides, strict=True)
-    ):
-        return value.as_strided(value.shape, strides)
-    fixed = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
-    return fixed.copy_(value)
-
-
-def out_of_range(*lines: str) -> None:
-    """Raised when a kernel met an index outside its dimension, as eager raises."""
-    where = f" (from {', '.join(lines)})" if lines else ""
-    raise IndexError(f"index out of range in self{where}")
 
 
 def namespace(

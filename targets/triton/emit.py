@@ -1,21 +1,22 @@
 """From loops to Triton text: loops with `block = n` become tensors of n elements along one axis, one walk writes the rest.
 
-One `loop.kernel` becomes one function `def name(in0, ..., out0, ..., size, ...)`. Program ids stand for parallel loops, the last one
-fastest. Every value has one axis for each loop that is a tensor, of length 1 where it does not depend on it.
+One `loop.kernel` becomes one function `def name(in0, ..., out0, ..., size, ...)`; of several loop nests each has a part of the grid.
+Program ids stand for parallel loops, the last one fastest. Every value has one axis for each loop that is a tensor, of length 1 where it does not depend on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import sympy
-from xdsl.ir import Block, Operation
+from xdsl.ir import Block, Operation, SSAValue
 
 from ...ir.dialects import loop
-from ...ir.symbols import Dim, FloorDiv, bounds, dim, known_equal
+from ...ir.symbols import Dim, bounds, dim, known_equal
 from ...ir.syntax import Op, location_of
 from ...ir.types import RefType, ScalarType
 from .dot import dot_loop, product_in
+from .parts import blocks, emit_parts, nests_of, program_count
 from .reductions import accumulate, fill, finish_join, start_join
 from .text import as_tensor, constant_text, dtype_of, full, scalar_text, triton_type
 from .writer import OpenLoop, Writer, is_one_block, joined, longest, whole_blocks
@@ -30,20 +31,26 @@ def emit_module(kernels: Iterable[loop.Kernel]) -> str:
 
 
 def emit_kernel(kernel: loop.Kernel) -> str:
-    """The text of one function."""
-    inputs = kernel["inputs"]
-    writer = Writer(wide=needs_int64(kernel))
-    names = []
-    for i, argument in enumerate(kernel.block_body.args):
-        name = f"in{i}" if i < inputs else f"out{i - inputs}"
-        writer.names[argument] = name
-        names.append(name)
-    writer.axes = _axes(kernel.block_body)
-    _block(writer, kernel.block_body)
+    """The text of one function; of several, where the kernel's programs are shared out between loop nests."""
+    inputs, ops = kernel["inputs"], list(kernel.block_body.ops)
+    arguments = {a: f"in{i}" if i < inputs else f"out{i - inputs}" for i, a in enumerate(kernel.block_body.args)}
     lines = kernel.get("lines", ())
     comment = f"# from {', '.join(lines)}\n" if lines else ""
-    head = f"{comment}@triton.jit\ndef {kernel['sym_name']}({', '.join([*names, *kernel.get('symbols', ())])}):"
-    return "\n".join([head, *(writer.text or ["    pass"]), ""])
+    if len(nests_of(kernel)) > 1:
+        return comment + emit_parts(kernel, arguments, needs_int64(kernel), _function)
+    writer = Writer(wide=needs_int64(kernel))
+    return comment + _function(writer, kernel["sym_name"], arguments, kernel.get("symbols", ()), ops)
+
+
+def _function(
+    w: Writer, name: str, arguments: Mapping[SSAValue, str], others: Iterable[str], ops: Sequence[Operation]
+) -> str:
+    """The text of a function of these operations; `arguments` are memory."""
+    w.names.update(arguments)
+    w.axes = _axes(ops)
+    _operations(w, ops)
+    head = f"@triton.jit\ndef {name}({', '.join([*arguments.values(), *others])}):"
+    return "\n".join([head, *(w.text or ["    pass"]), ""])
 
 
 def needs_int64(kernel: loop.Kernel) -> bool:
@@ -57,25 +64,11 @@ def _extent(ref: RefType) -> Dim:
     return dim(1 + sum((size - 1) * stride for size, stride in zip(ref.shape, ref.strides, strict=True)))
 
 
-def program_count(kernel: loop.Kernel) -> Dim:
-    """How many programs a launch has."""
-    count: Dim = 1
-    for op in kernel.block_body.walk():
-        if isinstance(op, loop.For) and op["kind"] == "parallel":
-            count = dim(count * _blocks(op))
-    return count
-
-
-def _blocks(op: loop.For) -> Dim:
-    size, block = dim(sympy.sympify(op["stop"]) - op.get("start", 0)), op.get("block", 1)
-    return size if block == 1 else dim(FloorDiv(sympy.sympify(size + block - 1), sympy.Integer(block)))
-
-
-def _axes(block: Block) -> dict[loop.For, int]:
+def _axes(ops: Iterable[Operation]) -> dict[loop.For, int]:
     """The axis of each loop that is a tensor: parallel loops first; those within a row share one."""
     found: dict[loop.For, int] = {}
     inner = []
-    for op in block.walk():
+    for op in (each for outer in ops for each in outer.walk()):
         if isinstance(op, loop.For) and op.get("block", 1) > 1:
             if op["kind"] == "parallel":
                 found[op] = len(found)
@@ -86,8 +79,12 @@ def _axes(block: Block) -> dict[loop.For, int]:
 
 
 def _block(w: Writer, block: Block) -> None:
-    """The operations of a block, each behind the user's line that it comes from."""
-    for op in block.ops:
+    _operations(w, block.ops)
+
+
+def _operations(w: Writer, ops: Iterable[Operation]) -> None:
+    """Operations one after another, each behind the user's line that it comes from."""
+    for op in ops:
         assert isinstance(op, Op)
         _operation(w, op)
 
@@ -118,13 +115,13 @@ def _parallel(w: Writer, op: loop.For) -> None:
     inner: Dim = 1
     for each in op.block_body.walk():
         if isinstance(each, loop.For) and each["kind"] == "parallel":
-            inner = dim(inner * _blocks(each))
-    if not w.open:
+            inner = dim(inner * blocks(each))
+    if not w.open and not w.numbered:
         program = "tl.program_id(0).to(tl.int64)" if w.wide else "tl.program_id(0)"
         w.line(f"program = {program}")
     text = "program" if inner == 1 else f"program // {w.factor(inner)}"
     if w.open:
-        text = f"{text} % {w.factor(_blocks(op))}"
+        text = f"{text} % {w.factor(blocks(op))}"
     text = _in_groups(w, op, inner) or w.places.pop(op, "") or text
     block, start = op.get("block", 1), op.get("start", 0)
     if block > 1:
@@ -137,9 +134,9 @@ def _parallel(w: Writer, op: loop.For) -> None:
 def _in_groups(w: Writer, op: loop.For, inner: Dim) -> str:
     """The block of a loop whose programs take a few of its blocks with each one of the loop inside; that one's is put into `w.places`."""
     within = next((each for each in op.block_body.ops if isinstance(each, loop.For)), None)
-    if not op.get("group") or within is None or within["kind"] != "parallel" or not known_equal(inner, _blocks(within)):
+    if not op.get("group") or within is None or within["kind"] != "parallel" or not known_equal(inner, blocks(within)):
         return ""
-    count, size = _blocks(op), dim(op["group"] * _blocks(within))
+    count, size = blocks(op), dim(op["group"] * blocks(within))
     here = "program" if not w.open else w.hold("p", f"program % {w.factor(dim(count * inner))}")
     first = w.hold("p", f"{here} // {w.factor(size)} * {op['group']}")
     tall = w.hold("p", f"tl.minimum({w.factor(count)} - {first}, {op['group']})")

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .pieces import Pieces
 from .playback import POOLS, Gpu, Memory, Pool, copied_bytes, recorded_bytes, result_makers
 
 __all__ = ["STATISTICS", "WARM", "Recorded", "recorded_bytes"]
@@ -29,6 +30,7 @@ WARM = 2  # calls with the same sizes and places before a recording: libraries c
 LIMIT = 8  # recordings of one program at a time: for so many sizes, places and streams
 WORTH = 50  # playbacks that pay for a recording: beyond the limit and for places that move, only so many are made
 SEEN = 256  # sizes and places that are remembered until they come again
+NEWS = 8  # calls with sizes that never came before: then parts are recorded that are the same for all sizes
 LARGE = 1 << 20  # bytes of an argument that is worth a recording for the place where it lies
 MOST_COPIED = (
     64 << 20
@@ -87,7 +89,10 @@ class Recorded:
         self.given = [k for k, kind in enumerate(self.kinds) if kind in ("tensor", "written")]
         self.seen: dict[Any, list[Any]] = {}  # key -> how often, and the addresses of `given` that never changed
         self.moves: Counter[int] = Counter()
-        self.key, self.fixed = self._key(), 0
+        self.pieces: Pieces | None = None
+        self.news = 0
+        self.head = self.fixed = 0  # where in a key the addresses begin, and where those of `placed`
+        self.key = self._key()
 
     def __call__(self, *args: Any) -> Sequence[Any]:
         if self.reason or not self.lock.acquire(blocking=False):
@@ -99,12 +104,29 @@ class Recorded:
             if found is not None and not self.gpu.capturing():
                 return self._play(found, args, key[0])
             if found is not None or not self._is_wanted(key, args):
-                return self.run(*args)
+                return self._run(key, args)
             results = self.run(*args)
             self._record(args, results)
             return results
         finally:
             self.lock.release()
+
+    def _run(self, key: tuple[Any, ...], args: Sequence[Any]) -> Sequence[Any]:
+        """The program itself, in parts that are recorded where its sizes are new in each call."""
+        if self.pieces is None or self.news < NEWS or not self.pieces.is_worth_it or self.gpu.capturing():
+            return self.run(*args)
+        pool = POOLS.of(self.gpu, key[0])
+        if not pool.lock.acquire(blocking=False):
+            return self.run(*args)
+        try:
+            before = self.pieces.recorded
+            static = [args[k] for k, kind in enumerate(self.kinds) if kind == "static"]
+            results = self.pieces(args, (key[0], *key[self.head : self.fixed]), static, pool)
+            STATISTICS.recordings += self.pieces.recorded - before
+            STATISTICS.replays += 1
+            return results
+        finally:
+            pool.lock.release()
 
     def _key(self) -> Callable[..., tuple[Any, ...]]:
         """Reads from the arguments all that a recording depends on: stream, sizes, numbers, addresses; those of `placed` stand last."""
@@ -114,6 +136,7 @@ class Recorded:
         placed = [f"a{k}.data_ptr()" for k in self.placed or ()]
         parts = ["stream()", *self.sizes, *numbers, *scalars, *fixed, *placed]
         self.fixed = len(parts) - len(placed)
+        self.head = self.fixed - len(fixed)
         names = ", ".join(f"a{k}" for k in range(len(self.kinds)))
         made: Callable[..., tuple[Any, ...]] = eval(
             compile(f"lambda {names}: ({', '.join(parts)},)", "<key of a recording>", "eval"),
@@ -127,6 +150,7 @@ class Recorded:
         """Whether a call that is not recorded is to be; remembers it."""
         self._moved(key)
         addresses = [args[k].data_ptr() for k in self.given]
+        self.news = 0 if key in self.seen else self.news + 1
         known = self.seen.setdefault(key, [0, addresses])
         known[0] += 1
         if known[0] < 0:

@@ -56,8 +56,8 @@ class Gpu:
         """Memory for recordings."""
         return Pool(torch.cuda.graph_pool_handle(), torch.cuda.Stream(self.index))
 
-    def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Memory of the caller's stream."""
+    def empty(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Memory of the caller's stream. Shape and strides are tuples: torch's function takes nothing else."""
         return empty_strided_gpu(shape, strides, dtype)
 
     def record(self, work: Callable[[], list[Any]], pool: Pool) -> tuple[Callable[[], None], list[Any]]:
@@ -256,7 +256,7 @@ def _view_of_result(r: torch.Tensor, base: torch.Tensor, j: int) -> Maker:
 
 def _copied(r: torch.Tensor, sharing: Iterable[torch.Tensor], gpu: Gpu) -> Maker:
     """A copy of the range that this result and the others of its storage take."""
-    shape, strides, dtype, address, size = r.shape, r.stride(), r.dtype, r.data_ptr(), extent(r)
+    shape, strides, dtype, address, size = tuple(r.shape), r.stride(), r.dtype, r.data_ptr(), extent(r)
     low = min(t.data_ptr() for t in sharing)
     high = max(t.data_ptr() + extent(t) for t in sharing)
     if low == address and high == address + size:
@@ -282,6 +282,6 @@ def _copied(r: torch.Tensor, sharing: Iterable[torch.Tensor], gpu: Gpu) -> Maker
 
 
 def _strided_copy(r: torch.Tensor, gpu: Gpu) -> torch.Tensor:
-    made = gpu.empty(r.shape, r.stride(), r.dtype)
+    made = gpu.empty(tuple(r.shape), r.stride(), r.dtype)
     once(made).copy_(once(r))
     return made

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .graphs import Recorded, Run
+from .pieces import Pieces
 
 Recordable = tuple[Sequence[str], Sequence[str]]  # kinds and sizes of `Recorded`
 MISALIGNED, TOO_LARGE = -1, -2  # what a launch gives instead of the driver's error number
@@ -61,27 +62,31 @@ def on_gpu(
 
     def careful() -> Run:
         copying = re.sub(r"\b(a\d+)\.data_ptr\(\)", r"aligned(\1, copies)", text)
-        copying = re.sub(r"( +)def run\(.*\):", r"\g<0>\n\1    copies = []", copying)
+        copying = re.sub(r"( +)def (?:run|part\d+)\(.*\):", r"\g<0>\n\1    copies = []", copying)
         other = dict(names)
         exec(compile(copying, "<intarsia host program, arguments copied>", "exec"), other)
         found: Run = other[entry]()
         return found
 
     def make_gpu() -> Run:
-        run = make()
         again: list[Run] = []
 
-        def call(*args: Any) -> Sequence[Any]:
-            try:
-                return run(*args)
-            except Misaligned:
-                if not again:
-                    again.append(careful())
-                return again[0](*args)
+        def with_care(run: Run) -> Run:
+            def call(*args: Any) -> Sequence[Any]:
+                try:
+                    return run(*args)
+                except Misaligned:
+                    if not again:
+                        again.append(careful())
+                    return again[0](*args)
 
-        there: Run = call
+            return call
+
+        there = with_care(make())
         if arguments is not None:
-            there = Recorded(call, *arguments, gpu)
+            there = Recorded(there, *arguments, gpu)
+            if "@piece" in text:
+                there.pieces = Pieces(lambda part: with_care(make(part)), there.gpu)  # type: ignore[call-arg]
             if recorded is not None:
                 recorded.append(there)
 

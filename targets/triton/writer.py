@@ -26,9 +26,10 @@ class OpenLoop:
 
 @dataclass
 class Writer:
-    """The function being written."""
+    """The function being written. `numbered`: its parameter `program` is the number of the program."""
 
     wide: bool
+    numbered: bool = False
     text: list[str] = field(default_factory=list)
     names: dict[SSAValue, str] = field(default_factory=dict)
     axes: dict[loop.For, int] = field(default_factory=dict)

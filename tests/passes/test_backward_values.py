@@ -12,7 +12,14 @@ from test_decompose_values import compare, matrix, vector
 from torch import Tensor
 
 import intarsia
+from intarsia.frontend.functional import functionalize
+from intarsia.ir.dialects import kernel
+from intarsia.ir.import_fx import import_fx
+from intarsia.ir.interpreter import run
+from intarsia.ir.retarget import retarget
 from intarsia.passes.aten_rules.builder import RULES
+from intarsia.passes.context import CompileContext
+from intarsia.passes.decompose import Decompose
 from tests.opdb.harness import try_interpreter
 
 A = torch.ops.aten
@@ -94,12 +101,36 @@ def test_layer_norm(mask: list[bool], dtype: torch.dtype) -> None:
     )
 
 
-@pytest.mark.parametrize("mask", MASKS)
-def test_group_norm(mask: list[bool]) -> None:
-    x, g, w = matrix(torch.float32, 3, 6, 4, 5), matrix(torch.float32, 3, 6, 4, 5).flip(0), matrix(torch.float32, 6)
-    _, mean, rstd = A.native_group_norm(x, w, w, 3, 6, 20, 2, 1e-5)
-    fn = lambda g, x, m, r, w: A.native_group_norm_backward(g, x, m, r, w, 3, 6, 20, 2, mask)  # noqa: E731
-    covered(fn, g, x, mean, rstd, w)
+def as_on_a_gpu(fn: Callable[..., Any], *args: Tensor) -> list[Any]:
+    """The results of the graph as it is decomposed for a GPU, which has no library call."""
+    functional = functionalize(torch.fx.symbolic_trace(fn), list(args))
+    module = import_fx(functional).module
+    retarget(module, "cuda:0")
+    Decompose().apply(CompileContext(), module)
+    assert not any(isinstance(op, kernel.Extern) for op in module.walk())
+    retarget(module, "cpu")
+    return run(module, list(args))
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))
+@pytest.mark.parametrize("train", (True, False))
+def test_normalisations_on_a_gpu(train: bool, dtype: torch.dtype) -> None:
+    x, g, w = matrix(dtype, 3, 6, 4, 5), matrix(dtype, 3, 6, 4, 5).flip(0), matrix(dtype, 6)
+    _, m, r = A.native_group_norm(x, w, w, 3, 6, 20, 2, 1e-5)
+    mean, var, wide = matrix(torch.float32, 6), matrix(torch.float32, 6).abs() + 0.5, w.float()
+    _, bm, br = A.native_batch_norm(x, wide, wide, mean.clone(), var.clone(), True, 0.1, 1e-5)
+
+    def group(g: Tensor, x: Tensor, m: Tensor, r: Tensor, w: Tensor) -> Any:
+        return A.native_group_norm_backward(g, x, m, r, w, 3, 6, 20, 2, [True, True, True])
+
+    def batch(g: Tensor, x: Tensor, w: Tensor, mean: Tensor, var: Tensor, m: Tensor, r: Tensor) -> Any:
+        return A.native_batch_norm_backward(g, x, w, mean, var, m, r, train, 1e-5, [True, True, True])
+
+    for fn, args in ((group, (g, x, m, r, w)), (batch, (g, x, wide, mean, var, bm.float(), br.float()))):
+        found = as_on_a_gpu(fn, *args)
+        near = 1e-4 if dtype == torch.float32 else 6e-2
+        for ours, eager in zip(found, fn(*args), strict=True):
+            torch.testing.assert_close(ours.float(), eager.float(), rtol=near, atol=near)
 
 
 @pytest.mark.parametrize("train", (True, False))

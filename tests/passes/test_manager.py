@@ -44,6 +44,7 @@ GOLDEN = [
     "matmul-kernels",
     "layout",
     "schedule",
+    "horizontal-fusion",
     "plan-buffers",
 ]
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from intarsia.targets.triton import graphs, playback
 from intarsia.targets.triton.graphs import LIMIT, WARM, WORTH, Recorded
+from intarsia.targets.triton.pieces import Pieces
 from intarsia.targets.triton.playback import Pool, extent
 
 
@@ -335,3 +336,89 @@ def test_large_results_are_not_copied(sizes: list[str], monkeypatch: pytest.Monk
 def test_extent() -> None:
     base = torch.empty(4, 6)
     assert [extent(t) for t in (base, base[:, 1:3], base[:1].expand(9, 6), base[:0], base.t())] == [96, 80, 24, 0, 96]
+
+
+# ---- parts of programs whose sizes are new in each call ----
+
+
+def _sliding(piece: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Two parts, with steps between them whose sizes change; the second one is given a view that lies elsewhere in each call."""
+
+    @piece
+    def part0(w: Tensor, t: Tensor) -> Any:
+        a = t @ w
+        return a, a + 1, torch.arange(100.0) * a.sum()
+
+    @piece
+    def part1(a: Tensor, b: Tensor, c: Tensor, u: Tensor, w: Tensor) -> Any:
+        return a * b + u + c, w
+
+    def run(x: Tensor, w: Tensor) -> Any:
+        a, b, c = part0(w, x.sum(0, keepdim=True))
+        u = x.cumsum(0)
+        y, same = part1(a, b, c[x.shape[0] : x.shape[0] + 4], u[-1:], w)
+        return y, u, x, same, a, a[0]
+
+    return run
+
+
+def sliding() -> tuple[Program, list[Any]]:
+    """A program whose parts are recorded, and its parts."""
+    program = Program(_sliding(lambda part: part), ["tensor", "static"], ["a0.shape[0]"])
+    made: list[Any] = []
+
+    def make(piece: Any) -> Any:
+        def remember(function: Any) -> Any:
+            made.append(piece(function))
+            return made[-1]
+
+        return _sliding(remember)
+
+    program.recorded.pieces = Pieces(make, program.gpu)  # type: ignore[arg-type]
+    return program, made
+
+
+def test_parts_of_growing_programs_are_recorded() -> None:
+    program, parts = sliding()
+    w, kept = torch.randn(4, 4), []
+    for n in range(1, 40):
+        if n == 25:
+            w = torch.randn(4, 4)  # another parameter: the parts are recorded anew
+        x = torch.randn(n, 4)
+        found, wanted = program(x, w), _sliding(lambda part: part)(x, w)
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=0)
+        assert found[2] is x and found[3] is w
+        assert found[5].untyped_storage().data_ptr() == found[4].untyped_storage().data_ptr()
+        kept.append((found, [t.clone() for t in wanted]))
+    for found, wanted in kept:
+        torch.testing.assert_close(list(found), wanted, rtol=0, atol=0)
+    assert program.calls == graphs.NEWS - 1 and len(parts) == 4
+    assert program.recorded.pieces.recorded == 4 and program.recorded.recorded == 0  # type: ignore[union-attr]
+
+
+def test_parts_are_not_recorded_where_parameters_move_all_the_time() -> None:
+    program, parts = sliding()
+    held = []
+    for n in range(1, 40):
+        held.append(torch.randn(4, 4))
+        x = torch.randn(n, 4)
+        torch.testing.assert_close(program(x, held[-1]), list(_sliding(lambda part: part)(x, held[-1])))
+    assert len(parts) == 8 and program.calls > 20
+
+
+def test_a_part_that_cannot_be_recorded_runs_on() -> None:
+    program, parts = sliding()
+    record = program.gpu.record
+
+    def only_the_first(work: Any, pool: Pool) -> Any:
+        if len(program.recorded.pieces.fixed) > 1:  # type: ignore[union-attr]
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return record(work, pool)
+
+    program.gpu.record = only_the_first  # type: ignore[method-assign]
+    w = torch.randn(4, 4)
+    for n in range(1, 30):
+        x = torch.randn(n, 4)
+        torch.testing.assert_close(list(program(x, w)), list(_sliding(lambda part: part)(x, w)))
+    assert [p.is_plain for p in parts] == [False, True]

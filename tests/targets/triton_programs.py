@@ -60,8 +60,12 @@ class Program:
         module = parse_module(print_module(self.module))
         retarget(module, DEVICE)
         levels = {op.name.partition(".")[0] for op in module.walk()}
-        for item in default_pipeline(until="schedule"):
-            if item.name == "schedule" or "kernel" not in levels and (item.level != "aten" or "aten" in levels):
+        for item in default_pipeline(until="horizontal-fusion"):
+            if (
+                item.name in ("schedule", "horizontal-fusion")
+                or "kernel" not in levels
+                and (item.level != "aten" or "aten" in levels)
+            ):
                 item.apply(CompileContext(), module)
         module.verify()
         return module
@@ -179,6 +183,15 @@ def _random(x: Tensor) -> Any:
     return hidden, *numbers, *wide, torch.empty_like(x).exponential_(), torch.empty_like(x).geometric_(0.2)
 
 
+def _adam(*tensors: Tensor) -> Any:
+    params, grads, means, squares = ([*tensors[k::4]] for k in range(4))
+    means = torch._foreach_lerp(means, grads, 0.1)
+    squares = torch._foreach_addcmul(torch._foreach_mul(squares, 0.99), grads, grads, 0.01)
+    root = torch._foreach_add(torch._foreach_sqrt(squares), 1e-8)
+    norm = torch.stack(torch._foreach_norm(grads)).norm()
+    return *torch._foreach_addcdiv(params, means, root, -0.1), *means, *squares, norm
+
+
 MODELS: dict[str, Callable[[], tuple[Callable[..., Any], list[Tensor]]]] = {
     "transformer": lambda: (Block(), [torch.randn(2, 6, 32)]),
     "convolutions": lambda: (_convolutions().eval(), [torch.randn(2, 3, 12, 12)]),
@@ -198,6 +211,7 @@ MODELS: dict[str, Callable[[], tuple[Callable[..., Any], list[Tensor]]]] = {
         lambda x, f: torch.cat([-x[..., 8:], x[..., :8]], -1) * f.sin() + x * f.cos(),
         [torch.randn(2, 3, 16)] * 2,
     ),
+    "lists": lambda: (_adam, [torch.rand(shape) for shape in ((4, 33), (70,), (4, 33), (), (3, 0)) for _ in range(4)]),
     "random": lambda: (_random, [torch.randn(3, 50)]),
     "images": lambda: (
         lambda x: F.pixel_shuffle(F.pad(x, (1, 2, 0, 1), "reflect"), 2).relu(),

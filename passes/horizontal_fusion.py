@@ -1,0 +1,241 @@
+"""horizontal-fusion: independent small kernels that a GPU would be given one after another are one launch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import sympy
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Operation, Region, SSAValue
+
+from ..ir.dialects import loop, prim
+from ..ir.literals import Literal
+from ..ir.symbols import Dim, product, substitute, symbol
+from ..ir.syntax import Op
+from ..ir.types import RefType, is_gpu
+from .base import Pass
+from .context import CompileContext
+from .fusion_graph import hint
+from .strides import is_view
+
+
+@dataclass(frozen=True)
+class HorizontalFusion(Pass):
+    """Launch independent small kernels of a GPU together: one grid, a part of it for each.
+
+    Launches between which only views stand are joined where none needs another's results, as in the steps of optimizers over lists of tensors.
+
+    Options:
+        max_values: the most inputs and outputs of one kernel.
+        max_bytes: kernels that move more than this take so long that a launch of their own is nothing.
+    """
+
+    name: ClassVar[str] = "horizontal-fusion"
+    level: ClassVar[str] = "loop"
+    after: ClassVar[tuple[str, ...]] = ("schedule",)
+    before: ClassVar[tuple[str, ...]] = ("plan-buffers",)
+
+    max_values: int = 120
+    max_bytes: int = 32 << 20
+
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        kernels = {op["sym_name"]: op for op in module.body.block.ops if isinstance(op, loop.Kernel)}
+        small = {name for name, kernel in kernels.items() if self._is_small(kernel)}
+        joiner = _Joiner(module, kernels)
+        for func in [op for op in module.ops if isinstance(op, prim.Func)]:
+            for run in list(_runs(func.block_body, small)):
+                for group in list(self._groups([op for op in run if isinstance(op, loop.Launch)], kernels)):
+                    joiner.join(run, group)
+                    ctx.diagnostics.count(self.name, "launches saved", len(group) - 1)
+                _sort(run)
+        joiner.drop_unused()
+
+    def _is_small(self, kernel: loop.Kernel) -> bool:
+        """On a GPU, with one parallel loop nest or the loops of one program, and little memory."""
+        refs = [a.type for a in kernel.block_body.args if isinstance(a.type, RefType)]
+        kinds = [op["kind"] for op in kernel.block_body.ops if isinstance(op, loop.For)]
+        if any(op.name == "loop.exchange" for op in kernel.block_body.walk()):  # its programs wait for each other
+            return False
+        if not refs or not all(is_gpu(r.device) for r in refs) or ("parallel" in kinds and len(kinds) > 1):
+            return False
+        return sum(hint(product(r.shape)) * r.dtype.bytes for r in refs) <= self.max_bytes
+
+    def _groups(self, run: Sequence[loop.Launch], kernels: Mapping[str, loop.Kernel]) -> Iterator[list[loop.Launch]]:
+        """Launches that are joined: of the same depth in the run, with the same number of warps, not too many values."""
+        levels: dict[tuple[int, int, str], list[loop.Launch]] = {}
+        depth: dict[Operation, int] = {}
+        for op in run:
+            depth[op] = max((depth[d] + 1 for d in _needed(op) if d in depth), default=0)
+            device = prim.tensor(op.results[0]).device if op.results else ""
+            levels.setdefault((depth[op], kernels[op["kernel"]]["warps"], device), []).append(op)
+        for _, found in sorted(levels.items(), key=lambda item: item[0]):
+            yield from _chunks(found, self.max_values)
+
+
+def _chunks(found: Sequence[loop.Launch], most: int) -> Iterator[list[loop.Launch]]:
+    group: list[loop.Launch] = []
+    values: set[SSAValue] = set()
+    for op in found:
+        more = values | {*op.operands, *op.results}
+        if group and len(more) > most:
+            if len(group) > 1:
+                yield group
+            group, more = [], {*op.operands, *op.results}
+        group.append(op)
+        values = more
+    if len(group) > 1:
+        yield group
+
+
+def _runs(block: Block, small: set[str]) -> Iterator[list[Operation]]:
+    """Launches of small kernels that follow one another, with the views between them."""
+    run: list[Operation] = []
+    for op in block.ops:
+        if (isinstance(op, loop.Launch) and op["kernel"] in small) or is_view(op):
+            run.append(op)
+        else:
+            if len(run) > 1:
+                yield run
+            run = []
+
+
+def _needed(op: Operation) -> Iterator[Operation]:
+    """The launches whose results an operation reads, also through views."""
+    for value in op.operands:
+        owner = value.owner
+        if isinstance(owner, loop.Launch):
+            yield owner
+        elif isinstance(owner, Operation) and is_view(owner):
+            yield from _needed(owner)
+
+
+class _Joiner:
+    """Replaces launches by one; equal groups share a kernel."""
+
+    def __init__(self, module: ModuleOp, kernels: dict[str, loop.Kernel]) -> None:
+        self.module, self.kernels = module, kernels
+        self.made: dict[str, loop.Kernel] = {}
+
+    def join(self, run: list[Operation], group: Sequence[loop.Launch]) -> None:
+        """One launch in place of these, in the run, too; `_sort` puts what reads it behind it."""
+        reads = list(dict.fromkeys(v for op in group for v in op.operands))
+        number = {v: k for k, v in enumerate(reads)}
+        pattern = ";".join(f"{op['kernel']}({','.join(str(number[v]) for v in op.operands)})" for op in group)
+        kernel = self.made.get(pattern)
+        if kernel is None:
+            kernel = self.made[pattern] = self._kernel(group, number, pattern)
+            self.module.body.block.add_op(kernel)
+        launch = loop.Launch.make(
+            reads, [r.type for op in group for r in op.results], {"kernel": kernel["sym_name"]}, loc=group[0].location
+        )
+        strides = tuple(s for op in group for s in op.get("strides") or (None,) * len(op.results))
+        if any(strides):
+            launch["strides"] = strides
+        block = group[0].parent
+        assert block is not None
+        block.insert_op_before(launch, group[0])
+        run[run.index(group[0])] = launch
+        results = iter(launch.results)
+        for op in group:
+            for old in op.results:
+                new = next(results)
+                new.name_hint = old.name_hint
+                old.replace_all_uses_with(new)
+        for op in group:
+            if op in run:
+                run.remove(op)
+            op.detach()
+            op.erase()
+
+    def _kernel(self, group: Sequence[loop.Launch], number: Mapping[SSAValue, int], pattern: str) -> loop.Kernel:
+        members = [self.kernels[op["kernel"]] for op in group]
+        block = Block()
+        reads: dict[int, SSAValue] = {}
+        writes: list[SSAValue] = []
+        places: list[dict[SSAValue, SSAValue]] = [{} for _ in members]
+        for op, member, place in zip(group, members, places, strict=True):
+            for argument, value in zip(member.block_body.args, op.operands, strict=False):
+                k = number[value]
+                if k not in reads:
+                    reads[k] = block.insert_arg(argument.type, len(reads))
+                place[argument] = reads[k]
+        for member, place in zip(members, places, strict=True):
+            for argument in member.block_body.args[member["inputs"] :]:
+                place[argument] = block.insert_arg(argument.type, len(block.args))
+                writes.append(place[argument])
+        for count, (member, place) in enumerate(zip(members, places, strict=True)):
+            _copy(member, block, place, count)
+        first = members[0]["sym_name"].rpartition("_")[0]
+        name = f"{first}_{len(group)}x_{hashlib.sha256(pattern.encode()).hexdigest()[:8]}"
+        symbols = sorted({s for m in members for s in m.get("symbols", ())})
+        lines = tuple(dict.fromkeys(line for m in members for line in m.get("lines", ())))
+        attrs = {
+            "sym_name": name,
+            "inputs": len(reads),
+            "warps": members[0]["warps"],
+            "symbols": symbols,
+            "lines": lines,
+        }
+        return loop.Kernel.make([], [], attrs, [Region(block)], group[0].location)
+
+    def drop_unused(self) -> None:
+        """Kernels that nobody launches any more go."""
+        launched = {op["kernel"] for op in self.module.walk() if isinstance(op, loop.Launch)}
+        for name, kernel in self.kernels.items():
+            if name not in launched:
+                kernel.detach()
+                kernel.erase()
+
+
+def _sort(run: Sequence[Operation]) -> None:
+    """Put the operations of a run in an order in which each follows what it reads, else in that of the list."""
+    block, inside, placed = run[0].parent, set(run), set[Operation]()
+    assert block is not None
+
+    def place(op: Operation) -> None:
+        placed.add(op)
+        for value in op.operands:
+            owner = value.owner
+            if isinstance(owner, Operation) and owner in inside and owner not in placed:
+                place(owner)
+        ordered.append(op)
+
+    ordered: list[Operation] = []
+    after = next(op for op in reversed(list(block.ops)) if op in inside).next_op
+    for op in run:
+        if op not in placed:
+            place(op)
+    for op in ordered:
+        op.detach()
+    assert after is not None  # the function's return, at the latest
+    block.insert_ops_before(ordered, after)
+
+
+def _copy(member: loop.Kernel, block: Block, place: dict[SSAValue, SSAValue], count: int) -> None:
+    """The member's loops with its memory at other arguments and variables of their own; what is in no parallel loop gets one of one iteration."""
+    mapping: dict[sympy.Symbol, Dim] = {}
+    for op in member.block_body.walk():
+        if isinstance(op, loop.For | loop.Bind):
+            mapping[op["var"]] = symbol(f"{op['var']}_{count}")
+    ops = [op.clone(place) for op in member.block_body.ops]
+    for op in ops:
+        for inner in op.walk():
+            assert isinstance(inner, Op)
+            for name, value in inner.literals.items():
+                inner[name] = _renamed(value, mapping)
+    inside = [op for op in ops if isinstance(op, loop.For) and op["kind"] == "parallel"]
+    if not inside:  # the loops of one program
+        body = Block(ops)
+        attrs = {"kind": "parallel", "var": symbol(f"i_{count}"), "stop": 1}
+        ops = inside = [loop.For.make([], [], attrs, [Region(body)])]
+    inside[0]["part"] = member["sym_name"]
+    block.add_ops(ops)
+
+
+def _renamed(value: Literal, mapping: Mapping[sympy.Symbol, Dim]) -> Literal:
+    if isinstance(value, tuple):
+        return tuple(_renamed(v, mapping) for v in value)
+    return substitute(value, mapping) if isinstance(value, sympy.Expr) else value

@@ -1,0 +1,130 @@
+"""The programs of a launch: how many there are, and how several loop nests share them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+from typing import TypeAlias
+
+import sympy
+from xdsl.ir import Block, Operation, SSAValue
+
+from ...ir.dialects import loop
+from ...ir.symbols import Dim, FloorDiv, dim
+from .text import index_text
+from .writer import Writer
+
+# Gives the text of a function: writer, its name, its memory, other parameters, its operations.
+WriteFunction: TypeAlias = Callable[[Writer, str, Mapping[SSAValue, str], Sequence[str], Sequence[Operation]], str]
+
+
+def nests_of(kernel: loop.Kernel) -> list[loop.For]:
+    """The loop nests between which a kernel's programs are shared out, one after another."""
+    return [op for op in kernel.block_body.ops if isinstance(op, loop.For) and op["kind"] == "parallel"]
+
+
+def program_count(kernel: loop.Kernel) -> Dim:
+    """How many programs a launch has."""
+    nests = nests_of(kernel)
+    return dim(sum(map(programs_of, nests))) if nests else programs_of_a_row(kernel.block_body)
+
+
+def programs_of_a_row(body: Block) -> int:
+    """How many programs share a row."""
+    found = (op["stop"] for op in body.walk() if isinstance(op, loop.For) and op.get("cooperative"))
+    return next(found, 1)
+
+
+def programs_of(nest: loop.For) -> Dim:
+    """How many programs share in a nest."""
+    count: Dim = 1
+    for op in nest.walk():
+        if isinstance(op, loop.For) and op["kind"] == "parallel":
+            count = dim(count * blocks(op))
+    return dim(count * programs_of_a_row(nest.block_body))
+
+
+def blocks(op: loop.For) -> Dim:
+    """How many blocks a loop has."""
+    size, block = dim(sympy.sympify(op["stop"]) - op.get("start", 0)), op.get("block", 1)
+    return size if block == 1 else dim(FloorDiv(sympy.sympify(size + block - 1), sympy.Integer(block)))
+
+
+def emit_parts(kernel: loop.Kernel, arguments: Mapping[SSAValue, str], wide: bool, write: WriteFunction) -> str:
+    """A function for each loop nest, equal ones once, and the kernel: it calls the one that a program belongs to."""
+    symbols = tuple(kernel.get("symbols", ()))
+    calls: dict[
+        str, tuple[str, Dim, list[list[str]]]
+    ] = {}  # by text: name, programs and memory of those that are equal
+    for nest in nests_of(kernel):
+        ops, own = _with_operands(nest, arguments)
+        text = write(Writer(wide=wide, numbered=True), "{}", own, (*symbols, "program"), ops)
+        same = sum(name.startswith(str(nest["part"])) for name, _, _ in calls.values())
+        name = f"{nest['part']}_{same}" if same else str(nest["part"])
+        calls.setdefault(text, (name, programs_of(nest), []))[2].append([arguments[a] for a in own])
+    w = Writer(wide=wide)
+    w.line(f"program = tl.program_id(0){'.to(tl.int64)' if wide else ''}")
+    ends = list(accumulate(dim(programs * len(members)) for _, programs, members in calls.values()))
+    for number, (name, programs, members) in enumerate(calls.values()):
+        with _branch(w, number, ends):
+            if number:
+                w.line(f"program -= {index_text(ends[number - 1], {})}")
+            given = list(members[0])
+            if len(members) > 1:
+                given = [f"p{k}" for k in range(len(given))]
+                starts = [dim(programs * (k + 1)) for k in range(len(members))]
+                for k, memory in enumerate(members):
+                    with _branch(w, k, starts):
+                        w.line(f"{', '.join(given)} = {', '.join(memory)}")
+                w.line(f"program = program % {_factor(programs)}")
+            w.line(f"{name}({', '.join([*given, *symbols, 'program'])})")
+    head = f"@triton.jit\ndef {kernel['sym_name']}({', '.join([*arguments.values(), *symbols])}):"
+    texts = [text.replace("def {}(", f"def {name}(", 1) for text, (name, _, _) in calls.items()]
+    return "\n\n".join([*texts, "\n".join([head, *w.text, ""])])
+
+
+@contextmanager
+def _branch(w: Writer, number: int, ends: Sequence[Dim]) -> Iterator[None]:
+    """What the programs below ends[number] do that are in no branch before; the last branch has the others."""
+    if len(ends) == 1:
+        yield
+        return
+    w.line(
+        "else:"
+        if number == len(ends) - 1
+        else f"{'elif' if number else 'if'} program < {index_text(ends[number], {})}:"
+    )
+    w.depth += 1
+    yield
+    w.depth -= 1
+
+
+def _with_operands(nest: loop.For, arguments: Mapping[SSAValue, str]) -> tuple[list[Operation], dict[SSAValue, str]]:
+    """A nest behind what it reads outside of loops, and the memory that these take, in the order of use."""
+    outside: dict[Operation, None] = {}
+
+    def need(op: Operation) -> None:
+        for inner in op.walk():
+            for value in inner.operands:
+                if (
+                    isinstance(value.owner, Operation)
+                    and value.owner.parent is nest.parent
+                    and value.owner not in outside
+                ):
+                    need(value.owner)
+                    outside[value.owner] = None
+
+    need(nest)
+    ops = [*outside, nest]
+    used = dict.fromkeys(v for op in ops for inner in op.walk() for v in inner.operands if v in arguments)
+    written = {inner.operands[1] for inner in nest.walk() if isinstance(inner, loop.Store)}
+    names: dict[SSAValue, str] = {}
+    for kind, values in (("in", [v for v in used if v not in written]), ("out", [v for v in used if v in written])):
+        names |= {v: f"{kind}{k}" for k, v in enumerate(values)}
+    return ops, names
+
+
+def _factor(value: Dim) -> str:
+    """A size behind an operator."""
+    return str(value) if isinstance(value, int) else f"({index_text(value, {})})"
