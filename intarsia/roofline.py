@@ -19,7 +19,7 @@ from .kernel_facts import KernelFacts, facts_of
 from .targets.cpp.own import own_kernel
 from .targets.cpp.program import Program
 from .targets.limits import Limits
-from .targets.timed import NotTimed, symbol_values, time_steps
+from .targets.timed import NotTimed, device_of, symbol_values, time_steps
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def measure(program: Program, args: Sequence[Any], folder: Path | None = None) -
     Args:
         folder: where the machine's limits are kept between processes.
     """
-    gpu = program.generated.host.gpu
+    gpu = device_of(args, program.generated.host.gpu)
     limits = Limits("cpu" if gpu is None else f"cuda:{gpu}", folder)
     try:
         timed = time_steps(program, args)

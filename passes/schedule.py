@@ -164,7 +164,10 @@ def build_kernels(
         made = [_loop_kernel(ctx, op, lowering, nests, ins, outs, planner.scratch)]
     for number, part in enumerate(made):
         part.kernel["sym_name"] = name if len(made) == 1 else f"{name}_{number}"
-        part.kernel["symbols"] = [str(s) for s in _symbols(part.kernel.block_body)]
+        symbols = _symbols(part.kernel.block_body)
+        if symbols and any(is_gpu(ref.device) for ref in outputs):  # 32 bits count all memory: a launch checks it
+            symbols |= _sizes(part.kernel.block_body)
+        part.kernel["symbols"] = sorted(map(str, symbols))
         part.kernel["lines"] = _lines(op)
     return made
 
@@ -265,8 +268,14 @@ def _merge_lines(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*a, *b)))
 
 
-def _symbols(block: Block) -> list[sympy.Symbol]:
-    """The size symbols that a kernel's loops use, by name."""
+def _sizes(block: Block) -> set[sympy.Symbol]:
+    """The size symbols of a kernel's memory."""
+    refs = [a.type for a in block.args if isinstance(a.type, RefType)]
+    return free_symbols([d for ref in refs for d in (*ref.shape, *ref.strides)])
+
+
+def _symbols(block: Block) -> set[sympy.Symbol]:
+    """The size symbols that a kernel's loops use."""
     used: set[sympy.Symbol] = set()
     bound: set[sympy.Symbol] = set()
     for op in block.walk():
@@ -279,7 +288,7 @@ def _symbols(block: Block) -> list[sympy.Symbol]:
                 used |= free_symbols(_exprs(value))
         if isinstance(op, loop.Local):
             used |= free_symbols(op.results[0].type.shape)  # type: ignore[attr-defined]
-    return sorted(used - bound, key=lambda s: s.name)
+    return used - bound
 
 
 def _exprs(value: object) -> list[Dim]:

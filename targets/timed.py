@@ -96,7 +96,8 @@ def time_steps(program: Program, args: Sequence[Any], seconds: float = 0.5) -> l
     main = find_function(module, "main")
     assert main is not None
     steps = [op for op in main.block_body.ops if isinstance(op, Op) and is_step(op)]
-    clock: _Clock = _HostClock(len(steps)) if source.gpu is None else _DeviceClock(len(steps), source.gpu)
+    gpu = device_of(args, source.gpu)
+    clock: _Clock = _HostClock(len(steps)) if gpu is None else _DeviceClock(len(steps), gpu)
     functions = {**program.functions, "begin": clock.begin, "end": clock.end}
     run = load_program(replace(source, not_recorded="it is timed"), functions, program.library, "timed")
     written = {argument for argument, _ in main.get("mutations", ())}
@@ -110,6 +111,13 @@ def time_steps(program: Program, args: Sequence[Any], seconds: float = 0.5) -> l
             best = list(map(min, best, clock.read()))
             rounds += 1
     return [StepTime(op, least) for op, least in zip(steps, best, strict=True)]
+
+
+def device_of(args: Sequence[Any], gpu: int | None) -> int | None:
+    """The number of the GPU that a program works on: that of its kernels, else of its arguments; None for a CPU's."""
+    if gpu is not None:
+        return gpu
+    return next((x.device.index for x in args if isinstance(x, torch.Tensor) and x.is_cuda), None)
 
 
 def symbol_values(program_ir: Op, args: Sequence[Any]) -> dict[str, int]:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .capture import Replay, first_line
 from .pieces import Pieces
 from .playback import POOLS, Gpu, Memory, Pool, copied_bytes, recorded_bytes, result_makers
 
@@ -56,7 +57,7 @@ STATISTICS = Statistics()  # counters only: nothing depends on them
 
 @dataclass
 class _Recording:
-    replay: Callable[[], None]
+    replay: Replay
     inputs: list[Memory]  # what is copied in
     back: list[Memory]  # and what is copied back
     makers: list[Callable[[Sequence[Any], list[Any], int], Any]]  # of the results
@@ -208,8 +209,8 @@ class Recorded:
                 given[memory.place] = memory.like(args[memory.place])
             replay, recorded = self.gpu.record(lambda: list(self.run(*given)), pool)
             makers = result_makers(recorded, given, self.gpu)
-        except RuntimeError as error:
-            self._refuse(str(error).splitlines()[0])
+        except Exception as error:  # whatever it is: the program runs without
+            self._refuse(first_line(error))
             return
         finally:
             pool.lock.release()
@@ -226,7 +227,7 @@ class Recorded:
         try:
             for memory in found.inputs:
                 memory.fill(args[memory.place], stream)
-            found.replay()
+            found.replay(stream)
             for memory in found.back:
                 memory.give_back(args[memory.place], stream)
             results: list[Any] = []

@@ -27,6 +27,7 @@ from ...ir.symbols import free_symbols
 from ...ir.syntax import Op
 from ...ir.types import RefType, is_gpu
 from ..torch_private import storage_address
+from .capture import Replay, first_line
 from .playback import Gpu, Memory, Pool, result_makers
 from .recordable import LEAST
 
@@ -202,7 +203,7 @@ class _Part:
 
     def __init__(self, function: Run, whole: Pieces) -> None:
         self.function, self.whole, self.is_plain = function, whole, False
-        self.replay: Callable[[], None] | None = None
+        self.replay: Replay | None = None
         self.inputs: list[Memory] = []
         self.gives: Sequence[Any] = ()
 
@@ -214,7 +215,7 @@ class _Part:
         stream = self.whole.key[0]
         for memory in self.inputs:
             memory.fill(args[memory.place], stream)
-        self.replay()
+        self.replay(stream)
         return self.gives
 
     def _record(self, args: Sequence[Any]) -> None:
@@ -227,8 +228,8 @@ class _Part:
                 given[k] = self.inputs[-1].like(x)
         try:
             self.replay, self.gives = whole.gpu.record(lambda: list(self.function(*given)), whole.pool)
-        except RuntimeError as error:
-            log.info("a part of a program is not recorded as a CUDA graph: %s", str(error).splitlines()[0])
+        except Exception as error:  # whatever it is: the program runs without
+            log.info("a part of a program is not recorded as a CUDA graph: %s", first_line(error))
             self.is_plain = True
             return
         whole.recorded += 1

@@ -5,9 +5,9 @@ Copies are the driver's, of whole ranges of bytes: one call of a microsecond, wh
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ..torch_private import current_stream, empty_strided_gpu, storage_address
+from .capture import Replay, capture
 
 Maker = Callable[
     [Sequence[Any], list[Any], int], Any
@@ -29,7 +30,7 @@ class Pool:
     `lock` is held from the first copy to the last: another thread's recording on the same stream would write between them.
     """
 
-    handle: Any
+    memory: Any  # torch's memory pool
     side: Any  # the stream on which recordings are made
     lock: Any = field(default_factory=threading.Lock)
 
@@ -54,30 +55,21 @@ class Gpu:
 
     def pool(self) -> Pool:
         """Memory for recordings."""
-        return Pool(torch.cuda.graph_pool_handle(), torch.cuda.Stream(self.index))
+        memory = torch.cuda.MemPool()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))  # at exit it must not go before the graphs that use it
+        return Pool(memory, torch.cuda.Stream(self.index))
 
     def empty(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Memory of the caller's stream. Shape and strides are tuples: torch's function takes nothing else."""
         return empty_strided_gpu(shape, strides, dtype)
 
-    def record(self, work: Callable[[], list[Any]], pool: Pool) -> tuple[Callable[[], None], list[Any]]:
+    def record(self, work: Callable[[], list[Any]], pool: Pool) -> tuple[Replay, list[Any]]:
         """What plays the work back, and its results as they are in the recording's memory.
 
         Raises:
             RuntimeError: something in it cannot be recorded.
         """
-        graph = torch.cuda.CUDAGraph()
-        pool.side.wait_stream(torch.cuda.current_stream(self.index))
-        with torch.cuda.stream(pool.side):
-            graph.capture_begin(pool=pool.handle, capture_error_mode="thread_local")
-            try:
-                results = work()
-            except BaseException:
-                with suppress(RuntimeError):  # the recording is spoiled, which is said once
-                    graph.capture_end()
-                raise
-            graph.capture_end()
-        return graph.replay, results
+        return capture(work, self.index, pool.memory, pool.side)
 
     @cached_property
     def _copy(self) -> Callable[[int, int, int, int], int]:
@@ -114,7 +106,7 @@ POOLS = Pools()
 
 def recorded_bytes() -> int:
     """Bytes of GPU memory that recordings hold, shared between them; copies of arguments are not in it."""
-    handles = {tuple(pool.handle) for pool in list(POOLS.pools.values())}
+    handles = {tuple(pool.memory.id) for pool in list(POOLS.pools.values())}
     if not handles:
         return 0
     segments = torch.cuda.memory_snapshot()

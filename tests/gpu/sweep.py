@@ -87,10 +87,19 @@ def program(device: str, name: str) -> tuple[str, str]:
 
 
 def model(device: str, name: str, gradients: bool = False) -> tuple[str, str]:
-    """One of benchmarks/models.py. With gradients, convolutional networks are in training mode, without dropout."""
+    """One of benchmarks/models.py.
+
+    With gradients, convolutional networks are in training mode, without dropout, and all is in float64: in float32 a rounding error
+    may decide on which side of relu's corner a number lies.
+    """
     from models import build
 
     case = build(name)
+    if gradients:
+        case = case._replace(
+            model=case.model.double(),
+            args=pytree.tree_map_only(torch.Tensor, lambda t: t.double() if t.is_floating_point() else t, case.args),
+        )
     if gradients and any(isinstance(m, torch.nn.BatchNorm2d) for m in case.model.modules()):
         case.model.train()
         for part in case.model.modules():

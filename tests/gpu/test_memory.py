@@ -98,7 +98,9 @@ def test_peak_is_not_above_eagers(name: str, graphs: bool) -> None:
     result = fn(x)
     extra = 2 * result.nbytes + x.nbytes if graphs else 0
     print(f"{name} graphs={graphs}: eager {eager / MIB:.1f} MiB, ours {ours / MIB:.1f} MiB")
-    assert ours <= eager + extra + SLACK
+    assert ours <= eager + extra + SLACK, (
+        f"ours {ours / MIB:.1f} MiB, eager {eager / MIB:.1f}, allowed {extra / MIB:.1f} more"
+    )
 
 
 def test_the_plan_is_known_before_the_first_run() -> None:
@@ -107,11 +109,13 @@ def test_the_plan_is_known_before_the_first_run() -> None:
     kept, most = low._generated.host.memory
     fast = intarsia.compile(_chain, options={"cuda_graphs": False})
     fast(x)
-    assert kept == 0 and abs(peak(lambda: fast(x)) - most) <= SLACK
+    found = peak(lambda: fast(x))
+    assert kept == 0 and abs(found - most) <= SLACK, f"planned {most / MIB:.1f} MiB, found {found / MIB:.1f}"
 
 
-def test_five_billion_elements() -> None:
+def test_five_billion_elements(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than 32 bits can count, of a size that is known and of one that is not."""
+    monkeypatch.delenv("INTARSIA_VERIFY_EACH")  # which lets no graph run in eager
     n = 5 * 10**9
     x = torch.zeros(n, dtype=torch.int8, device=GPU)
     x[-3:] = torch.tensor([1, 2, 3], dtype=torch.int8)
@@ -131,8 +135,9 @@ def test_five_billion_elements() -> None:
     assert int(total) == 6
 
 
-def test_too_large_after_arguments_were_written_to() -> None:
+def test_too_large_after_arguments_were_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not fit into 32 bits is known before anything is written: eager does the whole call, once."""
+    monkeypatch.delenv("INTARSIA_VERIFY_EACH")  # which lets no graph run in eager
 
     def run(state: Tensor, x: Tensor) -> Tensor:
         state[1:3] = state[:2] + 1

@@ -298,6 +298,55 @@ def test_sizes_that_grow_are_not_recorded() -> None:
     assert STATISTICS.recordings == before
 
 
+def _decode(token: Tensor, cache: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    x = token
+    for _ in range(3):
+        x = F.scaled_dot_product_attention(x[None], cache[None], cache[None])[0]
+        for _ in range(3):
+            x = F.gelu(x @ w).softmax(-1) + x
+    return x, torch.cat([cache, x])
+
+
+def test_parts_of_a_program_that_grows_are_recorded() -> None:
+    """As a decoder does whose cache grows by a row in each call."""
+    fast, replays = intarsia.compile(_decode), STATISTICS.replays
+    w, kept = torch.randn(64, 64, device=GPU) * 0.1, []
+    ours = eager = torch.randn(5, 64, device=GPU)
+    for k in range(40):
+        token = torch.randn(1, 64, device=GPU)
+        (a, ours), (b, eager) = fast(token, ours, w), _decode(token, eager, w)
+        same(a, b)
+        same(ours, eager)
+        kept.append((a, b))
+        if k == 20:
+            recordings = STATISTICS.recordings
+    for a, b in kept:
+        same(a, b)
+    assert STATISTICS.replays >= replays + 20 and STATISTICS.recordings == recordings
+
+
+def test_random_numbers_of_other_threads_while_a_program_is_recorded() -> None:
+    wrong: list[BaseException] = []
+    ready = threading.Event()
+
+    def draw() -> None:
+        try:
+            while not ready.is_set():
+                torch.randn(100, device=GPU)
+        except BaseException as error:
+            wrong.append(error)
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    try:
+        for _ in range(4):
+            recorded(intarsia.compile(Net().to(GPU).eval()), torch.zeros(8, 32, device=GPU))
+    finally:
+        ready.set()
+        thread.join()
+    assert not wrong
+
+
 def test_two_programs_on_two_streams() -> None:
     """Recordings share memory with those of their own stream only."""
     nets = [Net().to(GPU).eval() for _ in range(2)]

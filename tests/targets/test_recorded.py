@@ -31,19 +31,19 @@ class Fake:
         return self.busy
 
     def pool(self) -> Pool:
-        return Pool((0, 0), None)
+        return Pool(None, None)
 
     def empty(self, shape: Any, strides: Any, dtype: torch.dtype) -> Tensor:
         return torch.empty_strided(shape, strides, dtype=dtype)
 
-    def record(self, work: Callable[[], list[Any]], pool: Pool) -> tuple[Callable[[], None], list[Any]]:
+    def record(self, work: Callable[[], list[Any]], pool: Pool) -> tuple[Callable[[int], None], list[Any]]:
         saved = [(t, t.clone()) for t in self.kept]
         results = work()
         for t, before in saved:  # recording runs nothing
             t.copy_(before)
         storages = {r.untyped_storage()._cdata: r.untyped_storage() for r in results if isinstance(r, Tensor)}
 
-        def replay() -> None:
+        def replay(stream: int) -> None:
             again = {r.untyped_storage()._cdata: r.untyped_storage() for r in work() if isinstance(r, Tensor)}
             for old, new in zip(storages.values(), again.values(), strict=True):
                 if old.data_ptr() != new.data_ptr():
