@@ -64,13 +64,14 @@ class HorizontalFusion(Pass):
         return sum(hint(product(r.shape)) * r.dtype.bytes for r in refs) <= self.max_bytes
 
     def _groups(self, run: Sequence[loop.Launch], kernels: Mapping[str, loop.Kernel]) -> Iterator[list[loop.Launch]]:
-        """Launches that are joined: of the same depth in the run, with the same number of warps, not too many values."""
-        levels: dict[tuple[int, int, str], list[loop.Launch]] = {}
+        """Launches that are joined: of the same depth in the run, with the same number of warps and stages, not too many values."""
+        levels: dict[tuple[int, int, int, str], list[loop.Launch]] = {}
         depth: dict[Operation, int] = {}
         for op in run:
             depth[op] = max((depth[d] + 1 for d in _needed(op) if d in depth), default=0)
             device = prim.tensor(op.results[0]).device if op.results else ""
-            levels.setdefault((depth[op], kernels[op["kernel"]]["warps"], device), []).append(op)
+            kernel = kernels[op["kernel"]]
+            levels.setdefault((depth[op], kernel["warps"], kernel.get("stages", 0), device), []).append(op)
         for _, found in sorted(levels.items(), key=lambda item: item[0]):
             yield from _chunks(found, self.max_values)
 
@@ -176,6 +177,7 @@ class _Joiner:
             "sym_name": name,
             "inputs": len(reads),
             "warps": members[0]["warps"],
+            **({"stages": members[0]["stages"]} if "stages" in members[0].attributes else {}),
             "symbols": symbols,
             "lines": lines,
         }

@@ -195,7 +195,7 @@ def _few_rows(shape: Shape) -> Tile | None:
     if shape.rows <= 16:
         return Tile(16, 32, 128, 4, 5)
     if shape.inner <= 2 * CHUNK:
-        blocks = -(-shape.rows // 64) * -(-shape.columns // 32)
+        blocks = shape.siblings * -(-shape.rows // 64) * -(-shape.columns // 32)
         return Tile(64, 32, 128, 4, 5 if blocks <= MULTIPROCESSORS else 4)
     for split in (2, 4, 8):
         size = shape.inner // split
