@@ -151,6 +151,49 @@ def max_expsum_end(most, total):
 
 
 @triton.jit
+def max_expsum_whole(x, axis: tl.constexpr):
+    """The largest value along an axis, and the sum of exponentials below it."""
+    most = tl.reduce(x, axis, max_, keep_dims=True)
+    return most, tl.reduce(exp_of_sum(x - tl.where(most == float("-inf"), 0.0, most)), axis, add_, keep_dims=True)
+
+
+@triton.jit
+def max_expsum_all(most, total, axis: tl.constexpr):
+    """All of them along an axis as one."""
+    top = tl.reduce(most, axis, max_, keep_dims=True)
+    shift = tl.where(top == float("-inf"), 0.0, top)
+    return top, tl.reduce(total * tl.exp(most - shift), axis, add_, keep_dims=True)
+
+
+@triton.jit
+def moments_whole(x, inside, axis: tl.constexpr):
+    """Count, sum and squares around the mean of the elements along an axis that are `inside`."""
+    count = tl.reduce(tl.zeros_like(x) + tl.where(inside, 1.0, 0.0), axis, add_, keep_dims=True)
+    total = tl.reduce(tl.where(inside, x, 0.0), axis, add_, keep_dims=True)
+    apart = tl.where(inside, x - total / tl.maximum(count, 1.0), 0.0)
+    return count, total, tl.reduce(apart * apart, axis, add_, keep_dims=True)
+
+
+@triton.jit
+def moments_all(count, total, squares, axis: tl.constexpr):
+    """All of them along an axis as one."""
+    number = tl.reduce(count, axis, add_, keep_dims=True)
+    whole = tl.reduce(total, axis, add_, keep_dims=True)
+    apart = total / tl.maximum(count, 1.0) - whole / tl.maximum(number, 1.0)
+    return number, whole, tl.reduce(squares + apart * apart * count, axis, add_, keep_dims=True)
+
+
+@triton.jit
+def meet(counter, count):
+    """Wait until `count` programs have come here; what each of them has stored before, all can read."""
+    tl.debug_barrier()  # all threads of this program have stored
+    seen = tl.atomic_add(counter, 1, sem="acq_rel") + 1
+    while seen < count:
+        seen = tl.atomic_add(counter, 0, sem="acquire")
+    tl.debug_barrier()
+
+
+@triton.jit
 def moments_add(count, mean, squares, x):
     """Join the elements of x along its last axis to count (a number), mean, and squares around it."""
     number: tl.constexpr = x.shape[len(x.shape) - 1]
@@ -276,16 +319,21 @@ __all__ = [
     "int_pow",
     "max_",
     "max_expsum_add",
+    "max_expsum_all",
     "max_expsum_end",
     "max_expsum_join",
+    "max_expsum_whole",
     "maximum",
+    "meet",
     "min_",
     "minimum",
     "mod",
     "moments_add",
     "moments_add_inside",
+    "moments_all",
     "moments_end",
     "moments_join",
+    "moments_whole",
     "mul_",
     "one_plus_erf",
     "one_plus_tanh",
