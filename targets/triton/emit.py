@@ -18,7 +18,7 @@ from ...ir.types import RefType, ScalarType
 from .dot import dot_loop, product_in
 from .parts import blocks, emit_parts, nests_of, program_count, programs_of_a_row
 from .reductions import accumulate, exchange, fills, finish_join, start_join
-from .text import as_tensor, constant_text, dtype_of, full, scalar_text, triton_type
+from .text import as_tensor, constant_text, converted, dtype_of, full, scalar_text, triton_type
 from .writer import OpenLoop, Writer, is_one_block, joined, longest, whole_blocks
 
 PRELUDE = "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n\nfrom intarsia.targets.triton.language import *  # noqa: F403\n"
@@ -33,7 +33,9 @@ def emit_module(kernels: Iterable[loop.Kernel]) -> str:
 def emit_kernel(kernel: loop.Kernel) -> str:
     """The text of one function; of several, where the kernel's programs are shared out between loop nests."""
     inputs, ops = kernel["inputs"], list(kernel.block_body.ops)
-    arguments = {a: f"in{i}" if i < inputs else f"out{i - inputs}" for i, a in enumerate(kernel.block_body.args)}
+    arguments: dict[SSAValue, str] = {}
+    for i, argument in enumerate(kernel.block_body.args):
+        arguments[argument] = f"in{i}" if i < inputs else f"out{i - inputs}"
     lines = kernel.get("lines", ())
     comment = f"# from {', '.join(lines)}\n" if lines else ""
     if len(nests_of(kernel)) > 1:
@@ -252,7 +254,7 @@ def _load(w: Writer, op: Op) -> None:
     def text(other: object) -> str:
         mask = f", mask={' & '.join(masks)}, other={constant_text(other, ref.dtype, exact=False)}" if masks else ""
         loaded = f"tl.load({address}{mask})"
-        return f"{loaded}.to(tl.{triton_type(result.dtype)})" if ref.dtype != result.dtype and op not in w.raw else loaded
+        return converted(loaded, ref.dtype, result.dtype) if ref.dtype != result.dtype and op not in w.raw else loaded
 
     others = [op["other"]] if op.get("mask") else fills(op, ref.dtype)
     other = next((o for o in others if text(o) in w.known), others[0])  # what was read before is not read again
@@ -274,7 +276,7 @@ def _store(w: Writer, op: Op) -> None:
     address = w.names[memory] if op["index"] == 0 else f"{w.names[memory]} + {_place(w, op['index'])}"
     text = w.names[value]
     if dtype_of(value) != ref.dtype:
-        text = f"{as_tensor(value, text)}.to(tl.{triton_type(ref.dtype)})"
+        text = converted(as_tensor(value, text), dtype_of(value), ref.dtype)
     if w.rank:  # addresses and values have the same shape
         text = w.spread(as_tensor(value, text), w.spans.get(value, frozenset()))
         address = w.spread(address, spans)
@@ -347,7 +349,7 @@ def _cast(w: Writer, op: Op) -> None:
     elif target.kind == "bool":
         expression = f"{text} != 0"
     else:
-        expression = f"{text}.to(tl.{triton_type(target)})"
+        expression = converted(text, source, target)
     w.value(op, expression, w.operand_spans(op))
 
 

@@ -296,6 +296,49 @@ def philox(seed, number):
 
 
 @triton.jit
+def to_f8e4m3(x, overflow):
+    """The bits of a float32 as float8_e4m3fn: rounded to nearest even, `overflow` beyond 464."""
+    bits = x.to(tl.uint32, bitcast=True)
+    size = bits & 0x7FFFFFFF
+    normal = (size + 0x7FFFF + ((size >> 20) & 1) - 0x3C000000) >> 20
+    small = (size.to(tl.float32, bitcast=True) + 16384.0).to(tl.uint32, bitcast=True) - 0x46800000
+    out = tl.where(size < 0x3C800000, small, normal)
+    out = tl.where(size > 0x43E80000, overflow, out)
+    out = tl.where(size > 0x7F800000, 0x7F, out)
+    return (((bits >> 24) & 0x80) | out).to(tl.uint8)
+
+
+@triton.jit
+def from_f8e4m3(x):
+    """The number whose float8_e4m3fn has these bits."""
+    bits = x.to(tl.uint32)
+    size = bits & 0x7F
+    scaled = ((size + 0x3C0) << 20).to(tl.float32, bitcast=True)
+    number = tl.where(size < 8, size.to(tl.float32) * 0.001953125, scaled)
+    number = tl.where(size == 0x7F, float("nan"), number)
+    return tl.where(bits > 0x7F, -number, number)
+
+
+@triton.jit
+def to_f8e5m2(x):
+    """The bits of a float32 as float8_e5m2: rounded to nearest even, infinite from 61440 on."""
+    bits = x.to(tl.uint32, bitcast=True)
+    size = bits & 0x7FFFFFFF
+    normal = (size + 0xFFFFF + ((size >> 21) & 1) - 0x38000000) >> 21
+    small = (size.to(tl.float32, bitcast=True) + 128.0).to(tl.uint32, bitcast=True) - 0x43000000
+    out = tl.where(size < 0x38800000, small, normal)
+    out = tl.where(size >= 0x47700000, 0x7C, out)
+    out = tl.where(size > 0x7F800000, 0x7F, out)
+    return (((bits >> 24) & 0x80) | out).to(tl.uint8)
+
+
+@triton.jit
+def from_f8e5m2(x):
+    """The number whose float8_e5m2 has these bits: they are the upper half of a float16."""
+    return (x.to(tl.uint16) << 8).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
 def int_pow(a, b):
     """An integer power by squaring; a negative exponent gives 0 but for a base of 1 or -1."""
     result = a * 0 + 1
@@ -316,6 +359,8 @@ __all__ = [
     "argmin_end",
     "argmin_next",
     "floordiv",
+    "from_f8e4m3",
+    "from_f8e5m2",
     "int_pow",
     "max_",
     "max_expsum_add",
@@ -344,4 +389,6 @@ __all__ = [
     "sigmoid",
     "sign",
     "sqrt",
+    "to_f8e4m3",
+    "to_f8e5m2",
 ]
