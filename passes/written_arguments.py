@@ -93,9 +93,8 @@ def _computes_anew(
     if not _fits(value, target) or not is_gpu(prim.tensor(target).device):
         return False
     reads = [i for i, operand in enumerate(op.operands) if root(operand) is target]
-    return (
-        all(op.operands[i] is target and pairs(op, i, list(op.results).index(value)) for i in reads) and len(reads) <= 1
-    )
+    place = next(k for k, result in enumerate(op.results) if result is value)
+    return len(reads) <= 1 and all(op.operands[i] is target and pairs(op, i, place) for i in reads)
 
 
 def _chain(value: SSAValue, argument: SSAValue) -> list[kernel.Extern]:
