@@ -2,7 +2,7 @@
 
     python -m tests.gpu.sweep [--kinds models,training,programs,operators,gradients,graphs] [--jobs 14] [--seconds 90] [--device cuda]
 
-Programs, models and operators are compared with eager, random graphs (1,000 with `--kinds graphs --graphs 1000`) with the interpreter.
+Programs and models (INTARSIA_SWEEP_MODE=max-autotune: in that mode) and operators are compared with eager, random graphs (1,000 with `--kinds graphs --graphs 1000`) with the interpreter.
 
 First prints what is wrong, then what runs in eager and why, then the time it took. A process that crashes or hangs is replaced; what it
 was at counts as wrong.
@@ -40,6 +40,7 @@ from intarsia.testing import Undecided, check
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 HUNG = 60.0  # seconds after which a task counts as hung
 GROUP = 10  # random programs that are one task
+MODE = os.environ.get("INTARSIA_SWEEP_MODE")  # of programs and models
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def by_the_rule(
     before = intarsia.counters()["fallbacks"]
     with torch.set_grad_enabled(gradients), listening() as said:
         try:
-            report = check(fn, args, kwargs, compiled=intarsia.compile(fn), gradients=gradients)
+            report = check(fn, args, kwargs, compiled=intarsia.compile(fn, mode=MODE), gradients=gradients)
         except Undecided as error:
             return "skip", str(error).splitlines()[0]
     if intarsia.counters()["fallbacks"] != before:
