@@ -18,7 +18,7 @@ from ...ir.types import RefType, ScalarType
 from .dot import dot_loop, product_in
 from .parts import blocks, emit_parts, nests_of, program_count, programs_of_a_row
 from .reductions import accumulate, exchange, fills, finish_join, start_join
-from .text import as_tensor, constant_text, dtype_of, full, scalar_text, triton_type
+from .text import as_tensor, constant_text, converted, dtype_of, full, scalar_text, triton_type
 from .writer import OpenLoop, Writer, is_one_block, joined, longest, whole_blocks
 
 PRELUDE = "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n\nfrom intarsia.targets.triton.language import *  # noqa: F403\n"
@@ -122,6 +122,9 @@ def _parallel(w: Writer, op: loop.For) -> None:
             inner = dim(inner * blocks(each))
     inner = dim(inner * programs_of_a_row(op.block_body))
     _program(w)
+    if w.open and op in w.axes and blocks(op) == 1 and op not in w.places:
+        _walk(w, op, "" if op.get("start", 0) == 0 else w.index(op["start"]))
+        return
     text = "program" if inner == 1 else f"program // {w.factor(inner)}"
     if w.open:
         text = f"{text} % {w.factor(blocks(op))}"
@@ -254,7 +257,7 @@ def _load(w: Writer, op: Op) -> None:
     def text(other: object) -> str:
         mask = f", mask={' & '.join(masks)}, other={constant_text(other, ref.dtype, exact=False)}" if masks else ""
         loaded = f"tl.load({address}{mask})"
-        return f"{loaded}.to(tl.{triton_type(result.dtype)})" if ref.dtype != result.dtype and op not in w.raw else loaded
+        return converted(loaded, ref.dtype, result.dtype) if ref.dtype != result.dtype and op not in w.raw else loaded
 
     others = [op["other"]] if op.get("mask") else fills(op, ref.dtype)
     other = next((o for o in others if text(o) in w.known), others[0])  # what was read before is not read again
@@ -276,7 +279,7 @@ def _store(w: Writer, op: Op) -> None:
     address = w.names[memory] if op["index"] == 0 else f"{w.names[memory]} + {_place(w, op['index'])}"
     text = w.names[value]
     if dtype_of(value) != ref.dtype:
-        text = f"{as_tensor(value, text)}.to(tl.{triton_type(ref.dtype)})"
+        text = converted(as_tensor(value, text), dtype_of(value), ref.dtype)
     if w.rank:  # addresses and values have the same shape
         text = w.spread(as_tensor(value, text), w.spans.get(value, frozenset()))
         address = w.spread(address, spans)
@@ -349,7 +352,7 @@ def _cast(w: Writer, op: Op) -> None:
     elif target.kind == "bool":
         expression = f"{text} != 0"
     else:
-        expression = f"{text}.to(tl.{triton_type(target)})"
+        expression = converted(text, source, target)
     w.value(op, expression, w.operand_spans(op))
 
 
