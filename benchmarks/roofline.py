@@ -37,8 +37,8 @@ def cpu_cases(suite: str) -> dict[str, Callable[[], tuple[Any, tuple[Any, ...], 
 
 
 def gpu_cases(suite: str) -> dict[str, Callable[[], tuple[Any, tuple[Any, ...], dict[str, Any]]]]:
-    """The cases of benchmarks/gpu.py."""
-    import gpu
+    """The cases of benchmarks/gpu_cases.py."""
+    import gpu_cases as gpu
 
     def of_kernel(name: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         fn, make = getattr(gpu, suite.upper())[name]

@@ -29,8 +29,8 @@ class DType:
 
     @property
     def compute(self) -> DType:
-        """The dtype in which arithmetic on values of this dtype is done: half types compute in float32."""
-        return BY_NAME["f32"] if self.name in ("f16", "bf16") else self
+        """The dtype in which arithmetic on values of this dtype is done: half types and float8 compute in float32."""
+        return BY_NAME["f32"] if self.is_float and self.bytes < 4 else self
 
     def __repr__(self) -> str:
         return self.name
@@ -41,6 +41,8 @@ _ROWS = [
     DType("f32", torch.float32, "float", 4, "float"),
     DType("f16", torch.float16, "im::f16", 2, "float"),
     DType("bf16", torch.bfloat16, "im::bf16", 2, "float"),
+    DType("f8e4m3", torch.float8_e4m3fn, "im::f8e4m3", 1, "float"),
+    DType("f8e5m2", torch.float8_e5m2, "im::f8e5m2", 1, "float"),
     DType("i64", torch.int64, "int64_t", 8, "int"),
     DType("i32", torch.int32, "int32_t", 4, "int"),
     DType("i16", torch.int16, "int16_t", 2, "int"),
@@ -57,11 +59,15 @@ _ROWS = [
 BY_NAME: dict[str, DType] = {row.name: row for row in _ROWS}
 BY_TORCH: dict[torch.dtype, DType] = {row.torch: row for row in _ROWS}
 
-F64, F32, F16, BF16, I64, I32, I16, I8, U64, U32, U16, U8, BOOL, C64, C128 = _ROWS
+F64, F32, F16, BF16, F8E4M3, F8E5M2, I64, I32, I16, I8, U64, U32, U16, U8, BOOL, C64, C128 = _ROWS
+
+
+# The bits of float8_e4m3fn that stand for numbers beyond 464: the largest one, 448, or nan. Releases of torch differ.
+E4M3_OVERFLOW = int(torch.tensor(1e9).to(torch.float8_e4m3fn).view(torch.uint8))
 
 
 class UnknownDType(TypeError):
-    """A dtype outside the table (float8, quantized, bits)."""
+    """A dtype outside the table (other kinds of float8, quantized, bits)."""
 
 
 def dtype_of(value: Any) -> DType:

@@ -501,6 +501,7 @@ LOOP_RULES: dict[str, Callable[[Kernel, Lanes, Any], None]] = {
     "loop.index": _index,
     "loop.bind": _bind,
     "loop.prefetch": lambda kernel, lanes, op: None,
+    "loop.exchange": lambda kernel, lanes, op: None,
     "scalar.constant": _constant,
     "scalar.cast": _cast,
     **{f"scalar.{name}": _scalar_rule(cls) for name, cls in loop.SCALAR_OPS.items()},

@@ -40,6 +40,7 @@ class LoopSpec:
     group: int = 0  # programs take so many blocks with one of the loop inside, then with the next one
     within: Range | None = None  # what is known of the variable; default start .. stop - 1
     prefetch: list[Prefetch] = field(default_factory=list)
+    cooperative: bool = False  # iterations are programs that work on one row
 
 
 @dataclass
@@ -63,6 +64,9 @@ class StageSpec:
     # what a reduction has come to before an iteration of the loops
     running: dict[Node, Node] = field(default_factory=dict)
     declared: bool = False  # the accumulators are those of the stage around
+    # of programs that share a row: where each puts what it has accumulated, and a counter for each row; and the row's number
+    exchange: list[Memory] = field(default_factory=list)
+    row: Dim = 0
 
 
 @dataclass
@@ -159,6 +163,8 @@ class LoopEmitter:
             attrs["grain"] = spec.grain
         if spec.block > 1:
             attrs["block"] = spec.block
+        if spec.cooperative:
+            attrs["cooperative"] = True
         if spec.group > 1:
             attrs["group"] = spec.group
         self._add(self.scopes[-1], ir.For.make([], [], attrs, [Region(scope.block)]))
@@ -190,6 +196,16 @@ class LoopEmitter:
                 self.env = outer
             for node, position in stage.scratch:
                 self.keeping[node] = position
+            if stage.exchange:
+                self._exchange(row, stage)
+
+    def _exchange(self, row: _Scope, stage: StageSpec) -> None:
+        """Programs that share a row get what all of them have accumulated."""
+        given = [m for j in stage.joins for m in self.joint.get(j.target, [self.accumulators[j.target][0]])]
+        operands = [*given, *(self.places[m] for m in stage.exchange)]
+        (walk,) = [each for segment in stage.segments for each in segment.loops if each.cooperative]
+        attrs = {"row": self.index(stage.row), "count": walk.stop}
+        self._add(row, ir.Exchange.make(operands, [], attrs))
 
     def _declare(self, row: _Scope, target: Node, kind: str, args: Sequence[Node], nest: NestSpec) -> None:
         memory = self._local(row, nest.lanes, args[0].dtype, identity(kind, args[0].dtype))

@@ -86,11 +86,13 @@ class _Planner:
                 self.last_use[self.root(operand)] = number
         self._find_outputs(steps[-1])
         if self.options.in_place:
-            self.writes = in_place_writes(self.func, self.root)
+            self.writes = in_place_writes(self.func, self.root, self._pairs)
             self.ctx.diagnostics.count("plan-buffers", "arguments written in place", len(self.writes.mutations))
         for number, op in enumerate(steps):
             if _is_planned(op):
                 for result in op.results:
+                    if result in self.writes.target:
+                        continue
                     if result not in self.outputs and is_gpu(_memory(result).device):
                         self.on_device.add(result)
                     elif result not in self.outputs:
@@ -105,6 +107,10 @@ class _Planner:
             stats.count("plan-buffers", "arena bytes", self.arena_bytes)
             sizes = [p.size for p in self.places.values() if isinstance(p.size, int)]
             stats.count("plan-buffers", "bytes without reuse", sum(sizes))
+
+    def _pairs(self, op: loop.Launch, operand: int, result: int) -> bool:
+        body = self.kernels[op["kernel"]].block_body
+        return _elementwise_pair(body, body.args[operand], body.args[len(op.operands) + result])
 
     def root(self, value: SSAValue) -> SSAValue:
         """The value whose memory this value is, or is a view of."""
@@ -224,6 +230,10 @@ class _Planner:
         outputs = []
         for result in op.results:
             place = self.places.get(result)
+            if result in self.writes.target:
+                new[result] = new[self.writes.target[result]]
+                outputs.append(new[result])
+                continue
             if result in self.on_device:
                 alloc = buffer.Alloc.make([], [_memory(result)], {"pool": "device"}, loc=op.location)
             elif place is None:

@@ -42,6 +42,7 @@ def block_parts(
 
 def _part(spec: NestSpec, lowering: Lowering, memories: list[Memory], op: Op) -> Part:
     stored = {s.memory for stage in spec.stages for s in stage.stores}
+    stored |= {m for stage in spec.stages for m in stage.exchange[:-1]}
     ordered = [m for m in memories if m not in stored] + [m for m in memories if m in stored]
     block = Block(arg_types=[m.ref for m in ordered])
     places: dict[Memory, SSAValue] = dict(zip(ordered, block.args, strict=True))

@@ -2,6 +2,7 @@
 
 A KV cache that gets one more row is the case: `index_copy` and `slice_scatter` give a new cache, which costs a copy of it, and another one to
 bring it back into the user's tensor. Where nobody reads the old contents afterwards, the call writes its few elements into the argument.
+So does a kernel that computes each element of an argument anew, as the steps of optimizers do.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 import sympy
 from xdsl.ir import Operation, SSAValue
 
-from ..ir.dialects import buffer, kernel, prim
+from ..ir.dialects import buffer, kernel, loop, prim
 from ..ir.symbols import Dim, dim, known_equal
 from ..ir.types import RefType, is_gpu, ref_type
 from .strides import memory_strides, same_layout
@@ -41,11 +42,14 @@ class Writes:
     mutations: frozenset[tuple[int, int]]
 
 
-def in_place_writes(func: prim.Func, root: Callable[[SSAValue], SSAValue]) -> Writes:
-    """The calls of a function on GPUs that may write to an argument.
+def in_place_writes(
+    func: prim.Func, root: Callable[[SSAValue], SSAValue], pairs: Callable[[loop.Launch, int, int], bool]
+) -> Writes:
+    """The calls and kernels of a function on GPUs that may write to an argument.
 
     Args:
         root: the value whose memory a value is, or is a view of.
+        pairs: whether a launch writes each element of a result (the second number) where, and only where, it has read that of an operand (the first).
     """
     steps = list(func.block_body.ops)
     number = {op: i for i, op in enumerate(steps)}
@@ -58,6 +62,13 @@ def in_place_writes(func: prim.Func, root: Callable[[SSAValue], SSAValue]) -> Wr
     targets: dict[SSAValue, SSAValue] = {}
     done = set()
     for argument, k in func.get("mutations", ()):
+        target, value = func.block_body.args[argument], returned[k]
+        once = k not in received and "results" in func.attributes and sum(root(v) is value for v in returned) == 1
+        if once and isinstance(value.owner, loop.Launch):
+            if last.get(target, -1) <= number[value.owner] and _computes_anew(value.owner, value, target, root, pairs):
+                targets[value] = target
+                done.add((argument, k))
+            continue
         chain = _chain(returned[k], func.block_body.args[argument])
         if not chain or k in received or "results" not in func.attributes:
             continue
@@ -69,6 +80,21 @@ def in_place_writes(func: prim.Func, root: Callable[[SSAValue], SSAValue]) -> Wr
             targets |= dict.fromkeys((op.results[0] for op in chain), func.block_body.args[argument])
             done.add((argument, k))
     return Writes(targets, frozenset(done))
+
+
+def _computes_anew(
+    op: loop.Launch,
+    value: SSAValue,
+    target: SSAValue,
+    root: Callable[[SSAValue], SSAValue],
+    pairs: Callable[[loop.Launch, int, int], bool],
+) -> bool:
+    """Whether a kernel may write its result into this argument, which nobody reads later."""
+    if not _fits(value, target) or not is_gpu(prim.tensor(target).device):
+        return False
+    reads = [i for i, operand in enumerate(op.operands) if root(operand) is target]
+    place = next(k for k, result in enumerate(op.results) if result is value)
+    return len(reads) <= 1 and all(op.operands[i] is target and pairs(op, i, place) for i in reads)
 
 
 def _chain(value: SSAValue, argument: SSAValue) -> list[kernel.Extern]:

@@ -49,7 +49,7 @@ from .triton.graphs import Recorded
 from .triton.launch import ALIGNMENT, counted
 from .triton.pieces import PLAIN, split
 from .triton.recordable import argument_kinds, on_cpu, refusal, size_reads
-from .triton.run import MISALIGNED, TOO_LARGE, aligned, finished, not_launched, on_gpu
+from .triton.run import MISALIGNED, TOO_LARGE, UNALIGNED_WRITE, aligned, finished, not_launched, on_gpu
 
 Run = Callable[..., Sequence[Any]]
 
@@ -222,10 +222,15 @@ class _Writer:
         kernels = {
             op["kernel"]: self.kernels[op["kernel"]] for op in launches if runs_on_gpu(self.kernels[op["kernel"]])
         }
-        given = [v for op in launches if op["kernel"] in kernels for v in op.operands if isinstance(v, BlockArgument)]
-        if given:
-            addresses = " | ".join(self.address(v) for v in dict.fromkeys(given))
-            self.each.append(f"if ({addresses}) & {ALIGNMENT - 1}: not_launched({MISALIGNED}, '')")
+        given, written = dict[str, None](), dict[str, None]()
+        for op in launches:
+            for place, v in enumerate(op.operands if op["kernel"] in kernels else ()):
+                if isinstance(v, BlockArgument):
+                    (given if place < kernels[op["kernel"]]["inputs"] else written)[self.address(v)] = None
+        if written:  # a copy would be written, and not the argument
+            self.each.append(f"if ({' | '.join(written)}) & {ALIGNMENT - 1}: not_launched({UNALIGNED_WRITE}, '')")
+        if read := [address for address in given if address not in written]:
+            self.each.append(f"if ({' | '.join(read)}) & {ALIGNMENT - 1}: not_launched({MISALIGNED}, '')")
         for name, kernel in kernels.items():
             for number in counted(kernel):
                 text = f"if {python_index(number)} > {2**31 - 1}: not_launched({TOO_LARGE}, {name!r})"

@@ -63,6 +63,7 @@ class For(Op):
     (iterations meet only in `loop.accumulate`), `scan` (in order). `vector = true` asks for SIMD lanes along this loop;
     `unroll = n` for copies; `grain` is the least number of iterations worth a thread. On a GPU `block = n` makes n iterations one
     operation on a tensor: under `parallel` each program of the grid takes one block, else a program takes them one after another.
+    The iterations of a `cooperative` loop are programs, too, as many for each row as it has iterations (`loop.exchange`).
     `group = n`: programs take n blocks of this loop with one of the loop inside, then with the next one, so that caches serve both.
     """
 
@@ -157,6 +158,24 @@ class Accumulate(_Access):
         expected = 1 + len(JOINT[kind]) if kind in JOINT else 4 if kind.startswith("arg") else 2 + (kind == DOT)
         if len(self.operands) != expected:
             raise VerifyException(f"loop.accumulate<{self['kind']}> takes {expected} operands")
+
+
+class Exchange(Op):
+    """Behind a `cooperative` loop: programs of a GPU that share a row give each other what they have accumulated.
+
+    Operands: n scratch memories; n memories that hold what each program gives, at count*row + its number; and a counter for each row, 0 at
+    first. `row`: the row's number, `count`: how many programs share it. Where one iteration follows another, all has been joined already.
+    """
+
+    name = "loop.exchange"
+    arity = None
+    outputs = 0
+    is_pure = False
+    required = ("row", "count")
+
+    def check(self) -> None:
+        if len(self.operands) % 2 == 0:
+            raise VerifyException("loop.exchange takes scratch, as many memories, and a counter")
 
 
 class Index(Op):
@@ -255,5 +274,5 @@ def scalar_op(name: str, *operands: SSAValue) -> ScalarOp:
     return cls.make(operands, [scalar_type(dtype)])
 
 
-LOOP_OPS = (Kernel, Launch, For, Local, Load, Store, Accumulate, Index, Bind, Prefetch)
+LOOP_OPS = (Kernel, Launch, For, Local, Load, Store, Accumulate, Exchange, Index, Bind, Prefetch)
 SCALAR_DIALECT_OPS = (Constant, ScalarCast) + tuple(SCALAR_OPS.values())

@@ -101,3 +101,34 @@ def _patches(b: Builder, x: SSAValue, weight: SSAValue) -> SSAValue | None:
     result = b.type.with_(shape=(dim(n * rows * columns), outputs))
     call = b.add(kernel.Extern.make(operands, [result], attrs))
     return b.permute(b.reshape(call, (n, rows, columns, outputs)), (0, 3, 1, 2))
+
+
+@rule("_native_multi_head_attention.default")
+def _multi_head_attention(b: Builder) -> Result:
+    """The fast path of torch.nn.MultiheadAttention -> linear, attention, linear on a GPU, where attention has faster kernels than the path knows."""
+    x = b.tensor("query")
+    if not is_gpu(b.type.device) or b.tensor("key") is not x or b.tensor("value") is not x or b.has("mask"):
+        raise NotCovered("attention between different sequences, or on a CPU")
+    if b.get("need_weights", True) or b.rank_of(x) != 3 or any(r.first_use is not None for r in b.op.results[1:]):
+        raise NotCovered("attention whose weights are needed")
+    n, length, width = b.shape_of(x)
+    heads = b.get("num_head")
+    if not isinstance(width, int) or b.shape_of(b.tensor("qkv_weight")) != (3 * width, width) or width % heads:
+        raise NotCovered("heads of other sizes")
+    rows = dim(n * length)
+    all_ = b.reshape(_product(b, b.reshape(x, (rows, width)), "qkv"), (n, length, 3, heads, width // heads))
+    parts = [b.reshape(b.slice(all_, 2, k, 1), (n, length, heads, width // heads)) for k in range(3)]
+    operands = [b.permute(part, (0, 2, 1, 3)) for part in parts]
+    attrs = {"target": "aten.scaled_dot_product_attention.default", "operands": ("query", "key", "value")}
+    mixed = b.add(kernel.Extern.make(operands, [prim.tensor(operands[0])], attrs))
+    flat = b.reshape(b.permute(mixed, (0, 2, 1, 3)), (rows, width))
+    result = b.reshape(_product(b, flat, "proj"), (n, length, width))
+    return [result, *(None for _ in b.op.results[1:])]
+
+
+def _product(b: Builder, x: SSAValue, name: str) -> SSAValue:
+    """x by the weight and bias of that name."""
+    weight = b.tensor(f"{name}_weight")
+    result = b.type.with_(shape=(b.shape_of(x)[0], b.shape_of(weight)[0]))
+    attrs = {"target": "aten.linear.default", "operands": ("input", "weight", "bias")}
+    return b.add(kernel.Extern.make([x, weight, b.tensor(f"{name}_bias")], [result], attrs))

@@ -1,4 +1,4 @@
-// Storage types of generated kernels: bf16 and f16 hold 16 bits, all arithmetic happens in float.
+// Storage types of generated kernels: bf16 and f16 hold 16 bits, f8e4m3 and f8e5m2 8; all arithmetic happens in float.
 // Conversions round to nearest even, keep infinities and signs, turn every NaN into a quiet NaN, and vectorise.
 #pragma once
 #include <stdint.h>  // and no other header: <cmath> alone would triple the time of compiling a small kernel
@@ -55,6 +55,39 @@ IM_FN float f16_value(uint16_t bits) {
   return bit_cast<float>(sign | (magnitude >= 0x0f800000u ? special : bit_cast<uint32_t>(scaled)));
 }
 
+// Sign, 4 bits of exponent and 3 of mantissa: no infinities; `overflow` stands for all beyond 464: the largest number (0x7e) or NaN (0x7f).
+IM_FN uint8_t f8e4m3_bits(float x, uint32_t overflow) {
+  const uint32_t bits = bit_cast<uint32_t>(x);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  const uint32_t normal = (magnitude + 0x7ffffu + ((magnitude >> 20) & 1u) - 0x3c000000u) >> 20;
+  const uint32_t subnormal = bit_cast<uint32_t>(bit_cast<float>(magnitude) + 0x1p14f) - 0x46800000u;
+  uint32_t out = magnitude < 0x3c800000u ? subnormal : normal;
+  out = magnitude > 0x43e80000u ? overflow : out;
+  out = magnitude > 0x7f800000u ? 0x7fu : out;
+  return static_cast<uint8_t>((bits >> 24 & 0x80u) | out);
+}
+
+IM_FN float f8e4m3_value(uint8_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x80u) << 24;
+  const uint32_t magnitude = static_cast<uint32_t>(bits & 0x7fu);
+  const uint32_t scaled = bit_cast<uint32_t>(bit_cast<float>(magnitude << 20) * 0x1p120f);
+  return bit_cast<float>(sign | (magnitude == 0x7fu ? 0x7fc00000u : scaled));
+}
+
+// Sign, 5 bits of exponent and 2 of mantissa: the upper half of an f16.
+IM_FN uint8_t f8e5m2_bits(float x) {
+  const uint32_t bits = bit_cast<uint32_t>(x);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  const uint32_t normal = (magnitude + 0xfffffu + ((magnitude >> 21) & 1u) - 0x38000000u) >> 21;
+  const uint32_t subnormal = bit_cast<uint32_t>(bit_cast<float>(magnitude) + 0x1p7f) - 0x43000000u;
+  uint32_t out = magnitude < 0x38800000u ? subnormal : normal;
+  out = magnitude >= 0x47700000u ? 0x7cu : out;
+  out = magnitude > 0x7f800000u ? 0x7fu : out;
+  return static_cast<uint8_t>((bits >> 24 & 0x80u) | out);
+}
+
+IM_FN float f8e5m2_value(uint8_t bits) { return f16_value(static_cast<uint16_t>(static_cast<uint32_t>(bits) << 8)); }
+
 // The copies are spelled out because gcc does not vectorise the assignment of a struct as a whole.
 struct bf16 {
   uint16_t bits;
@@ -72,6 +105,24 @@ struct f16 {
   IM_FN_MEMBER f16(const f16& other) : bits(other.bits) {}
   IM_FN_MEMBER f16& operator=(const f16& other) { bits = other.bits; return *this; }
   IM_FN_MEMBER operator float() const { return f16_value(bits); }
+};
+
+struct f8e4m3 {
+  uint8_t bits;
+  f8e4m3() = default;
+  IM_FN_MEMBER f8e4m3(float x, uint32_t overflow) : bits(f8e4m3_bits(x, overflow)) {}
+  IM_FN_MEMBER f8e4m3(const f8e4m3& other) : bits(other.bits) {}
+  IM_FN_MEMBER f8e4m3& operator=(const f8e4m3& other) { bits = other.bits; return *this; }
+  IM_FN_MEMBER operator float() const { return f8e4m3_value(bits); }
+};
+
+struct f8e5m2 {
+  uint8_t bits;
+  f8e5m2() = default;
+  IM_FN_MEMBER explicit f8e5m2(float x) : bits(f8e5m2_bits(x)) {}
+  IM_FN_MEMBER f8e5m2(const f8e5m2& other) : bits(other.bits) {}
+  IM_FN_MEMBER f8e5m2& operator=(const f8e5m2& other) { bits = other.bits; return *this; }
+  IM_FN_MEMBER operator float() const { return f8e5m2_value(bits); }
 };
 
 }  // namespace intarsia

@@ -6,7 +6,7 @@ import math
 
 import sympy
 
-from ...ir.dtypes import DType
+from ...ir.dtypes import E4M3_OVERFLOW, F8E4M3, DType
 from ...ir.symbols import Dim
 from ..index_text import IndexSyntax
 
@@ -19,9 +19,14 @@ def cpp_cast(text: str, source: DType, target: DType) -> str:
         return f"{text} != 0"
     if source.kind == "bool" and target.is_float:  # gcc does not vectorise the conversion
         return f"{text} ? {cpp_constant(1, target)} : {cpp_constant(0, target)}"
-    if target.name in ("f16", "bf16"):
-        return f"{target.cpp}({text})" if source.name == "f32" else f"{target.cpp}(static_cast<float>({text}))"
+    if target != target.compute:
+        return _small(text if source.name == "f32" else f"static_cast<float>({text})", target)
     return f"static_cast<{target.cpp}>({text})"
+
+
+def _small(text: str, dtype: DType) -> str:
+    """A float32 in a type of fewer bits."""
+    return f"{dtype.cpp}({text}, {E4M3_OVERFLOW:#x})" if dtype == F8E4M3 else f"{dtype.cpp}({text})"
 
 
 def constant_bits(value: object, dtype: DType) -> str:
@@ -38,8 +43,8 @@ def cpp_constant(value: object, dtype: DType) -> str:
         return "true" if value else "false"
     if dtype.is_float:
         number = float(value)
-        if dtype.name in ("f16", "bf16"):
-            return f"{dtype.cpp}({_float(number, 'f')})"
+        if dtype != dtype.compute:
+            return _small(_float(number, "f"), dtype)
         return _float(number, "" if dtype.name == "f64" else "f")
     number = int(value)
     if number == -(2**63):

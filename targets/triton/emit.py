@@ -1,7 +1,7 @@
 """From loops to Triton text: loops with `block = n` become tensors of n elements along one axis, one walk writes the rest.
 
-One `loop.kernel` becomes one function `def name(in0, ..., out0, ..., size, ...)`; of several loop nests each has a part of the grid.
-Program ids stand for parallel loops, the last one fastest. Every value has one axis for each loop that is a tensor, of length 1 where it does not depend on it.
+One `loop.kernel` becomes one function `def name(in0, ..., out0, ..., size, ...)`; of several loop nests each has a part of the grid. Program ids stand for parallel loops, the last one
+fastest. Every value has one axis for each loop that is a tensor, of length 1 where it does not depend on it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ...ir.symbols import Dim, bounds, dim, known_equal
 from ...ir.syntax import Op, location_of
 from ...ir.types import RefType, ScalarType
 from .dot import dot_loop, product_in
-from .parts import blocks, emit_parts, nests_of, program_count
-from .reductions import accumulate, fill, finish_join, start_join
-from .text import as_tensor, constant_text, dtype_of, full, scalar_text, triton_type
+from .parts import blocks, emit_parts, nests_of, program_count, programs_of_a_row
+from .reductions import accumulate, exchange, fills, finish_join, start_join
+from .text import as_tensor, constant_text, converted, dtype_of, full, scalar_text, triton_type
 from .writer import OpenLoop, Writer, is_one_block, joined, longest, whole_blocks
 
 PRELUDE = "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n\nfrom intarsia.targets.triton.language import *  # noqa: F403\n"
@@ -33,7 +33,9 @@ def emit_module(kernels: Iterable[loop.Kernel]) -> str:
 def emit_kernel(kernel: loop.Kernel) -> str:
     """The text of one function; of several, where the kernel's programs are shared out between loop nests."""
     inputs, ops = kernel["inputs"], list(kernel.block_body.ops)
-    arguments = {a: f"in{i}" if i < inputs else f"out{i - inputs}" for i, a in enumerate(kernel.block_body.args)}
+    arguments: dict[SSAValue, str] = {}
+    for i, argument in enumerate(kernel.block_body.args):
+        arguments[argument] = f"in{i}" if i < inputs else f"out{i - inputs}"
     lines = kernel.get("lines", ())
     comment = f"# from {', '.join(lines)}\n" if lines else ""
     if len(nests_of(kernel)) > 1:
@@ -102,6 +104,8 @@ def _for(w: Writer, op: Op) -> None:
     product = product_in(op)
     if op["kind"] == "parallel":
         _parallel(w, op)
+    elif op.get("cooperative"):
+        _cooperative(w, op)
     elif product is not None:
         dot_loop(w, op, product, _operation)
     elif op.get("block", 1) > 1 and is_one_block(op):
@@ -116,9 +120,11 @@ def _parallel(w: Writer, op: loop.For) -> None:
     for each in op.block_body.walk():
         if isinstance(each, loop.For) and each["kind"] == "parallel":
             inner = dim(inner * blocks(each))
-    if not w.open and not w.numbered:
-        program = "tl.program_id(0).to(tl.int64)" if w.wide else "tl.program_id(0)"
-        w.line(f"program = {program}")
+    inner = dim(inner * programs_of_a_row(op.block_body))
+    _program(w)
+    if w.open and op in w.axes and blocks(op) == 1 and op not in w.places:
+        _walk(w, op, "" if op.get("start", 0) == 0 else w.index(op["start"]))
+        return
     text = "program" if inner == 1 else f"program // {w.factor(inner)}"
     if w.open:
         text = f"{text} % {w.factor(blocks(op))}"
@@ -129,6 +135,22 @@ def _parallel(w: Writer, op: loop.For) -> None:
     if start != 0:
         text = f"{text} + {w.index(start)}"
     _walk(w, op, text)
+
+
+def _program(w: Writer) -> None:
+    """The number of the program, in front of its loops."""
+    if not w.open and not w.numbered:
+        w.hold("p", "tl.program_id(0).to(tl.int64)" if w.wide else "tl.program_id(0)", "program")
+
+
+def _cooperative(w: Writer, op: loop.For) -> None:
+    """A loop whose iterations are programs of one row."""
+    _program(w)
+    name = w.hold("i", f"program % {op['stop']}") if w.open else "program"
+    w.bound[op["var"].name] = (name, frozenset([op["var"].name]))
+    w.open.append(OpenLoop(op, name))
+    _block(w, op.block_body)
+    w.open.pop()
 
 
 def _in_groups(w: Writer, op: loop.For, inner: Dim) -> str:
@@ -231,15 +253,16 @@ def _load(w: Writer, op: Op) -> None:
     address = w.names[memory] if op["index"] == 0 else f"{w.names[memory]} + {_place(w, op['index'])}"
     if masks and w.axes_of(spans) != w.axes_of(w.index_spans(op["index"])):  # a mask is not larger than the addresses
         address = f"tl.broadcast_to({address}, {w.shape_of(spans)})"
-    text = f"tl.load({address}"
-    if masks:
-        first = False if ref.dtype.kind == "bool" else 0
-        other = constant_text(op.get("other", fill(w, op, first)), ref.dtype, exact=False)
-        text += f", mask={' & '.join(masks)}, other={other}"
-    text += ")"
-    if ref.dtype != result.dtype and op not in w.raw:
-        text += f".to(tl.{triton_type(result.dtype)})"
-    w.value(op, text, spans)
+
+    def text(other: object) -> str:
+        mask = f", mask={' & '.join(masks)}, other={constant_text(other, ref.dtype, exact=False)}" if masks else ""
+        loaded = f"tl.load({address}{mask})"
+        return converted(loaded, ref.dtype, result.dtype) if ref.dtype != result.dtype and op not in w.raw else loaded
+
+    others = [op["other"]] if op.get("mask") else fills(op, ref.dtype)
+    other = next((o for o in others if text(o) in w.known), others[0])  # what was read before is not read again
+    w.fills[op.results[0]] = other
+    w.value(op, text(other), spans)
 
 
 def _place(w: Writer, index: Dim) -> str:
@@ -256,7 +279,7 @@ def _store(w: Writer, op: Op) -> None:
     address = w.names[memory] if op["index"] == 0 else f"{w.names[memory]} + {_place(w, op['index'])}"
     text = w.names[value]
     if dtype_of(value) != ref.dtype:
-        text = f"{as_tensor(value, text)}.to(tl.{triton_type(ref.dtype)})"
+        text = converted(as_tensor(value, text), dtype_of(value), ref.dtype)
     if w.rank:  # addresses and values have the same shape
         text = w.spread(as_tensor(value, text), w.spans.get(value, frozenset()))
         address = w.spread(address, spans)
@@ -329,7 +352,7 @@ def _cast(w: Writer, op: Op) -> None:
     elif target.kind == "bool":
         expression = f"{text} != 0"
     else:
-        expression = f"{text}.to(tl.{triton_type(target)})"
+        expression = converted(text, source, target)
     w.value(op, expression, w.operand_spans(op))
 
 
@@ -381,6 +404,7 @@ _EMIT: dict[str, Callable[[Writer, Op], None]] = {
     "loop.load": _load,
     "loop.store": _store,
     "loop.accumulate": accumulate,
+    "loop.exchange": exchange,
     "loop.bind": _bind,
     "loop.prefetch": _prefetch,
     "loop.index": _index,

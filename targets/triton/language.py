@@ -151,6 +151,49 @@ def max_expsum_end(most, total):
 
 
 @triton.jit
+def max_expsum_whole(x, axis: tl.constexpr):
+    """The largest value along an axis, and the sum of exponentials below it."""
+    most = tl.reduce(x, axis, max_, keep_dims=True)
+    return most, tl.reduce(exp_of_sum(x - tl.where(most == float("-inf"), 0.0, most)), axis, add_, keep_dims=True)
+
+
+@triton.jit
+def max_expsum_all(most, total, axis: tl.constexpr):
+    """All of them along an axis as one."""
+    top = tl.reduce(most, axis, max_, keep_dims=True)
+    shift = tl.where(top == float("-inf"), 0.0, top)
+    return top, tl.reduce(total * tl.exp(most - shift), axis, add_, keep_dims=True)
+
+
+@triton.jit
+def moments_whole(x, inside, axis: tl.constexpr):
+    """Count, sum and squares around the mean of the elements along an axis that are `inside`."""
+    count = tl.reduce(tl.zeros_like(x) + tl.where(inside, 1.0, 0.0), axis, add_, keep_dims=True)
+    total = tl.reduce(tl.where(inside, x, 0.0), axis, add_, keep_dims=True)
+    apart = tl.where(inside, x - total / tl.maximum(count, 1.0), 0.0)
+    return count, total, tl.reduce(apart * apart, axis, add_, keep_dims=True)
+
+
+@triton.jit
+def moments_all(count, total, squares, axis: tl.constexpr):
+    """All of them along an axis as one."""
+    number = tl.reduce(count, axis, add_, keep_dims=True)
+    whole = tl.reduce(total, axis, add_, keep_dims=True)
+    apart = total / tl.maximum(count, 1.0) - whole / tl.maximum(number, 1.0)
+    return number, whole, tl.reduce(squares + apart * apart * count, axis, add_, keep_dims=True)
+
+
+@triton.jit
+def meet(counter, count):
+    """Wait until `count` programs have come here; what each of them has stored before, all can read."""
+    tl.debug_barrier()  # all threads of this program have stored
+    seen = tl.atomic_add(counter, 1, sem="acq_rel") + 1
+    while seen < count:
+        seen = tl.atomic_add(counter, 0, sem="acquire")
+    tl.debug_barrier()
+
+
+@triton.jit
 def moments_add(count, mean, squares, x):
     """Join the elements of x along its last axis to count (a number), mean, and squares around it."""
     number: tl.constexpr = x.shape[len(x.shape) - 1]
@@ -253,6 +296,49 @@ def philox(seed, number):
 
 
 @triton.jit
+def to_f8e4m3(x, overflow):
+    """The bits of a float32 as float8_e4m3fn: rounded to nearest even, `overflow` beyond 464."""
+    bits = x.to(tl.uint32, bitcast=True)
+    size = bits & 0x7FFFFFFF
+    normal = (size + 0x7FFFF + ((size >> 20) & 1) - 0x3C000000) >> 20
+    small = (size.to(tl.float32, bitcast=True) + 16384.0).to(tl.uint32, bitcast=True) - 0x46800000
+    out = tl.where(size < 0x3C800000, small, normal)
+    out = tl.where(size > 0x43E80000, overflow, out)
+    out = tl.where(size > 0x7F800000, 0x7F, out)
+    return (((bits >> 24) & 0x80) | out).to(tl.uint8)
+
+
+@triton.jit
+def from_f8e4m3(x):
+    """The number whose float8_e4m3fn has these bits."""
+    bits = x.to(tl.uint32)
+    size = bits & 0x7F
+    scaled = ((size + 0x3C0) << 20).to(tl.float32, bitcast=True)
+    number = tl.where(size < 8, size.to(tl.float32) * 0.001953125, scaled)
+    number = tl.where(size == 0x7F, float("nan"), number)
+    return tl.where(bits > 0x7F, -number, number)
+
+
+@triton.jit
+def to_f8e5m2(x):
+    """The bits of a float32 as float8_e5m2: rounded to nearest even, infinite from 61440 on."""
+    bits = x.to(tl.uint32, bitcast=True)
+    size = bits & 0x7FFFFFFF
+    normal = (size + 0xFFFFF + ((size >> 21) & 1) - 0x38000000) >> 21
+    small = (size.to(tl.float32, bitcast=True) + 128.0).to(tl.uint32, bitcast=True) - 0x43000000
+    out = tl.where(size < 0x38800000, small, normal)
+    out = tl.where(size >= 0x47700000, 0x7C, out)
+    out = tl.where(size > 0x7F800000, 0x7F, out)
+    return (((bits >> 24) & 0x80) | out).to(tl.uint8)
+
+
+@triton.jit
+def from_f8e5m2(x):
+    """The number whose float8_e5m2 has these bits: they are the upper half of a float16."""
+    return (x.to(tl.uint16) << 8).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
 def int_pow(a, b):
     """An integer power by squaring; a negative exponent gives 0 but for a base of 1 or -1."""
     result = a * 0 + 1
@@ -273,19 +359,26 @@ __all__ = [
     "argmin_end",
     "argmin_next",
     "floordiv",
+    "from_f8e4m3",
+    "from_f8e5m2",
     "int_pow",
     "max_",
     "max_expsum_add",
+    "max_expsum_all",
     "max_expsum_end",
     "max_expsum_join",
+    "max_expsum_whole",
     "maximum",
+    "meet",
     "min_",
     "minimum",
     "mod",
     "moments_add",
     "moments_add_inside",
+    "moments_all",
     "moments_end",
     "moments_join",
+    "moments_whole",
     "mul_",
     "one_plus_erf",
     "one_plus_tanh",
@@ -296,4 +389,6 @@ __all__ = [
     "sigmoid",
     "sign",
     "sqrt",
+    "to_f8e4m3",
+    "to_f8e5m2",
 ]

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from xdsl.ir import BlockArgument, SSAValue
 
 from ...ir.dialects import buffer, loop
 from ...ir.symbols import free_symbols
@@ -46,7 +47,8 @@ def is_fixed(op: Op, kernels: dict[str, loop.Kernel]) -> bool:
             return False
     match op:
         case buffer.Launch():
-            return not kernels[op["kernel"]].get("symbols")
+            kernel = kernels[op["kernel"]]
+            return not kernel.get("symbols") and not any(map(_of_argument, op.operands[kernel["inputs"] :]))
         case buffer.Extern():
             return bool(op.results) and not any(map(_symbolic, op.literals.values()))
         case buffer.View():
@@ -54,6 +56,12 @@ def is_fixed(op: Op, kernels: dict[str, loop.Kernel]) -> bool:
         case buffer.Alloc():
             return True
     return False
+
+
+def _of_argument(value: SSAValue) -> bool:
+    while isinstance(value.owner, buffer.View):
+        value = value.owner.operands[0]
+    return isinstance(value, BlockArgument)
 
 
 def _symbolic(value: object) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from xdsl.ir import SSAValue
 
 from ...ir.dialects import loop
+from ...ir.dtypes import DType
 from ...ir.scalars import JOINT, REDUCES, identity
 from ...ir.syntax import Op
-from .text import as_tensor, constant_text, dtype_of, full, scalar_text
+from .text import as_tensor, constant_text, dtype_of, full, is_simple, scalar_text
 from .writer import Writer, accumulates, is_one_block, whole_blocks
 
 
@@ -39,6 +40,8 @@ def finish_join(w: Writer, op: loop.For, memory: SSAValue) -> None:
         return
     join = accumulates(op, memory)
     axis, kind = w.axes[op], join["kind"]
+    if kind in JOINT and is_one_block(op):
+        return  # joined at once
     if kind in JOINT:
         made = [w.fresh("t") for _ in join.operands[1:]]
         names = [w.names[m] for m in join.operands[1:]]
@@ -64,15 +67,20 @@ def finish_join(w: Writer, op: loop.For, memory: SSAValue) -> None:
     w.names[memory] = w.hold("t", reduced)
 
 
-def fill(w: Writer, op: Op, value: object) -> object:
-    """What a masked load gives outside: what changes nothing where a reduction joins it, so that nothing is selected there again."""
-    result, dtype = op.results[0], op.operands[0].type.dtype  # type: ignore[attr-defined]
-    casts = [use.operation.results[0] for use in result.uses if isinstance(use.operation, loop.ScalarCast)]
-    for use in [use.operation for each in (result, *casts) for use in each.uses]:
-        if isinstance(use, loop.Accumulate) and use["kind"] in _EXTREMES and dtype.is_float:
-            value = float("inf") if use["kind"] in ("min", "argmin") else float("-inf")
-    w.fills[result] = value
-    return value
+def fills(op: Op, dtype: DType) -> list[object]:
+    """What a masked load may give outside, the best first: what changes nothing where a reduction joins it, so that nothing is selected."""
+    found: list[object] = [False if dtype.kind == "bool" else 0]
+    if not dtype.is_float:
+        return found
+    values = [
+        op.results[0],
+        *(u.operation.results[0] for u in op.results[0].uses if isinstance(u.operation, loop.ScalarCast)),
+    ]
+    found += [float("-inf"), float("inf")]
+    for use in [use.operation for each in values for use in each.uses]:
+        if isinstance(use, loop.Accumulate) and use["kind"] in _EXTREMES:
+            found.sort(key=lambda o: o != float("inf" if use["kind"] in ("min", "argmin") else "-inf"))
+    return found
 
 
 _EXTREMES = ("max", "min", "max_expsum", "argmax", "argmin")
@@ -144,12 +152,19 @@ def accumulate(w: Writer, op: Op) -> None:
 
 def _accumulate_joint(w: Writer, op: Op, around: loop.For, value: str) -> None:
     """Join what a thread has of a block, a few neighbours, among themselves first: its accumulators are few then."""
-    if around not in w.axes or is_one_block(around):
+    if around not in w.axes:
         raise TypeError(f"no Triton text for {op['kind']} in a loop that is no walk over blocks")
     mask, kind, folded = w.masks({around["var"].name}), op["kind"], w.folded(around)
     first = constant_text(JOINT[kind][0], dtype_of(op.operands[0]))
     if mask and kind == "max_expsum" and not _neutral(w, op.operands[0], "max", around["var"].name):
         value = w.hold("t", f"tl.where({' & '.join(mask)}, {value}, {first})")
+    if is_one_block(around):
+        names = [w.fresh("t") for _ in op.operands[1:]]
+        inside = f"tl.broadcast_to({' & '.join(mask)}, {w.row_shape([around])})" if mask else "True"
+        given = value if kind == "max_expsum" else f"{value}, {inside}"
+        w.line(f"{', '.join(names)} = {kind}_whole({given}, {w.axes[around]})")
+        w.names.update(zip(op.operands[1:], names, strict=True))
+        return
     value = w.hold("t", f"tl.reshape({value}, {folded})")
     parts = ", ".join(w.names[m] for m in op.operands[1:])
     if mask and kind == "moments":
@@ -158,6 +173,36 @@ def _accumulate_joint(w: Writer, op: Op, around: loop.For, value: str) -> None:
         w.line(f"{parts} = {kind}_add_inside({parts}, {value}, {inside})")
     else:
         w.line(f"{parts} = {kind}_add({parts}, {value})")
+
+
+def exchange(w: Writer, op: Op) -> None:
+    """What the programs of a row have accumulated: each stores its own, waits for the others, and joins all in the same order."""
+    half, count = len(op.operands) // 2, op["count"]
+    own, given, counter = op.operands[:half], op.operands[half:-1], op.operands[-1]
+    shape, axis, row = w.row_shape(), w.rank - 1, w.index(op["row"])
+    row = row if is_simple(row) else f"({row})"
+    for value, memory in zip(own, given, strict=True):
+        w.line(f"tl.store(tl.broadcast_to({w.names[memory]} + program, {shape}), {w.names[value]})")
+    w.line(f"meet({w.names[counter]} + {row}, {count})")
+    width = 1 << (count - 1).bit_length()
+    places = w.hold("r", f"tl.arange(0, {width}){w.shape(axis)}")
+    at = w.hold("r", f"{count} * {row} + {places}")
+    assert op.parent is not None
+    joins = [each for each in op.parent.walk() if isinstance(each, loop.Accumulate) and each.operands[-1] in own]
+    memories = dict(zip(own, given, strict=True))
+    for join in joins:
+        kind, targets, dtype = join["kind"], join.operands[1:], dtype_of(join.operands[0])
+        loads = []
+        for target, start in zip(targets, JOINT.get(kind) or (identity(kind, dtype),), strict=True):
+            other = constant_text(start, dtype, exact=False)
+            masked = "" if width == count else f", mask={places} < {count}, other={other}"
+            loads.append(w.hold("t", f"tl.load({w.names[memories[target]]} + {at}{masked}, volatile=True)"))
+        names = [w.fresh("t") for _ in targets]
+        if kind in JOINT:
+            w.line(f"{', '.join(names)} = {kind}_all({', '.join(loads)}, {axis})")
+        else:
+            w.line(f"{names[0]} = tl.reduce({loads[0]}, {axis}, {REDUCES[kind].combine}_, keep_dims=True)")
+        w.names.update(zip(targets, names, strict=True))
 
 
 def _scan(w: Writer, op: Op, around: loop.For, value: str, whole: bool) -> None:

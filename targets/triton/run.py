@@ -12,7 +12,7 @@ from .graphs import Recorded, Run
 from .pieces import Pieces
 
 Recordable = tuple[Sequence[str], Sequence[str]]  # kinds and sizes of `Recorded`
-MISALIGNED, TOO_LARGE = -1, -2  # what a launch gives instead of the driver's error number
+MISALIGNED, TOO_LARGE, UNALIGNED_WRITE = -1, -2, -3  # what a launch gives instead of the driver's error number
 
 
 class UnplannedResult(RuntimeError):
@@ -28,12 +28,14 @@ def not_launched(code: int, kernel: str) -> None:
 
     Raises:
         Misaligned: an address; the caller copies what is not aligned and calls again.
-        UnplannedResult: sizes beyond 32 bits, of a kernel that was compiled for less.
+        UnplannedResult: sizes beyond 32 bits, of a kernel that was compiled for less; an address of what a kernel writes to.
     """
     if code == MISALIGNED:
         raise Misaligned(kernel)
     if code == TOO_LARGE:
         raise UnplannedResult(f"the kernel {kernel} is given more elements than 32 bits can count")
+    if code == UNALIGNED_WRITE:
+        raise UnplannedResult("the address of an argument that is written to is not a multiple of 16 bytes")
     from .program import driver
 
     words = driver().words(code)

@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 
 import sympy
+import torch
 from xdsl.ir import SSAValue
 
 from ...ir.dialects import loop
-from ...ir.dtypes import DType
+from ...ir.dtypes import E4M3_OVERFLOW, F8E4M3, DType
 from ...ir.symbols import Dim
 from ...ir.types import ScalarType
 from ..index_text import IndexSyntax
@@ -49,13 +50,26 @@ def dtype_of(value: SSAValue) -> DType:
     return value.type.dtype
 
 
-_TYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "bool": "int1"}
-_POINTERS = {"f64": "fp64", "f32": "fp32", "bool": "i1"} | {"f16": "fp16"}
+_TYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "bool": "int1"} | dict.fromkeys(
+    ("f8e4m3", "f8e5m2"), "uint8"
+)
+_FLOAT8 = ("f8e4m3", "f8e5m2")
+_POINTERS = {"f64": "fp64", "f32": "fp32", "f16": "fp16", "bool": "i1", "f8e4m3": "u8", "f8e5m2": "u8"}
 
 
 def triton_type(dtype: DType) -> str:
     """The name of a dtype in `triton.language`."""
     return _TYPES.get(dtype.name) or f"{'uint' if dtype.kind == 'uint' else 'int'}{8 * dtype.bytes}"
+
+
+def converted(text: str, source: DType, target: DType) -> str:
+    """A tensor in another dtype. float8 is held as its bits: Triton's own conversion gives the largest number where torch's overflows."""
+    if source.name in _FLOAT8:
+        text, source = f"from_{source.name}({text})", source.compute
+    if target.name in _FLOAT8:
+        text = text if source == target.compute else f"{text}.to(tl.float32)"
+        return f"to_{target.name}({text}{f', {E4M3_OVERFLOW:#x}' if target == F8E4M3 else ''})"
+    return text if source == target else f"{text}.to(tl.{triton_type(target)})"
 
 
 def pointer_type(dtype: DType) -> str:
@@ -71,6 +85,8 @@ def constant_text(value: object, dtype: DType, exact: bool = True) -> str:
     if dtype.kind == "bool":
         text = "True" if value else "False"
         return f"tl.full([], {int(bool(value))}, tl.int1)" if exact else text
+    if dtype.name in _FLOAT8:
+        return str(int(torch.tensor(float(value)).to(dtype.torch).view(torch.uint8)))
     if dtype.is_float:
         number = float(value)
         if math.isnan(number):

@@ -26,7 +26,7 @@ class OpenLoop:
 
 @dataclass
 class Writer:
-    """The function being written. `numbered`: its parameter `program` is the number of the program."""
+    """The function being written. `numbered`: its parameter `program` is the program's number."""
 
     wide: bool
     numbered: bool = False
@@ -76,12 +76,12 @@ class Writer:
             return text
         return f"tl.broadcast_to({text}, {self.row_shape(each.op for each in self.open)})"
 
-    def hold(self, prefix: str, expression: str) -> str:
-        """A name for an expression; the same one for the same expression."""
+    def hold(self, prefix: str, expression: str, name: str = "") -> str:
+        """A name for an expression, `name` or one of our own; the same one for the same expression."""
         if expression.isidentifier():
             return expression
         if expression not in self.known:
-            name = self.fresh(prefix)
+            name = name or self.fresh(prefix)
             self.line(f"{name} = {expression}")
             self.known[expression] = name
         return self.known[expression]
@@ -158,8 +158,9 @@ class Writer:
 
 
 def is_one_block(op: loop.For) -> bool:
-    size = dim(sympy.sympify(op["stop"]) - op.get("start", 0))
-    return isinstance(size, int) and size <= op["block"]
+    """Whether a loop has no more iterations than one block."""
+    size = longest(op)
+    return isinstance(size, int) and size <= op.get("block", 1)
 
 
 def whole_blocks(op: loop.For) -> Dim | None:

@@ -1,8 +1,8 @@
 """Much on one GPU in little time: programs, models, operators and random graphs, compiled and compared in processes side by side.
 
-    python -m tests.gpu.sweep [--kinds models,training,programs,operators,gradients,graphs] [--jobs 14] [--seconds 90] [--device cuda]
+    python -m tests.gpu.sweep [--kinds models,training,programs,operators,gradients,graphs,functions] [--jobs 14] [--seconds 90] [--device cuda]
 
-Programs, models and operators are compared with eager, random graphs (1,000 with `--kinds graphs --graphs 1000`) with the interpreter.
+Programs and models (INTARSIA_SWEEP_MODE=max-autotune: in that mode) and operators are compared with eager, random graphs (1,000 with `--kinds graphs --graphs 1000`) with the interpreter.
 
 First prints what is wrong, then what runs in eager and why, then the time it took. A process that crashes or hangs is replaced; what it
 was at counts as wrong.
@@ -37,9 +37,10 @@ import intarsia
 from intarsia.targets.triton.worker import WORKERS
 from intarsia.testing import Undecided, check
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path[:0] = [str(Path(__file__).parents[2] / room) for room in ("benchmarks", "tests/fuzz")]
 HUNG = 60.0  # seconds after which a task counts as hung
 GROUP = 10  # random programs that are one task
+MODE = os.environ.get("INTARSIA_SWEEP_MODE")  # of programs and models
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ Check = Callable[[str], tuple[str, str]]
 
 
 def by_the_rule(
-    fn: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None, gradients: bool = False
+    fn: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None, gradients: bool = False, calls: int = 2
 ) -> tuple[str, str]:
     """By the accuracy rule, and whether it ran compiled."""
     from tests.opdb.harness import listening
@@ -68,7 +69,7 @@ def by_the_rule(
     before = intarsia.counters()["fallbacks"]
     with torch.set_grad_enabled(gradients), listening() as said:
         try:
-            report = check(fn, args, kwargs, compiled=intarsia.compile(fn), gradients=gradients)
+            report = check(fn, args, kwargs, compiled=intarsia.compile(fn, mode=MODE), gradients=gradients, calls=calls)
         except Undecided as error:
             return "skip", str(error).splitlines()[0]
     if intarsia.counters()["fallbacks"] != before:
@@ -141,6 +142,24 @@ def graphs(device: str, name: str) -> tuple[str, str]:
     return "wrong" if failures else "ok", "\n".join(failures)
 
 
+def functions(device: str, name: str) -> tuple[str, str]:
+    """Some random functions, called so often that they are recorded."""
+    from functions import random_function, runs_in_eager
+
+    found: list[tuple[str, str]] = []
+    for seed in range(int(name), int(name) + GROUP):
+        function = random_function(seed)
+        if runs_in_eager(function):
+            with torch.device(device):  # of the tensors that it makes
+                try:
+                    found.append(by_the_rule(function.call, [x.to(device) for x in function.inputs], calls=5))
+                except AssertionError as error:
+                    found.append(("wrong", f"seed {seed}: {error}\n{function.source}"))
+    worst = [text for verdict, text in found if verdict == "wrong"]
+    eager = [text for verdict, text in found if verdict == "eager"]
+    return "wrong" if worst else "eager" if eager else "ok", "\n".join(worst or eager)
+
+
 def tasks(kinds: Sequence[str], wanted: str, every: int, count: int) -> list[tuple[str, str]]:
     """(kind, name) of all tasks, the longest first."""
     from sweep_programs import PROGRAMS
@@ -161,6 +180,8 @@ def tasks(kinds: Sequence[str], wanted: str, every: int, count: int) -> list[tup
         found += [("training", name) for name in WIDE if "training" in kinds]
     if "graphs" in kinds:
         found += [("graphs", str(seed)) for seed in range(0, count, GROUP)]
+    if "functions" in kinds:
+        found += [("functions", str(seed)) for seed in range(0, count, GROUP)]
     if "programs" in kinds:
         found += [("programs", name) for name in PROGRAMS]
     if operators is not None:
@@ -196,6 +217,7 @@ def _work(device: str, todo: list[tuple[str, str]], following: Any, at: Any, pla
         "models": partial(model, device),
         "operators": partial(operator, device),
         "graphs": partial(graphs, device),
+        "functions": partial(functions, device),
         "gradients": partial(gradient, device),
         "training": partial(model, device, gradients=True),
     }
@@ -315,10 +337,12 @@ def tell(results: list[Found], todo: list[tuple[str, str]], spent: float) -> int
 def main() -> int:
     """Check what the command line names; 1 when something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kinds", default="models,training,programs,operators,gradients,graphs")
+    parser.add_argument("--kinds", default="models,training,programs,operators,gradients,graphs,functions")
     parser.add_argument("--only", default="", help="tasks whose names contain one of these words, with commas")
     parser.add_argument("--every", type=int, default=1, help="each so many-th task")
-    parser.add_argument("--graphs", type=int, default=200, help="how many random programs, of the kind graphs")
+    parser.add_argument(
+        "--graphs", type=int, default=200, help="how many random programs, of the kinds graphs and functions"
+    )
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     parser.add_argument("--seconds", type=float, default=90.0, help="after which what is left is not done")
     parser.add_argument("--device", default="cuda")

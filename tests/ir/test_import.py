@@ -183,8 +183,8 @@ def plain(fn: Callable[..., Any], *vals: Any, outputs: Any = (("value", 0),)) ->
     ("graph", "message"),
     [
         (
-            plain(torch.ops.aten.neg.default, torch.zeros(2, dtype=torch.float8_e4m3fn)),
-            "float8_e4m3fn is not supported",
+            plain(torch.ops.aten.neg.default, torch.zeros(2, dtype=torch.float8_e8m0fnu)),
+            "float8_e8m0fnu is not supported",
         ),
         (plain(torch.ops.aten.neg.default, torch.zeros(2).to_sparse()), "layout torch.sparse_coo is not supported"),
         (plain(torch.neg, torch.zeros(2)), r"is not a registered operator \(user.py:9\)"),

@@ -231,6 +231,23 @@ def softmax_one_row(k, x):
     return k.softmax(x, 0)
 
 
+@case(t(16, 1101))
+def softmax_shared_rows(k, x):
+    return k.softmax(x, 1)
+
+
+@case(t(16, 1024, dtype=BF16), t(1024), t(1024))
+def layer_norm_shared_rows(k, x, w, b):
+    return k.layer_norm(k.cast(x, F32), w, b)
+
+
+@case(t(6, 20, 9, 10))
+def mean_var_shared_rows(k, x):
+    mean = k.mean(x, 0, 2, 3)
+    c = k.sub(x, k.bc(mean, (6, 20, 9, 10), [1]))
+    return mean, k.mean(k.mul(c, c), 0, 2, 3)
+
+
 @case(t(4, 6, 32), t(32), t(32))
 def layer_norm(k, x, w, b):
     return k.layer_norm(x, w, b)

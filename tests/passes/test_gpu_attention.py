@@ -218,3 +218,16 @@ def test_heads_are_shared() -> None:
     (call,) = _calls(module)
     assert call.get("enable_gqa") is True and call["backend"] == "cudnn"
     torch.testing.assert_close(found, attention(*args), atol=3e-2, rtol=3e-2)
+
+
+def test_the_fast_path_of_multi_head_attention() -> None:
+    torch.manual_seed(0)
+    layer = torch.nn.MultiheadAttention(32, 4, batch_first=True).eval()
+    x = torch.randn(B, S, 32)
+
+    def attention(x: Tensor) -> Tensor:
+        return layer(x, x, x, need_weights=False)[0]  # type: ignore[no-any-return]
+
+    module, (found,) = _for_gpu(attention, (x,))
+    assert [op["target"] for op in _calls(module)] == ["aten.linear.default", ATTENTION, "aten.linear.default"]
+    torch.testing.assert_close(found, attention(x), atol=1e-5, rtol=1e-5)

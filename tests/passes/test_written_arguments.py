@@ -76,6 +76,38 @@ def _into_both(cache: Tensor, x: Tensor, p: Any) -> Tensor:
     return cache.sum()
 
 
+def _anew(cache: Tensor, x: Tensor, p: Any) -> Tensor:
+    cache.mul_(2).add_(x)
+    return x.sum()
+
+
+def _anew_and_given_back(cache: Tensor, x: Tensor, p: Any) -> Any:
+    cache.lerp_(x, 0.25)
+    return cache, cache * x
+
+
+def _anew_elsewhere(cache: Tensor, x: Tensor, p: Any) -> Tensor:
+    cache.copy_(cache.flip(0) + x)
+    return x + 1
+
+
+def _anew_of_rows(cache: Tensor, x: Tensor, p: Any) -> Tensor:
+    cache.copy_(cache - cache.amax(-1, keepdim=True))
+    return x + 1
+
+
+def _both_anew(cache: Tensor, x: Tensor, p: Any) -> Tensor:
+    before = cache.clone()
+    torch._foreach_lerp_([cache, x], [x + 1, before], 0.5)
+    return before
+
+
+def _lists(cache: Tensor, x: Tensor, p: Any) -> Tensor:
+    torch._foreach_mul_([cache, x], 0.5)
+    torch._foreach_add_([cache, x], 1.0)
+    return cache[0] @ x[0]
+
+
 PROGRAMS = {  # program -> how many arguments are written in place
     _rows: 1,
     _put: 1,
@@ -87,6 +119,12 @@ PROGRAMS = {  # program -> how many arguments are written in place
     _twice: 1,
     _added: 0,
     _into_both: 0,
+    _anew: 1,
+    _anew_and_given_back: 1,
+    _anew_elsewhere: 0,
+    _anew_of_rows: None,
+    _both_anew: None,
+    _lists: 2,
 }
 
 

@@ -5,7 +5,11 @@ import torch
 import torch.nn.functional as F
 
 import intarsia
+from intarsia.ir.dtypes import BF16
+from intarsia.ir.text import parse_module, print_module
 from intarsia.kernel_facts import kernel_facts
+from intarsia.passes.context import CompileContext
+from intarsia.passes.schedule import Schedule
 from intarsia.targets import timed
 from intarsia.targets.limits import Limits
 
@@ -161,3 +165,28 @@ def test_operations_of_kernels_on_a_gpu():
     low = intarsia.lower(lambda x: (x * 2 + 1, x.sum(1)), torch.randn(64, 96), target="triton:sm_90")
     facts = kernel_facts(low.ir("buffer"))
     assert sum(f.operations for f in facts.values()) == 3 * 64 * 96
+
+
+PRODUCT = """
+builtin.module {
+  prim.func @main() {arg_names = ["x", "w"]} ({
+  ^bb0(%x: !prim.tensor<[48, 64], bf16, "cuda:0">, %w: !prim.tensor<[64, 96], bf16, "cuda:0">):
+    %y = kernel.fused(%x, %w) ({
+    ^bb0(%a: !prim.tensor<[48, 64], bf16, "cuda:0">, %b: !prim.tensor<[64, 96], bf16, "cuda:0">):
+      %0 = prim.dot(%a, %b) {tile = [32, 32, 32, 4, 3, 1]} : !prim.tensor<[48, 96], f32, "cuda:0">
+      %1 = prim.neg(%0) : !prim.tensor<[48, 96], f32, "cuda:0">
+      %2 = prim.cast(%1) : !prim.tensor<[48, 96], bf16, "cuda:0">
+      kernel.yield(%2)
+    }) : !prim.tensor<[48, 96], bf16, "cuda:0">
+    prim.return(%y)
+  })
+}
+"""
+
+
+def test_products_in_kernels_on_a_gpu():
+    module = parse_module(PRODUCT)
+    Schedule().apply(CompileContext(), module)
+    (facts,) = kernel_facts(print_module(module)).values()
+    assert facts.products == 2 * 48 * 64 * 96 and facts.product_type == BF16 and facts.operations == 48 * 96
+    assert (facts.read, facts.written) == (2 * (48 * 64 + 64 * 96), 2 * 48 * 96)

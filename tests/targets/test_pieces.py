@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -39,6 +40,15 @@ def _fixed(token: Tensor, cache: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
 
 def _too_short(token: Tensor, cache: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     return cache @ w, (cache + 1) @ w
+
+
+def _written(token: Tensor, cache: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """A part may not hold what writes to an argument: it would write to the part's copy."""
+    x = token
+    for _ in range(4):
+        x = F.gelu(x @ w).softmax(-1) @ w
+    token.mul_(2).add_(x)
+    return cache @ w, x
 
 
 def host(fn: Any) -> HostSource:
@@ -91,11 +101,15 @@ def steps(source: HostSource, rows: list[int], parts: list[Any]) -> tuple[list[s
 
 
 @pytest.mark.parametrize(
-    ("fn", "rows", "count"), [(_growing, [2, 7, 32], 3), (_fixed, [2, 32], 0), (_too_short, [7, 32], 0)]
+    ("fn", "rows", "count"),
+    [(_growing, [2, 7, 32], 3), (_fixed, [2, 32], 0), (_too_short, [7, 32], 0), (_written, [2, 32, 7], 1)],
 )
 def test_parts(fn: Any, rows: list[int], count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     source = host(fn)
     assert source.text.count("@piece") == count
+    for part in source.text.split("@piece")[1:]:
+        body = part.split("@piece")[0].split("def run(")[0]
+        assert not re.search(r"\ba\d+\.data_ptr\(\), stream\)|copy_\(", body), body
     parts: list[str] = []
     found = steps(source, rows, parts)
     assert parts == [f"part{k}" for k in range(count)]

@@ -25,17 +25,28 @@ from triton_operators import FAMILIES, operators
 from triton_programs import Program, kernels_of, models, randoms, rows, zoo
 
 from intarsia.ir import interpreter as reference
+from intarsia.ir.dialects import loop
 from intarsia.ir.interpreter_loops import find_kernel, fits, poison, restride
 from intarsia.ir.symbols import symbol
+from intarsia.passes import cooperative
 from intarsia.targets.triton import language
 from intarsia.targets.triton.compile import load_text
 from intarsia.targets.triton.emit import emit_module, program_count
+
+
+def shared() -> Iterator[Program]:
+    """Rows that several programs share, as if a GPU held a few hundred elements."""
+    for name, value in {"ROW_BYTES": 512, "CACHE_BYTES": 512, "LEAST": 512, "HELD": 128, "PIECE": 64}.items():
+        setattr(cooperative, name, value)
+    yield from (p for p in zoo() if "shared_rows" in p.name)
+
 
 GROUPS: dict[str, Callable[[], Iterator[Program]]] = {
     "zoo": zoo,
     "rows": rows,
     "random": lambda: randoms(range(60)),
     "models": models,
+    "shared": shared,
     "products": products,
     "operators": lambda: (p for family in FAMILIES for p in operators(family)),
 }
@@ -135,6 +146,7 @@ def mend() -> None:
     interpreter.ReduceOps.generic_reduce = reduce_by_halves
     interpreter.ScanOps.generic_scan = scan_by_halves
     language.libdevice = LIBDEVICE
+    language.meet = lambda counter, count: None
 
 
 def launch(machine: Any, op: Any) -> list[torch.Tensor]:
@@ -153,7 +165,13 @@ def launch(machine: Any, op: Any) -> list[torch.Tensor]:
     programs = machine.number(program_count(kernel))
     if programs:
         sizes = [machine.number(symbol(s)) for s in kernel.get("symbols", ())]
-        getattr(TEXT["module"], op["kernel"])[(programs,)](*tensors, *results, *sizes)
+        memories = [
+            m.view(torch.uint8) if m.dtype.itemsize == 1 and m.is_floating_point() else m for m in tensors + results
+        ]
+        # Programs run one after another: the second time, each finds what those of its row have stored.
+        meet = any(isinstance(each, loop.Exchange) for each in kernel.block_body.walk())
+        for _ in range(1 + meet):
+            getattr(TEXT["module"], op["kernel"])[(programs,)](*memories, *sizes)
         RAN.add(op["kernel"])
     return results
 

@@ -111,7 +111,39 @@ PADS: dict[str, Callable[[], Made]] = {
     "circular": lambda: (lambda x: F.pad(x, (2, 1, 0, 3), mode="circular"), [image(2, 3, 5, 7)]),
 }
 
-FAMILIES: dict[str, dict[str, Callable[[], Made]]] = {"pools": POOLS, "resizes": RESIZES, "pads": PADS}
+
+def many(dtype: torch.dtype) -> Tensor:
+    """Numbers of all sizes that float8 has, and beyond: halfway between two of them, too."""
+    exact = torch.arange(256, dtype=torch.uint8).view(dtype).float()
+    exact = exact[exact.isfinite()].sort()[0]
+    ends = torch.tensor([447.0, 464.0, 464.1, 480.0, 57344.0, 61439.0, 61440.0, 1e9, float("inf"), float("nan")])
+    return torch.cat([exact, (exact[1:] + exact[:-1]) / 2, ends, -ends, torch.randn(200) * 20])
+
+
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+FLOAT8: dict[str, Callable[[], Made]] = {
+    "e4m3": lambda: (lambda x: (x.to(E4M3), x.to(E4M3).float() * 2, x.to(E4M3).bfloat16()), [many(E4M3)]),
+    "e5m2": lambda: (lambda x: (x.to(E5M2), x.to(E5M2).float() * 2, x.to(E5M2).half()), [many(E5M2)]),
+    "read": lambda: (
+        lambda a, b: (a.float() + b.float(), a.to(E5M2), F.pad(b, (1, 2)), b.to(torch.int32)),
+        [torch.arange(256, dtype=torch.uint8).view(E4M3), (torch.randn(256) * 9).to(E5M2)],
+    ),
+    "scaled": lambda: (
+        lambda x: (x * (448 / x.abs().amax(1, keepdim=True))).to(E4M3),
+        [image(5, 33)],
+    ),
+    "views": lambda: (
+        lambda a, i: (a.t().contiguous(), torch.cat([a, a], 1), a[1:, ::2].clone(), a[i]),
+        [image(3, 7).to(E4M3), torch.tensor([2, 0])],
+    ),
+}
+
+FAMILIES: dict[str, dict[str, Callable[[], Made]]] = {
+    "pools": POOLS,
+    "resizes": RESIZES,
+    "pads": PADS,
+    "float8": FLOAT8,
+}
 
 
 def operators(family: str, every: int = 1) -> Iterator[Program]:
