@@ -23,7 +23,8 @@ from ..ir.types import TensorType, is_gpu
 from .affine import hint
 from .base import Pass
 from .context import CompileContext
-from .product_model import Shape, Tile, candidates, choose
+from .matmul_activation import is_tanh_gelu, with_gelu
+from .product_model import FEW, Shape, Tile, candidates, choose
 from .strides import view_of
 
 # The operands that are the factors and what is added. The second factor of `aten.linear` is (columns, inner), the others' (inner, columns).
@@ -65,6 +66,12 @@ class MatmulKernels(Pass):
     def _replace(self, ctx: CompileContext, found: Product) -> None:
         op = found.op
         behind = _epilogue(op)
+        if not self.tile and behind is not None and _takes_gelu(found, behind):
+            assert found.added is not None
+            with_gelu(op, found.a, found.b, found.added, found.transposed, behind)
+            ctx.diagnostics.count(self.name, "library calls with gelu")
+            _erase(op)
+            return
         shape = found.shape(behind)
         tile = Tile.parse(self.tile) if self.tile else _chosen(ctx, shape, op, behind)
         place = location_of(op)
@@ -79,11 +86,27 @@ class MatmulKernels(Pass):
         ctx.diagnostics.remark(
             self.name, "fused", lambda: f"{shape} in tiles of {tile.rows}x{tile.columns}x{tile.inner}", where
         )
-        for view in _views(op.results[0])[::-1]:
-            view.detach()
-            view.erase()
-        op.detach()
-        op.erase()
+        _erase(op)
+
+
+def _erase(op: kernel.Extern) -> None:
+    """Remove a call that nothing reads, and its views."""
+    for view in _views(op.results[0])[::-1]:
+        view.detach()
+        view.erase()
+    op.detach()
+    op.erase()
+
+
+def _takes_gelu(found: Product, behind: kernel.Fused) -> bool:
+    """Whether the library's product with a bias can carry out the kernel behind it as well."""
+    if found.added is None or hint(found.rows) <= FEW or prim.tensor(found.a).rank != 2:
+        return False
+    alone = prim.tensor(found.added).shape == (found.columns,) and all(
+        u.operation is behind for u in _uses(found.op.results[0])
+    )
+    kept = behind.get("strides") is None and found.op.get("strides") is None
+    return alone and kept and is_tanh_gelu(behind)
 
 
 def _chosen(ctx: CompileContext, shape: Shape, op: kernel.Extern, behind: kernel.Fused | None) -> Tile | None:

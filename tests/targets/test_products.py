@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,10 +11,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from product_programs import CASES, captured, half, products, ptx_of
+from torch import Tensor
 from triton_programs import kernels_of
 from xdsl.dialects.builtin import ModuleOp
 
-from intarsia.ir.dialects import prim
+from intarsia.ir.dialects import kernel, prim
 from intarsia.ir.interpreter import run
 from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
@@ -84,3 +86,33 @@ def test_matrix_units(tile: str) -> None:
     (kernel,) = kernels_of(program.on_gpu())
     ptx = ptx_of(kernel)
     assert "wgmma.mma_async" in ptx and "cp.async.cg" in ptx and ".local" not in ptx
+
+
+def written(x: Tensor) -> Tensor:
+    """As GPT-2 has it."""
+    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+@pytest.mark.parametrize(
+    ("fn", "library"),
+    [
+        (written, True),
+        (lambda x: F.gelu(x, approximate="tanh"), True),
+        (lambda x: x * torch.sigmoid(2 * 0.7978845608 * (x + 0.044715 * x * x * x)), True),
+        (F.gelu, False),
+        (lambda x: x * torch.sigmoid(1.702 * x), False),
+        (lambda x: written(x) + 1e-3, False),
+    ],
+)
+def test_tanh_gelu(fn: Callable[[Tensor], Tensor], library: bool) -> None:
+    """The library's call with gelu takes the place of a product and any way of writing that gelu."""
+    args = [half(512, 64), half(64, 128), half(128)]
+    program = captured("gelu", lambda x, w, b: fn(torch.addmm(b, x, w)), args)
+    module = parse_module(print_module(program.module))
+    retarget(module, "cuda:0")
+    for item in default_pipeline(until="layout"):
+        item.apply(CompileContext(), module)
+    calls = [op["target"] for op in module.walk() if isinstance(op, kernel.Extern)]
+    assert ("aten._addmm_activation.default" in calls) == library
+    if library:
+        torch.testing.assert_close(run(module, program.args)[0], fn(torch.addmm(args[2], *args[:2])), rtol=2e-2, atol=2e-2)
