@@ -523,6 +523,9 @@ def quiet_fake_errors() -> Iterator[None]:
         logger.removeFilter(elsewhere)
 
 
+VISIBLE = "visible"  # in a forward graph's `meta`: results from this one on are only seen by backward
+
+
 def aot_autograd(
     gm: torch.fx.GraphModule,
     example_inputs: list[Any],
@@ -532,7 +535,8 @@ def aot_autograd(
     """torch's AOTAutograd over a torch-level graph: the joint graph, split by torch's min-cut partitioner.
 
     Both compilers take `(fx.GraphModule, inputs)` and return a function of the inputs that gives a sequence of results.
-    They run with no fake tensor mode active. The backward graph is compiled when it first runs.
+    They run with no fake tensor mode active. The backward graph is compiled when it first runs. `meta[VISIBLE]` of a forward graph says
+    from which result on only backward sees them.
     """
     from torch._functorch import config
     from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
@@ -549,6 +553,8 @@ def aot_autograd(
 
     def forward(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         _keep_overwritten(graph, context.fw_metadata)
+        if context.fw_metadata is not None:
+            graph.meta[VISIBLE] = context.fw_metadata.num_forward_returns
         return compile_forward(graph, inputs)
 
     context = TracingContext.try_get() or TracingContext(_mode_of(example_inputs))

@@ -33,10 +33,12 @@ from .ir.text import parse_module, print_module
 from .passes.base import Pass, PassError
 from .passes.context import CompileContext, Diagnostics, Target
 from .passes.decompose import Decompose
+from .passes.fuse import Fuse
 from .passes.manager import PassFailure, pass_fingerprint, pipeline_text, run_pipeline
 from .passes.own_convolution import OwnConvolution
 from .passes.own_kernels import OwnKernels
 from .passes.pipeline import default_pipeline, registry
+from .passes.schedule import Schedule
 from .roofline import WATCH
 from .targets.build import CompilerError, CompilerNotFound, Toolchain, cpu_identity, dots_bfloat16, find_toolchain
 from .targets.cache import Cache, Entry, cache_key, package_fingerprint, shared_cache
@@ -210,14 +212,21 @@ def pipeline_of(config: Config, passes: Sequence[Pass] = ()) -> list[Pass]:
     """The passes that a program goes through: those of the settings, else the default; without `packing` nothing is kept between calls."""
     if config.pipeline:
         return registry(passes).parse(config.pipeline)
-    keeping = ("hoist", "own-convolution", "convolution-epilogue", "linear-epilogue")
-    chosen = [item for item in default_pipeline(passes) if config.packing or item.name not in keeping]
-    return [_as_configured(item, config) for item in chosen]
+    left: tuple[str, ...] = ()
+    if not config.packing:
+        left += ("hoist", "own-convolution", "convolution-epilogue", "linear-epilogue")
+    if config.numerics == "eager":  # these go on with a product that is not rounded yet
+        left += ("linear-epilogue", "matmul-kernels", "written-attention")
+    return [_as_configured(item, config) for item in default_pipeline(passes) if item.name not in left]
 
 
 def _as_configured(item: Pass, config: Config) -> Pass:
     if isinstance(item, Decompose):
         return replace(item, random=config.random)
+    if isinstance(item, Fuse):
+        return replace(item, numerics=config.numerics)
+    if isinstance(item, Schedule):
+        return replace(item, contract=config.numerics != "eager")
     if isinstance(item, OwnConvolution) and not config.winograd:
         return replace(item, winograd=False)
     if isinstance(item, OwnKernels) and not config.packing:

@@ -33,6 +33,8 @@ class Config:
         random: where random numbers are made. "eager": by torch's own calls, with eager's numbers. "philox": in kernels, from a seed that torch's
             generator gives in every call; reproducible by `torch.manual_seed`, of the same distributions, but other numbers than eager's.
             "auto": "philox" on a GPU, "eager" on a CPU (INTARSIA_RANDOM).
+        numerics: "float32": intermediates of half types stay in float32 inside a kernel. "eager": they are rounded where eager rounds, sums and
+            products are not contracted, and what follows a product is a kernel of its own (INTARSIA_NUMERICS).
         libraries: "measure" which library call is the fastest, once for each bucket of shapes on a processor, or take the "fixed" choice
             that is the same everywhere (INTARSIA_LIBRARIES).
         pipeline: the passes to run instead of the default ones, as for `passes-opt --pipeline` (INTARSIA_PIPELINE).
@@ -54,6 +56,7 @@ class Config:
     cuda_graphs: bool = True
     max_autotune: bool = False
     random: str = "auto"
+    numerics: str = "float32"
     libraries: str = "measure"
     pipeline: str = ""
     verify_each: bool = False
@@ -91,6 +94,7 @@ class Config:
 _DEFAULTS = Config()
 _CHOICES = {
     "random": ("auto", "philox", "eager"),
+    "numerics": ("float32", "eager"),
     "libraries": ("measure", "fixed"),
     "on_recompile": ("compile", "eager", "error"),
     "on_error": ("warn", "raise"),

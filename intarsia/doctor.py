@@ -186,19 +186,23 @@ def _gpu_kernel() -> Finding:
     seconds = time.perf_counter() - start
     if not here:
         return Finding("GPU test kernel", f"compiled for {target} in {seconds:.2f} s, not run: no GPU")
-    x = torch.linspace(-5.0, 5.0, 4096, device="cuda").view(64, 64)
-    compiled = compile(_doctor_function, options={"on_error": "raise", "cache": False})
     try:
-        with torch.no_grad():
-            error_seen = float((compiled(x) - _doctor_function(x)).abs().max())
+        error_seen = _error_on_gpu()
     except (DriverError, RuntimeError) as error:
         text = str(error).partition("; 'python -m intarsia doctor'")[0]
-        return Finding(
-            "GPU test kernel", text, False, "the driver, torch and Triton do not fit together: update the driver"
-        )
+        advice = "driver, torch and Triton do not fit together: install a newer driver, or a torch for an older CUDA"
+        return Finding("GPU test kernel", text, False, advice)
     if not error_seen < 1e-5:
         return Finding("GPU test kernel", f"wrong answer, off by {error_seen:.3g}", False, "please report it")
     return Finding("GPU test kernel", f"compiled for {target} in {seconds:.2f} s, right answer")
+
+
+def _error_on_gpu() -> float:
+    """How far the compiled function is from eager on the GPU."""
+    x = torch.linspace(-5.0, 5.0, 4096, device="cuda").view(64, 64)
+    compiled = compile(_doctor_function, options={"on_error": "raise", "cache": False})
+    with torch.no_grad():
+        return float((compiled(x) - _doctor_function(x)).abs().max())
 
 
 def _doctor_function(x: torch.Tensor) -> torch.Tensor:

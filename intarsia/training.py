@@ -16,7 +16,7 @@ from torch import fx
 from .backend import GraphFunction, Report, compile_graph, run_eager
 from .config import Config
 from .counters import COUNTERS
-from .frontend.torch_private import aot_autograd, data_dependent_errors, draws, without_tokens
+from .frontend.torch_private import VISIBLE, aot_autograd, data_dependent_errors, draws, without_tokens
 from .passes.base import Pass
 from .roofline import WATCH, watching
 from .second_order import twice_differentiable
@@ -67,6 +67,10 @@ def compile_training(
             with torch.no_grad(), COUNTERS.phase(half), watching(watch):
                 function, report = compile_graph(graph, inputs, config, passes)
             report.half = half
+            first = graph.meta.get(VISIBLE) if half == "forward" else 0
+            if report.program is not None and first is not None:
+                for recorded in report.program.recorded:
+                    recorded.hand_out(first, after_others=half == "backward")
             if reports is not None:
                 reports.append(report)
             return function

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import sympy
 
 from ..ir.symbols import Dim, FloorDiv, Mod, Range, dim, free_symbols, product
-from .affine import accesses, hint, merge
+from .affine import accesses, merge
 from .context import Target
 from .cooperative import cooperative
 from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
@@ -35,6 +35,7 @@ BYTES_A_THREAD, ELEMENTS_A_THREAD = 64, 16
 LANES, STEPS = 64, 32  # a tile of a reduction over columns
 WARPS_OF_A_ROW = 8  # of a product of one row: more were slower
 PROGRAMS = 1024  # fewer than this leave a large GPU idle
+UNKNOWN = 16 * 1024  # what an unknown size is taken for
 LEAST = 8 * 1024  # elements of a split reduction that one program takes at least
 
 Ranges = dict[sympy.Symbol, Range]
@@ -209,6 +210,14 @@ class Blocker(Tiler):
 
     def _tile_of(self, loop: Loop, block: int) -> LoopSpec:
         return LoopSpec(loop.var, loop.start, loop.stop, kind="parallel", block=block)
+
+
+def hint(value: Dim) -> int:
+    """A number to choose blocks by: unknown sizes are taken to be large, since a small kernel loses less by blocks for a large one."""
+    if isinstance(value, int):
+        return value
+    found = value.xreplace({s: sympy.Integer(UNKNOWN) for s in value.free_symbols})
+    return int(found) if found.is_Integer else UNKNOWN
 
 
 def most(start: Dim, stop: Dim) -> Dim:

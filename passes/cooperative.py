@@ -26,6 +26,7 @@ ROW_BYTES = 128 * 1024  # of a row; shorter ones are read again from the L2 cach
 CACHE_BYTES = 32 << 20  # of everything; less stays in the L2 cache of a large GPU
 FEW = 264  # rows, two for each multiprocessor of a large GPU
 LEAST = 1 << 20  # elements in all; fewer are not worth the waiting
+ALONE = 16 * 1024  # elements; a row of no more is held by one program
 HELD, PIECE = 8 * 1024, 4 * 1024  # elements that a program holds; that it takes at a time where it reads them once
 MOST = 64  # programs of a row
 PROGRAMS = 2048  # in all, where a row is read once
@@ -47,7 +48,7 @@ def cooperative(
     width = max((n.data[0].ref.dtype.bytes for n in used.loads if n.free & inner), default=0)
     again = any(s.loops for s in stages[1:])
     large = total * width >= ROW_BYTES and count * total * width >= CACHE_BYTES
-    few = count < FEW and count * total >= LEAST and total >= 4 * HELD
+    few = count < FEW and count * total >= LEAST and total > 2 * ALONE
     if not width or not (again and large or few):
         return None
     block = HELD if again else PIECE
@@ -94,7 +95,7 @@ def _elements(stages: Sequence[Stage]) -> int | None:
     if len(totals) != 1 or any(each.start != 0 for s in stages for each in s.loops):
         return None
     (total,) = totals
-    return total if isinstance(total, int) and total > 2 * HELD else None
+    return total if isinstance(total, int) and total > ALONE else None
 
 
 def _shared(

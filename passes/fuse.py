@@ -12,7 +12,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from ..ir.dialects import kernel, prim
 from ..ir.symbols import contiguous_strides
 from ..ir.syntax import Op, location_of, single_block
-from .base import Pass
+from .base import Pass, PassError
 from .context import CompileContext
 from .fusion_graph import EXTERN, Access, Graph, Node, is_free, size_in_bytes
 from .fusion_groups import Group, Groups, Plan
@@ -33,6 +33,7 @@ class Fuse(Pass):
     Options:
         max_ops: the most operations in one kernel.
         max_values: the most inputs and outputs of one kernel.
+        numerics: "float32": inside a kernel intermediates of half types stay in float32; "eager": they are rounded where eager rounds.
     """
 
     name: ClassVar[str] = "fuse"
@@ -42,8 +43,11 @@ class Fuse(Pass):
 
     max_ops: int = 256
     max_values: int = 48
+    numerics: str = "float32"
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        if self.numerics not in ("float32", "eager"):
+            raise PassError(f"fuse: numerics is float32 or eager, not {self.numerics}")
         for func in module.ops:
             if isinstance(func, prim.Func):
                 _Fusion(self, ctx, func.block_body).run()
@@ -53,7 +57,7 @@ class _Fusion:
     """The fusion of one function."""
 
     def __init__(self, options: Fuse, ctx: CompileContext, block: Block) -> None:
-        self.ctx, self.block = ctx, block
+        self.ctx, self.block, self.rounding = ctx, block, options.numerics == "eager"
         self.graph = Graph(block)
         self.groups = Groups(ctx, self.graph, options.max_ops, options.max_values)
         self.groups.link_effects(n for n in self.graph.nodes if n.kind == EXTERN and n.op.get("effect"))
@@ -69,7 +73,7 @@ class _Fusion:
         for node, readers in recompute(self.graph, self.groups):
             self._remark_recomputed(node, readers)
         self.groups.merge_small()
-        _Emitter(self.graph, self.groups, self.block).run()
+        _Emitter(self.graph, self.groups, self.block, self.rounding).run()
         self._count("kernels", "bytes")
 
     def _readers_of_one_value(self) -> Iterator[tuple[Node, Node]]:
@@ -160,10 +164,10 @@ def _place(op: Op) -> str:
 
 
 class _Emitter:
-    """Rebuilds the function's body: kernels, library calls, views of memory between them."""
+    """Rebuilds the function's body: kernels, library calls, views of memory between them. `rounding`: every one of eager's stays."""
 
-    def __init__(self, graph: Graph, groups: Groups, block: Block) -> None:
-        self.graph, self.groups, self.block = graph, groups, block
+    def __init__(self, graph: Graph, groups: Groups, block: Block, rounding: bool) -> None:
+        self.graph, self.groups, self.block, self.rounding = graph, groups, block, rounding
         self.position = {op: i for i, op in enumerate(block.ops)}
         self.new_value: dict[SSAValue, SSAValue] = {v: v for v in block.args}
         self.built: list[Operation] = []
@@ -211,7 +215,7 @@ class _Emitter:
         local: dict[SSAValue, SSAValue] = dict(zip(inputs, block.args, strict=True))
         unrounded: set[Op] = set()
         for op in ops:
-            exact = _exact(op, local, block)
+            exact = None if self.rounding else _exact(op, local, block)
             if exact is None:
                 operands = [local[v] for v in op.operands]
                 if _adds_halves(op):

@@ -181,6 +181,8 @@ class _Joiner:
             "symbols": symbols,
             "lines": lines,
         }
+        if members[0].get("contract") is False:
+            attrs["contract"] = False
         return loop.Kernel.make([], [], attrs, [Region(block)], group[0].location)
 
     def drop_unused(self) -> None:

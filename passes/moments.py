@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import sympy
 
-from ..ir.symbols import Dim, dim, substitute
+from ..ir.symbols import Dim, dim, known_equal, product, substitute
 from .emit_loops import LoopSpec, Segment, StageSpec
 from .lower import Lowering, Node
 from .nests import Join, Loop, Stage
@@ -124,13 +124,12 @@ def _around_mean(lowering: Lowering, first: Stage, second: Stage) -> Node | None
     x, distance = total.args[0], square.args[0]
     if not _is(distance, "sub") or distance.args[0] is not x or not x.dtype.is_float or x.dtype != square.dtype:
         return None
-    mean, count = distance.args[1], 1
-    for each in first.loops:
-        if not isinstance(each.size, int):
-            return None
-        count *= each.size
-    divided = _is(mean, "div") and mean.args[0] is total.target and mean.args[1].kind == "const"
-    return x if divided and mean.args[1].data[0] == count and mean.dtype == x.dtype else None
+    mean = distance.args[1]
+    divided = _is(mean, "div") and mean.args[0] is total.target and mean.args[1].kind in ("const", "index")
+    count = mean.args[1].data[0] if divided else None
+    if not isinstance(count, sympy.Expr):
+        count = int(count) if count is not None and count == int(count) else 0
+    return x if known_equal(count, product(each.size for each in first.loops)) and mean.dtype == x.dtype else None
 
 
 def _is(node: Node, name: str) -> bool:

@@ -31,6 +31,7 @@ OWN = {
     "layout": "layout:Layout",
     "schedule": "schedule:Schedule",
     "horizontal-fusion": "horizontal_fusion:HorizontalFusion",
+    "depthwise-kernels": "depthwise_kernels:DepthwiseKernels",
     "plan-buffers": "plan_buffers:PlanBuffers",
     "library-epilogue": "library_epilogue:LibraryEpilogue",
 }

@@ -33,13 +33,19 @@ _LAYOUT = {"strides", "operand_strides"}
 
 @dataclass(frozen=True)
 class Schedule(Pass):
-    """Turn every fused kernel into loops: order, tiles, vector lanes, threads."""
+    """Turn every fused kernel into loops: order, tiles, vector lanes, threads.
+
+    Options:
+        contract: whether a GPU's kernels may round a product and a sum at once, and divide with an error of two units in the last place.
+    """
 
     name: ClassVar[str] = "schedule"
     level: ClassVar[str] = "kernel"
     gives: ClassVar[str] = "loop"
     after: ClassVar[tuple[str, ...]] = ("fuse", "layout")
     requires: ClassVar[tuple[str, ...]] = ("fuse", "layout")
+
+    contract: bool = True
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         """Replace kernels by launches.
@@ -58,6 +64,8 @@ class Schedule(Pass):
                 if found is None:
                     found = made[body_text] = build_kernels(ctx, op, inputs, outputs, body_text)
                     for part in found:
+                        if not self.contract and any(is_gpu(ref.device) for ref in outputs):
+                            part.kernel["contract"] = False
                         module.body.block.add_op(part.kernel)
                 else:
                     for part in found:

@@ -101,7 +101,7 @@ def time_steps(program: Program, args: Sequence[Any], seconds: float = 0.5) -> l
     functions = {**program.functions, "begin": clock.begin, "end": clock.end}
     run = load_program(replace(source, not_recorded="it is timed"), functions, program.library, "timed")
     written = {argument for argument, _ in main.get("mutations", ())}
-    given = [x.clone() if k in written and isinstance(x, torch.Tensor) else x for k, x in enumerate(args)]
+    given = [_copied(x) if k in written and isinstance(x, torch.Tensor) else x for k, x in enumerate(args)]
     best = [float("inf")] * len(steps)
     with torch.no_grad(), _same_random_numbers():
         run(*given)  # libraries choose and pack in the first call
@@ -111,6 +111,15 @@ def time_steps(program: Program, args: Sequence[Any], seconds: float = 0.5) -> l
             best = list(map(min, best, clock.read()))
             rounds += 1
     return [StepTime(op, least) for op, least in zip(steps, best, strict=True)]
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides, for which the program was compiled, whatever they are."""
+    if not tensor.numel():
+        return tensor
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    flat = tensor.detach().as_strided((extent,), (1,)).clone()
+    return flat.as_strided(tensor.shape, tensor.stride())
 
 
 def device_of(args: Sequence[Any], gpu: int | None) -> int | None:

@@ -31,6 +31,7 @@ class Kernel(Op):
 
     `symbols`: the size symbols that it is given, in order. `lines`: the user's lines it comes from (["file:line", ...]).
     `warps`: how many of a GPU work on one block; `stages`: how many blocks of a product's operands are on their way at once.
+    `contract = false`: no product and sum are rounded at once, and quotients are rounded to nearest.
     """
 
     name = "loop.kernel"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from xdsl.ir import SSAValue
 
 from ...ir.dialects import prim
@@ -126,6 +127,8 @@ def _add(b: Builder) -> Result:
     if kind == "rsub":
         x, y = y, x
     if alpha != 1:
+        if b.type.device == "cpu" and isinstance(alpha, float) and b.type.dtype.is_float:
+            alpha = float(torch.tensor(alpha, dtype=b.type.dtype.torch))  # eager has it in this dtype there
         factor = b.operand(alpha, dtype)
         if kind == "rsub":
             raise NotCovered("rsub with alpha")

@@ -38,8 +38,10 @@ def capture(work: Callable[[], list[Any]], index: int, memory: Any, side: Any) -
     except RuntimeError as error:
         if "generator" not in str(error):
             raise
-    others = [t for t in threading.enumerate() if t is not threading.current_thread() and not _is_dummy(t)]
-    if others:
+    mine = {threading.current_thread()}
+    if any(map(_is_dummy, mine)):  # autograd's thread; the main one waits for it
+        mine.add(threading.main_thread())
+    if any(t not in mine and not _is_dummy(t) for t in threading.enumerate()):
         raise RuntimeError("it draws random numbers while other threads run")
     return _by_torch(work, memory, side)
 
@@ -56,6 +58,7 @@ def _is_dummy(thread: threading.Thread) -> bool:
 
 def _by_torch(work: Callable[[], list[Any]], memory: Any, side: Any) -> tuple[Replay, list[Any]]:
     graph = torch.cuda.CUDAGraph()
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))  # at exit it must not go before the graph
     with torch.cuda.stream(side):
         graph.capture_begin(pool=memory.id, capture_error_mode="thread_local")
         try:

@@ -22,6 +22,7 @@ class KernelSource:
         warps: how many warps work on one program.
         stages: how many blocks of a loop's operands are on their way at once; 0: as many as Triton likes.
         checks: whether assertions in the text are compiled.
+        contract: whether a product and a sum may be rounded at once.
     """
 
     name: str
@@ -30,6 +31,7 @@ class KernelSource:
     warps: int
     checks: bool = False
     stages: int = 0
+    contract: bool = True
 
     def as_json(self) -> dict[str, Any]:
         """Plain data for a worker."""
@@ -40,6 +42,7 @@ class KernelSource:
             "warps": self.warps,
             "checks": self.checks,
             "stages": self.stages,
+            "contract": self.contract,
         }
 
 
@@ -85,6 +88,7 @@ def compile_kernel(module: ModuleType, source: KernelSource, target: str) -> Bin
     attributes = {(k,): [["tt.divisibility", 16]] for k in source.aligned}
     ast = ASTSource(getattr(module, source.name), signature=dict(source.signature), constexprs={}, attrs=attributes)
     options = {"num_warps": source.warps, "debug": source.checks, "sanitize_overflow": False}
+    options["enable_fp_fusion"] = source.contract
     if source.stages:
         options["num_stages"] = source.stages
     made = triton.compile(ast, target=goal, options=options)

@@ -40,7 +40,7 @@ def emit_kernel(kernel: loop.Kernel) -> str:
     comment = f"# from {', '.join(lines)}\n" if lines else ""
     if len(nests_of(kernel)) > 1:
         return comment + emit_parts(kernel, arguments, needs_int64(kernel), _function)
-    writer = Writer(wide=needs_int64(kernel))
+    writer = Writer(wide=needs_int64(kernel), contract=kernel.get("contract", True))
     return comment + _function(writer, kernel["sym_name"], arguments, kernel.get("symbols", ()), ops)
 
 
@@ -373,7 +373,9 @@ def _scalar(w: Writer, op: Op) -> None:
     if op.row.name in _OF_TENSORS or all(isinstance(v.owner, loop.Constant) for v in op.operands):
         names = [as_tensor(v, n) for v, n in zip(op.operands, names, strict=True)]
     dtype = dtype_of(op.operands[-1])
-    w.value(op, scalar_text(op.row.name, names, dtype), w.operand_spans(op))
+    exact = op.row.name == "div" and dtype.name == "f32" and not w.contract
+    text = f"tl.div_rn({names[0]}, {names[1]})" if exact else scalar_text(op.row.name, names, dtype)
+    w.value(op, text, w.operand_spans(op))
 
 
 _WITH_ONE = ("erf", "tanh")  # the sum with 1, which the gelus need, costs a third of the function

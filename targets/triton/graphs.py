@@ -16,9 +16,10 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..torch_private import counts_uses, storage_address, storage_uses
 from .capture import Replay, first_line
 from .pieces import Pieces
 from .playback import POOLS, Gpu, Memory, Pool, copied_bytes, recorded_bytes, result_makers
@@ -62,6 +63,10 @@ class _Recording:
     back: list[Memory]  # and what is copied back
     makers: list[Callable[[Sequence[Any], list[Any], int], Any]]  # of the results
     pool: Pool
+    held: list[Any]  # results that callers are given as they lie in the recording's memory
+    uses: list[
+        tuple[int, int]
+    ]  # their storages, and how many tensors of the recording's use each: no other may, when they are written again
     replays: int = 0
     last: int = 0  # the program's call that played it back last
 
@@ -88,12 +93,27 @@ class Recorded:
             None  # arguments that are no parameters and used where they lie; None: not decided yet
         )
         self.given = [k for k, kind in enumerate(self.kinds) if kind in ("tensor", "written")]
-        self.seen: dict[Any, list[Any]] = {}  # key -> how often, and the addresses of `given` that never changed
+        self.seen: dict[Any, list[Any]] = {}  # key -> how often, addresses of `given`, and at which time each was new
         self.moves: Counter[int] = Counter()
+        self.warm, self.large, self.handed = WARM, LARGE, -1
         self.pieces: Pieces | None = None
         self.news = 0
         self.head = self.fixed = 0  # where in a key the addresses begin, and where those of `placed`
         self.key = self._key()
+
+    def hand_out(self, first: int, *, after_others: bool = False) -> None:
+        """Results from this one on are given to the caller as they lie in the recording's memory, not copied.
+
+        A call that finds one of them still in use runs the program itself. For the halves of a training step, whose saved values and gradients
+        are large and are dropped before the next step.
+
+        Args:
+            after_others: arguments come from recordings, too: wait until these are made and give the same places.
+        """
+        if counts_uses:
+            self.handed = first
+        if after_others:
+            self.warm, self.large = WARM + 3, 0
 
     def __call__(self, *args: Any) -> Sequence[Any]:
         if self.reason or not self.lock.acquire(blocking=False):
@@ -152,14 +172,15 @@ class Recorded:
         self._moved(key)
         addresses = [args[k].data_ptr() for k in self.given]
         self.news = 0 if key in self.seen else self.news + 1
-        known = self.seen.setdefault(key, [0, addresses])
+        known = self.seen.setdefault(key, [0, addresses, [0] * len(addresses)])
         known[0] += 1
         if known[0] < 0:
             return False
-        known[1] = [a if a == b else None for a, b in zip(addresses, known[1], strict=True)]
+        known[2] = [t if a == b else known[0] for a, b, t in zip(addresses, known[1], known[2], strict=True)]
+        known[1] = addresses
         if len(self.seen) > SEEN:
             self.seen = {key: known}
-        if known[0] <= WARM or self.gpu.capturing():
+        if known[0] <= self.warm or self.gpu.capturing():
             return False
         return self.recorded < LIMIT or self.replays >= WORTH * self.recorded
 
@@ -186,18 +207,20 @@ class Recorded:
         """The program with these arguments, which gave these results, as a recording; that does not run it again."""
         key = self.key(*args)
         if self.placed is None:
-            stayed = [k for k, a in zip(self.given, self.seen[key][1], strict=True) if a is not None]
-            self._place([k for k in stayed if self.kinds[k] == "written" or args[k].nbytes >= LARGE])
+            count, _, since = self.seen[key]
+            stayed = [k for k, t in zip(self.given, since, strict=True) if count - t >= WARM]
+            self._place([k for k in stayed if self.kinds[k] == "written" or args[k].nbytes >= self.large])
             key = self.key(*args)
         placed = self.placed or ()
         copied = [k for k in self.given if k not in placed]
-        if (size := copied_bytes([args[k] for k in copied], results, args)) > MOST_COPIED:
+        visible = results if self.handed < 0 else results[: self.handed]
+        if (size := copied_bytes([args[k] for k in copied], visible, args)) > MOST_COPIED:
             reason = f"{size >> 20} MiB of arguments and results would be copied in each call"
             if not self.sizes:
                 self._refuse(reason)
             else:
                 self.note = reason
-                self.seen[key] = [-(1 << 60), []]
+                self.seen[key] = [-(1 << 60), [], []]
             return
         pool = POOLS.of(self.gpu, key[0])
         if not pool.lock.acquire(blocking=False):
@@ -207,8 +230,10 @@ class Recorded:
             memories = [Memory(k, args[k], self.gpu) for k in copied]
             for memory in memories:
                 given[memory.place] = memory.like(args[memory.place])
-            replay, recorded = self.gpu.record(lambda: list(self.run(*given)), pool)
-            makers = result_makers(recorded, given, self.gpu)
+            # What callers hold must lie where no other recording writes.
+            memory_of = pool if self.handed < 0 else replace(pool, memory=self.gpu.memory())
+            replay, recorded = self.gpu.record(lambda: list(self.run(*given)), memory_of)
+            makers, held = result_makers(recorded, given, self.gpu, self.handed)
         except Exception as error:  # whatever it is: the program runs without
             self._refuse(first_line(error))
             return
@@ -217,7 +242,8 @@ class Recorded:
         back = [m for m in memories if self.kinds[m.place] == "written"]
         if len(self.made) >= LIMIT:
             del self.made[min(self.made, key=lambda k: self.made[k].last)]
-        self.made[key] = _Recording(replay, memories, back, makers, pool, last=self.calls)
+        uses = [(storage, storage_uses(storage)) for storage in dict.fromkeys(map(storage_address, held))]
+        self.made[key] = _Recording(replay, memories, back, makers, memory_of, held, uses, last=self.calls)
         self.recorded += 1
         STATISTICS.recordings += 1
 
@@ -225,6 +251,8 @@ class Recorded:
         if not found.pool.lock.acquire(blocking=False):  # memory is shared with a recording that is under way
             return self.run(*args)
         try:
+            if any(storage_uses(storage) != count for storage, count in found.uses):
+                return self.run(*args)
             for memory in found.inputs:
                 memory.fill(args[memory.place], stream)
             found.replay(stream)

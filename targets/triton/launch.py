@@ -51,7 +51,13 @@ def kernel_source(kernel: loop.Kernel) -> KernelSource:
     signature |= {str(s): size for s in kernel.get("symbols", ())}
     checks = any(isinstance(op, loop.Bind) and op.is_checked for op in kernel.block_body.walk())
     return KernelSource(
-        kernel["sym_name"], signature, list(range(pointers)), kernel["warps"], checks, kernel.get("stages", 0)
+        kernel["sym_name"],
+        signature,
+        list(range(pointers)),
+        kernel["warps"],
+        checks,
+        kernel.get("stages", 0),
+        kernel.get("contract", True),
     )
 
 

@@ -59,7 +59,13 @@ def emit_parts(kernel: loop.Kernel, arguments: Mapping[SSAValue, str], wide: boo
     ] = {}  # by text: name, programs and memory of those that are equal
     for nest in nests_of(kernel):
         ops, own = _with_operands(nest, arguments)
-        text = write(Writer(wide=wide, numbered=True), "{}", own, (*symbols, "program"), ops)
+        text = write(
+            Writer(wide=wide, numbered=True, contract=kernel.get("contract", True)),
+            "{}",
+            own,
+            (*symbols, "program"),
+            ops,
+        )
         same = sum(name.startswith(str(nest["part"])) for name, _, _ in calls.values())
         name = f"{nest['part']}_{same}" if same else str(nest["part"])
         calls.setdefault(text, (name, programs_of(nest), []))[2].append([arguments[a] for a in own])

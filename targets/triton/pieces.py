@@ -198,7 +198,7 @@ class Pieces:
     def _copied(self, results: Sequence[Any], stream: int) -> list[Any]:
         """Results that lie where the next call writes as copies; the others as they are."""
         ours = [isinstance(r, torch.Tensor) and storage_address(r) in self.places for r in results]
-        makers = result_makers([r for r, our in zip(results, ours, strict=True) if our], (), self.gpu)
+        makers, _ = result_makers([r for r, our in zip(results, ours, strict=True) if our], (), self.gpu)
         made: list[Any] = []
         for make in makers:
             made.append(make((), made, stream))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -53,11 +54,17 @@ class Gpu:
         """Whether the current stream is recording something of the user's."""
         return torch.cuda.is_current_stream_capturing()
 
+    def memory(self) -> Any:
+        """A memory pool for recordings."""
+        made = torch.cuda.MemPool()
+        _memories.add(made)
+        return made
+
     def pool(self) -> Pool:
-        """Memory for recordings."""
-        memory = torch.cuda.MemPool()
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))  # at exit it must not go before the graphs that use it
-        return Pool(memory, torch.cuda.Stream(self.index))
+        """Memory for all recordings of a stream."""
+        made = self.memory()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))  # at exit it must not go before the graphs that use it
+        return Pool(made, torch.cuda.Stream(self.index))
 
     def empty(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Memory of the caller's stream. Shape and strides are tuples: torch's function takes nothing else."""
@@ -102,11 +109,12 @@ class Pools:
 
 
 POOLS = Pools()
+_memories: weakref.WeakSet[Any] = weakref.WeakSet()  # for statistics
 
 
 def recorded_bytes() -> int:
-    """Bytes of GPU memory that recordings hold, shared between them; copies of arguments are not in it."""
-    handles = {tuple(pool.memory.id) for pool in list(POOLS.pools.values())}
+    """Bytes of GPU memory that recordings hold; copies of arguments are not in it."""
+    handles = {tuple(memory.id) for memory in list(_memories)}
     if not handles:
         return 0
     segments = torch.cuda.memory_snapshot()
@@ -180,17 +188,24 @@ class Memory:
             once(tensor).copy_(once(self.like(tensor)))
 
 
-def result_makers(results: Sequence[Any], given: Sequence[Any], gpu: Gpu) -> list[Maker]:
-    """How a caller's results are made from those of the recording, each with the strides that it has there.
+def result_makers(
+    results: Sequence[Any], given: Sequence[Any], gpu: Gpu, handed: int = -1
+) -> tuple[list[Maker], list[torch.Tensor]]:
+    """How a caller's results are made from those of the recording, each with the strides that it has there; and which of these have to live on.
 
     Arguments and views of them are the caller's own; results that share memory share that of one copy. The results themselves need not live
     on: playing the recording back writes the same places again, and they are copied before anything else may write there.
+    Results from number `handed` on (-1: none) that share memory with none before them are given as they are.
     """
     arguments = {storage_address(x): k for k, x in reversed(list(enumerate(given))) if isinstance(x, torch.Tensor)}
     sharing: dict[int, list[torch.Tensor]] = {}
-    for r in results:
+    copied: set[int] = set()
+    held: list[torch.Tensor] = []
+    for number, r in enumerate(results):
         if isinstance(r, torch.Tensor):
             sharing.setdefault(storage_address(r), []).append(r)
+            if not 0 <= handed <= number:
+                copied.add(storage_address(r))
     makers: list[Maker] = []
     first: dict[int, int] = {}  # storage -> the first result there
     for number, r in enumerate(results):
@@ -205,12 +220,15 @@ def result_makers(results: Sequence[Any], given: Sequence[Any], gpu: Gpu) -> lis
         elif (storage := storage_address(r)) in arguments:
             k = arguments[storage]
             makers.append(_view_of_argument(r, k, r.storage_offset() - given[k].storage_offset()))
+        elif storage not in copied:
+            held.append(r)
+            makers.append(_as_it_is(r))
         elif storage in first:
             makers.append(_view_of_result(r, results[first[storage]], first[storage]))
         else:
             first[storage] = number
             makers.append(_copied(r, sharing[storage], gpu))
-    return makers
+    return makers, held
 
 
 def _constant(value: Any) -> Maker:
@@ -223,6 +241,10 @@ def _argument(k: int) -> Maker:
 
 def _earlier(j: int) -> Maker:
     return lambda args, done, stream: done[j]
+
+
+def _as_it_is(r: torch.Tensor) -> Maker:
+    return lambda args, done, stream: r.data  # a tensor of the caller's own over the same memory
 
 
 def _view_of_argument(r: torch.Tensor, k: int, offset: int) -> Maker:

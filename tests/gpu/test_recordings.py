@@ -347,6 +347,61 @@ def test_random_numbers_of_other_threads_while_a_program_is_recorded() -> None:
     assert not wrong
 
 
+def _deep() -> nn.Module:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for _ in range(4):
+        layers += [nn.Linear(256, 256), nn.LayerNorm(256), nn.GELU()]
+    return nn.Sequential(*layers, nn.Linear(256, 10)).to(GPU)
+
+
+def test_training_steps_are_recorded_and_copy_nothing() -> None:
+    """Saved values and gradients are handed out; what is still held is not overwritten."""
+    eager, ours = _deep(), _deep()
+    fast = intarsia.compile(ours)
+    kept, replays = [], STATISTICS.replays
+    with torch.enable_grad():
+        optimizers = [torch.optim.SGD(net.parameters(), 0.05) for net in (eager, ours)]
+        for k in range(20):
+            x, target = torch.randn(512, 256, device=GPU), torch.randint(0, 10, (512,), device=GPU)
+            losses = []
+            for net, optimizer in zip((eager, fast), optimizers, strict=True):
+                optimizer.zero_grad()
+                loss = F.cross_entropy(net(x), target)
+                if k % 5 == 4:  # another forward before backward: its values are in use
+                    loss = loss + F.cross_entropy(net(x * 2), target)
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.detach())
+            kept.append(losses)
+            for a, b in zip(ours.parameters(), eager.parameters(), strict=True):
+                torch.testing.assert_close(a.grad, b.grad, rtol=2e-2, atol=2e-3)
+    for a, b in kept:
+        torch.testing.assert_close(b, a, rtol=1e-2, atol=1e-3)
+    assert STATISTICS.replays >= replays + 20
+
+
+def test_gradients_that_are_kept() -> None:
+    """Gradients of earlier steps in a list, and sums of gradients over steps, as eager has them."""
+    eager, ours = _deep(), _deep()
+    fast, kept = intarsia.compile(ours), []
+    with torch.enable_grad():
+        for k in range(14):
+            x = torch.randn(64, 256, device=GPU)
+            for net, model in ((eager, eager), (fast, ours)):
+                if k % 4 == 0:
+                    model.zero_grad()
+                net(x).square().mean().backward()
+            kept.append(
+                [(a.grad, b.grad, b.grad.clone()) for a, b in zip(ours.parameters(), eager.parameters(), strict=True)]
+            )
+            for a, b, _ in kept[-1]:
+                torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-4)
+    for k in (3, 7, 11):  # the last of each sum: later steps have not changed it
+        for a, _, b in kept[k]:
+            torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-4)
+
+
 def test_two_programs_on_two_streams() -> None:
     """Recordings share memory with those of their own stream only."""
     nets = [Net().to(GPU).eval() for _ in range(2)]

@@ -24,7 +24,7 @@ NAMES = [name for name in CASES if name.endswith("shared_rows")]
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU that holds a few hundred elements."""
-    for name, value in {"ROW_BYTES": 512, "CACHE_BYTES": 512, "LEAST": 512, "HELD": 128, "PIECE": 64}.items():
+    for name, value in {"ROW_BYTES": 512, "CACHE_BYTES": 512, "LEAST": 512, "ALONE": 256, "HELD": 128, "PIECE": 64}.items():
         monkeypatch.setattr(cooperative, name, value)
 
 

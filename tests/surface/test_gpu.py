@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import intarsia
 import intarsia.backend as backend
 from intarsia.config import Config
-from intarsia.doctor import doctor
+from intarsia.doctor import _gpu_kernel, doctor
 from intarsia.explain import _code, _kernels, _recording
 from intarsia.frontend.functional import functionalize
 from intarsia.ir.import_fx import import_fx
@@ -454,6 +454,23 @@ def test_doctor(monkeypatch):
     triton_version.cache_clear()
     status, text = doctors()
     assert status == 0 and "(only needed for GPUs)" in text and "skipped: no Triton" in text
+
+
+@TRITON
+@NO_GPU
+def test_doctor_where_driver_and_toolkit_do_not_fit(monkeypatch):
+    def refused():
+        raise DriverError(
+            "the CUDA driver does not load the kernel f: no kernel image (error 209); 'python -m intarsia doctor' shows"
+        )
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
+    monkeypatch.setattr("intarsia.doctor.capability", lambda gpu: "sm_90")
+    monkeypatch.setattr("intarsia.doctor.lower", lambda *args, **kwargs: intarsia.lower(*args, target="triton:sm_90"))
+    monkeypatch.setattr("intarsia.doctor._error_on_gpu", refused)
+    found = _gpu_kernel()
+    assert not found.ok and found.found.endswith("no kernel image (error 209)") and "newer driver" in found.advice
 
 
 @pytest.mark.parametrize("mode", [None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"])

@@ -101,6 +101,16 @@ def test_nothing_else_changes():
     assert torch.equal(after, torch.rand(1))
 
 
+def test_arguments_that_are_parts_of_tensors_are_written_to_once():
+    def f(state):
+        state.add_(1)
+        return state * 2
+
+    whole = torch.zeros(40, 50)
+    ours = intarsia.explain(f, timed=True)(whole[3:9, ::7]).result
+    assert torch.equal(ours, torch.full((6, 8), 2.0)) and whole.sum() == 48
+
+
 def test_compiled_functions_breaks_and_sizes():
     def f(x):
         y = x.sin() * 2

@@ -36,7 +36,7 @@ from intarsia.targets.triton.emit import emit_module, program_count
 
 def shared() -> Iterator[Program]:
     """Rows that several programs share, as if a GPU held a few hundred elements."""
-    for name, value in {"ROW_BYTES": 512, "CACHE_BYTES": 512, "LEAST": 512, "HELD": 128, "PIECE": 64}.items():
+    for name, value in {"ROW_BYTES": 512, "CACHE_BYTES": 512, "LEAST": 512, "ALONE": 256, "HELD": 128, "PIECE": 64}.items():
         setattr(cooperative, name, value)
     yield from (p for p in zoo() if "shared_rows" in p.name)
 
@@ -162,6 +162,8 @@ def launch(machine: Any, op: Any) -> list[torch.Tensor]:
         strides = tuple(machine.number(s) for s in ref.strides)
         results.append(torch.empty_strided(machine.shape(ref), strides, dtype=ref.dtype.torch))
         poison(results[-1])
+    if "updates" in kernel.attributes:
+        results[0].copy_(tensors[kernel["updates"]])
     programs = machine.number(program_count(kernel))
     if programs:
         sizes = [machine.number(symbol(s)) for s in kernel.get("symbols", ())]

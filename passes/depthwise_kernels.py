@@ -1,0 +1,227 @@
+"""depthwise-kernels: convolutions with one filter a channel, on a GPU, as loops of our own.
+
+A program has a few columns of pixels and some channels, and walks down a strip of rows: an element of the image is read once for each column of the window, and
+added to all rows of the strip whose windows hold it. cuDNN's kernels read it once for each element of the window.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Region, SSAValue
+
+from ..ir.dialects import kernel, loop, prim
+from ..ir.dtypes import BF16, F16, F32
+from ..ir.symbols import Dim, dim, free_symbols, symbol
+from ..ir.syntax import Op, location_of
+from ..ir.types import RefType, is_gpu, ref_type, scalar_type
+from .base import Pass
+from .context import CompileContext
+from .strides import memory_strides, view_of
+
+OWN = "depthwise"
+LARGEST = 7  # rows or columns of a window
+COLUMNS, CHANNELS = 8, 32  # of a program
+STRIP = 7  # rows of a program
+WARPS = 4
+
+
+def is_depthwise(op: kernel.Extern) -> bool:
+    """A two-dimensional `aten.convolution` with one small filter a channel, on a GPU, of sizes that are known but for the number of images."""
+    if op["target"] != "aten.convolution.default" or tuple(op["operands"]) != ("input", "weight"):
+        return False
+    x, weight, result = (prim.tensor(v) for v in (*op.operands, op.results[0]))
+    if (
+        not is_gpu(result.device)
+        or result.dtype not in (F16, BF16, F32)
+        or len({x.dtype, weight.dtype, result.dtype}) > 1
+    ):
+        return False
+    if x.rank != 4 or op.get("transposed") is True or tuple(op["dilation"]) != (1, 1) or op.get("epilogue"):
+        return False
+    if (
+        not all(isinstance(n, int) and n > 0 for n in (*x.shape[1:], *result.shape[1:], *weight.shape))
+        or x.shape[0] == 0
+    ):
+        return False
+    channels = cast(int, x.shape[1])
+    small = all(cast(int, n) <= LARGEST for n in weight.shape[2:]) and all(s in (1, 2) for s in op["stride"])
+    return small and channels >= CHANNELS // 2 and op["groups"] == channels == weight.shape[0] == result.shape[1]
+
+
+@dataclass(frozen=True)
+class DepthwiseKernels(Pass):
+    """Make loops of the convolutions that `channels-last` gave to a kernel of our own."""
+
+    name: ClassVar[str] = "depthwise-kernels"
+    level: ClassVar[str] = "loop"
+    requires: ClassVar[tuple[str, ...]] = ("schedule",)
+    after: ClassVar[tuple[str, ...]] = ("schedule",)
+    before: ClassVar[tuple[str, ...]] = ("plan-buffers",)
+
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        made: dict[str, loop.Kernel] = {}
+        for func in [op for op in module.body.block.ops if isinstance(op, prim.Func)]:
+            for op in [op for op in func.block_body.ops if isinstance(op, kernel.Extern) and op.get("own") == OWN]:
+                plan = _Plan.of(op)
+                found = made.get(plan.name)
+                if found is None:
+                    found = made[plan.name] = plan.kernel()
+                    module.body.block.add_op(found)
+                _add_lines(found, op)
+                attrs = {"kernel": plan.name, "strides": op["strides"]}
+                launch = loop.Launch.make(plan.operands, [op.results[0].type], attrs, loc=op.location)
+                launch.results[0].name_hint = op.results[0].name_hint
+                func.block_body.insert_op_before(launch, op)
+                op.results[0].replace_all_uses_with(launch.results[0])
+                op.detach()
+                op.erase()
+                ctx.diagnostics.count(self.name, "launches")
+
+
+def _add_lines(made: loop.Kernel, op: Op) -> None:
+    place = location_of(op)
+    line = f"{place[0]}:{place[1]}" if place else ""
+    if line and line not in made.get("lines", ()):
+        made["lines"] = (*made.get("lines", ()), line)
+
+
+@dataclass
+class _Plan:
+    """One convolution: its memories, how they are addressed, and its numbers."""
+
+    operands: list[SSAValue]
+    memories: list[RefType]  # image, weight, result
+    strides: list[tuple[Dim, ...]]
+    offsets: list[Dim]
+    size: tuple[int, int]  # rows and columns of the image
+    window: tuple[int, int]
+    shape: tuple[Dim, int, int, int]  # of the result
+    step: tuple[int, int]
+    padding: tuple[int, int]
+
+    @classmethod
+    def of(cls, op: kernel.Extern) -> _Plan:
+        views = [view_of(v) for v in op.operands]
+        assert all(v is not None for v in views), "layout gives every operand of a call strides"
+        memories, strides, offsets = [], [], []
+        for view in views:
+            assert view is not None
+            base = prim.tensor(view.base)
+            memories.append(ref_type(view.shape, view.strides, base.dtype, base.device))
+            strides.append(view.strides)
+            offsets.append(view.offset)
+        result = prim.tensor(op.results[0])
+        memories.append(ref_type(result.shape, memory_strides(op.results[0]), result.dtype, result.device))
+        strides.append(memory_strides(op.results[0]))
+        offsets.append(0)
+        size, window = prim.tensor(op.operands[0]).shape[2:], prim.tensor(op.operands[1]).shape[2:]
+        operands = [view.base for view in views if view is not None]
+        numbers = (tuple(op["stride"]), tuple(op["padding"]))
+        return cls(operands, memories, strides, offsets, size, window, result.shape, *numbers)  # type: ignore[arg-type]
+
+    @property
+    def name(self) -> str:
+        """Equal names, equal kernels."""
+        facts = [[m.text for m in self.memories], self.strides, self.offsets, self.size, self.window, self.shape]
+        text = repr([*facts, self.step, self.padding])
+        return f"depthwise_convolution_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+    def kernel(self) -> loop.Kernel:
+        """The loops."""
+        block = Block(arg_types=self.memories)
+        _Loops(self, block).write()
+        sizes = [e for m in self.memories for e in (*m.shape, *m.strides)]
+        symbols = sorted(map(str, free_symbols(sizes)))
+        attrs: dict[str, object] = {"sym_name": self.name, "inputs": 2, "warps": WARPS, "symbols": tuple(symbols)}
+        return loop.Kernel.make([], [], attrs | {"lines": ()}, [Region(block)])
+
+
+class _Loops:
+    """Writes the loops of one convolution."""
+
+    def __init__(self, plan: _Plan, block: Block) -> None:
+        self.plan, self.blocks = plan, [block]
+        self.x, self.w, self.y = block.args
+        self.strip = min(STRIP, plan.shape[2])
+
+    def add(self, op: Op) -> SSAValue:
+        self.blocks[-1].add_op(op)
+        return op.results[0] if op.results else self.x
+
+    def write(self) -> None:
+        n, channels, rows, columns = self.plan.shape
+        image, strip, column, channel = (symbol(name) for name in ("o0", "o1", "o2", "o3"))
+        extents = [
+            (image, n, 1),
+            (strip, -(-rows // self.strip), 1),
+            (column, columns, COLUMNS),
+            (channel, channels, CHANNELS),
+        ]
+        opened = []
+        for var, stop, block in extents:
+            attrs = {"kind": "parallel", "var": var, "stop": stop} | ({"block": block} if block > 1 else {})
+            opened.append(attrs)
+            self.blocks.append(Block())
+        sums = [self.local() for _ in range(self.strip)]
+        self.blocks.append(Block())
+        tap = symbol("r0")
+        self.taps(image, strip, column, channel, tap, sums)
+        self.close({"kind": "reduce", "var": tap, "stop": self.plan.window[1]})
+        at, memory = self.plan.strides[2], self.y
+        for o, total in enumerate(sums):
+            value = self.add(loop.Load.make([total], [scalar_type(F32)], {"index": 0}))
+            row = dim(strip * self.strip + o)
+            index = dim(image * at[0] + channel * at[1] + row * at[2] + column * at[3])
+            attrs = {"index": index}
+            if rows % self.strip:
+                attrs["mask"] = (dim(rows - 1 - row),)
+            self.add(loop.Store.make([value, memory], [], attrs))
+        for attrs in reversed(opened):
+            self.close(attrs)
+
+    def local(self) -> SSAValue:
+        return self.add(loop.Local.make([], [ref_type([1], None, F32)], {"size": 1, "value": 0.0}))
+
+    def close(self, attrs: dict[str, object]) -> None:
+        """The innermost open block is the body of a loop."""
+        body = self.blocks.pop()
+        self.add(loop.For.make([], [], attrs, [Region(body)]))
+
+    def taps(self, image: Dim, strip: Dim, column: Dim, channel: Dim, tap: Dim, sums: list[SSAValue]) -> None:
+        """One column of the window, for all rows of the strip."""
+        plan, (high, _), (down, right), (above, left) = self.plan, self.plan.window, self.plan.step, self.plan.padding
+        at, place = plan.strides[1], plan.offsets[1]
+        weights = [self.load(self.w, place + channel * at[0] + a * at[2] + tap * at[3]) for a in range(high)]
+        at, place = plan.strides[0], plan.offsets[0]
+        across = dim(column * right + tap - left)
+        parts: list[SSAValue | None] = [None] * self.strip
+        for r in range((self.strip - 1) * down + high):
+            row = dim(strip * (self.strip * down) + (r - above))
+            mask = [
+                *self.inside(row, plan.size[0]),
+                *self.inside(across, plan.size[1]),
+            ]
+            value = self.load(self.x, place + image * at[0] + channel * at[1] + row * at[2] + across * at[3], mask)
+            for o in range(self.strip):
+                if 0 <= r - o * down < high:
+                    part = self.add(loop.scalar_op("mul", value, weights[r - o * down]))
+                    before = parts[o]
+                    parts[o] = part if before is None else self.add(loop.scalar_op("add", before, part))
+        for whole, total in zip(parts, sums, strict=True):
+            assert whole is not None
+            self.add(loop.Accumulate.make([whole, total], [], {"kind": "sum", "index": 0}))
+
+    @staticmethod
+    def inside(place: Dim, size: int) -> list[Dim]:
+        """What must not be negative for a place to lie in the image."""
+        return [place, dim(size - 1 - place)]
+
+    def load(self, memory: SSAValue, index: Dim, mask: list[Dim] | None = None) -> SSAValue:
+        attrs: dict[str, object] = {"index": dim(index)}
+        if mask:
+            attrs |= {"mask": tuple(mask), "other": 0.0}
+        return self.add(loop.Load.make([memory], [scalar_type(F32)], attrs))
