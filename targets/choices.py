@@ -46,13 +46,15 @@ class Table:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def get(self, key: str, measure: Callable[[], str], known: Sequence[str]) -> str:
-        """The choice for a bucket: as the table has it, if it is one of the `known`, else as measured."""
+        """The choice for a bucket: as the table has it, if it is one of the `known`, else as measured; "" is not kept."""
         with self.lock:
             self._load()
             found = self.table.get(key)
             if found is None or found not in known:
-                found = self.table[key] = measure()
-                self._save()
+                found = measure()
+                if found:
+                    self.table[key] = found
+                    self._save()
         return found
 
     def _path(self) -> Path | None:

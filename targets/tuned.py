@@ -7,6 +7,7 @@ passes make it, and timed on the device. The table `choices-<gpu>.json` in the c
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,8 @@ from .choices import Table
 from .cpp.program import Program, build, generate
 from .library import Library
 from .triton.device import capability
+
+log = logging.getLogger("intarsia")
 
 BEHIND = "layout,schedule,plan-buffers"  # what a program goes through after the choice
 LIBRARY = "library"
@@ -79,6 +82,8 @@ class MeasuredProducts:
             for name, program in zip(names, programs, strict=True):
                 if program is not None:
                     times[name] = _time(program, sets)
+        if not times:
+            return ""
         return min(times, key=lambda name: times[name] * (CLEARLY if name == LIBRARY else 1))
 
     def _build(self, text: str, name: str) -> Program | None:
@@ -94,6 +99,7 @@ class MeasuredProducts:
             key = hashlib.sha256(f"{text}{name}{package_fingerprint()}{capability(self.gpu)}".encode()).hexdigest()
             return build(generated, key, lambda: self.toolchain, self.cache, library, gpu=capability(self.gpu))
         except RuntimeError:
+            log.debug("the candidate %s is not measured", name, exc_info=True)
             return None
 
 

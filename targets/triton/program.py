@@ -109,7 +109,7 @@ def load_binaries(entry: Entry, launches: Library, gpu: int) -> None:
         for b in entry.meta["binaries"]
     ]
     with torch.cuda.device(gpu):
-        torch.empty(1, device="cuda")  # makes the device's context the current one of this thread
+        torch.cuda.synchronize()  # makes the device's context the current one of this thread, which getting memory may not
         found = [driver().load(binary) for binary in binaries]
     functions = (ctypes.c_void_p * len(found))(*found)
     shared = (ctypes.c_uint * len(found))(*(b.shared for b in binaries))

@@ -13,6 +13,7 @@ from .pieces import Pieces
 
 Recordable = tuple[Sequence[str], Sequence[str]]  # kinds and sizes of `Recorded`
 MISALIGNED, TOO_LARGE, UNALIGNED_WRITE = -1, -2, -3  # what a launch gives instead of the driver's error number
+INVALID_CONTEXT = 201  # the driver's
 
 
 class UnplannedResult(RuntimeError):
@@ -23,15 +24,22 @@ class Misaligned(RuntimeError):
     """An argument's address is not a multiple of 16 bytes, which kernels on a GPU are compiled for."""
 
 
+class NoContext(RuntimeError):
+    """The thread has no context of the driver yet: all that it asked torch for came out of the allocator's cache."""
+
+
 def not_launched(code: int, kernel: str) -> None:
     """Raised when a launch on a GPU does not give 0.
 
     Raises:
+        NoContext: the thread is new to the driver.
         Misaligned: an address; the caller copies what is not aligned and calls again.
         UnplannedResult: sizes beyond 32 bits, of a kernel that was compiled for less; an address of what a kernel writes to.
     """
     if code == MISALIGNED:
         raise Misaligned(kernel)
+    if code == INVALID_CONTEXT:
+        raise NoContext(kernel)
     if code == TOO_LARGE:
         raise UnplannedResult(f"the kernel {kernel} is given more elements than 32 bits can count")
     if code == UNALIGNED_WRITE:
@@ -77,6 +85,9 @@ def on_gpu(
             def call(*args: Any) -> Sequence[Any]:
                 try:
                     return run(*args)
+                except NoContext:
+                    torch.cuda.synchronize()  # gives the thread the device's context
+                    return call(*args)
                 except Misaligned:
                     if not again:
                         again.append(careful())

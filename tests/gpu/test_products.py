@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -96,3 +97,16 @@ def test_rows_that_change() -> None:
         torch.testing.assert_close(
             compiled(x, w, b).double(), gelu(x.double(), w.double(), b.double()), rtol=2e-2, atol=2e-2
         )
+
+
+def test_a_new_thread() -> None:
+    """A thread that never asked the driver for anything can call a compiled function."""
+    fn, args = CASES["few_rows"]
+    inputs = args(torch.bfloat16)
+    compiled = intarsia.compile(fn)
+    expected, found = compiled(*inputs), []
+    torch.cuda.synchronize()
+    thread = threading.Thread(target=lambda: found.append(compiled(*inputs)))
+    thread.start()
+    thread.join()
+    torch.testing.assert_close(found[0], expected)

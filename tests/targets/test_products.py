@@ -115,4 +115,6 @@ def test_tanh_gelu(fn: Callable[[Tensor], Tensor], library: bool) -> None:
     calls = [op["target"] for op in module.walk() if isinstance(op, kernel.Extern)]
     assert ("aten._addmm_activation.default" in calls) == library
     if library:
-        torch.testing.assert_close(run(module, program.args)[0], fn(torch.addmm(args[2], *args[:2])), rtol=2e-2, atol=2e-2)
+        torch.testing.assert_close(
+            run(module, program.args)[0], fn(torch.addmm(args[2], *args[:2])), rtol=2e-2, atol=2e-2
+        )
