@@ -12,7 +12,7 @@ import sympy
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...ir.dialects import loop
-from ...ir.symbols import Dim, bounds, dim, known_equal
+from ...ir.symbols import Dim, FloorDiv, Mod, bounds, dim, known_equal
 from ...ir.syntax import Op, location_of
 from ...ir.types import RefType, ScalarType
 from .dot import dot_loop, product_in
@@ -23,6 +23,7 @@ from .writer import OpenLoop, Writer, is_one_block, joined, longest, whole_block
 
 PRELUDE = "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n\nfrom intarsia.targets.triton.language import *  # noqa: F403\n"
 INT32_MAX = 2**31 - 1
+LARGE = 1 << 20  # elements; the loads of a smaller kernel take no time
 
 
 def emit_module(kernels: Iterable[loop.Kernel]) -> str:
@@ -41,7 +42,38 @@ def emit_kernel(kernel: loop.Kernel) -> str:
     if len(nests_of(kernel)) > 1:
         return comment + emit_parts(kernel, arguments, needs_int64(kernel), _function)
     writer = Writer(wide=needs_int64(kernel), contract=kernel.get("contract", True))
-    return comment + _function(writer, kernel["sym_name"], arguments, kernel.get("symbols", ()), ops)
+    name, symbols, aligned = kernel["sym_name"], tuple(kernel.get("symbols", ())), _aligned(kernel)
+    if not aligned:
+        return comment + _function(writer, name, arguments, symbols, ops)
+    # Sizes that are multiples of 16 are written so that Triton sees it: loads are then as wide as for known sizes.
+    memory = list(arguments.values())
+    inner = [*memory, *(f"{s} // 16 * 16" if s in aligned else s for s in symbols)]
+    lines = [f"if {' and '.join(f'{s} % 16 == 0' for s in aligned)}:", f"    {name}_body({', '.join(inner)})", "else:"]
+    lines.append(f"    {name}_body({', '.join([*memory, *symbols])})")
+    body = _function(writer, f"{name}_body", arguments, symbols, ops)
+    head = f"@triton.jit\ndef {name}({', '.join([*memory, *symbols])}):"
+    return f"{comment}{body}\n\n" + "\n".join([head, *(f"    {line}" for line in lines), ""])
+
+
+def _aligned(kernel: loop.Kernel) -> list[str]:
+    """Size symbols such that all places that neighbours in memory begin at are multiples of 16 if these are."""
+    symbols = set(kernel.get("symbols", ()))
+    found: dict[frozenset[str], None] = {}  # the symbols of terms that are not multiples of 16 themselves
+    for op in kernel.block_body.walk():
+        values = [op["index"]] if isinstance(op, loop.Load | loop.Store) else []
+        if isinstance(op, loop.For) and op["kind"] != "parallel" and op.get("block", 1) > 1:
+            values = [op.get("start", 0), op["stop"]]
+        for value in [v for v in values if isinstance(v, sympy.Expr)]:
+            divisors = [part.args[1] for part in value.atoms(FloorDiv, Mod)]
+            for term in [t for v in (value, *divisors) for t in sympy.Add.make_args(sympy.expand(v))]:
+                factor, rest = term.as_coeff_Mul()
+                names = frozenset(str(s) for s in rest.free_symbols) & symbols
+                if names and factor % 16 != 0:
+                    found[names] = None
+    chosen: list[str] = []
+    while left := [names for names in found if not names & set(chosen)]:
+        chosen.append(max(sorted(set().union(*left)), key=lambda s: sum(s in names for names in left)))
+    return chosen
 
 
 def _function(
@@ -176,20 +208,41 @@ def _walk(w: Writer, op: loop.For, base: str) -> None:
         text = f"{base} + {text}" if base else text
     name = w.hold("i", text) if op in w.axes or op["kind"] == "parallel" else text
     size = dim(sympy.sympify(op["stop"]) - op.get("start", 0))
-    mask = ""
-    if op in w.axes and not (isinstance(size, int) and size % block == 0):
-        mask = w.hold("m", f"{name} < {w.index(op['stop'])}")
     outer, place = dict(w.known), w.place
     w.bound[var] = (name, frozenset([var]))
+    if _is_in_two(w, op, size):
+        for line in (f"if {base} + {block} <= {w.index(op['stop'])}:", "else:"):
+            w.known, w.place = dict(outer), place
+            w.line(line)
+            w.depth += 1
+            _inside(w, op, name, masked=line == "else:")
+            w.depth -= 1
+        w.known = outer
+    else:
+        _inside(w, op, name, masked=op in w.axes and not (isinstance(size, int) and size % block == 0))
+        if op["kind"] != "parallel" and not is_one_block(op):
+            w.known = outer
+    w.place = place
+
+
+def _inside(w: Writer, op: loop.For, name: str, masked: bool) -> None:
+    """The body of a loop whose variable is `name`."""
+    mask = w.hold("m", f"{name} < {w.index(op['stop'])}") if masked else ""
     w.open.append(OpenLoop(op, name, mask))
     joins = joined(op)
     _block(w, op.block_body)
     for local in joins:
         finish_join(w, op, local)
     w.open.pop()
-    if op["kind"] != "parallel" and not is_one_block(op):
-        w.known = outer
-    w.place = place
+
+
+def _is_in_two(w: Writer, op: loop.For, size: Dim) -> bool:
+    """Whether the last block of many has a text of its own: its mask would end within what a thread loads at once, and keep all loads small."""
+    if op["kind"] != "parallel" or op not in w.axes or w.rank != 1 or w.numbered:
+        return False
+    if isinstance(size, int) and (size < LARGE or size % 16 == 0 or size % op["block"] == 0):
+        return False
+    return not any(isinstance(each, loop.For | loop.Bind) for each in op.block_body.walk())
 
 
 def _looped(w: Writer, op: loop.For) -> None:
@@ -284,6 +337,19 @@ def _store(w: Writer, op: Op) -> None:
         text = w.spread(as_tensor(value, text), w.spans.get(value, frozenset()))
         address = w.spread(address, spans)
     w.line(f"tl.store({address}, {text}{', mask=' + ' & '.join(masks) if masks else ''})")
+
+
+def _atomic(w: Writer, op: Op) -> None:
+    value, memory = op.operands
+    spans = w.index_spans(op["index"]) | w.spans.get(value, frozenset())
+    masks = w.masks(spans)
+    address = w.names[memory] if op["index"] == 0 else f"{w.names[memory]} + {_place(w, op['index'])}"
+    text = as_tensor(value, w.names[value])
+    if w.rank:
+        text, address = w.spread(text, w.spans.get(value, frozenset())), w.spread(address, w.index_spans(op["index"]))
+    if op["kind"] != "sum":
+        raise TypeError(f"no Triton text for atomics of kind {op['kind']}")
+    w.line(f'tl.atomic_add({address}, {text}{", mask=" + " & ".join(masks) if masks else ""}, sem="relaxed")')
 
 
 def _bind(w: Writer, op: Op) -> None:
@@ -407,6 +473,7 @@ _EMIT: dict[str, Callable[[Writer, Op], None]] = {
     "loop.store": _store,
     "loop.accumulate": accumulate,
     "loop.exchange": exchange,
+    "loop.atomic": _atomic,
     "loop.bind": _bind,
     "loop.prefetch": _prefetch,
     "loop.index": _index,

@@ -102,7 +102,7 @@ class Grower:
 
     def __init__(self, seed: int, operations: int = 12, large: bool = False) -> None:
         self.rng = random.Random(seed)
-        self.sizes = [*SIZES, 33, 130, 700, 2100] if large else SIZES
+        self.sizes = [*SIZES, 33, 130, 700, 2100, 40000] if large else SIZES
         self.largest = LARGEST * 100 if large else LARGEST
         self.block = Block()
         self.arguments: list[Argument] = []
@@ -227,7 +227,8 @@ class Grower:
                 tensor_type(self.shape(), self.rng.choice([F32, F32, F32, F32, F64, I64, I32, BOOL, *HALVES]))
             )
         steps = list(_STEPS)
-        weights = [_STEPS[s] for s in steps]
+        often = (reduce, broadcast, scan) if self.largest > LARGEST else ()
+        weights = [_STEPS[s] * (4 if s in often else 1) for s in steps]
         done = tries = 0
         while done < self.operations and tries < 40 * self.operations:
             tries += 1

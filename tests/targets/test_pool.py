@@ -23,10 +23,18 @@ ROWS, WIDTH = 2048, 1024
 SIZE = ROWS * WIDTH * 4
 
 
+@pytest.fixture(scope="module")
+def frozen():
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
-def empty_pool():
+def empty_pool(frozen):
+    """No memory is kept; collections look at what the test makes only, not at the millions of objects from before."""
     intarsia.reset()
     gc.collect()
+    gc.freeze()
     yield
     intarsia.reset()
 

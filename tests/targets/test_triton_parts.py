@@ -137,6 +137,36 @@ def test_launch_text_compiles(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_last_block_has_a_text_of_its_own() -> None:
+    """Its mask would end within what a thread loads at once; all others have none."""
+    text = emit_module([kernel(5)])
+    first, rest = text.split("if program * 1024 + 1024 <= 5 * s0:")[1].split("else:")
+    assert "mask=" not in first and "tl.store(" in first and rest.count("mask=") == 2
+
+
+ROWS = """
+builtin.module {
+  prim.func @main() {arg_names = ["x"], symbols = [["s0", 0, 1, 0, none]]} ({
+  ^bb0(%x: !prim.tensor<[64, s0], f32>):
+    %y = kernel.fused(%x) ({
+    ^bb0(%a: !prim.tensor<[64, s0], f32>):
+      %s = prim.reduce<sum>(%a) {dims = [1]} : !prim.tensor<[64], f32>
+      kernel.yield(%s)
+    }) : !prim.tensor<[64], f32>
+    prim.return(%y)
+  })
+}
+"""
+
+
+def test_sizes_that_are_multiples_of_16_are_seen() -> None:
+    module = parse_module(ROWS)
+    retarget(module, "cuda:0")
+    Schedule().apply(CompileContext(), module)
+    text = emit_module([op for op in module.body.block.ops if isinstance(op, loop.Kernel)])
+    assert "if s0 % 16 == 0:" in text and "s0 // 16 * 16)" in text
+
+
 def test_what_a_launch_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "driver", lambda: SimpleNamespace(words=lambda code: f"words for {code}"))
     with pytest.raises(Misaligned):
