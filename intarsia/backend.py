@@ -54,7 +54,7 @@ from .targets.torch_private import (
     onednn_linear,
     products_in_tf32,
 )
-from .targets.triton.device import NoTriton, capability, gpu_identity, gpu_of
+from .targets.triton.device import NoTriton, capability, gpu_identity, gpu_of, shared_bytes
 from .targets.triton.launch import DriverError
 from .targets.triton.run import UnplannedResult
 from .targets.triton.worker import TritonError
@@ -239,14 +239,15 @@ def compile_module(
 ) -> tuple[Program, Report]:
     """From the `aten` level to a callable: out of the cache, or through the passes and the C++ compiler."""
     with COUNTERS.phase("key"):
-        ctx = CompileContext(machine(toolchain, config), Diagnostics(want_remarks=bool(config.debug)))
+        gpu = gpu_of(module)
+        target = machine(toolchain, config, "" if gpu is None else capability(gpu))
+        ctx = CompileContext(target, Diagnostics(want_remarks=bool(config.debug)))
         pipeline = pipeline_of(config, passes)
         cache = open_cache(config)
         choices = Choices(cache.root if config.cache else None) if config.libraries == "measure" else None
         library = Library(config.packing, choices, record=config.cuda_graphs)
         text = print_module(module)
         debug.write("0-aten.ir", text)
-        gpu = gpu_of(module)
         key = cache_key(
             ir_text=text,
             pass_sources=pass_fingerprint(pipeline),
@@ -392,8 +393,8 @@ def reports_of(gm: fx.GraphModule) -> list[Report]:
     return list(_reports.get(gm, ()))
 
 
-def machine(toolchain: Toolchain, config: Config) -> Target:
-    """The machine as the passes see it."""
+def machine(toolchain: Toolchain, config: Config, gpu: str = "") -> Target:
+    """The machine as the passes see it; `gpu` is what kernels for it are compiled for, "sm_90"."""
     isa = toolchain.isa
     width = {"avx512": 64, "avx2": 32}.get(isa, 16)
     threads = config.threads or torch.get_num_threads()
@@ -408,6 +409,7 @@ def machine(toolchain: Toolchain, config: Config) -> Target:
         dots_bfloat16=dots_bfloat16(),
         tf32=convolutions_in_tf32(),
         tf32_products=products_in_tf32(),
+        shared_bytes=shared_bytes(gpu or "sm_90"),
     )
 
 

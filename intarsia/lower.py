@@ -234,7 +234,7 @@ def lower(fn: Any, *args: Any, target: Any = "cpp", **kwargs: Any) -> Lowered:
             stages[name] = print_module(current)
             levels[by_name[name].gives or by_name[name].level] = stages[name]
 
-    ctx = CompileContext(machine(find_toolchain(), config), Diagnostics(want_remarks=True))
+    ctx = CompileContext(machine(find_toolchain(), config, gpu), Diagnostics(want_remarks=True))
     run_pipeline(ctx, module, pipeline, on_pass=keep)
     generated = generate(module, Library(config.packing))
     here_only = [o for o in generated.host.operators.values() if gpu and any(word in o for word in ("mkldnn", "_cpu"))]

@@ -24,6 +24,7 @@ class Target:
         bfloat16: whether oneDNN multiplies in bfloat16 on this processor.
         tf32: whether convolutions in float32 on a GPU may round their operands to TF32, as torch's setting says.
         tf32_products: whether products of matrices may.
+        shared_bytes: memory of a GPU's multiprocessor that one block may use.
         dots_bfloat16: whether AVX-512's dot product of bfloat16 is the fastest way to multiply: it is there, and tiles (AMX) are not.
     """
 
@@ -38,6 +39,7 @@ class Target:
     dots_bfloat16: bool = True
     tf32: bool = True
     tf32_products: bool = False
+    shared_bytes: int = 227 * 1024
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class MatmulKernels(Pass):
             ctx.diagnostics.count(self.name, "library calls with gelu")
             _erase(op)
             return
-        shape = found.shape(behind)
+        shape = found.shape(behind, ctx.target.shared_bytes)
         tile = Tile.parse(self.tile) if self.tile else _chosen(ctx, shape, op, behind)
         place = location_of(op)
         where = f"{place[0]}:{place[1]}" if place else ""
@@ -170,7 +170,7 @@ class Product:
     batch: Dim = 1
     siblings: int = 1
 
-    def shape(self, behind: kernel.Fused | None) -> Shape:
+    def shape(self, behind: kernel.Fused | None, shared_bytes: int) -> Shape:
         """What decides how fast it is."""
         extra = 0
         if behind is not None:
@@ -178,7 +178,9 @@ class Product:
         view = view_of(self.b)
         by_rows = view is not None and view.strides[-1 if self.transposed else -2] == 1
         batch, rows, columns, inner = (hint(n) for n in (self.batch, self.rows, self.columns, self.inner))
-        return Shape(batch, rows, columns, inner, self.dtype, behind is not None, extra, by_rows, self.siblings)
+        return Shape(
+            batch, rows, columns, inner, self.dtype, behind is not None, extra, by_rows, self.siblings, shared_bytes
+        )
 
 
 def _siblings(found: Product) -> int:

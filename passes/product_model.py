@@ -29,6 +29,10 @@ class Tile:
         """The tile of a text such as "128x128x64x8x3x1"; what is left out is as by default."""
         return cls(*map(int, text.split("x")))
 
+    def shared_bytes(self, size: int) -> int:
+        """What the operands take of a multiprocessor's memory, with elements of so many bytes."""
+        return self.stages * (self.rows + self.columns) * self.inner * size
+
     @property
     def text(self) -> str:
         """As `parse` reads it."""
@@ -48,6 +52,7 @@ class Shape:
         epilogue: whether a kernel behind it becomes part of it.
         tensors: how many tensors of the result's size that kernel reads and writes beside the product and one result.
         siblings: how many products of the first factor there are; small ones become one launch (`horizontal-fusion`).
+        shared_bytes: memory of a multiprocessor that a program may use.
         by_rows: whether the second factor lies contiguously along the inner size.
     """
 
@@ -60,6 +65,11 @@ class Shape:
     tensors: int = 0
     by_rows: bool = True
     siblings: int = 1
+    shared_bytes: int = 227 * 1024
+
+    def holds(self, tile: Tile) -> bool:
+        """Whether a multiprocessor has room for a tile's operands, and a little more."""
+        return tile.shared_bytes(4 if self.dtype == "f32" else 2) + 1024 <= self.shared_bytes
 
     @property
     def bucket(self) -> str:
@@ -149,7 +159,8 @@ SHALLOW = _tiles("128x64x32x4x3", "64x128x32x4x3", "64x64x32x4x3", "128x128x32x8
 
 def candidates(shape: Shape) -> tuple[Tile, ...]:
     """The tiles that are worth measuring for a shape."""
-    return tuple(dict.fromkeys(_fitted(shape, tile) for tile in _candidates(shape)))
+    fitted = (_fitted(shape, tile) for tile in _candidates(shape))
+    return tuple(dict.fromkeys(tile for tile in fitted if shape.holds(tile)))
 
 
 def _fitted(shape: Shape, tile: Tile) -> Tile:
@@ -174,7 +185,10 @@ def _candidates(shape: Shape) -> tuple[Tile, ...]:
 def choose(shape: Shape) -> Tile | None:
     """The tile of a kernel of our own; None where the library is expected to be faster."""
     found = _choose(shape)
-    return None if found is None else _fitted(shape, found)
+    if found is None:
+        return None
+    tile = _fitted(shape, found)
+    return tile if shape.holds(tile) or shape.rows == 1 else None
 
 
 def _choose(shape: Shape) -> Tile | None:
@@ -186,7 +200,10 @@ def _choose(shape: Shape) -> Tile | None:
         return _few_rows(shape) if shape.epilogue or shape.siblings > 1 else None
     if not shape.epilogue:
         return None
-    best = min(_COSTS, key=lambda cost: own_time(shape, cost))
+    costs = [cost for cost in _COSTS if shape.holds(_fitted(shape, cost.tile))]
+    if not costs:
+        return None
+    best = min(costs, key=lambda cost: own_time(shape, cost))
     return best.tile if own_time(shape, best) < MARGIN * library_time(shape) else None
 
 
