@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
@@ -12,6 +13,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ...ir.dialects import loop
 from ...ir.symbols import Dim, FloorDiv, dim
+from ...ir.types import RefType
 from .text import index_text
 from .writer import Writer
 
@@ -54,9 +56,8 @@ def blocks(op: loop.For) -> Dim:
 def emit_parts(kernel: loop.Kernel, arguments: Mapping[SSAValue, str], wide: bool, write: WriteFunction) -> str:
     """A function for each loop nest, equal ones once, and the kernel: it calls the one that a program belongs to."""
     symbols = tuple(kernel.get("symbols", ()))
-    calls: dict[
-        str, tuple[str, Dim, list[list[str]]]
-    ] = {}  # by text: name, programs and memory of those that are equal
+    # By text, types of memory and number of programs: the name, and the memory of those that are equal.
+    calls: dict[tuple[str, tuple[str, ...], Dim], tuple[str, list[list[str]]]] = {}
     for nest in nests_of(kernel):
         ops, own = _with_operands(nest, arguments)
         text = write(
@@ -66,13 +67,13 @@ def emit_parts(kernel: loop.Kernel, arguments: Mapping[SSAValue, str], wide: boo
             (*symbols, "program"),
             ops,
         )
-        same = sum(name.startswith(str(nest["part"])) for name, _, _ in calls.values())
-        name = f"{nest['part']}_{same}" if same else str(nest["part"])
-        calls.setdefault(text, (name, programs_of(nest), []))[2].append([arguments[a] for a in own])
+        kinds = tuple(str(a.type.dtype) for a in own if isinstance(a.type, RefType))
+        found = calls.setdefault((text, kinds, programs_of(nest)), (_part_name(nest, text), []))
+        found[1].append([arguments[a] for a in own])
     w = Writer(wide=wide)
     w.line(f"program = tl.program_id(0){'.to(tl.int64)' if wide else ''}")
-    ends = list(accumulate(dim(programs * len(members)) for _, programs, members in calls.values()))
-    for number, (name, programs, members) in enumerate(calls.values()):
+    ends = list(accumulate(dim(programs * len(members)) for (_, _, programs), (_, members) in calls.items()))
+    for number, ((_, _, programs), (name, members)) in enumerate(calls.items()):
         with _branch(w, number, ends):
             if number:
                 w.line(f"program -= {index_text(ends[number - 1], {})}")
@@ -86,8 +87,14 @@ def emit_parts(kernel: loop.Kernel, arguments: Mapping[SSAValue, str], wide: boo
                 w.line(f"program = program % {_factor(programs)}")
             w.line(f"{name}({', '.join([*given, *symbols, 'program'])})")
     head = f"@triton.jit\ndef {kernel['sym_name']}({', '.join([*arguments.values(), *symbols])}):"
-    texts = [text.replace("def {}(", f"def {name}(", 1) for text, (name, _, _) in calls.items()]
-    return "\n\n".join([*texts, "\n".join([head, *w.text, ""])])
+    texts = {name: text.replace("def {}(", f"def {name}(", 1) for (text, *_), (name, _) in calls.items()}
+    return "\n\n".join([*texts.values(), "\n".join([head, *w.text, ""])])
+
+
+def _part_name(nest: loop.For, text: str) -> str:
+    """By content: functions of one module, whose kernels are many, have one name only if they are equal."""
+    words = str(nest["part"]).rpartition("_")[0]
+    return f"{words}_part_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 @contextmanager

@@ -176,6 +176,12 @@ def _loss(x: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(x, target) + F.mse_loss(x.sigmoid(), x.tanh()) + F.huber_loss(x, x.flip(1))
 
 
+def _mixed(*tensors: Tensor) -> Any:
+    """Kernels of one text whose memory differs in size or type, and one that is launched alone as well."""
+    wide, first = [x.float() * 2 for x in tensors], [x.exp() for x in tensors]
+    return *wide, *first, (first[0] @ first[0].t()).exp(), [x[:0] + 1 for x in tensors]
+
+
 def _random(x: Tensor) -> Any:
     hidden = F.layer_norm(F.dropout(x, 0.3) + x, (50,))
     numbers = torch.rand_like(x), torch.randn(7, 9, dtype=torch.float64), torch.randint(-3, 9, (40,)), torch.rand(())
@@ -190,6 +196,13 @@ def _adam(*tensors: Tensor) -> Any:
     root = torch._foreach_add(torch._foreach_sqrt(squares), 1e-8)
     norm = torch.stack(torch._foreach_norm(grads)).norm()
     return *torch._foreach_addcdiv(params, means, root, -0.1), *means, *squares, norm
+
+
+def _casts(*w: Tensor) -> Any:
+    """Kernels that are joined, with parts of one text on other types, of one name with other texts, of no elements; and one of them alone."""
+    halves = [x.bfloat16() for x in w[:3]] + [w[3].half(), w[3].bfloat16() * 2, w[4] + 1, w[5] + 1]
+    total = (halves[0] @ halves[1]).float().cumsum(0)
+    return *halves, total, total.bfloat16(), (total * w[0]).sum(0)
 
 
 MODELS: dict[str, Callable[[], tuple[Callable[..., Any], list[Tensor]]]] = {
@@ -212,6 +225,14 @@ MODELS: dict[str, Callable[[], tuple[Callable[..., Any], list[Tensor]]]] = {
         [torch.randn(2, 3, 16)] * 2,
     ),
     "lists": lambda: (_adam, [torch.rand(shape) for shape in ((4, 33), (70,), (4, 33), (), (3, 0)) for _ in range(4)]),
+    "casts": lambda: (_casts, [torch.rand(shape) for shape in ((9, 9), (9, 9), (4, 33), (4, 33), (0, 5), (0,))]),
+    "mixed": lambda: (
+        _mixed,
+        [
+            torch.rand(16, n).to(t)
+            for n, t in ((16, F32.torch), (64, F32.torch), (48, F32.torch), (16, BF16.torch), (64, F16.torch))
+        ],
+    ),
     "random": lambda: (_random, [torch.randn(3, 50)]),
     "images": lambda: (
         lambda x: F.pixel_shuffle(F.pad(x, (1, 2, 0, 1), "reflect"), 2).relu(),
