@@ -109,6 +109,7 @@ _PRODUCTS: dict[str, _Formula] = {
     "aten.mv.default": _inner("self"),
     "aten.dot.default": _inner("self"),
     "aten.addmm.default": _inner("mat1"),
+    "aten._addmm_activation.default": _inner("mat1"),
     "aten.addmv.default": _inner("mat"),
     "aten.baddbmm.default": _inner("batch1"),
     "aten.linear.default": _inner("input"),

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, cast
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ..ir.dialects import kernel, prim
 from ..ir.dtypes import BF16, F16, F32, DType
@@ -24,7 +24,7 @@ from .affine import hint
 from .base import Pass
 from .context import CompileContext
 from .matmul_activation import is_tanh_gelu, with_gelu
-from .product_model import FEW, Shape, Tile, candidates, choose
+from .product_model import FEW, Shape, Tile, candidates, choose, chunks_for
 from .strides import view_of
 
 # The operands that are the factors and what is added. The second factor of `aten.linear` is (columns, inner), the others' (inner, columns).
@@ -73,6 +73,13 @@ class MatmulKernels(Pass):
             _erase(op)
             return
         shape = found.shape(behind, ctx.target.shared_bytes)
+        reader = _reader(op)
+        chunks = chunks_for(shape) if behind is None and reader is not None and not self.tile else None
+        if chunks is not None and reader is not None and _sums(reader, op.results[0]):
+            _merge_chunks(found, chunks, reader)
+            ctx.diagnostics.count(self.name, "products in chunks that their reader adds up")
+            _erase(op)
+            return
         tile = Tile.parse(self.tile) if self.tile else _chosen(ctx, shape, op, behind)
         place = location_of(op)
         where = f"{place[0]}:{place[1]}" if place else ""
@@ -243,7 +250,13 @@ def _reads_fast(value: SSAValue) -> bool:
 
 
 def _epilogue(op: kernel.Extern) -> kernel.Fused | None:
-    """The kernel that reads the product, if all that it computes are single elements of it and nothing needs the product earlier."""
+    """The kernel that reads the product, if all that it computes are single elements of it."""
+    found = _reader(op)
+    return found if found is not None and _is_elementwise(found, op.results[0]) else None
+
+
+def _reader(op: kernel.Extern) -> kernel.Fused | None:
+    """The first kernel that reads the product, if nothing else needs the product earlier."""
     result = op.results[0]
     found: kernel.Fused | None = None
     for use in _uses(result):
@@ -253,9 +266,7 @@ def _epilogue(op: kernel.Extern) -> kernel.Fused | None:
     if found is None:
         return None
     others = [use.operation for use in _uses(result) if use.operation is not found]
-    if any(_before(other, found) for other in others) or not _is_elementwise(found, result):
-        return None
-    return found
+    return None if any(_before(other, found) for other in others) else found
 
 
 def _uses(value: SSAValue) -> list:  # type: ignore[type-arg]
@@ -302,6 +313,22 @@ def _is_elementwise(fused: kernel.Fused, result: SSAValue) -> bool:
     return False
 
 
+def _sums(fused: kernel.Fused, result: SSAValue) -> bool:
+    """Whether a kernel reads each element of the value at one place only, to compute with it and to reduce."""
+    block = fused.block_body
+    depends: set[SSAValue] = {
+        arg for arg, v in zip(block.args, fused.operands, strict=True) if _chain(v, result) is not None
+    }
+    for op in block.ops:
+        if isinstance(op, kernel.Yield) or not any(v in depends for v in op.operands):
+            continue
+        if isinstance(op, prim.Elementwise | prim.Cast | ONE_TO_ONE):
+            depends.update(op.results)
+        elif not isinstance(op, prim.Reduce):
+            return False
+    return True
+
+
 @dataclass
 class _Builder:
     """Builds the region of the kernel that replaces a product and what reads it."""
@@ -331,16 +358,59 @@ class _Builder:
 
 def _merge(found: Product, tile: Tile, behind: kernel.Fused | None) -> kernel.Fused:
     """The kernel that computes a product and what reads it, in the place of the latter."""
-    op, result = found.op, found.op.results[0]
     region = single_block(arg_types=[])
     builder = _Builder(region.block)
     a, b = builder.argument(found.a), builder.argument(found.b)
     if found.transposed:
         b = builder.add(prim.permute(b, (1, 0)))
+    wide = builder.add(_dot(found, a, b, tile))
+    return _finish(builder, region, found, behind, wide)
+
+
+def _merge_chunks(found: Product, tile: Tile, reader: kernel.Fused) -> None:
+    """Two kernels: products over chunks of the inner size, and what reads the product, which adds these up."""
+    op, chunks = found.op, tile.split
+    assert isinstance(found.inner, int) and op.parent is not None
+    step = found.inner // chunks
+    region = single_block(arg_types=[])
+    builder = _Builder(region.block)
+    a, b = builder.argument(found.a), builder.argument(found.b)
+    a = builder.add(prim.permute(builder.add(prim.reshape(a, (found.rows, chunks, step))), (1, 0, 2)))
+    if found.transposed:
+        b = builder.add(prim.permute(builder.add(prim.reshape(b, (found.columns, chunks, step))), (1, 2, 0)))
+    else:
+        b = builder.add(prim.reshape(b, (chunks, step, found.columns)))
+    parts = builder.add(_dot(found, a, b, replace(tile, split=1)))
+    builder.block.add_op(kernel.Yield.make([parts]))
+    first = kernel.Fused.make(builder.inputs, [parts.type], {}, [region], op.location)
+    op.parent.insert_op_before(first, op)
+    region = single_block(arg_types=[])
+    builder = _Builder(region.block)
+    whole = builder.argument(first.results[0])
+    kind = prim.tensor(whole)
+    wide: SSAValue | None = None
+    for k in range(chunks):
+        attrs = {"starts": (k, 0, 0), "steps": (1, 1, 1)}
+        part = builder.add(prim.Slice.make([whole], [kind.with_(shape=(1, *kind.shape[1:]))], attrs))
+        part = builder.add(prim.reshape(part, kind.shape[1:]))
+        wide = part if wide is None else builder.add(prim.elementwise("add", wide, part))
+    assert wide is not None
+    _finish(builder, region, found, reader, wide)
+
+
+def _dot(found: Product, a: SSAValue, b: SSAValue, tile: Tile) -> prim.Dot:
+    narrow = prim.tensor(found.op.results[0]).dtype
+    made = prim.dot(a, b, tile=tile.attribute, **({"tf32": True} if narrow == F32 else {}))
+    made.location = found.op.location
+    return made
+
+
+def _finish(
+    builder: _Builder, region: Region, found: Product, behind: kernel.Fused | None, wide: SSAValue
+) -> kernel.Fused:
+    """The kernel of what is computed from a product, without what is added to it, in the place of `behind`."""
+    op, result = found.op, found.op.results[0]
     narrow = prim.tensor(result).dtype
-    dot = prim.dot(a, b, tile=tile.attribute, **({"tf32": True} if narrow == F32 else {}))
-    dot.location = op.location
-    wide = builder.add(dot)
     if found.added is not None:
         shift = builder.argument(found.added)
         if narrow != F32:

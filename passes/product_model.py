@@ -207,6 +207,14 @@ def _choose(shape: Shape) -> Tile | None:
     return best.tile if own_time(shape, best) < MARGIN * library_time(shape) else None
 
 
+def chunks_for(shape: Shape) -> Tile | None:
+    """The tile of a product in chunks that the kernel behind it adds up: few rows of a large inner size, where the library needs two kernels as well."""
+    if not 16 < shape.rows <= FEW or shape.batch > 1 or shape.inner <= 2 * CHUNK:
+        return None
+    found = _few_rows(shape)
+    return found if found is not None and found.split > 1 and shape.holds(found) else None
+
+
 def _few_rows(shape: Shape) -> Tile | None:
     """Small tiles, so that there are enough of them; the inner size in chunks where there are not."""
     if shape.rows <= 16:

@@ -41,6 +41,10 @@ def gated(x: Tensor, w: Tensor, v: Tensor) -> Tensor:
 CASES: dict[str, tuple[Callable[..., Any], Callable[[torch.dtype], list[Tensor]]]] = {
     "few_rows": (gelu, lambda d: [half(128, 768, dtype=d), half(3072, 768, dtype=d) * 0.1, half(3072, dtype=d)]),
     "chunks": (gelu, lambda d: [half(128, 3072, dtype=d), half(768, 3072, dtype=d) * 0.1, half(768, dtype=d)]),
+    "chunks_of_a_norm": (
+        lambda x, w, r: F.layer_norm(F.linear(x, w) + r, (768,)),
+        lambda d: [half(128, 3072, dtype=d), half(768, 3072, dtype=d) * 0.1, half(128, 768, dtype=d)],
+    ),
     "shallow": (gelu, lambda d: [half(4400, 96, dtype=d), half(384, 96, dtype=d), half(384, dtype=d)]),
     "large": (gelu, lambda d: [half(2048, 1024, dtype=d), half(1024, 1024, dtype=d) * 0.1, half(1024, dtype=d)]),
     "one_row": (gelu, lambda d: [half(1, 2048, dtype=d), half(5632, 2048, dtype=d) * 0.1, half(5632, dtype=d)]),

@@ -15,7 +15,7 @@ from torch import Tensor
 from triton_programs import kernels_of
 from xdsl.dialects.builtin import ModuleOp
 
-from intarsia.ir.dialects import kernel, prim
+from intarsia.ir.dialects import kernel, loop, prim
 from intarsia.ir.interpreter import run
 from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
@@ -118,3 +118,24 @@ def test_tanh_gelu(fn: Callable[[Tensor], Tensor], library: bool) -> None:
         torch.testing.assert_close(
             run(module, program.args)[0], fn(torch.addmm(args[2], *args[:2])), rtol=2e-2, atol=2e-2
         )
+
+
+@pytest.mark.parametrize("transposed", [True, False])
+def test_chunks_that_a_norm_adds_up(transposed: bool) -> None:
+    """A product of few rows and a large inner size is computed in chunks; the norm that reads it adds them up, and its other reader has it, too."""
+
+    def layer(x: Tensor, w: Tensor, b: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+        y = F.linear(x, w, b) if transposed else torch.addmm(b, x, w)
+        return F.layer_norm(y.view(2, 12, 64) + r, (64,)), y.relu()
+
+    args = [half(24, 3072), half(64, 3072) if transposed else half(3072, 64), half(64), half(2, 12, 64)]
+    program = captured("norm", layer, args)
+    module = parse_module(print_module(program.module))
+    retarget(module, "cuda:0")
+    for item in default_pipeline(until="schedule"):
+        item.apply(CompileContext(), module)
+    (dot,) = [op for op in module.walk() if isinstance(op, loop.Accumulate) and op["kind"] == "dot"]
+    (launch, *_) = [op for op in module.walk() if isinstance(op, loop.Launch)]
+    assert prim.tensor(launch.results[0]).shape == (4, 24, 64) and dot["dtype"] == "bf16"
+    for expected, found in zip(run(program.module, program.args), run(module, program.args), strict=True):
+        torch.testing.assert_close(found, expected, rtol=3e-2, atol=3e-2)
