@@ -182,7 +182,7 @@ def tasks(kinds: Sequence[str], wanted: str, every: int, count: int) -> list[tup
     if "graphs" in kinds:
         found += [("graphs", str(seed)) for seed in range(0, count, GROUP)]
     if "functions" in kinds:
-        found += [("functions", str(seed)) for seed in range(0, count, GROUP)]
+        found += [("functions", str(seed)) for seed in range(0, count // 5, GROUP)]
     if "programs" in kinds:
         found += [("programs", name) for name in PROGRAMS]
     if operators is not None:
