@@ -341,9 +341,7 @@ def main() -> int:
     parser.add_argument("--kinds", default="models,training,programs,operators,gradients,graphs,functions")
     parser.add_argument("--only", default="", help="tasks whose names contain one of these words, with commas")
     parser.add_argument("--every", type=int, default=1, help="each so many-th task")
-    parser.add_argument(
-        "--graphs", type=int, default=200, help="how many random programs, of the kinds graphs and functions"
-    )
+    parser.add_argument("--graphs", type=int, default=200, help="how many random graphs; a fifth as many functions")
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     parser.add_argument("--seconds", type=float, default=90.0, help="after which what is left is not done")
     parser.add_argument("--device", default="cuda")
