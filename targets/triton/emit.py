@@ -18,7 +18,7 @@ from ...ir.syntax import Op, location_of
 from ...ir.types import RefType, ScalarType
 from .dot import dot_loop, product_in
 from .parts import blocks, emit_parts, nests_of, program_count, programs_of_a_row
-from .reductions import accumulate, exchange, fills, finish_join, start_join, sum_dtype
+from .reductions import accumulate, exchange, fills, finish_join, start_join
 from .text import as_tensor, constant_text, converted, dtype_of, full, scalar_text, triton_type
 from .writer import OpenLoop, Writer, is_one_block, joined, longest, whole_blocks
 
@@ -439,8 +439,6 @@ def _constant(w: Writer, op: Op) -> None:
 
 def _cast(w: Writer, op: Op) -> None:
     source, target = dtype_of(op.operands[0]), dtype_of(op.results[0])
-    for use in op.results[0].uses:
-        target = sum_dtype(use.operation) if isinstance(use.operation, loop.Accumulate) else target
     text = as_tensor(op.operands[0], w.names[op.operands[0]])
     if source == target:
         expression = text
