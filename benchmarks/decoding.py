@@ -192,8 +192,10 @@ def ways(device: str, dtype: torch.dtype, filled: int, small: bool) -> dict[str,
     """For each way a maker of the module and of what makes a step of one sequence: `begin(module) -> Step`."""
     sizes = {"hidden": 64, "layers": 2, "heads": 4, "inner": 96} if small else {}
 
+    spots = torch.arange(1024, device=device).split(1)  # made beforehand: a copy from the host waits for the GPU
+
     def at(position: int) -> Tensor:
-        return torch.tensor([position], device=device)
+        return spots[position]
 
     def made(kind: type[Decoder]) -> Any:
         torch.manual_seed(0)
@@ -242,11 +244,11 @@ def ways(device: str, dtype: torch.dtype, filled: int, small: bool) -> dict[str,
     def static(module: Any) -> Step:
         import transformers
 
-        cache = transformers.StaticCache(config=module.config, max_cache_len=512)
+        cache, rows = transformers.StaticCache(config=module.config, max_cache_len=512), [spot[None] for spot in spots]
         module(prompt(), past_key_values=cache, use_cache=True)
 
         def step(fn: Callable[..., Any], token: Tensor, position: int) -> Tensor:
-            return fn(token, past_key_values=cache, position_ids=at(position)[None], use_cache=True).logits
+            return fn(token, past_key_values=cache, position_ids=rows[position], use_cache=True).logits
 
         return step
 

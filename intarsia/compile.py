@@ -27,6 +27,7 @@ from .observer import CountingObserver
 from .passes.base import Pass
 from .targets.pool import forget_results
 from .targets.triton.graphs import STATISTICS
+from .targets.triton.playback import POOLS
 
 _compiled: WeakSet[Any] = WeakSet()  # what reset() has to empty; nothing is compiled differently because of it
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
@@ -102,6 +103,7 @@ def reset() -> None:
     forget_results()
     COUNTERS.clear()
     STATISTICS.clear()
+    POOLS.drop()
 
 
 def check_function(fn: Any, what: str = "compile") -> None:

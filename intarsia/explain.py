@@ -455,9 +455,12 @@ def _recording(report: Report) -> str:
     if refused := next((r.reason for r in recorded if r.reason), ""):
         return f"{half}not recorded any more: {refused}"
     made, replays = sum(len(r.made) for r in recorded), sum(r.replays for r in recorded)
-    if not made:
-        return f"{half}will be recorded after {count(WARM, 'call')}"
     note = next((f"; some sizes are not recorded: {r.note}" for r in recorded if r.note), "")
+    parts = sum(r.pieces.recorded for r in recorded if r.pieces is not None)
+    if parts:
+        note += f"; {count(parts, 'part')} recorded that are the same for all sizes"
+    if not made and not parts:
+        return f"{half}will be recorded after {count(WARM, 'call')}{note}"
     return f"{half}{count(made, 'recording')}, {count(replays, 'replay')}{note}"
 
 

@@ -33,6 +33,7 @@ TAPS = 4  # loads of one memory from which on their addresses cost more than the
 # rate with 32 elements a thread, 87 % with 16; softmax of 2,048 bf16 96, 95, and 85 % with 8.
 BYTES_A_THREAD, ELEMENTS_A_THREAD = 64, 16
 LANES, STEPS = 64, 32  # a tile of a reduction over columns
+LEAST_LANES = 16  # of columns that a program holds: two sectors of memory in float32
 WARPS_OF_A_ROW = 8  # of a product of one row: more were slower
 PROGRAMS = 1024  # fewer than this leave a large GPU idle
 UNKNOWN = 16 * 1024  # what an unknown size is taken for
@@ -54,8 +55,8 @@ class Blocker(Tiler):
         return [spec for nest in nests for part in self._split(nest) for spec in self._specs(part)]
 
     def _specs(self, nest: Nest) -> list[NestSpec]:
-        if self._lane(nest) is None and not is_product(nest):
-            found = cooperative(self.lowering, nest, self._flat, self._merged, self.scratch)
+        if not is_product(nest):
+            found = cooperative(self.lowering, nest, self._lane(nest), self._flat, self._merged, self.scratch)
             if found is not None:
                 return found
         return [self._blocks(nest)]
@@ -144,8 +145,9 @@ class Blocker(Tiler):
         sizes = [product(most(s.start, s.stop) for s in stage.loops) for stage in nest.stages if stage.loops]
         longest = max(sizes, key=hint, default=1)
         known = all(isinstance(s, int) for s in sizes)
-        block, step = self._shape(product(r.size for r in rows), longest, known, lane)
-        stages = nest.stages if known and hint(longest) <= WHOLE else one_pass(lowering, nest.stages)
+        walks = sum(bool(s.loops) for s in nest.stages)
+        block, step = self._shape(product(r.size for r in rows), longest, known, lane, walks)
+        stages = nest.stages if known and hint(longest) <= step else one_pass(lowering, nest.stages)
         spec = NestSpec([], env, [])
         spec.rows = [*(self._tile_of(r, 1) for r in alone), *self._flat(rows, env, block)]
         for stage in stages:
@@ -161,7 +163,7 @@ class Blocker(Tiler):
             width = min(step, _power(size)) if isinstance(size, int) else step
             specs = self._flat(loops, inner, width, kind)
             spec.stages.append(StageSpec([Segment(specs, inner)], stage.joins, stage.stores))
-        held = known and hint(longest) <= WHOLE and lane is None and not self._scans(nest)
+        held = known and hint(longest) <= step and lane is None and not self._scans(nest)
         each = self._a_thread(nest) if held and block * step >= 2 * POINTS else ELEMENTS_A_THREAD
         spec.warps = max(1, min(16, block * step // (32 * each)))
         return spec
@@ -174,11 +176,14 @@ class Blocker(Tiler):
         return min(2 * ELEMENTS_A_THREAD, max(ELEMENTS_A_THREAD, BYTES_A_THREAD // narrow))
 
     @staticmethod
-    def _shape(rows: Dim, longest: Dim, known: bool, lane: Loop | None) -> tuple[int, int]:
-        """How many rows a program takes, and how many elements within a row at a time."""
+    def _shape(rows: Dim, longest: Dim, known: bool, lane: Loop | None, walks: int) -> tuple[int, int]:
+        """How many rows a program takes, and how many elements within a row at a time; `walks` is how often a row is walked."""
         if lane is not None:
             lanes = min(LANES, _power(hint(lane.size)))
             return lanes, min(STEPS * LANES // lanes, _power(hint(longest)))
+            step = _power(hint(longest))
+            if known and walks > 1 and step * LEAST_LANES <= WHOLE:
+                return min(LANES, WHOLE // step, _power(hint(lane.size))), step
         if known and hint(longest) <= WHOLE:
             step = _power(hint(longest))
             several = max(1, min(POINTS // step, hint(rows) // PROGRAMS))

@@ -28,6 +28,7 @@ FEW = 264  # rows, two for each multiprocessor of a large GPU
 LEAST = 1 << 20  # elements in all; fewer are not worth the waiting
 ALONE = 16 * 1024  # elements; a row of no more is held by one program
 HELD, PIECE = 8 * 1024, 4 * 1024  # elements that a program holds; that it takes at a time where it reads them once
+LANES = 64, 32  # neighbouring rows that are taken together; where they are held
 MOST = 64  # programs of a row
 PROGRAMS = 2048  # in all, where a row is read once
 
@@ -35,23 +36,33 @@ Flat = Callable[[Sequence[Loop], dict[sympy.Symbol, Dim], int, str], list[LoopSp
 
 
 def cooperative(
-    lowering: Lowering, nest: Nest, flat: Flat, merged: Callable[[Dim], sympy.Symbol], scratch: list[Memory]
+    lowering: Lowering,
+    nest: Nest,
+    lane: Loop | None,
+    flat: Flat,
+    merged: Callable[[Dim], sympy.Symbol],
+    scratch: list[Memory],
 ) -> list[NestSpec] | None:
-    """The nest with its rows shared among programs, behind one that sets its counters to 0; None where rows are better left whole."""
+    """The nest with its rows shared among programs, behind one that sets its counters to 0; None where rows are better left whole.
+
+    Where memory is contiguous along the rows' loop `lane`, a block of neighbouring rows takes the place of a row.
+    """
     stages = one_pass(lowering, nest.stages)
-    total, count = _elements(stages), product(r.size for r in nest.rows)
-    if total is None or not isinstance(count, int) or any(r.start != 0 for r in nest.rows):
+    total, rows = _elements(stages), product(r.size for r in nest.rows)
+    if total is None or not isinstance(rows, int) or any(r.start != 0 for r in nest.rows):
         return None
+    again = any(s.loops for s in stages[1:])
+    lanes = 1 if lane is None else min(LANES[again], 1 << (product([lane.size]) - 1).bit_length())
+    count = -(-rows // lanes)
     first = stages[0]
     used = accesses(first.nodes, [], lowering.ranges)
     inner = {each.var for each in first.loops}
     width = max((n.data[0].ref.dtype.bytes for n in used.loads if n.free & inner), default=0)
-    again = any(s.loops for s in stages[1:])
-    large = total * width >= ROW_BYTES and count * total * width >= CACHE_BYTES
-    few = count < FEW and count * total >= LEAST and total > 2 * ALONE
-    if not width or not (again and large or few):
+    large = total * lanes * width >= ROW_BYTES and rows * total * width >= CACHE_BYTES
+    few = count < FEW and rows * total >= LEAST and total * lanes > 2 * ALONE
+    if not width or total * lanes <= ALONE or not (again and large or few):
         return None
-    block = HELD if again else PIECE
+    block = (HELD if again else PIECE) // lanes
     programs = min(MOST, -(-total // block) if again else max(2, PROGRAMS // count))
     if again and total > MOST * block:
         block *= 2
@@ -64,16 +75,14 @@ def cooperative(
         share = total // counts[0] if counts else share
     programs = -(-total // share)
     every = accesses([n for s in stages for n in s.nodes], [t for s in stages for t in s.stores], lowering.ranges)
-    rows, env = merge(nest.rows, every.all, lowering.ranges, merged)
-    spec = NestSpec(flat(rows, env, 1, "parallel"), env, [], warps=max(1, block // (32 * (32 if again else 16))))
+    order = by_stride([r for r in nest.rows if r is not lane], every.stores, every.loads)
+    loops, env = merge([*order, lane] if lane is not None else order, every.all, lowering.ranges, merged)
+    warps = max(1, block * lanes // (32 * (32 if again else 16)))
+    spec = NestSpec(flat(loops, env, lanes, "parallel"), env, [], warps=warps)
     number = lowering.variable("k", programs)
     for stage in stages:
         spec.stages.append(_shared(lowering, stage, number, (programs, share, total, block), flat, merged))
-    row: Dim = 0
-    for r in nest.rows:
-        row = dim(row * r.size + r.var)
-    spec.stages[0].exchange = _memories(first, count * programs, scratch)
-    spec.stages[0].row = row
+    spec.stages[0].exchange = _memories(first, count * programs * lanes, scratch)
     counter = Memory(f"count{len(scratch)}", ref_type([count], None, I32), "scratch")
     scratch.append(counter)
     spec.stages[0].exchange.append(counter)
@@ -95,7 +104,7 @@ def _elements(stages: Sequence[Stage]) -> int | None:
     if len(totals) != 1 or any(each.start != 0 for s in stages for each in s.loops):
         return None
     (total,) = totals
-    return total if isinstance(total, int) and total > ALONE else None
+    return total if isinstance(total, int) else None
 
 
 def _shared(

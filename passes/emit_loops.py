@@ -64,9 +64,8 @@ class StageSpec:
     # what a reduction has come to before an iteration of the loops
     running: dict[Node, Node] = field(default_factory=dict)
     declared: bool = False  # the accumulators are those of the stage around
-    # of programs that share a row: where each puts what it has accumulated, and a counter for each row; and the row's number
+    # of programs that share a row: where each puts what it has accumulated, and a counter for each row
     exchange: list[Memory] = field(default_factory=list)
-    row: Dim = 0
 
 
 @dataclass
@@ -204,8 +203,7 @@ class LoopEmitter:
         given = [m for j in stage.joins for m in self.joint.get(j.target, [self.accumulators[j.target][0]])]
         operands = [*given, *(self.places[m] for m in stage.exchange)]
         (walk,) = [each for segment in stage.segments for each in segment.loops if each.cooperative]
-        attrs = {"row": self.index(stage.row), "count": walk.stop}
-        self._add(row, ir.Exchange.make(operands, [], attrs))
+        self._add(row, ir.Exchange.make(operands, [], {"count": walk.stop}))
 
     def _declare(self, row: _Scope, target: Node, kind: str, args: Sequence[Node], nest: NestSpec) -> None:
         memory = self._local(row, nest.lanes, args[0].dtype, identity(kind, args[0].dtype))

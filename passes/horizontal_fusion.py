@@ -57,7 +57,10 @@ class HorizontalFusion(Pass):
         """On a GPU, with one parallel loop nest or the loops of one program, and little memory."""
         refs = [a.type for a in kernel.block_body.args if isinstance(a.type, RefType)]
         kinds = [op["kind"] for op in kernel.block_body.ops if isinstance(op, loop.For)]
-        if any(op.name == "loop.exchange" for op in kernel.block_body.walk()):  # its programs wait for each other
+        names = {op.name for op in kernel.block_body.walk()}
+        if (
+            "loop.exchange" in names or "loop.store" not in names
+        ):  # programs that wait for each other; memory without elements
             return False
         if not refs or not all(is_gpu(r.device) for r in refs) or ("parallel" in kinds and len(kinds) > 1):
             return False
@@ -230,13 +233,17 @@ def _copy(member: loop.Kernel, block: Block, place: dict[SSAValue, SSAValue], co
             assert isinstance(inner, Op)
             for name, value in inner.literals.items():
                 inner[name] = _renamed(value, mapping)
-    inside = [op for op in ops if isinstance(op, loop.For) and op["kind"] == "parallel"]
-    if not inside:  # the loops of one program
-        body = Block(ops)
+    nest = next((op for op in ops if isinstance(op, loop.For) and op["kind"] == "parallel"), None)
+    if nest is None:  # the loops of one program
         attrs = {"kind": "parallel", "var": symbol(f"i_{count}"), "stop": 1}
-        ops = inside = [loop.For.make([], [], attrs, [Region(body)])]
-    inside[0]["part"] = member["sym_name"]
-    block.add_ops(ops)
+        nest = loop.For.make([], [], attrs, [Region(Block(ops))])
+    elif len(ops) > 1:  # what every program does first
+        body = nest.block_body
+        first = body.first_op
+        assert first is not None
+        body.insert_ops_before([op for op in ops if op is not nest], first)
+    nest["part"] = member["sym_name"]
+    block.add_op(nest)
 
 
 def _renamed(value: Literal, mapping: Mapping[sympy.Symbol, Dim]) -> Literal:

@@ -100,6 +100,7 @@ class _Planner:
                         self.places[result] = _Place(_bytes(result), number, last)
                 if self.options.in_place and isinstance(op, loop.Launch):
                     self._in_place(number, op)
+                    self._take_over(number, op)
         self._pack()
         stats = self.ctx.diagnostics
         stats.count("plan-buffers", "arena values", len(self.places))
@@ -111,6 +112,29 @@ class _Planner:
     def _pairs(self, op: loop.Launch, operand: int, result: int) -> bool:
         body = self.kernels[op["kernel"]].block_body
         return _elementwise_pair(body, body.args[operand], body.args[len(op.operands) + result])
+
+    def _take_over(self, number: int, op: loop.Launch) -> None:
+        """On a GPU: let the only result of a pointwise kernel have the memory of an operand that is used here for the last time.
+
+        A kernel with more results, or that reduces, may have several threads read what one of them overwrites.
+        """
+        if len(op.results) != 1 or op.results[0] not in self.on_device or not _is_pointwise(self.kernels[op["kernel"]]):
+            return
+        result = op.results[0]
+        for i, operand in enumerate(op.operands):
+            made = _is_product(operand.owner) and is_gpu(prim.tensor(operand).device)
+            free = operand not in (*self.outputs, *self.writes.target) and self.root(operand) is operand
+            alone = sum(self.root(v) is operand for v in op.operands) == 1
+            if not ((made or operand in self.on_device) and free and alone) or self.last_use[operand] != number:
+                continue
+            if not self._pairs(op, i, 0) or not known_equal(_bytes(operand), _bytes(result)):
+                continue
+            self.on_device.discard(result)
+            self.on_device.add(operand)  # it is given back after the result's last use
+            self.roots = {v: operand if r is result else r for v, r in self.roots.items()}
+            self.last_use[operand] = self.last_use.pop(result, number)
+            self.ctx.diagnostics.count("plan-buffers", "in-place results")
+            return
 
     def root(self, value: SSAValue) -> SSAValue:
         """The value whose memory this value is, or is a view of."""
@@ -232,6 +256,14 @@ class _Planner:
             place = self.places.get(result)
             if result in self.writes.target:
                 new[result] = new[self.writes.target[result]]
+                outputs.append(new[result])
+                continue
+            if self.root(result) is not result:
+                new[result] = new[self.root(result)]
+                if new[result].type != _memory(result):
+                    view = buffer.View.make([new[result]], [_memory(result)], {"offset": 0})
+                    yield view
+                    new[result] = view.results[0]
                 outputs.append(new[result])
                 continue
             if result in self.on_device:
@@ -364,6 +396,20 @@ def _bytes(value: SSAValue) -> Dim:
     if isinstance(needed, int):
         return -(-needed // ALIGNMENT) * ALIGNMENT
     return dim(needed + ALIGNMENT)
+
+
+_PRODUCTS = frozenset(f"aten.{name}.default" for name in ("addmm", "baddbmm", "bmm", "convolution", "linear", "mm"))
+
+
+def _is_product(op: object) -> bool:
+    """Whether a library call gives memory of its own: some give an operand back, which their schemas do not say."""
+    return isinstance(op, kernel.Extern) and op["target"] in _PRODUCTS
+
+
+def _is_pointwise(kernel: loop.Kernel) -> bool:
+    """Whether a kernel does nothing but compute the elements of its results one by one."""
+    known = (loop.For, loop.Load, loop.Store, loop.Index, loop.ScalarOp, loop.Constant, loop.ScalarCast)
+    return all(isinstance(op, known) for op in kernel.block_body.walk())
 
 
 def _elementwise_pair(body: Block, source: SSAValue, target: SSAValue) -> bool:

@@ -164,15 +164,15 @@ class Accumulate(_Access):
 class Exchange(Op):
     """Behind a `cooperative` loop: programs of a GPU that share a row give each other what they have accumulated.
 
-    Operands: n scratch memories; n memories that hold what each program gives, at count*row + its number; and a counter for each row, 0 at
-    first. `row`: the row's number, `count`: how many programs share it. Where one iteration follows another, all has been joined already.
+    Operands: n scratch memories; n memories that hold what each program gives, in their order; and a counter for each row (or block of
+    rows), 0 at first. `count`: how many programs share one. Where one iteration follows another, all has been joined already.
     """
 
     name = "loop.exchange"
     arity = None
     outputs = 0
     is_pure = False
-    required = ("row", "count")
+    required = ("count",)
 
     def check(self) -> None:
         if len(self.operands) % 2 == 0:

@@ -71,10 +71,31 @@ class _Words:
         return b.ew("mul", b.ew("add", b.cast(self.positive(), F32), 1.0), 2.0**-31)
 
     def normal(self, dtype: DType) -> SSAValue:
-        """Mean 0, deviation 1, by Box and Muller's transform."""
+        """Mean 0, deviation 1, by Box and Muller's transform: of each pair of elements one takes the cosine and one the sine."""
         b = self.b
-        radius = b.ew("sqrt", b.ew("mul", b.ew("log", self.above_zero(dtype)), -2.0))
-        return b.ew("mul", radius, b.ew("cos", b.ew("mul", self.uniform(dtype), 2 * math.pi)))
+        if dtype == F64:
+            radius = b.ew("sqrt", b.ew("mul", b.ew("log", self.above_zero(F64)), -2.0))
+            return b.ew("mul", radius, b.ew("cos", b.ew("mul", self.uniform(F64), 2 * math.pi)))
+        element = b.reshape(b.iota(product(b.type.shape)), b.type.shape)
+        even, first = b.ew("eq", b.ew("and", element, 1), 0), b.ew("and", element, -2)
+        high, low = b.ew("philox", self.seed, first), b.ew("philox", self.seed, b.ew("or", first, 1))
+        u = b.ew("mul", b.ew("add", b.cast(b.ew("and", high, 0x7FFFFFFF), F32), 1.0), 2.0**-31)  # in (0, 1]
+        square = b.ew("max", b.ew("mul", b.ew("log", u), -2.0), 1e-20)
+        radius = b.ew("mul", square, b.ew("rsqrt", square))
+        turn = b.ew("mul", b.cast(low, F32), 2.0**-32)  # from -1/2 to 1/2
+        cosine = b.ew("sub", b.full(0.25, None, F32), b.ew("abs", turn))
+        sine = b.ew("sub", b.full(0.25, None, F32), b.ew("abs", b.ew("sub", b.ew("abs", turn), 0.25)))
+        return b.ew("mul", radius, self._sine(b.ew("where", even, cosine, b.ew("copysign", sine, turn))))
+
+    def _sine(self, turn: SSAValue) -> SSAValue:
+        """sin(2 pi x) for -1/4 <= x <= 1/4, to 6e-8: five terms and one more of its series."""
+        b = self.b
+        square = b.ew("mul", turn, turn)
+        terms = [(-1) ** (k // 2) * (2 * math.pi) ** k / math.factorial(k) for k in range(1, 12, 2)]
+        found = b.full(terms[-1], None, F32)
+        for term in reversed(terms[:-1]):
+            found = b.ew("add", b.ew("mul", found, square), term)
+        return b.ew("mul", found, turn)
 
     def below(self, p: float) -> SSAValue:
         """True with the probability p, which a multiple of 2**-32 stands for."""

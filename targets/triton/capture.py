@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 Replay = Callable[[int], object]  # the stream on which it is played back
+_REFUSED = "the CUDA driver does not"
 THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: what other threads do meanwhile is allowed
 
 
@@ -35,14 +36,16 @@ def capture(work: Callable[[], list[Any]], index: int, memory: Any, side: Any) -
     side.wait_stream(torch.cuda.current_stream(index))
     try:
         return _by_driver(work, index, memory, side)
+    except (AttributeError, OSError):  # another driver
+        pass
     except RuntimeError as error:
-        if "generator" not in str(error):
+        if not ("generator" in str(error) or str(error).startswith(_REFUSED)):
             raise
     mine = {threading.current_thread()}
     if any(map(_is_dummy, mine)):  # autograd's thread; the main one waits for it
         mine.add(threading.main_thread())
     if any(t not in mine and not _is_dummy(t) for t in threading.enumerate()):
-        raise RuntimeError("it draws random numbers while other threads run")
+        raise RuntimeError("it draws random numbers, and other threads run that may, too")
     return _by_torch(work, memory, side)
 
 
@@ -58,7 +61,6 @@ def _is_dummy(thread: threading.Thread) -> bool:
 
 def _by_torch(work: Callable[[], list[Any]], memory: Any, side: Any) -> tuple[Replay, list[Any]]:
     graph = torch.cuda.CUDAGraph()
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))  # at exit it must not go before the graph
     with torch.cuda.stream(side):
         graph.capture_begin(pool=memory.id, capture_error_mode="thread_local")
         try:
@@ -68,7 +70,7 @@ def _by_torch(work: Callable[[], list[Any]], memory: Any, side: Any) -> tuple[Re
                 graph.capture_end()
             raise
         graph.capture_end()
-    return lambda stream: graph.replay(), results
+    return lambda stream, memory=memory: graph.replay(), results
 
 
 def _by_driver(work: Callable[[], list[Any]], index: int, memory: Any, side: Any) -> tuple[Replay, list[Any]]:
@@ -110,4 +112,4 @@ def _check(code: int, what: str) -> None:
     if code:
         from .program import driver
 
-        raise RuntimeError(f"the CUDA driver does not {what}: {driver().words(code)} (error {code})")
+        raise RuntimeError(f"{_REFUSED} {what}: {driver().words(code)} (error {code})")

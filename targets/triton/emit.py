@@ -6,6 +6,7 @@ fastest. Every value has one axis for each loop that is a tensor, of length 1 wh
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import sympy
@@ -82,6 +83,7 @@ def _function(
     """The text of a function of these operations; `arguments` are memory."""
     w.names.update(arguments)
     w.axes = _axes(ops)
+    w.shared = _shared(ops)
     _operations(w, ops)
     head = f"@triton.jit\ndef {name}({', '.join([*arguments.values(), *others])}):"
     return "\n".join([head, *(w.text or ["    pass"]), ""])
@@ -303,7 +305,7 @@ def _load(w: Writer, op: Op) -> None:
     assert isinstance(ref, RefType) and isinstance(result, ScalarType)
     spans = w.index_spans(op["index"], *op.get("mask", ()))
     masks = w.masks(spans) + w.conditions(op)
-    address = w.names[memory] if op["index"] == 0 else f"{w.names[memory]} + {_place(w, op['index'])}"
+    address = _address(w, memory, op["index"])
     if masks and w.axes_of(spans) != w.axes_of(w.index_spans(op["index"])):  # a mask is not larger than the addresses
         address = f"tl.broadcast_to({address}, {w.shape_of(spans)})"
 
@@ -318,6 +320,31 @@ def _load(w: Writer, op: Op) -> None:
     w.value(op, text(other), spans)
 
 
+def _address(w: Writer, memory: SSAValue, index: Dim) -> str:
+    """Where an element lies. Places that are a number apart share what is computed, and the number becomes part of the instruction."""
+    if index == 0:
+        return w.names[memory]
+    apart, rest = sympy.sympify(index).as_coeff_Add()
+    if (memory, rest) not in w.shared:
+        return f"{w.names[memory]} + {_place(w, index)}"
+    first = w.hold("p", f"{w.names[memory]} + {_place(w, dim(rest))}")
+    return f"{first} {'-' if apart < 0 else '+'} {abs(apart)}" if apart else first
+
+
+MOST_SHARED = 3  # places
+
+
+def _shared(ops: Iterable[Operation]) -> frozenset[tuple[SSAValue, sympy.Expr]]:
+    """Memories, and places in them up to a number, that many loads or stores have."""
+    found: Counter[tuple[SSAValue, sympy.Expr]] = Counter()
+    for op in (each for outer in ops for each in outer.walk()):
+        if isinstance(op, loop.Load | loop.Store):
+            rest = sympy.sympify(op["index"]).as_coeff_Add()[1]
+            if rest != 0:
+                found[op.operands[op.memory], rest] += 1
+    return frozenset(place for place, count in found.items() if count > MOST_SHARED)
+
+
 def _place(w: Writer, index: Dim) -> str:
     text = w.index(index)
     return f"({text})" if any(c in text for c in " ") else text
@@ -329,7 +356,7 @@ def _store(w: Writer, op: Op) -> None:
     assert isinstance(ref, RefType)
     spans = w.index_spans(op["index"], *op.get("mask", ()))
     masks = w.masks(spans | w.spans.get(value, frozenset())) + w.conditions(op)
-    address = w.names[memory] if op["index"] == 0 else f"{w.names[memory]} + {_place(w, op['index'])}"
+    address = _address(w, memory, op["index"])
     text = w.names[value]
     if dtype_of(value) != ref.dtype:
         text = converted(as_tensor(value, text), dtype_of(value), ref.dtype)
@@ -343,7 +370,7 @@ def _atomic(w: Writer, op: Op) -> None:
     value, memory = op.operands
     spans = w.index_spans(op["index"]) | w.spans.get(value, frozenset())
     masks = w.masks(spans)
-    address = w.names[memory] if op["index"] == 0 else f"{w.names[memory]} + {_place(w, op['index'])}"
+    address = _address(w, memory, op["index"])
     text = as_tensor(value, w.names[value])
     if w.rank:
         text, address = w.spread(text, w.spans.get(value, frozenset())), w.spread(address, w.index_spans(op["index"]))

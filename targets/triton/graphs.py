@@ -235,6 +235,7 @@ class Recorded:
             replay, recorded = self.gpu.record(lambda: list(self.run(*given)), memory_of)
             makers, held = result_makers(recorded, given, self.gpu, self.handed)
         except Exception as error:  # whatever it is: the program runs without
+            POOLS.drop(pool)  # where there was not enough memory, it is not kept
             self._refuse(first_line(error))
             return
         finally:

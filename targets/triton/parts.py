@@ -59,13 +59,13 @@ def emit_parts(kernel: loop.Kernel, arguments: Mapping[SSAValue, str], wide: boo
     # By text, types of memory and number of programs: the name, and the memory of those that are equal.
     calls: dict[tuple[str, tuple[str, ...], Dim], tuple[str, list[list[str]]]] = {}
     for nest in nests_of(kernel):
-        ops, own = _with_operands(nest, arguments)
+        own = _memory_of(nest, arguments)
         text = write(
             Writer(wide=wide, numbered=True, contract=kernel.get("contract", True)),
             "{}",
             own,
             (*symbols, "program"),
-            ops,
+            [nest],
         )
         kinds = tuple(str(a.type.dtype) for a in own if isinstance(a.type, RefType))
         found = calls.setdefault((text, kinds, programs_of(nest)), (_part_name(nest, text), []))
@@ -79,7 +79,7 @@ def emit_parts(kernel: loop.Kernel, arguments: Mapping[SSAValue, str], wide: boo
                 w.line(f"program -= {index_text(ends[number - 1], {})}")
             given = list(members[0])
             if len(members) > 1:
-                given = [f"p{k}" for k in range(len(given))]
+                given = [f"p{number}_{k}" for k in range(len(given))]  # of this branch alone: of one type
                 starts = [dim(programs * (k + 1)) for k in range(len(members))]
                 for k, memory in enumerate(members):
                     with _branch(w, k, starts):
@@ -113,29 +113,14 @@ def _branch(w: Writer, number: int, ends: Sequence[Dim]) -> Iterator[None]:
     w.depth -= 1
 
 
-def _with_operands(nest: loop.For, arguments: Mapping[SSAValue, str]) -> tuple[list[Operation], dict[SSAValue, str]]:
-    """A nest behind what it reads outside of loops, and the memory that these take, in the order of use."""
-    outside: dict[Operation, None] = {}
-
-    def need(op: Operation) -> None:
-        for inner in op.walk():
-            for value in inner.operands:
-                if (
-                    isinstance(value.owner, Operation)
-                    and value.owner.parent is nest.parent
-                    and value.owner not in outside
-                ):
-                    need(value.owner)
-                    outside[value.owner] = None
-
-    need(nest)
-    ops = [*outside, nest]
-    used = dict.fromkeys(v for op in ops for inner in op.walk() for v in inner.operands if v in arguments)
+def _memory_of(nest: loop.For, arguments: Mapping[SSAValue, str]) -> dict[SSAValue, str]:
+    """The memory that a nest takes, under names of its own, in the order of use."""
+    used = dict.fromkeys(v for inner in nest.walk() for v in inner.operands if v in arguments)
     written = {inner.operands[1] for inner in nest.walk() if isinstance(inner, loop.Store)}
     names: dict[SSAValue, str] = {}
     for kind, values in (("in", [v for v in used if v not in written]), ("out", [v for v in used if v in written])):
         names |= {v: f"{kind}{k}" for k, v in enumerate(values)}
-    return ops, names
+    return names
 
 
 def _factor(value: Dim) -> str:

@@ -5,6 +5,7 @@ Copies are the driver's, of whole ranges of bytes: one call of a microsecond, wh
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import threading
 import weakref
@@ -62,9 +63,7 @@ class Gpu:
 
     def pool(self) -> Pool:
         """Memory for all recordings of a stream."""
-        made = self.memory()
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))  # at exit it must not go before the graphs that use it
-        return Pool(made, torch.cuda.Stream(self.index))
+        return Pool(self.memory(), torch.cuda.Stream(self.index))
 
     def empty(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Memory of the caller's stream. Shape and strides are tuples: torch's function takes nothing else."""
@@ -107,9 +106,21 @@ class Pools:
                 found = self.pools[gpu.index, stream] = gpu.pool()
             return found
 
+    def drop(self, pool: Pool | None = None) -> None:
+        """Take new memory for later recordings; what is left of the old (of one pool, or of all) goes with the recordings that use it."""
+        with self.lock:
+            self.pools = {k: p for k, p in self.pools.items() if pool is not None and p is not pool}
+
 
 POOLS = Pools()
-_memories: weakref.WeakSet[Any] = weakref.WeakSet()  # for statistics
+_memories: weakref.WeakSet[Any] = weakref.WeakSet()  # for statistics, and for the end
+
+
+@atexit.register
+def _keep() -> None:
+    """At the end of the process no memory may go before the graphs that use it, so it stays until the process is gone."""
+    for memory in list(_memories):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
 
 
 def recorded_bytes() -> int:

@@ -8,7 +8,7 @@ from ...ir.dialects import loop
 from ...ir.dtypes import DType
 from ...ir.scalars import JOINT, REDUCES, identity
 from ...ir.syntax import Op
-from .text import as_tensor, constant_text, dtype_of, full, is_simple, scalar_text
+from .text import as_tensor, constant_text, dtype_of, full, scalar_text
 from .writer import Writer, accumulates, is_one_block, whole_blocks
 
 
@@ -179,14 +179,17 @@ def exchange(w: Writer, op: Op) -> None:
     """What the programs of a row have accumulated: each stores its own, waits for the others, and joins all in the same order."""
     half, count = len(op.operands) // 2, op["count"]
     own, given, counter = op.operands[:half], op.operands[half:-1], op.operands[-1]
-    shape, axis, row = w.row_shape(), w.rank - 1, w.index(op["row"])
-    row = row if is_simple(row) else f"({row})"
-    for value, memory in zip(own, given, strict=True):
-        w.line(f"tl.store(tl.broadcast_to({w.names[memory]} + program, {shape}), {w.names[value]})")
-    w.line(f"meet({w.names[counter]} + {row}, {count})")
+    shape, axis, own_places = w.row_shape(), w.rank - 1, "program"
     width = 1 << (count - 1).bit_length()
-    places = w.hold("r", f"tl.arange(0, {width}){w.shape(axis)}")
-    at = w.hold("r", f"{count} * {row} + {places}")
+    numbers = w.hold("r", f"tl.arange(0, {width}){w.shape(axis)}")
+    all_places = w.hold("r", f"program // {count} * {count} + {numbers}")
+    for each in w.axes:
+        if each["kind"] == "parallel" and each["block"] > 1:  # the programs of a block of rows
+            lane = w.hold("r", f"tl.arange(0, {each['block']}){w.shape(w.axes[each])}")
+            own_places, all_places = (f"({p} * {each['block']} + {lane})" for p in (own_places, all_places))
+    for value, memory in zip(own, given, strict=True):
+        w.line(f"tl.store(tl.broadcast_to({w.names[memory]} + {own_places}, {shape}), {w.names[value]})")
+    w.line(f"meet({w.names[counter]} + program // {count}, {count})")
     assert op.parent is not None
     joins = [each for each in op.parent.walk() if isinstance(each, loop.Accumulate) and each.operands[-1] in own]
     memories = dict(zip(own, given, strict=True))
@@ -195,8 +198,8 @@ def exchange(w: Writer, op: Op) -> None:
         loads = []
         for target, start in zip(targets, JOINT.get(kind) or (identity(kind, dtype),), strict=True):
             other = constant_text(start, dtype, exact=False)
-            masked = "" if width == count else f", mask={places} < {count}, other={other}"
-            loads.append(w.hold("t", f"tl.load({w.names[memories[target]]} + {at}{masked}, volatile=True)"))
+            masked = "" if width == count else f", mask={numbers} < {count}, other={other}"
+            loads.append(w.hold("t", f"tl.load({w.names[memories[target]]} + {all_places}{masked}, volatile=True)"))
         names = [w.fresh("t") for _ in targets]
         if kind in JOINT:
             w.line(f"{', '.join(names)} = {kind}_all({', '.join(loads)}, {axis})")

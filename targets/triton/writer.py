@@ -49,6 +49,7 @@ class Writer:
     count: int = 0
     place: tuple[str, int] | None = None
     places: dict[loop.For, str] = field(default_factory=dict)  # the blocks of loops that are not simply counted
+    shared: frozenset[tuple[SSAValue, sympy.Expr]] = frozenset()  # memories and places that several loads or stores have, a number apart
     raw: set[Op] = field(default_factory=set)  # loads whose values stay in the dtype in which they lie in memory
 
     @property
@@ -65,6 +66,8 @@ class Writer:
     def folded(self, op: loop.For) -> str:
         """The shape of a row's block with neighbours that one thread loads at once along an axis of their own."""
         sizes = [e["block"] for e in sorted(self.axes, key=lambda e: self.axes[e]) if e["kind"] == "parallel"]
+        if any(size > 1 for size in sizes):  # neighbours in memory are those of other rows
+            return f"[{', '.join(map(str, [*sizes, op['block'], 1]))}]"
         narrow = min((load.ref.dtype.bytes for load in op.block_body.walk() if isinstance(load, loop.Load)), default=4)
         together = min(op["block"], max(1, 16 // narrow))
         return f"[{', '.join(map(str, [*sizes, op['block'] // together, together]))}]"

@@ -23,8 +23,6 @@ from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.context import CompileContext
 from intarsia.passes.pipeline import default_pipeline
-from intarsia.passes.plan_buffers import PlanBuffers
-from intarsia.passes.schedule import Schedule
 from intarsia.targets.build import Source, find_toolchain
 from intarsia.targets.cache import shared_cache
 from intarsia.targets.cpp.program import Generated, build, load
@@ -82,11 +80,11 @@ def _on_gpu(program: ModuleOp, kernels: bool = False) -> ModuleOp:
     """The program for a GPU, through all passes; `kernels`: it has been fused."""
     module = parse_module(print_module(program))
     retarget(module, GPU)
-    for item in default_pipeline(until="schedule") if not kernels else ():
-        if item.level != "aten" and item.name != "schedule":
+    passes = default_pipeline()
+    first = next(k for k, item in enumerate(passes) if item.name == "schedule") if kernels else 0
+    for item in passes[first:]:
+        if item.level != "aten":
             item.apply(CompileContext(), module)
-    for item in (Schedule(), PlanBuffers()):
-        item.apply(CompileContext(), module)
     module.verify()
     return module
 

@@ -236,6 +236,18 @@ def softmax_shared_rows(k, x):
     return k.softmax(x, 1)
 
 
+@case(t(150, 40))
+def softmax_columns_shared_rows(k, x):
+    return k.softmax(x, 0)
+
+
+@case(t(3, 150, 24))
+def column_variance_shared_rows(k, x):
+    mean = k.mean(x, 1)
+    c = k.sub(x, k.keep(mean, x, 1))
+    return mean, k.mean(k.mul(c, c), 1)
+
+
 @case(t(16, 1024, dtype=BF16), t(1024), t(1024))
 def layer_norm_shared_rows(k, x, w, b):
     return k.layer_norm(k.cast(x, F32), w, b)

@@ -24,7 +24,15 @@ NAMES = [name for name in CASES if name.endswith("shared_rows")]
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU that holds a few hundred elements."""
-    for name, value in {"ROW_BYTES": 512, "CACHE_BYTES": 512, "LEAST": 512, "ALONE": 256, "HELD": 128, "PIECE": 64}.items():
+    for name, value in {
+        "ROW_BYTES": 512,
+        "CACHE_BYTES": 512,
+        "LEAST": 512,
+        "ALONE": 256,
+        "HELD": 128,
+        "PIECE": 64,
+        "LANES": (32, 32),
+    }.items():
         monkeypatch.setattr(cooperative, name, value)
 
 
@@ -47,8 +55,8 @@ def test_values(name: str) -> None:
         for a, b in zip(expected, run(module, args, reverse=reverse), strict=True):
             torch.testing.assert_close(b, a, rtol=2e-5, atol=2e-5)
     (op,) = [op for op in kernel.block_body.walk() if isinstance(op, loop.Exchange)]
-    rows = 20 if "mean" in name else 16
-    assert program_count(kernel) == rows * op["count"] and 2 <= op["count"] <= cooperative.MOST
+    blocks = {"softmax_columns_shared_rows": 2, "column_variance_shared_rows": 3, "mean_var_shared_rows": 20}
+    assert program_count(kernel) == blocks.get(name, 16) * op["count"] and 2 <= op["count"] <= cooperative.MOST
     PlanBuffers().apply(CompileContext(), module)
     assert print_module(parse_module(print_module(module))) == print_module(module)
     assert "tl.store(out0 + i0, " in emit_module([zeros])  # the counters

@@ -40,12 +40,14 @@ def _lowered(layer: torch.nn.Conv2d, x: Tensor) -> tuple[ModuleOp, Tensor]:
 
 CASES = {
     "7x7": (32, 7, 1, 3, (9, 11)),
+    "7x7, several strips": (32, 7, 1, 3, (29, 9)),
     "5x5, steps of 2": (40, 5, 2, 2, (11, 14)),
     "3x3, rows that are no multiple of a strip": (16, 3, 1, 1, (15, 8)),
     "3x3, steps of 2, no padding": (33, 3, 2, 0, (8, 17)),
     "even window": (32, 2, 1, 1, (5, 5)),
     "one row": (32, 3, 1, 1, (1, 4)),
     "more padding than image": (32, 7, 1, 3, (2, 2)),
+    "steps of 2 and 64 channels": (64, 3, 2, 1, (33, 10)),
     "oblong": (32, (3, 5), (2, 1), (0, 2), (9, 10)),
 }
 

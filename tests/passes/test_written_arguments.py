@@ -128,6 +128,35 @@ PROGRAMS = {  # program -> how many arguments are written in place
 }
 
 
+def _chain(x: Tensor, w: Tensor) -> Tensor:
+    y = (x @ w).exp() * 2
+    z = (y @ w).sigmoid() + y.t()
+    return (z.t() @ w).view(4, 16).tanh() @ torch.ones(16, 3)
+
+
+def _many_readers(x: Tensor, w: Tensor) -> Tensor:
+    y = x @ w
+    a = (y + 1) @ w
+    b = (y * a) @ w
+    return (b - b.sum(1)).relu() @ w + (y.t() + a) @ w
+
+
+@pytest.mark.parametrize(("program", "least"), [(_chain, 2), (_many_readers, 1)])
+def test_memory_of_a_gpu_is_written_over(program: Any, least: int) -> None:
+    seen: list[Diagnostics] = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        imported = import_fx(functionalize(gm, inputs))
+        retarget(imported.module, "cuda:0")
+        seen.append(Diagnostics())
+        run_pipeline(CompileContext(Target(), seen[0]), imported.module, default_pipeline())
+        return lambda *args: run_user(imported.module, [*args, *imported.constants])
+
+    x, w = torch.randn(8, 8), torch.randn(8, 8) * 0.3
+    torch.testing.assert_close(intarsia.compile(program, backend=backend, fullgraph=True)(x, w), program(x, w))
+    assert seen[0].statistics["plan-buffers"].get("in-place results", 0) >= least
+
+
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("transposed", [False, True])
 def test_written_in_place(program: Any, transposed: bool) -> None:

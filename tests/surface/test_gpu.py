@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -410,8 +411,12 @@ def test_why_a_program_is_not_recorded():
     assert _recording(report(many, X, recorded=[part])) == "will be recorded after 2 calls"
     part.made, part.replays = {1: None, 2: None}, 5
     assert _recording(report(many, X, recorded=[part])) == "2 recordings, 5 replays"
-    part._refuse("more than 8 sizes or places of parameters")
-    assert "more than 8 sizes" in _recording(report(many, X, recorded=[part]))
+    part.pieces = SimpleNamespace(recorded=3)
+    assert _recording(report(many, X, recorded=[part])) == (
+        "2 recordings, 5 replays; 3 parts recorded that are the same for all sizes"
+    )
+    part._refuse("65 MiB of arguments and results would be copied in each call")
+    assert "65 MiB of arguments" in _recording(report(many, X, recorded=[part]))
     code = _code(report(many, X))
     assert "@triton.jit" in code["kernels.py"] and "def make" in code["host.py"]
 

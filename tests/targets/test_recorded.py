@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from intarsia.targets.torch_private import empty_strided_cpu
 from intarsia.targets.triton import graphs, playback
 from intarsia.targets.triton.graphs import LIMIT, WARM, WORTH, Recorded
 from intarsia.targets.triton.pieces import Pieces
@@ -37,7 +38,7 @@ class Fake:
         return Pool(None, None)
 
     def empty(self, shape: Any, strides: Any, dtype: torch.dtype) -> Tensor:
-        return torch.empty_strided(shape, strides, dtype=dtype)
+        return empty_strided_cpu(shape, strides, dtype)  # as particular about tuples as that of GPUs
 
     def record(self, work: Callable[[], list[Any]], pool: Pool) -> tuple[Callable[[int], None], list[Any]]:
         saved = [(t, t.clone()) for t in self.kept]

@@ -172,6 +172,10 @@ def _convolutions() -> nn.Module:
     return nn.Sequential(*body, nn.Conv2d(8, 8, 3), nn.Hardswish(), *head)
 
 
+def _depthwise() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(16, 16, 3, padding=1, groups=16), nn.GELU(), nn.Conv2d(16, 16, 5, 2, 2, groups=16))
+
+
 def _loss(x: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(x, target) + F.mse_loss(x.sigmoid(), x.tanh()) + F.huber_loss(x, x.flip(1))
 
@@ -208,6 +212,7 @@ def _casts(*w: Tensor) -> Any:
 MODELS: dict[str, Callable[[], tuple[Callable[..., Any], list[Tensor]]]] = {
     "transformer": lambda: (Block(), [torch.randn(2, 6, 32)]),
     "convolutions": lambda: (_convolutions().eval(), [torch.randn(2, 3, 12, 12)]),
+    "depthwise": lambda: (_depthwise().eval(), [torch.randn(2, 16, 17, 9)]),
     "convolutions_training": lambda: (_convolutions(), [torch.randn(2, 3, 12, 12)]),
     "loss": lambda: (_loss, [torch.randn(9, 13), torch.randint(0, 13, (9,))]),
     "embedding_bag": lambda: (

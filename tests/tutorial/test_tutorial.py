@@ -597,12 +597,6 @@ def test_named_backends(backend, grad, no_fallback):
     agree(mod(x), intarsia.compile(mod, backend=backend)(x))
 
 
-def test_inductor():
-    """The backend that the texts name, under this capture."""
-    x = torch.randn(16)
-    agree(bar(x, -x.abs()), intarsia.compile(bar, backend="inductor")(x, -x.abs()))
-
-
 @pytest.mark.parametrize("name", ["onnxrt", "tensorrt", "tvm", "ipex", "cudagraphs"])
 def test_backends_of_other_packages(name):
     """Known by name where torch or their package brings them; else the error says which names there are."""
