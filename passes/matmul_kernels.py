@@ -181,7 +181,11 @@ class Product:
         """What decides how fast it is."""
         extra = 0
         if behind is not None:
-            extra = len(behind.operands) - 1 + len(behind.results) - 1
+            whole = hint(prim.tensor(self.op.results[0]).numel)
+            touched = [*behind.operands, *behind.results]
+            extra = max(
+                0, sum(2 * hint(prim.tensor(v).numel) >= whole for v in touched) - 2
+            )  # it reads the product, and writes
         view = view_of(self.b)
         by_rows = view is not None and view.strides[-1 if self.transposed else -2] == 1
         batch, rows, columns, inner = (hint(n) for n in (self.batch, self.rows, self.columns, self.inner))

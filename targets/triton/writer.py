@@ -49,7 +49,9 @@ class Writer:
     count: int = 0
     place: tuple[str, int] | None = None
     places: dict[loop.For, str] = field(default_factory=dict)  # the blocks of loops that are not simply counted
-    shared: frozenset[tuple[SSAValue, sympy.Expr]] = frozenset()  # memories and places that several loads or stores have, a number apart
+    shared: frozenset[tuple[SSAValue, sympy.Expr]] = (
+        frozenset()
+    )  # memories and places that several loads or stores have, a number apart
     raw: set[Op] = field(default_factory=set)  # loads whose values stay in the dtype in which they lie in memory
 
     @property
