@@ -71,6 +71,7 @@ class _Planner:
     last_use: dict[SSAValue, int] = field(default_factory=dict)  # by root
     roots: dict[SSAValue, SSAValue] = field(default_factory=dict)
     allocated: dict[SSAValue, SSAValue] = field(default_factory=dict)  # outputs as the user receives them
+    idle: set[Operation] = field(default_factory=set)  # copies to where the value is
     arena_bytes: Dim = 0
     writes: Writes = field(default_factory=lambda: Writes({}, frozenset()))
 
@@ -133,6 +134,8 @@ class _Planner:
             self.on_device.add(operand)  # it is given back after the result's last use
             self.roots = {v: operand if r is result else r for v, r in self.roots.items()}
             self.last_use[operand] = self.last_use.pop(result, number)
+            if _is_copy(self.kernels[op["kernel"]]):
+                self.idle.add(op)
             self.ctx.diagnostics.count("plan-buffers", "in-place results")
             return
 
@@ -280,6 +283,8 @@ class _Planner:
             new[result] = alloc.results[0]
             outputs.append(alloc.results[0])
         operands = [new[v] for v in op.operands]
+        if op in self.idle:
+            return
         if isinstance(op, loop.Launch):
             yield buffer.Launch.make([*operands, *outputs], [], {"kernel": op["kernel"]}, loc=op.location)
         else:
@@ -410,6 +415,15 @@ def _is_pointwise(kernel: loop.Kernel) -> bool:
     """Whether a kernel does nothing but compute the elements of its results one by one."""
     known = (loop.For, loop.Load, loop.Store, loop.Index, loop.ScalarOp, loop.Constant, loop.ScalarCast)
     return all(isinstance(op, known) for op in kernel.block_body.walk())
+
+
+def _is_copy(kernel: loop.Kernel) -> bool:
+    """Whether a kernel does nothing but copy its operand."""
+    loads = [op for op in kernel.block_body.walk() if isinstance(op, loop.Load)]
+    computes = any(
+        isinstance(op, loop.ScalarOp | loop.Constant | loop.ScalarCast | loop.Index) for op in kernel.block_body.walk()
+    )
+    return len(loads) == 1 and not computes
 
 
 def _elementwise_pair(body: Block, source: SSAValue, target: SSAValue) -> bool:
