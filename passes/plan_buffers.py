@@ -87,12 +87,12 @@ class _Planner:
                 self.last_use[self.root(operand)] = number
         self._find_outputs(steps[-1])
         if self.options.in_place:
-            self.writes = in_place_writes(self.func, self.root, self._pairs)
+            self.writes = in_place_writes(self.func, self.root, self._pairs, self._updated)
             self.ctx.diagnostics.count("plan-buffers", "arguments written in place", len(self.writes.mutations))
         for number, op in enumerate(steps):
             if _is_planned(op):
                 for result in op.results:
-                    if result in self.writes.target:
+                    if result in self.writes.target or self.root(result) is not result:
                         continue
                     if result not in self.outputs and is_gpu(_memory(result).device):
                         self.on_device.add(result)
@@ -139,11 +139,22 @@ class _Planner:
             self.ctx.diagnostics.count("plan-buffers", "in-place results")
             return
 
+    def _updated(self, op: Operation | Block) -> SSAValue | None:
+        """The value of which a kernel changes some elements."""
+        if not isinstance(op, loop.Launch) or "updates" not in self.kernels[op["kernel"]].attributes:
+            return None
+        return op.operands[self.kernels[op["kernel"]]["updates"]]
+
     def root(self, value: SSAValue) -> SSAValue:
         """The value whose memory this value is, or is a view of."""
         return self.roots.get(value, value)
 
     def _root(self, op: Operation, result: SSAValue) -> SSAValue:
+        before = self._updated(op)
+        if before is not None and isinstance(before.owner, loop.Launch) and len(list(before.uses)) == 1:
+            same = prim.tensor(before) == prim.tensor(result)
+            if same and same_layout(prim.tensor(result).shape, memory_strides(before), memory_strides(result)):
+                return self.root(before)  # nobody else reads it: the kernel writes where it is
         if is_view(op):
             return self.root(op.operands[0])
         if isinstance(op, kernel.Extern):
@@ -259,6 +270,10 @@ class _Planner:
             place = self.places.get(result)
             if result in self.writes.target:
                 new[result] = new[self.writes.target[result]]
+                if prim.tensor(result).shape != prim.tensor(self.writes.target[result]).shape:
+                    view = buffer.View.make([new[result]], [_memory(result)], {"offset": 0})
+                    yield view
+                    new[result] = view.results[0]
                 outputs.append(new[result])
                 continue
             if self.root(result) is not result:
@@ -283,8 +298,10 @@ class _Planner:
             new[result] = alloc.results[0]
             outputs.append(alloc.results[0])
         operands = [new[v] for v in op.operands]
-        if op in self.idle:
-            return
+        before = self._updated(op)
+        written = before is not None and self.writes.target.get(op.results[0]) is before
+        if before is not None and not written and new[before] is not outputs[0]:
+            yield from self._copied(new[before], outputs[0], op.results[0])
         if isinstance(op, loop.Launch):
             yield buffer.Launch.make([*operands, *outputs], [], {"kernel": op["kernel"]}, loc=op.location)
         else:
@@ -302,6 +319,17 @@ class _Planner:
                 view = buffer.View.make([new[result]], [memory], {"offset": 0})
                 yield view  # library calls see the value itself, not the view of it that the user receives
                 self.allocated[result], new[result] = new[result], view.results[0]
+
+    @staticmethod
+    def _copied(source: SSAValue, target: SSAValue, value: SSAValue) -> Iterable[Operation]:
+        """All elements of a value, under its shape, into other memory."""
+        ref = _memory(value)
+        for memory in (source, target):
+            if isinstance(memory.type, RefType) and memory.type.shape != ref.shape:
+                view = buffer.View.make([memory], [ref], {"offset": 0})
+                yield view
+                source, target = (view.results[0], target) if memory is source else (source, view.results[0])
+        yield buffer.Copy.make([source, target], [], {})
 
     def _extern(self, op: kernel.Extern, new: dict[SSAValue, SSAValue]) -> Operation:
         attrs = _call_literals(op)
