@@ -334,6 +334,15 @@ def _store(kernel: Kernel, lanes: Lanes, op: Any) -> None:
         raise InterpreterError(f"{op.name} at [{op['index']}]: two iterations write different values to one element")
 
 
+def _atomic(kernel: Kernel, lanes: Lanes, op: Any) -> None:
+    memory = kernel.memory(op.operands[1])
+    ok = lanes.where(op.get("mask") or ())
+    address = _address(kernel, lanes, op, memory, ok)
+    value = kernel.scalar(lanes, op.operands[0]).to(memory.flat.dtype)
+    place, joined = _selected(lanes, ok, address, value)
+    memory.flat.index_put_((place,), joined, accumulate=True)
+
+
 def _accumulate(kernel: Kernel, lanes: Lanes, op: Any) -> None:
     kind = op["kind"]
     memory = kernel.memory(op.operands[-1])
@@ -498,6 +507,7 @@ LOOP_RULES: dict[str, Callable[[Kernel, Lanes, Any], None]] = {
     "loop.load": _load,
     "loop.store": _store,
     "loop.accumulate": _accumulate,
+    "loop.atomic": _atomic,
     "loop.index": _index,
     "loop.bind": _bind,
     "loop.prefetch": lambda kernel, lanes, op: None,
@@ -597,6 +607,8 @@ def _launch(machine: Machine, op: Any) -> list[Tensor]:
         )
         poison(result)
         results.append(result)
+    if "updates" in kernel.attributes:
+        results[0].copy_(tensors[kernel["updates"]].reshape(results[0].shape))
     run_kernel(machine, kernel, [*tensors, *results], machine.reverse)
     return results
 

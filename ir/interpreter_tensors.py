@@ -282,6 +282,13 @@ def _gather(machine: Machine, op: Any) -> list[Tensor]:
     return [torch.gather(x, op["dim"], checked_index(index, x.shape[op["dim"]], op.get("wrap", False)))]
 
 
+def _scatter(machine: Machine, op: Any) -> list[Tensor]:
+    x, index, source = machine.operands(op)
+    rows = checked_index(index, x.shape[op["dim"]], op.get("wrap", False))
+    combine = torch.scatter_add if op["kind"] == "sum" else torch.scatter
+    return [combine(x, op["dim"], rows, source)]
+
+
 def _reduce(machine: Machine, op: Any) -> list[Tensor]:
     (x,) = machine.operands(op)
     return [REDUCES[op["kind"]].torch(x, op["dims"]).to(op.type.dtype.torch)]
@@ -338,6 +345,7 @@ TENSOR_RULES: dict[str, Rule] = {
     "prim.concat": _concat,
     "prim.take": _take,
     "prim.gather": _gather,
+    "prim.scatter": _scatter,
     "prim.reduce": _reduce,
     "prim.dot": _dot,
     "prim.scan": _scan,

@@ -103,7 +103,9 @@ class Blocker(Tiler):
         """One block of elements for each program; two-dimensional where memory is contiguous along different loops."""
         ranges = self.lowering.ranges
         used = accesses(stage.nodes, stage.stores, ranges)
-        loops, env = merge(by_stride(stage.loops, used.stores, used.loads), used.all, ranges, self._merged)
+        scatters = any(s.bind is not None for s in stage.stores)  # as the source lies
+        order = stage.loops if scatters else by_stride(stage.loops, used.stores, used.loads)
+        loops, env = merge(order, used.all, ranges, self._merged)
         across = self._across(loops, [_in(f, env) for f in used.flats]) if loops else None
         spec = NestSpec([], env, [StageSpec([Segment([])], [], stage.stores)])
         if across is not None:
@@ -113,7 +115,8 @@ class Blocker(Tiler):
             spec.warps = 8
         elif self._shares_places(loops, used.loads):
             width = _width(hint(loops[-1].size))
-            spec.rows = [*self._flat(loops[:-1], env, POINTS // width), self._tile_of(loops[-1], width)]
+            # Columns are axis 0: along it Triton lays threads where it cannot tell which axis is contiguous (steps of 2, masks).
+            spec.rows = [self._tile_of(loops[-1], width), *self._flat(loops[:-1], env, POINTS // width)]
             spec.warps = 4
         else:
             total = product(s.size for s in loops)

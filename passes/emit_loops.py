@@ -95,7 +95,16 @@ class _Scope:
 class LoopEmitter:
     """Writes the nests of one kernel into its block."""
 
-    def __init__(self, block: Block, places: Mapping[Memory, SSAValue], ranges: Mapping[sympy.Symbol, Range]) -> None:
+    def __init__(
+        self,
+        block: Block,
+        places: Mapping[Memory, SSAValue],
+        ranges: Mapping[sympy.Symbol, Range],
+        in_order: bool = False,
+    ) -> None:
+        self.in_order = (
+            in_order  # operands from left to right: few loads of a long sum wait in registers for their turn
+        )
         self.places = dict(places)
         self.ranges = dict(ranges)
         self.scopes = [_Scope(block, 0)]
@@ -253,6 +262,8 @@ class LoopEmitter:
         while node.kind == "cast" and node.dtype == dtype and dtype.compute != dtype:
             node = node.args[0]  # the store rounds
         value = self.value(node)
+        if store.bind is not None:
+            self.value(store.bind)
         scope = self.scopes[-1]
         if scan is not None:
             lane = {"index": self.index(nest.lane)}
@@ -264,6 +275,10 @@ class LoopEmitter:
             if store.passes:
                 return
         place = self.places[store.memory]
+        if store.atomic:
+            joined = {"kind": store.atomic, "index": self.index(store.flat)}
+            self._add(scope, ir.Atomic.make([value, place], [], joined))
+            return
         self._add(scope, ir.Store.make([value, place], [], {"index": self.index(store.flat)}))
 
     # Scalars.
@@ -318,7 +333,7 @@ class LoopEmitter:
                     continue
             waiting = [] if top in self.keeping else [a for a in top.args if self._made(a) is None]
             if waiting:
-                stack += waiting
+                stack += waiting[::-1] if self.in_order else waiting
                 continue
             stack.pop()
             scope = self.scopes[self._depth(top)]

@@ -209,7 +209,9 @@ class _Emitter:
     def _build(self, group: Group) -> None:
         ops = self._operations(group)
         inside = {op.results[0] for op in ops}
-        inputs = list(dict.fromkeys(v for op in ops for v in op.operands if v not in inside))
+        # What a scatter writes to is memory, also where it is a constant that the kernel knows.
+        targets = [op.operands[0] for op in ops if isinstance(op, prim.Scatter)]
+        inputs = list(dict.fromkeys(v for op in ops for v in op.operands if v not in inside or v in targets))
         region = single_block(arg_types=[v.type for v in inputs])
         block = region.block
         local: dict[SSAValue, SSAValue] = dict(zip(inputs, block.args, strict=True))
@@ -218,6 +220,8 @@ class _Emitter:
             exact = None if self.rounding else _exact(op, local, block)
             if exact is None:
                 operands = [local[v] for v in op.operands]
+                if isinstance(op, prim.Scatter):
+                    operands[0] = block.args[inputs.index(op.operands[0])]
                 if _adds_halves(op):
                     sums = zip(op.operands, operands, strict=True)
                     operands = [_rounded(v, x, block) if _widening(v) in unrounded else x for v, x in sums]
@@ -258,7 +262,7 @@ class _Emitter:
             if op in found:
                 continue
             found.add(op)
-            for value in op.operands:
+            for value in op.operands[isinstance(op, prim.Scatter) :]:
                 owner = value.owner
                 if not isinstance(owner, Block) and self._is_inside(value, cast(Op, owner), group):
                     stack.append(cast(Op, owner))

@@ -30,6 +30,7 @@ _COSTS: dict[type[Operation], float] = {
     prim.Cast: 1,
     prim.Take: 4,
     prim.Gather: 4,
+    prim.Scatter: 4,
     prim.Concat: 2,
     prim.Pad: 2,
     prim.Reduce: 1,
@@ -119,6 +120,8 @@ class Graph:
         """
         wanted: list[tuple[SSAValue, Sequence[Dim]]] = []
         for op in operations:
+            if isinstance(op, prim.Scatter):
+                wanted.append((op.operands[0], contiguous_strides(op.type.shape)))
             if isinstance(op, kernel.Extern):
                 wanted += [
                     (v, operand_strides(op, i))
@@ -161,13 +164,19 @@ class Graph:
         else:
             is_loop = node.kind in (REDUCE, SCAN)
             shape = prim.tensor(op.operands[0] if is_loop else op.results[0]).shape
+            if isinstance(op, prim.Scatter):
+                shape = prim.tensor(op.operands[2]).shape
             node.loops = self.axes.dims(shape)
-            node.dims = node.loops
+            node.dims = self.axes.dims(op.type.shape) if isinstance(op, prim.Scatter) else node.loops
             if isinstance(op, prim.Reduce):
                 node.dims = [axes for i, axes in enumerate(node.loops) if i not in op["dims"]]
             node.iterations = math.prod(hint(d) for d in shape)
             node.cost = _cost(op)
-            for i in range(len(op.operands)):
+            if isinstance(op, prim.Scatter):  # what it writes to is memory
+                node.accesses.append(self._plain_access(node, op.operands[0]))
+                if node.accesses[0].producer is not None:
+                    node.accesses[0].producer.is_sink = True
+            for i in range(isinstance(op, prim.Scatter), len(op.operands)):
                 if (found := self._access(node, i)) is not None:
                     node.accesses.append(found)
         node.is_position = node.kind == POINTWISE and all(x.producer and x.producer.is_position for x in node.accesses)

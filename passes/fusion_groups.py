@@ -81,6 +81,11 @@ def launch_bytes(group: Group) -> int:
     return GPU_LAUNCH if is_gpu(device_of(group)) else LAUNCH
 
 
+def _scatters(group: Group) -> bool:
+    """Whether a group stores elements at indices from memory; it does nothing else then."""
+    return any(isinstance(n.op, prim.Scatter) for n in group.nodes)
+
+
 def _only_addresses(group: Group) -> bool:
     """Whether a group does no more than say where to read: elements at computed places, and a little arithmetic on positions.
 
@@ -150,6 +155,8 @@ class Groups:
         """How the producer `a` could join its consumer `b`."""
         if EXTERN in (a.kind, b.kind):
             return Refusal("a library call is not fused")
+        if _scatters(a) or _scatters(b) and (a.kind != POINTWISE or self._stored(a, b) & a.stored):
+            return Refusal("elements at indices from memory are stored when all of what they are computed from is known")
         accesses = b.preds[a.index]
         gathered = self._gathered(a, b, [x for x in accesses if x.indirect])
         if gathered:
@@ -177,6 +184,8 @@ class Groups:
         """How two groups that read the same memory could run together."""
         if EXTERN in (a.kind, b.kind):
             return Refusal("a library call is not fused")
+        if _scatters(a) or _scatters(b):
+            return Refusal("elements are stored at indices from memory")
         if b.index in a.succs or a.index in b.succs:
             return Refusal("one reads the other")
         shared = [v for v in a.reads if v in b.reads]

@@ -289,7 +289,7 @@ class Lowering:
             found = self.select([below], node, found)
         return found
 
-    def _bound(self, owner: prim.PrimOp, size: Dim, index: Index, mask: tuple[Dim, ...]) -> Dim:
+    def bound(self, owner: prim.PrimOp, size: Dim, index: Index, mask: tuple[Dim, ...]) -> Dim:
         """The integer that the index operand holds at `index`: an expression over loop variables, or the name of one from memory."""
         number, inside = self.lower(owner.operands[1], index, mask), bool(owner.get("inside", False))
         place = self.expression(number)
@@ -335,12 +335,12 @@ class Lowering:
     def _take(self, owner: prim.Take, index: Index, mask: tuple[Dim, ...]) -> Node:
         where, place = indexing.take_index(owner, index)
         size = prim.tensor(owner.operands[0]).shape[owner["dim"]]
-        found = self._bound(owner, size, where, mask)
+        found = self.bound(owner, size, where, mask)
         return self._checked(self.lower(owner.operands[0], place(found), mask), found)
 
     def _gather(self, owner: prim.Gather, index: Index, mask: tuple[Dim, ...]) -> Node:
         size = prim.tensor(owner.operands[0]).shape[owner["dim"]]
-        found = self._bound(owner, size, index, mask)
+        found = self.bound(owner, size, index, mask)
         return self._checked(self.lower(owner.operands[0], indexing.gather_index(owner, index)(found), mask), found)
 
     def _checked(self, value: Node, at: Dim) -> Node:

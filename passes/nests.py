@@ -72,6 +72,8 @@ class Store:
     result: Node | None = None
     passes: bool = False
     follows: Memory | None = None  # of the scan in whose body this is stored
+    bind: Node | None = None  # the integer from memory that `flat` is made of, where this scatters
+    atomic: str = ""  # the kind of reduction by which it is joined with what is there
 
 
 @dataclass
@@ -85,7 +87,8 @@ class Stage:
     @property
     def nodes(self) -> list[Node]:
         """The values computed in the body."""
-        return [a for j in self.joins for a in j.args] + [s.node for s in self.stores]
+        places = [s.bind for s in self.stores if s.bind is not None]
+        return [a for j in self.joins for a in j.args] + [s.node for s in self.stores] + places
 
 
 @dataclass
@@ -179,7 +182,7 @@ class Planner:
         return found
 
     def _root(self, value: SSAValue, stored: frozenset[SSAValue]) -> Root:
-        lowering, shape = self.lowering, prim.tensor(value).shape
+        lowering, shape = self.lowering, prim.tensor(_elements(value)).shape
         index = tuple(0 if s == 1 else lowering.variable("o", s) for s in shape)
         variables = [v for v in index if isinstance(v, sympy.Symbol)]
         given = stored
@@ -234,7 +237,7 @@ class Planner:
         self.lowering.stored = stored - {value}
         if isinstance(value.owner, prim.Scan):
             return self.lowering.scan_body(value.owner, index)
-        return self.lowering.lower(value, index)
+        return self.lowering.lower(_elements(value), index)
 
     def _refused(self, root: Root) -> frozenset[SSAValue]:
         """Reductions that cannot be computed inside the root's rows; sets `root.rows`."""
@@ -414,6 +417,8 @@ class Planner:
             scan = root.value.owner["kind"] if isinstance(root.value.owner, prim.Scan) else ""
             for memory in root.memories:
                 store = Store(memory, memory.position(index), node, scan)
+                if isinstance(root.value.owner, prim.Scatter):
+                    store = self._scattered(root.value.owner, memory, index, node)
                 if root in group.followers:
                     store.follows = group.followers[root].memories[0]
                 elif memory in self.only_followed:
@@ -422,6 +427,14 @@ class Planner:
                     store.result = self.lowering.load(memory, index, ())
                 stage.stores.append(store)
         return Nest(rows, [*self._reductions(list(uses)), *_separate_scans(stores.values())])
+
+    def _scattered(self, op: prim.Scatter, memory: Memory, index: Index, node: Node) -> Store:
+        """The store of one element of a scatter's source."""
+        d = op["dim"]
+        at = self.lowering.bound(op, op.type.shape[d], index, ())
+        flat = memory.position((*index[:d], at, *index[d + 1 :]))
+        bind = self.lowering.binds.get(at) if isinstance(at, sympy.Symbol) else None
+        return Store(memory, flat, node, bind=bind, atomic="" if op["kind"] == "set" else op["kind"])
 
     @staticmethod
     def _is_row(value: Dim, rows: Sequence[sympy.Symbol]) -> bool:
@@ -457,6 +470,11 @@ def _separate_scans(stages: Iterable[Stage]) -> list[Stage]:
         if plain:
             found.append(Stage(stage.loops, stores=plain))
     return found
+
+
+def _elements(value: SSAValue) -> SSAValue:
+    """What a root computes element by element: itself, but the source of a scatter."""
+    return value.owner.operands[2] if isinstance(value.owner, prim.Scatter) else value
 
 
 def _value(root: Root | None) -> SSAValue | None:

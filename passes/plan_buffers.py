@@ -71,6 +71,7 @@ class _Planner:
     last_use: dict[SSAValue, int] = field(default_factory=dict)  # by root
     roots: dict[SSAValue, SSAValue] = field(default_factory=dict)
     allocated: dict[SSAValue, SSAValue] = field(default_factory=dict)  # outputs as the user receives them
+    idle: set[Operation] = field(default_factory=set)  # copies to where the value is
     arena_bytes: Dim = 0
     writes: Writes = field(default_factory=lambda: Writes({}, frozenset()))
 
@@ -86,12 +87,12 @@ class _Planner:
                 self.last_use[self.root(operand)] = number
         self._find_outputs(steps[-1])
         if self.options.in_place:
-            self.writes = in_place_writes(self.func, self.root, self._pairs)
+            self.writes = in_place_writes(self.func, self.root, self._pairs, self._updated)
             self.ctx.diagnostics.count("plan-buffers", "arguments written in place", len(self.writes.mutations))
         for number, op in enumerate(steps):
             if _is_planned(op):
                 for result in op.results:
-                    if result in self.writes.target:
+                    if result in self.writes.target or self.root(result) is not result:
                         continue
                     if result not in self.outputs and is_gpu(_memory(result).device):
                         self.on_device.add(result)
@@ -133,14 +134,27 @@ class _Planner:
             self.on_device.add(operand)  # it is given back after the result's last use
             self.roots = {v: operand if r is result else r for v, r in self.roots.items()}
             self.last_use[operand] = self.last_use.pop(result, number)
+            if _is_copy(self.kernels[op["kernel"]]):
+                self.idle.add(op)
             self.ctx.diagnostics.count("plan-buffers", "in-place results")
             return
+
+    def _updated(self, op: Operation | Block) -> SSAValue | None:
+        """The value of which a kernel changes some elements."""
+        if not isinstance(op, loop.Launch) or "updates" not in self.kernels[op["kernel"]].attributes:
+            return None
+        return op.operands[self.kernels[op["kernel"]]["updates"]]
 
     def root(self, value: SSAValue) -> SSAValue:
         """The value whose memory this value is, or is a view of."""
         return self.roots.get(value, value)
 
     def _root(self, op: Operation, result: SSAValue) -> SSAValue:
+        before = self._updated(op)
+        if before is not None and isinstance(before.owner, loop.Launch) and len(list(before.uses)) == 1:
+            same = prim.tensor(before) == prim.tensor(result)
+            if same and same_layout(prim.tensor(result).shape, memory_strides(before), memory_strides(result)):
+                return self.root(before)  # nobody else reads it: the kernel writes where it is
         if is_view(op):
             return self.root(op.operands[0])
         if isinstance(op, kernel.Extern):
@@ -256,6 +270,10 @@ class _Planner:
             place = self.places.get(result)
             if result in self.writes.target:
                 new[result] = new[self.writes.target[result]]
+                if prim.tensor(result).shape != prim.tensor(self.writes.target[result]).shape:
+                    view = buffer.View.make([new[result]], [_memory(result)], {"offset": 0})
+                    yield view
+                    new[result] = view.results[0]
                 outputs.append(new[result])
                 continue
             if self.root(result) is not result:
@@ -280,6 +298,10 @@ class _Planner:
             new[result] = alloc.results[0]
             outputs.append(alloc.results[0])
         operands = [new[v] for v in op.operands]
+        before = self._updated(op)
+        written = before is not None and self.writes.target.get(op.results[0]) is before
+        if before is not None and not written and new[before] is not outputs[0]:
+            yield from self._copied(new[before], outputs[0], op.results[0])
         if isinstance(op, loop.Launch):
             yield buffer.Launch.make([*operands, *outputs], [], {"kernel": op["kernel"]}, loc=op.location)
         else:
@@ -297,6 +319,17 @@ class _Planner:
                 view = buffer.View.make([new[result]], [memory], {"offset": 0})
                 yield view  # library calls see the value itself, not the view of it that the user receives
                 self.allocated[result], new[result] = new[result], view.results[0]
+
+    @staticmethod
+    def _copied(source: SSAValue, target: SSAValue, value: SSAValue) -> Iterable[Operation]:
+        """All elements of a value, under its shape, into other memory."""
+        ref = _memory(value)
+        for memory in (source, target):
+            if isinstance(memory.type, RefType) and memory.type.shape != ref.shape:
+                view = buffer.View.make([memory], [ref], {"offset": 0})
+                yield view
+                source, target = (view.results[0], target) if memory is source else (source, view.results[0])
+        yield buffer.Copy.make([source, target], [], {})
 
     def _extern(self, op: kernel.Extern, new: dict[SSAValue, SSAValue]) -> Operation:
         attrs = _call_literals(op)
@@ -410,6 +443,15 @@ def _is_pointwise(kernel: loop.Kernel) -> bool:
     """Whether a kernel does nothing but compute the elements of its results one by one."""
     known = (loop.For, loop.Load, loop.Store, loop.Index, loop.ScalarOp, loop.Constant, loop.ScalarCast)
     return all(isinstance(op, known) for op in kernel.block_body.walk())
+
+
+def _is_copy(kernel: loop.Kernel) -> bool:
+    """Whether a kernel does nothing but copy its operand."""
+    loads = [op for op in kernel.block_body.walk() if isinstance(op, loop.Load)]
+    computes = any(
+        isinstance(op, loop.ScalarOp | loop.Constant | loop.ScalarCast | loop.Index) for op in kernel.block_body.walk()
+    )
+    return len(loads) == 1 and not computes
 
 
 def _elementwise_pair(body: Block, source: SSAValue, target: SSAValue) -> bool:

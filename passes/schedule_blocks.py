@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from xdsl.ir import Block, Region, SSAValue
 
-from ..ir.dialects import loop
+from ..ir.dialects import loop, prim
 from ..ir.syntax import Op
 from ..ir.types import ref_type
 from .blocks import Blocker
@@ -46,17 +46,31 @@ def _part(spec: NestSpec, lowering: Lowering, memories: list[Memory], op: Op) ->
     ordered = [m for m in memories if m not in stored] + [m for m in memories if m in stored]
     block = Block(arg_types=[m.ref for m in ordered])
     places: dict[Memory, SSAValue] = dict(zip(ordered, block.args, strict=True))
-    LoopEmitter(block, places, lowering.ranges).nest(spec)
+    LoopEmitter(block, places, lowering.ranges, in_order=True).nest(spec)
     drop_unused(block)
-    used = [m for m in ordered if places[m].uses]
+    before = _scattered_into(op, memories)
+    used = [m for m in ordered if places[m].uses or m is before]
     for memory in ordered:
-        if not places[memory].uses:
+        if memory not in used:
             block.erase_arg(places[memory])  # type: ignore[arg-type]  # the places are the block's arguments
     reads, writes = [m for m in used if m not in stored], [m for m in used if m in stored]
     attrs: dict[str, object] = {"sym_name": "", "inputs": len(reads), "warps": spec.warps}
+    if before is not None:
+        attrs["updates"] = reads.index(before)
     if spec.pipeline:
         attrs["stages"] = spec.pipeline
     return Part(loop.Kernel.make([], [], attrs, [Region(block)], op.location), reads, writes)
+
+
+def _scattered_into(op: Op, memories: list[Memory]) -> Memory | None:
+    """The memory whose elements stay where a scatter writes none, which is all that its fused kernel does."""
+    for inner in op.block_body.ops:
+        if isinstance(inner, prim.Scatter):
+            value = inner.operands[0]
+            while not isinstance(value.owner, Block):
+                value = value.owner.operands[0]
+            return memories[value.index]  # type: ignore[attr-defined]  # an argument of the block
+    return None
 
 
 def drop_unused(block: Block) -> None:

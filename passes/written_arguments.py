@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import sympy
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from ..ir.dialects import buffer, kernel, loop, prim
-from ..ir.symbols import Dim, dim, known_equal
+from ..ir.symbols import Dim, contiguous_strides, dim, known_equal
 from ..ir.types import RefType, is_gpu, ref_type
 from .strides import memory_strides, same_layout
 
@@ -43,13 +43,17 @@ class Writes:
 
 
 def in_place_writes(
-    func: prim.Func, root: Callable[[SSAValue], SSAValue], pairs: Callable[[loop.Launch, int, int], bool]
+    func: prim.Func,
+    root: Callable[[SSAValue], SSAValue],
+    pairs: Callable[[loop.Launch, int, int], bool],
+    updated: Callable[[Operation | Block], SSAValue | None],
 ) -> Writes:
     """The calls and kernels of a function on GPUs that may write to an argument.
 
     Args:
         root: the value whose memory a value is, or is a view of.
         pairs: whether a launch writes each element of a result (the second number) where, and only where, it has read that of an operand (the first).
+        updated: the operand of which a kernel changes some elements; None for all others.
     """
     steps = list(func.block_body.ops)
     number = {op: i for i, op in enumerate(steps)}
@@ -63,6 +67,14 @@ def in_place_writes(
     done = set()
     for argument, k in func.get("mutations", ()):
         target, value = func.block_body.args[argument], returned[k]
+        first = root(value)
+        if first is not value or updated(value.owner) is not None:
+            alone = sum(root(v) is first for v in returned) == 1 and k not in received and "results" in func.attributes
+            step = number.get(first.owner, -1) if isinstance(first.owner, Operation) else -1
+            if alone and last.get(target, -1) <= step and _updates(first, target, root, updated):
+                targets[first] = target
+                done.add((argument, k))
+                continue
         once = k not in received and "results" in func.attributes and sum(root(v) is value for v in returned) == 1
         if once and isinstance(value.owner, loop.Launch):
             if last.get(target, -1) <= number[value.owner] and _computes_anew(value.owner, value, target, root, pairs):
@@ -80,6 +92,27 @@ def in_place_writes(
             targets |= dict.fromkeys((op.results[0] for op in chain), func.block_body.args[argument])
             done.add((argument, k))
     return Writes(targets, frozenset(done))
+
+
+def _updates(
+    value: SSAValue,
+    target: SSAValue,
+    root: Callable[[SSAValue], SSAValue],
+    updated: Callable[[Operation | Block], SSAValue | None],
+) -> bool:
+    """Whether a kernel changes some elements of this argument, which it does not read otherwise."""
+    op = value.owner
+    if not isinstance(op, Operation) or updated(op) is not target or not is_gpu(prim.tensor(target).device):
+        return False
+    a, b = prim.tensor(value), prim.tensor(target)
+    same = (
+        _fits(value, target)
+        or a.dtype == b.dtype
+        and all(
+            same_layout(t.shape, memory_strides(v), contiguous_strides(t.shape)) for t, v in ((a, value), (b, target))
+        )
+    )
+    return same and sum(root(v) is target for v in op.operands) == 1
 
 
 def _computes_anew(

@@ -48,7 +48,7 @@ from .torch_private import current_stream, empty_strided_cpu, empty_strided_gpu,
 from .triton.graphs import Recorded
 from .triton.launch import ALIGNMENT, counted
 from .triton.pieces import PLAIN, split
-from .triton.recordable import argument_kinds, on_cpu, refusal, size_reads
+from .triton.recordable import argument_kinds, copies, on_cpu, refusal, size_reads
 from .triton.run import MISALIGNED, TOO_LARGE, UNALIGNED_WRITE, aligned, finished, not_launched, on_gpu
 
 Run = Callable[..., Sequence[Any]]
@@ -240,7 +240,7 @@ class _Writer:
     def _refusal(self) -> str:
         """Why the program is not recorded as a CUDA graph."""
         steps = sum(isinstance(op, buffer.Launch | buffer.Extern) for op in self.func.block_body.ops)
-        return refusal(steps, list(self.operators.values()), on_cpu(self.func))
+        return refusal(steps, list(self.operators.values()), on_cpu(self.func), copies(self.func))
 
     def _arena(self) -> bool:
         size = self.func.get("arena_bytes", 0)

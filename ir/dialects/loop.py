@@ -45,7 +45,10 @@ class Kernel(Op):
 
 
 class Launch(Op):
-    """Run a kernel: operands are its inputs, results its outputs. Replaced by `buffer.launch` when memory is planned."""
+    """Run a kernel: operands are its inputs, results its outputs. Replaced by `buffer.launch` when memory is planned.
+
+    A kernel with `updates = k` leaves parts of its one output as they are: it holds input k before.
+    """
 
     name = "loop.launch"
     at = "kernel"
@@ -179,6 +182,17 @@ class Exchange(Op):
             raise VerifyException("loop.exchange takes scratch, as many memories, and a counter")
 
 
+class Atomic(_Access):
+    """Join operand 0 into `index` of operand 1, memory that other iterations and programs join values into, in any order."""
+
+    name = "loop.atomic"
+    angle = "kind"
+    arity = 2
+    outputs = 0
+    is_pure = False
+    required = ("kind", "index")
+
+
 class Index(Op):
     """The value of an index expression `value`, as a scalar of the result's dtype."""
 
@@ -275,5 +289,5 @@ def scalar_op(name: str, *operands: SSAValue) -> ScalarOp:
     return cls.make(operands, [scalar_type(dtype)])
 
 
-LOOP_OPS = (Kernel, Launch, For, Local, Load, Store, Accumulate, Exchange, Index, Bind, Prefetch)
+LOOP_OPS = (Kernel, Launch, For, Local, Load, Store, Accumulate, Atomic, Exchange, Index, Bind, Prefetch)
 SCALAR_DIALECT_OPS = (Constant, ScalarCast) + tuple(SCALAR_OPS.values())

@@ -293,6 +293,28 @@ class Gather(Movement):
         self.expect(_same_shape(index, self.type), f"the result has another shape than the index {index}")
 
 
+class Scatter(PrimOp):
+    """`torch.scatter`, to operand 0 from operand 2: result[index[i, j], j] = source[i, j] for dim 0; operand 1 is the index. For GPUs alone.
+
+    Kinds: `set`, where any one of several elements for one place may win, and `sum`, which adds to what is there, in any order.
+    An index outside is an IndexError at run time; `wrap = true` lets negative ones count from the end.
+    """
+
+    name = "prim.scatter"
+    arity = 3
+    angle = "kind"
+    required = ("kind", "dim")
+
+    def check(self) -> None:
+        x, index, source = map(tensor, self.operands)
+        self.expect(self["kind"] in ("set", "sum"), f"unknown kind '{self['kind']}'; known: set, sum")
+        self.expect(index.dtype.kind in ("int", "uint"), f"the index is {index.dtype.name}, not an integer")
+        self.expect_dim("dim", x.rank)
+        self.expect(_same_shape(index, source), f"the source {source} has another shape than the index {index}")
+        self.expect(x.rank == index.rank, f"{x} and {index} differ in rank")
+        self.expect(x == self.type and source.dtype == x.dtype, f"the result {self.type} or the source {source} is not like {x}")
+
+
 class Reduce(PrimOp):
     """Join the elements along `dims`, which vanish. Kinds: see `scalars.REDUCES`. `argmax`/`argmin` give i64."""
 
@@ -473,6 +495,7 @@ OPS = (
     Concat,
     Take,
     Gather,
+    Scatter,
     Reduce,
     Dot,
     Scan,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from xdsl.ir import SSAValue
 
 from ...ir.dialects import prim
 from ...ir.dtypes import I32, I64
+from ...ir.symbols import Dim
 from .builder import Builder, NotCovered, Result, rule
 
 
@@ -52,8 +56,18 @@ def _index(b: Builder) -> Result:
     if last - first + 1 != len(places):
         raise NotCovered("indices that are not next to each other")
     shape = b.shape_of(x)
-    sizes = shape[first : last + 1]
-    common = b.common_shape([b.shape_of(v) for _, v in places])
+    flat = joined_index(b, places, b.common_shape([b.shape_of(v) for _, v in places]))
+    total = math.prod(int(s) for s in shape[first : last + 1])
+    return _take(b, b.reshape(x, (*shape[:first], total, *shape[last + 1 :])), flat, first)
+
+
+def joined_index(b: Builder, places: Sequence[tuple[int, SSAValue]], common: Sequence[Dim]) -> SSAValue:
+    """One index for dimensions that are next to each other, of the first operand reshaped to have one of them.
+
+    Raises:
+        NotCovered: a size is not known, or 0.
+    """
+    sizes = [b.shape_of(b.tensor("self"))[d] for d, _ in places]
     if not all(isinstance(s, int) for s in sizes) or 0 in sizes:
         raise NotCovered("sizes that are not known")
     flat: SSAValue | None = None
@@ -65,9 +79,5 @@ def _index(b: Builder) -> Result:
         outside = wrong if outside is None else b.ew("or", outside, wrong)
         flat = wrapped if flat is None else b.ew("add", b.ew("mul", flat, size), wrapped)
     assert flat is not None and outside is not None
-    total = 1
-    for size in sizes:
-        total *= int(size)
-    flat = b.ew("where", outside, b.full(total, common, I64), flat)  # an index outside is an error of the joined one
-    joined = b.reshape(x, (*shape[:first], total, *shape[last + 1 :]))
-    return _take(b, joined, flat, first)
+    total = math.prod(int(s) for s in sizes)
+    return b.ew("where", outside, b.full(total, common, I64), flat)  # an index outside is an error of the joined one

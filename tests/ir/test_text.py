@@ -37,6 +37,7 @@ TENSORS = """builtin.module {
       kernel.yield(%25, %24)
     }) : !prim.tensor<[s0, 4], f32>, !prim.tensor<[s0, 4], f32>
     %24 = loop.launch @k0(%1) : !prim.tensor<[s0], f32>
+    %25 = prim.scatter<sum>(%5, %6, %5) {dim = 0, wrap = true} : !prim.tensor<[s0], f32>
     prim.return(%22, %23)
   })
 }
@@ -54,6 +55,7 @@ LOOPS = """builtin.module {
           %6 = loop.index() {value = r0} : !loop.scalar<i64>
           loop.accumulate<argmax>(%5, %6, %3, %4)[0]
           loop.accumulate<sum>(%5, %3)[FloorDiv(r0, 4)]
+          loop.atomic<sum>(%5, %1)[r0]
         })
         %7 = loop.load(%3)[0] : !loop.scalar<f32>
         %8 = scalar.constant() {value = 2.0} : !loop.scalar<f32>

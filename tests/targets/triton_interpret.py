@@ -170,7 +170,7 @@ def launch(machine: Any, op: Any) -> list[torch.Tensor]:
         results.append(torch.empty_strided(machine.shape(ref), strides, dtype=ref.dtype.torch))
         poison(results[-1])
     if "updates" in kernel.attributes:
-        results[0].copy_(tensors[kernel["updates"]])
+        results[0].copy_(tensors[kernel["updates"]].reshape(results[0].shape))
     programs = machine.number(program_count(kernel))
     if programs:
         sizes = [machine.number(symbol(s)) for s in kernel.get("symbols", ())]

@@ -138,11 +138,54 @@ FLOAT8: dict[str, Callable[[], Made]] = {
     ),
 }
 
+
+def numbers(high: int, *shape: int) -> Tensor:
+    return torch.randint(0, high, shape)
+
+
+def unique(high: int, count: int) -> Tensor:
+    return torch.randperm(high)[:count]
+
+
+SCATTERS: dict[str, Callable[[], Made]] = {
+    "index_add": lambda: (lambda x, i, y: x.index_add(0, i, y.exp(), alpha=2), [image(7, 5), numbers(7, 9), image(9, 5)]),
+    "index_add_columns": lambda: (
+        lambda x, i, y: x.index_add(1, i, y).relu(),
+        [image(7, 5), numbers(5, 9).int(), image(7, 9)],
+    ),
+    "scatter_add": lambda: (
+        lambda i, y: torch.zeros(7, 5).scatter_add(0, i, y) * 2,
+        [numbers(7, 9, 4), image(10, 4)],
+    ),
+    "scatter": lambda: (
+        lambda x, i, y: x.relu().scatter(1, i, y),
+        [image(7, 5, dtype=torch.bfloat16), torch.stack([unique(5, 3) for _ in range(7)]), image(7, 3).bfloat16()],
+    ),
+    "scatter_value": lambda: (lambda x, i: x.scatter(1, i, 1.5), [image(7, 5), numbers(5, 6, 2)]),
+    "index_put": lambda: (lambda x, i, y: x.index_put((i - 4,), y), [image(9, 5), unique(9, 6), image(6, 5)]),
+    "index_put_add": lambda: (
+        lambda x, i, y: torch.zeros_like(x).index_put((i,), y, accumulate=True),
+        [image(9, 5), numbers(9, 2, 6), image(2, 6, 1)],
+    ),
+    "index_put_two": lambda: (
+        lambda x, i, j, y: torch.ops.aten.index_put(x, [None, i, j], y, True),
+        [image(3, 4, 5, 2), numbers(4, 3, 1), numbers(5, 6), image(3, 6, 2)],
+    ),
+    "index_copy": lambda: (lambda x, i, y: x.index_copy(1, i, y), [image(3, 7, 2), unique(7, 4), image(3, 4, 2)]),
+    "index_fill": lambda: (lambda x, i: x.index_fill(1, i, -1.0) + x, [image(3, 7), unique(7, 4)]),
+    "index_add_again": lambda: (
+        lambda x, i, y: x.index_add(0, i, y).index_add(0, i + 1, y * 2),
+        [numbers(9, 8, 3), numbers(7, 5), numbers(9, 5, 3)],
+    ),
+    "one_hot": lambda: (lambda i: F.one_hot(i, 7).float(), [numbers(7, 5)]),
+}
+
 FAMILIES: dict[str, dict[str, Callable[[], Made]]] = {
     "pools": POOLS,
     "resizes": RESIZES,
     "pads": PADS,
     "float8": FLOAT8,
+    "scatters": SCATTERS,
 }
 
 
