@@ -156,7 +156,9 @@ class Groups:
         if EXTERN in (a.kind, b.kind):
             return Refusal("a library call is not fused")
         if _scatters(a) or _scatters(b) and (a.kind != POINTWISE or self._stored(a, b) & a.stored):
-            return Refusal("elements at indices from memory are stored when all of what they are computed from is known")
+            return Refusal(
+                "elements at indices from memory are stored when all of what they are computed from is known"
+            )
         accesses = b.preds[a.index]
         gathered = self._gathered(a, b, [x for x in accesses if x.indirect])
         if gathered:

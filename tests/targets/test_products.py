@@ -21,7 +21,7 @@ from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.context import CompileContext
 from intarsia.passes.pipeline import default_pipeline
-from intarsia.passes.product_model import Shape, Tile, candidates
+from intarsia.passes.product_model import Shape, Tile, candidates, choose
 from intarsia.targets.choices import Table
 
 
@@ -139,3 +139,23 @@ def test_chunks_that_a_norm_adds_up(transposed: bool) -> None:
     assert prim.tensor(launch.results[0]).shape == (4, 24, 64) and dot["dtype"] == "bf16"
     for expected, found in zip(run(program.module, program.args), run(module, program.args), strict=True):
         torch.testing.assert_close(found, expected, rtol=3e-2, atol=3e-2)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ours"),
+    [
+        ((128, 768, 768), True),
+        ((128, 3072, 768), True),
+        ((100352, 384, 96), True),
+        ((100352, 96, 384), True),
+        ((16384, 768, 768), True),
+        ((1568, 768, 3072), False),
+        ((8192, 4096, 4096), False),
+        ((8192, 11008, 4096), False),
+        ((4, 2048, 2048), False),
+    ],
+)
+def test_cost_model(sizes: tuple[int, int, int], ours: bool) -> None:
+    """What was measured on an H200: rows, columns, inner size, and whether our kernel was faster than cuBLAS with a kernel behind it."""
+    assert (choose(Shape(1, *sizes, "bf16", epilogue=True, tensors=1)) is not None) == ours
+    assert choose(Shape(1, *sizes, "bf16")) is None

@@ -148,7 +148,10 @@ def unique(high: int, count: int) -> Tensor:
 
 
 SCATTERS: dict[str, Callable[[], Made]] = {
-    "index_add": lambda: (lambda x, i, y: x.index_add(0, i, y.exp(), alpha=2), [image(7, 5), numbers(7, 9), image(9, 5)]),
+    "index_add": lambda: (
+        lambda x, i, y: x.index_add(0, i, y.exp(), alpha=2),
+        [image(7, 5), numbers(7, 9), image(9, 5)],
+    ),
     "index_add_columns": lambda: (
         lambda x, i, y: x.index_add(1, i, y).relu(),
         [image(7, 5), numbers(5, 9).int(), image(7, 9)],
