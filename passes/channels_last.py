@@ -21,6 +21,7 @@ from .base import Pass
 from .context import CompileContext, Target
 from .depthwise_kernels import OWN as DEPTHWISE
 from .depthwise_kernels import is_depthwise
+from .first_convolution import is_first, space_to_depth
 from .rules import is_static
 from .strides import channels_last, same_layout
 
@@ -74,6 +75,10 @@ class ChannelsLast(Pass):
 
     def _convolution(self, ctx: CompileContext, op: kernel.Extern, values: set[SSAValue]) -> None:
         """A call whose operands and results lie channels-last; on a GPU some convolutions become something else."""
+        if is_first(op):
+            values.update(space_to_depth(op).results)
+            ctx.diagnostics.count(self.name, "first convolutions")
+            return
         if op["target"] == "aten.convolution.default" and _is_product(op):
             values.add(_as_product(op, values))
             ctx.diagnostics.count(self.name, "products of pixels")
@@ -187,7 +192,11 @@ def _keeps_shape(op: object, values: set[SSAValue]) -> bool:
 
 def _move(op: kernel.Extern) -> None:
     """Record channels-last strides for the four-dimensional operand and results."""
-    moved = ("input", FOLLOWERS.get(op["target"], "input"))
+    moved = {"input", FOLLOWERS.get(op["target"], "input")}
+    if is_gpu(
+        prim.tensor(op.results[0]).device
+    ):  # cuDNN would turn the weight in every call, too, and takes longer for it
+        moved.add("weight")
     op["operand_strides"] = tuple(
         channels_last(prim.tensor(v).shape) if name in moved else None
         for name, v in zip(op["operands"], op.operands, strict=True)

@@ -8,13 +8,13 @@ from typing import ClassVar, cast
 
 import torch
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from ..ir.dialects import kernel, prim
 from ..ir.dialects.aten import overload
-from ..ir.symbols import Dim, contiguous_strides
+from ..ir.symbols import Dim, contiguous_strides, dim
 from ..ir.syntax import Op, single_block
-from ..ir.types import TensorType
+from ..ir.types import TensorType, is_gpu
 from .base import Pass
 from .context import CompileContext
 from .strides import (
@@ -33,6 +33,8 @@ from .strides import (
     takes_view,
     view_of,
 )
+
+EARLY = 4 << 20  # bytes of a GPU's memory that is taken before it is needed
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ class _Layouts:
     ctx: CompileContext
     func: prim.Func
     copies: dict[tuple[SSAValue, Strides], SSAValue] = field(default_factory=dict)
+    early: int = EARLY  # bytes that copies may still take from the beginning on
     done: set[Operation] = field(default_factory=set)  # kernels whose results have their strides
 
     def run(self) -> None:
@@ -265,12 +268,25 @@ class _Layouts:
         attrs = {} if strides == contiguous_strides(t.shape) else {"strides": (strides,)}
         location = chain[0].location if chain else before.location
         made = kernel.Fused.make([base], [t], attrs, [region], location)
-        self.func.block_body.insert_op_before(made, before)
+        self.func.block_body.insert_op_before(made, self._place(base, t, before))
         self.ctx.diagnostics.count("layout", "copies")
         self.ctx.diagnostics.remark("layout", "copy", lambda: f"{t} is copied into strides {list(strides)}")
         if not fresh:
             self.copies[value, strides] = made.results[0]
         return made.results[0]
+
+    def _place(self, base: SSAValue, t: TensorType, before: Operation) -> Operation:
+        """Where a copy stands. Small ones of arguments on a GPU (weights) stand together at the beginning, where they become one launch."""
+        size = dim(t.numel * t.dtype.bytes)
+        if (
+            not isinstance(base, BlockArgument)
+            or not is_gpu(t.device)
+            or not isinstance(size, int)
+            or size > self.early
+        ):
+            return before
+        self.early -= cast(int, size)
+        return cast(Operation, self.func.block_body.first_op)
 
 
 def repeats(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:
