@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 Replay = Callable[[int], object]  # the stream on which it is played back
+INVALID_CONTEXT = 201  # what the driver says in a thread in which the CUDA runtime was not called yet
 _REFUSED = "the CUDA driver does not"
 THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: what other threads do meanwhile is allowed
 
@@ -47,6 +48,14 @@ def capture(work: Callable[[], list[Any]], index: int, memory: Any, side: Any) -
     if any(t not in mine and not _is_dummy(t) for t in threading.enumerate()):
         raise RuntimeError("it draws random numbers, and other threads run that may, too")
     return _by_torch(work, memory, side)
+
+
+def in_context(code: int, call: Callable[..., int], *args: int) -> int:
+    """The error number of a call, which is made once more in a thread that was new to the driver."""
+    if code != INVALID_CONTEXT:
+        return code
+    torch.cuda.synchronize()  # gives the thread the device's context
+    return call(*args)
 
 
 def first_line(error: Exception) -> str:
@@ -93,7 +102,7 @@ def _by_driver(work: Callable[[], list[Any]], index: int, memory: Any, side: Any
 
     def replay(stream: int) -> None:
         if code := launch(made, stream):
-            _check(code, "launch a graph")
+            _check(in_context(code, launch, made, stream), "launch a graph")
 
     weakref.finalize(replay, library.cuGraphExecDestroy, ctypes.c_void_p(made)).atexit = False
     return replay, results

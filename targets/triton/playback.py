@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ..torch_private import current_stream, empty_strided_gpu, storage_address
-from .capture import Replay, capture
+from .capture import Replay, capture, in_context
 
 Maker = Callable[
     [Sequence[Any], list[Any], int], Any
@@ -85,7 +85,9 @@ class Gpu:
 
     def move(self, target: int, source: int, size: int, stream: int) -> None:
         """Copy bytes on the GPU, in the order of the stream."""
-        if size and (code := self._copy(target, source, size, stream)):
+        if not size or not (code := self._copy(target, source, size, stream)):
+            return
+        if code := in_context(code, self._copy, target, source, size, stream):
             from .program import driver
 
             raise RuntimeError(f"the CUDA driver does not copy {size} bytes: {driver().words(code)} (error {code})")

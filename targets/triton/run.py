@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from .capture import INVALID_CONTEXT
 from .graphs import Recorded, Run
 from .pieces import Pieces
 
 Recordable = tuple[Sequence[str], Sequence[str]]  # kinds and sizes of `Recorded`
 MISALIGNED, TOO_LARGE, UNALIGNED_WRITE = -1, -2, -3  # what a launch gives instead of the driver's error number
-INVALID_CONTEXT = 201  # the driver's
 
 
 class UnplannedResult(RuntimeError):

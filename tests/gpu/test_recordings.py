@@ -326,6 +326,23 @@ def test_parts_of_a_program_that_grows_are_recorded() -> None:
     assert STATISTICS.replays >= replays + 20 and STATISTICS.recordings == recordings
 
 
+def test_a_thread_that_is_new_to_the_driver() -> None:
+    net, fast = pair()
+    x = torch.randn(8, 32, device=GPU)
+    recorded(fast, x)
+    wanted, found = net(x), []
+    torch.cuda.synchronize()
+
+    def work() -> None:
+        with torch.no_grad():
+            found.append(fast(x))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    same(found[0], wanted)
+
+
 def test_random_numbers_of_other_threads_while_a_program_is_recorded() -> None:
     wrong: list[BaseException] = []
     ready = threading.Event()

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from intarsia.targets.torch_private import empty_strided_cpu
 from intarsia.targets.triton import graphs, playback
+from intarsia.targets.triton.capture import INVALID_CONTEXT, in_context
 from intarsia.targets.triton.graphs import LIMIT, WARM, WORTH, Recorded
 from intarsia.targets.triton.pieces import Pieces
 from intarsia.targets.triton.playback import Pool, extent
@@ -495,3 +496,16 @@ def test_a_part_that_cannot_be_recorded_runs_on() -> None:
         x = torch.randn(n, 4)
         torch.testing.assert_close(list(program(x, w)), list(_sliding(lambda part: part)(x, w)))
     assert [p.is_plain for p in parts] == [False, True]
+
+
+def test_a_thread_that_is_new_to_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the driver refuses for want of a context is asked for once more, and nothing else is."""
+    told: list[str] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: told.append("context"))
+
+    def call(*args: int) -> int:
+        told.append(f"call {args}")
+        return 0
+
+    assert in_context(700, call, 1) == 700 and not told
+    assert in_context(INVALID_CONTEXT, call, 1, 2) == 0 and told == ["context", "call (1, 2)"]
