@@ -19,7 +19,7 @@ from .cooperative import cooperative
 from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
 from .lower import Lowering, Memory, Node
 from .moments import one_pass
-from .nests import Loop, Nest, Stage
+from .nests import Loop, Nest, Stage, coefficient
 from .product_blocks import is_product, product_blocks, split_of, summed
 from .tiling import Tiler, by_stride
 
@@ -116,7 +116,8 @@ class Blocker(Tiler):
         elif self._shares_places(loops, used.loads):
             width = _width(hint(loops[-1].size))
             # Columns are axis 0: along it Triton lays threads where it cannot tell which axis is contiguous (steps of 2, masks).
-            spec.rows = [self._tile_of(loops[-1], width), *self._flat(loops[:-1], env, POINTS // width)]
+            spec.rows = [self._tile_of(loops[-1], width), *self._flat(loops[:-1], env, max(1, POINTS // width))]
+            spec.rows[0].apart = not self._aligned(loops[-1], used.loads, env)
             spec.warps = 4
         else:
             total = product(s.size for s in loops)
@@ -132,6 +133,23 @@ class Blocker(Tiler):
             return False
         most_of_one = max(Counter(load.data[0] for load in loads).values(), default=0)
         return most_of_one >= TAPS or any(n.kind == "bind" and n.data[4] for load in loads for n in load.args)
+
+    def _aligned(self, inner: Loop, loads: Sequence[Node], env: dict[sympy.Symbol, Dim]) -> bool:
+        """Whether all loads begin at multiples of a vector, and go on element by element."""
+        moving = {v for v, e in env.items() if inner.var in free_symbols([e])} | {inner.var}
+        binds = self.lowering.binds
+        for load in loads:
+            memory, flat = load.data[0], _in(load.data[1], env)
+            if any(s in binds and binds[s].free & moving for s in free_symbols([flat])):
+                return False
+            together = 16 // memory.ref.dtype.bytes
+            if coefficient(flat, inner.var) not in (0, 1) or inner.var in free_symbols(load.data[2]):
+                return False
+            rest = dim(flat - inner.var) if coefficient(flat, inner.var) == 1 else flat
+            constant = sympy.sympify(rest).as_coeff_Add()[0]
+            if constant % together:
+                return False
+        return True
 
     def _row_blocks(self, nest: Nest) -> NestSpec:
         lowering = self.lowering

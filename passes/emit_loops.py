@@ -37,6 +37,7 @@ class LoopSpec:
     unroll: int = 0  # so many copies of the body; the loop has no more iterations
     transpose: bool = False  # this loop and the one inside only copy, across
     block: int = 0  # so many iterations are one operation on a tensor
+    apart: bool = False  # neighbours go to different threads
     group: int = 0  # programs take so many blocks with one of the loop inside, then with the next one
     within: Range | None = None  # what is known of the variable; default start .. stop - 1
     prefetch: list[Prefetch] = field(default_factory=list)
@@ -171,6 +172,8 @@ class LoopEmitter:
             attrs["grain"] = spec.grain
         if spec.block > 1:
             attrs["block"] = spec.block
+        if spec.apart:
+            attrs["apart"] = True
         if spec.cooperative:
             attrs["cooperative"] = True
         if spec.group > 1:

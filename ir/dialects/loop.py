@@ -67,6 +67,7 @@ class For(Op):
     (iterations meet only in `loop.accumulate`), `scan` (in order). `vector = true` asks for SIMD lanes along this loop;
     `unroll = n` for copies; `grain` is the least number of iterations worth a thread. On a GPU `block = n` makes n iterations one
     operation on a tensor: under `parallel` each program of the grid takes one block, else a program takes them one after another.
+    `apart = true`: neighbours of the block go to different threads, because what they read lies in steps or begins anywhere.
     The iterations of a `cooperative` loop are programs, too, as many for each row as it has iterations (`loop.exchange`).
     `group = n`: programs take n blocks of this loop with one of the loop inside, then with the next one, so that caches serve both.
     """

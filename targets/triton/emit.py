@@ -208,6 +208,8 @@ def _walk(w: Writer, op: loop.For, base: str) -> None:
     if op in w.axes:
         text = f"tl.arange(0, {block}){w.shape(w.axes[op])}"
         text = f"{base} + {text}" if base else text
+        if op.get("apart"):
+            text = f"tl.max_contiguous({text}, [{', '.join(['1'] * w.rank)}])"
     name = w.hold("i", text) if op in w.axes or op["kind"] == "parallel" else text
     size = dim(sympy.sympify(op["stop"]) - op.get("start", 0))
     outer, place = dict(w.known), w.place
