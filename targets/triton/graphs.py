@@ -126,9 +126,13 @@ class Recorded:
                 return self._play(found, args, key[0])
             if found is not None or not self._is_wanted(key, args):
                 return self._run(key, args)
-            results = self.run(*args)
+            results = self.run(*args) if self.handed < 0 else None
             self._record(args, results)
-            return results
+            if results is not None:
+                return results
+            # What is handed out would be there twice if the program ran before it is recorded.
+            key = self.key(*args)
+            return self._play(self.made[key], args, key[0]) if key in self.made else self.run(*args)
         finally:
             self.lock.release()
 
@@ -203,8 +207,8 @@ class Recorded:
         self.seen.clear()
         self.key = self._key()
 
-    def _record(self, args: Sequence[Any], results: Sequence[Any]) -> None:
-        """The program with these arguments, which gave these results, as a recording; that does not run it again."""
+    def _record(self, args: Sequence[Any], results: Sequence[Any] | None) -> None:
+        """The program with these arguments, which gave these results if it ran, as a recording; that does not run it."""
         key = self.key(*args)
         if self.placed is None:
             count, _, since = self.seen[key]
@@ -213,14 +217,7 @@ class Recorded:
             key = self.key(*args)
         placed = self.placed or ()
         copied = [k for k in self.given if k not in placed]
-        visible = results if self.handed < 0 else results[: self.handed]
-        if (size := copied_bytes([args[k] for k in copied], visible, args)) > MOST_COPIED:
-            reason = f"{size >> 20} MiB of arguments and results would be copied in each call"
-            if not self.sizes:
-                self._refuse(reason)
-            else:
-                self.note = reason
-                self.seen[key] = [-(1 << 60), [], []]
+        if self._is_heavy(key, [args[k] for k in copied], results or (), args):
             return
         pool = POOLS.of(self.gpu, key[0])
         if not pool.lock.acquire(blocking=False):
@@ -234,6 +231,8 @@ class Recorded:
             memory_of = pool if self.handed < 0 else replace(pool, memory=self.gpu.memory())
             replay, recorded = self.gpu.record(lambda: list(self.run(*given)), memory_of)
             makers, held = result_makers(recorded, given, self.gpu, self.handed)
+            if results is None and self._is_heavy(key, [args[k] for k in copied], recorded[: self.handed], given):
+                return
         except Exception as error:  # whatever it is: the program runs without
             POOLS.drop(pool)  # where there was not enough memory, it is not kept
             self._refuse(first_line(error))
@@ -247,6 +246,21 @@ class Recorded:
         self.made[key] = _Recording(replay, memories, back, makers, memory_of, held, uses, last=self.calls)
         self.recorded += 1
         STATISTICS.recordings += 1
+
+    def _is_heavy(
+        self, key: tuple[Any, ...], copied: Sequence[Any], results: Sequence[Any], args: Sequence[Any]
+    ) -> bool:
+        """Whether playing back would copy too much; remembers it."""
+        size = copied_bytes(copied, results, args)
+        if size <= MOST_COPIED:
+            return False
+        reason = f"{size >> 20} MiB of arguments and results would be copied in each call"
+        if not self.sizes:
+            self._refuse(reason)
+        else:
+            self.note = reason
+            self.seen[key] = [-(1 << 60), [], []]
+        return True
 
     def _play(self, found: _Recording, args: Sequence[Any], stream: int) -> Sequence[Any]:
         if not found.pool.lock.acquire(blocking=False):  # memory is shared with a recording that is under way
