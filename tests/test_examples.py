@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import Prepared
 
 ROOT = Path(__file__).parent.parent
 SAYS = {
@@ -41,18 +40,22 @@ SAYS = {
 }
 
 
-def run(program: list[str], folder: Path) -> str:
+@pytest.fixture(scope="module")
+def prepared():
+    with Prepared(PYTHONWARNINGS="error::UserWarning:intarsia") as process:
+        yield process
+
+
+@pytest.fixture
+def run(prepared, tmp_path):
     """What a program prints in a process of its own, with an empty cache."""
-    settings = {
-        "INTARSIA_CACHE_DIR": str(folder),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONWARNINGS": "error::UserWarning:intarsia",
-    }
-    done = subprocess.run(
-        [sys.executable, *program], env=os.environ | settings, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+
+    def in_process(program):
+        code, out, err = prepared.run(program, tmp_path, seconds=120, INTARSIA_CACHE_DIR=str(tmp_path))
+        assert code == 0, err
+        return out
+
+    return in_process
 
 
 def test_every_example_is_here():
@@ -60,17 +63,17 @@ def test_every_example_is_here():
 
 
 @pytest.mark.parametrize("name", SAYS)
-def test_example(name, tmp_path):
-    printed = run([str(ROOT / "examples" / name)], tmp_path)
+def test_example(name, run):
+    printed = run(ROOT / "examples" / name)
     for text in SAYS[name]:
         assert text in printed
 
 
-def test_readme(tmp_path):
+def test_readme(run, tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     blocks = [block for block in blocks if "import intarsia" in block]  # the others are fragments
     assert blocks
     for number, block in enumerate(blocks):
         file = tmp_path / f"readme_{number}.py"
         file.write_text(block)
-        run([str(file)], tmp_path)
+        run(file)

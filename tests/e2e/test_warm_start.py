@@ -16,6 +16,7 @@ from torch import nn
 import intarsia
 from intarsia.artifact import graph_key
 from intarsia.frontend.capture import capture
+from tests.processes import Prepared
 
 PROGRAM = """
 import json, sys, torch, intarsia
@@ -35,13 +36,18 @@ print(json.dumps(intarsia.counters()))
 """
 
 
-def start(folder, cache="cache", eps="1e-5", function="sin", factor=2.0):
-    """A process that runs the program in `folder`."""
+def written(folder, eps="1e-5", function="sin", factor=2.0):
+    """The program in `folder`."""
     script = folder / "program.py"
     script.write_text(textwrap.dedent(PROGRAM).format(eps=eps, function=function, factor=factor))
+    return script
+
+
+def start(folder):
+    """A new process that runs the program in `folder`."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("INTARSIA_")}
-    environment |= {"INTARSIA_CACHE_DIR": str(folder / cache), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(script)]
+    environment |= {"INTARSIA_CACHE_DIR": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(written(folder))]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
@@ -61,6 +67,24 @@ def filled(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def prepared():
+    with Prepared() as process:
+        yield process
+
+
+@pytest.fixture
+def later(prepared, folder):
+    """Run the program in a later process: its counters, and what it wrote on stderr."""
+
+    def run(cache="cache", **changes):
+        code, out, err = prepared.run(written(folder, **changes), folder, INTARSIA_CACHE_DIR=str(folder / cache))
+        assert code == 0, err
+        return json.loads(out.splitlines()[-1]), err
+
+    return run
+
+
 @pytest.fixture
 def folder(filled):
     """The same place with a cache that may be spoilt."""
@@ -75,40 +99,40 @@ def is_warm(counted):
     return counted["cache_hits"] == 1 and counted["compiler_calls"] == 0 and "functionalize" not in counted["seconds"]
 
 
-def test_another_process_neither_traces_nor_compiles(folder):
-    counted, _ = finish(start(folder))
-    assert is_warm(counted)
+def test_another_process_neither_traces_nor_compiles(folder, later):
+    for counted, _ in (finish(start(folder)), later()):
+        assert is_warm(counted)
 
 
 @pytest.mark.parametrize("change", [{"function": "cos"}, {"eps": "1e-1"}], ids=["function", "module"])
-def test_a_changed_program_is_compiled_anew(folder, change):
-    counted, _ = finish(start(folder, **change))  # and the process itself compares with eager
+def test_a_changed_program_is_compiled_anew(later, change):
+    counted, _ = later(**change)  # and the process itself compares with eager
     assert not is_warm(counted)
 
 
 @pytest.mark.parametrize("what", ["name", "program", "library"])
-def test_damaged_entry_is_made_again(folder, what):
+def test_damaged_entry_is_made_again(folder, later, what):
     metas = [(m, json.loads(m.read_text())) for m in (folder / "cache").glob("??/*/meta.json")]
     names = [m for m, record in metas if not record["sha256"]]
     programs = [m for m, record in metas if record["sha256"]]
     assert len(names) == len(programs) == 1
     target = {"name": names[0], "program": programs[0], "library": next(programs[0].parent.glob("*.so"))}[what]
     target.write_bytes(b"{" + target.read_bytes()[5:])
-    counted, err = finish(start(folder))
+    counted, err = later()
     assert counted["fallbacks"] == 0 and "damaged" in err and not is_warm(counted)
 
 
-def test_name_without_its_program_takes_the_whole_road(folder):
+def test_name_without_its_program_takes_the_whole_road(folder, later):
     for meta in (folder / "cache").glob("??/*/meta.json"):
         if json.loads(meta.read_text())["sha256"]:
             shutil.rmtree(meta.parent)
-    counted, _ = finish(start(folder))
+    counted, _ = later()
     assert counted["compiler_calls"] > 0
 
 
-def test_folder_that_cannot_be_used(folder):
+def test_folder_that_cannot_be_used(folder, later):
     (folder / "file").write_text("")
-    counted, err = finish(start(folder, cache="file"))
+    counted, err = later(cache="file")
     assert counted["fallbacks"] == 0 and "lost at exit" in err
 
 
