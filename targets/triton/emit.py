@@ -18,7 +18,7 @@ from ...ir.syntax import Op, location_of
 from ...ir.types import RefType, ScalarType
 from .dot import dot_loop, product_in
 from .parts import blocks, emit_parts, nests_of, program_count, programs_of_a_row
-from .reductions import accumulate, exchange, fills, finish_join, start_join
+from .reductions import accumulate, exchange, fills, finish_join, start_join, sum_dtype
 from .text import as_tensor, constant_text, converted, dtype_of, full, scalar_text, triton_type
 from .writer import OpenLoop, Writer, is_one_block, joined, longest, whole_blocks
 
@@ -231,13 +231,22 @@ def _walk(w: Writer, op: loop.For, base: str) -> None:
 
 def _inside(w: Writer, op: loop.For, name: str, masked: bool) -> None:
     """The body of a loop whose variable is `name`."""
-    mask = w.hold("m", f"{name} < {w.index(op['stop'])}") if masked else ""
+    mask = w.hold("m", f"{name} < {w.index(_bound(op))}") if masked else ""
     w.open.append(OpenLoop(op, name, mask))
     joins = joined(op)
     _block(w, op.block_body)
     for local in joins:
         finish_join(w, op, local)
     w.open.pop()
+
+
+def _bound(op: loop.For) -> Dim:
+    """What a block must stay below: of the ends of a part of a row, the end of the block says nothing."""
+    stop, end = op["stop"], dim(op.get("start", 0) + op.get("block", 1))
+    if not isinstance(stop, sympy.Min):
+        return stop
+    ends = [each for each in stop.args if not known_equal(dim(each), end)]
+    return dim(sympy.Min(*ends)) if ends else stop
 
 
 def _is_in_two(w: Writer, op: loop.For, size: Dim) -> bool:
@@ -441,6 +450,8 @@ def _constant(w: Writer, op: Op) -> None:
 
 def _cast(w: Writer, op: Op) -> None:
     source, target = dtype_of(op.operands[0]), dtype_of(op.results[0])
+    for use in op.results[0].uses:
+        target = sum_dtype(use.operation) if isinstance(use.operation, loop.Accumulate) else target
     text = as_tensor(op.operands[0], w.names[op.operands[0]])
     if source == target:
         expression = text

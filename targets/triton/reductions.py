@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from xdsl.ir import SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from ...ir.dialects import loop
-from ...ir.dtypes import DType
+from ...ir.dtypes import I32, I64, DType
 from ...ir.scalars import JOINT, REDUCES, identity
 from ...ir.syntax import Op
-from .text import as_tensor, constant_text, dtype_of, full, scalar_text
-from .writer import Writer, accumulates, is_one_block, whole_blocks
+from .text import as_tensor, constant_text, dtype_of, full, scalar_text, triton_type
+from .writer import Writer, accumulates, is_one_block, longest, whole_blocks
 
 
 def start_join(w: Writer, op: loop.For, memory: SSAValue) -> None:
     """What a loop's scratch holds before it."""
     join = accumulates(op, memory)
-    dtype = dtype_of(join.operands[0])
+    dtype = sum_dtype(join)
     shape = w.row_shape([op] if op["kind"] == "reduce" else [])
     first = constant_text(identity(join["kind"], dtype), dtype)
     if join["kind"] in JOINT:
@@ -64,7 +64,26 @@ def finish_join(w: Writer, op: loop.For, memory: SSAValue) -> None:
     reduced = f"tl.reduce({text}, {axis}, {combine}_, keep_dims=True)"
     if dtype_of(join.operands[0]).kind == "bool":
         reduced += " != 0"
+    if sum_dtype(join) != dtype_of(join.operands[0]):
+        reduced += f".to(tl.{triton_type(dtype_of(join.operands[0]))})"
     w.names[memory] = w.hold("t", reduced)
+
+
+def sum_dtype(join: Operation) -> DType:
+    """The dtype in which a reduction accumulates: sums of small integers in 32 bits where these hold the largest one, a third of the work."""
+    value, around = join.operands[0], join.parent_op()
+    dtype, owner = dtype_of(value), value.owner
+    if (
+        not isinstance(join, loop.Accumulate)
+        or join["kind"] != "sum"
+        or dtype != I64
+        or not isinstance(owner, loop.ScalarCast)
+    ):
+        return dtype
+    source = dtype_of(owner.operands[0])
+    count = longest(around) if isinstance(around, loop.For) and around["kind"] == "reduce" else None
+    fits = isinstance(count, int) and source.bytes <= 2 and count << 8 * source.bytes <= 1 << 31
+    return I32 if fits and len(list(value.uses)) == 1 and not source.is_float else dtype
 
 
 def fills(op: Op, dtype: DType) -> list[object]:
@@ -115,7 +134,7 @@ def accumulate(w: Writer, op: Op) -> None:
             w.spans[place] = w.spans.get(source, frozenset())
         return
     around = w.open[-1].op
-    value, dtype = w.names[op.operands[0]], dtype_of(op.operands[0])
+    value, dtype = w.names[op.operands[0]], sum_dtype(op)
     spans = frozenset(each.op["var"].name for each in w.open)
     blocked = around in w.axes
     if w.rank:

@@ -17,6 +17,9 @@ from intarsia.ir.types import TensorType, tensor_type
 
 Shape = Sequence[Dim]
 S0 = symbol("s0")
+# passes/cooperative.py's constants as for a GPU that holds a few hundred elements
+SMALL_GPU = {"ROW_BYTES": 512, "CACHE_BYTES": 512, "LEAST": 512, "ALONE": 256, "HELD": 128, "ODD": 128, "PIECE": 64}
+SMALL_GPU |= {"LANES": (32, 32)}  # type: ignore[dict-item]
 
 
 @dataclass
@@ -359,6 +362,12 @@ def reductions(k, x):
 def integer_reductions(k, x):
     odd = k.eq(k.mod(x, k.const(2, x)), k.const(1, x))
     return k.reduce("any", odd, 0), k.reduce("all", odd, 1), k.reduce("max", x, 0, 1), k.reduce("argmin", x, 0)
+
+
+@case(t(7, 300), t(5, 20000, dtype=BOOL))
+def counts(k, x, m):
+    positive = k.cast(k.gt(x, k.const(0.0, x)), I64)
+    return k.reduce("sum", positive, 1), k.reduce("sum", positive, 0), k.reduce("sum", k.cast(m, I64), 1)
 
 
 @case(t(90000))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from kernel_zoo import CASES
+from kernel_zoo import CASES, SMALL_GPU
 from test_schedule import arguments
 
 from intarsia.ir.dialects import loop
@@ -24,15 +24,7 @@ NAMES = [name for name in CASES if name.endswith("shared_rows")]
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU that holds a few hundred elements."""
-    for name, value in {
-        "ROW_BYTES": 512,
-        "CACHE_BYTES": 512,
-        "LEAST": 512,
-        "ALONE": 256,
-        "HELD": 128,
-        "PIECE": 64,
-        "LANES": (32, 32),
-    }.items():
+    for name, value in SMALL_GPU.items():
         monkeypatch.setattr(cooperative, name, value)
 
 

@@ -36,14 +36,9 @@ from intarsia.targets.triton.emit import emit_module, program_count
 
 def shared() -> Iterator[Program]:
     """Rows that several programs share, as if a GPU held a few hundred elements."""
-    for name, value in {
-        "ROW_BYTES": 512,
-        "CACHE_BYTES": 512,
-        "LEAST": 512,
-        "ALONE": 256,
-        "HELD": 128,
-        "PIECE": 64,
-    }.items():
+    from kernel_zoo import SMALL_GPU  # triton_programs has said where it is
+
+    for name, value in SMALL_GPU.items():
         setattr(cooperative, name, value)
     yield from (p for p in zoo() if "shared_rows" in p.name)
 
