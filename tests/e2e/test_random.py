@@ -30,15 +30,15 @@ def drawn(fn: Callable[..., Tensor], *args: Tensor, seed: int = 1) -> Tensor:
 # function, mean, variance, least, largest
 DISTRIBUTIONS: dict[str, tuple[Callable[[Tensor], Tensor], float, float, float, float]] = {
     "rand": (lambda x: torch.rand_like(x), 0.5, 1 / 12, 0, 1 - 2**-24),
-    "rand_f64": (lambda x: torch.rand(N, dtype=torch.float64), 0.5, 1 / 12, 0, 1 - 2**-53),
-    "rand_bf16": (lambda x: torch.rand(N, dtype=torch.bfloat16), 0.5, 1 / 12, 0, 1 - 2**-8),
-    "rand_f16": (lambda x: torch.rand(N, dtype=torch.float16), 0.5, 1 / 12, 0, 1 - 2**-11),
-    "randn": (lambda x: torch.randn(N), 0, 1, -7, 7),
-    "randn_f64": (lambda x: torch.randn(N, dtype=torch.float64), 0, 1, -9, 9),
-    "randint": (lambda x: torch.randint(-3, 10, (N,)), 3, 14, -3, 9),
-    "randint_far": (lambda x: torch.randint(0, 2**40, (N,)) / 2.0**40, 0.5, 1 / 12, 0, 1),
+    "rand_f64": (lambda x: torch.rand(len(x), dtype=torch.float64), 0.5, 1 / 12, 0, 1 - 2**-53),
+    "rand_bf16": (lambda x: torch.rand(len(x), dtype=torch.bfloat16), 0.5, 1 / 12, 0, 1 - 2**-8),
+    "rand_f16": (lambda x: torch.rand(len(x), dtype=torch.float16), 0.5, 1 / 12, 0, 1 - 2**-11),
+    "randn": (lambda x: torch.randn(len(x)), 0, 1, -7, 7),
+    "randn_f64": (lambda x: torch.randn(len(x), dtype=torch.float64), 0, 1, -9, 9),
+    "randint": (lambda x: torch.randint(-3, 10, (len(x),)), 3, 14, -3, 9),
+    "randint_far": (lambda x: torch.randint(0, 2**40, (len(x),)) / 2.0**40, 0.5, 1 / 12, 0, 1),
     "randint_like": (lambda x: torch.randint_like(x, 5), 2, 2, 0, 4),
-    "random_": (lambda x: torch.empty(N, dtype=torch.int64).random_(3, 7), 4.5, 1.25, 3, 6),
+    "random_": (lambda x: torch.empty(len(x), dtype=torch.int64).random_(3, 7), 4.5, 1.25, 3, 6),
     "uniform_": (lambda x: torch.empty_like(x).uniform_(-1, 2), 0.5, 9 / 12, -1, 2),
     "normal_": (lambda x: torch.empty_like(x).normal_(1, 2), 1, 4, -13, 15),
     "normal": (lambda x: torch.normal(x, 3 * x), 1, 9, -20, 22),
@@ -54,15 +54,25 @@ DISTRIBUTIONS: dict[str, tuple[Callable[[Tensor], Tensor], float, float, float, 
 }
 
 
-@pytest.mark.parametrize("name", list(DISTRIBUTIONS))
-def test_distributions(name: str) -> None:
-    fn, mean, variance, least, largest = DISTRIBUTIONS[name]
-    found = drawn(fn, torch.ones(N))
-    assert found.dtype == fn(torch.ones(N)).dtype
-    values = found.double()
-    assert least <= values.min() and values.max() <= largest
-    assert abs(values.mean() - mean) < 5 * math.sqrt(variance / N)
-    assert abs(values.var() / variance - 1) < 0.05
+def test_distributions() -> None:
+    """One program of all of them, whose draws are reproducible from the seed, and new in the next call."""
+
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(fn(x) for fn, *_ in DISTRIBUTIONS.values())
+
+    ones = torch.ones(N)
+    fast, kinds = intarsia.compile(program, fullgraph=True, options=KERNELS), [t.dtype for t in program(torch.ones(9))]
+    torch.manual_seed(1)
+    first, second = fast(ones), fast(ones)
+    torch.manual_seed(1)
+    rows = zip(DISTRIBUTIONS.items(), kinds, first, second, fast(ones), strict=True)
+    for (name, (_, mean, variance, least, largest)), dtype, found, later, again in rows:
+        assert torch.equal(found, again) and not torch.equal(found, later), name
+        values = found.double()
+        assert found.dtype == dtype, name
+        assert least <= values.min() and values.max() <= largest, name
+        assert abs(values.mean() - mean) < 5 * math.sqrt(variance / N), name
+        assert abs(values.var() / variance - 1) < 0.05, name
 
 
 def test_neighbours_streams_and_calls_are_independent() -> None:
