@@ -48,7 +48,7 @@ from .torch_private import current_stream, empty_strided_cpu, empty_strided_gpu,
 from .triton.graphs import Recorded
 from .triton.launch import ALIGNMENT, counted
 from .triton.pieces import PLAIN, split
-from .triton.recordable import argument_kinds, copies, on_cpu, refusal, size_reads
+from .triton.recordable import argument_kinds, on_cpu, refusal, size_reads
 from .triton.run import MISALIGNED, TOO_LARGE, UNALIGNED_WRITE, aligned, finished, not_launched, on_gpu
 
 Run = Callable[..., Sequence[Any]]
@@ -68,7 +68,7 @@ class HostSource:
         stateful_constants: `stateful` for that one.
         quick: the kernels that are done in a few microseconds: other threads need not run meanwhile.
         gpu: the number of the GPU that kernels run on, None: there are none.
-        arguments, sizes: what a recording has to know of its arguments: `kinds` and `sizes` of `Recorded`.
+        arguments, sizes, work: what a recording has to know: `kinds`, `sizes` and `steps` of `Recorded`.
         not_recorded: why the program does not become a CUDA graph, "" where it does.
         large: bytes of the results of one call whose memory comes from the pool, as far as sizes are known.
         memory: bytes kept between calls, and most bytes in use at once; None where that depends on sizes.
@@ -87,6 +87,7 @@ class HostSource:
     gpu: int | None = None
     arguments: Sequence[str] = ()
     sizes: Sequence[str] = ()
+    work: int = 0
     not_recorded: str = ""
 
     def as_json(self) -> dict[str, Any]:
@@ -105,6 +106,7 @@ class HostSource:
             "gpu": self.gpu,
             "arguments": list(self.arguments),
             "sizes": list(self.sizes),
+            "work": self.work,
             "not_recorded": self.not_recorded,
         }
 
@@ -195,6 +197,7 @@ class _Writer:
             gpu=self.func_device() if any(map(runs_on_gpu, self.kernels.values())) else None,
             arguments=argument_kinds(self.func),
             sizes=tuple(sizes.values()),
+            work=sum(isinstance(op, buffer.Launch | buffer.Extern) for op in block.ops),
             not_recorded=refused,
         )
 
@@ -240,7 +243,7 @@ class _Writer:
     def _refusal(self) -> str:
         """Why the program is not recorded as a CUDA graph."""
         steps = sum(isinstance(op, buffer.Launch | buffer.Extern) for op in self.func.block_body.ops)
-        return refusal(steps, list(self.operators.values()), on_cpu(self.func), copies(self.func))
+        return refusal(steps, list(self.operators.values()), on_cpu(self.func))
 
     def _arena(self) -> bool:
         size = self.func.get("arena_bytes", 0)
@@ -679,7 +682,7 @@ def load_program(
     make: Callable[[], Run] = names["make"]
     if source.gpu is not None:
         record = library.record and not source.not_recorded
-        recordable = (source.arguments, source.sizes) if record else None
+        recordable = (source.arguments, source.sizes, source.work) if record else None
         make = on_gpu(make, source.text, names, source.gpu, recordable, recorded)
     run = _pooled(make) if source.stateful else make()
     if source.constants is None:

@@ -22,7 +22,7 @@ from typing import Any
 from ..torch_private import counts_uses, storage_address, storage_uses
 from .capture import Replay, first_line
 from .pieces import Pieces
-from .playback import POOLS, Gpu, Memory, Pool, copied_bytes, recorded_bytes, result_makers
+from .playback import POOLS, Gpu, Memory, Pool, copies, recorded_bytes, result_makers
 
 __all__ = ["STATISTICS", "WARM", "Recorded", "recorded_bytes"]
 
@@ -34,6 +34,8 @@ WORTH = 50  # playbacks that pay for a recording: beyond the limit and for place
 SEEN = 256  # sizes and places that are remembered until they come again
 NEWS = 8  # calls with sizes that never came before: then parts are recorded that are the same for all sizes
 LARGE = 1 << 20  # bytes of an argument that is worth a recording for the place where it lies
+FEW = 4  # small arguments that are copied rather than kept in mind where they lie
+COPIES = 2  # arguments and results a kernel that are copied, beyond which calls are faster without a recording
 MOST_COPIED = (
     64 << 20
 )  # bytes of arguments and results: copying more takes longer than starting the kernels of a program one by one
@@ -80,9 +82,13 @@ class Recorded:
             on the CPU), "number" or "unused".
         sizes: expressions over the arguments a0, a1, ... that its symbolic sizes are read by.
         gpu: its GPU, or the GPU's number.
+        steps: how many kernels and library calls it has; None: enough.
     """
 
-    def __init__(self, run: Run, kinds: Sequence[str], sizes: Sequence[str], gpu: int | Gpu) -> None:
+    def __init__(
+        self, run: Run, kinds: Sequence[str], sizes: Sequence[str], gpu: int | Gpu, steps: int | None = None
+    ) -> None:
+        self.steps = steps
         self.run, self.kinds, self.sizes, self.replays = run, list(kinds), list(sizes), 0
         self.gpu = Gpu(gpu) if isinstance(gpu, int) else gpu
         self.made: dict[Any, _Recording] = {}
@@ -112,8 +118,9 @@ class Recorded:
         """
         if counts_uses:
             self.handed = first
+        self.large = 0
         if after_others:
-            self.warm, self.large = WARM + 3, 0
+            self.warm = WARM + 3
 
     def __call__(self, *args: Any) -> Sequence[Any]:
         if self.reason or not self.lock.acquire(blocking=False):
@@ -213,7 +220,8 @@ class Recorded:
         if self.placed is None:
             count, _, since = self.seen[key]
             stayed = [k for k, t in zip(self.given, since, strict=True) if count - t >= WARM]
-            self._place([k for k in stayed if self.kinds[k] == "written" or args[k].nbytes >= self.large])
+            large = 0 if len(stayed) > FEW else self.large
+            self._place([k for k in stayed if self.kinds[k] == "written" or args[k].nbytes >= large])
             key = self.key(*args)
         placed = self.placed or ()
         copied = [k for k in self.given if k not in placed]
@@ -251,10 +259,13 @@ class Recorded:
         self, key: tuple[Any, ...], copied: Sequence[Any], results: Sequence[Any], args: Sequence[Any]
     ) -> bool:
         """Whether playing back would copy too much; remembers it."""
-        size = copied_bytes(copied, results, args)
-        if size <= MOST_COPIED:
+        count, size = copies(copied, results, args)
+        if size > MOST_COPIED:
+            reason = f"{size >> 20} MiB of arguments and results would be copied in each call"
+        elif self.steps is not None and count > COPIES * self.steps:
+            reason = f"{count} arguments and results would be copied for {self.steps} kernels"
+        else:
             return False
-        reason = f"{size >> 20} MiB of arguments and results would be copied in each call"
         if not self.sizes:
             self._refuse(reason)
         else:

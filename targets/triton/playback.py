@@ -142,15 +142,15 @@ def extent(tensor: torch.Tensor) -> int:
     return (last + 1) * tensor.element_size()
 
 
-def copied_bytes(copied: Sequence[torch.Tensor], results: Sequence[Any], args: Sequence[Any]) -> int:
-    """What a playback copies: these arguments, and results that are no views of any argument."""
+def copies(copied: Sequence[torch.Tensor], results: Sequence[Any], args: Sequence[Any]) -> tuple[int, int]:
+    """How many copies a playback makes, and of how many bytes: these arguments, and results that are no views of any argument."""
     known = {storage_address(x) for x in args if isinstance(x, torch.Tensor)}
-    size = sum(map(extent, copied))
+    count, size = len(copied), sum(map(extent, copied))
     for r in results:
         if isinstance(r, torch.Tensor) and (storage := storage_address(r)) not in known:
             known.add(storage)
-            size += extent(r)
-    return size
+            count, size = count + 1, size + extent(r)
+    return count, size
 
 
 def is_sparse(tensor: torch.Tensor) -> bool:

@@ -8,7 +8,6 @@ from ...ir.dialects import buffer, prim
 from ...ir.types import RefType, is_gpu
 
 LEAST = 4  # kernels and library calls that are worth a recording
-COPIES = 2  # arguments and results a kernel, of which each costs a playback a copy, beyond which calls are faster without one
 _LOOKING = ("aten.multinomial", "aten.normal.float_Tensor", "aten.normal.Tensor_Tensor")  # at values, on the CPU
 
 
@@ -57,26 +56,17 @@ def on_cpu(func: prim.Func) -> str:
     return ""
 
 
-def copies(func: prim.Func) -> int:
-    """How many arguments and results a playback may have to copy."""
-    results = sum(spec[0] == "value" for spec in func.get("results", ()))
-    return argument_kinds(func).count("tensor") + results
-
-
-def refusal(steps: int, operators: Sequence[str], cpu: str = "", copied: int = 0) -> str:
+def refusal(steps: int, operators: Sequence[str], cpu: str = "") -> str:
     """Why a program is not recorded, or "".
 
     Args:
         steps: how many kernels and library calls it has.
         operators: the library calls.
         cpu: what of it is on the CPU.
-        copied: how many arguments and results it has that are copied.
     """
     if steps < LEAST:
         return f"fewer than {LEAST} kernels"
     if cpu:
         return cpu
-    if copied > COPIES * steps:
-        return f"{copied} arguments and results would be copied for {steps} kernels"
     looking = [o for o in operators if o.startswith(_LOOKING)]
     return f"{looking[0]} looks at values" if looking else ""

@@ -12,7 +12,7 @@ from .capture import INVALID_CONTEXT
 from .graphs import Recorded, Run
 from .pieces import Pieces
 
-Recordable = tuple[Sequence[str], Sequence[str]]  # kinds and sizes of `Recorded`
+Recordable = tuple[Sequence[str], Sequence[str], int]  # kinds, sizes and steps of `Recorded`
 MISALIGNED, TOO_LARGE, UNALIGNED_WRITE = -1, -2, -3  # what a launch gives instead of the driver's error number
 
 
@@ -97,7 +97,8 @@ def on_gpu(
 
         there = with_care(make())
         if arguments is not None:
-            there = Recorded(there, *arguments, gpu)
+            kinds, sizes, steps = arguments
+            there = Recorded(there, kinds, sizes, gpu, steps)
             if "@piece" in text:
                 there.pieces = Pieces(lambda part: with_care(make(part)), there.gpu)  # type: ignore[call-arg]
             if recorded is not None:

@@ -355,6 +355,28 @@ def test_large_results_are_not_copied(sizes: list[str], monkeypatch: pytest.Monk
     assert program.recorded.recorded == len(sizes)  # the smaller one, where sizes are told apart
 
 
+def _sum(*args: Tensor) -> list[Tensor]:
+    return [sum(args), *(a + 1 for a in args)]
+
+
+@pytest.mark.parametrize("moving", [False, True])
+def test_more_copies_than_kernels_are_not_worth_it(moving: bool) -> None:
+    """Small arguments that stay where they are need none, when there are many."""
+    program = Program(_sum, ["tensor"] * 6)
+    program.recorded.steps, held = 4, []
+    args = [torch.randn(3) for _ in range(6)]
+    for _ in range(6):
+        if moving:
+            held.append(args)
+            args = [a.clone() for a in args]
+        for a, b in zip(program(*args), _sum(*args), strict=True):
+            assert torch.equal(a, b)
+    if moving:
+        assert program.recorded.reason == "13 arguments and results would be copied for 4 kernels"
+    else:
+        assert program.recorded.placed == [0, 1, 2, 3, 4, 5] and program.recorded.replays == 6 - WARM - 1
+
+
 def test_extent() -> None:
     base = torch.empty(4, 6)
     assert [extent(t) for t in (base, base[:, 1:3], base[:1].expand(9, 6), base[:0], base.t())] == [96, 80, 24, 0, 96]
