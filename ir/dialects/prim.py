@@ -279,7 +279,10 @@ class Take(Movement):
 
 
 class Gather(Movement):
-    """`torch.gather`: result[i, j] = x[index[i, j], j] for dim 0. An index outside is an IndexError at run time."""
+    """`torch.gather`: result[i, j] = x[index[i, j], j] for dim 0. An index outside is an IndexError at run time.
+
+    `inside = true`: the index was computed so that none is outside, and nothing is checked.
+    """
 
     name = "prim.gather"
     arity = 2

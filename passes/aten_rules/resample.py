@@ -233,3 +233,79 @@ def _pad(b: Builder) -> Result:
             at = b.ew("min", b.ew("max", at, 0) if low > 0 else at, end) if high > 0 else b.ew("max", at, 0)
         x = take(b, x, at, d)
     return b.finish(x)
+
+
+# ---- grids ----------------------------------------------------------------------------------------------------------
+
+BILINEAR, NEAREST, ZEROS, BORDER = 0, 1, 0, 1  # torch's numbers of the modes
+
+
+@rule("grid_sampler_2d.default")
+def _grid(b: Builder) -> Result:
+    """Images at places from a grid, -1 and 1 being their edges. Beyond them is 0, or the nearest element."""
+    _on_gpu(b)
+    x, grid = b.tensor("input"), b.tensor("grid")
+    mode, padding = b.get("interpolation_mode"), b.get("padding_mode")
+    if mode not in (BILINEAR, NEAREST) or padding not in (ZEROS, BORDER) or not b.dtype_of(x).is_float:
+        raise NotCovered("cubic interpolation, or reflection")
+    if b.dtype_of(x) != b.dtype_of(grid):
+        raise NotCovered("a grid of another dtype")
+    n, channels, *sizes = b.shape_of(x)
+    if all(isinstance(s, int) for s in sizes) and int(sizes[0]) * int(sizes[1]) >= 2**31:
+        raise NotCovered("images of more elements than 32 bits count")
+    lines = (n, *b.shape_of(grid)[1:3])
+    places = []
+    for k, size in enumerate(reversed(sizes)):  # x before y
+        at = b.up(b.reshape(b.slice(grid, 3, k, 1), lines))
+        edge = _number(b, dim(size - 1), b.dtype_of(at), lines)
+        if b.get("align_corners"):
+            at = b.ew("mul", b.ew("div", b.ew("add", at, 1.0), 2.0), edge)
+        else:
+            whole = _number(b, size, b.dtype_of(at), lines)
+            at = b.ew("div", b.ew("sub", b.ew("mul", b.ew("add", at, 1.0), whole), 1.0), 2.0)
+        if padding == BORDER:
+            at = b.ew(
+                "where", b.ew("isnan", at), b.full(0.0, (), b.dtype_of(at)), b.ew("min", b.ew("max", at, 0.0), edge)
+            )
+        places.append(at)
+    flat = b.reshape(x, (n, channels, dim(sizes[0] * sizes[1])))
+    steps: list[list[tuple[SSAValue, SSAValue | None]]] = []  # along each dimension: places and weights
+    for at in places:
+        if mode == NEAREST:
+            steps.append([(b.ew("round", at), None)])
+            continue
+        low = b.ew("floor", at)
+        high = b.ew("add", low, 1.0)
+        steps.append([(low, b.ew("sub", high, at)), (high, b.ew("sub", at, low))])
+    total: SSAValue | None = None
+    for row, row_weight in steps[1]:
+        for column, column_weight in steps[0]:
+            value = _grid_element(b, flat, row, column, sizes)
+            if row_weight is not None and column_weight is not None:
+                weight = b.ew("mul", column_weight, row_weight)
+                value = b.ew("mul", value, b.add(prim.broadcast(weight, b.type.shape, (0, 2, 3))))
+            total = value if total is None else b.ew("add", total, value)
+    assert total is not None
+    return b.finish(total)
+
+
+def _grid_element(b: Builder, flat: SSAValue, row: SSAValue, column: SSAValue, sizes: Sequence[Dim]) -> SSAValue:
+    """The elements at these places of all channels, 0 where the places lie outside."""
+    inside: SSAValue | None = None
+    numbers = []
+    for place, size in zip((row, column), sizes, strict=True):
+        end = _number(b, dim(size - 1), b.dtype_of(place), b.shape_of(place))
+        fine = b.ew("and", b.ew("ge", place, 0.0), b.ew("le", place, end))
+        inside = fine if inside is None else b.ew("and", inside, fine)
+        clamped = b.ew("where", fine, place, b.full(0.0, (), b.dtype_of(place)))
+        numbers.append(b.cast(clamped, I32))
+    assert inside is not None
+    lines = b.shape_of(row)
+    at = b.reshape(b.ew("add", b.ew("mul", numbers[0], sizes[1]), numbers[1]), (lines[0], dim(lines[1] * lines[2])))
+    wide = (*b.shape_of(flat)[:2], b.shape_of(at)[1])
+    index = b.add(prim.broadcast(at, wide, (0, 2)))
+    attrs = {"dim": 2, "inside": True}
+    value = b.up(b.add(prim.Gather.make([flat, index], [prim.tensor(flat).with_(shape=wide)], attrs)))
+    value = b.reshape(value, b.type.shape)
+    zero = b.full(0.0, (), b.dtype_of(value))
+    return b.ew("where", b.add(prim.broadcast(inside, b.type.shape, (0, 2, 3))), value, zero)

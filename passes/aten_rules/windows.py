@@ -317,3 +317,24 @@ def _uneven(b: Builder, kind: str, x: SSAValue, sizes: Sequence[Dim], counts: Se
         wide = F64 if dtype == F64 else F32
         result = b.ew("div", result, b.add(prim.broadcast(b.cast(each, wide), b.shape_of(result), (lead + k,))))
     return result
+
+
+@rule("im2col.default")
+def _im2col(b: Builder) -> Result:
+    """The elements of each window as a column."""
+    _on_gpu(b)
+    x = b.tensor("self")
+    real(b.dtype_of(x))
+    if b.rank_of(x) != 4:
+        raise NotCovered("one image")
+    (n, channels, *sizes) = b.shape_of(x)
+    windows = []
+    arguments = [_each(b.get(name), 2) for name in ("kernel_size", "stride", "padding", "dilation")]
+    for size, taps, step, low, apart in zip(sizes, *arguments, strict=True):
+        if not isinstance(size, int):
+            raise NotCovered("sizes that are not known")
+        windows.append(Window(size, (size + 2 * low - apart * (taps - 1) - 1) // step + 1, taps, step, low, apart))
+    columns = _unfolded(b, _padded(b, x, windows, 0.0 if b.dtype_of(x).is_float else 0), windows)
+    columns = b.permute(columns, [0, 1, 3, 5, 2, 4])
+    rows, count = math.prod(w.taps for w in windows), dim(windows[0].count * windows[1].count)
+    return b.finish(b.reshape(columns, (n, dim(channels * rows), count)))

@@ -16,7 +16,7 @@ pytest.importorskip("triton", reason="kernels for a GPU need Triton")
 if sys.platform != "linux":
     pytest.skip("Triton is for Linux", allow_module_level=True)
 
-from triton_operators import operators  # noqa: E402
+from triton_operators import FAMILIES, operators  # noqa: E402
 from triton_programs import Program, kernels_of, models, randoms, rows, zoo  # noqa: E402
 
 from intarsia.ir.dialects import loop  # noqa: E402
@@ -61,12 +61,13 @@ def test_cubins_for_hopper(tmp_path: Path) -> None:
 
 
 def test_operators_for_hopper(tmp_path: Path) -> None:
-    """One kernel a program: what the operator does is not split, nor left to the library."""
-    programs = [p for family in ("pools", "resizes", "pads") for p in operators(family, every=3)]
-    modules = [p.on_gpu() for p in programs]
-    assert not [op for module in modules for op in module.walk() if op.name == "kernel.extern"]
-    binaries = compiled(programs, "sm_90", tmp_path)
-    assert len(binaries) == len(programs) and all(map(is_code, binaries))
+    """What the operators do is not left to the library, nor split but where a scatter follows what it writes to."""
+    programs = {family: list(operators(family, every=3)) for family in FAMILIES}
+    modules = {family: [p.on_gpu() for p in made] for family, made in programs.items()}
+    assert not [op for made in modules.values() for m in made for op in m.walk() if op.name == "kernel.extern"]
+    assert all(len(kernels_of(m)) == 1 for family, made in modules.items() for m in made if family != "scatters")
+    binaries = compiled([p for made in programs.values() for p in made], "sm_90", tmp_path)
+    assert len(binaries) >= sum(map(len, programs.values())) and all(map(is_code, binaries))
 
 
 def rows_of(names: tuple[str, ...]) -> list[Program]:

@@ -183,12 +183,42 @@ SCATTERS: dict[str, Callable[[], Made]] = {
     "one_hot": lambda: (lambda i: F.one_hot(i, 7).float(), [numbers(7, 5)]),
 }
 
+
+def grid(*shape: int) -> Tensor:
+    """Places in an image and around it."""
+    return torch.rand(*shape, 2) * 2.6 - 1.3
+
+
+SEARCHES: dict[str, Callable[[], Made]] = {
+    "bucketize": lambda: (
+        lambda x, e: (torch.bucketize(x, e), torch.bucketize(x, e, right=True, out_int32=True)),
+        [special(5, 9), torch.tensor([-1.5, -1.0, 0.0, 0.0, 0.25, 2.0, float("inf")])],
+    ),
+    "searchsorted": lambda: (
+        lambda x, e: (torch.searchsorted(e, x), torch.searchsorted(e, x, side="right")),
+        [numbers(9, 40), torch.tensor([1, 3, 3, 3, 7])],
+    ),
+    "cummax": lambda: (lambda x: (x.cummax(1)[0] + 1, x.cummin(0)[0]), [special(5, 33)]),
+    "unfold": lambda: (lambda x: F.unfold(x, (2, 3), padding=1, stride=(2, 1)), [image(2, 3, 5, 6)]),
+    "unfold_dilated": lambda: (lambda x: F.unfold(x, 3, dilation=2).relu(), [last(image(1, 4, 7, 8)).bfloat16()]),
+    "grid": lambda: (lambda x, g: F.grid_sample(x, g, align_corners=False), [image(2, 3, 5, 6), grid(2, 4, 3)]),
+    "grid_border": lambda: (
+        lambda x, g: F.grid_sample(x, g, padding_mode="border", align_corners=True),
+        [last(image(2, 3, 5, 6)), grid(2, 4, 3)],
+    ),
+    "grid_nearest": lambda: (
+        lambda x, g: F.grid_sample(x, g, mode="nearest", align_corners=False),
+        [image(2, 3, 5, 6), grid(2, 7, 3)],
+    ),
+}
+
 FAMILIES: dict[str, dict[str, Callable[[], Made]]] = {
     "pools": POOLS,
     "resizes": RESIZES,
     "pads": PADS,
     "float8": FLOAT8,
     "scatters": SCATTERS,
+    "searches": SEARCHES,
 }
 
 
