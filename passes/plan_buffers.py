@@ -87,7 +87,7 @@ class _Planner:
                 self.last_use[self.root(operand)] = number
         self._find_outputs(steps[-1])
         if self.options.in_place:
-            self.writes = in_place_writes(self.func, self.root, self._pairs, self._updated)
+            self.writes = in_place_writes(self.func, self.root, self._pairs, self._updated_unread)
             self.ctx.diagnostics.count("plan-buffers", "arguments written in place", len(self.writes.mutations))
         for number, op in enumerate(steps):
             if _is_planned(op):
@@ -145,12 +145,20 @@ class _Planner:
             return None
         return op.operands[self.kernels[op["kernel"]]["updates"]]
 
+    def _updated_unread(self, op: Operation | Block) -> SSAValue | None:
+        """The same, of a kernel that does not read that value elsewhere, as when rows of a cache are moved within it."""
+        before = self._updated(op)
+        if before is None or not isinstance(op, loop.Launch):
+            return None
+        owner = self.kernels[op["kernel"]]
+        return None if owner.block_body.args[owner["updates"]].uses else before
+
     def root(self, value: SSAValue) -> SSAValue:
         """The value whose memory this value is, or is a view of."""
         return self.roots.get(value, value)
 
     def _root(self, op: Operation, result: SSAValue) -> SSAValue:
-        before = self._updated(op)
+        before = self._updated_unread(op)
         if before is not None and isinstance(before.owner, loop.Launch) and len(list(before.uses)) == 1:
             same = prim.tensor(before) == prim.tensor(result)
             if same and same_layout(prim.tensor(result).shape, memory_strides(before), memory_strides(result)):

@@ -116,8 +116,8 @@ PROGRAMS = {  # program -> how many arguments are written in place
     _old_is_read: None,  # whether in place depends on the order of the kernels
     _from_itself: 0,
     _returned: 0,
-    _twice: 1,
-    _added: 0,
+    _twice: None,
+    _added: None,
     _into_both: 0,
     _anew: 1,
     _anew_and_given_back: 1,
@@ -179,6 +179,7 @@ def test_written_in_place(program: Any, transposed: bool) -> None:
         found_args = (base.clone(), x.clone())
         found, wanted = fast(*found_args, p), program(*wanted_args, p)
         torch.testing.assert_close(found, wanted)
-        torch.testing.assert_close(found_args, wanted_args, rtol=0, atol=0)
+        rounding = 1e-5 if program is _added else 0.0  # sums are taken in another order
+        torch.testing.assert_close(found_args, wanted_args, rtol=rounding, atol=rounding)
     count = seen[-1][1].statistics["plan-buffers"].get("arguments written in place", 0)
     assert transposed or PROGRAMS[program] in (None, count)
