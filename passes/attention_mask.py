@@ -13,14 +13,16 @@ from functools import partial
 from typing import Any, ClassVar
 
 import sympy
+import torch
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, SSAValue
 
 from ..ir.dialects import kernel, prim
-from ..ir.dtypes import DType
+from ..ir.dtypes import BOOL, DType
 from ..ir.symbols import Dim, dim, is_nonnegative, known_equal
 from .base import Pass
 from .context import CompileContext
+from .known_values import known_value
 from .lower import Lowering, Node
 
 ATTENTION = "aten.scaled_dot_product_attention.default"
@@ -42,10 +44,14 @@ class AttentionMask(Pass):
     before: ClassVar[tuple[str, ...]] = ("dce",)
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        kinds: dict[SSAValue, str | None] = {}  # layers share masks
         for op in list(module.walk()):
             if isinstance(op, kernel.Extern) and op["target"] == ATTENTION and "attn_mask" in op["operands"]:
                 place = list(op["operands"]).index("attn_mask")
-                kind = mask_kind(op.operands[place])
+                mask = op.operands[place]
+                if mask not in kinds:
+                    kinds[mask] = mask_kind(mask)
+                kind = kinds[mask]
                 if kind is None or op.get("is_causal"):
                     continue
                 _without(op, place, kind == CAUSAL)
@@ -75,7 +81,27 @@ def _without(op: kernel.Extern, place: int, causal: bool) -> None:
 
 
 def mask_kind(mask: SSAValue) -> str | None:
-    """FULL or CAUSAL where that follows from how the mask is computed, else None."""
+    """FULL or CAUSAL where that follows from how the mask is computed, or from the mask itself where its sizes are known, else None."""
+    return _lowered_kind(mask) or _known_kind(mask)
+
+
+def _known_kind(mask: SSAValue) -> str | None:
+    """By its numbers."""
+    value = known_value(mask) if prim.tensor(mask).dtype == BOOL or prim.tensor(mask).dtype.is_float else None
+    if value is None or value.dim() < 2 or value.numel() == 0:
+        return None
+    opened = value if value.dtype == torch.bool else value == 0
+    if value.dtype != torch.bool and not bool(
+        (opened | (value <= LEAST.get(prim.tensor(mask).dtype.name, -math.inf))).all()
+    ):
+        return None
+    if bool(opened.all()):
+        return FULL
+    rows, columns = value.shape[-2:]
+    return CAUSAL if rows > 1 and bool((opened == torch.ones(rows, columns, dtype=torch.bool).tril()).all()) else None
+
+
+def _lowered_kind(mask: SSAValue) -> str | None:
     if not _computed(mask):
         return None
     lowering = Lowering({})

@@ -20,6 +20,7 @@ from ..ir.syntax import Op
 from ..ir.types import is_gpu
 from .base import Pass
 from .context import CompileContext
+from .cse import CSE
 from .own_kernels import ATTENTION, share_heads
 from .strides import Strides, dense_like, view_of
 
@@ -38,6 +39,7 @@ class GpuAttention(Pass):
     before: ClassVar[tuple[str, ...]] = ("hoist", "own-kernels", "channels-last", "fuse")
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        found = False
         for op in list(module.walk()):
             if not isinstance(op, kernel.Extern) or op["target"] != ATTENTION or not _has_kernels(op):
                 continue
@@ -48,6 +50,9 @@ class GpuAttention(Pass):
             _place_result(op)
             op.attributes.pop("effect", None)  # without dropout it has none
             ctx.diagnostics.count(self.name, op["backend"])
+            found = True
+        if found:
+            CSE().apply(ctx, module)  # layers share masks
 
 
 def _has_kernels(op: kernel.Extern) -> bool:

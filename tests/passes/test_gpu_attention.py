@@ -231,3 +231,29 @@ def test_the_fast_path_of_multi_head_attention() -> None:
     module, (found,) = _for_gpu(attention, (x,))
     assert [op["target"] for op in _calls(module)] == ["aten.linear.default", ATTENTION, "aten.linear.default"]
     torch.testing.assert_close(found, attention(x), atol=1e-5, rtol=1e-5)
+
+
+def _packed(q: Tensor, k: Tensor, v: Tensor, m: Tensor, window: int = 0) -> Tensor:
+    """Positions from which packed sequences would be seen: there is one."""
+    place = torch.arange(S).expand(B, S)
+    sequence = (torch.diff(place, prepend=place[:, :1] - 1, dim=-1) != 1).cumsum(-1)
+    open_ = (sequence[:, :, None] == sequence[:, None]) & (place[:, :, None] >= place[:, None])
+    if window:
+        open_ = open_ & (place[:, :, None] - place[:, None] < window)
+    return F.scaled_dot_product_attention(q, k, v, open_[:, None])
+
+
+def test_masks_that_are_known_by_their_numbers() -> None:
+    args = _operands(torch.float32)
+    module, (found,) = _for_gpu(_packed, args)
+    (call,) = _calls(module)
+    assert call.get("is_causal") is True and list(call["operands"]) == ["query", "key", "value"]
+    torch.testing.assert_close(found, _packed(*args), atol=1e-5, rtol=1e-5)
+
+    def twice(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+        return _packed(q, k, v, m, 3) + _packed(k, q, v, m, 3)
+
+    module, (found,) = _for_gpu(twice, args)
+    first, second = _calls(module)
+    assert first.operands[3] is second.operands[3]  # a window stays a mask, which the layers share
+    torch.testing.assert_close(found, twice(*args), atol=1e-5, rtol=1e-5)
