@@ -153,13 +153,23 @@ class _Layouts:
             yield from (s for s in found if s is not None and is_dense(shape, s))
 
     def _like_inputs(self, op: kernel.Fused, shape: Sequence[Dim]) -> Strides | None:
-        """Channels-last strides when everything of this shape that the kernel reads has them."""
+        """Channels-last strides when everything of this shape that the kernel reads has them.
+
+        On a GPU also where it reads images of other sizes, with as many channels: pools and interpolation are kernels there.
+        """
         wanted = channels_last(shape)
         same = [v for v in op.operands if prim.tensor(v).shape == tuple(shape)]
+        if not same and op.results and is_gpu(prim.tensor(op.results[0]).device):
+            same = [v for v in op.operands if prim.tensor(v).rank == 4 and prim.tensor(v).shape[:2] == tuple(shape[:2])]
         if wanted is None or not same:
             return None
         views = [view_of(v) for v in same]
-        return wanted if all(v is not None and same_layout(shape, v.strides, wanted) for v in views) else None
+        last = [channels_last(prim.tensor(v).shape) for v in same]
+        fits = (
+            v is not None and w is not None and same_layout(v.shape, v.strides, w)
+            for v, w in zip(views, last, strict=True)
+        )
+        return wanted if all(fits) else None
 
     def _call(self, op: kernel.Extern) -> None:
         actual: list[Strides | None] = []
