@@ -70,6 +70,9 @@ def _is_dummy(thread: threading.Thread) -> bool:
 
 def _by_torch(work: Callable[[], list[Any]], memory: Any, side: Any) -> tuple[Replay, list[Any]]:
     graph = torch.cuda.CUDAGraph()
+    ctypes.pythonapi.Py_IncRef(
+        ctypes.py_object(memory)
+    )  # it must not go before the graph, also where capturing fails half-way
     with torch.cuda.stream(side):
         graph.capture_begin(pool=memory.id, capture_error_mode="thread_local")
         try:
@@ -79,7 +82,7 @@ def _by_torch(work: Callable[[], list[Any]], memory: Any, side: Any) -> tuple[Re
                 graph.capture_end()
             raise
         graph.capture_end()
-    return lambda stream, memory=memory: graph.replay(), results
+    return lambda stream: graph.replay(), results
 
 
 def _by_driver(work: Callable[[], list[Any]], index: int, memory: Any, side: Any) -> tuple[Replay, list[Any]]:
