@@ -39,6 +39,8 @@ TAPS = 4  # loads of one memory from which on their addresses cost more than the
 # rate with 32 elements a thread, 87 % with 16; softmax of 2,048 bf16 96, 95, and 85 % with 8.
 BYTES_A_THREAD, ELEMENTS_A_THREAD = 64, 16
 LANES, STEPS = 64, 32  # a tile of a reduction over columns
+WIDE_LANES = 256
+MULTIPROCESSORS = 132
 LEAST_LANES = 16  # of columns that a program holds: two sectors of memory in float32
 WARPS_OF_A_ROW = 8  # of a product of one row: more were slower
 PROGRAMS = 1024  # fewer than this leave a large GPU idle
@@ -77,11 +79,14 @@ class Blocker(Tiler):
         first = nest.stages[0]
         work, count = product(s.size for s in first.loops), product(r.size for r in nest.rows)
         lane = self._lane(nest)
-        programs = hint(count) if lane is None else -(-hint(count) // LANES)
+        lanes = 1 if lane is None else self._lanes_at_once(nest, lane)
+        programs = -(-hint(count) // lanes)
         if programs * 4 > PROGRAMS or hint(work) * hint(count) < 2 * LEAST * max(1, programs):
             return [nest]
-        share = LEAST // LANES if lane is not None else LEAST
-        most_programs = 2 * PROGRAMS if lane is None else PROGRAMS  # the sum of 67 million float32: 98 % of the copy rate, or 96
+        share = LEAST // lanes
+        most_programs = (
+            2 * PROGRAMS if lane is None else PROGRAMS
+        )  # the sum of 67 million float32: 98 % of the copy rate, or 96
         chunks = min(most_programs // max(1, programs), max(1, hint(work) // share))
         first = self._flattened(first)
         used = accesses(first.nodes, [], self.lowering.ranges)
@@ -176,7 +181,9 @@ class Blocker(Tiler):
         fewer = one_pass(lowering, nest.stages)
         again = sum(bool(s.loops) for s in fewer) > 1 and not self._scans(nest)
         if lane is not None:
-            block, step = self._columns(longest, known and sum(bool(s.loops) for s in nest.stages) > 1, lane)
+            few = hint(product(r.size for r in nest.rows)) < LANES * MULTIPROCESSORS
+            hold = known and (few or sum(bool(s.loops) for s in nest.stages) > 1)
+            block, step = self._columns(longest, hold, lane, self._lanes_at_once(nest, lane))
         else:
             block, step = self._shape(product(r.size for r in rows), longest, known, again, self._bytes(nest))
         stages = nest.stages if known and hint(longest) <= step else fewer
@@ -208,12 +215,17 @@ class Blocker(Tiler):
         inner = {each.var for s in nest.stages for each in s.loops}
         return min((n.data[0].ref.dtype.bytes for n in used.loads if n.free & inner), default=4)
 
+    def _lanes_at_once(self, nest: Nest, lane: Loop) -> int:
+        """How many columns a program takes: more where rows end within the 64 bytes that memory gives at once, which programs then share."""
+        pitch = hint(lane.size) * self._bytes(nest)
+        return WIDE_LANES if pitch % 64 and hint(lane.size) > WIDE_LANES else LANES
+
     @staticmethod
-    def _columns(longest: Dim, hold: bool, lane: Loop) -> tuple[int, int]:
+    def _columns(longest: Dim, hold: bool, lane: Loop, lanes: int) -> tuple[int, int]:
         """How many columns a program takes, and how many of their elements at a time: all of them where it may `hold` them."""
-        step, lanes = _power(hint(longest)), min(LANES, _power(hint(lane.size)))
+        step, lanes = _power(hint(longest)), min(lanes, _power(hint(lane.size)))
         if hold and step * LEAST_LANES <= WHOLE:
-            return min(lanes, WHOLE // step), step
+            return min(LANES, lanes, WHOLE // step), step
         return lanes, min(STEPS * LANES // lanes, step)
 
     @staticmethod
