@@ -76,21 +76,19 @@ def space_to_depth(op: kernel.Extern) -> kernel.Extern:
 
 
 def _to_depth(made: list[Op], value: SSAValue, around: list[tuple[int, int]]) -> SSAValue:
-    """(n, c, h, w) with zeros around it as (n, CHANNELS, h / 2, w / 2): channel 4c + 2i + j has the pixels (2r + i, 2s + j)."""
+    """(n, c, h, w) with zeros around it as (n, CHANNELS, h / 2, w / 2): channel 8i + 4j + c has the pixels (2r + i, 2s + j) of channel c."""
 
     def add(op: Op) -> SSAValue:
         made.append(op)
         return op.results[0]
 
-    def pad(value: SSAValue, low: tuple[int, ...], high: tuple[int, ...]) -> SSAValue:
-        t = prim.tensor(value)
-        whole: list[Dim] = [dim(n + a + b) for n, a, b in zip(t.shape, low, high, strict=True)]
-        return add(prim.Pad.make([value], [t.with_(shape=whole)], {"low": low, "high": high, "value": 0.0}))
-
-    value = pad(value, (0, 0, *(a for a, _ in around)), (0, 0, *(b for _, b in around)))
-    n, c, h, w = prim.tensor(value).shape
-    rows, columns, channels = cast(int, h) // 2, cast(int, w) // 2, cast(int, c)
-    value = add(prim.reshape(value, (n, c, rows, 2, columns, 2)))
-    value = add(prim.permute(value, (0, 1, 3, 5, 2, 4)))
-    value = add(prim.reshape(value, (n, 4 * channels, rows, columns)))
-    return pad(value, (0, 0, 0, 0), (0, CHANNELS - 4 * channels, 0, 0)) if 4 * channels < CHANNELS else value
+    t = prim.tensor(value)
+    low = (0, 0, *(before for before, _ in around))
+    high = (0, CHANNELS // 4 - cast(int, t.shape[1]), *(after for _, after in around))
+    whole: list[Dim] = [dim(n + a + b) for n, a, b in zip(t.shape, low, high, strict=True)]
+    value = add(prim.Pad.make([value], [t.with_(shape=whole)], {"low": low, "high": high, "value": 0.0}))
+    n, channels, h, w = whole
+    rows, columns = cast(int, h) // 2, cast(int, w) // 2
+    value = add(prim.reshape(value, (n, channels, rows, 2, columns, 2)))
+    value = add(prim.permute(value, (0, 3, 5, 1, 2, 4)))
+    return add(prim.reshape(value, (n, CHANNELS, rows, columns)))
