@@ -30,7 +30,7 @@ demo: $(STAMP)  ## run the models, eager and compiled, in one table
 	$(PY) benchmarks/run.py --device cpu --suite demo --skip inductor
 
 test: lint types  ## lint, types, then all tests
-	$(PY) -m pytest -n $(JOBS) --durations=25 --durations-min=4 tests
+	$(PY) -m pytest -n $(JOBS) --dist worksteal --durations=25 --durations-min=4 tests
 
 lint: $(STAMP)  ## ruff: style and format
 	$(BIN)/ruff check .
