@@ -19,6 +19,7 @@ from .context import CompileContext
 from .strides import is_dense, is_view, memory_strides, same_layout, view_of
 from .written_arguments import Writes, in_place_writes, write_in_place
 
+_DIVISIONS = ("scalar.floordiv", "scalar.mod", "scalar.fmod")
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
 
@@ -87,7 +88,7 @@ class _Planner:
                 self.last_use[self.root(operand)] = number
         self._find_outputs(steps[-1])
         if self.options.in_place:
-            self.writes = in_place_writes(self.func, self.root, self._pairs, self._updated_unread)
+            self.writes = in_place_writes(self.func, self.root, self._pairs, self._updated_unread, self._surely())
             self.ctx.diagnostics.count("plan-buffers", "arguments written in place", len(self.writes.mutations))
         for number, op in enumerate(steps):
             if _is_planned(op):
@@ -110,6 +111,15 @@ class _Planner:
             sizes = [p.size for p in self.places.values() if isinstance(p.size, int)]
             stats.count("plan-buffers", "bytes without reuse", sum(sizes))
 
+    def _surely(self) -> bool:
+        """Whether the function has kernels alone, none of which can fail: no index and no divisor is looked at."""
+        steps = [op for op in self.func.block_body.ops if not is_view(op) and not isinstance(op, prim.Return)]
+        if not all(isinstance(op, loop.Launch) for op in steps):
+            return False
+        used = {op["kernel"] for op in steps if isinstance(op, loop.Launch)}
+        inside = [op for name in used for op in self.kernels[name].block_body.walk()]
+        return not any(isinstance(op, loop.Bind) or op.name in _DIVISIONS for op in inside)
+
     def _pairs(self, op: loop.Launch, operand: int, result: int) -> bool:
         body = self.kernels[op["kernel"]].block_body
         return _elementwise_pair(body, body.args[operand], body.args[len(op.operands) + result])
@@ -120,6 +130,8 @@ class _Planner:
         A kernel with more results, or that reduces, may have several threads read what one of them overwrites.
         """
         if len(op.results) != 1 or op.results[0] not in self.on_device or not _is_pointwise(self.kernels[op["kernel"]]):
+            return
+        if self._updated(op) is not None:  # what it changes is copied there first, over the other operand
             return
         result = op.results[0]
         for i, operand in enumerate(op.operands):
@@ -308,7 +320,7 @@ class _Planner:
         operands = [new[v] for v in op.operands]
         before = self._updated(op)
         written = before is not None and self.writes.target.get(op.results[0]) is before
-        if before is not None and not written and new[before] is not outputs[0]:
+        if before is not None and not written and self.root(op.results[0]) is not self.root(before):
             yield from self._copied(new[before], outputs[0], op.results[0])
         if isinstance(op, loop.Launch):
             yield buffer.Launch.make([*operands, *outputs], [], {"kernel": op["kernel"]}, loc=op.location)

@@ -98,10 +98,10 @@ def _input(argument: Argument, binding: dict[sympy.Symbol, int], generator: torc
 
 
 class Grower:
-    """Grows one random module; `large`: some of its tensors are larger than a block of a GPU's kernel."""
+    """Grows one random module; `large`: some of its tensors are larger than a block of a GPU's kernel; `gpu`: with what GPUs alone have."""
 
-    def __init__(self, seed: int, operations: int = 12, large: bool = False) -> None:
-        self.rng = random.Random(seed)
+    def __init__(self, seed: int, operations: int = 12, large: bool = False, gpu: bool = False) -> None:
+        self.rng, self.gpu = random.Random(seed), gpu
         self.sizes = [*SIZES, 33, 130, 700, 2100, 40000] if large else SIZES
         self.largest = LARGEST * 100 if large else LARGEST
         self.block = Block()
@@ -226,7 +226,7 @@ class Grower:
             self.new_input(
                 tensor_type(self.shape(), self.rng.choice([F32, F32, F32, F32, F64, I64, I32, BOOL, *HALVES]))
             )
-        steps = list(_STEPS)
+        steps = [s for s in _STEPS if self.gpu or s is not scatter]
         often = (reduce, broadcast, scan) if self.largest > LARGEST else ()
         weights = [_STEPS[s] * (4 if s in often else 1) for s in steps]
         done = tries = 0
@@ -549,6 +549,33 @@ def gather(g: Grower, x: SSAValue) -> bool:
     return True
 
 
+def scatter(g: Grower, x: SSAValue) -> bool:
+    """Sums to any places, or values to places that are all different: which of several would win is not said."""
+    kind = _type(x)
+    if kind.rank == 0 or kind.dtype not in (F32, F64, I64, I32) or 0 in kind.shape:
+        return False
+    d, adds = g.rng.randrange(kind.rank), g.rng.random() < 0.6
+    low = g.low(kind.shape[d])
+    if low == 0:
+        return False
+    shape = list(kind.shape)
+    shape[d] = g.rng.choice([1, 2, 3]) if adds else g.rng.randint(1, low)
+    if adds:
+        index = _index(g, kind.shape[d], tuple(shape))
+    else:
+        start = g.rng.randint(0, low - int(shape[d]))
+        iota = prim.Iota.make([], [tensor_type(shape, I64)], {"dim": d, "start": start, "step": 1})
+        index = g.add(iota, 1e5, True)
+    source = g.like(g.constant(kind.with_(shape=shape)))
+    size = g.facts[x].size + (int(shape[d]) if adds else 1) * g.facts[source].size
+    if kind.dtype.is_float and size > 1e4:
+        return False
+    exact = g.facts[x].exact and g.facts[source].exact and not (adds and kind.dtype.is_float)
+    attrs = {"kind": "sum" if adds else "set", "dim": d}
+    g.add(prim.Scatter.make([x, index, source], [kind], attrs), size, exact)
+    return True
+
+
 def reduce(g: Grower, x: SSAValue) -> bool:
     kind, fact = _type(x), g.facts[x]
     dims = sorted(g.rng.sample(range(kind.rank), g.rng.randint(0, kind.rank)))
@@ -647,6 +674,7 @@ _STEPS: dict[Callable[[Grower, SSAValue], bool], float] = {
     concat: 1.2,
     take: 1,
     gather: 0.8,
+    scatter: 2,
     reduce: 3.5,
     scan: 0.5,
     broadcast: 1.5,
@@ -655,7 +683,7 @@ _STEPS: dict[Callable[[Grower, SSAValue], bool], float] = {
 }
 
 
-def random_program(seed: int, operations: int | None = None, large: bool = False) -> Program:
+def random_program(seed: int, operations: int | None = None, large: bool = False, gpu: bool = False) -> Program:
     """The random module of this seed."""
     count = operations if operations is not None else random.Random(seed).choice([3, 6, 10, 16, 24])
-    return Grower(seed, count, large).grow()
+    return Grower(seed, count, large, gpu).grow()

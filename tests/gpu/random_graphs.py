@@ -61,7 +61,7 @@ class Lowered:
 
 def random_one(seed: int) -> Lowered:
     """The random program of a seed; each second one has tensors of many blocks."""
-    program = random_program(seed, random.Random(seed).choice([4, 8, 14]), large=bool(seed % 2))
+    program = random_program(seed, random.Random(seed).choice([4, 8, 14]), large=bool(seed % 2), gpu=True)
     calls = [program.inputs(binding, seed) for binding in program.bindings]
     return Lowered(f"seed {seed}", program.module, _on_gpu(program.module), calls, program.scales)
 
@@ -116,7 +116,7 @@ def wrong(program: Lowered, functions: dict[str, Callable[..., Any]]) -> str:
         found = [x.to("cpu") if isinstance(x, torch.Tensor) else x for x in call(*map(_moved, inputs))]
         try:
             assert [x.shape for x in found] == [x.shape for x in wanted]
-            compare(_as_float32(program, found), _as_float32(program, wanted), program.scales)
+            compare(comparable(program, found), comparable(program, wanted), program.scales)
         except AssertionError as error:
             return f"{program.name}, sizes {[list(x.shape) for x in inputs]}: {error}"
     return ""
@@ -128,7 +128,7 @@ def _moved(x: torch.Tensor) -> torch.Tensor:
     return x.as_strided((extent,), (1,)).to(GPU).as_strided(x.shape, x.stride())
 
 
-def _as_float32(program: Lowered, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def comparable(program: Lowered, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Results with strides of dimensions that have more than one element only. float64 may have been float32, in which a GPU rounds otherwise."""
     text = print_module(program.reference)
     coarse = any(f", {name}" in text for name in ("f32", "f16", "bf16"))
