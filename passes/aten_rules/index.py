@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from xdsl.ir import SSAValue
 
 from ...ir.dialects import prim
 from ...ir.dtypes import I32, I64
-from ...ir.symbols import Dim
+from ...ir.symbols import Dim, product
+from ...ir.types import is_gpu
 from .builder import Builder, NotCovered, Result, rule
 
 
@@ -43,9 +43,11 @@ def _gather(b: Builder) -> Result:
     return b.add(prim.Gather.make([x, index], [b.type], {"dim": d}))
 
 
-@rule("index.Tensor")
+@rule("index.Tensor", "_unsafe_index.Tensor")
 def _index(b: Builder) -> Result:
     x = b.tensor("self")
+    if "unsafe" in b.op.target and not is_gpu(b.type.device):
+        raise NotCovered("interpolation of a size that changes")
     places = [(int(n.partition(".")[2]), v) for n, v in zip(b.names, b.op.operands, strict=True) if n != "self"]
     if any(b.dtype_of(v) not in (I32, I64) for _, v in places):
         raise NotCovered("a mask: the size of the result depends on its values")
@@ -57,7 +59,7 @@ def _index(b: Builder) -> Result:
         raise NotCovered("indices that are not next to each other")
     shape = b.shape_of(x)
     flat = joined_index(b, places, b.common_shape([b.shape_of(v) for _, v in places]))
-    total = math.prod(int(s) for s in shape[first : last + 1])
+    total = product(shape[first : last + 1])
     return _take(b, b.reshape(x, (*shape[:first], total, *shape[last + 1 :])), flat, first)
 
 
@@ -65,10 +67,10 @@ def joined_index(b: Builder, places: Sequence[tuple[int, SSAValue]], common: Seq
     """One index for dimensions that are next to each other, of the first operand reshaped to have one of them.
 
     Raises:
-        NotCovered: a size is not known, or 0.
+        NotCovered: a size is 0, or not known on a CPU.
     """
     sizes = [b.shape_of(b.tensor("self"))[d] for d, _ in places]
-    if not all(isinstance(s, int) for s in sizes) or 0 in sizes:
+    if (not all(isinstance(s, int) for s in sizes) and not is_gpu(b.type.device)) or 0 in sizes:
         raise NotCovered("sizes that are not known")
     flat: SSAValue | None = None
     outside: SSAValue | None = None
@@ -79,5 +81,5 @@ def joined_index(b: Builder, places: Sequence[tuple[int, SSAValue]], common: Seq
         outside = wrong if outside is None else b.ew("or", outside, wrong)
         flat = wrapped if flat is None else b.ew("add", b.ew("mul", flat, size), wrapped)
     assert flat is not None and outside is not None
-    total = math.prod(int(s) for s in sizes)
+    total = product(sizes)
     return b.ew("where", outside, b.full(total, common, I64), flat)  # an index outside is an error of the joined one

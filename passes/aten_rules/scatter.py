@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 import torch
 from xdsl.ir import SSAValue
 
 from ...ir.dialects import prim
 from ...ir.dtypes import BOOL, F32, F64, I32, I64
+from ...ir.symbols import product
 from ...ir.types import is_gpu
 from .builder import Builder, NotCovered, Result, real, rule
 from .index import joined_index
@@ -106,16 +104,10 @@ def _index_put(b: Builder) -> Result:
     index, wrap, joined = places[0][1], True, x
     if len(places) > 1:
         index, wrap = joined_index(b, places, common), False
-        total = math.prod(int(s) for s in shape[first : last + 1])
+        total = product(shape[first : last + 1])
         joined = b.reshape(x, (*shape[:first], total, *shape[last + 1 :]))
     wide = (*shape[:first], *common, *shape[last + 1 :])
     source = b.to_shape(b.cast(values, b.dtype_of(x)), wide)
-    flat = b.reshape(source, (*shape[:first], _count(common), *shape[last + 1 :]))
-    index = b.reshape(b.to_shape(index, common), (_count(common),))
+    flat = b.reshape(source, (*shape[:first], product(common), *shape[last + 1 :]))
+    index = b.reshape(b.to_shape(index, common), (product(common),))
     return b.reshape(_rows(b, kind, joined, index, flat, first, wrap), shape)
-
-
-def _count(shape: Sequence[object]) -> int:
-    if not all(isinstance(s, int) for s in shape):
-        raise NotCovered("sizes that are not known")
-    return math.prod(int(s) for s in shape if isinstance(s, int))
