@@ -1,0 +1,40 @@
+"""First layers with steps of two as layers with steps of one over four times the channels."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from intarsia.ir.interpreter import run
+from intarsia.ir.text import parse_module
+from intarsia.passes.channels_last import ChannelsLast
+from intarsia.passes.context import CompileContext, Target
+
+PROGRAM = """
+prim.func @main() {{arg_names = ["x", "w"], arg_static = [false, true]}} ({{
+^bb0(%x: !prim.tensor<{x}, f32, "cuda:0">, %w: !prim.tensor<{w}, f32, "cuda:0">):
+  %a = kernel.extern<aten.convolution.default>(%x, %w) {{operands = ["input", "weight"], bias = none, stride = [2, 2], padding = {padding}, dilation = [1, 1], transposed = false, output_padding = [0, 0], groups = 1}} : !prim.tensor<{y}, f32, "cuda:0">
+  prim.return(%a)
+}})
+"""
+SIZES = [(9, 16), (17, 8)]
+WINDOWS = [(3, 3), (7, 4), (5, 3)]
+PADDINGS = [(0, 1), (3, 2), (1, 0)]
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("tf32", [True, False])
+def test_as_the_plain_sum(channels: int, tf32: bool) -> None:
+    torch.manual_seed(0)
+    for size, window, padding in itertools.product(SIZES, WINDOWS, PADDINGS):
+        x, w = torch.randn(2, channels, *size), torch.randn(5, channels, *window)
+        expected = torch.conv2d(x, w, None, 2, padding)
+        shapes = {name: list(t.shape) for name, t in (("x", x), ("w", w), ("y", expected))}
+        module = parse_module(PROGRAM.format(**shapes, padding=list(padding)))
+        ctx = CompileContext(Target(tf32=tf32))
+        ChannelsLast().apply(ctx, module)
+        module.verify()
+        assert ("first convolutions" in ctx.diagnostics.statistics.get("channels-last", {})) == tf32
+        torch.testing.assert_close(run(module, [x, w])[0], expected, atol=1e-4, rtol=1e-4)
