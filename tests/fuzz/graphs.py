@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,7 +62,10 @@ class Program:
     module: ModuleOp
     arguments: list[Argument]
     bindings: list[dict[sympy.Symbol, int]]
-    scales: list[float] = field(default_factory=list)  # a bound on |x| for each returned value
+    scales: list[float] = field(
+        default_factory=list
+    )  # a bound on |x| for each returned value, then for each that is written
+    written: Sequence[int] = ()  # numbers of arguments that are written to
 
     def inputs(self, binding: dict[sympy.Symbol, int], seed: int) -> list[Tensor]:
         """Fresh inputs for these sizes."""
@@ -250,6 +253,12 @@ class Grower:
             if all(str(s) != row[0] for row in self.rows):
                 self.new_input(tensor_type([s], F32))
         strides = [self.permuted_strides(_type(v)) if self.rng.random() < 0.15 else None for v in results]
+        written = self._written() if self.gpu else {}
+        scales = [self.facts[v].size for v in (*results, *written.values())]
+        mutations = [(argument, len(results) + k) for k, argument in enumerate(written)]
+        received = len(results)
+        results += written.values()
+        strides += [None] * len(written)
         self.block.add_op(prim.Return.make(results))
         attrs = {
             "sym_name": "main",
@@ -258,11 +267,21 @@ class Grower:
             "arg_static": [False] * len(self.arguments),
             "result_strides": strides,
             "symbols": self.rows,
-            "results": [("value", k) for k in range(len(results))],
-            "mutations": [],
+            "results": [("value", k) for k in range(received)],
+            "mutations": mutations,
         }
         module = ModuleOp([prim.Func.make([], [], attrs, [Region(self.block)])])
-        return Program(module, self.arguments, self.bindings, [self.facts[v].size for v in results])
+        return Program(module, self.arguments, self.bindings, scales, tuple(written))
+
+    def _written(self) -> dict[int, SSAValue]:
+        """Arguments that the program writes to, and what."""
+        found = {}
+        for i, argument in enumerate(self.arguments):
+            alike = [v for v in self.facts if v.type == argument.kind and v not in self.block.args]
+            whole = argument.strides is None or 0 not in argument.strides
+            if alike and whole and self.rng.random() < 0.6:
+                found[i] = self.rng.choice(alike)
+        return found
 
 
 def _type(value: SSAValue) -> TensorType:

@@ -12,10 +12,8 @@ from pathlib import Path
 import pytest
 from check_passes import compare
 
-from intarsia.ir.interpreter import run
-
 sys.path.append(str(Path(__file__).parents[1] / "gpu"))
-from random_graphs import comparable, random_one  # noqa: E402
+from random_graphs import comparable, interpreted, random_one  # noqa: E402
 
 COUNT = int(os.environ.get("INTARSIA_FUZZ", "80")) // 4
 FIRST = int(os.environ.get("INTARSIA_FUZZ_SEED", "0"))
@@ -27,7 +25,7 @@ def test_same_values(part: int) -> None:
     for seed in range(FIRST + part, FIRST + COUNT, PARTS):
         program = random_one(seed)
         for inputs in program.calls:
-            found, wanted = run(program.module, inputs), run(program.reference, inputs)
+            found, wanted = (interpreted(program, m, inputs) for m in (program.module, program.reference))
             try:
                 compare(comparable(program, found), comparable(program, wanted), program.scales)
             except Exception as error:

@@ -18,7 +18,7 @@ import torch
 from xdsl.dialects.builtin import ModuleOp
 
 from intarsia.ir.dialects import loop
-from intarsia.ir.interpreter import run
+from intarsia.ir.interpreter import run_user
 from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.context import CompileContext
@@ -44,7 +44,7 @@ GPU = "cuda:0"
 class Lowered:
     """A program, the same for a GPU at the `buffer` level, and what to call it with.
 
-    `scales`: a bound on the size of each result.
+    `scales`: a bound on the size of each result, then of each argument that is `written` to.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Lowered:
     module: ModuleOp
     calls: Sequence[Sequence[torch.Tensor]]
     scales: Sequence[float]
+    written: Sequence[int] = ()
 
     @property
     def kernels(self) -> list[loop.Kernel]:
@@ -63,7 +64,7 @@ def random_one(seed: int) -> Lowered:
     """The random program of a seed; each second one has tensors of many blocks."""
     program = random_program(seed, random.Random(seed).choice([4, 8, 14]), large=bool(seed % 2), gpu=True)
     calls = [program.inputs(binding, seed) for binding in program.bindings]
-    return Lowered(f"seed {seed}", program.module, _on_gpu(program.module), calls, program.scales)
+    return Lowered(f"seed {seed}", program.module, _on_gpu(program.module), calls, program.scales, program.written)
 
 
 def handwritten() -> list[Lowered]:
@@ -112,8 +113,10 @@ def wrong(program: Lowered, functions: dict[str, Callable[..., Any]]) -> str:
     host = host_source(program.module, Library())
     call = load_program(host, functions, Library(record=False), program.name)
     for inputs in program.calls:
-        wanted = run(program.reference, inputs)
-        found = [x.to("cpu") if isinstance(x, torch.Tensor) else x for x in call(*map(_moved, inputs))]
+        wanted = interpreted(program, program.reference, inputs)
+        given = [_copied(x, GPU) for x in inputs]
+        results = call(*given)
+        found = [x.to("cpu") for x in (*results, *(given[k] for k in program.written))]
         try:
             assert [x.shape for x in found] == [x.shape for x in wanted]
             compare(comparable(program, found), comparable(program, wanted), program.scales)
@@ -122,10 +125,17 @@ def wrong(program: Lowered, functions: dict[str, Callable[..., Any]]) -> str:
     return ""
 
 
-def _moved(x: torch.Tensor) -> torch.Tensor:
-    """On the GPU, with the same strides, whatever they are."""
+def interpreted(program: Lowered, module: ModuleOp, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """What the interpreter makes of the program, at any level: its results, then the arguments that it writes to."""
+    given = [_copied(x, "cpu") for x in inputs]
+    results = run_user(module, given)
+    return [*results, *(given[k] for k in program.written)]
+
+
+def _copied(x: torch.Tensor, device: str) -> torch.Tensor:
+    """A copy with the same strides, whatever they are."""
     extent = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
-    return x.as_strided((extent,), (1,)).to(GPU).as_strided(x.shape, x.stride())
+    return x.as_strided((extent,), (1,)).to(device, copy=True).as_strided(x.shape, x.stride())
 
 
 def comparable(program: Lowered, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
