@@ -47,13 +47,15 @@ def in_place_writes(
     root: Callable[[SSAValue], SSAValue],
     pairs: Callable[[loop.Launch, int, int], bool],
     updated: Callable[[Operation | Block], SSAValue | None],
+    surely: bool = False,
 ) -> Writes:
-    """The calls and kernels of a function on GPUs that may write to an argument.
+    """The calls and kernels of a function that may write to an argument; on a CPU kernels, where nothing in the function can fail.
 
     Args:
         root: the value whose memory a value is, or is a view of.
         pairs: whether a launch writes each element of a result (the second number) where, and only where, it has read that of an operand (the first).
         updated: the operand of which a kernel changes some elements; None for all others.
+        surely: whether the function has kernels alone, none of which can fail.
     """
     steps = list(func.block_body.ops)
     number = {op: i for i, op in enumerate(steps)}
@@ -77,7 +79,8 @@ def in_place_writes(
                 continue
         once = k not in received and "results" in func.attributes and sum(root(v) is value for v in returned) == 1
         if once and isinstance(value.owner, loop.Launch):
-            if last.get(target, -1) <= number[value.owner] and _computes_anew(value.owner, value, target, root, pairs):
+            calm = last.get(target, -1) <= number[value.owner] and (surely or is_gpu(prim.tensor(target).device))
+            if calm and _computes_anew(value.owner, value, target, root, pairs):
                 targets[value] = target
                 done.add((argument, k))
             continue
@@ -123,7 +126,7 @@ def _computes_anew(
     pairs: Callable[[loop.Launch, int, int], bool],
 ) -> bool:
     """Whether a kernel may write its result into this argument, which nobody reads later."""
-    if not _fits(value, target) or not is_gpu(prim.tensor(target).device):
+    if not _fits(value, target):
         return False
     reads = [i for i, operand in enumerate(op.operands) if root(operand) is target]
     place = next(k for k, result in enumerate(op.results) if result is value)

@@ -25,6 +25,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch.autograd.graph import increment_version
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import BlockArgument, SSAValue
 
@@ -70,6 +71,7 @@ class HostSource:
         gpu: the number of the GPU that kernels run on, None: there are none.
         arguments, sizes, work: what a recording has to know: `kinds`, `sizes` and `steps` of `Recorded`.
         not_recorded: why the program does not become a CUDA graph, "" where it does.
+        mutated: the arguments that the program writes to.
         large: bytes of the results of one call whose memory comes from the pool, as far as sizes are known.
         memory: bytes kept between calls, and most bytes in use at once; None where that depends on sizes.
     """
@@ -89,6 +91,7 @@ class HostSource:
     sizes: Sequence[str] = ()
     work: int = 0
     not_recorded: str = ""
+    mutated: Sequence[int] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Plain data for the cache."""
@@ -108,6 +111,7 @@ class HostSource:
             "sizes": list(self.sizes),
             "work": self.work,
             "not_recorded": self.not_recorded,
+            "mutated": self.mutated,
         }
 
 
@@ -154,6 +158,7 @@ class _Writer:
     views: dict[str, list[str]] = field(default_factory=dict)  # a tensor -> its views, theirs too
     large: int = 0  # bytes of results from the pool
     timed: bool = False
+    changed: dict[str, None] = field(default_factory=dict)  # arguments that kernels write to
 
     def write(self) -> HostSource:
         block = self.func.block_body
@@ -199,6 +204,7 @@ class _Writer:
             sizes=tuple(sizes.values()),
             work=sum(isinstance(op, buffer.Launch | buffer.Extern) for op in block.ops),
             not_recorded=refused,
+            mutated=tuple(dict.fromkeys(argument for argument, _ in self.func.get("mutations", ()))),
         )
 
     def _split(self, begun: int, steps: list[tuple[Op, list[str]]]) -> list[str]:
@@ -364,6 +370,12 @@ class _Writer:
     def _arena_size(self) -> Dim:
         return self.func.get("arena_bytes", 0)  # type: ignore[no-any-return]
 
+    def _note_writes(self, op: Op) -> None:
+        """Arguments that a kernel writes to: autograd and packed weights have to know."""
+        for value in op.operands[self.kernels[op["kernel"]]["inputs"] :]:
+            if isinstance(value, BlockArgument):
+                self.changed[self.tensor(value)] = None
+
     def launch(self, op: Op) -> None:
         self.comment(op)
         kernel = self.kernels[op["kernel"]]
@@ -372,8 +384,10 @@ class _Writer:
             arguments = [*(self.address(v) for v in op.operands), *symbols, self._stream()]
             self.used_kernels[op["kernel"]] = len(arguments)
             self.quick.add(op["kernel"])
+            self._note_writes(op)
             self.each.append(f"if code := {op['kernel']}({', '.join(arguments)}): not_launched(code, {op['kernel']!r})")
             return
+        self._note_writes(op)
         arguments = [self.address(v) for v in op.operands] + symbols
         self.used_kernels[op["kernel"]] = len(arguments)
         if _is_quick(op):
@@ -525,6 +539,8 @@ class _Writer:
                 self.each.append(f"r{position} = {item}")
                 item = f"r{position}"
             items.append(item)
+        if self.changed:
+            self.each.append(f"increment_version(({', '.join(self.changed)},))")
         self.each.append(f"return ({', '.join(items)}{',' if len(items) == 1 else ''})")
 
     def _result(self, spec: Sequence[Any], op: Op) -> str:
@@ -648,6 +664,7 @@ def namespace(
         "empty_strided_gpu": empty_strided_gpu,
         "current_stream": current_stream,
         "not_launched": not_launched,
+        "increment_version": increment_version,
         "over": over,
         "aligned": aligned,
         "fit": fit,
@@ -683,7 +700,7 @@ def load_program(
     if source.gpu is not None:
         record = library.record and not source.not_recorded
         recordable = (source.arguments, source.sizes, source.work) if record else None
-        make = on_gpu(make, source.text, names, source.gpu, recordable, recorded)
+        make = on_gpu(make, source.text, names, source.gpu, recordable, recorded, mutated=source.mutated)
     run = _pooled(make) if source.stateful else make()
     if source.constants is None:
         if not source.stateful and source.gpu is None:

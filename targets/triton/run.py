@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from .capture import INVALID_CONTEXT
 from .graphs import Recorded, Run
@@ -58,6 +59,7 @@ def on_gpu(
     arguments: Recordable | None,
     recorded: list[Recorded] | None = None,
     entry: str = "make",
+    mutated: Sequence[int] = (),
 ) -> Callable[[], Run]:
     """A maker of runs with the program's GPU as the current one; arguments that are not aligned are copied first.
 
@@ -67,6 +69,7 @@ def on_gpu(
         arguments: what a recording has to know of them, of a program that is to be recorded; else None.
         recorded: receives each run that is recorded.
         entry: the name of the maker in the text.
+        mutated: arguments that the program writes to: a playback, of which torch sees nothing, counts as a write.
     """
     several = torch.cuda.device_count() > 1
 
@@ -103,6 +106,8 @@ def on_gpu(
                 there.pieces = Pieces(lambda part: with_care(make(part)), there.gpu)  # type: ignore[call-arg]
             if recorded is not None:
                 recorded.append(there)
+            if mutated:
+                there = _counted(there, mutated)
 
         def call_there(*args: Any) -> Sequence[Any]:
             if torch.cuda.current_device() == gpu:
@@ -113,6 +118,15 @@ def on_gpu(
         return call_there if several else there
 
     return make_gpu
+
+
+def _counted(run: Run, mutated: Sequence[int]) -> Run:
+    def call(*args: Any) -> Sequence[Any]:
+        results = run(*args)
+        increment_version([args[k] for k in mutated])
+        return results
+
+    return call
 
 
 def aligned(tensor: torch.Tensor, copies: list[torch.Tensor]) -> int:
