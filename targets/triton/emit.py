@@ -156,7 +156,7 @@ def _parallel(w: Writer, op: loop.For) -> None:
             inner = dim(inner * blocks(each))
     inner = dim(inner * programs_of_a_row(op.block_body))
     _program(w)
-    if w.open and op in w.axes and blocks(op) == 1 and op not in w.places:
+    if op in w.axes and blocks(op) == 1 and op not in w.places and not op.get("group"):
         _walk(w, op, "" if op.get("start", 0) == 0 else w.index(op["start"]))
         return
     text = "program" if inner == 1 else f"program // {w.factor(inner)}"
