@@ -241,6 +241,14 @@ for kind in ("f32", "bf16", "i64"):
             lambda x, i, y: x.index_put((i,), y),
             lambda d: (values((500, 128), d), torch.randperm(500)[:100], values((100, 128), d)),
         ),
+        "index_put_add": (
+            lambda x, i, y: x.index_put((i,), y, accumulate=True),
+            lambda d: (values((500, 128), d), _places(500, 1000), values((1000, 128), d)),
+        ),
+        "index_copy": (
+            lambda x, i, y: x.index_copy(1, i, y),
+            lambda d: (values((300, 300), d), torch.randperm(300)[:100], values((300, 100), d)),
+        ),
         "masked_fill": (
             lambda x, m: x.masked_fill(m, 3),
             lambda d: (values((512, 512), d), torch.rand(512, 512) > 0.5),
@@ -258,6 +266,7 @@ _call("index.one_hot", lambda i: F.one_hot(i, 100).float(), lambda: (_places(100
 _call("index.embedding", F.embedding, lambda: (_places(1000, 8, 128), torch.randn(1000, 256)))
 _call("index.embedding_bag", F.embedding_bag, lambda: (_places(1000, 64, 20), torch.randn(1000, 64)))
 _call("index.bucketize", torch.bucketize, lambda: (torch.randn(50_000), torch.linspace(-2, 2, 40)))
+_call("index.searchsorted", torch.searchsorted, lambda: (torch.linspace(-2, 2, 1000), torch.randn(50_000)))
 _call("index.nonzero_free_count", lambda x: (x > 1).sum(1), lambda: (torch.randn(512, 512),))
 
 # ---- joining, splitting, padding ------------------------------------------------------------------------------------
@@ -284,6 +293,7 @@ _each("join", JOINS, (512, 1024), "f32 bf16")
 
 POOLS: dict[str, Callable[[Tensor], Any]] = {
     "max": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "max_indices": lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
     "max_ceil": lambda x: F.max_pool2d(x, 2, ceil_mode=True),
     "avg": lambda x: F.avg_pool2d(x, 3, 2, 1),
     "avg_one": lambda x: F.avg_pool2d(x, 2),
@@ -296,12 +306,18 @@ POOLS: dict[str, Callable[[Tensor], Any]] = {
     "bilinear": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
     "bilinear_corners": lambda x: F.interpolate(x, size=(50, 41), mode="bilinear", align_corners=True),
     "bicubic": lambda x: F.interpolate(x, scale_factor=1.5, mode="bicubic"),
+    "nearest_exact": lambda x: F.interpolate(x, size=(41, 50), mode="nearest-exact"),
     "down_area": lambda x: F.interpolate(x, size=14, mode="area"),
     "pixel_shuffle": lambda x: F.pixel_shuffle(x, 2),
     "pixel_unshuffle": lambda x: F.pixel_unshuffle(x, 2),
     "unfold": lambda x: F.unfold(x, 3, padding=1),
 }
 _each("image", POOLS, (4, 16, 28, 28), "f32 bf16")
+_call(
+    "cast.float8",
+    lambda x: (x.to(torch.float8_e4m3fn), x.to(torch.float8_e5m2).float() * 2),
+    lambda: (torch.randn(512, 1024),),
+)
 _add("image", {"avg_3d": lambda x: F.avg_pool3d(x[:, None], 2)}, [[(4, 16, 28, 28)]], "f32")
 _each("image_last", {k: POOLS[k] for k in ("max", "avg", "nearest", "bilinear")}, (2, 8, 15, 17), "f32 f64")
 _call(
