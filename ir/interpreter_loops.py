@@ -306,7 +306,10 @@ def _load(kernel: Kernel, lanes: Lanes, op: Any) -> None:
         _address(kernel, lanes, op, memory, ok)
         kernel.values[op.results[0]] = lanes.lift(filled((), _number(op.get("other", 0), dtype), dtype))
         return
-    value = memory.flat[_address(kernel, lanes, op, memory, ok)].to(dtype.torch)
+    place = _address(kernel, lanes, op, memory, ok)
+    value = memory.flat[place].to(dtype.torch)
+    if place.dim() == 0:  # else what is stored there later would change it
+        value = value.clone()
     if mask:
         value = torch.where(ok, value, filled((), _number(op.get("other", 0), dtype), dtype))  # type: ignore[arg-type]
     kernel.values[op.results[0]] = value

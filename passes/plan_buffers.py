@@ -393,8 +393,18 @@ class _Planner:
             if (argument, k) in self.writes.mutations:
                 continue
             target = self.func.block_body.args[argument]
+            if self._is_itself(op.operands[k], target):
+                continue
             yield buffer.Copy.make([returned[k], new[target]], [], {}, loc=op.location)
         yield prim.Return.make(returned, [], op.literals, loc=op.location)
+
+    @staticmethod
+    def _is_itself(value: SSAValue, argument: SSAValue) -> bool:
+        """Whether a value is all of an argument, though perhaps with other strides of dimensions of size 1."""
+        view, memory = view_of(value), _memory(argument)
+        if view is None or view.base is not argument or view.offset != 0 or view.shape != memory.shape:
+            return False
+        return same_layout(view.shape, view.strides, memory.strides)
 
     def _frees(
         self, number: int, op: Operation, new: dict[SSAValue, SSAValue], freed: set[SSAValue]
