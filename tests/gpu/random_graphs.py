@@ -116,7 +116,7 @@ def wrong(program: Lowered, functions: dict[str, Callable[..., Any]]) -> str:
         wanted = interpreted(program, program.reference, inputs)
         given = [_copied(x, GPU) for x in inputs]
         results = call(*given)
-        found = [x.to("cpu") for x in (*results, *(given[k] for k in program.written))]
+        found = [_copied(x, "cpu") for x in (*results, *(given[k] for k in program.written))]
         try:
             assert [x.shape for x in found] == [x.shape for x in wanted]
             compare(comparable(program, found), comparable(program, wanted), program.scales)
