@@ -315,7 +315,9 @@ class Scatter(PrimOp):
         self.expect_dim("dim", x.rank)
         self.expect(_same_shape(index, source), f"the source {source} has another shape than the index {index}")
         self.expect(x.rank == index.rank, f"{x} and {index} differ in rank")
-        self.expect(x == self.type and source.dtype == x.dtype, f"the result {self.type} or the source {source} is not like {x}")
+        self.expect(
+            x == self.type and source.dtype == x.dtype, f"the result {self.type} or the source {source} is not like {x}"
+        )
 
 
 class Reduce(PrimOp):
