@@ -19,14 +19,10 @@ def known_value(value: SSAValue) -> torch.Tensor | None:
     needed = _needed(value)
     if needed is None:
         return None
-    block = needed[0].parent
-    assert block is not None
     body = single_block(arg_types=[])
     made: dict[SSAValue, SSAValue] = {}
-    wanted = set(needed)
-    for op in block.ops:
-        if op in wanted:
-            body.block.add_op(op.clone(made))
+    for op in needed:
+        body.block.add_op(op.clone(made))
     body.block.add_op(prim.Return.make([made[value]]))
     attributes = {"sym_name": "main", "arg_names": (), "symbols": (), "arg_static": ()}
     (found,) = run(ModuleOp([prim.Func.make([], [], attributes, [body])]), [])
@@ -34,7 +30,7 @@ def known_value(value: SSAValue) -> torch.Tensor | None:
 
 
 def _needed(value: SSAValue) -> list[Operation] | None:
-    """The operations that the value is computed by."""
+    """The operations that the value is computed by, each behind those that it reads; they need not stand in a block yet."""
     found: dict[Operation, None] = {}
     stack = [value]
     while stack:
@@ -50,4 +46,14 @@ def _needed(value: SSAValue) -> list[Operation] | None:
             return None
         found[owner] = None
         stack += owner.operands
-    return list(found)
+    ordered: dict[Operation, None] = {}
+
+    def place(op: Operation) -> None:
+        for operand in op.operands:
+            if isinstance(operand.owner, Operation) and operand.owner not in ordered:
+                place(operand.owner)
+        ordered[op] = None
+
+    if isinstance(value.owner, Operation):
+        place(value.owner)
+    return list(ordered)

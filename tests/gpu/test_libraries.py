@@ -70,7 +70,7 @@ def test_rows_without_anything_open(length: int, number: float) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
 @pytest.mark.parametrize("length", [49, 100])
 def test_rows_shut_by_truth_values(length: int, dtype: torch.dtype) -> None:
-    """The operator gives zeros there; in eager its kernel for a size may be another one."""
+    """Zeros, as the operator gives in float64; the kernel that eager takes for half types gives other numbers (torch 2.11)."""
     q, k, v = _heads(length, length, 64, dtype)
     open_ = torch.ones(2, 1, length, length, dtype=torch.bool, device=GPU)
     open_[0, :, 3] = False
@@ -78,8 +78,8 @@ def test_rows_shut_by_truth_values(length: int, dtype: torch.dtype) -> None:
     def attention(q: Tensor, k: Tensor, v: Tensor, open_: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, open_)
 
-    found, expected = intarsia.compile(attention)(q, k, v, open_), attention(q, k, v, open_)
-    torch.testing.assert_close(found, expected, atol=2e-2, rtol=2e-2, equal_nan=True)
+    found, expected = intarsia.compile(attention)(q, k, v, open_), attention(q.double(), k.double(), v.double(), open_)
+    torch.testing.assert_close(found.double(), expected, atol=2e-2, rtol=2e-2, equal_nan=True)
 
 
 def test_attention_of_growing_keys() -> None:

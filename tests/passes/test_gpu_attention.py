@@ -257,3 +257,18 @@ def test_masks_that_are_known_by_their_numbers() -> None:
     first, second = _calls(module)
     assert first.operands[3] is second.operands[3]  # a window stays a mask, which the layers share
     torch.testing.assert_close(found, twice(*args), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 5, S])
+def test_triangles_of_another_height(rows: int) -> None:
+    """What is open is known before the operations that say so stand in the program."""
+    q, k, v, m = _operands(torch.float32)
+
+    def fn(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+        shut = torch.ones(rows, S, dtype=torch.bool).triu(1)
+        return (q @ k.transpose(2, 3) * 0.25).masked_fill(shut, -math.inf).softmax(-1) @ v
+
+    args = (q[:, :, :rows], k, v, m)
+    module, (found,) = _for_gpu(fn, args)
+    assert len(_calls(module)) == 1
+    torch.testing.assert_close(found, fn(*args))
