@@ -240,7 +240,8 @@ def get_item(vm: Interpreter, obj: Any, key: Any) -> Any:
     """`obj[key]`."""
     if isinstance(obj, Tensor):
         part, key = _select_symbols(vm, obj, key)
-        return part if key == () else vm.out.call_function(operator.getitem, (part, key), {})
+        selected = part is not obj and key == ()  # the key () of the program's own makes another tensor
+        return part if selected else vm.out.call_function(operator.getitem, (part, key), {})
     found = objects.find_method(type(obj), "__getitem__")
     if found is not None:
         return vm.call(found, (obj, key), {})
@@ -302,7 +303,7 @@ def set_item(vm: Interpreter, obj: Any, key: Any, value: Any) -> None:
     """`obj[key] = value`."""
     if isinstance(obj, Tensor):
         part, key = _select_symbols(vm, obj, key)
-        vm.out.call_function(operator.setitem, (part, ... if key == () else key, value), {})
+        vm.out.call_function(operator.setitem, (part, ... if part is not obj and key == () else key, value), {})
         return
     found = objects.find_method(type(obj), "__setitem__")
     if found is not None:
