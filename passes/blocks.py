@@ -64,7 +64,15 @@ class Blocker(Tiler):
 
     def _specs(self, nest: Nest) -> list[NestSpec]:
         if not is_product(nest):
-            found = cooperative(self.lowering, nest, self._lane(nest), self._flat, self._merged, self.scratch)
+            found = cooperative(
+                self.lowering,
+                nest,
+                self._lane(nest),
+                self._flat,
+                self._merged,
+                self.scratch,
+                self.target.multiprocessors,
+            )
             if found is not None:
                 return found
         return [self._blocks(nest)]

@@ -25,6 +25,7 @@ class Target:
         tf32: whether convolutions in float32 on a GPU may round their operands to TF32, as torch's setting says.
         tf32_products: whether products of matrices may.
         shared_bytes: memory of a GPU's multiprocessor that one block may use.
+        multiprocessors: how many the GPU has; programs that wait for each other must all be running.
         dots_bfloat16: whether AVX-512's dot product of bfloat16 is the fastest way to multiply: it is there, and tiles (AMX) are not.
     """
 
@@ -40,6 +41,7 @@ class Target:
     tf32: bool = True
     tf32_products: bool = False
     shared_bytes: int = 227 * 1024
+    multiprocessors: int = 132
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 Each program holds its part of the row, reduces it, gives what it has to the others, waits for theirs (`loop.exchange`), and goes on with
 the part that it still holds: memory is read once. Programs begin in the order of their numbers, and those of a row are neighbours;
-no more than `MOST` share one, far fewer than a GPU holds at once, so that a program only ever waits for some that are running.
+no more than `MOST` share one, and than half of the GPU's multiprocessors, so that a program only ever waits for some that are running:
+also beside the same on another stream.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ PIECE, PIECE_WARPS = (
     4,
 )  # elements that it takes at a time where it reads them once: all programs of 2,048 run at once then
 LANES = 64, 32  # neighbouring rows that are taken together; where they are held
-MOST = 64  # programs of a row
+MOST, LEAST_MOST = 64, 8  # programs of a row; a GPU that may hold fewer than these at once reads rows again instead
 PROGRAMS = 2048  # in all, where a row is read once
 
 Flat = Callable[[Sequence[Loop], dict[sympy.Symbol, Dim], int, str], list[LoopSpec]]
@@ -48,11 +49,15 @@ def cooperative(
     flat: Flat,
     merged: Callable[[Dim], sympy.Symbol],
     scratch: list[Memory],
+    multiprocessors: int,
 ) -> list[NestSpec] | None:
     """The nest with its rows shared among programs, behind one that sets its counters to 0; None where rows are better left whole.
 
     Where memory is contiguous along the rows' loop `lane`, a block of neighbouring rows takes the place of a row.
     """
+    most = min(MOST, multiprocessors // 2)
+    if most < LEAST_MOST:
+        return None
     stages = one_pass(lowering, nest.stages)
     total, rows = _elements(stages), product(r.size for r in nest.rows)
     if total is None or not isinstance(rows, int) or any(r.start != 0 for r in nest.rows):
@@ -70,14 +75,14 @@ def cooperative(
     if not width or total * lanes <= ALONE or not (again and large or few):
         return None
     block = (ODD if odd else HELD) // lanes if again else PIECE // lanes
-    programs = min(MOST, -(-total // block) if again else max(2, PROGRAMS // count))
-    if again and total > MOST * block:
+    programs = min(most, -(-total // block) if again else max(2, PROGRAMS // count))
+    if again and total > most * block:
         block *= 2
     share = -(-total // (programs * block)) * block
     if not again:  # parts of one size need no masks, whole blocks none either
-        counts = [n for n in range(programs, min(MOST, 2 * programs) + 1) if total % n == 0]
+        counts = [n for n in range(programs, min(most, 2 * programs) + 1) if total % n == 0]
         counts = [
-            n for n in range(-(-programs // 2), min(MOST, 2 * programs) + 1) if total % (n * block) == 0
+            n for n in range(-(-programs // 2), min(most, 2 * programs) + 1) if total % (n * block) == 0
         ] or counts
         share = total // counts[0] if counts else share
     programs = -(-total // share)

@@ -79,11 +79,20 @@ def shared_bytes(target: str) -> int:
 
 
 @cache
+def multiprocessors() -> int:
+    """Of the smallest of this machine's GPUs; those of an H100 without one."""
+    if not torch.cuda.is_available():
+        return 132
+    properties = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    return min(each.multi_processor_count for each in properties)
+
+
+@cache
 def gpu_identity() -> str:
     """Changes when binaries for this machine's GPUs are others; "" without a GPU."""
     if not torch.cuda.is_available():
         return ""
-    kinds = sorted({capability(gpu) for gpu in range(torch.cuda.device_count())})
+    kinds = sorted({f"{capability(gpu)} of {multiprocessors()}" for gpu in range(torch.cuda.device_count())})
     try:
         return f"{','.join(kinds)} triton {triton_version()}"
     except NoTriton:

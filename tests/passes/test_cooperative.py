@@ -12,7 +12,7 @@ from intarsia.ir.interpreter import run
 from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
 from intarsia.passes import cooperative
-from intarsia.passes.context import CompileContext
+from intarsia.passes.context import CompileContext, Target
 from intarsia.passes.plan_buffers import PlanBuffers
 from intarsia.passes.schedule import Schedule
 from intarsia.targets.triton.emit import emit_module
@@ -65,3 +65,15 @@ def test_a_shared_row_is_read_once() -> None:
 def test_short_rows_are_not_shared(name: str) -> None:
     _, kernels = scheduled(name)
     assert not any(isinstance(op, loop.Exchange) for kernel in kernels for op in kernel.block_body.walk())
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize(("multiprocessors", "most"), [(14, 0), (20, 10), (132, 64)])
+def test_no_more_programs_wait_for_each_other_than_a_gpu_surely_runs(multiprocessors: int, most: int) -> None:
+    for name in NAMES:
+        module = CASES[name].module()
+        retarget(module, "cuda:0")
+        Schedule().apply(CompileContext(Target(multiprocessors=multiprocessors)), module)
+        shared = [op["stop"] for op in module.walk() if isinstance(op, loop.For) and op.get("cooperative")]
+        assert bool(shared) == bool(most)
+        assert all(stop <= most for stop in shared)
