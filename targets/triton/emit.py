@@ -13,6 +13,7 @@ import sympy
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...ir.dialects import loop
+from ...ir.dtypes import BOOL
 from ...ir.symbols import Dim, FloorDiv, Mod, bounds, dim, known_equal
 from ...ir.syntax import Op, location_of
 from ...ir.types import RefType, ScalarType
@@ -479,9 +480,33 @@ def _scalar(w: Writer, op: Op) -> None:
     if op.row.name in _OF_TENSORS or all(isinstance(v.owner, loop.Constant) for v in op.operands):
         names = [as_tensor(v, n) for v, n in zip(op.operands, names, strict=True)]
     dtype = dtype_of(op.operands[-1])
-    exact = op.row.name == "div" and dtype.name == "f32" and not w.contract
+    exact = op.row.name == "div" and dtype.name == "f32" and not (w.contract and not _is_rounded(op.results[0]))
     text = f"tl.div_rn({names[0]}, {names[1]})" if exact else scalar_text(op.row.name, names, dtype)
     w.value(op, text, w.operand_spans(op))
+
+
+_ROUNDS = ("round", "floor", "ceil", "trunc", "floordiv", "mod", "fmod")
+
+
+def _is_rounded(value: SSAValue) -> bool:
+    """Whether a number is made a whole one: its last place then decides, as where a tensor is quantized."""
+    seen: set[SSAValue] = set()
+    stack = [value]
+    while stack:
+        for use in stack.pop().uses:
+            op = use.operation
+            if isinstance(op, loop.ScalarOp) and op.row.name in _ROUNDS:
+                return True
+            if (
+                isinstance(op, loop.ScalarCast)
+                and dtype_of(op.results[0]).is_integer
+                and dtype_of(op.results[0]) != BOOL
+            ):
+                return True
+            if isinstance(op, loop.ScalarOp | loop.ScalarCast) and op.results[0] not in seen:
+                seen.add(op.results[0])
+                stack.append(op.results[0])
+    return False
 
 
 _WITH_ONE = ("erf", "tanh")  # the sum with 1, which the gelus need, costs a third of the function

@@ -296,7 +296,7 @@ def test_constants_are_made_on_the_programs_gpu(monkeypatch):
     assert "def make_constants" in host.text and host.constants is not None
     seen = []
 
-    def on_gpu(make, text, names, gpu, static, recorded=None, entry="make"):
+    def on_gpu(make, text, names, gpu, static, recorded=None, entry="make", **_):
         seen.append((gpu, entry))
         return make
 
@@ -495,3 +495,14 @@ def test_a_gpu_that_is_not_there_gives_eagers_error(fn):
     with pytest.raises(type(expected.value)) as found:
         intarsia.compile(fn)(x)
     assert str(found.value) == str(expected.value)
+
+
+def test_quotients_that_become_whole_numbers_are_eagers() -> None:
+    """A quotient that is off by two units in the last place is another integer where a tensor is quantized."""
+
+    def quantized(x, y):
+        return (x / y + 3).round().clamp(-127, 127).to(torch.int8)
+
+    x = torch.randn(8, 64)
+    assert "tl.div_rn" in intarsia.lower(quantized, x, x, target="triton:sm_90").as_text("triton")
+    assert "div_rn" not in intarsia.lower(lambda x, y: (x / y).sin(), x, x, target="triton:sm_90").as_text("triton")
