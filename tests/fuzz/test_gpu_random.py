@@ -1,6 +1,6 @@
 """Random programs through the passes for a GPU, down to the host program's level: the interpreter gives the same before and after.
 
-INTARSIA_FUZZ, INTARSIA_FUZZ_SEED: as in test_passes_random. On a GPU tests/gpu/test_random.py runs such programs there.
+INTARSIA_FUZZ, INTARSIA_FUZZ_SEED: as in test_passes_random. On a GPU tests/gpu/test_gpu_random_graphs.py runs such programs there.
 """
 
 from __future__ import annotations
