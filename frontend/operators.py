@@ -18,6 +18,7 @@ from .protocol import (
     is_written_in_python,
 )
 from .sight import check_key, check_operands, check_sight, check_text, is_same, refuse_opaque
+from .torch_private import hint_of
 from .values import object as objects
 from .values.constant import is_constant
 from .values.container import InstanceDict, LazyDict
@@ -289,6 +290,10 @@ def _select_symbols(vm: Interpreter, tensor: Tensor, key: Any) -> tuple[Any, Any
             axis += 1
     last = max(i for i, e in enumerate(entries) if type(e) is torch.SymInt)
     if axis > tensor.dim() or None in entries[:last]:  # the strides of new dimensions are made of those behind them
+        return tensor, key
+    sizes = [hint_of(tensor.shape[d]) if type(e) is torch.SymInt else 0 for e, d in zip(entries, axes, strict=True)]
+    inside = all(-n <= hint_of(e) < n for e, n in zip(entries, sizes, strict=True) if type(e) is torch.SymInt)
+    if not inside:  # torch's own error
         return tensor, key
     for entry, d in reversed(list(zip(entries, axes, strict=True))):
         if type(entry) is torch.SymInt:

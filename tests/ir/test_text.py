@@ -38,6 +38,7 @@ TENSORS = """builtin.module {
     }) : !prim.tensor<[s0, 4], f32>, !prim.tensor<[s0, 4], f32>
     %24 = loop.launch @k0(%1) : !prim.tensor<[s0], f32>
     %25 = prim.scatter<sum>(%5, %6, %5) {dim = 0, wrap = true} : !prim.tensor<[s0], f32>
+    %26 = prim.dot(%1, %12) {tile = [64, 32, 128, 4, 5, 1], tf32 = true} : !prim.tensor<[s0, s0], f32>
     prim.return(%22, %23)
   })
 }
@@ -57,6 +58,7 @@ LOOPS = """builtin.module {
           loop.accumulate<sum>(%5, %3)[FloorDiv(r0, 4)]
           loop.atomic<sum>(%5, %1)[r0]
         })
+        loop.exchange(%3, %1, %2) {count = 4}
         %7 = loop.load(%3)[0] : !loop.scalar<f32>
         %8 = scalar.constant() {value = 2.0} : !loop.scalar<f32>
         %9 = scalar.cast(%8) : !loop.scalar<f64>
