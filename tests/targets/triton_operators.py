@@ -83,7 +83,9 @@ RESIZES: dict[str, Callable[[], Made]] = {
     "bilinear": lambda: (lambda x: F.interpolate(x.relu(), scale_factor=2, mode="bilinear"), [image(2, 3, 5, 7)]),
     "bilinear_odd": lambda: (
         lambda x: F.interpolate(x, size=(13, 4), mode="bilinear"),
-        [last(image(2, 5, 5, 7, dtype=torch.float16))],  # of fewer than 4 channels torch plans another layout than CUDA gives
+        [
+            last(image(2, 5, 5, 7, dtype=torch.float16))
+        ],  # of fewer than 4 channels torch plans another layout than CUDA gives
     ),
     "bilinear_corners": lambda: (
         lambda x: F.interpolate(x, size=(13, 1), mode="bilinear", align_corners=True),
