@@ -326,24 +326,26 @@ def _selected(lanes: Lanes, ok: Tensor | None, *values: Tensor) -> list[Tensor]:
     return [v.reshape(-1) if ok is None else v[ok.expand(shape)] for v in spread]
 
 
-def _store(kernel: Kernel, lanes: Lanes, op: Any) -> None:
+def _written(kernel: Kernel, lanes: Lanes, op: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """The memory that operand 1 is, flat, the places in it that are written to, and operand 0 for each."""
     memory = kernel.memory(op.operands[1])
     ok = lanes.where(op.get("mask") or ())
     address = _address(kernel, lanes, op, memory, ok)
     value = kernel.scalar(lanes, op.operands[0]).to(memory.flat.dtype)
-    place, stored = _selected(lanes, ok, address, value)
-    memory.flat[place] = stored
-    if not torch.equal(memory.flat[place].nan_to_num(), stored.nan_to_num()):
+    place, value = _selected(lanes, ok, address, value)
+    return memory.flat, place, value
+
+
+def _store(kernel: Kernel, lanes: Lanes, op: Any) -> None:
+    flat, place, stored = _written(kernel, lanes, op)
+    flat[place] = stored
+    if not torch.equal(flat[place].nan_to_num(), stored.nan_to_num()):
         raise InterpreterError(f"{op.name} at [{op['index']}]: two iterations write different values to one element")
 
 
 def _atomic(kernel: Kernel, lanes: Lanes, op: Any) -> None:
-    memory = kernel.memory(op.operands[1])
-    ok = lanes.where(op.get("mask") or ())
-    address = _address(kernel, lanes, op, memory, ok)
-    value = kernel.scalar(lanes, op.operands[0]).to(memory.flat.dtype)
-    place, joined = _selected(lanes, ok, address, value)
-    memory.flat.index_put_((place,), joined, accumulate=True)
+    flat, place, joined = _written(kernel, lanes, op)
+    flat.index_put_((place,), joined, accumulate=True)
 
 
 def _accumulate(kernel: Kernel, lanes: Lanes, op: Any) -> None:

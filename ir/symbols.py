@@ -316,3 +316,8 @@ def _merge_divmod(value: Dim, ranges: Mapping[sympy.Symbol, Range]) -> Dim:
                 if partner in value.args:
                     return _merge_divmod(dim(value - term - partner + coefficient * base), ranges)
     return value
+
+
+def power_of_two(size: int) -> int:
+    """The least power of two that is not less; 1 for 0."""
+    return 1 << max(0, size - 1).bit_length()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import sympy
 
-from ..ir.symbols import Dim, FloorDiv, Mod, Range, dim, free_symbols, product
+from ..ir.symbols import Dim, FloorDiv, Mod, Range, dim, free_symbols, power_of_two, product
 from .affine import accesses, merge
 from .context import Target
 from .cooperative import cooperative
@@ -141,7 +141,7 @@ class Blocker(Tiler):
         else:
             total = product(s.size for s in loops)
             small = isinstance(total, int) and total < POINTS * PROGRAMS // 4
-            spec.rows = self._flat(loops, env, min(_power(hint(total)), POINTS // 4 if small else POINTS))
+            spec.rows = self._flat(loops, env, min(power_of_two(hint(total)), POINTS // 4 if small else POINTS))
             spec.warps = 4
         return spec
 
@@ -206,7 +206,7 @@ class Blocker(Tiler):
                 loops = [s for s in loops if s.start != 0] + [s for s in loops if s.start == 0]
                 loops, inner = merge(loops, inside.all, dict(lowering.ranges), self._merged)
             size = product(most(s.start, s.stop) for s in loops)
-            width = min(step, _power(size)) if isinstance(size, int) else step
+            width = min(step, power_of_two(size)) if isinstance(size, int) else step
             specs = self._flat(loops, inner, width, kind)
             spec.stages.append(StageSpec([Segment(specs, inner)], stage.joins, stage.stores))
         held = known and hint(longest) <= step and lane is None and not self._scans(nest)
@@ -230,7 +230,7 @@ class Blocker(Tiler):
     @staticmethod
     def _columns(longest: Dim, hold: bool, lane: Loop, lanes: int) -> tuple[int, int]:
         """How many columns a program takes, and how many of their elements at a time: all of them where it may `hold` them."""
-        step, lanes = _power(hint(longest)), min(lanes, _power(hint(lane.size)))
+        step, lanes = power_of_two(hint(longest)), min(lanes, power_of_two(hint(lane.size)))
         if hold and step * LEAST_LANES <= WHOLE:
             return min(LANES, lanes, WHOLE // step), step
         return lanes, min(STEPS * LANES // lanes, step)
@@ -243,7 +243,7 @@ class Blocker(Tiler):
             again: a row that is not held is walked more than once. narrow: bytes of an element.
         """
         if known and hint(longest) <= WHOLE:
-            step = _power(hint(longest))
+            step = power_of_two(hint(longest))
             several = max(1, min(POINTS // step, hint(rows) // PROGRAMS))
             return 1 << (several.bit_length() - 1), step
         if not known or not again:
@@ -306,9 +306,4 @@ def _width(size: int) -> int:
     for width in (256, 128, 64, 32):
         if width < 2 * size and -(-size // width) * width * 7 <= size * 8:
             return width
-    return min(32, _power(size))
-
-
-def _power(size: int) -> int:
-    """The least power of two that is not less."""
-    return 1 << max(0, size - 1).bit_length()
+    return min(32, power_of_two(size))

@@ -14,7 +14,7 @@ import sympy
 
 from ..ir.dtypes import I32
 from ..ir.scalars import JOINT
-from ..ir.symbols import Dim, dim, product
+from ..ir.symbols import Dim, dim, power_of_two, product
 from ..ir.types import ref_type
 from .affine import accesses, merge
 from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
@@ -63,7 +63,7 @@ def cooperative(
     if total is None or not isinstance(rows, int) or any(r.start != 0 for r in nest.rows):
         return None
     again = any(s.loops for s in stages[1:])
-    lanes = 1 if lane is None else min(LANES[again], 1 << (product([lane.size]) - 1).bit_length())
+    lanes = 1 if lane is None else min(LANES[again], power_of_two(product([lane.size])))
     count = -(-rows // lanes)
     first = stages[0]
     used = accesses(first.nodes, [], lowering.ranges)
@@ -157,6 +157,6 @@ def _memories(stage: Stage, size: int, scratch: list[Memory]) -> list[Memory]:
 
 def _zeros(lowering: Lowering, counter: Memory, count: int) -> NestSpec:
     at = lowering.variable("z", count)
-    block = min(1024, 1 << (count - 1).bit_length())
+    block = min(1024, power_of_two(count))
     stage = StageSpec([Segment([])], [], [Store(counter, at, lowering.const(0, I32))])
     return NestSpec([LoopSpec(at, 0, count, kind="parallel", block=block)], {}, [stage], warps=4 if block >= 128 else 1)

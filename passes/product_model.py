@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass, replace
 
+from ..ir.symbols import power_of_two
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -74,7 +76,7 @@ class Shape:
     @property
     def bucket(self) -> str:
         """The sizes, rows up to the next power of two: shapes of one bucket have the same choice."""
-        rows = 1 << max(0, self.rows - 1).bit_length()
+        rows = power_of_two(self.rows)
         return f"{self.batch}x{rows}x{self.columns}x{self.inner} {self.dtype}{'' if self.by_rows else ' by columns'}"
 
     def __str__(self) -> str:

@@ -17,6 +17,7 @@ from time import perf_counter
 
 import torch
 
+from ..ir.symbols import power_of_two
 from .build import cpu_identity
 from .steps import Step
 from .torch_private import onednn_linear, onednn_pack_linear
@@ -97,16 +98,15 @@ class Choices:
     def product(self, step: Step, rows: int, inner: int, outer: int, dtype: torch.dtype) -> Step | None:
         """The step, or None where the operator's own call is clearly faster."""
         transposed, bias = bool(step.options["transposed"]), step.options["bias"] is not None
-        shape = (min(_bucket(rows), MOST_ROWS), min(_bucket(inner), LARGEST), min(_bucket(outer), LARGEST))
+        shape = (
+            min(power_of_two(rows), MOST_ROWS),
+            min(power_of_two(inner), LARGEST),
+            min(power_of_two(outer), LARGEST),
+        )
         key = f"product {'x'.join(map(str, shape))} {str(dtype)[6:]} {torch.get_num_threads()} threads"
         key += f"{' transposed' if transposed else ''}{' bias' if bias else ''}"
         found = self.choices.get(key, lambda: _measure_product(*shape, dtype, transposed, bias), (PACKED, OPERATOR))
         return step if found == PACKED else None
-
-
-def _bucket(size: int) -> int:
-    """The next power of two."""
-    return 1 << max(0, size - 1).bit_length()
 
 
 def _measure_product(rows: int, inner: int, outer: int, dtype: torch.dtype, transposed: bool, bias: bool) -> str:

@@ -22,6 +22,9 @@ def minimum(a, b):
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
+max_, min_ = maximum, minimum
+
+
 @triton.jit
 def add_(a, b):
     return a + b
@@ -30,16 +33,6 @@ def add_(a, b):
 @triton.jit
 def mul_(a, b):
     return a * b
-
-
-@triton.jit
-def max_(a, b):
-    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
-
-
-@triton.jit
-def min_(a, b):
-    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit

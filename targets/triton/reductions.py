@@ -7,6 +7,7 @@ from xdsl.ir import Operation, SSAValue
 from ...ir.dialects import loop
 from ...ir.dtypes import I32, I64, DType
 from ...ir.scalars import JOINT, REDUCES, identity
+from ...ir.symbols import power_of_two
 from ...ir.syntax import Op
 from .text import as_tensor, constant_text, dtype_of, full, scalar_text, triton_type
 from .writer import Writer, accumulates, is_one_block, longest, whole_blocks
@@ -199,7 +200,7 @@ def exchange(w: Writer, op: Op) -> None:
     half, count = len(op.operands) // 2, op["count"]
     own, given, counter = op.operands[:half], op.operands[half:-1], op.operands[-1]
     shape, axis, own_places = w.row_shape(), w.rank - 1, "program"
-    width = 1 << (count - 1).bit_length()
+    width = power_of_two(count)
     numbers = w.hold("r", f"tl.arange(0, {width}){w.shape(axis)}")
     all_places = w.hold("r", f"program // {count} * {count} + {numbers}")
     for each in w.axes:
