@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 import intarsia
 from intarsia.targets.triton.graphs import STATISTICS
+from tests.together import together
 
 CALLS = 6
 two = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
@@ -89,23 +89,15 @@ def test_a_thread_for_each_gpu() -> None:
     """As DataParallel does: replicas on their own GPUs, each in a thread of its own."""
     first = Net().to("cuda:0").eval()
     nets = [first, copy.deepcopy(first).to("cuda:1")]
-    fast, wrong = [intarsia.compile(n) for n in nets], []
+    fast = [intarsia.compile(n) for n in nets]
 
     def work(k: int) -> None:
-        try:
-            with torch.no_grad(), torch.cuda.device(k):
-                for _ in range(30):
-                    x = torch.randn(8, 64, device=f"cuda:{k}")
-                    same(fast[k](x), nets[k](x))
-        except BaseException as error:
-            wrong.append(error)
+        with torch.no_grad(), torch.cuda.device(k):
+            for _ in range(30):
+                x = torch.randn(8, 64, device=f"cuda:{k}")
+                same(fast[k](x), nets[k](x))
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    assert not together(work, 2)
 
 
 @two
@@ -137,23 +129,15 @@ def test_a_model_whose_halves_are_on_two_gpus() -> None:
 
 def test_a_stream_for_each_thread() -> None:
     net = Net().to("cuda:0").eval()
-    fast, wrong = intarsia.compile(net), []
+    fast = intarsia.compile(net)
 
     def work(number: int) -> None:
-        try:
-            stream = torch.cuda.Stream()
-            with torch.no_grad(), torch.cuda.stream(stream):
-                for k in range(40):
-                    x = torch.full((8, 64), number + k / 40, device="cuda:0").sin()
-                    found, wanted = fast(x), net(x)
-                    stream.synchronize()
-                    same(found, wanted)
-        except BaseException as error:
-            wrong.append(error)
+        stream = torch.cuda.Stream()
+        with torch.no_grad(), torch.cuda.stream(stream):
+            for k in range(40):
+                x = torch.full((8, 64), number + k / 40, device="cuda:0").sin()
+                found, wanted = fast(x), net(x)
+                stream.synchronize()
+                same(found, wanted)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    assert not together(work, 3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Iterator
 
@@ -13,6 +12,7 @@ from torch import Tensor
 
 import intarsia
 from intarsia.testing import check
+from tests.together import together
 
 GPU = "cuda:0"
 MIB = 1 << 20
@@ -144,24 +144,16 @@ def test_functions_that_are_compiled_by_torch_at_run_time() -> None:
 def test_streams_and_threads(recorded: bool) -> None:
     """Four threads, each with a stream and sizes of its own, compile and call one function."""
     fn = intarsia.compile(steps, options={"cuda_graphs": recorded})
-    wrong: list[object] = []
 
     def work(number: int) -> None:
-        try:
-            stream = torch.cuda.Stream()
-            with torch.no_grad(), torch.cuda.stream(stream):
-                for k in range(12):
-                    x = torch.randn(8 + number % 2, 64 + k % 2, device=GPU)
-                    torch.testing.assert_close(fn(x), steps(x))
-        except BaseException as error:
-            wrong.append(error)
+        stream = torch.cuda.Stream()
+        with torch.no_grad(), torch.cuda.stream(stream):
+            for k in range(12):
+                x = torch.randn(8 + number % 2, 64 + k % 2, device=GPU)
+                torch.testing.assert_close(fn(x), steps(x))
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong, wrong
+    raised = together(work, 4)
+    assert not raised, raised
 
 
 def test_results_of_another_stream_are_waited_for_as_in_eager() -> None:

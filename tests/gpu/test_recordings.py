@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import intarsia
 from intarsia.targets.triton.graphs import STATISTICS
+from tests.together import together
 
 GPU = "cuda:0"
 CALLS = 6  # the first ones run as they are, the next is recorded, the others are played back
@@ -163,23 +164,14 @@ def test_two_threads() -> None:
     net, fast = pair()
     x = torch.randn(8, 32, device=GPU)
     recorded(fast, x)
-    wrong: list[object] = []
 
     def work(number: int) -> None:
-        try:
-            with torch.no_grad():
-                for k in range(50):
-                    given = torch.full((8, 32), number + k / 50, device=GPU) * x
-                    same(fast(given), net(given))
-        except BaseException as error:
-            wrong.append(error)
+        with torch.no_grad():
+            for k in range(50):
+                given = torch.full((8, 32), number + k / 50, device=GPU) * x
+                same(fast(given), net(given))
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    assert not together(work, 2)
 
 
 @pytest.mark.parametrize("random", ["philox", "eager"])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from kernel_zoo import CASES, Case
+from xdsl.dialects.builtin import ModuleOp
 
 from intarsia.ir.interpreter import run
 from intarsia.ir.symbols import substitute, symbol
@@ -31,6 +34,17 @@ def arguments(case: Case, seed: int = 0) -> list[torch.Tensor]:
     return found
 
 
+def agrees(module: ModuleOp, args: list[Any], expected: list[Any]) -> None:
+    """The module keeps its text, and gives these results, with loops in either order."""
+    text = print_module(module)
+    assert print_module(parse_module(text)) == text
+    for reverse in (False, True):
+        found = run(module, args, reverse=reverse)
+        for a, b in zip(expected, found, strict=True):
+            assert a.stride() == b.stride()
+            torch.testing.assert_close(b, a, rtol=2e-5, atol=2e-5, equal_nan=True)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_case(name: str) -> None:
     case = CASES[name]
@@ -39,10 +53,4 @@ def test_case(name: str) -> None:
     expected = run(module, args)
     Schedule().apply(CompileContext(), module)
     module.verify()
-    text = print_module(module)
-    assert print_module(parse_module(text)) == text
-    for reverse in (False, True):
-        found = run(module, args, reverse=reverse)
-        for a, b in zip(expected, found, strict=True):
-            assert a.stride() == b.stride()
-            torch.testing.assert_close(b, a, rtol=2e-5, atol=2e-5, equal_nan=True)
+    agrees(module, args, expected)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from kernel_zoo import CASES
-from test_schedule import arguments
+from test_schedule import agrees, arguments
 
 from intarsia.ir.dialects import loop
 from intarsia.ir.interpreter import run
 from intarsia.ir.retarget import retarget
-from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.context import CompileContext
 from intarsia.passes.plan_buffers import PlanBuffers
 from intarsia.passes.schedule import Schedule
@@ -25,13 +23,7 @@ def test_case(name: str) -> None:
     for step in (Schedule(), PlanBuffers()):
         step.apply(CompileContext(), module)
         module.verify()
-        text = print_module(module)
-        assert print_module(parse_module(text)) == text
-        for reverse in (False, True):
-            found = run(module, args, reverse=reverse)
-            for a, b in zip(expected, found, strict=True):
-                assert a.stride() == b.stride()
-                torch.testing.assert_close(b, a, rtol=2e-5, atol=2e-5, equal_nan=True)
+        agrees(module, args, expected)
 
 
 @pytest.mark.parametrize("name", CASES)

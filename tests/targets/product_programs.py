@@ -11,13 +11,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from triton_programs import DEVICE, Program
+from triton_programs import DEVICE, Program, graphs_of
 from xdsl.dialects.builtin import ModuleOp
 
-import intarsia
-from intarsia.frontend.functional import functionalize
 from intarsia.ir.dialects import loop
-from intarsia.ir.import_fx import import_fx
 from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.context import CompileContext, Target
@@ -99,16 +96,8 @@ CASES: dict[str, Case] = {
 
 def captured(name: str, fn: Callable[..., Any], args: list[Tensor], tile: str = "") -> ProductProgram:
     """The program of a function, captured on the CPU."""
-    graphs: list[tuple[Any, list[Any]]] = []
-
-    def keep(graph: Any, inputs: list[Any]) -> Callable[..., Any]:
-        graphs.append((graph, inputs))
-        return graph.forward  # type: ignore[no-any-return]
-
-    with torch.no_grad():
-        intarsia.compile(fn, backend=keep, fullgraph=True)(*args)
-    ((graph, inputs),) = graphs
-    return ProductProgram(name, import_fx(functionalize(graph, inputs)).module, inputs, [1.0] * 3, tile=tile)
+    ((module, inputs),) = graphs_of(fn, args)
+    return ProductProgram(name, module, inputs, [1.0] * 3, tile=tile)
 
 
 def products(names: Sequence[str] = tuple(CASES)) -> Iterator[Program]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ from intarsia.targets.triton.capture import INVALID_CONTEXT, in_context
 from intarsia.targets.triton.graphs import LIMIT, WARM, WORTH, Recorded
 from intarsia.targets.triton.pieces import Pieces
 from intarsia.targets.triton.playback import Pool, extent
+from tests.together import together
 
 
 class Fake:
@@ -324,22 +324,13 @@ def test_what_cannot_be_recorded_runs_on() -> None:
 
 def test_threads() -> None:
     program = Program(lambda x: [x * 2 + 1], ["tensor"])
-    wrong: list[object] = []
 
     def work(number: int) -> None:
-        try:
-            for k in range(200):
-                x = torch.full((50,), number + k / 200)
-                assert torch.equal(program(x)[0], x * 2 + 1)
-        except BaseException as error:
-            wrong.append(error)
+        for k in range(200):
+            x = torch.full((50,), number + k / 200)
+            assert torch.equal(program(x)[0], x * 2 + 1)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong and program.recorded.replays
+    assert not together(work, 3) and program.recorded.replays
 
 
 @pytest.mark.parametrize("sizes", [[], ["a0.shape[0]"]])

@@ -8,11 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from triton_programs import Program
-
-import intarsia
-from intarsia.frontend.functional import functionalize
-from intarsia.ir.import_fx import import_fx
+from triton_programs import Program, graphs_of
 
 Made = tuple[Callable[..., Any], list[Tensor]]
 
@@ -229,13 +225,5 @@ def operators(family: str, every: int = 1) -> Iterator[Program]:
     for name, make in list(FAMILIES[family].items())[::every]:
         torch.manual_seed(0)
         fn, args = make()
-        graphs: list[tuple[Any, list[Any]]] = []
-
-        def keep(graph: Any, inputs: list[Any], graphs: list[Any] = graphs) -> Callable[..., Any]:
-            graphs.append((graph, inputs))
-            return graph.forward  # type: ignore[no-any-return]
-
-        with torch.no_grad():
-            intarsia.compile(fn, backend=keep, fullgraph=True)(*args)
-            ((graph, inputs),) = graphs
-            yield Program(name, import_fx(functionalize(graph, inputs)).module, inputs)
+        ((module, inputs),) = graphs_of(fn, args)
+        yield Program(name, module, inputs)

@@ -246,21 +246,26 @@ MODELS: dict[str, Callable[[], tuple[Callable[..., Any], list[Tensor]]]] = {
 }
 
 
+def graphs_of(fn: Callable[..., Any], args: Sequence[Tensor]) -> list[tuple[ModuleOp, list[Any]]]:
+    """The graphs of a call, imported, and the arguments of each."""
+    graphs: list[tuple[Any, list[Any]]] = []
+
+    def keep(graph: Any, inputs: list[Any]) -> Callable[..., Any]:
+        graphs.append((graph, inputs))
+        return graph.forward  # type: ignore[no-any-return]
+
+    with torch.no_grad():
+        intarsia.compile(fn, backend=keep, fullgraph=True)(*args)
+        return [(import_fx(functionalize(graph, inputs)).module, inputs) for graph, inputs in graphs]
+
+
 def models(names: Sequence[str] = tuple(MODELS)) -> Iterator[Program]:
     """Small models, captured on the CPU. Each graph of a model is a program."""
     for name in names:
         torch.manual_seed(0)
         fn, args = MODELS[name]()
-        graphs: list[tuple[Any, list[Any]]] = []
-
-        def keep(graph: Any, inputs: list[Any], graphs: list[Any] = graphs) -> Callable[..., Any]:
-            graphs.append((graph, inputs))
-            return graph.forward  # type: ignore[no-any-return]
-
         with torch.no_grad():
-            intarsia.compile(fn, backend=keep, fullgraph=True)(*args)
-            for number, (graph, inputs) in enumerate(graphs):
-                module = import_fx(functionalize(graph, inputs)).module
+            for number, (module, inputs) in enumerate(graphs_of(fn, args)):
                 exact = parse_module(print_module(module))
                 Decompose(random="philox").apply(CompileContext(), exact)
                 yield Program(f"{name}_{number}", module, inputs, exact=exact if name == "random" else None)
