@@ -52,7 +52,7 @@ Ranges = dict[sympy.Symbol, Range]
 
 @dataclass
 class Blocker(Tiler):
-    """Chooses the blocks of the nests of one kernel; every nest becomes a kernel of its own, because blocks do not wait for each other."""
+    """Chooses the blocks of the nests of one kernel; every nest becomes a kernel of its own, because blocks do not all wait for each other."""
 
     target: Target
     lowering: Lowering

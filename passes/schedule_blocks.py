@@ -1,4 +1,4 @@
-"""kernel → loop on a GPU: the nests of a fused kernel as kernels of their own, because blocks of one launch do not wait for each other."""
+"""kernel → loop on a GPU: the nests of a fused kernel as kernels of their own, because blocks of one launch do not all wait for each other."""
 
 from __future__ import annotations
 
