@@ -228,10 +228,19 @@ class _Finder:
         """where(shut, low number, scores) or where(open, scores, low number)."""
         condition, here, there = op.operands
         for number, other, truth in ((splat(here), there, True), (splat(there), here, False)):
-            if isinstance(number, float) and (number <= SHUTS or number <= LOWEST[F16] and self.dtype == F16):
+            if isinstance(number, float) and self._is_low(number, condition, truth):
                 self.masks.append(Mask(condition, truth, number))
                 return other
         return None
+
+    def _is_low(self, number: float, condition: SSAValue, truth: bool) -> bool:
+        """Whether nothing is left of a score where this number stands in its place, and the same comes out where one is added to it.
+
+        A float16 mask holds no number beside which a score vanishes: a row that is shut all over would weigh values by its scores, not equally.
+        """
+        if number == -math.inf or self.dtype != F16:
+            return number <= SHUTS
+        return number <= LOWEST[F16] and not truth and mask_kind(condition) is not None
 
     def _leads(self, value: SSAValue) -> bool:
         """Whether the scores of a product are what the value is computed from, elementwise."""

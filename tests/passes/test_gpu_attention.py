@@ -168,6 +168,21 @@ def test_rows_without_anything_open(number: float) -> None:
     torch.testing.assert_close(found, expected, atol=3e-2, rtol=3e-2, equal_nan=True)
 
 
+def test_rows_shut_by_a_number_in_float16() -> None:
+    """float16 has no number beside which a score vanishes: the program's own operations give the mean of the values of such rows."""
+    q, k, v, m = _operands(torch.float16)
+    shut = torch.zeros(S, S, dtype=torch.bool)
+    shut[3] = True
+
+    def filled(q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Tensor:
+        scores = 8.0 * (q @ k.transpose(-2, -1))
+        return scores.masked_fill(m[0, 0] < 0, torch.finfo(q.dtype).min).softmax(-1) @ v
+
+    m[0, 0] = torch.where(shut, -1.0, 1.0)
+    _, (found,) = _for_gpu(filled, (q, k, v, m))
+    torch.testing.assert_close(found[:, :, 3], v.float().mean(2).half(), atol=3e-3, rtol=3e-3)
+
+
 def test_what_stays_written() -> None:
     """Weights that are returned, a factor behind a mask, heads of odd sizes, random dropout, a mask with more digits than the operands."""
     q, k, v, m = _operands(torch.bfloat16)
