@@ -58,10 +58,14 @@ class MatmulKernels(Pass):
         for func in [op for op in module.ops if isinstance(op, prim.Func)]:
             calls = [op for op in func.block_body.ops if isinstance(op, kernel.Extern) and op["target"] in FACTORS]
             products = [p for op in calls if (p := product_of_call(op, ctx.target.tf32_products)) is not None]
-            for found in products:
-                found.siblings = _siblings(found)
-            for found in products:
-                self._replace(ctx, found)
+            siblings = [_siblings(p) for p in products]  # of all products, before the first is replaced
+            for op, number in zip([p.op for p in products], siblings, strict=True):
+                found = product_of_call(
+                    op, ctx.target.tf32_products
+                )  # anew: its factor may be what a kernel made now gives
+                if found is not None:
+                    found.siblings = number
+                    self._replace(ctx, found)
 
     def _replace(self, ctx: CompileContext, found: Product) -> None:
         op = found.op

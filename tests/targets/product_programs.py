@@ -64,6 +64,11 @@ CASES: dict[str, Case] = {
         [half(2, 8, 32), half(64, 32), half(64)],
     ),
     "gated": ("32x32x32x4x2", lambda x, w, v: F.silu(x @ w) * (x @ v), [half(40, 32), half(32, 64), half(32, 64)]),
+    "two_layers": (
+        "16x16x32x1x2",
+        lambda x, w, v: torch.relu(torch.relu(x @ w) @ v),
+        [half(20, 32), half(32, 24), half(24, 16)],
+    ),
     "batched": ("16x16x32x1x2", lambda x, y: torch.bmm(x, y).relu(), [half(3, 20, 32), half(3, 32, 24)]),
     "batched_sum": (
         "16x16x32x1x2",
