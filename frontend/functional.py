@@ -30,6 +30,7 @@ from .functional_rules import (
     RULES,
     WRITES,
     functional_variant,
+    is_torchs_own,
     is_written,
     with_defaults,
     written_arguments,
@@ -308,7 +309,7 @@ class _Tracer(TorchDispatchMode):
         node_args, node_kwargs = self._to_nodes((args, kwargs))
         result = func(*args, **kwargs)
         node = self._note(self.graph.call_function(func, node_args, node_kwargs), result)
-        if not func._schema.returns or torch.Tag.nondeterministic_seeded in func.tags or not _is_pure(func):
+        if not func._schema.returns or torch.Tag.nondeterministic_seeded in func.tags or not is_torchs_own(func):
             self.effects.append(node)
         if isinstance(result, Tensor):
             self._bind_result(result, node, func, args, kwargs, None)
@@ -368,6 +369,8 @@ class _Tracer(TorchDispatchMode):
             functional, drops_written = functional_variant(func)
             if functional is None:
                 raise self._unsupported(f"{func} writes to its argument and has no functional variant")
+            if not is_torchs_own(func):
+                self._check_alone(func, targets, args, kwargs)
             if drops_written:
                 names = {a.name for a in func._schema.arguments if is_written(a)}
                 kwargs_in = {k: v for k, v in kwargs.items() if k not in names}
@@ -391,6 +394,12 @@ class _Tracer(TorchDispatchMode):
         written_ids = {id(t) for t in targets}
         results = [r if id(r) in written_ids else next(fresh) for r in pytree.tree_leaves(returned)]
         return results[0] if isinstance(returned, Tensor) else tuple(results)
+
+    def _check_alone(self, func: OpOverload, written: list[Tensor], args: Any, kwargs: Any) -> None:
+        """A written argument is copied for the functional variant: nothing else that the operator is given may be the same memory."""
+        given = [storage_key(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        if any(given.count(storage_key(t)) > 1 for t in written):
+            raise self._unsupported(f"{func} writes to an argument that shares memory with another")
 
     def _check_writable(self, func: OpOverload, tensor: Tensor) -> None:
         value = self._value(tensor)
@@ -693,12 +702,6 @@ def _is_view(func: Any) -> bool:
     if func is aten._unsafe_view.default:
         return True
     return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
-
-
-@cache
-def _is_pure(func: OpOverload) -> bool:
-    """Operators of other libraries may print or keep state, so only torch's own are known to be pure."""
-    return func.namespace in ("aten", "prims", "torchvision", "mkldnn", "quantized_decomposed")
 
 
 def _place(argument: Any, before: fx.Node, new: fx.Node) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..ir.functional_operators import functional_operator
 from .foreach import FOREACH
 from .torch_private import OpOverload
 
@@ -16,6 +17,12 @@ aten = torch.ops.aten
 
 KEPT_COMPOSITES: frozenset[OpOverload] = frozenset({aten.linear.default, aten.scaled_dot_product_attention.default})
 """Composite operators that stay whole, because a library has one call for each."""
+
+
+@cache
+def is_torchs_own(func: OpOverload) -> bool:
+    """Operators of other libraries may print or keep state, so only torch's own are known to be pure."""
+    return func.namespace in ("aten", "prims", "torchvision", "mkldnn", "quantized_decomposed")
 
 
 def is_written(argument: Any) -> bool:
@@ -31,6 +38,8 @@ def written_arguments(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str
 @cache
 def functional_variant(func: OpOverload) -> tuple[OpOverload | None, bool]:
     """The overload that returns what ``func`` writes, and whether the written arguments are left out of its call."""
+    if not is_torchs_own(func):  # names promise nothing there
+        return functional_operator(func), False
     namespace = getattr(torch.ops, func.namespace)
     name = func._schema.name.split("::")[1]
     out = [a.name for a in func._schema.arguments if is_written(a) and a.kwarg_only and a.is_out]
@@ -48,7 +57,7 @@ def functional_variant(func: OpOverload) -> tuple[OpOverload | None, bool]:
             same = [(a.name, str(a.type)) for a in schema.arguments] == plain
             if same and not schema.is_mutable and candidate is not func:
                 return candidate, bool(out)
-    return None, bool(out)
+    return functional_operator(func), False
 
 
 def with_defaults(func: OpOverload, functional: OpOverload, args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from xdsl.utils.exceptions import VerifyException
 
+from ..functional_operators import NAMESPACE, functional_operator_named
 from ..literals import Literal
 from ..syntax import Op
 from ..types import TensorType
@@ -56,6 +57,10 @@ def overload(target: str) -> Any:
     """
     parts = target.split(".")
     namespace, rest = (parts[2], parts[3:]) if parts[1] == "ops" else (parts[0], parts[1:])
+    if namespace == NAMESPACE and len(rest) == 2:
+        made = functional_operator_named(*rest)
+        if made is not None:
+            return made
     try:
         found: Any = getattr(torch.ops, namespace)
         for part in rest:
