@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..ir.dialects.aten import TORCHS_OWN
 from ..ir.functional_operators import functional_operator
 from .foreach import FOREACH
 from .torch_private import OpOverload
@@ -22,7 +23,7 @@ KEPT_COMPOSITES: frozenset[OpOverload] = frozenset({aten.linear.default, aten.sc
 @cache
 def is_torchs_own(func: OpOverload) -> bool:
     """Operators of other libraries may print or keep state, so only torch's own are known to be pure."""
-    return func.namespace in ("aten", "prims", "torchvision", "mkldnn", "quantized_decomposed")
+    return func.namespace in TORCHS_OWN
 
 
 def is_written(argument: Any) -> bool:

@@ -171,9 +171,11 @@ def _stored(key: str | None, config: Config) -> Program | None:
         cache = open_cache(config)
         named = cache.get(key)
         entry = cache.get(str(named.meta["program"])) if named is not None else None
-        return (
-            None if entry is None else _loaded(cache, entry, Library(config.packing, record=config.cuda_graphs), config)
-        )
+        return None if entry is None else _loaded(cache, entry, _library(config), config)
+
+
+def _library(config: Config, choices: Choices | None = None) -> Library:
+    return Library(config.packing, choices, record=config.cuda_graphs, record_custom=config.record_custom)
 
 
 def _loaded(cache: Cache, entry: Entry, library: Library, config: Config) -> Program | None:
@@ -245,7 +247,7 @@ def compile_module(
         pipeline = pipeline_of(config, passes)
         cache = open_cache(config)
         choices = Choices(cache.root if config.cache else None) if config.libraries == "measure" else None
-        library = Library(config.packing, choices, record=config.cuda_graphs)
+        library = _library(config, choices)
         text = print_module(module)
         debug.write("0-aten.ir", text)
         key = cache_key(

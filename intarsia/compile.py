@@ -77,6 +77,8 @@ def compile(
     config, extra = Config.from_environment(options if ours else None), None if ours else options
     if ours and mode is not None and mode.endswith("no-cudagraphs"):
         config = replace(config, cuda_graphs=False)
+    if ours and mode in ("reduce-overhead", "max-autotune"):  # the modes in which torch.compile records
+        config = replace(config, record_custom=True)
     if ours and mode is not None and mode.startswith("max-autotune"):
         config = replace(config, max_autotune=True)
     with COUNTERS.phase("imports"):  # torch's symbolic parts, which a process needs once

@@ -28,6 +28,8 @@ class Config:
             input reaches all outputs of its tile of 4x4 pixels, and the transformed weights take four times the memory (INTARSIA_WINOGRAD).
         cuda_graphs: record programs on a GPU, after a few calls, so that one call of the driver starts all of their kernels; mode
             "max-autotune-no-cudagraphs" turns it off as well (INTARSIA_CUDA_GRAPHS).
+        record_custom: record programs with operators of a user's library, too, whose Python code does not run in a playback: mode
+            "reduce-overhead" turns it on. Operators tagged cudagraph_unsafe are never recorded (INTARSIA_RECORD_CUSTOM).
         max_autotune: measure which kernels of matrix products are the fastest on the GPU, once for each bucket of shapes, instead of estimating
             it; modes "max-autotune" and "max-autotune-no-cudagraphs" turn it on (INTARSIA_MAX_AUTOTUNE).
         random: where random numbers are made. "eager": by torch's own calls, with eager's numbers. "philox": in kernels, from a seed that torch's
@@ -54,6 +56,7 @@ class Config:
     result_memory: int = -1
     winograd: bool = True
     cuda_graphs: bool = True
+    record_custom: bool = False
     max_autotune: bool = False
     random: str = "auto"
     numerics: str = "float32"

@@ -36,6 +36,7 @@ from .roofline import Times, measured, watching
 from .targets.memory import eager_bytes
 from .targets.triton.graphs import WARM
 from .targets.triton.program import KERNELS, source_lines
+from .targets.triton.recordable import of_a_library
 
 __all__ = [
     "BreakInfo",
@@ -451,7 +452,8 @@ def _recording(report: Report) -> str:
     if host.not_recorded:
         return f"{half}not recorded: {host.not_recorded}"
     if not recorded:
-        return f"{half}not recorded: cuda_graphs is off"
+        custom = of_a_library(host.operators.values(), wanted=False)
+        return f"{half}not recorded: {custom or 'cuda_graphs is off'}"
     if refused := next((r.reason for r in recorded if r.reason), ""):
         return f"{half}not recorded any more: {refused}"
     made, replays = sum(len(r.made) for r in recorded), sum(r.replays for r in recorded)

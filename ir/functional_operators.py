@@ -55,6 +55,14 @@ def functional_operator_named(name: str, overload: str) -> Any | None:
     return functional_operator(func) if func is not None and func._schema.is_mutable else None
 
 
+def written_by(target: str) -> str:
+    """The name of the operator that a function stands for (`aten.ops.lab.scale_.default`), or the name itself."""
+    parts = target.split(".")
+    if parts[:3] != ["aten", "ops", NAMESPACE]:
+        return target
+    return ".".join(["aten", "ops", *parts[3].split(_BETWEEN, 1), *parts[4:]])
+
+
 def _register(func: Any, name: str, written: list[int], kept: list[int]) -> None:
     """Called under the lock."""
     schema = func._schema

@@ -49,7 +49,7 @@ from .torch_private import current_stream, empty_strided_cpu, empty_strided_gpu,
 from .triton.graphs import Recorded
 from .triton.launch import ALIGNMENT, counted
 from .triton.pieces import PLAIN, split
-from .triton.recordable import argument_kinds, on_cpu, refusal, size_reads
+from .triton.recordable import argument_kinds, of_a_library, on_cpu, refusal, size_reads
 from .triton.run import MISALIGNED, TOO_LARGE, UNALIGNED_WRITE, aligned, finished, not_launched, on_gpu
 
 Run = Callable[..., Sequence[Any]]
@@ -698,7 +698,8 @@ def load_program(
     exec(compile(source.text, f"<intarsia host program {name}>", "exec"), names)
     make: Callable[[], Run] = names["make"]
     if source.gpu is not None:
-        record = library.record and not source.not_recorded
+        custom = of_a_library(source.operators.values(), library.record_custom)
+        record = library.record and not source.not_recorded and not custom
         recordable = (source.arguments, source.sizes, source.work) if record else None
         make = on_gpu(make, source.text, names, source.gpu, recordable, recorded, mutated=source.mutated)
     run = _pooled(make) if source.stateful else make()

@@ -39,12 +39,14 @@ class Library:
         choices: the table of measurements; None: the same choice everywhere.
         fingerprint: the compiled WEIGHTS_SOURCE, set before steps are built.
         record: whether programs on a GPU are recorded as CUDA graphs.
+        record_custom: also those with operators of a user's library.
     """
 
     packing: int = -1
     choices: Choices | None = None
     fingerprint: Fingerprint | None = None
     record: bool = True
+    record_custom: bool = False
 
     def choose(self, op: Op, func: prim.Func) -> Step | None:
         """A faster way to do this `buffer.extern`, or None for the operator itself."""

@@ -21,6 +21,8 @@ from ..literals import Literal
 from ..syntax import Op
 from ..types import TensorType
 
+TORCHS_OWN = ("aten", "prims", "torchvision", "mkldnn", "quantized_decomposed")  # namespaces; operators of others may print or keep state
+
 
 class AtenOp(Op):
     """One call of a registered operator."""
@@ -68,6 +70,11 @@ def overload(target: str) -> Any:
     except AttributeError:
         raise LookupError(f"no operator is registered under the name '{target}'") from None
     return found
+
+
+def is_torchs_own(target: str) -> bool:
+    """Whether the operator of this name only computes: those of a user's library may print or keep state."""
+    return not target.startswith("aten.ops.") or target.split(".")[2] in TORCHS_OWN
 
 
 def target_name(op: Any) -> str:

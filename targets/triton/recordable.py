@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+import torch
 
 from ...ir.dialects import buffer, prim
+from ...ir.dialects.aten import is_torchs_own, overload
+from ...ir.functional_operators import written_by
 from ...ir.types import RefType, is_gpu
 
+CUDAGRAPH_UNSAFE = getattr(torch.Tag, "cudagraph_unsafe", None)
 LEAST = 4  # kernels and library calls that are worth a recording
 _LOOKING = ("aten.multinomial", "aten.normal.float_Tensor", "aten.normal.Tensor_Tensor")  # at values, on the CPU
 
@@ -53,6 +58,25 @@ def on_cpu(func: prim.Func) -> str:
             away = isinstance(value.type, RefType) and not is_gpu(value.type.device)
             if away and not (takes_numbers and value in numbers):
                 return "a part of it is on the CPU"
+    return ""
+
+
+def of_a_library(operators: Iterable[str], wanted: bool) -> str:
+    """Why a program with operators of a user's library is not recorded, or "".
+
+    Played back, an operator's Python code does not run: what it prints, counts or reads from elsewhere stays as it was recorded.
+
+    Args:
+        operators: the library calls.
+        wanted: the user asks for recordings by mode="reduce-overhead": only operators that say they are not fit for it are not recorded.
+    """
+    for name in operators:
+        if is_torchs_own(name):
+            continue
+        if CUDAGRAPH_UNSAFE is not None and CUDAGRAPH_UNSAFE in overload(written_by(name)).tags:
+            return f"{name} is tagged cudagraph_unsafe"
+        if not wanted:
+            return f"{name} may keep state outside of the graph; mode='reduce-overhead' records it"
     return ""
 
 

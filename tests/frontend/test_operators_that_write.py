@@ -9,6 +9,7 @@ from torch import Tensor
 import intarsia
 from intarsia.ir.dialects.aten import overload, target_name
 from intarsia.ir.functional_operators import functional_operator
+from intarsia.targets.triton.recordable import of_a_library
 
 
 @torch.library.custom_op("writing_tests::twice_", mutates_args=("x",))
@@ -85,3 +86,20 @@ def test_what_has_no_function() -> None:
         assert functional_operator(getattr(torch.ops.writing_tests_more, name).default) is None
     made = functional_operator(torch.ops.writing_tests_more.returned_.default)
     assert str(made._schema).endswith("returned_(Tensor x, *, float by=2.) -> Tensor")
+
+
+def test_which_are_recorded_on_a_gpu() -> None:
+    """Python code of a user's operator does not run in a playback: only who asks for recordings gets one, and never what says that it is unfit."""
+    library = torch.library.Library("writing_tests_tags", "DEF")
+    library.define("unfit_(Tensor(a!) x) -> ()", tags=(torch.Tag.cudagraph_unsafe,))
+    custom = "aten.ops.intarsia_functional.writing_tests__of__gather.default"
+    assert of_a_library(["aten.mm.default", "aten.ops.prims.sin.default"], wanted=False) == ""
+    assert (
+        "writing_tests__of__gather" in of_a_library([custom], wanted=False)
+        and of_a_library([custom], wanted=True) == ""
+    )
+    for name in (
+        "aten.ops.writing_tests_tags.unfit_.default",
+        "aten.ops.intarsia_functional.writing_tests_tags__of__unfit_.default",
+    ):
+        assert "cudagraph_unsafe" in of_a_library([name], wanted=True)
