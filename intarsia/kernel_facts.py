@@ -73,6 +73,7 @@ class _Counter:
         self.trips: dict[str, Dim] = {}
         self.depends: dict[SSAValue, frozenset[str]] = {}
         self.bound: dict[str, frozenset[str]] = {}
+        self.numbers: dict[str, Dim] = {}  # read from memory, and the largest that each can be
         self.loads: dict[SSAValue, list[Dim]] = {}
         self.stores: dict[SSAValue, list[Dim]] = {}
         self.operations: Dim = 0
@@ -87,7 +88,7 @@ class _Counter:
                 name = op["var"].name
                 bounds = [sympy.sympify(op[end]) for end in ("start", "stop") if op.get(end) is not None]
                 outer = self._loops(*bounds)  # a chunk of an outer loop's range: the first one stands for all
-                self.trips[name] = _trips(op, dict.fromkeys(outer, 0))
+                self.trips[name] = self._shared_out(op) or _trips(op, dict.fromkeys(outer, 0))
                 self.bound[name] = outer | {name}
                 self._walk(op.block_body, around | {name})
                 continue
@@ -108,6 +109,7 @@ class _Counter:
         over = frozenset[str]().union(*(self.depends.get(v, frozenset()) for v in op.operands))
         if isinstance(op, loop.Bind):
             self.bound[op["var"].name] = over
+            self.numbers[op["var"].name] = dim(op["size"] - 1)
         elif isinstance(op, loop.Index):
             over = self._loops(op["value"])
         elif isinstance(op, loop.Load | loop.Store | loop.Accumulate):
@@ -129,6 +131,16 @@ class _Counter:
         """The loops whose variables these expressions depend on."""
         symbols = {s.name for index in indices if isinstance(index, sympy.Expr) for s in index.free_symbols}
         return frozenset[str]().union(*(self.bound.get(name, frozenset()) for name in symbols))
+
+    def _shared_out(self, op: loop.For) -> Dim | None:
+        """The iterations of a loop whose number is read from memory: those that there can be, shared by the loops that the number depends on."""
+        number = str(op["stop"])
+        if number not in self.numbers or op.get("start", 0) != 0:
+            return None
+        every, sharing = self.numbers[number], dim(math.prod(self.trips[name] for name in self.bound[number]))
+        if isinstance(every, int) and isinstance(sharing, int):
+            return max(1, every // max(1, sharing))
+        return dim(FloorDiv(sympy.sympify(every), sympy.sympify(sharing)))
 
     def moved(self, memory: SSAValue, accesses: dict[SSAValue, list[Dim]]) -> Dim:
         """The bytes of an argument that these accesses touch: never more than it has."""

@@ -17,7 +17,7 @@ from .dtypes import DType
 from .epilogue import apply_epilogue, extras_of
 from .literals import Literal
 from .packing import unpack
-from .scalars import REDUCES, ScalarRow
+from .scalars import REDUCES, ScalarRow, identity
 from .symbols import Dim, contiguous_strides
 from .syntax import Op, location_of
 from .types import RefType, TensorType
@@ -105,7 +105,7 @@ def run_block(machine: Machine, ops: Sequence[Operation]) -> list[Any]:
             error.add_note(f"in {op.name}" + (f" from {place[0]}:{place[1]}" if place else ""))
             raise
         for value, result in zip(op.results, results, strict=True):
-            if isinstance(value.type, TensorType | RefType):
+            if isinstance(value.type, TensorType | RefType) and value.uses:
                 expect_type(machine, result, value.type, f"the result of {op.name}")
             machine.values[value] = result
     return []
@@ -294,6 +294,21 @@ def _reduce(machine: Machine, op: Any) -> list[Tensor]:
     return [REDUCES[op["kind"]].torch(x, op["dims"]).to(op.type.dtype.torch)]
 
 
+def _bag(machine: Machine, op: Any) -> list[Tensor]:
+    table, index, start, count, *scale = machine.operands(op)
+    dtype = op.type.dtype
+    rows = table.index_select(0, checked_index(index, table.shape[0], False)).to(dtype.torch)
+    if scale:
+        rows = rows * scale[0].to(dtype.torch).reshape(-1, *[1] * (rows.dim() - 1))
+    kept = torch.ones_like(index, dtype=torch.bool) if op.get("padding") is None else index != op["padding"]
+    result = filled(machine.shape(op.type), identity(op["kind"], dtype), dtype)
+    for row, first, length in zip(result, start.tolist(), count.tolist(), strict=True):
+        some = rows[first : first + length][kept[first : first + length]]
+        if some.shape[0]:
+            row.copy_(REDUCES[op["kind"]].torch(some, (0,)))
+    return [result]
+
+
 def _dot(machine: Machine, op: Any) -> list[Tensor]:
     a, b = machine.operands(op)
     dtype = op.type.dtype.torch
@@ -347,6 +362,7 @@ TENSOR_RULES: dict[str, Rule] = {
     "prim.gather": _gather,
     "prim.scatter": _scatter,
     "prim.reduce": _reduce,
+    "prim.bag": _bag,
     "prim.dot": _dot,
     "prim.scan": _scan,
     "kernel.fused": _fused,

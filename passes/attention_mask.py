@@ -120,7 +120,7 @@ def _computed(mask: SSAValue) -> bool:
     while stack:
         value = stack.pop()
         owner = value.owner
-        if isinstance(owner, Block) or not isinstance(owner, prim.PrimOp) or isinstance(owner, prim.Reduce | prim.Scan):
+        if isinstance(owner, (Block, *prim.JOINS, prim.Scan)) or not isinstance(owner, prim.PrimOp):
             return False
         if value not in seen:
             seen.add(value)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import sympy
 
+from ..ir.dialects import prim
 from ..ir.symbols import Dim, FloorDiv, Mod, Range, dim, free_symbols, power_of_two, product
 from .affine import accesses, merge
 from .context import Target
@@ -46,6 +47,8 @@ WARPS_OF_A_ROW = 8  # of a product of one row: more were slower
 PROGRAMS = 1024  # fewer than this leave a large GPU idle
 UNKNOWN = 16 * 1024  # what an unknown size is taken for
 LEAST = 8 * 1024  # elements of a split reduction that one program takes at least
+
+BAG = 16  # elements at a time where numbers in memory say how many there are
 
 Ranges = dict[sympy.Symbol, Range]
 
@@ -85,6 +88,8 @@ class Blocker(Tiler):
         if not nest.stages[0].joins or not nest.stages[0].loops or sum(bool(s.joins) for s in nest.stages) != 1:
             return [nest]
         first = nest.stages[0]
+        if self._numbers(first):
+            return [nest]
         work, count = product(s.size for s in first.loops), product(r.size for r in nest.rows)
         lane = self._lane(nest)
         lanes = 1 if lane is None else self._lanes_at_once(nest, lane)
@@ -113,6 +118,26 @@ class Blocker(Tiler):
         if not nest.rows and len(nest.stages) == 1 and not nest.stages[0].joins and not self._scans(nest):
             return self._points(nest.stages[0])
         return self._row_blocks(nest)
+
+    def _alone(self, nest: Nest) -> list[Loop]:
+        """The rows of which a program takes one at a time: where its loops begin must be one number, and bags have rows of their own."""
+        bounds = free_symbols(b for s in nest.stages for each in s.loops for b in (each.start, each.stop))
+        for join in [j for s in nest.stages for j in s.joins if j.target in self.lowering.bodies]:
+            body = self.lowering.bodies[join.target]
+            if isinstance(body.op, prim.Bag) and (body.numbers or len(body.index) > 1):
+                bounds |= free_symbols(body.index[:1])
+        return [r for r in nest.rows if r.var in bounds]
+
+    def _lane(self, nest: Nest) -> Loop | None:
+        alone = self._alone(nest)
+        return super()._lane(replace(nest, rows=[r for r in nest.rows if r not in alone]) if alone else nest)
+
+    def _numbers(self, stage: Stage) -> tuple[Node, ...]:
+        """The integers from memory that say where the stage's loops begin and end."""
+        found = [
+            n for j in stage.joins if j.target in self.lowering.bodies for n in self.lowering.bodies[j.target].numbers
+        ]
+        return tuple(dict.fromkeys(found))
 
     @staticmethod
     def _scans(nest: Nest) -> bool:
@@ -176,8 +201,7 @@ class Blocker(Tiler):
             [n for s in nest.stages for n in s.nodes], [t for s in nest.stages for t in s.stores], lowering.ranges
         )
         lane = self._lane(nest)
-        bounds = free_symbols(b for s in nest.stages for each in s.loops for b in (each.start, each.stop))
-        alone = [r for r in nest.rows if r.var in bounds]  # where a program's loops begin must be one number
+        alone = self._alone(nest)
         order = by_stride([r for r in nest.rows if r not in alone], used.stores, used.loads)
         if lane is not None:
             order = [r for r in order if r is not lane] + [lane]
@@ -193,6 +217,8 @@ class Blocker(Tiler):
             block, step = self._columns(longest, hold, lane, self._lanes_at_once(nest, lane))
         else:
             block, step = self._shape(product(r.size for r in rows), longest, known, again, self._bytes(nest))
+        if any(self._numbers(s) for s in nest.stages):  # nobody knows how many, and mostly few
+            block, step = (1 if lane is None else block), min(step, BAG)
         stages = nest.stages if known and hint(longest) <= step else fewer
         spec = NestSpec([], env, [])
         spec.rows = [*(self._tile_of(r, 1) for r in alone), *self._flat(rows, env, block)]
@@ -208,7 +234,9 @@ class Blocker(Tiler):
             size = product(most(s.start, s.stop) for s in loops)
             width = min(step, power_of_two(size)) if isinstance(size, int) else step
             specs = self._flat(loops, inner, width, kind)
-            spec.stages.append(StageSpec([Segment(specs, inner)], stage.joins, stage.stores))
+            spec.stages.append(
+                StageSpec([Segment(specs, inner)], stage.joins, stage.stores, before=self._numbers(stage))
+            )
         held = known and hint(longest) <= step and lane is None and not self._scans(nest)
         each = ELEMENTS_A_THREAD
         if held and block * step >= 2 * POINTS:

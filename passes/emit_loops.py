@@ -66,6 +66,7 @@ class StageSpec:
     running: dict[Node, Node] = field(default_factory=dict)
     declared: bool = False  # the accumulators are those of the stage around
     # of programs that share a row: where each puts what it has accumulated, and a counter for each row
+    before: tuple[Node, ...] = ()  # integers from memory that say where the loops begin and end
     exchange: list[Memory] = field(default_factory=list)
 
 
@@ -196,6 +197,8 @@ class LoopEmitter:
             for join in () if stage.declared else stage.joins:
                 if join.beside:
                     self._declare_joint(row, join, nest)
+            for number in stage.before:
+                self.value(number)
                 else:
                     self._declare(row, join.target, join.kind, join.args, nest)
             self.accumulators |= {node: self.accumulators[target] for node, target in stage.running.items()}

@@ -20,7 +20,9 @@ from .fusion_recompute import recompute
 from .kernel_order import kernel_order
 from .strides import is_view
 
-_WEIGHT: dict[type[Op], int] = {prim.Reduce: 1000, prim.Scan: 900, prim.Take: 800, prim.Gather: 800, prim.Concat: 100}
+_WEIGHT: dict[type[Op], int] = {
+    prim.Reduce: 1000, prim.Bag: 1000, prim.Scan: 900, prim.Take: 800, prim.Gather: 800, prim.Concat: 100,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from .strides import is_view, operand_strides, same_layout, takes_view, view_of
 SYMBOL_HINT = 64  # what an unknown size counts as in the cost model
 
 EXTERN, POINTWISE, REDUCE, SCAN = "extern", "pointwise", "reduce", "scan"
-_KINDS: dict[type[Operation], str] = {kernel.Extern: EXTERN, prim.Reduce: REDUCE, prim.Scan: SCAN}
+_KINDS: dict[type[Operation], str] = {kernel.Extern: EXTERN, prim.Reduce: REDUCE, prim.Bag: REDUCE, prim.Scan: SCAN}
 _COSTS: dict[type[Operation], float] = {
     prim.Cast: 1,
     prim.Take: 4,
@@ -34,6 +34,7 @@ _COSTS: dict[type[Operation], float] = {
     prim.Concat: 2,
     prim.Pad: 2,
     prim.Reduce: 1,
+    prim.Bag: 4,
     prim.Scan: 4,
 }
 
@@ -166,10 +167,14 @@ class Graph:
             shape = prim.tensor(op.operands[0] if is_loop else op.results[0]).shape
             if isinstance(op, prim.Scatter):
                 shape = prim.tensor(op.operands[2]).shape
+            if isinstance(op, prim.Bag):
+                shape = (*op.type.shape, _rows_of_a_bag(op))
             node.loops = self.axes.dims(shape)
             node.dims = self.axes.dims(op.type.shape) if isinstance(op, prim.Scatter) else node.loops
             if isinstance(op, prim.Reduce):
                 node.dims = [axes for i, axes in enumerate(node.loops) if i not in op["dims"]]
+            if isinstance(op, prim.Bag):
+                node.dims = node.loops[:-1]
             node.iterations = math.prod(hint(d) for d in shape)
             node.cost = _cost(op)
             if isinstance(op, prim.Scatter):  # what it writes to is memory
@@ -237,6 +242,11 @@ def _cost(op: Op) -> float:
     return _COSTS.get(type(op), 0)
 
 
+def _rows_of_a_bag(op: prim.Bag) -> int:
+    """How many rows a bag has in the mean, sizes guessed."""
+    return max(1, elements(op.operands[1]) // max(1, elements(op.operands[3])))
+
+
 def _operand_dims(node: Node, index: int) -> tuple[list[Any] | None, bool]:
     """The loops that index each dimension of an operand (None: shifted or indirect), and whether the access is indirect."""
     op, loops = node.op, node.loops
@@ -248,6 +258,10 @@ def _operand_dims(node: Node, index: int) -> tuple[list[Any] | None, bool]:
             return loops, False
         shapes = zip(prim.tensor(op.operands[0]).shape, op.type.shape, strict=True)
         return [None if i == op["dim"] or a != b else loops[i] for i, (a, b) in enumerate(shapes)], True
+    if isinstance(op, prim.Bag):
+        if index in (2, 3):  # where bags begin, and how many rows they have
+            return loops[:1], False
+        return ([None], False) if index else ([None, *loops[1:-1]], True)
     if isinstance(op, prim.Concat):
         shift = None if len(op.operands) > 1 else loops[op["dim"]]
         return [shift if i == op["dim"] else axes for i, axes in enumerate(loops)], False

@@ -17,7 +17,7 @@ from xdsl.ir import Block, SSAValue
 
 from ..ir.dialects import prim
 from ..ir.dtypes import BOOL, F64, I64, DType
-from ..ir.scalars import DOT, SCALARS
+from ..ir.scalars import DOT, SCALARS, identity
 from ..ir.symbols import Dim, FloorDiv, Mod, Range, dim, is_nonnegative, simplify_index, substitute, symbol
 from ..ir.types import RefType
 from . import indexing
@@ -71,11 +71,12 @@ class Node:
 class Body:
     """What a reduction joins: `args` (value, or value and position), one element for each point of `loops`."""
 
-    op: prim.Reduce | prim.Dot | prim.Scan
+    op: prim.Reduce | prim.Bag | prim.Dot | prim.Scan
     index: Index
     args: tuple[Node, ...]
     variables: tuple[sympy.Symbol, ...]
     sizes: tuple[Dim, ...]
+    numbers: tuple[Node, ...] = ()  # integers from memory: over how many elements it goes, and where they begin
 
     @property
     def kind(self) -> str:
@@ -373,6 +374,34 @@ class Lowering:
             self.bodies[found] = Body(owner, index, tuple(args), variables, sizes)
         return found
 
+    def _bag(self, owner: prim.Bag, index: Index, mask: tuple[Dim, ...]) -> Node:
+        data = (owner, index, mask, self.stored & self._above(owner.results[0]))
+        found = self.node("reduced", owner.type.dtype, (), data, (*index, *mask))
+        if found not in self.bodies:
+            table, numbers, start, count, *scale = owner.operands
+            size = prim.tensor(numbers).shape[0]
+            first, length = (self._known(self.lower(v, index[:1]), dim(size + 1)) for v in (start, count))
+            variables = self.reduce_variables((length,))
+            place = dim(first + variables[0])
+            number = self.lower(numbers, (place,))
+            at: sympy.Symbol = self.bind(number, prim.tensor(table).shape[0], wrap=False).data[0]
+            value = self._checked(self.wide(self.lower(table, (at, *index[1:]))), at)
+            if scale:
+                value = self.op("mul", value, self.cast(self.wide(self.lower(scale[0], (place,))), value.dtype))
+            if owner.get("padding") is not None:
+                nothing = self.const(identity(owner["kind"], value.dtype), value.dtype)
+                kept = self.op("ne", number, self.const(owner["padding"], number.dtype))
+                value = self.op("where", kept, value, nothing)
+            read = tuple(self.binds[s] for s in (first, length) if s in self.binds)
+            self.bodies[found] = Body(owner, index, (value,), variables, (length,), read)
+        return found
+
+    def _known(self, number: Node, size: Dim) -> Dim:
+        """An integer below `size`: an expression over loop variables, or the name of one from memory."""
+        place = self.expression(number)
+        variable: Dim = self.bind(number, size, wrap=False, inside=True).data[0] if place is None else place
+        return variable
+
     def _dot(self, owner: prim.Dot, index: Index, mask: tuple[Dim, ...]) -> Node:
         data = (owner, index, mask, self.stored & self._above(owner.results[0]))
         found = self.node("reduced", owner.type.dtype, (), data, (*index, *mask))
@@ -393,7 +422,7 @@ class Lowering:
             values: set[SSAValue] = set()
             for v in value.owner.operands if isinstance(value.owner, prim.PrimOp) else ():
                 values |= self._above(v)
-                if isinstance(v.owner, prim.Reduce | prim.Dot | prim.Scan):
+                if isinstance(v.owner, (*prim.JOINS, prim.Scan)):
                     values.add(v)
             found = self._ancestors[value] = frozenset(values)
         return found
@@ -410,7 +439,7 @@ class Lowering:
             for inner in stack.pop().walk():
                 if inner.kind == "reduced" and inner not in found:
                     found[inner] = None
-                    stack += self.bodies[inner].args
+                    stack += (*self.bodies[inner].args, *self.bodies[inner].numbers)
         return list(found)
 
 
@@ -487,5 +516,6 @@ _RULES: Mapping[type, Callable[[Lowering, Any, Index, tuple[Dim, ...]], Node]] =
     prim.Take: Lowering._take,
     prim.Gather: Lowering._gather,
     prim.Reduce: Lowering._reduce,
+    prim.Bag: Lowering._bag,
     prim.Dot: Lowering._dot,
 }

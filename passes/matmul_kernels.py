@@ -310,7 +310,7 @@ def _is_elementwise(fused: kernel.Fused, result: SSAValue) -> bool:
         arg for arg, v in zip(block.args, fused.operands, strict=True) if _chain(v, result) is not None
     }
     for op in block.ops:
-        if isinstance(op, prim.Reduce | prim.Scan | prim.Dot):
+        if isinstance(op, (*prim.JOINS, prim.Scan)):
             return False
         if isinstance(op, kernel.Yield):
             return all(v in depends for v in op.operands)

@@ -178,7 +178,8 @@ class Planner:
     def _all_nodes(self, root: Root) -> list[Node]:
         found = list(root.node.walk())
         for use in root.uses:
-            found += [n for a in self.lowering.bodies[use].args for n in a.walk()]
+            body = self.lowering.bodies[use]
+            found += [n for a in (*body.args, *body.numbers) for n in a.walk()]
         return found
 
     def _root(self, value: SSAValue, stored: frozenset[SSAValue]) -> Root:
@@ -196,7 +197,7 @@ class Planner:
             refused = self._refused(root)
             if not refused - stored:
                 break
-            finer = None if isinstance(value.owner, prim.Reduce | prim.Dot | prim.Scan) else self._finer(root)
+            finer = None if isinstance(value.owner, (*prim.JOINS, prim.Scan)) else self._finer(root)
             if finer is None:
                 stored = stored | refused
             else:
@@ -210,7 +211,7 @@ class Planner:
             root.memories = outs or [lowering.memories[value]]
         else:
             root.memories = self._memory(value)
-            if isinstance(value.owner, prim.Reduce | prim.Dot | prim.Scan):
+            if isinstance(value.owner, (*prim.JOINS, prim.Scan)):
                 lowering.memories[value] = root.memories[0]
         return root
 
@@ -270,19 +271,19 @@ class Planner:
         if isinstance(root.value.owner, prim.Scan):
             along = root.index[root.value.owner["dim"]]
             return {v for v in variables if v != along}
-        if isinstance(root.value.owner, prim.Reduce | prim.Dot):
+        if isinstance(root.value.owner, prim.JOINS):
             return variables
         candidates = [free_symbols(u.data[1]) & variables for u in uses]
         return max(candidates, key=lambda c: (len(c), candidates.count(c)), default=set())
 
-    def _inside(self, index: Index, op: prim.Reduce | prim.Dot) -> bool:
+    def _inside(self, index: Index, op: prim.Reduce | prim.Bag | prim.Dot) -> bool:
         """Whether the index lies within the reduction's result whatever the mask says."""
         return all(
             is_nonnegative(i, self.lowering.ranges) and is_nonnegative(dim(size - 1 - i), self.lowering.ranges)
             for i, size in zip(index, op.type.shape, strict=True)
         )
 
-    def _once(self, index: Index, op: prim.Reduce | prim.Dot, rows: Sequence[sympy.Symbol]) -> bool:
+    def _once(self, index: Index, op: prim.Reduce | prim.Bag | prim.Dot, rows: Sequence[sympy.Symbol]) -> bool:
         """Whether different rows mean different elements of the reduction, so that nothing is computed twice."""
         if _plain(index) is not None:
             return True
@@ -300,8 +301,9 @@ class Planner:
             return False
         if self._by_columns(uses, root.rows):
             count = count // 64
+        bodies = [self.lowering.bodies[u] for u in uses]
         work = max(
-            w if isinstance(w, int) else MIN_WORK for w in (product(self.lowering.bodies[u].sizes) for u in uses)
+            w if isinstance(w, int) else MIN_WORK for w in (1 if b.numbers else product(b.sizes) for b in bodies)
         )
         return count < MIN_UNITS and max(1, count) * work >= MIN_WORK
 
@@ -447,6 +449,7 @@ class Planner:
         def level(node: Node) -> int:
             if node not in levels:
                 args = self.lowering.bodies[node].args
+                args = (*args, *self.lowering.bodies[node].numbers)
                 inner = {n for a in args for n in a.walk() if n.kind == "reduced"}
                 levels[node] = 1 + max((level(n) for n in inner), default=-1)
             return levels[node]

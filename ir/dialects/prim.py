@@ -350,10 +350,37 @@ def reduce_type(kind: str, operand: TensorType, dims: tuple[int, ...]) -> Tensor
     return operand.with_(shape=shape, dtype=I64 if kind.startswith("arg") else operand.dtype)
 
 
+class Bag(PrimOp):
+    """Join rows of a table: result row i is made of the rows index[k] of operand 0, for `count[i]` numbers k from `start[i]` on. For GPUs alone.
+
+    Operands: table, index, start, count (vectors of integers, with 0 <= start and start + count <= size of the index), and a factor for each
+    number of the index if there is a fifth. Kinds: `sum`, `max`; no row at all gives what a reduction starts with. `padding = n`: rows of
+    that number are left out. Sums of half types are float32, as is the result. A number outside the table is an IndexError at run time.
+    """
+
+    name = "prim.bag"
+    angle = "kind"
+    arity = None
+    required = ("kind",)
+
+    def check(self) -> None:
+        self.expect(len(self.operands) in (4, 5), "takes 4 or 5 operands")
+        self.expect(self["kind"] in ("sum", "max"), f"unknown kind '{self['kind']}'; known: sum, max")
+        table, *numbers = map(tensor, self.operands)
+        self.expect(all(t.rank == 1 for t in numbers), "all operands but the table are vectors")
+        self.expect(all(t.dtype.kind in ("int", "uint") for t in numbers[:3]), "index, start and count are integers")
+        self.expect(_same_shape(numbers[1], numbers[2]), "start and count differ in size")
+        expected = table.with_(shape=(*numbers[1].shape, *table.shape[1:]), dtype=table.dtype.compute)
+        self.expect(
+            _same_shape(expected, self.type) and expected.dtype == self.type.dtype,
+            f"the result is {self.type}, not {expected}",
+        )
+
+
 class Dot(PrimOp):
     """Matrix product: (..., m, k) by (..., k, n), or by (k, n), whose operands have one dtype. Sums are float32 for half types, as is the result.
 
-    `tile` = [rows, columns, inner size, warps, stages, chunks of the inner size]: how a GPU's kernel is laid out. `tf32 = true`: operands in
+    `tile` = [rows, columns, inner size, warps, stages, chunks of the inner size, most programs]: how a GPU's kernel is laid out. `tf32 = true`: operands in
     float32 may be rounded to 10 bits of mantissa.
     """
 
@@ -502,6 +529,7 @@ OPS = (
     Gather,
     Scatter,
     Reduce,
+    Bag,
     Dot,
     Scan,
     Func,
@@ -510,6 +538,7 @@ OPS = (
 
 VIEWS = (Reshape, Permute, Slice, Flip, Broadcast)  # no arithmetic: they vanish into index expressions
 SOURCES = (Full, Iota)
+JOINS = (Reduce, Bag, Dot)  # many elements become one: kernels have loops for them
 
 
 # Builders that infer the result type.

@@ -39,6 +39,7 @@ TENSORS = """builtin.module {
     %24 = loop.launch @k0(%1) : !prim.tensor<[s0], f32>
     %25 = prim.scatter<sum>(%5, %6, %5) {dim = 0, wrap = true} : !prim.tensor<[s0], f32>
     %26 = prim.dot(%1, %12) {tile = [64, 32, 128, 4, 5, 1], tf32 = true} : !prim.tensor<[s0, s0], f32>
+    %27 = prim.bag<sum>(%1, %6, %6, %6, %5) {padding = 1} : !prim.tensor<[s0, 4], f32>
     prim.return(%22, %23)
   })
 }

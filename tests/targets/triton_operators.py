@@ -79,10 +79,10 @@ RESIZES: dict[str, Callable[[], Made]] = {
     "bilinear": lambda: (lambda x: F.interpolate(x.relu(), scale_factor=2, mode="bilinear"), [image(2, 3, 5, 7)]),
     "bilinear_odd": lambda: (
         lambda x: F.interpolate(x, size=(13, 4), mode="bilinear"),
-        [
-            last(image(2, 5, 5, 7, dtype=torch.float16))
-        ],  # of fewer than 4 channels torch plans another layout than CUDA gives
+        [last(image(2, 5, 5, 7, dtype=torch.float16))],
     ),
+    "nearest_last": lambda: (lambda x: F.interpolate(x, size=(9, 3)), [last(image(2, 3, 5, 7))]),
+    "bilinear_last": lambda: (lambda x: F.interpolate(x, size=(4, 9), mode="bilinear"), [last(image(2, 3, 5, 7))]),
     "bilinear_corners": lambda: (
         lambda x: F.interpolate(x, size=(13, 1), mode="bilinear", align_corners=True),
         [image(2, 3, 5, 7)],
@@ -210,6 +210,45 @@ SEARCHES: dict[str, Callable[[], Made]] = {
     ),
 }
 
+
+def bag(mode: str, dtype: torch.dtype = torch.float32, **options: Any) -> Callable[[], Made]:
+    """An embedding bag whose bags have different lengths; some have none."""
+
+    def fn(w: Tensor, i: Tensor, o: Tensor) -> Tensor:
+        return F.embedding_bag(i, w, o, mode=mode, **options).exp()
+
+    return lambda: (fn, [image(11, 9, dtype=dtype), numbers(11, 40).int(), torch.tensor([0, 3, 3, 20, 21, 40]).int()])
+
+
+BAGS: dict[str, Callable[[], Made]] = {
+    "sum": bag("sum"),
+    "mean_padded": bag("mean", padding_idx=3),
+    "max_last": bag("max", torch.bfloat16, include_last_offset=True),
+    "mean": bag("mean", torch.float16, include_last_offset=True),
+    "max_padded": bag("max", padding_idx=0),
+    "sum_one": lambda: (
+        lambda w, i: F.embedding_bag(i, w, torch.zeros(1, dtype=torch.int64), mode="sum"),
+        [image(7, 20, dtype=torch.float64), numbers(7, 70)],
+    ),
+    "equal_max": lambda: (
+        lambda w, i: F.embedding_bag(i, w, mode="max", padding_idx=1),
+        [image(3, 40), numbers(3, 5, 2)],
+    ),
+    "equal_mean": lambda: (lambda w, i: F.embedding_bag(i, w), [image(9, 33, dtype=torch.bfloat16), numbers(9, 6, 7)]),
+    "weighted": lambda: (
+        lambda w, i, o, s: F.embedding_bag(i, w, o, mode="sum", per_sample_weights=s, padding_idx=2),
+        [image(8, 70), numbers(8, 30), torch.tensor([0, 0, 4, 29]), image(30)],
+    ),
+    "weighted_equal": lambda: (
+        lambda w, i, s: F.embedding_bag(i, w, mode="sum", per_sample_weights=s),
+        [image(8, 5), numbers(8, 4, 6), image(4, 6)],
+    ),
+    "narrow": lambda: (
+        lambda w, i, o: F.embedding_bag(i, w, o),
+        [image(8, 1), numbers(8, 30), torch.tensor([0, 9, 12])],
+    ),
+}
+
 FAMILIES: dict[str, dict[str, Callable[[], Made]]] = {
     "pools": POOLS,
     "resizes": RESIZES,
@@ -217,6 +256,7 @@ FAMILIES: dict[str, dict[str, Callable[[], Made]]] = {
     "float8": FLOAT8,
     "scatters": SCATTERS,
     "searches": SEARCHES,
+    "bags": BAGS,
 }
 
 
