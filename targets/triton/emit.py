@@ -6,14 +6,16 @@ fastest. Every value has one axis for each loop that is a tensor, of length 1 wh
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import sympy
+import torch
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...ir.dialects import loop
-from ...ir.dtypes import BOOL
+from ...ir.dtypes import BOOL, F32
 from ...ir.symbols import Dim, FloorDiv, Mod, bounds, dim, known_equal
 from ...ir.syntax import Op, location_of
 from ...ir.types import RefType, ScalarType
@@ -481,8 +483,22 @@ def _scalar(w: Writer, op: Op) -> None:
         names = [as_tensor(v, n) for v, n in zip(op.operands, names, strict=True)]
     dtype = dtype_of(op.operands[-1])
     exact = op.row.name == "div" and dtype.name == "f32" and not (w.contract and not _is_rounded(op.results[0]))
-    text = f"tl.div_rn({names[0]}, {names[1]})" if exact else scalar_text(op.row.name, names, dtype)
+    text = _exact_quotient(w, op, names) if exact else scalar_text(op.row.name, names, dtype)
     w.value(op, text, w.operand_spans(op))
+
+
+SHARED_DIVISOR = 16  # elements for each of the divisor's from which on its reciprocal pays
+
+
+def _exact_quotient(w: Writer, op: Op, names: Sequence[str]) -> str:
+    """The quotient of float32 that eager gives on a GPU, where numbers are divided by through their reciprocals."""
+    divisor = op.operands[1].owner
+    if isinstance(divisor, loop.Constant) and isinstance(divisor["value"], int | float) and divisor["value"] != 0:
+        inverse = torch.tensor(float(divisor["value"])).reciprocal().item()
+        return scalar_text("mul", [names[0], constant_text(inverse, F32)], F32)
+    counts = [math.prod(w.axes_of(w.spans.get(v, frozenset())).values()) for v in op.operands]
+    function = "quotient" if counts[0] >= SHARED_DIVISOR * counts[1] else "tl.div_rn"
+    return f"{function}({', '.join(names)})"
 
 
 _ROUNDS = ("round", "floor", "ceil", "trunc", "floordiv", "mod", "fmod")

@@ -224,6 +224,26 @@ def moments_end(count, mean, squares):
 
 
 @triton.jit
+def quotient(x, y):
+    """x / y of float32, rounded to nearest, where y has few elements for many of x: a product and four fused products and sums.
+
+    The reciprocal is rounded to nearest, so that two corrections by what is left over give the nearest quotient (Markstein: Computation of
+    elementary functions on the IBM RISC System/6000 processor, 1990). Where nothing is left over that says something (x is zero, infinite,
+    nan) the product is right. Both are scaled where the divisor is far from 1; a quotient below 2^-40 may be off by its last place.
+    """
+    size = tl.abs(y)  # 2^-60 and 2^60
+    factor = tl.where(size < 8.673617379884035e-19, 1.152921504606847e18, 1.0)
+    factor = tl.where(size > 1.152921504606847e18, 8.673617379884035e-19, factor)
+    y = y * factor
+    x = x * factor
+    inverse, opposite = tl.div_rn(1.0, y), -y
+    near = x * inverse
+    better = tl.fma(tl.fma(near, opposite, x), inverse, near)
+    rest = tl.fma(better, opposite, x)
+    return tl.where(tl.abs(rest) < tl.abs(x), tl.fma(rest, inverse, better), near)
+
+
+@triton.jit
 def sign(x):
     """-1, 0 or 1; nan gives 0, as in torch."""
     return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
@@ -377,6 +397,7 @@ __all__ = [
     "one_plus_tanh",
     "or_",
     "philox",
+    "quotient",
     "shl",
     "shr",
     "sigmoid",

@@ -505,4 +505,8 @@ def test_quotients_that_become_whole_numbers_are_eagers() -> None:
 
     x = torch.randn(8, 64)
     assert "tl.div_rn" in intarsia.lower(quantized, x, x, target="triton:sm_90").as_text("triton")
+    by_row = intarsia.lower(lambda x: quantized(x, x.abs().amax(1, True)), x, target="triton:sm_90")
+    assert " quotient(" in by_row.as_text("triton")
+    by_number = intarsia.lower(lambda x: (x / 127).round(), x, target="triton:sm_90").as_text("triton")
+    assert f"* {torch.tensor(127.0).reciprocal().item()!r}" in by_number  # what CUDA's eager does
     assert "div_rn" not in intarsia.lower(lambda x, y: (x / y).sin(), x, x, target="triton:sm_90").as_text("triton")
