@@ -139,50 +139,11 @@ def is_functorch_wrapped(tensor: Tensor) -> bool:
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
-def _dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """Run one operator on fake tensors, without relying on sizes where the result of a convolution does not.
+def is_in_format(value: Tensor, form: torch.memory_format) -> bool:
+    """Whether torch counts a tensor as being in this memory format, channels last or contiguous."""
+    from torch._prims_common import suggest_memory_format
 
-    torch asks which library eager would call, by the sizes, and from that the memory format of the result. A contiguous input
-    and weight give a contiguous result in every library.
-    """
-    if func is torch.ops.aten.convolution.default and mode.shape_env is not None and not kwargs:
-        fakes: list[Any] = [a for a in args if isinstance(a, Tensor)]
-        plain = all(is_fake(a) and _has_default_strides(a) for a in fakes)
-        if plain and len({a.dtype for a in fakes}) == len({a.fake_device for a in fakes}) == 1:
-            from torch._subclasses.fake_tensor import in_kernel_invocation_manager
-
-            with in_kernel_invocation_manager(mode):
-                result = func(*args)
-            return FakeTensor(mode, result, args[0].fake_device)
-    result = FakeTensorMode.dispatch(mode, func, types, args, kwargs or {})
-    return _statistics(mode, args, result) if func in _NORMS else result
-
-
-_NORMS = {
-    getattr(torch.ops.aten, name).default
-    for name in ("native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit")
-}
-
-
-def _statistics(mode: FakeTensorMode, args: Any, results: Any) -> Any:
-    """The results of a normalisation with statistics in the type of its weight: a CPU's, where the input is in a half type and the
-    weight is not. Fake tensors would have them in the type of the input."""
-    kept = next((a.dtype for a in args[1:] if isinstance(a, Tensor)), None)
-    if not isinstance(results, tuple) or kept in (None, results[0].dtype) or args[0].device.type != "cpu":
-        return results
-    with mode:
-        return (results[0], *(r.to(kept) if r.numel() else r for r in results[1:]))
-
-
-def _has_default_strides(tensor: Tensor) -> bool:
-    """Whether the strides, those of dimensions of size 1 included, are the ones of a new tensor; adds no guard."""
-    running: Any = 1
-    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
-        wanted, found = (s.node.expr if isinstance(s, torch.SymInt) else s for s in (running, stride))
-        if sympy.expand(wanted - found) != 0:
-            return False
-        running = running * size
-    return True
+    return bool(suggest_memory_format(value) == form)
 
 
 def new_fake_mode(shape_env: Any) -> FakeTensorMode:
@@ -190,8 +151,9 @@ def new_fake_mode(shape_env: Any) -> FakeTensorMode:
     mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=False, static_shapes=shape_env is None)
     # Not a subclass: torch's higher-order operators look for their rule by the type itself.
     from .fake_dispatch import FakeResults
+    from .fake_rules import dispatch
 
-    mode.dispatch = FakeResults(mode, functools.partial(_dispatch, mode))  # type: ignore[method-assign]
+    mode.dispatch = FakeResults(mode, functools.partial(dispatch, mode))  # type: ignore[method-assign]
     return mode
 
 

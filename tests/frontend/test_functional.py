@@ -13,6 +13,7 @@ from torch import Tensor, fx
 
 from intarsia.frontend.errors import Unsupported
 from intarsia.frontend.functional import FunctionalGraph, functionalize
+from intarsia.frontend.torch_private import new_fake_mode
 
 aten = torch.ops.aten
 
@@ -394,3 +395,25 @@ def test_inputs_that_share_memory() -> None:
     functionalize(_as_graph(lambda a, b: a + b, 2), [whole, row])
     with pytest.raises(Unsupported, match="share"):
         functionalize(_as_graph(lambda a, b: a.add_(1) + b, 2), [whole, row])
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear"])
+@pytest.mark.parametrize("channels", [1, 2, 5])
+def test_interpolation_keeps_the_memory_format(channels: int, mode: str) -> None:
+    """On a GPU as on a CPU: of few channels torch's fake tensors would be contiguous there, eager's results are not."""
+    for form in (torch.channels_last, torch.contiguous_format):
+        real = torch.randn(2, channels, 5, 7).to(memory_format=form)
+        wanted = F.interpolate(real, size=(13, 4), mode=mode).stride()
+        for device in ("cpu", "cuda"):
+            with new_fake_mode(None):
+                fake = torch.empty_strided(real.shape, real.stride(), device=device)
+                assert F.interpolate(fake, size=(13, 4), mode=mode).stride() == wanted
+
+
+def test_interpolation_of_volumes_keeps_the_memory_format() -> None:
+    real = torch.randn(2, 3, 5, 7, 2).to(memory_format=torch.channels_last_3d)
+    for mode in ("nearest", "trilinear"):
+        wanted = F.interpolate(real, size=(3, 4, 5), mode=mode).stride()
+        with new_fake_mode(None):
+            fake = torch.empty_strided(real.shape, real.stride(), device="cuda")
+            assert F.interpolate(fake, size=(3, 4, 5), mode=mode).stride() == wanted

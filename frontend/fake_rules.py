@@ -1,0 +1,80 @@
+"""Where torch's fake tensors say something else than eager does: operators whose results get another dtype or other strides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+from torch import Tensor
+
+from .torch_private import FakeTensorMode, fake_from_meta, is_fake, is_in_format, on_meta
+
+__all__ = ["dispatch"]
+
+
+def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """Run one operator on fake tensors, without relying on sizes where the result of a convolution does not.
+
+    torch asks which library eager would call, by the sizes, and from that the memory format of the result. A contiguous input
+    and weight give a contiguous result in every library.
+    """
+    if func is torch.ops.aten.convolution.default and mode.shape_env is not None and not kwargs:
+        fakes: list[Any] = [a for a in args if isinstance(a, Tensor)]
+        plain = all(is_fake(a) and _has_default_strides(a) for a in fakes)
+        if plain and len({a.dtype for a in fakes}) == len({a.fake_device for a in fakes}) == 1:
+            with on_meta(mode):
+                found = func(*args)
+            return fake_from_meta(mode, found, args[0].fake_device)
+    result: Any = FakeTensorMode.dispatch(mode, func, types, args, kwargs or {})
+    if func in _RESIZES:
+        return _in_the_format_of(mode, args[0], result)
+    return _statistics(mode, args, result) if func in _NORMS else result
+
+
+_RESIZES = {
+    getattr(getattr(torch.ops.aten, name), form)
+    for name in (
+        *(f"{kind}{n}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for n in (2, 3)),
+        "upsample_bilinear2d",
+        "upsample_trilinear3d",
+    )
+    for form in ("default", "vec")
+}
+
+
+def _in_the_format_of(mode: FakeTensorMode, value: Tensor, result: Tensor) -> Tensor:
+    """The result of an interpolation in the memory format of its input, which eager keeps on every device. Of few channels on a GPU
+    fake tensors would be contiguous: torch plans such kernels so, but its eager calls give something else."""
+    last = torch.channels_last if value.dim() == 4 else torch.channels_last_3d
+    if not is_in_format(value, last):
+        return result
+    with mode:
+        return torch.empty_like(result, memory_format=last)
+
+
+_NORMS = {
+    getattr(torch.ops.aten, name).default
+    for name in ("native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit")
+}
+
+
+def _statistics(mode: FakeTensorMode, args: Any, results: Any) -> Any:
+    """The results of a normalisation with statistics in the type of its weight: a CPU's, where the input is in a half type and the
+    weight is not. Fake tensors would have them in the type of the input."""
+    kept = next((a.dtype for a in args[1:] if isinstance(a, Tensor)), None)
+    if not isinstance(results, tuple) or kept in (None, results[0].dtype) or args[0].device.type != "cpu":
+        return results
+    with mode:
+        return (results[0], *(r.to(kept) if r.numel() else r for r in results[1:]))
+
+
+def _has_default_strides(tensor: Tensor) -> bool:
+    """Whether the strides, those of dimensions of size 1 included, are the ones of a new tensor; adds no guard."""
+    running: Any = 1
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride()), strict=True):
+        wanted, found = (s.node.expr if isinstance(s, torch.SymInt) else s for s in (running, stride))
+        if sympy.expand(wanted - found) != 0:
+            return False
+        running = running * size
+    return True
