@@ -65,8 +65,8 @@ class StageSpec:
     # what a reduction has come to before an iteration of the loops
     running: dict[Node, Node] = field(default_factory=dict)
     declared: bool = False  # the accumulators are those of the stage around
-    # of programs that share a row: where each puts what it has accumulated, and a counter for each row
     before: tuple[Node, ...] = ()  # integers from memory that say where the loops begin and end
+    # of programs that share a row: where each puts what it has accumulated, and a counter for each row
     exchange: list[Memory] = field(default_factory=list)
 
 
@@ -194,11 +194,11 @@ class LoopEmitter:
         for node, size in nest.scratch.items():
             self.kept[node] = self._local(row, size, node.dtype)
         for stage in nest.stages:
+            for number in stage.before:
+                self.value(number)
             for join in () if stage.declared else stage.joins:
                 if join.beside:
                     self._declare_joint(row, join, nest)
-            for number in stage.before:
-                self.value(number)
                 else:
                     self._declare(row, join.target, join.kind, join.args, nest)
             self.accumulators |= {node: self.accumulators[target] for node, target in stage.running.items()}
