@@ -18,6 +18,7 @@ from .fusion_graph import EXTERN, Access, Graph, Node, is_free, size_in_bytes
 from .fusion_groups import Group, Groups, Plan
 from .fusion_recompute import recompute
 from .kernel_order import kernel_order
+from .rolls import sink_rolls
 from .strides import is_view
 
 _WEIGHT: dict[type[Op], int] = {
@@ -52,6 +53,7 @@ class Fuse(Pass):
             raise PassError(f"fuse: numerics is float32 or eager, not {self.numerics}")
         for func in module.ops:
             if isinstance(func, prim.Func):
+                ctx.diagnostics.count(self.name, "rolls in front of reductions", sink_rolls(func.block_body))
                 _Fusion(self, ctx, func.block_body).run()
 
 

@@ -192,6 +192,21 @@ def concat_parts(op: prim.Concat, index: Index) -> list[tuple[Index, Dim, Dim]]:
     return parts
 
 
+def rolled(op: prim.Concat) -> tuple[SSAValue, int] | None:
+    """What the operation rolls along its dimension, and the number of elements that go from its beginning to its end; None where it is no roll."""
+    if len(op.operands) != 2 or not all(isinstance(v.owner, prim.Slice) for v in op.operands):
+        return None
+    d: int = op["dim"]
+    (source, rest), (other, first) = ((v.owner.operands[0], _shape(v)[d]) for v in op.operands)
+    if source is not other or not isinstance(rest, int) or not isinstance(first, int):
+        return None
+    whole = tuple(0 for _ in op.type.shape)
+    starts = [tuple(v.owner["starts"]) for v in op.operands]
+    steps = all(step == 1 for v in op.operands for step in v.owner["steps"])
+    at = (*whole[:d], first, *whole[d + 1 :])
+    return (source, first) if steps and starts == [at, whole] and _shape(source) == op.type.shape else None
+
+
 def take_index(op: prim.Take, index: Index) -> tuple[Index, Callable[[Dim], Index]]:
     """The index tuple of the index operand, and the one of the data as a function of the number found there."""
     d: int = op["dim"]

@@ -19,7 +19,7 @@ from ..ir.dialects import prim
 from ..ir.dtypes import BOOL, F64, I64, DType
 from ..ir.scalars import DOT, SCALARS, identity
 from ..ir.symbols import Dim, FloorDiv, Mod, Range, dim, is_nonnegative, simplify_index, substitute, symbol
-from ..ir.types import RefType
+from ..ir.types import RefType, is_gpu
 from . import indexing
 from .indexing import Index
 
@@ -275,6 +275,12 @@ class Lowering:
 
     def _concat(self, owner: prim.Concat, index: Index, mask: tuple[Dim, ...]) -> Node:
         at = index[owner["dim"]]
+        found_roll = indexing.rolled(owner) if is_gpu(owner.type.device) else None
+        if found_roll is not None:
+            source, amount = found_roll
+            place = Mod(sympy.sympify(at + amount), sympy.sympify(owner.type.shape[owner["dim"]]))
+            place = simplify_index(dim(place), self.ranges)
+            return self.lower(source, (*index[: owner["dim"]], place, *index[owner["dim"] + 1 :]), mask)
         parts: list[tuple[Dim, Node]] = []
         for operand, (inner, start, stop) in zip(owner.operands, indexing.concat_parts(owner, index), strict=True):
             above, below = dim(at - start), dim(stop - 1 - at)

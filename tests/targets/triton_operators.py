@@ -249,7 +249,32 @@ BAGS: dict[str, Callable[[], Made]] = {
     ),
 }
 
+
+def windows(x: Tensor) -> Tensor:
+    """Windows of 2 by 4 of images whose channels come last."""
+    b, h, w, c = x.shape
+    return x.view(b, h // 2, 2, w // 4, 4, c).permute(0, 1, 3, 2, 4, 5).reshape(-1, 8, c)
+
+
+ROLLS: dict[str, Callable[[], Made]] = {
+    "norm": lambda: (
+        lambda x, w, b: windows(F.layer_norm(x, (6,), w, b).roll((-1, -2), (1, 2))),
+        [image(2, 4, 8, 6), image(6), image(6)],
+    ),
+    "softmax": lambda: (lambda x: x.softmax(1).roll(3, 0), [image(5, 70, dtype=torch.bfloat16)]),
+    "back": lambda: (
+        lambda x, y: F.layer_norm(
+            x + y.view(2, 2, 2, 2, 4, 6).transpose(2, 3).reshape(x.shape).roll((1, 3), (1, 2)), (6,)
+        ),
+        [image(2, 4, 8, 6), image(8, 8, 6)],
+    ),
+    "pointwise": lambda: (lambda x: x.exp().roll((1, -2), (0, 2)) + x, [image(3, 5, 7)]),
+    "along": lambda: (lambda x: (x - x.sum(1, True)).roll(2, 1), [image(3, 20)]),  # the reduction mixes what is rolled
+    "one": lambda: (lambda x, y: (x.sum(2, True) + y).roll(1, 1), [image(3, 4, 20), image(3, 1, 5)]),
+}
+
 FAMILIES: dict[str, dict[str, Callable[[], Made]]] = {
+    "rolls": ROLLS,
     "pools": POOLS,
     "resizes": RESIZES,
     "pads": PADS,
