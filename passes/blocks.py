@@ -189,7 +189,9 @@ class Blocker(Tiler):
             together = 16 // memory.ref.dtype.bytes
             if coefficient(flat, inner.var) not in (0, 1) or inner.var in free_symbols(load.data[2]):
                 return False
-            rest = dim(flat - inner.var) if coefficient(flat, inner.var) == 1 else flat
+            if coefficient(flat, inner.var) == 0:  # one number for all columns
+                continue
+            rest = dim(flat - inner.var)
             constant = sympy.sympify(rest).as_coeff_Add()[0]
             if constant % together:
                 return False
