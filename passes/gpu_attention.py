@@ -22,6 +22,7 @@ from .base import Pass
 from .context import CompileContext
 from .cse import CSE
 from .own_kernels import ATTENTION, share_heads
+from .short_attention import OWN, Call, Tile, choose
 from .strides import Strides, dense_like, view_of
 
 ALIGNED = 8  # elements of a half type: 16 bytes
@@ -31,17 +32,32 @@ CUDNN, FLASH, EFFICIENT, ANY = "cudnn", "flash", "efficient", "any"
 
 @dataclass(frozen=True)
 class GpuAttention(Pass):
-    """Bring operands, masks and results of attention on a GPU into the form that the fastest kernel takes."""
+    """Bring operands, masks and results of attention on a GPU into the form that the fastest kernel takes.
+
+    Options:
+        tile: queries of a program x warps ("64x4") of a kernel of our own for all calls that it can carry out, "library" for none; the
+            default chooses by size.
+    """
 
     name: ClassVar[str] = "gpu-attention"
     level: ClassVar[str] = "prim"
     after: ClassVar[tuple[str, ...]] = ("attention-mask", "written-attention")
     before: ClassVar[tuple[str, ...]] = ("hoist", "own-kernels", "channels-last", "fuse")
 
+    tile: str = ""
+
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         found = False
         for op in list(module.walk()):
-            if not isinstance(op, kernel.Extern) or op["target"] != ATTENTION or not _has_kernels(op):
+            if not isinstance(op, kernel.Extern) or op["target"] != ATTENTION:
+                continue
+            tile = self._own(op, ctx.target.tf32_products)
+            if tile is not None:
+                _give(op, tile)
+                ctx.diagnostics.count(self.name, "kernels of our own")
+                found = True
+                continue
+            if not _has_kernels(op):
                 continue
             if _shares_heads(op):
                 share_heads(op)
@@ -53,6 +69,73 @@ class GpuAttention(Pass):
             found = True
         if found:
             CSE().apply(ctx, module)  # layers share masks
+
+    def _own(self, op: kernel.Extern, tf32: bool) -> Tile | None:
+        """The tile of a kernel of our own; None: the library's call."""
+        call = None if self.tile == "library" else Call.of(op, tf32)
+        if call is None:
+            return None
+        return Tile.parse(self.tile) if self.tile else choose(call, prim.tensor(op.operands[0]).dtype)
+
+
+def _give(op: kernel.Extern, tile: Tile) -> None:
+    """Let a kernel of our own carry out a call: `attention-kernels` writes it. The result's rows lie with all heads side by side."""
+    made: list[Operation] = []
+
+    def add(new: Op) -> SSAValue:
+        new.location = op.location
+        made.append(new)
+        return new.results[0]
+
+    values = dict(zip(op["operands"], op.operands, strict=True))
+    literals = {k: v for k, v in op.literals.items() if k not in ("effect", "strides", "operand_strides")}
+    given = op.get("operand_strides")
+    mask = values.get("attn_mask")
+    if mask is not None:
+        mask, windows = _before_windows(mask, add)
+        if windows:
+            for name in ("query", "key", "value"):
+                values[name] = add(prim.reshape(values[name], (*windows, *prim.tensor(values[name]).shape[1:])))
+            given = None
+        values["attn_mask"] = mask
+    q, v = (prim.tensor(values[name]).shape for name in ("query", "value"))
+    shape = (*q[:-1], v[-1])
+    literals |= {"own": OWN, "tile": (tile.rows, tile.warps), "strides": (_side_by_side(shape),)}
+    if given:
+        literals["operand_strides"] = tuple(None if n == "attn_mask" else s for n, s in zip(values, given, strict=True))
+    call = kernel.Extern.make(
+        list(values.values()), [prim.tensor(op.results[0]).with_(shape=shape)], literals, loc=op.location
+    )
+    call.results[0].name_hint = op.results[0].name_hint
+    made.append(call)
+    result: SSAValue = call.results[0]
+    if result.type != op.results[0].type:
+        result = add(prim.reshape(result, prim.tensor(op.results[0]).shape))
+    block = op.parent
+    assert block is not None
+    block.insert_ops_before(made, op)
+    op.results[0].replace_all_uses_with(result)
+    op.detach()
+    op.erase()
+
+
+def _side_by_side(shape: tuple[Dim, ...]) -> Strides:
+    """Of results (..., heads, rows, width): rows with all heads side by side."""
+    *outer, heads, rows, width = shape
+    batch = contiguous_strides((*outer, dim(rows * heads * width)))[:-1]
+    return (*batch, width, dim(heads * width), 1)
+
+
+def _before_windows(mask: SSAValue, add: Callable[[Op], SSAValue]) -> tuple[SSAValue, tuple[Dim, ...]]:
+    """A mask before it was spread over batch, heads or rows; and where that was over images, whose windows have masks of their own, how many of
+    both there are: it has five dimensions then."""
+    t = prim.tensor(mask)
+    spread = mask.owner.operands[0].owner if isinstance(mask.owner, prim.Reshape) else None
+    if isinstance(spread, prim.Broadcast) and t.rank == 4:
+        wide = prim.tensor(spread.results[0]).shape
+        if len(wide) == 5 and wide[2:] == t.shape[1:]:
+            return _unspread(spread, add), wide[:2]
+    return _unspread(mask.owner, add) if isinstance(mask.owner, prim.Broadcast) else mask, ()
 
 
 def _has_kernels(op: kernel.Extern) -> bool:
@@ -134,11 +217,13 @@ def _convert_mask(op: kernel.Extern) -> None:
 
 def _before_spread(mask: SSAValue, add: Callable[[Op], SSAValue]) -> SSAValue:
     """A mask that is the same for batch entries, heads or rows, once."""
-    spread = mask.owner
-    if not isinstance(spread, prim.Broadcast):
-        return mask
+    return _unspread(mask.owner, add) if isinstance(mask.owner, prim.Broadcast) else mask
+
+
+def _unspread(spread: prim.Broadcast, add: Callable[[Op], SSAValue]) -> SSAValue:
+    """What a broadcast spreads, with as many dimensions."""
     source = spread.operands[0]
-    shape: list[Dim] = [1] * 4
+    shape: list[Dim] = [1] * prim.tensor(spread.results[0]).rank
     for d, size in zip(spread["dims"], prim.tensor(source).shape, strict=True):
         shape[d] = size
     return source if prim.tensor(source).shape == tuple(shape) else add(prim.reshape(source, tuple(shape)))

@@ -32,6 +32,7 @@ OWN = {
     "schedule": "schedule:Schedule",
     "horizontal-fusion": "horizontal_fusion:HorizontalFusion",
     "depthwise-kernels": "depthwise_kernels:DepthwiseKernels",
+    "attention-kernels": "short_attention:AttentionKernels",
     "plan-buffers": "plan_buffers:PlanBuffers",
     "library-epilogue": "library_epilogue:LibraryEpilogue",
 }

@@ -18,7 +18,7 @@ from ...ir.symbols import Dim, dim
 from ...ir.syntax import Op
 from ...passes.nests import coefficient
 from .text import triton_type
-from .writer import OpenLoop, Writer
+from .writer import OpenLoop, Writer, is_one_block
 
 
 def product_in(op: loop.For) -> loop.Accumulate | None:
@@ -34,40 +34,47 @@ def dot_loop(w: Writer, op: loop.For, join: loop.Accumulate, emit: Callable[[Wri
     start, size = op.get("start", 0), dim(sympy.sympify(op["stop"]) - op.get("start", 0))
     even = isinstance(size, int) and size % block == 0
     acc, before = w.fresh("acc"), "" if start == 0 else w.hold("i", w.index(start)) + " + "
-    w.line(f"{acc} = tl.zeros({w.row_shape()}, tl.float32)")
+    whole = is_one_block(op)
+    if not whole:
+        w.line(f"{acc} = tl.zeros({w.row_shape(each.op for each in w.open)}, tl.float32)")
     sides = [_needed(op, value) for value in join.operands[:2]]
     wrapped = [_wrapped(w, side) for side in sides]
-    at, outer, place = w.fresh("at"), dict(w.known), w.place
-    w.line(f"for {at} in range(0, {w.index(size)}, {block}):")
-    w.depth += 1
+    at, outer, place = "0", dict(w.known), w.place
+    if not whole:
+        at = w.fresh("at")
+        w.line(f"for {at} in range(0, {w.index(size)}, {block}):")
+        w.depth += 1
+        before = f"{before}{at} + "
     texts = []
     rows, bound = w.open, dict(w.bound)
     for axis, side, open_loops, value in zip((1, 0), sides, wrapped, join.operands[:2], strict=True):
         w.axes[op] = axis
         w.open = [each for each, _ in open_loops]
         w.bound = bound | {each.op["var"].name: (name, bound[each.op["var"].name][1]) for each, name in open_loops}
-        name = w.hold("r", f"{before}{at} + tl.arange(0, {block}){w.shape(axis)}")
+        name = w.hold("r", f"{before}tl.arange(0, {block}){w.shape(axis)}")
         mask = "" if even else w.hold("m", f"{name} < {w.index(op['stop'])}")
         w.bound[var] = (name, frozenset([var]))
         w.open.append(OpenLoop(op, name, mask))
         dtype = BY_NAME[join["dtype"]]
-        plain = isinstance(value.owner, loop.Load) and value.owner.ref.dtype == dtype
-        if isinstance(value.owner, loop.Load) and plain:
-            w.raw.add(value.owner)
+        load = value.owner if isinstance(value.owner, loop.Load) and value.owner.operands[0] not in w.locals else None
+        plain = load is not None and load.ref.dtype == dtype
+        if load is not None and plain:
+            w.raw.add(load)
         for inner in side:
             emit(w, inner)
         text = w.names[value]
         if not plain:
             text = w.spread(text, w.spans.get(value, frozenset()))
             if mask:
-                text = f"tl.where({mask}, {text}, 0.0)"
+                text = w.hold("t", f"tl.where({mask}, {text}, 0.0)")
             text = w.hold("t", f"{text}.to(tl.{triton_type(dtype)})")
         texts.append(text)
     precision = ', input_precision="tf32"' if join.get("tf32") else ""
-    w.line(f"{acc} = tl.dot({texts[0]}, {texts[1]}, {acc}{precision})")
-    w.depth -= 1
+    w.line(f"{acc} = tl.dot({texts[0]}, {texts[1]}{'' if whole else f', {acc}'}{precision})")
+    w.depth -= not whole
     w.open, w.bound, w.known, w.place = rows, bound, outer, place
     w.names[memory] = acc
+    w.spans[memory] = frozenset(each.op["var"].name for each in rows)
 
 
 def _needed(op: loop.For, value: SSAValue) -> list[Op]:

@@ -302,8 +302,9 @@ def _body(w: Writer, op: loop.For, name: str, masked: bool = True) -> None:
 
 
 def _local(w: Writer, op: Op) -> None:
+    """A register, or what one block of a loop within the row stores: a tensor, too."""
     assert isinstance(op, loop.Local)
-    if op["size"] != 1:
+    if op["size"] != 1 and not all(isinstance(use.operation, loop.Load | loop.Store) for use in op.results[0].uses):
         raise TypeError(f"no Triton text for scratch of {op['size']} elements")
     w.locals[op.results[0]] = op
 
@@ -313,7 +314,7 @@ def _load(w: Writer, op: Op) -> None:
     if memory in w.locals:
         rows = frozenset(each.op["var"].name for each in w.open if each.op["kind"] == "parallel")
         w.names[op.results[0]] = w.names[memory]
-        w.spans[op.results[0]] = w.spans.get(memory, rows)
+        w.spans[op.results[0]] = w.spans.get(memory, rows) | w.index_spans(op["index"])
         return
     ref, result = memory.type, op.results[0].type
     assert isinstance(ref, RefType) and isinstance(result, ScalarType)
@@ -368,6 +369,9 @@ def _store(w: Writer, op: Op) -> None:
     value, memory = op.operands
     ref = memory.type
     assert isinstance(ref, RefType)
+    if memory in w.locals:
+        _keep(w, value, memory, op["index"])
+        return
     spans = w.index_spans(op["index"], *op.get("mask", ()))
     masks = w.masks(spans | w.spans.get(value, frozenset())) + w.conditions(op)
     address = _address(w, memory, op["index"])
@@ -378,6 +382,15 @@ def _store(w: Writer, op: Op) -> None:
         text = w.spread(as_tensor(value, text), w.spans.get(value, frozenset()))
         address = w.spread(address, spans)
     w.line(f"tl.store({address}, {text}{', mask=' + ' & '.join(masks) if masks else ''})")
+
+
+def _keep(w: Writer, value: SSAValue, memory: SSAValue, index: Dim) -> None:
+    """Scratch of the elements of one block: other loops over as many read them by their own variables."""
+    around = w.open[-1].op if w.open else None
+    if around is None or index != around["var"] or around not in w.axes or not is_one_block(around):
+        raise TypeError("no Triton text for scratch that is not stored by one block of a loop")
+    w.names[memory] = as_tensor(value, w.names[value])
+    w.spans[memory] = w.spans.get(value, frozenset()) - {around["var"].name}
 
 
 def _atomic(w: Writer, op: Op) -> None:

@@ -45,6 +45,7 @@ GOLDEN = [
     "matmul-kernels",
     "layout",
     "schedule",
+    "attention-kernels",
     "depthwise-kernels",
     "horizontal-fusion",
     "plan-buffers",

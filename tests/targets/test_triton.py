@@ -107,7 +107,16 @@ def interpreted(group: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("group", "least"),
-    [("zoo", 80), ("rows", 200), ("random", 90), ("models", 20), ("operators", 40), ("products", 15), ("attention", 14), ("shared", 6)],
+    [
+        ("zoo", 80),
+        ("rows", 200),
+        ("random", 90),
+        ("models", 20),
+        ("operators", 40),
+        ("products", 15),
+        ("attention", 14),
+        ("shared", 6),
+    ],
 )
 def test_values(group: str, least: int) -> None:
     """The same values as the reference interpreter gives for the program before it was scheduled."""

@@ -20,6 +20,7 @@ import scipy.special
 import torch
 import triton.language as tl
 import triton.runtime.interpreter as interpreter
+from attention_programs import attention
 from product_programs import products
 from triton_operators import FAMILIES, operators
 from triton_programs import Program, kernels_of, models, randoms, rows, zoo
@@ -50,6 +51,7 @@ GROUPS: dict[str, Callable[[], Iterator[Program]]] = {
     "models": models,
     "shared": shared,
     "products": products,
+    "attention": attention,
     "operators": lambda: (p for family in FAMILIES for p in operators(family)),
 }
 RELATIVE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}

@@ -1,0 +1,362 @@
+"""Attention over short rows on a GPU as loops of our own: a program has a block of queries and all keys, so that memory is read and written once.
+
+    s[c] = sum_d q[m, d] k[c, d] * scale + mask[m, c];  p[c] = exp(s[c] - max s);  y[m, e] = sum_c p[c] v[c, e] / sum p
+
+`gpu-attention` gives calls to it (`own = "attention"`, `tile`: rows of a program, warps) where the libraries' kernels, made for long rows, are expected
+to be slower. Scores are float32, the weights p are rounded to the values' dtype, as flash attention has it. A row without a score above -inf gives zeros.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Region, SSAValue
+
+from ..ir.dialects import kernel, loop, prim
+from ..ir.dtypes import BF16, BOOL, F16, F32, I64, DType
+from ..ir.scalars import DOT
+from ..ir.symbols import Dim, dim, free_symbols, power_of_two, symbol
+from ..ir.syntax import Op, location_of
+from ..ir.types import RefType, TensorType, is_gpu, ref_type, scalar_type
+from .base import Pass
+from .context import CompileContext
+from .strides import Strides, View, memory_strides, view_of
+
+OWN = "attention"
+MOST_KEYS, MOST_WIDTH = 256, 128
+LEAST = 16  # of a tile, along each axis: what the matrix units take
+FEW_KEYS = 64  # up to here the library's kernels for short rows are far from the limit
+
+# In microseconds, on one H200 in half types.
+FIXED, BYTES, MULTIPROCESSORS = 3.0, 4.2e6, 132
+LIBRARY_HEAD = 0.0145  # the memory-efficient kernel for the windows of one head, of up to 64 tokens in heads of 32
+TILE = 0.5  # our kernel on one multiprocessor for 64 queries by 64 keys
+GAIN = 1.3  # what is asked of the estimate
+
+
+@dataclass(frozen=True)
+class Call:
+    """The sizes of a call: `heads` is all that lies in front of rows and columns, `bytes` what must be read and written."""
+
+    heads: int
+    rows: int
+    keys: int
+    width: int
+    values: int
+    bytes: int
+
+    @classmethod
+    def of(cls, op: kernel.Extern, tf32: bool) -> Call | None:
+        """None: a call that no kernel of ours can carry out."""
+        given = {name: prim.tensor(v) for name, v in zip(op["operands"], op.operands, strict=True)}
+        q, k, v = (given[name] for name in ("query", "key", "value"))
+        mask = given.get("attn_mask")
+        if op.get("dropout_p", 0.0) != 0.0 or op.get("enable_gqa") or op.get("epilogue"):
+            return None
+        if not is_gpu(q.device) or q.dtype not in ((F16, BF16, F32) if tf32 else (F16, BF16)):
+            return None
+        if any(t.rank != 4 or t.dtype != q.dtype or t.device != q.device for t in (q, k, v)):
+            return None
+        if not all(isinstance(n, int) and n > 0 for t in given.values() for n in t.shape):
+            return None
+        fits = q.shape[:2] == k.shape[:2] == v.shape[:2] and q.shape[3] == k.shape[3] and k.shape[2] == v.shape[2]
+        if not fits or not _is_mask(mask, q, k) or (op.get("is_causal") and mask is not None):
+            return None
+        sizes = cast(tuple[int, ...], (*q.shape, k.shape[2], v.shape[3]))
+        images, heads, rows, width, keys, values = sizes
+        if keys > MOST_KEYS or max(width, values) > MOST_WIDTH or width % 8 or values % 8:
+            return None
+        moved = images * heads * (rows + keys) * (width + values)
+        moved += cast(int, mask.numel) if mask is not None else 0
+        return cls(images * heads, rows, keys, width, values, moved * q.dtype.bytes)
+
+
+def _is_mask(mask: TensorType | None, q: TensorType, k: TensorType) -> bool:
+    """Whether it is none, or truth values or numbers of the query's dtype that spread to the scores."""
+    if mask is None:
+        return True
+    scores = (*q.shape[:3], k.shape[2])
+    spreads = all(s in (1, t) for s, t in zip(reversed(mask.shape), reversed(scores), strict=False))
+    return mask.dtype in (BOOL, q.dtype) and 1 <= mask.rank <= 4 and spreads
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How many queries a program has, and how many warps."""
+
+    rows: int
+    warps: int
+
+    @classmethod
+    def parse(cls, text: str) -> Tile:
+        """The tile of a text such as "64x4"."""
+        return cls(*map(int, text.split("x")))
+
+
+def choose(call: Call, dtype: DType) -> Tile | None:
+    """The tile for a call; None where the library is expected to be about as fast."""
+    if dtype == F32 or max(call.rows, call.keys) > FEW_KEYS:
+        return None
+    tile = Tile(max(LEAST, power_of_two(call.rows)), 4)
+    return tile if own_time(call, tile) * GAIN < library_time(call) else None
+
+
+def library_time(call: Call) -> float:
+    """Microseconds of the library's call, for short rows."""
+    return FIXED + max(call.bytes / BYTES, call.heads * LIBRARY_HEAD * max(1.0, call.width / 64))
+
+
+def own_time(call: Call, tile: Tile) -> float:
+    """Microseconds of our kernel."""
+    programs = call.heads * -(-call.rows // tile.rows)
+    scores = tile.rows * max(LEAST, power_of_two(call.keys)) / 4096
+    return FIXED + max(call.bytes / BYTES, programs / MULTIPROCESSORS * TILE * max(scores, 0.5))
+
+
+@dataclass(frozen=True)
+class AttentionKernels(Pass):
+    """Make loops of the attention that `gpu-attention` gave to a kernel of our own."""
+
+    name: ClassVar[str] = "attention-kernels"
+    level: ClassVar[str] = "loop"
+    requires: ClassVar[tuple[str, ...]] = ("schedule",)
+    after: ClassVar[tuple[str, ...]] = ("schedule",)
+    before: ClassVar[tuple[str, ...]] = ("plan-buffers",)
+
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        made: dict[str, loop.Kernel] = {}
+        for func in [op for op in module.body.block.ops if isinstance(op, prim.Func)]:
+            for op in [op for op in func.block_body.ops if isinstance(op, kernel.Extern) and op.get("own") == OWN]:
+                if not is_gpu(prim.tensor(op.results[0]).device):
+                    continue
+                plan = _Plan.of(op)
+                found = made.get(plan.name)
+                if found is None:
+                    found = made[plan.name] = plan.kernel()
+                    module.body.block.add_op(found)
+                _add_line(found, op)
+                attrs: dict[str, object] = {"kernel": plan.name, "strides": (memory_strides(op.results[0]),)}
+                launch = loop.Launch.make(plan.bases, [op.results[0].type], attrs, loc=op.location)
+                launch.results[0].name_hint = op.results[0].name_hint
+                func.block_body.insert_op_before(launch, op)
+                op.results[0].replace_all_uses_with(launch.results[0])
+                op.detach()
+                op.erase()
+                ctx.diagnostics.count(self.name, "launches")
+
+
+def _add_line(made: loop.Kernel, op: Op) -> None:
+    place = location_of(op)
+    line = f"{place[0]}:{place[1]}" if place else ""
+    if line and line not in made.get("lines", ()):
+        made["lines"] = (*made.get("lines", ()), line)
+
+
+@dataclass
+class _Operand:
+    """A tensor in memory: which of the kernel's memories it is in, and where."""
+
+    memory: int
+    strides: Strides
+    offset: Dim
+    dtype: DType
+
+    def at(self, places: list[Dim]) -> Dim:
+        return dim(self.offset + sum(p * s for p, s in zip(places, self.strides, strict=True)))
+
+
+@dataclass
+class _Plan:
+    """One call: its memories, where its operands lie in them, and its numbers."""
+
+    bases: list[SSAValue]
+    operands: dict[str, _Operand]  # by the operator's names, and "result"
+    result: RefType
+    outer: tuple[Dim, ...]
+    rows: int
+    keys: int
+    width: int
+    values: int
+    scale: float
+    causal: bool
+    tile: Tile
+
+    @classmethod
+    def of(cls, op: kernel.Extern) -> _Plan:
+        shapes = {n: prim.tensor(v).shape for n, v in zip(op["operands"], op.operands, strict=True)}
+        q = shapes["query"]
+        bases: list[SSAValue] = []
+        operands: dict[str, _Operand] = {}
+        for name, value in zip(op["operands"], op.operands, strict=True):
+            view = view_of(value)
+            assert view is not None, "layout gives every operand of a call strides"
+            if view.base not in bases:
+                bases.append(view.base)
+            strides = _spread(view, len(q))
+            operands[name] = _Operand(bases.index(view.base), strides, view.offset, prim.tensor(value).dtype)
+        result, strides = prim.tensor(op.results[0]), memory_strides(op.results[0])
+        operands["result"] = _Operand(len(bases), strides, 0, result.dtype)
+        scale = op.get("scale")
+        rows, width, keys, values = cast(tuple[int, ...], (*q[-2:], shapes["key"][-2], shapes["value"][-1]))
+        return cls(
+            bases,
+            operands,
+            ref_type(result.shape, strides, result.dtype, result.device),
+            q[:-2],
+            rows,
+            keys,
+            width,
+            values,
+            1 / math.sqrt(width) if scale is None else scale,
+            bool(op.get("is_causal")),
+            Tile(*op["tile"]),
+        )
+
+    @property
+    def memories(self) -> list[RefType]:
+        kinds = [(prim.tensor(b), memory_strides(b)) for b in self.bases]
+        return [*(ref_type(t.shape, s, t.dtype, t.device) for t, s in kinds), self.result]
+
+    @property
+    def name(self) -> str:
+        """Equal names, equal kernels."""
+        places = {n: (o.memory, o.strides, o.offset, o.dtype.name) for n, o in self.operands.items()}
+        numbers = (self.outer, self.rows, self.keys, self.width, self.values, self.scale, self.causal, self.tile)
+        text = repr([[m.text for m in self.memories], places, numbers])
+        return f"attention_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+    def kernel(self) -> loop.Kernel:
+        """The loops."""
+        block = Block(arg_types=self.memories)
+        _Loops(self, block).write()
+        symbols = sorted(map(str, free_symbols([e for m in self.memories for e in (*m.shape, *m.strides)])))
+        attrs: dict[str, object] = {"sym_name": self.name, "inputs": len(self.bases), "warps": self.tile.warps}
+        return loop.Kernel.make([], [], attrs | {"symbols": tuple(symbols), "lines": ()}, [Region(block)])
+
+
+def _spread(view: View, rank: int) -> Strides:
+    """The strides of a view as of so many dimensions; steps of 0 where it is the same for all places."""
+    strides = [0 if n == 1 else s for n, s in zip(view.shape, view.strides, strict=True)]
+    return (*(0,) * (rank - len(strides)), *strides)
+
+
+class _Loops:
+    """Writes the loops of one call."""
+
+    def __init__(self, plan: _Plan, block: Block) -> None:
+        self.plan, self.blocks, self.memories = plan, [block], list(block.args)
+        self.columns = max(LEAST, power_of_two(plan.keys))
+
+    def add(self, op: Op) -> SSAValue:
+        self.blocks[-1].add_op(op)
+        return op.results[0] if op.results else self.memories[0]
+
+    def write(self) -> None:
+        plan = self.plan
+        outer = [symbol(f"o{k}") for k in range(len(plan.outer) + 1)]
+        extents = [(var, size, 1) for var, size in zip(outer, plan.outer, strict=False)]
+        opened = []
+        for var, stop, block in [*extents, (outer[-1], plan.rows, plan.tile.rows)]:
+            opened.append({"kind": "parallel", "var": var, "stop": stop} | ({"block": block} if block > 1 else {}))
+            self.blocks.append(Block())
+        scores, places = self.scores([*outer]), [*outer[:-1]]
+        top, total = self.weights(scores)
+        self.values(scores, places, outer[-1], top, total)
+        for attrs in reversed(opened):
+            self.close(attrs)
+
+    def scores(self, places: list[Dim]) -> SSAValue:
+        """A row of scores."""
+        plan, (*outer, row) = self.plan, places
+        scores = self.add(loop.Local.make([], [ref_type([plan.keys], None, F32)], {"size": plan.keys}))
+        c, d = symbol("c0"), symbol("d0")
+        self.blocks.append(Block())
+        acc = self.local(0.0)
+        self.blocks.append(Block())
+        self.dot(self.load("query", [*outer, row, d]), self.load("key", [*outer, c, d]), acc)
+        self.close({"kind": "reduce", "var": d, "stop": plan.width, "block": max(LEAST, power_of_two(plan.width))})
+        score = self.scalar("mul", self.read(acc), self.number(plan.scale))
+        if "attn_mask" in plan.operands:
+            mask = self.load("attn_mask", [*outer, row, c])
+            if plan.operands["attn_mask"].dtype == BOOL:
+                score = self.scalar("where", mask, score, self.number(-math.inf))
+            else:
+                score = self.scalar("add", score, mask)
+        if plan.causal:
+            index = self.add(loop.Index.make([], [scalar_type(I64)], {"value": dim(row - c)}))
+            zero = self.add(loop.Constant.make([], [scalar_type(I64)], {"value": 0}))
+            score = self.scalar("where", self.scalar("ge", index, zero), score, self.number(-math.inf))
+        self.add(loop.Store.make([score, scores], [], {"index": c}))
+        self.close({"kind": "serial", **self.along(c)})
+        return scores
+
+    def weights(self, scores: SSAValue) -> tuple[SSAValue, SSAValue]:
+        """Weights in the place of the scores; whether the row is shut, and their sum."""
+        c = symbol("c1")
+        top = self.local(-math.inf)
+        self.blocks.append(Block())
+        self.add(loop.Accumulate.make([self.read(scores, c), top], [], {"kind": "max", "index": 0}))
+        self.close({"kind": "reduce", **self.along(c)})
+        highest = self.read(top)
+        shut = self.scalar("eq", highest, self.number(-math.inf))
+        shift = self.scalar("where", shut, self.number(0.0), highest)
+        c = symbol("c2")
+        total = self.local(0.0)
+        self.blocks.append(Block())
+        weight = self.scalar("exp", self.scalar("sub", self.read(scores, c), shift))
+        self.add(loop.Store.make([weight, scores], [], {"index": c}))
+        self.add(loop.Accumulate.make([weight, total], [], {"kind": "sum", "index": 0}))
+        self.close({"kind": "reduce", **self.along(c)})
+        return shut, self.read(total)
+
+    def values(self, weights: SSAValue, outer: list[Dim], row: Dim, shut: SSAValue, total: SSAValue) -> None:
+        """The mean of the values."""
+        plan, c, e = self.plan, symbol("c3"), symbol("e0")
+        one = self.number(1.0)
+        factor = self.scalar("div", one, self.scalar("where", shut, one, total))
+        self.blocks.append(Block())
+        acc = self.local(0.0)
+        self.blocks.append(Block())
+        self.dot(self.read(weights, c), self.load("value", [*outer, c, e]), acc)
+        self.close({"kind": "reduce", **self.along(c)})
+        mean = self.scalar("mul", self.read(acc), factor)
+        index = plan.operands["result"].at([*outer, row, e])
+        self.add(loop.Store.make([mean, self.memories[-1]], [], {"index": index}))
+        self.close({"kind": "serial", "var": e, "stop": plan.values, "block": max(LEAST, power_of_two(plan.values))})
+
+    def along(self, var: Dim) -> dict[str, object]:
+        """A loop over the keys."""
+        return {"var": var, "stop": self.plan.keys, "block": self.columns}
+
+    def local(self, value: float) -> SSAValue:
+        return self.add(loop.Local.make([], [ref_type([1], None, F32)], {"size": 1, "value": value}))
+
+    def dot(self, a: SSAValue, b: SSAValue, acc: SSAValue) -> None:
+        dtype = self.plan.operands["query"].dtype
+        attrs = {"kind": DOT, "index": 0, "dtype": dtype.name} | ({"tf32": True} if dtype == F32 else {})
+        self.add(loop.Accumulate.make([a, b, acc], [], attrs))
+
+    def load(self, name: str, places: list[Dim]) -> SSAValue:
+        operand = self.plan.operands[name]
+        dtype = BOOL if operand.dtype == BOOL else F32
+        return self.add(
+            loop.Load.make([self.memories[operand.memory]], [scalar_type(dtype)], {"index": operand.at(places)})
+        )
+
+    def read(self, memory: SSAValue, index: Dim = 0) -> SSAValue:
+        return self.add(loop.Load.make([memory], [scalar_type(F32)], {"index": index}))
+
+    def number(self, value: float) -> SSAValue:
+        return self.add(loop.Constant.make([], [scalar_type(F32)], {"value": value}))
+
+    def scalar(self, name: str, *operands: SSAValue) -> SSAValue:
+        return self.add(loop.scalar_op(name, *operands))
+
+    def close(self, attrs: dict[str, object]) -> None:
+        """The innermost open block is the body of a loop."""
+        body = self.blocks.pop()
+        self.add(loop.For.make([], [], attrs, [Region(body)]))
