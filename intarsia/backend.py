@@ -54,7 +54,15 @@ from .targets.torch_private import (
     onednn_linear,
     products_in_tf32,
 )
-from .targets.triton.device import NoTriton, capability, gpu_identity, gpu_of, multiprocessors, shared_bytes
+from .targets.triton.device import (
+    NoTriton,
+    capability,
+    gpu_identity,
+    gpu_of,
+    has_tensor_maps,
+    multiprocessors,
+    shared_bytes,
+)
 from .targets.triton.launch import DriverError
 from .targets.triton.run import UnplannedResult
 from .targets.triton.worker import TritonError
@@ -413,6 +421,7 @@ def machine(toolchain: Toolchain, config: Config, gpu: str = "") -> Target:
         tf32_products=products_in_tf32(),
         shared_bytes=shared_bytes(gpu or "sm_90"),
         multiprocessors=multiprocessors(),
+        tensor_maps=has_tensor_maps(gpu or "sm_90"),
     )
 
 

@@ -26,6 +26,7 @@ class Target:
         tf32_products: whether products of matrices may.
         shared_bytes: memory of a GPU's multiprocessor that one block may use.
         multiprocessors: how many the GPU has; programs that wait for each other must all be running.
+        tensor_maps: whether a GPU's programs copy whole tiles by one instruction (Hopper's TMA).
         dots_bfloat16: whether AVX-512's dot product of bfloat16 is the fastest way to multiply: it is there, and tiles (AMX) are not.
     """
 
@@ -42,6 +43,7 @@ class Target:
     tf32_products: bool = False
     shared_bytes: int = 227 * 1024
     multiprocessors: int = 132
+    tensor_maps: bool = True
 
 
 @dataclass(frozen=True)

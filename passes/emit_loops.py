@@ -39,6 +39,7 @@ class LoopSpec:
     block: int = 0  # so many iterations are one operation on a tensor
     apart: bool = False  # neighbours go to different threads
     group: int = 0  # programs take so many blocks with one of the loop inside, then with the next one
+    persistent: int = 0  # at most so many programs walk over all blocks of the nest
     within: Range | None = None  # what is known of the variable; default start .. stop - 1
     prefetch: list[Prefetch] = field(default_factory=list)
     cooperative: bool = False  # iterations are programs that work on one row
@@ -179,6 +180,8 @@ class LoopEmitter:
             attrs["cooperative"] = True
         if spec.group > 1:
             attrs["group"] = spec.group
+        if spec.persistent:
+            attrs["persistent"] = spec.persistent
         self._add(self.scopes[-1], ir.For.make([], [], attrs, [Region(scope.block)]))
 
     def _fresh(self, var: sympy.Symbol) -> sympy.Symbol:

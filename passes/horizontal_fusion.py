@@ -64,6 +64,8 @@ class HorizontalFusion(Pass):
             return False
         if "updates" in kernel.attributes:  # what it does not write has to be there before
             return False
+        if any(op.get("persistent") for op in kernel.block_body.ops if isinstance(op, loop.For)):
+            return False
         if not refs or not all(is_gpu(r.device) for r in refs) or ("parallel" in kinds and len(kinds) > 1):
             return False
         return sum(hint(product(r.shape)) * r.dtype.bytes for r in refs) <= self.max_bytes

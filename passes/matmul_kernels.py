@@ -22,7 +22,7 @@ from ..ir.syntax import Op, location_of, single_block
 from ..ir.types import TensorType, is_gpu
 from .affine import hint
 from .base import Pass
-from .context import CompileContext
+from .context import CompileContext, Target
 from .matmul_activation import is_tanh_gelu, with_gelu
 from .product_model import FEW, Shape, Tile, candidates, choose, chunks_for
 from .strides import view_of
@@ -44,7 +44,7 @@ class MatmulKernels(Pass):
 
     Options:
         tile: this tile for all products that a kernel of ours can compute, as rows x columns x inner size x warps x stages x chunks
-            ("128x128x64x8x3x1"); the default chooses by shape, and leaves to the library what that does faster.
+            (x programs) ("128x128x64x8x3x1"); the default chooses by shape, and leaves to the library what that does faster.
     """
 
     name: ClassVar[str] = "matmul-kernels"
@@ -76,7 +76,7 @@ class MatmulKernels(Pass):
             ctx.diagnostics.count(self.name, "library calls with gelu")
             _erase(op)
             return
-        shape = found.shape(behind, ctx.target.shared_bytes)
+        shape = found.shape(behind, ctx.target)
         reader = _reader(op)
         chunks = chunks_for(shape) if behind is None and reader is not None and not self.tile else None
         if chunks is not None and reader is not None and _sums(reader, op.results[0]):
@@ -85,6 +85,8 @@ class MatmulKernels(Pass):
             _erase(op)
             return
         tile = Tile.parse(self.tile) if self.tile else _chosen(ctx, shape, op, behind)
+        if tile is not None and not ctx.target.tensor_maps:
+            tile = replace(tile, programs=0)
         place = location_of(op)
         where = f"{place[0]}:{place[1]}" if place else ""
         if tile is None:
@@ -181,7 +183,7 @@ class Product:
     batch: Dim = 1
     siblings: int = 1
 
-    def shape(self, behind: kernel.Fused | None, shared_bytes: int) -> Shape:
+    def shape(self, behind: kernel.Fused | None, target: Target) -> Shape:
         """What decides how fast it is."""
         extra = 0
         if behind is not None:
@@ -194,7 +196,18 @@ class Product:
         by_rows = view is not None and view.strides[-1 if self.transposed else -2] == 1
         batch, rows, columns, inner = (hint(n) for n in (self.batch, self.rows, self.columns, self.inner))
         return Shape(
-            batch, rows, columns, inner, self.dtype, behind is not None, extra, by_rows, self.siblings, shared_bytes
+            batch,
+            rows,
+            columns,
+            inner,
+            self.dtype,
+            behind is not None,
+            extra,
+            by_rows,
+            self.siblings,
+            target.shared_bytes,
+            target.multiprocessors,
+            target.tensor_maps,
         )
 
 

@@ -71,6 +71,8 @@ def product_blocks(lowering: Lowering, nest: Nest, flat: Flat, fresh: Callable[[
     spec.rows += flat(batch, env, 1, "parallel")
     spec.rows += [replace(each, group=GROUP) for each in flat(tall, env, tile.rows, "parallel")]
     spec.rows += flat(wide, env, tile.columns, "parallel")
+    if tile.programs and not batch and all(isinstance(each.stop, int) and each.start == 0 for each in spec.rows):
+        spec.rows[0] = replace(spec.rows[0], persistent=tile.programs)
     walk = first.loops[0]
     inner = LoopSpec(walk.var, walk.start, walk.stop, kind="reduce", block=tile.inner)
     spec.stages.append(StageSpec([Segment([inner])], first.joins, []))

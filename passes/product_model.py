@@ -17,6 +17,8 @@ class Tile:
         warps: that work on a tile.
         stages: blocks of operands that are on their way at once.
         split: into how many chunks the inner size is cut; their sums are added up by a second kernel.
+        programs: at most so many walk over the tiles, one after another, and read through tensor maps (TMA); 0: one for each tile. In the
+            lists below: on a multiprocessor.
     """
 
     rows: int = 128
@@ -25,6 +27,7 @@ class Tile:
     warps: int = 8
     stages: int = 3
     split: int = 1
+    programs: int = 0
 
     @classmethod
     def parse(cls, text: str) -> Tile:
@@ -38,12 +41,12 @@ class Tile:
     @property
     def text(self) -> str:
         """As `parse` reads it."""
-        return "x".join(map(str, astuple(self)))
+        return "x".join(map(str, self.attribute))
 
     @property
     def attribute(self) -> tuple[int, ...]:
         """As `prim.dot` has it."""
-        return astuple(self)
+        return astuple(self) if self.programs else astuple(self)[:-1]
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ class Shape:
         tensors: how many tensors of the result's size that kernel reads and writes beside the product and one result.
         siblings: how many products of the first factor there are; small ones become one launch (`horizontal-fusion`).
         shared_bytes: memory of a multiprocessor that a program may use.
+        multiprocessors: how many there are.
+        tensor_maps: whether there are any (Hopper).
         by_rows: whether the second factor lies contiguously along the inner size.
     """
 
@@ -68,9 +73,18 @@ class Shape:
     by_rows: bool = True
     siblings: int = 1
     shared_bytes: int = 227 * 1024
+    multiprocessors: int = 132
+    tensor_maps: bool = True
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether the result's rows do not begin at multiples of 16 bytes, as the library's fast kernels ask for."""
+        return self.dtype != "f32" and self.columns % 8 != 0
 
     def holds(self, tile: Tile) -> bool:
         """Whether a multiprocessor has room for a tile's operands, and a little more."""
+        if tile.programs and (not self.tensor_maps or self.dtype == "f32"):
+            return False
         return tile.shared_bytes(4 if self.dtype == "f32" else 2) + 1024 <= self.shared_bytes
 
     @property
@@ -99,6 +113,7 @@ KERNEL_FIXED, LEAST_KERNEL, KERNEL_BYTES = 0.5, 1.8, 4.3e6  # of an elementwise 
 HIDDEN = 1500  # an inner size from which on the library hides that it writes its result
 CACHED, FROM_MEMORY = 16 << 20, 1.13  # a second factor larger than this does not stay in the cache, and what that costs
 MARGIN = 0.99
+CUT = 1.7e6  # bytes a microsecond, of the copy behind a product whose columns were made a multiple of 8
 
 
 @dataclass(frozen=True)
@@ -136,6 +151,8 @@ def library_time(shape: Shape) -> float:
     if shape.epilogue:
         moved = (2 + shape.tensors) * rows * columns * size
         behind = max(LEAST_KERNEL, KERNEL_FIXED + moved / KERNEL_BYTES)
+    if shape.is_uneven:
+        behind += 2 * columns * (rows * size / CUT + inner * size / BYTES)
     return LIBRARY_FIXED + work + written + read + behind
 
 
@@ -150,11 +167,14 @@ def own_time(shape: Shape, cost: _Cost) -> float:
     return FIXED + walk * (2 if shape.dtype == "f32" else 1) + programs * cost.rest + more
 
 
+PERSISTENT = ("128x256x64x8x3x1x1", "128x128x64x4x3x1x2")
+
+
 def _tiles(*texts: str) -> tuple[Tile, ...]:
     return tuple(map(Tile.parse, texts))
 
 
-LARGE = _tiles("128x256x64x8x3", "256x128x64x8x3", "128x128x64x8x4", "128x128x64x4x3")
+LARGE = _tiles("128x256x64x8x3", "256x128x64x8x3", "128x128x64x8x4", "128x128x64x4x3", *PERSISTENT)
 MIDDLE = _tiles("64x128x64x4x3", "128x64x64x4x3", "64x64x64x4x4")
 SMALL = _tiles("64x32x128x4x4", "64x32x128x4x5", "64x64x128x4x3", "32x32x128x4x4", "16x64x128x4x4", "16x32x128x4x5")
 SHALLOW = _tiles("128x64x32x4x3", "64x128x32x4x3", "64x64x32x4x3", "128x128x32x8x3")
@@ -167,8 +187,10 @@ def candidates(shape: Shape) -> tuple[Tile, ...]:
 
 
 def _fitted(shape: Shape, tile: Tile) -> Tile:
-    """The tile, half as deep for elements twice as large."""
-    return replace(tile, inner=max(16, tile.inner // 2)) if shape.dtype == "f32" else tile
+    """The tile, half as deep for elements twice as large, and its programs on all multiprocessors."""
+    if shape.dtype == "f32":
+        tile = replace(tile, inner=max(16, tile.inner // 2))
+    return replace(tile, programs=tile.programs * shape.multiprocessors)
 
 
 def _candidates(shape: Shape) -> tuple[Tile, ...]:
@@ -201,7 +223,7 @@ def _choose(shape: Shape) -> Tile | None:
         return None
     if shape.rows <= FEW:
         return _few_rows(shape) if shape.epilogue or shape.siblings > 1 else None
-    if not shape.epilogue:
+    if not shape.epilogue and not shape.is_uneven:
         return None
     costs = [cost for cost in _COSTS if shape.holds(_fitted(shape, cost.tile))]
     if not costs:

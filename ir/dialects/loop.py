@@ -70,6 +70,7 @@ class For(Op):
     `apart = true`: neighbours of the block go to different threads, because what they read lies in steps or begins anywhere.
     The iterations of a `cooperative` loop are programs, too, as many for each row as it has iterations (`loop.exchange`).
     `group = n`: programs take n blocks of this loop with one of the loop inside, then with the next one, so that caches serve both.
+    `persistent = n`, of the outermost loop: at most n programs walk over all blocks, so that one's loads begin while another's is stored.
     """
 
     name = "loop.for"

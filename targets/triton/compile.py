@@ -23,6 +23,7 @@ class KernelSource:
         stages: how many blocks of a loop's operands are on their way at once; 0: as many as Triton likes.
         checks: whether assertions in the text are compiled.
         contract: whether a product and a sum may be rounded at once.
+        maps: how many of the last arguments are tensor maps.
     """
 
     name: str
@@ -32,6 +33,7 @@ class KernelSource:
     checks: bool = False
     stages: int = 0
     contract: bool = True
+    maps: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """Plain data for a worker."""
@@ -43,22 +45,31 @@ class KernelSource:
             "checks": self.checks,
             "stages": self.stages,
             "contract": self.contract,
+            "maps": self.maps,
         }
 
 
 @dataclass(frozen=True)
 class Binary:
-    """A compiled kernel: its code, and what a launch needs beside it. `symbol` is its name in the code; `shared` is in bytes."""
+    """A compiled kernel: its code, and what a launch needs beside it.
+
+    Attributes:
+        symbol: its name in the code.
+        shared: bytes of a multiprocessor's memory.
+        boxes: of each tensor map, how it is read: the driver's numbers of swizzle and dtype, and the rows and neighbours of a copy.
+    """
 
     name: str
     symbol: str
     code: bytes
     shared: int
     warps: int
+    boxes: Sequence[Sequence[int]] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Plain data for the cache; the code is a file of its own."""
-        return {"name": self.name, "symbol": self.symbol, "shared": self.shared, "warps": self.warps}
+        boxes = [list(box) for box in self.boxes]
+        return {"name": self.name, "symbol": self.symbol, "shared": self.shared, "warps": self.warps, "boxes": boxes}
 
 
 def load_text(path: Path, name: str) -> ModuleType:
@@ -93,4 +104,18 @@ def compile_kernel(module: ModuleType, source: KernelSource, target: str) -> Bin
         options["num_stages"] = source.stages
     made = triton.compile(ast, target=goal, options=options)
     code = made.asm["hsaco" if goal.backend == "hip" else "cubin"]
-    return Binary(source.name, made.metadata.name, code, made.metadata.shared, source.warps)
+    return Binary(source.name, made.metadata.name, code, made.metadata.shared, source.warps, _boxes(made, source.maps))
+
+
+def _boxes(made: Any, count: int) -> list[list[int]]:
+    """What launches make tensor maps by.
+
+    Raises:
+        TypeError: Triton has not made the kernel for tensor maps, as for GPUs before Hopper.
+    """
+    found = getattr(made.metadata, "tensordesc_meta", None) or []
+    if len(found) != count or (count and made.metadata.global_scratch_size):
+        raise TypeError(f"{len(found)} of {count} operands are read through tensor maps")
+    # Numbers of dtypes in code and in the driver's call differ for these three.
+    kinds = {8: 10, 9: 8, 10: 9}
+    return [[m["swizzle"], kinds.get(m["elem_type"], m["elem_type"]), *m["block_size"]] for m in found]

@@ -78,6 +78,11 @@ def shared_bytes(target: str) -> int:
     return 1024 * _SHARED.get(int(number) if number.isdigit() else 0, _LEAST_SHARED)
 
 
+def has_tensor_maps(target: str) -> bool:
+    """Whether products for "sm_90" or "gfx942" read through tensor maps; the blocks of later GPUs are laid out for other units."""
+    return target == "sm_90"
+
+
 @cache
 def multiprocessors() -> int:
     """Of the smallest of this machine's GPUs; those of an H100 without one."""

@@ -48,6 +48,11 @@ def dot_loop(w: Writer, op: loop.For, join: loop.Accumulate, emit: Callable[[Wri
     texts = []
     rows, bound = w.open, dict(w.bound)
     for axis, side, open_loops, value in zip((1, 0), sides, wrapped, join.operands[:2], strict=True):
+        if (map_ := w.described.get(value.owner)) is not None:  # type: ignore[call-overload]  # a block is no key
+            base = w.bases[map_.row]
+            loaded = f"{map_.name}.load([{', '.join([base, at] if map_.inner_last else [at, base])}])"
+            texts.append(w.hold("t", loaded if map_.inner_last == (axis == 1) else f"{loaded}.T"))
+            continue
         w.axes[op] = axis
         w.open = [each for each, _ in open_loops]
         w.bound = bound | {each.op["var"].name: (name, bound[each.op["var"].name][1]) for each, name in open_loops}

@@ -19,8 +19,9 @@ from ...ir.dtypes import BOOL, F32
 from ...ir.symbols import Dim, FloorDiv, Mod, bounds, dim, known_equal
 from ...ir.syntax import Op, location_of
 from ...ir.types import RefType, ScalarType
+from .descriptors import descriptors
 from .dot import dot_loop, product_in
-from .parts import blocks, emit_parts, nests_of, program_count, programs_of_a_row
+from .parts import blocks, emit_parts, nests_of, program_count, programs_of_a_row, tiles_of
 from .reductions import accumulate, exchange, fills, finish_join, start_join, sum_dtype
 from .text import as_tensor, constant_text, converted, dtype_of, full, scalar_text, triton_type
 from .writer import OpenLoop, Writer, is_one_block, joined, longest, whole_blocks
@@ -46,6 +47,11 @@ def emit_kernel(kernel: loop.Kernel) -> str:
     if len(nests_of(kernel)) > 1:
         return comment + emit_parts(kernel, arguments, needs_int64(kernel), _function)
     writer = Writer(wide=needs_int64(kernel), contract=kernel.get("contract", True))
+    maps = descriptors(kernel)
+    if maps:
+        writer.described = {each.load: each for each in maps}
+        others = [*kernel.get("symbols", ()), *(each.name for each in maps)]
+        return comment + _function(writer, kernel["sym_name"], arguments, others, ops)
     name, symbols, aligned = kernel["sym_name"], tuple(kernel.get("symbols", ())), _aligned(kernel)
     if not aligned:
         return comment + _function(writer, name, arguments, symbols, ops)
@@ -139,7 +145,9 @@ def _operation(w: Writer, op: Op) -> None:
 def _for(w: Writer, op: Op) -> None:
     assert isinstance(op, loop.For)
     product = product_in(op)
-    if op["kind"] == "parallel":
+    if op.get("persistent"):
+        _persistent(w, op)
+    elif op["kind"] == "parallel":
         _parallel(w, op)
     elif op.get("cooperative"):
         _cooperative(w, op)
@@ -171,7 +179,22 @@ def _parallel(w: Writer, op: loop.For) -> None:
         text = f"{text} * {block}" if text == "program" else f"({text}) * {block}"
     if start != 0:
         text = f"{text} + {w.index(start)}"
+    if any(each.row is op for each in w.described.values()):
+        text = w.hold("b", text)
+        w.bases[op] = w.hold("b", f"{text}.to(tl.int32)") if w.wide else text
     _walk(w, op, text)
+
+
+def _persistent(w: Writer, op: loop.For) -> None:
+    """The loop of a program over its share of the tiles; in Triton it is one with the loop inside, whose loads run ahead of it."""
+    tile = "tile" if w.wide else "program"
+    w.line(f"for {tile} in tl.range(tl.program_id(0), {w.index(tiles_of(op))}, tl.num_programs(0), flatten=True):")
+    w.depth += 1
+    if w.wide:
+        w.line("program = tile.to(tl.int64)")
+    w.known["tl.program_id(0).to(tl.int64)" if w.wide else "tl.program_id(0)"] = "program"
+    _parallel(w, op)
+    w.depth -= 1
 
 
 def _program(w: Writer) -> None:

@@ -3,6 +3,7 @@
     int name(uint64_t in0, uint64_t out0, int64_t s0, void* stream)
 
 returns 0, a positive error number of the driver, MISALIGNED or TOO_LARGE. The driver is found at run time: no CUDA headers.
+Tensor maps are made in each launch, from the operands' addresses: a call of the driver that takes less than a microsecond.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ...ir.symbols import Dim, dim, free_symbols
 from ...ir.types import RefType
 from ..cpp.emit import cpp_index
 from .compile import Binary, KernelSource
+from .descriptors import Descriptor, descriptors
 from .emit import needs_int64, program_count
 from .run import MISALIGNED, TOO_LARGE
 from .text import pointer_type
@@ -39,6 +41,28 @@ extern "C" void intarsia_gpu(void* driver, void* found, void* bytes) {
 }
 """
 
+# Of kernels that read through tensor maps: how the driver makes one, and for each kernel how its maps are read.
+_MAPS = """
+struct alignas(64) Map { uint64_t words[16]; };
+typedef int (*Encode)(Map*, unsigned, unsigned, void*, const uint64_t*, const uint64_t*, const unsigned*, const unsigned*, int, int, int, int);
+static Encode encode;
+static const unsigned* const* boxes;
+
+extern "C" void intarsia_maps(void* found, void* read) {
+  encode = reinterpret_cast<Encode>(found);
+  boxes = static_cast<const unsigned* const*>(read);
+}
+
+// Of rows of neighbouring elements, a number of bytes apart. box: swizzle, dtype, rows and neighbours of a copy.
+static int make_map(Map* map, const unsigned* box, uint64_t address, uint64_t rows, uint64_t columns, uint64_t bytes) {
+  const uint64_t sizes[] = {columns, rows};
+  const uint64_t strides[] = {bytes, rows * bytes};
+  const unsigned copied[] = {box[3], box[2]}, steps[] = {1, 1};
+  const int to_l2 = 2;  // lines of 128 bytes
+  return encode(map, box[1], 2, reinterpret_cast<void*>(address), sizes, strides, copied, steps, 0, box[0], to_l2, 0);
+}
+"""
+
 
 def kernel_source(kernel: loop.Kernel) -> KernelSource:
     """What Triton is given for a kernel."""
@@ -49,6 +73,8 @@ def kernel_source(kernel: loop.Kernel) -> KernelSource:
     pointers = len(signature)
     size = "i64" if needs_int64(kernel) else "i32"
     signature |= {str(s): size for s in kernel.get("symbols", ())}
+    maps = descriptors(kernel)
+    signature |= {each.name: each.type for each in maps}
     checks = any(isinstance(op, loop.Bind) and op.is_checked for op in kernel.block_body.walk())
     return KernelSource(
         kernel["sym_name"],
@@ -58,6 +84,7 @@ def kernel_source(kernel: loop.Kernel) -> KernelSource:
         checks,
         kernel.get("stages", 0),
         kernel.get("contract", True),
+        len(maps),
     )
 
 
@@ -68,13 +95,16 @@ def _ref(value: SSAValue) -> RefType:
 
 def launchers(kernels: Sequence[loop.Kernel]) -> str:
     """The C++ text of the launches of these kernels, in the order of their binaries."""
-    return _HEAD + "".join("\n" + _launcher(k, kernel) for k, kernel in enumerate(kernels))
+    head = _HEAD + (_MAPS if any(map(descriptors, kernels)) else "")
+    return head + "".join("\n" + _launcher(k, kernel) for k, kernel in enumerate(kernels))
 
 
 def _launcher(number: int, kernel: loop.Kernel) -> str:
     source = kernel_source(kernel)
     pointers = [n for n, t in source.signature.items() if t.startswith("*")]
-    sizes = [n for n, t in source.signature.items() if not t.startswith("*")]
+    maps = descriptors(kernel)
+    named = {each.name for each in maps}
+    sizes = [n for n, t in source.signature.items() if not t.startswith("*") and n not in named]
     given = [f"uint64_t {n}" for n in pointers] + [f"int64_t {n}" for n in sizes] + ["void* stream"]
     lines = [f'extern "C" int {source.name}({", ".join(given)}) {{']
     if pointers:
@@ -88,6 +118,9 @@ def _launcher(number: int, kernel: loop.Kernel) -> str:
         kind = source.signature[n]
         lines.append(f"  {'int32_t' if kind == 'i32' else 'int64_t'} {n}_ = {n};")
         arguments.append(f"&{n}_")
+    for k, each in enumerate(maps):
+        lines += _map_lines(each, f"boxes[{number}] + {4 * k}", pointers[each.position])
+        arguments += [f"&{each.name}", *(f"&{each.name}_{part}" for part in ("rows", "columns", "stride", "one"))]
     lines.append("  uint64_t scratch = 0;")
     arguments += ["&scratch", "&scratch"]
     lines.append(f"  void* arguments[] = {{{', '.join(arguments)}}};")
@@ -97,6 +130,18 @@ def _launcher(number: int, kernel: loop.Kernel) -> str:
     )
     lines += ["}", ""]
     return "\n".join(lines)
+
+
+def _map_lines(each: Descriptor, box: str, address: str) -> list[str]:
+    """What makes a tensor map, and the sizes and strides that the kernel is given with it."""
+    name, (rows, columns) = each.name, each.shape
+    made = f"make_map(&{name}, {box}, {address}, {rows}, {columns}, {each.stride * each.bytes})"
+    return [
+        f"  Map {name};",
+        f"  if (const int code = {made}) return code;",
+        f"  int32_t {name}_rows = {rows}, {name}_columns = {columns};",
+        f"  int64_t {name}_stride = {each.stride}, {name}_one = 1;",
+    ]
 
 
 def counted(kernel: loop.Kernel) -> list[Dim]:
@@ -155,6 +200,13 @@ class Driver:
     def launch(self) -> int:
         """The address of cuLaunchKernel."""
         found = ctypes.cast(self.library.cuLaunchKernel, ctypes.c_void_p).value
+        assert found is not None
+        return found
+
+    @property
+    def encode(self) -> int:
+        """The address of cuTensorMapEncodeTiled."""
+        found = ctypes.cast(self.library.cuTensorMapEncodeTiled, ctypes.c_void_p).value
         assert found is not None
         return found
 

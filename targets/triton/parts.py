@@ -40,11 +40,17 @@ def programs_of_a_row(body: Block) -> int:
 
 def programs_of(nest: loop.For) -> Dim:
     """How many programs share in a nest."""
-    count: Dim = 1
+    found, most = dim(tiles_of(nest) * programs_of_a_row(nest.block_body)), nest.get("persistent")
+    return min(found, most) if most and isinstance(found, int) else found
+
+
+def tiles_of(nest: loop.For) -> Dim:
+    """How many blocks the parallel loops of a nest have in all."""
+    found: Dim = 1
     for op in nest.walk():
         if isinstance(op, loop.For) and op["kind"] == "parallel":
-            count = dim(count * blocks(op))
-    return dim(count * programs_of_a_row(nest.block_body))
+            found = dim(found * blocks(op))
+    return found
 
 
 def blocks(op: loop.For) -> Dim:

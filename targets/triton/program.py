@@ -105,7 +105,9 @@ def stored_source(entry: Entry) -> GpuSource | None:
 def load_binaries(entry: Entry, launches: Library, gpu: int) -> None:
     """Load the entry's binaries on a GPU, and tell the launches where they are."""
     binaries = [
-        Binary(b["name"], b["symbol"], entry.files[f"{b['name']}.cubin"].read_bytes(), b["shared"], b["warps"])
+        Binary(
+            b["name"], b["symbol"], entry.files[f"{b['name']}.cubin"].read_bytes(), b["shared"], b["warps"], b["boxes"]
+        )
         for b in entry.meta["binaries"]
     ]
     with torch.cuda.device(gpu):
@@ -116,6 +118,12 @@ def load_binaries(entry: Entry, launches: Library, gpu: int) -> None:
     _tables.append((functions, shared))
     tell = launches.function("intarsia_gpu", 3)
     tell(driver().launch, ctypes.addressof(functions), ctypes.addressof(shared))  # type: ignore[call-arg]
+    if any(b.boxes for b in binaries):
+        numbers = [[n for box in b.boxes for n in box] for b in binaries]
+        boxes = [(ctypes.c_uint * len(each))(*each) for each in numbers]
+        table = (ctypes.c_void_p * len(boxes))(*map(ctypes.addressof, boxes))
+        _tables.append((boxes, table))
+        launches.function("intarsia_maps", 2)(driver().encode, ctypes.addressof(table))  # type: ignore[call-arg]
 
 
 _tables: list[object] = []  # what loaded launches point to: as long as these stay loaded, which is the process's life

@@ -56,7 +56,7 @@ def serve() -> None:
                 modules[job["path"]] = load_text(Path(job["path"]), f"intarsia_kernels_{len(modules)}")
             made = compile_kernel(modules[job["path"]], KernelSource(**job["source"]), job["target"])
             Path(job["output"]).write_bytes(made.code)
-            answer = {"symbol": made.symbol, "shared": made.shared}
+            answer = {"symbol": made.symbol, "shared": made.shared, "boxes": made.boxes}
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         out.write(json.dumps(answer) + "\n")
@@ -133,7 +133,8 @@ class Workers:
         if "error" in answer:
             last = [text for text in str(answer["error"]).splitlines() if text.strip()][-8:]
             raise TritonError("\n".join(f"  {text}" for text in last), source.name)
-        return Binary(source.name, answer["symbol"], output.read_bytes(), answer["shared"], source.warps)
+        code = output.read_bytes()
+        return Binary(source.name, answer["symbol"], code, answer["shared"], source.warps, answer["boxes"])
 
 
 def _worker() -> subprocess.Popen[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import sympy
 from xdsl.ir import SSAValue
@@ -13,6 +14,9 @@ from ...ir.symbols import Dim, FloorDiv, dim, known_equal
 from ...ir.syntax import Op
 from ...passes.blocks import most
 from .text import index_text
+
+if TYPE_CHECKING:
+    from .descriptors import Descriptor
 
 
 @dataclass
@@ -53,6 +57,8 @@ class Writer:
         frozenset()
     )  # memories and places that several loads or stores have, a number apart
     raw: set[Op] = field(default_factory=set)  # loads whose values stay in the dtype in which they lie in memory
+    described: Mapping[Op, Descriptor] = field(default_factory=dict)  # loads of whole tiles through tensor maps
+    bases: dict[loop.For, str] = field(default_factory=dict)  # where blocks begin that are read through these
 
     @property
     def rank(self) -> int:

@@ -91,6 +91,24 @@ CASES: dict[str, Case] = {
         lambda x, w, b: F.gelu(F.linear(x, w, b)),
         [torch.randn(24, 32), torch.randn(40, 32), torch.randn(40)],
     ),
+    "persistent": (
+        "32x32x32x4x3x1x3",
+        lambda x, w, b, r: r + F.gelu(F.linear(x, w, b)),
+        [half(72, 80), half(96, 80), half(96), half(72, 96)],
+    ),
+    "persistent_by_columns": (
+        "32x64x32x4x3x1x4",
+        lambda x, w: (x.t() @ w).sigmoid(),
+        [half(96, 80), half(96, 72)],
+    ),
+    "persistent_heads": (
+        "16x32x16x4x3x1x5",
+        lambda x, w, b: F.linear(x, w, b).view(2, 8, 4, 16).transpose(1, 2).contiguous() * 0.5,
+        [half(2, 8, 32), half(64, 32), half(64)],
+    ),
+    "persistent_wide": ("16x512x16x4x2x1x2", lambda x, w: F.linear(x, w).sin(), [half(48, 32), half(520, 32)]),
+    "odd_columns": ("32x32x32x4x3", F.linear, [half(48, 64), half(67, 64)]),
+    "persistent_odd_columns": ("32x32x32x4x3x1x2", F.linear, [half(48, 64), half(67, 64)]),
     "several_results": (
         "16x16x16x1x2",
         lambda x, w, m: ((y := x @ w).sin(), y * m, (y * m).cos()),

@@ -22,6 +22,7 @@ import triton.language as tl
 import triton.runtime.interpreter as interpreter
 from attention_programs import attention
 from product_programs import products
+from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_operators import FAMILIES, operators
 from triton_programs import Program, kernels_of, models, randoms, rows, zoo
 
@@ -32,6 +33,7 @@ from intarsia.ir.symbols import symbol
 from intarsia.passes import cooperative
 from intarsia.targets.triton import language
 from intarsia.targets.triton.compile import load_text
+from intarsia.targets.triton.descriptors import descriptors
 from intarsia.targets.triton.emit import emit_module, program_count
 
 
@@ -177,9 +179,19 @@ def launch(machine: Any, op: Any) -> list[torch.Tensor]:
         # Programs run one after another: the second time, each finds what those of its row have stored.
         meet = any(isinstance(each, loop.Exchange) for each in kernel.block_body.walk())
         for _ in range(1 + meet):
-            getattr(TEXT["module"], op["kernel"])[(programs,)](*memories, *sizes)
+            getattr(TEXT["module"], op["kernel"])[(programs,)](*memories, *sizes, *tensor_maps(kernel, memories))
         RAN.add(op["kernel"])
     return results
+
+
+def tensor_maps(kernel: loop.Kernel, memories: list[torch.Tensor]) -> list[TensorDescriptor]:
+    """What a kernel reads through."""
+    found = []
+    for each in descriptors(kernel):
+        strides = [each.stride, 1]
+        matrix = memories[each.position].as_strided(each.shape, strides)
+        found.append(TensorDescriptor(matrix, list(each.shape), strides, list(each.block)))
+    return found
 
 
 TEXT: dict[str, Any] = {}  # the module of the program's kernels
