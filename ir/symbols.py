@@ -308,9 +308,11 @@ def _merge_divmod(value: Dim, ranges: Mapping[sympy.Symbol, Range]) -> Dim:
     if isinstance(value, int) or not isinstance(value, sympy.Add):
         return value
     for term in value.args:
-        coefficient, rest = term.as_coeff_Mul()
-        if isinstance(rest, Mod):
+        factors = sympy.Mul.make_args(term)
+        rest = next((f for f in factors if isinstance(f, Mod)), None)
+        if rest is not None:
             base, divisor = rest.args
+            coefficient = sympy.Mul(*(f for f in factors if f is not rest))
             for quotient in (FloorDiv(base, divisor), _divide_inner(base, divisor, ranges)):
                 partner = None if quotient is None else sympy.expand(coefficient * divisor * quotient)
                 if partner in value.args:

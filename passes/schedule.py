@@ -24,6 +24,7 @@ from .grain import set_grain
 from .lower import Lowering, Memory
 from .nests import Nest, Planner
 from .schedule_blocks import block_parts, drop_unused
+from .size_names import named_kernel, replace_sizes, replaced_type
 from .streams import set_streams
 from .tiling import Tiler
 
@@ -62,7 +63,7 @@ class Schedule(Pass):
                 body_text = region_text(op.block_body, [*inputs, *outputs])
                 found = made.get(body_text)
                 if found is None:
-                    found = made[body_text] = build_kernels(ctx, op, inputs, outputs, body_text)
+                    found = made[body_text] = _build(ctx, op, inputs, outputs, body_text)
                     for part in found:
                         if not self.contract and any(is_gpu(ref.device) for ref in outputs):
                             part.kernel["contract"] = False
@@ -140,6 +141,24 @@ def region_text(block: Block, refs: list[RefType]) -> str:
     return "\n".join(lines)
 
 
+def _build(
+    ctx: CompileContext, op: kernel.Fused, inputs: list[RefType], outputs: list[RefType], text: str
+) -> list[_Made]:
+    """The kernels of a fused one; on a GPU, sizes that are expressions have names while they are planned."""
+    known = named_kernel(op) if any(is_gpu(ref.device) for ref in outputs) else None
+    if known is None:
+        return build_kernels(ctx, op, inputs, outputs, text)
+    copy, names = known
+    inputs, outputs = ([replaced_type(ref, names.divisions) for ref in part] for part in (inputs, outputs))
+    found = build_kernels(ctx, copy, inputs, outputs, text)
+    copy.erase()
+    for part in found:
+        replace_sizes(part.kernel, names.sizes)
+        part.types = [replaced_type(t, names.sizes) for t in part.types]
+        part.kernel["symbols"] = _kernel_symbols(part.kernel)
+    return found
+
+
 def build_kernels(
     ctx: CompileContext, op: kernel.Fused, inputs: list[RefType], outputs: list[RefType], text: str
 ) -> list[_Made]:
@@ -172,12 +191,21 @@ def build_kernels(
         made = [_loop_kernel(ctx, op, lowering, nests, ins, outs, planner.scratch)]
     for number, part in enumerate(made):
         part.kernel["sym_name"] = name if len(made) == 1 else f"{name}_{number}"
-        symbols = _symbols(part.kernel.block_body)
-        if symbols and any(is_gpu(ref.device) for ref in outputs):  # 32 bits count all memory: a launch checks it
-            symbols |= _sizes(part.kernel.block_body)
-        part.kernel["symbols"] = sorted(map(str, symbols))
+        part.kernel["symbols"] = _kernel_symbols(part.kernel, any(is_gpu(ref.device) for ref in outputs))
         part.kernel["lines"] = _lines(op)
     return made
+
+
+def _kernel_symbols(kernel: loop.Kernel, memory: bool = True) -> list[str]:
+    """The size symbols that a kernel is given.
+
+    Args:
+        memory: whether those of its memory are among them, if there are any: 32 bits count all memory of a GPU's kernel, which a launch checks.
+    """
+    symbols = _symbols(kernel.block_body)
+    if symbols and memory:
+        symbols |= _sizes(kernel.block_body)
+    return sorted(map(str, symbols))
 
 
 def _loop_kernel(

@@ -85,22 +85,22 @@ def reshape_strides(shape: Sequence[Dim], strides: Sequence[Dim], new_shape: Seq
         else:
             chunks.append((size, stride))
     result: list[Dim] = []
-    left: Dim = 1
+    left: Dim = 1  # elements of the run at hand, of which `taken` are in the sizes seen so far
+    taken: Dim = 1
     step: Dim = 1
     for size in reversed(new_shape):
         if size == 1:
-            result.append(step)
+            result.append(dim(step * taken))
             continue
-        if left == 1:
+        if known_equal(taken, left):
             if not chunks:
                 return None
-            left, step = chunks.pop()
-        rest = exact_quotient(left, size)
-        if rest is None:
+            (left, step), taken = chunks.pop(), 1
+        result.append(dim(step * taken))
+        taken = dim(taken * size)
+        if isinstance(taken, int) and isinstance(left, int) and left % taken:
             return None
-        result.append(step)
-        left, step = rest, dim(step * size)
-    return tuple(reversed(result)) if left == 1 and not chunks else None
+    return tuple(reversed(result)) if known_equal(taken, left) and not chunks else None
 
 
 def _reshape(op: Op, shape: Strides, strides: Strides, offset: Dim) -> tuple[Strides, Dim] | None:
