@@ -440,7 +440,8 @@ def _code(report: Report) -> dict[str, str]:
     generated, folder = report.program.generated, "backward/" if report.half == "backward" else ""
     found = {} if generated.gpu is None else {f"{folder}{KERNELS}": generated.gpu.text}
     found |= {f"{folder}{unit.name}.cpp": unit.text for unit in generated.units}
-    return found | {f"{folder}host.py": generated.host.text}
+    halves = generated.host.halves
+    return found | {f"{folder}host.py": generated.host.text + (f"\n\n{halves[0]}" if halves else "")}
 
 
 def _recording(report: Report) -> str:
@@ -461,6 +462,8 @@ def _recording(report: Report) -> str:
     parts = sum(r.pieces.recorded for r in recorded if r.pieces is not None)
     if parts:
         note += f"; {count(parts, 'part')} recorded that are the same for all sizes"
+    if tail := next((r.divided.steps for r in recorded if r.divided is not None and r.endings), 0):
+        note += f"; large results are not copied: {count(tail, 'step')} of the program {'runs' if tail == 1 else 'run'} after the recording"
     if not made and not parts:
         return f"{half}will be recorded after {count(WARM, 'call')}{note}"
     return f"{half}{count(made, 'recording')}, {count(replays, 'replay')}{note}"

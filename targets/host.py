@@ -20,7 +20,7 @@ import keyword
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import sympy
@@ -51,6 +51,7 @@ from .triton.launch import ALIGNMENT, counted
 from .triton.pieces import PLAIN, split
 from .triton.recordable import argument_kinds, of_a_library, on_cpu, refusal, size_reads
 from .triton.run import MISALIGNED, TOO_LARGE, UNALIGNED_WRITE, aligned, finished, not_launched, on_gpu
+from .triton.tail import Halves, halves
 
 Run = Callable[..., Sequence[Any]]
 
@@ -72,6 +73,7 @@ class HostSource:
         arguments, sizes, work: what a recording has to know: `kinds`, `sizes` and `steps` of `Recorded`.
         not_recorded: why the program does not become a CUDA graph, "" where it does.
         mutated: the arguments that the program writes to.
+        halves: the program as a recording and its tail, where results are large: see `Divided`.
         large: bytes of the results of one call whose memory comes from the pool, as far as sizes are known.
         memory: bytes kept between calls, and most bytes in use at once; None where that depends on sizes.
     """
@@ -92,27 +94,11 @@ class HostSource:
     work: int = 0
     not_recorded: str = ""
     mutated: Sequence[int] = ()
+    halves: Halves | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain data for the cache."""
-        return {
-            "text": self.text,
-            "kernels": self.kernels,
-            "operators": self.operators,
-            "steps": self.steps,
-            "stateful": self.stateful,
-            "memory": self.memory,
-            "constants": self.constants,
-            "stateful_constants": self.stateful_constants,
-            "quick": list(self.quick),
-            "large": self.large,
-            "gpu": self.gpu,
-            "arguments": list(self.arguments),
-            "sizes": list(self.sizes),
-            "work": self.work,
-            "not_recorded": self.not_recorded,
-            "mutated": self.mutated,
-        }
+        return asdict(self)
 
 
 def host_source(module: ModuleOp, library: Library, *, timed: bool = False) -> HostSource:
@@ -180,6 +166,7 @@ class _Writer:
             steps.append((op, self.each[before:]))
         parts: list[str] = []
         refused = self._refusal()
+        found = None if refused or self.timed else self._halves(steps, len(sizes), begun)
         if sizes and not refused and not self.timed:
             parts = self._split(begun, steps)
         body = [f"def make({PLAIN if parts else ''}):"]
@@ -205,6 +192,7 @@ class _Writer:
             work=sum(isinstance(op, buffer.Launch | buffer.Extern) for op in block.ops),
             not_recorded=refused,
             mutated=tuple(dict.fromkeys(argument for argument, _ in self.func.get("mutations", ()))),
+            halves=found,
         )
 
     def _split(self, begun: int, steps: list[tuple[Op, list[str]]]) -> list[str]:
@@ -216,6 +204,13 @@ class _Writer:
         if parts:
             self.each[begun:] = [stream, *lines]
         return parts
+
+    def _halves(self, steps: list[tuple[Op, list[str]]], sizes: int, begun: int) -> Halves | None:
+        """The program as a recording and its tail, where results are large."""
+        if not any(map(runs_on_gpu, self.kernels.values())):
+            return None
+        head, stream = (self.each[:sizes], self.each[sizes:begun]), f"stream = current_stream({self.func_device()})"
+        return halves(self.func, self.kernels, steps, self.once, head, stream)
 
     def step(self, op: Op) -> None:
         """The lines of one operation."""
@@ -701,7 +696,9 @@ def load_program(
         custom = of_a_library(source.operators.values(), library.record_custom)
         record = library.record and not source.not_recorded and not custom
         recordable = (source.arguments, source.sizes, source.work) if record else None
-        make = on_gpu(make, source.text, names, source.gpu, recordable, recorded, mutated=source.mutated)
+        make = on_gpu(
+            make, source.text, names, source.gpu, recordable, recorded, mutated=source.mutated, halves=source.halves
+        )
     run = _pooled(make) if source.stateful else make()
     if source.constants is None:
         if not source.stateful and source.gpu is None:

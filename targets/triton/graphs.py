@@ -2,7 +2,8 @@
 
 A program runs as it is at first, then once more into a recording, and from then on the recording is played back. What a user sees stays the same:
 
-- results are copies that the caller owns, never memory of the recording;
+- results are copies that the caller owns, never memory of the recording; large ones are written into the caller's memory by steps that run
+  after the recording (see tail.py);
 - parameters are read and written where they are, and so are arguments that the program writes to, or that are large, when they lay at one
   place in the calls before: another address is another recording. Other arguments are copied in, and back where they are written to;
 - a recording belongs to one stream; a call from a second thread at the same time or inside the user's own capture runs the program itself;
@@ -19,10 +20,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from ..torch_private import counts_uses, storage_address, storage_uses
 from .capture import Replay, first_line
 from .pieces import Pieces
 from .playback import POOLS, Gpu, Memory, Pool, copies, recorded_bytes, result_makers
+from .tail import SPARED, Divided, Ending
 
 __all__ = ["STATISTICS", "WARM", "Recorded", "recorded_bytes"]
 
@@ -69,6 +73,7 @@ class _Recording:
     uses: list[
         tuple[int, int]
     ]  # their storages, and how many tensors of the recording's use each: no other may, when they are written again
+    ending: Ending | None = None  # gives the results, where large ones are not copied
     replays: int = 0
     last: int = 0  # the program's call that played it back last
 
@@ -103,6 +108,8 @@ class Recorded:
         self.moves: Counter[int] = Counter()
         self.warm, self.large, self.handed = WARM, LARGE, -1
         self.pieces: Pieces | None = None
+        self.divided: Divided | None = None  # where large results are not copied
+        self.endings = 0  # recordings that a tail follows
         self.news = 0
         self.head = self.fixed = 0  # where in a key the addresses begin, and where those of `placed`
         self.key = self._key()
@@ -225,7 +232,10 @@ class Recorded:
             key = self.key(*args)
         placed = self.placed or ()
         copied = [k for k in self.given if k not in placed]
-        if self._is_heavy(key, [args[k] for k in copied], results or (), args):
+        divided = self._divided(results or (), args)
+        direct = () if divided is None else divided.results
+        kept = [r for k, r in enumerate(results or ()) if k not in direct]
+        if self._is_heavy(key, [args[k] for k in copied], kept, args):
             return
         pool = POOLS.of(self.gpu, key[0])
         if not pool.lock.acquire(blocking=False):
@@ -237,8 +247,13 @@ class Recorded:
                 given[memory.place] = memory.like(args[memory.place])
             # What callers hold must lie where no other recording writes.
             memory_of = pool if self.handed < 0 else replace(pool, memory=self.gpu.memory())
-            replay, recorded = self.gpu.record(lambda: list(self.run(*given)), memory_of)
-            makers, held = result_makers(recorded, given, self.gpu, self.handed)
+            run, tail = (self.run, None) if divided is None else divided.make()
+            replay, recorded = self.gpu.record(lambda: list(run(*given)), memory_of)
+            ending = None if tail is None else Ending(tail, recorded, self.gpu)
+            if ending is not None and ending.places & _storages(given):
+                self.divided = None  # the tail would be given the recording's copy of an argument
+                return
+            makers, held = ([], []) if ending is not None else result_makers(recorded, given, self.gpu, self.handed)
             if results is None and self._is_heavy(key, [args[k] for k in copied], recorded[: self.handed], given):
                 return
         except Exception as error:  # whatever it is: the program runs without
@@ -251,9 +266,17 @@ class Recorded:
         if len(self.made) >= LIMIT:
             del self.made[min(self.made, key=lambda k: self.made[k].last)]
         uses = [(storage, storage_uses(storage)) for storage in dict.fromkeys(map(storage_address, held))]
-        self.made[key] = _Recording(replay, memories, back, makers, memory_of, held, uses, last=self.calls)
+        self.made[key] = _Recording(replay, memories, back, makers, memory_of, held, uses, ending, last=self.calls)
         self.recorded += 1
+        self.endings += ending is not None
         STATISTICS.recordings += 1
+
+    def _divided(self, results: Sequence[Any], args: Sequence[Any]) -> Divided | None:
+        """The program as a recording and a tail, where that spares large copies of these results."""
+        if self.divided is None or self.handed >= 0:
+            return None
+        spared = copies((), [r for k, r in enumerate(results) if k in self.divided.results], args)[1]
+        return self.divided if spared >= SPARED * self.divided.steps else None
 
     def _is_heavy(
         self, key: tuple[Any, ...], copied: Sequence[Any], results: Sequence[Any], args: Sequence[Any]
@@ -284,7 +307,7 @@ class Recorded:
             found.replay(stream)
             for memory in found.back:
                 memory.give_back(args[memory.place], stream)
-            results: list[Any] = []
+            results: list[Any] = [] if found.ending is None else found.ending(args, stream)
             for make in found.makers:
                 results.append(make(args, results, stream))
         finally:
@@ -300,3 +323,7 @@ class Recorded:
         self.made.clear()
         STATISTICS.refused.append(reason)
         log.info("a program is not recorded as a CUDA graph: %s", reason)
+
+
+def _storages(values: Sequence[Any]) -> set[int]:
+    return {storage_address(v) for v in values if isinstance(v, torch.Tensor)}

@@ -94,7 +94,7 @@ def split(
             close()
             groups.append((False, lines))
     close()
-    names = [_Names.of(lines) for _, lines in groups]
+    names = [Names.of(lines) for _, lines in groups]
     made: list[str] = []
     body: list[str] = []
     count = 0
@@ -123,7 +123,7 @@ def _is_argument(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class _Names:
+class Names:
     """What lines of a host program read, define and give up."""
 
     loaded: frozenset[str]
@@ -131,7 +131,7 @@ class _Names:
     freed: frozenset[str]
 
     @staticmethod
-    def of(lines: Iterable[str]) -> _Names:
+    def of(lines: Iterable[str]) -> Names:
         loaded: set[str] = set()
         stored: set[str] = set()
         freed: set[str] = set()
@@ -142,7 +142,7 @@ class _Names:
             for node in ast.walk(statement):
                 if isinstance(node, ast.Name):
                     (stored if isinstance(node.ctx, ast.Store) else loaded).add(node.id)
-        return _Names(frozenset(loaded), frozenset(stored - {"code", "_"}), frozenset(freed - {"_"}))
+        return Names(frozenset(loaded), frozenset(stored - {"code", "_"}), frozenset(freed - {"_"}))
 
 
 class Pieces:

@@ -267,11 +267,11 @@ def _view_of_argument(r: torch.Tensor, k: int, offset: int) -> Maker:
 
 def _view_of_result(r: torch.Tensor, base: torch.Tensor, j: int) -> Maker:
     shape, strides, dtype = r.shape, r.stride(), r.dtype
-    offset, size = r.data_ptr() - base.data_ptr(), r.element_size()
+    offset, size = _place(r) - _place(base), r.element_size()
 
     def make(args: Sequence[Any], done: list[Any], stream: int) -> Any:
         other = done[j]
-        start = other.storage_offset() * other.element_size() + offset
+        start = max(0, other.storage_offset() * other.element_size() + offset)  # less only where there are no elements
         if other.dtype is dtype:
             return other.as_strided(shape, strides, start // size)
         return torch.empty(0, dtype=dtype, device=other.device).set_(
@@ -283,9 +283,14 @@ def _view_of_result(r: torch.Tensor, base: torch.Tensor, j: int) -> Maker:
 
 def _copied(r: torch.Tensor, sharing: Iterable[torch.Tensor], gpu: Gpu) -> Maker:
     """A copy of the range that this result and the others of its storage take."""
-    shape, strides, dtype, address, size = tuple(r.shape), r.stride(), r.dtype, r.data_ptr(), extent(r)
-    low = min(t.data_ptr() for t in sharing)
-    high = max(t.data_ptr() + extent(t) for t in sharing)
+    shape, strides, dtype, size = tuple(r.shape), r.stride(), r.dtype, extent(r)
+    full = next((t for t in sharing if t.numel()), None)
+    if full is None:
+        return lambda args, done, stream: gpu.empty(shape, strides, dtype)
+    storage = full.data_ptr() - _place(full)  # a tensor without elements gives no address
+    address = storage + _place(r)
+    low = min(storage + _place(t) for t in sharing)
+    high = max(storage + _place(t) + extent(t) for t in sharing)
     if low == address and high == address + size:
         if is_sparse(r):
             return lambda args, done, stream: _strided_copy(r, gpu)
@@ -306,6 +311,11 @@ def _copied(r: torch.Tensor, sharing: Iterable[torch.Tensor], gpu: Gpu) -> Maker
         return made.as_strided(shape, strides, offset)
 
     return part
+
+
+def _place(tensor: torch.Tensor) -> int:
+    """Where in its storage a tensor begins, in bytes."""
+    return int(tensor.storage_offset()) * tensor.element_size()
 
 
 def _strided_copy(r: torch.Tensor, gpu: Gpu) -> torch.Tensor:

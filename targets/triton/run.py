@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.autograd.graph import increment_version
 from .capture import INVALID_CONTEXT
 from .graphs import Recorded, Run
 from .pieces import Pieces
+from .tail import Divided, Halves
 
 Recordable = tuple[Sequence[str], Sequence[str], int]  # kinds, sizes and steps of `Recorded`
 MISALIGNED, TOO_LARGE, UNALIGNED_WRITE = -1, -2, -3  # what a launch gives instead of the driver's error number
@@ -60,6 +62,7 @@ def on_gpu(
     recorded: list[Recorded] | None = None,
     entry: str = "make",
     mutated: Sequence[int] = (),
+    halves: Halves | None = None,
 ) -> Callable[[], Run]:
     """A maker of runs with the program's GPU as the current one; arguments that are not aligned are copied first.
 
@@ -70,21 +73,22 @@ def on_gpu(
         recorded: receives each run that is recorded.
         entry: the name of the maker in the text.
         mutated: arguments that the program writes to: a playback, of which torch sees nothing, counts as a write.
+        halves: the program as a recording and its tail.
     """
     several = torch.cuda.device_count() > 1
 
-    def careful() -> Run:
-        copying = re.sub(r"\b(a\d+)\.data_ptr\(\)", r"aligned(\1, copies)", text)
-        copying = re.sub(r"( +)def (?:run|part\d+)\(.*\):", r"\g<0>\n\1    copies = []", copying)
+    def made(text: str, entry: str, copied: bool) -> Any:
+        if copied:
+            text = re.sub(r"\b(a\d+)\.data_ptr\(\)", r"aligned(\1, copies)", text)
+            text = re.sub(r"( +)def (?:run|recorded|tail|part\d+)\(.*\):", r"\g<0>\n\1    copies = []", text)
         other = dict(names)
-        exec(compile(copying, "<intarsia host program, arguments copied>", "exec"), other)
-        found: Run = other[entry]()
-        return found
+        exec(compile(text, f"<intarsia host program{', arguments copied' * copied}>", "exec"), other)
+        return other[entry]()
 
     def make_gpu() -> Run:
-        again: list[Run] = []
+        def with_care(run: Run, careful: Callable[[], Run]) -> Run:
+            again: list[Run] = []
 
-        def with_care(run: Run) -> Run:
             def call(*args: Any) -> Sequence[Any]:
                 try:
                     return run(*args)
@@ -98,12 +102,24 @@ def on_gpu(
 
             return call
 
-        there = with_care(make())
+        def careful() -> Run:
+            return made(text, entry, copied=True)  # type: ignore[no-any-return]
+
+        def divided(text: str) -> list[Run]:
+            runs: list[Run] = made(text, "make", copied=False)
+            return [with_care(run, partial(half, text, k)) for k, run in enumerate(runs)]
+
+        def half(text: str, number: int) -> Run:
+            return made(text, "make", copied=True)[number]  # type: ignore[no-any-return]
+
+        there = with_care(make(), careful)
         if arguments is not None:
             kinds, sizes, steps = arguments
             there = Recorded(there, kinds, sizes, gpu, steps)
             if "@piece" in text:
-                there.pieces = Pieces(lambda part: with_care(make(part)), there.gpu)  # type: ignore[call-arg]
+                there.pieces = Pieces(lambda part: with_care(make(part), careful), there.gpu)  # type: ignore[call-arg]
+            if halves is not None:
+                there.divided = Divided(partial(divided, halves[0]), *halves[1:])
             if recorded is not None:
                 recorded.append(there)
             if mutated:

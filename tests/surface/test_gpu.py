@@ -37,6 +37,7 @@ from intarsia.targets.triton.graphs import STATISTICS, Recorded
 from intarsia.targets.triton.launch import DriverError
 from intarsia.targets.triton.program import source_lines
 from intarsia.targets.triton.run import MISALIGNED, TOO_LARGE, Misaligned, not_launched
+from intarsia.targets.triton.tail import Divided
 from intarsia.targets.triton.worker import TritonError
 
 X = torch.randn(64, 96)
@@ -414,6 +415,10 @@ def test_why_a_program_is_not_recorded():
     part.pieces = SimpleNamespace(recorded=3)
     assert _recording(report(many, X, recorded=[part])) == (
         "2 recordings, 5 replays; 3 parts recorded that are the same for all sizes"
+    )
+    part.pieces, part.divided, part.endings = None, Divided(lambda: (), 1, [0]), 1
+    assert _recording(report(many, X, recorded=[part])) == (
+        "2 recordings, 5 replays; large results are not copied: 1 step of the program runs after the recording"
     )
     part._refuse("65 MiB of arguments and results would be copied in each call")
     assert "65 MiB of arguments" in _recording(report(many, X, recorded=[part]))

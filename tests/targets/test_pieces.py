@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -51,8 +52,8 @@ def _written(token: Tensor, cache: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     return cache @ w, x
 
 
-def host(fn: Any) -> HostSource:
-    """The host program of the function for a GPU, with a cache of any length."""
+def host(fn: Any, lengths: Sequence[int] = (3, 4, 5)) -> HostSource:
+    """The host program of the function for a GPU after calls with caches of these lengths; several: it is for any."""
     found: list[HostSource] = []
 
     def backend(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
@@ -63,14 +64,18 @@ def host(fn: Any) -> HostSource:
         return gm.forward
 
     fast = intarsia.compile(fn, backend=backend, fullgraph=True)
-    for n in (3, 4, 5):
+    for n in lengths:
         with torch.no_grad():
             fast(torch.randn(2, 32), torch.randn(n, 32), torch.randn(32, 32))
     return found[-1]
 
 
-def steps(source: HostSource, rows: list[int], parts: list[Any]) -> tuple[list[str], list[torch.Size]]:
-    """The kernels and library calls of a run on the CPU, whose kernels do nothing, and the shapes of its results."""
+def steps(source: HostSource, rows: list[int], parts: list[Any], text: str = "") -> tuple[list[str], list[torch.Size]]:
+    """The kernels and library calls of a run on the CPU, whose kernels do nothing, and the shapes of its results.
+
+    Args:
+        text: the program as a recording and a tail, if it is to run in this way.
+    """
     called: list[str] = []
 
     def kernel(name: str) -> Any:
@@ -86,7 +91,13 @@ def steps(source: HostSource, rows: list[int], parts: list[Any]) -> tuple[list[s
     names = namespace(source, {name: kernel(name) for name in source.kernels}, Library(-1), Results())
     names |= {name: operator(name, names[name]) for name in (*source.operators, *source.steps)}
     names |= {"empty_strided_gpu": names["empty_strided"], "current_stream": lambda device: 0}
-    exec(source.text, names)
+    exec(text or source.text, names)
+    arguments = [torch.randn(n, 32) for n in rows]
+    if text:
+        first, second = names["make"]()
+        values = first(*arguments)
+        called.append("tail")
+        return called, [r.shape for r in second(values, *arguments) if isinstance(r, torch.Tensor)]
 
     def piece(part: Any) -> Any:
         def call(*args: Any) -> Any:
@@ -96,7 +107,7 @@ def steps(source: HostSource, rows: list[int], parts: list[Any]) -> tuple[list[s
         return call
 
     run = names["make"](piece) if "@piece" in source.text else names["make"]()
-    results = run(*(torch.randn(n, 32) for n in rows))
+    results = run(*arguments)
     return called, [r.shape for r in results if isinstance(r, torch.Tensor)]
 
 

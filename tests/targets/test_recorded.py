@@ -16,6 +16,7 @@ from intarsia.targets.triton.capture import INVALID_CONTEXT, in_context
 from intarsia.targets.triton.graphs import LIMIT, WARM, WORTH, Recorded
 from intarsia.targets.triton.pieces import Pieces
 from intarsia.targets.triton.playback import Pool, extent
+from intarsia.targets.triton.tail import Divided
 from tests.together import together
 
 
@@ -244,6 +245,8 @@ VIEWS = {
     "another dtype": lambda x, w: (lambda y: [y, y.view(torch.int32)[1], y.view(torch.uint8)[:, 3:]])(x * 2),
     "part of a large one": lambda x, w: [torch.cat([x] * 9)[:, 0]],
     "expanded": lambda x, w: [(x + 1)[:1].expand(7, 4), (x + 1).sum()],
+    "nothing of a result": lambda x, w: (lambda y: [y[4:], y[1:3], y[:0], y])(x * 2),
+    "nothing of nothing": lambda x, w: (lambda y: [y[2:, :0], y[:, 2:2]])(x * 2),
     "nothing": lambda x, w: [x[:0] * 2, (x * 2)[4:]],
 }
 
@@ -265,6 +268,7 @@ def test_results_that_share_memory(name: str) -> None:
                 assert (a is c) == (b is d)
                 shares = a.untyped_storage().data_ptr() == c.untyped_storage().data_ptr()
                 assert shares == (b.untyped_storage().data_ptr() == d.untyped_storage().data_ptr()) or not a.numel()
+                shares = shares and a.numel() and c.numel()
                 assert not shares or a.data_ptr() - c.data_ptr() == b.data_ptr() - d.data_ptr()
     assert program.recorded.replays == 6 - WARM - 1
     for found, copies in before:
@@ -522,3 +526,166 @@ def test_a_thread_that_is_new_to_the_driver(monkeypatch: pytest.MonkeyPatch) -> 
 
     assert in_context(700, call, 1) == 700 and not told
     assert in_context(INVALID_CONTEXT, call, 1, 2) == 0 and told == ["context", "call (1, 2)"]
+
+
+# ---- programs with large results: a recording, and a tail that runs after it ----
+
+
+def _head(x: Tensor, w: Tensor) -> list[Any]:
+    hidden = (x @ w).exp()
+    large = hidden @ w.new_ones(4, 100)
+    return [large, hidden, x, large[1:], hidden[0], large.sum(), large, w]
+
+
+def _first(x: Tensor, w: Tensor) -> list[Any]:
+    return [(x @ w).exp()]
+
+
+def _last(values: Any, x: Tensor, w: Tensor) -> list[Any]:
+    (hidden,) = values
+    large = hidden @ w.new_ones(4, 100)
+    return [large, hidden, x, large[1:], hidden[0], large.sum(), large, w]
+
+
+def _with_tail(run: Any, first: Any, last: Any, kinds: list[str], results: list[int], **options: Any) -> Program:
+    program = Program(run, kinds, **options)
+    program.recorded.divided = Divided(lambda: (first, last), 1, results)
+    return program
+
+
+@pytest.fixture
+def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "SPARED", 500)
+    monkeypatch.setattr(graphs, "MOST_COPIED", 500)
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_large_results_are_written_where_the_caller_has_them() -> None:
+    """All calls' results stay right, also when their owners write to them."""
+    program = _with_tail(_head, _first, _last, ["tensor", "static"], [0, 3, 5, 6])
+    w, kept = torch.randn(4, 4), []
+    for k in range(WARM + 6):
+        x = torch.randn(3, 4)
+        moved = program.gpu.moved
+        found, wanted = program(x, w), _head(x, w)
+        assert program.gpu.moved - moved == (2 if k > WARM else 0)  # the argument, and one result with its view
+        for a, b in zip(found, wanted, strict=True):
+            assert torch.equal(a, b) and a.stride() == b.stride()
+        assert found[2] is x and found[7] is w and found[0] is found[6]
+        assert found[3].data_ptr() == found[0][1:].data_ptr() and found[4].data_ptr() == found[1].data_ptr()
+        kept.append((found, wanted))
+        if k % 2:
+            for a, b in zip((found[0], found[1]), (wanted[0], wanted[1]), strict=True):
+                a.mul_(2)
+                b.mul_(2)
+    assert program.recorded.replays == 5 and program.recorded.recorded == program.recorded.endings == 1
+    assert program.calls == WARM + 1 and not program.recorded.reason
+    for found, wanted in kept:
+        assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    for number in (0, 1):
+        assert len({found[number].data_ptr() for found, _ in kept}) == len(kept)
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_a_tail_sees_what_a_recording_wrote_to_an_argument() -> None:
+    def run(x: Tensor, state: Tensor) -> list[Any]:
+        state.add_(x)
+        return [state.repeat(100), state[1:]]
+
+    def first(x: Tensor, state: Tensor) -> list[Any]:
+        state.add_(x)
+        return []
+
+    program = _with_tail(
+        run, first, lambda values, x, state: [state.repeat(100), state[1:]], ["tensor", "written"], [0]
+    )
+    eager, held = torch.zeros(6), []
+    ours = torch.zeros(6)
+    for _ in range(10):
+        held.append(ours)
+        ours = ours.clone()  # so it is copied in, and back before the tail
+        program.gpu.kept = [ours]
+        x = torch.randn(6)
+        found = program(x, ours)
+        assert torch.equal(found[0], run(x, eager)[0]) and torch.equal(ours, eager)
+        assert found[1].data_ptr() == ours[1:].data_ptr()
+    assert program.recorded.endings == 1 and program.recorded.placed == []
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_where_a_tail_is_not_worth_it_the_whole_program_is_recorded() -> None:
+    program = _with_tail(_head, _first, _last, ["tensor", "static"], [0, 3, 5, 6], sizes=["a0.shape[0]"])
+    w = torch.randn(4, 4)
+    for rows, endings in ((1, 0), (3, 1)):
+        for _ in range(WARM + 3):
+            x = torch.randn(rows, 4)
+            for a, b in zip(program(x, w), _head(x, w), strict=True):
+                assert torch.equal(a, b)
+        assert program.recorded.endings == endings
+    assert program.recorded.recorded == 2 and program.recorded.replays == 4 and not program.recorded.note
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_what_shares_memory_with_an_argument_is_not_given_to_a_tail() -> None:
+    """It would see the recording's copy of the argument where the user is to see the argument."""
+    run, w = (lambda x, w: [x[1:], (x @ w).repeat(1, 50)]), torch.randn(4, 4)
+    program = _with_tail(
+        run,
+        lambda x, w: [x[1:], x @ w],
+        lambda values, x, w: [values[0], values[1].repeat(1, 50)],
+        ["tensor", "static"],
+        [1],
+    )
+    for _ in range(8):
+        x = torch.randn(4, 4)
+        found = program(x, w)
+        assert all(torch.equal(a, b) for a, b in zip(found, run(x, w), strict=True))
+        assert found[0].data_ptr() == x[1:].data_ptr()
+    assert program.recorded.divided is None and program.recorded.recorded == 0
+    assert "would be copied" in program.recorded.reason
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_threads_and_tails() -> None:
+    program = _with_tail(_head, _first, _last, ["tensor", "static"], [0, 3, 5, 6])
+    w = torch.randn(4, 4)
+
+    def work(number: int) -> None:
+        kept = []
+        for k in range(100):
+            x = torch.full((3, 4), number / 8 + k / 2000)
+            kept.append((program(x, w), _head(x, w)))
+        for found, wanted in kept:
+            assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+    assert not together(work, 3) and program.recorded.endings == 1
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_a_tail_that_fails_leaves_no_lock() -> None:
+    failing = [False]
+
+    def last(values: Any, x: Tensor, w: Tensor) -> list[Any]:
+        if failing[0]:
+            raise torch.OutOfMemoryError("no memory for the result")
+        return _last(values, x, w)
+
+    program, w = _with_tail(_head, _first, last, ["tensor", "static"], [0, 3, 5, 6]), torch.randn(4, 4)
+    for _ in range(WARM + 2):
+        program(torch.randn(3, 4), w)
+    failing[0] = True
+    with pytest.raises(torch.OutOfMemoryError):
+        program(torch.randn(3, 4), w)
+    failing[0] = False
+    replays, x = program.recorded.replays, torch.randn(3, 4)
+    assert torch.equal(program(x, w)[0], _head(x, w)[0]) and program.recorded.replays == replays + 1
+
+
+def test_halves_of_training_have_no_tail() -> None:
+    program = _with_tail(_half, _first, _last, ["tensor", "static"], [0])
+    program.recorded.hand_out(1)
+    w = torch.randn(4, 4)
+    for _ in range(6):
+        x = torch.randn(2, 4)
+        assert torch.equal(program(x, w)[0], _half(x, w)[0])
+    assert program.recorded.recorded == 1 and program.recorded.endings == 0
