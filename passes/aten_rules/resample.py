@@ -147,6 +147,20 @@ def _mixed(b: Builder, x: SSAValue, axes: Sequence[tuple[list[SSAValue], list[SS
     return total
 
 
+def _in_turn(b: Builder, x: SSAValue, axes: Sequence[tuple[list[SSAValue], list[SSAValue]]], d: int) -> SSAValue:
+    """The same, the last dimension for all places of the others first: few elements of the source take part in many sums."""
+    value = x
+    for k, (places, weights) in reversed(list(enumerate(axes, d))):
+        total: SSAValue | None = None
+        for place, weight in zip(places, weights, strict=True):
+            element = b.up(take(b, value, place, k))
+            term = b.ew("mul", element, _along(b, weight, element, k))
+            total = term if total is None else b.ew("add", total, term)
+        assert total is not None
+        value = total
+    return value
+
+
 def _float_image(b: Builder) -> tuple[SSAValue, DType]:
     x = b.op.operands[0]
     if not b.dtype_of(x).is_float:
@@ -186,7 +200,7 @@ def _cubic(b: Builder) -> Result:
             for k in range(4)
         ]
         axes.append((places, cubic_weights(b, share)))
-    return b.finish(_mixed(b, x, axes, 2))
+    return b.finish(_in_turn(b, x, axes, 2))
 
 
 def cubic_weights(b: Builder, share: SSAValue) -> list[SSAValue]:

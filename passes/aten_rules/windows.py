@@ -17,7 +17,10 @@ from ...ir.types import is_gpu
 from .builder import Builder, NotCovered, Result, real, rule
 
 MOST_SLICES = 8  # of a window in one row that is written out on a CPU
-MOST_TAPS = 25  # of windows that are written out on a GPU; larger ones that overlap are the library's, which took 334 us for 2,115 with 7 x 7
+# Of windows that are written out on a GPU. Larger ones that overlap are computed one dimension after the other: 7 x 7 elements of each
+# window in one kernel took 2,115 us where the library takes 334.
+MOST_TAPS = 25
+MOST_UNEVEN = 49  # of windows of different sizes
 MOST_APART = 16  # the same for windows side by side, of which a loop reads more elements
 
 
@@ -146,10 +149,26 @@ def _join(b: Builder, kind: str, x: SSAValue, windows: Sequence[Window]) -> SSAV
             first = b.ew("max" if kind == "max" else "add", first, tap)
         return first
     if not all(w.is_apart for w in windows):
-        raise NotCovered("large windows that overlap")
+        return _line_by_line(b, kind, padded, windows)
     n = len(windows)
     lead = b.rank_of(x) - n
     return b.reduce(kind, _unfolded(b, padded, windows), [lead + 2 * k + 1 for k in range(n)])
+
+
+def _line_by_line(b: Builder, kind: str, padded: SSAValue, windows: Sequence[Window]) -> SSAValue:
+    """The windows of one dimension after the other: as many elements as the sides of a window have, instead of its area.
+
+    The innermost dimension is last: what is before it reads memory in its order.
+    """
+    if any(w.taps > MOST_TAPS for w in windows):
+        raise NotCovered("large windows that overlap")
+    value, lead = padded, b.rank_of(padded) - len(windows)
+    for k, w in enumerate(windows):
+        first, *rest = (b.slice(value, lead + k, tap * w.apart, w.count, w.step) for tap in range(w.taps))
+        for tap in rest:
+            first = b.ew("max" if kind == "max" else "add", first, tap)
+        value = first
+    return value
 
 
 @rule("max_pool2d_with_indices.default", "max_pool3d_with_indices.default", "max_pool2d.default", "max_pool3d.default")
@@ -289,36 +308,61 @@ def _adaptive_pool(b: Builder) -> Result:
 
 
 def _uneven(b: Builder, kind: str, x: SSAValue, sizes: Sequence[Dim], counts: Sequence[Dim]) -> SSAValue:
-    """Windows of different sizes: all are as long as the longest, what is too much is left out."""
+    """Windows of different sizes: all are as long as the longest, what is too much is left out. Small ones are written out."""
     dtype, n = b.dtype_of(x), len(sizes)
-    lead = b.rank_of(x) - n
-    value, used, number = x, [], []
-    for k, (size, count) in enumerate(zip(sizes, counts, strict=True)):
+    lead, ends, taps = b.rank_of(x) - n, [], []
+    for size, count in zip(sizes, counts, strict=True):
         if not isinstance(size, int) or not isinstance(count, int):
             raise NotCovered("sizes that are not known")
-        starts = [o * size // count for o in range(count)]
-        taps = max(-(-(o + 1) * size // count) - start for o, start in enumerate(starts))
         first = b.ew("floordiv", b.iota(count, I64, 0, size), count)
-        end = b.ew("floordiv", b.iota(count, I64, size + count - 1, size), count)
-        spread = [b.add(prim.broadcast(v, (count, taps), (0,))) for v in (first, end)]
-        at = b.ew("add", spread[0], b.add(prim.broadcast(b.iota(taps), (count, taps), (1,))))
-        value = take(b, value, b.ew("min", at, size - 1), lead + 2 * k)
-        used.append(b.ew("lt", at, spread[1]))
-        number.append(b.ew("sub", end, first))
-    shape = b.shape_of(value)
+        ends.append((first, b.ew("floordiv", b.iota(count, I64, size + count - 1, size), count)))
+        taps.append(max(-(-(o + 1) * size // count) - o * size // count for o in range(count)))
+    if math.prod(taps) <= MOST_UNEVEN:
+        value = x
+        for k in range(n):
+            value = _uneven_line(b, kind, value, lead + k, ends[k], taps[k])
+    else:
+        value = _uneven_reduced(b, kind, x, ends, taps)
+    if kind == "max":
+        return value
+    for k, (first, end) in enumerate(ends):
+        number = b.cast(b.ew("sub", end, first), F64 if dtype == F64 else F32)
+        value = b.ew("div", value, b.add(prim.broadcast(number, b.shape_of(value), (lead + k,))))
+    return value
+
+
+def _uneven_line(b: Builder, kind: str, x: SSAValue, d: int, ends: tuple[SSAValue, SSAValue], taps: int) -> SSAValue:
+    """Windows along d from the first of `ends` up to the second, of at most so many elements."""
+    last, dtype = dim(b.shape_of(x)[d] - 1), b.dtype_of(x)
+    total = take(b, x, ends[0], d)
+    for tap in range(1, taps):
+        at = b.ew("add", ends[0], tap)
+        value = take(b, x, b.ew("min", at, last), d)
+        inside = b.add(prim.broadcast(b.ew("lt", at, ends[1]), b.shape_of(value), (d,)))
+        value = b.ew("where", inside, value, b.full(identity(kind, dtype), (), dtype))
+        total = b.ew("max" if kind == "max" else "add", total, value)
+    return total
+
+
+def _uneven_reduced(
+    b: Builder, kind: str, x: SSAValue, ends: Sequence[tuple[SSAValue, SSAValue]], taps: Sequence[int]
+) -> SSAValue:
+    """The same with loops over the elements of a window."""
+    dtype, lead = b.dtype_of(x), b.rank_of(x) - len(ends)
+    value, used = x, []
+    for k, (each, length) in enumerate(zip(ends, taps, strict=True)):
+        shape = (*b.shape_of(each[0]), length)
+        first, end = (b.add(prim.broadcast(v, shape, (0,))) for v in each)
+        at = b.ew("add", first, b.add(prim.broadcast(b.iota(length), shape, (1,))))
+        value = take(b, value, b.ew("min", at, dim(b.shape_of(x)[lead + k] - 1)), lead + 2 * k)
+        used.append(b.ew("lt", at, end))
     inside: SSAValue | None = None
     for k, fine in enumerate(used):
-        fine = b.add(prim.broadcast(fine, shape, (lead + 2 * k, lead + 2 * k + 1)))
+        fine = b.add(prim.broadcast(fine, b.shape_of(value), (lead + 2 * k, lead + 2 * k + 1)))
         inside = fine if inside is None else b.ew("and", inside, fine)
     assert inside is not None
     value = b.ew("where", inside, value, b.full(identity(kind, dtype), (), dtype))
-    result = b.reduce(kind, value, [lead + 2 * k + 1 for k in range(n)])
-    if kind == "max":
-        return result
-    for k, each in enumerate(number):
-        wide = F64 if dtype == F64 else F32
-        result = b.ew("div", result, b.add(prim.broadcast(b.cast(each, wide), b.shape_of(result), (lead + k,))))
-    return result
+    return b.reduce(kind, value, [lead + 2 * k + 1 for k in range(len(ends))])
 
 
 @rule("im2col.default")
