@@ -344,8 +344,9 @@ def _load(w: Writer, op: Op) -> None:
     spans = w.index_spans(op["index"], *op.get("mask", ()))
     masks = w.masks(spans) + w.conditions(op)
     address = _address(w, memory, op["index"])
-    if masks and w.axes_of(spans) != w.axes_of(w.index_spans(op["index"])):  # a mask is not larger than the addresses
-        address = f"tl.broadcast_to({address}, {w.shape_of(spans)})"
+    whole = spans | _rows_beside(w, spans)
+    if whole != spans or masks and w.axes_of(spans) != w.axes_of(w.index_spans(op["index"])):
+        address = f"tl.broadcast_to({address}, {w.shape_of(whole)})"  # a mask is not larger than the addresses
 
     def text(other: object) -> str:
         mask = f", mask={' & '.join(masks)}, other={constant_text(other, ref.dtype, exact=False)}" if masks else ""
@@ -355,7 +356,19 @@ def _load(w: Writer, op: Op) -> None:
     others = [op["other"]] if op.get("mask") else fills(op, ref.dtype)
     other = next((o for o in others if text(o) in w.known), others[0])  # what was read before is not read again
     w.fills[op.results[0]] = other
-    w.value(op, text(other), spans)
+    w.value(op, text(other), whole)
+
+
+def _rows_beside(w: Writer, spans: frozenset[str]) -> frozenset[str]:
+    """The rows of a program, for a load that is the same for all of them (a weight): loaded once for each, it lies among the threads as they do.
+
+    Loaded once, it would lie otherwise, and Triton would move it, or what it meets, through shared memory.
+    """
+    if len(w.open) != 2 or w.rank != 2 or w.open[0].op["kind"] != "parallel" or w.open[1].op["kind"] == "parallel":
+        return frozenset()
+    rows, line = (each.op for each in w.open)
+    held = rows in w.axes and line in w.axes and is_one_block(line) and spans == {line["var"].name}
+    return frozenset([rows["var"].name]) if held else frozenset()
 
 
 def _address(w: Writer, memory: SSAValue, index: Dim) -> str:
