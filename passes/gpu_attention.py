@@ -6,8 +6,9 @@ query's dtype with rows that begin at 16 bytes, and small: a library spreads a m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from xdsl.dialects.builtin import ModuleOp
@@ -22,7 +23,7 @@ from .base import Pass
 from .context import CompileContext
 from .cse import CSE
 from .own_kernels import ATTENTION, share_heads
-from .short_attention import OWN, Call, Tile, choose
+from .short_attention import OWN, Call, Tile, block_of, choose
 from .strides import Strides, dense_like, view_of
 
 ALIGNED = 8  # elements of a half type: 16 bytes
@@ -91,16 +92,19 @@ def _give(op: kernel.Extern, tile: Tile) -> None:
     literals = {k: v for k, v in op.literals.items() if k not in ("effect", "strides", "operand_strides")}
     given = op.get("operand_strides")
     mask = values.get("attn_mask")
-    if mask is not None:
+    if mask is None:
+        tile = replace(tile, padded=0)
+    else:
         mask, windows = _before_windows(mask, add)
         if windows:
             for name in ("query", "key", "value"):
                 values[name] = add(prim.reshape(values[name], (*windows, *prim.tensor(values[name]).shape[1:])))
             given = None
-        values["attn_mask"] = mask
+        values["attn_mask"] = _padded(mask, add) if tile.padded else mask
+        tile = tile if values["attn_mask"] is not mask else replace(tile, padded=0)
     q, v = (prim.tensor(values[name]).shape for name in ("query", "value"))
     shape = (*q[:-1], v[-1])
-    literals |= {"own": OWN, "tile": (tile.rows, tile.warps), "strides": (_side_by_side(shape),)}
+    literals |= {"own": OWN, "tile": tile.attribute, "strides": (_side_by_side(shape),)}
     if given:
         literals["operand_strides"] = tuple(None if n == "attn_mask" else s for n, s in zip(values, given, strict=True))
     call = kernel.Extern.make(
@@ -117,6 +121,18 @@ def _give(op: kernel.Extern, tile: Tile) -> None:
     op.results[0].replace_all_uses_with(result)
     op.detach()
     op.erase()
+
+
+def _padded(mask: SSAValue, add: Callable[[Op], SSAValue]) -> SSAValue:
+    """A mask of numbers in rows as long as a block of keys, -inf behind the last key."""
+    t = prim.tensor(mask)
+    *outer, keys = t.shape
+    if not isinstance(keys, int) or not t.dtype.is_float or block_of(keys) == keys or keys == 1:
+        return mask
+    zeros = (0,) * t.rank
+    padding = {"low": zeros, "high": (*zeros[1:], block_of(keys) - keys), "value": -math.inf}
+    padded = add(prim.Pad.make([mask], [t.with_(shape=(*outer, block_of(keys)))], padding))
+    return add(prim.Slice.make([padded], [t], {"starts": zeros, "steps": (1,) * t.rank}))
 
 
 def _side_by_side(shape: tuple[Dim, ...]) -> Strides:

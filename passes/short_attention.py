@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import ClassVar, cast
 
 from xdsl.dialects.builtin import ModuleOp
@@ -86,22 +86,38 @@ def _is_mask(mask: TensorType | None, q: TensorType, k: TensorType) -> bool:
 
 @dataclass(frozen=True)
 class Tile:
-    """How many queries a program has, and how many warps."""
+    """How many queries a program has, and how many warps.
+
+    Attributes:
+        padded: numbers that are added to the scores lie in memory as rows as long as a block of keys, -inf behind the last key: they are then
+            read 16 bytes at a time, and no key is masked.
+    """
 
     rows: int
     warps: int
+    padded: int = 0
 
     @classmethod
     def parse(cls, text: str) -> Tile:
         """The tile of a text such as "64x4"."""
         return cls(*map(int, text.split("x")))
 
+    @property
+    def attribute(self) -> tuple[int, ...]:
+        """As the call has it."""
+        return astuple(self)
+
+
+def block_of(size: int) -> int:
+    """The block that a whole row is."""
+    return max(LEAST, power_of_two(size))
+
 
 def choose(call: Call, dtype: DType) -> Tile | None:
     """The tile for a call; None where the library is expected to be about as fast."""
     if dtype == F32 or max(call.rows, call.keys) > FEW_KEYS:
         return None
-    tile = Tile(max(LEAST, power_of_two(call.rows)), 4)
+    tile = Tile(block_of(call.rows), 4)
     return tile if own_time(call, tile) * GAIN < library_time(call) else None
 
 
@@ -113,7 +129,7 @@ def library_time(call: Call) -> float:
 def own_time(call: Call, tile: Tile) -> float:
     """Microseconds of our kernel."""
     programs = call.heads * -(-call.rows // tile.rows)
-    scores = tile.rows * max(LEAST, power_of_two(call.keys)) / 4096
+    scores = tile.rows * block_of(call.keys) / 4096
     return FIXED + max(call.bytes / BYTES, programs / MULTIPROCESSORS * TILE * max(scores, 0.5))
 
 
@@ -213,7 +229,7 @@ class _Plan:
             values,
             1 / math.sqrt(width) if scale is None else scale,
             bool(op.get("is_causal")),
-            Tile(*op["tile"]),
+            _tile(op, keys),
         )
 
     @property
@@ -238,6 +254,19 @@ class _Plan:
         return loop.Kernel.make([], [], attrs | {"symbols": tuple(symbols), "lines": ()}, [Region(block)])
 
 
+def _tile(op: kernel.Extern, keys: int) -> Tile:
+    """The tile, `padded` only if the mask's memory is that still."""
+    tile = Tile(*op["tile"])
+    if not tile.padded:
+        return tile
+    view = view_of(op.operands[list(op["operands"]).index("attn_mask")])
+    assert view is not None
+    t = prim.tensor(view.base)
+    whole = t.shape[-1:] == (block_of(keys),) and view.offset == 0 and t.shape[:-1] == view.shape[:-1]
+    kept = isinstance(view.base.owner, loop.Launch) and view.strides == memory_strides(view.base)
+    return tile if whole and kept else replace(tile, padded=0)
+
+
 def _spread(view: View, rank: int) -> Strides:
     """The strides of a view as of so many dimensions; steps of 0 where it is the same for all places."""
     strides = [0 if n == 1 else s for n, s in zip(view.shape, view.strides, strict=True)]
@@ -249,7 +278,8 @@ class _Loops:
 
     def __init__(self, plan: _Plan, block: Block) -> None:
         self.plan, self.blocks, self.memories = plan, [block], list(block.args)
-        self.columns = max(LEAST, power_of_two(plan.keys))
+        self.columns = block_of(plan.keys)
+        self.stop = self.columns if plan.tile.padded else plan.keys
 
     def add(self, op: Op) -> SSAValue:
         self.blocks[-1].add_op(op)
@@ -272,13 +302,13 @@ class _Loops:
     def scores(self, places: list[Dim]) -> SSAValue:
         """A row of scores."""
         plan, (*outer, row) = self.plan, places
-        scores = self.add(loop.Local.make([], [ref_type([plan.keys], None, F32)], {"size": plan.keys}))
+        scores = self.add(loop.Local.make([], [ref_type([self.stop], None, F32)], {"size": self.stop}))
         c, d = symbol("c0"), symbol("d0")
         self.blocks.append(Block())
         acc = self.local(0.0)
         self.blocks.append(Block())
-        self.dot(self.load("query", [*outer, row, d]), self.load("key", [*outer, c, d]), acc)
-        self.close({"kind": "reduce", "var": d, "stop": plan.width, "block": max(LEAST, power_of_two(plan.width))})
+        self.dot(self.load("query", [*outer, row, d]), self.load("key", [*outer, c, d], c), acc)
+        self.close({"kind": "reduce", "var": d, "stop": plan.width, "block": block_of(plan.width)})
         score = self.scalar("mul", self.read(acc), self.number(plan.scale))
         if "attn_mask" in plan.operands:
             mask = self.load("attn_mask", [*outer, row, c])
@@ -321,16 +351,16 @@ class _Loops:
         self.blocks.append(Block())
         acc = self.local(0.0)
         self.blocks.append(Block())
-        self.dot(self.read(weights, c), self.load("value", [*outer, c, e]), acc)
+        self.dot(self.read(weights, c), self.load("value", [*outer, c, e], c), acc)
         self.close({"kind": "reduce", **self.along(c)})
         mean = self.scalar("mul", self.read(acc), factor)
         index = plan.operands["result"].at([*outer, row, e])
         self.add(loop.Store.make([mean, self.memories[-1]], [], {"index": index}))
-        self.close({"kind": "serial", "var": e, "stop": plan.values, "block": max(LEAST, power_of_two(plan.values))})
+        self.close({"kind": "serial", "var": e, "stop": plan.values, "block": block_of(plan.values)})
 
     def along(self, var: Dim) -> dict[str, object]:
         """A loop over the keys."""
-        return {"var": var, "stop": self.plan.keys, "block": self.columns}
+        return {"var": var, "stop": self.stop, "block": self.columns}
 
     def local(self, value: float) -> SSAValue:
         return self.add(loop.Local.make([], [ref_type([1], None, F32)], {"size": 1, "value": value}))
@@ -340,12 +370,14 @@ class _Loops:
         attrs = {"kind": DOT, "index": 0, "dtype": dtype.name} | ({"tf32": True} if dtype == F32 else {})
         self.add(loop.Accumulate.make([a, b, acc], [], attrs))
 
-    def load(self, name: str, places: list[Dim]) -> SSAValue:
+    def load(self, name: str, places: list[Dim], key: Dim | None = None) -> SSAValue:
+        """An element of an operand; `key`: zero behind the last one."""
         operand = self.plan.operands[name]
         dtype = BOOL if operand.dtype == BOOL else F32
-        return self.add(
-            loop.Load.make([self.memories[operand.memory]], [scalar_type(dtype)], {"index": operand.at(places)})
-        )
+        attrs: dict[str, object] = {"index": operand.at(places)}
+        if key is not None and self.stop > self.plan.keys:
+            attrs |= {"mask": (dim(self.plan.keys - 1 - key),), "other": 0.0}
+        return self.add(loop.Load.make([self.memories[operand.memory]], [scalar_type(dtype)], attrs))
 
     def read(self, memory: SSAValue, index: Dim = 0) -> SSAValue:
         return self.add(loop.Load.make([memory], [scalar_type(F32)], {"index": index}))
