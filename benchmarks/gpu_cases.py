@@ -199,11 +199,23 @@ class _Classifier(torch.nn.Module):
             return F.cross_entropy(logits, target)
 
 
+def _begun(model: torch.nn.Module) -> torch.nn.Module:
+    """A network whose residual branches begin small, as those that are to be trained in half types do.
+
+    With torchvision's factors of 1 a rounding error grows from block to block, so that eager's gradients of ResNet-50 under bfloat16
+    autocast have a cosine of 0.15 with float64's; with 0.2 it is 0.94, and a wrong gradient can be told.
+    """
+    for block in model.modules():
+        if hasattr(block, "downsample"):
+            torch.nn.init.constant_(getattr(block, "bn3", block.bn2).weight, 0.2)
+    return model
+
+
 def _vision_step(name: str, batch: int, amp: bool) -> Case:
     def make() -> tuple[Any, list[Tensor]]:
         import torchvision
 
-        model = _Classifier(getattr(torchvision.models, name)(), amp).cuda().train()
+        model = _Classifier(_begun(getattr(torchvision.models, name)()), amp).cuda().train()
         return model, [_normal(batch, 3, 224, 224), _below(1000, batch)]
 
     return make

@@ -49,6 +49,11 @@ def test_one_wrong_element_of_many_without_float64():
     caught(fn, wrong, (torch.randn(100_000),), match="float64 could not run")
 
 
+def test_float64_that_says_nothing_of_eager():
+    ref, res = torch.ones(10), torch.ones(10).index_fill(0, torch.tensor([1]), 3.0)
+    assert "float64 is too far from eager" in same([ref], [res], [2 * ref.double()]).message
+
+
 def test_as_accurate_as_eager_passes():
     x = torch.randn(64, 64) * 1e3
 
