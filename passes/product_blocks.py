@@ -12,8 +12,9 @@ from typing import TypeAlias
 
 import sympy
 
+from ..ir.dialects import prim
 from ..ir.scalars import DOT
-from ..ir.symbols import Dim
+from ..ir.symbols import Dim, product
 from .affine import accesses, merge
 from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec, product_of
 from .lower import Lowering
@@ -21,7 +22,8 @@ from .nests import Join, Loop, Nest, Stage
 from .product_model import Tile
 from .tiling import by_stride
 
-GROUP = 8  # blocks of rows that programs take with one block of columns
+GROUP = 8  # blocks of rows that programs take with one block of columns, at least
+CACHED = 16 << 20  # bytes of a factor that stay in the cache while the other one passes by
 
 Flat: TypeAlias = Callable[[list[Loop], dict[sympy.Symbol, Dim], int, str], list[LoopSpec]]
 
@@ -69,7 +71,8 @@ def product_blocks(lowering: Lowering, nest: Nest, flat: Flat, fresh: Callable[[
     env |= more
     spec = NestSpec([], env, [], warps=tile.warps, pipeline=tile.stages)
     spec.rows += flat(batch, env, 1, "parallel")
-    spec.rows += [replace(each, group=GROUP) for each in flat(tall, env, tile.rows, "parallel")]
+    group = _group(tile, first.loops[0].size, product([r.size for r in wide]), _bytes(nest))
+    spec.rows += [replace(each, group=group) for each in flat(tall, env, tile.rows, "parallel")]
     spec.rows += flat(wide, env, tile.columns, "parallel")
     if tile.programs and not batch and all(isinstance(each.stop, int) and each.start == 0 for each in spec.rows):
         spec.rows[0] = replace(spec.rows[0], persistent=tile.programs)
@@ -78,6 +81,19 @@ def product_blocks(lowering: Lowering, nest: Nest, flat: Flat, fresh: Callable[[
     spec.stages.append(StageSpec([Segment([inner])], first.joins, []))
     spec.stages += [StageSpec([Segment([])], [], s.stores) for s in rest]
     return spec
+
+
+def _bytes(nest: Nest) -> int:
+    """Of an element of the factors."""
+    return prim.tensor(product_of(nest.stages[0].joins[0].target).operands[0]).dtype.bytes
+
+
+def _group(tile: Tile, inner: Dim, columns: Dim, size: int) -> int:
+    """How many blocks of rows programs take with each block of columns: for each group a second factor that stays in no cache is read again."""
+    if not isinstance(inner, int) or not isinstance(columns, int) or columns * inner * size <= CACHED:
+        return GROUP
+    fits = CACHED // (tile.rows * inner * size)
+    return max(GROUP, 1 << max(0, fits.bit_length() - 1))
 
 
 def summed(lowering: Lowering, nest: Nest) -> Nest:

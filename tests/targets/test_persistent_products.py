@@ -113,6 +113,13 @@ def test_more_than_a_copy_may_have() -> None:
     assert [each.name for each in descriptors(kernel)] == ["d0"] and "tl.range" in emit_module([kernel])
 
 
+@pytest.mark.parametrize(("columns", "group"), [(26208, 8), (26220, 128)])
+def test_groups(columns: int, group: int) -> None:
+    """A second factor of more than 16 MiB passes by as many rows of the first one as stay in the cache."""
+    outer = product(columns).block_body.first_op
+    assert isinstance(outer, loop.For) and outer["group"] == group
+
+
 def test_rows_that_begin_anywhere() -> None:
     """A vocabulary of 50257 has a kernel of our own, without an epilogue too; one of 50264 is the library's."""
     head = Shape(1, 4096, 50257, 768, "bf16")
