@@ -41,6 +41,7 @@ SPARED = (
 )  # bytes that need no copy, for each step of the tail: a copy of so many takes 4 us, a launch 8, often hidden
 UNKNOWN = 2  # steps for a result whose size is a symbol: whether they are worth it is decided when it is known
 ANY = 256  # a size for all symbols, where memory is compared
+MUCH = 16  # times as many bytes in the largest result as in one that is looked at
 Run = Callable[..., Sequence[Any]]
 Step = tuple[Op, list[str]]  # an operation of a host program, and its lines
 Halves = tuple[str, int, Sequence[int]]  # the text of both functions, and `steps` and `results` of `Divided`
@@ -72,16 +73,17 @@ def find_tail(func: prim.Func, kernels: dict[str, loop.Kernel]) -> Tail | None:
     plan = _Plan.of(func, kernels)
     chosen: set[int] = set()
     for size, root in plan.candidates(func):
-        more = plan.closed(chosen | {k for k, (_, written) in enumerate(plan.accesses) if root in written})
+        more = plan.closed(chosen | plan.writers(root))
         added = plan.count(more) - plan.count(chosen)
         worth = added <= UNKNOWN if size is None else size >= SPARED * max(1, added)
         if worth and plan.is_possible(more, func):
-            chosen = plan.with_large_operands(more, func)
+            more = plan.with_large_operands(more, func)
+            made = {root for _, root in plan.candidates(func)} & plan.made(more)
+            if 2 * sum(plan.given(more).values()) <= sum(_bytes(root, ANY) or 0 for root in made):
+                chosen = more
     if not chosen:
         return None
-    made = {root for k in chosen for root in plan.accesses[k][1]}
-    made -= {root for k, (read, written) in enumerate(plan.accesses) if k not in chosen for root in (read | written)}
-    places = tuple(p for p, value in _received(func) if plan.root(value) in made)
+    places = tuple(p for p, value in _received(func) if plan.root(value) in plan.made(chosen))
     return Tail(frozenset(plan.ops[k] for k in chosen), places)
 
 
@@ -143,8 +145,10 @@ class _Plan:
     def candidates(self, func: prim.Func) -> list[tuple[int | None, SSAValue]]:
         """Memory of large results with its bytes, the largest first, and at last that of results of unknown sizes."""
         roots = dict.fromkeys(self.root(value) for _, value in _received(func))
-        found = [(_bytes(root), root) for root in roots if not isinstance(root, BlockArgument)]
-        return sorted((f for f in found if f[0] is None or f[0] >= SPARED), key=lambda f: -(f[0] or 0))
+        sizes = {root: _bytes(root, ANY) or 0 for root in roots if not isinstance(root, BlockArgument)}
+        found = [(_bytes(root), root) for root, size in sizes.items() if MUCH * size >= max(sizes.values())]
+        found = [f for f in found if f[0] is None or f[0] >= SPARED]
+        return sorted(found, key=lambda f: (f[0] is None, -sizes[f[1]]))
 
     def closed(self, first: set[int]) -> set[int]:
         """These operations, and all later ones that must not run before them."""
@@ -160,18 +164,27 @@ class _Plan:
 
     def with_large_operands(self, chosen: set[int], func: prim.Func) -> set[int]:
         """These, and the steps in front of them whose results are large: what a tail is given stays in the recording's memory for good."""
-        while given := self._given(chosen):
+        while given := self.given(chosen):
             root = max(given, key=given.__getitem__)
             if given[root] < SPARED:
                 break
-            more = self.closed(chosen | {k for k, (_, written) in enumerate(self.accesses) if root in written})
-            lighter = 2 * sum(self._given(more).values()) <= sum(given.values())
+            more = self.closed(chosen | self.writers(root))
+            lighter = 2 * sum(self.given(more).values()) <= sum(given.values())
             if not lighter or self.count(more) - self.count(chosen) > UNKNOWN or not self.is_possible(more, func):
                 break
             chosen = more
         return chosen
 
-    def _given(self, chosen: set[int]) -> dict[SSAValue, int]:
+    def writers(self, root: SSAValue) -> set[int]:
+        """The operations that write to this memory."""
+        return {k for k, (_, written) in enumerate(self.accesses) if root in written}
+
+    def made(self, chosen: set[int]) -> set[Any]:
+        """What these write, and the others neither read nor write."""
+        others = {root for k, access in enumerate(self.accesses) if k not in chosen for root in access[0] | access[1]}
+        return {root for k in chosen for root in self.accesses[k][1]} - others
+
+    def given(self, chosen: set[int]) -> dict[SSAValue, int]:
         """Memory that these need from the others, with its bytes."""
         read = {root for k in chosen for root in self.accesses[k][0] if isinstance(root, SSAValue)}
         others = {root for k, (_, written) in enumerate(self.accesses) if k not in chosen for root in written}

@@ -441,13 +441,112 @@ def test_memory_is_shared_and_counted() -> None:
     assert 0 < intarsia.counters()["recorded_bytes"] <= one
 
 
-def test_large_results_are_not_copied() -> None:
+def test_large_results_of_few_steps_are_not_recorded() -> None:
     fast = intarsia.compile(lambda x: ((x @ x.t()).exp() @ x @ x.t()).exp())
     x, before = torch.randn(5000, 16, device=GPU) * 0.01, STATISTICS.recordings
     for _ in range(CALLS):
         fast(x)
     assert STATISTICS.recordings == before
     assert any("would be copied" in reason for reason in STATISTICS.refused)
+
+
+class Head(nn.Module):
+    """As a language model: a large result of the last product, which may not be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.head = Net(), nn.Linear(32, 20000, bias=False)
+
+    def forward(self, x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        hidden = self.net(x)
+        logits = self.head(hidden) * scale
+        return logits, hidden, logits[-1]
+
+
+def _tail(rows: int = 1024, **options: object) -> tuple[Head, Head, Callable[[], tuple[Tensor, Tensor]]]:
+    net = Head().to(GPU).eval()
+    return net, intarsia.compile(net, **options), lambda: (torch.randn(rows, 32, device=GPU), torch.rand(1, device=GPU))
+
+
+def _has_tail(fast: Head, args: tuple[Tensor, Tensor]) -> None:
+    """Call until calls are played back."""
+    before, refused = (STATISTICS.recordings, STATISTICS.replays), len(STATISTICS.refused)
+    for _ in range(CALLS):
+        fast(*args)
+    assert STATISTICS.recordings == before[0] + 1 and STATISTICS.replays > before[1]
+    assert len(STATISTICS.refused) == refused
+
+
+def test_large_results_are_written_where_the_caller_has_them() -> None:
+    """Results of many calls are held, some are written to by their owners; each is right in the end."""
+    net, fast, given = _tail()
+    _has_tail(fast, given())
+    replays, kept = STATISTICS.replays, []
+    for k in range(CALLS):
+        args = given()
+        found, wanted = fast(*args), net(*args)
+        assert found[2].data_ptr() == found[0][-1].data_ptr()
+        if k % 2:
+            found[0].mul_(2)
+            wanted[0].mul_(2)
+        kept.append((found, wanted))
+    assert STATISTICS.replays == replays + CALLS
+    assert len({found[0].data_ptr() for found, _ in kept}) == CALLS
+    for found, wanted in kept:
+        for a, b in zip(found, wanted, strict=True):
+            same(a, b)
+            assert a.stride() == b.stride()
+
+
+def test_large_results_are_there_once() -> None:
+    net, fast, given = _tail(rows=4096)
+    args, recorded_before = given(), intarsia.counters()["recorded_bytes"]
+    _has_tail(fast, args)
+    peaks = []
+    for call in (net, fast):
+        call(*args)
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        for _ in range(3):
+            result = call(*args)
+            del result
+        peaks.append(torch.cuda.max_memory_allocated() - before)
+    eager, ours = peaks
+    assert ours <= eager + (2 << 20), f"ours {ours >> 20} MiB, eager {eager >> 20}"
+    assert intarsia.counters()["recorded_bytes"] - recorded_before < 4096 * 20000 * 4
+
+
+def test_large_results_on_another_stream_and_of_two_threads() -> None:
+    net, fast, given = _tail()
+    _has_tail(fast, given())
+    args = [given() for _ in range(CALLS)]
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        found = [fast(*a)[0] for a in args]
+    torch.cuda.current_stream().wait_stream(side)
+    for a, result in zip(args, found, strict=True):
+        same(result, net(*a)[0])
+
+    def work(number: int) -> None:
+        with torch.no_grad():
+            kept = [(fast(*a)[0], a) for a in args]
+            for result, a in kept:
+                same(result, net(*a)[0])
+
+    assert not together(work, 2)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_large_results_of_other_sizes_and_arguments_that_are_not_aligned(dynamic: bool) -> None:
+    net, fast, _ = _tail(dynamic=dynamic)
+    base = torch.rand(9, device=GPU)
+    for rows in [1024] * CALLS + [3] * CALLS + [2048] * CALLS:
+        x = torch.randn(rows, 32, device=GPU)
+        for scale in (base[:1], base[3:4]):
+            for a, b in zip(fast(x, scale), net(x, scale), strict=True):
+                same(a, b)
 
 
 def test_reset_and_again() -> None:
