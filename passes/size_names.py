@@ -36,7 +36,7 @@ class SizeNames:
 
     def named(self, value: Dim) -> Dim:
         """An expression in names."""
-        return substitute(value, self.divisions)  # type: ignore[arg-type]  # whatever is replaced stands for an integer
+        return value if not self.divisions else substitute(value, self.divisions)  # type: ignore[arg-type]  # whatever is replaced stands for an integer
 
     def spelled(self, value: Dim) -> Dim:
         """An expression without names."""

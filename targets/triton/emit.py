@@ -7,6 +7,7 @@ fastest. Every value has one axis for each loop that is a tensor, of length 1 wh
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -19,11 +20,12 @@ from ...ir.dtypes import BOOL, F32
 from ...ir.symbols import Dim, FloorDiv, Mod, bounds, dim, known_equal
 from ...ir.syntax import Op, location_of
 from ...ir.types import RefType, ScalarType
+from ...passes.size_names import names_of
 from .descriptors import descriptors
 from .dot import dot_loop, product_in
 from .parts import blocks, emit_parts, nests_of, program_count, programs_of_a_row, tiles_of
 from .reductions import accumulate, exchange, fills, finish_join, start_join, sum_dtype
-from .text import as_tensor, constant_text, converted, dtype_of, full, scalar_text, triton_type
+from .text import as_tensor, constant_text, converted, dtype_of, full, index_text, scalar_text, triton_type
 from .writer import OpenLoop, Writer, is_one_block, joined, longest, whole_blocks
 
 PRELUDE = "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n\nfrom intarsia.targets.triton.language import *  # noqa: F403\n"
@@ -93,9 +95,12 @@ def _function(
     w.names.update(arguments)
     w.axes = _axes(ops)
     w.shared = _shared(ops)
+    w.sizes = names_of(size for a in arguments if isinstance(a.type, RefType) for size in a.type.shape)
     _operations(w, ops)
+    used = set(re.findall(r"\bsize\d+\b", "\n".join(w.text)))
+    sizes = [f"    {n} = {index_text(size, {})}" for n, size in w.sizes.sizes.items() if n.name in used]
     head = f"@triton.jit\ndef {name}({', '.join([*arguments.values(), *others])}):"
-    return "\n".join([head, *(w.text or ["    pass"]), ""])
+    return "\n".join([head, *sizes, *(w.text or ["    pass"]), ""])
 
 
 def needs_int64(kernel: loop.Kernel) -> bool:

@@ -13,6 +13,7 @@ from ...ir.dialects import loop
 from ...ir.symbols import Dim, FloorDiv, dim, known_equal
 from ...ir.syntax import Op
 from ...passes.blocks import most
+from ...passes.size_names import SizeNames
 from .text import index_text
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Writer:
     )  # memories and places that several loads or stores have, a number apart
     raw: set[Op] = field(default_factory=set)  # loads whose values stay in the dtype in which they lie in memory
     described: Mapping[Op, Descriptor] = field(default_factory=dict)  # loads of whole tiles through tensor maps
+    sizes: SizeNames = field(default_factory=lambda: SizeNames({}, {}))  # names for sizes that are expressions
     bases: dict[loop.For, str] = field(default_factory=dict)  # where blocks begin that are read through these
 
     @property
@@ -109,7 +111,7 @@ class Writer:
 
     def index(self, value: Dim) -> str:
         """An index expression, with bound variables by their names."""
-        return index_text(value, {name: text for name, (text, _) in self.bound.items()})
+        return index_text(self.sizes.named(value), {name: text for name, (text, _) in self.bound.items()})
 
     def factor(self, value: Dim) -> str:
         """An index expression as an operand."""
@@ -119,7 +121,7 @@ class Writer:
         """The same in 64 bits, for numbers that are no places in memory."""
         depends = value.free_symbols if isinstance(value, sympy.Expr) else ()
         wide = {s.name: f"{self.bound[s.name][0]}.to(tl.int64)" for s in depends if s.name in self.bound}
-        return index_text(value, wide)
+        return index_text(self.sizes.named(value), wide)
 
     def index_spans(self, *values: Dim) -> frozenset[str]:
         """The loops that index expressions depend on."""
@@ -139,7 +141,7 @@ class Writer:
 
     def condition(self, value: Dim) -> str:
         """That a value is not negative, as a comparison of what varies with a number: Triton knows then how many neighbours agree."""
-        number, rest = sympy.sympify(value).as_coeff_Add()
+        number, rest = sympy.sympify(self.sizes.named(value)).as_coeff_Add()
         if rest.could_extract_minus_sign():
             return f"({self.index(dim(-rest))} < {number + 1})"
         return f"({self.index(dim(rest))} >= {-number})"
