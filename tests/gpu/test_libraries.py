@@ -82,6 +82,35 @@ def test_rows_shut_by_truth_values(length: int, dtype: torch.dtype) -> None:
     torch.testing.assert_close(found.double(), expected, atol=2e-2, rtol=2e-2, equal_nan=True)
 
 
+def _of_joint(x: Tensor, mask: Tensor | None) -> Tensor:
+    q, k, v = x.permute(2, 0, 3, 1, 4)
+    return F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2)
+
+
+def _windows(x: Tensor, bias: Tensor, mask: Tensor) -> Tensor:
+    """Windows of shifted images: a bias for all of them, a mask for each window of an image."""
+    q, k, v = x.permute(2, 0, 3, 1, 4)
+    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1) + bias
+    scores = scores.view(-1, len(mask), *scores.shape[1:]) + mask.unsqueeze(1).unsqueeze(0)
+    return (scores.view(-1, *scores.shape[2:]).softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("dtype", HALF, ids=str)
+@pytest.mark.parametrize("masks", ["none", "bias", "windows", "truth values"])
+def test_attention_over_short_rows(masks: str, dtype: torch.dtype) -> None:
+    """So many heads of so few tokens are a kernel of ours; a row that is shut gives zeros."""
+    x, bias = gpu(256, 49, 3, 3, 32, dtype=dtype), gpu(1, 3, 49, 49, dtype=dtype)
+    far = torch.where(gpu(16, 49, 49) > -1, 0.0, -100.0).to(dtype)
+    open_ = gpu(256, 1, 49, 49) > -1
+    open_[7, :, 3] = False
+    given = {"none": (None,), "bias": (bias,), "windows": (bias, far), "truth values": (open_,)}[masks]
+    fn = _windows if masks == "windows" else _of_joint
+    wide = [t.double() if t is not None and t.is_floating_point() else t for t in (x, *given)]
+    expected, compiled = fn(*wide), intarsia.compile(fn)
+    for _ in range(4):
+        torch.testing.assert_close(compiled(x, *given).double(), expected, atol=4e-2, rtol=4e-2)
+
+
 def test_attention_of_growing_keys() -> None:
     fn = intarsia.compile(lambda q, k, v: F.scaled_dot_product_attention(q, k, v))
     for keys in range(64, 72):
