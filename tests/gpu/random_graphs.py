@@ -21,7 +21,10 @@ from intarsia.ir.dialects import loop
 from intarsia.ir.interpreter import run_user
 from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
+from intarsia.passes.base import Pass
 from intarsia.passes.context import CompileContext
+from intarsia.passes.gpu_attention import GpuAttention
+from intarsia.passes.matmul_kernels import MatmulKernels
 from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets.build import Source, find_toolchain
 from intarsia.targets.cache import shared_cache
@@ -38,6 +41,7 @@ from kernel_zoo import CASES  # noqa: E402
 from test_schedule import arguments  # noqa: E402
 
 GPU = "cuda:0"
+JOINED = ("lists", "casts", "mixed", "statistics", "sorting")
 
 
 @dataclass
@@ -75,6 +79,40 @@ def handwritten() -> list[Lowered]:
         results = len(list(module.body.block.ops)[0].block_body.last_op.operands)
         found.append(Lowered(name, module, _on_gpu(module, kernels=True), [arguments(case)], [10.0] * results))
     return found
+
+
+def captured() -> list[Lowered]:
+    """Functions that were captured: pools, scatters, pads and the like, products and attention in tiles of their own, small kernels that
+    are joined to one launch."""
+    sys.path.append(str(Path(__file__).parents[1] / "targets"))
+    from attention_programs import AttentionProgram, attention
+    from product_programs import ProductProgram, products
+    from triton_operators import FAMILIES, operators
+    from triton_programs import models
+
+    every = {"resizes": 5, "pools": 2, "pads": 3, "float8": 3, "searches": 2, "bags": 3}
+    families = (p for family in FAMILIES for p in operators(family, every.get(family, 1)))
+    found = []
+    for program in (*models(JOINED), *products(), *attention(), *families):
+        passes: list[Pass] = []
+        if isinstance(program, ProductProgram):
+            passes = [MatmulKernels(tile=program.tile)]
+        elif isinstance(program, AttentionProgram):
+            passes = [GpuAttention(tile=program.tile)]
+        module = parse_module(print_module(program.module))
+        retarget(module, GPU)
+        for item in default_pipeline(passes):
+            item.apply(CompileContext(), module)
+        module.verify()
+        wanted = run_user(program.module, [_copied(x, "cpu") for x in program.args])
+        scales = [_plain(x).double().abs().nan_to_num(posinf=0).max().item() if x.numel() else 1.0 for x in wanted]
+        found.append(Lowered(program.name, program.module, module, [program.args], scales))
+    return found
+
+
+def _plain(x: torch.Tensor) -> torch.Tensor:
+    """float8, of which torch has few operations, as float32."""
+    return x.float() if x.is_floating_point() and x.itemsize == 1 else x
 
 
 def _on_gpu(program: ModuleOp, kernels: bool = False) -> ModuleOp:
@@ -144,7 +182,7 @@ def comparable(program: Lowered, results: Sequence[torch.Tensor]) -> list[torch.
     coarse = any(f", {name}" in text for name in ("f32", "f16", "bf16"))
     found = []
     for x in results:
-        kept = x.squeeze() if x.numel() else x.new_empty(x.shape)
+        kept = _plain(x.squeeze() if x.numel() else x.new_empty(x.shape))
         found.append(kept.float() if coarse and kept.dtype == torch.float64 else kept)
     return found
 

@@ -1,4 +1,7 @@
-"""The kernels of tests/passes/kernel_zoo.py under NVIDIA's compute-sanitizer: `python tests/gpu/sanitize.py [memcheck] [racecheck]`.
+"""Kernels under NVIDIA's compute-sanitizer: `python tests/gpu/sanitize.py [memcheck] [racecheck]`.
+
+Those of tests/passes/kernel_zoo.py, random ones, and those of captured functions: pools, scatters, pads, searches, embedding bags, products
+(odd sizes, chunks, programs that walk over tiles), attention, launches of several kernels.
 
 Each tensor has memory of its own, so that a kernel that reads or writes one element beyond it is found. Exits with 1 where the
 sanitizer finds something, or a result is wrong.
@@ -17,7 +20,7 @@ TOOLS = {
     "memcheck": ["--tool", "memcheck", "--leak-check", "no"],
     "racecheck": ["--tool", "racecheck", "--racecheck-report", "analysis"],
 }
-RANDOM = 20  # random programs beside the zoo
+RANDOM = 12  # random programs beside the zoo
 
 
 def check() -> int:
@@ -27,7 +30,8 @@ def check() -> int:
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = False
-    programs = random_graphs.handwritten() + [random_graphs.random_one(seed) for seed in range(RANDOM)]
+    programs = random_graphs.handwritten() + random_graphs.captured()
+    programs += [random_graphs.random_one(seed) for seed in range(RANDOM)]
     failures = random_graphs.check(programs)
     print(f"{len(programs)} programs, {sum(len(p.kernels) for p in programs)} kernels, {len(failures)} wrong")
     for text in failures:
