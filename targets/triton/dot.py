@@ -38,7 +38,8 @@ def dot_loop(w: Writer, op: loop.For, join: loop.Accumulate, emit: Callable[[Wri
     if not whole:
         w.line(f"{acc} = tl.zeros({w.row_shape(each.op for each in w.open)}, tl.float32)")
     sides = [_needed(op, value) for value in join.operands[:2]]
-    wrapped = [_wrapped(w, side) for side in sides]
+    mapped = [w.described.get(value.owner) for value in join.operands[:2]]  # type: ignore[call-overload]  # a block is no key
+    wrapped = [_wrapped(w, side) if each is None else [] for each, side in zip(mapped, sides, strict=True)]
     at, outer, place = "0", dict(w.known), w.place
     if not whole:
         at = w.fresh("at")
@@ -47,11 +48,11 @@ def dot_loop(w: Writer, op: loop.For, join: loop.Accumulate, emit: Callable[[Wri
         before = f"{before}{at} + "
     texts = []
     rows, bound = w.open, dict(w.bound)
-    for axis, side, open_loops, value in zip((1, 0), sides, wrapped, join.operands[:2], strict=True):
-        if (map_ := w.described.get(value.owner)) is not None:  # type: ignore[call-overload]  # a block is no key
-            base = w.bases[map_.row]
-            loaded = f"{map_.name}.load([{', '.join([base, at] if map_.inner_last else [at, base])}])"
-            texts.append(w.hold("t", loaded if map_.inner_last == (axis == 1) else f"{loaded}.T"))
+    for axis, side, open_loops, value, each in zip((1, 0), sides, wrapped, join.operands[:2], mapped, strict=True):
+        if each is not None:
+            places = [w.bases[each.row], at]
+            loaded = f"{each.name}.load([{', '.join(places if each.inner_last else places[::-1])}])"
+            texts.append(w.hold("t", loaded if each.inner_last == (axis == 1) else f"{loaded}.T"))
             continue
         w.axes[op] = axis
         w.open = [each for each, _ in open_loops]
