@@ -68,11 +68,18 @@ class Call:
             return None
         sizes = cast(tuple[int, ...], (*q.shape, k.shape[2], v.shape[3]))
         images, heads, rows, width, keys, values = sizes
+        more = cast(int, mask.numel) if mask is not None else 0
+        return cls.sized(images * heads, rows, keys, width, values, q.dtype, more)
+
+    @classmethod
+    def sized(
+        cls, heads: int, rows: int, keys: int, width: int, values: int, dtype: DType, more: int = 0
+    ) -> Call | None:
+        """A call of these sizes, which reads `more` elements of a mask; None: out of what the kernel can do."""
         if keys > MOST_KEYS or max(width, values) > MOST_WIDTH or width % 8 or values % 8:
             return None
-        moved = images * heads * (rows + keys) * (width + values)
-        moved += cast(int, mask.numel) if mask is not None else 0
-        return cls(images * heads, rows, keys, width, values, moved * q.dtype.bytes)
+        moved = heads * (rows + keys) * (width + values) + more
+        return cls(heads, rows, keys, width, values, moved * dtype.bytes)
 
 
 def _is_mask(mask: TensorType | None, q: TensorType, k: TensorType) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 from xdsl.ir import Operation, SSAValue
 
@@ -20,6 +21,7 @@ from ..ir.syntax import Op
 from ..ir.types import is_gpu
 from .attention_mask import CAUSAL, FULL, mask_kind
 from .rules import is_dead, producer, splat
+from .short_attention import Call, choose
 from .strides import view_of
 
 ATTENTION = "aten.scaled_dot_product_attention.default"
@@ -90,8 +92,14 @@ class _Finder:
         q, k_turned = product
         v = self.op.operands[1]
         (_, rows, depth), (_, depth_k, keys), (_, keys_v, width) = (prim.tensor(x).shape for x in (q, k_turned, v))
-        fits = (rows, depth, keys, keys_v) == (self.rows, depth_k, self.keys, self.keys) and depth == width
-        if not fits or not isinstance(depth, int) or depth % 8 or not 0 < depth <= MOST_WIDTH:
+        fits = (rows, depth, keys, keys_v) == (self.rows, depth_k, self.keys, self.keys)
+        if (
+            not fits
+            or (depth != width and not self._is_short(depth, width))
+            or not isinstance(depth, int)
+            or depth % 8
+            or not 0 < depth <= MOST_WIDTH
+        ):
             return None
         if any(prim.tensor(x).dtype != self.dtype for x in (q, k_turned)) or self._read_elsewhere():
             return None
@@ -100,6 +108,14 @@ class _Finder:
             return None
         q, factor = _unscaled(q)
         return WrittenOut(v, self.chain, q, k_turned, shape, self.scale * factor, self.masks[::-1])
+
+    def _is_short(self, depth: Dim, width: Dim) -> bool:
+        """Whether a kernel of ours will carry it out: libraries want heads of queries and values of one width."""
+        sizes = (self.batch, self.rows, self.keys, depth, width)
+        if not all(isinstance(n, int) for n in sizes):
+            return False
+        call = Call.sized(*cast(tuple[int, int, int, int, int], sizes), self.dtype)
+        return call is not None and choose(call, self.dtype) is not None
 
     def _fits(self, mask: tuple[Dim, ...], shape: tuple[Dim, ...]) -> bool:
         """Three dimensions, the four of the scores, or five where batch entries are two: images and their windows."""
@@ -353,9 +369,9 @@ class _Builder:
         """The call, its operands as views of memory where they are ones."""
         found = self.found
         b, h, rows, keys = found.shape
-        width = prim.tensor(found.q).shape[2]
-        q = self._seen_as(found.q, (b, h, rows, width))
-        k_turned = self._seen_as(found.k_turned, (b, h, width, keys))
+        depth, width = prim.tensor(found.q).shape[2], prim.tensor(found.v).shape[2]
+        q = self._seen_as(found.q, (b, h, rows, depth))
+        k_turned = self._seen_as(found.k_turned, (b, h, depth, keys))
         v = self._seen_as(found.v, (b, h, keys, width))
         turn = producer(k_turned, prim.Permute)
         direct = turn is not None and tuple(turn["perm"]) == (0, 1, 3, 2)
@@ -369,8 +385,9 @@ class _Builder:
         if causal:
             attrs["is_causal"] = True
         if not self._among_heads(q):  # the result lies as its projection reads it, rows of all heads side by side
-            attrs["strides"] = ((dim(rows * h * width), width, dim(h * width), 1),)
-            attrs["operand_strides"] = (*attrs["strides"], *((None,) * (len(names) - 1)))  # type: ignore[misc]
+            beside = [(dim(rows * h * n), n, dim(h * n), 1) for n in (depth, width)]
+            attrs["strides"] = (beside[1],)
+            attrs["operand_strides"] = (beside[0], *((None,) * (len(names) - 1)))
         kind = prim.tensor(q).with_(shape=(b, h, rows, width))
         call = kernel.Extern.make(operands, [kind], attrs, loc=self.op.location)
         self.made.append(call)

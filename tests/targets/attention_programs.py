@@ -70,6 +70,14 @@ def windows(x: Tensor, bias: Tensor, mask: Tensor) -> Tensor:
     return (scores.view(-1, *scores.shape[2:]).softmax(-1) @ v).transpose(1, 2).flatten(2)
 
 
+def written(x: Tensor, bias: Tensor) -> Tensor:
+    """Values wider than keys, as LeViT writes it."""
+    width = x.shape[-1] // 4
+    q, k, v = x.split([width, width, 2 * width], -1)
+    weights = (q.transpose(1, 2) @ k.permute(0, 2, 3, 1) * width**-0.5 + bias).softmax(-1)
+    return (weights @ v.transpose(1, 2)).transpose(1, 2).flatten(2)
+
+
 def _open(*shape: int) -> Tensor:
     """Truth values; the fourth row of the last two dimensions is shut."""
     found = torch.rand(*shape) > 0.4
@@ -113,6 +121,7 @@ def cases() -> dict[str, tuple[str, Attention, list[Tensor]]]:
         "wider_values": ("64x4", of_heads, [q, k, heads(2, 2, 49, 64)]),
         "padded_mask": ("64x4x1", windows, [joint(4, 49, 2, 32), _half(1, 2, 49, 49), _between_images(2, 49, 49)]),
         "padded_and_shut": ("32x2x1", of_heads, [q, k, v, _numbers(_open(49, 49))]),
+        "written_wide": ("", written, [torch.randn(16, 16, 16, 64).bfloat16(), _half(16, 16, 16)]),
         "mask_of_keys": ("32x2x1", of_heads, [q, k, v, _open(2, 1, 1, 49)]),
         "shut_rows": ("32x2", of_heads, [q, k, v, _open(2, 1, 49, 49)]),
         "shut_by_numbers": ("32x2", of_heads, [q, k, v, _numbers(_open(49, 49))]),
