@@ -18,6 +18,7 @@ Steps that read or overwrite what the tail writes, or write what it reads, belon
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,10 +42,12 @@ SPARED = (
 )  # bytes that need no copy, for each step of the tail: a copy of so many takes 4 us, a launch 8, often hidden
 UNKNOWN = 2  # steps for a result whose size is a symbol: whether they are worth it is decided when it is known
 ANY = 256  # a size for all symbols, where memory is compared
+MOST = 8  # results that are looked at, the largest first
 MUCH = 16  # times as many bytes in the largest result as in one that is looked at
 Run = Callable[..., Sequence[Any]]
 Step = tuple[Op, list[str]]  # an operation of a host program, and its lines
 Halves = tuple[str, int, Sequence[int]]  # the text of both functions, and `steps` and `results` of `Divided`
+_MEMORY = re.compile(r"[b-z]\d+")  # names of values in a host program that are no arguments
 _RANDOM = "the random generator"
 
 
@@ -72,13 +75,14 @@ def find_tail(func: prim.Func, kernels: dict[str, loop.Kernel]) -> Tail | None:
         return None
     plan = _Plan.of(func, kernels)
     chosen: set[int] = set()
-    for size, root in plan.candidates(func):
+    candidates = plan.candidates(func)
+    for size, root in candidates[:MOST]:
         more = plan.closed(chosen | plan.writers(root))
         added = plan.count(more) - plan.count(chosen)
         worth = added <= UNKNOWN if size is None else size >= SPARED * max(1, added)
         if worth and plan.is_possible(more, func):
             more = plan.with_large_operands(more, func)
-            made = {root for _, root in plan.candidates(func)} & plan.made(more)
+            made = {root for _, root in candidates} & plan.made(more)
             if 2 * sum(plan.given(more).values()) <= sum(_bytes(root, ANY) or 0 for root in made):
                 chosen = more
     if not chosen:
@@ -215,7 +219,10 @@ def _bytes(value: SSAValue, each: int | None = None) -> int | None:
     if symbols and each is None:
         return None
     numbers = dict.fromkeys(symbols, each)
-    shape, strides = ([int(sympy.sympify(d).subs(numbers)) for d in dims] for dims in (ref.shape, ref.strides))
+    shape, strides = (
+        [d if isinstance(d, int) else int(sympy.sympify(d).subs(numbers)) for d in dims]
+        for dims in (ref.shape, ref.strides)
+    )
     if 0 in shape:
         return 0
     return (1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))) * ref.dtype.bytes
@@ -248,8 +255,8 @@ def halves(
         for target in (first, second):
             if _belongs(op, tail, target is second):
                 target += lines
-    made, mine = Names.of(first), Names.of(second)
-    given = ", ".join(sorted((mine.loaded - mine.stored) & made.stored))
+    mine = Names.of(second)
+    given = ", ".join(sorted(n for n in mine.loaded - mine.stored if _MEMORY.fullmatch(n)))
     values = f"({given}{',' if given and ',' not in given else ''})"
     taken = [f"{values} = values"] if given else []
     arguments = [f"a{k}" for k in range(len(func.block_body.args))]
