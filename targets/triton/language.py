@@ -225,22 +225,22 @@ def moments_end(count, mean, squares):
 
 @triton.jit
 def quotient(x, y):
-    """x / y of float32, rounded to nearest, where y has few elements for many of x: a product and four fused products and sums.
+    """x / y of float32, rounded to nearest, where y has few elements for many of x: a product and two fused products and sums.
 
-    The reciprocal is rounded to nearest, so that two corrections by what is left over give the nearest quotient (Markstein: Computation of
-    elementary functions on the IBM RISC System/6000 processor, 1990). Where nothing is left over that says something (x is zero, infinite,
-    nan) the product is right. Both are scaled where the divisor is far from 1; a quotient below 2^-40 may be off by its last place.
+    The reciprocal is rounded to nearest, so that one correction by what is left over gives the nearest quotient (Markstein: Computation of
+    elementary functions on the IBM RISC System/6000 processor, 1990; of all quotients that are almost between two numbers, none is wrong).
+    Where nothing is left over that says something (x is zero, infinite, nan) the product is right. Both are scaled where the divisor is far
+    from 1; a quotient below 2^-40 may be off by its last place.
     """
     size = tl.abs(y)  # 2^-60 and 2^60
     factor = tl.where(size < 8.673617379884035e-19, 1.152921504606847e18, 1.0)
     factor = tl.where(size > 1.152921504606847e18, 8.673617379884035e-19, factor)
     y = y * factor
     x = x * factor
-    inverse, opposite = tl.div_rn(1.0, y), -y
+    inverse = tl.div_rn(1.0, y)
     near = x * inverse
-    better = tl.fma(tl.fma(near, opposite, x), inverse, near)
-    rest = tl.fma(better, opposite, x)
-    return tl.where(tl.abs(rest) < tl.abs(x), tl.fma(rest, inverse, better), near)
+    rest = tl.fma(near, -y, x)
+    return tl.where(tl.abs(rest) < tl.abs(x), tl.fma(rest, inverse, near), near)
 
 
 @triton.jit
