@@ -10,12 +10,13 @@ import hashlib
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
+import sympy
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Region, SSAValue
 
 from ..ir.dialects import kernel, loop, prim
 from ..ir.dtypes import BF16, F16, F32
-from ..ir.symbols import Dim, dim, free_symbols, symbol
+from ..ir.symbols import Dim, FloorDiv, dim, free_symbols, symbol
 from ..ir.syntax import Op, location_of
 from ..ir.types import RefType, is_gpu, ref_type, scalar_type
 from .base import Pass
@@ -29,7 +30,7 @@ LONGEST = 14  # rows of a strip
 
 
 def is_depthwise(op: kernel.Extern) -> bool:
-    """A two-dimensional `aten.convolution` with one small filter a channel, on a GPU, of sizes that are known but for the number of images."""
+    """A two-dimensional `aten.convolution` with one small filter a channel, on a GPU, for images of any size."""
     if op["target"] != "aten.convolution.default" or tuple(op["operands"]) != ("input", "weight"):
         return False
     x, weight, result = (prim.tensor(v) for v in (*op.operands, op.results[0]))
@@ -41,9 +42,10 @@ def is_depthwise(op: kernel.Extern) -> bool:
         return False
     if x.rank != 4 or op.get("transposed") is True or tuple(op["dilation"]) != (1, 1) or op.get("epilogue"):
         return False
-    if (
-        not all(isinstance(n, int) and n > 0 for n in (*x.shape[1:], *result.shape[1:], *weight.shape))
-        or x.shape[0] == 0
+    if not all(isinstance(n, int) for n in (x.shape[1], *weight.shape)) or 0 in (
+        *x.shape,
+        *weight.shape,
+        *result.shape,
     ):
         return False
     channels = cast(int, x.shape[1])
@@ -102,12 +104,13 @@ class _Tile:
 
     @classmethod
     def of(cls, plan: _Plan) -> _Tile:
-        """Long strips read less twice; with steps of 2 there is little to share."""
+        """Long strips read less twice; with steps of 2 there is little to share. Images of unknown size may be small."""
         _, channels, rows, _ = plan.shape
         stepping = 2 in plan.step
-        longest = LONGEST // 2 if stepping else LONGEST
-        strips = -(-rows // longest)
-        height = -(-rows // strips)  # as even as they come
+        height = longest = LONGEST // 2 if stepping or not isinstance(rows, int) else LONGEST
+        if isinstance(rows, int):
+            strips = -(-rows // longest)
+            height = -(-rows // strips)  # as even as they come
         if channels < 32:
             return cls(height, 16, 16)
         return cls(height, 8, 64 if stepping and channels % 64 == 0 else 32)
@@ -125,9 +128,9 @@ class _Plan:
     memories: list[RefType]  # image, weight, result
     strides: list[tuple[Dim, ...]]
     offsets: list[Dim]
-    size: tuple[int, int]  # rows and columns of the image
+    size: tuple[Dim, Dim]  # rows and columns of the image
     window: tuple[int, int]
-    shape: tuple[Dim, int, int, int]  # of the result
+    shape: tuple[Dim, int, Dim, Dim]  # of the result
     step: tuple[int, int]
     padding: tuple[int, int]
 
@@ -189,9 +192,10 @@ class _Loops:
     def write(self) -> None:
         n, channels, rows, columns = self.plan.shape
         image, strip, column, channel = (symbol(name) for name in ("o0", "o1", "o2", "o3"))
+        strips = dim(FloorDiv(sympy.sympify(rows + self.strip - 1), sympy.Integer(self.strip)))
         extents = [
             (image, n, 1),
-            (strip, -(-rows // self.strip), 1),
+            (strip, strips, 1),
             (column, columns, self.tile.columns),
             (channel, channels, self.tile.channels),
         ]
@@ -211,7 +215,7 @@ class _Loops:
             row = dim(strip * self.strip + o)
             index = dim(image * at[0] + channel * at[1] + row * at[2] + column * at[3])
             attrs = {"index": index}
-            if rows % self.strip:
+            if not isinstance(rows, int) or rows % self.strip:
                 attrs["mask"] = (dim(rows - 1 - row),)
             self.add(loop.Store.make([value, memory], [], attrs))
         for attrs in reversed(opened):
@@ -245,7 +249,7 @@ class _Loops:
                     self.add(loop.Accumulate.make([part, sums[o]], [], {"kind": "sum", "index": 0}))
 
     @staticmethod
-    def inside(place: Dim, size: int) -> list[Dim]:
+    def inside(place: Dim, size: Dim) -> list[Dim]:
         """What must not be negative for a place to lie in the image."""
         return [place, dim(size - 1 - place)]
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from xdsl.dialects.builtin import ModuleOp
 
 import intarsia
+from intarsia.frontend.capture import capture
 from intarsia.frontend.functional import functionalize
 from intarsia.ir.dialects import loop
 from intarsia.ir.import_fx import import_fx
@@ -65,6 +66,26 @@ def test_as_the_library(case: str, dtype: torch.dtype) -> None:
     expected = torch.relu(layer.float()(x.neg().float()))
     bound = 1e-5 if dtype == torch.float32 else 2e-2
     torch.testing.assert_close(found.float(), expected, atol=bound, rtol=bound)
+
+
+@pytest.mark.parametrize("case", ["7x7", "5x5, steps of 2", "oblong"])
+def test_images_of_any_size(case: str) -> None:
+    """One program is right for images of fewer rows than a strip, and of more."""
+    torch.manual_seed(0)
+    channels, window, step, padding, _ = CASES[case]
+    layer = torch.nn.Conv2d(channels, channels, window, step, padding, groups=channels)
+    with torch.no_grad():
+        captured = capture(lambda x: layer(x.neg()).relu(), (torch.randn(2, channels, 20, 20),), dynamic=True)
+        module = import_fx(functionalize(captured.graph_module, captured.example_inputs)).module
+        retarget(module, "cuda:0")
+        run_pipeline(CompileContext(), module, default_pipeline())
+        assert "depthwise_convolution" in str(module)
+        for size in ((2, 5, 9), (3, 14, 4), (2, 23, 11)):
+            x = torch.randn(size[0], channels, *size[1:])
+            of_rank = {1: layer.bias, 4: layer.weight}
+            inputs = [x if v.ndim == 4 and v.shape[1] == channels else of_rank[v.ndim] for v in captured.example_inputs]
+            found = run_user(module, inputs)[0]
+            torch.testing.assert_close(found, layer(x.neg()).relu(), atol=1e-5, rtol=1e-5)
 
 
 def test_equal_layers_share_a_kernel() -> None:
