@@ -230,27 +230,29 @@ def _softmax(b: Builder) -> Result:
     return b.finish(b.ew("sub", weighted, b.ew("mul", y, total)))
 
 
-@rule("nll_loss_backward.default")
+@rule("nll_loss_backward.default", "nll_loss2d_backward.default")
 def _nll_loss(b: Builder) -> Result:
     """The gradient lies where a row's class is; written as a comparison it is no memory of its own, but a factor of what follows."""
     g, target = _grad(b), b.tensor("target")
     shape = b.shape_of(b.tensor("self"))
-    if len(shape) != 2 or b.rank_of(target) != 1 or b.dtype_of(target) != I64:
+    rank = 4 if "2d" in b.op.target else 2
+    if len(shape) != rank or b.rank_of(target) != rank - 1 or b.dtype_of(target) != I64:
         raise NotCovered("a shape of other rank")
+    rows, places = b.shape_of(target), (0, *range(2, rank))
     used = b.ew("ne", target, int(b.get("ignore_index", -100)))
     share = b.ew("neg", g)
     if b.get("reduction", 1) == 1:
         share = b.ew("div", share, _float(b, "total_weight"))
     weight = b.maybe("weight")
     if weight is not None:
-        safe = b.ew("where", used, target, b.full(0, (shape[0],), I64))
-        kind = prim.tensor(weight).with_(shape=(shape[0],))
+        safe = b.ew("where", used, target, b.full(0, rows, I64))
+        kind = prim.tensor(weight).with_(shape=rows)
         chosen = b.add(prim.Take.make([weight, safe], [kind], {"dim": 0}))
         share = b.ew("mul", share, b.cast(chosen, b.dtype_of(share)))
-    share = _only(b, used, b.to_shape(share, (shape[0],)))
+    share = _only(b, used, b.to_shape(share, rows))
     column = b.add(prim.broadcast(b.iota(shape[1]), shape, (1,)))
-    here = b.ew("eq", column, b.add(prim.broadcast(target, shape, (0,))))
-    return b.finish(_only(b, here, b.add(prim.broadcast(share, shape, (0,)))))
+    here = b.ew("eq", column, b.add(prim.broadcast(target, shape, places)))
+    return b.finish(_only(b, here, b.add(prim.broadcast(share, shape, places))))
 
 
 @rule(

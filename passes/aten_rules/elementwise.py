@@ -94,13 +94,19 @@ BINARY = {
 }  # fmt: skip
 
 
+def _divides(b: Builder) -> bool:
+    """Whether signed integers are divided by a number, which is not 0."""
+    other = b.get("other") if not b.has("other") else None
+    return isinstance(other, int) and not isinstance(other, bool) and other > 0 and b.type.dtype.kind == "int"
+
+
 def _binary(row: str) -> Any:
     def run(b: Builder) -> Result:
         values, dtype = _arguments(b, "self", "other")
         if row in ("atan2", "copysign", "hypot") and not dtype.is_float:
             dtype = b.type.dtype
             values = [b.operand(b.either(n), dtype) for n in ("self", "other")]
-        if dtype.is_integer and row in ("mod", "fmod"):
+        if dtype.is_integer and row in ("mod", "fmod") and not _divides(b):
             raise NotCovered("integer division by zero is an error in eager")
         if dtype == BOOL and row == "mul":
             return b.finish(b.ew("and", *_tensors_first(b, values, dtype)))
@@ -155,6 +161,8 @@ def _reciprocal(b: Builder) -> Result:
 def _div_mode(b: Builder) -> Result:
     values, dtype = _arguments(b, "self", "other")
     mode = b.get("rounding_mode", "floor" if "floor_divide" in b.op.target else None)
+    if dtype.is_integer and mode == "floor" and _divides(b):
+        return b.finish(b.ew("floordiv", *values))
     if not dtype.is_float:
         raise NotCovered("integer division by zero is an error in eager")
     values = _tensors_first(b, _compute(b, values, dtype), dtype)

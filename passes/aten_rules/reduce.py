@@ -199,6 +199,9 @@ def _norm(b: Builder) -> Result:
         result = b.ew("sqrt", b.reduce("sum", b.ew("mul", value, value), axes, _keep(b)))
     elif p == 1:
         result = b.reduce("sum", b.ew("abs", value), axes, _keep(b))
+    elif p in (math.inf, -math.inf):
+        _nonempty(b, x, axes)
+        result = b.reduce("max" if p > 0 else "min", b.ew("abs", value), axes, _keep(b))
     else:
         raise NotCovered(f"the norm of order {p}")
     return b.finish(result)
@@ -328,35 +331,36 @@ def _batch_norm_training(b: Builder, value: SSAValue, shape: tuple[Dim, ...]) ->
     return results
 
 
-@rule("nll_loss_forward.default", "nll_loss.default")
+@rule("nll_loss_forward.default", "nll_loss.default", "nll_loss2d_forward.default", "nll_loss2d.default")
 def _nll_loss(b: Builder) -> Result:
+    """Classes are dimension 1; behind it there are none, or those of an image."""
     x, target = b.tensor("self"), b.tensor("target")
-    if b.rank_of(x) != 2 or b.rank_of(target) != 1 or b.dtype_of(target) != I64 or not b.dtype_of(x).is_float:
+    rank = 4 if "2d" in b.op.target else 2
+    if b.rank_of(x) != rank or b.rank_of(target) != rank - 1 or b.dtype_of(target) != I64 or not b.dtype_of(x).is_float:
         raise NotCovered("a shape of other rank")
-    rows = b.shape_of(x)[0]
+    rows = b.shape_of(target)
+    if rank == 4 and any(s == 0 for s in rows):
+        raise NotCovered("a reduction over nothing")
     used = b.ew("ne", target, int(b.get("ignore_index", -100)))
-    safe = b.ew("where", used, target, b.full(0, (rows,), I64))
-    picked = b.add(
-        prim.Gather.make(
-            [b.up(x), b.reshape(safe, (rows, 1))], [prim.tensor(b.up(x)).with_(shape=(rows, 1))], {"dim": 1}
-        )
-    )
-    loss = b.ew("neg", b.reshape(picked, (rows,)))
-    kind = b.dtype_of(loss)
+    safe = b.ew("where", used, target, b.full(0, rows, I64))
+    wide, line = b.up(x), (rows[0], 1, *rows[1:])
+    picked = b.add(prim.Gather.make([wide, b.reshape(safe, line)], [prim.tensor(wide).with_(shape=line)], {"dim": 1}))
+    loss = b.ew("neg", b.reshape(picked, rows))
+    kind, axes = b.dtype_of(loss), tuple(range(rank - 1))
     weight = b.maybe("weight")
     if weight is not None:
         share = b.add(prim.Take.make([b.cast(weight, kind), safe], [prim.tensor(loss)], {"dim": 0}))
         loss = b.ew("mul", loss, share)
-        counted = b.ew("where", used, share, b.full(0.0, (rows,), kind))
+        counted = b.ew("where", used, share, b.full(0.0, rows, kind))
     else:
         counted = b.cast(used, kind)
-    loss = b.ew("where", used, loss, b.full(0.0, (rows,), kind))
-    total = b.reduce("sum", counted, (0,))
+    loss = b.ew("where", used, loss, b.full(0.0, rows, kind))
+    total = b.reduce("sum", counted, axes)
     reduction = b.get("reduction", 1)
     if reduction == 0:
         value, total = loss, b.full(0.0, (), kind)
     else:
-        value = b.reduce("sum", loss, (0,))
+        value = b.reduce("sum", loss, axes)
         value = b.ew("div", value, total) if reduction == 1 else value
     return [b.finish(value), b.finish(total, 1)] if "forward" in b.op.target else b.finish(value)
 

@@ -413,6 +413,9 @@ def test_index(name: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> None
     compare(fn, *args)
 
 
+SEVERAL_ROUNDINGS = ("bce logits", "soft margin")  # eager rounds between their operations
+
+
 def _losses(reduction: str) -> dict[str, Callable[..., Any]]:
     return {
         "mse": lambda x, y: F.mse_loss(x, y, reduction=reduction),
@@ -434,7 +437,12 @@ def _losses(reduction: str) -> dict[str, Callable[..., Any]]:
 @pytest.mark.parametrize(("name", "reduction"), itertools.product(_losses("sum"), ("none", "sum", "mean")))
 def test_loss(name: str, reduction: str) -> None:
     for dtype in FLOATS:
-        compare(_losses(reduction)[name], matrix(dtype, 6, 5), matrix(dtype, 5, 6).t())
+        args = matrix(dtype, 6, 5), matrix(dtype, 5, 6).t()
+        if name in SEVERAL_ROUNDINGS and dtype.itemsize == 2:
+            exact = _losses(reduction)[name](*(a.double() for a in args))
+            same(exact.to(dtype), try_interpreter(_losses(reduction)[name], args, {})[0])
+        else:
+            compare(_losses(reduction)[name], *args)
     compare(_losses(reduction)[name], matrix(torch.float32, 0, 5), matrix(torch.float32, 0, 5))
 
 
