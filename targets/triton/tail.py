@@ -29,7 +29,7 @@ from xdsl.ir import BlockArgument, SSAValue
 
 from ...ir.dialects import buffer, loop, prim
 from ...ir.dialects.aten import overload
-from ...ir.symbols import free_symbols
+from ...ir.symbols import Dim, free_symbols, substitute
 from ...ir.syntax import Op
 from ...ir.types import RefType
 from ..torch_private import storage_address
@@ -218,11 +218,8 @@ def _bytes(value: SSAValue, each: int | None = None) -> int | None:
     symbols = free_symbols([*ref.shape, *ref.strides])
     if symbols and each is None:
         return None
-    numbers = dict.fromkeys(symbols, each)
-    shape, strides = (
-        [d if isinstance(d, int) else int(sympy.sympify(d).subs(numbers)) for d in dims]
-        for dims in (ref.shape, ref.strides)
-    )
+    numbers: dict[sympy.Symbol, Dim] = dict.fromkeys(symbols, each or 0)
+    shape, strides = ([int(substitute(d, numbers)) for d in dims] for dims in (ref.shape, ref.strides))
     if 0 in shape:
         return 0
     return (1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))) * ref.dtype.bytes
