@@ -14,7 +14,20 @@ from ..ir.dialects.aten import AtenOp
 from ..ir.dtypes import I64
 from ..ir.syntax import Op, location_of
 from ..ir.types import TensorType, tensor_type
-from .aten_rules import backward, bags, elementwise, index, library, reduce, resample, scatter, search, shape, special, windows  # noqa: F401  (they register their rules)
+from .aten_rules import (  # noqa: F401  (they register their rules)
+    backward,
+    bags,
+    elementwise,
+    index,
+    library,
+    reduce,
+    resample,
+    scatter,
+    search,
+    shape,
+    special,
+    windows,
+)
 from .aten_rules.builder import RULES, Builder, NotCovered
 from .aten_rules.random import RANDOM
 from .base import Pass, PassError
