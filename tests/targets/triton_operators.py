@@ -283,6 +283,26 @@ ROLLS: dict[str, Callable[[], Made]] = {
     "one": lambda: (lambda x, y: (x.sum(2, True) + y).roll(1, 1), [image(3, 4, 20), image(3, 1, 5)]),
 }
 
+SPECIAL: dict[str, Callable[[], Made]] = {
+    "numbers": lambda: (
+        lambda x: (x.nan_to_num(), x.isposinf(), x.signbit(), F.celu(x), F.hardshrink(x), F.softshrink(x)),
+        [special(5, 33)],
+    ),
+    "pairs": lambda: (
+        lambda x, y: (torch.xlogy(x, y), torch.logaddexp(x, y), torch.fmax(x, y), x.frac().nansum()),
+        [special(5, 33), image(5, 33)],
+    ),
+    "integers": lambda: (lambda i: (i % 7, i // 7, i.count_nonzero(0)), [numbers(99, 5, 9) - 50]),
+    "logits": lambda: (
+        lambda x, t: F.binary_cross_entropy_with_logits(x, t, reduction="none"),
+        [image(7, 5), torch.rand(7, 5)],
+    ),
+    "segmentation": lambda: (
+        lambda x, t: F.cross_entropy(x, t, ignore_index=1, reduction="none"),
+        [image(2, 4, 3, 5), numbers(4, 2, 3, 5)],
+    ),
+}
+
 FAMILIES: dict[str, dict[str, Callable[[], Made]]] = {
     "rolls": ROLLS,
     "pools": POOLS,
@@ -292,6 +312,7 @@ FAMILIES: dict[str, dict[str, Callable[[], Made]]] = {
     "scatters": SCATTERS,
     "searches": SEARCHES,
     "bags": BAGS,
+    "special": SPECIAL,
 }
 
 
