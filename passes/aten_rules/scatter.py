@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from xdsl.ir import SSAValue
 
 from ...ir.dialects import prim
 from ...ir.dtypes import BOOL, F32, F64, I32, I64
-from ...ir.symbols import product
+from ...ir.symbols import Dim, product
 from ...ir.types import is_gpu
 from .builder import Builder, NotCovered, Result, real, rule
 from .index import joined_index
@@ -57,13 +59,39 @@ def _scatter_elements(b: Builder) -> Result:
         raise NotCovered("a scalar")
     shape = b.shape_of(index)
     if b.has("src"):
-        source = b.tensor("src")
-        for d, (size, have) in enumerate(zip(shape, b.shape_of(source), strict=True)):
-            if size != have:
-                source = b.slice(source, d, 0, size)
+        source = _first(b, b.tensor("src"), shape)
     else:
         source = b.full(b.operand(b.either("value"), b.dtype_of(x)), shape, b.dtype_of(x))
     return _scatter(b, kind, x, index, source, b.axis(b.get("dim")))
+
+
+def _first(b: Builder, source: SSAValue, shape: Sequence[Dim]) -> SSAValue:
+    """The first elements along each dimension."""
+    for d, (size, have) in enumerate(zip(shape, b.shape_of(source), strict=True)):
+        if size != have:
+            source = b.slice(source, d, 0, size)
+    return source
+
+
+@rule("scatter_reduce.two", "scatter.reduce")
+def _scatter_reduce(b: Builder) -> Result:
+    """Sums, and means as sums over counts; what an element was before counts or not."""
+    x, index, d = b.tensor("self"), b.tensor("index"), b.axis(b.get("dim"))
+    reduce = b.get("reduce")
+    if reduce not in ("sum", "add", "mean"):
+        raise NotCovered(f"the reduction {reduce}, which atomic operations do not do as eager does with nan")
+    _checked(b, x, index, "sum")
+    dtype, shape = b.dtype_of(x), b.shape_of(index)
+    if b.rank_of(index) != b.rank_of(x) or (reduce == "mean" and not dtype.is_float):
+        raise NotCovered("a scalar, or a mean of integers")
+    itself = bool(b.get("include_self", True))
+    zeros = b.full(0, shape, dtype)
+    before = x if itself else _scatter(b, "set", x, index, zeros, d)
+    total = _scatter(b, "sum", before, index, _first(b, b.tensor("src"), shape), d)
+    if reduce != "mean":
+        return total
+    counted = _scatter(b, "sum", b.full(1 if itself else 0, b.shape_of(x), dtype), index, b.full(1, shape, dtype), d)
+    return b.finish(b.ew("div", total, b.ew("max", counted, 1.0)))
 
 
 @rule("index_add.default", "index_copy.default", "index_fill.int_Scalar")

@@ -188,6 +188,18 @@ SCATTERS: dict[str, Callable[[], Made]] = {
         lambda x, i, y: x.index_add(0, i, y).index_add(0, i + 1, y * 2),
         [numbers(9, 8, 3), numbers(7, 5), numbers(9, 5, 3)],
     ),
+    "scatter_reduce": lambda: (
+        lambda x, i, y: (x.scatter_reduce(0, i, y, "sum"), x.scatter_reduce(0, i, y, "sum", include_self=False)),
+        [image(7, 5), numbers(7, 4, 5), image(6, 5)],
+    ),
+    "scatter_mean": lambda: (
+        lambda x, i, y: (x.scatter_reduce(0, i, y, "mean"), x.scatter_reduce(0, i, y, "mean", include_self=False) + 1),
+        [image(7, 5), numbers(7, 9, 5), image(9, 5)],
+    ),
+    "scatter_sum_integers": lambda: (
+        lambda x, i: x.scatter_reduce(1, i, x, "sum"),
+        [numbers(9, 3, 5), numbers(5, 3, 4)],
+    ),
     "one_hot": lambda: (lambda i: F.one_hot(i, 7).float(), [numbers(7, 5)]),
 }
 
