@@ -265,6 +265,12 @@ BAGS: dict[str, Callable[[], Made]] = {
         lambda w, i, s: F.embedding_bag(i, w, mode="sum", per_sample_weights=s),
         [image(8, 5), numbers(8, 4, 6), image(4, 6)],
     ),
+    "tables": lambda: (  # one launch for those whose text is one
+        lambda u, v, w, i, o: [
+            F.embedding_bag(i, t, o, mode=m) for t, m in ((u, "sum"), (v, "mean"), (w, "sum"), (v, "sum"))
+        ],
+        [image(8, 16), image(8, 16), image(8, 20, dtype=torch.bfloat16), numbers(8, 30), torch.tensor([0, 9, 12, 12])],
+    ),
     "narrow": lambda: (
         lambda w, i, o: F.embedding_bag(i, w, o),
         [image(8, 1), numbers(8, 30), torch.tensor([0, 9, 12])],
