@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 
 import sympy
 import torch
+import torch.utils._pytree as pytree
 
 from . import torch_private
 from .errors import Frame, Unsupported
@@ -170,6 +171,7 @@ class StateCheck:
     modes: int = field(default_factory=torch_private.function_mode_count)
     inference: bool = field(default_factory=torch.is_inference_mode_enabled)
     autocast: bool = field(default_factory=lambda: any(map(torch.is_autocast_enabled, ("cpu", "cuda"))))
+    gpu: int | None = field(default_factory=torch_private.current_gpu)
     needed: bool = True
     with_tensors: bool = False
     first = True
@@ -181,12 +183,18 @@ class StateCheck:
         """
         self.with_tensors = any(isinstance(i.fake, torch.Tensor) for i in out.inputs.values())
         self.needed = self.autocast or not self.with_tensors or relies_on_state(out)
+        if not out.asked and not makes_gpu_tensors(out):
+            self.gpu = None
+        elif self.gpu is None:  # the first use of a GPU
+            self.gpu = torch_private.current_gpu()
 
     def lines(self, emit: Emitter) -> None:
         """The number of active function modes, and C calls for what else the graph relies on."""
         tests = [f"{emit.constant(torch_private.function_mode_count_raw(), 'function_modes')}() != {self.modes}"]
         if self.needed:
             tests.append(f"not {emit.constant(self.guard.check, 'state_ok')}()")
+        if self.gpu is not None:
+            tests.append(f"{emit.constant(torch_private.current_gpu_raw(), 'current_gpu')}() != {self.gpu}")
         if not self.with_tensors:
             infer = emit.constant(torch.is_inference_mode_enabled, "inference_mode")
             tests.append(f"{infer}() is not {self.inference}")
@@ -200,6 +208,8 @@ class StateCheck:
             )
         if torch_private.function_mode_count() != self.modes:
             return Miss("torch function modes", str(self.modes), str(torch_private.function_mode_count()))
+        if self.gpu is not None and torch_private.current_gpu() != self.gpu:
+            return Miss("torch.cuda.current_device()", str(self.gpu), str(torch_private.current_gpu()))
         if torch.is_inference_mode_enabled() is not self.inference:
             return Miss("inference mode", str(self.inference), str(not self.inference))
         return None
@@ -237,6 +247,19 @@ def relies_on_state(out: OutputGraph) -> bool:
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     plain = all(t.is_floating_point() and not t.requires_grad for t in tensors)
     return out.asked or not plain or not all(n.target in _STATELESS and not n.kwargs for n in nodes)
+
+
+def makes_gpu_tensors(out: OutputGraph) -> bool:
+    """Whether tensors come to a GPU in a graph without one that was there: perhaps to the current one."""
+    for node in out.graph.nodes:
+        made, given = node.meta.get("example_value"), [n.meta.get("example_value") for n in node.all_input_nodes]
+        made, given = ([t for t in pytree.tree_leaves(v) if isinstance(t, torch.Tensor)] for v in (made, given))
+        there = {t.device for t in given}
+        if node.op not in ("placeholder", "get_attr") and any(
+            t.device.type == "cuda" and t.device not in there for t in made
+        ):
+            return True
+    return False
 
 
 def first_same(*keys: Any) -> tuple[int, ...]:

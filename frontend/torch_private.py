@@ -129,6 +129,18 @@ def dispatch_mode_count() -> int:
     return int(torch._C._len_torch_dispatch_stack())
 
 
+def current_gpu() -> int | None:
+    """The number of the calling thread's GPU where there are several, which "cuda" means; else None, nothing can change."""
+    if torch.cuda.is_initialized() and torch.cuda.device_count() > 1:
+        return int(torch.cuda.current_device())
+    return None
+
+
+def current_gpu_raw() -> Callable[[], int]:
+    """torch's own function that gives the number of the current GPU, of a process that has used one."""
+    return torch._C._cuda_getDevice
+
+
 def functorch_active() -> bool:
     """Whether a functorch transform (vmap, grad) is being run on this thread."""
     return torch._C._functorch.peek_interpreter_stack() is not None
@@ -172,7 +184,7 @@ def tracing_state() -> list[Any]:
     state += [torch.get_deterministic_debug_mode(), torch._C._get_deterministic_fill_uninitialized_memory()]
     state += [cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled()]
     state += [cuda.cudnn_sdp_enabled(), torch._C._get_mkldnn_enabled(), torch._C._get_nnpack_enabled()]
-    state += [function_mode_count(), dispatch_mode_count(), torch.backends.mkldnn.is_available()]
+    state += [function_mode_count(), dispatch_mode_count(), torch.backends.mkldnn.is_available(), current_gpu()]
     # Operators of torch's own that a program has given other kernels.
     return [*state, sorted(name for name in torch.library._impls if name.startswith(("aten/", "prims/")))]
 

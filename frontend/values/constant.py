@@ -85,4 +85,6 @@ def is_bound(value: Any) -> bool:
     if not isinstance(value, types.BuiltinFunctionType | types.MethodWrapperType):
         return False
     owner = value.__self__
-    return owner is not None and not isinstance(owner, types.ModuleType | type)
+    if owner is None or isinstance(owner, types.ModuleType | type):
+        return False
+    return hasattr(type(owner), value.__name__)  # not so what pybind11 keeps there of a function

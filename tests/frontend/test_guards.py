@@ -7,7 +7,9 @@ import pytest
 import torch
 from harness import compiled
 
+from intarsia.frontend import torch_private
 from intarsia.frontend.capture import capture
+from intarsia.frontend.checks import makes_gpu_tensors
 
 X = torch.randn(4, 8)
 
@@ -195,3 +197,49 @@ def test_arguments_named_as_the_locals_of_generated_code():
     for k in range(3):
         args = (*(torch.full((2,), float(n)) for n in range(4)), k)
         torch.testing.assert_close(fast(*args), f(*args))
+
+
+def test_another_current_gpu_is_another_program(monkeypatch):
+    """Where a machine has several, "cuda" means the current one."""
+    current = [0]
+    monkeypatch.setattr(torch_private, "current_gpu", lambda: current[0])
+    monkeypatch.setattr(torch_private, "current_gpu_raw", lambda: lambda: current[0])
+
+    def asks(x):
+        return x + 1 if torch.is_grad_enabled() else x + 2
+
+    for function, captures in ((asks, 2), (lambda x: x * 2, 1)):
+        fast, log = compiled(function)
+        for number in (0, 0, 1, 1):
+            current[0] = number
+            torch.testing.assert_close(fast(X), function(X))
+        assert len(log.captures) == captures
+        assert captures == 1 or "torch.cuda.current_device(): expected 0, got 1" in log.recompiles[0]
+
+
+def test_what_may_come_to_the_current_gpu():
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    found = types.SimpleNamespace(graph=graph)
+    with torch_private.new_fake_mode(None):
+        x.meta["example_value"] = torch.empty(3, device="cuda")
+        graph.call_function(torch.exp, (x,)).meta["example_value"] = torch.empty(3, device="cuda")
+        assert not makes_gpu_tensors(found)
+        graph.call_function(torch.ones, (3,), {"device": "cuda"}).meta["example_value"] = torch.ones(3, device="cuda")
+        assert makes_gpu_tensors(found)
+
+
+def test_methods_of_pybind11():
+    """Python sees their `__self__` as an object that knows nothing of them."""
+    check = torch.testing.FileCheck()
+
+    def work(x):
+        y = x.sin()
+        check.check("a")
+        return y.cos()
+
+    fast, log = compiled(work)
+    for _ in range(2):
+        torch.testing.assert_close(fast(X), X.sin().cos())
+    check.run("a a")
+    assert not log.fallbacks
