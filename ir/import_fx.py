@@ -24,7 +24,7 @@ from .dialects import prim
 from .dialects.aten import AtenOp, aten_op, target_name
 from .dtypes import BY_TORCH, C64, C128, F64
 from .literals import Literal, print_literal
-from .symbols import Dim, FloorDiv, Mod, contiguous_strides, dim, symbol
+from .symbols import Dim, FloorDiv, Mod, contiguous_strides, dim, power_of_two, symbol
 from .syntax import Op, location
 from .types import IndexType, TensorType, tensor_type
 
@@ -128,6 +128,7 @@ class Sizes:
 
     def __init__(self) -> None:
         self.bound: dict[str, tuple[Any, ...]] = {}  # name -> row of the function's `symbols`
+        self.hints: dict[str, int] = {}  # what the symbols were when the function was captured, to three digits of two
         self._known: dict[Any, Dim] = {}
 
     def bind(self, size: Any, argument: int, dimension: int) -> None:
@@ -138,6 +139,10 @@ class Sizes:
         if expr.is_Symbol and str(expr) not in self.bound:
             low, high = _range(size, expr)
             self.bound[str(expr)] = (str(expr), argument, dimension, low, high)
+            if size.node.has_hint():
+                hint = int(size.node.hint)
+                step = max(1, power_of_two(hint) // 8)
+                self.hints[str(expr)] = -(-hint // step) * step
 
     def dim(self, size: Any) -> Dim:
         """An int or SymInt (or torch's expression) as our `Dim`."""
@@ -481,6 +486,7 @@ class _Importer:
             "arg_static": tuple(self.arg_static),
             "result_strides": tuple(strides),
             "symbols": tuple(self.sizes.bound.values()),
+            **({"size_hints": tuple(self.sizes.hints.items())} if self.sizes.hints else {}),
             "results": tuple(results),
             "mutations": mutations,
         }

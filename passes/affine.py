@@ -14,11 +14,11 @@ from .nests import Loop, Store, coefficient
 HINT = 64  # what an unknown size is taken for when orders are compared
 
 
-def hint(value: Dim) -> int:
-    """A number to compare symbolic values by."""
+def hint(value: Dim, known: Mapping[str, int] | None = None) -> int:
+    """A number to compare symbolic values by; `known`: what symbols are likely to be, by name."""
     if isinstance(value, int):
         return value
-    found = value.xreplace({s: sympy.Integer(HINT) for s in value.free_symbols})
+    found = value.xreplace({s: sympy.Integer((known or {}).get(str(s), HINT)) for s in value.free_symbols})
     return int(found) if found.is_Integer else HINT
 
 

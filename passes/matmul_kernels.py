@@ -113,7 +113,7 @@ def _erase(op: kernel.Extern) -> None:
 
 def _takes_gelu(found: Product, behind: kernel.Fused) -> bool:
     """Whether the library's product with a bias can carry out the kernel behind it as well."""
-    if found.added is None or hint(found.rows) <= FEW or prim.tensor(found.a).rank != 2:
+    if found.added is None or found.hint(found.rows) <= FEW or prim.tensor(found.a).rank != 2:
         return False
     alone = prim.tensor(found.added).shape == (found.columns,) and all(
         u.operation is behind for u in _uses(found.op.results[0])
@@ -183,18 +183,24 @@ class Product:
     batch: Dim = 1
     siblings: int = 1
 
+    def hint(self, size: Dim) -> int:
+        """What a size is likely to be, if it is not known: what it was when the program was captured, but never 1."""
+        func = self.op.parent_op()
+        found = hint(size, dict(func.get("size_hints", ())) if isinstance(func, prim.Func) else None)
+        return found if isinstance(size, int) else max(2, found)
+
     def shape(self, behind: kernel.Fused | None, target: Target) -> Shape:
         """What decides how fast it is."""
         extra = 0
         if behind is not None:
-            whole = hint(prim.tensor(self.op.results[0]).numel)
+            whole = self.hint(prim.tensor(self.op.results[0]).numel)
             touched = [*behind.operands, *behind.results]
             extra = max(
-                0, sum(2 * hint(prim.tensor(v).numel) >= whole for v in touched) - 2
+                0, sum(2 * self.hint(prim.tensor(v).numel) >= whole for v in touched) - 2
             )  # it reads the product, and writes
         view = view_of(self.b)
         by_rows = view is not None and view.strides[-1 if self.transposed else -2] == 1
-        batch, rows, columns, inner = (hint(n) for n in (self.batch, self.rows, self.columns, self.inner))
+        batch, rows, columns, inner = (self.hint(n) for n in (self.batch, self.rows, self.columns, self.inner))
         return Shape(
             batch,
             rows,

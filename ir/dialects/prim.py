@@ -427,7 +427,7 @@ class Func(Op):
         arg_static: true for parameters and buffers, whose identity is guarded;
         result_strides: eager's strides of each returned value;
         symbols: [name, argument, dimension (-1 when the argument itself is the integer, -2 - d: the stride of dimension d),
-        lower, upper or none];
+        lower, upper or none]; size_hints: [name, what it was in the call that was captured, roughly];
         results: how each of the user's results is made, in order: ["value", k] returned value k; ["input", i] argument i
             itself; ["alias", i, sizes, strides, offset] a view of argument i; ["alias_output", k, sizes, strides, offset]
             a view of returned value k; ["output", j] the very object that result j is; ["size", expression] a Python int;
