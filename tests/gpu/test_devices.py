@@ -1,8 +1,14 @@
-"""Programs on GPUs that are not the current one, on several GPUs, and in several threads. Most need two GPUs."""
+"""Programs on GPUs that are not the current one, on several GPUs, in several threads and processes. Most need two GPUs."""
 
 from __future__ import annotations
 
 import copy
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from time import monotonic, sleep
 
 import pytest
 import torch
@@ -61,13 +67,56 @@ def test_one_model_on_two_gpus() -> None:
     nets = [Net().to("cuda:0").eval()]
     nets.append(copy.deepcopy(nets[0]).to("cuda:1"))
     fast = [intarsia.compile(n) for n in nets]
-    before = STATISTICS.replays
+    before = STATISTICS.recordings, STATISTICS.replays
     for _ in range(CALLS):
         x = torch.randn(8, 64, device="cuda:0")
         for k in range(2):
             there = x.to(f"cuda:{k}")
             same(fast[k](there), nets[k](there))
-    assert STATISTICS.replays > before
+    assert STATISTICS.recordings >= before[0] + 2
+    assert STATISTICS.replays >= before[1] + 2 * (CALLS - 3)
+
+
+@two
+def test_cuda_is_the_current_gpu() -> None:
+    """Also where no argument says so, and in compiled code that is there already."""
+
+    def made(n: int) -> Tensor:
+        return torch.arange(64, device="cuda").float() * n + 1
+
+    def brought(x: Tensor) -> Tensor:
+        return (x.cuda() + 1).softmax(-1)
+
+    def asked(x: Tensor) -> Tensor:
+        return x * (torch.cuda.current_device() + 2)
+
+    x = torch.randn(8, 64)
+    for fn, arg in ((made, 3), (brought, x), (asked, x)):
+        fast = intarsia.compile(fn)
+        for k in (0, 1, 0, 1, 1):
+            with torch.cuda.device(k):
+                same(fast(arg), fn(arg))
+                assert torch.cuda.current_device() == k
+        torch.cuda.set_device(1)
+        same(fast(arg), fn(arg))
+        torch.cuda.set_device(0)
+
+
+@two
+@torch.enable_grad()
+def test_training_on_a_gpu_that_is_not_the_current_one() -> None:
+    net = Net().to("cuda:1")
+    fast = intarsia.compile(net)
+    for _ in range(4):
+        x = torch.randn(8, 64, device="cuda:1")
+        grads = []
+        for call in (net, fast):
+            net.zero_grad()
+            call(x).square().sum().backward()
+            grads.append([p.grad.clone() for p in net.parameters() if p.grad is not None])
+        for wanted, found in zip(*grads, strict=True):
+            same(found, wanted)
+        assert torch.cuda.current_device() == 0
 
 
 @two
@@ -125,6 +174,40 @@ def test_a_model_whose_halves_are_on_two_gpus() -> None:
     for _ in range(CALLS):
         x = torch.randn(8, 64, device="cuda:0")
         same(fast(x), run(x))
+
+
+@two
+def test_a_process_for_each_gpu(tmp_path: Path) -> None:
+    """As torchrun starts them: data-parallel over NCCL, the GPU by LOCAL_RANK; and one that sees its GPU alone. They share a cache."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    common = os.environ | {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": "2", "NCCL_NVLS_ENABLE": "0"}
+    common["INTARSIA_CACHE_DIR"] = str(tmp_path)
+    own = [{"RANK": str(k), "LOCAL_RANK": str(k)} for k in range(2)]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0,1").split(",")
+    own.append({"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": visible[1]})
+    command = [sys.executable, str(Path(__file__).with_name("rank.py"))]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    processes = [subprocess.Popen(command, env=common | each, **pipes) for each in own]
+    try:
+        said = [p.communicate(timeout=90)[0] for p in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [p.returncode for p in processes] == [0, 0, 0], "\n".join(text[-1500:] for text in said)
+    workers = [int(pid) for text in said for pid in text.rpartition("workers:")[2].split()]
+    end = monotonic() + 5
+    while left := [pid for pid in workers if _runs(pid)]:
+        assert monotonic() < end, f"processes that compile outlive what started them: {left}"
+        sleep(0.1)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_a_stream_for_each_thread() -> None:
