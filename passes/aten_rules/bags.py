@@ -6,12 +6,13 @@ kernel for them takes half the time of such a loop, and so do bags whose lengths
 
 from __future__ import annotations
 
+import sympy
 from xdsl.ir import SSAValue
 
 from ...ir.dialects import prim
 from ...ir.dtypes import BOOL, I32, I64
 from ...ir.scalars import identity
-from ...ir.symbols import Dim, dim, known_equal
+from ...ir.symbols import Dim, FloorDiv, dim, known_equal
 from ...ir.types import is_gpu
 from .builder import Builder, NotCovered, Result, rule
 
@@ -94,11 +95,15 @@ def _bags(b: Builder, weight: SSAValue, indices: SSAValue) -> Result:
 def _bounds(b: Builder, bags: Dim, count: Dim) -> tuple[SSAValue, SSAValue]:
     """Where each bag begins in the index, and how many numbers it has there: as the library has it, the first one begins at 0 whatever is given."""
     offsets = b.tensor("offsets")
-    try:
-        length = _length(b, offsets, count, bags)
-        return offsets, b.full(length, (bags,), I64)
-    except NotCovered:
-        offsets = b.cast(offsets, I64)
+    made = offsets.owner
+    if isinstance(made, prim.Iota) and made["start"] == 0 and not b.get("include_last_offset"):
+        total, step = sympy.sympify(count), sympy.sympify(made["step"])
+        numbers = sympy.cancel(total / step)
+        as_many = (numbers, -FloorDiv(-total, step), FloorDiv(total - 1, step) + 1, FloorDiv(total + step - 1, step))
+        # 0, n, 2n ... below a multiple of n
+        if sympy.denom(numbers) == 1 and any(known_equal(bags, dim(n)) for n in as_many):
+            return offsets, b.full(made["step"], (bags,), I64)
+    offsets = b.cast(offsets, I64)
     first = b.full(0, (1,), I64)
     if b.get("include_last_offset"):
         ends = b.slice(offsets, 0, 1, bags)
