@@ -384,3 +384,44 @@ def _im2col(b: Builder) -> Result:
     columns = b.permute(columns, [0, 1, 3, 5, 2, 4])
     rows, count = math.prod(w.taps for w in windows), dim(windows[0].count * windows[1].count)
     return b.finish(b.reshape(columns, (n, dim(channels * rows), count)))
+
+
+@rule("col2im.default")
+def _col2im(b: Builder) -> Result:
+    """Each element of the image is the sum of the columns' elements that lie on it; where windows lie side by side there is one."""
+    _on_gpu(b)
+    x, shape = b.tensor("self"), b.type.shape
+    real(b.dtype_of(x))
+    if b.rank_of(x) != 3 or not all(isinstance(s, int) for s in shape[1:]):
+        raise NotCovered("one image, or sizes that are not known")
+    arguments = [_each(b.get(name), 2) for name in ("kernel_size", "stride", "padding", "dilation")]
+    windows = [
+        Window(size, (int(size) + 2 * low - apart * (taps - 1) - 1) // step + 1, taps, step, low, apart)
+        for size, taps, step, low, apart in zip(shape[2:], *arguments, strict=True)
+    ]
+    (rows, columns), counts = windows, [w.count for w in windows]
+    value = b.reshape(b.up(x), (*shape[:2], rows.taps, columns.taps, *counts))
+    if all(w.is_apart and w.low == 0 and w.size == w.count * w.taps for w in windows):
+        return b.finish(b.reshape(b.permute(value, [0, 1, 4, 2, 5, 3]), shape))
+    if rows.taps * columns.taps > MOST_TAPS:
+        raise NotCovered("large windows")
+    nothing = b.full(0, (), b.dtype_of(value))
+    total: SSAValue | None = None
+    for taps in itertools.product(range(rows.taps), range(columns.taps)):
+        term = b.slice(b.slice(value, 2, taps[0], 1), 3, taps[1], 1)
+        term = b.reshape(term, (*shape[:2], *counts))
+        inside: SSAValue | None = None
+        for d, (w, tap) in enumerate(zip(windows, taps, strict=True), 2):
+            beyond = b.iota(w.size, I64, w.low - tap * w.apart)  # the first element of the window in question
+            place = b.ew("floordiv", beyond, w.step)
+            fine = b.ew("and", b.ew("ge", place, 0), b.ew("lt", place, w.count))
+            if w.step > 1:
+                fine = b.ew("and", fine, b.ew("eq", b.ew("mod", beyond, w.step), 0))
+            term = take(b, term, b.ew("min", b.ew("max", place, 0), dim(w.count - 1)), d)
+            fine = b.add(prim.broadcast(fine, shape, (d,)))
+            inside = fine if inside is None else b.ew("and", inside, fine)
+        assert inside is not None
+        term = b.ew("where", inside, term, nothing)
+        total = term if total is None else b.ew("add", total, term)
+    assert total is not None
+    return b.finish(total)

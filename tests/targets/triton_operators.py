@@ -221,6 +221,12 @@ SEARCHES: dict[str, Callable[[], Made]] = {
     "cummax": lambda: (lambda x: (x.cummax(1)[0] + 1, x.cummin(0)[0]), [special(5, 33)]),
     "unfold": lambda: (lambda x: F.unfold(x, (2, 3), padding=1, stride=(2, 1)), [image(2, 3, 5, 6)]),
     "unfold_dilated": lambda: (lambda x: F.unfold(x, 3, dilation=2).relu(), [last(image(1, 4, 7, 8)).bfloat16()]),
+    "fold": lambda: (lambda x: F.fold(x, (5, 6), (2, 3), padding=1, stride=(2, 1)) * 2, [image(2, 18, 18)]),
+    "fold_dilated": lambda: (
+        lambda x: F.fold(x, (7, 8), 2, dilation=2, stride=3),
+        [image(1, 8, 4, dtype=torch.bfloat16)],
+    ),
+    "fold_apart": lambda: (lambda x: F.fold(x.exp(), (6, 8), (3, 2), stride=(3, 2)), [image(2, 12, 8)]),
     "grid": lambda: (lambda x, g: F.grid_sample(x, g, align_corners=False), [image(2, 3, 5, 6), grid(2, 4, 3)]),
     "grid_border": lambda: (
         lambda x, g: F.grid_sample(x, g, padding_mode="border", align_corners=True),
