@@ -232,14 +232,33 @@ def quotient(x, y):
     Where nothing is left over that says something (x is zero, infinite, nan) the product is right. Both are scaled where the divisor is far
     from 1; a quotient below 2^-40 may be off by its last place.
     """
-    size = tl.abs(y)  # 2^-60 and 2^60
-    factor = tl.where(size < 8.673617379884035e-19, 1.152921504606847e18, 1.0)
-    factor = tl.where(size > 1.152921504606847e18, 8.673617379884035e-19, factor)
-    y = y * factor
-    x = x * factor
-    inverse = tl.div_rn(1.0, y)
+    factor = tl.where(tl.abs(y) < 8.673617379884035e-19, 1.152921504606847e18, 1.0)  # 2^-60 and 2^60
+    factor = tl.where(tl.abs(y) > 1.152921504606847e18, 8.673617379884035e-19, factor)
+    inverse = tl.div_rn(1.0, y * factor)
+    if y.numel == 1:
+        usual = tl.where(y > 0, factor, 0.0)
+        if (usual if len(y.shape) == 0 else tl.max(tl.reshape(usual, [1]), 0)) == 1.0:
+            found = quotient_by_usual(x, y, inverse)
+        else:
+            found = quotient_by_any(x * factor, y * factor, inverse)
+    else:
+        found = quotient_by_any(x * factor, y * factor, inverse)
+    return found
+
+
+@triton.jit
+def quotient_by_usual(x, y, inverse):
+    """The same for a positive divisor of a usual size. A number stands for what is left over of infinity; as it is negative, zeros keep their signs."""
     near = x * inverse
-    rest = tl.fma(near, -y, x)
+    over = tl.minimum(tl.fma(near, y, x * -1.0), 3.4028234663852886e38)
+    return tl.fma(tl.maximum(over, -3.4028234663852886e38), inverse * -1.0, near)
+
+
+@triton.jit
+def quotient_by_any(x, y, inverse):
+    """The same for any divisor that was scaled."""
+    near = x * inverse
+    rest = tl.fma(near, y * -1.0, x)
     return tl.where(tl.abs(rest) < tl.abs(x), tl.fma(rest, inverse, near), near)
 
 

@@ -23,7 +23,8 @@ def numbers() -> tuple[np.ndarray, np.ndarray]:
     """Rows of dividends, and a divisor for each."""
     random = np.random.default_rng(0)
     bits = random.integers(0, 1 << 23, ROWS, dtype=np.uint32) | (random.integers(1, 255, ROWS).astype(np.uint32) << 23)
-    y = bits.view(np.float32) * np.where(random.random(ROWS) < 0.5, -1, 1).astype(np.float32)
+    y = bits.view(np.float32) * np.where(random.random(ROWS) < 0.3, -1, 1).astype(np.float32)
+    y[20:80] = np.ldexp(np.abs(y[20:80]) % 1 + 0.5, random.integers(-58, 58, 60))
     y[:6] = 0.0, np.inf, np.nan, 1e-42, 3.4e38, -1.1754944e-38
     x = random.integers(0, 1 << 32, (ROWS, ROW), dtype=np.uint32).view(np.float32).copy()
     halves = (random.integers(-128, 128, (ROWS, 64)) + 0.5) * y[:, None].astype(np.float64)

@@ -151,6 +151,7 @@ def mend() -> None:
     interpreter._patch_lang_tensor, interpreter._convert_float = patch_tensor, convert_float
     interpreter.InterpreterBuilder.create_dot = create_dot
     interpreter.InterpreterBuilder.create_fma = fused
+    interpreter.InterpreterBuilder.create_minnumf = lambda self, a, b: self.binary_op(a, b, np.fmin)
     interpreter.ReduceOps.generic_reduce = reduce_by_halves
     interpreter.ScanOps.generic_scan = scan_by_halves
     language.libdevice = LIBDEVICE
