@@ -213,7 +213,8 @@ class Product:
             self.siblings,
             target.shared_bytes,
             target.multiprocessors,
-            target.tensor_maps,
+            target.tensor_maps and isinstance(self.rows, int),
+            behind is None or all(prim.tensor(v).dtype.bytes <= 2 for v in (*behind.operands, *behind.results)),
         )
 
 
