@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 
 from ...ir.dialects import prim
 from ...ir.dtypes import BOOL, F32, F64, I64
-from ...ir.symbols import Dim
+from ...ir.symbols import Dim, dim
 from .builder import Builder, NotCovered, Result, real, rule
 
 
@@ -321,9 +321,13 @@ def _batch_norm_training(b: Builder, value: SSAValue, shape: tuple[Dim, ...]) ->
     if len(b.op.results) <= 3:
         return results
     momentum, n = float(b.get("momentum", 0.1)), b.count(shape, axes)
-    if not isinstance(n, int) or n < 2:
-        raise NotCovered("a batch whose size is not known")
-    unbiased = b.ew("mul", variance, n / (n - 1))
+    if isinstance(n, int):
+        if n < 2:
+            raise NotCovered("a batch of one element")
+        unbiased = b.ew("mul", variance, n / (n - 1))
+    else:
+        count, others = (b.full(k, b.shape_of(variance), b.dtype_of(variance)) for k in (n, dim(n - 1)))
+        unbiased = b.ew("mul", variance, b.ew("div", count, others))
     for i, (name, fresh) in enumerate((("running_mean", mean), ("running_var", unbiased))):
         old = b.up(b.tensor(name))
         mixed = b.ew("add", b.ew("mul", old, 1 - momentum), b.ew("mul", b.cast(fresh, b.dtype_of(old)), momentum))

@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from intarsia.frontend.capture import capture
 from intarsia.frontend.functional import functionalize
-from intarsia.ir.dialects import loop
+from intarsia.ir.dialects import kernel, loop
 from intarsia.ir.import_fx import import_fx
 from intarsia.ir.interpreter import run
 from intarsia.ir.retarget import retarget
@@ -63,6 +63,27 @@ def test_any_size(fn: Callable[[Tensor], Tensor]) -> None:
         x = images(*sizes)
         (found,) = run(module, [x])
         torch.testing.assert_close(found, fn(x), rtol=2e-2, atol=2e-2)
+
+
+def test_statistics_of_a_batch() -> None:
+    """Batch norm in training: the running variance divides by one less than there are."""
+    mean, variance = torch.zeros(16), torch.ones(16)
+
+    def normed(x: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, ...]:
+        found = torch.ops.aten._native_batch_norm_legit_functional(x, None, None, mean, variance, True, 0.1, 1e-5)
+        return found[0], found[3], found[4]
+
+    captured = capture(normed, (images(2, 6, 6).float(), mean, variance), dynamic=True)
+    module = import_fx(functionalize(captured.graph_module, captured.example_inputs)).module
+    retarget(module, "cuda:0")
+    for item in default_pipeline(until="plan-buffers"):
+        item.apply(CompileContext(), module)
+    assert not any(isinstance(op, kernel.Extern) for op in module.walk())
+    for sizes in SIZES:
+        x = images(*sizes).float()
+        found = run(module, [x, mean, variance])
+        for a, b in zip(found, normed(x, mean, variance), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
 def test_rows_are_memory() -> None:
