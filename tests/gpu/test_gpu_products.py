@@ -49,6 +49,10 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[torch.dtype], list[Tensor]]
     "large": (gelu, lambda d: [half(2048, 1024, dtype=d), half(1024, 1024, dtype=d) * 0.1, half(1024, dtype=d)]),
     "one_row": (gelu, lambda d: [half(1, 2048, dtype=d), half(5632, 2048, dtype=d) * 0.1, half(5632, dtype=d)]),
     "odd": (residual, lambda d: [half(77, 200, dtype=d), half(200, 136, dtype=d), half(77, 136, dtype=d)]),
+    "walked": (gelu, lambda d: [half(4096, 1024, dtype=d), half(4096, 1024, dtype=d) * 0.1, half(4096, dtype=d)]),
+    "vocabulary": (F.linear, lambda d: [half(600, 256, dtype=d), half(2051, 256, dtype=d)]),
+    "vocabulary_of_few": (F.linear, lambda d: [half(4, 256, dtype=d), half(2051, 256, dtype=d)]),
+    "padded_inner": (F.linear, lambda d: [half(4096, 1001, dtype=d), half(2048, 1001, dtype=d) * 0.1]),
     "gated": (gated, lambda d: [half(128, 256, dtype=d), half(256, 512, dtype=d), half(256, 512, dtype=d)]),
 }
 
@@ -61,9 +65,10 @@ def test_chosen(name: str, dtype: torch.dtype) -> None:
 
 
 TILES = ("128x256x64x8x3", "256x128x64x8x3", "128x128x64x4x3", "64x32x128x4x4", "16x64x128x4x4", "64x128x32x4x3x2")
+WALKED = ("128x256x64x8x3x1x132", "128x256x64x8x4x1x132", "128x128x64x4x3x1x264")
 
 
-@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize("tile", TILES + WALKED)
 @pytest.mark.parametrize("name", ["chunks", "odd", "one_row", "shallow"])
 def test_every_tile(name: str, tile: str) -> None:
     from intarsia.passes.matmul_kernels import MatmulKernels
