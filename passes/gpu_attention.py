@@ -76,7 +76,17 @@ class GpuAttention(Pass):
         call = None if self.tile == "library" else Call.of(op, tf32)
         if call is None:
             return None
-        return Tile.parse(self.tile) if self.tile else choose(call, prim.tensor(op.operands[0]).dtype)
+        if self.tile:
+            return Tile.parse(self.tile)
+        tile = choose(call, prim.tensor(op.operands[0]).dtype)
+        return tile and replace(tile, padded=int(_computes_mask(op)))
+
+
+def _computes_mask(op: kernel.Extern) -> bool:
+    """Whether the mask is not in memory yet: longer rows of it cost nothing then."""
+    mask = dict(zip(op["operands"], op.operands, strict=True)).get("attn_mask")
+    view = None if mask is None else view_of(mask)
+    return mask is not None and (view is None or isinstance(view.base.owner, prim.PrimOp))
 
 
 def _give(op: kernel.Extern, tile: Tile) -> None:

@@ -538,6 +538,9 @@ def _scalar(w: Writer, op: Op) -> None:
     if op.row.name in _OF_TENSORS or all(isinstance(v.owner, loop.Constant) for v in op.operands):
         names = [as_tensor(v, n) for v, n in zip(op.operands, names, strict=True)]
     dtype = dtype_of(op.operands[-1])
+    if op.row.name == "exp" and any(_is_kept(w, use.operation) for use in op.results[0].uses):
+        w.value(op, f"exp_of_sum({names[0]})", w.operand_spans(op))
+        return
     exact = op.row.name == "div" and dtype.name == "f32" and not (w.contract and not _is_rounded(op.results[0]))
     text = _exact_quotient(w, op, names) if exact else scalar_text(op.row.name, names, dtype)
     w.value(op, text, w.operand_spans(op))
@@ -555,6 +558,11 @@ def _exact_quotient(w: Writer, op: Op, names: Sequence[str]) -> str:
     counts = [math.prod(w.axes_of(w.spans.get(v, frozenset())).values()) for v in op.operands]
     function = "quotient" if counts[0] >= SHARED_DIVISOR * counts[1] else "tl.div_rn"
     return f"{function}({', '.join(names)})"
+
+
+def _is_kept(w: Writer, op: Operation) -> bool:
+    """Whether an operation stores to scratch of a row. Exponentials there are weights of a mean: subnormal ones may be 0, in half the instructions."""
+    return isinstance(op, loop.Store) and op.operands[op.memory] in w.locals
 
 
 _ROUNDS = ("round", "floor", "ceil", "trunc", "floordiv", "mod", "fmod")

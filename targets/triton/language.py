@@ -390,6 +390,7 @@ __all__ = [
     "argmax_next",
     "argmin_end",
     "argmin_next",
+    "exp_of_sum",
     "floordiv",
     "from_f8e4m3",
     "from_f8e5m2",

@@ -46,6 +46,16 @@ def test_masks_of_windows_are_read_once() -> None:
     assert shapes[:2] == [(4, 49, 3, 2, 32), (1, 2, 2, 49, 49)]
 
 
+def test_masks_that_are_computed_get_whole_rows() -> None:
+    """Not those that lie in memory: it would take a kernel."""
+    x, bias = joint(256, 49, 3, 32), torch.randn(1, 3, 49, 49).bfloat16()
+    for fn, columns in ((of_joint, 49), (lambda x, bias: of_joint(x, bias.tanh()), 64)):
+        kernels = kernels_of(captured("rows", fn, [x, bias]).on_gpu())
+        (attention,) = [k for k in kernels if k["sym_name"].startswith("attention_")]
+        assert attention.block_body.args[1].type.shape[-1] == columns  # type: ignore[union-attr]
+        assert len(kernels) == 1 + (columns == 64)
+
+
 def test_equal_calls_share_a_kernel() -> None:
     def twice(x: Tensor, y: Tensor) -> Tensor:
         return of_joint(x) + of_joint(y)
