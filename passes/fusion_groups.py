@@ -8,7 +8,7 @@ groups merge when no other group has to run between them, their domains fit, and
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -23,6 +23,7 @@ from .strides import memory_strides
 LAUNCH = 16384  # bytes that could be moved in the time that starting one more kernel takes
 GPU_LAUNCH = 8 << 20  # the same on a GPU: 2 us
 PER_OPERATION = 0.25  # bytes that could be moved in the time of one vectorised scalar instruction
+MOST_LOADS = 32  # of what a GPU's kernel computes again at other places: windows of windows
 SMALL = 16384  # elements below which a kernel need not be spread over threads
 ADDRESS_COST = 64  # instructions from which on what is computed from positions is worth storing
 LINE = 64  # bytes of a cache line
@@ -99,6 +100,24 @@ def _only_addresses(group: Group) -> bool:
             return False
         work += node.cost
     return work <= ADDRESS_COST
+
+
+def places_of(accesses: Iterable[Access]) -> int:
+    """How many of them read elements beside each other, or at numbers from memory: each at a place of its own."""
+    return sum(x.indirect or any(isinstance(v, prim.Slice) for v in x.views) for x in accesses)
+
+
+def loads_of(nodes: Collection[Node]) -> int:
+    """How many elements of one memory the nodes read for each that they make, where they read at several places beside each other."""
+    accesses = [x for node in nodes for x in node.accesses]
+    beside: dict[SSAValue, int] = {}
+    for access in accesses:
+        beside[access.base] = beside.get(access.base, 0) + places_of([access])
+    found: dict[Node, int] = {}
+    for node in sorted(nodes, key=lambda n: n.index):
+        below = [max(1, beside[x.base]) * found.get(cast(Node, x.producer), 1) for x in node.accesses]
+        found[node] = max(below, default=1)
+    return max(found.values())
 
 
 class Groups:
@@ -334,7 +353,12 @@ class Groups:
         if b.kind == SCAN and not self._enough_rows(b.rows, b.columns):
             return Refusal("a scan over few rows would serialise it")
         plan = Plan(joins, b.kind, b.rows, b.columns)
-        plan.extra = self._recomputation(a, max(0, evaluations - self._numel(domain_a)))
+        again = max(0, evaluations - self._numel(domain_a))
+        if again and is_gpu(device_of(b)) and not _only_addresses(a):
+            loads = places_of(accesses) * loads_of(a.nodes)
+            if loads > MOST_LOADS:
+                return Refusal(f"{loads} loads would be written out, and most of them at new places")
+        plan.extra = self._recomputation(a, again)
         return plan
 
     def _same_domain(self, a: Group, b: Group, matching: Matching, stored: bool = True) -> Plan | Refusal:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from xdsl.ir import SSAValue
 
+from ..ir.types import is_gpu
 from .fusion_graph import POINTWISE, REDUCE, Access, Graph, Node, elements, size_in_bytes
-from .fusion_groups import PER_OPERATION, Group, Groups
+from .fusion_groups import MOST_LOADS, PER_OPERATION, Group, Groups, device_of, loads_of, places_of
 
 LARGEST_CONE = 16  # computations that are repeated for one value
 SMALLER = 16  # a value this many times smaller may be stored to avoid storing a larger one
@@ -27,6 +28,8 @@ def recompute(graph: Graph, groups: Groups) -> Iterator[tuple[Node, int]]:
             continue
         cone = _cone(node, home, groups)
         if cone is None:
+            continue
+        if is_gpu(device_of(home)) and places_of(outside) * loads_of(cone) > MOST_LOADS:
             continue
         inputs = list(dict.fromkeys(x.base for n in cone for x in n.accesses if x.producer not in cone))
         rows = {

@@ -165,7 +165,7 @@ SCATTERS: dict[str, Callable[[], Made]] = {
         [image(7, 5), numbers(5, 9).int(), image(7, 9)],
     ),
     "scatter_add": lambda: (
-        lambda i, y: torch.zeros(7, 5).scatter_add(0, i, y) * 2,
+        lambda i, y: torch.zeros(7, 5, device=y.device).scatter_add(0, i, y) * 2,
         [numbers(7, 9, 4), image(10, 4)],
     ),
     "scatter": lambda: (
@@ -255,7 +255,7 @@ BAGS: dict[str, Callable[[], Made]] = {
     "mean": bag("mean", torch.float16, include_last_offset=True),
     "max_padded": bag("max", padding_idx=0),
     "sum_one": lambda: (
-        lambda w, i: F.embedding_bag(i, w, torch.zeros(1, dtype=torch.int64), mode="sum"),
+        lambda w, i: F.embedding_bag(i, w, torch.zeros(1, dtype=torch.int64, device=i.device), mode="sum"),
         [image(7, 20, dtype=torch.float64), numbers(7, 70)],
     ),
     "equal_max": lambda: (
