@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import TypeAlias
 
 import sympy
@@ -128,9 +128,16 @@ def dim(value: object) -> Dim:
     if isinstance(value, sympy.Expr):
         expanded = sympy.expand(value)
         if expanded.has(sympy.Max, sympy.Min):
-            expanded = expanded.doit()  # sympy may leave Min(1, 2) inside Max
+            expanded = _settled(expanded)
         return int(expanded) if expanded.is_Integer else expanded
     return int(value)  # type: ignore[call-overload]  # bool, numpy integers
+
+
+@lru_cache(maxsize=1 << 16)
+def _settled(value: sympy.Expr) -> sympy.Expr:
+    """Without Min(1, 2) inside Max, which sympy may leave; remembered, because it takes most of the time of windows with edges."""
+    found: sympy.Expr = value.doit()
+    return found
 
 
 def product(dims: Iterable[Dim]) -> Dim:
