@@ -8,7 +8,7 @@ Expressions are expanded on construction and never passed to `sympy.simplify` (1
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import TypeAlias
 
@@ -126,18 +126,17 @@ def dim(value: object) -> Dim:
     if isinstance(value, sympy.Integer):
         return int(value)
     if isinstance(value, sympy.Expr):
-        expanded = sympy.expand(value)
-        if expanded.has(sympy.Max, sympy.Min):
-            expanded = _settled(expanded)
-        return int(expanded) if expanded.is_Integer else expanded
+        return _expanded(value)
     return int(value)  # type: ignore[call-overload]  # bool, numpy integers
 
 
-@lru_cache(maxsize=1 << 16)
-def _settled(value: sympy.Expr) -> sympy.Expr:
-    """Without Min(1, 2) inside Max, which sympy may leave; remembered, because it takes most of the time of windows with edges."""
-    found: sympy.Expr = value.doit()
-    return found
+@lru_cache(maxsize=1 << 15)
+def _expanded(value: sympy.Expr) -> Dim:
+    """The same few expressions come again and again while a kernel is planned; Max and Min take a millisecond each."""
+    expanded = sympy.expand(value)
+    if expanded.has(sympy.Max, sympy.Min):
+        expanded = expanded.doit()  # sympy may leave Min(1, 2) inside Max
+    return int(expanded) if expanded.is_Integer else expanded
 
 
 def product(dims: Iterable[Dim]) -> Dim:
@@ -206,7 +205,7 @@ def bounds(value: Dim, ranges: Mapping[sympy.Symbol, Range]) -> tuple[Dim | None
         low, high = 1, 1
         for factor in sympy.Mul.make_args(rest):
             factor_low, factor_high = bounds(factor, ranges)
-            if factor_low is None or sympy.sympify(factor_low).is_nonnegative is not True:
+            if factor_low is None or not (factor_low >= 0 if type(factor_low) is int else factor_low.is_nonnegative):
                 return None, None
             low = dim(low * factor_low) if low is not None else None
             high = None if high is None or factor_high is None else dim(high * factor_high)
@@ -217,10 +216,7 @@ def bounds(value: Dim, ranges: Mapping[sympy.Symbol, Range]) -> tuple[Dim | None
         base, divisor = value.args
         low, high = bounds(base, ranges)
         if divisor.is_positive or divisor.is_nonnegative:
-            return (
-                dim(FloorDiv(sympy.sympify(low), divisor)) if low is not None else None,
-                dim(FloorDiv(sympy.sympify(high), divisor)) if high is not None else None,
-            )
+            return _quotient(low, divisor), _quotient(high, divisor)
         return None, None
     if isinstance(value, Mod):
         return (0, dim(value.args[1] - 1)) if value.args[1].is_nonnegative else (None, None)
@@ -232,11 +228,26 @@ def bounds(value: Dim, ranges: Mapping[sympy.Symbol, Range]) -> tuple[Dim | None
 def _bounds_of_extreme(value: sympy.Expr, ranges: Mapping[sympy.Symbol, Range]) -> tuple[Dim | None, Dim | None]:
     """Max is at least any of its arguments and at most the largest; Min the other way round."""
     lows, highs = zip(*[bounds(a, ranges) for a in value.args], strict=True)
-    known_lows, known_highs = ([sympy.sympify(b) for b in side if b is not None] for side in (lows, highs))
+    known_lows, known_highs = ([b for b in side if b is not None] for side in (lows, highs))
     enough = len(value.args) if isinstance(value, sympy.Min) else 1
-    low = dim(value.func(*known_lows)) if len(known_lows) >= enough else None
+    low = _extreme(value, known_lows) if len(known_lows) >= enough else None
     enough = len(value.args) if isinstance(value, sympy.Max) else 1
-    return low, (dim(value.func(*known_highs)) if len(known_highs) >= enough else None)
+    return low, (_extreme(value, known_highs) if len(known_highs) >= enough else None)
+
+
+def _extreme(like: sympy.Expr, values: Sequence[Dim]) -> Dim:
+    """Max or Min, as `like` is, of the values: of plain numbers without sympy, which takes a hundred times as long."""
+    if all(type(v) is int for v in values):
+        return (max if isinstance(like, sympy.Max) else min)(values)
+    return dim(like.func(*map(sympy.sympify, values)))
+
+
+def _quotient(value: Dim | None, divisor: sympy.Expr) -> Dim | None:
+    if value is None:
+        return None
+    if type(value) is int and divisor.is_Integer and divisor:
+        return value // int(divisor)
+    return dim(FloorDiv(sympy.sympify(value), divisor))
 
 
 def is_nonnegative(value: Dim, ranges: Mapping[sympy.Symbol, Range]) -> bool:
