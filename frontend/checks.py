@@ -183,10 +183,11 @@ class StateCheck:
         """
         self.with_tensors = any(isinstance(i.fake, torch.Tensor) for i in out.inputs.values())
         self.needed = self.autocast or not self.with_tensors or relies_on_state(out)
-        if not out.asked and not makes_gpu_tensors(out):
+        makes = makes_gpu_tensors(out)
+        if not out.asked and not makes:
             self.gpu = None
         elif self.gpu is None:  # the first use of a GPU
-            self.gpu = torch_private.current_gpu()
+            self.gpu = torch_private.current_gpu(used=makes)
 
     def lines(self, emit: Emitter) -> None:
         """The number of active function modes, and C calls for what else the graph relies on."""

@@ -129,9 +129,13 @@ def dispatch_mode_count() -> int:
     return int(torch._C._len_torch_dispatch_stack())
 
 
-def current_gpu() -> int | None:
-    """The number of the calling thread's GPU where there are several, which "cuda" means; else None, nothing can change."""
-    if torch.cuda.is_initialized() and torch.cuda.device_count() > 1:
+def current_gpu(used: bool = False) -> int | None:
+    """The number of the calling thread's GPU where there are several, which "cuda" means; else None, nothing can change.
+
+    Args:
+        used: a GPU is about to be used, also where the process has used none so far.
+    """
+    if (used or torch.cuda.is_initialized()) and torch.cuda.device_count() > 1:
         return int(torch.cuda.current_device())
     return None
 

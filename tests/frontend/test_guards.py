@@ -202,7 +202,7 @@ def test_arguments_named_as_the_locals_of_generated_code():
 def test_another_current_gpu_is_another_program(monkeypatch):
     """Where a machine has several, "cuda" means the current one."""
     current = [0]
-    monkeypatch.setattr(torch_private, "current_gpu", lambda: current[0])
+    monkeypatch.setattr(torch_private, "current_gpu", lambda used=False: current[0])
     monkeypatch.setattr(torch_private, "current_gpu_raw", lambda: lambda: current[0])
 
     def asks(x):
@@ -215,6 +215,14 @@ def test_another_current_gpu_is_another_program(monkeypatch):
             torch.testing.assert_close(fast(X), function(X))
         assert len(log.captures) == captures
         assert captures == 1 or "torch.cuda.current_device(): expected 0, got 1" in log.recompiles[0]
+
+
+def test_the_first_use_of_a_gpu_is_guarded(monkeypatch):
+    """A process that has used no GPU yet asks for the current one when a graph is going to make tensors there."""
+    for name, value in (("is_initialized", False), ("device_count", 2), ("current_device", 1)):
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    assert torch_private.current_gpu() is None
+    assert torch_private.current_gpu(used=True) == 1
 
 
 def test_what_may_come_to_the_current_gpu():
