@@ -205,7 +205,9 @@ def bounds(value: Dim, ranges: Mapping[sympy.Symbol, Range]) -> tuple[Dim | None
         low, high = 1, 1
         for factor in sympy.Mul.make_args(rest):
             factor_low, factor_high = bounds(factor, ranges)
-            if factor_low is None or not (factor_low >= 0 if type(factor_low) is int else factor_low.is_nonnegative):
+            if factor_low is None or not (
+                factor_low >= 0 if isinstance(factor_low, int) else factor_low.is_nonnegative
+            ):
                 return None, None
             low = dim(low * factor_low) if low is not None else None
             high = None if high is None or factor_high is None else dim(high * factor_high)

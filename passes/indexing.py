@@ -194,15 +194,16 @@ def concat_parts(op: prim.Concat, index: Index) -> list[tuple[Index, Dim, Dim]]:
 
 def rolled(op: prim.Concat) -> tuple[SSAValue, int] | None:
     """What the operation rolls along its dimension, and the number of elements that go from its beginning to its end; None where it is no roll."""
-    if len(op.operands) != 2 or not all(isinstance(v.owner, prim.Slice) for v in op.operands):
+    slices = [v.owner for v in op.operands if isinstance(v.owner, prim.Slice)]
+    if len(op.operands) != 2 or len(slices) != 2:
         return None
     d: int = op["dim"]
-    (source, rest), (other, first) = ((v.owner.operands[0], _shape(v)[d]) for v in op.operands)
+    (source, rest), (other, first) = ((s.operands[0], s.type.shape[d]) for s in slices)
     if source is not other or not isinstance(rest, int) or not isinstance(first, int):
         return None
     whole = tuple(0 for _ in op.type.shape)
-    starts = [tuple(v.owner["starts"]) for v in op.operands]
-    steps = all(step == 1 for v in op.operands for step in v.owner["steps"])
+    starts = [tuple(s["starts"]) for s in slices]
+    steps = all(step == 1 for s in slices for step in s["steps"])
     at = (*whole[:d], first, *whole[d + 1 :])
     return (source, first) if steps and starts == [at, whole] and _shape(source) == op.type.shape else None
 

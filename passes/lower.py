@@ -278,8 +278,8 @@ class Lowering:
         found_roll = indexing.rolled(owner) if is_gpu(owner.type.device) else None
         if found_roll is not None:
             source, amount = found_roll
-            place = Mod(sympy.sympify(at + amount), sympy.sympify(owner.type.shape[owner["dim"]]))
-            place = simplify_index(dim(place), self.ranges)
+            whole = sympy.sympify(owner.type.shape[owner["dim"]])
+            place = simplify_index(dim(Mod(sympy.sympify(at + amount), whole)), self.ranges)
             return self.lower(source, (*index[: owner["dim"]], place, *index[owner["dim"] + 1 :]), mask)
         parts: list[tuple[Dim, Node]] = []
         for operand, (inner, start, stop) in zip(owner.operands, indexing.concat_parts(owner, index), strict=True):

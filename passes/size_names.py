@@ -36,7 +36,9 @@ class SizeNames:
 
     def named(self, value: Dim) -> Dim:
         """An expression in names."""
-        return value if not self.divisions else substitute(value, self.divisions)  # type: ignore[arg-type]  # whatever is replaced stands for an integer
+        return (
+            value if not self.divisions else substitute(value, self.divisions)
+        )  # whatever is replaced stands for an integer
 
     def spelled(self, value: Dim) -> Dim:
         """An expression without names."""
@@ -105,5 +107,5 @@ def _replaced(value: Any, mapping: Mapping[sympy.Expr, Dim]) -> Any:
         made = tuple(_replaced(v, mapping) for v in value)
         return value if all(a is b for a, b in zip(made, value, strict=True)) else made
     if isinstance(value, sympy.Expr) and value.has(*mapping):
-        return substitute(value, mapping)  # type: ignore[arg-type]
+        return substitute(value, mapping)
     return value

@@ -21,7 +21,13 @@ from ..literals import Literal
 from ..syntax import Op
 from ..types import TensorType
 
-TORCHS_OWN = ("aten", "prims", "torchvision", "mkldnn", "quantized_decomposed")  # namespaces; operators of others may print or keep state
+TORCHS_OWN = (
+    "aten",
+    "prims",
+    "torchvision",
+    "mkldnn",
+    "quantized_decomposed",
+)  # namespaces; operators of others may print or keep state
 
 
 class AtenOp(Op):
