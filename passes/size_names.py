@@ -35,10 +35,8 @@ class SizeNames:
     sizes: Mapping[sympy.Symbol, Dim]
 
     def named(self, value: Dim) -> Dim:
-        """An expression in names."""
-        return (
-            value if not self.divisions else substitute(value, self.divisions)
-        )  # whatever is replaced stands for an integer
+        """An expression in names: whatever is replaced stands for an integer."""
+        return substitute(value, self.divisions) if self.divisions else value
 
     def spelled(self, value: Dim) -> Dim:
         """An expression without names."""
