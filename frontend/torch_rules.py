@@ -35,7 +35,7 @@ def _rule(*targets: Any) -> Any:
     return register
 
 
-# Closures of torch's that mark a function as not to be compiled, and modules whose functions look at real tensors.
+# Closures of torch's that mark a function as not to be compiled, and modules whose functions look at real tensors or at the device.
 _MARKS = {
     "_disable_dynamo.<locals>.inner": "a function is called that torch does not let compile",
     "DisableContext.__call__.<locals>._fn": "a function is called that is marked torch.compiler.disable",
@@ -45,6 +45,7 @@ _RUN_AS_THEY_ARE: dict[str, str] = {
     "torch._functorch": "a functorch transform (vmap, grad, jacrev) is called",
     "torch._higher_order_ops": "a torch operator that takes Python functions is called",
     "torch.random": "the random state of torch is read or set",
+    "triton.runtime": "a kernel of Triton is started",
 }
 
 
@@ -60,6 +61,8 @@ def check_uncompiled(function: types.FunctionType) -> None:
         raise GraphBreak(_MARKS[function.__code__.co_qualname])
     if function in (torch.autocast.__enter__, torch.autocast.__exit__):  # capture has its own for those that it entered
         raise GraphBreak("autocast that was made before this graph is entered or left")
+    if function.__qualname__.startswith("ConstexprFunction."):  # triton.cdiv and the like only compute
+        return
     for prefix, reason in _RUN_AS_THEY_ARE.items():
         if module == prefix or module.startswith(prefix + "."):
             raise GraphBreak(f"{reason} ({function.__name__})")

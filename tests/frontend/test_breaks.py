@@ -598,3 +598,24 @@ def test_a_break_inside_autocast_leaves_it_as_often_as_it_is_entered():
         with contextlib.redirect_stdout(io.StringIO()):
             fast(torch.ones(4, 4))
         assert depth() == before
+
+
+def test_a_kernel_of_triton_is_one_break():
+    """What Triton does to start a kernel is not captured; `triton.cdiv` and the like are."""
+    text = "def run(x, n):\n    calls.append(n)\n    x.add_(float(x.sum()))\n"
+    text += "class ConstexprFunction:\n    def __call__(self, n):\n        return n // 2\n"
+    space = {"__name__": "triton.runtime.jit", "calls": []}
+    exec(text, space)
+    run, half = space["run"], space["ConstexprFunction"]()
+
+    def f(x):
+        y = x * 2
+        run(y, half(len(x)))
+        return y.sin()
+
+    fast, log = compiled(f)
+    for _ in range(3):
+        torch.testing.assert_close(fast(X), f(X))
+    assert space["calls"] == [2] * 6
+    assert [b.reason for b in log.breaks] == ["a kernel of Triton is started (run)"]
+    assert [c.operations for c in log.captures] == [1, 1]
