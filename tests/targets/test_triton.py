@@ -111,7 +111,7 @@ def interpreted(group: str) -> list[dict[str, Any]]:
     [
         ("zoo", 80),
         ("rows", 200),
-        ("random", 90),
+        ("random", 36),
         ("models", 20),
         ("operators", 40),
         ("products", 15),

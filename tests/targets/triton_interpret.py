@@ -50,7 +50,7 @@ def shared() -> Iterator[Program]:
 GROUPS: dict[str, Callable[[], Iterator[Program]]] = {
     "zoo": zoo,
     "rows": rows,
-    "random": lambda: randoms(range(60)),
+    "random": lambda: randoms(range(24)),
     "models": models,
     "shared": shared,
     "products": products,
