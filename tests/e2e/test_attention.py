@@ -37,7 +37,7 @@ SIZES = [(1, 7), (2, 300), (20, 1100), (49, 49), (130, 257), (600, 33)]
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("causal", [False, True])
 def test_sizes(dtype, causal):
-    for queries, keys in SIZES:
+    for queries, keys in SIZES if dtype == torch.float32 else SIZES[2::2]:
         taken_over(
             lambda q, k, v: sdpa(heads(q), heads(k), heads(v), is_causal=causal),
             *inputs(dtype, 1, queries, keys, 2, 2, 24),
@@ -63,7 +63,8 @@ def test_masks(dtype, shape):
     q, k, v = inputs(dtype)
     for mask in (torch.randn(shape, dtype=dtype), torch.rand(shape) > 0.4):
         taken_over(lambda q, k, v, m: sdpa(heads(q), heads(k), heads(v), m), q, k, v, mask)
-        taken_over(lambda q, k, v, m: sdpa(heads(q), heads(k), heads(v), m.expand(2, 4, 10, 13)), q, k, v, mask)
+        if dtype == torch.float32:
+            taken_over(lambda q, k, v, m: sdpa(heads(q), heads(k), heads(v), m.expand(2, 4, 10, 13)), q, k, v, mask)
 
 
 @pytest.mark.parametrize("low", [False, True])

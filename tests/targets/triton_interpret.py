@@ -238,9 +238,15 @@ def wrong(program: Program, number: int, folder: Path) -> str:
     return ""
 
 
-def main(group: str) -> None:
+def main(*groups: str) -> None:
+    """One line for each program of these groups."""
     mend()
     torch.set_num_threads(1)
+    for group in groups:
+        _run(group)
+
+
+def _run(group: str) -> None:
     with tempfile.TemporaryDirectory() as folder, np.errstate(all="ignore"):
         for number, program in enumerate(GROUPS[group]()):
             RAN.clear()
@@ -251,12 +257,17 @@ def main(group: str) -> None:
                 message = f"{type(cause).__name__}: {cause}"[-1500:]
             finally:
                 reference.RULES["loop.launch"] = LAUNCH
-            print(json.dumps({"name": program.name, "kernels": sorted(RAN), "wrong": message}), flush=True)
+            _say(group, program.name, message)
     if group == "operators":
-        print(json.dumps({"name": "quotient", "kernels": [], "wrong": quotients.wrong()}))
+        RAN.clear()
+        _say(group, "quotient", quotients.wrong())
+
+
+def _say(group: str, name: str, message: str) -> None:
+    print(json.dumps({"group": group, "name": name, "kernels": sorted(RAN), "wrong": message}), flush=True)
 
 
 LAUNCH = reference.RULES["loop.launch"]
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
