@@ -28,9 +28,9 @@ from .functional_rules import (
     IDENTITIES,
     KEPT_COMPOSITES,
     RULES,
+    TORCHS_OWN,
     WRITES,
     functional_variant,
-    is_torchs_own,
     is_written,
     with_defaults,
     written_arguments,
@@ -309,7 +309,11 @@ class _Tracer(TorchDispatchMode):
         node_args, node_kwargs = self._to_nodes((args, kwargs))
         result = func(*args, **kwargs)
         node = self._note(self.graph.call_function(func, node_args, node_kwargs), result)
-        if not func._schema.returns or torch.Tag.nondeterministic_seeded in func.tags or not is_torchs_own(func):
+        if (
+            not func._schema.returns
+            or torch.Tag.nondeterministic_seeded in func.tags
+            or func.namespace not in TORCHS_OWN
+        ):
             self.effects.append(node)
         if isinstance(result, Tensor):
             self._bind_result(result, node, func, args, kwargs, None)
@@ -369,7 +373,7 @@ class _Tracer(TorchDispatchMode):
             functional, drops_written = functional_variant(func)
             if functional is None:
                 raise self._unsupported(f"{func} writes to its argument and has no functional variant")
-            if not is_torchs_own(func):
+            if func.namespace not in TORCHS_OWN:
                 self._check_alone(func, targets, args, kwargs)
             if drops_written:
                 names = {a.name for a in func._schema.arguments if is_written(a)}

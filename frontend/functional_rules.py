@@ -20,12 +20,6 @@ KEPT_COMPOSITES: frozenset[OpOverload] = frozenset({aten.linear.default, aten.sc
 """Composite operators that stay whole, because a library has one call for each."""
 
 
-@cache
-def is_torchs_own(func: OpOverload) -> bool:
-    """Operators of other libraries may print or keep state, so only torch's own are known to be pure."""
-    return func.namespace in TORCHS_OWN
-
-
 def is_written(argument: Any) -> bool:
     return argument.alias_info is not None and argument.alias_info.is_write
 
@@ -39,7 +33,7 @@ def written_arguments(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str
 @cache
 def functional_variant(func: OpOverload) -> tuple[OpOverload | None, bool]:
     """The overload that returns what ``func`` writes, and whether the written arguments are left out of its call."""
-    if not is_torchs_own(func):  # names promise nothing there
+    if func.namespace not in TORCHS_OWN:  # names promise nothing there
         return functional_operator(func), False
     namespace = getattr(torch.ops, func.namespace)
     name = func._schema.name.split("::")[1]

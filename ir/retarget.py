@@ -6,7 +6,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 from xdsl.rewriter import Rewriter
 
-from .syntax import Op
+from .syntax import Op, defined_values
 from .types import RefType, TensorType, ref_type, tensor_type
 
 
@@ -16,12 +16,8 @@ def retarget(module: ModuleOp, device: str) -> None:
     So a program that was captured with tensors on one device can be compiled for a machine that is not there.
     """
     for op in module.walk():
-        for region in op.regions:
-            for block in region.blocks:
-                for argument in block.args:
-                    _move(argument, device)
-        for result in op.results:
-            _move(result, device)
+        for value in list(defined_values(op)):
+            _move(value, device)
         if isinstance(op, Op) and op.get("device") is not None:
             op["device"] = device
 

@@ -8,7 +8,7 @@ attributes that an operation prints in those places; all others stand in the dic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, cast
 
 from xdsl.dialects.builtin import FileLineColLoc, IntAttr, LocationAttr, StringAttr
@@ -212,6 +212,14 @@ def location_of(op: Operation) -> tuple[str, int] | None:
     """(file, line) of the user's code that an operation comes from, or None."""
     loc = op.location
     return (loc.filename.data, loc.line.data) if isinstance(loc, FileLineColLoc) else None
+
+
+def defined_values(op: Operation) -> Iterator[SSAValue]:
+    """What an operation defines: the arguments of its blocks, and its results."""
+    for region in op.regions:
+        for block in region.blocks:
+            yield from block.args
+    yield from op.results
 
 
 def single_block(operations: Iterable[Operation] = (), arg_types: Sequence[Attribute] = ()) -> Region:

@@ -34,8 +34,6 @@ ENOUGH = 4 * 1024  # such rows
 # The same where a row is walked again, by 16 warps: fewer programs run at once then, and the L2 cache has their rows. group_norm of 32,768
 # bfloat16 reaches 71 % of the copy rate with 16,384 and 60 % with 4,096, where every row comes from memory twice.
 AGAIN = 8 * 1024
-# Blocks of a row that are on their way at once where it is walked once, and again; 0: one, and those of other programs.
-AHEAD = 0, 0
 NARROW = 16  # rows shorter than this are no side of a tile
 TAPS = 4  # loads of one memory from which on their addresses cost more than the data
 # Of such a kernel: a pool of 3 x 3 takes 34 us with 512 elements a program (36 loads a thread), 42 with 1,024; a bilinear interpolation, which
@@ -244,8 +242,6 @@ class Blocker(Tiler):
             spec.stages.append(
                 StageSpec([Segment(specs, inner)], stage.joins, stage.stores, before=self._numbers(stage))
             )
-        if known and hint(longest) > step and lane is None and not self._scans(nest):
-            spec.pipeline = AHEAD[again]
         held = known and hint(longest) <= step and lane is None and not self._scans(nest)
         each = ELEMENTS_A_THREAD
         if held and block * step >= 2 * POINTS:

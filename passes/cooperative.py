@@ -35,7 +35,6 @@ PIECE, PIECE_WARPS = (
     2 * 1024,
     4,
 )  # elements that it takes at a time where it reads them once: all programs of 2,048 run at once then
-PIECES_AHEAD = 0  # of these, how many are on their way at once; 0: one, and those of other programs
 LANES = 64, 32  # neighbouring rows that are taken together; where they are held
 MOST, LEAST_MOST = 64, 8  # programs of a row; a GPU that may hold fewer than these at once reads rows again instead
 PROGRAMS = 2048  # in all, where a row is read once
@@ -93,7 +92,7 @@ def cooperative(
     order = by_stride([r for r in nest.rows if r is not lane], every.stores, every.loads)
     loops, env = merge([*order, lane] if lane is not None else order, every.all, lowering.ranges, merged)
     warps = PIECE_WARPS if not again else HELD_WARPS // 2 if odd else HELD_WARPS
-    spec = NestSpec(flat(loops, env, lanes, "parallel"), env, [], warps=warps, pipeline=0 if again else PIECES_AHEAD)
+    spec = NestSpec(flat(loops, env, lanes, "parallel"), env, [], warps=warps)
     number = lowering.variable("k", programs)
     for stage in stages:
         spec.stages.append(_shared(lowering, stage, number, (programs, share, total, block), flat, merged))

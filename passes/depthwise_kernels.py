@@ -17,10 +17,11 @@ from xdsl.ir import Block, Region, SSAValue
 from ..ir.dialects import kernel, loop, prim
 from ..ir.dtypes import BF16, F16, F32
 from ..ir.symbols import Dim, FloorDiv, dim, free_symbols, symbol
-from ..ir.syntax import Op, location_of
+from ..ir.syntax import Op
 from ..ir.types import RefType, is_gpu, ref_type, scalar_type
 from .base import Pass
 from .context import CompileContext
+from .own_loops import launch_own
 from .strides import memory_strides, view_of
 
 OWN = "depthwise"
@@ -64,30 +65,8 @@ class DepthwiseKernels(Pass):
     before: ClassVar[tuple[str, ...]] = ("plan-buffers",)
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
-        made: dict[str, loop.Kernel] = {}
-        for func in [op for op in module.body.block.ops if isinstance(op, prim.Func)]:
-            for op in [op for op in func.block_body.ops if isinstance(op, kernel.Extern) and op.get("own") == OWN]:
-                plan = _Plan.of(op)
-                found = made.get(plan.name)
-                if found is None:
-                    found = made[plan.name] = plan.kernel()
-                    module.body.block.add_op(found)
-                _add_lines(found, op)
-                attrs = {"kernel": plan.name, "strides": op["strides"]}
-                launch = loop.Launch.make(plan.operands, [op.results[0].type], attrs, loc=op.location)
-                launch.results[0].name_hint = op.results[0].name_hint
-                func.block_body.insert_op_before(launch, op)
-                op.results[0].replace_all_uses_with(launch.results[0])
-                op.detach()
-                op.erase()
-                ctx.diagnostics.count(self.name, "launches")
-
-
-def _add_lines(made: loop.Kernel, op: Op) -> None:
-    place = location_of(op)
-    line = f"{place[0]}:{place[1]}" if place else ""
-    if line and line not in made.get("lines", ()):
-        made["lines"] = (*made.get("lines", ()), line)
+        if count := launch_own(module, OWN, _Plan.of):
+            ctx.diagnostics.count(self.name, "launches", count)
 
 
 @dataclass(frozen=True)
@@ -124,7 +103,7 @@ class _Tile:
 class _Plan:
     """One convolution: its memories, how they are addressed, and its numbers."""
 
-    operands: list[SSAValue]
+    bases: list[SSAValue]
     memories: list[RefType]  # image, weight, result
     strides: list[tuple[Dim, ...]]
     offsets: list[Dim]
@@ -150,9 +129,9 @@ class _Plan:
         strides.append(memory_strides(op.results[0]))
         offsets.append(0)
         size, window = prim.tensor(op.operands[0]).shape[2:], prim.tensor(op.operands[1]).shape[2:]
-        operands = [view.base for view in views if view is not None]
+        bases = [view.base for view in views if view is not None]
         numbers = (tuple(op["stride"]), tuple(op["padding"]))
-        return cls(operands, memories, strides, offsets, size, window, result.shape, *numbers)  # type: ignore[arg-type]
+        return cls(bases, memories, strides, offsets, size, window, result.shape, *numbers)  # type: ignore[arg-type]
 
     @property
     def name(self) -> str:

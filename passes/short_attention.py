@@ -20,10 +20,11 @@ from ..ir.dialects import kernel, loop, prim
 from ..ir.dtypes import BF16, BOOL, F16, F32, I64, DType
 from ..ir.scalars import DOT
 from ..ir.symbols import Dim, dim, free_symbols, power_of_two, symbol
-from ..ir.syntax import Op, location_of
+from ..ir.syntax import Op
 from ..ir.types import RefType, TensorType, is_gpu, ref_type, scalar_type
 from .base import Pass
 from .context import CompileContext
+from .own_loops import launch_own
 from .strides import Strides, View, memory_strides, view_of
 
 OWN = "attention"
@@ -151,32 +152,8 @@ class AttentionKernels(Pass):
     before: ClassVar[tuple[str, ...]] = ("plan-buffers",)
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
-        made: dict[str, loop.Kernel] = {}
-        for func in [op for op in module.body.block.ops if isinstance(op, prim.Func)]:
-            for op in [op for op in func.block_body.ops if isinstance(op, kernel.Extern) and op.get("own") == OWN]:
-                if not is_gpu(prim.tensor(op.results[0]).device):
-                    continue
-                plan = _Plan.of(op)
-                found = made.get(plan.name)
-                if found is None:
-                    found = made[plan.name] = plan.kernel()
-                    module.body.block.add_op(found)
-                _add_line(found, op)
-                attrs: dict[str, object] = {"kernel": plan.name, "strides": (memory_strides(op.results[0]),)}
-                launch = loop.Launch.make(plan.bases, [op.results[0].type], attrs, loc=op.location)
-                launch.results[0].name_hint = op.results[0].name_hint
-                func.block_body.insert_op_before(launch, op)
-                op.results[0].replace_all_uses_with(launch.results[0])
-                op.detach()
-                op.erase()
-                ctx.diagnostics.count(self.name, "launches")
-
-
-def _add_line(made: loop.Kernel, op: Op) -> None:
-    place = location_of(op)
-    line = f"{place[0]}:{place[1]}" if place else ""
-    if line and line not in made.get("lines", ()):
-        made["lines"] = (*made.get("lines", ()), line)
+        if count := launch_own(module, OWN, _Plan.of):
+            ctx.diagnostics.count(self.name, "launches", count)
 
 
 @dataclass

@@ -16,7 +16,7 @@ from xdsl.rewriter import Rewriter
 
 from ..ir.dialects import kernel
 from ..ir.symbols import Dim, FloorDiv, substitute, symbol
-from ..ir.syntax import Op
+from ..ir.syntax import Op, defined_values
 from ..ir.types import RefType, TensorType, ref_type, tensor_type
 
 Kind = TypeVar("Kind", bound=Attribute)
@@ -71,16 +71,12 @@ def named_kernel(op: kernel.Fused) -> tuple[kernel.Fused, SizeNames] | None:
 def replace_sizes(op: Op, mapping: Mapping[sympy.Expr, Dim]) -> None:
     """Put other expressions in the place of these, in an operation and all that is in it: attributes, and types of what they define."""
     for inner in op.walk():
-        for region in inner.regions:
-            for block in region.blocks:
-                for argument in block.args:
-                    _retype(argument, mapping)
-        for result in inner.results:
-            _retype(result, mapping)
+        for value in list(defined_values(inner)):
+            _retype(value, mapping)
         if isinstance(inner, Op):
-            for name, value in inner.literals.items():
-                changed = _replaced(value, mapping)
-                if changed is not value:
+            for name, literal in inner.literals.items():
+                changed = _replaced(literal, mapping)
+                if changed is not literal:
                     inner[name] = changed
 
 

@@ -9,6 +9,7 @@ from functools import cache
 import torch
 from xdsl.dialects.builtin import ModuleOp
 
+from ...ir.syntax import defined_values
 from ...ir.types import TensorType, is_gpu
 
 OLDEST = (3, 6)
@@ -25,7 +26,7 @@ def gpu_of(module: ModuleOp) -> int | None:
         NoTriton: there is one, but no Triton, or one that is too old.
     """
     for op in module.walk():
-        for value in (*op.results, *(a for region in op.regions for block in region.blocks for a in block.args)):
+        for value in defined_values(op):
             if isinstance(value.type, TensorType) and is_gpu(value.type.device):
                 triton_version()
                 return int(value.type.device.partition(":")[2] or 0)

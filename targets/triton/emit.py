@@ -48,7 +48,7 @@ def emit_kernel(kernel: loop.Kernel) -> str:
     comment = f"# from {', '.join(lines)}\n" if lines else ""
     if len(nests_of(kernel)) > 1:
         return comment + emit_parts(kernel, arguments, needs_int64(kernel), _function)
-    writer = Writer(wide=needs_int64(kernel), contract=kernel.get("contract", True), stages=kernel.get("stages", 0))
+    writer = Writer(wide=needs_int64(kernel), contract=kernel.get("contract", True))
     maps = descriptors(kernel)
     if maps:
         writer.described = {each.load: each for each in maps}
@@ -303,8 +303,7 @@ def _looped(w: Writer, op: loop.For) -> None:
     start, step = op.get("start", 0), f", {block}" if block > 1 else ""
     before = "" if start == 0 else w.hold("i", w.index(start)) + " + "
     whole = whole_blocks(op)
-    walk, ahead = ("tl.range", f", num_stages={w.stages}") if w.stages and block > 1 else ("range", "")
-    w.line(f"for {at} in {walk}(0, {w.index(longest(op) if whole is None else whole)}{step}{ahead}):")
+    w.line(f"for {at} in range(0, {w.index(longest(op) if whole is None else whole)}{step}):")
     w.depth += 1
     if block > 1:
         _body(w, op, w.hold("r", f"{before}{at} + tl.arange(0, {block}){w.shape(w.axes[op])}"), whole is None)

@@ -36,7 +36,6 @@ class Writer:
     wide: bool
     numbered: bool = False
     contract: bool = True  # whether quotients of float32 may be off by two units in the last place
-    stages: int = 0  # blocks of a walk that are on their way at once; 0: one, and those of other programs
     text: list[str] = field(default_factory=list)
     names: dict[SSAValue, str] = field(default_factory=dict)
     axes: dict[loop.For, int] = field(default_factory=dict)
