@@ -20,6 +20,7 @@ from torch import Tensor, fx
 from xdsl.dialects.builtin import FileLineColLoc, ModuleOp
 from xdsl.ir import Attribute, Block, Region, SSAValue
 
+from .canonical import NotCanonical, completed
 from .dialects import prim
 from .dialects.aten import AtenOp, aten_op, target_name
 from .dtypes import BY_TORCH, C64, C128, F64
@@ -199,23 +200,14 @@ class _Plan:
 
     cls: type[AtenOp]
     names: tuple[str, ...]  # of the schema's arguments
-    defaults: tuple[tuple[str, Literal], ...]  # those worth writing when the call does not give them
     effect: bool
-
-
-_ENUMERATIONS = ("ScalarType", "Layout", "MemoryFormat", "Device")  # their defaults come as bare numbers
 
 
 @cache
 def _plan(op: torch._ops.OpOverload) -> _Plan:
     schema = op._schema
-    defaults = tuple(
-        (a.name, tuple(a.default_value) if isinstance(a.default_value, list) else a.default_value)
-        for a in schema.arguments
-        if a.default_value is not None and not str(a.type).startswith(_ENUMERATIONS)
-    )
     effect = torch.Tag.nondeterministic_seeded in op.tags or schema.is_mutable
-    return _Plan(aten_op(target_name(op)), tuple(a.name for a in schema.arguments), defaults, effect)
+    return _Plan(aten_op(target_name(op)), tuple(a.name for a in schema.arguments), effect)
 
 
 @dataclass
@@ -353,7 +345,7 @@ class _Importer:
         given = self.values.get(node.args[0])  # type: ignore[arg-type]
         if not isinstance(given, SSAValue) or not isinstance(given.type, TensorType):
             raise self._failure(f"{node.args[0]} is not a number that the caller passes", node)
-        attrs = {"operands": ("self",), "dtype": node.meta["val"].dtype}
+        attrs = {"operands": ("self",), "dtype": node.meta["val"].dtype, "non_blocking": False}
         op = aten_op("aten._to_copy.default").make([given], [self._type(node.meta["val"], node)], attrs)
         self.values[node] = self._append(op, node).results[0]
 
@@ -369,15 +361,11 @@ class _Importer:
         given = dict(zip(plan.names, node.args, strict=False)) | dict(node.kwargs)
         operands: list[SSAValue] = []
         names: list[str] = []
-        attrs: dict[str, Literal] = {"operands": ()}
+        plain: dict[str, Literal] = {}
         operand_strides: list[Any] = []
         for name in plan.names:
             if name in given:
-                self._take(name, given[name], node, operands, names, attrs, operand_strides)
-        for name, default in plan.defaults:
-            if name not in given:
-                attrs[name] = default
-        attrs["operands"] = tuple(names)
+                self._take(name, given[name], node, operands, names, plain, operand_strides)
         tensors = (value,) if isinstance(value, Tensor) else tuple(value) if isinstance(value, list | tuple) else ()
         kinds: dict[int, TensorType] = {}
         strides: list[Any] = []
@@ -385,6 +373,10 @@ class _Importer:
             if isinstance(tensor, Tensor):
                 kinds[position] = self._type(tensor, node)
                 strides.append(self._strides(tensor, kinds[position]))
+        attrs = {
+            "operands": tuple(names),
+            **self._completed(target, names, operands, tuple(kinds.values()), plain, node),
+        }
         if any(s is not None for s in strides):
             attrs["strides"] = tuple(strides)
         if any(s is not None for s in operand_strides):
@@ -396,6 +388,21 @@ class _Importer:
         op = self._append(plan.cls.make(operands, tuple(kinds.values()), attrs), node)
         results = dict(zip(kinds, op.results, strict=True))
         self.values[node] = results[0] if isinstance(value, Tensor) else results
+
+    def _completed(
+        self,
+        target: torch._ops.OpOverload,
+        names: Sequence[str],
+        operands: Sequence[SSAValue],
+        results: Sequence[TensorType],
+        given: dict[str, Literal],
+        node: fx.Node,
+    ) -> dict[str, Literal]:
+        kinds = {name: prim.tensor(value) for name, value in zip(names, operands, strict=True)}
+        try:
+            return completed(target, kinds, results, given)
+        except NotCanonical as why:
+            raise self._failure(f"{target}: {why}", node) from None
 
     def _take(
         self,

@@ -163,7 +163,7 @@ def _fits(value: SSAValue, argument: SSAValue) -> bool:
 def _part(op: kernel.Extern) -> tuple[tuple[Dim, ...], tuple[Dim, ...], Dim] | None:
     """Sizes, strides and offset of the part of its first operand that a scatter call writes to; None: not known."""
     into, source = prim.tensor(op.operands[0]), prim.tensor(op.operands[1])
-    strides, d = memory_strides(op.operands[0]), int(op.get("dim", 0)) % max(1, len(into.shape))
+    strides, d = memory_strides(op.operands[0]), int(op.get("dim", 0))
     size = into.shape[d]
     if op["target"] == "aten.select_scatter.default":
         start = _begin(op.get("index"), size)

@@ -509,7 +509,7 @@ class _Writer:
                     by_name.append(f"{a.name}={given[a.name]}")
             elif a.name in given:
                 positional.append(given[a.name])
-            elif a.has_default_value():
+            else:  # None where the schema has no default: an optional argument that is not written
                 positional.append(python_literal(a.default_value))
         return ", ".join(positional + by_name)
 

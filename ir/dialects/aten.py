@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from xdsl.utils.exceptions import VerifyException
 
+from ..canonical import RESERVED, complaint
 from ..functional_operators import NAMESPACE, functional_operator_named
 from ..literals import Literal
 from ..syntax import Op
@@ -43,11 +44,34 @@ class AtenOp(Op):
         for value in (*self.operands, *self.results):
             if not isinstance(value.type, TensorType):
                 raise VerifyException(f"{self.name} takes and gives tensors, not {value.type}")
+        check_canonical(self, self.name)
 
     @property
     def target(self) -> str:
         """The operator's name: `aten.addmm.default`."""
         return self.name
+
+
+def check_canonical(op: Op, target: str, whole: bool = True) -> None:
+    """Check that a call is written in canonical form (ir/canonical.py); operators that are not registered here may have any.
+
+    Raises:
+        VerifyException: names the argument, and shows what to write.
+    """
+    try:
+        registered = overload(target)
+    except LookupError:
+        return
+    kinds = {
+        name: v.type for name, v in zip(op["operands"], op.operands, strict=True) if isinstance(v.type, TensorType)
+    }
+    if op.get("packed") and "weight" in kinds:
+        kinds["weight"] = kinds["weight"].with_(shape=op["packed"])
+    results = [r.type for r in op.results if isinstance(r.type, TensorType)]
+    given = {k: v for k, v in op.literals.items() if k not in RESERVED}
+    found = complaint(registered, kinds, results, given, whole)
+    if found is not None:
+        raise VerifyException(f"{target}: {found}")
 
 
 @cache

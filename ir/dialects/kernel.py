@@ -14,6 +14,7 @@ from xdsl.traits import IsolatedFromAbove, IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from ..syntax import Op
+from .aten import check_canonical
 
 
 class Fused(Op):
@@ -49,7 +50,7 @@ class Yield(Op):
 class Extern(Op):
     """A library call: an operator of ATen (`target`), with the strides it is given and gives, as eager has them.
 
-    Arguments are written as on `aten` operations. `operand_strides` and `strides`: one entry an operand or result (none: contiguous).
+    Arguments are written as on `aten` operations; those that have a default may be left out, but for those of windows. `operand_strides` and `strides`: one entry an operand or result (none: contiguous).
     `epilogue`: steps that the call carries out on its result (ir/epilogue.py); their tensors are the operands `epilogue.0`, ...
     `own`: the kernel of our own that carries out the call (passes/own_kernels.py); it reads any view and writes planned memory.
     `written`: attention as a program writes it, nan where a row has no score above -inf (passes/written_attention.py).
@@ -61,6 +62,11 @@ class Extern(Op):
     arity = None
     outputs = None
     required = ("target", "operands")
+
+    def check(self) -> None:
+        if len(self["operands"]) != len(self.operands):
+            raise VerifyException(f"{self.name} names {len(self['operands'])} operands but has {len(self.operands)}")
+        check_canonical(self, self["target"], whole=False)
 
 
 OPS = (Fused, Yield, Extern)

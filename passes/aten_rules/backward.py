@@ -176,7 +176,7 @@ def _dropout(b: Builder) -> Result:
 def _halves(b: Builder) -> tuple[SSAValue, SSAValue, int]:
     """The two halves that a gated linear unit joins, and along which dimension they lie."""
     x = b.cast(b.tensor("self"), b.type.dtype.compute)
-    d = b.axis(b.get("dim", -1), b.rank_of(x))
+    d = b.get("dim", -1)
     size = b.shape_of(x)[d]
     if not isinstance(size, int) or not b.type.dtype.is_float:
         raise NotCovered("a size that is not known")
@@ -221,7 +221,7 @@ def _softmax(b: Builder) -> Result:
     shape = b.shape_of(y)
     if not shape or 0 in shape:
         raise NotCovered("a softmax over nothing")
-    axes = (b.axis(b.get("dim"), len(shape)),)
+    axes = (b.get("dim"),)
     if "log" in b.op.target:
         total = b.spread(b.reduce("sum", g, axes), shape, axes)
         return b.finish(b.ew("sub", g, b.ew("mul", b.ew("exp", y), total)))
@@ -418,7 +418,7 @@ def _placed(b: Builder, g: SSAValue, d: int, start: int, size: int) -> SSAValue:
 @rule("select_backward.default", "slice_backward.default")
 def _part(b: Builder) -> Result:
     g, sizes = b.tensor("grad_output"), tuple(b.get("input_sizes"))
-    d = b.axis(b.get("dim"), len(sizes))
+    d = b.get("dim")
     size, start = sizes[d], b.get("index" if "select" in b.op.target else "start")
     if (
         not isinstance(size, int)

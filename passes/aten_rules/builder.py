@@ -11,7 +11,7 @@ import torch
 from xdsl.ir import Operation, SSAValue
 
 from ...ir.dialects import prim
-from ...ir.dialects.aten import AtenOp, overload
+from ...ir.dialects.aten import AtenOp
 from ...ir.dtypes import BOOL, F32, I64, DType, dtype_of
 from ...ir.symbols import Dim, dim, known_equal, product
 from ...ir.types import TensorType, tensor_type
@@ -72,14 +72,8 @@ class Builder:
         return [v for n, v in zip(self.names, self.op.operands, strict=True) if n.partition(".")[0] == name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A plain argument; the schema's default where none is written."""
-        if name in self.op.attributes:
-            return self.op[name]
-        for a in overload(self.op.target)._schema.arguments:
-            if a.name == name and a.has_default_value() and a.default_value is not None:
-                value = a.default_value
-                return tuple(value) if isinstance(value, list) else value
-        return default
+        """A plain argument. Calls are canonical: what is not written is None, or no argument of this overload."""
+        return self.op.get(name, default)
 
     def either(self, name: str) -> Any:
         """The tensor, or the number, that fills this argument."""
@@ -90,17 +84,12 @@ class Builder:
         """The type of the first result."""
         return prim.tensor(self.op.results[0])
 
-    def axis(self, value: int, rank: int | None = None) -> int:
-        """A dimension counted from the front."""
-        rank = self.rank_of(self.op.operands[0]) if rank is None else rank
-        return value % rank if rank else 0
-
     def axes(self, value: Any, rank: int) -> tuple[int, ...]:
         """Sorted dimensions; none or empty: all."""
         if value is None or value == ():
             return tuple(range(rank))
         values = value if isinstance(value, tuple) else (value,)
-        return tuple(sorted({v % rank if rank else 0 for v in values})) if rank else ()
+        return tuple(sorted(set(values))) if rank else ()
 
     @staticmethod
     def rank_of(value: SSAValue) -> int:

@@ -31,13 +31,13 @@ def _index_select(b: Builder) -> Result:
     x, index = b.tensor("self"), b.tensor("index")
     if b.rank_of(x) == 0 or b.rank_of(index) != 1:
         raise NotCovered("a scalar")
-    return _take(b, x, index, b.axis(b.get("dim")))
+    return _take(b, x, index, b.get("dim"))
 
 
 @rule("gather.default")
 def _gather(b: Builder) -> Result:
     x, index = b.tensor("self"), b.tensor("index")
-    d = b.axis(b.get("dim"))
+    d = b.get("dim")
     if b.rank_of(x) == 0 or b.rank_of(x) != b.rank_of(index) or b.dtype_of(index) != I64:
         raise NotCovered("a scalar")
     return b.add(prim.Gather.make([x, index], [b.type], {"dim": d}))

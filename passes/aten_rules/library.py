@@ -73,7 +73,7 @@ def _on_gpu(b: Builder, x: SSAValue, weight: SSAValue, bias: SSAValue | None) ->
 def _plain(b: Builder) -> SSAValue:
     """The convolution without a bias."""
     kept = [place for place, name in enumerate(b.names) if name != "bias"]
-    literals = {**b.op.literals, "bias": None}
+    literals = dict(b.op.literals)
     for name in ("operands", "operand_strides"):
         if literals.get(name):
             literals[name] = tuple(literals[name][place] for place in kept)

@@ -67,7 +67,7 @@ def _max_dim(b: Builder) -> Result:
     real(b.dtype_of(x))
     if b.rank_of(x) == 0 or b.dtype_of(x) == BOOL:
         raise NotCovered("a scalar or bool")
-    d = b.axis(b.get("dim"))
+    d = b.get("dim")
     _nonempty(b, x, (d,))
     kind = b.op.target.split(".")[1]
     value = b.reduce(kind, b.up(x), (d,), _keep(b))
@@ -86,7 +86,6 @@ def _argmax(b: Builder) -> Result:
         if _keep(b):
             raise NotCovered("keepdim without dim")
         x, d = b.reshape(x, (prim.tensor(x).numel,)), 0
-    d = b.axis(d, b.rank_of(x))
     _nonempty(b, x, (d,))
     return b.finish(b.reduce(kind, b.up(x), (d,), _keep(b)))
 
@@ -145,7 +144,7 @@ def _cumsum(b: Builder) -> Result:
     if b.rank_of(x) == 0:
         return b.finish(value)
     kind = {"cumsum": "sum", "cumprod": "prod"}[b.op.target.split(".")[1]]
-    attrs = {"kind": kind, "dim": b.axis(b.get("dim"))}
+    attrs = {"kind": kind, "dim": b.get("dim")}
     return b.finish(b.add(prim.Scan.make([value], [prim.tensor(value)], attrs)))
 
 
@@ -155,7 +154,7 @@ def _softmax(b: Builder) -> Result:
     dtype = b.type.dtype
     if not dtype.is_float or b.rank_of(x) == 0:
         raise NotCovered("not a float tensor")
-    axes = (b.axis(b.get("dim")),)
+    axes = (b.get("dim"),)
     _nonempty(b, x, axes)
     value = b.cast(x, dtype.compute)
     shape = b.shape_of(value)

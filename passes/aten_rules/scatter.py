@@ -62,7 +62,7 @@ def _scatter_elements(b: Builder) -> Result:
         source = _first(b, b.tensor("src"), shape)
     else:
         source = b.full(b.operand(b.either("value"), b.dtype_of(x)), shape, b.dtype_of(x))
-    return _scatter(b, kind, x, index, source, b.axis(b.get("dim")))
+    return _scatter(b, kind, x, index, source, b.get("dim"))
 
 
 def _first(b: Builder, source: SSAValue, shape: Sequence[Dim]) -> SSAValue:
@@ -76,7 +76,7 @@ def _first(b: Builder, source: SSAValue, shape: Sequence[Dim]) -> SSAValue:
 @rule("scatter_reduce.two", "scatter.reduce")
 def _scatter_reduce(b: Builder) -> Result:
     """Sums, and means as sums over counts; what an element was before counts or not."""
-    x, index, d = b.tensor("self"), b.tensor("index"), b.axis(b.get("dim"))
+    x, index, d = b.tensor("self"), b.tensor("index"), b.get("dim")
     reduce = b.get("reduce")
     if reduce not in ("sum", "add", "mean"):
         raise NotCovered(f"the reduction {reduce}, which atomic operations do not do as eager does with nan")
@@ -110,7 +110,7 @@ def _index_rows(b: Builder) -> Result:
     alpha = b.get("alpha", 1)
     if kind == "sum" and alpha != 1:
         source = b.ew("mul", source, b.operand(alpha, b.dtype_of(x)))
-    return _rows(b, kind, x, index, source, b.axis(b.get("dim")))
+    return _rows(b, kind, x, index, source, b.get("dim"))
 
 
 @rule("index_put.default", "_unsafe_index_put.default")

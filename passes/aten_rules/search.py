@@ -47,5 +47,5 @@ def _cummax(b: Builder) -> Result:
     if b.dtype_of(x).kind == "bool":
         raise NotCovered("bool")
     value = b.up(x)
-    attrs = {"kind": b.op.target.split(".")[1][3:], "dim": b.axis(b.get("dim"))}
+    attrs = {"kind": b.op.target.split(".")[1][3:], "dim": b.get("dim")}
     return [b.finish(b.add(prim.Scan.make([value], [prim.tensor(value)], attrs))), None]

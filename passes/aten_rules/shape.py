@@ -35,7 +35,7 @@ def _view(b: Builder) -> Result:
 @rule("permute.default")
 def _permute(b: Builder) -> Result:
     x = b.op.operands[0]
-    return b.permute(x, [d % b.rank_of(x) for d in b.get("dims")])
+    return b.permute(x, b.get("dims"))
 
 
 @rule("transpose.int", "t.default", "numpy_T.default", "mT.default", "swapaxes.default")
@@ -46,9 +46,9 @@ def _transpose(b: Builder) -> Result:
     if rank == 0:
         return x
     if "transpose" in b.op.target:
-        i, j = b.get("dim0") % rank, b.get("dim1") % rank
+        i, j = b.get("dim0"), b.get("dim1")
     elif "swapaxes" in b.op.target:
-        i, j = b.get("axis0") % rank, b.get("axis1") % rank
+        i, j = b.get("axis0"), b.get("axis1")
     elif rank < 2:
         return x
     else:
@@ -67,7 +67,7 @@ def _expand(b: Builder) -> Result:
 @rule("slice.Tensor")
 def _slice(b: Builder) -> Result:
     x = b.op.operands[0]
-    d, step = b.axis(b.get("dim", 0)), b.get("step", 1)
+    d, step = b.get("dim", 0), b.get("step", 1)
     size = b.shape_of(x)[d]
     start = b.get("start", 0) or 0
     if isinstance(start, int):
@@ -88,7 +88,7 @@ def _slice(b: Builder) -> Result:
 @rule("select.int")
 def _select(b: Builder) -> Result:
     x = b.op.operands[0]
-    d, index = b.axis(b.get("dim")), b.get("index")
+    d, index = b.get("dim"), b.get("index")
     size = b.shape_of(x)[d]
     if isinstance(index, int):
         index = dim(size + index) if index < 0 else index
@@ -110,7 +110,7 @@ def _select(b: Builder) -> Result:
 )
 def _split(b: Builder) -> Result:
     x = b.op.operands[0]
-    d = b.axis(b.get("dim", 0))
+    d = b.get("dim", 0)
     start: Dim = 0
     pieces = []
     for result in b.op.results:
@@ -133,12 +133,12 @@ def _cat(b: Builder) -> Result:
     values = [b.cast(v, b.type.dtype) for v in b.tensors("tensors") if b.shape_of(v) != (0,)]
     if not values:
         raise NotCovered("nothing to join")
-    return values[0] if len(values) == 1 else b.concat(values, b.axis(b.get("dim", 0), b.type.rank))
+    return values[0] if len(values) == 1 else b.concat(values, b.get("dim", 0))
 
 
 @rule("stack.default")
 def _stack(b: Builder) -> Result:
-    d = b.axis(b.get("dim", 0), b.type.rank)
+    d = b.get("dim", 0)
     values = []
     for v in b.tensors("tensors"):
         shape = b.shape_of(v)
@@ -162,7 +162,6 @@ def _roll(b: Builder) -> Result:
     if not dims:
         raise NotCovered("roll over the flattened tensor")
     for shift, d in zip(shifts, dims, strict=True):
-        d = d % b.rank_of(x)
         size = b.shape_of(x)[d]
         if not isinstance(size, int) or not isinstance(shift, int):
             raise NotCovered("a size that is not known")
@@ -262,7 +261,7 @@ def _eye(b: Builder) -> Result:
 @rule("slice_scatter.default", "select_scatter.default")
 def _slice_scatter(b: Builder) -> Result:
     x, source = b.tensor("self"), b.tensor("src")
-    d = b.axis(b.get("dim", 0))
+    d = b.get("dim", 0)
     size = b.shape_of(x)[d]
     if "select" in b.op.target:
         index = b.get("index")

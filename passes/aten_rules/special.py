@@ -245,7 +245,7 @@ def _quotient(size: Dim, parts: int) -> int:
 def _cross(b: Builder) -> Result:
     """(y z' - z y', z x' - x z', x y' - y x') along one dimension of 3 elements."""
     x, y = (b.to_shape(v, b.type.shape) for v in _floats(b, "self", "other"))
-    d = b.axis(b.get("dim", -1), b.type.rank)
+    d = b.get("dim", -1)
     a, c = ([b.slice(v, d, k, 1) for k in range(3)] for v in (x, y))
     parts = [
         b.ew("sub", b.ew("mul", a[(k + 1) % 3], c[(k + 2) % 3]), b.ew("mul", a[(k + 2) % 3], c[(k + 1) % 3]))

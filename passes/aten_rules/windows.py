@@ -54,23 +54,20 @@ def _written_out(windows: Sequence[Window]) -> bool:
     return math.prod(w.taps for w in windows) <= most
 
 
-def _each(value: object, n: int, default: object = None) -> tuple[int, ...]:
-    """One number for each of n dimensions: torch takes one for all, and none for the default."""
-    values = value if isinstance(value, tuple) else () if value is None else (value,)
-    values = values or (default if isinstance(default, tuple) else (default,))
-    values = values * n if len(values) == 1 else values
-    if len(values) != n or not all(isinstance(v, int) for v in values):
+def _numbers(b: Builder, name: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """One number for each dimension of the windows; `default` where the operator has no such argument."""
+    values: tuple[object, ...] = b.get(name, default)
+    if not all(isinstance(v, int) for v in values):
         raise NotCovered("windows of sizes that are not known")
-    return tuple(int(v) for v in values)
+    return values  # type: ignore[return-value]
 
 
 def _windows(b: Builder, n: int) -> list[Window]:
     """The windows of a pooling along the last n dimensions."""
     x = b.op.operands[0]
     sizes, counts = b.shape_of(x)[-n:], b.type.shape[-n:]
-    kernel = _each(b.get("kernel_size"), n)
-    stride, padding = _each(b.get("stride"), n, kernel), _each(b.get("padding"), n, 0)
-    dilation = _each(b.get("dilation"), n, 1)
+    kernel, stride, padding = (_numbers(b, name) for name in ("kernel_size", "stride", "padding"))
+    dilation = _numbers(b, "dilation", (1,) * n)
     ceil = bool(b.get("ceil_mode", False))
     return [
         Window(size, count, taps, step, low, apart, ceil)
@@ -230,11 +227,11 @@ def _max_pool1d(b: Builder) -> Result:
     """Windows of one row whose indices nobody reads (max_pool1d): the largest of a few slices."""
     x, (places, at) = b.op.operands[0], b.op.results
     kernel, stride, padding, dilation = (b.get(n) for n in ("kernel_size", "stride", "padding", "dilation"))
-    width, step = kernel[-1], (stride or kernel)[-1]
-    plain = not any(padding or ()) and all(d == 1 for d in dilation or ()) and not b.get("ceil_mode")
+    width, step = kernel[-1], stride[-1]
+    plain = not any(padding) and all(d == 1 for d in dilation) and not b.get("ceil_mode")
     if len(kernel) != 2 or kernel[0] != 1 or not 1 <= width <= MOST_SLICES or not plain or any(at.uses):
         raise NotCovered("windows in two dimensions, or indices")
-    if (stride or kernel)[0] != 1 or 0 in prim.tensor(places).shape:
+    if stride[0] != 1 or 0 in prim.tensor(places).shape:
         raise NotCovered("rows that are left out")
     d, count = b.rank_of(x) - 1, b.type.shape[-1]
     value = b.slice(x, d, 0, count, step)
@@ -375,7 +372,7 @@ def _im2col(b: Builder) -> Result:
         raise NotCovered("one image")
     (n, channels, *sizes) = b.shape_of(x)
     windows = []
-    arguments = [_each(b.get(name), 2) for name in ("kernel_size", "stride", "padding", "dilation")]
+    arguments = [_numbers(b, name) for name in ("kernel_size", "stride", "padding", "dilation")]
     for size, taps, step, low, apart in zip(sizes, *arguments, strict=True):
         if not isinstance(size, int):
             raise NotCovered("sizes that are not known")
@@ -394,7 +391,7 @@ def _col2im(b: Builder) -> Result:
     real(b.dtype_of(x))
     if b.rank_of(x) != 3 or not all(isinstance(s, int) for s in shape[1:]):
         raise NotCovered("one image, or sizes that are not known")
-    arguments = [_each(b.get(name), 2) for name in ("kernel_size", "stride", "padding", "dilation")]
+    arguments = [_numbers(b, name) for name in ("kernel_size", "stride", "padding", "dilation")]
     windows = [
         Window(size, (int(size) + 2 * low - apart * (taps - 1) - 1) // step + 1, taps, step, low, apart)
         for size, taps, step, low, apart in zip(shape[2:], *arguments, strict=True)

@@ -165,7 +165,7 @@ def _linear(op: Op) -> OwnKernel:
 def _index_add(op: Op) -> OwnKernel:
     x, source = op.operands[0].type, op.operands[2].type
     assert isinstance(x, RefType) and isinstance(source, RefType)
-    at = op["dim"] % len(x.shape)
+    at = op["dim"]
     sizes = [dim(math.prod(x.shape[:at])), x.shape[at], source.shape[at], dim(math.prod(x.shape[at + 1 :]))]
     alpha = cpp_constant(op.get("alpha", 1), x.dtype.compute)
     streams = str(is_streamed(x)).lower()

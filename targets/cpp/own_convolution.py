@@ -102,22 +102,15 @@ def max_pool_body(op: Op) -> tuple[str, list[Dim]]:
     refs: list[RefType] = [v.type for v in op.operands if isinstance(v.type, RefType)]
     x, out = refs
     n, channels, height, width = x.shape
-    window = _pair(op["kernel_size"])
-    values: list[Dim] = [n, height, width, channels, *out.shape[2:], channels, *window]
-    values += [*_pair(op.get("stride") or window), *_pair(op.get("padding", 0)), *_pair(op.get("dilation", 1))]
+    values: list[Dim] = [n, height, width, channels, *out.shape[2:], channels]
+    for name in ("kernel_size", "stride", "padding", "dilation"):
+        values += op[name]
     values += [x.strides[0], x.strides[2], x.strides[3], x.strides[1]]
     lines = [
         f"  const im::Convolution s{{{', '.join(cpp_index(v) for v in values)}}};",
         "  im::max_pool(s, in0, out0);",
     ]
     return "\n".join(lines) + "\n", values
-
-
-def _pair(sizes: Any) -> tuple[Any, Any]:
-    """PyTorch's sizes of a window: one number, one in a list, or two."""
-    if not isinstance(sizes, list | tuple):
-        return sizes, sizes
-    return (sizes[0], sizes[0]) if len(sizes) == 1 else (sizes[0], sizes[1])
 
 
 def _step(names: list[str], name: str, *arguments: Any) -> str:

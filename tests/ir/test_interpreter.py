@@ -61,7 +61,10 @@ MOVEMENTS = [
     ),
     ("prim.full() {value = 300} : !prim.tensor<[2], u8>", lambda x: torch.tensor([44, 44], dtype=torch.uint8)),
     ("prim.full() {value = -inf} : !prim.tensor<[], f16>", lambda x: torch.tensor(-torch.inf, dtype=torch.float16)),
-    ('aten.softmax.int(%x) {operands = ["self"], dim = -1} : !prim.tensor<[3, 4], f32>', lambda x: x.softmax(-1)),
+    (
+        'aten.softmax.int(%x) {operands = ["self"], dim = 1, dtype = torch.float32} : !prim.tensor<[3, 4], f32>',
+        lambda x: x.softmax(-1),
+    ),
 ]
 
 
@@ -163,7 +166,10 @@ def test_symbols_results_and_mutations() -> None:
     ("body", "message"),
     [
         ("%r = prim.slice(%x) {starts = [s0, 0], steps = [1, 1]} : !prim.tensor<[3, 4], f32>", "gives a value to s0"),
-        ('%r = aten.sum.default(%x) {operands = ["self"]} : !prim.tensor<[3], f32>', "the result of aten.sum.default"),
+        (
+            '%r = aten.sum.default(%x) {operands = ["self"], dtype = torch.float32} : !prim.tensor<[3], f32>',
+            "the result of aten.sum.default",
+        ),
         ("%r = loop.launch @nowhere(%x) : !prim.tensor<[3], f32>", "no loop.kernel @nowhere"),
     ],
 )

@@ -15,7 +15,7 @@ TENSORS = """builtin.module {
   prim.func @main() {arg_names = ["self.w", "x", "rows", "n"], arg_strides = [[1, s0], none, none, none], arg_static = [true, false, false, false], result_strides = [none, [1, s0]], symbols = [["s0", 0, 0, 2, none], ["s1", 3, -1, 0, 8]], results = [["value", 0], ["input", 1], ["alias", 0, [s0], [4], 0], ["alias_output", 1, [4], [1], s0], ["output", 0], ["size", 2*s0], ["constant", 1.5], ["none"]], mutations = [[1, 0]]} ({
   ^bb0(%0: !prim.tensor<[s0, 4], f32>, %1: !prim.tensor<[s0, 4], f32>, %2: !prim.tensor<[3], i64>, %3: !prim.size<i64>):
     %4 = aten.addmm.default(%0, %1, %1) {operands = ["self", "mat1", "mat2"], beta = 1, alpha = 1, strides = [[1, s0]], operand_strides = [[1, s0], none, none], effect = true} : !prim.tensor<[s0, 4], f32> loc("model.py":12:0)
-    %5, %6 = aten.max.dim(%1) {operands = ["self"], dim = -1, keepdim = false} : !prim.tensor<[s0], f32>, !prim.tensor<[s0], i64>
+    %5, %6 = aten.max.dim(%1) {operands = ["self"], dim = 1, keepdim = false} : !prim.tensor<[s0], f32>, !prim.tensor<[s0], i64>
     %7 = prim.cast(%1) : !prim.tensor<[s0, 4], bf16>
     %8 = prim.full() {value = nan} : !prim.tensor<[], f64>
     %9 = prim.iota() {dim = 0, start = 0, step = s0} : !prim.tensor<[s0], i64>
