@@ -1,0 +1,201 @@
+"""Random programs, compiled and in eager, for some seconds: what differs is made small and told with its class.
+
+    python -m tests.soak [--seconds 600] [--only tensors,modules,...] [--stage graph|interpreter|compiled] [--first SEED] [--count N]
+    python -m tests.soak --run FILE [--stage ...]        # judge one script
+    python -m tests.soak --show tensors:17               # print a program
+
+Failures are written as scripts under build/soak, which run by themselves: `python build/soak/tensors-17.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("INTARSIA_RANDOM", "eager")
+
+import torch
+
+from intarsia.targets import build
+
+from . import GENERATORS, plants
+from .judge import STAGES, Failure, judge
+from .pool import in_child, run_tasks
+from .script import Invalid
+from .shrink import shrink
+
+LIMIT = 40.0  # seconds for one program
+SMALLER = 4  # failures of one signature that are made small
+
+
+@dataclass(frozen=True)
+class Task:
+    generator: str
+    seed: int
+    stage: str
+    device: str = "cpu"
+
+    @property
+    def name(self) -> str:
+        return f"{self.generator}:{self.seed}"
+
+
+@dataclass
+class Tally:
+    """What became of the programs of one generator at one stage."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+
+def work(task: Task) -> tuple[str, str, str, float]:
+    """(kind, detail, signature, seconds) of one program."""
+    start = time.perf_counter()
+    try:
+        text = GENERATORS[task.generator](task.seed)
+    except Invalid:
+        return "invalid", "", "", time.perf_counter() - start
+    found = judge(on_device(text, task.device), task.stage)
+    spent = time.perf_counter() - start
+    if isinstance(found, Failure):
+        return found.kind, found.place + found.detail, found.signature, spent
+    return found.split(":")[0], found, "", spent
+
+
+def on_device(text: str, device: str) -> str:
+    """The same program with its tensors on another device."""
+    if device == "cpu":
+        return text
+    text = text.replace("import intarsia\n", f"import intarsia\ntorch.set_default_device('{device}')\n", 1)
+    return text.replace("autocast('cpu'", f"autocast('{device}'")
+
+
+def text_of(task: Task) -> str:
+    """The program's text."""
+    return on_device(GENERATORS[task.generator](task.seed), task.device)
+
+
+def smaller(task: Task, signature: str, seconds: float) -> tuple[str, str]:
+    """A small script with the same failure, and its details; "" where the failure does not come again in a process of its own."""
+    text = text_of(task)
+
+    def verdict(candidate: str) -> tuple[str, str]:
+        found = in_child(lambda: judge(candidate, task.stage), LIMIT)
+        if isinstance(found, Failure):
+            return found.signature, found.place + found.detail
+        if isinstance(found, tuple):
+            return Failure(*map(str, found)).signature if found[0] == "crash" else str(found[0]), str(found[1])
+        return str(found), ""
+
+    if verdict(text)[0] != signature:
+        return text, ""
+    made = shrink(text, lambda candidate: verdict(candidate)[0] == signature, seconds)
+    return made, verdict(made)[1] or "?"
+
+
+def tasks(options: argparse.Namespace) -> Iterator[Task]:
+    names = options.only.split(",") if options.only else list(GENERATORS)
+    for seed in range(options.first, options.first + options.count if options.count else 10**9):
+        for name in names:
+            stage = options.stage or STAGE_OF.get(name, "compiled")
+            yield Task(name, seed, stage, options.device)
+
+
+STAGE_OF = {"python": "graph"}
+
+
+def soak(options: argparse.Namespace) -> int:
+    """Run, and print what was found."""
+    start = time.monotonic()
+    tallies: dict[tuple[str, str], Tally] = defaultdict(Tally)
+    failures: dict[str, list[tuple[Task, str]]] = defaultdict(list)
+    folder = Path(options.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["INTARSIA_CACHE_DIR"] = cache
+        for task, answer in run_tasks(tasks(options), work, options.jobs, LIMIT, start + options.seconds):
+            kind, detail, signature, spent = answer if len(answer) == 4 else (answer[0], str(answer[1]), "", LIMIT)
+            tally = tallies[task.generator, task.stage]
+            tally.kinds[kind] += 1
+            tally.seconds += spent
+            if kind in ("ok", "invalid", "undecided", "declined"):
+                continue
+            signature = signature or (Failure(kind, detail).signature if kind == "crash" else kind)
+            failures[signature].append((task, detail))
+            path = folder / f"{task.generator}-{task.seed}.py"
+            text = ""
+            if len(failures[signature]) <= SMALLER and not options.fast:
+                text, found = smaller(task, signature, options.shrink)
+                detail = found or f"not again in a process of its own: {detail}"
+            elif len(failures[signature]) <= 50:
+                text = text_of(task)
+            if text:
+                notes = "".join(f"# {line}\n" for line in f"{kind} ({task.name}, {task.stage}): {detail}".splitlines())
+                path.write_text(notes + text)
+            print(f"{kind:14} {task.name} {task.stage}  {path}\n    {detail[:300]}", flush=True)
+            if options.until_found:
+                break
+    report(tallies, failures, time.monotonic() - start)
+    return 1 if failures else 0
+
+
+def report(
+    tallies: dict[tuple[str, str], Tally], failures: dict[str, list[tuple[Task, str]]], seconds: float
+) -> None:
+    """The table."""
+    print(f"\n{'generator':12} {'stage':12} {'programs':>8} {'ok':>7} {'undecided':>9} {'invalid':>7} {'declined':>8} {'wrong':>6} {'ms each':>8}")
+    total = 0
+    for (generator, stage), tally in sorted(tallies.items()):
+        kinds = tally.kinds
+        count = sum(kinds.values())
+        total += count - kinds["invalid"]
+        good = [kinds[k] for k in ("ok", "undecided", "invalid", "declined")]
+        print(f"{generator:12} {stage:12} {count:8} {good[0]:7} {good[1]:9} {good[2]:7} {good[3]:8} {count - sum(good):6} {1000 * tally.seconds / max(count, 1):8.0f}")
+    print(f"{total} programs in {seconds:.0f} s")
+    for signature, found in sorted(failures.items(), key=lambda item: -len(item[1])):
+        print(f"{len(found):5} {signature}: {', '.join(t.name for t, _ in found[:8])}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--stage", choices=STAGES, default="")
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--count", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", default="build/soak")
+    parser.add_argument("--shrink", type=float, default=60, help="seconds to make one failure small")
+    parser.add_argument("--level", default="-O1", help="of the C++ compiler")
+    parser.add_argument("--fast", action="store_true", help="report failures as they are")
+    parser.add_argument("--plant", default="", help="a mistake to plant: see plants.py")
+    parser.add_argument("--until-found", action="store_true", help="stop at the first failure")
+    parser.add_argument("--run", default="")
+    parser.add_argument("--show", default="")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    build.OPTIMIZE = (options.level, *build.OPTIMIZE[1:])
+    if options.plant:
+        plants.PLANTS[options.plant]()
+    if options.show:
+        name, seed = options.show.split(":")
+        print(text_of(Task(name, int(seed), "", options.device)))
+        return 0
+    if options.run:
+        found = judge(Path(options.run).read_text(), options.stage or "compiled")
+        print(found)
+        return int(isinstance(found, Failure))
+    return soak(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
