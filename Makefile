@@ -12,7 +12,7 @@ ALONE  := torchvision timm
 BESIDE := pip pillow matplotlib transformers
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types fuzz opdb bench gpu sanitize size docs clean
+.PHONY: help setup demo test lint types fuzz soak opdb bench gpu sanitize size docs clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1\t/' | expand -t 10
@@ -44,6 +44,9 @@ types: $(STAMP)  ## mypy, strict in ir and passes
 
 fuzz: $(STAMP)  ## 2,000 random graphs, checked after every pass
 	INTARSIA_FUZZ=2000 $(PY) -m pytest tests/fuzz -n $(JOBS)
+
+soak: $(STAMP)  ## random programs of five kinds against eager, for SECONDS=600 on DEVICE=cpu; failures are made small
+	$(PY) -m tests.soak --seconds $(or $(SECONDS),600) --device $(or $(DEVICE),cpu) --jobs $(JOBS)
 
 opdb: $(STAMP)  ## every operator of torch's database, compiled, with gradients: none wrong, at least 90% not in eager
 	INTARSIA_OPDB=1 $(PY) -m pytest tests/opdb -n $(JOBS)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
 
-from . import modules, operators, options, python_programs, tensors
+GENERATORS = ("tensors", "modules", "python", "operators", "options")
 
-GENERATORS: dict[str, Callable[[int], str]] = {
-    "tensors": tensors.program,
-    "operators": operators.program,
-    "modules": modules.program,
-    "python": python_programs.program,
-    "options": options.program,
-}
+
+def generate(name: str, seed: int) -> str:
+    """The text of a generator's program."""
+    module = import_module(f".{name}_programs" if name == "python" else f".{name}", __package__)
+    text: str = module.program(seed)
+    return text

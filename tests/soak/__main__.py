@@ -26,7 +26,7 @@ import torch
 
 from intarsia.targets import build
 
-from . import GENERATORS, plants
+from . import GENERATORS, generate, plants
 from .judge import STAGES, Failure, judge
 from .pool import in_child, run_tasks
 from .script import Invalid
@@ -60,7 +60,7 @@ def work(task: Task) -> tuple[str, str, str, float]:
     """(kind, detail, signature, seconds) of one program."""
     start = time.perf_counter()
     try:
-        text = GENERATORS[task.generator](task.seed)
+        text = generate(task.generator, task.seed)
     except Invalid:
         return "invalid", "", "", time.perf_counter() - start
     found = judge(on_device(text, task.device), task.stage)
@@ -80,7 +80,7 @@ def on_device(text: str, device: str) -> str:
 
 def text_of(task: Task) -> str:
     """The program's text."""
-    return on_device(GENERATORS[task.generator](task.seed), task.device)
+    return on_device(generate(task.generator, task.seed), task.device)
 
 
 def smaller(task: Task, signature: str, seconds: float) -> tuple[str, str]:
@@ -119,6 +119,9 @@ def soak(options: argparse.Namespace) -> int:
     failures: dict[str, list[tuple[Task, str]]] = defaultdict(list)
     folder = Path(options.out)
     folder.mkdir(parents=True, exist_ok=True)
+    names = options.only.split(",") if options.only else GENERATORS
+    for name in names:  # what it imports is there before the processes are
+        generate(name, 0)
     with tempfile.TemporaryDirectory() as cache:
         os.environ["INTARSIA_CACHE_DIR"] = cache
         for task, answer in run_tasks(tasks(options), work, options.jobs, LIMIT, start + options.seconds):
@@ -147,18 +150,20 @@ def soak(options: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
-def report(
-    tallies: dict[tuple[str, str], Tally], failures: dict[str, list[tuple[Task, str]]], seconds: float
-) -> None:
+def report(tallies: dict[tuple[str, str], Tally], failures: dict[str, list[tuple[Task, str]]], seconds: float) -> None:
     """The table."""
-    print(f"\n{'generator':12} {'stage':12} {'programs':>8} {'ok':>7} {'undecided':>9} {'invalid':>7} {'declined':>8} {'wrong':>6} {'ms each':>8}")
+    print(
+        f"\n{'generator':12} {'stage':12} {'programs':>8} {'ok':>7} {'undecided':>9} {'invalid':>7} {'declined':>8} {'wrong':>6} {'ms each':>8}"
+    )
     total = 0
     for (generator, stage), tally in sorted(tallies.items()):
         kinds = tally.kinds
         count = sum(kinds.values())
         total += count - kinds["invalid"]
         good = [kinds[k] for k in ("ok", "undecided", "invalid", "declined")]
-        print(f"{generator:12} {stage:12} {count:8} {good[0]:7} {good[1]:9} {good[2]:7} {good[3]:8} {count - sum(good):6} {1000 * tally.seconds / max(count, 1):8.0f}")
+        print(
+            f"{generator:12} {stage:12} {count:8} {good[0]:7} {good[1]:9} {good[2]:7} {good[3]:8} {count - sum(good):6} {1000 * tally.seconds / max(count, 1):8.0f}"
+        )
     print(f"{total} programs in {seconds:.0f} s")
     for signature, found in sorted(failures.items(), key=lambda item: -len(item[1])):
         print(f"{len(found):5} {signature}: {', '.join(t.name for t, _ in found[:8])}")

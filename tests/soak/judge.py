@@ -204,7 +204,11 @@ def _leaf(path: str, x: Any, y: Any, text: str | None, number: int, index: int) 
         return None
     if text is not None and isinstance(x, int) and _chaotic(text, number, index, 1.0):
         return None
-    kind = "identity" if isinstance(x, tuple) and x[0] == "object" or isinstance(y, tuple) and y[0] == "object" else "value"
+    kind = (
+        "identity"
+        if isinstance(x, tuple) and x[0] == "object" or isinstance(y, tuple) and y[0] == "object"
+        else "value"
+    )
     return Failure(kind, f"{path}: {_brief(y)} instead of {_brief(x)}")
 
 
@@ -228,10 +232,15 @@ def _tensor(path: str, x: Leaf, y: Leaf, text: str | None, number: int, index: i
     seen = x.value.numel() > 0 and any(
         n > 1 and s != t for n, s, t in zip(x.value.shape, x.strides or (), y.strides or (), strict=True)
     )
-    return Failure("stride" if seen else "stride of 1", f"{path}: strides {y.strides} instead of {x.strides}, shape {tuple(x.value.shape)}")
+    return Failure(
+        "stride" if seen else "stride of 1",
+        f"{path}: strides {y.strides} instead of {x.strides}, shape {tuple(x.value.shape)}",
+    )
 
 
-def _values(path: str, want: torch.Tensor, have: torch.Tensor, text: str | None, number: int, index: int) -> Failure | None:
+def _values(
+    path: str, want: torch.Tensor, have: torch.Tensor, text: str | None, number: int, index: int
+) -> Failure | None:
     if want.layout != torch.strided or want.is_quantized:
         same = want.is_quantized or testing.same(want.to_dense(), have.to_dense())
         return None if same else Failure("value", f"{path}: a {want.layout} tensor differs")
@@ -247,7 +256,9 @@ def _values(path: str, want: torch.Tensor, have: torch.Tensor, text: str | None,
         if verdict:
             return None
     finite = want.isfinite() & have.isfinite() if want.is_floating_point() or want.is_complex() else None
-    apart = math.inf if finite is not None and not _same_odd(want, have) else testing._difference(want, have).max().item()
+    apart = (
+        math.inf if finite is not None and not _same_odd(want, have) else testing._difference(want, have).max().item()
+    )
     if _chaotic(text, number, index, apart):
         return None
     return Failure("value", verdict.message)
@@ -315,7 +326,7 @@ def _other_run(text: str, how: str) -> list[Step] | None:
         return None
 
 
-WIDER = {name: "float64" for name in ("float32", "float16", "bfloat16", "half", "float")} | {"complex64": "complex128"}
+WIDER = dict.fromkeys(("float32", "float16", "bfloat16", "half", "float"), "float64") | {"complex64": "complex128"}
 METHODS = {"float": "double", "half": "double", "bfloat16": "double"}
 
 
@@ -339,7 +350,11 @@ def widened(text: str) -> str:
 def _widen(scope: dict[str, Any]) -> None:
     """Everything that a program has, in float64."""
     torch.set_default_dtype(torch.float64)
-    kept = {k: v for k, v in scope.items() if isinstance(v, torch.Tensor | torch.nn.Module | list | tuple | dict) and not k.startswith("__")}
+    kept = {
+        k: v
+        for k, v in scope.items()
+        if isinstance(v, torch.Tensor | torch.nn.Module | list | tuple | dict) and not k.startswith("__")
+    }
     scope.update(testing._copy(kept, True))
 
 

@@ -61,7 +61,9 @@ class Builder:
         if rng.random() < 0.6:
             more.append(f"stride={self.number(1, 2, 2, 3, count=dims)}")
         if rng.random() < 0.65:
-            padding = rng.choice(["'same'", "'valid'"]) if rng.random() < 0.25 else self.number(0, 1, 1, 2, 3, count=dims)
+            padding = (
+                rng.choice(["'same'", "'valid'"]) if rng.random() < 0.25 else self.number(0, 1, 1, 2, 3, count=dims)
+            )
             more.append(f"padding={padding}")
         if rng.random() < 0.3:
             more.append(f"dilation={self.number(1, 2, 3, count=dims)}")
@@ -74,14 +76,19 @@ class Builder:
             more.append(f"padding_mode='{rng.choice(['zeros', 'reflect', 'replicate', 'circular'])}'")
         if transposed and rng.random() < 0.4:
             more.append(f"output_padding={self.number(0, 1, count=dims)}")
-        return f"nn.Conv{'Transpose' if transposed else ''}{dims}d({channels}, {out}, {kernel}{''.join(', ' + m for m in more)})", self.input_text(channels, dims)
+        return (
+            f"nn.Conv{'Transpose' if transposed else ''}{dims}d({channels}, {out}, {kernel}{''.join(', ' + m for m in more)})",
+            self.input_text(channels, dims),
+        )
 
     def pool(self) -> tuple[str, str]:
         rng = self.rng
         dims = rng.choice([1, 2, 2, 3])
         kind = rng.choice(["MaxPool", "MaxPool", "AvgPool", "AvgPool", "AdaptiveAvgPool", "AdaptiveMaxPool", "LPPool"])
         if kind.startswith("Adaptive"):
-            return f"nn.{kind}{dims}d({self.number(1, 2, 3, 5, count=dims)})", self.input_text(rng.choice(CHANNELS), dims)
+            return f"nn.{kind}{dims}d({self.number(1, 2, 3, 5, count=dims)})", self.input_text(
+                rng.choice(CHANNELS), dims
+            )
         more = [self.number(1, 2, 3, 5, count=dims if kind != "LPPool" else 0)]
         if rng.random() < 0.6:
             more.append(f"stride={self.number(1, 2, 3, count=dims if kind != 'LPPool' else 0)}")
@@ -103,39 +110,70 @@ class Builder:
         rng = self.rng
         dims, channels = rng.choice([0, 1, 2, 2, 3]), rng.choice(CHANNELS)
         draw = rng.random()
-        flags = [f for f in ("affine=False", "track_running_stats=False", "momentum=None", "eps=0.1", "momentum=0.3") if rng.random() < 0.2]
+        flags = [
+            f
+            for f in ("affine=False", "track_running_stats=False", "momentum=None", "eps=0.1", "momentum=0.3")
+            if rng.random() < 0.2
+        ]
         flags = list({f.split("=")[0]: f for f in flags}.values())
         if draw < 0.4:
-            return f"nn.BatchNorm{max(dims, 1)}d({channels}{''.join(', ' + f for f in flags)})", self.input_text(channels, dims)
+            return f"nn.BatchNorm{max(dims, 1)}d({channels}{''.join(', ' + f for f in flags)})", self.input_text(
+                channels, dims
+            )
         if draw < 0.6:
             groups = rng.choice([g for g in (1, 2, 3, 4, 8, channels) if channels % g == 0])
-            return f"nn.GroupNorm({groups}, {channels}{rng.choice(['', ', affine=False', ', eps=0.1'])})", self.input_text(channels, dims)
+            return (
+                f"nn.GroupNorm({groups}, {channels}{rng.choice(['', ', affine=False', ', eps=0.1'])})",
+                self.input_text(channels, dims),
+            )
         if draw < 0.7:
-            return f"nn.InstanceNorm{max(dims, 1)}d({channels}{''.join(', ' + f for f in flags)})", self.input_text(channels, max(dims, 1))
+            return f"nn.InstanceNorm{max(dims, 1)}d({channels}{''.join(', ' + f for f in flags)})", self.input_text(
+                channels, max(dims, 1)
+            )
         size = rng.choice([1, 2, 5, 7, 16, 33, 64, 100])
         shape = rng.choice([str(size), f"[{size}]", f"({size},)", f"(3, {size})"])
         kind = rng.choice(["LayerNorm", "LayerNorm", "RMSNorm"])
-        extra = rng.choice(["", "", ", elementwise_affine=False", ", eps=0.1", ", bias=False" if kind == "LayerNorm" else ""])
+        extra = rng.choice(
+            ["", "", ", elementwise_affine=False", ", eps=0.1", ", bias=False" if kind == "LayerNorm" else ""]
+        )
         return f"nn.{kind}({shape}{extra})", f"{{batch}}, 3, {size}"
 
     def dense(self) -> tuple[str, str]:
         rng = self.rng
         inner, out = rng.choice(CHANNELS), rng.choice(CHANNELS)
         lead = rng.choice(["{batch}", "{batch}, 3", "2, {batch}", "{batch}, 5, 2", "{batch}"])
-        return f"nn.Linear({inner}, {out}{rng.choice(['', '', ', bias=False', ', dtype=torch.bfloat16', ', dtype=torch.float64'])})", f"{lead}, {inner}"
+        return (
+            f"nn.Linear({inner}, {out}{rng.choice(['', '', ', bias=False', ', dtype=torch.bfloat16', ', dtype=torch.float64'])})",
+            f"{lead}, {inner}",
+        )
 
     def recurrent(self) -> tuple[str, str]:
         rng = self.rng
         inner, hidden = rng.choice([1, 3, 8, 16]), rng.choice([1, 4, 8, 16])
-        flags = [f for f in ("batch_first=True", "bidirectional=True", "num_layers=2", "bias=False", "dropout=0.3") if rng.random() < 0.3]
-        return f"nn.{rng.choice(['LSTM', 'GRU', 'RNN'])}({inner}, {hidden}{''.join(', ' + f for f in flags)})", rng.choice(["{batch}, 5, ", "5, "]) + str(inner)
+        flags = [
+            f
+            for f in ("batch_first=True", "bidirectional=True", "num_layers=2", "bias=False", "dropout=0.3")
+            if rng.random() < 0.3
+        ]
+        return (
+            f"nn.{rng.choice(['LSTM', 'GRU', 'RNN'])}({inner}, {hidden}{''.join(', ' + f for f in flags)})",
+            rng.choice(["{batch}, 5, ", "5, "]) + str(inner),
+        )
 
     def resize(self) -> tuple[str, str]:
         rng = self.rng
         dims = rng.choice([1, 2, 2, 3])
-        modes = {1: ["nearest", "linear", "nearest-exact"], 2: ["nearest", "bilinear", "bicubic", "nearest-exact"], 3: ["nearest", "trilinear"]}[dims]
+        modes = {
+            1: ["nearest", "linear", "nearest-exact"],
+            2: ["nearest", "bilinear", "bicubic", "nearest-exact"],
+            3: ["nearest", "trilinear"],
+        }[dims]
         mode = rng.choice(modes)
-        what = f"scale_factor={self.number(0.5, 1.5, 2, 2.0, 3, count=dims)}" if rng.random() < 0.6 else f"size={self.number(1, 2, 5, 8, 11, count=dims)}"
+        what = (
+            f"scale_factor={self.number(0.5, 1.5, 2, 2.0, 3, count=dims)}"
+            if rng.random() < 0.6
+            else f"size={self.number(1, 2, 5, 8, 11, count=dims)}"
+        )
         corners = ", align_corners=True" if "linear" in mode and rng.random() < 0.5 else ""
         return f"nn.Upsample({what}, mode='{mode}'{corners})", self.input_text(rng.choice(CHANNELS[:7]), dims)
 
@@ -143,8 +181,15 @@ class Builder:
         rng = self.rng
         dims = rng.choice([1, 2, 2, 3])
         kind = rng.choice(["Reflection", "Replication", "Circular", "Zero", "Constant"])
-        sizes = rng.choice([str(rng.choice([0, 1, 2])), f"({', '.join(str(rng.choice([0, 1, 2, -1 if kind in ('Zero', 'Constant') else 1])) for _ in range(2 * dims))})"])
-        return f"nn.{kind}Pad{dims}d({sizes}{', 0.5' if kind == 'Constant' else ''})", self.input_text(rng.choice(CHANNELS[:7]), dims)
+        sizes = rng.choice(
+            [
+                str(rng.choice([0, 1, 2])),
+                f"({', '.join(str(rng.choice([0, 1, 2, -1 if kind in ('Zero', 'Constant') else 1])) for _ in range(2 * dims))})",
+            ]
+        )
+        return f"nn.{kind}Pad{dims}d({sizes}{', 0.5' if kind == 'Constant' else ''})", self.input_text(
+            rng.choice(CHANNELS[:7]), dims
+        )
 
     def attention(self) -> tuple[str, str]:
         rng = self.rng
@@ -162,17 +207,41 @@ class Builder:
         reduction = f"reduction='{rng.choice(['mean', 'sum', 'none'])}'"
         if rng.random() < 0.5:
             extra = rng.choice(["", ", label_smoothing=0.1", ", ignore_index=1", ", ignore_index=[1][0]"])
-            return f"Loss(nn.{rng.choice(['CrossEntropyLoss', 'NLLLoss'])}({reduction}{extra if 'smooth' not in extra else ''}), lambda x: x.argmax(1))", f"{{batch}}, {rng.choice([2, 5, 17])}"
-        kinds = ["MSELoss()", "L1Loss()", "SmoothL1Loss({}, beta=0.5)", "HuberLoss({}, delta=0.3)", "BCEWithLogitsLoss({})", "KLDivLoss({}, log_target=True)", "SoftMarginLoss({})", "PoissonNLLLoss({})", "MSELoss({})", "MultiLabelSoftMarginLoss({})"]
-        return f"Loss(nn.{rng.choice(kinds).replace('{}', reduction)}, lambda x: x.sigmoid().flip(0))", f"{{batch}}, {rng.choice([1, 5, 16])}"
+            return (
+                f"Loss(nn.{rng.choice(['CrossEntropyLoss', 'NLLLoss'])}({reduction}{extra if 'smooth' not in extra else ''}), lambda x: x.argmax(1))",
+                f"{{batch}}, {rng.choice([2, 5, 17])}",
+            )
+        kinds = [
+            "MSELoss()",
+            "L1Loss()",
+            "SmoothL1Loss({}, beta=0.5)",
+            "HuberLoss({}, delta=0.3)",
+            "BCEWithLogitsLoss({})",
+            "KLDivLoss({}, log_target=True)",
+            "SoftMarginLoss({})",
+            "PoissonNLLLoss({})",
+            "MSELoss({})",
+            "MultiLabelSoftMarginLoss({})",
+        ]
+        return (
+            f"Loss(nn.{rng.choice(kinds).replace('{}', reduction)}, lambda x: x.sigmoid().flip(0))",
+            f"{{batch}}, {rng.choice([1, 5, 16])}",
+        )
 
     def embedding(self) -> tuple[str, str]:
         rng = self.rng
-        flags = [f for f in ("padding_idx=1", "max_norm=1.0", "scale_grad_by_freq=True", "padding_idx=-1") if rng.random() < 0.15]
+        flags = [
+            f
+            for f in ("padding_idx=1", "max_norm=1.0", "scale_grad_by_freq=True", "padding_idx=-1")
+            if rng.random() < 0.15
+        ]
         kind = rng.choice(["Embedding", "Embedding", "EmbeddingBag"])
         if kind == "EmbeddingBag":
             flags = [f"mode='{rng.choice(['sum', 'mean', 'max'])}'"]
-        return f"Indexed(nn.{kind}(10, {rng.choice(CHANNELS)}{''.join(', ' + f for f in flags)}))", f"{{batch}}, {rng.choice([1, 4, 7])}"
+        return (
+            f"Indexed(nn.{kind}(10, {rng.choice(CHANNELS)}{''.join(', ' + f for f in flags)}))",
+            f"{{batch}}, {rng.choice([1, 4, 7])}",
+        )
 
     def shaped(self) -> tuple[str, str]:
         rng = self.rng
@@ -185,11 +254,19 @@ class Builder:
 
     def activation(self) -> str:
         rng = self.rng
-        return rng.choice(ACTIVATIONS).format(a=rng.choice(["0.5", "-0.5", "0.0", "1", "-1"]), b=rng.choice(["0.5", "0.1", "1", "0.0"]))
+        return rng.choice(ACTIVATIONS).format(
+            a=rng.choice(["0.5", "-0.5", "0.0", "1", "-1"]), b=rng.choice(["0.5", "0.1", "1", "0.0"])
+        )
 
     def program(self) -> str:
         rng = self.rng
-        makers = [self.convolution] * 6 + [self.pool] * 2 + [self.norm] * 3 + [self.dense] * 3 + [self.recurrent, self.resize, self.padding, self.attention, self.loss, self.embedding, self.shaped]
+        makers = (
+            [self.convolution] * 6
+            + [self.pool] * 2
+            + [self.norm] * 3
+            + [self.dense] * 3
+            + [self.recurrent, self.resize, self.padding, self.attention, self.loss, self.embedding, self.shaped]
+        )
         layer, shape = rng.choice(makers)()
         layers = [layer]
         for _ in range(rng.choice([0, 0, 1, 1, 2])):
@@ -199,21 +276,55 @@ class Builder:
         layers = [item for item in layers if item]
         index = next(i for i, item in enumerate(layers) if item == layer)
         text = f"m = nn.Sequential({', '.join(layers)})"
-        module, weight = (f"m[{index}]", f"m[{index}].weight") if "(nn." not in layer and "SelfAttention" not in layer else (f"m[{index}]", f"list(m.parameters())[0]")
+        module, weight = (
+            (f"m[{index}]", f"m[{index}].weight")
+            if "(nn." not in layer and "SelfAttention" not in layer
+            else (f"m[{index}]", "list(m.parameters())[0]")
+        )
         if "LSTM" in layer or "GRU(" in layer or "nn.RNN(" in layer or "Transformer" in layer:
             weight = "list(m.parameters())[0]"
         classes = [c for name, c in CLASSES.items() if name in layer]
         forward = rng.choice(["m(x)"] * 5 + ["m(x * 1)", "m(x), x", "m(x) * 2", "m(m[0](x)) if False else m(x)"])
         lines = [HEADER.rstrip(), "import copy", *classes, text]
-        lines += [rng.choice(["m.eval()", "m.eval()", "m.train()", "m.train()", "m.eval().requires_grad_(False)", "m.to(memory_format=torch.channels_last)", "m.bfloat16()", "m.double()"])]
-        compiled = ["f = intarsia.compile(m)"] if rng.random() < 0.5 else ["def f(x):", f"    return {forward}", "f = intarsia.compile(f)"]
+        lines += [
+            rng.choice(
+                [
+                    "m.eval()",
+                    "m.eval()",
+                    "m.train()",
+                    "m.train()",
+                    "m.eval().requires_grad_(False)",
+                    "m.to(memory_format=torch.channels_last)",
+                    "m.bfloat16()",
+                    "m.double()",
+                ]
+            )
+        ]
+        compiled = (
+            ["f = intarsia.compile(m)"]
+            if rng.random() < 0.5
+            else ["def f(x):", f"    return {forward}", "f = intarsia.compile(f)"]
+        )
         lines += compiled
-        dtype = "bfloat16" if ".bfloat16()" in lines[-4] + lines[-2] or "bfloat16" in layer else "float64" if "m.double()" in lines or "float64" in layer else "float32"
+        dtype = (
+            "bfloat16"
+            if ".bfloat16()" in lines[-4] + lines[-2] or "bfloat16" in layer
+            else "float64"
+            if "m.double()" in lines or "float64" in layer
+            else "float32"
+        )
         for call in range(rng.choice([1, 2, 2, 3])):
             if call and rng.random() < 0.7:
-                change = rng.choice(CHANGES + [f"with torch.no_grad(): {c}" for c in WITH_GRAD] * 2).format(m=module, w=weight)
+                change = rng.choice(CHANGES + [f"with torch.no_grad(): {c}" for c in WITH_GRAD] * 2).format(
+                    m=module, w=weight
+                )
                 lines.append(change)
-                dtype = {"m.double()": "float64", "m.bfloat16()": "bfloat16", "m.half()": "float16", "m.float()": "float32"}.get(change, dtype)
+                dtype = {
+                    "m.double()": "float64",
+                    "m.bfloat16()": "bfloat16",
+                    "m.half()": "float16",
+                    "m.float()": "float32",
+                }.get(change, dtype)
             batch = rng.choice([1, 1, 2, 2, 3, 4, 5, 8, 16, 17, 0] if call or rng.random() < 0.9 else [0])
             lines += self.call(shape.format(batch=batch), dtype)
         return "\n".join(lines) + "\n"
@@ -224,35 +335,65 @@ class Builder:
         exec(HEADER + "\n".join(CLASSES.values()), scope)
         try:
             with torch.no_grad():
-                made = eval(f"nn.Sequential({', '.join(layers)}).eval()", scope)(torch.randn(eval(f"({shape.format(batch=2)},)"), dtype=torch.float32))
+                made = eval(f"nn.Sequential({', '.join(layers)}).eval()", scope)(
+                    torch.randn(eval(f"({shape.format(batch=2)},)"), dtype=torch.float32)
+                )
             channels, dims = made.shape[1], made.dim() - 2
         except Exception:
             return ""
         rng = self.rng
         names = [f"nn.Linear({made.shape[-1]}, {rng.choice(CHANNELS)})"]
         if 0 < dims < 4:
-            names += [f"nn.BatchNorm{dims}d({channels})"] * 3 + [f"nn.Conv{dims}d({channels}, {rng.choice(CHANNELS)}, {rng.choice([1, 3])}, padding={rng.choice([0, 1])})"] * 2 + [f"nn.GroupNorm(1, {channels})", f"nn.AdaptiveAvgPool{dims}d(1)"]
+            names += (
+                [f"nn.BatchNorm{dims}d({channels})"] * 3
+                + [
+                    f"nn.Conv{dims}d({channels}, {rng.choice(CHANNELS)}, {rng.choice([1, 3])}, padding={rng.choice([0, 1])})"
+                ]
+                * 2
+                + [f"nn.GroupNorm(1, {channels})", f"nn.AdaptiveAvgPool{dims}d(1)"]
+            )
         elif dims == 0:
             names += [f"nn.BatchNorm1d({channels})", f"nn.LayerNorm({channels})"]
         return rng.choice(names)
 
     def call(self, shape: str, dtype: str) -> list[str]:
         rng = self.rng
-        made = f"torch.randn({shape}, dtype=torch.{dtype})" if rng.random() < 0.7 else f"torch.randint(-4, 5, ({shape},)).to(torch.{dtype})"
+        made = (
+            f"torch.randn({shape}, dtype=torch.{dtype})"
+            if rng.random() < 0.7
+            else f"torch.randint(-4, 5, ({shape},)).to(torch.{dtype})"
+        )
         lines = [f"x = {made}"]
         dims = shape.count(",") + 1
         if rng.random() < 0.25:
-            turned = ["x = x.transpose(0, -1).contiguous().transpose(0, -1)", "x = x.flip(-1)", "x = torch.cat([x, x], -1)[..., ::2]", "x = x[:1].expand_as(x)", "x = torch.cat([x, x], 1)[:, :x.shape[1]]"]
+            turned = [
+                "x = x.transpose(0, -1).contiguous().transpose(0, -1)",
+                "x = x.flip(-1)",
+                "x = torch.cat([x, x], -1)[..., ::2]",
+                "x = x[:1].expand_as(x)",
+                "x = torch.cat([x, x], 1)[:, :x.shape[1]]",
+            ]
             lines.append(rng.choice(turned if dims > 1 else turned[:1]))
         if rng.random() < 0.2 and dims == 4:
             lines.append("x = x.contiguous(memory_format=torch.channels_last)")
         if rng.random() < 0.06:
-            lines.append(f"x.view(-1)[::3] = {rng.choice(['float(chr(105)+chr(110)+chr(102))', '-1e30'])}" if False else f"x.reshape(-1)[::3] = {rng.choice([1e30, -0.0])}")
+            lines.append(
+                f"x.view(-1)[::3] = {rng.choice(['float(chr(105)+chr(110)+chr(102))', '-1e30'])}"
+                if False
+                else f"x.reshape(-1)[::3] = {rng.choice([1e30, -0.0])}"
+            )
         draw = rng.random()
         if draw < 0.25:
-            lines += ["x.requires_grad_()", "r = f(x)", "r = [t for t in (r if isinstance(r, tuple) else (r,)) if isinstance(t, torch.Tensor) and t.requires_grad]", "sum((t.double() ** 2).sum() for t in r).backward()"]
+            lines += [
+                "x.requires_grad_()",
+                "r = f(x)",
+                "r = [t for t in (r if isinstance(r, tuple) else (r,)) if isinstance(t, torch.Tensor) and t.requires_grad]",
+                "sum((t.double() ** 2).sum() for t in r).backward()",
+            ]
         elif draw < 0.4:
-            lines.append(f"with torch.autocast('cpu', torch.{rng.choice(['bfloat16', 'bfloat16', 'float16'])}): r = f(x)")
+            lines.append(
+                f"with torch.autocast('cpu', torch.{rng.choice(['bfloat16', 'bfloat16', 'float16'])}): r = f(x)"
+            )
         elif draw < 0.7:
             lines.append("with torch.no_grad(): r = f(x)")
         elif draw < 0.8:
@@ -281,6 +422,10 @@ def program(seed: int) -> str:
                 steps = script.run(text, None, states=False)
             except (Invalid, SyntaxError):
                 continue
-            if attempt == 11 or not all(s.error for s in steps if "f(x)" in s.text) or random.Random(seed).random() < 0.02:
+            if (
+                attempt == 11
+                or not all(s.error for s in steps if "f(x)" in s.text)
+                or random.Random(seed).random() < 0.02
+            ):
                 return text
     raise Invalid(f"no program for seed {seed}")

@@ -14,12 +14,46 @@ from typing import Any
 
 import torch
 
-from ..opdb.database import op_db
+from tests.opdb.database import op_db
+
 from .script import HEADER, Invalid, _put_back
 from .tensors import DTYPES, FLOATS, LAYOUTS, SIZES, SPECIAL
 
-NONDETERMINISTIC = ("empty", "resize", "set_", "new_empty", "jiterator", "sparse", "_nested", "quantize", "fake_quant", "to_mkldnn", "_make", "_debug", "geqrf")
-HOT = ("conv", "pool", "interpolate", "_norm", "linear", "addmm", "baddbmm", "attention", "pad", "index", "scatter", "gather", "embedding", "softmax", "loss", "entropy", "std", "var")
+NONDETERMINISTIC = (
+    "empty",
+    "resize",
+    "set_",
+    "new_empty",
+    "jiterator",
+    "sparse",
+    "_nested",
+    "quantize",
+    "fake_quant",
+    "to_mkldnn",
+    "_make",
+    "_debug",
+    "geqrf",
+)
+HOT = (
+    "conv",
+    "pool",
+    "interpolate",
+    "_norm",
+    "linear",
+    "addmm",
+    "baddbmm",
+    "attention",
+    "pad",
+    "index",
+    "scatter",
+    "gather",
+    "embedding",
+    "softmax",
+    "loss",
+    "entropy",
+    "std",
+    "var",
+)
 LITERAL = 24  # elements of a tensor that is written out
 
 
@@ -60,16 +94,27 @@ def schemas() -> list[Any]:
     for name in sorted(torch._C._dispatch_get_all_op_names()):
         space, _, rest = name.partition("::")
         packet, _, overload = rest.partition(".")
-        if space != "aten" or packet.startswith("_") or any(word in packet for word in NONDETERMINISTIC) or packet.endswith(("_copy", "_backward")):
+        if (
+            space != "aten"
+            or packet.startswith("_")
+            or any(word in packet for word in NONDETERMINISTIC)
+            or packet.endswith(("_copy", "_backward"))
+        ):
             continue
-        if overload.endswith(("out", "Dimname", "names", "_t")) or not torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, "CPU"):
+        if overload.endswith(
+            ("out", "Dimname", "names", "_t")
+        ) or not torch._C._dispatch_has_computed_kernel_for_dispatch_key(name, "CPU"):
             continue
         try:
             op = getattr(getattr(torch.ops.aten, packet), overload or "default")
         except AttributeError:
             continue
         kinds = [str(a.type) for a in op._schema.arguments]
-        if kinds and "Tensor" in kinds[0] and not any(word in k for k in kinds for word in ("Storage", "Generator", "Stream", "Dimname", "Layout")):
+        if (
+            kinds
+            and "Tensor" in kinds[0]
+            and not any(word in k for k in kinds for word in ("Storage", "Generator", "Stream", "Dimname", "Layout"))
+        ):
             found.append(op)
     return found
 
@@ -141,7 +186,12 @@ class Writer:
         if dtype.is_floating_point and rng.random() < 0.06 and shape:
             self.lines.append(f"{name}.view(-1)[::{rng.choice([2, 3])}] = {rng.choice(SPECIAL)}")
         if rng.random() < 0.2 and len(shape) > 0:
-            turned = ["{0}.transpose(0, -1).contiguous().transpose(0, -1)", "torch.stack([{0}, {0}], -1)[..., 0]", "torch.cat([{0}, {0}], -1)[..., :{0}.shape[-1]]", "{0}.flip(0)"]
+            turned = [
+                "{0}.transpose(0, -1).contiguous().transpose(0, -1)",
+                "torch.stack([{0}, {0}], -1)[..., 0]",
+                "torch.cat([{0}, {0}], -1)[..., :{0}.shape[-1]]",
+                "{0}.flip(0)",
+            ]
             self.lines.append(f"{name} = {rng.choice(turned if rng.random() < 0.7 else LAYOUTS).format(name)}")
         self.names.append(name)
         return name
@@ -154,7 +204,9 @@ class Writer:
         if isinstance(value, int):
             return rng.choice([value + 1, value - 1, -value, 0, 1, 2, [value], (value,), -1, value, float(value), None])
         if isinstance(value, float):
-            return rng.choice([0.0, 1.0, -value, value * 2, math.inf, math.nan, int(value) if math.isfinite(value) else 1, -0.0, 1e-3])
+            return rng.choice(
+                [0.0, 1.0, -value, value * 2, math.inf, math.nan, int(value) if math.isfinite(value) else 1, -0.0, 1e-3]
+            )
         if isinstance(value, list | tuple) and value and all(isinstance(v, int) for v in value):
             items = list(value)
             choice = rng.randrange(7)
@@ -170,7 +222,29 @@ class Writer:
                 return type(value)(items)
             return {4: list(items), 5: tuple(items), 6: items[::-1]}[choice]
         if isinstance(value, str):
-            return rng.choice(["mean", "sum", "none", "same", "valid", "reflect", "replicate", "circular", "constant", "nearest", "linear", "bilinear", "bicubic", "area", "nearest-exact", "tanh", "trunc", "floor", value])
+            return rng.choice(
+                [
+                    "mean",
+                    "sum",
+                    "none",
+                    "same",
+                    "valid",
+                    "reflect",
+                    "replicate",
+                    "circular",
+                    "constant",
+                    "nearest",
+                    "linear",
+                    "bilinear",
+                    "bicubic",
+                    "area",
+                    "nearest-exact",
+                    "tanh",
+                    "trunc",
+                    "floor",
+                    value,
+                ]
+            )
         if value is None:
             return rng.choice([None, 1, 0, -1, 0.5, True, [0], (1,)])
         if isinstance(value, torch.dtype):
@@ -181,7 +255,9 @@ class Writer:
 def _samples(info: Any, dtype: torch.dtype, rng: random.Random, noncontiguous: bool) -> Iterator[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield from info.sample_inputs("cpu", dtype, requires_grad=False, **({"noncontiguous": True} if noncontiguous else {}))
+        yield from info.sample_inputs(
+            "cpu", dtype, requires_grad=False, **({"noncontiguous": True} if noncontiguous else {})
+        )
 
 
 def from_database(rng: random.Random, writer: Writer) -> str:
@@ -228,7 +304,9 @@ def from_schema(rng: random.Random, writer: Writer) -> str:
             if not argument.kwarg_only and not argument.has_default_value():
                 raise Invalid("an argument of an unknown kind")
             continue
-        if argument.kwarg_only or len(args) < len([a for a in op._schema.arguments if not a.kwarg_only][: op._schema.arguments.index(argument)]):
+        if argument.kwarg_only or len(args) < len(
+            [a for a in op._schema.arguments if not a.kwarg_only][: op._schema.arguments.index(argument)]
+        ):
             kwargs[argument.name] = value
         else:
             args.append(value)
@@ -252,7 +330,10 @@ def _made_up(kind: str, argument: Any, size: tuple[int, ...], dtype: torch.dtype
         if name == "mask" or name == "condition":
             return torch.rand(size) > 0.5
         shape = size
-        if name in ("weight", "bias", "running_mean", "running_var", "mat2", "other", "batch2", "vec", "vec2") and rng.random() < 0.5:
+        if (
+            name in ("weight", "bias", "running_mean", "running_var", "mat2", "other", "batch2", "vec", "vec2")
+            and rng.random() < 0.5
+        ):
             shape = rng.choice([size[-1:], size[:1], size[::-1], (size[-1], size[-1])])
         made = torch.rand(shape) if rng.random() < 0.5 else torch.randn(shape)
         return made.to(dtype) if not (dtype.is_complex or dtype == torch.bool) else (made > 0).to(dtype)
@@ -268,11 +349,17 @@ def _made_up(kind: str, argument: Any, size: tuple[int, ...], dtype: torch.dtype
         return rng.random() < 0.5
     if kind in ("List[int]", "List[SymInt]"):
         count = rng.choice([1, 1, 2, 2, 3, len(size)])
-        return [rng.choice([0, 1, 2, 1, 2, 3, -1]) for _ in range(count)] if "size" not in name or rng.random() < 0.4 else list(size)
+        return (
+            [rng.choice([0, 1, 2, 1, 2, 3, -1]) for _ in range(count)]
+            if "size" not in name or rng.random() < 0.4
+            else list(size)
+        )
     if kind == "List[float]":
         return [rng.choice([0.5, 2.0, 1.0]) for _ in range(rng.choice([1, 2]))]
     if kind == "str":
-        return rng.choice(["none", "tanh", "floor", "trunc", "mean", "sum", "linear", "reduced", "amax", "prod", "lower", "ij"])
+        return rng.choice(
+            ["none", "tanh", "floor", "trunc", "mean", "sum", "linear", "reduced", "amax", "prod", "lower", "ij"]
+        )
     if kind == "ScalarType":
         return getattr(torch, rng.choice(DTYPES))
     return None if optional else _SKIP
@@ -310,7 +397,10 @@ class Calls:
         if rng.random() < 0.15:
             floats = [line.split(" ")[0] for line in self.writer.lines if "float" in line]
             lines += [f"{n} = {n}.detach().requires_grad_()" for n in dict.fromkeys(floats)]
-            lines += [f"r = f({', '.join(names)})", "r = [t for t in (r if isinstance(r, (tuple, list)) else [r]) if isinstance(t, torch.Tensor) and t.requires_grad]"]
+            lines += [
+                f"r = f({', '.join(names)})",
+                "r = [t for t in (r if isinstance(r, (tuple, list)) else [r]) if isinstance(t, torch.Tensor) and t.requires_grad]",
+            ]
             lines += ["sum(t.abs().sum() for t in r).backward()"]
         else:
             lines += [f"f({', '.join(names)})"] * rng.choice([1, 2])
@@ -319,7 +409,17 @@ class Calls:
     def _one(self) -> str | None:
         try:
             return (from_database if self.rng.random() < 0.7 else from_schema)(self.rng, self.writer)
-        except (Unspeakable, Invalid, RuntimeError, TypeError, NotImplementedError, ValueError, IndexError, AssertionError, ImportError):
+        except (
+            Unspeakable,
+            Invalid,
+            RuntimeError,
+            TypeError,
+            NotImplementedError,
+            ValueError,
+            IndexError,
+            AssertionError,
+            ImportError,
+        ):
             return None
 
     def _raises(self, call: str) -> bool:

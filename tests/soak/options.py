@@ -42,7 +42,11 @@ def program(seed: int) -> str:
     rng = random.Random(seed)
     inner = rng.choice([tensors, tensors, tensors, modules, modules, operators, python_programs])
     text = inner.program(10**6 + seed)
-    settings = {name: rng.choice(values) for name, values in SETTINGS.items() if rng.random() < (0.5 if name == "dynamic" else 0.25)}
+    settings = {
+        name: rng.choice(values)
+        for name, values in SETTINGS.items()
+        if rng.random() < (0.5 if name == "dynamic" else 0.25)
+    }
     chosen = {name: rng.choice(values) for name, values in OPTIONS.items() if rng.random() < 0.2}
     if chosen:
         settings["options"] = "{" + ", ".join(f"'{k}': {v}" for k, v in chosen.items()) + "}"

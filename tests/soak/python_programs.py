@@ -6,7 +6,6 @@ import random
 import re
 import textwrap
 
-
 from . import script
 from .script import HEADER, Invalid, _put_back
 from .worlds import WORLDS
@@ -15,7 +14,13 @@ EXPRESSIONS = [
     "{a} + {b}", "{a} * {n}", "torch.relu({a})", "{a}.sin()", "{a} - {b}.mean()", "{a}.clone().add_(1)", "({a} if k > 1 else {b})", "{a} + ({n})", "torch.where({a} > 0, {a}, {b})", "{a} * (2 if {n} else 3)", "{a}.sum() + {b}", "-{a}", "{a} / ({n} or 1)",
     "({a}, {b})[k % 2]", "[{a}, {b}][-1]", "(lambda t: t + k)({a})", "{a} if isinstance({a}, torch.Tensor) else {b}", "max([{a}, {b}], key=lambda t: t.dim())", "sum([{a}, {b}])", "{a}.tanh() if {n} else {b}.neg()", "helper({a}, {n})", "helper({a}, scale_by={n})",
 ]  # fmt: skip
-BREAKS = ["print('p', k, round(float({a}.sum()), 1) > 1)", "k = k + int({a}.sum().item() > 0)", "print('shape', tuple({a}.shape))", "if bool(({a} > 0).all()): out.append('all')", "out.append({a}.detach().sum().item() > 0)"]
+BREAKS = [
+    "print('p', k, round(float({a}.sum()), 1) > 1)",
+    "k = k + int({a}.sum().item() > 0)",
+    "print('shape', tuple({a}.shape))",
+    "if bool(({a} > 0).all()): out.append('all')",
+    "out.append({a}.detach().sum().item() > 0)",
+]
 
 
 USUAL = {"lambda", "s", "t", "o", "x", "k", "self", "torch", "nn", "1", "2", "3", "v"}
@@ -68,8 +73,31 @@ class Grower:
         rng = self.rng
         if not first and rng.random() < 0.55:
             return ["k = " + rng.choice(["0", "1", "2", "3", "True", "k"])] if rng.random() < 0.3 else []
-        x = rng.choice(["torch.randn(3)", "torch.randn(3)", "torch.randn(2, 3)", "torch.randn(4, 3)", "torch.randn(3, requires_grad=True)", "torch.randn(6)[::2]", "torch.randn(6)[3:]", "nn.Parameter(torch.randn(3))", "torch.randn(3).double()", "torch.tensor([1., -2., 3.])"])
-        y = rng.choice(["torch.randn(3)", "torch.randn(3)", "x", "x.detach()", "torch.ones(3)", "x.view(-1)[:3]", "torch.zeros(1, 3)"])
+        x = rng.choice(
+            [
+                "torch.randn(3)",
+                "torch.randn(3)",
+                "torch.randn(2, 3)",
+                "torch.randn(4, 3)",
+                "torch.randn(3, requires_grad=True)",
+                "torch.randn(6)[::2]",
+                "torch.randn(6)[3:]",
+                "nn.Parameter(torch.randn(3))",
+                "torch.randn(3).double()",
+                "torch.tensor([1., -2., 3.])",
+            ]
+        )
+        y = rng.choice(
+            [
+                "torch.randn(3)",
+                "torch.randn(3)",
+                "x",
+                "x.detach()",
+                "torch.ones(3)",
+                "x.view(-1)[:3]",
+                "torch.zeros(1, 3)",
+            ]
+        )
         return [f"x = {x}", f"y = {y}", f"k = {rng.choice(['0', '1', '1', '2', '2', '3'])}", "out = []"]
 
     def call(self) -> str:
@@ -84,7 +112,11 @@ class Grower:
 
     def number(self) -> str:
         worlds = [w for w in self.worlds if w.numbers]
-        return self.rng.choice(self.rng.choice(worlds).numbers) if self.rng.random() < 0.85 else self.rng.choice(["k", "2", "0.5", "len(out)"])
+        return (
+            self.rng.choice(self.rng.choice(worlds).numbers)
+            if self.rng.random() < 0.85
+            else self.rng.choice(["k", "2", "0.5", "len(out)"])
+        )
 
     def expression(self) -> str:
         pick = self.rng.choice
@@ -116,7 +148,15 @@ class Grower:
             self.statement(depth + 1)
 
     def branch(self, depth: int) -> None:
-        test = self.rng.choice([f"{self.number()}", f"{self.number()} > 1", "x.sum() > 0", f"not {self.number()}", f"k < 2 and {self.number()}"])
+        test = self.rng.choice(
+            [
+                f"{self.number()}",
+                f"{self.number()} > 1",
+                "x.sum() > 0",
+                f"not {self.number()}",
+                f"k < 2 and {self.number()}",
+            ]
+        )
         self.add(f"if {test}:", depth)
         self.block(depth)
         if self.rng.random() < 0.5:
@@ -125,16 +165,32 @@ class Grower:
 
     def loop(self, depth: int) -> None:
         self.made += 1
-        over = self.rng.choice(["range(2)", "[1, k]", "enumerate([x, y])", "zip([1, 2], 'ab')", "(t for t in (1, 2))", "range(k)", "sorted({3, 1})", "reversed([1, 2])"])
+        over = self.rng.choice(
+            [
+                "range(2)",
+                "[1, k]",
+                "enumerate([x, y])",
+                "zip([1, 2], 'ab')",
+                "(t for t in (1, 2))",
+                "range(k)",
+                "sorted({3, 1})",
+                "reversed([1, 2])",
+            ]
+        )
         self.add(f"for i{self.made} in {over}:", depth)
         self.block(depth)
         if self.rng.random() < 0.25:
-            self.add(f"    if {self.rng.choice(['x.mean() > 1', 'k > 1', self.number()])}: {self.rng.choice(['break', 'continue'])}", depth)
+            self.add(
+                f"    if {self.rng.choice(['x.mean() > 1', 'k > 1', self.number()])}: {self.rng.choice(['break', 'continue'])}",
+                depth,
+            )
 
     def attempt(self, depth: int) -> None:
         self.add("try:", depth)
         self.block(depth)
-        self.add(f"except {self.rng.choice(['ValueError', 'Exception', '(KeyError, AttributeError)'])} as error:", depth)
+        self.add(
+            f"except {self.rng.choice(['ValueError', 'Exception', '(KeyError, AttributeError)'])} as error:", depth
+        )
         self.add("    out.append(type(error).__name__)", depth)
         if self.rng.random() < 0.4:
             self.add("finally:", depth)
@@ -144,7 +200,10 @@ class Grower:
         self.made += 1
         self.add(f"def inner{self.made}(t, q={self.rng.choice(['k', '1', 'None'])}):", depth)
         self.add(f"    return t * ({self.number()}) + (q or 0)", depth)
-        self.add(f"x = {self.rng.choice([f'inner{self.made}(x)', f'inner{self.made}(x, 2)', f'sum(map(inner{self.made}, [x, y]))'])}", depth)
+        self.add(
+            f"x = {self.rng.choice([f'inner{self.made}(x)', f'inner{self.made}(x, 2)', f'sum(map(inner{self.made}, [x, y]))'])}",
+            depth,
+        )
 
 
 def program(seed: int) -> str:
@@ -160,5 +219,3 @@ def program(seed: int) -> str:
             if attempt == 11 or not calls[0].error or random.Random(seed).random() < 0.05:
                 return text
     raise Invalid(f"no program for seed {seed}")
-
-

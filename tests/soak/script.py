@@ -1,12 +1,12 @@
 """A random program is a plain script: anyone can run its text, and the soak runs it statement by statement, in eager and compiled.
 
-    lin = nn.Linear(3, 4)                # whatever it needs
-    def f(x): return lin(x).relu()
-    f = intarsia.compile(f)              # left out in the eager run
-    x = torch.randn(2, 3)
-    f(x)                                 # a call: everything that is visible afterwards is compared
-    lin.weight.data.zero_()              # something changes
-    f(x)
+lin = nn.Linear(3, 4)                # whatever it needs
+def f(x): return lin(x).relu()
+f = intarsia.compile(f)              # left out in the eager run
+x = torch.randn(2, 3)
+f(x)                                 # a call: everything that is visible afterwards is compared
+lin.weight.data.zero_()              # something changes
+f(x)
 """
 
 from __future__ import annotations
@@ -40,7 +40,15 @@ import torch.nn as nn
 import torch.nn.functional as F
 import intarsia
 """
-PATCHED = (torch, F, math, torch.Tensor, torch.nn.Module, torch.nn.Linear, random)  # what programs may patch: put back after each
+PATCHED = (
+    torch,
+    F,
+    math,
+    torch.Tensor,
+    torch.nn.Module,
+    torch.nn.Linear,
+    random,
+)  # what programs may patch: put back after each
 Compile = Callable[..., Any]
 Hook = Callable[[dict[str, Any]], None]
 
@@ -296,4 +304,6 @@ class Snapshot:
         if strided:
             self.tensors.append((path, value))
         if value.is_leaf and value.requires_grad and value.grad is not None:
-            self.leaves.append((path + ".grad", Leaf(value.grad.detach().clone(), (("dtype", value.grad.dtype),), None)))
+            self.leaves.append(
+                (path + ".grad", Leaf(value.grad.detach().clone(), (("dtype", value.grad.dtype),), None))
+            )

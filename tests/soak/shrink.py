@@ -116,7 +116,9 @@ def _parts(value: ast.expr) -> list[ast.expr]:
         found = [function.value] if isinstance(function, ast.Attribute) else []
         found += [a for a in value.args if not isinstance(a, ast.Starred)]
         found = [f for f in found if not (isinstance(f, ast.Name) and f.id in ("torch", "F", "nn"))]
-    return [f for f in found if not (isinstance(f, ast.Attribute) and ast.unparse(f).startswith(("torch.", "F.", "nn.")))]
+    return [
+        f for f in found if not (isinstance(f, ast.Attribute) and ast.unparse(f).startswith(("torch.", "F.", "nn.")))
+    ]
 
 
 def _replaced(tree: ast.Module, number: int, name: str, place: int | None, part: ast.expr) -> Iterator[str]:

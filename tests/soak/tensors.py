@@ -18,29 +18,101 @@ LARGEST = 70_000  # elements
 FLOATS = ["float32"] * 8 + ["float64", "float16", "bfloat16", "bfloat16"]
 DTYPES = FLOATS * 2 + ["int64", "int64", "int32", "int16", "int8", "uint8", "bool", "bool", "complex64", "complex128"]
 SPECIAL = ["float('nan')", "float('inf')", "-float('inf')", "-0.0", "1e30", "1e-30", "0.0"]
-LAYOUTS = ["{0}.t()", "{0}.mT", "{0}[::2]", "{0}[..., ::2]", "{0}[..., 1:]", "{0}.transpose(0, -1)", "{0}.flip(0)", "{0}[None]", "{0}.squeeze()"]
-LAYOUTS += ["{0}.expand(3, *{0}.shape)", "{0}.unsqueeze(1).expand(-1, 2, *[-1] * ({0}.dim() - 1))", "{0}.as_strided((2, 3), (1, 2))", "{0}[..., :1]"]
-LAYOUTS += ["{0}.reshape(1, -1)", "{0}.flatten()", "{0}.movedim(0, -1)", "{0}.contiguous(memory_format=torch.channels_last)", "{0}.real", "{0}[:0]"]
+LAYOUTS = [
+    "{0}.t()",
+    "{0}.mT",
+    "{0}[::2]",
+    "{0}[..., ::2]",
+    "{0}[..., 1:]",
+    "{0}.transpose(0, -1)",
+    "{0}.flip(0)",
+    "{0}[None]",
+    "{0}.squeeze()",
+]
+LAYOUTS += [
+    "{0}.expand(3, *{0}.shape)",
+    "{0}.unsqueeze(1).expand(-1, 2, *[-1] * ({0}.dim() - 1))",
+    "{0}.as_strided((2, 3), (1, 2))",
+    "{0}[..., :1]",
+]
+LAYOUTS += [
+    "{0}.reshape(1, -1)",
+    "{0}.flatten()",
+    "{0}.movedim(0, -1)",
+    "{0}.contiguous(memory_format=torch.channels_last)",
+    "{0}.real",
+    "{0}[:0]",
+]
 
-UNARY = """sin cos tanh sigmoid exp log sqrt rsqrt abs neg reciprocal floor ceil round trunc frac sign erf erfc expm1 log1p log2 log10 exp2 square relu
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+SEVERAL = _words("max min median mode std_mean var_mean aminmax cummax cummin sort unbind")
+UNARY = _words("""sin cos tanh sigmoid exp log sqrt rsqrt abs neg reciprocal floor ceil round trunc frac sign erf erfc expm1 log1p log2 log10 exp2 square relu
 sinh cosh asinh atan isnan isinf isfinite logical_not bitwise_not isreal conj angle positive sgn lgamma digamma deg2rad rad2deg signbit
-nan_to_num logit erfinv asin acosh atanh sinc i0""".split()
-FUNCTIONS = """relu gelu silu mish softplus softsign hardswish hardsigmoid hardtanh elu selu celu leaky_relu logsigmoid tanhshrink softshrink
-hardshrink relu6 glu normalize""".split()
-BINARY = """add sub mul div maximum minimum atan2 fmod remainder floor_divide pow eq ne lt le gt ge logical_and logical_or logical_xor
+nan_to_num logit erfinv asin acosh atanh sinc i0""")
+FUNCTIONS = _words("""relu gelu silu mish softplus softsign hardswish hardsigmoid hardtanh elu selu celu leaky_relu logsigmoid tanhshrink softshrink
+hardshrink relu6 glu normalize""")
+BINARY = _words("""add sub mul div maximum minimum atan2 fmod remainder floor_divide pow eq ne lt le gt ge logical_and logical_or logical_xor
 bitwise_and bitwise_or bitwise_xor copysign hypot xlogy fmax fmin nextafter logaddexp heaviside ldexp gcd bitwise_left_shift bitwise_right_shift
-float_power true_divide rsub where3""".split()
+float_power true_divide rsub where3""")
 OPERATORS = ["+", "-", "*", "/", "//", "%", "<", ">=", "==", "!=", "&", "|", "^", "**", ">>"]
-REDUCTIONS = """sum mean amax amin prod std var logsumexp any all argmax argmin norm nansum nanmean count_nonzero median mode max min
-std_mean var_mean aminmax cumsum cumprod cummax cummin logcumsumexp softmax log_softmax sort argsort unbind""".split()
+REDUCTIONS = _words("""sum mean amax amin prod std var logsumexp any all argmax argmin norm nansum nanmean count_nonzero median mode max min
+std_mean var_mean aminmax cumsum cumprod cummax cummin logcumsumexp softmax log_softmax sort argsort unbind""")
 VIEWS = [
-    "{0}.t()", "{0}.mT", "{0}.transpose({d}, {e})", "{0}.view(-1)", "{0}.reshape(-1)", "{0}.reshape({0}.shape[::-1])", "{0}.flatten()", "{0}.squeeze()",
-    "{0}.unsqueeze({d})", "{0}[{i}]", "{0}[{i}:]", "{0}[:, {i}]", "{0}[..., ::2]", "{0}[::2, 1:]", "{0}[1:-1]", "{0}[None, ..., 0]", "{0}.narrow({d}, {i}, {j})",
-    "{0}.select({d}, {i})", "{0}.diagonal()", "{0}.diagonal({i}, {d}, {e})", "{0}.unfold({d}, {j}, {k})", "{0}.as_strided(({j}, {k}), (1, {j}))",
-    "{0}.as_strided(({j}, {k}), ({k}, 1), {i})", "{0}.expand({j}, *{0}.shape)", "{0}.expand_as({1})", "{0}.permute(*reversed(range({0}.dim())))", "{0}.movedim({d}, {e})",
-    "{0}.swapaxes({d}, {e})", "{0}.chunk({k}, {d})[0]", "{0}.chunk(2)[-1]", "{0}.split({k}, {d})[-1]", "{0}.tensor_split({k})[0]", "{0}.unbind({d})[0]",
-    "{0}.detach()", "{0}.view_as({0})", "{0}.view({0}.shape)", "{0}.view(torch.uint8)", "{0}.view(torch.int32)", "torch.view_as_real({0})", "{0}.real", "{0}.imag",
-    "{0}.T", "{0}.H", "{0}.ravel()", "{0}.unflatten({d}, (1, -1))", "{0}.contiguous()", "{0}.to({0}.dtype)", "{0}.expand(-1, {k})", "torch.broadcast_to({0}, {1}.shape)", "{0}.data", "{0}.hsplit(1)[0]",
+    "{0}.t()",
+    "{0}.mT",
+    "{0}.transpose({d}, {e})",
+    "{0}.view(-1)",
+    "{0}.reshape(-1)",
+    "{0}.reshape({0}.shape[::-1])",
+    "{0}.flatten()",
+    "{0}.squeeze()",
+    "{0}.unsqueeze({d})",
+    "{0}[{i}]",
+    "{0}[{i}:]",
+    "{0}[:, {i}]",
+    "{0}[..., ::2]",
+    "{0}[::2, 1:]",
+    "{0}[1:-1]",
+    "{0}[None, ..., 0]",
+    "{0}.narrow({d}, {i}, {j})",
+    "{0}.select({d}, {i})",
+    "{0}.diagonal()",
+    "{0}.diagonal({i}, {d}, {e})",
+    "{0}.unfold({d}, {j}, {k})",
+    "{0}.as_strided(({j}, {k}), (1, {j}))",
+    "{0}.as_strided(({j}, {k}), ({k}, 1), {i})",
+    "{0}.expand({j}, *{0}.shape)",
+    "{0}.expand_as({1})",
+    "{0}.permute(*reversed(range({0}.dim())))",
+    "{0}.movedim({d}, {e})",
+    "{0}.swapaxes({d}, {e})",
+    "{0}.chunk({k}, {d})[0]",
+    "{0}.chunk(2)[-1]",
+    "{0}.split({k}, {d})[-1]",
+    "{0}.tensor_split({k})[0]",
+    "{0}.unbind({d})[0]",
+    "{0}.detach()",
+    "{0}.view_as({0})",
+    "{0}.view({0}.shape)",
+    "{0}.view(torch.uint8)",
+    "{0}.view(torch.int32)",
+    "torch.view_as_real({0})",
+    "{0}.real",
+    "{0}.imag",
+    "{0}.T",
+    "{0}.H",
+    "{0}.ravel()",
+    "{0}.unflatten({d}, (1, -1))",
+    "{0}.contiguous()",
+    "{0}.to({0}.dtype)",
+    "{0}.expand(-1, {k})",
+    "torch.broadcast_to({0}, {1}.shape)",
+    "{0}.data",
+    "{0}.hsplit(1)[0]",
 ]
 COPIES = [
     "{0}.clone()", "{0}.flip({d})", "{0}.roll({i}, {d})", "{0}.repeat({j}, {k})", "{0}.tile(2)", "torch.cat([{0}, {1}], {d})", "torch.cat([{0}, {0}], {d})",
@@ -100,7 +172,9 @@ class Grower:
         made = [line for _, lines in makers for line in lines]
         self.execute([line.format(**self.sizes) for line in made])
         if parameter and rng.random() < 0.4:
-            alias = rng.choice(["x0 = p.detach()", "x0 = p.data[:1]", "x0 = p.detach().t()", "x0 = p.detach().flatten()"])
+            alias = rng.choice(
+                ["x0 = p.detach()", "x0 = p.data[:1]", "x0 = p.detach().t()", "x0 = p.detach().flatten()"]
+            )
             made.append(alias)
             self.execute([alias])
         self.names = [*arguments, *(["p"] if parameter else [])]
@@ -109,7 +183,13 @@ class Grower:
         kept = [n for n in reversed(self.names) if n.startswith("v")] or self.names
         results = [*kept[: rng.choice([1, 2, 3, 5])], *([rng.choice(self.names)] if rng.random() < 0.2 else [])]
         body = [*self.body, f"return {', '.join(results)}{',' if len(results) > 1 or rng.random() < 0.3 else ''}"]
-        lines = [HEADER.rstrip(), *self.setup, f"def f({', '.join(arguments)}):", *("    " + b for b in body), "f = intarsia.compile(f)"]
+        lines = [
+            HEADER.rstrip(),
+            *self.setup,
+            f"def f({', '.join(arguments)}):",
+            *("    " + b for b in body),
+            "f = intarsia.compile(f)",
+        ]
         for call in range(rng.choice([1, 2, 2, 3])):
             if call and rng.random() < 0.6:
                 which = rng.choice(list(self.sizes))
@@ -124,9 +204,18 @@ class Grower:
         rng, call = self.rng, f"f({', '.join(arguments)})"
         draw = rng.random()
         if draw < 0.12:
-            floats = [a for a in arguments if isinstance(self.scope.get(a), torch.Tensor) and self.scope[a].is_floating_point()]
+            floats = [
+                a
+                for a in arguments
+                if isinstance(self.scope.get(a), torch.Tensor) and self.scope[a].is_floating_point()
+            ]
             lines = [f"{a} = {a}.detach().requires_grad_()" for a in floats[:2]]
-            return [*lines, f"r = {call}", "r = r if isinstance(r, tuple) else (r,)", "sum(t.double().abs().sum() for t in r if t.requires_grad).backward()"]
+            return [
+                *lines,
+                f"r = {call}",
+                "r = r if isinstance(r, tuple) else (r,)",
+                "sum(t.double().abs().sum() for t in r if t.requires_grad).backward()",
+            ]
         if draw < 0.17:
             return [f"with torch.no_grad(): r = {call}"]
         if draw < 0.2:
@@ -146,12 +235,27 @@ class Grower:
         """An argument's name and the statements that make it, with sizes in braces."""
         rng, name = self.rng, f"x{number}"
         if number and rng.random() < 0.3:
-            views = ["{0}", "{0}[1:]", "{0}.t()", "{0}.view(-1)", "{0}.detach()", "{0}[..., ::2]", "{0}.diagonal()", "{0}[:1]", "{0}.flatten()[1:]", "{0}.unsqueeze(0)", "{0}.expand(2, *{0}.shape)"]
+            views = [
+                "{0}",
+                "{0}[1:]",
+                "{0}.t()",
+                "{0}.view(-1)",
+                "{0}.detach()",
+                "{0}[..., ::2]",
+                "{0}.diagonal()",
+                "{0}[:1]",
+                "{0}.flatten()[1:]",
+                "{0}.unsqueeze(0)",
+                "{0}.expand(2, *{0}.shape)",
+            ]
             return name, [f"{name} = {rng.choice(views).format('x0')}"]
         if rng.random() < 0.06:
             return name, [f"{name} = {rng.choice(['3', '2.5', 'True', '-1', '0', '{n}', '1e-3'])}"]
         dtype = rng.choice(DTYPES if rng.random() < 0.6 else FLOATS)
-        dims = [rng.choice(["{n}", "{m}", "{k}", "{n}", "{m}", str(self.size())]) for _ in range(rng.choice([0, 1, 1, 2, 2, 2, 2, 3, 3, 4]))]
+        dims = [
+            rng.choice(["{n}", "{m}", "{k}", "{n}", "{m}", str(self.size())])
+            for _ in range(rng.choice([0, 1, 1, 2, 2, 2, 2, 3, 3, 4]))
+        ]
         if number and rng.random() < 0.6 and self.stems:
             shape = rng.choice(self.stems)
         else:
@@ -178,7 +282,11 @@ class Grower:
         except Invalid:
             return name, lines[:1]
         value = self.scope[name]
-        return (name, lines) if not isinstance(value, torch.Tensor) or value.numel() <= LARGEST else (name, [f"{name} = torch.randn(3, 4)"])
+        return (
+            (name, lines)
+            if not isinstance(value, torch.Tensor) or value.numel() <= LARGEST
+            else (name, [f"{name} = torch.randn(3, 4)"])
+        )
 
     def parameter(self) -> str:
         shape = ", ".join(str(self.size()) for _ in range(self.rng.choice([1, 2, 2])))
@@ -223,7 +331,11 @@ class Grower:
             "i": rng.choice([0, 0, 1, 2, -1]),
             "j": rng.choice([0, 1, 2, 3, 4]),
             "k": rng.choice([1, 2, 3]),
-            "c": rng.choice(["0.5", "2", "-1", "0", "1.5", "3", "float('inf')", "float('nan')", "-0.0"] if rng.random() < 0.3 else ["0.5", "2", "-1", "3"]),
+            "c": rng.choice(
+                ["0.5", "2", "-1", "0", "1.5", "3", "float('inf')", "float('nan')", "-0.0"]
+                if rng.random() < 0.3
+                else ["0.5", "2", "-1", "3"]
+            ),
             "t": rng.choice(DTYPES),
         }
         draw = rng.random()
@@ -236,12 +348,18 @@ class Grower:
             if rng.random() < 0.6:
                 return f"{name} = {x} {rng.choice(OPERATORS)} {other}"
             function = rng.choice(BINARY)
-            return f"{name} = torch.where({y} > 0, {x}, {other})" if function == "where3" else f"{name} = torch.{function}({x}, {other})"
+            return (
+                f"{name} = torch.where({y} > 0, {x}, {other})"
+                if function == "where3"
+                else f"{name} = torch.{function}({x}, {other})"
+            )
         if draw < 0.41:
             function = rng.choice(REDUCTIONS)
-            arguments = rng.choice(["", "{d}", "-1", "dim={d}", "{d}, keepdim=True", "({d}, {e})", "dim=[{d}]"]).format(**numbers)
+            arguments = rng.choice(["", "{d}", "-1", "dim={d}", "{d}, keepdim=True", "({d}, {e})", "dim=[{d}]"]).format(
+                **numbers
+            )
             result = f"{name} = {x}.{function}({arguments})"
-            return result + (f"\nif isinstance({name}, tuple): {name} = {name}[-1]" if function in "max min median mode std_mean var_mean aminmax cummax cummin sort unbind".split() else "")
+            return result + (f"\nif isinstance({name}, tuple): {name} = {name}[-1]" if function in SEVERAL else "")
         if draw < 0.6:
             return f"{name} = {rng.choice(VIEWS).format(x, y, z, **numbers)}"
         if draw < 0.82:
