@@ -24,7 +24,7 @@ class Config:
         result_memory: keep the memory of large results (8 MiB and more) that the program has dropped, and use it for those of
             later calls, which spares fresh pages. A number is the most MiB that all functions may keep; -1 or True a quarter of the machine's
             memory; 0 or False: keep nothing (INTARSIA_RESULT_MEMORY).
-        winograd: compute 3x3 convolutions in a quarter of the products. The rounding error is about twice eager's, an infinite or NaN
+        winograd: compute 3x3 convolutions in a quarter of the products. The rounding error is 2.4 to 3.6 times eager's, an infinite or NaN
             input reaches all outputs of its tile of 4x4 pixels, and the transformed weights take four times the memory (INTARSIA_WINOGRAD).
         cuda_graphs: record programs on a GPU, after a few calls, so that one call of the driver starts all of their kernels; mode
             "max-autotune-no-cudagraphs" turns it off as well (INTARSIA_CUDA_GRAPHS).

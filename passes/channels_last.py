@@ -18,9 +18,11 @@ from ..ir.dtypes import BF16, F16, F32
 from ..ir.symbols import dim
 from ..ir.types import is_gpu
 from .base import Pass
+from .clauses import broken
 from .context import CompileContext, Target
+from .convolution import takes_max_pool
 from .depthwise_kernels import OWN as DEPTHWISE
-from .depthwise_kernels import is_depthwise
+from .depthwise_kernels import takes_depthwise_on_gpu
 from .first_convolution import is_first, space_to_depth
 from .rules import is_static
 from .strides import channels_last, same_layout
@@ -66,7 +68,8 @@ class ChannelsLast(Pass):
                     elif self._wants(op, func, ctx.target) or _follows(op, values):
                         _move(op)
                         ctx.diagnostics.count(self.name, "library calls moved to channels-last")
-                        if self.pools and ctx.target.name == "cpp" and _is_plain_pool(op):
+                        # The library looks for indices all the same: 32 ms for 16x64x64x64 in float32.
+                        if self.pools and op["target"] == POOL and not broken(takes_max_pool(op, ctx.target)):
                             op = _own_pool(op)
                             ctx.diagnostics.count(self.name, "pools of our own")
                         self._convolution(ctx, op, values)
@@ -83,7 +86,7 @@ class ChannelsLast(Pass):
             values.add(_as_product(op, values))
             ctx.diagnostics.count(self.name, "products of pixels")
             return
-        if is_depthwise(op):
+        if not broken(takes_depthwise_on_gpu(op, ctx.target)):
             _own_depthwise(op)
             ctx.diagnostics.count(self.name, "depthwise convolutions of our own")
         values.update(op.results)
@@ -210,19 +213,6 @@ def _own_depthwise(op: kernel.Extern) -> None:
     op["own"] = DEPTHWISE
     image = channels_last(prim.tensor(op.operands[0]).shape)
     op["operand_strides"] = (image, (1, channels, dim(columns * channels), channels))
-
-
-def _is_plain_pool(op: kernel.Extern) -> bool:
-    """max_pool2d whose indices are not read. The library's looks for them all the same: 32 ms for 16x64x64x64 in float32."""
-    if op["target"] != POOL or any(r.first_use is not None for r in op.results[1:]):
-        return False
-    x = prim.tensor(op.operands[0])
-    return (
-        x.dtype in (F32, BF16)
-        and x.device == "cpu"
-        and x.rank == 4
-        and 0 not in (*x.shape, *prim.tensor(op.results[0]).shape)
-    )
 
 
 def _own_pool(op: kernel.Extern) -> kernel.Extern:

@@ -8,45 +8,115 @@ from collections.abc import Sequence
 from xdsl.ir import SSAValue
 
 from ..ir.dialects import prim
-from ..ir.dtypes import F32
+from ..ir.dtypes import BF16, F32
+from ..ir.epilogue import PREFIX
 from ..ir.packing import BLOCK
 from ..ir.symbols import Dim, FloorDiv, dim
 from ..ir.syntax import Op
+from ..ir.types import RefType
+from .clauses import Call, Clauses, broken
 from .context import Target
 from .rules import is_static
+from .strides import channels_last
 
 FEW_CHANNELS = 8  # the kernel reads fewer input channels from any layout
 LEAST_PIXELS = 48  # of all images, for Winograd
 MOST_PIXELS = 8  # each takes an address register
 REGISTERS = 28  # sums that are held at a time, of the 32 registers of AVX-512
 LATENCY = 4  # products that must be under way for one to end in every cycle
+MOST_TENSORS = 8  # that `Tail` of the header holds: the bias, and what is added
 MOST_COLUMNS = 7  # of a window of a depthwise convolution: a row of it lies in registers
 
 
+def takes_convolution(op: Op, machine: Target) -> Clauses:
+    """What the kernels of targets/cpp/intarsia_convolution.h take of `aten.convolution`, before and after the weight is packed."""
+    call = Call.of(op)
+    yield machine.name == "cpp" and machine.isa == "avx512", "code for AVX-512"
+    yield call.names in (("input", "weight"), ("input", "weight", "bias")), "an image, a weight and perhaps a bias"
+    yield not op.get("effect"), "no effect"
+    ranks = {len(call.shape("input")), len(_window(op)), len(call.shape("result"))}
+    yield ranks == {4}, "two-dimensional images"
+    yield call.two_numbers("stride", "padding", "dilation"), "two numbers each for stride, padding and dilation"
+    yield op.get("transposed") is not True, "not transposed"
+    yield call.are(F32), "float32"
+    yield call.on_cpu, "memory of the host"
+    yield not call.empty, "nothing empty"
+    yield all(isinstance(n, int) for n in _window(op)), "a weight of known size"
+    added = sum(step[0] == "add" for step in op.get("epilogue", ()))
+    yield added < MOST_TENSORS, "as many tensors behind the sums as there is room for"
+    yield op["groups"] == 1 or is_depthwise(op), "one group, or one filter a channel as the depthwise kernel takes it"
+    packed = "packed" in op.literals and len(call.shape("weight"))
+    yield packed != 3 or is_depthwise(op), "a weight packed for one filter a channel belongs to such a window"
+    yield (
+        packed != 4 or broken(takes_winograd(op)) is None,
+        "a weight packed for Winograd's products belongs to such a window",
+    )
+    if packed:
+        names = tuple(name for name in call.tensors if name not in ("input", "result") and not name.startswith(PREFIX))
+        yield call.lies_in_order(*names), "weight and bias without gaps"
+        images = ("result", *(name for name in call.tensors if name.startswith(PREFIX)))
+        yield all(call.lies(name, channels_last(call.shape(name))) for name in images), "results channels-last"
+        yield packed == 5 and _window(op)[1] < FEW_CHANNELS or _channels_follow(call), "channels side by side"
+
+
+def takes_winograd(op: Op) -> Clauses:
+    """What Winograd's F(4x4, 3x3) takes beyond (targets/cpp/intarsia_winograd.h)."""
+    _, inputs, *window = _window(op)
+    yield window == [3, 3], "windows of 3x3"
+    yield tuple(op["stride"]) == tuple(op["dilation"]) == (1, 1), "steps of 1"
+    yield op["groups"] == 1, "one group"
+    yield isinstance(inputs, int) and inputs >= BLOCK, "channels that fill a vector"
+
+
+def takes_depthwise(op: Op) -> Clauses:
+    """What the kernel for one filter a channel takes beyond."""
+    outputs, _, _, columns = _window(op)
+    channels = Call.of(op).shape("input")[1]
+    yield channels == outputs == op["groups"], "one filter a channel"
+    yield isinstance(channels, int) and channels >= BLOCK, "channels that fill a vector"
+    yield isinstance(columns, int) and columns <= MOST_COLUMNS, "a row of the window in registers"
+    yield op["stride"][1] in (1, 2), "steps of 1 or 2 along a row"
+    yield tuple(op["dilation"]) == (1, 1), "no dilation"
+
+
+def takes_max_pool(op: Op, machine: Target) -> Clauses:
+    """What `max_pool` of targets/cpp/intarsia_convolution.h takes of `aten.max_pool2d`, with or without indices that nobody reads."""
+    call = Call.of(op)
+    yield machine.name == "cpp", "a CPU"
+    yield all(r.first_use is None for r in op.results[1:]), "indices that nobody reads"
+    yield len(call.shape("self")) == 4, "two-dimensional images"
+    yield call.are(F32, BF16, names=("self", "result")), "float32 or bfloat16"
+    yield call.on_cpu, "memory of the host"
+    yield not call.empty, "nothing empty"
+    sizes = [op.get(name, ()) for name in ("kernel_size", "stride", "padding", "dilation")]
+    lists = [found if isinstance(found, tuple | list) else (found,) for found in sizes]
+    yield all(len(n) <= 2 and all(isinstance(k, int) for k in n) for n in lists), "two numbers, or one for both"
+    images = ("self", "result") if op.name.startswith("buffer.") else ()
+    yield all(call.lies(name, channels_last(call.shape(name))) for name in images), "channels-last memory"
+
+
+def _window(op: Op) -> tuple[Dim, ...]:
+    """The sizes of the weight, as they were before it was packed."""
+    found = op.get("packed")
+    return tuple(found) if found else Call.of(op).shape("weight")
+
+
+def _channels_follow(call: Call) -> bool:
+    kind = call.tensors["input"]
+    return not isinstance(kind, RefType) or kind.shape[1] == 1 or kind.strides[1] == 1
+
+
 def is_ours(op: Op, func: prim.Func, target: Target) -> bool:
-    """Whether `targets/cpp/intarsia_convolution.h` does this `aten.convolution`.
+    """Whether `targets/cpp/intarsia_convolution.h` does this `aten.convolution`: it takes it, the weight can be packed once, and it is worth it.
 
     3x3 windows with steps of 1 take 0.3 to 0.75 of oneDNN's time (`is_winograd`). Alone, others take 0.9 to 1.25 times that, windows of one channel 0.4
     to 1.2, first layers 1.1 to 1.5; what they gain beside that is what follows in registers, and no call through the dispatcher.
-
-    A two-dimensional float32 convolution by a parameter, for a processor with AVX-512, where that was measured; ordinary ones
-    and those with one filter a channel.
     """
-    if target.name != "cpp" or target.isa != "avx512" or op.get("effect") or op.get("transposed") is True:
+    if broken(takes_convolution(op, target)):
         return False
-    names = tuple(name for name in op["operands"] if not name.startswith("epilogue."))
-    if names[:2] != ("input", "weight") or names[2:] not in ((), ("bias",)):
+    if not all(is_parameter(v, func) for v in op.operands[1 : len(Call.of(op).names)]):
         return False
-    types = [prim.tensor(v) for v in (*op.operands[: len(names)], *op.results)]
-    if (
-        any(t.dtype != F32 or t.device != "cpu" or 0 in t.shape for t in types)
-        or types[-1].rank != 4
-        or types[0].rank != 4
-    ):
-        return False
-    if not all(is_parameter(v, func) for v in op.operands[1 : len(names)]):
-        return False
-    return is_depthwise(op) or (op["groups"] == 1 and (is_winograd(op) or not _is_mostly_edge(op)))
+    return is_depthwise(op) or is_winograd(op) or not _is_mostly_edge(op)
 
 
 def _is_mostly_edge(op: Op) -> bool:
@@ -67,18 +137,10 @@ def is_winograd(op: Op) -> bool:
     On two Zen 4 cores it takes 0.3 to 0.75 of the time of the plain sum and of oneDNN's, for 16 to 1024 channels. Below some 48 pixels reading the
     weights, which are four times as large, is what takes the time: with 512 channels 0.83 ms against 0.31 at 3x3, 1.08 against 1.03 at 7x7.
     """
-    inputs, window = prim.tensor(op.operands[1]).shape[1], prim.tensor(op.operands[1]).shape[2:]
     images, _, *size = prim.tensor(op.results[0]).shape
     known = [n for n in (images, *size) if isinstance(n, int)]
-    return (
-        tuple(window) == (3, 3)
-        and tuple(op["stride"]) == tuple(op["dilation"]) == (1, 1)
-        and op["groups"] == 1
-        and isinstance(inputs, int)
-        and inputs >= BLOCK
-        and all(not isinstance(n, int) or n > 2 for n in size)
-        and (len(known) < 3 or math.prod(known) >= LEAST_PIXELS)
-    )
+    worth = all(not isinstance(n, int) or n > 2 for n in size) and (len(known) < 3 or math.prod(known) >= LEAST_PIXELS)
+    return worth and broken(takes_winograd(op)) is None
 
 
 def winograd_tiles(shape: Sequence[Dim]) -> Dim:
@@ -89,18 +151,8 @@ def winograd_tiles(shape: Sequence[Dim]) -> Dim:
 
 
 def is_depthwise(op: Op) -> bool:
-    """One filter for each channel, of a size that the kernel holds in registers."""
-    outputs, _, _, columns = prim.tensor(op.operands[1]).shape
-    channels = prim.tensor(op.operands[0]).shape[1]
-    return (
-        channels == outputs == op["groups"]
-        and isinstance(channels, int)
-        and channels >= BLOCK
-        and isinstance(columns, int)
-        and columns <= MOST_COLUMNS
-        and op["stride"][1] in (1, 2)
-        and tuple(op["dilation"]) == (1, 1)
-    )
+    """Whether the kernel for one filter a channel does this convolution."""
+    return broken(takes_depthwise(op)) is None
 
 
 def is_parameter(value: SSAValue, func: prim.Func) -> bool:

@@ -20,7 +20,8 @@ from ..ir.symbols import Dim, FloorDiv, dim, free_symbols, symbol
 from ..ir.syntax import Op
 from ..ir.types import RefType, is_gpu, ref_type, scalar_type
 from .base import Pass
-from .context import CompileContext
+from .clauses import Call, Clauses
+from .context import CompileContext, Target
 from .own_loops import launch_own
 from .strides import memory_strides, view_of
 
@@ -30,28 +31,33 @@ LEAST_CHANNELS = 16
 LONGEST = 14  # rows of a strip
 
 
-def is_depthwise(op: kernel.Extern) -> bool:
-    """A two-dimensional `aten.convolution` with one small filter a channel, on a GPU, for images of any size."""
-    if op["target"] != "aten.convolution.default" or tuple(op["operands"]) != ("input", "weight"):
-        return False
-    x, weight, result = (prim.tensor(v) for v in (*op.operands, op.results[0]))
-    if (
-        not is_gpu(result.device)
-        or result.dtype not in (F16, BF16, F32)
-        or len({x.dtype, weight.dtype, result.dtype}) > 1
-    ):
-        return False
-    if x.rank != 4 or op.get("transposed") is True or tuple(op["dilation"]) != (1, 1) or op.get("epilogue"):
-        return False
-    if not all(isinstance(n, int) for n in (x.shape[1], *weight.shape)) or 0 in (
-        *x.shape,
-        *weight.shape,
-        *result.shape,
-    ):
-        return False
-    channels = cast(int, x.shape[1])
-    small = all(cast(int, n) <= LARGEST for n in weight.shape[2:]) and all(s in (1, 2) for s in op["stride"])
-    return small and channels >= LEAST_CHANNELS and op["groups"] == channels == weight.shape[0] == result.shape[1]
+def takes_depthwise_on_gpu(op: Op, machine: Target) -> Clauses:
+    """What the loops here take: a two-dimensional `aten.convolution` with one small filter a channel, for images of any size."""
+    call = Call.of(op)
+    yield (
+        op["target"] == "aten.convolution.default" and tuple(op["operands"]) == ("input", "weight"),
+        "an image and a weight",
+    )
+    shapes = [call.shape(name) for name in ("input", "weight", "result")]
+    yield all(len(shape) == 4 for shape in shapes), "two-dimensional images"
+    yield is_gpu(call.tensors["result"].device), "a GPU"
+    yield call.are(F16, BF16, F32), "one floating type"
+    yield call.two_numbers("stride", "padding", "dilation"), "two numbers each for stride, padding and dilation"
+    yield op.get("transposed") is not True and not op.get("epilogue"), "a plain convolution"
+    yield tuple(op["dilation"]) == (1, 1), "no dilation"
+    yield (
+        all(isinstance(n, int) for n in (shapes[0][1], *shapes[1])) and not call.empty,
+        "windows of known size, nothing empty",
+    )
+    yield (
+        all(cast(int, n) <= LARGEST for n in shapes[1][2:]) and all(s in (1, 2) for s in op["stride"]),
+        "small windows and steps",
+    )
+    channels = cast(int, shapes[0][1])
+    yield (
+        channels >= LEAST_CHANNELS and op["groups"] == channels == shapes[1][0] == shapes[2][1],
+        "one filter a channel",
+    )
 
 
 @dataclass(frozen=True)

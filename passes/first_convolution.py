@@ -15,6 +15,7 @@ from ..ir.dtypes import BF16, F16, F32
 from ..ir.symbols import Dim, FloorDiv, dim
 from ..ir.syntax import Op
 from ..ir.types import is_gpu
+from .clauses import Call
 from .strides import channels_last
 
 CHANNELS = 16  # of the new image, with zeros: 64 bytes a pixel at most
@@ -31,7 +32,8 @@ def is_first(op: kernel.Extern) -> bool:
     x, weight, result = (prim.tensor(v) for v in (*op.operands, op.results[0]))
     if (
         not is_gpu(result.device)
-        or x.rank != 4
+        or not x.rank == weight.rank == result.rank == 4
+        or not Call.of(op).two_numbers("stride", "padding", "dilation")
         or op["groups"] != 1
         or op.get("transposed") is True
         or op.get("epilogue")

@@ -323,7 +323,7 @@ def run_pipeline(
             seconds = time.perf_counter() - start
             run.seconds.append((item.name, seconds))
             if verify_each or index == len(passes) - 1:
-                _verify(module, item, run)
+                _verify(module, item, run, ctx)
         except PassError:
             raise
         except Exception as error:
@@ -365,9 +365,12 @@ def check_level(item: Pass, levels: set[str], module: ModuleOp) -> None:
     raise PassError(f"pass '{item.name}' works at level '{item.level}', but {found}{shown}{advice}")
 
 
-def _verify(module: ModuleOp, item: Pass, run: PipelineRun) -> None:
+def _verify(module: ModuleOp, item: Pass, run: PipelineRun, ctx: CompileContext) -> None:
+    from .contracts import check
+
     start = time.perf_counter()
     module.verify()
+    check(module, ctx.target)
     if item.gives is not None and (illegal := first_illegal(module, item.gives)) is not None:
         raise ValueError(f"{illegal.name} is left in a module of level '{item.gives}'")
     run.seconds.append(("(verify)", time.perf_counter() - start))

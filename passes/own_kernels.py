@@ -7,9 +7,8 @@ prints the kernel (targets/cpp/own.py).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import BlockArgument, SSAValue
@@ -17,18 +16,18 @@ from xdsl.ir import BlockArgument, SSAValue
 from ..ir.dialects import kernel, prim
 from ..ir.dtypes import BF16, BOOL, F16, F32, F64, I32, I64
 from ..ir.symbols import contiguous_strides, known_equal
+from ..ir.syntax import Op
+from ..ir.types import RefType
 from .base import Pass
-from .context import CompileContext
-from .linear import is_own_linear
+from .clauses import Call, Clauses, broken
+from .context import CompileContext, Target
+from .linear import is_own_linear, takes_rows
 from .rules import is_static
 from .strides import same_layout
 
 ATTENTION = "aten.scaled_dot_product_attention.default"
 LINEAR = "aten.linear.default"
 INDEX_ADD = "aten.index_add.default"
-# The most rows of x for which reading the weight once, where it lies, beats oneDNN's call on a packed copy. Measured on Zen 4, two threads,
-# weights of 2 to 12 MiB from memory, own over oneDNN: f32 1.6, 1.8 and 1.05 for 1, 2 and 4 rows; bf16 1.6, 1.4 and 0.8.
-MOST_ROWS = {F32: 4, BF16: 2}
 
 
 @dataclass(frozen=True)
@@ -56,78 +55,90 @@ class OwnKernels(Pass):
         if ctx.target.name != "cpp":
             return
         for op in list(module.walk()):
-            if isinstance(op, kernel.Extern) and op["target"] == ATTENTION and self.attention and _is_attention(op):
+            if not isinstance(op, kernel.Extern) or op.get("own"):
+                continue
+            if op["target"] == ATTENTION and self.attention and not broken(takes_attention(op, ctx.target)):
                 op["own"] = "attention"
                 share_heads(op)
                 _want_rows(op)
                 ctx.diagnostics.count(self.name, "attention")
-            elif isinstance(op, kernel.Extern) and op["target"] == LINEAR and self.rows and _has_few_rows(op, ctx):
-                op["own"] = "rows"
-                op.attributes.pop("operand_strides", None)
-                ctx.diagnostics.count(self.name, "products of few rows")
-            elif isinstance(op, kernel.Extern) and op["target"] == INDEX_ADD and self.index_add and _is_index_add(op):
-                op["own"] = "index_add"
-                op.attributes.pop("operand_strides", None)
-                ctx.diagnostics.count(self.name, "index_add")
-            elif isinstance(op, kernel.Extern) and self.linear and _is_linear(op, ctx):
-                op["own"] = "linear"
-                op.attributes.pop("operand_strides", None)
-                ctx.diagnostics.count(self.name, "products of many rows")
-
-
-def _is_attention(op: kernel.Extern) -> bool:
-    """Four dimensions, one floating type, a mask that is boolean or of that type, no dropout, nothing empty."""
-    names = list(op["operands"])
-    types = {name: prim.tensor(v) for name, v in zip(names, op.operands, strict=True)}
-    kinds = [types[name] for name in ("query", "key", "value")]
-    mask, dtype = types.get("attn_mask"), kinds[0].dtype
-    if (
-        op.get("dropout_p", 0.0) != 0.0
-        or dtype not in (F32, BF16, F16)
-        or any(t.device != "cpu" for t in types.values())
-    ):
-        return False
-    if any(t.rank != 4 or t.dtype != dtype or 0 in t.shape for t in kinds) or op.get("epilogue"):
-        return False
-    if mask is not None and (mask.dtype not in (BOOL, dtype) or not 2 <= mask.rank <= 4 or op.get("is_causal")):
-        return False
-    q, k, v = (t.shape for t in kinds)
-    heads = known_equal(q[1], k[1]) or bool(op.get("enable_gqa"))
-    return heads and known_equal(k[1], v[1]) and known_equal(q[0], k[0]) and known_equal(q[0], v[0])
+                continue
+            name, what = "", ""
+            if op["target"] == LINEAR and self.rows and _has_few_rows(op, ctx):
+                name, what = "rows", "products of few rows"
+            elif op["target"] == INDEX_ADD and self.index_add and not broken(takes_index_add(op, ctx.target)):
+                name, what = "index_add", "index_add"
+            elif self.linear and _is_linear(op, ctx):
+                name, what = "linear", "products of many rows"
+            if name:
+                op["own"] = name
+                op.attributes.pop("operand_strides", None)  # `layout` brings what lies otherwise
+                ctx.diagnostics.count(self.name, what)
 
 
 def _is_linear(op: kernel.Extern, ctx: CompileContext) -> bool:
     func = op.parent_op()
-    return isinstance(func, prim.Func) and not op.get("own") and is_own_linear(op, op["target"], func, ctx.target)
+    return isinstance(func, prim.Func) and is_own_linear(op, func, ctx.target)
+
+
+def takes_attention(op: Op, machine: Target) -> Clauses:
+    """What targets/cpp/intarsia_attention.h takes of `scaled_dot_product_attention`."""
+    call = Call.of(op)
+    rows = ("query", "key", "value")
+    yield machine.name == "cpp", "a CPU"
+    yield (
+        call.names in (rows, (*rows, "attn_mask")) and not op.get("epilogue"),
+        "queries, keys, values and perhaps a mask",
+    )
+    yield op.get("dropout_p", 0.0) == 0.0, "no dropout"
+    yield call.are(F32, BF16, F16, names=(*rows, "result")), "one floating type"
+    yield call.on_cpu, "memory of the host"
+    q, k, v = (call.shape(name) for name in rows)
+    yield {len(q), len(k), len(v)} == {4}, "four dimensions"
+    yield not any(0 in shape for shape in (q, k, v)), "nothing empty"
+    mask = call.tensors.get("attn_mask")
+    yield mask is None or not op.get("is_causal"), "a mask, or causal, and not both"
+    yield (
+        mask is None or mask.dtype in (BOOL, call.tensors["query"].dtype),
+        "a mask of the same type, or of truth values",
+    )
+    yield mask is None or 2 <= len(mask.shape) <= 4, "a mask of two to four dimensions"
+    yield known_equal(q[1], k[1]) or bool(op.get("enable_gqa")), "as many heads, or shared ones"
+    yield known_equal(k[1], v[1]), "as many heads of keys as of values"
+    yield known_equal(q[0], k[0]) and known_equal(q[0], v[0]), "equal batches"
+    memories = [
+        (name, kind) for name, kind in call.tensors.items() if isinstance(kind, RefType) and name != "attn_mask"
+    ]
+    yield all(m.shape[-1] == 1 or m.strides[-1] == 1 for _, m in memories), "rows without gaps"
+
+
+def takes_index_add(op: Op, machine: Target) -> Clauses:
+    """What targets/cpp/intarsia_scatter.h takes of `index_add`."""
+    call = Call.of(op)
+    yield machine.name == "cpp", "a CPU"
+    yield (
+        call.names == ("self", "index", "source") and not op.get("epilogue"),
+        "a tensor, places and what is added there",
+    )
+    yield call.on_cpu and not call.empty, "memory of the host, nothing empty"
+    yield call.are(F32, F64, BF16, F16, I32, I64, names=("self", "source", "result")), "a type that is summed"
+    yield call.are(I32, I64, names=("index",)), "places in int32 or int64"
+    alpha = op.get("alpha", 1)
+    yield call.tensors["self"].dtype.is_float or isinstance(alpha, int), "whole factors of whole numbers"
+    yield (
+        len(call.shape("self")) == len(call.shape("source")) >= 1 and len(call.shape("index")) == 1,
+        "places along one dimension",
+    )
+    yield isinstance(op.get("dim"), int), "a dimension"
+    yield all(s is None for s in op.get("strides", ())), "a result without gaps"
+    yield call.lies_in_order(*call.tensors), "memory without gaps"
 
 
 def _has_few_rows(op: kernel.Extern, ctx: CompileContext) -> bool:
-    """A linear layer of a few rows, of known sizes, by a parameter that lies row by row in memory."""
-    names = list(op["operands"])
-    kinds = [prim.tensor(v) for v in (*op.operands, *op.results)]
-    x, weight, dtype = kinds[0], kinds[1], kinds[0].dtype
-    if ctx.target.isa not in ("avx512", "avx2") or names[:2] != ["input", "weight"] or op.get("epilogue"):
-        return False
-    if any(t.dtype != dtype or t.device != "cpu" or 0 in t.shape for t in kinds) or weight.rank != 2 or op.get("own"):
-        return False
-    sizes = (*x.shape, *weight.shape)
-    if not all(isinstance(n, int) for n in sizes) or any(s is not None for s in op.get("strides", ())):
-        return False
-    if math.prod(cast(tuple[int, ...], x.shape[:-1])) > MOST_ROWS.get(dtype, 0):
+    """A product of few rows with a parameter that lies row by row in memory, on a processor where this was measured."""
+    if op.get("own") or ctx.target.isa not in ("avx512", "avx2") or broken(takes_rows(op, ctx.target)):
         return False
     return all(_is_row_by_row(v) for v in op.operands[1:])
-
-
-def _is_index_add(op: kernel.Extern) -> bool:
-    """Numbers in one dimension, one dtype, nothing empty, a result whose rows lie one after another."""
-    if list(op["operands"]) != ["self", "index", "source"] or op.get("epilogue") or op.get("own"):
-        return False
-    x, index, source = (prim.tensor(v) for v in op.operands)
-    if any(t.device != "cpu" or 0 in t.shape for t in (x, index, source)) or any(s for s in op.get("strides", ())):
-        return False
-    alike = x.dtype == source.dtype and x.dtype in (F32, F64, BF16, F16, I32, I64) and index.dtype in (I32, I64)
-    factor = x.dtype.is_float or isinstance(op.get("alpha", 1), int)
-    return alike and factor and x.rank == source.rank >= 1 and index.rank == 1
 
 
 def _is_row_by_row(value: SSAValue) -> bool:

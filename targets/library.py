@@ -19,6 +19,7 @@ from ..ir.dtypes import BF16, F32
 from ..ir.epilogue import apply_epilogue
 from ..ir.syntax import Op
 from ..ir.types import RefType
+from ..passes.clauses import Call, Clauses, broken
 from ..passes.strides import channels_last
 from .choices import Choices
 from .library_attention import Attention, choose_attention
@@ -161,23 +162,35 @@ def _is_small_product(weight: RefType, result: RefType) -> bool:
     return work < SMALL_PRODUCT
 
 
+def takes_packed_convolution(op: Op) -> Clauses:
+    """What oneDNN's convolution with a packed weight takes: those that `channels-last` moved, whose result lies as oneDNN gives it.
+
+    It reads a bias as if it had no gaps.
+    """
+    call = Call.of(op)
+    yield onednn_convolution is not None, "a torch with oneDNN"
+    yield call.names in (("input", "weight"), ("input", "weight", "bias")), "an image, a weight and perhaps a bias"
+    yield op.get("transposed") is not True, "not transposed"
+    yield (
+        call.on_cpu and (call.are(F32) or (onednn_bfloat16 and call.are(BF16))),
+        "float32, or bfloat16 where oneDNN has it",
+    )
+    yield (
+        len(call.shape("input")) == len(call.shape("weight")) == 4 and not call.empty,
+        "two-dimensional images, nothing empty",
+    )
+    yield call.two_numbers("stride", "padding", "dilation"), "two numbers each for stride, padding and dilation"
+    result = call.tensors["result"]
+    yield isinstance(result, RefType) and result.strides == channels_last(result.shape), "a result channels-last"
+    yield "bias" not in call.names or call.lies_in_order("bias"), "a bias without gaps"
+
+
 def _convolution(op: Op, func: prim.Func) -> Step | None:
-    """Those that `channels-last` moved: their result is planned in the layout that oneDNN gives."""
+    if broken(takes_packed_convolution(op)) or not is_static(op.operands[1], func):
+        return None
     x, weight, result = op.operands[0].type, op.operands[1].type, op.results[0].type
     assert isinstance(x, RefType) and isinstance(weight, RefType) and isinstance(result, RefType)
-    fits = (
-        onednn_convolution is not None
-        and tuple(op["operands"][:2]) == ("input", "weight")
-        and op.get("transposed") is not True
-        and x.dtype == weight.dtype
-        and (x.dtype == F32 or (onednn_bfloat16 and x.dtype == BF16))
-        and x.device == "cpu"
-        and len(x.shape) == 4
-        and 0 not in (*x.shape, *result.shape)
-        and result.strides == channels_last(result.shape)
-        and is_static(op.operands[1], func)
-    )
-    if not fits or (_is_small_product(weight, result) and not op.get("epilogue")):
+    if _is_small_product(weight, result) and not op.get("epilogue"):
         return None
     options = {name: list(op[name]) for name in ("padding", "stride", "dilation")}
     size = [s if isinstance(s, int) else 16 for s in x.shape]

@@ -14,7 +14,7 @@ from ..ir.dialects import prim
 from ..ir.dtypes import BF16, F32
 from ..ir.epilogue import apply_epilogue, extras_of
 from ..ir.syntax import Op
-from ..ir.types import RefType
+from ..passes.clauses import Call, Clauses, broken
 from ..passes.linear import OPERANDS
 from .steps import ACTIVATIONS, Fingerprint, PackedWeight, Step, is_static, split_epilogue
 from .torch_private import onednn_bfloat16, onednn_linear, onednn_pack_linear
@@ -127,31 +127,36 @@ def panels_step(op: Op) -> Step:
     return Step("packed-panels", options | {"names": names, "epilogue": op.get("epilogue", ())})
 
 
+def takes_packed_product(op: Op, x: str, weight: str, bias: str | None) -> Clauses:
+    """What oneDNN's product with a packed weight takes; it reads a bias as if it had no gaps."""
+    call = Call.of(op)
+    yield onednn_linear is not None, "a torch with oneDNN"
+    yield (
+        call.on_cpu and (call.are(F32) or (onednn_bfloat16 and call.are(BF16))),
+        "float32, or bfloat16 where oneDNN has it",
+    )
+    yield (
+        len(call.shape(x)) > 0 and len(call.shape(weight)) == 2 and not call.empty,
+        "a matrix as the weight, nothing empty",
+    )
+    yield op.get("beta", 1) == 1 and op.get("alpha", 1) == 1, "no factors"
+    if bias in call.names:
+        yield call.shape(bias) == call.shape("result")[-1:], "a bias with a number for each column"
+        yield call.lies_in_order(bias), "a bias without gaps"
+    steps = op.get("epilogue", ())
+    yield not steps or (len(steps) == 1 and steps[0][0] in ACTIVATIONS), "at most one activation behind it"
+
+
 def _choose_product(op: Op, func: prim.Func, x: str, weight: str, bias: str | None, transposed: bool) -> Step | None:
-    if onednn_linear is None:
-        return None
     names = list(op["operands"])
-    wide, kept = op.operands[names.index(x)].type, op.operands[names.index(weight)].type
-    assert isinstance(wide, RefType) and isinstance(kept, RefType)
-    shapes = [v.type.shape for v in op.operands if isinstance(v.type, RefType)]
-    kinds = {(v.type.dtype, v.type.device) for v in op.operands if isinstance(v.type, RefType)}
-    if kinds != {(F32, "cpu")} and not (onednn_bfloat16 and kinds == {(BF16, "cpu")}):
-        return None
-    if any(0 in shape for shape in shapes) or not wide.shape or len(kept.shape) != 2:
-        return None
-    if not is_static(op.operands[names.index(weight)], func):
-        return None
-    position = names.index(bias) if bias is not None and bias in names else None
-    if position is not None and len(shapes[position]) != 1:
+    if not is_static(op.operands[names.index(weight)], func) or broken(takes_packed_product(op, x, weight, bias)):
         return None
     rows: Any = 1
-    for size in wide.shape[:-1]:
+    for size in Call.of(op).shape(x)[:-1]:
         rows = rows * size
-    steps = op.get("epilogue", ())
-    if steps and (len(steps) > 1 or steps[0][0] not in ACTIVATIONS):
-        return None
-    options: dict[str, Any] = {"x": names.index(x), "weight": names.index(weight), "bias": position}
-    options |= {"transposed": transposed, "epilogue": steps}
+    options: dict[str, Any] = {"x": names.index(x), "weight": names.index(weight)}
+    options |= {"bias": names.index(bias) if bias in names else None}
+    options |= {"transposed": transposed, "epilogue": op.get("epilogue", ())}
     return Step("packed-product", options | {"rows": rows if isinstance(rows, int) else 64})
 
 
@@ -160,12 +165,6 @@ def choose_linear(op: Op, func: prim.Func) -> Step | None:
 
 
 def choose_addmm(op: Op, func: prim.Func) -> Step | None:
-    if op.get("beta", 1) != 1 or op.get("alpha", 1) != 1:
-        return None
-    bias, result = op.operands[list(op["operands"]).index("self")].type, op.results[0].type
-    assert isinstance(bias, RefType) and isinstance(result, RefType)
-    if bias.shape != result.shape[1:]:
-        return None
     return _choose_product(op, func, "mat1", "mat2", "self", transposed=True)
 
 

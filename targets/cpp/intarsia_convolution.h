@@ -56,43 +56,65 @@ IM_FN int64_t threads_for(int64_t work) {
 
 struct Taps {  // rows and columns of the window, values of a pixel, and their distances in memory
   int64_t rows, row_step, columns, column_step, depth, step;
+  int64_t run = 128;  // products that are summed in registers before they are added to what came before
 };
 
+// sums (+)= local.
+template <int Pixels, int Vectors>
+IM_FN void set_aside(float* sums, const Floats (&local)[Pixels][Vectors], bool add) {
+  #pragma GCC unroll 16
+  for (int r = 0; r < Pixels; ++r)
+    #pragma GCC unroll 8
+    for (int v = 0; v < Vectors; ++v) {
+      float* const to = sums + (r * Vectors + v) * lanes;
+      store(to, add ? load(to) + local[r][v] : local[r][v]);
+    }
+}
+
 // sums[r][c] (+)= x[r][tap] * b[tap][c] for all taps in order; one function for all convolutions of a unit, which compiles sooner.
-// A tap lies in blocks of 16 columns, which are b_pitch apart. `add`: to what is in sums.
+// A tap lies in blocks of 16 columns, which are b_pitch apart. `add`: to what is in sums. Runs of products are summed in registers and then
+// added to sums, so that the rounding error does not grow with the number of channels: eager's libraries sum in such runs, too.
 template <int Pixels, int Blocks>
 [[gnu::noinline]] static void add_products(float* sums, const float* const* x, Taps taps, const float* b, int64_t b_pitch, bool add) {
   constexpr int vectors = Blocks * block_vectors;
-  Floats local[Pixels][vectors];
+  Floats local[Pixels][vectors] = {};
   const float* at[Pixels];
   #pragma GCC unroll 16
-  for (int r = 0; r < Pixels; ++r) {
-    at[r] = x[r];
-    #pragma GCC unroll 8
-    for (int v = 0; v < vectors; ++v) local[r][v] = add ? load(sums + (r * vectors + v) * lanes) : Floats{};
-  }
+  for (int r = 0; r < Pixels; ++r) at[r] = x[r];
+  int64_t left = taps.run;
   #pragma GCC unroll 1
   for (int64_t i = 0; i < taps.rows; ++i)
     #pragma GCC unroll 1
     for (int64_t j = 0; j < taps.columns; ++j) {
       int64_t place = i * taps.row_step + j * taps.column_step;
       #pragma GCC unroll 1
-      for (int64_t k = 0; k < taps.depth; ++k, b += block_columns, place += taps.step) {
-        Floats row[vectors];
-        #pragma GCC unroll 8
-        for (int v = 0; v < vectors; ++v) row[v] = load(b + (v / block_vectors) * b_pitch + v % block_vectors * lanes);
-        #pragma GCC unroll 16
-        for (int r = 0; r < Pixels; ++r) {
-          const Floats factor = at[r][place] - Floats{};  // the value in all lanes: x - 0 is x, x + 0 is an instruction
+      for (int64_t from = 0; from < taps.depth; from += taps.run) {
+        if (left <= 0) {
+          set_aside<Pixels, vectors>(sums, local, add);
+          add = true;
+          left = taps.run;
+          #pragma GCC unroll 16
+          for (int r = 0; r < Pixels; ++r)
+            #pragma GCC unroll 8
+            for (int v = 0; v < vectors; ++v) local[r][v] = Floats{};
+        }
+        const int64_t count = index_min(taps.run, taps.depth - from);
+        left -= count;
+        #pragma GCC unroll 1
+        for (int64_t k = 0; k < count; ++k, b += block_columns, place += taps.step) {
+          Floats row[vectors];
           #pragma GCC unroll 8
-          for (int v = 0; v < vectors; ++v) local[r][v] = multiply_add(factor, row[v], local[r][v]);
+          for (int v = 0; v < vectors; ++v) row[v] = load(b + (v / block_vectors) * b_pitch + v % block_vectors * lanes);
+          #pragma GCC unroll 16
+          for (int r = 0; r < Pixels; ++r) {
+            const Floats factor = at[r][place] - Floats{};  // the value in all lanes: x - 0 is x, x + 0 is an instruction
+            #pragma GCC unroll 8
+            for (int v = 0; v < vectors; ++v) local[r][v] = multiply_add(factor, row[v], local[r][v]);
+          }
         }
       }
     }
-  #pragma GCC unroll 16
-  for (int r = 0; r < Pixels; ++r)
-    #pragma GCC unroll 8
-    for (int v = 0; v < vectors; ++v) store(sums + (r * vectors + v) * lanes, local[r][v]);
+  set_aside<Pixels, vectors>(sums, local, add);
 }
 
 // One instance of add_products.

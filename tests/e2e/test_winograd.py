@@ -104,6 +104,21 @@ def test_a_deep_net_keeps_the_accuracy_rule():
     check(net, (torch.randn(2, 3, 24, 24),))
 
 
+@pytest.mark.parametrize("winograd, allowed", [(True, 4.5), (False, 1.5)])
+@torch.no_grad()
+def test_the_error_does_not_grow_with_the_channels(winograd, allowed):
+    torch.manual_seed(0)
+    models = [nn.Conv2d(channels, 32, 3, 1, 1, bias=False).eval() for channels in (16, 64, 256, 512)]
+    xs = [torch.randn(1, model.in_channels, 14, 14).relu() for model in models]
+    compiled = intarsia.compile(
+        lambda *xs: [model(x) for model, x in zip(models, xs, strict=True)], options={"winograd": winograd}
+    )
+    for model, x, found in zip(models, xs, compiled(*xs), strict=True):
+        gold = F.conv2d(x.double(), model.weight.double(), None, 1, 1)
+        plain = model(x.to(memory_format=torch.channels_last))
+        assert error(found, gold) <= allowed * max(error(model(x), gold), error(plain, gold))
+
+
 @torch.no_grad()
 def test_dynamic_sizes():
     torch.manual_seed(0)

@@ -1,0 +1,48 @@
+"""The contracts of kernels of our own are asked again after every pass: a call that was changed for the worse is an error."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import intarsia
+from intarsia.ir.text import parse_module
+from intarsia.passes.context import Target
+from intarsia.passes.contracts import CONTRACTS, check
+
+
+def last(fn: object, *args: torch.Tensor) -> str:
+    """The text of the last level."""
+    return list(intarsia.lower(fn, *args).stages.values())[-1]  # type: ignore[arg-type]
+
+
+CALLS = {
+    "convolution": (lambda: last(nn.Conv2d(16, 16, 3).eval(), torch.randn(1, 16, 20, 20)), [
+        (r"padding = \[0, 0\]", "padding = [0]", "two numbers each"),
+        (r"dilation = \[1, 1\]", "dilation = [2, 1]", "Winograd's products"),
+    ]),
+    "linear": (lambda: last(nn.Linear(64, 64).eval(), torch.randn(32, 64)), [
+        (r'own = "linear"', 'own = "linear", alpha = 2', "no factors"),
+    ]),
+    "attention": (lambda: last(F.scaled_dot_product_attention, *[torch.randn(1, 2, 20, 8)] * 3), [
+        (r"dropout_p = 0.0", "dropout_p = 0.5", "no dropout"),
+    ]),
+}  # fmt: skip
+
+
+@pytest.mark.skipif(Target().isa != "avx512", reason="made for AVX-512")
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_that_the_kernel_does_not_take(name: str) -> None:
+    assert name in CONTRACTS
+    make, changes = CALLS[name]
+    text = make()
+    check(parse_module(text), Target())
+    for pattern, replacement, clause in changes:
+        changed, count = re.subn(pattern, replacement, text, count=1)
+        assert count, text
+        with pytest.raises(ValueError, match=clause):
+            check(parse_module(changed), Target())
