@@ -11,7 +11,6 @@ import hashlib
 import json
 import operator
 import os
-import sys
 import types
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
@@ -23,6 +22,7 @@ from torch import Tensor, fx
 from .frontend import torch_private
 from .passes.manager import ENTRY_POINT_GROUP, has_registered_passes
 from .targets.cache import package_fingerprint
+from .targets.versions import versions
 
 __all__ = ["graph_key"]
 
@@ -51,7 +51,7 @@ def graph_key(gm: fx.GraphModule, example_inputs: Sequence[Any], settings: Mappi
             "state": _state(),
             "settings": settings,
             "code": package_fingerprint(("ir", "passes", "targets", "frontend", "intarsia")),
-            "versions": [sys.version, torch.__version__, torch.version.git_version],
+            "versions": versions(),
         }
     except _Unnamed:
         return None

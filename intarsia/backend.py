@@ -41,9 +41,9 @@ from .passes.pipeline import default_pipeline, registry
 from .passes.schedule import Schedule
 from .roofline import WATCH
 from .targets.build import CompilerError, CompilerNotFound, Toolchain, cpu_identity, dots_bfloat16, find_toolchain
-from .targets.cache import Cache, Entry, cache_key, package_fingerprint, shared_cache
+from .targets.cache import Cache, Entry, NoRoom, cache_key, shared_cache
 from .targets.choices import Choices
-from .targets.cpp.program import Program, build, generate, load
+from .targets.cpp.program import Program, UnusableLibrary, build, generate, load
 from .targets.host import SeveralGPUs
 from .targets.library import Library
 from .targets.pool import Results
@@ -67,8 +67,14 @@ from .targets.triton.launch import DriverError
 from .targets.triton.run import UnplannedResult
 from .targets.triton.worker import TritonError
 from .targets.tuned import MeasuredProducts
+from .targets.versions import versions
 
 log = logging.getLogger("intarsia")
+_DEFAULTS = Config()
+_DECIDE_NO_CODE: dict[str, Any] = {  # settings that stand as their defaults in keys of the cache
+    name: getattr(_DEFAULTS, name)
+    for name in ["debug", "cache", "cache_dir", "verify_each", "recompile_limit", "on_recompile", "on_error"]
+}
 GraphFunction = Callable[..., Sequence[Any]]
 
 
@@ -103,7 +109,13 @@ def compile_graph(
         return run_eager(gm, str(error))
     except (MemoryError, torch.OutOfMemoryError):  # the program's own: eager has no more
         raise
-    except (CompilerError, TritonError, DriverError) as error:  # it says itself what to look at
+    except (
+        CompilerError,
+        TritonError,
+        DriverError,
+        NoRoom,
+        UnusableLibrary,
+    ) as error:  # it says itself what to look at
         if config.strict:
             raise
         return run_eager(gm, str(error))
@@ -167,7 +179,8 @@ def _name_of(
     """The key under which the graph's program may be kept, None where it has to take the whole road."""
     if passes or config.pipeline or config.verify_each or not config.cache or debug or logs.enabled("ir"):
         return None
-    settings = {"config": repr(config), "toolchain": toolchain.identity, "cpu": cpu_identity(), "gpu": gpu_identity()}
+    plain = repr(replace(config, **_DECIDE_NO_CODE))
+    settings = {"config": plain, "toolchain": toolchain.identity, "cpu": cpu_identity(), "gpu": gpu_identity()}
     return graph_key(gm, example_inputs, settings | {"target": repr(machine(toolchain, config))})
 
 
@@ -199,7 +212,7 @@ def _loaded(cache: Cache, entry: Entry, library: Library, config: Config) -> Pro
 
 def _remember(key: str, program: Program, config: Config) -> None:
     """Keep the program under the graph's name as well; without room for it the next process takes the whole road."""
-    with COUNTERS.phase("key"), suppress(OSError):
+    with COUNTERS.phase("key"), suppress(OSError, NoRoom):
         open_cache(config).put(key, {}, {"program": program.key})
 
 
@@ -263,17 +276,15 @@ def compile_module(
             pass_sources=pass_fingerprint(pipeline),
             config={
                 "pipeline": pipeline_text(pipeline),
-                "threads": ctx.target.threads,
-                "packing": config.packing,
-                "libraries": config.libraries,
-                "max_autotune": config.max_autotune,
-                "tf32": [ctx.target.tf32, ctx.target.tf32_products],
+                "settings": repr(replace(config, **_DECIDE_NO_CODE)),
+                "target": repr(target),
             },
-            versions={"intarsia": package_fingerprint(), "torch": torch.__version__, "python": sys.version},
+            versions=versions(),
             isa=toolchain.identity + cpu_identity() + (gpu_identity() if gpu is not None else ""),
         )
     with COUNTERS.phase("load"):
-        entry = cache.get(key) if config.cache and not debug and not logs.enabled("ir") else None
+        share = config.cache and not debug and not logs.enabled("ir")
+        entry = cache.get(key) if share else None
         stored = None if entry is None else _loaded(cache, entry, library, config)
         if stored is not None:
             return stored, Report(stored, cached=True)
@@ -306,6 +317,7 @@ def compile_module(
             progress=_progress(),
             results=memory,
             gpu="" if generated.host.gpu is None else capability(generated.host.gpu),
+            share=share,
         )
     return program, Report(program, diagnostics=ctx.diagnostics)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import math
 import os
 import platform
 import re
@@ -18,12 +19,15 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO
+
+from .processes import ProcessGroup
 
 HEADER_DIR = Path(__file__).resolve().parent / "cpp"
 COMPILERS = ("g++", "clang++", "c++")
@@ -39,6 +43,7 @@ OPTIMIZE = (
     "-fno-strict-aliasing",
     "-fno-semantic-interposition",
 )
+COMPILE_SECONDS = 600.0  # a file; what takes longer waits for something that does not come
 LIGHT = "-O1"  # instead of the first of them, where code runs once: less than half of the time
 Progress = Callable[[int, int, str], None]
 
@@ -48,7 +53,7 @@ class CompilerNotFound(RuntimeError):
 
 
 class CompilerError(RuntimeError):
-    """The compiler rejected a file: at most 15 lines, with the path of the kept source file.
+    """The compiler rejected a file: at most 15 lines, with the path of the kept source file, and of the command beside it.
 
     `source` is that path.
     """
@@ -56,11 +61,13 @@ class CompilerError(RuntimeError):
     def __init__(self, source: Path, command: Sequence[str], status: int, diagnosis: str) -> None:
         shown = [line[:220] for line in diagnosis.splitlines() if line.strip()][:10]
         ended = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-        lines = [
-            f"the C++ compiler failed ({ended}) on {source}",
-            *(f"  {line}" for line in shown),
-            f"command: {' '.join(command)}",
-        ]
+        lines = [f"the C++ compiler failed ({ended}) on {source}", *(f"  {line}" for line in shown)]
+        script = Path(source).with_suffix(".sh")
+        try:
+            script.write_text(shlex.join(command) + "\n", encoding="utf-8")
+            lines.append(f"to see it again: sh {script}")
+        except OSError:  # a full disk
+            lines.append(f"the compiler: {command[0] if command else 'unknown'}")
         super().__init__("\n".join(lines))
         self.source = source
 
@@ -79,7 +86,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Toolchain:
-    """A compiler and what is passed to it. `identity` changes when the compiler's binary, its flags or the processor do."""
+    """A compiler and what is passed to it. `identity` changes when any of it does, and with the compiler's binary."""
 
     compiler: Path
     words: tuple[str, ...]  # the rest of CXX: "ccache g++", "g++ -m64"
@@ -88,16 +95,17 @@ class Toolchain:
     openmp: bool
     flags: tuple[str, ...]
     link_flags: tuple[str, ...]
+    behind: str = ""  # what compiles where `compiler` starts another program
+    environment: tuple[tuple[str, str], ...] = ()  # variables that the compiler reads
 
     @property
     def identity(self) -> str:
-        stat = self.compiler.stat()
-        facts = (str(self.compiler), self.words, stat.st_size, stat.st_mtime_ns, self.isa, self.flags, self.link_flags)
-        return hashlib.sha256(repr(facts).encode()).hexdigest()
+        facts = [(f.name, getattr(self, f.name)) for f in fields(self)]
+        return hashlib.sha256(repr((facts, _binary(self.compiler))).encode()).hexdigest()
 
     def version(self) -> str:
         """First line of `--version`. Starts the compiler: for messages only, the cache key uses `identity`."""
-        return (_ask_version((str(self.compiler), *self.words)).splitlines() or ["unknown"])[0]
+        return (_ask((str(self.compiler), *self.words), "--version").splitlines() or ["unknown"])[0]
 
     def command(self, source: Path, output: Path, light: bool = False) -> list[str]:
         """Command line that turns a source file into a shared library."""
@@ -118,12 +126,45 @@ def find_toolchain(*, openmp: bool = True) -> Toolchain:
 
     Raises CompilerNotFound.
     """
-    return _toolchain(os.environ.get("CXX", ""), os.environ.get("PATH", ""), openmp)
+    return _toolchain(os.environ.get("CXX", ""), os.environ.get("PATH", ""), openmp, compiler_environment(os.environ))
+
+
+# What decides where compilers look for headers, libraries and their own parts, and what launchers in front of them start.
+_VARIABLES = frozenset(
+    [
+        "CPATH",
+        "C_INCLUDE_PATH",
+        "CPLUS_INCLUDE_PATH",
+        "LIBRARY_PATH",
+        "COMPILER_PATH",
+        "GCC_EXEC_PREFIX",
+        "GCC_ROOT",
+        "DEPENDENCIES_OUTPUT",
+        "SUNPRO_DEPENDENCIES",
+        "SDKROOT",
+        "MACOSX_DEPLOYMENT_TARGET",
+        "DEVELOPER_DIR",
+        "INCLUDE",
+        "LIB",
+        "CL",
+        "CCC_OVERRIDE_OPTIONS",
+        "CLANG_CONFIG_FILE_USER_DIR",
+    ]
+)
+_FAMILIES = ("CCACHE_", "SCCACHE_", "DISTCC_", "ICECC_", "NIX_CFLAGS", "NIX_LDFLAGS", "NIX_CXXSTDLIB")
+
+
+def compiler_environment(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """The variables that change what a compiler makes of the same command; LD_PRELOAD and the like are not counted."""
+    return tuple(sorted((k, v) for k, v in environment.items() if v and (k in _VARIABLES or k.startswith(_FAMILIES))))
 
 
 @functools.lru_cache(maxsize=8)
-def _toolchain(cxx: str, path: str, openmp: bool) -> Toolchain:
-    first, *words = shlex.split(cxx) or [""]
+def _toolchain(cxx: str, path: str, openmp: bool, environment: tuple[tuple[str, str], ...] = ()) -> Toolchain:
+    try:
+        first, *words = shlex.split(cxx) or [""]
+    except ValueError as error:
+        raise CompilerNotFound(f"CXX is no command ({error}): {cxx!r:.200}") from None
     wanted = [first] if first else list(COMPILERS)
     found = next((found for name in wanted if (found := shutil.which(name, path=path))), None)
     if found is None:
@@ -132,7 +173,7 @@ def _toolchain(cxx: str, path: str, openmp: bool) -> Toolchain:
             "Install g++ >= 9 or clang++ >= 10, or set CXX to the compiler to use."
         )
     compiler = Path(found)
-    kind = compiler_kind(compiler, tuple(words))
+    kind, behind = compiler_kind(compiler, tuple(words))
     isa = detect_isa()
     threads, link = openmp_flags(kind, loaded_openmp()) if openmp else ((), ())
     flags = (
@@ -145,24 +186,59 @@ def _toolchain(cxx: str, path: str, openmp: bool) -> Toolchain:
         *isa_flags(kind, isa),
         *(threads or ("-fopenmp-simd",)),
     )
-    return Toolchain(compiler, tuple(words), kind, isa, bool(threads), flags, link)
+    return Toolchain(compiler, tuple(words), kind, isa, bool(threads), flags, link, behind, environment)
 
 
-def compiler_kind(compiler: Path, words: tuple[str, ...] = ()) -> str:
-    """ "gcc" or "clang", from the names that the command leads to; asked of the compiler where they do not say."""
-    names = " ".join((compiler.resolve().name, *words))
-    if "clang" in names:
-        return "clang"
-    if "g++" in names or "gcc" in names:
-        return "gcc"
-    return "clang" if "clang" in _ask_version((str(compiler), *words)) else "gcc"
+def compiler_kind(compiler: Path, words: tuple[str, ...] = ()) -> tuple[str, str]:
+    """("gcc" or "clang", what compiles behind a launcher).
+
+    The names of a program say it; the compiler is asked where they may not: launchers ("ccache g++", "env g++"), scripts, and macOS, where
+    clang is installed as g++.
+    """
+    name = compiler.resolve().name
+    if _is_program(compiler) and sys.platform != "darwin":
+        if "clang" in name:
+            return "clang", ""
+        if "g++" in name or "gcc" in name:
+            return "gcc", ""
+    command = (str(compiler), *words)
+    version = _ask(command, "--version")
+    part = Path(_ask(command, "-print-prog-name=cc1plus").strip() or ".")  # of gcc; clang is one program
+    return "clang" if "clang" in version.lower() else "gcc", repr((version, _binary(part)))
 
 
-def _ask_version(command: tuple[str, ...]) -> str:
+def _is_program(path: Path) -> bool:
+    """Whether a file is machine code; a script may start anything."""
     try:
-        return subprocess.run([*command, "--version"], capture_output=True, text=True, check=False, timeout=30).stdout
+        with open(path, "rb") as file:
+            return file.read(2) != b"#!"
+    except OSError:
+        return False
+
+
+def _binary(path: Path) -> tuple[str, int, int] | None:
+    """What changes with a program's file; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return str(path), found.st_size, found.st_mtime_ns
+
+
+def _ask(command: tuple[str, ...], question: str) -> str:
+    try:
+        done = subprocess.run(
+            [*command, question],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=30,
+            stdin=subprocess.DEVNULL,
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
+    return done.stdout
 
 
 @functools.cache
@@ -215,8 +291,40 @@ def isa_flags(kind: str, isa: str) -> tuple[str, ...]:
 
 
 def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """How many cores this process may use, by its affinity and its container's quota."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(found, cpu_quota())))
+
+
+@functools.cache
+def cpu_quota(system: Path = Path("/sys/fs/cgroup"), process: Path = Path("/proc/self/cgroup")) -> float:
+    """How many cores' time the control group of this process, or one around it, may use; infinite without a limit."""
+    least = float("inf")
+    try:
+        groups = [line.split(":", 2) for line in process.read_text().splitlines()]
+    except OSError:
+        return least
+    for _, controllers, path in (group for group in groups if len(group) == 3):
+        if controllers == "":  # version 2
+            top = system
+            names: tuple[str, ...] = ("cpu.max",)
+        elif "cpu" in controllers.split(","):
+            top = next((p for p in (system / controllers, system / "cpu") if p.is_dir()), system)
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        else:
+            continue
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        for depth in range(len(parts) + 1):  # a container may see its own group as the top
+            least = min(least, _quota(top.joinpath(*parts[:depth]), names))
+    return least
+
+
+def _quota(group: Path, names: Sequence[str]) -> float:
+    try:
+        quota, period = " ".join((group / name).read_text() for name in names).split()[:2]
+        return int(quota) / int(period) if quota != "max" and int(quota) > 0 and int(period) > 0 else float("inf")
+    except (OSError, ValueError):
+        return float("inf")
 
 
 @functools.cache
@@ -227,12 +335,13 @@ def loaded_openmp() -> str | None:
     """
     import torch  # loads it
 
+    home = str(Path(torch.__file__).parent)
     try:
         maps = Path("/proc/self/maps").read_text()
-    except OSError:
-        return None
+    except OSError:  # macOS: torch's wheels bring it
+        brought = (Path(home) / "lib" / name for name in ("libomp.dylib", "libiomp5.dylib"))
+        return next((str(path) for path in brought if path.exists()), None)
     found = re.findall(r"^\S+ .*?(/\S*/lib(?:gomp|omp|iomp5)[^/\s]*\.so[^/\s]*)$", maps, re.MULTILINE)
-    home = str(Path(torch.__file__).parent)
     return min(found, key=lambda path: not path.startswith(home), default=None)
 
 
@@ -245,6 +354,8 @@ def openmp_flags(kind: str, runtime: str | None) -> tuple[tuple[str, ...], tuple
         # The path comes first and answers every symbol, so that the compiler's own libgomp is not needed.
         return ("-fopenmp",), ("-Wl,--as-needed", str(runtime))
     if name.startswith(("libomp", "libiomp5")):
+        if name.endswith(".dylib"):  # Apple's driver refuses the flag, its compiler takes it
+            return ("-Xclang", "-fopenmp"), (str(runtime), f"-Wl,-rpath,{Path(str(runtime)).parent}")
         return ("-fopenmp",), ("-Wl,--as-needed", str(runtime))
     return (), ()
 
@@ -257,6 +368,7 @@ class _Job:
     command: list[str]
     diagnosis: IO[bytes]
     process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
 
 
 def compile_sources(
@@ -270,10 +382,11 @@ def compile_sources(
     """Writes `out_dir/name.cpp` and compiles each to `out_dir/name.so`, at most `jobs` at once; returns the .so paths in order.
 
     `progress(done, total, name)` is called before the first file and after each. Raises CompilerError for the first file that fails
-    (its .cpp stays). On any exception, Ctrl-C too, the running compilers are ended and no partial .so remains.
+    (its .cpp stays), or takes longer than COMPILE_SECONDS. On any exception, Ctrl-C too, the running compilers are ended and no partial
+    .so remains; they also end when this process is killed.
     """
     with contextlib.suppress(OSError):  # reported with the first file
-        out_dir.mkdir(parents=True, exist_ok=True)
+        out_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     limit = jobs or cores()
     waiting: list[_Job] = []
     for source in sources:
@@ -281,11 +394,10 @@ def compile_sources(
         partial = out_dir / f".{source.name}.{os.getpid()}.so"
         try:
             path.write_text(source.text, encoding="utf-8")
+            diagnosis = tempfile.TemporaryFile(dir=out_dir)  # noqa: SIM115  (closed below)
         except OSError as error:  # a full disk
-            raise CompilerError(
-                path, toolchain.command(path, partial), 1, f"cannot write the source file: {error}"
-            ) from error
-        diagnosis = tempfile.TemporaryFile()  # noqa: SIM115  (closed below)
+            text = f"cannot write the source file: {error.strerror}"
+            raise CompilerError(path, toolchain.command(path, partial), 1, text) from error
         command = toolchain.command(path, partial, source.light)
         waiting.append(_Job(path, output, partial, command, diagnosis))
     every, done = list(waiting), 0
@@ -293,11 +405,17 @@ def compile_sources(
     waiting.reverse()
     tell = progress or (lambda done, total, name: None)
     tell(0, len(every), "")
+    group = ProcessGroup()
     try:
         while waiting or running:
             while waiting and len(running) < max(1, limit):
                 running.append(waiting.pop())
-                _start(running[-1])
+                _start(running[-1], group)
+            for job in running:
+                if time.monotonic() - job.started > COMPILE_SECONDS:
+                    group.end()
+                    text = f"it took longer than {COMPILE_SECONDS:g} seconds and was ended"
+                    raise CompilerError(job.source, job.command, -signal.SIGTERM, text)
             finished = [job for job in running if job.process is not None and job.process.poll() is not None]
             for job in finished:
                 running.remove(job)
@@ -307,29 +425,28 @@ def compile_sources(
             if not finished:
                 time.sleep(0.002)
     except BaseException:
-        for job in running:
-            _stop(job)
+        group.end()
         for job in every:
-            job.partial.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                job.partial.unlink(missing_ok=True)
         raise
     finally:
+        group.end()
         for job in every:
             job.diagnosis.close()
     return [job.output for job in every]
 
 
-def _start(job: _Job) -> None:
-    # Its own session: Ctrl-C in a terminal reaches us alone, and the driver ends together with the programs that it runs.
+def _start(job: _Job, group: ProcessGroup) -> None:
+    # What the compiler writes between its steps goes where the result goes: that disk has room, and the folder is removed.
+    environment = {**os.environ, "TMPDIR": str(job.output.parent)}
     try:
-        job.process = subprocess.Popen(
-            job.command,
-            stdin=subprocess.DEVNULL,
-            stdout=job.diagnosis,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+        job.process = group.start(
+            job.command, stdin=subprocess.DEVNULL, stdout=job.diagnosis, stderr=subprocess.STDOUT, env=environment
         )
     except OSError as error:
         raise CompilerError(job.source, job.command, 127, str(error)) from error
+    job.started = time.monotonic()
 
 
 def _finish(job: _Job) -> None:
@@ -339,13 +456,3 @@ def _finish(job: _Job) -> None:
         job.diagnosis.seek(0)
         raise CompilerError(job.source, job.command, status, job.diagnosis.read().decode(errors="replace"))
     os.replace(job.partial, job.output)
-
-
-def _stop(job: _Job) -> None:
-    if job.process is None or job.process.poll() is not None:
-        return
-    try:
-        os.killpg(job.process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        job.process.kill()
-    job.process.wait()

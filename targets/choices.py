@@ -1,14 +1,12 @@
 """Which library call carries out a product on this machine: measured once for each bucket of shapes, kept beside the compiled code.
 
-The file `choices-<processor>.json` in the cache folder is a table from bucket to winner, plain data that may be edited or removed. The
+The file `choices-<processor>-<torch>.json` in the cache folder is a table from bucket to winner (see measurements.py). The
 default is the packed product; another candidate has to be clearly faster. `options={"libraries": "fixed"}` measures nothing and takes the
 default everywhere, so that what runs does not depend on a measurement.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +17,7 @@ import torch
 
 from ..ir.symbols import power_of_two
 from .build import cpu_identity
+from .measurements import Measurements
 from .steps import Step
 from .torch_private import onednn_linear, onednn_pack_linear
 
@@ -31,58 +30,26 @@ CHECK_SECONDS = 3e-6  # what it takes a call to see that a packed copy is not st
 PACKED, OPERATOR = "packed-product", "operator"
 
 
-@dataclass
 class Table:
-    """What was chosen on one device, by bucket. Two processes may measure the same bucket; the one that writes last is kept.
+    """What was chosen on one device, by bucket."""
 
-    Args:
-        folder: where the table is kept; None: nowhere.
-        device: whose table it is; part of the file's name.
-    """
-
-    folder: Path | None
-    device: str
-    table: dict[str, str] = field(default_factory=dict)
-    read: bool = False
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, kept: Measurements) -> None:
+        self.kept = kept
+        self.table: dict[str, str] | None = None
+        self.lock = threading.Lock()
 
     def get(self, key: str, measure: Callable[[], str], known: Sequence[str]) -> str:
         """The choice for a bucket: as the table has it, if it is one of the `known`, else as measured; "" is not kept."""
         with self.lock:
-            self._load()
+            if self.table is None:
+                self.table = {k: str(v) for k, v in self.kept.read().items()}
             found = self.table.get(key)
             if found is None or found not in known:
                 found = measure()
                 if found:
                     self.table[key] = found
-                    self._save()
+                    self.kept.write({key: found})
         return found
-
-    def _path(self) -> Path | None:
-        return None if self.folder is None else self.folder / f"choices-{self.device}.json"
-
-    def _load(self) -> None:
-        path = self._path()
-        if self.read or path is None:
-            return
-        self.read = True
-        try:
-            known = json.loads(path.read_text())
-            assert isinstance(known, dict)
-        except (OSError, ValueError, AssertionError):  # none yet, or damaged: measured again
-            return
-        self.table = {str(k): str(v) for k, v in known.items()} | self.table
-
-    def _save(self) -> None:
-        path = self._path()
-        if path is None:
-            return
-        partial = path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
-        try:
-            partial.write_text(json.dumps(self.table, indent=1, sort_keys=True) + "\n")
-            os.replace(partial, path)
-        except OSError:  # a full or read-only disk: measured again by the next process
-            partial.unlink(missing_ok=True)
 
 
 @dataclass
@@ -93,7 +60,7 @@ class Choices:
     choices: Table = field(init=False)
 
     def __post_init__(self) -> None:
-        self.choices = Table(self.folder, cpu_identity())
+        self.choices = Table(Measurements(self.folder, "choices", cpu_identity()))
 
     def product(self, step: Step, rows: int, inner: int, outer: int, dtype: torch.dtype) -> Step | None:
         """The step, or None where the operator's own call is clearly faster."""

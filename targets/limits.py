@@ -1,21 +1,20 @@
 """How fast a machine copies memory and multiplies matrices: measured once, kept beside the compiled code.
 
-The file `limits-<device>.json` in the cache folder is a table from a name to a number, plain data that may be removed to measure again.
+The file `limits-<device>-<torch>.json` in the cache folder is a table from a name to a number (see measurements.py).
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
 import torch
 
 from .build import cpu_facts, cpu_identity
+from .measurements import Measurements
 from .torch_private import onednn_linear, onednn_pack_linear
 
 SECONDS = 0.2  # for one number, about
@@ -33,8 +32,7 @@ class Limits:
 
     device: str
     folder: Path | None
-    table: dict[str, float] = field(default_factory=dict)
-    read: bool = False
+    table: dict[str, float] | None = None
 
     @property
     def name(self) -> str:
@@ -57,21 +55,17 @@ class Limits:
         return f" with {_threads()}" if self.device == "cpu" else ""
 
     def _known(self, key: str, measure: Callable[[], float]) -> float:
-        path = None if self.folder is None else self.folder / f"limits-{self._identity()}.json"
-        if not self.read and path is not None:
-            self.read = True
-            try:
-                self.table = {str(k): float(v) for k, v in json.loads(path.read_text()).items()}
-            except (OSError, ValueError, AttributeError, TypeError):  # none yet, or damaged: measured again
-                self.table = {}
+        kept = Measurements(self.folder, "limits", self._identity())
+        if self.table is None:
+            numbers = {k: v for k, v in kept.read().items() if isinstance(v, int | float)}
+            self.table = {k: float(v) for k, v in numbers.items() if 0 < v < float("inf")}
         if key not in self.table:
             try:
                 with torch.no_grad(), torch.inference_mode(False):
                     self.table[key] = measure()
             except RuntimeError:  # no memory, or no such product
                 return 0.0
-            if path is not None:
-                _save(path, self.table)
+            kept.write({key: self.table[key]})
         return self.table[key]
 
     def _identity(self) -> str:
@@ -83,15 +77,6 @@ class Limits:
 def _threads() -> str:
     count = torch.get_num_threads()
     return f"{count} thread{'s' if count != 1 else ''}"
-
-
-def _save(path: Path, table: dict[str, float]) -> None:
-    partial = path.with_suffix(f".{os.getpid()}")
-    try:
-        partial.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
-        os.replace(partial, path)
-    except OSError:  # a full or read-only disk: measured again by the next process
-        partial.unlink(missing_ok=True)
 
 
 def _copy_rate(device: str) -> float:

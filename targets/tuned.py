@@ -1,7 +1,7 @@
 """Mode max-autotune: which kernel of a matrix product is the fastest on this GPU, measured once for each bucket of shapes.
 
 Candidates are the library's call with a kernel behind it, and kernels of our own in several tiles. Each is built as a program of its own, as the
-passes make it, and timed on the device. The table `choices-<gpu>.json` in the cache folder has the winners (see choices.py); it may be edited.
+passes make it, and timed on the device. The table `choices-<gpu>-<versions>.json` in the cache folder has the winners (see choices.py).
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from ..passes.context import CompileContext
 from ..passes.manager import run_pipeline
 from ..passes.matmul_kernels import MatmulKernels
 from ..passes.pipeline import registry
-from .build import Toolchain
-from .cache import Cache, package_fingerprint
+from .build import Toolchain, cpu_identity
+from .cache import Cache, cache_key
 from .choices import Table
 from .cpp.program import Program, build, generate
 from .library import Library
-from .triton.device import capability
+from .measurements import Measurements
+from .triton.device import capability, gpu_identity
+from .versions import versions
 
 log = logging.getLogger("intarsia")
 
@@ -61,7 +63,9 @@ class MeasuredProducts:
 
     def __post_init__(self) -> None:
         name = re.sub(r"\W+", "-", torch.cuda.get_device_name(self.gpu)).strip("-").lower()
-        self.table = Table(self.cache.root if self.keep else None, name)
+        # What was measured holds for these kernels of ours, this compiler and these libraries.
+        made_by = hashlib.sha256(repr((versions(), gpu_identity())).encode()).hexdigest()[:12]
+        self.table = Table(Measurements(self.cache.root if self.keep else None, "choices", name, made_by))
 
     def pick(self, key: str, module: Callable[[], ModuleOp], tiles: Sequence[str]) -> str:
         """The fastest of the tiles for the kernels of a module at the `kernel` level, or "" for the library.
@@ -96,7 +100,12 @@ class MeasuredProducts:
         try:
             run_pipeline(CompileContext(self.ctx.target), module, passes)
             generated = generate(module, library)
-            key = hashlib.sha256(f"{text}{name}{package_fingerprint()}{capability(self.gpu)}".encode()).hexdigest()
+            key = cache_key(
+                ir_text=text,
+                config={"candidate": name, "target": repr(self.ctx.target)},
+                versions=versions(),
+                isa=self.toolchain.identity + cpu_identity() + gpu_identity(),
+            )
             return build(generated, key, lambda: self.toolchain, self.cache, library, gpu=capability(self.gpu))
         except RuntimeError:
             log.debug("the candidate %s is not measured", name, exc_info=True)

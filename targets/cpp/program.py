@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from xdsl.dialects.builtin import ModuleOp
 
-from ..build import Progress, Source, Toolchain, compile_sources
-from ..cache import Cache, Entry
+from ..build import CompilerError, Progress, Source, Toolchain, compile_sources
+from ..cache import Cache, Entry, has_room
 from ..host import HostSource, Run, host_source, load_program, one_device, runs_on_gpu
 from ..library import Fingerprint, Library
 from ..load import Library as SharedLibrary
 from ..pool import Results
 from ..triton.graphs import Recorded
 from ..triton.program import KERNELS, LAUNCHES, GpuSource, compile_kernels, gpu_source, load_binaries, stored_source
+from ..triton.worker import TritonError
 from .emit import kernels_of
 from .units import units_of
+
+
+class UnusableLibrary(RuntimeError):
+    """The machine does not load what its compiler made."""
 
 
 @dataclass(frozen=True)
@@ -92,19 +100,65 @@ def build(
     progress: Progress | None = None,
     results: Results | None = None,
     gpu: str = "",
+    share: bool = True,
 ) -> Program:
-    """Compile what is not in the cache, and load.
+    """Compile, keep in the cache, and load; wait for another thread or process that compiles the same.
 
     Args:
         gpu: what Triton compiles for, such as "sm_90".
+        share: whether an entry that is there by now will do.
 
     Raises:
         CompilerNotFound, CompilerError: see `targets.build`.
         TritonError: see `targets.triton.worker`.
+        NoRoom: see `targets.cache`.
+        UnusableLibrary: what was compiled cannot be loaded.
     """
     seconds: dict[str, float] = {}
+    compiled = partial(_compiled, generated, key, toolchain, cache, progress, gpu, seconds)
+    with cache.alone(key):
+        entry, program = cache.get(key) if share else None, None
+        if entry is not None:  # somebody was first
+            try:
+                program = load(entry, library, results)
+            except OSError as error:
+                cache.drop(entry, error)
+        if program is None:
+            entry = _with_room(compiled, cache, key)
+            try:
+                program = load(entry, library, results)
+            except OSError as error:
+                raise UnusableLibrary(f"what was compiled cannot be loaded: {error}") from error
+            program.compiler_calls = len(generated.units)
+    program.seconds = seconds | program.seconds
+    return program
+
+
+def _with_room(compiled: Callable[[Path], Entry], cache: Cache, key: str) -> Entry:
+    """A new entry, compiled beside the cache; on another disk, or in memory, where that one is full."""
+    folder = cache.workplace(key)
+    try:
+        return compiled(folder)
+    except (OSError, CompilerError, TritonError) as error:
+        if has_room(folder):
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
+        cache.leave(error if isinstance(error, OSError) else OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    return compiled(cache.workplace(key))
+
+
+def _compiled(
+    generated: Generated,
+    key: str,
+    toolchain: Callable[[], Toolchain],
+    cache: Cache,
+    progress: Progress | None,
+    gpu: str,
+    seconds: dict[str, float],
+    folder: Path,
+) -> Entry:
+    """Compile in `folder`, and keep the result; the folder stays where something fails to compile, so that it can be looked at."""
     start = time.perf_counter()
-    folder = cache.root / "build" / f"{key[:16]}-{time.time_ns():x}"
     libraries: Sequence[Path] = ()
     binaries = None if generated.gpu is None else compile_kernels(generated.gpu, gpu, folder)
     if generated.units:
@@ -122,14 +176,8 @@ def build(
         files |= {KERNELS: generated.gpu.text} | {f"{b.name}.cubin": b.code for b in made}
         meta["binaries"] = [b.as_json() for b in made]
     entry = cache.put(key, files, meta)
-    for path in [*libraries, *(p.with_suffix(".cpp") for p in libraries)]:
-        path.unlink(missing_ok=True)
-    if generated.units:
-        shutil.rmtree(folder, ignore_errors=True)
-    program = load(entry, library, results)
-    program.compiler_calls = len(generated.units)
-    program.seconds = seconds | program.seconds
-    return program
+    shutil.rmtree(folder, ignore_errors=True)
+    return entry
 
 
 def load(entry: Entry, library: Library, results: Results | None = None) -> Program:

@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ...ir.syntax import defined_values
 from ...ir.types import TensorType, is_gpu
+from ..versions import triton_settings
 
 OLDEST = (3, 6)
 
@@ -95,11 +96,18 @@ def multiprocessors() -> int:
 
 @cache
 def gpu_identity() -> str:
-    """Changes when binaries for this machine's GPUs are others; "" without a GPU."""
+    """Changes when binaries for this machine's GPUs are others; "" without a GPU. Different GPUs count in their order, which programs name."""
     if not torch.cuda.is_available():
         return ""
-    kinds = sorted({f"{capability(gpu)} of {multiprocessors()}" for gpu in range(torch.cuda.device_count())})
+    kinds = [_kind(gpu) for gpu in range(torch.cuda.device_count())]
+    if len(set(kinds)) == 1:  # then it does not matter which of them a program is for, and how many there are
+        kinds = kinds[:1]
     try:
-        return f"{','.join(kinds)} triton {triton_version()}"
+        return f"{','.join(kinds)} triton {triton_version()} {triton_settings()}"
     except NoTriton:
         return ",".join(kinds)
+
+
+def _kind(gpu: int) -> str:
+    found = torch.cuda.get_device_properties(gpu)
+    return f"{found.name} {capability(gpu)} of {found.multi_processor_count}"

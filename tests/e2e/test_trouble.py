@@ -73,7 +73,7 @@ def test_corrupted_cache_is_built_again(tmp_path, monkeypatch):
     shared_cache.cache_clear()
     x = torch.randn(5)
     intarsia.compile(f)(x)
-    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "intarsia-cache").stat().st_mode) == 0o700
     libraries = list(tmp_path.rglob("*.so"))
     assert libraries and not list(tmp_path.rglob("*.pkl"))
     for library in libraries:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
 import textwrap
 
+import networkx
 import pytest
+import sympy
 import torch
+import xdsl
 from torch import nn
 
 import intarsia
 from intarsia.artifact import graph_key
 from intarsia.frontend.capture import capture
+from intarsia.targets import versions
 from tests.processes import Prepared
 
 PROGRAM = """
@@ -112,7 +117,7 @@ def test_a_changed_program_is_compiled_anew(later, change):
 
 @pytest.mark.parametrize("what", ["name", "program", "library"])
 def test_damaged_entry_is_made_again(folder, later, what):
-    metas = [(m, json.loads(m.read_text())) for m in (folder / "cache").glob("??/*/meta.json")]
+    metas = [(m, json.loads(m.read_text())) for m in (folder / "cache/intarsia-cache").glob("??/*/meta.json")]
     names = [m for m, record in metas if not record["sha256"]]
     programs = [m for m, record in metas if record["sha256"]]
     assert len(names) == len(programs) == 1
@@ -123,7 +128,7 @@ def test_damaged_entry_is_made_again(folder, later, what):
 
 
 def test_name_without_its_program_takes_the_whole_road(folder, later):
-    for meta in (folder / "cache").glob("??/*/meta.json"):
+    for meta in (folder / "cache/intarsia-cache").glob("??/*/meta.json"):
         if json.loads(meta.read_text())["sha256"]:
             shutil.rmtree(meta.parent)
     counted, _ = later()
@@ -187,11 +192,28 @@ def test_settings_and_versions_are_part_of_the_name(monkeypatch):
         assert key_of(work, X, Y) != plain
     finally:
         torch.use_deterministic_algorithms(False)
-    monkeypatch.setattr(torch, "__version__", "9.9.9")
-    assert key_of(work, X, Y) != plain
-    monkeypatch.undo()
     monkeypatch.setattr("intarsia.artifact.package_fingerprint", lambda rooms: "other")
     assert key_of(work, X, Y) != plain
+
+
+@pytest.mark.parametrize(
+    "place",
+    [(torch, "__version__"), (torch.version, "git_version"), (sympy, "__version__"), (xdsl, "__version__"), (networkx, "__version__"),
+     (torch.__config__, "show"), (platform, "libc_ver"), (sys, "version")],
+    ids=["torch", "commit of torch", "sympy", "xdsl", "networkx", "libraries of torch", "libc", "python"],
+)  # fmt: skip
+def test_versions_of_libraries_are_part_of_the_name(place, monkeypatch):
+    def fresh():
+        versions.versions.cache_clear()
+        versions.torch_build.cache_clear()
+        return key_of(work, X, Y)
+
+    plain = fresh()
+    owner, name = place
+    with monkeypatch.context() as inner:
+        inner.setattr(owner, name, (lambda: "other") if callable(getattr(owner, name)) else "9.9.9")
+        assert fresh() != plain
+    assert fresh() == plain
 
 
 def test_lines_are_part_of_the_name():

@@ -95,7 +95,9 @@ def test_diagnosis_keeps_the_source_file(tmp_path: Path) -> None:
     assert caught.value.source == tmp_path / "bad.cpp" and str(tmp_path / "bad.cpp") in text.splitlines()[0]
     assert "nonsense" in text and len(text.splitlines()) <= 15
     assert caught.value.source.read_text() == broken
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.cpp", "good.cpp", "good.so"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.cpp", "bad.sh", "good.cpp", "good.so"]
+    again = subprocess.run(["sh", str(tmp_path / "bad.sh")], capture_output=True, text=True, check=False)
+    assert again.returncode != 0 and "nonsense" in again.stderr
 
 
 def test_missing_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -123,7 +125,7 @@ def test_compiler_that_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bo
     monkeypatch.setenv("CXX", str(script(tmp_path, body)))
     with pytest.raises(CompilerError, match="x.cpp"):
         compile_sources([Source("x", ADD_ONE.format(1))], find_toolchain(), tmp_path / "out")
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["x.cpp"]
+    assert [path.name for path in (tmp_path / "out").iterdir() if path.suffix != ".sh"] == ["x.cpp"]
 
 
 def test_folder_that_cannot_be_written(tmp_path: Path) -> None:

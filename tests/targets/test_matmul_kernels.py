@@ -23,6 +23,7 @@ from intarsia.passes.context import CompileContext
 from intarsia.passes.pipeline import default_pipeline
 from intarsia.passes.product_model import Shape, Tile, candidates, choose
 from intarsia.targets.choices import Table
+from intarsia.targets.measurements import Measurements
 
 
 @pytest.fixture(autouse=True)
@@ -78,9 +79,9 @@ def test_the_table(tmp_path: Path) -> None:
         asked.append("x")
         return "b"
 
-    assert Table(tmp_path, "gpu").get("key", measure, ("a", "b")) == "b"
-    assert Table(tmp_path, "gpu").get("key", measure, ("a", "b")) == "b" and len(asked) == 1
-    assert Table(tmp_path, "gpu").get("key", measure, ("a",)) == "b" and len(asked) == 2
+    assert Table(Measurements(tmp_path, "choices", "gpu")).get("key", measure, ("a", "b")) == "b"
+    assert Table(Measurements(tmp_path, "choices", "gpu")).get("key", measure, ("a", "b")) == "b" and len(asked) == 1
+    assert Table(Measurements(tmp_path, "choices", "gpu")).get("key", measure, ("a",)) == "b" and len(asked) == 2
 
 
 @pytest.mark.parametrize("tile", ["128x128x64x4x3", "64x32x128x4x4", "128x256x64x8x3"])

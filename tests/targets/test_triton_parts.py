@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -180,15 +181,25 @@ def test_what_a_launch_gives(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- workers ----
 
 
+def is_gone(pid: int) -> bool:
+    """Whether a process is no more, within a few seconds; one that nobody waits for is as good as gone."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
 @pytest.fixture
 def workers() -> Iterator[Workers]:
     pytest.importorskip("triton", reason="kernels for a GPU need Triton")
     made = Workers(1)
     yield made
-    while not made.idle.empty():
-        worker = made.idle.get()
-        worker.stdin.close()  # type: ignore[union-attr]
-        worker.wait(30)
+    made.end()
 
 
 def good(tmp_path: Path) -> tuple[Path, KernelSource]:
@@ -206,7 +217,7 @@ def test_a_kernel_that_does_not_compile_is_named(workers: Workers, tmp_path: Pat
     assert raised.value.kernel == source.name
     assert len(str(raised.value).splitlines()) <= 15
     (binary,) = workers.compile(path, [source], "sm_90", tmp_path)  # by the same worker
-    assert workers.started == 1 and binary.name == source.name and binary.code.startswith(b"\x7fELF")
+    assert len(workers.alive) == 1 and binary.name == source.name and binary.code.startswith(b"\x7fELF")
 
 
 def test_a_module_that_cannot_be_loaded(workers: Workers, tmp_path: Path) -> None:
@@ -220,21 +231,64 @@ def test_a_dead_worker_is_replaced(workers: Workers, tmp_path: Path) -> None:
     path, source = good(tmp_path)
     workers.start(1)
     worker = workers.idle.get()
-    os.kill(worker.pid, signal.SIGKILL)
-    worker.wait(30)
+    os.kill(worker.process.pid, signal.SIGKILL)
+    worker.process.wait(30)
     workers.idle.put(worker)
-    with pytest.raises(TritonError):
-        workers.compile(path, [source], "sm_90", tmp_path)
     (binary,) = workers.compile(path, [source], "sm_90", tmp_path)
-    assert binary.name == source.name and workers.started == 1
+    assert binary.name == source.name and len(workers.alive) == 1
+
+
+def test_a_worker_that_dies_over_a_kernel_is_an_error(workers: Workers, tmp_path: Path) -> None:
+    path, source = good(tmp_path)
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("import os\nos.kill(os.getpid(), 9)\n")
+    with pytest.raises(TritonError, match="ended with -9"):
+        workers.compile(wrong, [source], "sm_90", tmp_path)
+    (binary,) = workers.compile(path, [source], "sm_90", tmp_path)
+    assert binary.name == source.name and len(workers.alive) == 1
+
+
+def test_a_kernel_that_takes_too_long_is_ended(
+    workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, source = good(tmp_path)
+    wrong, pid = tmp_path / "wrong.py", tmp_path / "pid"
+    wrong.write_text(
+        "import pathlib, subprocess, time\n"
+        f"pathlib.Path({str(pid)!r}).write_text(str(subprocess.Popen(['sleep', '60']).pid))\ntime.sleep(60)\n"
+    )
+    monkeypatch.setattr("intarsia.targets.triton.worker.KERNEL_SECONDS", 3.0)
+    with pytest.raises(TritonError, match="longer than 3 seconds"):
+        workers.compile(wrong, [source], "sm_90", tmp_path)
+    assert is_gone(int(pid.read_text()))  # what it had started, too
+    monkeypatch.undo()
+    assert workers.compile(path, [source], "sm_90", tmp_path)
+
+
+def test_what_a_kernel_prints_is_no_answer(workers: Workers, tmp_path: Path) -> None:
+    path, source = good(tmp_path)
+    path.write_text(path.read_text() + "\nimport os\nos.write(1, b'{\"symbol\": 3}\\n')\nprint('{}')\n")
+    (binary,) = workers.compile(path, [source], "sm_90", tmp_path)
+    assert binary.name == source.name
+
+
+def test_a_forked_process_leaves_the_workers_alone(workers: Workers, tmp_path: Path) -> None:
+    path, source = good(tmp_path)
+    workers.start(1)
+    child = os.fork()
+    if child == 0:
+        workers.forget()
+        os._exit(0 if not workers.alive and workers.idle.empty() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert workers.compile(path, [source], "sm_90", tmp_path) and len(workers.alive) == 1
 
 
 def test_a_worker_ends_with_its_input(workers: Workers) -> None:
     workers.start(1)
     worker = workers.idle.get()
-    assert worker.stdin is not None and worker.poll() is None
-    worker.stdin.close()
-    assert worker.wait(60) == 0
+    assert worker.process.stdin is not None and worker.process.poll() is None
+    worker.process.stdin.close()
+    assert worker.process.wait(60) == 0
 
 
 def test_a_worker_imports_no_torch(workers: Workers, tmp_path: Path) -> None:
