@@ -27,7 +27,7 @@ from .values.tensor import TensorMethod, is_method_descriptor
 if TYPE_CHECKING:
     from .interpreter import Interpreter
 
-__all__ = ["call"]
+__all__ = ["call", "call_forward"]
 
 _LRU = type(functools.lru_cache(lambda: None))
 _C_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
@@ -423,15 +423,17 @@ def _construct_native(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs:
 def call_module(vm: Interpreter, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`module(*args)`: forward, or all of `nn.Module.__call__` where hooks are registered."""
     kind = type(module)
-    if isinstance(module, nn.modules.lazy.LazyModuleMixin):
-        raise GraphBreak("a lazy module initialises itself")
     custom = objects.find_method(kind, "__call__")
     impl = nn.Module.__dict__["__call__"]
-    marks.check_disabled(module, type(module).__name__)
-    if isinstance(module, torch.jit.ScriptModule):
-        raise Unsupported("a TorchScript module is called")
+    _check_callable(module)
     if vm.is_own(kind):
         wrapper = vm.user.source_of(module) or Const(module, "compiled")
+        forward, own = module.__dict__["forward"], Item(Attr(wrapper, "__dict__"), "forward")
+        if forward is not module._compiled:  # the program's own
+            if module._forward_hooks or module._forward_pre_hooks:
+                raise GraphBreak("a compiled module has hooks, and a forward that was assigned to it")
+            return vm.tail_call(vm.user.wrap(forward, own), args, kwargs)
+        vm.guards.add("is", own, forward)
         inner = Item(Attr(wrapper, "__dict__"), "_orig_mod")
         return vm.tail_call(vm.user.wrap(module._orig_mod, inner), args, kwargs)
     if custom is not impl:
@@ -459,6 +461,23 @@ def call_module(vm: Interpreter, module: nn.Module, args: tuple[Any, ...], kwarg
     forward = objects.load_attr(vm, module, "forward")
     vm.tail = direct
     return vm.tail_call(forward, args, kwargs)
+
+
+def call_forward(vm: Interpreter, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`module.forward(*args)`, what of a compiled module is compiled."""
+    _check_callable(module)
+    direct = vm.tail
+    forward = objects.load_attr(vm, module, "forward")
+    vm.tail = direct
+    return vm.tail_call(forward, args, kwargs)
+
+
+def _check_callable(module: nn.Module) -> None:
+    marks.check_disabled(module, type(module).__name__)
+    if isinstance(module, nn.modules.lazy.LazyModuleMixin):
+        raise GraphBreak("a lazy module initialises itself")
+    if isinstance(module, torch.jit.ScriptModule):
+        raise Unsupported("a TorchScript module is called")
 
 
 def _getter(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 
 from . import breaks, torch_private
 from .breaks import Break, Restart, Stop, Suspended
+from .calls import call_forward
 from .checks import Classes, Distinct, SizeCheck, StateCheck, first_same, tensor_checks
 from .contexts import set_grad
 from .dynamic import ConstraintError, Marks, Symbols
@@ -42,6 +43,10 @@ class ProgramRaised(Exception):
     def __init__(self, value: BaseException, frames: tuple[Frame, ...], guards: GuardSet) -> None:
         super().__init__(f"{type(value).__name__}: {value}")
         self.value, self.frames, self.guards = value, frames, guards
+
+    def forget(self) -> None:
+        """Let go of the frames of the capture, and with them of the call's arguments."""
+        self.__context__ = self.__traceback__ = None
 
     def unsupported(self) -> Unsupported:
         """The error to report when eager does not raise: then the mistake is capture's."""
@@ -91,7 +96,7 @@ class Capture:
             self.residual = self.symbols.complete(self.residual)
         self.residual = with_program(self.residual, namespace, graph)
         exec(compile(self.residual, "<intarsia residual>", "exec"), namespace)
-        return namespace["entry"]  # type: ignore[no-any-return]
+        return namespace.pop("entry")  # type: ignore[no-any-return]  # a function that its own globals hold is a cycle
 
 
 @dataclass(frozen=True)
@@ -147,7 +152,8 @@ def capture(
     program itself raises. Nothing that the program can see is changed.
     """
     parameters = Parameters.of(fn)
-    return capture_bound(fn, parameters, parameters.bind(tuple(args), kwargs or {}), dynamic=bool(dynamic))
+    values = parameters.bind(tuple(args), kwargs or {})
+    return _Attempt(fn, parameters, values, bool(dynamic), None, None, hooks=True).first()
 
 
 def capture_bound(
@@ -161,20 +167,10 @@ def capture_bound(
 ) -> Capture:
     """`capture` for bound arguments; a failed capture leaves `error.guards`, what it relied on until then.
 
-    With `family`, a graph break splits the call: the capture ends there, and the family makes the pieces that follow.
+    Of a module its `forward` is captured, without hooks. With `family`, a graph break splits the call: the capture ends there, and
+    the family makes the pieces that follow.
     """
-    refuse_environment()
-    attempt = _Attempt(target, parameters, values, dynamic, marks, family)
-    stop: tuple[int, Stop] | None = None
-    for _ in range(_ATTEMPTS):
-        try:
-            return attempt.run(stop)
-        except CaptureError as error:
-            split = error.split
-            if family is None or not isinstance(split, Restart) or (stop is not None and split.step >= stop[0]):
-                raise
-            stop = split.step, Stop(error)
-    raise stop[1].error  # type: ignore[index]
+    return _Attempt(target, parameters, values, dynamic, marks, family).first()
 
 
 _ATTEMPTS = 6
@@ -190,6 +186,25 @@ class _Attempt:
     dynamic: bool
     marks: Marks | None
     family: Family | None
+    hooks: bool = False  # whether a module's call is captured as a whole
+
+    def first(self) -> Capture:
+        """Run it; again, up to an earlier place, where a break cannot be split."""
+        refuse_environment()
+        stop: tuple[int, Stop] | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                return self.run(stop)
+            except CaptureError as error:
+                split = error.split
+                if (
+                    self.family is None
+                    or not isinstance(split, Restart)
+                    or (stop is not None and split.step >= stop[0])
+                ):
+                    raise
+                stop = split.step, Stop(error)
+        raise stop[1].error  # type: ignore[index]
 
     def run(self, stop: tuple[int, Stop] | None) -> Capture:
         """Interpret the call and finish the graph, at its end or at the first break."""
@@ -228,10 +243,11 @@ class _Attempt:
                 scope._leave()
             if not torch.equal(rng, torch.get_rng_state()):
                 torch.set_rng_state(rng)
+            vm.dissolve()
 
     def _interpret(self, vm: Interpreter, state: StateCheck, training: bool) -> Capture:
         try:
-            result = _run(vm, self.target, self.parameters, self.values)
+            result = _run(vm, self.target, self.parameters, self.values, self.hooks)
             if vm.pending is not None:
                 raise vm.pending
         except CaptureError as error:
@@ -292,7 +308,7 @@ def refuse_environment() -> None:
         raise Unsupported("the call is being traced by torch.jit")
 
 
-def _run(vm: Interpreter, target: Any, parameters: Parameters, values: Mapping[str, Any]) -> Any:
+def _run(vm: Interpreter, target: Any, parameters: Parameters, values: Mapping[str, Any], hooks: bool) -> Any:
     if isinstance(target, Piece):
         return _run_piece(vm, target, values)
     function = target
@@ -308,6 +324,8 @@ def _run(vm: Interpreter, target: Any, parameters: Parameters, values: Mapping[s
     wrapped = _arguments(vm, target, parameters, values)
     args, kwargs = parameters.spread({n: vm.settle(v) if isinstance(v, dict) else v for n, v in wrapped.items()})
     vm.tail = True
+    if isinstance(target, nn.Module) and not hooks:
+        return call_forward(vm, target, args, kwargs)
     return vm.tail_call(function, args, kwargs)
 
 
@@ -328,9 +346,6 @@ def _is_plain(target: Any) -> bool:
     from .rules import RULES
 
     if isinstance(target, nn.Module):
-        hooks = (target._forward_hooks, target._forward_pre_hooks, *torch_private.global_module_hooks()[:2])
-        if any(hooks) or type(target).__call__ is not nn.Module.__call__:
-            return False
         target = target.forward
     if isinstance(target, types.MethodType):
         target = target.__func__
@@ -404,9 +419,7 @@ def _finish(
     lines += [f"    {line}" for line in body.post]
     lines.append(f"    return {text}")
     lines[guarded : rest - 2] = with_few_locals(lines[guarded : rest - 2], "\n".join(lines[rest:]))
-    for info in vm.out.inputs.values():
-        if not info.static:
-            info.real = None  # guards know it by its facts: they must not keep an argument alive
+    _forget_arguments(vm)
     vm.guards.where = None
     vm.dynamic.release()
     return Capture(
@@ -422,6 +435,13 @@ def _finish(
         _is_repeatable(vm),
         _changes(vm),
     )
+
+
+def _forget_arguments(vm: Interpreter) -> None:
+    """Guards know a tensor that is no parameter by its facts: they must not keep it alive."""
+    for info in vm.out.inputs.values():
+        if not info.static:
+            info.real = None
 
 
 def _given(used: list[GraphInput], emit: Emitter) -> list[str]:
@@ -518,4 +538,5 @@ def partial_guards(vm: Interpreter, state: StateCheck) -> GuardSet:
         with suppress(Unsupported):  # a relation with a data-dependent size; the failure is remembered more broadly
             guards.extra.append(SizeCheck([i for i in vm.out.inputs.values() if not i.static], vm.shape_env))
     guards.extra.append(state)
+    _forget_arguments(vm)
     return guards

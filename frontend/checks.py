@@ -331,8 +331,9 @@ class Classes:
     first = False
 
     def __init__(self, guards: Iterable[Guard]) -> None:
-        roots = {source.value: source for source in (g.source.root() for g in guards) if _holds_module(source)}
-        self.modules, self.labels = tuple(roots), [source.name() for source in roots.values()]
+        # By source, which compares modules by identity: modules may define what equals them, or have no hash.
+        roots = list(dict.fromkeys(source for source in (g.source.root() for g in guards) if _holds_module(source)))
+        self.modules, self.labels = tuple(source.value for source in roots), [source.name() for source in roots]
         self.classes = [type(module) for module in self.modules]
 
     def lines(self, emit: Emitter) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from .remedies import remedy
 
-__all__ = ["CaptureError", "Frame", "GraphBreak", "InternalError", "Unsupported", "UserRaise"]
+__all__ = ["Busy", "CaptureError", "Frame", "GraphBreak", "InternalError", "Unsupported", "UserRaise"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,10 @@ class Frame:
         return linecache.getline(self.filename, self.lineno).strip()
 
 
+class Busy(Exception):
+    """What torch allows one thread at a time is in use by another; the call runs in eager, a later one is captured."""
+
+
 class CaptureError(Exception):
     """Base of the three: `reason` says what, `advice` what to do; the place is filled in by the interpreter."""
 
@@ -37,6 +41,10 @@ class CaptureError(Exception):
         self.advice = advice or self.default_advice or remedy(reason)
         self.frames: tuple[Frame, ...] = ()
         self.split: Any = None  # where the frames can be split, see `breaks`
+
+    def forget(self) -> None:
+        """Let go of the frames of the capture, and with them of the call's arguments; the text stays."""
+        self.split = self.__cause__ = self.__context__ = self.__traceback__ = None
 
     @property
     def place(self) -> Frame:

@@ -103,6 +103,11 @@ class Interpreter:
             here, frame = here + 1, frame.f_back  # type: ignore[assignment]
         self.max_depth: int = max(8, (sys.getrecursionlimit() - here - 80) // _DEPTH_PER_CALL)
 
+    def dissolve(self) -> None:
+        """The capture is done: let go of everything at once. It refers to itself in many ways, and to the call's arguments."""
+        for part in (self.user, self.effects, self.recorder, self):
+            vars(part).clear()
+
     # ---- running frames ----
 
     def run(self, frame: Frame) -> tuple[bool, Any]:
@@ -183,7 +188,10 @@ class Interpreter:
         raised.again = False
         entry = frame.program.handler(index)
         if entry is None:
-            raise raised
+            try:
+                raise raised
+            finally:
+                del raised, frame  # its traceback leads to this frame
         del frame.stack[entry.depth :]
         if entry.push_lasti:
             frame.push(Lasti())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import re
 import types
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -106,20 +107,37 @@ class Piece:
         return function(*args[len(self.cells) :])
 
 
+def _unknown() -> None:
+    """The function of a piece that was not asked for yet."""
+
+
 class Step:
-    """The pending instruction of one frame and the pieces that follow its outcomes."""
+    """The pending instruction of one frame and the pieces that follow its outcomes.
+
+    The family keeps the pieces' functions, and is kept by the compiled callable: steps, which are parts of both, keep neither.
+    """
 
     def __init__(self, family: Family, pending: Pending | None, pieces: list[tuple[Piece, list[int]]]) -> None:
-        self.family, self.pending, self.pieces = family, pending, pieces
-        self._functions: list[Callable[..., Any] | None] = [None] * len(pieces)
+        self.family, self.pending, self.pieces = weakref.ref(family), pending, pieces
+        self._functions: list[Callable[[], Any]] = [_unknown] * len(pieces)
 
     def start(self, operands: tuple[Any, ...], state: tuple[Any, ...]) -> Tail:
         """Run the instruction; `state` is what the frame keeps: cells, locals, the stack below the operands."""
         which, pushed = (0, ()) if self.pending is None else self.pending.function(*operands)
-        function = self._functions[which]
+        function = self._functions[which]()
         if function is None:
-            function = self._functions[which] = self.family.piece(self.pieces[which][0])
+            function = self._function(which)
         return Tail((function, (*[state[i] for i in self.pieces[which][1]], *pushed)))
+
+    def _function(self, which: int) -> Callable[..., Any]:
+        """The function of a piece; CPython runs it where the compiled callable is gone and a part of it still runs."""
+        family, piece = self.family(), self.pieces[which][0]
+        if family is None:
+            return piece.run_native
+        function = family.piece(piece)
+        if isinstance(function, types.FunctionType):
+            self._functions[which] = weakref.ref(function)
+        return function
 
     def run(self, operands: tuple[Any, ...], state: tuple[Any, ...]) -> Any:
         """`start`, and everything that follows in this frame: what the frame returns."""

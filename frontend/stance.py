@@ -26,7 +26,8 @@ class Stance:
     def __init__(self) -> None:
         self.name = "default"
         self._runtimes: WeakSet[Any] = WeakSet()
-        self._lock = threading.RLock()
+        # Held for a few steps on lists of entries, never while anything runs; a finalizer may come in between, on the same thread.
+        self.changing = threading.RLock()
 
     def now(self) -> str:
         """The stance that holds for a call that fits nothing compiled: this one, or else the one set for torch.compile."""
@@ -37,17 +38,22 @@ class Stance:
 
     def join(self, runtime: Any) -> None:
         """A new compiled callable."""
-        with self._lock:
+        with self.changing:
             self._runtimes.add(runtime)
+
+    def runtimes(self) -> list[Any]:
+        """All compiled callables that are alive, and their pieces."""
+        with self.changing:
+            return list(self._runtimes)
 
     def set(self, name: str) -> None:
         """Change it for all callables."""
-        with self._lock:
+        with self.changing:
             if name == "force_eager" != self.name:
-                for runtime in list(self._runtimes):
+                for runtime in self.runtimes():
                     runtime.parked, runtime.entries[:] = list(runtime.entries), []
             elif self.name == "force_eager" != name:
-                for runtime in list(self._runtimes):
+                for runtime in self.runtimes():
                     runtime.entries[:], runtime.parked = runtime.parked, []
             self.name = name
 

@@ -23,7 +23,7 @@ from torch.fx.graph import _PyTreeCodeGen as PyTreeCodeGen
 from torch.fx.graph import _PyTreeInfo as PyTreeInfo
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .errors import GraphBreak
+from .errors import Busy, GraphBreak
 
 __all__ = ["FakeTensor", "FakeTensorMode", "OpOverload", "PyTreeCodeGen", "PyTreeInfo", "TorchDispatchMode"]
 
@@ -504,6 +504,68 @@ def quiet_fake_errors() -> Iterator[None]:
 VISIBLE = "visible"  # in a forward graph's `meta`: results from this one on are only seen by backward
 
 
+def optimized_module() -> type[torch.nn.Module]:
+    """The class of modules that torch.compile makes, by which frameworks know compiled ones (2.11 to 2.13)."""
+    from torch._dynamo.eval_frame import OptimizedModule
+
+    return OptimizedModule
+
+
+TRACING = threading.RLock()  # torch's tracers of whole graphs keep their state in globals: one thread at a time
+PATIENCE = 60.0  # seconds after which a thread gives up: what is traced may call functions of the user's, which may wait for it
+
+
+@contextmanager
+def tracing_alone() -> Iterator[None]:
+    """Nobody else traces with AOTAutograd meanwhile.
+
+    Raises Busy where that takes too long.
+    """
+    if not TRACING.acquire(timeout=PATIENCE):
+        raise Busy("another thread has been tracing for too long")
+    try:
+        yield
+    finally:
+        TRACING.release()
+
+
+@contextmanager
+def outside_of_tracing() -> Iterator[None]:
+    """No fake tensor mode and no autocast on this thread."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    with unset_fake_temporarily(), torch._C._DisableAutocast():
+        yield
+
+
+@contextmanager
+def _unpatched_modules() -> Iterator[None]:
+    """torch.fx traces on this thread without its wrappers around `nn.Module.__call__` and `__getattr__`.
+
+    They are put into the class itself, where all threads see them, and do nothing for graphs of operators.
+    """
+    from torch.fx import _symbolic_trace
+
+    plain, thread = getattr(_symbolic_trace, "_new_patcher", None), threading.get_ident()
+    if plain is None:
+        yield
+        return
+
+    @contextmanager
+    def patcher() -> Iterator[Any]:
+        with plain() as made:
+            if threading.get_ident() == thread:
+                patch = made.patch_method
+                made.patch_method = lambda cls, *args, **kw: None if cls is torch.nn.Module else patch(cls, *args, **kw)
+            yield made
+
+    _symbolic_trace._new_patcher = patcher
+    try:
+        yield
+    finally:
+        _symbolic_trace._new_patcher = plain
+
+
 def aot_autograd(
     gm: torch.fx.GraphModule,
     example_inputs: list[Any],
@@ -513,31 +575,28 @@ def aot_autograd(
     """torch's AOTAutograd over a torch-level graph: the joint graph, split by torch's min-cut partitioner.
 
     Both compilers take `(fx.GraphModule, inputs)` and return a function of the inputs that gives a sequence of results.
-    They run with no fake tensor mode active. The backward graph is compiled when it first runs. `meta[VISIBLE]` of a forward graph says
-    from which result on only backward sees them.
+    They are called one thread at a time in the process, and so should leave the work for later.
+    `meta[VISIBLE]` of a forward graph says from which result on only backward sees them.
     """
     from torch._functorch import config
     from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
     from torch._functorch.partitioners import min_cut_rematerialization_partition
     from torch._guards import TracingContext, tracing
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     def boxed(compiler: Callable[..., Any]) -> Callable[..., Any]:
-        def compile_graph(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
-            with unset_fake_temporarily(), torch._C._DisableAutocast():
-                return make_boxed_func(compiler(graph, inputs))
-
-        return compile_graph
+        return lambda graph, inputs: make_boxed_func(compiler(graph, inputs))
 
     def forward(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         _keep_overwritten(graph, context.fw_metadata)
         if context.fw_metadata is not None:
+            context.fw_metadata.bw_donated_idxs = []  # None: a later backward with retain_graph=True is refused
             graph.meta[VISIBLE] = context.fw_metadata.num_forward_returns
         return compile_forward(graph, inputs)
 
     context = TracingContext.try_get() or TracingContext(_mode_of(example_inputs))
-    # Donated buffers would forbid retain_graph=True.
-    with config.patch(donated_buffer=False), tracing(context):
+    # Donated buffers would forbid retain_graph=True. A backward half that is lowered when it first runs, is so by every thread.
+    settings: dict[str, Any] = {"donated_buffer": False, "force_non_lazy_backward_lowering": True}
+    with tracing_alone(), _unpatched_modules(), config.patch(settings), tracing(context):
         return aot_module_simplified(  # type: ignore[no-any-return]
             gm,
             example_inputs,

@@ -24,7 +24,7 @@ from .artifact import graph_key
 from .config import Config
 from .counters import COUNTERS
 from .debug import DebugFolder
-from .frontend.callable import collector_paused
+from .frontend.collector import collector_paused
 from .frontend.errors import Unsupported
 from .frontend.functional import functionalize
 from .ir.dtypes import UnknownDType

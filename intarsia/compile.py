@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from weakref import WeakSet
 
 from torch import nn
 
@@ -21,7 +20,7 @@ from .backend import backend_for, forget_warnings
 from .backends import is_own, resolve_backend
 from .config import Config
 from .counters import COUNTERS
-from .frontend.callable import compile_callable, forget, load_rules
+from .frontend.callable import compile_callable, forget_all, load_rules
 from .history import History
 from .observer import CountingObserver
 from .passes.base import Pass
@@ -29,7 +28,6 @@ from .targets.pool import forget_results
 from .targets.triton.graphs import STATISTICS
 from .targets.triton.playback import POOLS
 
-_compiled: WeakSet[Any] = WeakSet()  # what reset() has to empty; nothing is compiled differently because of it
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -83,7 +81,7 @@ def compile(
         config = replace(config, max_autotune=True)
     with COUNTERS.phase("imports"):  # torch's symbolic parts, which a process needs once
         load_rules()
-    compiled = compile_callable(
+    return compile_callable(
         fn,
         backend=resolve_backend(backend, partial(backend_for, config, tuple(passes)), mode, extra),
         fullgraph=fullgraph,
@@ -93,14 +91,11 @@ def compile(
         on_recompile=config.on_recompile,
         on_error="raise" if config.strict else "warn",
     )
-    _compiled.add(compiled)
-    return compiled
 
 
 def reset() -> None:
     """Forget everything that was compiled in this process, and set the counters to zero. The cache on disk stays."""
-    for function in list(_compiled):
-        forget(function)
+    forget_all()
     forget_warnings()
     forget_results()
     COUNTERS.clear()

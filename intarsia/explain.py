@@ -349,7 +349,7 @@ def _explanation(compiled: Any, seconds: dict[str, float], result: Any, times: M
     ]
     fallbacks += [FallbackInfo(f"graph {g.index}", g.eager) for g in graphs if g.eager]
     return Explanation(
-        roots[0]._name(),
+        roots[0].name(),
         result,
         graphs,
         list(breaks),

@@ -21,8 +21,6 @@ from .compile import check_function
 from .explain import GuardInfo, guards_of
 from .export_check import ArgumentCheck, check_arguments
 from .export_codegen import ExportedModule, SignatureCodeGen
-from .frontend.callable import CompiledModule
-from .frontend.callable import _lock as capture_lock
 from .frontend.capture import Capture, ProgramRaised, capture
 from .frontend.checks import SizeCheck
 from .frontend.errors import CaptureError, Frame
@@ -85,24 +83,23 @@ def export(
         raise TypeError(f"intarsia.export takes a function or an nn.Module, not {type(fn).__name__}: {fn!r:.80}")
     if decomposition_table is not None and not aten_graph:
         raise ValueError("export: a decomposition_table is applied to ATen operators: pass aten_graph=True as well")
-    target = fn._orig_mod if isinstance(fn, CompiledModule) else getattr(fn, "_intarsia_target", fn)
+    target = getattr(fn, "__dict__", {}).get("_orig_mod") or getattr(fn, "_intarsia_target", fn)
     check_function(target)
 
     def call(*args: Any, **kwargs: Any) -> Exported:
-        with capture_lock:
-            try:
-                made = capture(target, args, kwargs, dynamic=dynamic)
-                return _Export(target, made, made.parameters.bind(args, kwargs)).run(aten_graph, decomposition_table)
-            except ProgramRaised as raised:
-                raise raised.value from None
-            except ExportError as error:
-                error.frames = error.frames or _definition(target)
-                raise
-            except CaptureError as error:
-                made_of = ExportError(error.reason, error.advice)
-                made_of.frames = error.frames
-                made_of.heading = error.heading
-                raise made_of from None
+        try:
+            made = capture(target, args, kwargs, dynamic=dynamic)
+            return _Export(target, made, made.parameters.bind(args, kwargs)).run(aten_graph, decomposition_table)
+        except ProgramRaised as raised:
+            raise raised.value from None
+        except ExportError as error:
+            error.frames = error.frames or _definition(target)
+            raise
+        except CaptureError as error:
+            made_of = ExportError(error.reason, error.advice)
+            made_of.frames = error.frames
+            made_of.heading = error.heading
+            raise made_of from None
 
     return call
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,6 +52,14 @@ class Fallback:
     reason: str
 
 
+class _Now(threading.local):
+    """What this thread captures: the runtime, what its newest variant had against the call, and the record of the capture."""
+
+    runtime: Any = None
+    miss: Any = None
+    record: Compiled | None = None
+
+
 @dataclass
 class History:
     """An observer (see `frontend.callable.Observer`) that keeps what it is told and passes it on to `inner`."""
@@ -59,26 +68,25 @@ class History:
     compiled: list[Compiled] = field(default_factory=list)
     recompiles: list[Recompile] = field(default_factory=list)
     fallbacks: list[Fallback] = field(default_factory=list)
-    # The runtime being captured, and its miss.
-    _current: list[Any] = field(default_factory=lambda: [None, None], repr=False)
+    _now: _Now = field(default_factory=lambda: _Now(), repr=False)
 
     def on_start(self, runtime: Any, miss: Any) -> None:
-        """Captures happen one at a time, so that what follows belongs to this runtime."""
-        self._current[:] = runtime, miss
+        """What follows on this thread belongs to this runtime."""
+        self._now.runtime, self._now.miss, self._now.record = weakref.ref(runtime), miss, None
         logs.start(runtime)
 
     def on_capture(self, seconds: float, capture: Capture) -> None:
         """A call was captured."""
-        runtime = self._current[0]
-        record = Compiled(weakref.ref(runtime), weakref.ref(capture), runtime._name(), seconds)
+        runtime = self._now.runtime()
+        record = self._now.record = Compiled(weakref.ref(runtime), weakref.ref(capture), runtime.name(), seconds)
         _keep(self.compiled, record)
         logs.captured(record.name, capture)
         self.inner.on_capture(seconds, capture)
 
     def on_compile(self, seconds: float) -> None:
         """The backend is done with the graph of the newest capture."""
-        if self.compiled:
-            self.compiled[-1].compile_seconds = seconds
+        if self._now.record is not None:
+            self._now.record.compile_seconds = seconds
 
     def on_phase(self, name: str, seconds: float) -> None:
         """Another part of a first call."""
@@ -86,20 +94,22 @@ class History:
 
     def on_recompile(self, reason: str) -> None:
         """No variant fitted a call."""
-        runtime, miss = self._current
-        _keep(self.recompiles, Recompile(weakref.ref(runtime.family), runtime._name(), reason, miss))
+        runtime, miss = self._now.runtime(), self._now.miss
+        _keep(self.recompiles, Recompile(weakref.ref(runtime.family), runtime.name(), reason, miss))
         logs.recompile(runtime, miss, reason)
         self.inner.on_recompile(reason)
 
     def on_break(self, broken: Break) -> None:
         """A graph broke; the call goes on in pieces."""
-        logs.broke(self.compiled[-1].name, self.compiled[-1].capture(), broken)
+        record = self._now.record
+        assert record is not None
+        logs.broke(record.name, record.capture(), broken)
         self.inner.on_break(broken)
 
     def on_fallback(self, filename: str, lineno: int, line: str, reason: str) -> None:
         """A call could not be captured and runs in eager."""
-        runtime = self._current[0]
-        record = Fallback(weakref.ref(runtime.family), runtime._name(), filename, lineno, line, reason)
+        runtime = self._now.runtime()
+        record = Fallback(weakref.ref(runtime.family), runtime.name(), filename, lineno, line, reason)
         _keep(self.fallbacks, record)
         logs.fell_back(record.name, filename, lineno, line, reason)
         self.inner.on_fallback(filename, lineno, line, reason)

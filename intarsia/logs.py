@@ -141,10 +141,10 @@ def start(runtime: Any) -> None:
     if enabled("bytecode"):
         code, index = code_of(runtime.target)
         if code is None:
-            _tell("bytecode", f"{runtime._name()}: not a Python function, so that it has no bytecode")
+            _tell("bytecode", f"{runtime.name()}: not a Python function, so that it has no bytecode")
         else:
             place = f"{code.co_filename}:{code.co_firstlineno}"
-            _tell("bytecode", f"{runtime._name()} ({place}), from instruction {index} on", instructions(code, index))
+            _tell("bytecode", f"{runtime.name()} ({place}), from instruction {index} on", instructions(code, index))
 
 
 def captured(name: str, capture: Capture) -> None:
@@ -167,7 +167,7 @@ def recompile(runtime: Any, miss: Any, reason: str) -> None:
     code, _ = code_of(runtime.target)
     where = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
     entries = len(runtime.entries)
-    head = f"{runtime._name()}{where} fits none of {count(entries, 'variant')} (at most {runtime.limit} are kept)"
+    head = f"{runtime.name()}{where} fits none of {count(entries, 'variant')} (at most {runtime.limit} are kept)"
     _tell("recompiles", head, miss_lines(miss) or [reason])
 
 

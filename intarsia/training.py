@@ -7,6 +7,8 @@ forward and a backward one, and wraps both in one `torch.autograd.Function`. Wha
 from __future__ import annotations
 
 import operator
+import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +18,15 @@ from torch import fx
 from .backend import GraphFunction, Report, compile_graph, run_eager
 from .config import Config
 from .counters import COUNTERS
-from .frontend.torch_private import VISIBLE, aot_autograd, data_dependent_errors, draws, without_tokens
+from .frontend.errors import Busy
+from .frontend.torch_private import (
+    VISIBLE,
+    aot_autograd,
+    data_dependent_errors,
+    draws,
+    outside_of_tracing,
+    without_tokens,
+)
 from .passes.base import Pass
 from .roofline import WATCH, watching
 from .second_order import twice_differentiable
@@ -54,35 +64,25 @@ def compile_training(
             reports.append(report)
         return function
 
-    random: list[bool] = []
     watch = WATCH.get()  # backward is compiled when it first runs, by then no one else watches
+    halves: dict[str, Half] = {}
 
-    def compiler(half: str) -> Callable[..., GraphFunction]:
-        def compile_half(graph: fx.GraphModule, inputs: Sequence[Any]) -> GraphFunction:
-            without_tokens(graph.graph)
-            if half == "forward":
-                random.append(draws(graph.graph))
-            _own_memory(graph.graph, alone=half == "backward")
-            graph.recompile()
-            with torch.no_grad(), COUNTERS.phase(half), watching(watch):
-                function, report = compile_graph(graph, inputs, config, passes)
-            report.half = half
-            first = graph.meta.get(VISIBLE) if half == "forward" else 0
-            if report.program is not None and first is not None:
-                for recorded in report.program.recorded:
-                    recorded.hand_out(first, after_others=half == "backward")
-            if reports is not None:
-                reports.append(report)
-            return function
+    def compiler(name: str) -> Callable[..., GraphFunction]:
+        def later(graph: fx.GraphModule, inputs: Sequence[Any]) -> GraphFunction:
+            if name not in halves:
+                halves[name] = Half(name, graph, list(inputs), config, passes, reports, watch)
+            return halves[name]
 
-        return compile_half
+        return later
 
     try:
         with COUNTERS.phase("autograd"):
             made = aot_autograd(gm, list(example_inputs), compiler("forward"), compiler("backward"))
+        halves["forward"].compile()
+        random = halves["forward"].random
         cast = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
-        return twice_differentiable(made, gm, lambda: not cast and not any(random))
-    except (MemoryError, torch.OutOfMemoryError):
+        run = twice_differentiable(made, gm, lambda: not cast and not random)
+    except (MemoryError, torch.OutOfMemoryError, Busy):
         raise
     except Exception as error:
         if config.strict and not isinstance(error, data_dependent_errors()):
@@ -92,6 +92,70 @@ def compile_training(
         if reports is not None:
             reports.append(report)
         return function
+    for half in halves.values():
+        weakref.finalize(run, half.release).atexit = False
+    return run
+
+
+class Half:
+    """One half of a joint graph. AOTAutograd gets it at once; it is compiled afterwards: forward then, backward when it first runs.
+
+    One thread compiles it. Others that come meanwhile run the graph in eager: none waits for another. The class that
+    AOTAutograd makes is a cycle, which the collector alone takes away: what was compiled is given back when the compiled
+    graph dies, and made again (out of the cache) should a backward pass still need it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        graph: fx.GraphModule,
+        inputs: list[Any],
+        config: Config,
+        passes: Sequence[Pass],
+        reports: list[Report] | None,
+        watch: Any,
+    ) -> None:
+        without_tokens(graph.graph)
+        self.random = draws(graph.graph)
+        _own_memory(graph.graph, alone=name == "backward")
+        graph.recompile()
+        self.name, self.graph, self.inputs = name, graph, inputs
+        self.config, self.passes, self.reports, self.watch = config, passes, reports, watch
+        self.visible = graph.meta.get(VISIBLE) if name == "forward" else 0
+        self.function: GraphFunction | None = None
+        self.busy = threading.Lock()  # never waited for
+
+    def __call__(self, *args: Any) -> Sequence[Any]:
+        function = self.function
+        if function is None:
+            function = self.compile()
+        return function(*args)
+
+    def compile(self) -> GraphFunction:
+        """Compile the half, or give its graph as it is while another thread does."""
+        if not self.busy.acquire(blocking=False):
+            return self.graph.forward
+        try:
+            if self.function is None:
+                with outside_of_tracing(), torch.no_grad(), COUNTERS.phase(self.name), watching(self.watch):
+                    self.function = self._compiled()
+            return self.function
+        finally:
+            self.busy.release()
+
+    def _compiled(self) -> GraphFunction:
+        function, report = compile_graph(self.graph, self.inputs, self.config, self.passes)
+        report.half = self.name
+        if report.program is not None and self.visible is not None:
+            for recorded in report.program.recorded:
+                recorded.hand_out(self.visible, after_others=self.name == "backward")
+        if self.reports is not None:
+            self.reports.append(report)
+        return function
+
+    def release(self) -> None:
+        """Give back what was compiled; the reports are for those who hold the compiled graph."""
+        self.function = self.reports = None
 
 
 def _own_memory(graph: fx.Graph, alone: bool) -> None:

@@ -166,7 +166,7 @@ class InterpretedGenerator:
 
     def __del__(self) -> None:
         """Dropping a suspended generator runs its `finally` blocks, at the same point as in CPython."""
-        if not self.started or self.finished or not self.vm.frames:
+        if not self.started or self.finished or not getattr(self.vm, "frames", None):  # the capture may be done
             return
         try:
             self.close()
