@@ -13,13 +13,16 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ..ir.dialects import loop, prim
 from ..ir.literals import Literal
-from ..ir.symbols import Dim, product, substitute, symbol
+from ..ir.scalars import DOT
+from ..ir.symbols import Dim, free_symbols, product, substitute, symbol
 from ..ir.syntax import Op
 from ..ir.types import RefType, is_gpu
 from .base import Pass
 from .context import CompileContext
 from .fusion_graph import hint
 from .strides import is_view
+
+STAGED_BESIDE = 1024  # bytes of shared memory for what is not an operand of a product
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,8 @@ class HorizontalFusion(Pass):
         joiner = _Joiner(module, kernels)
         for func in [op for op in module.ops if isinstance(op, prim.Func)]:
             for run in list(_runs(func.block_body, small)):
-                for group in list(self._groups([op for op in run if isinstance(op, loop.Launch)], kernels)):
+                launches = [op for op in run if isinstance(op, loop.Launch)]
+                for group in list(self._groups(launches, kernels, ctx.target.shared_bytes)):
                     joiner.join(run, group)
                     ctx.diagnostics.count(self.name, "launches saved", len(group) - 1)
                 _sort(run)
@@ -70,8 +74,13 @@ class HorizontalFusion(Pass):
             return False
         return sum(hint(product(r.shape)) * r.dtype.bytes for r in refs) <= self.max_bytes
 
-    def _groups(self, run: Sequence[loop.Launch], kernels: Mapping[str, loop.Kernel]) -> Iterator[list[loop.Launch]]:
-        """Launches that are joined: of the same depth in the run, with the same number of warps and stages, not too many values."""
+    def _groups(
+        self, run: Sequence[loop.Launch], kernels: Mapping[str, loop.Kernel], shared: int
+    ) -> Iterator[list[loop.Launch]]:
+        """Launches that are joined: of the same depth in the run, with the same number of warps and stages, not too many values.
+
+        Triton gives each matrix product in a kernel shared memory of its own, equal ones the same: in all no more than a program may use.
+        """
         levels: dict[tuple[int, int, int, str], list[loop.Launch]] = {}
         depth: dict[Operation, int] = {}
         for op in run:
@@ -80,22 +89,48 @@ class HorizontalFusion(Pass):
             kernel = kernels[op["kernel"]]
             levels.setdefault((depth[op], kernel["warps"], kernel.get("stages", 0), device), []).append(op)
         for _, found in sorted(levels.items(), key=lambda item: item[0]):
-            yield from _chunks(found, self.max_values)
+            sizes = {op["kernel"]: staged_bytes(kernels[op["kernel"]]) for op in found}
+            yield from _chunks(found, self.max_values, sizes, shared)
 
 
-def _chunks(found: Sequence[loop.Launch], most: int) -> Iterator[list[loop.Launch]]:
+def _chunks(
+    found: Sequence[loop.Launch], most: int, sizes: Mapping[str, int], shared: int
+) -> Iterator[list[loop.Launch]]:
     group: list[loop.Launch] = []
-    values: set[SSAValue] = set()
     for op in found:
-        more = values | {*op.operands, *op.results}
-        if group and len(more) > most:
+        wider = [*group, op]
+        values = {v for each in wider for v in (*each.operands, *each.results)}
+        staged = sum(sizes[name] for name in {each["kernel"] for each in wider})
+        if group and (len(values) > most or staged + STAGED_BESIDE > shared):
             if len(group) > 1:
                 yield group
-            group, more = [], {*op.operands, *op.results}
-        group.append(op)
-        values = more
+            wider = [op]
+        group = wider
     if len(group) > 1:
         yield group
+
+
+def staged_bytes(kernel: loop.Kernel) -> int:
+    """Bytes of shared memory that the operands of a kernel's matrix products take: their tiles, once for each stage of the walk."""
+    size = 0
+    for op in kernel.block_body.walk():
+        if isinstance(op, loop.Accumulate) and op["kind"] == DOT:
+            blocks = _blocks_around(op)
+            for load in [v.owner for v in op.operands[:2] if isinstance(v.owner, loop.Load)]:
+                tile = product([blocks.get(s, 1) for s in free_symbols([load["index"]])])
+                size += hint(tile) * load.ref.dtype.bytes
+    return size * max(1, kernel.get("stages", 0))
+
+
+def _blocks_around(op: Operation) -> dict[sympy.Symbol, Dim]:
+    """How many neighbours of each loop around an operation are taken together, by the loop's variable."""
+    found: dict[sympy.Symbol, Dim] = {}
+    around = op.parent_op()
+    while around is not None:
+        if isinstance(around, loop.For):
+            found[around["var"]] = around.get("block", 1)
+        around = around.parent_op()
+    return found
 
 
 def _runs(block: Block, small: set[str]) -> Iterator[list[Operation]]:

@@ -7,9 +7,10 @@ from typing import cast
 from xdsl.ir import SSAValue
 
 from ...ir.dialects import kernel, prim
+from ...ir.dialects.aten import overload
 from ...ir.dtypes import BF16, F16
 from ...ir.symbols import dim, product
-from ...ir.types import is_gpu
+from ...ir.types import TensorType, is_gpu
 from .builder import Builder, NotCovered, Result, rule
 
 
@@ -132,3 +133,30 @@ def _product(b: Builder, x: SSAValue, name: str) -> SSAValue:
     result = b.type.with_(shape=(b.shape_of(x)[0], b.shape_of(weight)[0]))
     attrs = {"target": "aten.linear.default", "operands": ("input", "weight", "bias")}
     return b.add(kernel.Extern.make([x, weight, b.tensor(f"{name}_bias")], [result], attrs))
+
+
+_SEEDS = ("philox_seed", "philox_offset", "rng_state", "unused")
+
+
+@rule(
+    "_scaled_dot_product_flash_attention.default",
+    "_scaled_dot_product_efficient_attention.default",
+    "_scaled_dot_product_cudnn_attention.default",
+)
+def _saved_attention(b: Builder) -> Result:
+    """attention(q, k, v) -> attention(q, k, v), with zeros for the states of random generators where nothing is dropped.
+
+    They are memory without values on whichever device the library likes; zeros lie where the types say, and recordings can copy them.
+    """
+    if b.get("dropout_p", 0.0) != 0.0 or not is_gpu(prim.tensor(b.op.results[0]).device):
+        raise NotCovered("attention with dropout")
+    made = kernel.Extern.make(
+        list(b.op.operands), [r.type for r in b.op.results], {"target": b.op.target, **b.op.literals}
+    )
+    b.add(made)
+    results: list[SSAValue | None] = list(made.results)
+    for k, returned in enumerate(overload(b.op.target)._schema.returns):
+        old = b.op.results[k]
+        if returned.name in _SEEDS and isinstance(old.type, TensorType):
+            results[k] = b.add(prim.full(0, old.type))
+    return results

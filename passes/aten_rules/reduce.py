@@ -293,11 +293,16 @@ def _batch_norm(b: Builder) -> Result:
     if training:
         return _batch_norm_training(b, value, shape)
     mean, variance = (b.cast(b.tensor(n), b.dtype_of(value)) for n in ("running_mean", "running_var"))
-    result = _normalize(b, value, mean, _epsilon(b, variance), shape)
+    scale = _epsilon(b, variance)
+    result = _normalize(b, value, mean, scale, shape)
     if len(b.op.results) == 1:
         return result
-    empties = [b.full(0.0, prim.tensor(r).shape, prim.tensor(r).dtype) for r in b.op.results[1:3]]
-    return [result, *empties, *(b.tensor(n) for n in ("running_mean", "running_var")[: len(b.op.results) - 3])]
+    kept = [prim.tensor(r) for r in b.op.results[1:3]]  # of the statistics nothing on a CPU; on a GPU what was used
+    saved = [
+        b.full(0.0, t.shape, t.dtype) if 0 in t.shape else b.finish(v, k)
+        for k, (t, v) in enumerate(zip(kept, (mean, scale), strict=True), 1)
+    ]
+    return [result, *saved, *(b.tensor(n) for n in ("running_mean", "running_var")[: len(b.op.results) - 3])]
 
 
 def _normalize(b: Builder, value: SSAValue, mean: SSAValue, scale: SSAValue, shape: tuple[Dim, ...]) -> SSAValue:

@@ -198,9 +198,23 @@ class Recorded:
         known[1] = addresses
         if len(self.seen) > SEEN:
             self.seen = {key: known}
-        if known[0] <= self.warm or self.gpu.capturing():
+        if known[0] <= self.warm or self.gpu.capturing() or self._has_numbers(args):
             return False
         return self.recorded < LIMIT or self.replays >= WORTH * self.recorded
+
+    def _has_numbers(self, args: Sequence[Any]) -> bool:
+        """Whether an argument that should be on the GPU is a number on the CPU: from now on its value is part of the key.
+
+        Such are the states of random generators that library calls save for backward.
+        """
+        away = [k for k in self.given if not self.gpu.holds(args[k])]
+        if any(args[k].numel() != 1 for k in away):
+            self._refuse("an argument is on the CPU")
+        elif away:
+            self.kinds = ["scalar" if k in away else kind for k, kind in enumerate(self.kinds)]
+            self.given = [k for k in self.given if k not in away]
+            self._place([k for k in self.placed if k not in away] if self.placed is not None else None)
+        return bool(away)
 
     def _moved(self, key: tuple[Any, ...]) -> None:
         """Arguments that lie elsewhere each time are copied in from now on."""
@@ -215,7 +229,7 @@ class Recorded:
         if len(staying) < len(self.placed):
             self._place(staying)
 
-    def _place(self, placed: list[int]) -> None:
+    def _place(self, placed: list[int] | None) -> None:
         self.placed = placed
         self.made.clear()
         self.seen.clear()

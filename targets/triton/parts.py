@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import TypeAlias
 
@@ -79,19 +78,21 @@ def emit_parts(kernel: loop.Kernel, arguments: Mapping[SSAValue, str], wide: boo
     w = Writer(wide=wide)
     w.line(f"program = tl.program_id(0){'.to(tl.int64)' if wide else ''}")
     ends = list(accumulate(dim(programs * len(members)) for (_, _, programs), (_, members) in calls.items()))
-    for number, ((_, _, programs), (name, members)) in enumerate(calls.items()):
-        with _branch(w, number, ends):
-            if number:
-                w.line(f"program -= {index_text(ends[number - 1], {})}")
-            given = list(members[0])
-            if len(members) > 1:
-                given = [f"p{number}_{k}" for k in range(len(given))]  # of this branch alone: of one type
-                starts = [dim(programs * (k + 1)) for k in range(len(members))]
-                for k, memory in enumerate(members):
-                    with _branch(w, k, starts):
-                        w.line(f"{', '.join(given)} = {', '.join(memory)}")
-                w.line(f"program = program % {_factor(programs)}")
-            w.line(f"{name}({', '.join([*given, *symbols, 'program'])})")
+    groups = list(calls.items())
+
+    def call(number: int) -> None:
+        (_, _, programs), (name, members) = groups[number]
+        if number:
+            w.line(f"program -= {index_text(ends[number - 1], {})}")
+        given = list(members[0])
+        if len(members) > 1:
+            given = [f"p{number}_{k}" for k in range(len(given))]  # of this branch alone: of one type
+            starts = [dim(programs * (k + 1)) for k in range(len(members))]
+            _divide(w, starts, lambda k: w.line(f"{', '.join(given)} = {', '.join(members[k])}"))
+            w.line(f"program = program % {_factor(programs)}")
+        w.line(f"{name}({', '.join([*given, *symbols, 'program'])})")
+
+    _divide(w, ends, call)
     head = f"@triton.jit\ndef {kernel['sym_name']}({', '.join([*arguments.values(), *symbols])}):"
     texts = {name: text.replace("def {}(", f"def {name}(", 1) for (text, *_), (name, _) in calls.items()}
     return "\n\n".join([*texts.values(), "\n".join([head, *w.text, ""])])
@@ -103,19 +104,22 @@ def _part_name(nest: loop.For, text: str) -> str:
     return f"{words}_part_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-@contextmanager
-def _branch(w: Writer, number: int, ends: Sequence[Dim]) -> Iterator[None]:
-    """What the programs below ends[number] do that are in no branch before; the last branch has the others."""
+def _divide(w: Writer, ends: Sequence[Dim], write: Callable[[int], None], first: int = 0) -> None:
+    """Write part `first + k` for the programs below ends[k] that are in no part before, found by halving.
+
+    Triton simplifies nested branches to a fixed depth: a chain of sixty `elif` does not compile.
+    """
     if len(ends) == 1:
-        yield
+        write(first)
         return
-    w.line(
-        "else:"
-        if number == len(ends) - 1
-        else f"{'elif' if number else 'if'} program < {index_text(ends[number], {})}:"
-    )
+    middle = len(ends) // 2
+    w.line(f"if program < {index_text(ends[middle - 1], {})}:")
     w.depth += 1
-    yield
+    _divide(w, ends[:middle], write, first)
+    w.depth -= 1
+    w.line("else:")
+    w.depth += 1
+    _divide(w, ends[middle:], write, first + middle)
     w.depth -= 1
 
 

@@ -55,6 +55,10 @@ class Gpu:
         """Whether the current stream is recording something of the user's."""
         return torch.cuda.is_current_stream_capturing()
 
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor lies on a GPU: some results of library calls are numbers on the CPU, whatever their fake twins say."""
+        return tensor.is_cuda
+
     def memory(self) -> Any:
         """A memory pool for recordings."""
         made = torch.cuda.MemPool()
@@ -226,6 +230,8 @@ def result_makers(
         same = next((k for k, x in enumerate(given) if x is r), None)
         if not isinstance(r, torch.Tensor):
             makers.append(_constant(r))
+        elif not gpu.holds(r):
+            makers.append(_number(r))
         elif same is not None:
             makers.append(_argument(same))
         elif before is not None:
@@ -246,6 +252,10 @@ def result_makers(
 
 def _constant(value: Any) -> Maker:
     return lambda args, done, stream: value
+
+
+def _number(value: torch.Tensor) -> Maker:
+    return lambda args, done, stream: value.clone()
 
 
 def _argument(k: int) -> Maker:

@@ -1,6 +1,6 @@
 """Much on one GPU in little time: programs, models, operators and random graphs, compiled and compared in processes side by side.
 
-    python -m tests.gpu.sweep [--kinds models,training,programs,operators,gradients,graphs,functions] [--jobs 14] [--seconds 90] [--device cuda]
+    python -m tests.gpu.sweep [--kinds models,training,architectures,architecture-training,programs,operators,gradients,graphs,functions] [--jobs 14] [--seconds 90] [--device cuda]
 
 Programs and models (INTARSIA_SWEEP_MODE=max-autotune: in that mode) and operators are compared with eager, random graphs (1,000 with `--kinds graphs --graphs 1000`) with the interpreter.
 
@@ -41,6 +41,7 @@ from intarsia.testing import Undecided, check
 sys.path[:0] = [str(Path(__file__).parents[2] / room) for room in ("benchmarks", "tests/fuzz")]
 HUNG = 60.0  # seconds after which a task counts as hung
 GROUP = 10  # random programs that are one task
+ARCHITECTURES = ("architectures", "half-architectures", "architecture-training")
 MODE = os.environ.get("INTARSIA_SWEEP_MODE")  # of programs and models
 
 
@@ -111,6 +112,36 @@ def model(device: str, name: str, gradients: bool = False) -> tuple[str, str]:
     return by_the_rule(case.model.to(device), args, kwargs, gradients)
 
 
+def architecture(device: str, name: str, gradients: bool = False) -> tuple[str, str]:
+    """One of tests/architectures, in the type behind the @ (default: float32).
+
+    With gradients in training mode. Where one differs, all is repeated in float64: a network whose float64 gradients agree is "chaotic",
+    as those with batch norm over few images are: a rounding error decides on which side of relu's corner a number lies.
+    """
+    from tests.architectures import build
+
+    stem, _, word = name.partition("@")
+
+    def outcome(dtype: torch.dtype) -> tuple[str, str]:
+        case = build(stem)
+        args, kwargs = pytree.tree_map_only(
+            torch.Tensor, lambda t: t.to(device, dtype if t.is_floating_point() else None), (case.args, case.kwargs)
+        )
+        module = case.model.to(device, dtype).train(gradients)
+        for part in module.modules():
+            if isinstance(part, torch.nn.Dropout):
+                part.p = 0.0
+        return by_the_rule(module, args, kwargs, gradients, calls=2 if device == "cpu" else 5)
+
+    try:
+        return outcome(getattr(torch, word or "float32"))
+    except AssertionError as error:
+        if not gradients:
+            raise
+        verdict, detail = outcome(torch.float64)
+        return ("chaotic" if verdict == "ok" else verdict), f"{detail} in float32: {error}"
+
+
 def operator(device: str, name: str) -> tuple[str, str]:
     """One of torch's operator database, in the type behind the @, with its first samples."""
     from tests.opdb.harness import name_of, op_db, outcome, try_compiled
@@ -169,7 +200,7 @@ def tasks(kinds: Sequence[str], wanted: str, every: int, count: int) -> list[tup
     pool = ProcessPoolExecutor(1, get_context("spawn"))  # of its own: reading the database may start CUDA
     operators = pool.submit(_database_names) if {"operators", "gradients"} & set(kinds) else None
     pool.shutdown(wait=False)
-    if {"models", "training"} & set(kinds):  # imported once, in front of the processes
+    if {"models", "training", *ARCHITECTURES} & set(kinds):  # imported once, in front of the processes
         import torchvision_stub
 
         torchvision_stub.install()
@@ -179,6 +210,12 @@ def tasks(kinds: Sequence[str], wanted: str, every: int, count: int) -> list[tup
 
         found += [("models", name) for name in WIDE if "models" in kinds]
         found += [("training", name) for name in WIDE if "training" in kinds]
+    if set(ARCHITECTURES) & set(kinds):
+        from tests.architectures import NAMES
+
+        found += [("architecture-training", name) for name in NAMES if "architecture-training" in kinds]
+        found += [("architectures", name) for name in NAMES if "architectures" in kinds]
+        found += [("architectures", f"{name}@bfloat16") for name in NAMES if "half-architectures" in kinds]
     if "graphs" in kinds:
         found += [("graphs", str(seed)) for seed in range(0, count, GROUP)]
     if "functions" in kinds:
@@ -221,6 +258,8 @@ def _work(device: str, todo: list[tuple[str, str]], following: Any, at: Any, pla
         "functions": partial(functions, device),
         "gradients": partial(gradient, device),
         "training": partial(model, device, gradients=True),
+        "architectures": partial(architecture, device),
+        "architecture-training": partial(architecture, device, gradients=True),
     }
     while True:
         with following.get_lock():

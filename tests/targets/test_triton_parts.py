@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import intarsia
 from intarsia.ir.dialects import loop
 from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module
@@ -334,3 +335,14 @@ def test_the_gpu_of_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpu_of(module) is None
     retarget(module, "cuda:1")
     assert gpu_of(module) == 1
+
+
+def test_a_launch_of_many_parts_compiles() -> None:
+    """Triton does not simplify a chain of thirty branches, inside of a branch, before it gives up."""
+
+    def many(small: list[torch.Tensor], large: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [torch.exp(x) for x in small] + [torch.sin(x) for x in large]
+
+    low = intarsia.lower(many, [torch.ones(8) for _ in range(30)], [torch.ones(9) for _ in range(30)], target="triton:sm_90")
+    (kernel,) = low.compile().binaries.values()
+    assert "_60x_" in kernel.name and "elif" not in low.triton()
