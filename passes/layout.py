@@ -183,8 +183,8 @@ class _Layouts:
             if view is not None and takes_view(op, i, view):
                 wanted = view.strides
             else:
-                wanted = wanted if is_dense(shape, wanted) else dense_like(shape, wanted)
-                op.operands[i] = self._copy(value, wanted, op)
+                wanted = wanted if fits_memory(shape, wanted) else dense_like(shape, wanted)
+                op.operands[i] = self._strided_copy(value, wanted, op)
             actual.append(None if same_layout(shape, wanted, contiguous_strides(shape)) else wanted)
         op.attributes.pop("operand_strides", None)
         if any(s is not None for s in actual):
@@ -214,19 +214,19 @@ class _Layouts:
             if is_own and view is not None and same_layout(shape, view.strides, wanted):
                 taken.add(root)
             else:
-                op.operands[k] = self._returned_copy(value, wanted, op)
+                op.operands[k] = self._strided_copy(value, wanted, op, fresh=True)
 
-    def _returned_copy(self, value: SSAValue, strides: Strides, before: Operation) -> SSAValue:
+    def _strided_copy(self, value: SSAValue, strides: Strides, before: Operation, fresh: bool = False) -> SSAValue:
         """Memory of its own with exactly these strides; where one is 0, one element is stored and seen repeatedly."""
         shape = prim.tensor(value).shape
         if not repeats(shape, strides):
-            return self._copy(value, strides, before, fresh=True)
+            return self._copy(value, strides, before, fresh)
         kept = [1 if t == 0 else s for s, t in zip(shape, strides, strict=True)]
         zeros, ones = (0,) * len(shape), (1,) * len(shape)
         one = prim.Slice.make([value], [prim.tensor(value).with_(shape=kept)], {"starts": zeros, "steps": ones})
         self.func.block_body.insert_op_before(one, before)
         inner = tuple(u if t == 0 else t for t, u in zip(strides, contiguous_strides(kept), strict=True))
-        made = self._copy(one.results[0], inner, before, fresh=True)
+        made = self._copy(one.results[0], inner, before, fresh)
         spread = prim.broadcast(made, shape, tuple(range(len(shape))))
         self.func.block_body.insert_op_before(spread, before)
         return spread.results[0]
@@ -297,6 +297,26 @@ class _Layouts:
             return before
         self.early -= cast(int, size)
         return cast(Operation, self.func.block_body.first_op)
+
+
+MOST_GAPS = 2  # times as many elements in a value's memory as in the value, where a library call wants them apart
+
+
+def fits_memory(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:
+    """Whether memory can have these strides without much waste: no two elements at one place but along dimensions of stride 0, few gaps.
+
+    Libraries ask for rows that begin at multiples of 16 bytes: masks of attention have gaps behind their rows.
+    """
+    if is_dense(shape, strides):
+        return True
+    if not all(isinstance(n, int) for n in (*shape, *strides)):
+        return False
+    extent = count = 1
+    for t, s in sorted((cast(int, t), cast(int, s)) for s, t in zip(shape, strides, strict=True) if s != 1 and t != 0):
+        if t < extent:
+            return False
+        extent, count = extent + (s - 1) * t, count * s
+    return extent <= MOST_GAPS * count
 
 
 def repeats(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:

@@ -227,8 +227,8 @@ def dense_like(shape: Sequence[Dim], strides: Sequence[Dim]) -> Strides:
 
 
 def memory_order(strides: Sequence[Dim]) -> list[int]:
-    """Dimensions from the outermost to the innermost in memory; as they are when strides are symbolic."""
+    """Dimensions from the outermost to the innermost in memory, those of stride 0 outside of all; as they are when strides are symbolic."""
     order = list(range(len(strides)))
     if all(isinstance(s, int) for s in strides):
-        order.sort(key=lambda i: -cast(int, strides[i]))
+        order.sort(key=lambda i: (strides[i] != 0, -cast(int, strides[i])))
     return order

@@ -343,6 +343,8 @@ def test_a_launch_of_many_parts_compiles() -> None:
     def many(small: list[torch.Tensor], large: list[torch.Tensor]) -> list[torch.Tensor]:
         return [torch.exp(x) for x in small] + [torch.sin(x) for x in large]
 
-    low = intarsia.lower(many, [torch.ones(8) for _ in range(30)], [torch.ones(9) for _ in range(30)], target="triton:sm_90")
+    low = intarsia.lower(
+        many, [torch.ones(8) for _ in range(30)], [torch.ones(9) for _ in range(30)], target="triton:sm_90"
+    )
     (kernel,) = low.compile().binaries.values()
     assert "_60x_" in kernel.name and "elif" not in low.triton()
