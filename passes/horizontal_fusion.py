@@ -112,14 +112,14 @@ def _chunks(
 
 def staged_bytes(kernel: loop.Kernel) -> int:
     """Bytes of shared memory that the operands of a kernel's matrix products take: their tiles, once for each stage of the walk."""
-    size = 0
+    size: int = 0
     for op in kernel.block_body.walk():
         if isinstance(op, loop.Accumulate) and op["kind"] == DOT:
             blocks = _blocks_around(op)
             for load in [v.owner for v in op.operands[:2] if isinstance(v.owner, loop.Load)]:
                 tile = product([blocks.get(s, 1) for s in free_symbols([load["index"]])])
                 size += hint(tile) * load.ref.dtype.bytes
-    return size * max(1, kernel.get("stages", 0))
+    return size * max(1, int(kernel.get("stages", 0)))
 
 
 def _blocks_around(op: Operation) -> dict[sympy.Symbol, Dim]:
