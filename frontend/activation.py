@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import types
 from collections.abc import Callable
 from typing import Any
 
-from .instruction import Program, disassemble
+from .instruction import Program, disassemble, per_code
 from .pending import operand_count
 
 __all__ = ["NULL", "Frame", "Lasti", "Saved", "kinds_of"]
@@ -110,7 +109,7 @@ def kinds_of(values: list[Any]) -> list[str]:
     return out
 
 
-@functools.lru_cache(maxsize=8192)
+@per_code
 def _compiled(code: types.CodeType) -> tuple[Program, tuple[tuple[Callable[..., Any], Any, int], ...]]:
     from .opcodes import HANDLERS, unsupported_opcode
 

@@ -6,16 +6,17 @@ import functools
 import operator
 import types
 import weakref
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
-from . import contexts, library, marks, rules, tables, torch_private, torch_rules
+from . import answers, contexts, library, marks, messages, rules, tables, torch_private, torch_rules
 from .contexts import is_torch_context
 from .errors import GraphBreak, Unsupported, UserRaise
-from .sight import BLIND, COLLECTING, KEYED, check_keys, check_sight, check_text, is_value_type
+from .registry import Row, called_row, row_of, rule_of
+from .sight import check_keys, check_sight, check_text, is_value_type
 from .source import Attr, Const, Fetch, Item
 from .unpacking import as_dict
 from .values import object as objects
@@ -35,7 +36,7 @@ _C_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types
 
 def call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call `function` as the program would."""
-    rule = rules.RULES.get(id(function))
+    rule = rule_of(function)
     if rule is not None:
         try:
             return rule(vm, *args, **kwargs)
@@ -110,22 +111,23 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
     special = library.special_function(function)
     if special is not None:
         return special(vm, function, args, kwargs)
-    refused = tables.REFUSED_MODULES.get(module.partition(".")[0])
-    if refused is not None:
-        raise GraphBreak(refused)
-    if module.startswith("torch"):
+    rules.check_module(module)
+    if module.startswith("torch") and function.__name__ != "__getattr__":
         if module.startswith("torch.optim"):
             raise GraphBreak(torch_rules.OPTIMIZER)
         check_torch_state(function.__name__, module)
     marked = marks.call_marked(vm, function, args, kwargs)
     if marked is not NotImplemented:
         return marked
-    if module in tables.NATIVE_PYTHON and function.__globals__.get("__name__") == module:
-        if module == "re":
-            args = tuple(trampoline(vm, a) if isinstance(a, types.FunctionType) else a for a in args)
+    if row_of(function) is not None:
+        return c_call(vm, function, args, kwargs)
+    native = module in tables.NATIVE_PYTHON and function.__globals__.get("__name__") == module
+    if native and function.__name__ != "__getattr__":
+        if module.startswith("torch") and function.__name__ not in tables.TORCH_FIXED:
+            return torch_answer(vm, function, args, kwargs)
         return vm.native_recorded(function, *map(vm.settle, args), **kwargs)
     if module in ("logging", "warnings"):
-        return rules.deferred(vm, function, args, kwargs)
+        return messages.call(vm, function, args, kwargs)
     return vm.inline(function, args, kwargs)
 
 
@@ -145,7 +147,8 @@ def check_torch_state(name: str, module: str = "") -> None:
     reason = tables.REFUSED_TORCH.get(name)
     if reason is not None:
         raise Unsupported(reason)
-    if module in tables.NATIVE_PYTHON and not name.startswith(tables.QUESTIONS):
+    asks = name.startswith(tables.QUESTIONS) or name.endswith(("_enabled", "_allowed", "_available"))
+    if module in tables.NATIVE_PYTHON and name not in tables.TORCH_FIXED | tables.TORCH_PURE and not asks:
         raise Unsupported(f"{module}.{name} is called, which may change torch's state")
 
 
@@ -161,12 +164,35 @@ def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: di
     for value in (*args, *kwargs.values()):
         if isinstance(value, types.FunctionType | types.MethodType | TensorMethod):
             raise Unsupported(f"torch.{name} takes a Python function")
-    if name.startswith("is_") or name in tables.TORCH_CONSTANTS:
+    if name in tables.TORCH_THREAD or name in tables.TORCH_PURE or name in tables.TORCH_FIXED:
         vm.out.asked = True  # the answer may depend on the thread's state, which is guarded then
         return vm.native(function, *args, **kwargs)
+    if not is_operator(function):
+        return torch_answer(vm, function, args, kwargs)
     if kwargs.get("out") is not None:
         check_out(vm, function, args, kwargs)
     return vm.out.call_function(function, args, kwargs)
+
+
+def is_operator(function: Any) -> bool:
+    """Whether a function of torch's computes with tensors, makes them or asks for their facts; others look at the state of the process."""
+    if not isinstance(function, types.BuiltinFunctionType):
+        return not getattr(function, "__name__", "").startswith(tables.QUESTIONS)
+    owner = function.__self__
+    if owner is None:
+        return True
+    return isinstance(owner, types.ModuleType) and owner.__name__ in tables.OPERATOR_MODULES
+
+
+def torch_answer(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function of torch's that makes no tensor: the facts of one, or a question to the process that is asked again in every call."""
+    leaves = pytree.tree_leaves((args, kwargs))
+    if any(isinstance(leaf, Tensor) for leaf in leaves):
+        return vm.native_recorded(function, *map(vm.settle, args), **kwargs)
+    name = function.__name__
+    if not name.startswith(tables.QUESTIONS) and not name.endswith(("_enabled", "_allowed", "_available")):
+        raise GraphBreak(f"{getattr(function, '__module__', 'torch')}.{name} is called, which capture does not know")
+    return answers.ask(vm, function, args, kwargs)
 
 
 def check_out(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -185,7 +211,7 @@ def check_out(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dic
 
 def _builtin(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     owner = function.__self__
-    if is_torch_builtin(function, owner):
+    if is_torch_builtin(function, owner) and called_row(function) is None:
         if isinstance(owner, Tensor):
             return vm.call_tensor_method(owner, function.__name__, args, kwargs)
         return torch_call(vm, function, args, kwargs)
@@ -193,7 +219,6 @@ def _builtin(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict
         if isinstance(owner, type):
             return _class_builtin(vm, owner, function, args, kwargs)
         return _bound_builtin(vm, owner, function, args, kwargs)
-    rules.check_native(function)
     return c_call(vm, function, args, kwargs)
 
 
@@ -219,20 +244,13 @@ def _bound_builtin(vm: Interpreter, owner: Any, function: Any, args: tuple[Any, 
     name = function.__name__
     if mapping is not None:
         return _mapping_method(vm, mapping, name, args, kwargs)
-    kind = tuple if isinstance(owner, tuple) else type(owner)
-    state = rules.STATE_METHODS.get((kind, name)) or library.SEQUENCE_METHODS.get((kind, name))
-    if state is not None:
-        return state(vm, owner, *args, **kwargs)
+    row = called_row(function)
+    if row is not None and row.apply is not None and not (isinstance(owner, list) and type(owner) is not list):
+        return row.apply(vm, owner, *args, **kwargs)
     entry = vm.user.by_value.get(id(owner))
     if entry is not None and entry.real is owner and not is_constant(owner) and not is_value_type(owner):
         raise Unsupported(f"a C method of the caller's {type(owner).__name__} is called: {name}")
-    if type(owner).__module__ not in tables.NATIVE_TYPES and not vm.is_created(owner) and not _is_plain(owner):
-        raise Unsupported(f"a C method that capture does not know: {type(owner).__name__}.{name}")
     return c_call(vm, function, args, kwargs)
-
-
-def _is_plain(owner: Any) -> bool:
-    return isinstance(owner, tuple) or is_value_type(owner)
 
 
 def _mapping_method(vm: Interpreter, mapping: LazyDict, name: str, args: tuple[Any, ...], kwargs: Any) -> Any:
@@ -264,6 +282,14 @@ def _descriptor(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: d
     return c_call(vm, function, args, kwargs)
 
 
+def _wrapper(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A special method of C's, bound to an object."""
+    row = called_row(function)
+    if row is not None and row.apply is not None:
+        return row.apply(vm, function.__self__, *args, **kwargs)
+    return c_call(vm, function, args, kwargs)
+
+
 _HARMLESS = {"__repr__", "__hash__", "__eq__", "__ne__", "__sizeof__"}
 
 
@@ -281,29 +307,32 @@ _OBJECT_METHODS: dict[str, Any] = {
 
 
 def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run a C function on values of the program: views are settled, callbacks come back to the interpreter."""
-    name = getattr(function, "__name__", "")
-    _check_sight(vm, function, name, args, kwargs)
-    if name in tables.HIGHER_ORDER:
-        at = tables.CALLBACK_AT.get(name)
-        args = tuple(trampoline(vm, a) if at in (None, i) and _is_callback(vm, a) else a for i, a in enumerate(args))
+    """Run a native function on values of the program, as its row says: views are settled, callbacks come back to the interpreter."""
+    row = called_row(function)
+    if row is None and is_value_type(getattr(function, "__self__", None)):  # of NumPy's numbers, for instance
+        row = Row(function)
+    if row is None or row.refused:
+        raise GraphBreak(rules.refusal(function) if row is None else row.refused)
+    if row.reads == "state":
+        return answers.ask(vm, function, args, kwargs)
+    if row.reads:
+        answers.KINDS[row.reads](vm, args)
+    _check_sight(vm, row, function, args, kwargs)
+    if row.calls != ():
+        back = [row.calls is None or i in row.calls for i in range(len(args))]
+        args = tuple(trampoline(vm, a) if b and _is_callback(vm, a) else a for a, b in zip(args, back, strict=True))
         kwargs = {k: trampoline(vm, a) if _is_callback(vm, a) else a for k, a in kwargs.items()}
     if function is filter and args[:1] == (None,):
         args = (trampoline(vm, bool), *args[1:])
-    if name == "pop" and isinstance(getattr(function, "__self__", None), dict):
-        check_keys(vm, args[:1])
-    if name in ("format", "format_map"):
+    if row.writes:
         check_text(vm, [*args, *kwargs.values()])
-    if name in _TAKES_MAPPING:
+    if row.maps:
         args = tuple(_as_mapping(vm, a) for a in args)
-    if name in tables.ITERATING and not (name in ("max", "min") and len(args) > 1):
+    if row.iterates:
         args = tuple(rules.iterable(vm, a) for a in args)
     args = tuple(map(vm.settle, args))
     kwargs = {k: vm.settle(v) for k, v in kwargs.items()}
     return vm.native_recorded(function, *args, **kwargs)
-
-
-_TAKES_MAPPING = frozenset({"dict", "update", "OrderedDict", "defaultdict", "Counter", "__init__", "__ior__", "__or__"})
 
 
 def _as_mapping(vm: Interpreter, value: Any) -> Any:
@@ -314,19 +343,15 @@ def _as_mapping(vm: Interpreter, value: Any) -> Any:
     return as_dict(vm, value)
 
 
-def _check_sight(vm: Interpreter, function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Break where the C function would look at what capture has not guarded (see `sight`)."""
-    if name in BLIND or isinstance(function, type) and issubclass(function, BaseException | list | tuple | deque):
-        return
+def _check_sight(vm: Interpreter, row: Row, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Break where the native function would look at what capture has not guarded (see `sight`)."""
     rest = args[1:] if type(function) in _C_DESCRIPTORS else args
-    if name in KEYED:
+    if row.sees == "key":
         check_keys(vm, rest[:1])
-        return
-    if name in COLLECTING or isinstance(function, type) and issubclass(function, dict | set | frozenset):
+    elif row.sees == "keys":
         check_keys(vm, rest)
-        return
-    if getattr(function, "__module__", None) not in ("torch", "_struct", "_thread"):
-        check_sight(vm, (*args, *kwargs.values()), name)
+    elif row.sees == "values":
+        check_sight(vm, (*args, *kwargs.values()), getattr(function, "__name__", type(function).__name__))
 
 
 def _is_callback(vm: Interpreter, value: Any) -> bool:
@@ -351,8 +376,7 @@ def _construct(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[s
         raise Unsupported(f"a {cls.__name__} is constructed inside the captured code")
     if is_torch_context(cls):
         return contexts.make(vm, cls, args, kwargs)
-    if cls.__module__.partition(".")[0] in tables.REFUSED_MODULES:
-        raise GraphBreak(tables.REFUSED_MODULES[cls.__module__.partition(".")[0]])
+    rules.check_module(cls.__module__)
     if cls is weakref.ref and not kwargs and len(args) == 1 and not is_constant(args[0]):
         return vm.create(vm.native(cls, *args))
     meta_call = objects.find_method(type(cls), "__call__")
@@ -401,20 +425,25 @@ def _make(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, A
 
 def _construct_native(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     module = cls.__module__
-    if module.partition(".")[0] in tables.REFUSED_MODULES:
-        raise GraphBreak(tables.REFUSED_MODULES[module.partition(".")[0]])
+    rules.check_module(module)
     user_class = bool(cls.__flags__ & 512) and not vm.is_library(module)
-    if (
-        not user_class
-        and module not in tables.NATIVE_TYPES
-        and not module.startswith("torch")
-        and not issubclass(cls, BaseException)
-    ):
-        raise Unsupported(f"an object of type {module}.{cls.__name__} is constructed")
-    if module in ("torch", "torch._C") and (cls.__name__.startswith("_") or cls is torch.Generator):
+    if module.startswith("torch.distributed.tensor") and cls in tables.torch_values():
+        return _made_again(vm, cls, args, kwargs)
+    if module.startswith("torch") and called_row(cls) is None:
         raise GraphBreak(f"an object of type {cls.__name__} is constructed")
+    if called_row(cls) is None:
+        raise Unsupported(f"an object of type {module}.{cls.__name__} is constructed")
     made = c_call(vm, cls, args, kwargs)
     return vm.create(made) if user_class or cls is object or hasattr(made, "__dict__") else made
+
+
+def _made_again(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An object that keeps what it is in C: capture looks at one, and each compiled call makes another."""
+    if not all(map(is_constant, (*args, *kwargs.values()))):
+        raise GraphBreak(f"an object of type {cls.__name__} is constructed")
+    made = vm.create(vm.native(cls, *args, **kwargs))
+    vm.recipes[id(made)] = (cls, args, kwargs)
+    return made
 
 
 # ---- modules ----
@@ -511,7 +540,7 @@ _BY_KIND: dict[type, Any] = {
     types.MethodType: _method,
     TensorMethod: _own,
     types.BuiltinFunctionType: _builtin,
-    types.MethodWrapperType: lambda vm, f, args, kwargs: c_call(vm, f, args, kwargs),
+    types.MethodWrapperType: _wrapper,
     functools.partial: _partial,
     _LRU: library.call_cached,
     torch._ops.OpOverload: _op,

@@ -28,6 +28,7 @@ from .interpreter import NULL, Interpreter, Lasti, Saved
 from .interpreter import Frame as Activation
 from .output import GraphInput
 from .pieces import Family, Piece
+from .registry import rule_of
 from .residual import Residual
 from .source import Arg, Const, Source
 from .suspend import suspend
@@ -241,6 +242,7 @@ class _Attempt:
         finally:
             for scope in reversed(list(vm.scopes)):
                 scope._leave()
+            vm.user.release()
             if not torch.equal(rng, torch.get_rng_state()):
                 torch.set_rng_state(rng)
             vm.dissolve()
@@ -343,13 +345,17 @@ def _arguments(vm: Interpreter, target: Any, parameters: Parameters, values: Map
 
 def _is_plain(target: Any) -> bool:
     """Whether calling `target` does nothing but run one Python function of the user's."""
-    from .rules import RULES
+    from . import rules  # noqa: F401  (fills the registry)
 
     if isinstance(target, nn.Module):
         target = target.forward
     if isinstance(target, types.MethodType):
         target = target.__func__
-    if not isinstance(target, types.FunctionType) or id(target) in RULES or "_intarsia_target" in target.__dict__:
+    if (
+        not isinstance(target, types.FunctionType)
+        or rule_of(target) is not None
+        or "_intarsia_target" in target.__dict__
+    ):
         return False
     return not (target.__module__ or "").startswith("torch") and not target.__code__.co_flags & 0x2A0
 

@@ -172,6 +172,7 @@ class StateCheck:
     inference: bool = field(default_factory=torch.is_inference_mode_enabled)
     autocast: bool = field(default_factory=lambda: any(map(torch.is_autocast_enabled, ("cpu", "cuda"))))
     gpu: int | None = field(default_factory=torch_private.current_gpu)
+    device: torch.device = field(default_factory=torch.get_default_device)
     needed: bool = True
     with_tensors: bool = False
     first = True
@@ -196,6 +197,9 @@ class StateCheck:
             tests.append(f"not {emit.constant(self.guard.check, 'state_ok')}()")
         if self.gpu is not None:
             tests.append(f"{emit.constant(torch_private.current_gpu_raw(), 'current_gpu')}() != {self.gpu}")
+        if self.modes:  # one of torch.set_default_device: nothing is captured under another
+            device = emit.constant(torch.get_default_device, "default_device")
+            tests.append(f"{device}() != {emit.constant(self.device, 'device')}")
         if not self.with_tensors:
             infer = emit.constant(torch.is_inference_mode_enabled, "inference_mode")
             tests.append(f"{infer}() is not {self.inference}")
@@ -209,6 +213,8 @@ class StateCheck:
             )
         if torch_private.function_mode_count() != self.modes:
             return Miss("torch function modes", str(self.modes), str(torch_private.function_mode_count()))
+        if self.modes and torch.get_default_device() != self.device:
+            return Miss("torch.get_default_device()", str(self.device), str(torch.get_default_device()))
         if self.gpu is not None and torch_private.current_gpu() != self.gpu:
             return Miss("torch.cuda.current_device()", str(self.gpu), str(torch_private.current_gpu()))
         if torch.is_inference_mode_enabled() is not self.inference:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from . import answers
 from .errors import GraphBreak, Unsupported, UserRaise
 from .values import object as objects
 
@@ -32,6 +33,8 @@ def make(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, An
     """Construct one of torch's contexts; `set_grad_enabled` changes the mode at once."""
     before = torch.is_grad_enabled()
     made = vm.create(vm.native(cls, *args, **kwargs))
+    if isinstance(made, torch.autocast):
+        answers.ask(vm, torch.get_autocast_dtype, (made.device,), {})
     after = torch.is_grad_enabled()
     if after is not before:
         torch._C._set_grad_enabled(before)
@@ -77,7 +80,9 @@ def enter(vm: Interpreter, manager: Any) -> tuple[Any, Any]:
         value = vm.native(manager.manager.__enter__)
         return Scope(vm, lambda: manager.manager.__exit__(None, None, None)), value
     if isinstance(manager, _LOCKS):
-        manager.acquire()
+        if vm.user.source_of(manager) is not None:
+            raise GraphBreak("a lock is taken")
+        manager.acquire()  # it was made in this call, and nobody else has it
         return Scope(vm, manager.release, (_itself, (manager,))), True
     kind = type(manager)
     leave, start = objects.lookup(kind, "__exit__")[0], objects.lookup(kind, "__enter__")[0]

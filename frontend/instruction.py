@@ -15,11 +15,12 @@ from __future__ import annotations
 import dis
 import functools
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-__all__ = ["ExceptionEntry", "Instruction", "Program", "disassemble"]
+__all__ = ["ExceptionEntry", "Instruction", "Program", "disassemble", "per_code"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,29 @@ _V312 = sys.version_info >= (3, 12)
 _V313 = sys.version_info >= (3, 13)
 
 
-@functools.lru_cache(maxsize=8192)
+_MOST_CODE = 8192
+
+
+def per_code(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Remember the results of `function(code, ...)` by the code object itself: those of two files compare equal where their text does."""
+    known: dict[tuple[Any, ...], tuple[CodeType, Any]] = {}
+
+    @functools.wraps(function)
+    def remembered(code: CodeType, *rest: Any) -> Any:
+        key = (id(code), *rest)
+        found = known.get(key)
+        if found is not None and found[0] is code:
+            return found[1]
+        if len(known) >= _MOST_CODE:
+            known.clear()
+        made = function(code, *rest)
+        known[key] = (code, made)
+        return made
+
+    return remembered
+
+
+@per_code
 def disassemble(code: CodeType) -> Program:
     """Bring one code object to normal form."""
     raw = [ins for ins in dis.get_instructions(code) if ins.opname not in ("CACHE", "EXTENDED_ARG")]

@@ -76,6 +76,7 @@ class Interpreter:
         self.effects = Effects()
         self.frames: list[Frame] = []
         self.created: dict[int, Any] = {}
+        self.recipes: dict[int, tuple[Any, ...]] = {}  # how an object of C's that capture made is made again
         self.scopes: list[Any] = []
         self.inference = torch.is_inference_mode_enabled()  # of the program; capture itself never runs in it
         self.device: torch.device | None = None  # of the innermost `with torch.device(...)`
@@ -388,9 +389,11 @@ class Interpreter:
             return self.load_global_value(namespace, name, namespace.get("__name__", "module"))
         found = namespace.get("__builtins__", builtins)
         found = found if isinstance(found, dict) else found.__dict__
-        if name not in found:
+        if name not in found or not self.is_library(namespace.get("__name__")):
             self.guards.add("missing", Const(namespace, namespace.get("__name__", "module")), name)
+        if name not in found:
             raise raising.name_error(name)
+        self.rely_on_entry(found, name)
         return found[name]
 
     def load_global_value(self, namespace: dict[str, Any], name: str, module: str) -> Any:
@@ -401,12 +404,23 @@ class Interpreter:
         source = Item(Const(namespace, f"{module}"), name)
         raw = namespace[name]
         if self.is_library(module):
-            value = self.wrap_library(raw, source)
+            value = self.wrap_library(raw, self.rely_on_entry(namespace, name) or source)
         else:
             value = self.user.wrap(raw, source)
         if value is raw:
             self._globals[key] = value
         return value
+
+    def rely_on_entry(self, namespace: dict[str, Any], name: str) -> Source | None:
+        """Rely on a name in a namespace of Python's or torch's, which a program may patch; its source, by the module where it has one."""
+        module = sys.modules.get(namespace.get("__name__", ""))
+        if module is None or module.__dict__ is not namespace:
+            return None
+        source = Attr(Const(module, module.__name__), name)
+        raw = namespace[name]
+        if isinstance(raw, _PATCHED) or raw is None:
+            self.guards.add("is", source, raw)
+        return source
 
     def load_cell(self, cell: types.CellType, name: str) -> Any:
         """The contents of a closure cell."""
@@ -618,6 +632,7 @@ def _is_empty(cell: types.CellType) -> bool:
 
 _LIBRARIES = frozenset({"torch", "numpy", "typing_extensions", _OWN.partition(".")[0]})
 _PLAIN_KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool, InstanceDict: dict}
+_PATCHED = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type, float)
 _FIXED = frozenset({torch.dtype, torch.layout, torch.memory_format, float, type(None), type(NotImplemented)})
 
 

@@ -21,7 +21,8 @@ from torch.utils import _pytree as pytree
 from . import operators, torch_private
 from .dynamic import concrete
 from .errors import GraphBreak, UserRaise
-from .sight import check_sight, is_same
+from .registry import rule
+from .sight import check_sight, is_same, refuse_opaque
 from .source import Const, Fetch, Item
 from .values import object as objects
 from .values.constant import is_constant
@@ -30,21 +31,7 @@ from .values.container import InstanceDict, LazyDict
 if TYPE_CHECKING:
     from .interpreter import Interpreter
 
-__all__ = ["RULES", "SEQUENCE_METHODS", "call_cached", "call_methodcaller", "methodcaller_parts", "special_function"]
-
-RULES: dict[int, Any] = {}
-_KEEP: list[Any] = []
-
-
-def _rule(*targets: Any) -> Any:
-    def register(function: Any) -> Any:
-        for target in targets:
-            RULES[id(target)] = function
-            _KEEP.append(target)
-        return function
-
-    return register
-
+__all__ = ["call_cached", "call_methodcaller", "methodcaller_parts", "special_function"]
 
 # ---- order ----
 
@@ -63,7 +50,7 @@ class _Compared:
         self.compare, self.value = compare, value
 
 
-@_rule(functools.cmp_to_key)
+@rule(functools.cmp_to_key)
 def _cmp_to_key(vm: Interpreter, compare: Any) -> Any:
     return lambda value: _Compared(compare, value)
 
@@ -87,7 +74,7 @@ def _keys(vm: Interpreter, items: list[Any], key: Any) -> list[Any]:
     return items if key is None else [vm.call(key, (item,), {}) for item in items]
 
 
-@_rule(sorted)
+@rule(sorted)
 def _sorted(vm: Interpreter, values: Any, *, key: Any = None, reverse: Any = False) -> list[Any]:
     items = vm.listed(values)
     keys = _keys(vm, items, key)
@@ -117,16 +104,16 @@ def _extreme(function: Callable[..., Any], symbol: str) -> Callable[..., Any]:
     return apply
 
 
-RULES[id(max)] = _extreme(max, ">")
-RULES[id(min)] = _extreme(min, "<")
+rule(max)(_extreme(max, ">"))
+rule(min)(_extreme(min, "<"))
 
 
-@_rule(any)
+@rule(any)
 def _any(vm: Interpreter, values: Any) -> bool:
     return _first(vm, values, True)
 
 
-@_rule(all)
+@rule(all)
 def _all(vm: Interpreter, values: Any) -> bool:
     return not _first(vm, values, False)
 
@@ -142,7 +129,7 @@ def _first(vm: Interpreter, values: Any, wanted: bool) -> bool:
             return True
 
 
-@_rule(reversed)
+@rule(reversed)
 def _reversed(vm: Interpreter, values: Any) -> Any:
     if isinstance(values, Tensor):
         return vm.call(torch.flip, (values, [0]), {}) if values.dim() else values
@@ -181,15 +168,20 @@ def _remove(vm: Interpreter, items: list[Any], value: Any) -> None:
     raise UserRaise(ValueError("list.remove(x): x not in list"))
 
 
-# Methods of plain sequences that compare or call back.
-SEQUENCE_METHODS: dict[tuple[type, str], Any] = {
-    (list, "sort"): _sort,
-    (list, "count"): _count,
-    (list, "index"): _index,
-    (list, "remove"): _remove,
-    (tuple, "count"): _count,
-    (tuple, "index"): _index,
-}
+def _of_known_items(function: Any) -> Any:
+    """A method of sequences, for those whose items are guarded."""
+
+    def apply(vm: Interpreter, items: Any, *args: Any, **kwargs: Any) -> Any:
+        refuse_opaque(vm, items, f"{function.__name__.strip('_')}()")
+        return function(vm, items, *args, **kwargs)
+
+    return apply
+
+
+rule(list.sort)(_of_known_items(_sort))
+rule(list.count, tuple.count)(_of_known_items(_count))
+rule(list.index, tuple.index)(_of_known_items(_index))
+rule(list.remove)(_of_known_items(_remove))
 
 
 # ---- numbers ----
@@ -215,20 +207,19 @@ def _number(function: Callable[..., Any], *names: str, symbolic: Any = None) -> 
     return apply
 
 
-RULES[id(int)] = _number(int, "__int__", "__index__", symbolic=torch.sym_int)
-RULES[id(float)] = _number(float, "__float__", "__index__", symbolic=torch.sym_float)
-RULES[id(complex)] = _number(complex, "__complex__", "__float__")
-RULES[id(round)] = _number(round, "__round__")
-RULES[id(math.floor)] = _number(math.floor, "__floor__")
-RULES[id(math.ceil)] = _number(math.ceil, "__ceil__")
-RULES[id(math.trunc)] = _number(math.trunc, "__trunc__")
-RULES[id(operator.index)] = _number(operator.index, "__index__")
+rule(int)(_number(int, "__int__", "__index__", symbolic=torch.sym_int))
+rule(float)(_number(float, "__float__", "__index__", symbolic=torch.sym_float))
+rule(complex)(_number(complex, "__complex__", "__float__"))
+rule(round)(_number(round, "__round__"))
+rule(math.floor)(_number(math.floor, "__floor__"))
+rule(math.ceil)(_number(math.ceil, "__ceil__"))
+rule(math.trunc)(_number(math.trunc, "__trunc__"))
+rule(operator.index)(_number(operator.index, "__index__"))
 _ABS = _number(abs, "__abs__")
-RULES[id(abs)] = lambda vm, x: vm.call_tensor_method(x, "abs", (), {}) if isinstance(x, Tensor) else _ABS(vm, x)
-RULES[id(operator.abs)] = RULES[id(abs)]
+rule(abs, operator.abs)(lambda vm, x: vm.call_tensor_method(x, "abs", (), {}) if isinstance(x, Tensor) else _ABS(vm, x))
 
 
-@_rule(divmod)
+@rule(divmod)
 def _divmod(vm: Interpreter, left: Any, right: Any) -> Any:
     for owner, other, name in ((left, right, "__divmod__"), (right, left, "__rdivmod__")):
         method = objects.find_method(type(owner), name)
@@ -237,7 +228,7 @@ def _divmod(vm: Interpreter, left: Any, right: Any) -> Any:
     return operators.binary(vm, "//", left, right), operators.binary(vm, "%", left, right)
 
 
-@_rule(hash)
+@rule(hash)
 def _hash(vm: Interpreter, obj: Any) -> Any:
     obj = concrete(obj)
     method = objects.find_method(type(obj), "__hash__")
@@ -253,7 +244,7 @@ def _hash(vm: Interpreter, obj: Any) -> Any:
 # ---- copies ----
 
 
-@_rule(copy.copy)
+@rule(copy.copy)
 def _copy(vm: Interpreter, value: Any) -> Any:
     if isinstance(value, LazyDict | InstanceDict):
         return value.force()
@@ -301,7 +292,7 @@ def _has_slots(kind: type) -> bool:
 _MEMO = object()  # the key under which a memo keeps what it refers to alive
 
 
-@_rule(copy.deepcopy)
+@rule(copy.deepcopy)
 def _deepcopy(vm: Interpreter, value: Any, memo: Any = None) -> Any:
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool) or is_constant(value):
         return value
@@ -443,7 +434,7 @@ def _of_plain_data(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 for _function in (json.dumps, json.loads, sys.intern):
-    RULES[id(_function)] = _of_plain_data(_function)
+    rule(_function)(_of_plain_data(_function))
 
 
 # ---- caches ----

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import types
 
-from .instruction import Program, disassemble
+from .instruction import Program, disassemble, per_code
 
 __all__ = ["live_names"]
 
@@ -27,7 +26,7 @@ def live_names(code: types.CodeType, index: int) -> frozenset[str]:
     return table[index] if index < len(table) else frozenset()
 
 
-@functools.lru_cache(maxsize=4096)
+@per_code
 def _table(code: types.CodeType) -> tuple[frozenset[str], ...]:
     program = disassemble(code)
     count = len(program.instructions)

@@ -121,8 +121,13 @@ class Step:
         self.family, self.pending, self.pieces = weakref.ref(family), pending, pieces
         self._functions: list[Callable[[], Any]] = [_unknown] * len(pieces)
 
-    def start(self, operands: tuple[Any, ...], state: tuple[Any, ...]) -> Tail:
-        """Run the instruction; `state` is what the frame keeps: cells, locals, the stack below the operands."""
+    def start(self, given: list[tuple[Any, ...]]) -> Tail:
+        """Run the instruction. `given` is its operands and what the frame keeps: cells, locals, the stack below the operands.
+
+        The list is emptied, so that nobody else keeps alive what the next piece does not take: an iterator whose loop is left.
+        """
+        operands, state = given
+        given.clear()
         which, pushed = (0, ()) if self.pending is None else self.pending.function(*operands)
         function = self._functions[which]()
         if function is None:
@@ -139,6 +144,6 @@ class Step:
             self._functions[which] = weakref.ref(function)
         return function
 
-    def run(self, operands: tuple[Any, ...], state: tuple[Any, ...]) -> Any:
+    def run(self, given: list[tuple[Any, ...]]) -> Any:
         """`start`, and everything that follows in this frame: what the frame returns."""
-        return drive(self.start(operands, state))
+        return drive(self.start(given))

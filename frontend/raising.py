@@ -7,12 +7,12 @@ whose line is the program's.
 
 from __future__ import annotations
 
-import functools
 import sys
 import types
 from typing import TYPE_CHECKING, Any
 
 from .errors import CaptureError, GraphBreak, UserRaise
+from .instruction import per_code
 from .source import Const, Fetch
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def add_entry(vm: Interpreter, error: BaseException, frame: Frame) -> None:
         error.__traceback__ = types.TracebackType(error.__traceback__, here, -1, frame.line)
 
 
-@functools.lru_cache(maxsize=4096)
+@per_code
 def _frame_of(code: types.CodeType) -> tuple[Any, types.FrameType]:
     made = _FRAME.replace(
         co_name=code.co_name,

@@ -96,6 +96,11 @@ class Residual:
             parts = [self.value(a) for a in args] + [f"{k}={self.value(v)}" for k, v in kwargs.items()]
             self.post.append(f"{self.emit.constant(function, function.__name__)}({', '.join(parts)})  {MESSAGE}")
 
+    def made(self) -> list[str]:
+        """The names of what was built, where dropping it can be noticed: where generators or other iterators are among it."""
+        noticed = any(type(v) is InterpretedGenerator or hasattr(type(v), "__next__") for v in self._alive)
+        return [f"r{n}" for n in range(self._count)] if noticed else []
+
     @property
     def known(self) -> dict[int, str]:
         """The names of values that were built or fetched, by identity."""
@@ -412,9 +417,14 @@ class Residual:
         """An instance that the program made: allocated without its constructor, then filled."""
         cls = type(value)
         name_of = self.emit.constant(cls, cls.__name__)
-        if isinstance(value, torch.jit.ScriptModule):
+        recipe = self.vm.recipes.get(id(value))
+        if recipe is not None:
+            _, args, kwargs = recipe
+            given = [*map(self.value, args), *(f"{k}={self.value(v)}" for k, v in kwargs.items())]
+            name = self._fresh(value, f"{name_of}({', '.join(given)})")
+        elif isinstance(value, torch.jit.ScriptModule):
             raise Unsupported("a module that was made inside the captured code is returned or stored")
-        if isinstance(value, BaseException):
+        elif isinstance(value, BaseException):
             name = self._fresh(value, f"{name_of}.__new__({name_of}, {', '.join(map(self.value, value.args))})")
             self._origin(value, name)
         elif isinstance(value, dict):

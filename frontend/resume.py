@@ -7,7 +7,6 @@ which share them still do.
 
 from __future__ import annotations
 
-import functools
 import sys
 import types
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from typing import Any
 from bytecode import Bytecode, CellVar, ConcreteBytecode, ConcreteInstr, FreeVar, Label
 from bytecode import Instr as TypedInstr
 
-from .instruction import Instruction, Program, disassemble
+from .instruction import Instruction, Program, disassemble, per_code
 
 __all__ = ["free_names", "generator_code", "resume_code"]
 
@@ -58,7 +57,7 @@ def resume_code(code: types.CodeType, index: int, names: tuple[str, ...], layout
     """
     if code.co_flags & (_GENERATOR | _OTHER_COROUTINES):
         raise ValueError(f"{code.co_qualname} is a generator or coroutine; it cannot be resumed as a function")
-    return _cached(code, code.co_filename, code.co_qualname, index, names, layout, False)
+    return _cached(code, index, names, layout, False)
 
 
 def generator_code(
@@ -76,17 +75,15 @@ def generator_code(
         raise ValueError(f"{code.co_qualname} is not a generator")
     ops = [ins.op for ins in disassemble(code).instructions]
     if not started:
-        return _cached(code, code.co_filename, code.co_qualname, ops.index("RETURN_GENERATOR") + 2, names, (), False)
+        return _cached(code, ops.index("RETURN_GENERATOR") + 2, names, (), False)
     if ops[index] != "YIELD_VALUE":
         raise ValueError(f"{code.co_qualname} cannot be suspended at its instruction {index}, {ops[index]}")
-    return _cached(code, code.co_filename, code.co_qualname, index, names, layout, True)
+    return _cached(code, index, names, layout, True)
 
 
-@functools.lru_cache(maxsize=2048)
+@per_code
 def _cached(
     code: types.CodeType,
-    filename: str,  # equal code objects of two files differ in these, which are not compared
-    qualname: str,
     index: int,
     names: tuple[str, ...],
     layout: tuple[str, ...],

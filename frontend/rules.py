@@ -9,21 +9,20 @@ import dataclasses
 import functools
 import inspect
 import itertools
-import logging
 import math
 import sys
 import types
-import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from . import library, operators, tables, torch_private, torch_rules, transforms
+from . import answers, library, natives, operators, tables, torch_private, torch_rules, transforms  # noqa: F401  (they fill the registry)
 from .contexts import RealContext
 from .errors import GraphBreak, Unsupported, UserRaise
 from .raising import first_context
+from .registry import rule
 from .sight import check_operands, check_text, is_same, refuse_opaque
 from .source import Const, Fetch
 from .values import object as objects
@@ -37,21 +36,6 @@ if TYPE_CHECKING:
 
 OWN = __name__.rsplit(".", 1)[0]
 
-RULES: dict[int, Any] = {}
-_KEEP: list[Any] = []
-
-
-def rule(*targets: Any) -> Any:
-    """Register a function `(vm, *args, **kwargs)` as the meaning of calling `targets`."""
-
-    def register(function: Any) -> Any:
-        for target in targets:
-            RULES[id(target)] = function
-            _KEEP.append(target)
-        return function
-
-    return register
-
 
 def is_leaf_module(name: str) -> bool:
     """Whether Python functions of this module are nodes of the graph."""
@@ -63,26 +47,27 @@ def is_native_class(cls: type) -> bool:
     return cls.__module__ in ("torch", "pathlib", "fractions", "decimal", "enum", "weakref", "inspect")
 
 
-def check_native(function: Any) -> None:
-    """Refuse C functions that are not known to be free of effects."""
+def check_module(module: str) -> None:
+    """Break before code of a module whose functions have effects."""
+    reason = tables.REFUSED_MODULES.get(module.partition(".")[0])
+    if reason is not None:
+        raise GraphBreak(reason)
+
+
+def refusal(function: Any) -> str:
+    """Why the graph breaks at a native function that has no row."""
     name, module = function.__name__, getattr(function, "__module__", None) or ""
     if module == "builtins" and name in tables.REFUSED_BUILTINS:
-        raise GraphBreak(tables.REFUSED_BUILTINS[name])
-    if module in ("posix", "_thread") and name not in ("get_ident", "fspath", "getpid", "cpu_count", "allocate_lock"):
-        raise GraphBreak(f"the operating system is called ({name})")
+        return tables.REFUSED_BUILTINS[name]
+    if module in ("posix", "_thread"):
+        return f"the operating system is called ({name})"
+    owner = getattr(function, "__self__", None)
+    if not module and owner is not None and not isinstance(owner, types.ModuleType):
+        return f"a C method that capture does not know: {type(owner).__name__}.{name}"
     top = module.partition(".")[0]
-    if top in tables.REFUSED_MODULES:
-        raise GraphBreak(tables.REFUSED_MODULES[top])
-    if not module and getattr(builtins, function.__qualname__.partition(".")[0], None) in (
-        str,
-        bytes,
-        dict,
-        int,
-        float,
-    ):
-        return
-    if module not in tables.PURE_MODULES:
-        raise GraphBreak(f"a C function that capture does not know is called: {module or '?'}.{name}")
+    return (
+        tables.REFUSED_MODULES.get(top) or f"a C function that capture does not know is called: {module or '?'}.{name}"
+    )
 
 
 def iterable(vm: Interpreter, value: Any) -> Any:
@@ -111,17 +96,6 @@ def _stepping(vm: Interpreter, iterator: Any) -> Iterator[Any]:
         if not more:
             return
         yield item
-
-
-def deferred(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Logging and warnings: questions are answered now, messages are emitted when the compiled call runs."""
-    name = function.__name__
-    if name in ("isEnabledFor", "getEffectiveLevel", "getLogger", "getLevelName", "hasHandlers"):
-        return vm.native(function, *args, **kwargs)
-    if name in ("warning", "info", "debug", "error", "log", "critical", "exception", "warn"):
-        vm.effects.calls.append((function, args, kwargs))
-        return None
-    return vm.inline(function, args, kwargs)
 
 
 # ---- builtins that look at types and attributes ----
@@ -234,7 +208,10 @@ def _callable(vm: Interpreter, obj: Any) -> bool:
 
 @rule(id)
 def _id(vm: Interpreter, obj: Any) -> int:
-    raise Unsupported("id() of an object is read")
+    """Of what guards hold by identity: that object is alive as long as the guard, and no other has its address."""
+    if not isinstance(vm.user.source_of(obj), Const) or isinstance(obj, Tensor):
+        raise Unsupported("id() of an object is read")
+    return id(obj)
 
 
 @rule(vars)
@@ -268,8 +245,8 @@ def _text(name: str, function: Any) -> Any:
     return apply
 
 
-RULES[id(str)] = _text("__str__", str)
-RULES[id(repr)] = _text("__repr__", repr)
+_str = rule(str)(_text("__str__", str))
+rule(repr)(_text("__repr__", repr))
 
 
 @rule(format)
@@ -280,9 +257,19 @@ def _format(vm: Interpreter, value: Any, spec: str = "") -> Any:
     if method is not None and not vm.is_library(method.__module__):
         return vm.call(method, (value, spec), {})
     if spec == "" and not is_constant(value):
-        return RULES[id(str)](vm, value)
+        return _str(vm, value)
     check_operands(vm, (value,), "format()")
     return vm.native(format, value, spec)
+
+
+@rule(object.__getattribute__)
+def _generic_attribute(vm: Interpreter, obj: Any, name: str) -> Any:
+    return objects.generic_attr(vm, obj, type(obj), name)
+
+
+@rule(types.ModuleType.__getattribute__, type.__getattribute__)
+def _attribute(vm: Interpreter, obj: Any, name: str) -> Any:
+    return objects.load_attr(vm, obj, name)
 
 
 @rule(bool)
@@ -290,9 +277,9 @@ def _bool(vm: Interpreter, *args: Any) -> bool:
     return vm.truth(args[0]) if args else False
 
 
-RULES[id(math.sqrt)] = lambda vm, x: (
-    torch_private.sym_sqrt(x) if isinstance(x, torch.SymInt) else vm.native(math.sqrt, x)
-)
+@rule(math.sqrt)
+def _sqrt(vm: Interpreter, x: Any) -> Any:
+    return torch_private.sym_sqrt(x) if isinstance(x, torch.SymInt) else vm.native(math.sqrt, x)
 
 
 def _via(apply: Any) -> Any:
@@ -302,36 +289,50 @@ def _via(apply: Any) -> Any:
 import operator as _operator  # noqa: E402
 
 for _symbol, (_function, _) in operators.BINARY.items():
-    RULES[id(_function)] = functools.partial(lambda s, vm, a, b: operators.binary(vm, s, a, b), _symbol)
+    rule(_function)(functools.partial(lambda s, vm, a, b: operators.binary(vm, s, a, b), _symbol))
 for _symbol, (_function, *_rest) in operators.COMPARE.items():
-    RULES[id(_function)] = functools.partial(lambda s, vm, a, b: operators.compare(vm, s, a, b), _symbol)
+    rule(_function)(functools.partial(lambda s, vm, a, b: operators.compare(vm, s, a, b), _symbol))
 for _symbol, (_function, _) in operators.UNARY.items():
-    RULES[id(_function)] = functools.partial(lambda s, vm, a: operators.unary(vm, s, a), _symbol)
-RULES[id(_operator.getitem)] = _via(operators.get_item)
-RULES[id(_operator.setitem)] = _via(operators.set_item)
-RULES[id(_operator.contains)] = _via(operators.contains)
-RULES[id(_operator.is_)] = is_same
-RULES[id(_operator.is_not)] = lambda vm, a, b: not is_same(vm, a, b)
-RULES[id(_operator.not_)] = lambda vm, a: not vm.truth(a)
-RULES[id(_operator.truth)] = lambda vm, a: vm.truth(a)
+    rule(_function)(functools.partial(lambda s, vm, a: operators.unary(vm, s, a), _symbol))
+rule(_operator.getitem)(_via(operators.get_item))
+rule(_operator.setitem)(_via(operators.set_item))
+rule(_operator.contains)(_via(operators.contains))
+rule(_operator.is_)(is_same)
+rule(_operator.is_not)(lambda vm, a, b: not is_same(vm, a, b))
+rule(_operator.not_)(lambda vm, a: not vm.truth(a))
+rule(_operator.truth)(lambda vm, a: vm.truth(a))
 
 
 # ---- questions that libraries ask ----
 
 for _question in (torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch._utils.is_compiling):
-    RULES[id(_question)] = lambda vm: True
-RULES[id(torch.jit.is_scripting)] = lambda vm: False
-RULES[id(torch.jit.is_tracing)] = lambda vm: False
-RULES[id(torch._C._get_tracing_state)] = lambda vm: None
-RULES[id(torch.compiler.is_exporting)] = lambda vm: False
-RULES[id(torch._jit_internal.is_scripting)] = lambda vm: False
-RULES[id(torch._assert)] = lambda vm, condition, message="": _assert(vm, condition, message)
-RULES[id(torch._check)] = lambda vm, condition, message=None: _assert(vm, condition, "")
-RULES[id(torch.is_tensor)] = lambda vm, value: isinstance(value, Tensor)
-RULES[id(torch.nn.attention.sdpa_kernel)] = lambda vm, *a, **k: RealContext(torch.nn.attention.sdpa_kernel(*a, **k))
-RULES[id(torch._C._log_api_usage_once)] = lambda vm, *a: None
-RULES[id(inspect.currentframe)] = lambda vm: _refuse("the call stack is inspected")
-RULES[id(builtins.__import__)] = lambda vm, *a, **k: vm.native(builtins.__import__, *a, **k)
+    rule(_question)(lambda vm: True)
+rule(torch.jit.is_scripting)(lambda vm: False)
+rule(torch.jit.is_tracing)(lambda vm: False)
+rule(torch._C._get_tracing_state)(lambda vm: None)
+rule(torch.compiler.is_exporting)(lambda vm: False)
+rule(torch._jit_internal.is_scripting)(lambda vm: False)
+rule(torch._assert)(lambda vm, condition, message="": _assert(vm, condition, message))
+rule(torch._check)(lambda vm, condition, message=None: _assert(vm, condition, ""))
+rule(torch.is_tensor)(lambda vm, value: isinstance(value, Tensor))
+rule(torch.nn.attention.sdpa_kernel)(lambda vm, *a, **k: RealContext(torch.nn.attention.sdpa_kernel(*a, **k)))
+
+
+@rule(torch._C._len_torch_dispatch_stack)
+def _dispatch_modes(vm: Interpreter) -> int:
+    """Nothing is captured under a dispatch mode; the one that is active now is capture's own."""
+    vm.guards.add("equals", answers.Answer(torch._C._len_torch_dispatch_stack), 0)
+    return 0
+
+
+@rule(torch._C._len_torch_function_stack)
+def _function_modes(vm: Interpreter) -> int:
+    return torch_private.function_mode_count()  # guarded in every entry
+
+
+rule(torch._C._log_api_usage_once)(lambda vm, *a: None)
+rule(inspect.currentframe)(lambda vm: _refuse("the call stack is inspected"))
+rule(builtins.__import__)(lambda vm, *a, **k: vm.native(builtins.__import__, *a, **k))
 
 
 @rule(torch.is_inference_mode_enabled)
@@ -379,11 +380,6 @@ _dynamo_questions()
 # ---- library functions with a meaning of their own ----
 
 
-@rule(warnings.warn)
-def _warn(vm: Interpreter, *args: Any, **kwargs: Any) -> None:
-    vm.effects.calls.append((warnings.warn, args, {k: v for k, v in kwargs.items() if k != "stacklevel"}))
-
-
 @rule(sys.exc_info)
 def _exc_info(vm: Interpreter) -> Any:
     error = vm.current_error
@@ -391,11 +387,6 @@ def _exc_info(vm: Interpreter) -> Any:
         return type(error), error, error.__traceback__
     first_context(vm)
     return None, None, None
-
-
-@rule(logging.getLogger)
-def _get_logger(vm: Interpreter, *args: Any) -> Any:
-    return vm.native(logging.getLogger, *args)
 
 
 @rule(dataclasses.fields)
@@ -464,11 +455,8 @@ def _state_refused(vm: Interpreter, variable: Any, *args: Any) -> Any:
     raise Unsupported(f"a context variable is changed ({variable.name})")
 
 
-STATE_METHODS: dict[tuple[type, str], Any] = {
-    (contextvars.ContextVar, "get"): _context_get,
-    (contextvars.ContextVar, "set"): _state_refused,
-    (contextvars.ContextVar, "reset"): _state_refused,
-}
+rule(contextvars.ContextVar.get)(_context_get)
+rule(contextvars.ContextVar.set, contextvars.ContextVar.reset)(_state_refused)
 
 
 # ---- tensor methods with a meaning of their own ----
@@ -535,6 +523,5 @@ def _higher_order() -> None:
 
 
 _higher_order()
-RULES.update(library.RULES | torch_rules.RULES | transforms.RULES)
 TENSOR_METHODS.update(torch_rules.TENSOR_METHODS)
 TENSOR_METHODS["nelement"], TENSOR_METHODS["ndimension"] = TENSOR_METHODS["numel"], TENSOR_METHODS["dim"]

@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from .interpreter import Interpreter
 
 __all__ = [
-    "BLIND",
-    "COLLECTING",
-    "KEYED",
     "check_key",
     "check_keys",
     "check_operands",
@@ -60,30 +57,6 @@ _VALUE_TYPES = (
     ipaddress.IPv6Address,
     re.Pattern,
     uuid.UUID,
-)
-# Functions that pass operands on without looking at them; callbacks among them come back to the interpreter.
-BLIND = frozenset(
-    """
-    append appendleft insert extend extendleft pop popleft popitem clear reverse copy rotate list tuple zip enumerate
-    iter next reversed map chain from_iterable islice repeat cycle tee product permutations combinations starmap
-    zip_longest pairwise batched items values keys isinstance issubclass callable deque __new__ __init__ __setattr__
-    __getattribute__ __delattr__ __init_subclass__ super is_ is_not partial attrgetter itemgetter methodcaller ref
-    length_hint property staticmethod classmethod __iter__ __next__ send throw close filter accumulate reduce groupby
-    takewhile dropwhile filterfalse compress combinations_with_replacement __get__ __class_getitem__ update_wrapper
-    cast __reversed__
-    """.split()  # noqa: SIM905
-)
-# Functions that look at keys only: at their first argument, or at the items of all.
-KEYED = frozenset(
-    """
-    get setdefault __getitem__ __setitem__ __delitem__ __contains__ add discard move_to_end
-    """.split()  # noqa: SIM905
-)
-COLLECTING = frozenset(
-    """
-    dict set frozenset fromkeys update OrderedDict defaultdict union intersection difference symmetric_difference
-    issubset issuperset isdisjoint
-    """.split()  # noqa: SIM905
 )
 _SPECIAL = tuple(
     f"__{name}__"

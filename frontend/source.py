@@ -171,7 +171,7 @@ class Computed(Source):
 
     def root(self) -> Source:
         roots = [o.root() for o in self.operands if not isinstance(o, Number)]
-        return next((r for r in roots if not isinstance(r, Arg)), roots[0])
+        return next((r for r in roots if not isinstance(r, Arg)), roots[0] if roots else self)
 
     def reconstruct(self, emit: Emitter) -> str:
         function = emit.constant(self.function, getattr(self.function, "__name__", "compute"))
@@ -193,7 +193,7 @@ class SizeExpression(Source):
 
     def root(self) -> Source:
         roots = [source.root() for _, source, _, _ in self.symbols]
-        return next((r for r in roots if not isinstance(r, Arg)), roots[0])
+        return next((r for r in roots if not isinstance(r, Arg)), roots[0] if roots else self)
 
     def reconstruct(self, emit: Emitter) -> str:
         import math

@@ -79,8 +79,12 @@ def suspend(vm: Interpreter, body: Residual, suspended: Suspended, family: Famil
             operands = [inner]
         if state.handled is not None:
             operands = [body.value(state.handled), *operands]
-        arguments = f"{_tuple(operands)}, {_tuple(kept)}"
+        arguments = f"[{_tuple(operands)}, {_tuple(kept)}]"
         if state is states[0]:
+            made = body.made()
+            if root and made:  # this frame lives until the call returns
+                body.post += [f"given = {arguments}", f"{' = '.join(made)} = None"]
+                arguments = "given"
             return f"{step}.{'run' if root else 'start'}({arguments})"
         inner = f"rest{len(body.post)}"  # a name for each: Python nests no more than 200 parentheses
         body.post.append(f"{inner} = {body.emit.constant(functools.partial, 'partial')}({step}.run, {arguments})")
@@ -159,9 +163,31 @@ def _count(state: _State, kinds: list[str]) -> int:
     return len(state.cells) + len(state.names) + sum(kind in PASSED for kind in kinds)
 
 
+def _without_dropped(state: _State, outcome: Outcome, below: list[str]) -> tuple[Outcome, list[str]]:
+    """An outcome at which values are dropped first, such as the iterator of a loop that is left: dropped before the piece begins.
+
+    A piece keeps its arguments alive while it runs, and a generator is closed when it is dropped.
+    """
+    ip, pushed = outcome.ip, list(outcome.pushed)
+    kept = list(below if outcome.keep is None else below[: outcome.keep])
+    instructions, handler = state.frame.program.instructions, state.frame.program.handler
+    while handler(ip) == handler(outcome.ip):
+        if instructions[ip].op == "JUMP" and instructions[ip].arg > ip:
+            ip = instructions[ip].arg
+        elif instructions[ip].op == "POP_TOP" and not pushed and kept and kept[-1] == "value":
+            kept.pop()
+            ip += 1
+        elif instructions[ip].op == "DELETE_FAST" and instructions[ip].arg in state.names:
+            ip += 1
+        else:
+            break
+    return Outcome(ip, tuple(pushed), len(kept)), kept
+
+
 def _piece(state: _State, below: list[str], outcome: Outcome) -> tuple[Piece, list[int]]:
     """The piece of one outcome, and which entries of the state it takes."""
     frame = state.frame
+    outcome, below = _without_dropped(state, outcome, below)
     live = live_names(frame.code, outcome.ip)
     cells = [(i, n) for i, n in enumerate(state.cells) if n in live]
     names = [(len(state.cells) + i, n) for i, n in enumerate(state.names) if n in live]

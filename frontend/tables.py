@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+
+import torch
+
 __all__ = [
-    "CALLBACK_AT",
-    "HIGHER_ORDER",
-    "ITERATING",
     "LEAF_MODULES",
     "NATIVE_PYTHON",
-    "NATIVE_TYPES",
-    "PURE_MODULES",
+    "OPERATOR_MODULES",
     "QUESTIONS",
     "REFUSED_BUILTINS",
     "REFUSED_MODULES",
     "REFUSED_TORCH",
     "STATE_CHANGES",
-    "TORCH_CONSTANTS",
+    "TORCH_FIXED",
+    "TORCH_PURE",
+    "TORCH_THREAD",
+    "torch_values",
 ]
 
 # Python functions of torch that are one node of the graph.
@@ -26,19 +29,17 @@ LEAF_MODULES = frozenset(
     torch.overrides torch.nn.init
     """.split()  # noqa: SIM905
 )
-# Python modules whose functions look at types and signatures only.
+# Modules whose Python functions run as they are: they compute from their arguments, or (torch's) ask for the state of the process.
 NATIVE_PYTHON = frozenset(
     """
-    inspect typing re enum packaging.version importlib importlib.util importlib.metadata posixpath
-    string textwrap keyword torch.overrides torch.torch_version torch.backends.cuda
-    torch.backends.cudnn torch.backends.mkldnn torch.cuda torch.backends.mps torch.xpu
-    torch.backends.xeon numbers abc torch.distributed torch.distributed.distributed_c10d
-    torch.backends.mkl torch.mps torch._utils torch.distributed.is_available torch._C typing_extensions
-    torch.cuda.amp.common
+    enum packaging.version numbers textwrap keyword typing_extensions abc torch.overrides torch.torch_version
+    torch.backends.cuda torch.backends.cudnn torch.backends.mkldnn torch.backends.mkl torch.backends.mps torch.backends.xeon
+    torch.cuda torch.cuda.amp.common torch.mps torch.xpu torch.distributed torch.distributed.distributed_c10d torch._utils
+    torch.distributed.is_available torch._C
     """.split()  # noqa: SIM905
 )
-# Of torch's own modules among them, only functions that ask: the rest would change state behind the graph's back.
-QUESTIONS = ("is_", "_is_", "get_", "_get_", "has_", "_has_", "current_", "device_count", "can_", "supports_")
+# Of torch's own functions that make no tensor, only those that ask: the rest would change state behind the graph's back.
+QUESTIONS = ("is_", "_is_", "are_", "get_", "_get_", "has_", "_has_", "current_", "device_count", "can_", "supports_")
 STATE_CHANGES = (
     *("set_", "_set_", "enable_", "disable_", "push_", "_push", "pop_", "_pop", "_exchange", "clear_", "_clear"),
     *(
@@ -55,10 +56,10 @@ STATE_CHANGES = (
         "_swap",
     ),
 )
-NATIVE_TYPES = frozenset(
+# Modules whose C functions are operators; a C function of torch's that belongs to no module is one too.
+OPERATOR_MODULES = frozenset(
     """
-    builtins collections itertools re _sre functools _operator operator types datetime decimal fractions
-    _collections_abc inspect typing enum _collections pathlib abc _functools array string
+    torch._C._nn torch._C._linalg torch._C._fft torch._C._special torch._C._sparse torch._C._nested torch._C._VariableFunctions
     """.split()  # noqa: SIM905
 )
 REFUSED_MODULES = {
@@ -104,41 +105,42 @@ REFUSED_TORCH = {
     "_cuda_jiterator_compile_and_launch_kernel": "a kernel of torch.cuda.jiterator is launched",
     "cond": "torch.cond is called",
 }
-TORCH_CONSTANTS = frozenset(
+# Questions of torch's whose answers the check of the thread's global state covers.
+TORCH_THREAD = frozenset(
     """
-    get_default_dtype get_default_device promote_types result_type can_cast iinfo finfo
-    get_device_module _get_tracing_state get_num_threads get_autocast_dtype get_autocast_gpu_dtype
-    get_autocast_cpu_dtype _log_api_usage_once has_torch_function has_torch_function_unary
-    has_torch_function_variadic _assert_async get_float32_matmul_precision broadcast_shapes
-    get_autocast_device
+    get_default_dtype get_num_threads is_grad_enabled is_autocast_enabled is_autocast_cpu_enabled is_autocast_cache_enabled
+    is_inference_mode_enabled are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled
     """.split()  # noqa: SIM905
 )
-HIGHER_ORDER = frozenset(
+# Those whose answers follow from their arguments.
+TORCH_PURE = frozenset(
     """
-    map filter sorted min max reduce sort accumulate starmap groupby takewhile dropwhile filterfalse
-    iter sub subn nlargest nsmallest
+    promote_types result_type can_cast iinfo finfo broadcast_shapes has_torch_function has_torch_function_unary
+    has_torch_function_variadic _has_torch_function _log_api_usage_once _assert_async is_tensor is_storage is_floating_point
+    is_complex is_nonzero is_same_size is_signed is_conj is_neg is_inference is_distributed numel get_device is_tensor_like
+    is_tensor_method_or_property resolve_name get_device_module _get_device_index _element_size _get_available_device_type
     """.split()  # noqa: SIM905
 )
-# Where the callback of a higher-order function is; of the others, any argument may be one.
-CALLBACK_AT = {
-    **dict.fromkeys(("map", "filter", "reduce", "starmap", "takewhile", "dropwhile", "filterfalse", "iter"), 0),
-    "accumulate": 1,
-    "groupby": 1,
-}
-ITERATING = frozenset(
+# Those that say how torch was built, or what the machine has.
+TORCH_FIXED = frozenset(
     """
-    list tuple set frozenset dict zip enumerate sum any all sorted min max map filter reversed join
-    extend update reduce deque OrderedDict Counter chain islice accumulate product from_iterable
-    zip_longest cycle starmap pairwise extendleft union intersection difference fromkeys takewhile
-    dropwhile filterfalse groupby compress permutations combinations combinations_with_replacement tee
+    is_available is_built _is_compiled is_nccl_available is_mpi_available is_gloo_available is_ucc_available is_xccl_available
+    is_flash_attention_available is_ck_sdpa_available get_arch_list get_device_capability get_device_name get_device_properties
+    device_count is_bf16_supported _is_privateuse1_backend_available cpu_count
     """.split()  # noqa: SIM905
 )
-PURE_MODULES = frozenset(
-    """
-    builtins math cmath _operator operator itertools functools _functools collections _collections re
-    _sre _bisect _heapq unicodedata _abc _typing binascii zlib _struct _string posix _thread _stat
-    """.split()  # noqa: SIM905
-)
+
+
+@functools.cache
+def torch_values() -> tuple[type, ...]:
+    """Torch's own classes whose instances keep what they are in C, and are nothing but data."""
+    if not torch.distributed.is_available():
+        return ()
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    return Shard, Replicate, Partial
+
+
 REFUSED_BUILTINS = {
     "print": "print is called",
     "open": "a file is opened",

@@ -13,27 +13,14 @@ from torch.utils import checkpoint as checkpoints
 
 from . import calls, operators, torch_private
 from .errors import GraphBreak, Unsupported
+from .registry import rule
 from .source import Const
 from .values import object as objects
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
 
-__all__ = ["LEGACY", "RULES", "TENSOR_METHODS", "check_uncompiled", "legacy_tensor", "parameter"]
-
-RULES: dict[int, Any] = {}
-_KEEP: list[Any] = []
-
-
-def _rule(*targets: Any) -> Any:
-    def register(function: Any) -> Any:
-        for target in targets:
-            RULES[id(target)] = function
-            _KEEP.append(target)
-        return function
-
-    return register
-
+__all__ = ["LEGACY", "TENSOR_METHODS", "check_uncompiled", "legacy_tensor", "parameter"]
 
 # Closures of torch's that mark a function as not to be compiled, and modules whose functions look at real tensors or at the device.
 _MARKS = {
@@ -92,7 +79,7 @@ class FunctionContext:
     mark_non_differentiable = set_materialize_grads = save_for_forward = _ignore
 
 
-@_rule(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
+@rule(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
 def _apply(vm: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args):
         raise Unsupported(
@@ -158,7 +145,7 @@ def _data_of_numbers(function: Any) -> Any:
 
 
 for _function in (torch.tensor, torch.as_tensor, torch.asarray):
-    RULES[id(_function)] = _data_of_numbers(_function)
+    rule(_function)(_data_of_numbers(_function))
 LEGACY = type(torch.FloatTensor)
 
 
@@ -177,7 +164,7 @@ def legacy_tensor(vm: Interpreter, cls: Any, args: tuple[Any, ...], kwargs: dict
 TENSOR_METHODS: dict[str, Any] = {"requires_grad_": _requires_grad}
 
 
-@_rule(nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_, nn.utils.get_total_norm, nn.utils.clip_grads_with_norm_)
+@rule(nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_, nn.utils.get_total_norm, nn.utils.clip_grads_with_norm_)
 def _clip_gradients(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
     raise GraphBreak("the gradients of parameters are read and scaled")
 
@@ -185,7 +172,7 @@ def _clip_gradients(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
 # ---- functions that call functions ----
 
 
-@_rule(checkpoints.checkpoint)
+@rule(checkpoints.checkpoint)
 def _checkpoint(
     vm: Interpreter,
     function: Any,
@@ -204,14 +191,14 @@ def _checkpoint(
     return vm.call(function, args, kwargs)
 
 
-@_rule(torch.cond)
+@rule(torch.cond)
 def _cond(vm: Interpreter, pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
     if not isinstance(pred, bool):
         raise GraphBreak("torch.cond depends on a tensor's value")
     return vm.call(true_fn if pred else false_fn, tuple(operands), {})
 
 
-@_rule(torch.func.functional_call)
+@rule(torch.func.functional_call)
 def _functional_call(
     vm: Interpreter,
     module: Any,

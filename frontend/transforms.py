@@ -17,12 +17,13 @@ from torch.utils import _pytree as pytree
 from . import torch_private
 from .errors import GraphBreak
 from .output import GraphInput, OutputGraph
+from .registry import rule
 from .torch_private import TorchDispatchMode
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
 
-__all__ = ["RULES", "Transformed"]
+__all__ = ["Transformed"]
 
 
 class _Inner(OutputGraph):
@@ -151,7 +152,7 @@ class Transformed:
         return pytree.tree_unflatten(seen, spec), pytree.tree_map(lambda v: alone(v, 0), kwargs)
 
 
-def _rule(transform: Any) -> Callable[..., Any]:
+def _transform(transform: Any) -> Callable[..., Any]:
     names = list(inspect.signature(transform).parameters)
 
     def apply(vm: Interpreter, function: Any, *args: Any, **options: Any) -> Any:
@@ -163,6 +164,6 @@ def _rule(transform: Any) -> Callable[..., Any]:
     return apply
 
 
-_TRANSFORMS = ("vmap", "grad", "grad_and_value", "jacrev")  # forward mode meets the meta device on its way
-RULES: dict[int, Any] = {id(getattr(torch.func, name)): _rule(getattr(torch.func, name)) for name in _TRANSFORMS}
-RULES[id(torch.vmap)] = _rule(torch.vmap)
+for _name in ("vmap", "grad", "grad_and_value", "jacrev"):  # forward mode meets the meta device on its way
+    rule(getattr(torch.func, _name))(_transform(getattr(torch.func, _name)))
+rule(torch.vmap)(_transform(torch.vmap))

@@ -117,6 +117,8 @@ def _number_attr(vm: Interpreter, obj: Any, name: str) -> Any:
 def _module_attr(vm: Interpreter, module: types.ModuleType, name: str) -> Any:
     if vm.is_library(module.__name__):
         value = vm.native(getattr, module, name)
+        if name in module.__dict__:
+            vm.rely_on_entry(module.__dict__, name)
         return vm.wrap_library(value, Attr(Const(module, module.__name__), name))
     written = vm.effects.globals.get((id(module.__dict__), name))
     if written is not None:

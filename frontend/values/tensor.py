@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import GraphBreak, Unsupported, UserRaise
-from ..source import Attr, Item
+from ..source import Attr, Const, Item
 
 if TYPE_CHECKING:
     from ..interpreter import Interpreter
@@ -102,6 +102,7 @@ def load_tensor_attr(vm: Interpreter, tensor: Tensor, name: str) -> Any:
         return _grad_fn(vm, tensor)
     static = getattr(Tensor, name, None)
     if static is not None and callable(static):
+        vm.guards.add("is", Attr(Const(Tensor, "torch.Tensor"), name), static)
         return TensorMethod(vm, tensor, name)
     if static is not None:
         raise Unsupported(f"the tensor attribute {name!r} is read")

@@ -59,6 +59,11 @@ class UserState:
         if value is not real and not isinstance(value, Tensor | LazyDict):
             self.shadows.append(Shadow(real, value, source))
 
+    def release(self) -> None:
+        """Let go of the caller's values: what a capture leaves behind waits for the garbage collector."""
+        for known in (self.by_real, self.by_value, self.shadows, self.arg_tensors, self.appended, self.items):
+            known.clear()  # type: ignore[attr-defined]
+
     def source_of(self, value: Any) -> Source | None:
         """Where a value on the stack came from, for values of the user's."""
         entry = self.by_value.get(id(value))

@@ -1,0 +1,108 @@
+"""How capture treats calls of functions that it does not interpret: one row a function, found by the function itself.
+
+A row holds its target, so that no other object can come to have its address, and is found by `is`. A method of a C type is found
+by what its class holds, whether it is called on the class or on an instance.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+__all__ = ["ANY", "Row", "called_row", "describe", "row_of", "rule", "rule_of"]
+
+ANY: Any = None  # as `calls`: any argument may be called back
+_C_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+_HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One function.
+
+    `apply(vm, *args, **kwargs)` interprets the call in its place. Otherwise it runs as it is, on arguments of which it may call back
+    those at the places `calls` and looks at what `sees` names: "nothing" (it moves them about), "key" (its first argument, as a key),
+    "keys" (all, or their items, as keys), "values". With `iterates` it takes the items of its arguments, with `maps` it reads
+    mappings by their keys, with `writes` it puts values into text. `reads` says what the result depends on beside the arguments: ""
+    (nothing), "thread" (what the check of global state covers), "state" (anything else: a guard asks again), or the name of a rule in
+    `answers` that guards it more cheaply. `refused` is why the graph breaks at a call.
+    """
+
+    target: Any
+    apply: Callable[..., Any] | None = None
+    calls: tuple[int, ...] | None = ()
+    sees: str = "values"
+    iterates: bool = False
+    maps: bool = False
+    writes: bool = False
+    reads: str = ""
+    refused: str = ""
+
+
+_ROWS: dict[int, Row] = {}
+
+
+def _raw(target: Any) -> Any:
+    """What lasts of a target: a class method is bound anew each time that it is read."""
+    owner = getattr(target, "__self__", None)
+    if isinstance(target, types.BuiltinFunctionType) and isinstance(owner, type):
+        return next((c.__dict__[target.__name__] for c in owner.__mro__ if target.__name__ in c.__dict__), target)
+    return target
+
+
+def describe(*targets: Any, **facts: Any) -> None:
+    """Add rows, or more facts to rows that exist."""
+    for target in map(_raw, targets):
+        known = row_of(target)
+        _ROWS[id(target)] = Row(target, **facts) if known is None else replace(known, **facts)
+
+
+def rule(*targets: Any) -> Callable[[Any], Any]:
+    """Register a function `(vm, *args, **kwargs)` as the meaning of calling `targets`."""
+
+    def register(function: Any) -> Any:
+        describe(*targets, apply=function)
+        return function
+
+    return register
+
+
+def row_of(target: Any) -> Row | None:
+    """The row of exactly this object."""
+    row = _ROWS.get(id(target))
+    return row if row is not None and row.target is target else None
+
+
+def rule_of(target: Any) -> Callable[..., Any] | None:
+    """What interprets a call of exactly this object."""
+    row = row_of(target)
+    return None if row is None else row.apply
+
+
+def called_row(function: Any) -> Row | None:
+    """The row of a function, or of the method behind a bound one, or of the C class that a class derives from."""
+    row = row_of(function)
+    if row is not None:
+        return row
+    if isinstance(function, type):
+        return _row_of_class(function)
+    if isinstance(function, types.BuiltinFunctionType | types.MethodWrapperType):
+        owner, name = function.__self__, function.__name__
+        if owner is None or isinstance(owner, types.ModuleType) and type(function) is types.BuiltinFunctionType:
+            return None
+        orders: list[tuple[type, ...]]
+        orders = [owner.__mro__, type(owner).__mro__] if isinstance(owner, type) else [type(owner).__mro__]
+        return next((row_of(c.__dict__[name]) for order in orders for c in order if name in c.__dict__), None)
+    return None
+
+
+def _row_of_class(cls: type) -> Row | None:
+    for base in cls.__mro__:
+        row = row_of(base)
+        if row is not None:
+            return row
+        if not base.__flags__ & _HEAP_TYPE or base.__flags__ & _IMMUTABLE_TYPE:
+            return None  # a C class that is not known, whatever it derives from
+    return None
