@@ -94,7 +94,8 @@ _C_KINDS = (
 _SCALARS = (object, type, int, float, complex, bool, str, bytes, type(None), type(...), type(NotImplemented), slice)
 _ORDERED = collections.OrderedDict
 _CONTAINERS = (list, tuple, dict, set, frozenset, range, bytearray, memoryview, collections.deque, _ORDERED)
-_VIEWS: tuple[Any, ...] = tuple(type(v) for d in ({}, _ORDERED()) for v in (d.keys(), d.values(), d.items()))
+_DICTS: tuple[Any, ...] = ({}, _ORDERED())
+_VIEWS = tuple(type(v) for d in _DICTS for v in (d.keys(), d.values(), d.items()))
 _ITERABLE: tuple[Any, ...] = ([], (), {}, set(), range(1), range(1 << 70), "", "é", b"", bytearray(), reversed([]))
 _ITERABLE += (reversed({}), {}.values(), {}.items(), collections.deque(), _ORDERED())
 _ITERATORS: tuple[Any, ...] = tuple(type(iter(v)) for v in _ITERABLE)
@@ -108,15 +109,8 @@ _CODE = (
 )
 _LIBRARY = (
     *(collections.defaultdict, functools.partial, operator.itemgetter, operator.attrgetter, operator.methodcaller),
-    *(
-        re.Pattern,
-        re.Match,
-        _struct.Struct,
-        array.array,
-        weakref.ref,
-        contextvars.ContextVar,
-        _collections._tuplegetter,
-    ),
+    *(re.Pattern, re.Match, _struct.Struct, array.array, weakref.ref, contextvars.ContextVar),
+    _collections._tuplegetter,
 )
 _TIMES = (datetime.date, datetime.time, datetime.datetime, datetime.timedelta, datetime.timezone, datetime.tzinfo)
 _ERRORS = tuple(v for v in vars(builtins).values() if isinstance(v, type) and issubclass(v, BaseException))

@@ -92,8 +92,7 @@ def called_row(function: Any) -> Row | None:
         owner, name = function.__self__, function.__name__
         if owner is None or isinstance(owner, types.ModuleType) and type(function) is types.BuiltinFunctionType:
             return None
-        orders: list[tuple[type, ...]]
-        orders = [owner.__mro__, type(owner).__mro__] if isinstance(owner, type) else [type(owner).__mro__]
+        orders: list[Any] = [owner.__mro__, type(owner).__mro__] if isinstance(owner, type) else [type(owner).__mro__]
         return next((row_of(c.__dict__[name]) for order in orders for c in order if name in c.__dict__), None)
     return None
 
