@@ -12,7 +12,7 @@ from .ir.dialects import buffer
 from .ir.dtypes import DType
 from .ir.symbols import Dim, dim
 from .ir.types import RefType
-from .passes.plan_buffers import aliased_operand
+from .passes.aliases import makes_memory
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def call_facts(op: buffer.Extern | buffer.Copy) -> CallFacts:
     """The facts of a call, by its operator and the sizes of its operands."""
     if isinstance(op, buffer.Copy):
         return CallFacts(_bytes(op.operands[0]), _bytes(op.operands[1]))
-    if aliased_operand(op) is not None:  # a view
+    if not makes_memory(op):  # a view
         return CallFacts(0, 0)
     operands = list(op.operands)
     results = [operands.pop()] if op.get("out") else list(op.results)

@@ -14,6 +14,7 @@ from torch import Tensor
 from xdsl.dialects.builtin import ModuleOp
 
 from .dialects import prim
+from .interpreter_buffers import BUFFER_RULES
 from .interpreter_loops import KERNEL_RULES, find_function, main_function
 from .interpreter_tensors import TENSOR_RULES, InterpreterError, Machine, expect_type, restride, run_block
 from .symbols import Dim, contiguous_strides, symbol
@@ -23,7 +24,7 @@ __all__ = ["InterpreterError", "run", "run_user"]
 
 Argument = Tensor | int | None
 
-RULES = {**TENSOR_RULES, **KERNEL_RULES}
+RULES = {**TENSOR_RULES, **KERNEL_RULES, **BUFFER_RULES}
 
 
 def run(module: ModuleOp, args: Sequence[Argument], *, reverse: bool = False) -> list[Tensor]:

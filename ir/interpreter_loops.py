@@ -1,4 +1,4 @@
-"""The reference interpreter for kernels of the `loop` level and host programs of the `buffer` level.
+"""The reference interpreter for kernels of the `loop` level.
 
 A loop nest is evaluated all at once: each loop variable becomes an axis of index tensors, a scalar becomes a tensor over
 the axes of the loops around it, and only `scan` loops run one iteration after another. So a kernel takes as many torch
@@ -20,7 +20,7 @@ from xdsl.ir import Operation, SSAValue
 
 from .dialects import loop, prim
 from .dtypes import BY_NAME, DType, dtype_of
-from .interpreter_tensors import InterpreterError, Machine, Rule, call, elementwise, filled, restride
+from .interpreter_tensors import InterpreterError, Machine, Rule, elementwise, filled, restride
 from .literals import Literal
 from .scalars import DOT, JOINT, REDUCES, SCALARS, identity
 from .symbols import Dim, FloorDiv, Mod, symbol
@@ -618,103 +618,4 @@ def _launch(machine: Machine, op: Any) -> list[Tensor]:
     return results
 
 
-# ---- buffer -----------------------------------------------------------------------------------------------------------
-
-
-def _alloc(machine: Machine, op: Any) -> list[Tensor]:
-    ref = op.results[0].type
-    strides = tuple(machine.number(s) for s in ref.strides)
-    shape = machine.shape(ref)
-    if op["pool"] != "arena":  # "output" and "device" are memory of their own
-        result = torch.empty_strided(shape, strides, dtype=ref.dtype.torch)
-        poison(result)
-        return [result]
-    size, offset = span(shape, strides) * ref.dtype.bytes, machine.number(op["offset"])
-    if machine.arena is None:
-        machine.arena = torch.zeros(_arena_size(machine, op.parent), dtype=torch.uint8)
-    flat = machine.arena[offset : offset + size].view(ref.dtype.torch)
-    if not op.get("in_place"):
-        poison(flat)
-    return [flat.as_strided(shape, strides)]
-
-
-def _arena_size(machine: Machine, function: Any) -> int:
-    """The bytes that the arena's allocations in the block of a function reach over."""
-    end = 0
-    for op in function.ops:
-        if op.name == "buffer.alloc" and op["pool"] == "arena":
-            ref = op.results[0].type
-            assert isinstance(ref, RefType)
-            size = span(machine.shape(ref), [machine.number(s) for s in ref.strides]) * ref.dtype.bytes
-            end = max(end, machine.number(op["offset"]) + size)
-    return end
-
-
-def _view(machine: Machine, op: Any) -> list[Tensor]:
-    (x,) = machine.operands(op)
-    ref = op.results[0].type
-    strides = tuple(machine.number(s) for s in ref.strides)
-    return [x.as_strided(machine.shape(ref), strides, x.storage_offset() + machine.number(op.get("offset", 0)))]
-
-
-def _buffer_launch(machine: Machine, op: Any) -> list[Tensor]:
-    kernel = find_kernel(machine, op["kernel"])
-    tensors = machine.operands(op)
-    inputs, outputs = tensors[: kernel["inputs"]], tensors[kernel["inputs"] :]
-    shared = any(_overlap(a, b) for a in inputs for b in outputs)
-    # In place: pieces in reverse order, so that a value that is overwritten before another iteration reads it shows.
-    run_kernel(machine, kernel, tensors, machine.reverse or shared)
-    return []
-
-
-def _overlap(a: Tensor, b: Tensor) -> bool:
-    if a.numel() == 0 or b.numel() == 0:
-        return False
-    ends = [t.data_ptr() + span(t.shape, t.stride()) * t.element_size() for t in (a, b)]
-    return a.data_ptr() < ends[1] and b.data_ptr() < ends[0]
-
-
-def _buffer_extern(machine: Machine, op: Any) -> list[Tensor]:
-    values = machine.operands(op)
-    if op.get("out"):
-        target = values.pop()
-        (result,) = call(machine, op, op["target"], values)
-        target.copy_(result)
-        return []
-    results = call(machine, op, op["target"], values)
-    if not op.results:  # it wrote to its operand
-        return []
-    fitted = []
-    for value, result in zip(results, op.results, strict=True):
-        strides = tuple(machine.number(s) for s in result.type.strides)
-        if not fits(value, strides) and op.get("alias"):
-            raise InterpreterError(
-                f"{op['target']} gives a view with strides {list(value.stride())}, not {result.type}"
-            )
-        fitted.append(value if fits(value, strides) else restride(value, strides))
-    return fitted
-
-
-def _copy(machine: Machine, op: Any) -> list[Tensor]:
-    source, target = machine.operands(op)
-    target.copy_(source)
-    return []
-
-
-def _free(machine: Machine, op: Any) -> list[Tensor]:
-    machine.read(op.operands[0])
-    machine.freed.add(op.operands[0])
-    if op.operands[0].owner.name == "buffer.alloc":
-        poison(machine.values[op.operands[0]])  # views of it read nonsense from here on
-    return []
-
-
-KERNEL_RULES: dict[str, Rule] = {
-    "loop.launch": _launch,
-    "buffer.alloc": _alloc,
-    "buffer.view": _view,
-    "buffer.launch": _buffer_launch,
-    "buffer.extern": _buffer_extern,
-    "buffer.copy": _copy,
-    "buffer.free": _free,
-}
+KERNEL_RULES: dict[str, Rule] = {"loop.launch": _launch}

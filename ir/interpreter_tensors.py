@@ -44,6 +44,9 @@ class Machine:
     values: dict[SSAValue, Any] = field(default_factory=dict)
     arena: Tensor | None = None  # bytes
     freed: set[SSAValue] = field(default_factory=set)
+    owners: Tensor | None = None  # for each byte of the arena: the number of the allocation that took it last
+    taken: dict[SSAValue, int] = field(default_factory=dict)  # of values in the arena: how many allocations there were
+    allocations: int = 0
 
     def number(self, value: Dim) -> int:
         """The value of a dimension."""

@@ -16,9 +16,9 @@ from ..ir.dialects import kernel, prim
 from ..ir.packing import WINOGRAD
 from ..ir.syntax import Op
 from ..ir.types import TensorType, is_gpu
+from .aliases import makes_memory
 from .base import Pass
 from .context import CompileContext
-from .plan_buffers import aliased_operand
 from .strides import recorded_strides
 
 # Dear enough to be kept in memory: reading it back is cheaper, for tensors of some size.
@@ -90,7 +90,7 @@ class _Hoist:
     def _movable(self, op: Op) -> bool:
         if not op.results or op.get("effect") or not op.is_pure or op.regions:
             return False
-        if isinstance(op, kernel.Extern) and aliased_operand(op) is not None:
+        if isinstance(op, kernel.Extern) and not makes_memory(op):
             return False
         if any(v not in self.static for v in op.operands):
             return False

@@ -11,10 +11,10 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from ..ir.dialects import kernel, prim
-from ..ir.dialects.aten import overload
 from ..ir.symbols import Dim, contiguous_strides, dim
 from ..ir.syntax import Op, single_block
 from ..ir.types import TensorType, is_gpu
+from .aliases import shared_operands
 from .base import Pass
 from .context import CompileContext
 from .strides import (
@@ -348,16 +348,6 @@ def _replay(chain: Sequence[Op], value: SSAValue) -> tuple[SSAValue, list[Op]]:
 def memory_root(view: View) -> SSAValue:
     """The value whose memory a view shows, looking through library calls that return their operand's memory."""
     base = view.base
-    while isinstance(base.owner, kernel.Extern):
-        schema = overload(base.owner["target"])._schema
-        if not any(r.alias_info is not None for r in schema.returns):
-            break
-        aliased = {a.name for a in schema.arguments if a.alias_info is not None}
-        names = [name.partition(".")[0] for name in base.owner["operands"]]
-        found = [v for v, name in zip(base.owner.operands, names, strict=True) if name in aliased]
-        if not found:
-            break
-        base = found[0]
-        while is_view(base.owner):
-            base = base.owner.operands[0]  # type: ignore[union-attr]
+    while isinstance(base.owner, Operation) and (shared := shared_operands(base.owner, base)):
+        base = shared[0]
     return base

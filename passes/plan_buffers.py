@@ -10,10 +10,10 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from ..ir.dialects import buffer, kernel, loop, prim
-from ..ir.dialects.aten import overload
 from ..ir.symbols import Dim, FloorDiv, contiguous_strides, dim, known_equal
 from ..ir.syntax import Op
 from ..ir.types import RefType, TensorType, is_gpu, ref_type
+from .aliases import Aliases
 from .base import Pass, PassError
 from .context import CompileContext
 from .strides import is_dense, is_view, memory_strides, same_layout, view_of
@@ -70,7 +70,7 @@ class _Planner:
     outputs: dict[SSAValue, RefType] = field(default_factory=dict)  # values that the user receives
     on_device: set[SSAValue] = field(default_factory=set)  # values of kernels on a GPU
     last_use: dict[SSAValue, int] = field(default_factory=dict)  # by root
-    roots: dict[SSAValue, SSAValue] = field(default_factory=dict)
+    aliases: Aliases = field(default_factory=Aliases)
     allocated: dict[SSAValue, SSAValue] = field(default_factory=dict)  # outputs as the user receives them
     idle: set[Operation] = field(default_factory=set)  # copies to where the value is
     arena_bytes: Dim = 0
@@ -81,14 +81,14 @@ class _Planner:
     def plan(self) -> None:
         """Fill in `outputs` and `places`."""
         steps = list(self.func.block_body.ops)
-        for number, op in enumerate(steps):
+        for op in steps:
+            self.aliases.add(op)
             for result in op.results:
-                self.roots[result] = self._root(op, result)
-            for operand in op.operands:
-                self.last_use[self.root(operand)] = number
+                self._join_updated(op, result)
+        self.last_use = self.aliases.last_uses(self.func.block_body)
         self._find_outputs(steps[-1])
         if self.options.in_place:
-            self.writes = in_place_writes(self.func, self.root, self._pairs, self._updated_unread, self._surely())
+            self.writes = in_place_writes(self.func, self.aliases, self._pairs, self._updated_unread, self._surely())
             self.ctx.diagnostics.count("plan-buffers", "arguments written in place", len(self.writes.mutations))
         for number, op in enumerate(steps):
             if _is_planned(op):
@@ -137,14 +137,14 @@ class _Planner:
         for i, operand in enumerate(op.operands):
             made = _is_product(operand.owner) and is_gpu(prim.tensor(operand).device)
             free = operand not in (*self.outputs, *self.writes.target) and self.root(operand) is operand
-            alone = sum(self.root(v) is operand for v in op.operands) == 1
+            alone = self.aliases.sharing(op.operands, operand) == 1
             if not ((made or operand in self.on_device) and free and alone) or self.last_use[operand] != number:
                 continue
             if not self._pairs(op, i, 0) or not known_equal(_bytes(operand), _bytes(result)):
                 continue
             self.on_device.discard(result)
             self.on_device.add(operand)  # it is given back after the result's last use
-            self.roots = {v: operand if r is result else r for v, r in self.roots.items()}
+            self.aliases.join(result, operand)
             self.last_use[operand] = self.last_use.pop(result, number)
             if _is_copy(self.kernels[op["kernel"]]):
                 self.idle.add(op)
@@ -167,21 +167,15 @@ class _Planner:
 
     def root(self, value: SSAValue) -> SSAValue:
         """The value whose memory this value is, or is a view of."""
-        return self.roots.get(value, value)
+        return self.aliases.root(value)
 
-    def _root(self, op: Operation, result: SSAValue) -> SSAValue:
+    def _join_updated(self, op: Operation, result: SSAValue) -> None:
+        """A kernel that changes some elements of a value that nobody else reads writes where it is."""
         before = self._updated_unread(op)
         if before is not None and isinstance(before.owner, loop.Launch) and len(list(before.uses)) == 1:
             same = prim.tensor(before) == prim.tensor(result)
             if same and same_layout(prim.tensor(result).shape, memory_strides(before), memory_strides(result)):
-                return self.root(before)  # nobody else reads it: the kernel writes where it is
-        if is_view(op):
-            return self.root(op.operands[0])
-        if isinstance(op, kernel.Extern):
-            aliased = aliased_operand(op)
-            if aliased is not None:
-                return self.root(op.operands[aliased])
-        return result
+                self.aliases.join(result, self.root(before))
 
     def _find_outputs(self, terminator: Operation) -> None:
         """Kernel results that leave the function are allocated in the very shape in which they leave."""
@@ -218,7 +212,8 @@ class _Planner:
                 continue
             for i, operand in enumerate(op.operands):
                 donor = self.places.get(operand)
-                if donor is None or operand in taken or donor.last != number or op.operands.count(operand) > 1:
+                alone = self.aliases.sharing(op.operands, operand) == 1  # no view of it is read beside it
+                if donor is None or operand in taken or donor.last != number or not alone:
                     continue
                 if not known_equal(donor.size, place.size):
                     continue
@@ -353,9 +348,6 @@ class _Planner:
 
     def _extern(self, op: kernel.Extern, new: dict[SSAValue, SSAValue]) -> Operation:
         attrs = _call_literals(op)
-        aliased = aliased_operand(op)
-        if aliased is not None:
-            attrs["alias"] = (aliased,)
         types = [_memory(r) for r in op.results]
         call = buffer.Extern.make([new[v] for v in op.operands], types, attrs, loc=op.location)
         for before, after in zip(op.results, call.results, strict=True):
@@ -410,7 +402,7 @@ class _Planner:
         self, number: int, op: Operation, new: dict[SSAValue, SSAValue], freed: set[SSAValue]
     ) -> Iterable[Operation]:
         """Give back memory of libraries and of GPUs after its last use."""
-        for value in dict.fromkeys(self.root(v) for v in (*op.operands, *op.results)):
+        for value in dict.fromkeys(root for v in (*op.operands, *op.results) for root in self.aliases.roots(v)):
             library_owned = isinstance(value.owner, kernel.Extern) and not _is_planned(value.owner)
             if (
                 (library_owned or value in self.on_device)
@@ -428,18 +420,6 @@ def _is_planned(op: object) -> bool:
 
 def _call_literals(op: kernel.Extern) -> dict[str, object]:
     return {k: v for k, v in op.literals.items() if k not in ("operand_strides", "strides")}
-
-
-def aliased_operand(op: Op) -> int | None:
-    """Which operand the operator's result may share memory with, by its schema; None: none."""
-    schema = overload(op["target"])._schema
-    if not any(r.alias_info is not None for r in schema.returns):
-        return None
-    names = [a.name for a in schema.arguments if a.alias_info is not None]
-    for i, name in enumerate(op["operands"]):
-        if name.partition(".")[0] in names:
-            return i
-    return None
 
 
 def _memory(value: SSAValue) -> RefType:

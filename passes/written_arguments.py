@@ -16,6 +16,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from ..ir.dialects import buffer, kernel, loop, prim
 from ..ir.symbols import Dim, contiguous_strides, dim, known_equal
 from ..ir.types import RefType, is_gpu, ref_type
+from .aliases import Aliases
 from .strides import memory_strides, same_layout
 
 # Calls that write some elements of their first operand and leave the others, with their twins that write in place.
@@ -44,7 +45,7 @@ class Writes:
 
 def in_place_writes(
     func: prim.Func,
-    root: Callable[[SSAValue], SSAValue],
+    aliases: Aliases,
     pairs: Callable[[loop.Launch, int, int], bool],
     updated: Callable[[Operation | Block], SSAValue | None],
     surely: bool = False,
@@ -52,17 +53,14 @@ def in_place_writes(
     """The calls and kernels of a function that may write to an argument; on a CPU kernels, where nothing in the function can fail.
 
     Args:
-        root: the value whose memory a value is, or is a view of.
+        aliases: who shares memory with whom.
         pairs: whether a launch writes each element of a result (the second number) where, and only where, it has read that of an operand (the first).
         updated: the operand of which a kernel changes some elements; None for all others.
         surely: whether the function has kernels alone, none of which can fail.
     """
     steps = list(func.block_body.ops)
     number = {op: i for i, op in enumerate(steps)}
-    last: dict[SSAValue, int] = {}
-    for i, op in enumerate(steps):
-        for operand in op.operands:
-            last[root(operand)] = i
+    root, last = aliases.root, aliases.last_uses(func.block_body)
     returned = steps[-1].operands
     received = {spec[1] for spec in func.get("results", ()) if spec[0] in ("value", "alias_output")}
     targets: dict[SSAValue, SSAValue] = {}
@@ -71,16 +69,16 @@ def in_place_writes(
         target, value = func.block_body.args[argument], returned[k]
         first = root(value)
         if first is not value or updated(value.owner) is not None:
-            alone = sum(root(v) is first for v in returned) == 1 and k not in received and "results" in func.attributes
+            alone = aliases.sharing(returned, first) == 1 and k not in received and "results" in func.attributes
             step = number.get(first.owner, -1) if isinstance(first.owner, Operation) else -1
-            if alone and last.get(target, -1) <= step and _updates(first, target, root, updated):
+            if alone and last.get(target, -1) <= step and _updates(first, target, aliases, updated):
                 targets[first] = target
                 done.add((argument, k))
                 continue
-        once = k not in received and "results" in func.attributes and sum(root(v) is value for v in returned) == 1
+        once = k not in received and "results" in func.attributes and aliases.sharing(returned, value) == 1
         if once and isinstance(value.owner, loop.Launch):
             calm = last.get(target, -1) <= number[value.owner] and (surely or is_gpu(prim.tensor(target).device))
-            if calm and _computes_anew(value.owner, value, target, root, pairs):
+            if calm and _computes_anew(value.owner, value, target, aliases, pairs):
                 targets[value] = target
                 done.add((argument, k))
             continue
@@ -90,8 +88,8 @@ def in_place_writes(
         versions = [chain[0].operands[0], *(op.results[0] for op in chain)]
         # Each version is read before the next one is written, and by nobody in the same call.
         calm = all(last[v] == number[op] for v, op in zip(versions, chain, strict=False))
-        alone = all(sum(root(x) is v for x in op.operands) == 1 for v, op in zip(versions, chain, strict=False))
-        if calm and alone and sum(root(v) in versions for v in returned) == 1:
+        alone = all(aliases.sharing(op.operands, v) == 1 for v, op in zip(versions, chain, strict=False))
+        if calm and alone and sum(aliases.sharing(returned, v) for v in versions) == 1:
             targets |= dict.fromkeys((op.results[0] for op in chain), func.block_body.args[argument])
             done.add((argument, k))
     return Writes(targets, frozenset(done))
@@ -100,7 +98,7 @@ def in_place_writes(
 def _updates(
     value: SSAValue,
     target: SSAValue,
-    root: Callable[[SSAValue], SSAValue],
+    aliases: Aliases,
     updated: Callable[[Operation | Block], SSAValue | None],
 ) -> bool:
     """Whether a kernel changes some elements of this argument, which it does not read otherwise."""
@@ -115,20 +113,20 @@ def _updates(
             same_layout(t.shape, memory_strides(v), contiguous_strides(t.shape)) for t, v in ((a, value), (b, target))
         )
     )
-    return same and sum(root(v) is target for v in op.operands) == 1
+    return same and aliases.sharing(op.operands, target) == 1
 
 
 def _computes_anew(
     op: loop.Launch,
     value: SSAValue,
     target: SSAValue,
-    root: Callable[[SSAValue], SSAValue],
+    aliases: Aliases,
     pairs: Callable[[loop.Launch, int, int], bool],
 ) -> bool:
     """Whether a kernel may write its result into this argument, which nobody reads later."""
     if not _fits(value, target):
         return False
-    reads = [i for i, operand in enumerate(op.operands) if root(operand) is target]
+    reads = [i for i, operand in enumerate(op.operands) if target in aliases.roots(operand)]
     place = next(k for k, result in enumerate(op.results) if result is value)
     return len(reads) <= 1 and all(op.operands[i] is target and pairs(op, i, place) for i in reads)
 

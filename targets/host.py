@@ -37,7 +37,7 @@ from ..ir.interpreter_loops import find_function
 from ..ir.symbols import Dim, contiguous_strides, dim, free_symbols
 from ..ir.syntax import Op, location_of
 from ..ir.types import RefType, is_gpu
-from ..passes.plan_buffers import aliased_operand
+from ..passes.aliases import shared_operands
 from .cpp.own import is_own, own_kernel, packs
 from .host_names import empty, fit, out_of_range, over
 from .library import Library, Step
@@ -459,10 +459,9 @@ class _Writer:
             taken = ["_"] * returns
             for position, name in zip(op["returned"], names, strict=True):
                 taken[position] = name
-        aliased = aliased_operand(op)
-        if aliased is not None:
-            for name in names:
-                self._is_view(name, values[aliased])
+        for name, result in zip(names, op.results, strict=True):
+            for operand in shared_operands(op, result)[:1]:
+                self._is_view(name, values[list(op.operands).index(operand)])
         unpacked = f"{', '.join(taken)}{',' if returns > 1 and len(taken) == 1 else ''}"
         self.each.append(f"{unpacked} = {call}" if names else call)
         if "_" in taken:

@@ -12,7 +12,7 @@ from xdsl.ir import SSAValue
 from ..ir.dialects import buffer, prim
 from ..ir.syntax import Op
 from ..ir.types import RefType
-from ..passes.plan_buffers import aliased_operand
+from ..passes.aliases import makes_memory
 
 
 def planned_bytes(func: prim.Func) -> tuple[int, int] | None:
@@ -29,7 +29,7 @@ def planned_bytes(func: prim.Func) -> tuple[int, int] | None:
             live.pop(op.operands[0], None)
             continue
         made = isinstance(op, buffer.Alloc) and op["pool"] != "arena"
-        made = made or (isinstance(op, buffer.Extern) and aliased_operand(op) is None)
+        made = made or (isinstance(op, buffer.Extern) and makes_memory(op))
         for result in op.results if made else ():
             size = _bytes(result)
             if size is None:

@@ -135,5 +135,45 @@ def call_arguments(op: Op, values: list[Any], target: str) -> tuple[list[Any], d
     return positional, {k: v for k, v in given.items() if k in known}
 
 
+@cache
+def shares(target: str) -> tuple[tuple[str, ...], ...]:
+    """For each value that an operator returns: the arguments whose memory it may be, by the schema. All tensors of a list are one value."""
+    schema = overload(target)._schema
+    if target.startswith(_VIEWS_IN_SECRET):
+        return ((schema.arguments[0].name,),)
+    given = [(a.name, a.alias_info) for a in schema.arguments if a.alias_info is not None]
+    found = []
+    for r in schema.returns:
+        # A list's own entry names no set; `Tensor(a -> *)` says that the argument is in some list.
+        names = r.alias_info.before_set if r.alias_info is not None else None
+        sharing = [
+            n for n, i in given if names is not None and (i.before_set & names or (not names and "*" in i.after_set))
+        ]
+        found.append(tuple(sharing))
+    return tuple(found)
+
+
+_VIEWS_IN_SECRET = ("aten._unsafe_view.", "aten.unsafe_")  # their schemas do not say what autograd is not to know
+
+
+def may_share(op: Op) -> list[tuple[int, ...]]:
+    """For each result of a library call: the operands whose memory it may be, by the operator's schema."""
+    sharing = shares(op["target"])
+    if not any(sharing):
+        return [()] * len(op.results)
+    bases = [name.partition(".")[0] for name in op["operands"]]
+    places = op.get("returned") or range(len(op.results))
+    names = [sharing[0 if len(sharing) == 1 else place] for place in places]
+    return [tuple(k for k, base in enumerate(bases) if base in n) for n in names]
+
+
+def writes_to(op: Op) -> list[int]:
+    """The operands that a library call writes to, by the operator's schema."""
+    written = {
+        a.name for a in overload(op["target"])._schema.arguments if a.alias_info is not None and a.alias_info.is_write
+    }
+    return [k for k, name in enumerate(op["operands"]) if name.partition(".")[0] in written]
+
+
 def _thaw(value: Literal) -> Any:
     return [_thaw(v) for v in value] if isinstance(value, tuple) else value

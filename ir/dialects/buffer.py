@@ -53,7 +53,7 @@ class Launch(Op):
 class Extern(Op):
     """A library call. Its results are memory that the library owns, or, with `out = true`, the last operand is written.
 
-    `alias = [k]`: result 0 is a view of operand k and keeps it alive.
+    A result that may be memory of an operand, by the operator's schema, keeps it alive.
     `own`: the kernel of our own that carries it out, with `out = true`.
     `epilogue`: steps that the call carries out on its result, as on `kernel.extern` (ir/epilogue.py).
     """

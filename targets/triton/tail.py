@@ -19,7 +19,7 @@ Steps that read or overwrite what the tail writes, or write what it reads, belon
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ from ...ir.dialects.aten import overload
 from ...ir.symbols import Dim, free_symbols, substitute
 from ...ir.syntax import Op
 from ...ir.types import RefType
+from ...passes.aliases import Aliases, shared_operands, written_operands
 from ..torch_private import storage_address
 from .pieces import Names
 from .playback import Gpu, Maker, result_makers
@@ -105,26 +106,22 @@ class _Plan:
     """What each operation of a host program reads and writes: arguments, memory, results of library calls, the random generator."""
 
     ops: list[Op]
-    roots: dict[SSAValue, SSAValue]
+    aliases: Aliases
     accesses: list[tuple[set[Any], set[Any]]]
 
     @staticmethod
     def of(func: prim.Func, kernels: dict[str, loop.Kernel]) -> _Plan:
-        plan = _Plan([op for op in func.block_body.ops if isinstance(op, Op)], {}, [])
+        plan = _Plan([op for op in func.block_body.ops if isinstance(op, Op)], Aliases.of(func.block_body), [])
         for op in plan.ops:
-            plan._find_roots(op)
             plan.accesses.append(plan._access(op, kernels))
         return plan
 
     def root(self, value: SSAValue) -> SSAValue:
         """The value whose memory this one is, or is a view of."""
-        return self.roots.get(value, value)
+        return self.aliases.root(value)
 
-    def _find_roots(self, op: Op) -> None:
-        if isinstance(op, buffer.View):
-            self.roots[op.results[0]] = self.root(op.operands[0])
-        elif isinstance(op, buffer.Extern) and (alias := op.get("alias")):
-            self.roots |= {r: self.root(op.operands[alias[0]]) for r in op.results}
+    def _all(self, values: Iterable[SSAValue]) -> set[Any]:
+        return {root for v in values for root in self.aliases.roots(v)}
 
     def _access(self, op: Op, kernels: dict[str, loop.Kernel]) -> tuple[set[Any], set[Any]]:
         match op:
@@ -134,17 +131,12 @@ class _Plan:
             case buffer.Copy():
                 read, written = op.operands[:1], list(op.operands[1:])
             case buffer.Extern():
-                called, names = overload(op["target"]), op["operands"]
-                changed = {
-                    a.name for a in called._schema.arguments if a.alias_info is not None and a.alias_info.is_write
-                }
-                read, written = op.operands, [*op.results, *op.operands[len(names) :]]
-                written += [v for name, v in zip(names, op.operands, strict=False) if name.partition(".")[0] in changed]
-                if torch.Tag.nondeterministic_seeded in called.tags:
-                    return {*map(self.root, read), _RANDOM}, {*map(self.root, written), _RANDOM}
+                read, written = op.operands, [*op.results, *written_operands(op)]
+                if torch.Tag.nondeterministic_seeded in overload(op["target"]).tags:
+                    return {*self._all(read), _RANDOM}, {*self._all(written), _RANDOM}
             case _:
                 return set(), set()
-        return set(map(self.root, read)), set(map(self.root, written))
+        return self._all(read), self._all(written)
 
     def candidates(self, func: prim.Func) -> list[tuple[int | None, SSAValue]]:
         """Memory of large results with its bytes, the largest first, and at last that of results of unknown sizes."""
@@ -287,11 +279,7 @@ def _is_used(value: SSAValue, tail: Tail, late: bool) -> bool:
     """Whether the tail, or a step before it, uses this memory or a view of it."""
     for use in value.uses:
         user = use.operation
-        same = (
-            user.results
-            if isinstance(user, buffer.View) or (isinstance(user, buffer.Extern) and user.get("alias"))
-            else ()
-        )
+        same = [result for result in user.results if value in shared_operands(user, result)]
         if any(_is_used(result, tail, late) for result in same):
             return True
         pure = isinstance(user, buffer.View | buffer.Free)

@@ -375,8 +375,30 @@ def test_a_place_given_away_too_early_shows() -> None:
     buffer.launch @k(%x, %b)
     %r = buffer.alloc() {{pool = "output"}} : {REF}
     buffer.launch @k(%a, %r)""")
+    with pytest.raises(InterpreterError, match="read after its memory was given to another one"):
+        run(module, [torch.randn(3, 4)])  # type: ignore[arg-type]
+
+
+def test_a_place_given_away_shows_through_views_and_in_place() -> None:
+    start = f"""%a = buffer.alloc() {{pool = "arena", offset = 0}} : {REF}
+    buffer.launch @k(%x, %a)
+    %v = buffer.extern<aten.diagonal.default>(%a) {{operands = ["self"], offset = 0, dim1 = 0, dim2 = 1}} : !buffer.ref<[3], [5], f32>
+    %b = buffer.alloc() {{pool = "arena", offset = 0, in_place = true}} : {REF}
+    """
+    end = '%r = buffer.extern<aten.exp.default>(%v) {operands = ["self"]} : !buffer.ref<[3], [1], f32>'
+    for body in (start + f"buffer.launch @k(%a, %b)\n{end}", start + f"buffer.launch @k(%b, %b)\n{end}"):
+        with pytest.raises(InterpreterError, match="read after its memory was given to another one"):
+            run(host(body), [torch.randn(3, 4)])  # type: ignore[arg-type]
+    fine = start.replace("%b =", end + "\n    %b =") + "buffer.launch @k(%a, %b)"
     x = torch.randn(3, 4)
-    assert not torch.equal(run(module, [x])[0], 4 * x)  # type: ignore[arg-type]
+    torch.testing.assert_close(run(host(fine), [x])[0], (2 * x).diagonal().exp())  # type: ignore[arg-type]
+
+
+def test_freed_memory_of_a_library_is_poisoned() -> None:
+    module = host("""%a = buffer.extern<aten.exp.default>(%x) {operands = ["self"]} : !buffer.ref<[3, 4], [4, 1], f32>
+    %r = buffer.view(%a) {offset = 0} : !buffer.ref<[4], [1], f32>
+    buffer.free(%a)""")
+    assert run(module, [torch.zeros(3, 4)])[0].isnan().all()  # type: ignore[arg-type]
 
 
 def test_reading_after_free() -> None:

@@ -79,7 +79,7 @@ BUFFERS = """builtin.module {
     %1 = buffer.alloc() {pool = "arena", offset = 64*s0} : !buffer.ref<[s0, 4], [4, 1], f32>
     buffer.launch @k0(%0, %1)
     %2 = buffer.view(%1) {offset = 1} : !buffer.ref<[4, s0], [1, 4], f32>
-    %3 = buffer.extern<aten.mm.default>(%2, %1) {operands = ["self", "mat2"], alias = [0]} : !buffer.ref<[4, 4], [4, 1], f32>
+    %3 = buffer.extern<aten.mm.default>(%2, %1) {operands = ["self", "mat2"]} : !buffer.ref<[4, 4], [4, 1], f32>
     buffer.copy(%1, %0)
     buffer.free(%3)
     prim.return(%3)
