@@ -32,8 +32,22 @@ class DType:
         """The dtype in which arithmetic on values of this dtype is done: half types and float8 compute in float32."""
         return BY_NAME["f32"] if self.is_float and self.bytes < 4 else self
 
+    @property
+    def exact(self) -> tuple[int, int]:
+        """The integers, from the first to the last, that this dtype holds exactly, as it does all between them."""
+        if self.kind in ("float", "complex"):
+            most = 1 << _MANTISSA[self.name]
+            return -most, most
+        if self.kind == "bool":
+            return 0, 1
+        bits = 8 * self.bytes
+        return (0, (1 << bits) - 1) if self.kind == "uint" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+
     def __repr__(self) -> str:
         return self.name
+
+
+_MANTISSA = {"f64": 53, "f32": 24, "f16": 11, "bf16": 8, "f8e4m3": 4, "f8e5m2": 3, "c64": 24, "c128": 53}
 
 
 _ROWS = [

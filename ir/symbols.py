@@ -8,7 +8,7 @@ Expressions are expanded on construction and never passed to `sympy.simplify` (1
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import TypeAlias
 
@@ -250,6 +250,48 @@ def _quotient(value: Dim | None, divisor: sympy.Expr) -> Dim | None:
     if type(value) is int and divisor.is_Integer and divisor:
         return value // int(divisor)
     return dim(FloorDiv(sympy.sympify(value), divisor))
+
+
+UNKNOWN_SIZE = 1 << 31  # what a size without an upper bound counts as; the product of two such sizes fits 64 bits
+
+
+def interval(value: Dim, ranges: Mapping[sympy.Symbol, Range]) -> tuple[int, int] | None:
+    """The least and the largest number that an expression can be, with numbers alone; None where it is no sum, product or quotient."""
+    if isinstance(value, int):
+        return value, value
+    if value.is_Integer:
+        return int(value), int(value)
+    if value.is_Symbol:
+        ends = ranges.get(value, (0, None))
+        low = interval(ends[0], ranges)
+        high = (0, UNKNOWN_SIZE) if ends[1] is None else interval(ends[1], ranges)
+        return None if low is None or high is None else (low[0], max(low[0], high[1]))
+    parts = [interval(a, ranges) for a in value.args]
+    known = [p for p in parts if p is not None]
+    if len(known) < len(parts):
+        return None
+    if isinstance(value, sympy.Add):
+        return sum(p[0] for p in known), sum(p[1] for p in known)
+    if isinstance(value, sympy.Max | sympy.Min):
+        extreme = max if isinstance(value, sympy.Max) else min
+        return extreme(p[0] for p in known), extreme(p[1] for p in known)
+    if isinstance(value, sympy.Mul):
+        found = 1, 1
+        for part in known:
+            found = _corners(found, part, lambda a, b: a * b)
+        return found
+    if isinstance(value, sympy.Pow) and value.exp.is_Integer and value.exp > 0:
+        return _corners(known[0], known[0], lambda a, b: int(a) ** int(value.exp)) if known[0][0] >= 0 else None
+    if isinstance(value, FloorDiv) and known[1][0] > 0:
+        return _corners(known[0], known[1], lambda a, b: a // b)
+    if isinstance(value, Mod) and known[1][0] > 0:
+        return 0, known[1][1] - 1
+    return None
+
+
+def _corners(a: tuple[int, int], b: tuple[int, int], combine: Callable[[int, int], int]) -> tuple[int, int]:
+    values = [combine(x, y) for x in a for y in b]
+    return min(values), max(values)
 
 
 def is_nonnegative(value: Dim, ranges: Mapping[sympy.Symbol, Range]) -> bool:

@@ -35,7 +35,8 @@ Matching = dict[int, int]  # axes of one group to axes of the other
 class Group:
     """Computations that run together.
 
-    `preds`: what it reads from each other group; `reads`: all it reads from memory; `clones`: other groups' computations that it repeats.
+    `preds`: what it reads from each other group; `reads`: all it reads from memory; `clones`: other groups' computations that it repeats;
+    `level`: greater than that of each group that has to run before.
     """
 
     index: int
@@ -51,6 +52,7 @@ class Group:
     clones: set[Node] = field(default_factory=set)
     first: int = 0
     last: int = 0
+    level: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,7 @@ class Groups:
                     source = self.group_of[access.producer.index]
                     group.preds.setdefault(source.index, []).append(access)
                     source.succs.add(group.index)
+                    group.level = max(group.level, source.level + 1)
 
     def _single(self, node: Node) -> Group:
         axes, columns = self.axes, list[int]()
@@ -162,7 +165,19 @@ class Groups:
             if previous is not None:
                 self.group_of[node.index].preds.setdefault(previous.index, [])
                 self.group_of[previous.index].succs.add(node.index)
+                self._lift(self.group_of[previous.index])
             previous = node
+
+    def _lift(self, group: Group) -> None:
+        """Bring the levels of all that follows above the group's."""
+        stack = [group]
+        while stack:
+            found = stack.pop()
+            for i in found.succs:
+                following = self.group_of[i]
+                if following.level <= found.level:
+                    following.level = found.level + 1
+                    stack.append(following)
 
     def all(self) -> list[Group]:
         """The groups, in the order of their first computation."""
@@ -256,8 +271,10 @@ class Groups:
         return None
 
     def _between(self, a: Group, b: Group) -> bool:
-        """Whether some third group lies on a path from a to b."""
-        limit, group_of = b.last, self.group_of
+        """Whether some third group lies on a path from a to b. All on such a path are of levels between those of a and b."""
+        if b.level <= a.level + 1:
+            return False
+        group_of = self.group_of
         seen = {b.index, a.index}
         stack = [i for i in a.succs if i not in seen]
         while stack:
@@ -266,7 +283,7 @@ class Groups:
                 continue
             seen.add(i)
             group = group_of[i]
-            if group.first > limit:
+            if group.level >= b.level:
                 continue
             if b.index in group.succs:
                 return True
@@ -524,6 +541,8 @@ class Groups:
         keep.work += gone.work + plan.extra / PER_OPERATION
         keep.stored = stored
         keep.first, keep.last = min(keep.first, gone.first), max(keep.last, gone.last)
+        keep.level = max(keep.level, gone.level)
+        self._lift(keep)
         return keep
 
     def _belongs(self, value: SSAValue, group: Group) -> bool:

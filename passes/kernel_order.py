@@ -8,6 +8,7 @@ from collections.abc import Callable
 import networkx as nx
 from xdsl.ir import SSAValue
 
+from .base import PassError
 from .fusion_graph import Graph, size_in_bytes
 from .fusion_groups import Group, Groups
 
@@ -93,4 +94,7 @@ def _list_schedule(
             missing[j] -= 1
             if not missing[j]:
                 heapq.heappush(ready, (priority(memory, by_index[j]), j))
+    if len(result) < len(by_index):
+        waiting = [g.nodes[0].op.name for g in by_index.values() if missing[g.index]]
+        raise PassError(f"fuse: kernels wait for each other: {', '.join(waiting[:8])}")
     return peak, result
