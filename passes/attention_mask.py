@@ -203,7 +203,7 @@ class _Classifier:
         return isinstance(value, float) and (value == -math.inf or value <= LEAST.get(self.dtype.name, -math.inf))
 
     def _compared(self, name: str, a: Node, b: Node) -> str | None:
-        left, right = self._number(a), self._number(b)
+        left, right = (self.lowering.expression(x, floats=True) for x in (a, b))
         if left is None or right is None:
             return None
         if name in ("le", "lt"):
@@ -213,24 +213,6 @@ class _Classifier:
             return FULL
         both = isinstance(self.row, sympy.Symbol) and isinstance(self.column, sympy.Symbol)
         return CAUSAL if both and known_equal(apart, dim(self.row - self.column)) else None
-
-    def _number(self, node: Node) -> Dim | None:
-        """An integer as an expression of positions."""
-        if node.dtype.kind not in ("int", "uint") and node.kind != "cast":
-            return None
-        match node.kind:
-            case "index":
-                return node.data[0]
-            case "const":
-                return int(node.data[0])
-            case "cast":
-                return self._number(node.args[0])
-            case "op" if node.data[0] in ("add", "sub"):
-                a, b = (self._number(x) for x in node.args)
-                if a is None or b is None:
-                    return None
-                return dim(a + b) if node.data[0] == "add" else dim(a - b)
-        return None
 
 
 def _holds(compare: Callable[[Any, Any], bool], number: Any, value: Any) -> bool:

@@ -18,7 +18,7 @@ from xdsl.ir import Block, SSAValue
 from ..ir.dialects import prim
 from ..ir.dtypes import BOOL, F64, I64, DType
 from ..ir.scalars import DOT, SCALARS, identity
-from ..ir.symbols import Dim, FloorDiv, Mod, Range, dim, is_nonnegative, simplify_index, substitute, symbol
+from ..ir.symbols import Dim, FloorDiv, Mod, Range, dim, interval, is_nonnegative, simplify_index, substitute, symbol
 from ..ir.types import RefType, is_gpu
 from . import indexing
 from .indexing import Index
@@ -308,14 +308,27 @@ class Lowering:
         variable: sympy.Symbol = self.bind(number, size, bool(owner.get("wrap", False)), mask, inside).data[0]
         return variable
 
-    def expression(self, node: Node) -> Dim | None:
-        """The index expression that computes an integer; None when it takes more than loop variables and numbers."""
-        if not node.dtype.is_integer or node.dtype == BOOL:
+    def expression(self, node: Node, floats: bool = False) -> Dim | None:
+        """The index expression that is an integer's value; None when it takes more than loop variables and numbers.
+
+        Expressions have no width: a step enters where its dtype holds all that it can be, so that nothing wraps or is rounded.
+        With `floats`, numbers that are computed as floats may be integers, too.
+        """
+        found = self._exact(node, floats)
+        if found is None:
             return None
+        ends, (least, most) = interval(found, self.ranges), node.dtype.exact
+        return found if ends is not None and least <= ends[0] and ends[1] <= most else None
+
+    def _exact(self, node: Node, floats: bool) -> Dim | None:
+        if node.dtype == BOOL or not (node.dtype.is_integer or (floats and node.dtype.is_float)):
+            return None
+        if node.kind == "const" and isinstance(node.data[0], float):
+            return int(node.data[0]) if node.data[0].is_integer() else None
         if node.kind in ("index", "const"):
             found: Dim = node.data[0]
             return found
-        parts = [self.expression(a) for a in node.args] if node.kind in ("op", "cast") else []
+        parts = [self.expression(a, floats) for a in node.args] if node.kind in ("op", "cast") else []
         rule = _AS_EXPRESSION.get(node.data[0]) if node.kind == "op" else None
         if any(p is None for p in parts) or (node.kind == "op" and rule is None) or not parts:
             return None
