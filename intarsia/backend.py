@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -344,7 +345,33 @@ def internal_reason(error: Exception, gm: fx.GraphModule) -> str:
     where = f"\n  in the graph that starts at {place.filename.data}:{place.line.data}" if place else ""
     what = "\n".join(str(error).splitlines()[:8])
     kind = "" if isinstance(error, PassFailure) else f"{type(error).__name__}: "
+    if isinstance(error, PassFailure) and error.owner:
+        return what + where
+    whose = foreign_place(error)
+    if whose:
+        return f"an error in {whose}, which is not intarsia's own: {kind}{what}{where}"
     return f"an error inside intarsia (please report it): {kind}{what}{where}"
+
+
+_KNOWN = frozenset(
+    {"intarsia", "torch", "xdsl", "sympy", "networkx", "mpmath", "triton", "numpy", *sys.stdlib_module_names}
+)
+
+
+def foreign_place(error: BaseException) -> str:
+    """Where code of others raised an error, an operator's rules or a plug-in: "file:line"; "" for ours.
+
+    The frames below the one that caught the error are the compiler's and what it called.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        for frame, line in traceback.walk_tb(cause.__traceback__):
+            module = str(frame.f_globals.get("__name__", "intarsia"))
+            generated = frame.f_code.co_filename.startswith("<")
+            if module.partition(".")[0] not in _KNOWN and not generated:
+                return f"{frame.f_code.co_filename}:{line}"
+        cause = cause.__cause__
+    return ""
 
 
 def default_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> GraphFunction:

@@ -44,12 +44,20 @@ class PassFailure(PassError):
     Attributes:
         pass_name: the pass.
         reproducer: the file that runs it again, or None.
+        owner: "module.Class" of a pass that is not Intarsia's own, else "".
     """
 
-    def __init__(self, pass_name: str, reason: str, reproducer: Path | None) -> None:
+    def __init__(self, item: Pass, reason: str, reproducer: Path | None) -> None:
         hint = f"\nrun it again with: passes-opt --run-reproducer {reproducer}" if reproducer else ""
-        super().__init__(f"pass '{pass_name}' failed: {reason}{hint}")
-        self.pass_name, self.reproducer = pass_name, reproducer
+        kind = type(item)
+        self.owner = "" if _is_own(kind) else f"{kind.__module__}.{kind.__qualname__}"
+        whose = f" ({self.owner}, which is not Intarsia's own)" if self.owner else ""
+        super().__init__(f"pass '{item.name}'{whose} failed: {reason}{hint}")
+        self.pass_name, self.reproducer = item.name, reproducer
+
+
+def _is_own(kind: type) -> bool:
+    return kind.__module__.startswith("intarsia.")
 
 
 @contextmanager
@@ -100,6 +108,8 @@ class Registry:
                 raise PipelineError(f"two passes are called '{kind.name}': {places}")
             if isinstance(item, Pass):
                 instances.append(item)
+        for kind in classes.values():
+            _check_references(kind, classes)
         return cls(classes, tuple(instances))
 
     def parse(self, text: str) -> list[Pass]:
@@ -137,7 +147,11 @@ class Registry:
         """
         given = {p.name for p in self.instances}
         standard = [kind() for name, kind in self.classes.items() if kind.default and name not in given]
-        return order([*standard, *self.instances])
+        return order(self._as_registered([*standard, *self.instances]))
+
+    def _as_registered(self, passes: Iterable[Pass]) -> list[Pass]:
+        places = {name: place for place, name in enumerate(self.classes)}
+        return sorted(passes, key=lambda item: places[item.name])
 
     def upto(self, passes: list[Pass], until: str | None) -> list[Pass]:
         """The head of the list that ends with the pass `until`, or with the pass that gives the level `until`."""
@@ -164,7 +178,7 @@ class Registry:
                 passed = LEVELS.index(needed.gives) <= at if moves else LEVELS.index(needed.level) < at
                 if name not in wanted and not passed:
                     open_items.append(needed)
-        return order(list(wanted.values()))
+        return order(self._as_registered(wanted.values()))
 
     def _needs(self, item: Pass) -> list[str]:
         names = [n for need in item.requires for n in (self.giving(need) if need in LEVELS else [need])]
@@ -176,7 +190,7 @@ class Registry:
 
 
 def order(passes: Sequence[Pass]) -> list[Pass]:
-    """Sort by the edges; where they leave a choice, by name.
+    """Sort by the edges; where they leave a choice, passes stay as they are given.
 
     Raises:
         PipelineError: a cycle; the message names its passes.
@@ -188,11 +202,29 @@ def order(passes: Sequence[Pass]) -> list[Pass]:
             if i != j and (_precedes(first, second) or (first.name == second.name and i < j)):
                 graph.add_edge(i, j)
     try:
-        ordered = list(nx.lexicographical_topological_sort(graph, key=lambda k: (passes[k].name, k)))
+        ordered = list(nx.lexicographical_topological_sort(graph, key=lambda k: k))
     except nx.NetworkXUnfeasible:
         cycle = [passes[a].name for a, _ in nx.find_cycle(graph)]
         raise PipelineError(f"the order of passes has a cycle: {' -> '.join([*cycle, cycle[0]])}") from None
     return [passes[k] for k in ordered]
+
+
+def _check_references(kind: type[Pass], known: Mapping[str, object]) -> None:
+    """Check that `after`, `before` and `requires` of a pass name passes or levels that there are.
+
+    Raises:
+        PipelineError: one does not; a wrong name would leave the order to chance.
+    """
+    for where in ("after", "before", "requires"):
+        names = getattr(kind, where)
+        if isinstance(names, str):
+            raise PipelineError(f"pass '{kind.name}': '{where}' is a tuple of names, not '{names}'")
+        for name in names:
+            if name not in known and name not in LEVELS:
+                raise PipelineError(
+                    f"pass '{kind.name}': '{where}' names '{name}', which is no pass and no level"
+                    f"{_suggest(name, [*known, *LEVELS])}"
+                )
 
 
 def _precedes(first: Pass, second: Pass) -> bool:
@@ -312,8 +344,11 @@ def run_pipeline(
     if verify_each or not passes:
         module.verify()
     levels = module_levels(module)
+    # What others wrote is checked where it stands, and what it was given too: the culprit is named.
+    own = [_is_own(type(item)) for item in passes]
     for index, item in enumerate(passes):
         check_level(item, levels, module)
+        beside = not (own[index] and all(own[index + 1 : index + 2]))
         levels = {item.gives} if item.gives else levels
         if on_pass:
             on_pass(item.name, module, 0.0, "before")
@@ -322,13 +357,13 @@ def run_pipeline(
             _apply(item, ctx, module)
             seconds = time.perf_counter() - start
             run.seconds.append((item.name, seconds))
-            if verify_each or index == len(passes) - 1:
+            if verify_each or beside or index == len(passes) - 1:
                 _verify(module, item, run, ctx)
         except PassError:
             raise
         except Exception as error:
             path = _reproduce(ctx, original, passes[: index + 1], error, reproducer_dir)
-            raise PassFailure(item.name, f"{type(error).__name__}: {_first_lines(error)}", path) from error
+            raise PassFailure(item, f"{type(error).__name__}: {_first_lines(error)}", path) from error
         if on_pass:
             on_pass(item.name, module, seconds, "after")
     return run
@@ -421,7 +456,7 @@ def pass_fingerprint(passes: Iterable[Pass]) -> str:
     for item in passes:
         digest.update(item.spec.encode() + b"\0")
         kind = type(item)
-        if not kind.__module__.startswith("intarsia."):
+        if not _is_own(kind):
             digest.update(_source_of(kind))
     return digest.hexdigest()
 

@@ -11,30 +11,31 @@ from collections.abc import Iterable
 from .base import Pass
 from .manager import Registry
 
+# Where the passes' edges leave a choice, the one that stands first runs first; those of others stand behind ours.
 OWN = {
+    "convolution-epilogue": "convolution_epilogue:ConvolutionEpilogue",
+    "linear-epilogue": "linear_epilogue:LinearEpilogue",
+    "library-epilogue": "library_epilogue:LibraryEpilogue",
     "decompose": "decompose:Decompose",
     "canonicalize": "canonicalize:Canonicalize",
     "constant-fold": "constant_fold:ConstantFold",
     "cse": "cse:CSE",
     "attention-mask": "attention_mask:AttentionMask",
     "dce": "dce:DCE",
-    "convolution-epilogue": "convolution_epilogue:ConvolutionEpilogue",
-    "linear-epilogue": "linear_epilogue:LinearEpilogue",
     "own-convolution": "own_convolution:OwnConvolution",
-    "hoist": "hoist:Hoist",
-    "channels-last": "channels_last:ChannelsLast",
     "written-attention": "written_attention:WrittenAttention",
     "gpu-attention": "gpu_attention:GpuAttention",
+    "hoist": "hoist:Hoist",
+    "channels-last": "channels_last:ChannelsLast",
     "own-kernels": "own_kernels:OwnKernels",
     "fuse": "fuse:Fuse",
     "matmul-kernels": "matmul_kernels:MatmulKernels",
     "layout": "layout:Layout",
     "schedule": "schedule:Schedule",
-    "horizontal-fusion": "horizontal_fusion:HorizontalFusion",
-    "depthwise-kernels": "depthwise_kernels:DepthwiseKernels",
     "attention-kernels": "short_attention:AttentionKernels",
+    "depthwise-kernels": "depthwise_kernels:DepthwiseKernels",
+    "horizontal-fusion": "horizontal_fusion:HorizontalFusion",
     "plan-buffers": "plan_buffers:PlanBuffers",
-    "library-epilogue": "library_epilogue:LibraryEpilogue",
 }
 
 

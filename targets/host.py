@@ -477,7 +477,7 @@ class _Writer:
             )
             if not known and any(not isinstance(u.operation, buffer.Free) for u in result.uses):
                 planned = f"({ref.dtype.torch}, {_tuple(ref.shape)}, {_tuple(ref.strides)})"
-                late = ", True" if self.func.get("writes_early") else ""
+                late = f", {bool(self.func.get('writes_early'))}, {op['target']!r}"
                 found = f"({name}.dtype, {name}.shape, {name}.stride())"
                 self.each.append(f"if {found} != {planned}: {name} = fit({name}, *{planned}{late})")
 

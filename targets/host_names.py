@@ -25,7 +25,7 @@ def over(
 
 
 def fit(
-    value: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], late: bool = False
+    value: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], late: bool, operator: str
 ) -> torch.Tensor:
     """The same values with the strides that were planned; free where only dimensions of size 1 differ.
 
@@ -35,7 +35,7 @@ def fit(
     """
     if value.dtype != dtype or value.shape != shape:
         found, planned = (value.dtype, list(value.shape)), (dtype, list(shape))
-        text = f"a library call gave {found[0]}{found[1]} where {planned[0]}{planned[1]} was planned"
+        text = f"the library call {operator} gave {found[0]}{found[1]} where {planned[0]}{planned[1]} was planned"
         raise RuntimeError(f"{text}; an argument may have been written to") if late else UnplannedResult(text)
     if value.numel() == 0 or all(
         s == 1 or a == b for s, a, b in zip(value.shape, value.stride(), strides, strict=True)

@@ -145,7 +145,7 @@ def test_a_failing_pass_is_a_warning_with_a_reproducer(fullgraph, monkeypatch, c
     torch.testing.assert_close(compiled(x), f(x))
     torch.testing.assert_close(compiled(x), f(x))
     (told,) = [r.getMessage() for r in caplog.records]
-    assert "pass 'broken' failed: KeyError: 'out of luck'" in told and "test_trouble.py" in told
+    assert "which is not Intarsia's own) failed: KeyError: 'out of luck'" in told and "test_trouble.py" in told
     reproducer = next(Path(word) for word in told.split() if word.endswith(".ir"))
     assert "prim.func" in reproducer.read_text()
     assert intarsia.counters()["fallbacks"] == 1
@@ -155,14 +155,30 @@ def test_a_failing_pass_is_a_warning_with_a_reproducer(fullgraph, monkeypatch, c
 def test_an_error_of_ours_runs_in_eager_visibly(place, monkeypatch, caplog):
     monkeypatch.setenv("INTARSIA_VERIFY_EACH", "0")
 
-    def broken(*args, **kwargs):
-        raise IndexError("a mistake of ours")
-
-    monkeypatch.setattr(intarsia.backend, place, broken)
+    ours = {"__name__": "intarsia.broken"}
+    exec('def broken(*args, **kwargs):\n    raise IndexError("a mistake of ours")', ours)
+    monkeypatch.setattr(intarsia.backend, place, ours["broken"])
     x = torch.randn(7)
     torch.testing.assert_close(intarsia.compile(f, options={"cache": False})(x), f(x))
     assert "an error inside intarsia" in caplog.text and "IndexError: a mistake of ours" in caplog.text
     assert intarsia.counters()["fallbacks"] == 1
+
+
+def test_an_error_in_a_pass_of_others_names_it(monkeypatch, caplog):
+    monkeypatch.setenv("INTARSIA_VERIFY_EACH", "0")
+    x = torch.randn(5)
+    torch.testing.assert_close(intarsia.compile(f, passes=[Broken()])(x), f(x))
+    assert f"pass 'broken' ({Broken.__module__}.Broken, which is not Intarsia's own) failed: KeyError" in caplog.text
+    assert "report it" not in caplog.text
+
+
+def test_an_error_in_an_operator_of_others_names_its_place(monkeypatch, caplog):
+    """The rule for a symbolic size fails only when the compiler asks it, long after capture."""
+    monkeypatch.setenv("INTARSIA_VERIFY_EACH", "0")
+    monkeypatch.setattr(intarsia.backend, "import_fx", lambda functional: {}["their own mistake"])
+    x = torch.randn(6)
+    torch.testing.assert_close(intarsia.compile(f, options={"cache": False})(x), f(x))
+    assert f"an error in {__file__}:" in caplog.text and "report it" not in caplog.text
 
 
 def test_strictly_an_error_of_ours_is_raised(monkeypatch, tmp_path):

@@ -254,7 +254,12 @@ def test_a_failure_leaves_a_reproducer_with_the_module_before(kind: type[Pass], 
 
 def test_an_unwritable_reproducer_folder_does_not_hide_the_failure(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with registered(Broken), pytest.raises(PassFailure, match="'broken' failed: KeyError: 'lost'") as error:
+    with (
+        registered(Broken),
+        pytest.raises(
+            PassFailure, match=r"'broken' \(.*Broken, which is not Intarsia's own\) failed: KeyError: 'lost'"
+        ) as error,
+    ):
         run_pipeline(
             CompileContext(), parse_module(MODULE), registry().parse("broken"), reproducer_dir=tmp_path / "file" / "x"
         )
@@ -265,6 +270,59 @@ def test_no_folder_no_reproducer() -> None:
     with registered(Broken), pytest.raises(PassFailure) as error:
         run_pipeline(CompileContext(), parse_module(MODULE), registry().parse("broken"))
     assert error.value.reproducer is None and isinstance(error.value.__cause__, KeyError)
+
+
+class Adrift(Pass):
+    """Says nothing of where it runs."""
+
+    name: ClassVar[str] = "adrift"
+
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        pass
+
+
+@pytest.mark.parametrize("where", ["after", "before", "requires"])
+def test_a_name_that_is_no_pass_is_an_error(where: str) -> None:
+    wrong = type("Wrong", (Adrift,), {"name": "wrong", where: ("canonicalise",)})
+    with registered(wrong), pytest.raises(PipelineError) as error:
+        registry()
+    assert str(error.value) == (
+        f"pass 'wrong': '{where}' names 'canonicalise', which is no pass and no level; did you mean 'canonicalize'?"
+    )
+    with registered(type("Text", (Adrift,), {"name": "text", where: "cse"})), pytest.raises(PipelineError) as error:
+        registry()
+    assert f"'{where}' is a tuple of names, not 'cse'" in str(error.value)
+
+
+def test_the_order_does_not_follow_from_the_spelling_of_names() -> None:
+    """Two passes without edges between them run as they were registered, whatever they are called."""
+    for first, second in (("aaa", "zzz"), ("zzz", "aaa")):
+        kinds = [type(name, (Adrift,), {"name": name, "level": "prim"}) for name in (first, second)]
+        with registered(*kinds):
+            names = [item.name for item in registry().default_order()]
+        assert names.index(first) < names.index(second)
+        assert [n for n in names if n not in ("aaa", "zzz")] == GOLDEN
+        assert [p.name for p in order([kind() for kind in kinds])] == [first, second]
+
+
+def test_an_instance_of_a_standard_pass_stands_where_its_class_does() -> None:
+    given = registry([registry().make("hoist", {"min-elements": "7"}), registry().make("fuse", {"max-ops": "3"})])
+    assert [item.name for item in given.default_order()] == GOLDEN
+
+
+@pytest.mark.parametrize("rest", ["", ",cse,dce"])
+def test_what_others_leave_is_checked_where_it_stands(rest: str) -> None:
+    with registered(Corrupts), pytest.raises(PassFailure) as error:
+        run_pipeline(CompileContext(), parse_module(MODULE), registry().parse(f"canonicalize,{Corrupts.name}{rest}"))
+    assert error.value.pass_name == Corrupts.name
+    assert f"({Corrupts.__module__}.{Corrupts.__qualname__}, which is not Intarsia's own)" in str(error.value)
+
+
+def test_others_are_not_blamed_for_what_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = type("Cse", (Corrupts,), {"name": "own-corrupts", "__module__": "intarsia.passes.own"})
+    with registered(own, Adrift), pytest.raises(PassFailure) as error:
+        run_pipeline(CompileContext(), parse_module(MODULE), registry().parse("own-corrupts,adrift,cse"))
+    assert error.value.pass_name == "own-corrupts" and error.value.owner == ""
 
 
 def test_fingerprint_follows_options_and_the_source_of_custom_passes(tmp_path: Path) -> None:
