@@ -214,6 +214,11 @@ def location_of(op: Operation) -> tuple[str, int] | None:
     return (loc.filename.data, loc.line.data) if isinstance(loc, FileLineColLoc) else None
 
 
+def comment_of(place: str) -> str:
+    """A place in the user's code for a comment of generated text: on one line whatever the file is called, and no end of line is escaped."""
+    return place if place.isprintable() and "\\" not in place else place.encode("unicode_escape").decode("ascii")
+
+
 def defined_values(op: Operation) -> Iterator[SSAValue]:
     """What an operation defines: the arguments of its blocks, and its results."""
     for region in op.regions:

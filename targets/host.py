@@ -35,7 +35,7 @@ from ..ir.dtypes import U8, DType
 from ..ir.epilogue import apply_epilogue, extras_of
 from ..ir.interpreter_loops import find_function
 from ..ir.symbols import Dim, contiguous_strides, dim, free_symbols
-from ..ir.syntax import Op, location_of
+from ..ir.syntax import Op, comment_of, location_of
 from ..ir.types import RefType, is_gpu
 from ..passes.aliases import shared_operands
 from .cpp.own import is_own, own_kernel, packs
@@ -275,7 +275,7 @@ class _Writer:
         place = location_of(op)
         if place is not None and place != self.place:
             self.place = place
-            self.each.append(f"# {place[0]}:{place[1]}")
+            self.each.append(f"# {comment_of(f'{place[0]}:{place[1]}')}")
 
     def tensor(self, value: SSAValue) -> str:
         """The name of a tensor over the value's memory."""

@@ -18,14 +18,14 @@ from ...ir.dialects import loop
 from ...ir.dtypes import DType
 from ...ir.scalars import REDUCES, identity
 from ...ir.symbols import Dim, dim, free_symbols, symbol
-from ...ir.syntax import Op, location_of
+from ...ir.syntax import Op, comment_of, location_of
 from ...ir.types import RefType, ScalarType
 from .angles import FUNCTIONS, Angles, find_angles
 from .moves import moved
 from .text import constant_bits, cpp_cast, cpp_constant, cpp_index, index_text
 
 PRELUDE = '#include "intarsia_kernel.h"\n'
-STACK_BYTES = 64 * 1024  # scratch up to this size lives on the stack
+STACK_BYTES = 64 * 1024  # scratch of a kernel up to this size in all lives on the stack: threads may have little of it
 STREAMED = 8 * 1024  # bytes that are gathered in the nearest cache, and then written past the caches
 SCANNED = 256  # elements of a running reduction that are joined at a time, in the nearest cache
 _PURE = (loop.Load, loop.ScalarOp, loop.ScalarCast, loop.Constant, loop.Index)
@@ -72,7 +72,7 @@ def emit_kernel(kernel: loop.Kernel) -> str:
     for i, argument in enumerate(kernel.block_body.args):
         writer.names[argument] = _argument_name(i, kernel["inputs"])
     lines = kernel.get("lines", ())
-    comment = f"// from {', '.join(lines)}\n" if lines else ""
+    comment = f"// from {comment_of(', '.join(lines))}\n" if lines else ""
     writer.moved = moved(kernel.block_body)
     writer.checks = any(isinstance(op, loop.Bind) and op.is_checked for op in kernel.block_body.walk())
     if writer.checks:
@@ -100,6 +100,7 @@ class _Writer:
         default_factory=dict
     )  # stores that go to memory past the caches: their elements
     place: tuple[str, int] | None = None
+    stack: int = STACK_BYTES  # what is left of it
 
     def line(self, text: str) -> None:
         self.text.append("  " * self.depth + text if text else "")
@@ -123,7 +124,7 @@ class _Writer:
             place = location_of(op)
             if place is not None and place != self.place and not isinstance(op, loop.For | loop.Local):
                 self.place = place
-                self.line(f"// {place[0]}:{place[1]}")
+                self.line(f"// {comment_of(f'{place[0]}:{place[1]}')}")
             _EMIT[op.name](self, op)
 
     def element(self, memory: SSAValue, index: Dim) -> str:
@@ -512,7 +513,8 @@ def _local(w: _Writer, op: Op) -> None:
         w.registers.add(op.results[0])
         w.line(f"{cpp} {name} = {start};" if start is not None else f"{cpp} {name};")
         return
-    if isinstance(size, int) and size * ref.dtype.bytes <= STACK_BYTES:
+    if isinstance(size, int) and size * ref.dtype.bytes <= w.stack:
+        w.stack -= size * ref.dtype.bytes
         w.line(f"alignas(64) {cpp} {name}[{size}];")
     else:
         w.line(f"im::Scratch<{cpp}> {name}_memory({cpp_index(size)});")

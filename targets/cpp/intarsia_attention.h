@@ -16,6 +16,7 @@ struct Attention {
   float scale;
   bool causal;
   float masked;  // what a row gives in which no score is above -inf
+  bool forgets;  // so does a row in which all are NaN, as in torch's operator without a mask
 };
 
 constexpr int64_t key_block = 512;                    // keys of one block
@@ -32,7 +33,7 @@ IM_FN void copy_row(const T* from, float* to, int64_t count, int64_t padded, flo
 
 template <class Mask> struct MaskValue;
 template <> struct MaskValue<bool> {
-  IM_FN_MEMBER static float of(float score, bool allowed) { return allowed ? score : -__builtin_inff(); }
+  IM_FN_MEMBER static float of(float score, bool allowed) { return score + (allowed ? 0.0f : -__builtin_inff()); }  // NaN stays
 };
 template <> struct MaskValue<float> {
   IM_FN_MEMBER static float of(float score, float bias) { return score + bias; }
@@ -85,11 +86,16 @@ IM_FN float softmax_step(float* scores, int64_t count, int64_t padded, float& ma
 }
 
 template <class T>
-IM_FN void write_row(T* to, const float* from, int64_t width, float maximum, float total, float nothing) {
-  const bool masked = maximum == -__builtin_inff();  // all masked, or all NaN: torch's operator gives zeros for both
+IM_FN void write_row(const Attention& s, T* to, const float* from, float maximum, float total) {
+  const bool none = maximum == -__builtin_inff();  // all masked, then the sum of the weights is 0, or NaN, then it is NaN
+  if (none && (s.forgets || total == 0)) {
+    #pragma omp simd
+    for (int64_t i = 0; i < s.width; ++i) to[i] = T(s.forgets ? s.masked : s.masked + from[i]);  // 0 times an infinite value is NaN
+    return;
+  }
   const float inverse = 1.0f / total;
   #pragma omp simd
-  for (int64_t i = 0; i < width; ++i) to[i] = T(masked ? nothing : from[i] * inverse);
+  for (int64_t i = 0; i < s.width; ++i) to[i] = T(from[i] * inverse);
 }
 
 // Rows of k or v as float with a pitch that is a multiple of `lanes`: where they lie, or copied to `to`.
@@ -161,7 +167,7 @@ static void attention_few(const Attention& s, const T* q, const T* k, const T* v
   }
   for (int64_t g = 0, r = 0; g < s.groups; ++g)
     for (int64_t i = 0; i < s.queries; ++i, ++r)
-      write_row(out + g * s.o_head + i * s.o_row, sums + r * width, s.width, state.data[2 * r], state.data[2 * r + 1], s.masked);
+      write_row(s, out + g * s.o_head + i * s.o_row, sums + r * width, state.data[2 * r], state.data[2 * r + 1]);
 }
 
 template <class T, class Mask>
@@ -231,7 +237,7 @@ static void attention_task(const Attention& s, const T* q, const T* k, const T* 
   }
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t at = first + r, head = at / s.queries, row = at % s.queries;
-    write_row(out + head * s.o_head + row * s.o_row, sums + r * width, s.width, maxima[r], totals[r], s.masked);
+    write_row(s, out + head * s.o_head + row * s.o_row, sums + r * width, maxima[r], totals[r]);
   }
 }
 

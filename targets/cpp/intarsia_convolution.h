@@ -122,8 +122,9 @@ using Products = void (*)(float* sums, const float* const* x, Taps taps, const f
 constexpr int64_t most_pixels = 16;
 
 // The sums of `pixels` pixels of output from column `first` of row (image, row) on, `width` each; those past `count` mean nothing.
+// Padding adds nothing, not even where a weight is infinite or NaN: sums of pixels that a tap finds outside are kept from it.
 static void dense_block(const Convolution& s, Products products, int64_t pixels, int64_t width, const float* x, const float* weight,
-                        const float* zeros, float* sums, int64_t image, int64_t row, int64_t first, int64_t count) {
+                        float* sums, int64_t image, int64_t row, int64_t first, int64_t count) {
   const int64_t depth = s.rows * s.columns * s.channels, pitch = depth * block_columns;
   const int64_t top = row * s.row_step - s.row_pad, left = first * s.column_step - s.column_pad;
   const float* const origin = x + image * s.x_image + top * s.x_row + left * s.x_column;
@@ -139,13 +140,22 @@ static void dense_block(const Convolution& s, Products products, int64_t pixels,
     for (int64_t i = 0; i < s.rows; ++i) {
       const int64_t y = top + i * s.row_dilation;
       if (y < 0 || y >= s.height) continue;
-      for (int64_t j = 0; j < s.columns; ++j, add = true) {
+      for (int64_t j = 0; j < s.columns; ++j) {
+        alignas(64) float kept[most_pixels * 4 * block_columns];
+        int64_t outside[most_pixels], others = 0;
         for (int64_t r = 0; r < pixels; ++r) {
-          const int64_t z = left + r * s.column_step + j * s.column_dilation;
-          at[r] = r < count && z >= 0 && z < s.width ? x + image * s.x_image + y * s.x_row + z * s.x_column : zeros;
+          const int64_t z = left + r * s.column_step + j * s.column_dilation, there = index_max(0, index_min(z, s.width - 1));
+          at[r] = x + image * s.x_image + y * s.x_row + there * s.x_column;
+          if (z != there && r < count) outside[others++] = r;
         }
+        if (others == count) continue;
+        for (int64_t o = 0; o < others; ++o)
+          for (int64_t c = 0; c < width; ++c) kept[o * width + c] = add ? sums[outside[o] * width + c] : 0;
         const float* const w = weight + (i * s.columns + j) * s.channels * block_columns;
-        products(sums, at, Taps{1, 0, 1, 0, s.channels, 1}, w, pitch, add);
+        products(sums, at, Taps{1, 0, 1, 0, s.channels, s.x_channel}, w, pitch, add);
+        for (int64_t o = 0; o < others; ++o)
+          for (int64_t c = 0; c < width; ++c) sums[outside[o] * width + c] = kept[o * width + c];
+        add = true;
       }
     }
     if (!add)
@@ -170,9 +180,6 @@ static void dense_convolution(const Convolution& s, const float* x, const float*
   const int64_t per_part = (panels + parts - 1) / parts;
   #pragma omp parallel if (threads > 1)
   {
-    Scratch<float> memory(s.channels);
-    float* const zeros = memory.data;
-    for (int64_t c = 0; c < s.channels; ++c) zeros[c] = 0;
     alignas(64) float sums[most_pixels * 4 * block_columns];
     #pragma omp for schedule(static)
     for (int64_t task = 0; task < parts * chunks; ++task) {
@@ -184,7 +191,7 @@ static void dense_convolution(const Convolution& s, const float* x, const float*
           const int64_t line = group / per_row, first = group % per_row * pixels;
           const int64_t image = line / s.out_height, row = line % s.out_height, count = index_min(pixels, s.out_width - first);
           const Products products = panel == panels - 1 ? rest : full;
-          dense_block(s, products, pixels, width, x, w, zeros, sums, image, row, first, count);
+          dense_block(s, products, pixels, width, x, w, sums, image, row, first, count);
           const int64_t at = (line * s.out_width + first) * s.out_channels + column;
           tail.apply(tail, sums, width, at, column, count, index_min(width, s.out_channels - column));
         }
@@ -193,11 +200,20 @@ static void dense_convolution(const Convolution& s, const float* x, const float*
   }
 }
 
+IM_FN bool all_finite(const float* from, int64_t count) {
+  float sum = 0;  // 0, or NaN
+  #pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < count; ++i) sum += from[i] * 0.0f;
+  return sum == 0;
+}
+
 // The same for few input channels, in any layout: the rows that some rows of output read are copied channels-last with the padding around
 // them, so that a row of the window is one run of memory and there are no edges.
 static void few_channels_convolution(const Convolution& s, const float* x, const float* weight, const Tail& tail, int64_t pixels,
                                      int64_t together, Products full, Products rest) {
   constexpr int64_t rows_together = 4;
+  if ((s.row_pad | s.column_pad) != 0 && !all_finite(weight, round_up(s.out_channels, block_columns) * s.rows * s.columns * s.channels))
+    return dense_convolution(s, x, weight, tail, pixels, together, full, rest);  // there padding adds nothing, not 0 times the weight
   const int64_t depth = s.rows * s.columns * s.channels, reach = (s.rows - 1) * s.row_dilation + 1;
   const int64_t per_row = (s.out_width + pixels - 1) / pixels, row_groups = (s.out_height + rows_together - 1) / rows_together;
   const int64_t width = (per_row * pixels - 1) * s.column_step + (s.columns - 1) * s.column_dilation + 1, pitch = width * s.channels;
@@ -268,7 +284,23 @@ IM_FN void sum_channels(const Convolution& s, const float* x, const float* weigh
   for (int r = 0; r < Pixels; ++r) store(kept + r * kept_pitch, sums[r]);
 }
 
+// The same for any number of pixels, of which those that a column of the window finds outside get nothing from it, whatever the weight.
+[[gnu::noinline]] static void sum_channels_inside(const Convolution& s, const float* x, const float* weight, int64_t pixels, float* kept,
+                                                  int64_t kept_pitch, int64_t image, int64_t top, int64_t left, int64_t c) {
+  for (int64_t r = 0; r < pixels; ++r) {
+    Floats sum{};
+    for (int64_t i = index_max(0, -top); i < index_min(s.rows, s.height - top); ++i)
+      for (int64_t j = 0; j < s.columns; ++j) {
+        const int64_t z = left + r * s.column_step + j;
+        if (z < 0 || z >= s.width) continue;
+        sum = multiply_add(load(x + image * s.x_image + (top + i) * s.x_row + z * s.x_column + c), load(weight + (i * s.columns + j) * s.channels + c), sum);
+      }
+    store(kept + r * kept_pitch, sum);
+  }
+}
+
 // The same for the vectors of channels that begin at first, first + lanes, ... below `stop`; the last once more where they fill no vector.
+// `zeros`: what padding is read as; null where a weight is infinite or NaN.
 template <int Pixels, int Columns, int Step>
 [[gnu::noinline]] static void depthwise_block(const Convolution& s, const float* x, const float* weight, const float* zeros, float* kept,
                                               int64_t kept_pitch, int64_t image, int64_t top, int64_t left, int64_t first, int64_t stop) {
@@ -276,6 +308,7 @@ template <int Pixels, int Columns, int Step>
   for (int64_t from = first; from < stop; from += lanes) {
     const int64_t c = index_min(from, s.channels - lanes);
     if (inside) sum_channels<Pixels, Columns, Step, true>(s, x, weight, zeros, kept + c - first, kept_pitch, image, top, left, c);
+    else if (!zeros) sum_channels_inside(s, x, weight, Pixels, kept + c - first, kept_pitch, image, top, left, c);
     else sum_channels<Pixels, Columns, Step, false>(s, x, weight, zeros, kept + c - first, kept_pitch, image, top, left, c);
   }
 }
@@ -288,7 +321,8 @@ static void depthwise_convolution(const Convolution& s, const float* x, const fl
   constexpr int64_t strip = 4 * lanes;  // channels whose weights stay in the first cache
   const int64_t lines = s.images * s.out_height, groups = (s.out_width + pixels - 1) / pixels;
   const int64_t threads = threads_for(lines * s.out_width * s.channels * s.rows * s.columns * 4);
-  float zeros[lanes] = {};
+  const float nothing[lanes] = {};
+  const float* const zeros = s.column_pad == 0 || all_finite(weight, s.rows * s.columns * s.channels) ? nothing : nullptr;
   #pragma omp parallel for schedule(static) if (threads > 1)
   for (int64_t line = 0; line < lines; ++line) {
     const int64_t image = line / s.out_height, row = line % s.out_height, top = row * s.row_step - s.row_pad;
@@ -307,7 +341,7 @@ static void depthwise_convolution(const Convolution& s, const float* x, const fl
 IM_FN void store_exact(float* to, float value) { *to = value; }
 IM_FN void store_exact(bf16* to, float value) { to->bits = static_cast<uint16_t>(bit_cast<uint32_t>(value) >> 16); }
 
-// The largest of each window, NaN where it holds one; no column of the window lies wholly outside.
+// The largest of each window, NaN where it holds one, -inf where nothing of it is inside.
 template <class T>
 static void max_pool(Convolution s, const T* x, T* out) {
   const int64_t lines = s.images * s.out_height;
@@ -336,6 +370,10 @@ static void max_pool(Convolution s, const T* x, T* out) {
           }
           first = false;
         }
+      }
+      if (first) {  // a window with dilation may have all of its columns in the padding
+        #pragma omp simd
+        for (int64_t c = 0; c < s.channels; ++c) store_exact(to + c, -__builtin_inff());
       }
     }
   }

@@ -14,7 +14,7 @@ import sympy
 
 from ...ir.dialects import buffer
 from ...ir.symbols import Dim, dim, free_symbols
-from ...ir.syntax import Op, location_of
+from ...ir.syntax import Op, comment_of, location_of
 from ...ir.types import RefType
 from ...passes.streams import is_streamed
 from .own_convolution import convolution_body, max_pool_body
@@ -44,7 +44,7 @@ class OwnKernel:
     def text(self, lines: Iterable[str] = ()) -> str:
         """The function; `lines` are the user's."""
         places = ", ".join(dict.fromkeys(lines))
-        comment = f"// from {places}\n" if places else ""
+        comment = f"// from {comment_of(places)}\n" if places else ""
         end = "" if self.checks else "  return 0;\n"
         return f'{comment}extern "C" int {self.name}({", ".join(self.parameters)}) {{\n{self.body}{end}}}\n'
 
@@ -111,7 +111,9 @@ def _attention(op: Op) -> OwnKernel:
     lines += [f"  s.{name} = {v if isinstance(v, str) else cpp_index(v)};" for name, v in values.items()]
     lines += [f"  s.scale = {factor};", f"  s.causal = {str(bool(op.get('is_causal'))).lower()};"]
     nothing = '__builtin_nanf("")' if op.get("written") else "0.0f"
+    forgets = not op.get("written") and mask is None and depth == width
     lines.append(f"  s.masked = {nothing};")
+    lines.append(f"  s.forgets = {str(forgets).lower()};")
     places = {name: f"in{i}" for i, name in enumerate(names)}
     pointer = places.get("attn_mask", "static_cast<const float*>(nullptr)")
     rows = f"im::is_few({groups} * {queries})" if known else "im::either"

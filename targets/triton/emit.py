@@ -18,7 +18,7 @@ from xdsl.ir import Block, Operation, SSAValue
 from ...ir.dialects import loop
 from ...ir.dtypes import BOOL, F32
 from ...ir.symbols import Dim, FloorDiv, Mod, bounds, dim, known_equal
-from ...ir.syntax import Op, location_of
+from ...ir.syntax import Op, comment_of, location_of
 from ...ir.types import RefType, ScalarType
 from ...passes.size_names import names_of
 from .descriptors import descriptors
@@ -45,7 +45,7 @@ def emit_kernel(kernel: loop.Kernel) -> str:
     for i, argument in enumerate(kernel.block_body.args):
         arguments[argument] = f"in{i}" if i < inputs else f"out{i - inputs}"
     lines = kernel.get("lines", ())
-    comment = f"# from {', '.join(lines)}\n" if lines else ""
+    comment = f"# from {comment_of(', '.join(lines))}\n" if lines else ""
     if len(nests_of(kernel)) > 1:
         return comment + emit_parts(kernel, arguments, needs_int64(kernel), _function)
     writer = Writer(wide=needs_int64(kernel), contract=kernel.get("contract", True))
@@ -146,7 +146,7 @@ def _operation(w: Writer, op: Op) -> None:
     place = location_of(op)
     if place is not None and place != w.place and not isinstance(op, loop.For | loop.Local):
         w.place = place
-        w.line(f"# {place[0]}:{place[1]}")
+        w.line(f"# {comment_of(f'{place[0]}:{place[1]}')}")
     _EMIT[op.name](w, op)
 
 
