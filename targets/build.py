@@ -126,7 +126,8 @@ def find_toolchain(*, openmp: bool = True) -> Toolchain:
 
     Raises CompilerNotFound.
     """
-    return _toolchain(os.environ.get("CXX", ""), os.environ.get("PATH", ""), openmp, compiler_environment(os.environ))
+    environment = compiler_environment(os.environ)
+    return _toolchain(os.environ.get("CXX", ""), os.environ.get("PATH", ""), openmp, environment, processor())
 
 
 # What decides where compilers look for headers, libraries and their own parts, and what launchers in front of them start.
@@ -160,7 +161,9 @@ def compiler_environment(environment: Mapping[str, str]) -> tuple[tuple[str, str
 
 
 @functools.lru_cache(maxsize=8)
-def _toolchain(cxx: str, path: str, openmp: bool, environment: tuple[tuple[str, str], ...] = ()) -> Toolchain:
+def _toolchain(
+    cxx: str, path: str, openmp: bool, environment: tuple[tuple[str, str], ...] = (), machine: str = ""
+) -> Toolchain:
     try:
         first, *words = shlex.split(cxx) or [""]
     except ValueError as error:
@@ -241,9 +244,47 @@ def _ask(command: tuple[str, ...], question: str) -> str:
     return done.stdout
 
 
-@functools.cache
+# Processors of x86 with less than this one may have, for tests and for kernels that other machines will run: INTARSIA_PROCESSOR names one.
+# Each has the features of those before it; the flag is what the compiler is told instead of -march=native.
+PROCESSORS = {
+    "plain": ("-march=x86-64", {"sse2"}),
+    "avx2": ("-march=x86-64-v3", {"avx", "avx2", "fma", "f16c", "bmi1", "bmi2"}),
+    "avx512": ("-march=x86-64-v4", {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"}),
+    "avx512-bf16": ("-march=x86-64-v4 -mavx512bf16", {"avx512_bf16"}),
+    "amx": ("-march=x86-64-v4 -mavx512bf16", {"amx_tile", "amx_bf16"}),  # no kernel of our own uses tiles, but the choice between them knows
+}
+
+
+def processor() -> str:
+    """The processor that kernels are compiled for: a name of PROCESSORS, or "" for this one.
+
+    Raises:
+        CompilerNotFound: there is none of that name.
+    """
+    name = os.environ.get("INTARSIA_PROCESSOR", "")
+    if name and name not in PROCESSORS:
+        raise CompilerNotFound(f"INTARSIA_PROCESSOR={name!r} is none of {', '.join(PROCESSORS)}")
+    return name
+
+
+def runs_here(name: str) -> bool:
+    """Whether this machine runs code for that one of PROCESSORS: those that are only chosen for, always."""
+    names = list(PROCESSORS)
+    wanted = {f for n in names[: names.index(name) + 1] if n != "amx" for f in PROCESSORS[n][1]}
+    return wanted <= _this_processor()[1]
+
+
 def cpu_facts() -> tuple[str, frozenset[str]]:
-    """Model name and feature flags of the first processor; empty where /proc/cpuinfo does not exist."""
+    """Model name and feature flags of the processor that kernels are compiled for; empty where /proc/cpuinfo does not exist."""
+    name, (model, flags) = processor(), _this_processor()
+    if not name:
+        return model, flags
+    names = list(PROCESSORS)
+    return f"{model} ({name})", frozenset(f for n in names[: names.index(name) + 1] for f in PROCESSORS[n][1])
+
+
+@functools.cache
+def _this_processor() -> tuple[str, frozenset[str]]:
     model, flags = platform.processor(), frozenset[str]()
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:
@@ -287,6 +328,9 @@ def cpu_identity() -> str:
 def isa_flags(kind: str, isa: str) -> tuple[str, ...]:
     """Flags for the machine that compiles; 512-bit vectors must be asked for, compilers prefer half of them."""
     native = "-mcpu=native" if isa == "neon" else "-march=native"
+    if name := processor():
+        march = tuple(PROCESSORS[name][0].split())
+        return (*march, "-mprefer-vector-width=512") if isa == "avx512" else march
     return (native, "-mprefer-vector-width=512") if isa == "avx512" else (native,)
 
 
