@@ -251,7 +251,10 @@ PROCESSORS = {
     "avx2": ("-march=x86-64-v3", {"avx", "avx2", "fma", "f16c", "bmi1", "bmi2"}),
     "avx512": ("-march=x86-64-v4", {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"}),
     "avx512-bf16": ("-march=x86-64-v4 -mavx512bf16", {"avx512_bf16"}),
-    "amx": ("-march=x86-64-v4 -mavx512bf16", {"amx_tile", "amx_bf16"}),  # no kernel of our own uses tiles, but the choice between them knows
+    "amx": (
+        "-march=x86-64-v4 -mavx512bf16",
+        {"amx_tile", "amx_bf16"},
+    ),  # no kernel of our own uses tiles, but the choice between them knows
 }
 
 
