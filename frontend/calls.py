@@ -133,7 +133,8 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
 
 def _method(vm: Interpreter, method: types.MethodType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     owner = method.__self__
-    if vm.is_own(type(owner)) or isinstance(owner, InterpretedGenerator):
+    ruled = rule_of(method.__func__) is not None
+    if not ruled and vm.is_own(type(owner)) or isinstance(owner, InterpretedGenerator):
         return vm.native(method, *args, **kwargs)
     return vm.tail_call(method.__func__, (owner, *args), kwargs)
 

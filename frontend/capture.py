@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 from . import breaks, torch_private
 from .breaks import Break, Restart, Stop, Suspended
 from .calls import call_forward
-from .checks import Classes, Distinct, SizeCheck, StateCheck, first_same, tensor_checks
+from .checks import Classes, Distinct, SizeCheck, StateCheck, tensor_checks
 from .contexts import set_grad
 from .dynamic import ConstraintError, Marks, Symbols
 from .effects import DELETED
@@ -26,11 +26,12 @@ from .guards import Emitter, GuardSet, with_few_locals
 from .inlined import with_program
 from .interpreter import NULL, Interpreter, Lasti, Saved
 from .interpreter import Frame as Activation
+from .memory import Memory
 from .output import GraphInput
 from .pieces import Family, Piece
 from .registry import rule_of
 from .residual import Residual
-from .source import Arg, Const, Source
+from .source import Arg, Attr, Const, Source
 from .suspend import suspend
 from .values.object import forget_classes
 from .values.unread import Unread
@@ -147,14 +148,14 @@ class Parameters:
 def capture(
     fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, *, dynamic: bool | None = None
 ) -> Capture:
-    """Capture the call `fn(*args, **kwargs)`.
+    """Capture the call `fn(*args, **kwargs)`; all results are the graph's.
 
     Raises Unsupported or GraphBreak (with the user's line) where that is not possible, ProgramRaised where the
     program itself raises. Nothing that the program can see is changed.
     """
     parameters = Parameters.of(fn)
     values = parameters.bind(tuple(args), kwargs or {})
-    return _Attempt(fn, parameters, values, bool(dynamic), None, None, hooks=True).first()
+    return _Attempt(fn, parameters, values, bool(dynamic), None, None, hooks=True, views=False).first()
 
 
 def capture_bound(
@@ -165,11 +166,12 @@ def capture_bound(
     dynamic: bool = False,
     marks: Marks | None = None,
     family: Family | None = None,
+    views: bool = True,
 ) -> Capture:
     """`capture` for bound arguments; a failed capture leaves `error.guards`, what it relied on until then.
 
     Of a module its `forward` is captured, without hooks. With `family`, a graph break splits the call: the capture ends there, and
-    the family makes the pieces that follow.
+    the family makes the pieces that follow. Results that are views are not the graph's: the generated function makes them.
     """
     return _Attempt(target, parameters, values, dynamic, marks, family).first()
 
@@ -188,6 +190,7 @@ class _Attempt:
     marks: Marks | None
     family: Family | None
     hooks: bool = False  # whether a module's call is captured as a whole
+    views: bool = True  # whether the generated function makes results that are views, and not the graph
 
     def first(self) -> Capture:
         """Run it; again, up to an earlier place, where a break cannot be split."""
@@ -226,7 +229,9 @@ class _Attempt:
             ):
                 return self._interpret(vm, state, training)
         except CaptureError as error:
+            own = getattr(error, "guards", [])  # what else the refused calls have in common
             error.guards = partial_guards(vm, state)  # type: ignore[attr-defined]
+            error.guards.extra += own  # type: ignore[attr-defined]
             error.frames = error.frames or _definition(self.target)
             raise
         except UserRaise as raised:
@@ -257,12 +262,12 @@ class _Attempt:
                 raise
             end = _Broken(Break.of(error), error.split, self.family, not isinstance(self.target, Piece))
             try:
-                return _finish(vm, self.parameters, state, end, training)
+                return _finish(vm, self.parameters, state, end, training, self.views)
             except Unsupported as unfinished:  # something that is alive at the break cannot be built again
                 unfinished.frames = unfinished.frames or error.frames
                 unfinished.split = breaks.before_caller(error.split)
                 raise
-        return _finish(vm, self.parameters, state, _Returned(result), training)
+        return _finish(vm, self.parameters, state, _Returned(result), training, self.views)
 
 
 @dataclass
@@ -387,11 +392,16 @@ def _argument(vm: Interpreter, value: Any, source: Source) -> Any:
 
 
 def _finish(
-    vm: Interpreter, parameters: Parameters, state: StateCheck, end: _Returned | _Broken, training: bool
+    vm: Interpreter,
+    parameters: Parameters,
+    state: StateCheck,
+    end: _Returned | _Broken,
+    training: bool,
+    views: bool,
 ) -> Capture:
     _leave_scopes(vm)
     emit = Emitter()
-    body = Residual(vm, emit)
+    body = Residual(vm, emit, training if views else None)
     if torch.is_grad_enabled() is not training:  # the program set it, for good
         body.post.append(f"{emit.constant(torch._C._set_grad_enabled, 'set_grad')}({torch.is_grad_enabled()})")
         set_grad(vm, training)
@@ -411,6 +421,9 @@ def _finish(
     body.sizes = sizes
     body.effects()
     text = end.text(vm, body)
+    if body.views is not None:
+        body.post[:0] = body.views.statements()
+        body.views.sweep()
     outputs = body.outputs
     module = vm.out.finish(outputs)
     fetch = _given(vm.out.used, emit)
@@ -515,25 +528,29 @@ def _aliasing(vm: Interpreter) -> None:
             vm.guards.extra.append(Distinct(same))
     arguments = vm.user.arg_tensors
     written = [i for i in vm.out.used if isinstance(i.fake, Tensor) and vm.out.version(i) != i.version]
-    storages: list[Source] = []
-    pattern: tuple[int, ...] = ()
-    if written:
-        keys: dict[int, GraphInput] = {}
-        for info in vm.out.used:
-            if not isinstance(info.fake, Tensor):
-                continue
-            other = keys.setdefault(torch_private.storage_key(info.real), info)
-            if other is not info and (info in written or other in written):
-                written_to, shared = (info, other) if info in written else (other, info)
-                names = written_to.source.name(), shared.source.name()
-                raise Unsupported(f"{names[0]} is written to, and {names[1]} shares its memory")
-        mutable = [i for i in vm.out.used if isinstance(i.fake, Tensor) and not i.static]
-        storages = [i.source for i in mutable]
-        pattern = first_same(*(torch_private.storage_key(i.real) for i in mutable))
+    for info in written:
+        if info.requires_grad:
+            _written_leaf(vm, info)
+    memory = Memory.of([i for i in vm.out.used if isinstance(i.fake, Tensor)], written)
     sources = [i.source for i in arguments]
-    if len(sources) > 1 or len(storages) > 1:
-        alone = pattern == tuple(range(len(storages)))
-        vm.guards.extra.append(Distinct(sources, storages, None if alone else pattern))
+    if len(sources) > 1:
+        vm.guards.extra.append(Distinct(sources))
+    if memory is not None:
+        vm.guards.extra.append(memory)
+
+
+def _written_leaf(vm: Interpreter, info: GraphInput) -> None:
+    """Whether a tensor that is written to is a leaf, or a view of one: autograd refuses to see such writes, other ones are recorded."""
+    base = info.real._base
+    if info.node is not None:
+        info.node.meta["of_leaf"] = info.grad_fn is None or base is not None and base.is_leaf
+    if info.static:
+        return
+    vm.guards.add("equals", Attr(info.source, "is_leaf"), info.grad_fn is None)
+    if base is None:
+        vm.guards.add("is", Attr(info.source, "_base"), None)
+    else:
+        vm.guards.add("equals", Attr(Attr(info.source, "_base"), "is_leaf"), base.is_leaf)
 
 
 def partial_guards(vm: Interpreter, state: StateCheck) -> GuardSet:

@@ -269,23 +269,16 @@ def makes_gpu_tensors(out: OutputGraph) -> bool:
     return False
 
 
-def first_same(*keys: Any) -> tuple[int, ...]:
-    """For each key the place of the first that equals it."""
-    return tuple(keys.index(key) for key in keys)
-
-
 @dataclass
 class Distinct:
-    """Tensors that were different objects (and, where one is written to, different memory) at capture."""
+    """Objects that were different ones at capture."""
 
     sources: list[Source]
-    storages: list[Source] = field(default_factory=list)
-    pattern: tuple[int, ...] | None = None  # of each storage the first that is the same one; None: all differ
 
     @property
     def first(self) -> bool:
         """Whether only arguments are compared."""
-        return all(map(is_argument, (*self.sources, *self.storages)))
+        return all(map(is_argument, self.sources))
 
     def lines(self, emit: Emitter) -> None:
         """Compare identities as a set."""
@@ -294,15 +287,6 @@ class Distinct:
             emit.lines.append(f"if {names[0]} is {names[1]}: return MISS")
         elif len(names) > 2:
             emit.lines.append(f"if len({{{', '.join(f'id({n})' for n in names)}}}) != {len(names)}: return MISS")
-        if len(self.storages) > 1:
-            key = emit.constant(torch_private.storage_key, "storage")
-            keys = ", ".join(f"{key}({emit.fetch(s)})" for s in self.storages)
-            if self.pattern is None:
-                emit.lines.append(f"if len({{{keys}}}) != {len(self.storages)}: return MISS")
-            else:
-                emit.lines.append(
-                    f"if {emit.constant(first_same, 'first_same')}({keys}) != {self.pattern}: return MISS"
-                )
 
     def explain(self, args: Mapping[str, Any]) -> Miss | None:
         """Name the group."""
@@ -310,9 +294,6 @@ class Distinct:
         names = ", ".join(s.name() for s in self.sources)
         if len({id(v) for v in values}) != len(values):
             return Miss(names, "different tensors", "the same tensor more than once")
-        keys = [torch_private.storage_key(s.fetch(args)) for s in self.storages]
-        if first_same(*keys) != (self.pattern or tuple(range(len(keys)))):
-            return Miss(names, "tensors in different memory", "tensors that share memory, one of which is written")
         return None
 
     def __str__(self) -> str:

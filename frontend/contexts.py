@@ -16,7 +16,7 @@ from .values import object as objects
 if TYPE_CHECKING:
     from .interpreter import Interpreter
 
-__all__ = ["RealContext", "Scope", "enter", "is_torch_context", "make", "set_grad"]
+__all__ = ["GradMode", "RealContext", "Scope", "enter", "is_torch_context", "make", "set_grad"]
 
 _GRAD = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
 _SILENT = (torch.profiler.record_function, torch.autograd.profiler.record_function)
@@ -99,11 +99,11 @@ def _enter_grad(vm: Interpreter, manager: Any) -> Scope:
     mode = {torch.no_grad: False, torch.enable_grad: True}.get(type(manager))
     wanted = manager.mode if mode is None else mode
     set_grad(vm, wanted)
-    again = (type(manager), ()) if mode is not None else (_GradMode, (wanted,))
+    again = (type(manager), ()) if mode is not None else (GradMode, (wanted,))
     return Scope(vm, lambda: set_grad(vm, before), again)
 
 
-class _GradMode:
+class GradMode:
     """`torch.set_grad_enabled` that changes the mode when it is entered, not when it is made."""
 
     def __init__(self, mode: bool) -> None:

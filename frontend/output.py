@@ -16,6 +16,7 @@ from torch import Tensor, fx
 from . import torch_private
 from .errors import GraphBreak, InternalError, Unsupported, UserRaise
 from .source import Source
+from .views import GRAD_MODE, MUTATES
 
 __all__ = ["GraphInput", "OutputGraph"]
 
@@ -297,10 +298,9 @@ class OutputGraph:
                 raise Unsupported(f"{_called(target)} makes a tensor with the layout {result.layout}")
             if result.dtype in _QUANTIZED or result.is_nested:
                 raise Unsupported(f"{_called(target)} makes a quantized or nested tensor")
-            if not self.is_known(result):
-                self._emit(op, target, *lifted, result)
-            elif mutated:
-                self._emit(op, target, *lifted, result, rebind=False)
+            known = self.is_known(result)
+            if mutated or not known:
+                self._emit(op, target, *lifted, result, rebind=not known).meta[MUTATES] = mutated
             return result
         if not mutated and not any(True for _ in _nodes(lifted)):
             self.asked = True
@@ -310,6 +310,7 @@ class OutputGraph:
             raise Unsupported(f"{_called(target)} is called for an effect that no tensor shows")
         if result is None or mutated:
             node = self._emit(op, target, *lifted, result)
+            node.meta[MUTATES] = mutated
             if result is not None and _has_tensor(result):
                 self._unpack(node, result)
             return result
@@ -329,8 +330,8 @@ class OutputGraph:
     def _emit(self, op: str, target: Any, args: Any, kwargs: Any, example: Any, rebind: bool = True) -> fx.Node:
         self.size += 1
         node = self.graph.create_node(op, target, tuple(args), dict(kwargs))
-        node.meta["example_value"] = example
-        node.meta["stack_trace"] = self._trace()
+        node.meta.update(example_value=example, stack_trace=self._trace())
+        node.meta[GRAD_MODE] = torch.is_grad_enabled()
         if self._first is None:
             self._first = node
         if isinstance(example, Tensor) and rebind:

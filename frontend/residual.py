@@ -32,6 +32,7 @@ from .values.function import CallBack, InterpretedGenerator
 from .values.object import find_method, is_data_descriptor
 from .values.tensor import TensorMethod
 from .values.unread import Append, Unread
+from .views import Views
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -44,9 +45,10 @@ MESSAGE = "# a message, or what else is for others than the program"
 class Residual:
     """Collects the graph's outputs and the statements that run after it."""
 
-    def __init__(self, vm: Interpreter, emit: Emitter) -> None:
+    def __init__(self, vm: Interpreter, emit: Emitter, with_grad: bool | None = None) -> None:
         self.vm, self.emit = vm, emit
         self.outputs: list[Tensor] = []
+        self.views = None if with_grad is None else Views(self, with_grad)
         self.post: list[str] = []
         self._names: dict[int, str] = {}
         self._tensors: dict[int, int] = {}
@@ -166,12 +168,29 @@ class Residual:
         if at is None:
             if not self.vm.out.is_known(tensor):
                 raise Unsupported("a tensor that capture has not seen being made is returned")
-            at = self._tensors[id(tensor)] = len(self.outputs)
-            self.outputs.append(tensor)
+            if self.views is not None and id(tensor) not in self.vm.parameters:
+                name = self.views.add(tensor)
+                if name is not None:
+                    self._names[id(tensor)] = name
+                    self._alive.append(tensor)
+                    return name
+            at = self._place(tensor)
         if id(tensor) in self.vm.parameters:
             cls = self.emit.constant(nn.Parameter, "Parameter")
             return self._fresh(tensor, f"{cls}(out[{at}], {self.vm.parameters[id(tensor)]})")
         return f"out[{at}]"
+
+    def _place(self, tensor: Tensor) -> int:
+        """Where the tensor is among the graph's results."""
+        at = self._tensors.get(id(tensor))
+        if at is None:
+            at = self._tensors[id(tensor)] = len(self.outputs)
+            self.outputs.append(tensor)
+        return at
+
+    def base(self, tensor: Tensor) -> str:
+        """An input, or a result of the graph's own even if it is a view of something."""
+        return self._tensor(tensor) if id(tensor) in self.vm.out.inputs else f"out[{self._place(tensor)}]"
 
     def _symbolic(self, value: Any) -> str:
         expr = value.node.expr

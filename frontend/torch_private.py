@@ -10,11 +10,13 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
 import sympy
 import torch
+import torch.utils._pytree as pytree
 from torch import Tensor, fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
@@ -587,6 +589,7 @@ def aot_autograd(
         return lambda graph, inputs: make_boxed_func(compiler(graph, inputs))
 
     def forward(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        _check_as_eager(gm, context.fw_metadata)
         _keep_overwritten(graph, context.fw_metadata)
         if context.fw_metadata is not None:
             context.fw_metadata.bw_donated_idxs = []  # None: a later backward with retain_graph=True is refused
@@ -594,17 +597,62 @@ def aot_autograd(
         return compile_forward(graph, inputs)
 
     context = TracingContext.try_get() or TracingContext(_mode_of(example_inputs))
+    _guard_float_pass()
+    keep = _KEEP_FLOATS.set(True)
     # Donated buffers would forbid retain_graph=True. A backward half that is lowered when it first runs, is so by every thread.
     settings: dict[str, Any] = {"donated_buffer": False, "force_non_lazy_backward_lowering": True}
-    with tracing_alone(), _unpatched_modules(), config.patch(settings), tracing(context):
-        return aot_module_simplified(  # type: ignore[no-any-return]
-            gm,
-            example_inputs,
-            fw_compiler=boxed(forward),
-            bw_compiler=boxed(compile_backward),
-            partition_fn=min_cut_rematerialization_partition,
-            decompositions={},
-        )
+    try:
+        with tracing_alone(), _unpatched_modules(), config.patch(settings), tracing(context):
+            return aot_module_simplified(  # type: ignore[no-any-return]
+                gm,
+                example_inputs,
+                fw_compiler=boxed(forward),
+                bw_compiler=boxed(compile_backward),
+                partition_fn=min_cut_rematerialization_partition,
+                decompositions={},
+            )
+    finally:
+        _KEEP_FLOATS.reset(keep)
+
+
+def _check_as_eager(gm: torch.fx.GraphModule, metadata: Any) -> None:
+    """Raise where AOTAutograd would do something else than autograd does: capture has run the program with autograd's own rules."""
+    if metadata is None:
+        return
+    for node, info in zip(gm.graph.find_nodes(op="placeholder"), metadata.input_info, strict=False):
+        unseen = info.mutations_hidden_from_autograd or info.mutations_under_no_grad_or_inference_mode
+        if info.mutates_data and info.requires_grad and not unseen and node.meta.get("of_leaf"):
+            raise RuntimeError("a leaf is written to, where autograd looks and where it does not")
+    for node, info in zip(
+        pytree.tree_leaves(gm.graph.find_nodes(op="output")[0].args), metadata.output_info, strict=False
+    ):
+        value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
+        if isinstance(value, Tensor) and node.op != "placeholder" and value.requires_grad != info.requires_grad:
+            raise RuntimeError("a result is made of views that autograd does not know")
+
+
+_KEEP_FLOATS: ContextVar[bool] = ContextVar("_KEEP_FLOATS", default=False)
+
+
+@cache
+def _guard_float_pass() -> None:
+    """Keep AOTAutograd from turning symbolic floats into tensors, in calls of ours (2.11 to 2.13).
+
+    Its pass wants each symbol of such a float as an input of the graph and raises KeyError else; our graphs ask tensors for their
+    sizes, and `functionalize` makes tensors of floats itself.
+    """
+    from torch._functorch._aot_autograd import graph_compile
+
+    name = "_apply_tensorify_python_scalars"
+    plain = getattr(graph_compile, name, None)
+    if plain is not None:
+
+        @functools.wraps(plain)
+        def guarded(module: torch.fx.GraphModule) -> None:
+            if not _KEEP_FLOATS.get():
+                plain(module)
+
+        setattr(graph_compile, name, guarded)
 
 
 class AotNode:
@@ -618,6 +666,50 @@ class AotNode:
         known = self.function.metadata
         unusual = known.mutated_inp_runtime_indices or known.num_intermediate_bases or known.tokens
         return not unusual and len(known.input_info) == inputs
+
+    def keep_nothing_as_nothing(self, first: Any, depends: Sequence[frozenset[int]]) -> None:
+        """Where no gradient arrives for any result that an input has a part in, the input gets None and not zeros, as in eager.
+
+        Args:
+            first: the node of the first call, which has been made.
+            depends: for each of the inputs' gradients the arriving ones that it is made of; known once backward has run.
+        """
+        places, forward, backward = self._arriving(), self.function.forward, self.function.backward
+
+        def marked(node: Any, *args: Any) -> Any:
+            node.set_materialize_grads(False)
+            return forward(node, *args)
+
+        def filled(node: Any, *arriving: Any) -> Any:
+            boxed = len(arriving) == 1 and isinstance(arriving[0], list)
+            gradients = arriving[0] if boxed else list(arriving)
+            missing = frozenset(k for k, place in enumerate(places) if gradients[place] is None)
+            if not missing:
+                return backward(node, *arriving)
+            for k in missing:
+                known = node._input_metadata[places[k]]
+                gradients[places[k]] = torch.zeros(known.shape, dtype=known.dtype, device=known.device)
+            found = backward(node, gradients) if boxed else backward(node, *gradients)
+            if len(found) != len(depends):
+                return found
+            return tuple(None if made_of <= missing else g for g, made_of in zip(found, depends, strict=True))
+
+        first.set_materialize_grads(False)
+        self.function.forward, self.function.backward = staticmethod(marked), staticmethod(filled)
+
+    def _arriving(self) -> list[int]:
+        """Where among a node's results those are whose gradients the backward graph takes, in its order."""
+        known = self.function.metadata
+        written, results = known.mutated_inp_runtime_indices, len(known.mutated_inp_runtime_indices) + known.num_outputs
+        places = [
+            k for k, i in enumerate(written) if known.input_info[i].mutates_data and known.input_info[i].requires_grad
+        ]
+        for i, info in enumerate(known.output_info):
+            own = info.output_type.name in ("non_alias", "unsafe_view_alias", "custom_function_view")
+            needed = getattr(info, "requires_grad_for_backward", info.requires_grad)
+            if own and issubclass(info.raw_type, Tensor) and needed:
+                places.append(len(written) + i)
+        return [*places, *range(results, results + known.num_intermediate_bases)]
 
     def differentiate_with(self, function: Callable[[Any, Sequence[Any]], tuple[Any, ...]]) -> None:
         """A backward that is recorded (create_graph=True) calls `function` with the node's `intarsia_inputs` and what arrives."""

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint as checkpoints
 
-from . import calls, operators, torch_private
+from . import calls, contexts, operators, torch_private
 from .errors import GraphBreak, Unsupported
 from .registry import rule
-from .source import Const
+from .source import Attr, Const
 from .values import object as objects
 
 if TYPE_CHECKING:
@@ -53,6 +53,26 @@ def check_uncompiled(function: types.FunctionType) -> None:
     for prefix, reason in _RUN_AS_THEY_ARE.items():
         if module == prefix or module.startswith(prefix + "."):
             raise GraphBreak(f"{reason} ({function.__name__})")
+
+
+@rule(contexts.GradMode.__exit__)
+def _leave_grad_mode(vm: Interpreter, mode: contexts.GradMode, *_: Any) -> None:
+    """A `set_grad_enabled` block that began before a graph break."""
+    source = vm.user.source_of(mode)
+    if source is not None:
+        vm.guards.add("equals", Attr(source, "before"), mode.before)
+    contexts.set_grad(vm, mode.before)
+
+
+@rule(nn.functional.dropout)
+def _dropout(
+    vm: Interpreter, input: Any, p: Any = 0.5, training: Any = True, inplace: Any = False, **kwargs: Any
+) -> Any:
+    """Where nothing is dropped, eager gives back its argument; torch's Python replacement for symbolic sizes gives a copy."""
+    nothing = training is False or type(p) in (int, float) and p == 0
+    if nothing and vm.shape_env is not None and torch_private.is_fake(input) and type(p) is float and 0 <= p <= 1:
+        return input
+    return calls.torch_call(vm, nn.functional.dropout, (input, p, training, inplace), kwargs)
 
 
 # ---- torch.autograd.Function ----

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from .frontend.capture import Capture
-from .frontend.checks import Distinct, SizeCheck
+from .frontend.checks import SizeCheck
 from .frontend.guards import Guard
+from .frontend.memory import Memory
 from .frontend.source import Arg, Source
 
 __all__ = ["ArgumentCheck", "check_arguments"]
@@ -83,7 +84,7 @@ class ArgumentCheck:
             for g in made.guards.parts.values()
             if g.kind == "alias" and isinstance(g.source.root(), Arg) and isinstance(g.expected.root(), Arg)
         ]
-        written = [c for c in made.guards.extra if isinstance(c, Distinct) and c.storages]
+        memories = [c for c in made.guards.extra if isinstance(c, Memory)]
         return ArgumentCheck(
             tuple(
                 _TensorFacts(f.source, f.dtype, torch.device(f.device), tuple(f.sizes), tuple(f.strides)) for f in facts
@@ -93,7 +94,7 @@ class ArgumentCheck:
             tuple((s, p, sizes.symbol_text(e)) for s, p, e in sizes.equations if "offset" not in p) if sizes else (),
             tuple(sizes.relations) if sizes else (),
             tuple(pairs),
-            tuple(s for c in written for s in c.sources if isinstance(s.root(), Arg)),
+            tuple(s for c in memories for s in (*c.written, *c.read) if isinstance(s.root(), Arg)),
         )
 
     def problem(self, values: Mapping[str, Any]) -> str:

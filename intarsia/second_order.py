@@ -21,24 +21,41 @@ log = logging.getLogger("intarsia")
 
 
 def twice_differentiable(
-    run: Callable[..., Sequence[Any]], gm: fx.GraphModule, repeatable: Callable[[], bool]
+    run: Callable[..., Sequence[Any]],
+    gm: fx.GraphModule,
+    repeatable: Callable[[], bool],
+    depends: Sequence[frozenset[int]],
 ) -> Callable[..., Sequence[Any]]:
-    """`run`, what AOTAutograd made of the graph `gm`, with a backward that can be differentiated.
+    """`run`, what AOTAutograd made of the graph `gm`, with a backward that can be differentiated, and gives None where eager does.
 
     `repeatable` is asked after the first call: whether running the graph again gives the same results. Where it does not, or the
-    graph writes to its inputs, a second differentiation stays the error that AOTAutograd raises.
+    graph writes to its inputs, a second differentiation stays the error that AOTAutograd raises. `depends` has, once backward is
+    compiled, which of the gradients that arrive each of the inputs' is made of.
     """
     place: int | None = None  # of a result whose node is AOTAutograd's; -1: there is none that can be used
     loose: list[int] = []
+    cut: list[
+        int
+    ] = []  # results made of views that autograd does not know: eager has them require gradients all the same
 
     def call(*args: Any) -> Sequence[Any]:
-        nonlocal place, loose
+        nonlocal place, loose, cut
         results = run(*args)
+        if place is None:
+            wanted = [n.meta.get("example_value") for n in gm.graph.find_nodes(op="output")[0].args[0]]
+            pairs = enumerate(zip(results, wanted, strict=False))
+            cut = [
+                i for i, (r, w) in pairs if _differentiable(w) and isinstance(r, torch.Tensor) and not r.requires_grad
+            ]
+        if cut:
+            results = [r.requires_grad_().view_as(r) if i in cut else r for i, r in enumerate(results)]
         if place == -1:
             return results
         if place is None:
-            place, node = _find(results, len(args))
-            if node is None or not repeatable():
+            place, node = _find(results)
+            if node is not None:
+                node.keep_nothing_as_nothing(results[place].grad_fn, depends)
+            if node is None or not node.is_plain(len(args)) or not repeatable():
                 place = -1
                 return results
             loose = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and not isinstance(a, nn.Parameter)]
@@ -54,11 +71,11 @@ def twice_differentiable(
     return call
 
 
-def _find(results: Sequence[Any], inputs: int) -> tuple[int, AotNode | None]:
+def _find(results: Sequence[Any]) -> tuple[int, AotNode | None]:
     for i, result in enumerate(results):
         node = aot_node(result.grad_fn) if isinstance(result, torch.Tensor) else None
         if node is not None:
-            return i, node if node.is_plain(inputs) else None
+            return i, node
     return -1, None
 
 

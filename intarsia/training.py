@@ -24,6 +24,7 @@ from .frontend.torch_private import (
     aot_autograd,
     data_dependent_errors,
     draws,
+    lazy_graph_module,
     outside_of_tracing,
     without_tokens,
 )
@@ -57,12 +58,17 @@ def compile_training(
 
     The report of the forward graph is appended to `reports`, that of the backward graph when it first runs.
     """
+    if (
+        not torch.is_grad_enabled()
+    ):  # it switches them on: as where they are on, with a beginning that switches them off
+        with torch.enable_grad():
+            traced = compile_training(_begun_without_grad(gm), example_inputs, config, passes, reports)
 
-    if not torch.is_grad_enabled():
-        function, report = run_eager(gm, "it switches gradients on, and is called where they are off")
-        if reports is not None:
-            reports.append(report)
-        return function
+        def run(*args: Any) -> Sequence[Any]:
+            with torch.enable_grad():
+                return traced(*args)
+
+        return run
 
     watch = WATCH.get()  # backward is compiled when it first runs, by then no one else watches
     halves: dict[str, Half] = {}
@@ -80,8 +86,9 @@ def compile_training(
             made = aot_autograd(gm, list(example_inputs), compiler("forward"), compiler("backward"))
         halves["forward"].compile()
         random = halves["forward"].random
+        depends = halves["backward"].depends if "backward" in halves else []
         cast = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
-        run = twice_differentiable(made, gm, lambda: not cast and not random)
+        run = twice_differentiable(made, gm, lambda: not cast and not random, depends)
     except (MemoryError, torch.OutOfMemoryError, Busy):
         raise
     except Exception as error:
@@ -117,6 +124,7 @@ class Half:
     ) -> None:
         without_tokens(graph.graph)
         self.random = draws(graph.graph)
+        self.depends = _depends(graph.graph) if name == "backward" else []
         _own_memory(graph.graph, alone=name == "backward")
         graph.recompile()
         self.name, self.graph, self.inputs = name, graph, inputs
@@ -156,6 +164,33 @@ class Half:
     def release(self) -> None:
         """Give back what was compiled; the reports are for those who hold the compiled graph."""
         self.function = self.reports = None
+
+
+def _begun_without_grad(gm: fx.GraphModule) -> fx.GraphModule:
+    """The same graph between a node that switches gradients off and one that switches them on again."""
+    graph = fx.Graph()
+    results = graph.graph_copy(gm.graph, {}, return_output_node=True)
+    assert isinstance(results, tuple)
+    copied, output = results
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+    with graph.inserting_before(first):
+        graph.call_function(torch._C._set_grad_enabled, (False,))
+    graph.call_function(torch._C._set_grad_enabled, (True,))
+    graph.output(copied).meta.update(output.meta)
+    return lazy_graph_module(gm, graph)
+
+
+def _depends(graph: fx.Graph) -> list[frozenset[int]]:
+    """For each result of a backward half, which of the gradients that arrive it is made of."""
+    made_of: dict[fx.Node, frozenset[int]] = {}
+    arriving = 0
+    for node in graph.nodes:
+        made_of[node] = frozenset().union(*(made_of[source] for source in node.all_input_nodes))
+        if node.op == "placeholder" and node.name.startswith("tangents"):
+            made_of[node] = frozenset([arriving])
+            arriving += 1
+    (results,) = graph.find_nodes(op="output")[0].args
+    return [made_of[r] if isinstance(r, fx.Node) else frozenset() for r in results]  # type: ignore[union-attr]
 
 
 def _own_memory(graph: fx.Graph, alone: bool) -> None:

@@ -57,6 +57,7 @@ current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStr
 
 
 # Operators whose Python functions take the arguments of the schema, in its order: generated parsers are 1 to 2 us faster than the one for all.
+# None among a list of tensors is what these parsers do not take (`index_put`, whose indices leave dimensions out).
 _PARSED = frozenset(
     [
         "addbmm",
@@ -68,7 +69,6 @@ _PARSED = frozenset(
         "dot",
         "grid_sampler_2d",
         "index_add",
-        "index_put",
         "mm",
         "mv",
         "scatter",
