@@ -24,6 +24,7 @@ LAUNCH = 16384  # bytes that could be moved in the time that starting one more k
 GPU_LAUNCH = 8 << 20  # the same on a GPU: 2 us
 PER_OPERATION = 0.25  # bytes that could be moved in the time of one vectorised scalar instruction
 MOST_LOADS = 32  # of what a GPU's kernel computes again at other places: windows of windows
+MOST_AGAIN = 128  # operations that a GPU's kernel has once more, at other places: Triton took 10 s for a scan of 12 steps with 440
 SMALL = 16384  # elements below which a kernel need not be spread over threads
 ADDRESS_COST = 64  # instructions from which on what is computed from positions is worth storing
 LINE = 64  # bytes of a cache line
@@ -120,6 +121,26 @@ def loads_of(nodes: Collection[Node]) -> int:
         below = [max(1, beside[x.base]) * found.get(cast(Node, x.producer), 1) for x in node.accesses]
         found[node] = max(below, default=1)
     return max(found.values())
+
+
+def written_out(nodes: Collection[Node]) -> int:
+    """How many operations the nodes are when each is written once for each place at which it is read.
+
+    Readers that look at a value through other views read it at other places, and so all that it is computed from: the steps of a scan
+    that is written as slices and joins of ever shorter parts double at each step.
+    """
+    places: dict[Node, dict[tuple[int, ...], int]] = {}
+    total = 0
+    for node in sorted(nodes, key=lambda n: -n.index):
+        count = sum(places.get(node, {}).values()) or 1
+        total += count
+        for access in node.accesses:
+            if access.producer is not None:
+                seen = places.setdefault(access.producer, {})
+                shifts = [node.op] if isinstance(node.op, prim.Movement) else []
+                views = tuple(map(id, [*shifts, *access.views]))
+                seen[views] = max(seen.get(views, 0), count)
+    return total
 
 
 class Groups:
@@ -375,6 +396,10 @@ class Groups:
             loads = places_of(accesses) * loads_of(a.nodes)
             if loads > MOST_LOADS:
                 return Refusal(f"{loads} loads would be written out, and most of them at new places")
+        if is_gpu(device_of(b)) and any(x.views for x in accesses):
+            written = written_out(a.nodes + b.nodes) - len(a.nodes) - len(b.nodes)
+            if written > MOST_AGAIN:
+                return Refusal(f"{written} operations would be written once more, at other places")
         plan.extra = self._recomputation(a, again)
         return plan
 
