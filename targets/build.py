@@ -44,6 +44,7 @@ OPTIMIZE = (
     "-fno-semantic-interposition",
 )
 COMPILE_SECONDS = 600.0  # a file; what takes longer waits for something that does not come
+ASK_SECONDS = 30.0  # a compiler's version
 LIGHT = "-O1"  # instead of the first of them, where code runs once: less than half of the time
 Progress = Callable[[int, int, str], None]
 
@@ -229,19 +230,17 @@ def _binary(path: Path) -> tuple[str, int, int] | None:
 
 
 def _ask(command: tuple[str, ...], question: str) -> str:
-    try:
-        done = subprocess.run(
-            [*command, question],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=30,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout
+    """What a compiler says of itself; "" where it fails, or does not answer."""
+    with ProcessGroup() as group, tempfile.TemporaryFile() as said:
+        try:
+            process = group.start(
+                [*command, question], stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.DEVNULL
+            )
+            process.wait(ASK_SECONDS)
+        except (OSError, subprocess.SubprocessError):
+            return ""
+        said.seek(0)
+        return said.read(1 << 16).decode(errors="replace")
 
 
 # Processors of x86 with less than this one may have, for tests and for kernels that other machines will run: INTARSIA_PROCESSOR names one.

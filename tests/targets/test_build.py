@@ -144,7 +144,10 @@ def test_compiler_that_vanishes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 def test_ctrl_c_ends_the_compilers_and_leaves_nothing(tmp_path: Path) -> None:
-    compiler = script(tmp_path, 'echo $$ >> "$PIDS"; while [ "$1" != -o ]; do shift; done; echo half > "$2"; sleep 60')
+    compiler = script(
+        tmp_path,
+        '[ "$1" = --version ] && exit; [ "$1" = -print-prog-name=cc1plus ] && exit; echo $$ >> "$PIDS"; while [ "$1" != -o ]; do shift; done; echo half > "$2"; sleep 60',
+    )
     program = (
         "import signal, sys; from pathlib import Path; from intarsia.targets.build import *\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
