@@ -207,8 +207,11 @@ def compiler_kind(compiler: Path, words: tuple[str, ...] = ()) -> tuple[str, str
             return "gcc", ""
     command = (str(compiler), *words)
     version = _ask(command, "--version")
-    part = Path(_ask(command, "-print-prog-name=cc1plus").strip() or ".")  # of gcc; clang is one program
-    return "clang" if "clang" in version.lower() else "gcc", repr((version, _binary(part)))
+    kind = "clang" if "clang" in version.lower() else "gcc"
+    part = Path(
+        _ask(command, f"-print-prog-name={'clang' if kind == 'clang' else 'cc1plus'}").strip()
+    )  # that does the work
+    return kind, repr((version, _binary(part) if part.is_absolute() else None))
 
 
 def _is_program(path: Path) -> bool:

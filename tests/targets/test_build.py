@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import signal
@@ -14,12 +15,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from intarsia.targets import build
 from intarsia.targets.build import (
     CompilerError,
     CompilerNotFound,
     Source,
+    Toolchain,
     compile_sources,
+    compiler_kind,
     cpu_identity,
+    cpu_quota,
     find_toolchain,
     isa_flags,
     loaded_openmp,
@@ -83,6 +88,7 @@ def test_openmp_flags() -> None:
     assert openmp_flags("gcc", "/x/libgomp-1a2b.so.1")[1][-1] == "/x/libgomp-1a2b.so.1"
     assert openmp_flags("clang", "/x/libgomp.so.1") == ((), ())
     assert openmp_flags("clang", "/x/libiomp5.so")[0] == ("-fopenmp",)
+    assert openmp_flags("clang", "/x/libomp.dylib") == (("-Xclang", "-fopenmp"), ("/x/libomp.dylib", "-Wl,-rpath,/x"))
     assert loaded_openmp() is None or Path(str(loaded_openmp())).exists()
     assert isa_flags("gcc", "avx512")[-1] == "-mprefer-vector-width=512"
 
@@ -196,3 +202,129 @@ def test_arguments_are_whole_words(tmp_path: Path) -> None:
 def test_allocation() -> None:
     x = empty_strided_cpu((2, 3), (1, 2), torch.bfloat16)
     assert x.shape == (2, 3) and x.stride() == (1, 2) and x.dtype is torch.bfloat16
+
+
+OTHER: dict[str, object] = {
+    "openmp": False,
+    "flags": ("-O0",),
+    "link_flags": ("-lm",),
+    "words": ("-m32",),
+    "compiler": Path("/bin/sh"),
+}
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Toolchain)])
+def test_identity_has_every_field(name: str) -> None:
+    toolchain = find_toolchain()
+    other = OTHER.get(name, (("CPATH", "/x"),) if name == "environment" else "other")
+    assert dataclasses.replace(toolchain, **{name: other}).identity != toolchain.identity  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "CPATH",
+        "C_INCLUDE_PATH",
+        "CPLUS_INCLUDE_PATH",
+        "LIBRARY_PATH",
+        "COMPILER_PATH",
+        "GCC_EXEC_PREFIX",
+        "SDKROOT",
+        "CCACHE_COMPILER",
+    ],
+)
+def test_identity_has_the_variables_that_compilers_read(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(variable, raising=False)
+    before = find_toolchain().identity
+    monkeypatch.setenv(variable, "/x")
+    assert find_toolchain().identity != before
+    monkeypatch.setenv(variable, "/y")
+    assert find_toolchain().identity != before
+    monkeypatch.delenv(variable)
+    assert find_toolchain().identity == before
+
+
+@pytest.mark.parametrize("launcher", ["env {compiler}", "launcher {compiler}", "{masquerade}"])
+def test_identity_has_the_compiler_behind_a_launcher(
+    launcher: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`env g++`, `ccache g++`, and ccache installed under the name g++."""
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    compiler = script(inner, 'case "$1" in --version) echo g++ 12;; esac')
+    wrapper = tmp_path / "launcher"
+    wrapper.write_text('#!/bin/sh\nexec "$@"\n')
+    masquerade = tmp_path / "g++"
+    masquerade.write_text(f'#!/bin/sh\nexec {compiler} "$@"\n')
+    for path in (wrapper, masquerade):
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("CXX", launcher.format(compiler=compiler, masquerade=masquerade))
+    before = find_toolchain()
+    build._toolchain.cache_clear()
+    assert find_toolchain().identity == before.identity and before.kind == "gcc"
+    compiler.write_text('#!/bin/sh\ncase "$1" in --version) echo clang version 13;; esac\n')
+    build._toolchain.cache_clear()
+    after = find_toolchain()
+    assert after.identity != before.identity and after.kind == "clang"
+    part = tmp_path / "cc1plus"
+    part.write_text("one")
+    compiler.write_text(f'#!/bin/sh\ncase "$1" in --version) echo g++ 12;; *) echo {part};; esac\n')
+    build._toolchain.cache_clear()
+    first = find_toolchain().identity
+    part.write_text("another of the same version")
+    build._toolchain.cache_clear()
+    assert find_toolchain().identity != first
+    build._toolchain.cache_clear()
+
+
+def test_the_kind_of_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    apple = script(tmp_path, 'echo "Apple clang version 15.0.0 (clang-1500.3.9.4)"')
+    assert compiler_kind(apple)[0] == "clang"
+    program = tmp_path / "g++-12"
+    program.write_bytes(b"\x7fELF")
+    asked: list[str] = []
+    monkeypatch.setattr(build, "_ask", lambda command, question: asked.append(question) or "Apple clang version 15")
+    assert compiler_kind(program) == ("gcc", "") and not asked  # no process for a plain compiler
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert compiler_kind(program)[0] == "clang" and asked  # macOS installs clang under this name
+
+
+def test_a_compiler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(build, "ASK_SECONDS", 0.2)
+    start = time.monotonic()
+    assert compiler_kind(script(tmp_path, "sleep 60 & sleep 60")) == ("gcc", repr(("", None)))
+    assert time.monotonic() - start < 20
+
+
+def test_words_that_are_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "g++ '")
+    with pytest.raises(CompilerNotFound, match="CXX is no command"):
+        find_toolchain()
+
+
+def test_cores_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process, system = tmp_path / "cgroup", tmp_path / "sys"
+    (system / "a" / "b").mkdir(parents=True)
+    process.write_text("0::/a/b\n")
+    assert cpu_quota(system, process) == float("inf")
+    cpu_quota.cache_clear()
+    (system / "a" / "b" / "cpu.max").write_text("max 100000\n")
+    (system / "a" / "cpu.max").write_text("150000 100000\n")
+    assert cpu_quota(system, process) == 1.5
+    cpu_quota.cache_clear()
+    (system / "cpu").mkdir()
+    (system / "cpu" / "cpu.cfs_quota_us").write_text("400000\n")
+    (system / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    process.write_text("5:cpu,cpuacct:/docker/x\n1:name=systemd:/\n")
+    assert cpu_quota(system, process) == 4.0
+    cpu_quota.cache_clear()
+    (system / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")
+    assert cpu_quota(system, process) == float("inf")
+    cpu_quota.cache_clear()
+    assert cpu_quota(system, tmp_path / "nothing") == float("inf")
+    cpu_quota.cache_clear()
+    for quota, expected in ((float("inf"), 64), (1.5, 2), (0.1, 1), (100.0, 64)):
+        monkeypatch.setattr(build, "cpu_quota", lambda quota=quota: quota)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)), raising=False)
+        assert build.cores() == expected
