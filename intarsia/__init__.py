@@ -11,7 +11,7 @@ from __future__ import annotations
 from .backend import default_backend
 from .backends import BackendError, list_backends, register_backend
 from .compile import compile, reset
-from .config import Config
+from .config import Config, warn_of_unknown_variables
 from .control import allow_in_graph, assume_constant_result, disable, graph_break, is_compiling, set_stance
 from .counters import counters
 from .explain import Explanation, explain
@@ -54,4 +54,5 @@ __all__ = [
     "set_stance",
 ]
 
+warn_of_unknown_variables()
 set_logs_from_environment()

@@ -229,18 +229,18 @@ def _first_line(error: Exception) -> str:
 def torch_compile_backend(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """This compiler as a backend of torch.compile: `torch.compile(model, backend="intarsia")`.
 
-    `options` are settings as for `intarsia.compile(..., options=...)`.
+    `options` are settings as for `intarsia.compile(..., options=...)`, `mode` is what it is there.
     """
     from .backend import backend_for
-    from .config import Config
+    from .compile import config_of
 
-    settings = options.pop("options", None) or {}
-    options.pop("mode", None)
+    settings, mode = options.pop("options", None) or {}, options.pop("mode", None)
+    config = config_of({**settings, **options}, mode)
     torch_private.specialize_floats(gm)
     # torch passes real tensors; their fake twins, which know what sizes are symbols, are in the graph.
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
     inputs = [n.meta.get("example_value", x) for n, x in zip(placeholders, example_inputs, strict=True)]
-    run = backend_for(Config.from_environment({**settings, **options}))(gm, inputs)
+    run = backend_for(config)(gm, inputs)
 
     def call(*args: Any) -> Any:
         return run(*args)

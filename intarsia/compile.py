@@ -72,13 +72,7 @@ def compile(
         check_mode(mode)
     if passes and not ours:
         raise ValueError(f"passes are those of this compiler: they cannot be used with backend={backend!r:.80}")
-    config, extra = Config.from_environment(options if ours else None), None if ours else options
-    if ours and mode is not None and mode.endswith("no-cudagraphs"):
-        config = replace(config, cuda_graphs=False)
-    if ours and mode in ("reduce-overhead", "max-autotune"):  # the modes in which torch.compile records
-        config = replace(config, record_custom=True)
-    if ours and mode is not None and mode.startswith("max-autotune"):
-        config = replace(config, max_autotune=True)
+    config, extra = config_of(options if ours else None, mode if ours else None), None if ours else options
     with COUNTERS.phase("imports"):  # torch's symbolic parts, which a process needs once
         load_rules()
     return compile_callable(
@@ -151,6 +145,19 @@ def _check_settings(dynamic: Any, fullgraph: Any, options: Any, passes: Any) -> 
             raise TypeError(
                 f"passes takes objects of classes that derive from Pass, not {type(item).__name__}: {item!r:.80}"
             )
+
+
+def config_of(options: Mapping[str, Any] | None, mode: str | None) -> Config:
+    """The settings of a call. Raises ValueError for what does not exist."""
+    check_mode(mode)
+    config = Config.from_environment(options)
+    if mode is not None and mode.endswith("no-cudagraphs"):
+        config = replace(config, cuda_graphs=False)
+    if mode in ("reduce-overhead", "max-autotune"):  # the modes in which torch.compile records
+        config = replace(config, record_custom=True)
+    if mode is not None and mode.startswith("max-autotune"):
+        config = replace(config, max_autotune=True)
+    return config
 
 
 def check_mode(mode: str | None) -> None:

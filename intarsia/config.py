@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import operator
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -79,6 +81,7 @@ class Config:
         Raises:
             ValueError: an unknown option, or a value of the wrong kind; says what is known.
         """
+        warn_of_unknown_variables()
         known = {f.name: f for f in fields(Config)}
         values: dict[str, Any] = {}
         for name in known:
@@ -94,7 +97,33 @@ class Config:
         return replace(Config(), **values)
 
 
+OTHER_VARIABLES: Mapping[str, str] = {
+    "INTARSIA_LOGS": "topics that are written as things happen, such as breaks,recompiles (see intarsia.set_logs)"
+}
+_OF_TESTS = ["FUZZ", "OPDB", "SOAK", "SWEEP", "CONFORMANCE", "ALL_MODELS", "TEST"]  # this repository's own tests
+_told: set[str] = set()
+
+
+def warn_of_unknown_variables() -> None:
+    """One warning for each environment variable that is called as ours are, and is none."""
+    for name in [n for n in os.environ if n.startswith("INTARSIA_") and n not in _told]:
+        _told.add(name)
+        known = [*(f"INTARSIA_{f.name.upper()}" for f in fields(Config)), *OTHER_VARIABLES]
+        if name in known or any(name == f"INTARSIA_{w}" or name.startswith(f"INTARSIA_{w}_") for w in _OF_TESTS):
+            continue
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+        warnings.warn(f"the environment variable {name} is not used; {hint}", RuntimeWarning, stacklevel=3)
+
+
 _DEFAULTS = Config()
+MOST_THREADS = 4096  # more cannot be started
+_RANGES: dict[str, tuple[int, int | None, str]] = {  # least, most, what they mean
+    "threads": (0, MOST_THREADS, "a number of threads, or 0 for as many as torch uses"),
+    "packing": (-1, None, "a number of MiB, 0 for none, or -1 for no limit"),
+    "result_memory": (-1, None, "a number of MiB, 0 for none, or -1 for a quarter of the memory"),
+    "recompile_limit": (1, None, "a number of variants, at least 1"),
+}
 _CHOICES = {
     "random": ("auto", "philox", "eager"),
     "numerics": ("float32", "eager"),
@@ -122,7 +151,7 @@ def _convert(name: str, value: Any, what: str) -> Any:
         close = difflib.get_close_matches(str(value), _CHOICES[name], n=1)
         hint = f"; did you mean '{close[0]}'?" if close else ""
         raise ValueError(f"{what} takes one of {', '.join(_CHOICES[name])}, not {value!r}{hint}")
-    if name in ("packing", "result_memory") and str(value).lower() in _WORDS:
+    if name in ("packing", "result_memory") and isinstance(value, bool | str) and str(value).lower() in _WORDS:
         return -1 if _WORDS[str(value).lower()] else 0
     kind = type(getattr(_DEFAULTS, name))
     if kind is bool:
@@ -132,8 +161,21 @@ def _convert(name: str, value: Any, what: str) -> Any:
             return _WORDS[str(value).lower()]
         raise ValueError(f"{what} takes true or false, not {value!r}")
     if kind is int:
+        least, most, meaning = _RANGES[name]
         try:
-            return int(value)
+            number = int(value) if isinstance(value, str) else operator.index(value)
         except (TypeError, ValueError):
-            raise ValueError(f"{what} takes an integer, not {value!r}") from None
-    return os.fspath(value) if value is not None else ""
+            number = None
+        if number is None or isinstance(value, bool) or number < least or (most is not None and number > most):
+            limit = f" (at most {most})" if most is not None else ""
+            raise ValueError(f"{what} takes {meaning}{limit}, not {value!r:.80}")
+        return number
+    if value is None:
+        return ""
+    try:
+        text = value if name == "pipeline" else os.fspath(value)
+    except TypeError:
+        text = None
+    if not isinstance(text, str) or "\0" in text:
+        raise ValueError(f"{what} takes {'a pipeline as text' if name == 'pipeline' else 'a path'}, not {value!r:.80}")
+    return text

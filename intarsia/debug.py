@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,21 @@ from .ir.text import print_module
 from .targets.cpp.program import Generated
 from .targets.triton.program import KERNELS
 
+log = logging.getLogger("intarsia")
 _numbers = itertools.count()
+_told: set[str] = set()
+
+
+def _tell(root: object, error: Exception) -> None:
+    """Once for a folder: debugging must not stop a program."""
+    if str(root) not in _told:
+        _told.add(str(root))
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        log.warning(
+            "the debug folder %s cannot be written: %s. Set INTARSIA_DEBUG, or the option debug, to a folder of yours",
+            root,
+            reason,
+        )
 
 
 @dataclass
@@ -26,22 +41,22 @@ class DebugFolder:
 
     @staticmethod
     def create(config: Config) -> DebugFolder:
-        """A new folder, or none.
-
-        Raises:
-            OSError: the folder cannot be made; the message names it.
-        """
+        """A new folder; none, and a warning, where it cannot be made."""
         if not config.debug:
             return DebugFolder()
-        root = Path(config.debug)
-        for number in _numbers:
-            path = root / f"graph{number}"
-            try:
-                path.mkdir(parents=True)
-            except FileExistsError:
-                continue
-            return DebugFolder(path)
-        raise AssertionError("unreachable")
+        root = Path(config.debug).expanduser().absolute()
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            for number in _numbers:
+                path = root / f"graph{number}"
+                try:
+                    path.mkdir()
+                except FileExistsError:
+                    continue
+                return DebugFolder(path)
+        except OSError as error:
+            _tell(root, error)
+        return DebugFolder()
 
     def __bool__(self) -> bool:
         return self.path is not None
@@ -49,7 +64,10 @@ class DebugFolder:
     def write(self, name: str, text: str) -> None:
         """One file."""
         if self.path is not None:
-            (self.path / name).write_text(text)
+            try:
+                (self.path / name).write_text(text, encoding="utf-8", errors="backslashreplace")
+            except OSError as error:  # a full disk
+                _tell(self.path.parent, error)
 
     def write_graph(self, name: str, gm: fx.GraphModule) -> None:
         """An FX graph as Python code."""

@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from .blame import fault
 from .compile import compile
 from .lower import lower
 from .targets.build import (
@@ -68,8 +70,8 @@ def _python() -> Finding:
 
 
 def _torch() -> Finding:
-    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
-    ok = (major, minor) >= (2, 11)
+    found = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
+    ok = found >= (2, 11)
     return Finding("torch", torch.__version__, ok, "" if ok else "needs torch 2.11 or newer", not ok)
 
 
@@ -251,10 +253,27 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
 )
 
 
+def _safely(check: Callable[[], Finding]) -> Finding:
+    """What a check finds; that it failed, and where, if it did."""
+    what = getattr(check, "__name__", "check").strip("_").replace("_", " ")
+    try:
+        return check()
+    except Exception as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        text = " ".join(str(error).split())[:300]
+        return Finding(
+            what,
+            f"the check failed: {type(error).__name__}: {text} ({Path(at.filename).name}:{at.lineno})",
+            False,
+            f"{fault(error)}",
+            fatal=check in (_python, _torch, _compiler, _kernel),
+        )
+
+
 def doctor(console: Console | None = None) -> int:
     """Prints the table; returns 0 when Intarsia can compile here, else 1 and says what to do."""
     console = console or Console()
-    findings = [check() for check in CHECKS]
+    findings = [_safely(check) for check in CHECKS]
     table = Table(title="Intarsia doctor", show_lines=False)
     table.add_column("what", no_wrap=True)
     table.add_column("found", overflow="fold")
