@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from . import breaks, torch_private
+from .blame import culprit
 from .breaks import Break, Restart, Stop, Suspended
 from .calls import call_forward
 from .checks import Classes, Distinct, SizeCheck, StateCheck, tensor_checks
@@ -45,6 +46,7 @@ class ProgramRaised(Exception):
     def __init__(self, value: BaseException, frames: tuple[Frame, ...], guards: GuardSet) -> None:
         super().__init__(f"{type(value).__name__}: {value}")
         self.value, self.frames, self.guards = value, frames, guards
+        self.culprit = culprit(value)
 
     def forget(self) -> None:
         """Let go of the frames of the capture, and with them of the call's arguments."""
@@ -53,7 +55,13 @@ class ProgramRaised(Exception):
     def unsupported(self) -> Unsupported:
         """The error to report when eager does not raise: then the mistake is capture's."""
         what = " ".join(str(self.value).split())[:200]
-        error = Unsupported(f"capture sees {type(self.value).__name__}: {what}; eager does not")
+        if self.culprit:  # what capture alone calls: an operator's fake implementation
+            text = (
+                f"capture runs {self.culprit}, which raised {type(self.value).__name__}: {what}; eager does not call it"
+            )
+        else:
+            text = f"capture sees {type(self.value).__name__}: {what}; eager does not"
+        error = Unsupported(text)
         error.frames = self.frames
         error.guards = self.guards  # type: ignore[attr-defined]
         return error

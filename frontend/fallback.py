@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+from .blame import blamed
 from .breaks import Break
 from .errors import CaptureError, InternalError
 from .report import write_reproducer
@@ -59,7 +60,7 @@ def fallback_text(error: CaptureError, target: Any, name: str, values: Mapping[s
     internal = ""
     if isinstance(error, InternalError):
         path = write_reproducer(error, target, values)
-        internal = f" (an error inside intarsia; please report it{f' with {path}' if path else ''})"
+        internal = f"; {blamed(error)}{f', reproduced by {path}' if path else ''}"
     return f"{where}{kind}{error.reason}{internal}; {name} runs in eager. What to do: {error.advice}"
 
 

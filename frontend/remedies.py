@@ -49,6 +49,8 @@ _INSIDE: Mapping[str, str] = MappingProxyType(
         " has the layout ": "pass a dense tensor (to_dense()), or leave it: such calls run as without compiling",
         " is inside a functorch transform": "compile the function around the transform",
         " is a lazy conjugate or negation": "pass x.resolve_conj().resolve_neg()",
+        "eager does not call it": "correct it there: capture asks it what a call gives; this call is right",
+        "no fake impl": "nothing, the call is right; give the operator one (its register_fake), and it is part of the graph",
         "eager does not": "nothing, the call is right; please report it, so that it gets compiled",
         "symbol that no input binds": "nothing, the call is right; please report it, so that it gets compiled",
     }

@@ -8,18 +8,26 @@ def f(x, y): ...
 
 from __future__ import annotations
 
-from .backend import default_backend
-from .backends import BackendError, list_backends, register_backend
-from .compile import compile, reset
-from .config import Config, warn_of_unknown_variables
-from .control import allow_in_graph, assume_constant_result, disable, graph_break, is_compiling, set_stance
-from .counters import counters
-from .explain import Explanation, explain
-from .export import Exported, ExportError, export
-from .frontend.dynamic import ConstraintError, mark_dynamic, mark_static, maybe_mark_dynamic
-from .frontend.errors import GraphBreak, Unsupported
-from .logs import set_logs, set_logs_from_environment
-from .lower import Lowered, lower
+import sys as _sys
+
+try:
+    from .backend import default_backend
+    from .backends import BackendError, list_backends, register_backend
+    from .compile import compile, reset
+    from .config import Config, warn_of_unknown_variables
+    from .control import allow_in_graph, assume_constant_result, disable, graph_break, is_compiling, set_stance
+    from .counters import counters
+    from .explain import Explanation, explain
+    from .export import Exported, ExportError, export
+    from .frontend.dynamic import ConstraintError, mark_dynamic, mark_static, maybe_mark_dynamic
+    from .frontend.errors import GraphBreak, Unsupported
+    from .logs import set_logs, set_logs_from_environment
+    from .lower import Lowered, lower
+except Exception as _error:
+    # `python -m intarsia doctor` imports the package before it runs: what does not load is said there, not shown as a traceback
+    if _sys.argv[:1] != ["-m"] or "intarsia" not in _sys.orig_argv:
+        raise
+    _sys.exit(f"Intarsia cannot be loaded, because of what it needs: {type(_error).__name__}: {_error}")
 
 __version__ = "0.1.0"
 

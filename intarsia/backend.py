@@ -6,7 +6,6 @@ import logging
 import os
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from .artifact import graph_key
 from .config import Config
 from .counters import COUNTERS
 from .debug import DebugFolder
+from .frontend.blame import blamed
 from .frontend.collector import collector_paused
 from .frontend.errors import Unsupported
 from .frontend.functional import functionalize
@@ -125,7 +125,7 @@ def compile_graph(
         asked_for = given and isinstance(error, PassError) and not isinstance(error, PassFailure)  # it cannot be
         if config.strict or asked_for:
             raise
-        return run_eager(gm, internal_reason(error, gm))
+        return run_eager(gm, internal_reason(error))
     _count(report)
     return function, report
 
@@ -338,40 +338,20 @@ def _with_reproducer(
     return failure
 
 
-def internal_reason(error: Exception, gm: fx.GraphModule) -> str:
-    """The text of a warning for a mistake of ours: the user's first line in the graph, what went wrong, and where."""
-    places = (user_line(node.meta.get("stack_trace")) for node in gm.graph.nodes)
-    place = next((p for p in places if p is not None), None)
-    where = f"\n  in the graph that starts at {place.filename.data}:{place.line.data}" if place else ""
+def internal_reason(error: Exception) -> str:
+    """The text of a warning for an error that nobody expected: whose it is, and what went wrong."""
     what = "\n".join(str(error).splitlines()[:8])
     kind = "" if isinstance(error, PassFailure) else f"{type(error).__name__}: "
     if isinstance(error, PassFailure) and error.owner:
-        return what + where
-    whose = foreign_place(error)
-    if whose:
-        return f"an error in {whose}, which is not intarsia's own: {kind}{what}{where}"
-    return f"an error inside intarsia (please report it): {kind}{what}{where}"
+        return what
+    return f"{blamed(error)}: {kind}{what}"
 
 
-_KNOWN = frozenset(
-    {"intarsia", "torch", "xdsl", "sympy", "networkx", "mpmath", "triton", "numpy", *sys.stdlib_module_names}
-)
-
-
-def foreign_place(error: BaseException) -> str:
-    """Where code of others raised an error, an operator's rules or a plug-in: "file:line"; "" for ours.
-
-    The frames below the one that caught the error are the compiler's and what it called.
-    """
-    cause: BaseException | None = error
-    while cause is not None:
-        for frame, line in traceback.walk_tb(cause.__traceback__):
-            module = str(frame.f_globals.get("__name__", "intarsia"))
-            generated = frame.f_code.co_filename.startswith("<")
-            if module.partition(".")[0] not in _KNOWN and not generated:
-                return f"{frame.f_code.co_filename}:{line}"
-        cause = cause.__cause__
-    return ""
+def _first_line(gm: fx.GraphModule) -> str:
+    """The user's line that a graph begins with, for the head of a message; "" where that is not known."""
+    places = (user_line(node.meta.get("stack_trace")) for node in gm.graph.nodes)
+    place = next((p for p in places if p is not None), None)
+    return f"{place.filename.data}:{place.line.data}: " if place is not None else ""
 
 
 def default_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> GraphFunction:
@@ -529,7 +509,7 @@ def run_eager(gm: fx.GraphModule, reason: str) -> tuple[GraphFunction, Report]:
     COUNTERS.add("fallbacks")
     if reason not in _told:
         _told.add(reason)
-        log.warning("this graph runs in eager: %s", reason)
+        log.warning("%sthis graph runs in eager: %s", _first_line(gm), reason)
 
     def run(*args: Any) -> Sequence[Any]:
         result = gm(*args)

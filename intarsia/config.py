@@ -111,8 +111,10 @@ def warn_of_unknown_variables() -> None:
         known = [*(f"INTARSIA_{f.name.upper()}" for f in fields(Config)), *OTHER_VARIABLES]
         if name in known or any(name == f"INTARSIA_{w}" or name.startswith(f"INTARSIA_{w}_") for w in _OF_TESTS):
             continue
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+        close = difflib.get_close_matches(
+            name.removeprefix("INTARSIA_"), [k.removeprefix("INTARSIA_") for k in known], n=1
+        )
+        hint = f"did you mean INTARSIA_{close[0]}?" if close else f"known are {', '.join(known)}"
         warnings.warn(f"the environment variable {name} is not used; {hint}", RuntimeWarning, stacklevel=3)
 
 

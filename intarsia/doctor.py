@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .blame import fault
 from .compile import compile
+from .frontend.blame import blamed
 from .lower import lower
 from .targets.build import (
     CompilerError,
@@ -265,7 +265,7 @@ def _safely(check: Callable[[], Finding]) -> Finding:
             what,
             f"the check failed: {type(error).__name__}: {text} ({Path(at.filename).name}:{at.lineno})",
             False,
-            f"{fault(error)}",
+            blamed(error),
             fatal=check in (_python, _torch, _compiler, _kernel),
         )
 

@@ -36,6 +36,9 @@ def fit(
     if value.dtype != dtype or value.shape != shape:
         found, planned = (value.dtype, list(value.shape)), (dtype, list(shape))
         text = f"the library call {operator} gave {found[0]}{found[1]} where {planned[0]}{planned[1]} was planned"
+        other = operator.partition("aten.ops.")[2].removesuffix(".default")
+        if other:
+            text = f"the operator {other} gave {found[0]}{found[1]}, its fake implementation (register_fake) {planned[0]}{planned[1]}"
         raise RuntimeError(f"{text}; an argument may have been written to") if late else UnplannedResult(text)
     if value.numel() == 0 or all(
         s == 1 or a == b for s, a, b in zip(value.shape, value.stride(), strides, strict=True)

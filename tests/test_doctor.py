@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from intarsia.__main__ import main
-from intarsia.doctor import doctor
+from intarsia.doctor import CHECKS, Finding, _torch, doctor
 from intarsia.targets.build import HEADER_DIR
 
 
@@ -77,3 +79,34 @@ def test_usage(arguments: list[str], status: int, capsys: pytest.CaptureFixture[
 def test_as_a_program() -> None:
     done = subprocess.run([sys.executable, "-m", "intarsia"], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "doctor" in done.stderr
+
+
+@pytest.mark.parametrize("name", [check.__name__ for check in CHECKS])
+def test_a_check_that_fails_is_a_row(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Finding:
+        raise KeyError("out of luck")
+
+    broken.__name__ = name
+    quick = [lambda: Finding("fine", "yes")]
+    monkeypatch.setattr("intarsia.doctor.CHECKS", (*quick, broken, *quick))
+    status, text = run_doctor()
+    assert (
+        status in (0, 1) and "KeyError: 'out of luck'" in text and text.count("fine") == 2 and "Traceback" not in text
+    )
+
+
+def test_a_torch_of_a_version_that_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "nightly")
+    assert not _torch().ok and _torch().fatal
+    monkeypatch.setattr(torch, "__version__", "2.20.0a0+gitabc")
+    assert _torch().ok
+
+
+def test_a_package_that_does_not_load(tmp_path: Path) -> None:
+    """torch is there and broken, or not there."""
+    (tmp_path / "torch.py").write_text("raise ImportError('libtorch.so: not found')")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "intarsia", "doctor"], capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 1 and "libtorch.so: not found" in done.stderr and "Traceback" not in done.stderr

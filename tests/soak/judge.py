@@ -65,7 +65,11 @@ def judge(text: str, stage: str = "compiled") -> Failure | str:
         first = next((b for a, b in zip(wanted, found, strict=False) if b.error and not a.error), None)
         if first is not None and type(first.error).__name__ in DECLINED:
             return "declined: fullgraph"
-    ours = [line for line in said if "an error inside intarsia" in line or "please report" in line]
+    ours = [
+        line
+        for line in said
+        if any(word in line for word in ("an error inside intarsia", "please report", "not Intarsia's own"))
+    ]
     if failure is None and ours:
         failure = Failure("internal", ours[0][:600])
     if failure is None:
