@@ -509,7 +509,9 @@ def run_eager(gm: fx.GraphModule, reason: str) -> tuple[GraphFunction, Report]:
     COUNTERS.add("fallbacks")
     if reason not in _told:
         _told.add(reason)
-        log.warning("%sthis graph runs in eager: %s", _first_line(gm), reason)
+        place = _first_line(gm)
+        head = "" if reason.startswith(place.removesuffix(": ")) else place  # some name the lines of their kernel
+        log.warning("%sthis graph runs in eager: %s", head, reason)
 
     def run(*args: Any) -> Sequence[Any]:
         result = gm(*args)

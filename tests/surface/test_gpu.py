@@ -159,7 +159,7 @@ def runs_in_eager(caplog):
         for _ in range(2):
             torch.testing.assert_close(fast(X), norm(X))
     (warning,) = [r.getMessage() for r in caplog.records if r.name == "intarsia"]
-    assert warning.startswith("this graph runs in eager: ") and len(warning.splitlines()) <= 15
+    assert "this graph runs in eager: " in warning and warning.count(__file__) >= 1 and len(warning.splitlines()) <= 15
     assert intarsia.counters()["fallbacks"] == 1
     assert any("Triton" in f.reason or "driver" in f.reason for f in intarsia.explain(fast)(X).fallbacks)
     return warning
