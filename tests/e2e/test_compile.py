@@ -224,7 +224,7 @@ def test_custom_backend_sees_the_graph():
         ({"backend": "intarsa"}, "did you mean 'intarsia'"),
         ({"mode": "max-autotunee"}, "did you mean 'max-autotune'"),
         ({"options": {"debugg": "x"}}, "did you mean 'debug'"),
-        ({"options": {"threads": "many"}}, "takes an integer"),
+        ({"options": {"threads": "many"}}, "takes a number of threads"),
         ({"options": {"cache": "perhaps"}}, "true or false"),
     ],
 )
