@@ -1,4 +1,4 @@
-"""Writes what the documentation shows: runs every `$ command` of docs/passes-opt.md in examples/ and puts its output below."""
+"""Writes what the documentation shows: the outputs of every `$ command` of docs/passes-opt.md, run in examples/, and docs/settings.md."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
+from dataclasses import fields
 from pathlib import Path
+
+from intarsia.config import _CHOICES, OTHER_VARIABLES, Config
 
 DOCS = Path(__file__).parent
 EXAMPLES = DOCS.parent / "examples"
@@ -36,9 +40,52 @@ def refresh(text: str) -> str:
     )
 
 
+SETTINGS = """\
+# Settings
+
+Each setting is an option, `intarsia.compile(fn, options={"threads": 4})`, and an environment variable, which an option
+overrides. The name of the option is that of the variable without `INTARSIA_`, in small letters. Yes and no may be
+written 1, true, yes, on and 0, false, no, off. A value that makes no sense is an error, and so is an unknown option;
+an environment variable that is called as these are and is none of them is a warning.
+
+This page is written by `make docs` from `intarsia/config.py`.
+
+```
+"""
+
+
+def settings() -> str:
+    """The page of all settings, as one table."""
+    about = {}
+    for found in re.finditer(
+        r"^        (\w+): ((?:.|\n(?!        \w+: |    \"\"\"))*)", Config.__doc__ or "", re.MULTILINE
+    ):
+        text = " ".join(found[2].split())
+        about[found[1]] = re.sub(r" \(INTARSIA_\w+(?:, 0 or 1)?\)\.?$", "", text)
+    rows = [("variable", "default", "meaning")]
+    for field in fields(Config):
+        default = {"": "-", True: "1", False: "0"}.get(field.default, str(field.default))  # type: ignore[call-overload]
+        if field.type in ("int", int):
+            default = str(field.default)
+        words = about[field.name]
+        if field.name in _CHOICES and not all(choice in words for choice in _CHOICES[field.name]):
+            words += f" One of {', '.join(_CHOICES[field.name])}."
+        rows.append((f"INTARSIA_{field.name.upper()}", default, words))
+    rows += [(name, "-", text) for name, text in OTHER_VARIABLES.items()]
+    lines = []
+    for name, default, text in rows:
+        parts = textwrap.wrap(text, 78)
+        lines += [
+            f"{n:<27} {d:<9} {part}".rstrip()
+            for n, d, part in zip([name, *[""] * len(parts)], [default, *[""] * len(parts)], parts, strict=False)
+        ]
+    return SETTINGS + "\n".join(lines) + "\n```\n"
+
+
 def main() -> None:
     page = DOCS / "passes-opt.md"
     page.write_text(refresh(page.read_text()))
+    (DOCS / "settings.md").write_text(settings())
 
 
 if __name__ == "__main__":
