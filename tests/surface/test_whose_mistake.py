@@ -86,7 +86,7 @@ def plain(x):
         (with_bare, ["no fake impl", "register_fake"], ()),
         (
             plain,
-            ["which is not Intarsia's own", "pass 'broken' failed: KeyError: 'out of luck'"],
+            ["pass 'broken'", "which is not Intarsia's own", "KeyError: 'out of luck'"],
             (Broken(),),
         ),
     ],
