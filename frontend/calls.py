@@ -16,7 +16,8 @@ from . import answers, contexts, library, marks, messages, rules, tables, torch_
 from .contexts import is_torch_context
 from .errors import GraphBreak, Unsupported, UserRaise
 from .registry import Row, called_row, row_of, rule_of
-from .sight import check_keys, check_sight, check_text, is_value_type
+from .sameness import is_value_type
+from .sight import check_keys, check_sight, check_text
 from .source import Attr, Const, Fetch, Item
 from .unpacking import as_dict
 from .values import object as objects
@@ -393,15 +394,13 @@ def _make(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, A
     """`type.__call__(cls, ...)`."""
     if objects.find_method(cls, "__del__") is not None:
         raise GraphBreak(f"a {cls.__qualname__} is made, whose finalizer runs when CPython drops it")
-    new, new_owner = objects.lookup(cls, "__new__")
-    init, init_owner = objects.lookup(cls, "__init__")
+    new, init = (objects.lookup(cls, name)[0] for name in ("__new__", "__init__"))
     new = new.__func__ if isinstance(new, staticmethod) else new
     if not isinstance(new, types.FunctionType) and not isinstance(init, types.FunctionType):
         return _construct_native(vm, cls, args, kwargs)
     if isinstance(new, types.FunctionType):
         if rules.is_native_class(cls):
             return vm.create(vm.native(cls, *args, **kwargs))
-        vm.guard_class(cls, "__new__", new, new_owner)
         obj = vm.call(new, (cls, *args), kwargs)
         if not isinstance(obj, cls):
             return obj
@@ -415,7 +414,6 @@ def _make(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, A
         obj = vm.native_recorded(new, cls, *map(vm.settle, args))
     vm.create(obj)
     if isinstance(init, types.FunctionType):
-        vm.guard_class(cls, "__init__", init, init_owner)
         made = vm.call(init, (obj, *args), kwargs)
         if made is not None:
             raise UserRaise(TypeError(f"__init__() should return None, not '{vm.type_of(made).__name__}'"))

@@ -20,6 +20,7 @@ from .breaks import Break, Restart, Stop, Suspended
 from .calls import call_forward
 from .checks import Classes, Distinct, SizeCheck, StateCheck, tensor_checks
 from .contexts import set_grad
+from .definitions import DefinitionCheck, recording
 from .dynamic import ConstraintError, Marks, Symbols
 from .effects import DELETED
 from .errors import CaptureError, Frame, InternalError, Unsupported, UserRaise
@@ -34,7 +35,6 @@ from .registry import rule_of
 from .residual import Residual
 from .source import Arg, Attr, Const, Source
 from .suspend import suspend
-from .values.object import forget_classes
 from .values.unread import Unread
 
 __all__ = ["Capture", "Parameters", "ProgramRaised", "capture", "capture_bound"]
@@ -220,7 +220,6 @@ class _Attempt:
 
     def run(self, stop: tuple[int, Stop] | None) -> Capture:
         """Interpret the call and finish the graph, at its end or at the first break."""
-        forget_classes()
         vm = Interpreter(self.dynamic, self.marks)
         if stop is not None:
             vm.stop_at, vm.stop = stop
@@ -229,6 +228,7 @@ class _Attempt:
         training = torch.is_grad_enabled()
         try:
             with (
+                recording(vm.definitions),
                 torch.inference_mode(False),  # tensors made in it have no versions, by which mutations are seen
                 torch.set_grad_enabled(training),
                 torch_private.quiet_fake_errors(),
@@ -425,6 +425,7 @@ def _finish(
     vm.guards.extra += [*checks, *([sizes] if sizes is not None else []), state]
     classes = Classes(vm.guards.parts.values())
     vm.guards.extra += [classes] if classes.modules else []
+    _rely_on_definitions(vm, vm.guards)
     vm.guards.lines(emit, watched=True)
     body.sizes = sizes
     body.effects()
@@ -469,6 +470,12 @@ def _forget_arguments(vm: Interpreter) -> None:
     for info in vm.out.inputs.values():
         if not info.static:
             info.real = None
+
+
+def _rely_on_definitions(vm: Interpreter, guards: GuardSet) -> None:
+    check = DefinitionCheck(vm.definitions, vm.is_library)
+    if check:
+        guards.extra.append(check)
 
 
 def _given(used: list[GraphInput], emit: Emitter) -> list[str]:
@@ -570,4 +577,5 @@ def partial_guards(vm: Interpreter, state: StateCheck) -> GuardSet:
             guards.extra.append(SizeCheck([i for i in vm.out.inputs.values() if not i.static], vm.shape_env))
     guards.extra.append(state)
     _forget_arguments(vm)
+    _rely_on_definitions(vm, guards)
     return guards

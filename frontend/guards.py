@@ -14,8 +14,11 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
 
+import torch
+
 from .errors import Frame, Unsupported
 from .guards_watch import Settled, Watch
+from .sameness import indistinguishable, is_told_by_equality, same_keys
 from .source import Arg, Source
 
 __all__ = ["Emitter", "Guard", "GuardSet", "Miss", "with_few_locals"]
@@ -169,27 +172,32 @@ def _brief(value: Any) -> str:
     return text if len(text) < 100 else f"{text[:97]}..."
 
 
-def _same(value: Any, expected: Any) -> bool:
-    if value is expected:
-        return True
-    if type(value) is not type(expected):
-        return False
-    if isinstance(expected, float | complex):
-        return repr(value) == repr(expected)
-    if type(expected) is tuple:
-        return len(value) == len(expected) and all(map(_same, value, expected))
-    return bool(value == expected)
-
-
 def _equals(emit: Emitter, source: Source, expected: Any) -> str:
-    if expected is None or isinstance(expected, bool | enum.Enum):
+    if expected is None or isinstance(expected, bool | enum.Enum | torch.dtype | torch.layout | torch.memory_format):
         return f"{emit.inline(source)} is {emit.literal(expected)}"
+    kind = emit.constant(type(expected), type(expected).__name__)
     constant = emit.constant(expected, type(expected).__name__)
     value = emit.fetch(source)
-    if type(expected) in (int, str, bytes) or (type(expected) is float and expected - expected == 0.0 != expected):
-        kind = type(expected).__name__
-        return f"({value} is {constant} or (type({value}) is {kind} and {value} == {emit.literal(expected)}))"
-    return f"({value} is {constant} or {emit.constant(_same, 'same')}({value}, {constant}))"
+    if is_told_by_equality(expected):
+        test = f"type({value}) is {kind} and {value} == {emit.literal(expected)}"
+    elif type(expected) in (tuple, torch.Size) and all(map(is_told_by_equality, expected)):
+        test = f"type({value}) is {kind} and {value} == {constant}{_same_types(emit, value, expected)}"
+    else:
+        test = f"{emit.constant(indistinguishable, 'indistinguishable')}({value}, {constant})"
+    return f"({value} is {constant} or ({test}))"
+
+
+def _has_keys(emit: Emitter, source: Source, keys: list[Any]) -> str:
+    value, constant = emit.fetch(source), emit.constant(keys, "keys")
+    if all(map(is_told_by_equality, keys)):
+        return f"[*{value}] == {constant}{_same_types(emit, value, keys)}"
+    return f"{emit.constant(same_keys, 'same_keys')}({value}, {constant})"
+
+
+def _same_types(emit: Emitter, value: str, items: Iterable[Any]) -> str:
+    types = [*map(type, items)]
+    kinds = f"[*{emit.constant(map, 'map')}({emit.constant(type, 'type')}, {value})]"
+    return f" and {kinds} == {emit.constant(types, 'types')}" if types else ""
 
 
 def _refuses(value: Any, refuse: Callable[[Any, str], None]) -> bool:
@@ -207,7 +215,7 @@ _KINDS: dict[str, _Kind] = {
         lambda obj: f"the same object as at capture, {_brief(obj)}",
         _brief,
     ),
-    "equals": _Kind(_equals, _same, _brief, _brief),
+    "equals": _Kind(_equals, indistinguishable, _brief, _brief),
     "type": _Kind(
         lambda emit, source, kind: f"type({emit.fetch(source)}) is {emit.constant(kind, kind.__name__)}",
         lambda value, kind: type(value) is kind,
@@ -221,8 +229,8 @@ _KINDS: dict[str, _Kind] = {
         lambda value: f"length {len(value)}",
     ),
     "keys": _Kind(
-        lambda emit, source, keys: f"[*{emit.fetch(source)}] == {emit.constant(keys, 'keys')}",
-        lambda value, keys: [*value] == keys,
+        _has_keys,
+        same_keys,
         lambda keys: f"keys {_brief(keys)}",
         lambda value: f"keys {_brief([*value])}",
     ),

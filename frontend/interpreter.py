@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from . import breaks, raising, torch_private
 from .activation import NULL, Frame, Lasti, Saved, kinds_of
+from .definitions import Definitions
 from .dynamic import Dynamic, Marks
 from .effects import DELETED, Effects
 from .errors import CaptureError, GraphBreak, InternalError, Unsupported, UserRaise
@@ -72,6 +73,7 @@ class Interpreter:
         self.fake_mode = torch_private.new_fake_mode(None)
         self.out = OutputGraph(self.fake_mode, self.trace)
         self.guards = GuardSet(where=self.here)
+        self.definitions = Definitions()
         self.user = UserState(self)
         self.effects = Effects()
         self.frames: list[Frame] = []
@@ -279,6 +281,7 @@ class Interpreter:
     def inline(self, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Interpret a Python function."""
         code = function.__code__
+        self.rely_on_definition(function)
         fast = functions.bind(self, function, args, kwargs)
         frame = Frame(function, fast)
         frame.direct, self.tail = self.tail, False
@@ -473,18 +476,12 @@ class Interpreter:
                 f"an attribute of an object that capture did not make is assigned: {type(obj).__name__}.{name}"
             )
 
-    def guard_class(self, cls: type, name: str, raw: Any, owner: type | None) -> None:
-        """Rely on a class attribute being what it is."""
-        if owner is None or self.is_created(owner):
-            return
-        if self.is_library(owner.__module__) and not (
-            owner.__module__.startswith("torch.nn.modules") and name == "forward"
-        ):
-            return
-        if isinstance(raw, types.FunctionType):
-            self.guards.add("is", Attr(Const(cls, cls.__name__), name), raw)
-        elif not is_constant(raw):
-            self.guards.add("is", Item(Attr(Const(owner, owner.__name__), "__dict__"), name), raw)
+    def rely_on_definition(self, function: types.FunctionType) -> None:
+        """Rely on a function's code and defaults, where guards hold it by identity."""
+        source = self.user.source_of(function)
+        held = not self.is_created(function) and (source is None or isinstance(source, Const))
+        if held and not self.is_library_function(function):
+            self.definitions.note_function(function)
 
     def wrap_class_value(self, value: Any, owner: type, name: str) -> Any:
         """A plain value stored on a class."""

@@ -354,7 +354,9 @@ def LIST_EXTEND(vm: Interpreter, frame: Frame, n: int) -> None:
 
 @_op
 def SET_UPDATE(vm: Interpreter, frame: Frame, n: int) -> None:
-    values = vm.listed(frame.pop())
+    value = frame.pop()
+    # A set is added as one, in a table for both: the order comes from that.
+    values = value if type(value) in (set, frozenset) else vm.listed(value)
     check_keys(vm, values)
     vm.native(frame.stack[-n].update, values)
 

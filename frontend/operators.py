@@ -166,7 +166,7 @@ def compare(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
         if type(left) is type(right) is dict and symbol in ("==", "!="):
             return compare_dicts(vm, symbol, left, right)
     check_operands(vm, (left, right), f"`{symbol}`")
-    if type(left).__eq__ is object.__eq__:
+    if objects.lookup(type(left), "__eq__")[1] is object:
         is_same(vm, left, right)
     return vm.native_recorded(function, vm.settle(left), vm.settle(right))
 
@@ -207,7 +207,7 @@ def contains(vm: Interpreter, container: Any, item: Any) -> bool:
         return any(is_same(vm, x, item) or vm.truth(compare(vm, "==", x, item)) for x in list(container))
     refuse_opaque(vm, container, "`in`")
     vm.refuse_iterator(container)
-    if hasattr(type(container), "__next__") or is_old_sequence(container):
+    if objects.lookup(type(container), "__next__")[1] is not None or is_old_sequence(container):
         return _found_in(vm, container, item)
     check_key(vm, item)
     return bool(vm.native(operator.contains, container, item))

@@ -10,7 +10,8 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from .errors import GraphBreak, UserRaise
-from .sight import check_operands, is_value_type, refuse_opaque
+from .sameness import is_value_type
+from .sight import check_operands, refuse_opaque
 from .values import object as objects
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from .interpreter import NULL, Lasti, Saved, kinds_of
 from .library import methodcaller_parts
 from .raising import builtin_members, handled_outside
 from .resume import free_names, generator_code
-from .sight import is_opaque_type, is_value_type
+from .sameness import is_value_type, made_set, recipe, same_keys
+from .sight import is_opaque_type
 from .source import Source
 from .transforms import Transformed
 from .values.constant import is_bound, is_constant, is_static, plain_value
@@ -129,9 +130,10 @@ class Residual:
             self.emit.namespace["refill_dict"] = _refill_dict
             self.post.append(f"refill_dict({target}, [{pairs}])")
         else:
-            new = ", ".join(self.value(v) for v in copy)
-            self.emit.namespace["refill_set"] = _refill_set
-            self.post.append(f"refill_set({target}, [{new}])")
+            gone, new = _set_changes(real, copy)
+            self.emit.namespace["change_set"] = _change_set
+            texts = (", ".join(map(self.value, items)) for items in (gone, new))
+            self.post.append("change_set({}, [{}], [{}])".format(target, *texts))
 
     def _fetch(self, source: Source) -> str:
         return self.emit.fetch(source)
@@ -361,6 +363,12 @@ class Residual:
         )
 
     def _set(self, value: Any) -> str:
+        if type(value) is set and all(map(is_constant, value)) and not same_keys({*value}, [*value]):
+            made = recipe(value)
+            if made is None:
+                raise Unsupported("a set is returned or stored whose order another set with its items does not get")
+            parts = ", ".join(self.emit.constant(part, "items") for part in made)
+            return self._fresh(value, f"{self.emit.constant(made_set, 'made_set')}({parts})")
         items = ", ".join(self.value(v) for v in value)
         return self._fresh(value, f"{type(value).__name__}([{items}])")
 
@@ -512,9 +520,24 @@ def _refill_dict(target: Any, pairs: list[Any]) -> None:
         target[key] = item
 
 
-def _refill_set(target: Any, items: list[Any]) -> None:
-    target.clear()
-    target.update(items)
+def _set_changes(real: set[Any], copy: set[Any]) -> tuple[list[Any], list[Any]]:
+    """What to remove from a set of the caller's, and what to add, in turn, so that its order becomes that of its stand-in."""
+    gone, new = [v for v in real if v not in copy], [v for v in copy if v not in real]
+    constant = all(map(is_constant, (*real, *copy)))
+    for removed, added in ((gone, new), (gone, new[::-1]), ([*real], [*copy])) if constant else [(gone, new)]:
+        made = recipe(real)
+        trial = made_set(*made) if made is not None and constant else set(real)
+        _change_set(trial, removed, added)
+        if not constant or same_keys(trial, [*copy]):
+            return removed, added
+    raise Unsupported("a set of the caller's is changed, and what is known of it does not tell its order")
+
+
+def _change_set(target: Any, gone: list[Any], new: list[Any]) -> None:
+    for item in gone:
+        target.discard(item)
+    for item in new:
+        target.add(item)
 
 
 _BUILDERS: dict[type, Any] = {

@@ -104,14 +104,23 @@ def _stepping(vm: Interpreter, iterator: Any) -> Iterator[Any]:
 @rule(isinstance)
 def _isinstance(vm: Interpreter, obj: Any, kinds: Any) -> bool:
     if isinstance(obj, (LazyDict, InstanceDict, *operators.SYMBOLIC)):
-        return bool(vm.native(issubclass, vm.type_of(obj), kinds))
+        return objects.is_subclass(vm, vm.type_of(obj), kinds)
     if isinstance(kinds, type):
         check = objects.find_method(type(kinds), "__instancecheck__")
         if check is not None and not vm.is_library(check.__module__):
             return vm.truth(vm.call(check, (kinds, obj), {}))
     if isinstance(obj, InterpretedGenerator) and kinds in (types.GeneratorType, collections.abc.Generator):
         return True
-    return bool(vm.native(isinstance, obj, kinds))
+    return objects.is_instance(vm, obj, kinds)
+
+
+@rule(issubclass)
+def _issubclass(vm: Interpreter, cls: Any, kinds: Any) -> bool:
+    if isinstance(kinds, type):
+        check = objects.find_method(type(kinds), "__subclasscheck__")
+        if check is not None and not vm.is_library(check.__module__):
+            return vm.truth(vm.call(check, (kinds, cls), {}))
+    return objects.is_subclass(vm, cls, kinds)
 
 
 @rule(type)
@@ -203,6 +212,7 @@ def _next(vm: Interpreter, iterator: Any, *default: Any) -> Any:
 
 @rule(callable)
 def _callable(vm: Interpreter, obj: Any) -> bool:
+    vm.definitions.note(vm.type_of(obj))
     return callable(obj)
 
 

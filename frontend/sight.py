@@ -1,7 +1,7 @@
 """What C code may look at: running it on the caller's own objects would read them, and run their methods, unguarded.
 
-Three kinds of values of the caller's are told apart here. Values that never change and compare by what they are (dates,
-decimals, patterns, NumPy numbers) are guarded by equality, and anything may look at them. Other objects of C types
+Three kinds of values of the caller's are told apart here. Values that never change (dates, decimals, patterns, NumPy
+numbers: `sameness.is_value_type`) are guarded by what they are, and anything may look at them. Other objects of C types
 (arrays, byte arrays, generators of random numbers) are opaque: a C function that is given one breaks the graph. So does
 one that is given an object whose class has Python methods that C would call (`__lt__`, `__hash__`, `__float__`), unless
 a rule interprets these, or the function only moves its operands about.
@@ -12,13 +12,7 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
-import datetime
-import decimal
-import fractions
-import ipaddress
-import re
 import types
-import uuid
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,22 +36,9 @@ __all__ = [
     "has_own_methods",
     "is_same",
     "is_opaque_type",
-    "is_value_type",
     "refuse_opaque",
 ]
 
-_VALUE_TYPES = (
-    datetime.date,
-    datetime.time,
-    datetime.timedelta,
-    datetime.timezone,
-    decimal.Decimal,
-    fractions.Fraction,
-    ipaddress.IPv4Address,
-    ipaddress.IPv6Address,
-    re.Pattern,
-    uuid.UUID,
-)
 _SPECIAL = tuple(
     f"__{name}__"
     for name in """
@@ -78,18 +59,6 @@ _HOLDERS = (
 _IMMUTABLE_TYPE = 1 << 8
 _HEAP_TYPE = 1 << 9
 _DEPTH = 4
-
-
-def is_value_type(value: Any) -> bool:
-    """Whether `value` never changes and equality says all about it."""
-    if isinstance(value, torch.finfo | torch.iinfo):
-        return True
-    numpy_number = type(value).__module__ == "numpy" and getattr(value, "shape", None) == () and _is_numpy_number(value)
-    return (isinstance(value, _VALUE_TYPES) or numpy_number) and bool(value == value)
-
-
-def _is_numpy_number(value: Any) -> bool:
-    return any(c.__name__ == "generic" and c.__module__ == "numpy" for c in type(value).__mro__)
 
 
 def is_opaque_type(kind: type) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported, UserRaise
+from ..sameness import made_set, recipe
 from ..source import Attr, Fetch, Item, Source
 from .constant import is_constant
 
@@ -41,8 +42,6 @@ class Shadow:
 def _contents(value: Any) -> list[Any]:
     if isinstance(value, dict):
         return [x for pair in value.items() for x in pair]
-    if isinstance(value, set):
-        return sorted(value, key=id)
     return list(value)
 
 
@@ -104,7 +103,9 @@ def _mapping(vm: Interpreter, value: Any, source: Source) -> Any:
     ):
         raise Unsupported(f"the keys of {source.name()} are tensors or containers")
     vm.guards.add("keys", source, keys)
-    copy: Any = defaultdict(value.default_factory) if type(value) is defaultdict else type(value)()
+    copy: Any = type(value)()
+    if type(value) is defaultdict:
+        copy.default_factory = vm.user.wrap(value.default_factory, Attr(source, "default_factory"))
     vm.user.track(value, copy, source)
     for key in keys:
         copy[key] = vm.user.wrap(value[key], Item(source, key))
@@ -118,10 +119,14 @@ def _key_source(source: Source, index: int) -> Source:
 def _set(vm: Interpreter, value: Any, source: Source) -> Any:
     if not all(is_constant(v) or isinstance(v, type) for v in value):
         raise Unsupported(f"the set {source.name()} holds more than constants")
-    vm.guards.add("equals", source, value if type(value) is frozenset else set(value))
+    vm.guards.add("keys", source, list(value))
     if type(value) is frozenset:
         return value
-    copy = set(value)
+    made = recipe(value)
+    if made is None:
+        raise Unsupported(f"the set {source.name()} has an order that another set with its items does not get")
+    vm.guards.add("equals", Fetch(set.__sizeof__, source), set.__sizeof__(value))  # the order in which it grows
+    copy = made_set(*made)
     vm.user.track(value, copy, source)
     return copy
 

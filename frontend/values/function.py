@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CaptureError, GraphBreak, UserRaise
 from ..raising import binding_error, note
 from ..source import Attr, Const, Item, Source
+from .constant import is_constant
 
 if TYPE_CHECKING:
     from ..interpreter import Frame, Interpreter
@@ -60,6 +61,8 @@ def _defaults(
     code = function.__code__
     n_pos, n_kwonly, names = code.co_argcount, code.co_kwonlyargcount, code.co_varnames
     missing = [i for i in range(n_pos) if names[i] not in fast]
+    if missing and function.__defaults__ is not None:
+        _rely_on_number(vm, function, "__defaults__")
     defaults = function.__defaults__ or ()
     first = n_pos - len(defaults)
     for i in missing:
@@ -71,17 +74,28 @@ def _defaults(
             continue
         values = function.__kwdefaults__ or {}
         if name not in values:
+            if function.__kwdefaults__ is not None and not vm.is_created(function):
+                vm.guards.add("missing", Attr(function_source(vm, function), "__kwdefaults__"), name)
             raise UserRaise(binding_error(function, args, kwargs))
         fast[name] = _default(vm, function, "__kwdefaults__", name, values[name])
 
 
+def _rely_on_number(vm: Interpreter, function: types.FunctionType, where: str) -> None:
+    """A function that guards do not hold by identity may be another one in the next call, with as many defaults."""
+    source = vm.user.source_of(function)
+    if source is not None and not isinstance(source, Const):
+        vm.guards.add("length", Attr(source, where), len(getattr(function, where)))
+
+
 def _default(vm: Interpreter, function: types.FunctionType, where: str, key: Any, value: Any) -> Any:
-    if value is None or vm.is_created(function):
+    if vm.is_created(function):
         return value
-    source = Attr(function_source(vm, function), where)
-    if type(value) in (bool, int, float, str) and vm.is_library_function(function):
+    source = function_source(vm, function)
+    # Which tuple holds the defaults of such a function is part of its definition, and a tuple never changes.
+    known = isinstance(source, Const) and where == "__defaults__" and is_constant(value)
+    if known or is_constant(value) and vm.is_library_function(function):
         return value
-    return vm.user.wrap(value, Item(source, key))
+    return vm.user.wrap(value, Item(Attr(source, where), key))
 
 
 def stopped_inside(error: BaseException) -> BaseException:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import abc
+import enum
 import functools
 import types
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from ..definitions import MISSING, lookup
 from ..effects import DELETED
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..raising import first_context
-from ..source import Attr, Const, Item, Source
+from ..source import Attr, Const, Fetch, Item, Source
 from .container import InstanceDict
 from .tensor import TensorMethod, load_tensor_attr, store_tensor_attr
 
@@ -26,12 +30,14 @@ __all__ = [
     "find_method",
     "generic_delete",
     "is_data_descriptor",
+    "is_instance",
+    "is_subclass",
     "load_attr",
     "lookup",
     "store_attr",
 ]
 
-MISSING = _MISSING = object()
+_MISSING = MISSING
 _HEAP_TYPE = 1 << 9
 # Symbolic numbers compute for themselves; their Python methods are not the program's.
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -44,26 +50,6 @@ class Super:
 
     def __init__(self, cls: type, obj: Any) -> None:
         self.cls, self.obj = cls, obj
-
-
-@functools.lru_cache(maxsize=16384)
-def _lookup(cls: Any, name: str) -> tuple[Any, type | None]:
-    """The raw class attribute and the class that defines it, or (_MISSING, None); forgotten when a capture begins."""
-    for owner in cls.__mro__:
-        namespace = owner.__dict__
-        if name in namespace:
-            return namespace[name], owner
-    return _MISSING, None
-
-
-def lookup(cls: type, name: str) -> tuple[Any, Any]:
-    """The raw class attribute and the class that defines it, or (a marker, None)."""
-    return _lookup(cls, name)
-
-
-def forget_classes() -> None:
-    """Forget what classes looked like: they may have changed since the last capture."""
-    _lookup.cache_clear()
 
 
 def find_method(cls: type, name: str) -> types.FunctionType | None:
@@ -89,6 +75,8 @@ def load_attr(vm: Interpreter, obj: Any, name: str) -> Any:
         return vm.type_of(obj) if name == "__class__" else _number_attr(vm, obj, name)
     if kind is types.ModuleType:
         return _module_attr(vm, obj, name)
+    if isinstance(obj, enum.Enum) and vm.user.source_of(obj) is None:  # a constant, whose attributes may change
+        vm.user.track(obj, obj, Const(obj, str(obj)))
     if isinstance(obj, type):
         return _class_attr(vm, obj, name)
     if kind is Super:
@@ -123,10 +111,17 @@ def _module_attr(vm: Interpreter, module: types.ModuleType, name: str) -> Any:
     written = vm.effects.globals.get((id(module.__dict__), name))
     if written is not None:
         return _checked(written[1], type(module), name)
-    if name in module.__dict__:
-        return vm.load_global_value(module.__dict__, name, module.__name__)
-    value = vm.native(getattr, module, name)
-    return vm.user.wrap(value, Attr(Const(module, module.__name__), name))
+    namespace = module.__dict__
+    if name in namespace:
+        return vm.load_global_value(namespace, name, module.__name__)
+    source = Const(namespace, module.__name__)
+    if lookup(type(module), name)[1] is not None:
+        return vm.user.wrap(vm.native(getattr, module, name), Attr(Const(module, module.__name__), name))
+    vm.guards.add("missing", source, name)
+    if "__getattr__" in namespace:
+        return vm.call(vm.load_global_value(namespace, "__getattr__", module.__name__), (name,), {})
+    vm.guards.add("missing", source, "__getattr__")
+    return vm.native(getattr, module, name)
 
 
 def _class_attr(vm: Interpreter, cls: type, name: str) -> Any:
@@ -137,14 +132,19 @@ def _class_attr(vm: Interpreter, cls: type, name: str) -> Any:
         raise Unsupported("the namespace of a class is read after one was written")
     meta, _ = lookup(type(cls), name)
     raw, owner = lookup(cls, name)
-    if owner is None or name in (
-        "__class__",
-        "__dict__",
-        "__mro__",
-        "__bases__",
-        "__name__",
-        "__module__",
-        "__qualname__",
+    if (
+        owner is None
+        or _is_data_descriptor(meta)
+        or name
+        in (
+            "__class__",
+            "__dict__",
+            "__mro__",
+            "__bases__",
+            "__name__",
+            "__module__",
+            "__qualname__",
+        )
     ):
         if isinstance(meta, types.FunctionType):
             return types.MethodType(meta, cls)
@@ -159,14 +159,13 @@ def _class_attr(vm: Interpreter, cls: type, name: str) -> Any:
             if getter is not None and not vm.is_library(getter.__module__):
                 return vm.call(getter, (cls, name), {})
         return vm.native(getattr, cls, name)
-    vm.guard_class(cls, name, raw, owner)
     if isinstance(raw, staticmethod):
         return raw.__func__
     if isinstance(raw, classmethod):
         return _bind_class(raw.__func__, cls)
     if isinstance(raw, types.FunctionType | property):
         return raw
-    if hasattr(type(raw), "__get__"):
+    if _has(raw, "__get__"):
         getter = find_method(type(raw), "__get__")
         if getter is not None and not vm.is_library(getter.__module__):
             return vm.call(getter, (raw, None, cls), {})
@@ -184,15 +183,17 @@ def _super_attr(vm: Interpreter, sup: Super, name: str) -> Any:
         known = {"__thisclass__": sup.cls, "__self__": obj, "__class__": super}
         return known.get(name, obj if isinstance(obj, type) and issubclass(obj, sup.cls) else vm.type_of(obj))
     cls = obj if isinstance(obj, type) and issubclass(obj, sup.cls) else vm.type_of(obj)
-    order = cls.__mro__
-    for owner in order[order.index(sup.cls) + 1 :]:
-        found, value = vm.effects.attr(owner, name)
-        if found:
-            return _checked(value, owner, name)
-        if name in owner.__dict__:
-            raw = owner.__dict__[name]
-            vm.guard_class(owner, name, raw, owner)
-            return _bind(vm, raw, owner, obj, cls, name, is_class=cls is obj)
+    raw, owner = lookup(cls, name, sup.cls)
+    if vm.effects.classes:
+        order = cls.__mro__
+        for written in order[order.index(sup.cls) + 1 :]:
+            found, value = vm.effects.attr(written, name)
+            if found:
+                return _checked(value, written, name)
+            if written is owner:
+                break
+    if owner is not None:
+        return _bind(vm, raw, owner, obj, cls, name, is_class=cls is obj)
     raise UserRaise(AttributeError(f"'super' object has no attribute '{name}'"))
 
 
@@ -214,10 +215,12 @@ def _bind(vm: Interpreter, raw: Any, owner: type, obj: Any, cls: type, name: str
         return value
     if isinstance(raw, types.MethodDescriptorType | types.WrapperDescriptorType):
         return types.MethodType(raw, obj)
+    if owner is enum.Enum and name in ("name", "value"):
+        return load_attr(vm, obj, f"_{name}_")
     getter = find_method(type(raw), "__get__")
     if getter is not None:
         return vm.call(getter, (raw, None if is_class else obj, cls), {})
-    if hasattr(type(raw), "__get__"):
+    if _has(raw, "__get__"):
         value = vm.native(raw.__get__, obj, cls)
         known = vm.user.by_value.get(id(obj))
         # What a stand-in holds is on the stack already.
@@ -231,8 +234,13 @@ def is_data_descriptor(cls: type, name: str) -> bool:
     return isinstance(raw, property) or raw is not _MISSING and find_method(type(raw), "__set__") is not None
 
 
+def _has(raw: Any, special: str) -> bool:
+    """Whether what was found in a class has a special method itself."""
+    return raw is not _MISSING and lookup(type(raw), special)[1] is not None
+
+
 def _is_data_descriptor(raw: Any) -> bool:
-    return raw is not _MISSING and hasattr(type(raw), "__get__") and hasattr(type(raw), "__set__")
+    return _has(raw, "__get__") and (_has(raw, "__set__") or _has(raw, "__delete__"))
 
 
 def _instance_attr(vm: Interpreter, obj: Any, kind: type, name: str) -> Any:
@@ -257,7 +265,9 @@ def generic_attr(vm: Interpreter, obj: Any, kind: type, name: str) -> Any:
         assert owner is not None
         return _slot_or_property(vm, obj, raw, owner, kind, name)
     if owner is None and isinstance(obj, nn.Module) and _is_member(obj, name):
-        # nn.Module.__setattr__ keeps a name in one place only, so that a member's name needs no second guard.
+        source = vm.user.source_of(obj)
+        if source is not None:
+            vm.guards.add("missing", Attr(source, "__dict__"), name)
         return _module_member(vm, obj, name)
     found, value = vm.instance_attr(obj, name)
     if not found:
@@ -265,7 +275,6 @@ def generic_attr(vm: Interpreter, obj: Any, kind: type, name: str) -> Any:
     if found:
         return value
     if owner is not None:
-        vm.guard_class(kind, name, raw, owner)
         return _bind(vm, raw, owner, obj, kind, name)
     if isinstance(obj, nn.Module) and find_method(kind, "__getattr__") is nn.Module.__getattr__:
         return _module_member(vm, obj, name)
@@ -285,7 +294,6 @@ def _slot_or_property(vm: Interpreter, obj: Any, raw: Any, owner: type, kind: ty
                 vm.guards.add("no attribute", source, name)
             raise
         return value if source is None else vm.user.wrap(value, Attr(source, name))
-    vm.guard_class(kind, name, raw, owner)
     return _bind(vm, raw, owner, obj, kind, name)
 
 
@@ -334,24 +342,68 @@ def _function_attr(vm: Interpreter, function: types.FunctionType, name: str) -> 
         return _checked(value, type(function), name)
     if name == "__get__":
         return function.__get__
-    value = vm.native(getattr, function, name)
-    if vm.is_created(function) or name in (
-        "__name__",
-        "__qualname__",
-        "__module__",
-        "__code__",
-        "__doc__",
-        "__globals__",
-    ):
-        return value
+    if vm.is_created(function) or name == "__globals__":
+        return vm.native(getattr, function, name)
+    if vm.is_library_function(function) and name in _TOLD_BY_FUNCTION:
+        return getattr(function, name)
     source: Source = vm.user.source_of(function) or Const(function, function.__name__)
-    return vm.user.wrap(value, Attr(source, name))
+    if name not in function.__dict__ and lookup(type(function), name)[1] is None:
+        vm.guards.add("missing", Attr(source, "__dict__"), name)
+    return vm.user.wrap(vm.native(getattr, function, name), Attr(source, name))
+
+
+_TOLD_BY_FUNCTION = ("__name__", "__qualname__", "__module__", "__code__", "__doc__")
 
 
 def _checked(value: Any, kind: type, name: str) -> Any:
     if value is DELETED:
         raise UserRaise(AttributeError(f"'{kind.__name__}' object has no attribute '{name}'"))
     return value
+
+
+# ---- classes of objects ----
+
+
+def is_instance(vm: Interpreter, obj: Any, kinds: Any) -> bool:
+    """`isinstance(obj, kinds)`, where no metaclass of the program's answers."""
+    for cls in _alternatives(kinds):
+        kind, check = vm.type_of(obj), lookup(type(cls), "__instancecheck__")[0]
+        if check is _CHECKED_BY_ABC:
+            vm.definitions.ask(issubclass, kind, cls)
+        elif check is not _CHECKED_BY_TYPE and vm.user.source_of(obj) is not None and not isinstance(obj, Tensor):
+            question = functools.partial(_is_instance, kinds=cls)
+            vm.guards.add("equals", Fetch(question, vm.user.source_of(obj)), isinstance(obj, cls))
+        elif not isinstance(obj, Tensor):
+            vm.definitions.note(kind)
+    return bool(vm.native(isinstance, obj, kinds))
+
+
+def is_subclass(vm: Interpreter, cls: Any, kinds: Any) -> bool:
+    """`issubclass(cls, kinds)`, where no metaclass of the program's answers."""
+    for kind in _alternatives(kinds):
+        if isinstance(cls, type):
+            vm.definitions.note(cls)
+            if lookup(type(kind), "__subclasscheck__")[0] is not type.__dict__["__subclasscheck__"]:
+                vm.definitions.ask(issubclass, cls, kind)
+    return bool(vm.native(issubclass, cls, kinds))
+
+
+def _alternatives(kinds: Any) -> Iterator[type]:
+    if isinstance(kinds, tuple):
+        for kind in kinds:
+            yield from _alternatives(kind)
+    elif isinstance(kinds, types.UnionType):
+        yield from _alternatives(kinds.__args__)
+    elif isinstance(kinds, type):
+        yield kinds
+
+
+def _is_instance(obj: Any, kinds: Any) -> bool:
+    return isinstance(obj, kinds)
+
+
+_CHECKED_BY_TYPE = type.__dict__["__instancecheck__"]
+_CHECKED_BY_ABC = abc.ABCMeta.__dict__["__instancecheck__"]
 
 
 # ---- writing ----
@@ -390,7 +442,7 @@ def _is_plain_class_value(vm: Interpreter, cls: type, name: str, value: Any) -> 
     """Whether `cls.name = value` changes data and nothing else: no method, no descriptor, no metaclass of the program's."""
     raw, _ = lookup(cls, name)
     plain = find_method(type(cls), "__setattr__") is None and lookup(type(cls), name)[1] is None
-    code = any(hasattr(type(v), "__get__") for v in (raw, value) if v is not _MISSING)
+    code = any(_has(v, "__get__") for v in (raw, value))
     heap = bool(cls.__flags__ & _HEAP_TYPE) and not vm.is_library(cls.__module__)
     return plain and heap and not code and not name.startswith("__") and not issubclass(cls, nn.Module | Tensor)
 
@@ -412,19 +464,17 @@ def generic_store(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
     if isinstance(raw, property):
         if raw.fset is None:
             raise UserRaise(AttributeError(f"property {name!r} of {kind.__qualname__!r} object has no setter"))
-        vm.guard_class(kind, name, raw, owner)
         vm.call(raw.fset, (obj, value), {})
         return
     setter = find_method(type(raw), "__set__") if raw is not _MISSING else None
     if setter is not None:
-        vm.guard_class(kind, name, raw, owner)
         vm.call(setter, (raw, obj, value), {})
         return
     slot = isinstance(raw, types.MemberDescriptorType)
     if not slot and not hasattr(obj, "__dict__") or not kind.__flags__ & _HEAP_TYPE and not hasattr(obj, "__dict__"):
         vm.native(setattr, obj if vm.is_created(obj) else _twin(vm, obj), name, value)
         raise Unsupported(f"the attribute {name!r} of a {kind.__name__} is assigned")
-    of_c = not slot and raw is not _MISSING and hasattr(type(raw), "__set__") and not vm.is_created(obj)
+    of_c = not slot and _has(raw, "__set__") and not vm.is_created(obj)
     if of_c and not isinstance(obj, types.FunctionType | BaseException):
         raise Unsupported(f"the attribute {name!r} of a {kind.__name__} is assigned")
     vm.write_instance(obj, name, value)
@@ -467,12 +517,10 @@ def generic_delete(vm: Interpreter, obj: Any, name: str) -> None:
     if isinstance(raw, property):
         if raw.fdel is None:
             raise UserRaise(AttributeError(f"property {name!r} of {kind.__qualname__!r} object has no deleter"))
-        vm.guard_class(kind, name, raw, owner)
         vm.call(raw.fdel, (obj,), {})
         return
     deleter = find_method(type(raw), "__delete__") if raw is not _MISSING else None
     if deleter is not None:
-        vm.guard_class(kind, name, raw, owner)
         vm.call(deleter, (raw, obj), {})
         return
     if vm.is_created(obj):
@@ -482,7 +530,7 @@ def generic_delete(vm: Interpreter, obj: Any, name: str) -> None:
         raise Unsupported(f"an attribute of an unknown object is deleted: {name}")
     if isinstance(raw, types.MemberDescriptorType):
         _slot_or_property(vm, obj, raw, owner or kind, kind, name)
-    elif raw is not _MISSING and hasattr(type(raw), "__delete__"):
+    elif _has(raw, "__delete__"):
         raise Unsupported(f"the attribute {name!r} of a {kind.__name__} is deleted")
     elif isinstance(obj, nn.Module) and _is_member(obj, name):
         _module_member(vm, obj, name)

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from .. import torch_private
+from ..definitions import lookup
 from ..errors import Unsupported
 from ..output import GraphInput
+from ..sameness import is_value_type
 from ..source import Attr, Const, Fetch, Item, Source
 from .constant import is_bound, is_constant, is_static, plain_value
 from .container import LazyDict, Shadow, list_items, shadow_of
@@ -82,10 +84,8 @@ class UserState:
 
     def is_iterator(self, value: Any) -> bool:
         """Whether taking an item from `value` would consume an iterator that capture did not make."""
-        if not hasattr(type(value), "__next__"):
-            return False
         entry = self.by_value.get(id(value))
-        return entry is not None and entry.real is value
+        return entry is not None and entry.real is value and lookup(type(value), "__next__")[1] is not None
 
     def items_of(self, value: Any) -> list[Any] | None:
         """The items of an object of the caller's that derives from list, each guarded; for reading only."""
@@ -166,8 +166,6 @@ class UserState:
         root = source.root()
         if isinstance(root, Const) and not value.__closure__:
             self.vm.guards.add("is", source, value)
-            if not self.vm.is_library_function(value):
-                self.vm.guards.add("is", Attr(source, "__code__"), value.__code__)
             self.track(value, value, Const(value, source.name()))
             return value
         self.vm.guards.add("type", source, types.FunctionType)
@@ -193,7 +191,7 @@ class UserState:
         return made
 
     def _object(self, value: Any, source: Source) -> Any:
-        from ..sight import is_opaque_type, is_value_type
+        from ..sight import is_opaque_type
 
         if is_value_type(value):
             self.vm.guards.add("equals", source, value)
