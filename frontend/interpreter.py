@@ -30,7 +30,7 @@ from .values import function as functions
 from .values import object as objects
 from .values.constant import is_constant, is_static
 from .values.container import InstanceDict, LazyDict
-from .values.tensor import refuse_method, tensor_class
+from .values.tensor import ASKED, asked, refuse_method, tensor_class
 from .values.unread import Append, Unread
 from .values.user import UserState
 
@@ -333,6 +333,8 @@ class Interpreter:
         rule = TENSOR_METHODS.get(name)
         if rule is not None:
             return rule(self, tensor, *args, **kwargs)
+        if name in ASKED and not args and not kwargs:
+            return asked(self, tensor, name)
         if name != "item" or getattr(tensor, "constant", None) is None:
             refuse_method(name)
         return self.out.call_method(name, (tensor, *args), kwargs)

@@ -302,8 +302,11 @@ class OutputGraph:
             if mutated or not known:
                 self._emit(op, target, *lifted, result, rebind=not known).meta[MUTATES] = mutated
             return result
-        if not mutated and not any(True for _ in _nodes(lifted)):
+        given = any(True for _ in _nodes(lifted))
+        if not mutated and not given:
             self.asked = True
+        if given and not mutated and result is not None and not _has_tensor(result) and not _is_told(op, target):
+            raise GraphBreak(f"{_called(target)} asks a tensor for what guards do not cover")
         if result is None and not mutated and not any(True for _ in _nodes(lifted)):
             if isinstance(target, types.FunctionType):
                 return None
@@ -349,6 +352,21 @@ class OutputGraph:
         module = torch_private.lazy_graph_module(torch.nn.Module(), self.graph)
         module.graph._codegen = fx.graph.CodeGen()
         return module
+
+
+# What C functions of torch say of tensors that follows from what guards know: class, dtype, device, sizes, strides, dispatch keys.
+_TOLD = frozenset(
+    """
+    size stride dim ndimension numel nelement element_size itemsize get_device type is_same_size is_contiguous dim_order result_type
+    can_cast promote_types is_floating_point is_complex is_signed is_conj is_neg is_distributed _is_zerotensor dense_dim sparse_dim
+    broadcast_shapes is_coalesced has_torch_function has_torch_function_unary has_torch_function_variadic
+    """.split()  # noqa: SIM905
+)
+
+
+def _is_told(op: str, target: Any) -> bool:
+    """Whether the answer of a function of torch follows from what guards know; Python functions ask through others."""
+    return isinstance(target, types.FunctionType) or (target if op == "call_method" else target.__name__) in _TOLD
 
 
 def _has_tensor(value: Any) -> bool:

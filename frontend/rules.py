@@ -324,6 +324,7 @@ rule(torch.compiler.is_exporting)(lambda vm: False)
 rule(torch._jit_internal.is_scripting)(lambda vm: False)
 rule(torch._assert)(lambda vm, condition, message="": _assert(vm, condition, message))
 rule(torch._check)(lambda vm, condition, message=None: _assert(vm, condition, ""))
+rule(torch.is_inference)(lambda vm, value: vm.call_tensor_method(value, "is_inference", (), {}))
 rule(torch.is_tensor)(lambda vm, value: isinstance(value, Tensor))
 rule(torch.nn.attention.sdpa_kernel)(lambda vm, *a, **k: RealContext(torch.nn.attention.sdpa_kernel(*a, **k)))
 
@@ -504,7 +505,6 @@ TENSOR_METHODS: dict[str, Any] = {
         "dim",
         "numel",
         "stride",
-        "storage_offset",
         "element_size",
         "is_contiguous",
         "is_floating_point",
@@ -516,10 +516,7 @@ TENSOR_METHODS: dict[str, Any] = {
         "ndimension",
         "is_signed",
         "is_same_size",
-        "has_names",
         "dim_order",
-        "is_pinned",
-        "is_shared",
     ]
 }
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import operator
 import types
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from ..errors import GraphBreak, Unsupported, UserRaise
-from ..source import Attr, Const, Item
+from ..source import Attr, Const, Fetch, Item
 
 if TYPE_CHECKING:
     from ..interpreter import Interpreter
 
-__all__ = ["TensorMethod", "load_tensor_attr", "store_tensor_attr", "tensor_class"]
+__all__ = ["ASKED", "TensorMethod", "asked", "load_tensor_attr", "store_tensor_attr", "tensor_class"]
 
 
 class TensorMethod:
@@ -50,7 +52,6 @@ _FACTS = frozenset(
         "is_mkldnn",
         "is_nested",
         "is_complex",
-        "names",
         "itemsize",
         "nbytes",
         "is_sparse_csr",
@@ -59,10 +60,21 @@ _FACTS = frozenset(
         "is_ipu",
         "is_maia",
         "is_mtia",
-        "is_leaf",
-        "output_nr",
     ]
 )
+# Facts that these guards do not tell: the tensor itself is asked, now and in each call.
+ASKED: dict[str, Callable[[Tensor], Any]] = {
+    "is_leaf": operator.attrgetter("is_leaf"),
+    "output_nr": operator.attrgetter("output_nr"),
+    "retains_grad": operator.attrgetter("retains_grad"),
+    "names": operator.attrgetter("names"),
+    "storage_offset": Tensor.storage_offset,
+    "is_shared": Tensor.is_shared,
+    "is_pinned": Tensor.is_pinned,
+    "is_inference": Tensor.is_inference,
+    "_is_view": Tensor._is_view,
+}
+_COMPUTED_FACTS = ("is_leaf", "storage_offset", "names")  # what a fake tensor tells as a real one would
 _COMPUTED = frozenset(["T", "mT", "H", "mH", "real", "imag", "data"])
 _REFUSED = {
     "_base": "a tensor's view base is read (_base)",
@@ -87,6 +99,8 @@ def load_tensor_attr(vm: Interpreter, tensor: Tensor, name: str) -> Any:
         return value
     if name == "nbytes":
         return tensor.numel() * tensor.element_size()
+    if name in ASKED and hasattr(Tensor, name) and not callable(getattr(Tensor, name)):
+        return asked(vm, tensor, name)
     if name in _FACTS:
         value = vm.native(getattr, tensor, name)
         return TensorMethod(vm, tensor, name) if callable(value) else value
@@ -107,6 +121,27 @@ def load_tensor_attr(vm: Interpreter, tensor: Tensor, name: str) -> Any:
     if static is not None:
         raise Unsupported(f"the tensor attribute {name!r} is read")
     return _user_attr(vm, tensor, name)
+
+
+def asked(vm: Interpreter, tensor: Tensor, name: str) -> Any:
+    """A fact that the guards of tensors do not cover, with a guard of its own.
+
+    That of a computed tensor follows from the same facts of the inputs, or breaks the graph.
+    """
+    info, read = vm.out.inputs.get(id(tensor)), ASKED[name]
+    if info is not None and vm.out.version(info) == info.version:
+        value = tensor.storage_offset() if name == "storage_offset" else read(info.real)
+        inputs = [info]
+    elif name in _COMPUTED_FACTS and not vm.inference:
+        value = vm.native(read, tensor)
+        inputs = [i for i in vm.out.inputs.values() if isinstance(i.fake, Tensor)]
+    else:
+        raise GraphBreak(f"a computed tensor is asked for {name}")
+    for given in inputs:
+        offset = given.fake.storage_offset() if name == "storage_offset" else None
+        if not isinstance(offset, torch.SymInt):  # else an equation says what it is
+            vm.guards.add("equals", Fetch(read, given.source), read(given.real))
+    return value
 
 
 def _grad(vm: Interpreter, tensor: Tensor) -> Any:
@@ -175,7 +210,6 @@ _BREAKS = {
     "resize_": "a tensor is resized in place",
     "__torch_function__": "__torch_function__ is called",
     "__dlpack__": "a tensor is exported (dlpack)",
-    "is_inference": "it is asked whether a tensor was made in inference mode",
     "share_memory_": "a tensor is moved to shared memory",
     "pin_memory": "a tensor is pinned",
 }
