@@ -291,7 +291,7 @@ def _function_offset() -> int | None:
     code, namespace, defaults, by_name = _function_offset.__wrapped__.__code__, {"a": 1}, (1,), {"b": 2}
     made = types.FunctionType(code, namespace, None, defaults)
     made.__kwdefaults__ = by_name
-    size = types.FunctionType.__basicsize__ // 8
+    size = type.__dict__["__basicsize__"].__get__(types.FunctionType) // 8
     words = list((ctypes.c_uint64 * size).from_address(id(made)))
     found = [p for p in range(size - 2) if words[p : p + 3] == [id(code), id(defaults), id(by_name)]]
     return 8 * found[0] if len(found) == 1 else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any
@@ -32,13 +33,18 @@ def compiled_function(
     """
     # The parameters have the user's names: what else the function mentions begins with two underscores.
     namespace: dict[str, Any] = {"__entries": entries, "__MISS": MISS, "__runtime": runtime}
-    heads, star = [], False
+    heads, star, filled = [], False, ""
     given = parameters.signature.parameters
+    function = _with_defaults(target)
     for i, (name, parameter) in enumerate(given.items()):
         default = ""
         if parameter.default is not parameter.empty:
-            namespace[f"__default_{i}"] = parameter.default
+            namespace[f"__default_{i}"] = parameter.default if function is None else _Default(parameter.default)
             default = f"=__default_{i}"
+            if function is not None:
+                namespace |= {"__function": function, "__defaults": function.__defaults__, "__default_of": _default_of}
+                namespace[f"__value_{i}"] = parameter.default
+                filled += f"    if {name} is __default_{i}:\n        {name} = {_default_text(parameter, i)}\n"
         if parameter.kind is parameter.KEYWORD_ONLY and not star:
             star = True
             heads.append("*")
@@ -52,7 +58,7 @@ def compiled_function(
     heads = ["__self", *heads] if owner_of(target) is not None else heads  # errors of wrong calls count it
     pairs = ", ".join(f"{n!r}: {n}" for n in given)
     text = (
-        f"def compiled({', '.join(heads)}):\n"
+        f"def compiled({', '.join(heads)}):\n{filled}"
         "    __missed = None\n"
         "    for __entry in __entries:\n"
         f"        __result = __entry({names})\n"
@@ -66,6 +72,42 @@ def compiled_function(
     namespace["__text"] = text
     exec(compile(text, "<intarsia entry>", "exec"), namespace)
     return namespace.pop("compiled")  # type: ignore[no-any-return]
+
+
+class _Default:
+    """Stands for the default of a parameter: what that is, the target's function says in each call."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def _with_defaults(target: Any) -> types.FunctionType | None:
+    """The Python function whose defaults a call of the target takes, where its signature is its own."""
+    function = target.forward if isinstance(target, nn.Module) else target
+    function = function.__func__ if isinstance(function, types.MethodType) else function
+    return function if type(function) is types.FunctionType and not hasattr(function, "__signature__") else None
+
+
+def _default_text(parameter: inspect.Parameter, place: int) -> str:
+    late = f"__default_of(__function, {parameter.name!r})"
+    if parameter.kind is parameter.KEYWORD_ONLY:
+        return late
+    return f"__value_{place} if __function.__defaults__ is __defaults else {late}"
+
+
+def _default_of(function: types.FunctionType, name: str) -> Any:
+    """The default that a parameter of a function has now."""
+    code, by_name, in_turn = function.__code__, function.__kwdefaults__ or {}, function.__defaults__ or ()
+    if name in by_name:
+        return by_name[name]
+    place = code.co_varnames.index(name) - code.co_argcount
+    if not -len(in_turn) <= place < 0:
+        kind = "positional" if place < 0 else "keyword-only"
+        raise TypeError(f"{function.__qualname__}() missing 1 required {kind} argument: {name!r}")
+    return in_turn[place]
 
 
 def owner_of(target: Any) -> Any:

@@ -201,7 +201,8 @@ def inlined_entry(
     loop = ast.parse("while __entries and __entries[0] is __first:\n    pass").body[0]
     assert isinstance(loop, ast.While)
     loop.body = body
-    signature.body = [loop, *signature.body]
+    start = sum(isinstance(statement, ast.If) for statement in signature.body)  # those that fill in defaults
+    signature.body = [*signature.body[:start], loop, *signature.body[start:]]
     module = ast.fix_missing_locations(ast.Module([signature], []))
     held |= {name: value for name, value in namespace.items() if name != "__builtins__"}
     held["__first"] = entry

@@ -130,10 +130,9 @@ class Residual:
             self.emit.namespace["refill_dict"] = _refill_dict
             self.post.append(f"refill_dict({target}, [{pairs}])")
         else:
-            gone, new = _set_changes(real, copy)
             self.emit.namespace["change_set"] = _change_set
-            texts = (", ".join(map(self.value, items)) for items in (gone, new))
-            self.post.append("change_set({}, [{}], [{}])".format(target, *texts))
+            gone, added = (", ".join(map(self.value, items)) for items in _set_changes(real, copy))
+            self.post.append(f"change_set({target}, [{gone}], [{added}])")
 
     def _fetch(self, source: Source) -> str:
         return self.emit.fetch(source)

@@ -370,11 +370,12 @@ def is_instance(vm: Interpreter, obj: Any, kinds: Any) -> bool:
         kind, check = vm.type_of(obj), lookup(type(cls), "__instancecheck__")[0]
         if check is _CHECKED_BY_ABC:
             vm.definitions.ask(issubclass, kind, cls)
-        elif check is not _CHECKED_BY_TYPE and vm.user.source_of(obj) is not None and not isinstance(obj, Tensor):
-            question = functools.partial(_is_instance, kinds=cls)
-            vm.guards.add("equals", Fetch(question, vm.user.source_of(obj)), isinstance(obj, cls))
         elif not isinstance(obj, Tensor):
             vm.definitions.note(kind)
+            source = vm.user.source_of(obj)
+            if check is not _CHECKED_BY_TYPE and source is not None:
+                question = functools.partial(_is_instance, kinds=cls)
+                vm.guards.add("equals", Fetch(question, source), isinstance(obj, cls))
     return bool(vm.native(isinstance, obj, kinds))
 
 
