@@ -188,10 +188,15 @@ def _equals(emit: Emitter, source: Source, expected: Any) -> str:
 
 
 def _has_keys(emit: Emitter, source: Source, keys: list[Any]) -> str:
-    value, constant = emit.fetch(source), emit.constant(keys, "keys")
-    if all(map(is_told_by_equality, keys)):
-        return f"[*{value}] == {constant}{_same_types(emit, value, keys)}"
-    return f"{emit.constant(same_keys, 'same_keys')}({value}, {constant})"
+    value = emit.fetch(source)
+    if not keys:
+        return f"not {value}"
+    constant, identical = (
+        emit.constant(keys, "keys"),
+        emit.constant(operator.is_, "is_"),
+    )  # keys are mostly interned texts
+    same = f"len({value}) == {len(keys)} and {emit.constant(all, 'all')}({emit.constant(map, 'map')}({identical}, {value}, {constant}))"
+    return f"({same} or {emit.constant(same_keys, 'same_keys')}({value}, {constant}))"
 
 
 def _same_types(emit: Emitter, value: str, items: Iterable[Any]) -> str:

@@ -478,12 +478,12 @@ class Interpreter:
                 f"an attribute of an object that capture did not make is assigned: {type(obj).__name__}.{name}"
             )
 
-    def rely_on_definition(self, function: types.FunctionType) -> None:
-        """Rely on a function's code and defaults, where guards hold it by identity."""
+    def rely_on_definition(self, function: types.FunctionType, part: str = "__code__") -> None:
+        """Rely on a function's code, or on which object holds its defaults, where guards hold it by identity."""
         source = self.user.source_of(function)
         held = not self.is_created(function) and (source is None or isinstance(source, Const))
         if held and not self.is_library_function(function):
-            self.definitions.note_function(function)
+            self.definitions.note_function(function, part)
 
     def wrap_class_value(self, value: Any, owner: type, name: str) -> Any:
         """A plain value stored on a class."""

@@ -67,6 +67,7 @@ def _defaults(
     first = n_pos - len(defaults)
     for i in missing:
         if i < first:
+            vm.rely_on_definition(function, "__defaults__")
             raise UserRaise(binding_error(function, args, kwargs))
         fast[names[i]] = _default(vm, function, "__defaults__", i - first, defaults[i - first])
     for name in names[n_pos : n_pos + n_kwonly]:
@@ -74,7 +75,9 @@ def _defaults(
             continue
         values = function.__kwdefaults__ or {}
         if name not in values:
-            if function.__kwdefaults__ is not None and not vm.is_created(function):
+            if function.__kwdefaults__ is None:
+                vm.rely_on_definition(function, "__kwdefaults__")
+            elif not vm.is_created(function):
                 vm.guards.add("missing", Attr(function_source(vm, function), "__kwdefaults__"), name)
             raise UserRaise(binding_error(function, args, kwargs))
         fast[name] = _default(vm, function, "__kwdefaults__", name, values[name])
@@ -93,7 +96,10 @@ def _default(vm: Interpreter, function: types.FunctionType, where: str, key: Any
     source = function_source(vm, function)
     # Which tuple holds the defaults of such a function is part of its definition, and a tuple never changes.
     known = isinstance(source, Const) and where == "__defaults__" and is_constant(value)
-    if known or is_constant(value) and vm.is_library_function(function):
+    library = vm.is_library_function(function)
+    if isinstance(source, Const) and not library:
+        vm.definitions.note_function(function, where)
+    if known or is_constant(value) and library:
         return value
     return vm.user.wrap(value, Item(Attr(source, where), key))
 
