@@ -336,6 +336,9 @@ class Runtime:
             torch_private.write_code(made.graph_module)  # another's backend may look at it in any way
         with torch.inference_mode(False), torch.set_grad_enabled(training):
             graph = self.options.backend(made.graph_module, inputs)
+        forget = getattr(self.options.backend, "forget", None)
+        if forget is not None:
+            weakref.finalize(made, forget, made.graph_module).atexit = False
         self._tell("on_compile", time.perf_counter() - start)
         return graph
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, finalize
 
 import torch
 import torch.utils._pytree as pytree
@@ -381,13 +381,16 @@ def backend_for(
         kept = _Reports(reports)
         _reports[gm] = kept
         if needs_gradients(gm, example_inputs):
-            return compile_training(gm, example_inputs, config, passes, kept)
+            run = compile_training(gm, example_inputs, config, passes, kept)
+            finalize(run, kept.clear).atexit = False  # AOTAutograd's part of it, which refers to the list, is a cycle
+            return run
         function, report = compile_graph(gm, example_inputs, config, passes)
         kept.append(report)
         tracked = any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)
         return _unseen_by_autograd(function) if tracked and torch.is_grad_enabled() else function
 
     backend.takes_floats = True  # type: ignore[attr-defined]  # symbolic floats among the example inputs
+    backend.forget = _forget_reports  # type: ignore[attr-defined]
     return backend
 
 
@@ -415,6 +418,11 @@ class _Reports(list[Report]):
 
 
 _reports: WeakKeyDictionary[fx.GraphModule, list[Report]] = WeakKeyDictionary()  # for `explain` only
+
+
+def _forget_reports(gm: fx.GraphModule) -> None:
+    """What a graph was captured for is gone. The graph is a cycle; what was compiled must not wait for the collector with it."""
+    _reports.pop(gm, None)
 
 
 def reports_of(gm: fx.GraphModule) -> list[Report]:

@@ -690,7 +690,8 @@ def load_program(
     """
     names = namespace(source, functions, library, results or Results())
     exec(compile(source.text, f"<intarsia host program {name}>", "exec"), names)
-    make: Callable[[], Run] = names["make"]
+    make: Callable[[], Run] = names.pop("make")  # functions that their own globals hold are a cycle
+    make_constants = names.pop("make_constants", None)
     if source.gpu is not None:
         custom = of_a_library(source.operators.values(), library.record_custom)
         record = library.record and not source.not_recorded and not custom
@@ -703,7 +704,7 @@ def load_program(
         if not source.stateful and source.gpu is None:
             run.text = source.text  # type: ignore[attr-defined]  # a caller may write it into its own function
         return run
-    make = names["make_constants"]
+    make = make_constants
     if source.gpu is not None:
         make = on_gpu(make, source.text, names, source.gpu, None, entry="make_constants")
     constants = _pooled(make) if source.stateful_constants else make()

@@ -8,34 +8,44 @@ threads run meanwhile. One pointer to a table of arguments costs 107, and 31 for
 
 from __future__ import annotations
 
+import _ctypes
 import ctypes
+import weakref
 from collections.abc import Callable
+from ctypes import c_void_p
 from pathlib import Path
+from typing import Any
 
 NativeFunction = Callable[..., None]  # takes ints: data pointers and int64 sizes
 
 
 class Library:
-    """A loaded shared library. Stays loaded for the life of the process, also when the file goes.
+    """A loaded shared library. Stays loaded, also when the file goes, until it and the last of its functions are gone.
 
-    Raises OSError with the path when it cannot be loaded.
+    With `keep`, for the life of the process: others know addresses in it. Raises OSError with the path when it cannot be loaded.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, keep: bool = False) -> None:
         self.path = path
-        place = str(path.absolute())  # a bare name would be looked for on the library path
-        self._short, self._long = ctypes.PyDLL(place), ctypes.CDLL(place)
+        self._library = ctypes.CDLL(str(path.absolute()))  # a bare name would be looked for on the library path
+        if not keep and _CLOSE is not None:
+            weakref.finalize(self, _CLOSE, self._library._handle).atexit = False
 
     def function(self, name: str, arity: int, *, release_gil: bool = True) -> NativeFunction:
         """`extern "C" void name(...)` with `arity` arguments, each a pointer or an int64_t. The callable takes that many ints.
 
         `release_gil=False` for kernels of a few microseconds. Raises AttributeError when the library has no such function.
         """
-        library = self._long if release_gil else self._short
         try:
-            function = library[name]  # a new object each time: argtypes are ours alone
-        except AttributeError:
+            address = _FIND(self._library._handle, name) if _FIND else ctypes.cast(self._library[name], c_void_p).value
+        except (OSError, AttributeError):
             raise AttributeError(f"{self.path} has no function {name!r}") from None
-        function.argtypes = (ctypes.c_void_p,) * arity
-        function.restype = None
-        return function
+        # By its address: a function that a library object gives refers to itself, and the library would never be closed.
+        kind = (ctypes.CFUNCTYPE if release_gil else ctypes.PYFUNCTYPE)(None, *(c_void_p,) * arity)
+        function: Any = kind(address)
+        function.library = self
+        return function  # type: ignore[no-any-return]
+
+
+_CLOSE: Any = getattr(_ctypes, "dlclose", None)  # on Windows libraries stay
+_FIND: Any = getattr(_ctypes, "dlsym", None)

@@ -185,7 +185,8 @@ def load(entry: Entry, library: Library, results: Results | None = None) -> Prog
     start = time.perf_counter()
     host = HostSource(**entry.meta["host"])
     units = tuple(Source(name, entry.files[f"{name}.cpp"].read_text()) for name in entry.meta["units"])
-    shared = [SharedLibrary(entry.files[f"{name}.so"]) for name in entry.meta["units"]]
+    keep = host.gpu is not None  # the driver and recordings know what is in it
+    shared = [SharedLibrary(entry.files[f"{name}.so"], keep) for name in entry.meta["units"]]
     functions = bind_kernels(host.kernels, shared, host.quick)
     if host.gpu is not None:
         load_binaries(entry, shared[units.index(next(u for u in units if u.name == LAUNCHES))], host.gpu)

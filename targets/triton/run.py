@@ -83,7 +83,10 @@ def on_gpu(
             text = re.sub(r"( +)def (?:run|recorded|tail|part\d+)\(.*\):", r"\g<0>\n\1    copies = []", text)
         other = dict(names)
         exec(compile(text, f"<intarsia host program{', arguments copied' * copied}>", "exec"), other)
-        return other[entry]()
+        makers = {
+            name: other.pop(name, None) for name in ("make", "make_constants")
+        }  # held by their own globals: a cycle
+        return makers[entry]()
 
     def make_gpu() -> Run:
         def with_care(run: Run, careful: Callable[[], Run]) -> Run:
