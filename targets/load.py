@@ -37,7 +37,9 @@ class Library:
         `release_gil=False` for kernels of a few microseconds. Raises AttributeError when the library has no such function.
         """
         try:
-            address = _FIND(self._library._handle, name) if _FIND else ctypes.cast(self._library[name], c_void_p).value or 0
+            address = (
+                _FIND(self._library._handle, name) if _FIND else ctypes.cast(self._library[name], c_void_p).value or 0
+            )
         except (OSError, AttributeError):
             raise AttributeError(f"{self.path} has no function {name!r}") from None
         # By its address: a function that a library object gives refers to itself, and the library would never be closed.
