@@ -20,9 +20,8 @@ class Config:
         cache: keep compiled code on disk (INTARSIA_CACHE, 0 or 1).
         cache_dir: the folder for that; default: the user's cache folder (INTARSIA_CACHE_DIR).
         threads: how many threads kernels are made for; 0: as many as torch uses (INTARSIA_THREADS).
-        packing: keep packed copies of weights for the library's fastest calls; they are made again when torch counts a change. A number
-            is the most MiB that they may take, -1 or True no limit. False
-            for programs that write single elements of a parameter through `.data` or NumPy between calls (INTARSIA_PACKING).
+        packing: keep packed copies of weights for the library's fastest calls; they are made again when the weights change, in
+            whatever way. A number is the most MiB that they may take, -1 or True no limit, False none (INTARSIA_PACKING).
         result_memory: keep the memory of large results (8 MiB and more) that the program has dropped, and use it for those of
             later calls, which spares fresh pages. A number is the most MiB that all functions may keep; -1 or True a quarter of the machine's
             memory; 0 or False: keep nothing (INTARSIA_RESULT_MEMORY).

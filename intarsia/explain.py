@@ -219,6 +219,8 @@ class Explanation:
     fallbacks: list[FallbackInfo]
     seconds: dict[str, float]
     compile_seconds: float
+    # The compiled callable: reports, to which backward adds its own when it runs, live as long as it.
+    _compiled: Any = field(default=None, repr=False, compare=False)
 
     @property
     def kernels(self) -> list[KernelInfo]:
@@ -358,6 +360,7 @@ def _explanation(compiled: Any, seconds: dict[str, float], result: Any, times: M
         list(dict.fromkeys(fallbacks)),
         seconds,
         spent,
+        compiled,
     )
 
 

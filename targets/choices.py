@@ -20,12 +20,12 @@ from .build import cpu_identity
 from .measurements import Measurements
 from .steps import Step
 from .torch_private import onednn_linear, onednn_pack_linear
+from .watch import PAGES, seconds_to_ask
 
 CLEARLY = 0.87  # of the default's time: smaller gains are within the noise of a busy machine
 LARGEST = 1024  # sizes above are measured at this one: what they win by is the same
 MOST_ROWS = 256
 SECONDS = 0.02  # for one bucket, about
-CHECK_SECONDS = 3e-6  # what it takes a call to see that a packed copy is not stale
 
 PACKED, OPERATOR = "packed-product", "operator"
 
@@ -71,6 +71,7 @@ class Choices:
             min(power_of_two(outer), LARGEST),
         )
         key = f"product {'x'.join(map(str, shape))} {str(dtype)[6:]} {torch.get_num_threads()} threads"
+        key += "" if PAGES.works() else " read"
         key += f"{' transposed' if transposed else ''}{' bias' if bias else ''}"
         found = self.choices.get(key, lambda: _measure_product(*shape, dtype, transposed, bias), (PACKED, OPERATOR))
         return step if found == PACKED else None
@@ -96,7 +97,8 @@ def _measure_product(rows: int, inner: int, outer: int, dtype: torch.dtype, tran
         }
         trials = [_trial(calls) for _ in range(3)]
     # The first trial prepares.
-    wins = all(best[OPERATOR] < CLEARLY * (best[PACKED] + CHECK_SECONDS) for best in trials[1:])
+    check = seconds_to_ask(weight.nbytes)
+    wins = all(best[OPERATOR] < CLEARLY * (best[PACKED] + check) for best in trials[1:])
     return OPERATOR if wins else PACKED
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from xdsl.ir import BlockArgument, SSAValue
 
 from ..ir.dialects import buffer, prim
 from .packed import COPIES
+from .watch import Contents, Fingerprint
 
 
 @dataclass(frozen=True)
@@ -31,55 +31,67 @@ class Step:
         return Step(data["builder"], data["options"])
 
 
-# address, bytes, rows -> a number that changes with the contents.
-# With rows = -1 the address is that of a table of (address, bytes, rows), which is `bytes` long.
-Fingerprint = Callable[[int, int, int], int]
-
 WEIGHTS_SOURCE = """\
 #include <stdint.h>
 
-// Small weights: all words. Others: one word of each row, at a column that moves with the row, so that any row or column counts.
-static uint64_t fingerprint(const char* data, int64_t bytes, int64_t rows) {
-  uint64_t sum = 0, factor = 0x9E3779B97F4A7C15u;
-  if (rows <= 0 || bytes / rows < 4 || bytes <= 1 << 16) {
-    for (int64_t i = 0; i + 4 <= bytes; i += 4, factor += 2) {
-      uint32_t word;
-      __builtin_memcpy(&word, data + i, 4);
-      sum += word * factor;
+// Two sums in each of 16 lanes, of the words and of the sums so far: every change of one word shows, and so does every move.
+static uint64_t checksum(const char* data, int64_t bytes) {
+  enum { LANES = 16 };
+  uint64_t sums[LANES] = {0}, moments[LANES] = {0}, words[LANES];
+  int64_t at = 0;
+  for (; at + LANES * 8 <= bytes; at += LANES * 8) {
+    __builtin_memcpy(words, data + at, LANES * 8);
+    for (int lane = 0; lane < LANES; ++lane) {
+      sums[lane] += words[lane];
+      moments[lane] += sums[lane];
     }
-    return sum;
   }
-  const int64_t pitch = bytes / rows, width = pitch / 4 * 4, steps = rows > width / 4 ? rows : width / 4;
-  int64_t row = 0, column = 0;  // counted along: a division a word would take longer than reading it
-  for (int64_t i = 0; i < steps; ++i, factor += 2) {
-    uint32_t word;
-    __builtin_memcpy(&word, data + row * pitch + column, 4);
-    sum += word * factor;
-    row = row + 1 == rows ? 0 : row + 1;
-    column = column + 4 == width ? 0 : column + 4;
+  for (int lane = 0; at < bytes; at += 8, ++lane) {
+    uint64_t word = 0;
+    __builtin_memcpy(&word, data + at, bytes - at < 8 ? bytes - at : 8);
+    sums[lane] += word + 1;
+    moments[lane] += sums[lane];
   }
-  return sum;
+  uint64_t all = (uint64_t)bytes;
+  for (int lane = 0; lane < LANES; ++lane) all = (all * 0x9E3779B97F4A7C15u + sums[lane]) * 0xD1B54A32D192ED03u + moments[lane];
+  return all;
 }
 
-// With rows = -1, data is a table of (address, bytes, rows): one number for all of them.
-extern "C" uint64_t intarsia_fingerprint(const void* data, int64_t bytes, int64_t rows) {
-  if (rows != -1) return fingerprint((const char*)data, bytes, rows);
+// A table of (address, bytes): one number for what is there. Pieces of 1 MiB are read side by side.
+extern "C" uint64_t intarsia_fingerprint(const void* data, int64_t bytes) {
   const int64_t* table = (const int64_t*)data;
-  uint64_t sum = 0;
-  for (int64_t i = 0; i < bytes / 8; i += 3)
-    sum = sum * 0x9E3779B97F4A7C15u + fingerprint((const char*)table[i], table[i + 1], table[i + 2]);
-  return sum;
+  const int64_t piece = 1 << 20;
+  uint64_t all = 0;
+  for (int64_t i = 0; i < bytes / 8; i += 2) {
+    const char* start = (const char*)table[i];
+    const int64_t size = table[i + 1], pieces = (size + piece - 1) / piece;
+    uint64_t sum = 0;
+    #pragma omp parallel for reduction(+ : sum) if (pieces > 2)
+    for (int64_t k = 0; k < pieces; ++k)
+      sum += checksum(start + k * piece, k + 1 < pieces ? piece : size - k * piece) * (2 * (uint64_t)k + 1);
+    all = all * 0x9E3779B97F4A7C15u + sum;
+  }
+  return all;
 }
 """
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """A copy, and what it is a copy of: address and version of the weight, what it held, and what keeps its memory from other data."""
+
+    address: int
+    version: int
+    contents: Contents
+    packed: torch.Tensor | None
+    owner: Any
 
 
 class PackedWeight:
     """A packed copy of one weight at a time, made again when the weight is another tensor or was changed.
 
-    A change through the tensor raises its version. A write through `.data` or NumPy does not: a fingerprint over all of a
-    small weight (64 KiB), or over one word of every row, at another column in each, notices those that touch a row, a column or many elements.
-    A write of single elements into a large weight by such a way is not noticed; the setting `packing` is for programs that do that.
-    Programs that want the same copy share one (targets/packed.py). Where copies may take no more memory there is none.
+    A change through the tensor raises its version; writes that torch does not count (through `.data`, NumPy, a pointer) are seen by
+    `Contents`. Programs that want the same copy share one (targets/packed.py). Where copies may take no more memory there is none.
 
     Args:
         pack: makes the copy.
@@ -96,51 +108,54 @@ class PackedWeight:
     ) -> None:
         self.pack, self.fingerprint, self.limit = pack, fingerprint, limit
         self.kind = object() if kind is None else kind
-        self.known: tuple[int, int, int, torch.Tensor | None, Any] | None = (
-            None  # address, version, fingerprint, copy, owner
-        )
+        self.known: _Packed | None = None
 
     def __call__(self, weight: torch.Tensor) -> torch.Tensor | None:
         """The packed copy of the weight as it is now; None where that would take too much memory."""
-        known, address = self.known, weight.data_ptr()
-        mark = self.fingerprint(address, weight.nbytes, weight.size(0))
-        if known is not None and known[0] == address and known[1] == weight._version and known[2] == mark:
-            return known[3]
-        version = weight._version
-        key = (self.kind, address, version, mark, weight.shape, weight.stride(), weight.dtype)
+        known = self.known
+        again = known is not None and known.address == weight.data_ptr() and known.version == weight._version
+        if again and known.contents.asked and known.contents.same():  # type: ignore[union-attr]
+            return known.packed  # type: ignore[union-attr]
+        address, version = weight.data_ptr(), weight._version
+        contents = Contents(
+            [weight], self.fingerprint, watched=again
+        )  # a weight that changes in every step is not worth it
+        if again and contents.whole == known.contents.whole:  # type: ignore[union-attr]
+            self.known = replace(known, contents=contents)  # type: ignore[type-var]
+            return known.packed  # type: ignore[union-attr]
+        key = (self.kind, address, version, contents.whole, weight.shape, weight.stride(), weight.dtype)
         copy = COPIES.get(key, weight, self.pack, self.limit)
         packed = None if copy is None else copy.packed
-        self.known = (address, version, mark, packed, weight.untyped_storage() if copy is None else copy)
+        self.known = _Packed(address, version, contents, packed, weight.untyped_storage() if copy is None else copy)
         return packed
 
 
 class Folded:
-    """A weight and bias that batch norm was folded into, packed; made again when any of the tensors is another or was changed.
-
-    As `PackedWeight`, for several tensors whose fingerprint one call takes.
+    """What is made of several tensors (a weight and bias that batch norm was folded into, hoisted constants), made again when any
+    of them is another or was changed. As `PackedWeight`.
     """
 
     def __init__(self, fold: Callable[..., Any], fingerprint: Fingerprint) -> None:
         self.fold, self.fingerprint = fold, fingerprint
-        # addresses and versions, table, fingerprint, results, storages
-        self.known: tuple[list[int], Any, int, tuple[torch.Tensor, torch.Tensor], Any] | None = None
+        # addresses and versions, contents, results, storages
+        self.known: tuple[list[int], Contents, Any, Any] | None = None
 
-    def __call__(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The packed weight and the bias for the tensors as they are now."""
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """What `fold` gives for the tensors as they are now."""
         known = self.known
         try:
             key = [n for t in tensors for n in (t.data_ptr(), t._version)]
         except RuntimeError:  # a tensor of inference mode has no version: what is made of it could be stale
             return self.fold(*tensors)
-        if known is not None and known[0] == key:
-            table = known[1]
-            if known[2] == self.fingerprint(ctypes.addressof(table), ctypes.sizeof(table), -1):
-                return known[3]
-        rows = [n for t in tensors for n in (t.data_ptr(), t.nbytes, t.size(0) if t.dim() else 1)]
-        table = (ctypes.c_int64 * len(rows))(*rows)
-        mark = self.fingerprint(ctypes.addressof(table), ctypes.sizeof(table), -1)
+        again = known is not None and known[0] == key
+        if again and known[1].asked and known[1].same():  # type: ignore[index]
+            return known[2]  # type: ignore[index]
+        contents = Contents(tensors, self.fingerprint, watched=again)
+        if again and contents.whole == known[1].whole:  # type: ignore[index]
+            self.known = (key, contents, *known[2:])  # type: ignore[index]
+            return known[2]  # type: ignore[index]
         made = self.fold(*(t.detach() for t in tensors))
-        self.known = (key, table, mark, made, [t.untyped_storage() for t in tensors])
+        self.known = (key, contents, made, [t.untyped_storage() for t in tensors])
         return made
 
 

@@ -202,7 +202,7 @@ def load(entry: Entry, library: Library, results: Results | None = None) -> Prog
 def _fingerprint(shared: Sequence[SharedLibrary]) -> Fingerprint:
     """The compiled WEIGHTS_SOURCE, in the one library that holds it."""
     name = "intarsia_fingerprint"
-    function = next(f for lib in shared if (f := _function(lib, name, 3, release_gil=False)) is not None)
+    function = next(f for lib in shared if (f := _function(lib, name, 2, release_gil=True)) is not None)
     function.restype = ctypes.c_uint64  # type: ignore[attr-defined]
     return cast(Fingerprint, function)
 
