@@ -49,6 +49,8 @@ def _raw(target: Any) -> Any:
     owner = getattr(target, "__self__", None)
     if isinstance(target, types.BuiltinFunctionType) and isinstance(owner, type):
         return next((c.__dict__[target.__name__] for c in owner.__mro__ if target.__name__ in c.__dict__), target)
+    if isinstance(target, types.MethodType) and isinstance(owner, type):
+        return target.__func__
     return target
 
 

@@ -99,7 +99,7 @@ class FunctionContext:
     mark_non_differentiable = set_materialize_grads = save_for_forward = _ignore
 
 
-@rule(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
+@rule(torch.autograd.Function.apply)
 def _apply(vm: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args):
         raise Unsupported(
