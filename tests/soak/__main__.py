@@ -14,10 +14,11 @@ import os
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("INTARSIA_RANDOM", "eager")
@@ -26,26 +27,36 @@ import torch
 
 from intarsia.targets import build
 
-from . import GENERATORS, generate, plants
+from . import GENERATORS, generate, plants, script
 from .judge import STAGES, Failure, judge
 from .pool import in_child, run_tasks
 from .script import Invalid
 from .shrink import shrink
 
 LIMIT = 40.0  # seconds for one program
-SMALLER = 4  # failures of one signature that are made small
+SMALLER = 3  # failures of one signature that are made small
+KEPT = 30  # that are written down
 
 
 @dataclass(frozen=True)
 class Task:
+    """A program to judge; with `signature`, one that failed so, to be made small within `seconds`."""
+
     generator: str
     seed: int
     stage: str
     device: str = "cpu"
+    signature: str = ""
+    seconds: float = 0.0
 
     @property
     def name(self) -> str:
         return f"{self.generator}:{self.seed}"
+
+    @property
+    def limit(self) -> float:
+        """Seconds after which it counts as hung."""
+        return LIMIT + (self.seconds * 2 if self.signature else 0)
 
 
 @dataclass
@@ -57,13 +68,16 @@ class Tally:
 
 
 def work(task: Task) -> tuple[str, str, str, float]:
-    """(kind, detail, signature, seconds) of one program."""
+    """(kind, detail, signature, seconds) of one program; ("small", script, details, seconds) of one to make small."""
     start = time.perf_counter()
+    if task.signature:
+        text, detail = smaller(task)
+        return "small", text, detail, time.perf_counter() - start
     try:
-        text = generate(task.generator, task.seed)
+        text = text_of(task)
     except Invalid:
         return "invalid", "", "", time.perf_counter() - start
-    found = judge(on_device(text, task.device), task.stage)
+    found = judge(text, task.stage)
     spent = time.perf_counter() - start
     if isinstance(found, Failure):
         return found.kind, found.place + found.detail, found.signature, spent
@@ -83,7 +97,13 @@ def text_of(task: Task) -> str:
     return on_device(generate(task.generator, task.seed), task.device)
 
 
-def smaller(task: Task, signature: str, seconds: float) -> tuple[str, str]:
+def eagerly(task: Task) -> str:
+    """Whether eager comes to an end with a program."""
+    script.run(text_of(task), None)
+    return "ran"
+
+
+def smaller(task: Task) -> tuple[str, str]:
     """A small script with the same failure, and its details; "" where the failure does not come again in a process of its own."""
     text = text_of(task)
 
@@ -95,59 +115,84 @@ def smaller(task: Task, signature: str, seconds: float) -> tuple[str, str]:
             return Failure(*map(str, found)).signature if found[0] == "crash" else str(found[0]), str(found[1])
         return str(found), ""
 
-    if verdict(text)[0] != signature:
+    if verdict(text)[0] != task.signature:
         return text, ""
-    made = shrink(text, lambda candidate: verdict(candidate)[0] == signature, seconds)
+    made = shrink(text, lambda candidate: verdict(candidate)[0] == task.signature, task.seconds)
     return made, verdict(made)[1] or "?"
-
-
-def tasks(options: argparse.Namespace) -> Iterator[Task]:
-    names = options.only.split(",") if options.only else list(GENERATORS)
-    for seed in range(options.first, options.first + options.count if options.count else 10**9):
-        for name in names:
-            stage = options.stage or STAGE_OF.get(name, "compiled")
-            yield Task(name, seed, stage, options.device)
 
 
 STAGE_OF = {"python": "graph"}
 
 
-def soak(options: argparse.Namespace) -> int:
-    """Run, and print what was found."""
-    start = time.monotonic()
-    tallies: dict[tuple[str, str], Tally] = defaultdict(Tally)
-    failures: dict[str, list[tuple[Task, str]]] = defaultdict(list)
-    folder = Path(options.out)
-    folder.mkdir(parents=True, exist_ok=True)
-    names = options.only.split(",") if options.only else GENERATORS
-    for name in names:  # what it imports is there before the processes are
-        generate(name, 0)
-    with tempfile.TemporaryDirectory() as cache:
-        os.environ["INTARSIA_CACHE_DIR"] = cache
-        for task, answer in run_tasks(tasks(options), work, options.jobs, LIMIT, start + options.seconds):
-            kind, detail, signature, spent = answer if len(answer) == 4 else (answer[0], str(answer[1]), "", LIMIT)
-            tally = tallies[task.generator, task.stage]
-            tally.kinds[kind] += 1
-            tally.seconds += spent
-            if kind in ("ok", "invalid", "undecided", "declined"):
-                continue
-            signature = signature or (Failure(kind, detail).signature if kind == "crash" else kind)
-            failures[signature].append((task, detail))
-            path = folder / f"{task.generator}-{task.seed}.py"
-            text = ""
-            if len(failures[signature]) <= SMALLER and not options.fast:
-                text, found = smaller(task, signature, options.shrink)
-                detail = found or f"not again in a process of its own: {detail}"
-            elif len(failures[signature]) <= 50:
-                text = text_of(task)
-            if text:
-                notes = "".join(f"# {line}\n" for line in f"{kind} ({task.name}, {task.stage}): {detail}".splitlines())
-                path.write_text(notes + text)
-            print(f"{kind:14} {task.name} {task.stage}  {path}\n    {detail[:300]}", flush=True)
-            if options.until_found:
-                break
-    report(tallies, failures, time.monotonic() - start)
-    return 1 if failures else 0
+class Soak:
+    """One run: what to do next, and what was found."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.names = options.only.split(",") if options.only else list(GENERATORS)
+        self.tallies: dict[tuple[str, str], Tally] = defaultdict(Tally)
+        self.failures: dict[str, list[tuple[Task, str]]] = defaultdict(list)
+        self.waiting: deque[Task] = deque()  # to be made small
+        self.folder = Path(options.out)
+
+    def programs(self) -> Iterator[Task]:
+        """Failures that wait to be made small, else the next program."""
+        first, count = self.options.first, self.options.count
+        for seed in range(first, first + count if count else 10**9):
+            for name in self.names:
+                while self.waiting:
+                    yield self.waiting.popleft()
+                yield Task(name, seed, self.options.stage or STAGE_OF.get(name, "compiled"), self.options.device)
+
+    def left(self) -> Iterator[Task]:
+        while self.waiting:
+            yield self.waiting.popleft()
+
+    def run(self) -> int:
+        """Run, and print what was found."""
+        start, options = time.monotonic(), self.options
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for name in self.names:  # what it imports is there before the processes are
+            generate(name, 0)
+        with tempfile.TemporaryDirectory() as cache:
+            os.environ["INTARSIA_CACHE_DIR"] = cache
+            for task, answer in run_tasks(self.programs(), work, options.jobs, start + options.seconds):
+                self.take(task, answer)
+                if options.until_found and self.failures:
+                    break
+            spent = time.monotonic() - start
+            for task, answer in run_tasks(self.left(), work, options.jobs, time.monotonic() + 4 * options.shrink):
+                self.take(task, answer)
+        report(self.tallies, self.failures, spent)
+        return 1 if self.failures else 0
+
+    def take(self, task: Task, answer: tuple[Any, ...]) -> None:
+        """Count one answer, and write a failure down."""
+        kind, detail, signature, spent = answer if len(answer) == 4 else (answer[0], str(answer[1]), "", task.limit)
+        if task.signature:
+            if kind == "small":
+                self.write(task, detail, signature or "not again in a process of its own", "small")
+            return
+        if kind in ("crash", "hang") and in_child(lambda: eagerly(task), LIMIT) != "ran":
+            kind = "invalid"
+        tally = self.tallies[task.generator, task.stage]
+        tally.kinds[kind] += 1
+        tally.seconds += spent
+        if kind in ("ok", "invalid", "undecided", "declined"):
+            return
+        signature = signature or (Failure(kind, detail).signature if kind == "crash" else kind)
+        self.failures[signature].append((task, detail))
+        if len(self.failures[signature]) <= KEPT:
+            self.write(task, text_of(task), detail, kind)
+        if len(self.failures[signature]) <= SMALLER and not self.options.fast:
+            self.waiting.append(replace(task, signature=signature, seconds=self.options.shrink))
+
+    def write(self, task: Task, text: str, detail: str, kind: str) -> None:
+        """The script, with what is wrong as a comment."""
+        path = self.folder / f"{task.generator}-{task.seed}.py"
+        notes = "".join(f"# {line}\n" for line in f"{task.name}, {task.stage}: {detail}".splitlines())
+        path.write_text(notes + text)
+        print(f"{kind:14} {task.name} {task.stage}  {path}\n    {detail[:300]}", flush=True)
 
 
 def report(tallies: dict[tuple[str, str], Tally], failures: dict[str, list[tuple[Task, str]]], seconds: float) -> None:
@@ -199,7 +244,7 @@ def main() -> int:
         found = judge(Path(options.run).read_text(), options.stage or "compiled")
         print(found)
         return int(isinstance(found, Failure))
-    return soak(options)
+    return Soak(options).run()
 
 
 if __name__ == "__main__":

@@ -53,6 +53,8 @@ def judge(text: str, stage: str = "compiled") -> Failure | str:
         wanted = script.run(text, None)
     except (Invalid, SyntaxError) as error:
         return f"invalid: {error}"
+    if any(isinstance(s.error, NameError) and "'f'" in str(s.error) for s in wanted):
+        return "invalid: f is not defined"
     with listening() as said, staged(stage) as compiled:
         try:
             found = script.run(text, compiled)
@@ -375,5 +377,5 @@ def _nudge(scope: dict[str, Any], generator: torch.Generator) -> None:
             if whole.data_ptr() in done:
                 continue
             done.add(whole.data_ptr())
-            noise = torch.randint(-2, 3, whole.shape, generator=generator).double()
+            noise = torch.randint(-2, 3, whole.shape, generator=generator, device="cpu").double().to(whole.device)
             whole.copy_(whole * (1 + noise * torch.finfo(tensor.dtype).eps))

@@ -30,12 +30,10 @@ class Worker:
     tasks: int = 0
 
 
-def run_tasks(
-    tasks: Iterator[Any], work: Callable[[Any], Any], jobs: int, limit: float, until: float
-) -> Iterator[tuple[Any, Any]]:
+def run_tasks(tasks: Iterator[Any], work: Callable[[Any], Any], jobs: int, until: float) -> Iterator[tuple[Any, Any]]:
     """(task, what `work` made of it), in any order; ("crash", signal) or ("hang", seconds) in place of an answer.
 
-    The processes are forks of this one. No new task is started after `until` (of `time.monotonic`).
+    The processes are forks of this one; a task has a `limit` in seconds. No new task is started after `until` (of `time.monotonic`).
     """
     workers: list[Worker] = []
     waiting = iter(tasks)
@@ -66,10 +64,10 @@ def run_tasks(
                     else:
                         _give(worker, task_next)
                     yield task, answer
-                elif time.monotonic() - worker.since > limit:
+                elif time.monotonic() - worker.since > worker.task.limit:
                     task, worker.task = worker.task, None
                     _stop(worker)
-                    yield task, ("hang", round(limit))
+                    yield task, ("hang", round(task.limit))
     finally:
         for worker in workers:
             if worker.task is not None:

@@ -116,14 +116,13 @@ def run(text: str, compiled: Compile | None, before_call: Hook | None = None, st
         random.seed(0)
         for kind, source, line, code in parts:
             if kind == "compile":
-                target = source.partition("=")[0].strip()
                 if compiled is not None:
                     shim = scope["intarsia"]
                     scope["intarsia"] = _Shim(compiled)
                     exec(code, scope)
                     scope["intarsia"] = shim
-                elif target != "f":
-                    exec(source.partition("=")[0] + "= " + _argument(source), scope)
+                else:
+                    exec(f"{source.partition('=')[0]} = {_argument(source)}", scope)
                 continue
             if kind == "setup":
                 try:
@@ -192,6 +191,7 @@ def _put_back() -> Iterator[None]:
     finally:
         torch.set_grad_enabled(grad)
         torch.set_default_dtype(dtype)
+        torch.set_default_device(None)
         torch.use_deterministic_algorithms(deterministic)
         torch.set_float32_matmul_precision(precision)
         torch.set_autocast_enabled("cpu", False)
@@ -238,7 +238,7 @@ class Snapshot:
         if isinstance(value, str | int | float | complex | bytes | range | type(None) | torch.dtype | torch.device):
             self.leaves.append((path, value))
             return
-        if id(value) in self.seen:
+        if id(value) in self.seen and not isinstance(value, tuple):  # equal tuples may be one
             self.leaves.append((path, ("object", self.seen[id(value)])))
             return
         self.seen[id(value)] = len(self.seen)
