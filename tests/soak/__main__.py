@@ -152,8 +152,8 @@ class Soak:
         """Run, and print what was found."""
         start, options = time.monotonic(), self.options
         self.folder.mkdir(parents=True, exist_ok=True)
-        for name in self.names:  # what it imports is there before the processes are
-            generate(name, 0)
+        for name in self.names if options.device == "cpu" else ():  # what it imports is there before the processes are
+            generate(name, 0)  # (torch's database of operators starts CUDA, which must not be there before a fork)
         with tempfile.TemporaryDirectory() as cache:
             os.environ["INTARSIA_CACHE_DIR"] = cache
             for task, answer in run_tasks(self.programs(), work, options.jobs, start + options.seconds):
