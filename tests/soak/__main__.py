@@ -75,12 +75,16 @@ def work(task: Task) -> tuple[str, str, str, float]:
         return "small", text, detail, time.perf_counter() - start
     try:
         text = text_of(task)
+        if task.device != "cpu" and any(s.error for s in script.run(generate(task.generator, task.seed), None)):
+            raise Invalid("an index out of range would end the process")
     except Invalid:
         return "invalid", "", "", time.perf_counter() - start
     found = judge(text, task.stage)
     spent = time.perf_counter() - start
     if isinstance(found, Failure):
         return found.kind, found.place + found.detail, found.signature, spent
+    if task.device != "cpu" and "CUDA error" in found:
+        os._exit(1)  # nothing works in this process any more
     return found.split(":")[0], found, "", spent
 
 
@@ -98,8 +102,8 @@ def text_of(task: Task) -> str:
 
 
 def eagerly(task: Task) -> str:
-    """Whether eager comes to an end with a program."""
-    script.run(text_of(task), None)
+    """Whether eager comes to an end with a program; on a CPU, where a process may be forked."""
+    script.run(generate(task.generator, task.seed), None)
     return "ran"
 
 
@@ -108,7 +112,8 @@ def smaller(task: Task) -> tuple[str, str]:
     text = text_of(task)
 
     def verdict(candidate: str) -> tuple[str, str]:
-        found = in_child(lambda: judge(candidate, task.stage), LIMIT)
+        apart = task.device == "cpu"  # CUDA does not live through a fork
+        found = in_child(lambda: judge(candidate, task.stage), LIMIT) if apart else judge(candidate, task.stage)
         if isinstance(found, Failure):
             return found.signature, found.place + found.detail
         if isinstance(found, tuple):

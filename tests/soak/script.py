@@ -92,7 +92,7 @@ def _parts(text: str) -> tuple[list[tuple[str, str, int, CodeType]], str]:
 def is_compile(node: ast.stmt) -> bool:
     """`name = intarsia.compile(...)`."""
     value = node.value if isinstance(node, ast.Assign) else None
-    return isinstance(value, ast.Call) and ast.unparse(value.func) == "intarsia.compile"
+    return isinstance(value, ast.Call) and bool(value.args) and ast.unparse(value.func) == "intarsia.compile"
 
 
 def is_call(node: ast.stmt) -> bool:
