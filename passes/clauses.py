@@ -37,7 +37,7 @@ class Call:
         """The last operand is the result where the operation has none of its own."""
         names = [*op["operands"], *(["result"] if len(op.operands) > len(op["operands"]) else [])]
         types = {name: value.type for name, value in zip(names, op.operands, strict=True)}
-        if "result" not in types:
+        if "result" not in types and op.results:  # a check of errors gives nothing
             types["result"] = op.results[0].type
         return cls(op, {name: kind for name, kind in types.items() if isinstance(kind, TensorType | RefType)})
 
