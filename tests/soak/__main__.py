@@ -240,7 +240,7 @@ def main() -> int:
     torch.set_num_threads(1)
     build.OPTIMIZE = (options.level, *build.OPTIMIZE[1:])
     if options.plant:
-        plants.PLANTS[options.plant]()
+        plants.PLANTS[options.plant].make()
     if options.show:
         name, seed = options.show.split(":")
         print(text_of(Task(name, int(seed), "", options.device)))
