@@ -122,7 +122,10 @@ def run(text: str, compiled: Compile | None, before_call: Hook | None = None, st
                     exec(code, scope)
                     scope["intarsia"] = shim
                 else:
-                    exec(f"{source.partition('=')[0]} = {_argument(source)}", scope)
+                    try:
+                        exec(f"{source.partition('=')[0]} = {_argument(source)}", scope)
+                    except NameError as error:
+                        raise Invalid(str(error)) from error
                 continue
             if kind == "setup":
                 try:

@@ -17,7 +17,7 @@ SIZES = [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8, 8, 9, 12, 15, 16, 17, 31, 32, 33
 LARGEST = 70_000  # elements
 FLOATS = ["float32"] * 8 + ["float64", "float16", "bfloat16", "bfloat16"]
 DTYPES = FLOATS * 2 + ["int64", "int64", "int32", "int16", "int8", "uint8", "bool", "bool", "complex64", "complex128"]
-SPECIAL = ["float('nan')", "float('inf')", "-float('inf')", "-0.0", "1e30", "1e-30", "0.0"]
+SPECIAL = ["float('nan')", "float('inf')", "-float('inf')", "-0.0", "1e9", "1e-30", "0.0"]
 LAYOUTS = [
     "{0}.t()",
     "{0}.mT",
@@ -98,8 +98,8 @@ VIEWS = [
     "{0}.detach()",
     "{0}.view_as({0})",
     "{0}.view({0}.shape)",
-    "{0}.view(torch.uint8)",
-    "{0}.view(torch.int32)",
+    "torch.nan_to_num({0}).view(torch.uint8)",
+    "torch.nan_to_num({0}).view(torch.int32)",
     "torch.view_as_real({0})",
     "{0}.real",
     "{0}.imag",
