@@ -484,8 +484,11 @@ class _Tracer(TorchDispatchMode):
         old.parent, old.view, old.node, old.version = value.parent, value.view, value.node, value.version
         value.val = before
         for node in self.graph.nodes:
-            if node.meta.get("val") is tensor:
+            given = node.meta.get("val")
+            if given is tensor:
                 node.meta["val"] = before
+            elif isinstance(given, tuple | list):  # one of several results
+                node.meta["val"] = type(given)(before if v is tensor else v for v in given)
         if value.storage.base is value:
             value.storage.base = old
         for other in self.values.values():

@@ -17,7 +17,7 @@ SIZES = [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8, 8, 9, 12, 15, 16, 17, 31, 32, 33
 LARGEST = 70_000  # elements
 FLOATS = ["float32"] * 8 + ["float64", "float16", "bfloat16", "bfloat16"]
 DTYPES = FLOATS * 2 + ["int64", "int64", "int32", "int16", "int8", "uint8", "bool", "bool", "complex64", "complex128"]
-SPECIAL = ["float('nan')", "float('inf')", "-float('inf')", "-0.0", "1e9", "1e-30", "0.0"]
+SPECIAL = ["float('nan')", "float('nan')", "float('inf')", "-float('inf')", "-0.0", "1e9", "1e-30", "0.0"]
 LAYOUTS = [
     "{0}.t()",
     "{0}.mT",
@@ -115,6 +115,7 @@ VIEWS = [
     "{0}.hsplit(1)[0]",
 ]
 COPIES = [
+    *["{0} @ {0}.mT", "{0}.mT @ {0}", "{0}.softmax(-1)", "{0} - {0}.mean(0, keepdim=True)", "{0}.cumsum(0)"] * 3,
     "{0}.clone()", "{0}.flip({d})", "{0}.roll({i}, {d})", "{0}.repeat({j}, {k})", "{0}.tile(2)", "torch.cat([{0}, {1}], {d})", "torch.cat([{0}, {0}], {d})",
     "torch.stack([{0}, {1}], {d})", "{0}.index_select({d}, torch.arange({j}).flip(0))", "{0}[torch.arange({j})]", "{0}[:, torch.tensor([0, {i}])]",
     "{0}[{0} > 0]", "{0}.masked_fill({1} > 0, {c})", "{0}.gather({d}, torch.zeros_like({0}, dtype=torch.long))", "torch.where({0} > {c}, {0}, {1})",
@@ -272,7 +273,7 @@ class Grower:
         else:
             make = f"torch.randn({shape}, dtype=torch.{dtype})"
         lines = [f"{name} = {make}"]
-        if dtype in FLOATS and rng.random() < 0.12:
+        if dtype in FLOATS and rng.random() < 0.2:
             lines.append(f"{name}.view(-1)[::{rng.choice([2, 3, 5])}] = {rng.choice(SPECIAL)}")
         if rng.random() < 0.3:
             layout = rng.choice(LAYOUTS).format(name)
