@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .errors import CaptureError, Frame, GraphBreak
+from .errors import CaptureError, Frame, GraphBreak, is_foreign
 
 if TYPE_CHECKING:
     from .interpreter import Frame as Activation
@@ -71,10 +71,19 @@ def split_point(vm: Interpreter) -> Suspended | Restart | None:
     depth = 1
     while depth < len(frames) and frames[depth].direct:
         depth += 1
+    depth = min(depth, _outside(frames))
     last = frames[depth - 1]
     if depth == len(frames) and last.begun == vm.step and vm.out.size == vm.out_size:
         return Suspended(tuple(frames))
     return Restart(last.begun)
+
+
+def _outside(frames: list[Activation]) -> int:
+    """How many frames are around the innermost ones that are other libraries' code: these run as one call."""
+    count = len(frames)
+    while count > 1 and is_foreign(frames[count - 1].code.co_filename):
+        count -= 1
+    return count
 
 
 def before_caller(suspended: Suspended) -> Restart | None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import linecache
+import os
+import sys
+import sysconfig
+import types
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +53,7 @@ class CaptureError(Exception):
     @property
     def place(self) -> Frame:
         """The innermost line that is neither torch's nor Python's own."""
-        own = [f for f in self.frames if not is_library(f.filename)]
+        own = [f for f in self.frames if not (is_library(f.filename) or is_foreign(f.filename))]
         return (own or list(self.frames) or [Frame("<unknown>", 0, "<unknown>")])[-1]
 
     @property
@@ -108,6 +112,32 @@ class UserRaise(Exception):
 def is_library(filename: str) -> bool:
     """Whether a file belongs to torch, to Python's standard library or to this package."""
     return filename.startswith(_LIBRARY_ROOTS) or "site-packages/torch/" in filename or filename.startswith("<")
+
+
+def is_foreign(filename: str) -> bool:
+    """Whether a file belongs to Python's library, or to an installed package that does not use torch: nothing in it is worth capturing
+    where a graph breaks inside of it."""
+    _, installed, rest = filename.rpartition("site-packages" + os.sep)
+    if not installed:
+        return filename.startswith((_STDLIB, "<frozen "))
+    top = rest.partition(os.sep)[0].removesuffix(".py")
+    if top not in _USES_TORCH and any(
+        _uses_torch(m) for n, m in list(sys.modules.items()) if n == top or n.startswith(f"{top}.")
+    ):
+        _USES_TORCH.add(top)
+    return top not in _USES_TORCH
+
+
+_STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
+_USES_TORCH = {"torch"}  # installed packages that were found to use it
+
+
+def _uses_torch(module: Any) -> bool:
+    for value in list(getattr(module, "__dict__", {}).values()):
+        name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+        if isinstance(name, str) and name.partition(".")[0] == "torch":
+            return True
+    return False
 
 
 def _roots() -> tuple[str, ...]:

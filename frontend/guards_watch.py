@@ -6,7 +6,8 @@ it reads a path of keys through them and compares what it finds by identity or w
 all these dicts at once, in C++. Where one has changed, the settled guards run one by one; what holds is remembered anew, at intervals
 that double, since a program that changes its modules in every call should not pay for it.
 
-Only dicts of modules are watched, since their number grows with the model; the globals of a script change all the time.
+Only dicts of modules are watched, since their number grows with the model, and the namespaces of torch and of builtins, which a program
+may patch; the globals of a script change all the time.
 """
 
 from __future__ import annotations
@@ -62,9 +63,11 @@ class Settled:
         return self._values[source] is not _ABSENT and (inside is None or isinstance(self._values[inside], dict))
 
     def _value(self, source: Source) -> Any:
-        if isinstance(source, Attr) and source.attr == "__dict__" and isinstance(source.base, Const):
-            module = source.base.value
-            return module.__dict__ if isinstance(module, nn.Module) else _ABSENT
+        if isinstance(source, Attr) and isinstance(source.base, Const):
+            owner = source.base.value
+            if type(owner) is types.ModuleType and source.attr != "__dict__" and _is_quiet(owner.__name__):
+                return owner.__dict__.get(source.attr, _ABSENT)
+            return owner.__dict__ if source.attr == "__dict__" and isinstance(owner, nn.Module) else _ABSENT
         if not isinstance(source, Item) or type(source.key) is not str or not self._reads(source.base):
             return _ABSENT
         owner = self._values[source.base]
@@ -82,11 +85,20 @@ class Settled:
                 self._places[source] = len(self.roots) - 1
         elif not itself and isinstance(source, Item):
             self._watch(source.base, itself=True)
+        elif not itself and isinstance(source, Attr) and source.attr != "__dict__" and source.base not in self._places:
+            assert isinstance(source.base, Const)  # a name in a Python module
+            self._places[source.base] = len(self.roots)
+            self.roots.append(source.base.value.__dict__)
 
     @staticmethod
     def pays(count: int) -> bool:
         """Whether so many settled guards are worth a watch, and dicts can be watched."""
         return count >= _FEWEST and can_watch()
+
+
+def _is_quiet(name: str) -> bool:
+    """Whether the namespace of a Python module of this name hardly ever changes."""
+    return name in ("builtins", "math", "torch") or name.startswith("torch.")
 
 
 def _is_immutable(value: Any) -> bool:
