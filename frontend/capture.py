@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import os
 import types
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from . import breaks, torch_private
+from . import breaks, profiling, torch_private
 from .blame import culprit
 from .breaks import Break, Restart, Stop, Suspended
 from .calls import call_forward
@@ -88,6 +89,7 @@ class Capture:
     symbols: Symbols | None = field(repr=False, default=None)
     repeatable: bool = False  # whether the graph neither writes to its inputs nor draws random numbers
     changes: tuple[str, ...] = ()  # what the program changes beside the tensors that the graph writes to, in words
+    label: str = ""  # what the graph is of: a function and its line
 
     @property
     def operations(self) -> int:
@@ -102,6 +104,7 @@ class Capture:
         Where the graph raises, it returns what `failed(error, arguments)` does.
         """
         namespace = {**self.namespace, "graph": graph, "MISS": miss, "failed": failed or _raise}
+        namespace["profiled"] = profiling.graph_range(graph, self.label)
         if self.symbols is not None:
             self.residual = self.symbols.complete(self.residual)
         self.residual = with_program(self.residual, namespace, graph)
@@ -221,6 +224,10 @@ class _Attempt:
     def run(self, stop: tuple[int, Stop] | None) -> Capture:
         """Interpret the call and finish the graph, at its end or at the first break."""
         vm = Interpreter(self.dynamic, self.marks)
+        vm.splits = self.family is not None
+        vm.label = ", ".join(
+            f"{p.function} ({os.path.basename(p.filename)}:{p.lineno})" for p in _definition(self.target)
+        )
         if stop is not None:
             vm.stop_at, vm.stop = stop
         state = StateCheck()
@@ -442,7 +449,17 @@ def _finish(
     rest = len(lines)
     if outputs or any(n.op not in ("placeholder", "output") for n in module.graph.nodes):
         arguments = "".join(f"{n}_, " for n in parameters.names)
-        lines += ["    try:", f"        out = graph({', '.join(fetch)})"]
+        shown = profiling.test(emit)
+        lines += ["    try:"]
+        if shown:
+            lines += [
+                f"        if {shown}:",
+                f"            out = profiled({', '.join(fetch)})",
+                "        else:",
+                "    " * 3 + f"out = graph({', '.join(fetch)})",
+            ]
+        else:
+            lines.append(f"        out = graph({', '.join(fetch)})")
         lines += ["    except Exception as error:", f"        return failed(error, ({arguments}))"]
     lines += [f"    {line}" for line in body.post]
     lines.append(f"    return {text}")
@@ -462,6 +479,7 @@ def _finish(
         symbols,
         _is_repeatable(vm),
         _changes(vm),
+        vm.label,
     )
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import answers
+from . import answers, profiling
 from .errors import GraphBreak, Unsupported, UserRaise
+from .registry import rule
 from .values import object as objects
 
 if TYPE_CHECKING:
@@ -67,6 +68,11 @@ class RealContext:
 def enter(vm: Interpreter, manager: Any) -> tuple[Any, Any]:
     """Enter `manager`: what to call on exit, and the value of `__enter__`."""
     if isinstance(manager, _SILENT):
+        where = profiling.flag()
+        if where is not None and vm.splits:
+            vm.guards.add("is", where, profiling.is_active())
+            if profiling.is_active():
+                raise GraphBreak("a range of the profiler begins, and a profiler is active")
         return Scope(vm, lambda: None, (type(manager), (manager.name, manager.args))), manager
     if isinstance(manager, _GRAD):
         return _enter_grad(vm, manager), None
@@ -92,6 +98,11 @@ def enter(vm: Interpreter, manager: Any) -> tuple[Any, Any]:
         raise Unsupported(f"the context manager {kind.__module__}.{kind.__name__} is used")
     value = vm.call(types.MethodType(start, manager), (), {})
     return types.MethodType(leave, manager), value
+
+
+@rule(torch.profiler.record_function.__enter__, torch.profiler.record_function.__exit__)
+def _range_of_the_profiler(vm: Interpreter, *_: Any) -> None:
+    raise GraphBreak("a range of the profiler that began before this graph ends here")
 
 
 def _enter_grad(vm: Interpreter, manager: Any) -> Scope:

@@ -135,17 +135,31 @@ class _Results(ast.NodeTransformer):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
         inside = list(ast.walk(node))
         made = [n for n in inside if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)]
-        outs = [n for n in made if n.targets[0].id == "out"]  # type: ignore[attr-defined]
+        every = [n for n in made if n.targets[0].id == "out"]  # type: ignore[attr-defined]
+        outs = [n for n in every if not _is_profiled(n)]
         items = [
             n for n in inside if isinstance(n, ast.Subscript) and isinstance(n.value, ast.Name) and n.value.id == "out"
         ]
         uses = sum(isinstance(n, ast.Name) and n.id == "out" for n in inside)
-        if len(outs) != 1 or uses != len(items) + 1 or not all(isinstance(i.slice, ast.Constant) for i in items):
+        if (
+            len(outs) != 1
+            or uses != len(items) + len(every)
+            or not all(isinstance(i.slice, ast.Constant) for i in items)
+        ):
             return node
         values = outs[0].value
         if not isinstance(values, ast.Tuple) or not all(isinstance(v, ast.Name) for v in values.elts):
             return node
+        for assigned in every:
+            if assigned is not outs[0]:  # the same results, of a call
+                stored: list[ast.expr] = [ast.Name(v.id, ast.Store()) for v in values.elts if isinstance(v, ast.Name)]
+                assigned.targets = [ast.Tuple(stored, ast.Store())]
         return _Replaced(outs[0], values.elts).visit(node)  # type: ignore[no-any-return]
+
+
+def _is_profiled(node: ast.Assign) -> bool:
+    call = node.value
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "profiled"
 
 
 class _Replaced(ast.NodeTransformer):

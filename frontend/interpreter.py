@@ -77,6 +77,8 @@ class Interpreter:
         self.user = UserState(self)
         self.effects = Effects()
         self.frames: list[Frame] = []
+        self.label = ""  # what is captured, for profilers
+        self.splits = False  # whether the capture may end at a graph break
         self.created: dict[int, Any] = {}
         self.recipes: dict[int, tuple[Any, ...]] = {}  # how an object of C's that capture made is made again
         self.scopes: list[Any] = []

@@ -22,6 +22,7 @@ from .torch_private import hint_of
 from .values import object as objects
 from .values.constant import is_constant
 from .values.container import InstanceDict, LazyDict
+from .values.tensor import rely_on_method
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -90,6 +91,9 @@ def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         if not isinstance(left, Tensor):
             function = BINARY[symbol.removesuffix("=")][0]
+        rely_on_method(vm, f"__{name}__" if isinstance(left, Tensor) else f"__r{name}__")
+        if symbol[-1] == "=":
+            rely_on_method(vm, f"__i{name}__")
         result = _of_the_other(vm, name, left, right)
         return vm.out.call_function(function, (left, right), {}) if result is NotImplemented else result
     if isinstance(left, SYMBOLIC) or isinstance(right, SYMBOLIC):
@@ -153,6 +157,7 @@ def compare(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     """`left symbol right` for a comparison."""
     function, method, reflected = COMPARE[symbol]
     if isinstance(left, Tensor) or isinstance(right, Tensor):
+        rely_on_method(vm, method if isinstance(left, Tensor) else reflected)
         return vm.out.call_function(function, (left, right), {})
     if isinstance(left, SYMBOLIC) or isinstance(right, SYMBOLIC):
         return vm.native(function, left, right)
@@ -177,6 +182,7 @@ def unary(vm: Interpreter, symbol: str, value: Any) -> Any:
         return not vm.truth(value)
     function, method = UNARY[symbol]
     if isinstance(value, Tensor):
+        rely_on_method(vm, method)
         return vm.out.call_function(function, (value,), {})
     found = objects.find_method(type(value), method)
     refuse_opaque(vm, value, f"`{symbol}`")
@@ -240,6 +246,7 @@ def _contains_tensor(container: Any, item: Any) -> bool:
 def get_item(vm: Interpreter, obj: Any, key: Any) -> Any:
     """`obj[key]`."""
     if isinstance(obj, Tensor):
+        rely_on_method(vm, "__getitem__")
         part, key = _select_symbols(vm, obj, key)
         selected = part is not obj and key == ()  # the key () of the program's own makes another tensor
         return part if selected else vm.out.call_function(operator.getitem, (part, key), {})
@@ -307,6 +314,7 @@ _BASIC_KEYS = {int, torch.SymInt, slice, type(None), type(...)}
 def set_item(vm: Interpreter, obj: Any, key: Any, value: Any) -> None:
     """`obj[key] = value`."""
     if isinstance(obj, Tensor):
+        rely_on_method(vm, "__setitem__")
         part, key = _select_symbols(vm, obj, key)
         vm.out.call_function(operator.setitem, (part, ... if part is not obj and key == () else key, value), {})
         return

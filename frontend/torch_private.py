@@ -121,6 +121,14 @@ def global_state_guard() -> Any:
     return GlobalStateGuard()
 
 
+@cache
+def profiler_flag() -> tuple[Any, str] | None:
+    """The module and the name of torch's own note that a profiler is active (2.11 to 2.13); None where there is none."""
+    from torch.autograd import profiler
+
+    return (profiler, "_is_profiler_enabled") if hasattr(profiler, "_is_profiler_enabled") else None
+
+
 def function_mode_count() -> int:
     """How many torch function modes are active on this thread."""
     return int(torch._C._len_torch_function_stack())

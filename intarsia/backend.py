@@ -28,6 +28,7 @@ from .frontend.blame import blamed
 from .frontend.collector import collector_paused
 from .frontend.errors import Unsupported
 from .frontend.functional import functionalize
+from .frontend.profiling import STARTED
 from .ir.dtypes import UnknownDType
 from .ir.import_fx import ImportFailure, import_fx, user_line
 from .ir.text import parse_module, print_module
@@ -48,6 +49,7 @@ from .targets.cpp.program import Program, UnusableLibrary, build, generate, load
 from .targets.host import SeveralGPUs
 from .targets.library import Library
 from .targets.pool import Results
+from .targets.profiling import show_kernels
 from .targets.torch_private import (
     convolutions_in_tf32,
     onednn_bfloat16,
@@ -77,6 +79,7 @@ _DECIDE_NO_CODE: dict[str, Any] = {  # settings that stand as their defaults in 
     for name in ["debug", "cache", "cache_dir", "verify_each", "recompile_limit", "on_recompile", "on_error"]
 }
 GraphFunction = Callable[..., Sequence[Any]]
+STARTED.append(show_kernels)
 
 
 @dataclass

@@ -44,6 +44,7 @@ from .library import Library, Step
 from .library_product import panels_step
 from .memory import planned_bytes
 from .pool import LARGE, Results
+from .profiling import note
 from .steps import Folded
 from .torch_private import current_stream, empty_strided_cpu, empty_strided_gpu, fast_overload
 from .triton.graphs import Recorded
@@ -700,6 +701,8 @@ def load_program(
             make, source.text, names, source.gpu, recordable, recorded, mutated=source.mutated, halves=source.halves
         )
     run = _pooled(make) if source.stateful else make()
+    if source.gpu is None:
+        note(make if source.stateful else run, functions)
     if source.constants is None:
         if not source.stateful and source.gpu is None:
             run.text = source.text  # type: ignore[attr-defined]  # a caller may write it into its own function

@@ -197,3 +197,10 @@ def products_in_tf32() -> bool:
         return bool(torch.backends.cuda.matmul.allow_tf32)
     except RuntimeError:  # as above
         return str(torch.backends.cuda.matmul.fp32_precision) == "tf32"  # type: ignore[attr-defined,unused-ignore]
+
+
+def profiler_is_active() -> bool:
+    """Whether one of torch's profilers is active (2.11 to 2.13)."""
+    from torch.autograd import profiler
+
+    return bool(getattr(profiler, "_is_profiler_enabled", False))

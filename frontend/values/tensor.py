@@ -16,7 +16,7 @@ from ..source import Attr, Const, Fetch, Item
 if TYPE_CHECKING:
     from ..interpreter import Interpreter
 
-__all__ = ["ASKED", "TensorMethod", "asked", "load_tensor_attr", "store_tensor_attr", "tensor_class"]
+__all__ = ["ASKED", "TensorMethod", "asked", "load_tensor_attr", "rely_on_method", "store_tensor_attr", "tensor_class"]
 
 
 class TensorMethod:
@@ -116,7 +116,7 @@ def load_tensor_attr(vm: Interpreter, tensor: Tensor, name: str) -> Any:
         return _grad_fn(vm, tensor)
     static = getattr(Tensor, name, None)
     if static is not None and callable(static):
-        vm.guards.add("is", Attr(Const(Tensor, "torch.Tensor"), name), static)
+        rely_on_method(vm, name)
         return TensorMethod(vm, tensor, name)
     if static is not None:
         raise Unsupported(f"the tensor attribute {name!r} is read")
@@ -142,6 +142,16 @@ def asked(vm: Interpreter, tensor: Tensor, name: str) -> Any:
         if not isinstance(offset, torch.SymInt):  # else an equation says what it is
             vm.guards.add("equals", Fetch(read, given.source), read(given.real))
     return value
+
+
+def rely_on_method(vm: Interpreter, name: str) -> None:
+    """Rely on a method of all tensors, which a program may patch."""
+    method = getattr(Tensor, name, None)
+    if method is not None:
+        vm.guards.add("is", Attr(_TENSOR, name), method)
+
+
+_TENSOR = Const(Tensor, "torch.Tensor")
 
 
 def _grad(vm: Interpreter, tensor: Tensor) -> Any:

@@ -132,6 +132,8 @@ CHANGES: dict[str, tuple[Callable[[Tensor], Any], Callable[[], Callable[[], None
     "nn.functional.softmax": (lambda x: nn.functional.softmax(x, 0), put(F, "softmax", hundred)),
     "torch.relu": (lambda x: torch.relu(x), put(torch, "relu", hundred)),
     "Tensor.relu": (lambda x: x.relu(), put(Tensor, "relu", hundred)),
+    "Tensor.__add__": (lambda x: x + 1, put(Tensor, "__add__", hundred)),
+    "Tensor.__neg__": (lambda x: -x, put(Tensor, "__neg__", hundred)),
     "math.sqrt": (lambda x: x * math.sqrt(4), put(math, "sqrt", lambda _: 100)),
     "builtins.divmod": (lambda x: x * divmod(7, 2)[0], put(builtins, "divmod", lambda *_: (100, 0))),
     "a shadowed builtin": (lambda x: x * abs(-3), shadow),
@@ -310,6 +312,20 @@ def test_cached_parametrizations_are_captured_whole() -> None:
     fast, events = compiled(module)
     with parametrize.cached(), torch.no_grad():
         assert same(fast(X), module(X)) and not events.breaks
+
+
+def test_a_break_inside_of_another_library_is_one_break() -> None:
+    import uuid
+
+    def identified(x: Tensor) -> Any:
+        return x + 1, str(uuid.uuid4())
+
+    fast, events = compiled(identified)
+    first, second = fast(X), fast(X)
+    assert first[1] != second[1]
+    assert [(b.place.filename, b.place.lineno) for b in events.breaks] == [
+        (__file__, identified.__code__.co_firstlineno + 1)
+    ]
 
 
 def test_a_function_without_a_row_breaks() -> None:

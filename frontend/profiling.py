@@ -1,0 +1,48 @@
+"""Ranges in torch's profiler: a graph that runs while a profiler is active shows as one range, at no cost when none is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import torch_private
+from .source import Attr, Const, Source
+
+if TYPE_CHECKING:
+    from .guards import Emitter
+
+__all__ = ["STARTED", "flag", "graph_range", "is_active", "test"]
+
+STARTED: list[Callable[[], None]] = []  # what to do when a graph runs under a profiler: show kernels, for instance
+
+
+def flag() -> Source | None:
+    """Where torch says whether a profiler is active; None where this torch does not."""
+    found = torch_private.profiler_flag()
+    return None if found is None else Attr(Const(found[0], "profiler"), found[1])
+
+
+def is_active() -> bool:
+    """Whether a profiler is active."""
+    found = torch_private.profiler_flag()
+    return found is not None and bool(getattr(*found))
+
+
+def test(emit: Emitter) -> str:
+    """The expression of `is_active()` in generated code, "" where torch does not say."""
+    found = torch_private.profiler_flag()
+    return "" if found is None else f"{emit.constant(found[0], 'profiler')}.{found[1]}"
+
+
+def graph_range(graph: Callable[..., Sequence[Any]], label: str) -> Callable[..., Sequence[Any]]:
+    """The graph's function, as one range of the profiler."""
+
+    def profiled(*args: Any) -> Sequence[Any]:
+        for started in STARTED:
+            started()
+        with torch.autograd.profiler.record_function(f"intarsia: {label}"):
+            return graph(*args)
+
+    return profiled
