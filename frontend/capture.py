@@ -225,8 +225,9 @@ class _Attempt:
         """Interpret the call and finish the graph, at its end or at the first break."""
         vm = Interpreter(self.dynamic, self.marks)
         vm.splits = self.family is not None
-        vm.label = ", ".join(
-            f"{p.function} ({os.path.basename(p.filename)}:{p.lineno})" for p in _definition(self.target)
+        vm.label = "".join(
+            f"{p.function.rpartition('<locals>.')[2]} ({os.path.basename(p.filename)}:{p.lineno})"
+            for p in _definition(self.target)
         )
         if stop is not None:
             vm.stop_at, vm.stop = stop
