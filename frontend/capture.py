@@ -20,7 +20,7 @@ from .blame import culprit
 from .breaks import Break, Restart, Stop, Suspended
 from .calls import call_forward
 from .checks import Classes, Distinct, SizeCheck, StateCheck, tensor_checks
-from .contexts import set_grad
+from .contexts import changes_modes, mode_keeper, set_grad
 from .definitions import DefinitionCheck, recording
 from .dynamic import ConstraintError, Marks, Symbols
 from .effects import DELETED
@@ -90,6 +90,9 @@ class Capture:
     repeatable: bool = False  # whether the graph neither writes to its inputs nor draws random numbers
     changes: tuple[str, ...] = ()  # what the program changes beside the tensors that the graph writes to, in words
     label: str = ""  # what the graph is of: a function and its line
+    restore: Callable[[], None] | None = field(
+        repr=False, default=None
+    )  # sets the modes back that a graph has changed when it raises
 
     @property
     def operations(self) -> int:
@@ -103,7 +106,10 @@ class Capture:
 
         Where the graph raises, it returns what `failed(error, arguments)` does.
         """
-        namespace = {**self.namespace, "graph": graph, "MISS": miss, "failed": failed or _raise}
+        failed = failed or _raise
+        if self.restore is not None:
+            failed = functools.partial(_restored, self.restore, failed)
+        namespace = {**self.namespace, "graph": graph, "MISS": miss, "failed": failed}
         namespace["profiled"] = profiling.graph_range(graph, self.label)
         if self.symbols is not None:
             self.residual = self.symbols.complete(self.residual)
@@ -481,6 +487,7 @@ def _finish(
         _is_repeatable(vm),
         _changes(vm),
         vm.label,
+        mode_keeper() if changes_modes(module.graph) else None,
     )
 
 
@@ -522,6 +529,13 @@ def _is_repeatable(vm: Interpreter) -> bool:
     return not any(word in name for name in names for word in _RANDOM)
 
 
+def _restored(
+    restore: Callable[[], None], failed: Callable[..., Any], error: Exception, values: tuple[Any, ...]
+) -> Any:
+    restore()
+    return failed(error, values)
+
+
 def _raise(error: Exception, _: tuple[Any, ...]) -> Any:
     raise error
 
@@ -553,6 +567,7 @@ def _aliasing(vm: Interpreter) -> None:
     """Rely on different tensors staying different; refuse writes to memory that two inputs share."""
     changed = [shadow for shadow in vm.user.shadows if shadow.changed()]
     containers = [shadow.source for shadow in vm.user.shadows] + [unread.source for unread in vm.user.appended]
+    containers = list(dict.fromkeys(containers))
     if (changed or vm.user.appended) and len(containers) > 1:  # a change to one must not be a change to another
         vm.guards.extra.append(Distinct(containers))
     changed_kinds = {type(obj) for obj, _ in vm.effects.attrs.values()}

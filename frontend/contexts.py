@@ -17,7 +17,17 @@ from .values import object as objects
 if TYPE_CHECKING:
     from .interpreter import Interpreter
 
-__all__ = ["GradMode", "RealContext", "Scope", "enter", "is_torch_context", "make", "set_grad"]
+__all__ = [
+    "GradMode",
+    "RealContext",
+    "Scope",
+    "changes_modes",
+    "enter",
+    "is_torch_context",
+    "make",
+    "mode_keeper",
+    "set_grad",
+]
 
 _GRAD = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
 _SILENT = (torch.profiler.record_function, torch.autograd.profiler.record_function)
@@ -147,6 +157,35 @@ def set_grad(vm: Interpreter, mode: bool) -> None:
     if torch.is_grad_enabled() != mode:
         torch._C._set_grad_enabled(mode)
         vm.out.mark(torch._C._set_grad_enabled, (mode,))
+
+
+def changes_modes(graph: torch.fx.Graph) -> bool:
+    """Whether a graph enters autocast or sets the grad mode on its way."""
+    return any(node.target in _MARKS for node in graph.nodes if node.op == "call_function")
+
+
+_MARKS = frozenset({torch._C._set_grad_enabled, torch.amp.autocast_mode._enter_autocast})
+
+
+def mode_keeper() -> Callable[[], None]:
+    """What brings grad mode and autocast of the thread back to what they are now, wherever a graph was left by an exception."""
+    grad, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
+    states = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
+    nesting = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+
+    def restore() -> None:
+        torch._C._set_grad_enabled(grad)
+        torch.set_autocast_cache_enabled(cache)
+        for device, enabled, dtype in states:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+        while torch.autocast_increment_nesting() > nesting + 1:
+            torch.autocast_decrement_nesting(), torch.autocast_decrement_nesting()
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()
+
+    return restore
 
 
 def _enter_autocast(vm: Interpreter, manager: Any) -> Scope:

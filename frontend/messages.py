@@ -6,6 +6,7 @@ warning that would be raised breaks the graph, so that it is raised where the pr
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import answers
+from .breaks import before
 from .errors import GraphBreak
 from .registry import row_of, rule
 from .source import Attr, Const
@@ -56,6 +58,16 @@ def _place(vm: Interpreter, level: int) -> Place | int:
 # ---- warnings ----
 
 
+def _shown_by_python() -> Any:
+    """Python's own function behind `showwarning`, whatever is in its place while this module is imported."""
+    found = getattr(warnings, "_showwarnmsg_impl", None)
+    if isinstance(found, types.FunctionType) and found.__module__ == "warnings":
+        return found
+    return next(
+        (f for f in gc.get_objects() if type(f) is types.FunctionType and f.__qualname__ == "_showwarnmsg_impl"), None
+    )
+
+
 class _Warning:
     """`warnings.warn` at one line of the program's, or that many frames above the compiled call."""
 
@@ -91,6 +103,11 @@ def _callers_frame(up: int) -> types.FrameType | None:
     return frame
 
 
+_WARNINGS = Const(warnings, "warnings")
+# What shows a warning, as long as the program has not put a function of its own in its place.
+_SHOWS = {"showwarning": getattr(warnings, "_showwarning_orig", None), "_showwarnmsg_impl": _shown_by_python()}
+
+
 @rule(warnings.warn)
 def _warn(
     vm: Interpreter, message: Any, category: Any = None, stacklevel: Any = 1, source: Any = None, **more: Any
@@ -105,10 +122,19 @@ def _warn(
     ):
         raise GraphBreak("a warning is given in an unusual way")
     where = _place(vm, int(stacklevel))
-    vm.guards.add("keys", Attr(Const(warnings, "warnings"), "filters"), list(warnings.filters))
-    vm.guards.add("equals", Attr(Const(warnings, "warnings"), "defaultaction"), warnings.defaultaction)  # type: ignore[attr-defined]
-    if _action(str(message), category, where) == "error":
-        raise GraphBreak("a warning is given that the filters make an error")
+    vm.guards.add("keys", Attr(_WARNINGS, "filters"), list(warnings.filters))
+    vm.guards.add("equals", Attr(_WARNINGS, "defaultaction"), warnings.defaultaction)  # type: ignore[attr-defined]
+    for name in _SHOWS:
+        vm.guards.add("is", Attr(_WARNINGS, name), getattr(warnings, name))
+    action = _action(str(message), category, where)
+    if action == "ignore":
+        return
+    seen = any(getattr(warnings, name) is not original for name, original in _SHOWS.items())
+    if action == "error" or seen and isinstance(where, Place):
+        what = "the filters make an error" if action == "error" else "goes to a function or list of the program's"
+        error = GraphBreak(f"a warning is given that {what}")
+        error.split = before(vm, len(vm.frames) - max(int(stacklevel), 1))
+        raise error
     vm.effects.calls.append(
         (_Warning(where), (message, category) if source is None else (message, category, source), {})
     )
@@ -162,7 +188,22 @@ def _log(vm: Interpreter, logger: Any, level: Any, message: Any, *args: Any, **k
     ]
     if own or kwargs.keys() - {"extra"} or type(level) is not int:
         raise GraphBreak("a message is logged in an unusual way")
+    if not answers.ask(vm, logging.Logger.isEnabledFor, (logger, level), {}):
+        return
+    if answers.ask(vm, _is_seen, (logger,), {}):
+        raise GraphBreak("a message goes to a handler of the program's")
     vm.effects.calls.append((_Record(_place(vm, stacklevel)), (logger, level, message, *args), kwargs))
+
+
+def _is_seen(logger: logging.Logger) -> bool:
+    """Whether messages reach code of the program's: a handler, a filter or a record of another kind than Python's own."""
+    now: Any = logger
+    while now is not None:
+        for holder in (now, *now.handlers):
+            if holder.filters or not type(holder).__module__.startswith("logging") and holder is not now:
+                return True
+        now = now.parent if now.propagate else None
+    return logging.getLogRecordFactory() is not logging.LogRecord
 
 
 def _of_level(level: int) -> Callable[..., None]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import decimal
 import functools
 import gc
 import operator
@@ -238,13 +240,22 @@ class Residual:
         if self.vm.is_created(value) or isinstance(value, BaseException):
             return self._object(value)
         if is_value_type(value):
-            return self.emit.constant(value, kind.__name__)
+            return self._value_object(value)
         if kind.__name__ == "cython_function_or_method":  # code, as a function of Python's is
             return self.emit.constant(value, value.__name__)
         owner, name = getattr(value, "__self__", None), getattr(value, "__name__", None)
         if owner is not None and self._has_name(owner) and isinstance(name, str) and hasattr(type(owner), name):
             return f"{self.value(owner)}.{name}"  # a method of an extension's own kind
         raise Unsupported(f"an object of type {kind.__module__}.{kind.__qualname__} is returned or stored")
+
+    def _value_object(self, value: Any) -> str:
+        """A date, a decimal: equal to the one that capture found, and another object in each call, where it is made of plain data."""
+        constant = self.emit.constant(value, type(value).__name__)
+        if not isinstance(value, datetime.date | datetime.time | datetime.timedelta | decimal.Decimal):
+            return constant
+        made, args = value.__reduce__()[:2]
+        given = ", ".join(self.emit.literal(a) if is_constant(a) else self.value(a) for a in args)
+        return self._fresh(value, f"{self.emit.constant(made, made.__name__)}({given})")
 
     def _has_name(self, owner: Any) -> bool:
         """Whether generated code can refer to the object: it is the caller's, or was made during capture."""

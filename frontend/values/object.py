@@ -278,6 +278,8 @@ def generic_attr(vm: Interpreter, obj: Any, kind: type, name: str) -> Any:
         return _bind(vm, raw, owner, obj, kind, name)
     if isinstance(obj, nn.Module) and find_method(kind, "__getattr__") is nn.Module.__getattr__:
         return _module_member(vm, obj, name)
+    if id(obj) in vm.user.opaque:  # C's own words
+        vm.native(object.__getattribute__, obj, name)
     raise UserRaise(AttributeError(f"'{kind.__name__}' object has no attribute '{name}'"))
 
 

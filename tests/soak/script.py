@@ -13,12 +13,19 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import decimal
 import functools
+import gc
+import inspect
 import io
+import json
 import linecache
 import logging
 import math
+import operator
+import os
 import random
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -48,7 +55,20 @@ PATCHED = (
     torch.nn.Module,
     torch.nn.Linear,
     random,
+    inspect,
+    json,
+    operator,
+    os,
+    os.path,
+    time,
 )  # what programs may patch: put back after each
+SETTINGS = (
+    (torch.backends.cudnn, "allow_tf32"),
+    (torch.backends.cuda.matmul, "allow_tf32"),
+    (torch.backends.mkldnn, "deterministic"),
+    (torch.utils.deterministic, "fill_uninitialized_memory"),
+    (warnings, "showwarning"),
+)  # what programs may set: put back after each
 Compile = Callable[..., Any]
 Hook = Callable[[dict[str, Any]], None]
 
@@ -187,6 +207,9 @@ def _put_back() -> Iterator[None]:
     grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     deterministic, precision = torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision()
     logger = logging.getLogger("program")
+    settings = [(owner, name, getattr(owner, name)) for owner, name in SETTINGS]
+    environ, autocast = dict(os.environ), torch.get_autocast_dtype("cpu")
+    handlers, level_name = list(logger.handlers), logging.getLevelName(20)
     try:
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")
@@ -199,6 +222,21 @@ def _put_back() -> Iterator[None]:
         torch.set_float32_matmul_precision(precision)
         torch.set_autocast_enabled("cpu", False)
         logger.setLevel(logging.NOTSET)
+        logger.handlers[:] = handlers
+        logging.disable(logging.NOTSET)
+        logging.addLevelName(20, level_name)
+        for owner, name, value in settings:
+            setattr(owner, name, value)
+        os.environ.clear()
+        os.environ.update(environ)
+        torch.set_autocast_dtype("cpu", autocast)
+        torch.set_autocast_cache_enabled(True)
+        torch.set_default_device(None)
+        torch.set_warn_always(False)
+        torch.backends.cuda.enable_flash_sdp(True)
+        torch.autograd.set_detect_anomaly(False)
+        decimal.setcontext(decimal.Context())
+        gc.enable()
         logger.disabled = False
         for owner, before in patched:
             now = dict(vars(owner))
