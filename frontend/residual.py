@@ -253,7 +253,8 @@ class Residual:
         constant = self.emit.constant(value, type(value).__name__)
         if not isinstance(value, datetime.date | datetime.time | datetime.timedelta | decimal.Decimal):
             return constant
-        made, args = value.__reduce__()[:2]
+        reduced: Any = value.__reduce__()
+        made, args = reduced[:2]
         given = ", ".join(self.emit.literal(a) if is_constant(a) else self.value(a) for a in args)
         return self._fresh(value, f"{self.emit.constant(made, made.__name__)}({given})")
 
