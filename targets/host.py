@@ -221,6 +221,17 @@ class _Writer:
         _STEPS[op.name](self, op)
         self.each += [f"end({number})"] if timed else []
 
+    def _address_in_argument(self, value: SSAValue) -> str:
+        """Where an argument, or a view of one, begins; "" for other memory."""
+        offset: Dim = 0
+        while isinstance(value.owner, buffer.View):
+            base = value.owner.operands[0]
+            assert isinstance(base.type, RefType)
+            offset, value = dim(offset + value.owner["offset"] * base.type.dtype.bytes), base
+        if not isinstance(value, BlockArgument):
+            return ""
+        return self.address(value) if offset == 0 else f"({self.address(value)} + {python_index(offset)})"
+
     def _check_first(self) -> None:
         """What a launch could refuse is asked for before anything is written to an argument: the call may yet run in another way."""
         launches = [op for op in self.func.block_body.ops if isinstance(op, buffer.Launch)]
@@ -230,8 +241,8 @@ class _Writer:
         given, written = dict[str, None](), dict[str, None]()
         for op in launches:
             for place, v in enumerate(op.operands if op["kernel"] in kernels else ()):
-                if isinstance(v, BlockArgument):
-                    (given if place < kernels[op["kernel"]]["inputs"] else written)[self.address(v)] = None
+                if address := self._address_in_argument(v):
+                    (given if place < kernels[op["kernel"]]["inputs"] else written)[address] = None
         if written:  # a copy would be written, and not the argument
             self.each.append(f"if ({' | '.join(written)}) & {ALIGNMENT - 1}: not_launched({UNALIGNED_WRITE}, '')")
         if read := [address for address in given if address not in written]:

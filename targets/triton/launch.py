@@ -21,10 +21,8 @@ from ..cpp.emit import cpp_index
 from .compile import Binary, KernelSource
 from .descriptors import Descriptor, descriptors
 from .emit import needs_int64, program_count
-from .run import MISALIGNED, TOO_LARGE
+from .run import ALIGNMENT, MISALIGNED, TOO_LARGE
 from .text import pointer_type
-
-ALIGNMENT = 16  # bytes that addresses are multiples of, as kernels are compiled
 
 _HEAD = """#include <cstdint>
 #include "intarsia_kernel.h"

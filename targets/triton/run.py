@@ -16,6 +16,7 @@ from .pieces import Pieces
 from .tail import Divided, Halves
 
 Recordable = tuple[Sequence[str], Sequence[str], int]  # kinds, sizes and steps of `Recorded`
+ALIGNMENT = 16  # bytes that addresses are multiples of, as kernels are compiled
 MISALIGNED, TOO_LARGE, UNALIGNED_WRITE = -1, -2, -3  # what a launch gives instead of the driver's error number
 
 
@@ -79,7 +80,8 @@ def on_gpu(
 
     def made(text: str, entry: str, copied: bool) -> Any:
         if copied:
-            text = re.sub(r"\b(a\d+)\.data_ptr\(\)", r"aligned(\1, copies)", text)
+            text = re.sub(rf"^.*not_launched\({MISALIGNED}, ''\)\n", "", text, flags=re.MULTILINE)
+            text = re.sub(r"\b([av]\d+)\.data_ptr\(\)", r"aligned(\1, copies)", text)
             text = re.sub(r"( +)def (?:run|recorded|tail|part\d+)\(.*\):", r"\g<0>\n\1    copies = []", text)
         other = dict(names)
         exec(compile(text, f"<intarsia host program{', arguments copied' * copied}>", "exec"), other)
@@ -101,7 +103,12 @@ def on_gpu(
                 except Misaligned:
                     if not again:
                         again.append(careful())
+                try:
                     return again[0](*args)
+                except Misaligned as kernel:
+                    raise UnplannedResult(
+                        f"the address of what the kernel {kernel} reads is not a multiple of 16 bytes"
+                    ) from None
 
             return call
 
@@ -150,7 +157,7 @@ def _counted(run: Run, mutated: Sequence[int]) -> Run:
 
 def aligned(tensor: torch.Tensor, copies: list[torch.Tensor]) -> int:
     """The address of the tensor, or of a copy whose address is a multiple of 16 bytes."""
-    if tensor.data_ptr() % 16 and tensor.numel():
+    if tensor.data_ptr() % ALIGNMENT and tensor.numel():
         extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
         tensor = tensor.as_strided((extent,), (1,)).clone()  # whatever its strides are
         copies.append(tensor)

@@ -27,7 +27,15 @@ from intarsia.targets.triton.device import NoTriton, gpu_of, triton_version
 from intarsia.targets.triton.emit import PRELUDE, emit_module
 from intarsia.targets.triton.launch import kernel_source, launchers
 from intarsia.targets.triton.recordable import LEAST, refusal
-from intarsia.targets.triton.run import MISALIGNED, TOO_LARGE, Misaligned, UnplannedResult, aligned, not_launched
+from intarsia.targets.triton.run import (
+    MISALIGNED,
+    TOO_LARGE,
+    Misaligned,
+    UnplannedResult,
+    aligned,
+    not_launched,
+    on_gpu,
+)
 from intarsia.targets.triton.worker import TritonError, Workers
 
 POINTWISE = """
@@ -177,6 +185,42 @@ def test_what_a_launch_gives(monkeypatch: pytest.MonkeyPatch) -> None:
         not_launched(TOO_LARGE, "exp")
     with pytest.raises(RuntimeError, match="does not launch the kernel exp: words for 700 .error 700"):
         not_launched(700, "exp")
+
+
+PROGRAM = """
+def make():
+    def run(a0, a1):
+        started.append(launch(a0.data_ptr()))
+        v0 = a0[1:]
+        started.append(launch(v0.data_ptr()))
+        return (a0,)
+    return run
+"""
+
+
+def on_a_gpu(started: list[int], takes: int) -> object:
+    """The run of a program whose kernels take addresses that are multiples of so many bytes."""
+
+    def launch(address: int) -> int:
+        if address % takes:
+            raise Misaligned("exp")
+        return address
+
+    names = {"started": started, "launch": launch, "aligned": aligned}
+    exec(PROGRAM, made := dict(names))
+    return on_gpu(made["make"], PROGRAM, names, 0, None)()
+
+
+def test_views_that_are_not_aligned_are_copied() -> None:
+    started: list[int] = []
+    x = torch.randn(8)
+    on_a_gpu(started, 16)(x, x)  # type: ignore[operator]
+    assert started[:2] == [x.data_ptr(), x.data_ptr()] and len(started) == 3 and started[2] != x[1:].data_ptr()
+
+
+def test_what_is_not_aligned_even_so_runs_in_eager() -> None:
+    with pytest.raises(UnplannedResult, match="what the kernel exp reads is not a multiple of 16 bytes"):
+        on_a_gpu([], 1 << 40)(torch.randn(8), torch.randn(8))  # type: ignore[operator]
 
 
 # ---- workers ----
