@@ -290,6 +290,8 @@ class _Tracer(TorchDispatchMode):
                 return result
         if func in IDENTITIES:
             return self._identity(func, args, kwargs)
+        if func is aten.as_strided.default:
+            args, kwargs = self._from_the_base(*args, **kwargs), {}
         if func not in KEPT_COMPOSITES and is_composite(func):
             with self:
                 return decompose_composite(func, *args, **kwargs)
@@ -343,6 +345,18 @@ class _Tracer(TorchDispatchMode):
             raise self._unsupported(f"{func} returns a view of something that is not its first argument")
         value = _Value(result, node, storage, storage.version, parent, view)
         self._remember(result, value)
+
+    def _from_the_base(self, tensor: Tensor, size: Any, stride: Any, storage_offset: Any = None) -> tuple[Any, ...]:
+        """The arguments of `as_strided` on the tensor that has the memory: it may reach what a view of that does not show.
+
+        An argument of the program has the caller's memory, where the offset counts.
+        """
+        storage = self._value(tensor).storage
+        base = storage.base.val
+        if storage.input_index is not None or storage.constant is not None or base.dtype != tensor.dtype:
+            return tensor, size, stride, storage_offset
+        start = tensor.storage_offset() if storage_offset is None else storage_offset
+        return base, size, stride, start - base.storage_offset()
 
     def _identity(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         """``detach``, ``alias``, ``lift_fresh``: a new tensor object with the same contents, or the same object."""

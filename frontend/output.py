@@ -35,6 +35,7 @@ class GraphInput:
     version: int = 0
     requires_grad: bool = False  # of the fake, before the program runs
     grad_fn: Any = None
+    history: Any = None  # the autograd node of the fake, or of what it is a view of, before the program runs
     geometry: tuple[tuple[Any, ...], tuple[Any, ...], Any] = (
         (),
         (),
@@ -47,7 +48,7 @@ class GraphInput:
         `meta["differentiated"]` of the placeholder says whether the program wrote to it in a way that autograd sees.
         """
         changed = isinstance(self.fake, Tensor) and (
-            self.fake.grad_fn is not self.grad_fn or self.fake.requires_grad != self.requires_grad
+            _history(self.fake) is not self.history or self.fake.requires_grad != self.requires_grad
         )
         if self.node is not None:
             self.node.meta["differentiated"] = changed
@@ -95,7 +96,7 @@ class OutputGraph:
         self._alive.append(info.fake)
         self.inputs[id(info.fake)] = info
         if isinstance(info.fake, Tensor):
-            info.version, info.grad_fn = info.fake._version, info.fake.grad_fn
+            info.version, info.grad_fn, info.history = info.fake._version, info.fake.grad_fn, _history(info.fake)
             info.requires_grad = info.fake.requires_grad
             info.geometry = tuple(info.fake.shape), tuple(info.fake.stride()), info.fake.storage_offset()
             for dim, size in enumerate(info.fake.shape):
@@ -367,6 +368,11 @@ _TOLD = frozenset(
 def _is_told(op: str, target: Any) -> bool:
     """Whether the answer of a function of torch follows from what guards know; Python functions ask through others."""
     return isinstance(target, types.FunctionType) or (target if op == "call_method" else target.__name__) in _TOLD
+
+
+def _history(tensor: Tensor) -> Any:
+    """The autograd node that a recorded write changes: of a view that of its base, as its own is made anew after any write."""
+    return tensor.grad_fn if tensor._base is None else tensor._base.grad_fn
 
 
 def _has_tensor(value: Any) -> bool:

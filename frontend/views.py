@@ -57,8 +57,11 @@ class Views:
         while (source := _viewed(node)) is not None:
             chain.insert(0, node)
             node = source
+        made = [item.meta["example_value"] for item in chain]
         if not chain or _changes_shapes(self.body.vm.out.graph):
             return None
+        if any(isinstance(v, Tensor) and v.requires_grad and not v._is_view() for v in made):
+            return None  # it was detached, and then written to where autograd looks
         if not all(self._can_write(argument) for item in chain for argument in _arguments(item)):
             return None
         result = _Result(f"view{len(self.results)}", tensor, node, chain)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from ..ir.dialects import buffer, kernel, loop, prim
 from ..ir.symbols import Dim, FloorDiv, contiguous_strides, dim, known_equal
@@ -271,7 +271,7 @@ class _Planner:
             yield from write_in_place(op, [new[v] for v in op.operands], _call_literals(op))
             new[op.results[0]] = new[self.writes.target[op.results[0]]]
         elif isinstance(op, kernel.Extern):
-            yield self._extern(op, new)
+            yield self._as_strided(op, new) or self._extern(op, new)
         elif is_view(op):
             yield self._view(op.results[0], new)
         elif isinstance(op, prim.Return):
@@ -345,6 +345,21 @@ class _Planner:
                 yield view
                 source, target = (view.results[0], target) if memory is source else (source, view.results[0])
         yield buffer.Copy.make([source, target], [], {})
+
+    def _as_strided(self, op: kernel.Extern, new: dict[SSAValue, SSAValue]) -> Operation | None:
+        """`aten.as_strided` counts from the beginning of a storage; memory of ours begins where its value does, an argument's does not."""
+        if op["target"] != "aten.as_strided.default":
+            return None
+        view, memory = view_of(op.operands[0]), _memory(op.results[0])
+        if view is None or isinstance(view.base, BlockArgument) or self.root(view.base) is not view.base:
+            return None
+        if _memory(view.base).dtype != memory.dtype:
+            return None
+        start = op.get("storage_offset")
+        made = buffer.View.make([new[view.base]], [memory], {"offset": view.offset if start is None else start})
+        made.results[0].name_hint = op.results[0].name_hint
+        new[op.results[0]] = made.results[0]
+        return made
 
     def _extern(self, op: kernel.Extern, new: dict[SSAValue, SSAValue]) -> Operation:
         attrs = _call_literals(op)

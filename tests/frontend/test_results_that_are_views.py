@@ -133,6 +133,7 @@ def test_a_view_costs_no_graph() -> None:
     def function(x: Tensor) -> Tensor:
         return x.detach()[0]
 
+    intarsia.reset()
     fast = intarsia.compile(function)
     x = torch.ones(3, 2, requires_grad=True)
     assert fast(x)._base is not None and not fast(x).requires_grad
@@ -149,3 +150,19 @@ def test_gradients_switched_off_around_a_break() -> None:
     assert intarsia.compile(function, backend="eager")(x).requires_grad
     with torch.no_grad():
         assert not intarsia.compile(function, backend="eager")(x).requires_grad
+
+
+def test_a_view_that_is_written_to_unseen_after_a_break() -> None:
+    def function(y: Tensor) -> Tensor:
+        row = look(y[0])
+        with torch.no_grad():
+            row.mul_(2)
+        return row.expand(2, 4)
+
+    gradients = []
+    for call in (function, intarsia.compile(function)):
+        leaf = torch.ones(3, 4, requires_grad=True)
+        y = leaf + 0
+        (call(y).sum() + y.sum()).backward()
+        gradients.append(leaf.grad)
+    assert torch.equal(gradients[0], gradients[1])  # type: ignore[arg-type]

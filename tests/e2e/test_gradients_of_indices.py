@@ -1,0 +1,116 @@
+"""Backward graphs with operators whose arguments are unusual: None among indices, memory seen with strides, sizes that become floats."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import intarsia
+
+
+@pytest.fixture(autouse=True)
+def _gradients() -> Iterator[None]:
+    with torch.enable_grad():
+        yield
+
+
+def agrees(function: Callable[..., Tensor], *inputs: Tensor) -> None:
+    """Values and gradients of two calls, and no graph in eager."""
+    fast = intarsia.compile(function)
+    for _ in range(2):
+        found = []
+        for call in (function, fast):
+            given = [x.detach().clone().requires_grad_(x.is_floating_point()) for x in inputs]
+            result = call(*given)
+            result.square().sum().backward()
+            found.append([result.detach(), *(x.grad for x in given)])
+        for wanted, got in zip(*found, strict=True):
+            assert (wanted is None) == (got is None)
+            if wanted is not None:
+                torch.testing.assert_close(got, wanted)
+    assert intarsia.counters()["fallbacks"] == 0
+
+
+def test_indices_that_leave_dimensions_out() -> None:
+    index = torch.tensor([0, 2, 2])
+    agrees(lambda x: x[:, index].sin(), torch.randn(3, 4, 5))
+    agrees(lambda x: x[:, index, :, index] * 2, torch.randn(3, 4, 5, 6))
+
+
+def windows(x: Tensor) -> Tensor:
+    """Overlapping pieces, as in attention over windows."""
+    return x.as_strided((5, 8), (4, 1)) @ x[:24].view(8, 3)
+
+
+def test_strided_memory_of_an_intermediate() -> None:
+    agrees(lambda x: windows(x * 2), torch.randn(24, dtype=torch.float64))
+    agrees(lambda x: (x * 2)[4:].as_strided((4, 3), (3, 1), 6).t() @ x[:8].view(4, 2), torch.randn(24))
+
+
+def test_strided_memory_after_other_memory() -> None:
+    def function(index: Tensor, source: Tensor, weight: Tensor) -> Tensor:
+        places = index.t().reshape(-1)
+        y = torch.zeros(768).index_add(0, places, source)
+        return y.as_strided((8, 3, 4, 8), (8, 256, 64, 1), 0).reshape(24, 32).t() @ weight
+
+    index = torch.randint(0, 768, (40, 32), generator=torch.Generator().manual_seed(0))
+    fast = intarsia.compile(function)
+    source, weight = torch.randn(1280), torch.randn(24, 32)
+    torch.testing.assert_close(fast(index, source, weight), function(index, source, weight))
+
+
+class Upsampled(nn.Module):
+    """Sizes of the interpolation are products of sizes and a float."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(2, 3, 3, stride=2, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(n, 2, h, w) -> (n, 3, h, w)"""
+        return F.interpolate(self.layer(x), scale_factor=2.0)
+
+
+def test_sizes_that_become_floats() -> None:
+    module = Upsampled()
+    fast = intarsia.compile(module)
+    for size in (8, 12, 10):
+        x = torch.randn(2, 2, size, size)
+        gradients = []
+        for call in (module, fast):
+            module.zero_grad()
+            call(x).square().sum().backward()
+            gradients.append([p.grad for p in module.parameters()])
+        torch.testing.assert_close(gradients[1], gradients[0])
+    assert intarsia.counters()["fallbacks"] == 0
+
+
+def test_the_graph_is_kept_after_an_ordinary_backward() -> None:
+    fast = intarsia.compile(nn.Sequential(nn.Linear(2, 3), nn.Tanh()))
+    x = torch.randn(5, 2)
+    fast(x).sum().backward()
+    result = fast(x).sum()
+    result.backward(retain_graph=True)
+    result.backward()
+
+
+@pytest.mark.parametrize("used", [0, 1])
+def test_no_gradient_where_none_arrives(used: int) -> None:
+    fast = intarsia.compile(lambda x, y: (x.sin(), y * 2))
+    for _ in range(2):
+        inputs = [torch.randn(3, requires_grad=True) for _ in range(2)]
+        fast(*inputs)[used].sum().backward()
+        assert inputs[used].grad is not None and inputs[1 - used].grad is None
+
+
+def test_no_gradient_of_a_leaf_that_is_written_to_unseen() -> None:
+    def function(x: Tensor, y: Tensor) -> Tensor:
+        with torch.no_grad():
+            y.clamp_(min=0)
+        return x.cumsum(-1)
+
+    x, y = (torch.randn(3, requires_grad=True) for _ in range(2))
+    intarsia.compile(function)(x, y).sum().backward()
+    assert x.grad is not None and y.grad is None and y.min() >= 0
