@@ -14,6 +14,7 @@ from xdsl.ir import SSAValue
 from ...ir.dialects import prim
 from ...ir.dtypes import I64
 from ...ir.symbols import Dim
+from ...ir.types import is_gpu
 from .builder import Builder, NotCovered, Result, rule
 
 
@@ -102,14 +103,17 @@ def _mish(b: Builder, g: SSAValue, x: SSAValue) -> SSAValue:
 
 @_activation("hardtanh_backward")
 def _hardtanh(b: Builder, g: SSAValue, x: SSAValue) -> SSAValue:
-    outside = b.ew("or", b.ew("le", x, float(b.get("min_val"))), b.ew("ge", x, float(b.get("max_val"))))
-    return b.ew("where", outside, _zero(b, g), g)
+    least, most = float(b.get("min_val")), float(b.get("max_val"))
+    if is_gpu(b.type.device):  # where x is nan, the gradient passes
+        outside = b.ew("or", b.ew("le", x, least), b.ew("ge", x, most))
+        return b.ew("where", outside, _zero(b, g), g)
+    return _only(b, b.ew("and", b.ew("gt", x, least), b.ew("lt", x, most)), g)
 
 
 @_activation("hardswish_backward")
 def _hardswish(b: Builder, g: SSAValue, x: SSAValue) -> SSAValue:
     between = b.ew("mul", g, b.ew("add", b.ew("div", x, 3.0), 0.5))
-    inner = b.ew("where", b.ew("lt", x, 3.0), between, g)
+    inner = b.ew("where", b.ew("ge", x, 3.0), g, between)  # nan stays nan
     return b.ew("where", b.ew("le", x, -3.0), _zero(b, g), inner)
 
 
@@ -131,7 +135,10 @@ def _elu(b: Builder, g: SSAValue, x: SSAValue) -> SSAValue:
         low = b.ew("mul", b.ew("mul", g, rate), b.ew("add", x, alpha * scale))
     else:
         low = b.ew("mul", b.ew("mul", g, rate * alpha * scale), b.ew("exp", b.ew("mul", x, rate)))
-    return b.ew("where", b.ew("le", x, 0.0), low, b.ew("mul", g, scale))
+    high = b.ew("mul", g, scale)
+    if is_gpu(b.type.device):
+        return b.ew("where", b.ew("le", x, 0.0), low, high)
+    return b.ew("where", b.ew("gt", x, 0.0), high, low)  # nan stays nan
 
 
 @_activation("softplus_backward")
@@ -158,6 +165,8 @@ def _log_sigmoid_forward(b: Builder) -> Result:
 
 def _shrunk(b: Builder, g: SSAValue, x: SSAValue) -> SSAValue:
     bound = float(b.get("lambd"))
+    if not is_gpu(b.type.device):  # where x is nan, no gradient passes
+        return _only(b, b.ew("or", b.ew("lt", x, -bound), b.ew("gt", x, bound)), g)
     inside = b.ew("and", b.ew("ge", x, -bound), b.ew("le", x, bound))
     return b.ew("where", inside, _zero(b, g), g)
 
@@ -169,8 +178,8 @@ _activation("softshrink_backward")(_shrunk)
 @rule("native_dropout_backward.default")
 def _dropout(b: Builder) -> Result:
     g = _grad(b)
-    kept = b.ew("mul", g, float(b.get("scale")))
-    return b.finish(b.ew("mul", kept, b.cast(b.tensor("mask"), b.dtype_of(g))))
+    factor = b.ew("mul", b.cast(b.tensor("mask"), b.dtype_of(g)), float(b.get("scale")))
+    return b.finish(b.ew("mul", g, factor))  # in this order 0 stays 0 where the gradient is near the largest number
 
 
 def _halves(b: Builder) -> tuple[SSAValue, SSAValue, int]:
@@ -227,6 +236,8 @@ def _softmax(b: Builder) -> Result:
         return b.finish(b.ew("sub", g, b.ew("mul", b.ew("exp", y), total)))
     weighted = b.ew("mul", g, y)
     total = b.spread(b.reduce("sum", weighted, axes), shape, axes)
+    if not is_gpu(b.type.device):  # each library's order: infinities and what cancels out follow from it
+        return b.finish(b.ew("mul", b.ew("sub", g, total), y))
     return b.finish(b.ew("sub", weighted, b.ew("mul", y, total)))
 
 

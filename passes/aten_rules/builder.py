@@ -204,8 +204,8 @@ class Builder:
 
     def reduce(self, kind: str, value: SSAValue, axes: Sequence[int], keepdim: bool = False) -> SSAValue:
         """A reduction; half types must be cast before."""
-        if not axes and not kind.startswith("arg"):
-            return value
+        if not axes and not kind.startswith("arg"):  # a sum begins with 0.0, which turns -0.0 into 0.0
+            return self.ew("add", value, 0.0) if kind == "sum" and self.dtype_of(value).is_float else value
         result = self.add(prim.reduce(kind, value, tuple(sorted(axes))))
         return self.keep(result, self.shape_of(value), axes) if keepdim else result
 

@@ -110,6 +110,11 @@ def _variance(b: Builder, x: SSAValue, axes: tuple[int, ...], correction: Any) -
     return b.mean(b.ew("mul", distance, distance), axes, correction), mean
 
 
+def _given_mean(b: Builder, variance: SSAValue, mean: SSAValue) -> SSAValue:
+    """The mean as a result: the library finds both in one pass, whose mean is nan where an element is infinite, as the variance is."""
+    return b.ew("where", b.ew("isnan", variance), variance, mean)
+
+
 @rule(
     "var.correction",
     "std.correction",
@@ -130,7 +135,7 @@ def _var(b: Builder) -> Result:
     variance, mean = _variance(b, b.up(x), axes, correction)
     results = [b.ew("sqrt", variance) if "std" in b.op.target else variance]
     if "_mean" in b.op.target:
-        results.append(mean)
+        results.append(_given_mean(b, variance, mean))
     kept = [b.keep(r, b.shape_of(x), axes) if _keep(b) else r for r in results]
     return [b.finish(r, i) for i, r in enumerate(kept)]
 
@@ -236,7 +241,8 @@ def _layer_norm(b: Builder) -> Result:
     result = b.finish(_affine(b, b.ew("mul", centred, b.spread(scale, shape, axes)), shape, axes))
     if "native" not in b.op.target:
         return result
-    return [result, *(b.finish(b.keep(v, shape, axes), i) for i, v in ((1, mean), (2, scale)))]
+    given = _given_mean(b, variance, mean)
+    return [result, *(b.finish(b.keep(v, shape, axes), i) for i, v in ((1, given), (2, scale)))]
 
 
 @rule("rms_norm.default", "_fused_rms_norm.default")
@@ -272,7 +278,9 @@ def _group_norm(b: Builder) -> Result:
     scale = _epsilon(b, variance)
     centred = b.ew("mul", b.ew("sub", value, b.spread(mean, grouped, axes)), b.spread(scale, grouped, axes))
     result = b.finish(_affine(b, b.reshape(centred, shape), shape, (1,)))
-    return [result, b.finish(mean, 1), b.finish(scale, 2)] if "native" in b.op.target else result
+    if "native" not in b.op.target:
+        return result
+    return [result, b.finish(_given_mean(b, variance, mean), 1), b.finish(scale, 2)]
 
 
 @rule(

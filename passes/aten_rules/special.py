@@ -62,7 +62,7 @@ def _shrink(b: Builder) -> Result:
     if "hard" in b.op.target:
         inside = b.ew("and", b.ew("ge", x, -near), b.ew("le", x, near))
         return b.finish(b.ew("where", inside, _zero(b, x), x))
-    low = b.ew("where", b.ew("lt", x, -near), b.ew("add", x, near), b.ew("mul", x, 0.0))  # nan stays nan
+    low = b.ew("where", b.ew("lt", x, -near), b.ew("add", x, near), b.ew("where", b.ew("isnan", x), x, _zero(b, x)))
     return b.finish(b.ew("where", b.ew("gt", x, near), b.ew("sub", x, near), low))
 
 
