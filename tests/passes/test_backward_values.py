@@ -79,10 +79,11 @@ def test_elementwise(name: str) -> None:
     for dtype in FLOATS:
         if name == "hardsigmoid_backward" and dtype == torch.float64:
             continue  # eager's sixth is a float32's there
-        x = vector(dtype)
+        # Whole vectors of each number: in eager the last few elements of a tensor take another path, which treats nan in another way.
+        x = vector(dtype).repeat_interleave(64)
         if name in FINITE:
             x = x.nan_to_num(0.25, 4.0, -4.0)
-        compare(ACTIVATIONS[name], matrix(dtype, 14), x)
+        compare(ACTIVATIONS[name], matrix(dtype, 14 * 64), x)
     covered(ACTIVATIONS[name], matrix(torch.float32, 14), matrix(torch.float32, 14) * 3)
 
 
