@@ -12,10 +12,10 @@ ALONE  := torchvision timm
 BESIDE := pip pillow matplotlib transformers
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types fuzz soak opdb bench gpu sanitize size docs clean
+.PHONY: help setup demo test lint types fuzz soak opdb bench gpu sanitize sanitize-cpu size docs clean
 
 help:  ## show the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
 
 setup: $(STAMP)  ## make the virtual environment (only when pyproject.toml or constraints.txt changed)
 
@@ -60,6 +60,9 @@ gpu: $(STAMP)  ## on a GPU machine: its tests; programs, models, operators and 1
 
 sanitize: $(STAMP)  ## on a GPU machine: the kernels under compute-sanitizer's memcheck and racecheck
 	$(PY) tests/gpu/sanitize.py
+
+sanitize-cpu: $(STAMP)  ## random programs with kernels compiled under AddressSanitizer and UndefinedBehaviorSanitizer (SECONDS=300)
+	$(PY) tests/fuzz/sanitize.py --seconds $(or $(SECONDS),300)
 
 size:  ## lines per room and per file
 	@wc -l $$(git ls-files '*.py' '*.h' '*.cpp' '*.ir') | grep -v ' total$$' | sort -k2 | awk ' \
