@@ -38,8 +38,9 @@ from ..ir.symbols import Dim, contiguous_strides, dim, free_symbols
 from ..ir.syntax import Op, comment_of, location_of
 from ..ir.types import RefType, is_gpu
 from ..passes.aliases import shared_operands
+from .cpp.emit import uses_heap
 from .cpp.own import is_own, own_kernel, packs
-from .host_names import empty, fit, out_of_range, over
+from .host_names import empty, failed, fit, over
 from .library import Library, Step
 from .library_product import panels_step
 from .memory import planned_bytes
@@ -401,9 +402,8 @@ class _Writer:
             self.quick.add(op["kernel"])
         call = f"{op['kernel']}({', '.join(arguments)})"
         checked = any(isinstance(inner, loop.Bind) and inner.is_checked for inner in kernel.block_body.walk())
-        self.each.append(
-            f"if {call}: out_of_range({', '.join(map(repr, kernel.get('lines', ())))})" if checked else call
-        )
+        lines = "".join(f", {line!r}" for line in kernel.get("lines", ()))
+        self.each.append(f"if code := {call}: failed(code{lines})" if checked or uses_heap(kernel) else call)
 
     def _stream(self) -> str:
         """The name of torch's current stream, asked for once a call."""
@@ -434,8 +434,8 @@ class _Writer:
         arguments = [*(self.address(v) for v in op.operands), *found.symbols]
         self.used_kernels[found.name] = len(arguments)
         call, place = f"{found.name}({', '.join(arguments)})", location_of(op)
-        where = repr(f"{place[0]}:{place[1]}") if place else ""
-        self.each.append(f"if {call}: out_of_range({where})" if found.checks else call)
+        where = f", {f'{place[0]}:{place[1]}'!r}" if place else ""
+        self.each.append(f"if code := {call}: failed(code{where})")
 
     def packed(self, op: Op, kernel: str) -> None:
         """A kernel that reads a packed copy of a weight; where copies may take no more memory, the operator itself."""
@@ -448,7 +448,7 @@ class _Writer:
         self.used_kernels[kernel] = len(arguments)
         self.each.append(f"{copy} = {name}({values[weight]})")
         self.each.append(f"if {copy} is None: {name}.plain({', '.join(values)})")
-        self.each.append(f"else: {kernel}({', '.join(arguments)})")
+        self.each.append(f"elif code := {kernel}({', '.join(arguments)}): failed(code)")
 
     def extern(self, op: Op) -> None:
         self.comment(op)
@@ -674,7 +674,7 @@ def namespace(
         "over": over,
         "aligned": aligned,
         "fit": fit,
-        "out_of_range": out_of_range,
+        "failed": failed,
         "results": results,
         "apply_epilogue": apply_epilogue,
         "FloorDiv": operator.floordiv,

@@ -48,7 +48,9 @@ def fit(
     return fixed.copy_(value)
 
 
-def out_of_range(*lines: str) -> None:
-    """Raised when a kernel met an index outside its dimension, as eager raises."""
+def failed(code: int, *lines: str) -> None:
+    """What a kernel's code says: memory was lacking, or an index lies outside its dimension, as eager raises."""
+    if code & 2:
+        raise MemoryError(f"not enough memory for the scratch of a kernel{f' (from {lines[0]})' if lines else ''}")
     where = f" (from {', '.join(lines)})" if lines else ""
     raise IndexError(f"index out of range in self{where}")

@@ -1,7 +1,7 @@
 """From loops to C++ text: a table of operations and one walk.
 
-One `loop.kernel` becomes one function `extern "C" int name(const T* in..., T* out..., int64_t size...)` that returns 0, or 1 when
-a `loop.bind` met an index outside its dimension.
+One `loop.kernel` becomes one function `extern "C" int name(const T* in..., T* out..., int64_t size...)` that returns 0, with 1 when
+a `loop.bind` met an index outside its dimension, and with 2 when memory was lacking.
 """
 
 from __future__ import annotations
@@ -77,10 +77,25 @@ def emit_kernel(kernel: loop.Kernel) -> str:
     writer.checks = any(isinstance(op, loop.Bind) and op.is_checked for op in kernel.block_body.walk())
     if writer.checks:
         writer.line("int status = 0;")
+    if uses_heap(kernel):
+        writer.line("const int before = im::shortages_so_far();")
     writer.block(kernel.block_body)
-    writer.line("return status;" if writer.checks else "return 0;")
+    codes = [*(["status"] if writer.checks else []), *(["im::lacked(before)"] if uses_heap(kernel) else [])]
+    writer.line(f"return {' | '.join(codes) or '0'};")
     head = f'extern "C" int {kernel["sym_name"]}({", ".join(parameters(kernel))}) {{'
     return "\n".join([comment + head, *writer.text, "}", ""])
+
+
+def uses_heap(kernel: loop.Kernel) -> bool:
+    """Whether a kernel takes memory that may be lacking: scratch of unknown size, or beyond what may lie on the stack."""
+    total = 0
+    for op in kernel.block_body.walk():
+        if isinstance(op, loop.Local) and op["size"] != 1:
+            ref = op.results[0].type
+            if not isinstance(op["size"], int) or not isinstance(ref, RefType):
+                return True
+            total += op["size"] * ref.dtype.bytes
+    return total > STACK_BYTES
 
 
 @dataclass
@@ -519,6 +534,7 @@ def _local(w: _Writer, op: Op) -> None:
     else:
         w.line(f"im::Scratch<{cpp}> {name}_memory({cpp_index(size)});")
         w.line(f"{cpp}* const {name} = {name}_memory.data;")
+        w.line(f"if (!{name}) {'continue' if w.depth > 1 else 'return im::lacked_memory'};")
     if start is not None:
         w.line("#pragma omp simd")
         w.line(f"for (int64_t k = 0; k < {cpp_index(size)}; ++k) {name}[k] = {start};")

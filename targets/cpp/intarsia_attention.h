@@ -113,6 +113,8 @@ static void attention_few(const Attention& s, const T* q, const T* k, const T* v
   constexpr int64_t block = 64;
   constexpr bool is_float = sizeof(T) == 4;
   Scratch<float> memory(rows * (depth + keys + width) + block * index_max(depth, width));
+  Scratch<float> state(2 * rows);
+  if (!memory.data || !state.data) return;
   float* const queries = memory.data;
   float* const scores = queries + rows * depth;
   float* const sums = scores + rows * keys;
@@ -140,7 +142,6 @@ static void attention_few(const Attention& s, const T* q, const T* k, const T* v
       }
     }
   }
-  Scratch<float> state(2 * rows);
   for (int64_t g = 0, r = 0; g < s.groups; ++g)
     for (int64_t i = 0; i < s.queries; ++i, ++r) {
       float maximum = -__builtin_inff(), total = 0;
@@ -177,6 +178,7 @@ static void attention_task(const Attention& s, const T* q, const T* k, const T* 
   const int64_t block = index_min(key_block, round_up(s.keys, lanes));
   Scratch<float> memory(all_rows * (depth + width + 2) + block * width + round_up(block, panel) * depth + row_block * block +
                         lanes * (depth + 1));
+  if (!memory.data) return;
   float* const queries = memory.data;
   float* const sums = queries + round_up(all_rows * depth, lanes);
   float* const packed_v = sums + all_rows * width;

@@ -228,6 +228,7 @@ static void few_channels_convolution(const Convolution& s, const float* x, const
     alignas(64) float sums[most_pixels * 4 * block_columns];
     #pragma omp for schedule(static)
     for (int64_t task = 0; task < s.images * row_groups; ++task) {
+      if (!memory.data) continue;
       const int64_t image = task / row_groups, row = task % row_groups * rows_together;
       const int64_t count = index_min(rows_together, s.out_height - row), top = row * s.row_step - s.row_pad;
       for (int64_t i = 0; i < (count - 1) * s.row_step + reach; ++i) {

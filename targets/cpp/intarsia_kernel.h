@@ -62,12 +62,20 @@ IM_FN void streamed() {
 #endif
 }
 
-// Scratch memory too large for the stack, aligned to a cache line.
+// How often memory was lacking in the kernels of this unit. A kernel compares the number with that from before: what it computed meanwhile, or
+// what another one did, is not to be used.
+static int shortages = 0;
+constexpr int lacked_memory = 2;
+IM_FN int shortages_so_far() { return __atomic_load_n(&shortages, __ATOMIC_RELAXED); }
+IM_FN int lacked(int before) { return shortages_so_far() != before ? lacked_memory : 0; }
+
+// Scratch memory too large for the stack, aligned to a cache line; null, and counted, where there is not that much.
 template <class T>
 struct Scratch {
   T* data;
   explicit Scratch(int64_t count) : data(static_cast<T*>(__builtin_malloc(count * sizeof(T) + 64))), raw(data) {
-    data = reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(data) + 63) & ~uintptr_t(63));
+    if (!raw) __atomic_fetch_add(&shortages, 1, __ATOMIC_RELAXED);
+    data = reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(data) + 63) & ~uintptr_t(63));  // null stays null
   }
   ~Scratch() { __builtin_free(raw); }
   Scratch(const Scratch&) = delete;

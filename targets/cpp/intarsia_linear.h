@@ -49,31 +49,41 @@ struct RowPlaces {
 // sums[row][column] for `Rows` rows of x and the first vectors of a panel.
 template <class T, int Rows, int Vectors> struct TileSums;
 
+// Runs of products are summed in registers and then added to sums, so that the rounding error does not grow with `inner`: MKL sums in runs, too.
+constexpr int64_t summed_products = 256;
+
 template <int Rows, int Vectors>
 struct TileSums<float, Rows, Vectors> {
   [[gnu::noinline]] static void of(const float* x, int64_t pitch, const float* w, int64_t inner, float* sums) {
-    Floats local[Rows][Vectors] = {};
     RowPlaces<float> at(x, pitch);
     #pragma GCC unroll 1
-    for (int64_t k = 0; k < inner; ++k, w += panel_columns) {
-      Floats given[Vectors];
-      #pragma GCC unroll 2
-      for (int v = 0; v < Vectors; ++v) {
-        given[v] = load(w + v * lanes);
-        __builtin_prefetch(w + v * lanes + 8 * panel_columns);
+    for (int64_t from = 0; from < inner; from += summed_products) {
+      Floats local[Rows][Vectors] = {};
+      const int64_t count = index_min(summed_products, inner - from);
+      #pragma GCC unroll 1
+      for (int64_t k = 0; k < count; ++k, w += panel_columns) {
+        Floats given[Vectors];
+        #pragma GCC unroll 2
+        for (int v = 0; v < Vectors; ++v) {
+          given[v] = load(w + v * lanes);
+          __builtin_prefetch(w + v * lanes + 8 * panel_columns);
+        }
+        #pragma GCC unroll 16
+        for (int r = 0; r < Rows; ++r) {
+          const Floats factor = *at.row(r) - Floats{};  // the value in all lanes
+          #pragma GCC unroll 2
+          for (int v = 0; v < Vectors; ++v) local[r][v] = multiply_add(factor, given[v], local[r][v]);
+        }
+        at.advance(1);
       }
       #pragma GCC unroll 16
-      for (int r = 0; r < Rows; ++r) {
-        const Floats factor = *at.row(r) - Floats{};  // the value in all lanes
+      for (int r = 0; r < Rows; ++r)
         #pragma GCC unroll 2
-        for (int v = 0; v < Vectors; ++v) local[r][v] = multiply_add(factor, given[v], local[r][v]);
-      }
-      at.advance(1);
+        for (int v = 0; v < Vectors; ++v) {
+          float* const to = sums + r * panel_columns + v * lanes;
+          store(to, from ? load(to) + local[r][v] : local[r][v]);
+        }
     }
-    #pragma GCC unroll 16
-    for (int r = 0; r < Rows; ++r)
-      #pragma GCC unroll 2
-      for (int v = 0; v < Vectors; ++v) store(sums + r * panel_columns + v * lanes, local[r][v]);
   }
 };
 
@@ -147,6 +157,7 @@ static void linear(const Linear& s, const T* x, const T* w, const Behind<T>& beh
   const bool apart = s.rows > 4 && s.inner * sizeof(T) % same_places == 0;
   const int64_t pitch = apart ? s.inner + 64 / sizeof(T) : s.inner;
   Scratch<T> copied(apart ? s.rows * pitch : 0);
+  if (!copied.data) return;
   // Threads share the panels, or the rows where they divide these more evenly.
   const int64_t most_tiles = (s.tiles + threads - 1) / threads, most_panels = (panels + threads - 1) / threads;
   const bool by_rows = most_tiles * panels < most_panels * s.tiles;

@@ -63,6 +63,7 @@ template <int Rows, class T>
 static __attribute__((noinline)) void rows_product(const T* x, const T* w, const T* bias, T* out, int64_t inner, int64_t outer) {
   constexpr int parts = Loaded<T>::parts, step = lanes * parts, columns = side_by_side<T, Rows>();
   Scratch<float> memory(parts > 1 ? Rows * inner : 0);
+  if (!memory.data) return;
   const float* rows = reinterpret_cast<const float*>(x);
   if (parts > 1) {
     const int64_t whole = inner / step * step;

@@ -90,6 +90,7 @@ int index_add(const IndexAdd& s, const T* x, const I* index, const T* source, A 
     return 0;
   }
   Scratch<int64_t> first(s.rows + 1), terms(s.count + 1);
+  if (!first.data || !terms.data) return 0;
   terms_of_rows(s, index, first.data, terms.data);
   terms.data[s.count] = 0;  // what the last term asks for
   #pragma omp parallel if (spread)

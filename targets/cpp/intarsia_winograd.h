@@ -104,9 +104,10 @@ static void winograd(const Convolution& s, const float* x, const float* weight, 
     Scratch<float> memory(tile_products * (pitch + chunk * sums_size) + tile_out * tile_out * sums_pitch + s.channels);
     float *const points = memory.data, *const sums = points + tile_products * pitch;
     float *const done = sums + tile_products * chunk * sums_size, *const zeros = done + tile_out * tile_out * sums_pitch;
-    for (int64_t c = 0; c < s.channels; ++c) zeros[c] = 0;
+    for (int64_t c = 0; c < s.channels && memory.data; ++c) zeros[c] = 0;
     #pragma omp for schedule(static)
     for (int64_t task = 0; task < parts * chunks; ++task) {
+      if (!memory.data) continue;
       const int64_t part = task / chunks, start = task % chunks * chunk, stop = index_min(start + chunk, groups);
       const int64_t first = start * pixels, count = index_min(stop * pixels, tiles) - first;
       for (int64_t t = 0; t < count; ++t) {

@@ -24,13 +24,13 @@ from .text import cpp_constant, cpp_index
 
 @dataclass(frozen=True)
 class OwnKernel:
-    """One kernel: `extern "C" int name(pointers..., int64_t symbols...)`.
+    """One kernel: `extern "C" int name(pointers..., int64_t symbols...)`, which returns 2 where memory was lacking.
 
     Attributes:
         header: the header that its text needs.
         body: the statements.
         before: declarations that stand before it, once in a unit.
-        checks: the body returns 1 where it met an index outside its dimension.
+        checks: the body sets `status` to 1 where it met an index outside its dimension.
     """
 
     name: str
@@ -45,8 +45,11 @@ class OwnKernel:
         """The function; `lines` are the user's."""
         places = ", ".join(dict.fromkeys(lines))
         comment = f"// from {comment_of(places)}\n" if places else ""
-        end = "" if self.checks else "  return 0;\n"
-        return f'{comment}extern "C" int {self.name}({", ".join(self.parameters)}) {{\n{self.body}{end}}}\n'
+        start, end = (
+            "  const int before = im::shortages_so_far();\n",
+            f"  return {'status | ' * self.checks}im::lacked(before);\n",
+        )
+        return f'{comment}extern "C" int {self.name}({", ".join(self.parameters)}) {{\n{start}{self.body}{end}}}\n'
 
 
 def own_kernel(op: Op) -> OwnKernel:
@@ -172,7 +175,7 @@ def _index_add(op: Op) -> OwnKernel:
     alpha = cpp_constant(op.get("alpha", 1), x.dtype.compute)
     streams = str(is_streamed(x)).lower()
     values = ", ".join(cpp_index(n) for n in sizes)
-    body = f"  return im::index_add<{streams}>(im::IndexAdd{{{values}}}, in0, in1, in2, {alpha}, out0);\n"
+    body = f"  const int status = im::index_add<{streams}>(im::IndexAdd{{{values}}}, in0, in1, in2, {alpha}, out0);\n"
     return replace(_kernel("index_add", "intarsia_scatter.h", body, op, sizes), checks=True)
 
 

@@ -187,3 +187,15 @@ def test_sizes_that_change_share_the_weight():
         x = torch.randn(rows, 256)
         torch.testing.assert_close(compiled(x), layer(x), rtol=1e-4, atol=1e-4)
     assert intarsia.counters()["packed_bytes"] - before == layer.weight.nbytes
+
+
+@torch.no_grad()
+def test_the_error_does_not_grow_with_the_inner_size():
+    torch.manual_seed(0)
+    models = [nn.Linear(inner, 64, bias=False).eval() for inner in (64, 768, 4096)]
+    xs = [torch.randn(16, model.in_features) for model in models]
+    found = intarsia.compile(lambda *xs: [model(x) for model, x in zip(models, xs, strict=True)])(*xs)
+    for model, x, result in zip(models, xs, found, strict=True):
+        gold = x.double() @ model.weight.double().t()
+        ours, eager = ((y.double() - gold).square().mean().sqrt() for y in (result, model(x)))
+        assert ours <= 1.6 * eager

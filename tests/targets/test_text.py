@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 import intarsia
+from intarsia.targets.build import detect_isa
 
 
 @pytest.mark.parametrize("name", ["two\nlines.py", "slash\\", "tab\t.py", "quote'\".py", "ünï.py", "comment*/.py"])
@@ -47,3 +50,27 @@ def test_the_stack_of_a_small_thread(tmp_path: Path) -> None:
         threading.stack_size(size)
         torch.set_num_threads(before)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+SCRATCH = {
+    "columns": (lambda x: torch.softmax(x, 0), [torch.randn(64, 40_000)]),
+    "attention": (F.scaled_dot_product_attention, [torch.randn(1, 1, 30, 8)] * 3),
+    "attention of one": (F.scaled_dot_product_attention, [torch.randn(1, 1, n, 8) for n in (1, 30, 30)]),
+    "index_add": (lambda x, i, y: x.index_add(0, i, y), [torch.randn(9, 40), torch.tensor([1, 2]), torch.randn(2, 40)]),
+    "first layer": (nn.Conv2d(3, 16, 3, 1, 1).eval(), [torch.randn(1, 3, 9, 9)]),
+    "3x3": (nn.Conv2d(16, 16, 3, 1, 1).eval(), [torch.randn(1, 16, 9, 9)]),
+    "linear": (nn.Linear(1024, 32).eval(), [torch.randn(20, 1024)]),
+    "one row": (nn.Linear(64, 32).bfloat16().eval(), [torch.randn(1, 64).bfloat16()]),
+}
+
+
+@pytest.mark.skipif(detect_isa() != "avx512", reason="others have fewer kernels of their own")
+@pytest.mark.parametrize("name", SCRATCH)
+@torch.no_grad()
+def test_memory_that_is_lacking(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is computed without scratch: the call says so, and eager, which may need less, does it."""
+    monkeypatch.setenv("CXX", "g++ '-D__builtin_malloc(bytes)=nullptr'")
+    fn, args = SCRATCH[name]
+    with pytest.warns(RuntimeWarning, match="not enough memory for the scratch"):
+        found = intarsia.compile(fn)(*args)
+    torch.testing.assert_close(found, fn(*args), rtol=1e-4, atol=1e-4)
