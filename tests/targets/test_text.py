@@ -68,9 +68,13 @@ SCRATCH = {
 @pytest.mark.parametrize("name", SCRATCH)
 @torch.no_grad()
 def test_memory_that_is_lacking(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is computed without scratch: the call says so, and eager, which may need less, does it."""
+    """Nothing is computed without scratch: the call says so, and eager, which may need less, does what can be done again."""
     monkeypatch.setenv("CXX", "g++ '-D__builtin_malloc(bytes)=nullptr'")
     fn, args = SCRATCH[name]
+    compiled = intarsia.compile(fn)
+    if "attention" in name:  # the operator may draw random numbers: it is not started twice
+        with pytest.raises(MemoryError, match="scratch"):
+            compiled(*args)
+        return
     with pytest.warns(RuntimeWarning, match="not enough memory for the scratch"):
-        found = intarsia.compile(fn)(*args)
-    torch.testing.assert_close(found, fn(*args), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(compiled(*args), fn(*args), rtol=1e-4, atol=1e-4)
