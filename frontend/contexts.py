@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import answers, profiling
+from .dynamic import concrete
 from .errors import GraphBreak, Unsupported, UserRaise
 from .registry import rule
 from .values import object as objects
@@ -43,6 +44,7 @@ def is_torch_context(cls: type) -> bool:
 def make(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Construct one of torch's contexts; `set_grad_enabled` changes the mode at once."""
     before = torch.is_grad_enabled()
+    args, kwargs = concrete(args), concrete(kwargs)  # a mode is one or the other: which way a size decides is guarded
     made = vm.create(vm.native(cls, *args, **kwargs))
     if isinstance(made, torch.autocast):
         answers.ask(vm, torch.get_autocast_dtype, (made.device,), {})

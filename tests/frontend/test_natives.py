@@ -217,6 +217,29 @@ def test_a_lock_of_the_call_itself_stays_in_the_graph() -> None:
     assert same(fast(X), X + 1) and len(events.captures) == 1
 
 
+def test_a_mode_that_a_size_decides() -> None:
+    def wide(x: Tensor) -> Any:
+        with torch.autocast("cpu", enabled=x.shape[0] > 5), torch.set_grad_enabled(x.shape[0] > 6):
+            return x * 2, {x.shape[0]}
+
+    fast, events = compiled(wide, dynamic=True)
+    for size in (4, 7, 9):
+        assert same(fast(torch.ones(size)), wide(torch.ones(size)))
+    assert not events.fallbacks
+
+
+def test_modes_are_as_before_when_a_graph_raises() -> None:
+    def half(x: Tensor, index: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+            return x[index] + 1
+
+    fast, _ = compiled(half)
+    fast(X, torch.tensor([1]))
+    with pytest.raises(IndexError):
+        fast(X, torch.tensor([9]))
+    assert not torch.is_autocast_enabled("cpu") and torch.is_grad_enabled()
+
+
 def test_objects_of_c_are_made_in_each_call() -> None:
     fast, _ = compiled(lambda x: (x + 1, Shard(0)), fullgraph=True)
     first, second = fast(X)[1], fast(X)[1]
