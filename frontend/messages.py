@@ -130,7 +130,7 @@ def _warn(
     if action == "ignore":
         return
     seen = any(getattr(warnings, name) is not original for name, original in _SHOWS.items())
-    if action == "error" or seen and isinstance(where, Place):
+    if action == "error" or seen and vm.splits and isinstance(where, Place):
         what = "the filters make an error" if action == "error" else "goes to a function or list of the program's"
         error = GraphBreak(f"a warning is given that {what}")
         error.split = before(vm, len(vm.frames) - max(int(stacklevel), 1))
@@ -190,7 +190,7 @@ def _log(vm: Interpreter, logger: Any, level: Any, message: Any, *args: Any, **k
         raise GraphBreak("a message is logged in an unusual way")
     if not answers.ask(vm, logging.Logger.isEnabledFor, (logger, level), {}):
         return
-    if answers.ask(vm, _is_seen, (logger,), {}):
+    if vm.splits and answers.ask(vm, _is_seen, (logger,), {}):
         raise GraphBreak("a message goes to a handler of the program's")
     vm.effects.calls.append((_Record(_place(vm, stacklevel)), (logger, level, message, *args), kwargs))
 

@@ -509,7 +509,7 @@ def test_random_object(x, rng):
     return x * rng.random() + rng.randint(0, 5)
 
 
-@case(lambda: (t(2),), warns=True)
+@case(lambda: (t(2),), warns=True, expect="breaks")
 def test_warnings(x):
     y = x * 2
     warnings.warn("first", UserWarning)
