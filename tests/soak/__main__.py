@@ -27,7 +27,7 @@ import torch
 
 from intarsia.targets import build
 
-from . import GENERATORS, generate, plants, script
+from . import GENERATORS, generate, passes, plants, script
 from .judge import STAGES, Failure, judge
 from .pool import in_child, run_tasks
 from .script import Invalid
@@ -73,6 +73,9 @@ def work(task: Task) -> tuple[str, str, str, float]:
     if task.signature:
         text, detail = smaller(task)
         return "small", text, detail, time.perf_counter() - start
+    if task.generator == "passes":
+        wrong = passes.failure(task.seed)
+        return ("pass" if wrong else "ok"), wrong, wrong and "pass", time.perf_counter() - start
     try:
         text = text_of(task)
         if task.device != "cpu" and any(s.error for s in script.run(generate(task.generator, task.seed), None)):
@@ -158,7 +161,8 @@ class Soak:
         start, options = time.monotonic(), self.options
         self.folder.mkdir(parents=True, exist_ok=True)
         for name in self.names if options.device == "cpu" else ():  # what it imports is there before the processes are
-            generate(name, 0)  # (torch's database of operators starts CUDA, which must not be there before a fork)
+            if name != "passes":
+                generate(name, 0)  # (torch's database of operators starts CUDA, which must not be there before a fork)
         with tempfile.TemporaryDirectory() as cache:
             os.environ["INTARSIA_CACHE_DIR"] = cache
             for task, answer in run_tasks(self.programs(), work, options.jobs, start + options.seconds):
@@ -187,6 +191,9 @@ class Soak:
             return
         signature = signature or (Failure(kind, detail).signature if kind == "crash" else kind)
         self.failures[signature].append((task, detail))
+        if task.generator == "passes":
+            print(f"{task.name}: {detail}", flush=True)
+            return
         if len(self.failures[signature]) <= KEPT:
             self.write(task, text_of(task), detail, kind)
         if len(self.failures[signature]) <= SMALLER and not self.options.fast:
@@ -222,7 +229,7 @@ def report(tallies: dict[tuple[str, str], Tally], failures: dict[str, list[tuple
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help=f"of {', '.join(GENERATORS)}, passes")
     parser.add_argument("--stage", choices=STAGES, default="")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--count", type=int, default=0)

@@ -151,13 +151,10 @@ def last_factor_forgotten() -> None:
     _header("intarsia_rows.h", "for (int64_t k = i; k < inner; ++k) out", "for (int64_t k = i; k + 1 < inner; ++k) out")
 
 
-def pool_of_part() -> None:
-    """The kernel for maxima of windows leaves the last line of each window out."""
-    _header(
-        "intarsia_convolution.h",
-        "bool first = true;\n      for (int64_t i = 0; i < s.rows; ++i) {",
-        "bool first = true;\n      for (int64_t i = 0; i < s.rows - (s.rows > 1); ++i) {",
-    )
+def padding_counted() -> None:
+    """The kernel for attention counts the keys that only fill its vectors."""
+    fill = "for (int64_t j = count; j < padded; ++j) scores[j] = "
+    _header("intarsia_attention.h", fill + "-__builtin_inff();", fill + "0.0f;")
 
 
 def _header(name: str, text: str, instead: str) -> None:
@@ -173,7 +170,7 @@ def _header(name: str, text: str, instead: str) -> None:
 
 PLANTS: dict[str, Plant] = {
     "alias_ignored": Plant(alias_ignored),
-    "in_place_everywhere": Plant(in_place_everywhere, ("tensors",)),
+    "in_place_everywhere": Plant(in_place_everywhere, ("tensors",), "compiled", "_("),
     "cast_dropped": Plant(cast_dropped),
     "wrong_identity": Plant(wrong_identity),
     "start_forgotten": Plant(start_forgotten),
@@ -182,7 +179,7 @@ PLANTS: dict[str, Plant] = {
     "attributes_ignored": Plant(attributes_ignored),
     "nan_lost": Plant(nan_lost, ("tensors",), "compiled", "'nan'"),
     "last_factor_forgotten": Plant(last_factor_forgotten, ("modules",), "compiled", "nn.Linear("),
-    "pool_of_part": Plant(pool_of_part, ("modules",), "compiled", "MaxPool"),
+    "padding_counted": Plant(padding_counted, ("modules",), "compiled", "ention"),
     "guard_dropped": Plant(guard_dropped, ("python",), "graph"),
     "answer_frozen": Plant(answer_frozen, ("python",), "graph"),
 }

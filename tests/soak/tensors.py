@@ -133,6 +133,7 @@ COPIES = [
     "torch.tensor({0}.shape)", "{0}.sum().item() + {0}", "{0} * {0}.shape[0]", "{0}[{1}.abs().long()]", "{0}[torch.arange({j}).to(torch.uint8).long()]", "{0}.sum_to_size(1)", "{0}.addmv({0}, {1})", "torch.clone({0}, memory_format=torch.contiguous_format)",
 ]  # fmt: skip
 WRITES = [
+    *["{0}.add_({0}.flip({d}))", "{0}.copy_({0}.roll(1, {d}))", "{0}.mul_({0}.sum({d}, keepdim=True))", "{0}.sub_({0}.mT)", "{0} += {0}[:1]"],
     "{0}.add_({c})", "{0}.mul_({1})", "{0} += {1}", "{0} *= {c}", "{0} -= {0}", "{0}[{i}] = {c}", "{0}[{i}] = {1}", "{0}[:, {i}] = {1}", "{0}[..., ::2] = {c}", "{0}[{0} > 0] = {c}", "{0}[1:] = {0}[:-1].clone()",
     "{0}[1:] = {0}[:-1]", "{0}.copy_({1})", "{0}.t().copy_({1})", "{0}.zero_()", "{0}.fill_({c})", "{0}.t_()", "{0}.transpose_({d}, {e})", "{0}.unsqueeze_({d})", "{0}.squeeze_()", "{0}.relu_()", "{0}.clamp_(-1, {j})",
     "{0}.view(-1)[{i}] = {c}", "{0}.diagonal().add_({c})", "{0}.diagonal().fill_({c})", "{0}.as_strided(({j}, {k}), (1, {j})).mul_({c})", "{0}.index_fill_({d}, torch.tensor([{i}]), {c})", "{0}.index_add_({d}, torch.tensor([{i}]), {0}.narrow({d}, 0, 1))",
