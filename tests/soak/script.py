@@ -245,7 +245,7 @@ def _put_back() -> Iterator[None]:
                     delattr(owner, name)
             for name, value in before.items():
                 if now.get(name) is not value:
-                    with contextlib.suppress(AttributeError, TypeError):
+                    with contextlib.suppress(AttributeError, TypeError, RuntimeError):
                         setattr(owner, name, value)
 
 
