@@ -226,7 +226,8 @@ def _put_back() -> Iterator[None]:
         logging.disable(logging.NOTSET)
         logging.addLevelName(20, level_name)
         for owner, name, value in settings:
-            setattr(owner, name, value)
+            with contextlib.suppress(RuntimeError):  # torch's database of operators locks some
+                setattr(owner, name, value)
         os.environ.clear()
         os.environ.update(environ)
         torch.set_autocast_dtype("cpu", autocast)
