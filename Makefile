@@ -12,7 +12,7 @@ ALONE  := torchvision timm
 BESIDE := pip pillow matplotlib transformers
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types fuzz soak opdb bench gpu sanitize sanitize-cpu size docs clean
+.PHONY: help setup demo test lint types fuzz soak stress opdb bench gpu sanitize sanitize-cpu size docs clean
 
 help:  ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1\t/' | expand -t 14
@@ -47,6 +47,9 @@ fuzz: $(STAMP)  ## 2,000 random graphs, checked after every pass
 
 soak: $(STAMP)  ## random programs of five kinds against eager, for SECONDS=600 on DEVICE=cpu; failures are made small
 	$(PY) -m tests.soak --seconds $(or $(SECONDS),600) --device $(or $(DEVICE),cpu) --jobs $(JOBS)
+
+stress: $(STAMP)  ## THREADS=16 threads that compile, call, change weights and reset, for SECONDS=600
+	OMP_NUM_THREADS=1 $(PY) -W ignore -m tests.stress $(or $(SECONDS),600) $(or $(THREADS),16)
 
 opdb: $(STAMP)  ## every operator of torch's database, compiled, with gradients: none wrong, at least 90% not in eager
 	INTARSIA_OPDB=1 $(PY) -m pytest tests/opdb -n $(JOBS)

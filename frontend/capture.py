@@ -87,7 +87,8 @@ class Capture:
     broken: Break | None = None
     namespace: dict[str, Any] = field(repr=False, default_factory=dict)
     symbols: Symbols | None = field(repr=False, default=None)
-    repeatable: bool = False  # whether the graph neither writes to its inputs nor draws random numbers
+    repeatable: bool = False  # whether the graph draws no random numbers
+    writes: bool = False  # whether it writes to its inputs
     changes: tuple[str, ...] = ()  # what the program changes beside the tensors that the graph writes to, in words
     label: str = ""  # what the graph is of: a function and its line
     restore: Callable[[], None] | None = field(
@@ -109,7 +110,8 @@ class Capture:
         failed = failed or _raise
         if self.restore is not None:
             failed = functools.partial(_restored, self.restore, failed)
-        namespace = {**self.namespace, "graph": graph, "MISS": miss, "failed": failed}
+        self.namespace["MISS"] = miss  # by which a namespace of ours is known (`runtime._is_needed`)
+        namespace = {**self.namespace, "graph": graph, "failed": failed}
         namespace["profiled"] = profiling.graph_range(graph, self.label)
         if self.symbols is not None:
             self.residual = self.symbols.complete(self.residual)
@@ -485,6 +487,7 @@ def _finish(
         emit.namespace,
         symbols,
         _is_repeatable(vm),
+        _writes(vm),
         _changes(vm),
         vm.label,
         mode_keeper() if changes_modes(module.graph) else None,
@@ -521,9 +524,11 @@ _RANDOM = ["rand", "normal", "bernoulli", "dropout", "uniform", "exponential", "
 _RANDOM += ["multinomial", "rrelu", "gumbel", "trunc", "init", "scaled_dot_product"]
 
 
+def _writes(vm: Interpreter) -> bool:
+    return any(isinstance(i.fake, Tensor) and vm.out.version(i) != i.version for i in vm.out.used)
+
+
 def _is_repeatable(vm: Interpreter) -> bool:
-    if any(isinstance(i.fake, Tensor) and vm.out.version(i) != i.version for i in vm.out.used):
-        return False
     called = (n for n in vm.out.graph.nodes if n.op.startswith("call"))
     names = [n.target if isinstance(n.target, str) else getattr(n.target, "__name__", str(n.target)) for n in called]
     return not any(word in name for name in names for word in _RANDOM)

@@ -23,6 +23,7 @@ __all__ = [
     "LATE_SIZES",
     "Classes",
     "Distinct",
+    "HeldModules",
     "SizeCheck",
     "StateCheck",
     "TensorCheck",
@@ -312,6 +313,12 @@ def _symbolic_facts(info: GraphInput) -> list[tuple[str, Any]]:
     return [*sizes, *strides, *([(".storage_offset()", offset)] if isinstance(offset, torch.SymInt) else [])]
 
 
+class HeldModules(tuple):  # type: ignore[type-arg]
+    """The modules of a `Classes`, told from any tuple of the program's."""
+
+    __slots__ = ()
+
+
 class Classes:
     """The classes of modules that are held by identity: nothing that a module holds tells when one is given another class."""
 
@@ -320,7 +327,7 @@ class Classes:
     def __init__(self, guards: Iterable[Guard]) -> None:
         # By source, which compares modules by identity: modules may define what equals them, or have no hash.
         roots = list(dict.fromkeys(source for source in (g.source.root() for g in guards) if _holds_module(source)))
-        self.modules, self.labels = tuple(source.value for source in roots), [source.name() for source in roots]
+        self.modules, self.labels = HeldModules(source.value for source in roots), [source.name() for source in roots]
         self.classes = [type(module) for module in self.modules]
 
     def lines(self, emit: Emitter) -> None:

@@ -15,11 +15,12 @@ from itertools import compress
 from typing import Any
 
 import torch
+from torch import nn
 
 from .errors import Frame, Unsupported
 from .guards_watch import Settled, Watch
 from .sameness import indistinguishable, is_told_by_equality, same_keys
-from .source import Arg, Source
+from .source import Arg, Const, Source
 
 __all__ = ["Emitter", "Guard", "GuardSet", "Miss", "with_few_locals"]
 
@@ -135,6 +136,22 @@ class Guard:
     def holds(self, args: Mapping[str, Any]) -> bool:
         """Evaluate the part on its own."""
         return bool(_KINDS[self.kind].holds(self.source.fetch(args), self.expected))
+
+    def is_replaceable(self) -> bool:
+        """Whether the guard is for one module at a place outside of the compiled module, where there may be another later."""
+        if self.kind != "is" or not isinstance(self.expected, nn.Module):
+            return False
+        root = self.source.root()
+        return not (isinstance(root, Const) and isinstance(root.value, nn.Module))
+
+    def replaced(self, args: Mapping[str, Any]) -> bool:
+        """Whether there is another now."""
+        if not self.is_replaceable():
+            return False
+        try:
+            return self.source.fetch(args) is not self.expected
+        except Exception:  # whatever the user's own attributes raise
+            return True
 
     def explain(self, args: Mapping[str, Any]) -> Miss | None:
         """The miss, or None while the guard holds."""

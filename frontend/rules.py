@@ -13,7 +13,7 @@ import math
 import sys
 import types
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -101,6 +101,13 @@ def _stepping(vm: Interpreter, iterator: Any) -> Iterator[Any]:
 # ---- builtins that look at types and attributes ----
 
 
+def _real_kinds(kinds: Any) -> Any:
+    """The classes of an `isinstance` without that of fake tensors."""
+    if type(kinds) is tuple:
+        return tuple(map(_real_kinds, kinds))
+    return () if kinds is torch_private.FakeTensor else kinds
+
+
 @rule(isinstance)
 def _isinstance(vm: Interpreter, obj: Any, kinds: Any) -> bool:
     if isinstance(obj, (LazyDict, InstanceDict, *operators.SYMBOLIC)):
@@ -109,6 +116,8 @@ def _isinstance(vm: Interpreter, obj: Any, kinds: Any) -> bool:
         check = objects.find_method(type(kinds), "__instancecheck__")
         if check is not None and not vm.is_library(check.__module__):
             return vm.truth(vm.call(check, (kinds, obj), {}))
+    if isinstance(obj, Tensor):  # what stands for it here is none of the program's business
+        kinds = _real_kinds(kinds)
     if isinstance(obj, InterpretedGenerator) and kinds in (types.GeneratorType, collections.abc.Generator):
         return True
     return objects.is_instance(vm, obj, kinds)
@@ -121,6 +130,16 @@ def _issubclass(vm: Interpreter, cls: Any, kinds: Any) -> bool:
         if check is not None and not vm.is_library(check.__module__):
             return vm.truth(vm.call(check, (kinds, cls), {}))
     return objects.is_subclass(vm, cls, kinds)
+
+
+@rule(nn.Module._apply)
+def _apply(vm: Interpreter, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """`module.to(...)` and its like give parameters other data."""
+    if not vm.is_created(module):
+        raise GraphBreak(
+            "the parameters of a module are moved or cast", "do it once, before the compiled function is called"
+        )
+    return vm.inline(cast(types.FunctionType, nn.Module._apply), (module, *args), kwargs)
 
 
 @rule(type)

@@ -8,8 +8,10 @@ under a lock of ours.
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import os
+import sys
 import threading
 import time
 import types
@@ -24,14 +26,16 @@ from torch import fx
 from . import torch_private
 from .breaks import Break
 from .capture import Capture, Parameters, ProgramRaised, capture_bound
+from .checks import HeldModules
 from .collector import GARBAGE, collector_paused
 from .dynamic import Marks
 from .errors import Busy, CaptureError, InternalError
 from .fallback import Teller, fallback_text
 from .generate import MISS, compiled_function, eager_entry, owner_of
-from .guards import GuardSet
+from .guards import Guard, GuardSet
 from .inlined import inlined_entry
 from .pieces import Piece
+from .source import Source
 from .stance import STANCE
 
 __all__ = ["Backend", "Family", "Observer", "Options", "Recompiled", "Runtime"]
@@ -317,14 +321,25 @@ class Runtime:
         if made.broken is not None:
             family.teller.broke(made.broken)
         start = time.perf_counter()
-        entry = made.compile_entry(graph, MISS, self._again() if made.repeatable else None)
+        # Where nothing was changed when a graph raises, eager shows what the program does up to the line that raises.
+        repeatable = made.repeatable and (not made.writes or getattr(graph, "writes_last", False))
+        entry = made.compile_entry(graph, MISS, self._again() if repeatable else None)
         function = self._function() if self._function is not None else None
-        if not self.inlined and not isinstance(self.target, Piece) and function is not None:
+        stays = not any(g.is_replaceable() for g in made.guards.parts.values())  # what is inlined is never dropped
+        if not self.inlined and not isinstance(self.target, Piece) and function is not None and stays:
             self.inlined = True  # once: other threads may be inside
             inlined_entry(function, made.residual, entry.__globals__, self.parameters.names, entry)
         self._tell("on_phase", "entry", time.perf_counter() - start)
+        self._let_go(values)
         self._publish(entry, made.guards, made, seen)
         return entry
+
+    def _let_go(self, values: dict[str, Any]) -> None:
+        """Drop the entries for modules that were replaced, and that nobody but compiled callables keeps alive."""
+        for entry in list(self.entries):
+            guards: GuardSet = entry.guards  # type: ignore[attr-defined]
+            if any(g.replaced(values) and not _is_needed(g.expected) for g in list(guards.parts.values())):
+                self._drop(guards)
 
     def _compile(self, made: Capture, values: dict[str, Any]) -> Callable[..., Any]:
         start = time.perf_counter()
@@ -436,6 +451,31 @@ class Runtime:
 
     def _warn(self, key: tuple[Any, ...], message: str) -> None:
         self.family.teller.warn(key, message)
+
+
+def _is_needed(module: torch.nn.Module) -> bool:
+    """Whether something other than guards, and what entries refer to, refers to a module; variables of running functions too."""
+    known = 1  # the variable of this function, which no inner one may use: it would be a cell
+    for holder in gc.get_referrers(module):
+        if isinstance(holder, dict) and holder.get("MISS") is MISS:
+            found = list(holder.values())
+        elif isinstance(holder, HeldModules):
+            found = list(holder)
+        elif isinstance(holder, Guard | Source):
+            found = [module]
+        else:
+            return True
+        for value in found:
+            known += value is module
+        value = found = None  # type: ignore[assignment]
+    return _references(module) > known + _UNSEEN
+
+
+def _references(value: Any) -> int:
+    return sys.getrefcount(value)
+
+
+_UNSEEN = _references(object())  # of a value that nothing refers to
 
 
 def _forward(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -130,6 +130,8 @@ def compile_graph(
             raise
         return run_eager(gm, internal_reason(error))
     _count(report)
+    # On a CPU arguments are written to when nothing can fail any more (passes/written_arguments.py).
+    function.writes_last = report.program is not None and report.program.generated.host.gpu is None  # type: ignore[attr-defined]
     return function, report
 
 
@@ -390,7 +392,11 @@ def backend_for(
         function, report = compile_graph(gm, example_inputs, config, passes)
         kept.append(report)
         tracked = any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)
-        return _unseen_by_autograd(function) if tracked and torch.is_grad_enabled() else function
+        if not (tracked and torch.is_grad_enabled()):
+            return function
+        unseen = _unseen_by_autograd(function)
+        unseen.writes_last = getattr(function, "writes_last", False)  # type: ignore[attr-defined]
+        return unseen
 
     backend.takes_floats = True  # type: ignore[attr-defined]  # symbolic floats among the example inputs
     backend.forget = _forget_reports  # type: ignore[attr-defined]

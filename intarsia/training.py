@@ -89,6 +89,7 @@ def compile_training(
         depends = halves["backward"].depends if "backward" in halves else []
         cast = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
         run = twice_differentiable(made, gm, lambda: not cast and not random, depends)
+        run.writes_last = True  # type: ignore[attr-defined]  # AOTAutograd writes to inputs after the forward half
     except (MemoryError, torch.OutOfMemoryError, Busy):
         raise
     except Exception as error:

@@ -205,3 +205,33 @@ def test_inside_another_compiled_function():
     plain = m.forward
     m.forward = lambda x: plain(x) * 2
     torch.testing.assert_close(f(X), m._orig_mod(X) * 2 + 1)
+
+
+def test_a_layer_that_is_cast_inside():
+    """As T5's and Switch Transformers' routers do it in every call."""
+
+    class Router(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.dtype = nn.Linear(3, 3), torch.float32
+
+        def forward(self, x):
+            self.layer = self.layer.to(self.dtype)
+            return self.layer(x.to(self.dtype)).relu()
+
+    net = Router()
+    m = compiled(net)
+    with torch.enable_grad():
+        for _ in range(2):
+            torch.testing.assert_close(m(X), net(X))
+            m(X).sum().backward()
+        net.dtype = torch.bfloat16
+        assert m(X).dtype is torch.bfloat16 and net.layer.weight.dtype is torch.bfloat16
+        torch.testing.assert_close(m(X), net(X))
+
+
+def test_no_tensor_is_a_fake_one():
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    f = intarsia.compile(lambda x: x + isinstance(x, FakeTensor) + isinstance(x, (int, FakeTensor)), backend="eager")
+    assert torch.equal(f(X), X)

@@ -116,3 +116,39 @@ def test_arguments_of_a_call_are_not_kept(function):
         assert function is raises
     del x, box
     assert [ref() for ref in seen] == [None, None]
+
+
+def test_a_replaced_model_is_let_go_of():
+    class Holder:
+        pass
+
+    holder, x = Holder(), torch.ones(2, 3)
+    holder.model, other = nn.Sequential(nn.Linear(3, 3)), nn.Linear(3, 3)
+    attribute = intarsia.compile(lambda x: holder.model(x), backend="eager")
+    argument = intarsia.compile(lambda model, x: model(x), backend="eager")
+    attribute(x)
+    argument(holder.model, x)
+    argument(other, x)
+    kept = (other, nn.Linear(3, 3))  # a tuple of the program's
+    seen = [weakref.ref(holder.model), weakref.ref(holder.model[0].weight)]
+    holder.model = nn.Linear(3, 3)
+    attribute(x)
+    assert len(argument._intarsia_runtime.entries) == 2  # `other` is needed
+    argument(nn.Linear(3, 3), x)
+    gc.collect()
+    del kept
+    assert [ref() for ref in seen] == [None, None]
+    runtime = argument._intarsia_runtime
+    assert len(runtime.entries) == len(runtime.guards) == len(runtime.captures) == 2
+    torch.testing.assert_close(argument(other, x), other(x))
+
+
+def test_models_in_variables_are_compiled_once():
+    """Nothing but the variables of a running function refers to them."""
+    first, second, x = nn.Linear(3, 3), nn.Sequential(nn.Linear(3, 3)), torch.ones(2, 3)
+    fast = intarsia.compile(lambda model, x: model(x), backend="eager")
+    before = intarsia.counters()["captures"]
+    for _ in range(3):
+        for model in (first, second):
+            torch.testing.assert_close(fast(model, x), model(x))
+    assert intarsia.counters()["captures"] == before + 2

@@ -1,0 +1,1 @@
+"""Many threads at work on compiled functions: see `threads`."""
