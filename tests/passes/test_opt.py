@@ -317,3 +317,16 @@ def test_as_a_command(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "intarsia.passes.opt", "--pipeline", "canonicalize,fusee"]
     found = subprocess.run(command, input=PRIM, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert found.returncode == 2 and found.stderr == "passes-opt: unknown pass 'fusee'; did you mean 'fuse'?\n"
+
+
+def test_a_symbol_that_nothing_binds_is_an_error(run: Run) -> None:
+    text = """prim.func @main() {symbols = [["s0", 0, 0, 2, none]]} ({
+^bb0(%x: !prim.tensor<[s0], f32>):
+  %0 = prim.exp(%x) : !prim.tensor<[s0], f32>
+  %1 = prim.slice(%0) {starts = [0], steps = [1]} : !prim.tensor<[s1], f32>
+  prim.return(%1)
+})
+"""
+    code, _, err = run("--pipeline", "canonicalize", text=text)
+    assert code == 1 and "graph.ir:4:" in err and "the symbol 's1' is bound by no argument" in err
+    assert run("--pipeline", "canonicalize", text=text.replace("s1", "s0"))[0] == 0
