@@ -231,6 +231,7 @@ def _arange(b: Builder) -> Result:
         counter = b.cast(b.iota(b.type.shape[0]), F64)
         value = b.ew("add", b.ew("mul", counter, float(step)), float(start)) if (start, step) != (0, 1) else counter
         return b.cast(value, dtype)
+    start, step = (int(n) if isinstance(n, float) else n for n in (start, step))  # cut before they are counted with
     return b.cast(b.iota(b.type.shape[0], I64, start, step), dtype)
 
 
