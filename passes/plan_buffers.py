@@ -189,6 +189,7 @@ class _Planner:
             view = view_of(value)
             t = prim.tensor(value)
             whole = view is not None and view.base is root and view.offset == 0 and is_dense(view.shape, view.strides)
+            whole = whole and t.dtype == prim.tensor(root).dtype  # not a view that reads the memory as another type
             if whole and known_equal(t.numel, prim.tensor(root).numel) and root not in self.outputs:
                 assert view is not None
                 self.outputs[root] = ref_type(t.shape, self._visible(k, view.shape, view.strides), t.dtype, t.device)
@@ -391,6 +392,7 @@ class _Planner:
             direct = (
                 final is not None
                 and view is not None
+                and final.dtype == prim.tensor(value).dtype
                 and view.offset == 0
                 and final.shape == view.shape
                 and same_layout(view.shape, final.strides, view.strides)
