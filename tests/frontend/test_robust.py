@@ -80,7 +80,7 @@ def test_an_internal_error_runs_in_eager_with_one_warning_and_a_reproducer(monke
         assert torch.equal(fast(X, 2), X + 2)
         assert torch.equal(fast(X, 2), X + 2)
     assert len(seen) == 1 and len(log.fallbacks) == 1
-    path = Path(re.search(r"with (\S+reproducer\.py)", str(seen[0].message)).group(1))
+    path = Path(re.search(r"by (\S+reproducer\.py)", str(seen[0].message)).group(1))
     text = path.read_text()
     assert "def f(x, k):" in text and "planted" in text and "torch.empty_strided([4], [1]" in text
     done = subprocess.run([sys.executable, path], capture_output=True, text=True)
