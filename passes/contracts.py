@@ -15,6 +15,8 @@ from .depthwise_kernels import takes_depthwise_on_gpu
 from .levels import host_operations
 from .linear import takes_linear, takes_rows
 from .own_kernels import takes_attention, takes_index_add
+from .short_attention import OWN as SHORT_ATTENTION
+from .short_attention import takes_short_attention
 
 CONTRACTS: dict[str, Callable[[Op, Target], Clauses]] = {
     "convolution": takes_convolution,
@@ -24,6 +26,7 @@ CONTRACTS: dict[str, Callable[[Op, Target], Clauses]] = {
     "attention": takes_attention,
     "index_add": takes_index_add,
     DEPTHWISE: takes_depthwise_on_gpu,
+    SHORT_ATTENTION: takes_short_attention,
 }
 
 

@@ -20,7 +20,7 @@ from ..ir.symbols import Dim, contiguous_strides, dim, known_equal
 from ..ir.syntax import Op
 from ..ir.types import is_gpu
 from .base import Pass
-from .context import CompileContext
+from .context import CompileContext, Target
 from .cse import CSE
 from .own_kernels import ATTENTION, share_heads
 from .short_attention import OWN, Call, Tile, block_of, choose
@@ -52,7 +52,7 @@ class GpuAttention(Pass):
         for op in list(module.walk()):
             if not isinstance(op, kernel.Extern) or op["target"] != ATTENTION:
                 continue
-            tile = self._own(op, ctx.target.tf32_products)
+            tile = self._own(op, ctx.target)
             if tile is not None:
                 _give(op, tile)
                 ctx.diagnostics.count(self.name, "kernels of our own")
@@ -71,9 +71,9 @@ class GpuAttention(Pass):
         if found:
             CSE().apply(ctx, module)  # layers share masks
 
-    def _own(self, op: kernel.Extern, tf32: bool) -> Tile | None:
+    def _own(self, op: kernel.Extern, machine: Target) -> Tile | None:
         """The tile of a kernel of our own; None: the library's call."""
-        call = None if self.tile == "library" else Call.of(op, tf32)
+        call = None if self.tile == "library" else Call.of(op, machine)
         if call is None:
             return None
         if self.tile:

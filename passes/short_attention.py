@@ -2,7 +2,7 @@
 
     s[c] = sum_d q[m, d] k[c, d] * scale + mask[m, c];  p[c] = exp(s[c] - max s);  y[m, e] = sum_c p[c] v[c, e] / sum p
 
-`gpu-attention` gives calls to it (`own = "attention"`, `tile`: rows of a program, warps) where the libraries' kernels, made for long rows, are expected
+`gpu-attention` gives calls to it (`own = "short_attention"`, `tile`: rows of a program, warps) where the libraries' kernels, made for long rows, are expected
 to be slower. Scores are float32, the weights p are rounded to the values' dtype, as flash attention has it. A row without a score above -inf gives zeros.
 """
 
@@ -21,13 +21,15 @@ from ..ir.dtypes import BF16, BOOL, F16, F32, I64, DType
 from ..ir.scalars import DOT
 from ..ir.symbols import Dim, dim, free_symbols, power_of_two, symbol
 from ..ir.syntax import Op
-from ..ir.types import RefType, TensorType, is_gpu, ref_type, scalar_type
+from ..ir.types import RefType, is_gpu, ref_type, scalar_type
 from .base import Pass
-from .context import CompileContext
+from .clauses import Clauses, broken
+from .context import CompileContext, Target
 from .own_loops import launch_own
 from .strides import Strides, View, memory_strides, view_of
 
-OWN = "attention"
+OWN = "short_attention"
+ROWS = ("query", "key", "value")
 MOST_KEYS, MOST_WIDTH = 256, 128
 LEAST = 16  # of a tile, along each axis: what the matrix units take
 FEW_KEYS = 64  # up to here the library's kernels for short rows are far from the limit
@@ -51,24 +53,14 @@ class Call:
     bytes: int
 
     @classmethod
-    def of(cls, op: kernel.Extern, tf32: bool) -> Call | None:
+    def of(cls, op: kernel.Extern, machine: Target) -> Call | None:
         """None: a call that no kernel of ours can carry out."""
         given = {name: prim.tensor(v) for name, v in zip(op["operands"], op.operands, strict=True)}
-        q, k, v = (given[name] for name in ("query", "key", "value"))
+        if broken(takes_short_attention(op, machine)) is not None or given["query"].rank != 4:
+            return None
+        q, k, v = (given[name] for name in ROWS)
+        images, heads, rows, width, keys, values = cast(tuple[int, ...], (*q.shape, k.shape[2], v.shape[3]))
         mask = given.get("attn_mask")
-        if op.get("dropout_p", 0.0) != 0.0 or op.get("enable_gqa") or op.get("epilogue"):
-            return None
-        if not is_gpu(q.device) or q.dtype not in ((F16, BF16, F32) if tf32 else (F16, BF16)):
-            return None
-        if any(t.rank != 4 or t.dtype != q.dtype or t.device != q.device for t in (q, k, v)):
-            return None
-        if not all(isinstance(n, int) and n > 0 for t in given.values() for n in t.shape):
-            return None
-        fits = q.shape[:2] == k.shape[:2] == v.shape[:2] and q.shape[3] == k.shape[3] and k.shape[2] == v.shape[2]
-        if not fits or not _is_mask(mask, q, k) or (op.get("is_causal") and mask is not None):
-            return None
-        sizes = cast(tuple[int, ...], (*q.shape, k.shape[2], v.shape[3]))
-        images, heads, rows, width, keys, values = sizes
         more = cast(int, mask.numel) if mask is not None else 0
         return cls.sized(images * heads, rows, keys, width, values, q.dtype, more)
 
@@ -83,13 +75,35 @@ class Call:
         return cls(heads, rows, keys, width, values, moved * dtype.bytes)
 
 
-def _is_mask(mask: TensorType | None, q: TensorType, k: TensorType) -> bool:
-    """Whether it is none, or truth values or numbers of the query's dtype that spread to the scores."""
-    if mask is None:
-        return True
-    scores = (*q.shape[:3], k.shape[2])
-    spreads = all(s in (1, t) for s, t in zip(reversed(mask.shape), reversed(scores), strict=False))
-    return mask.dtype in (BOOL, q.dtype) and 1 <= mask.rank <= 4 and spreads
+def takes_short_attention(op: Op, machine: Target) -> Clauses:
+    """What the loops here take of `scaled_dot_product_attention`: rows and columns, and in front of them heads and any images of one size each."""
+    given = {name: prim.tensor(v) for name, v in zip(op["operands"], op.operands, strict=True)}
+    yield tuple(given) in (ROWS, (*ROWS, "attn_mask")), "queries, keys, values and perhaps a mask"
+    q, k, v = (given[name] for name in ROWS)
+    mask = given.get("attn_mask")
+    yield op.get("dropout_p", 0.0) == 0.0, "no dropout"
+    yield (
+        not op.get("enable_gqa") and not op.get("epilogue"),
+        "as many heads of keys as of queries, and nothing behind it",
+    )
+    yield is_gpu(q.device), "a GPU"
+    yield q.dtype in ((F16, BF16, F32) if machine.tf32_products else (F16, BF16)), "half types, or products in TF32"
+    yield all(t.dtype == q.dtype and t.device == q.device for t in (k, v)), "one type on one GPU"
+    yield all(isinstance(n, int) and n > 0 for t in given.values() for n in t.shape), "known sizes, nothing empty"
+    yield (
+        q.rank == k.rank == v.rank and q.rank in (4, 5),
+        "four dimensions, or five where windows have masks of their own",
+    )
+    yield q.shape[:-2] == k.shape[:-2] == v.shape[:-2], "as many heads each"
+    yield q.shape[-1] == k.shape[-1] and k.shape[-2] == v.shape[-2], "rows as long as keys, as many keys as values"
+    yield mask is None or not op.get("is_causal"), "a mask, or causal, and not both"
+    yield mask is None or mask.dtype in (BOOL, q.dtype), "a mask of the same type, or of truth values"
+    scores = (*q.shape[:-1], k.shape[-2])
+    sizes = zip(reversed(mask.shape), reversed(scores), strict=False) if mask is not None else ()
+    yield (
+        mask is None or 1 <= mask.rank <= q.rank and all(s in (1, t) for s, t in sizes),
+        "a mask that spreads to the scores",
+    )
 
 
 @dataclass(frozen=True)

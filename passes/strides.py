@@ -176,7 +176,7 @@ def takes_view(op: Op, index: int, view: View) -> bool:
             exact_quotient(t, 8) is not None for t in (*steps, view.offset)
         )
         return view.strides[-1] == 1 and rows
-    if op.get("own") == "attention":
+    if op.get("own") in ("attention", "short_attention"):
         return (
             view.strides[-1] == 1
             or view.shape[-1] == 1
