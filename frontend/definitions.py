@@ -20,7 +20,7 @@ from typing import Any
 
 from .guards import Emitter, Miss
 
-__all__ = ["MISSING", "DefinitionCheck", "Definitions", "lookup", "recording"]
+__all__ = ["MISSING", "DefinitionCheck", "Definitions", "can_change", "lookup", "recording"]
 
 MISSING = object()
 _HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8

@@ -199,7 +199,10 @@ def contains(vm: Interpreter, container: Any, item: Any) -> bool:
     mapping = vm.tracked_mapping(container)
     if mapping is not None:
         return item in mapping
-    if objects.find_method(type(container), "__iter__") is None:
+    if (
+        objects.find_method(type(container), "__iter__") is None
+        or objects.lookup(type(container), "__contains__")[1] is list
+    ):
         items = vm.user.items_of(container)
         container = container if items is None else items
     if (

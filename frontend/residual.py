@@ -374,7 +374,8 @@ class Residual:
         )
 
     def _set(self, value: Any) -> str:
-        if type(value) is set and all(map(is_constant, value)) and not same_keys({*value}, [*value]):
+        members = [*value]  # as generated code would give them
+        if type(value) is set and all(map(is_constant, value)) and not same_keys(set(members), members):
             made = recipe(value)
             if made is None:
                 raise Unsupported("a set is returned or stored whose order another set with its items does not get")

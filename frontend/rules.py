@@ -110,12 +110,16 @@ def _real_kinds(kinds: Any) -> Any:
 
 @rule(isinstance)
 def _isinstance(vm: Interpreter, obj: Any, kinds: Any) -> bool:
-    if isinstance(obj, (LazyDict, InstanceDict, *operators.SYMBOLIC)):
-        return objects.is_subclass(vm, vm.type_of(obj), kinds)
+    if type(kinds) is tuple:
+        return any(_isinstance(vm, obj, kind) for kind in kinds)
+    if vm.type_of(obj) is kinds:
+        return True
     if isinstance(kinds, type):
         check = objects.find_method(type(kinds), "__instancecheck__")
         if check is not None and not vm.is_library(check.__module__):
             return vm.truth(vm.call(check, (kinds, obj), {}))
+    if isinstance(obj, (LazyDict, InstanceDict, *operators.SYMBOLIC)):
+        return objects.is_subclass(vm, vm.type_of(obj), kinds)
     if isinstance(obj, Tensor):  # what stands for it here is none of the program's business
         kinds = _real_kinds(kinds)
     if isinstance(obj, InterpretedGenerator) and kinds in (types.GeneratorType, collections.abc.Generator):
@@ -125,6 +129,8 @@ def _isinstance(vm: Interpreter, obj: Any, kinds: Any) -> bool:
 
 @rule(issubclass)
 def _issubclass(vm: Interpreter, cls: Any, kinds: Any) -> bool:
+    if type(kinds) is tuple:
+        return any(_issubclass(vm, cls, kind) for kind in kinds)
     if isinstance(kinds, type):
         check = objects.find_method(type(kinds), "__subclasscheck__")
         if check is not None and not vm.is_library(check.__module__):
@@ -231,7 +237,7 @@ def _next(vm: Interpreter, iterator: Any, *default: Any) -> Any:
 
 @rule(callable)
 def _callable(vm: Interpreter, obj: Any) -> bool:
-    vm.definitions.note(vm.type_of(obj))
+    objects.lookup(vm.type_of(obj), "__call__")
     return callable(obj)
 
 

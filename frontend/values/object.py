@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..definitions import MISSING, lookup
+from ..definitions import MISSING, can_change, lookup
 from ..effects import DELETED
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..raising import first_context
@@ -87,6 +87,8 @@ def load_attr(vm: Interpreter, obj: Any, name: str) -> Any:
         return load_attr(vm, obj.__func__, name)
     if kind is types.FunctionType:
         return _function_attr(vm, obj, name)
+    if kind is types.CellType and name == "cell_contents":
+        return _cell_contents(vm, obj)
     plain = not kind.__flags__ & _HEAP_TYPE and (vm.user.source_of(obj) is None or not hasattr(obj, "__dict__"))
     if kind is TensorMethod or plain or vm.is_own(kind):
         value = vm.native(getattr, obj, name)
@@ -130,7 +132,7 @@ def _class_attr(vm: Interpreter, cls: type, name: str) -> Any:
         return _checked(value, cls, name)
     if name == "__dict__" and vm.effects.classes:
         raise Unsupported("the namespace of a class is read after one was written")
-    meta, _ = lookup(type(cls), name)
+    meta, meta_owner = lookup(type(cls), name)
     raw, owner = lookup(cls, name)
     if (
         owner is None
@@ -158,7 +160,12 @@ def _class_attr(vm: Interpreter, cls: type, name: str) -> Any:
             getter = find_method(type(cls), "__getattr__")
             if getter is not None and not vm.is_library(getter.__module__):
                 return vm.call(getter, (cls, name), {})
-        return vm.native(getattr, cls, name)
+        if meta is not _MISSING and not _has(meta, "__get__"):
+            return vm.wrap_class_value(meta, meta_owner, name)
+        value = vm.native(getattr, cls, name)
+        if name in ("__name__", "__qualname__") and can_change(cls) and not vm.is_library(cls.__module__):
+            vm.guards.add("equals", Attr(Const(cls, value), name), value)
+        return value
     if isinstance(raw, staticmethod):
         return raw.__func__
     if isinstance(raw, classmethod):
@@ -278,8 +285,8 @@ def generic_attr(vm: Interpreter, obj: Any, kind: type, name: str) -> Any:
         return _bind(vm, raw, owner, obj, kind, name)
     if isinstance(obj, nn.Module) and find_method(kind, "__getattr__") is nn.Module.__getattr__:
         return _module_member(vm, obj, name)
-    if id(obj) in vm.user.opaque:  # C's own words
-        vm.native(object.__getattribute__, obj, name)
+    if vm.is_created(obj) or not vm.effects.attr(obj, name)[0]:
+        vm.native(object.__getattribute__, obj, name)  # raises, in CPython's words
     raise UserRaise(AttributeError(f"'{kind.__name__}' object has no attribute '{name}'"))
 
 
@@ -355,6 +362,15 @@ def _function_attr(vm: Interpreter, function: types.FunctionType, name: str) -> 
 
 
 _TOLD_BY_FUNCTION = ("__name__", "__qualname__", "__module__", "__code__", "__doc__")
+
+
+def _cell_contents(vm: Interpreter, cell: types.CellType) -> Any:
+    try:
+        return vm.load_cell(cell, "cell_contents")
+    except UserRaise as raised:
+        if isinstance(raised.value, NameError):
+            raise UserRaise(ValueError("Cell is empty")) from None
+        raise
 
 
 def _checked(value: Any, kind: type, name: str) -> Any:

@@ -139,6 +139,7 @@ class UserState:
         if is_static(value):
             guards.add("is", source, value)
             return value
+        self.vm.definitions.note(kind)
         shadow = shadow_of(self.vm, value, source)
         if shadow is not None:
             self._freeze(shadow)

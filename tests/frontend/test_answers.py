@@ -25,6 +25,8 @@ import torch
 from harness import compiled
 from torch import Tensor, nn
 
+from intarsia.frontend.sameness import made_set, recipe
+
 X = torch.ones(3)
 CASES: list[Any] = []
 
@@ -561,6 +563,8 @@ def metaclasses() -> Iterator[Any]:
     yield (X,)
     Meta.other = 3  # type: ignore[attr-defined]
     yield (X,)
+    Meta.other = 4  # type: ignore[attr-defined]
+    yield (X,)
     Meta.scale = property(lambda cls: 8)  # type: ignore[attr-defined]
     yield (X,)
 
@@ -677,6 +681,98 @@ def class_attributes_of_modules() -> Iterator[Any]:
     yield (X,)
 
 
+@case
+def cells() -> Iterator[Any]:
+    def make(n: Any) -> Any:
+        def get() -> Any:
+            return n
+
+        def put(value: Any) -> None:
+            nonlocal n
+            n = value
+
+        return get, put
+
+    get, put = make(2)
+
+    def f(x: Tensor, k: int) -> Any:
+        before = get.__closure__[0].cell_contents
+        put(k)
+        return x * get(), before, get.__closure__[0].cell_contents
+
+    yield f
+    yield X, 3
+    put(7)
+    yield X, 3
+    put([1])
+    yield X, 2
+
+
+@case
+def sets_that_are_made() -> Iterator[Any]:
+    names = {f"name{i}" for i in range(9)}
+
+    def f(x: Tensor) -> Any:
+        more = {"alpha", "beta", "gamma", "delta", "epsilon"}
+        return x + 1, [*names], {*names}, names | {"q"}, names - {"name3"}, {"a"} | more, more, {*more, *names}
+
+    yield f
+    yield (X,)
+    names.add("new")
+    yield (X,)
+    names.discard("name1")
+    yield (X,)
+
+
+@case
+def sets_that_are_changed() -> Iterator[Any]:
+    def f(x: Tensor, values: Any) -> Any:
+        values.add("q")
+        values.discard("name2")
+        return x + len(values), values
+
+    yield f
+    for n in range(12):
+        yield X, {f"name{i}" for i in range(n)}
+
+
+@case
+def metaclasses_that_answer() -> Iterator[Any]:
+    class Meta(type):
+        def __instancecheck__(cls, value: Any) -> bool:
+            return bool(value == 3)
+
+    class Thing(metaclass=Meta):
+        pass
+
+    def f(x: Tensor, k: Any) -> Any:
+        return x + 1, isinstance(k, Thing), isinstance(k, (str, Thing))
+
+    yield f
+    for k in (0, 3, 4, 3.0, Thing()):
+        yield X, k
+    Meta.__instancecheck__ = lambda cls, value: False  # type: ignore[method-assign,assignment]
+    yield X, 3
+
+
+@case
+def names_of_classes() -> Iterator[Any]:
+    class Thing:
+        pass
+
+    thing: Any = Thing()
+
+    def f(x: Tensor) -> Any:
+        return x + 1, type(thing).__name__, callable(thing), getattr(thing, "nope", None)
+
+    yield f
+    yield (X,)
+    Thing.__name__ = "Other"
+    yield (X,)
+    Thing.__call__ = 3  # type: ignore[attr-defined]
+    yield (X,)
+
+
 # ---- facts of tensors ----
 
 
@@ -739,6 +835,12 @@ def test_facts_of_tensors(fact: str) -> None:
         assert seen(fast(x)) == seen(f(x))
 
 
+def _again(value: Any) -> Any:
+    """The same value as another object, where a call changes it."""
+    known = recipe(value) if type(value) is set else None
+    return copy.copy(value) if isinstance(value, collections.defaultdict) else made_set(*known) if known else value
+
+
 @pytest.mark.parametrize("steps", CASES, ids=lambda c: c.__name__)
 def test_one_thing_changes(steps: Any) -> None:
     """The result is eager's in every call."""
@@ -746,6 +848,6 @@ def test_one_thing_changes(steps: Any) -> None:
     function = next(made)
     fast, _ = compiled(function, recompile_limit=64)
     for args in made:
-        mine = [copy.copy(a) if isinstance(a, collections.defaultdict) else a for a in args]  # which a look-up changes
+        mine = [_again(a) for a in args]
         want = seen(function(*args))
         assert seen(fast(*mine)) == want
