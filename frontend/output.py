@@ -356,11 +356,13 @@ class OutputGraph:
 
 
 # What C functions of torch say of tensors that follows from what guards know: class, dtype, device, sizes, strides, dispatch keys.
+# The last line asks for values: fake tensors answer where these are constants of the program.
 _TOLD = frozenset(
     """
     size stride dim ndimension numel nelement element_size itemsize get_device type is_same_size is_contiguous dim_order result_type
     can_cast promote_types is_floating_point is_complex is_signed is_conj is_neg is_distributed _is_zerotensor dense_dim sparse_dim
     broadcast_shapes is_coalesced has_torch_function has_torch_function_unary has_torch_function_variadic
+    item tolist equal allclose is_nonzero __bool__ __int__ __float__ __complex__ __index__
     """.split()  # noqa: SIM905
 )
 
