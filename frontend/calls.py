@@ -246,6 +246,9 @@ def _class_builtin(vm: Interpreter, cls: type, function: Any, args: tuple[Any, .
         if args and isinstance(args[0], type):
             return vm.create(c_call(vm, function, args, kwargs))
         raise Unsupported("__new__ without a class")
+    row = called_row(function)
+    if row is not None and row.apply is not None:
+        return row.apply(vm, cls, *args, **kwargs)
     return c_call(vm, function, args, kwargs)
 
 

@@ -444,7 +444,7 @@ def _wraps(vm: Interpreter, wrapped: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 @rule(itertools.chain.from_iterable)
-def _chain_nested(vm: Interpreter, values: Any) -> Any:
+def _chain_nested(vm: Interpreter, cls: type, values: Any) -> Any:
     return itertools.chain.from_iterable(iterable(vm, v) for v in vm.listed(values))
 
 
