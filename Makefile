@@ -1,10 +1,14 @@
 # Everything starts from a machine with Python >= 3.11 and a C++ compiler. `make` shows the targets.
 # The interpreter for the virtual environment can be chosen: make setup PYTHON=python3.12
+# and the minor release of torch, with an environment of its own (.venv-2.15) beside the pinned one: make test TORCH=2.15
 
 PYTHON ?= python3
-VENV   := .venv
+TORCH  ?=
+VENV   := .venv$(addprefix -,$(TORCH))
 BIN    := $(VENV)/bin
 PY     := $(BIN)/python
+PINS   := $(if $(TORCH),$(VENV)/constraints.txt,constraints.txt)
+WANTED := $(if $(TORCH),'torch==$(TORCH).*')
 STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 # These two depend on CUDA's torch by their metadata; beside the pinned torch they are installed alone.
@@ -22,14 +26,15 @@ setup: $(STAMP)  ## make the virtual environment (only when pyproject.toml or co
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed, found " + sys.version.split()[0] + "; choose another with PYTHON=...")'
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install -q -c constraints.txt $(BESIDE) -e '.[test]'
-	$(PY) -m pip install -q --no-deps -c constraints.txt $(ALONE)
+	$(if $(TORCH),grep -vE '^(torch|triton)==' constraints.txt > $(PINS))
+	$(PY) -m pip install -q -c $(PINS) $(BESIDE) $(WANTED) -e '.[test]'
+	$(PY) -m pip install -q --no-deps -c $(PINS) $(ALONE)
 	@touch $(STAMP)
 
 demo: $(STAMP)  ## run the models, eager and compiled, in one table
 	$(PY) benchmarks/run.py --device cpu --suite demo --skip inductor
 
-test: lint types  ## lint, types, then all tests
+test: $(if $(TORCH),$(STAMP),lint types)  ## lint, types, then all tests; with TORCH=2.15 the tests, with that torch
 	$(PY) -m pytest -n $(JOBS) --dist worksteal --durations=25 --durations-min=4 tests
 
 lint: $(STAMP)  ## ruff: style and format
@@ -80,4 +85,4 @@ docs: $(STAMP)  ## make anew what the documentation takes from the code
 
 clean:  ## remove what was made, but not the virtual environment
 	rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
-	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -not -path './.venv*/*' -prune -exec rm -rf {} +

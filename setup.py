@@ -1,6 +1,6 @@
 """The text of the project's page on a package index: README.md, whose links to files of the repository would lead nowhere there.
 
-With `Repository` in pyproject's [project.urls] they lead to that; without it they are the names of the files. All else is in pyproject.toml.
+With `Repository` in [project.urls] of pyproject.toml they lead to that; without it they are the names of the files.
 """
 
 import re
@@ -30,6 +30,8 @@ def page(text: str, repository: str = "") -> str:
 if __name__ == "__main__":
     project = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     setup(
-        long_description=page((HERE / "README.md").read_text(encoding="utf-8"), project["urls"].get("Repository", "")),
+        long_description=page(
+            (HERE / "README.md").read_text(encoding="utf-8"), project.get("urls", {}).get("Repository", "")
+        ),
         long_description_content_type="text/markdown",
     )

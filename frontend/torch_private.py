@@ -1,4 +1,4 @@
-"""The one place where private torch interfaces are used; tried with torch 2.11 and 2.13."""
+"""The one place where private torch interfaces are used; `TRIED` in `frontend/versions.py` says with which torch."""
 
 from __future__ import annotations
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import sys as _sys
 
+from .frontend import versions as _versions
+
 try:
     from .backend import default_backend
     from .backends import BackendError, list_backends, register_backend
@@ -24,10 +26,19 @@ try:
     from .logs import set_logs, set_logs_from_environment
     from .lower import Lowered, lower
 except Exception as _error:
+    _torch_version = str(getattr(_sys.modules.get("torch"), "__version__", ""))
     # `python -m intarsia doctor` imports the package before it runs: what does not load is said there, not shown as a traceback
-    if _sys.argv[:1] != ["-m"] or "intarsia" not in _sys.orig_argv:
+    if _sys.argv[:1] == ["-m"] and "intarsia" in _sys.orig_argv:
+        _tried = f" (torch {_torch_version}; tried with {_versions.tried()})" if _torch_version else ""
+        _sys.exit(f"Intarsia cannot be loaded, because of what it needs: {type(_error).__name__}: {_error}{_tried}")
+    if not _versions.is_untried(_torch_version):
         raise
-    _sys.exit(f"Intarsia cannot be loaded, because of what it needs: {type(_error).__name__}: {_error}")
+    _versions.warn_if_untried(_torch_version, _error)
+    from .eager_only import *  # noqa: F403
+else:
+    warn_of_unknown_variables()
+    set_logs_from_environment()
+    _versions.warn_if_untried(_sys.modules["torch"].__version__)
 
 __version__ = "0.1.0"
 
@@ -61,6 +72,3 @@ __all__ = [
     "set_logs",
     "set_stance",
 ]
-
-warn_of_unknown_variables()
-set_logs_from_environment()

@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .compile import compile
+from .frontend import versions
 from .frontend.blame import blamed
 from .lower import lower
 from .targets.build import (
@@ -70,9 +71,14 @@ def _python() -> Finding:
 
 
 def _torch() -> Finding:
-    found = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
-    ok = found >= (2, 11)
-    return Finding("torch", torch.__version__, ok, "" if ok else "needs torch 2.11 or newer", not ok)
+    version = str(torch.__version__)
+    found = f"{version}\ntried with {versions.tried()}"
+    if versions.minor(version) < versions.OLDEST:
+        return Finding("torch", found, False, f"needs torch {'.'.join(map(str, versions.OLDEST))} or newer", True)
+    untried = versions.is_untried(version)
+    return Finding(
+        "torch", found, not untried, "newer than those tried: what does not fit runs in eager" if untried else ""
+    )
 
 
 def _compiler() -> Finding:

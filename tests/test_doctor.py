@@ -98,8 +98,13 @@ def test_a_check_that_fails_is_a_row(name: str, monkeypatch: pytest.MonkeyPatch)
 def test_a_torch_of_a_version_that_is_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "nightly")
     assert not _torch().ok and _torch().fatal
-    monkeypatch.setattr(torch, "__version__", "2.20.0a0+gitabc")
-    assert _torch().ok
+    monkeypatch.setattr(torch, "__version__", "2.15.1a0+gitabc")
+    assert _torch().ok and "tried with 2.11 to 2.15" in _torch().found
+
+
+def test_a_torch_newer_than_those_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.99.0")
+    assert not _torch().ok and not _torch().fatal and "runs in eager" in _torch().advice
 
 
 def test_a_package_that_does_not_load(tmp_path: Path) -> None:

@@ -39,7 +39,12 @@ def test_links_of_the_page_lead_somewhere() -> None:
 
 def test_what_the_index_is_told() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["authors"] and project["urls"] and project["keywords"]
+    assert project["authors"] and project["keywords"]
+    assert set(project.get("urls", {})) <= {
+        "Repository",
+        "Documentation",
+        "Issues",
+    }  # the index's own page is no URL of ours
     named = {c for c in project["classifiers"] if c.startswith("Programming Language :: Python :: 3.")}
     assert named == {f"Programming Language :: Python :: 3.{n}" for n in (11, 12, 13)}
 
