@@ -64,6 +64,12 @@ class CompiledModule(torch_private.optimized_module()):  # type: ignore[misc]
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "forward":
             self.__dict__["forward"] = value
+        elif (
+            name == "_orig_mod"
+        ):  # accelerate puts back what it took out, as it is or wrapped; never a part of the original itself
+            if value is not self._orig_mod:
+                self.__dict__.pop("_exact_call", None)
+                CompiledModule.__init__(self, value, self._runtime.options)
         else:
             setattr(self._orig_mod, name, value)
 

@@ -34,7 +34,9 @@ except Exception as _error:
     if not _versions.is_untried(_torch_version):
         raise
     _versions.warn_if_untried(_torch_version, _error)
-    from .eager_only import *  # noqa: F403
+    from . import eager_only as _eager_only
+
+    globals().update({name: getattr(_eager_only, name) for name in _eager_only.__all__})
 else:
     warn_of_unknown_variables()
     set_logs_from_environment()

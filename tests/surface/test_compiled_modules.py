@@ -235,3 +235,15 @@ def test_no_tensor_is_a_fake_one():
 
     f = intarsia.compile(lambda x: x + isinstance(x, FakeTensor) + isinstance(x, (int, FakeTensor)), backend="eager")
     assert torch.equal(f(X), X)
+
+
+def test_the_original_is_put_back_or_replaced() -> None:
+    """accelerate takes `_orig_mod` out, wraps it if need be, and assigns it: the original must not become a part of itself."""
+    inner, other = nn.Linear(4, 4), nn.Linear(4, 4)
+    m = intarsia.compile(inner)
+    m._orig_mod = inner
+    assert list(inner.named_children()) == [] and m._orig_mod is inner
+    torch.testing.assert_close(m(X), inner(X))
+    m._orig_mod = other
+    assert m._orig_mod is other and m.weight is other.weight and list(other.children()) == []
+    torch.testing.assert_close(m(X), other(X))
