@@ -17,6 +17,7 @@ import time
 import types
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -172,7 +173,10 @@ class Runtime:
         function.__wrapped__ = source  # type: ignore[attr-defined]
         if owner_of(self.target) is not None:
             itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-            others = [p for p in self.parameters.signature.parameters.values() if p.name != "self"]
+            shown = self.parameters.signature
+            with suppress(TypeError, ValueError):  # a decorated method shows the one below: Trainer takes columns by these names
+                shown = inspect.signature(source)
+            others = [p for p in shown.parameters.values() if p.name != "self"]
             function.__signature__ = inspect.Signature([itself, *others])  # type: ignore[attr-defined]
         function._intarsia_target = self.target  # type: ignore[attr-defined]
         return self._bound(function)

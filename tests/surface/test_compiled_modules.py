@@ -1,6 +1,7 @@
 """A compiled module stands where the original stood: its special methods, its `forward`, and what frameworks do with it."""
 
 import copy
+import functools
 import inspect
 import pickle
 from collections import OrderedDict
@@ -239,7 +240,7 @@ def test_no_tensor_is_a_fake_one():
 
 def test_the_original_is_put_back_or_replaced() -> None:
     """accelerate takes `_orig_mod` out, wraps it if need be, and assigns it: the original must not become a part of itself."""
-    inner, other = nn.Linear(4, 4), nn.Linear(4, 4)
+    inner, other = nn.Linear(3, 3), nn.Linear(3, 3)
     m = intarsia.compile(inner)
     m._orig_mod = inner
     assert list(inner.named_children()) == [] and m._orig_mod is inner
@@ -247,3 +248,21 @@ def test_the_original_is_put_back_or_replaced() -> None:
     m._orig_mod = other
     assert m._orig_mod is other and m.weight is other.weight and list(other.children()) == []
     torch.testing.assert_close(m(X), other(X))
+
+
+class Decorated(nn.Module):
+    def _plain(self, x, y=2):
+        return x * y
+
+    @functools.wraps(_plain)
+    def forward(self, *args, **kwargs):
+        return self._plain(*args, **kwargs)
+
+
+def test_the_signature_of_a_decorated_forward() -> None:
+    """Trainer gives a model the columns of the data that its forward names."""
+    module = Decorated()
+    assert list(inspect.signature(module.forward).parameters) == ["x", "y"]
+    for forward in (compiled(module).forward, intarsia.compile(module.forward, backend="eager")):
+        assert inspect.signature(forward) == inspect.signature(module.forward)
+        assert torch.equal(forward(X, y=3), X * 3)
