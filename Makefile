@@ -29,6 +29,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(if $(TORCH),grep -vE '^(torch|triton)==' constraints.txt > $(PINS))
 	$(PY) -m pip install -q -c $(PINS) $(BESIDE) $(WANTED) -e '.[test]'
 	$(PY) -m pip install -q --no-deps -c $(PINS) $(ALONE)
+	$(PY) benchmarks/torchvision_stub.py
 	@touch $(STAMP)
 
 demo: $(STAMP)  ## run the models, eager and compiled, in one table

@@ -2,15 +2,21 @@
 
 PyPI's torchvision carries an extension built for CUDA's torch. Beside another torch it does not load, and `import torchvision`
 then fails for want of the operators that the extension would have registered. No model here calls them: it is enough to declare them.
+
+As a program, `make setup` runs it: where torchvision does not load, programs of that environment get it by `import torchvision` as usual.
 """
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
+import sysconfig
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
 
-import torch
-
-_LIBRARY: list[torch.library.Library] = []  # a Library takes its operators away when it is collected
+_LIBRARY: list[Any] = []  # a Library takes its operators away when it is collected
 
 _ROIS = "Tensor rois, float spatial_scale"
 _POOL = "SymInt pooled_height, SymInt pooled_width"
@@ -49,7 +55,47 @@ def install() -> None:
     except (RuntimeError, ImportError, OSError):
         for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
             del sys.modules[name]
-        library = torch.library.Library("torchvision", "DEF")
-        for schema in _SCHEMAS:
-            library.define(schema)
-        _LIBRARY.append(library)
+        declare()
+
+
+def declare() -> None:
+    """Make torchvision's operators known, without kernels."""
+    import torch
+
+    library = torch.library.Library("torchvision", "DEF")
+    for schema in _SCHEMAS:
+        library.define(schema)
+    _LIBRARY.append(library)
+
+
+class Declares:
+    """Stands before the other finders of modules: declares the operators when torchvision is about to be imported and its extension does not load."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        """Nothing is found here; the next finder is asked."""
+        if name != "torchvision" or _LIBRARY:
+            return None
+        spec = PathFinder.find_spec(name)
+        if spec is None or spec.origin is None:
+            return None
+        import torch
+
+        for extension in Path(spec.origin).parent.glob("_C*.so"):
+            try:
+                torch.ops.load_library(str(extension))
+            except OSError:
+                return declare()
+
+
+def main() -> None:
+    """Where torchvision does not load, have every program of this environment begin with `Declares` among its finders."""
+    if subprocess.run([sys.executable, "-c", "import torchvision"], capture_output=True, check=False).returncode == 0:
+        return
+    folder = Path(sysconfig.get_paths()["purelib"])
+    shutil.copyfile(__file__, folder / "torchvision_stub.py")
+    line = "import sys, torchvision_stub; sys.meta_path.insert(0, torchvision_stub.Declares())\n"
+    (folder / "torchvision_stub.pth").write_text(line)
+
+
+if __name__ == "__main__":
+    main()
