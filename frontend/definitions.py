@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
-from .guards import Emitter, Miss
+from .guards import Emitter, Miss, show
 
 __all__ = ["MISSING", "DefinitionCheck", "Definitions", "can_change", "lookup", "recording"]
 
@@ -174,7 +174,7 @@ class DefinitionCheck:
     def _misses(self) -> Iterator[Miss]:
         for (function, part), known in self.functions:
             if getattr(function, part) is not known:
-                yield Miss(f"{function.__qualname__}.{part}", repr(known), repr(getattr(function, part)))
+                yield Miss(f"{function.__qualname__}.{part}", show(known), show(getattr(function, part)))
         for cls, order in zip(self.classes, self.orders, strict=True):
             if cls.__mro__ != order:
                 yield Miss(f"{cls.__qualname__}.__mro__", _names(order), _names(cls.__mro__))

@@ -7,8 +7,10 @@ statements that return `MISS`; `GuardSet.explain` walks them one by one and name
 from __future__ import annotations
 
 import enum
+import itertools
 import operator
 import re
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import compress
@@ -19,10 +21,10 @@ from torch import nn
 
 from .errors import Frame, Unsupported
 from .guards_watch import Settled, Watch
-from .sameness import indistinguishable, is_told_by_equality, same_keys
+from .sameness import indistinguishable, is_told_by_equality, is_value_type, same_keys
 from .source import Arg, Const, Source
 
-__all__ = ["Emitter", "Guard", "GuardSet", "Miss", "with_few_locals"]
+__all__ = ["Emitter", "Guard", "GuardSet", "Miss", "show", "with_few_locals"]
 
 
 class Emitter:
@@ -159,7 +161,7 @@ class Guard:
         try:
             value = self.source.fetch(args)
         except Exception as error:  # whatever the user's own attributes raise; an empty closure cell
-            return self.miss(row.show(self.expected), f"nothing ({type(error).__name__}: {error})")
+            return self.miss(row.show(self.expected), _nothing(error))
         if row.holds(value, self.expected):
             return None
         return self.miss(row.show(self.expected), row.got(value))
@@ -180,13 +182,50 @@ class _Kind:
     got: Callable[[Any], str]
 
 
-def _brief(value: Any) -> str:
-    try:
-        text = repr(value)
-    except Exception:
-        text = object.__repr__(value)
-    text = " ".join(text.split())
+def show(value: Any) -> str:
+    """A short text of a value, in one line; nothing of the program's runs for it."""
+    text = " ".join(_text(value).split())
     return text if len(text) < 100 else f"{text[:97]}..."
+
+
+def _text(value: Any, depth: int = 0) -> str:
+    """Like `repr`, but never runs a method of the program's: its objects, and what may hold some, show their type alone."""
+    kind = type(value)
+    if kind in _LEAVES or is_value_type(value):
+        return repr(value)
+    if kind in _BRACKETS and depth < 4:
+        start, end = _BRACKETS[kind]
+        shown = [*itertools.islice(iter(value), 50)]  # what is longer is cut off anyway
+        parts = [_text(v, depth + 1) for v in shown]
+        if kind is dict:
+            parts = [f"{key}: {_text(value[v], depth + 1)}" for key, v in zip(parts, shown, strict=True)]
+        comma = "," if kind is tuple and len(parts) == 1 else ""
+        return f"{start}{', '.join(parts)}{comma}{end}" if parts or kind is not set else "set()"
+    if isinstance(value, enum.Enum):
+        return f"<{kind.__qualname__}.{value._name_}>"
+    if isinstance(value, type):
+        return type.__repr__(value)
+    if kind is types.MethodType:
+        return f"<bound method {getattr(value.__func__, '__qualname__', '?')} of {object.__repr__(value.__self__)}>"
+    return object.__repr__(value)
+
+
+# Types whose `repr` runs nothing of the program's.
+_LEAVES = frozenset(
+    [
+        *(int, float, complex, bool, str, bytes, types.NoneType, types.EllipsisType, types.NotImplementedType, range),
+        *(types.FunctionType, types.CodeType, types.ModuleType, torch.Tensor, torch.nn.Parameter),
+        *(torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator),
+    ]
+)
+_BRACKETS: dict[type, Any] = {list: "[]", tuple: "()", dict: "{}", set: "{}", frozenset: ("frozenset({", "})")}
+
+
+def _nothing(error: Exception) -> str:
+    """That there is nothing, and why; the words of an error of the program's are its own code."""
+    kind = type(error)
+    plain = kind.__module__ == "builtins" and all(type(a) is str for a in error.args)
+    return f"nothing ({kind.__name__}: {error})" if plain else f"nothing ({kind.__name__})"
 
 
 def _equals(emit: Emitter, source: Source, expected: Any) -> str:
@@ -234,10 +273,10 @@ _KINDS: dict[str, _Kind] = {
     "is": _Kind(
         lambda emit, source, obj: f"{emit.inline(source)} is {emit.constant(obj, getattr(obj, '__name__', 'obj'))}",
         lambda value, obj: value is obj,
-        lambda obj: f"the same object as at capture, {_brief(obj)}",
-        _brief,
+        lambda obj: f"the same object as at capture, {show(obj)}",
+        show,
     ),
-    "equals": _Kind(_equals, indistinguishable, _brief, _brief),
+    "equals": _Kind(_equals, indistinguishable, show, show),
     "type": _Kind(
         lambda emit, source, kind: f"type({emit.fetch(source)}) is {emit.constant(kind, kind.__name__)}",
         lambda value, kind: type(value) is kind,
@@ -253,26 +292,26 @@ _KINDS: dict[str, _Kind] = {
     "keys": _Kind(
         _has_keys,
         same_keys,
-        lambda keys: f"keys {_brief(keys)}",
-        lambda value: f"keys {_brief([*value])}",
+        lambda keys: f"keys {show(keys)}",
+        lambda value: f"keys {show([*value])}",
     ),
     "missing": _Kind(
         lambda emit, source, key: f"{emit.literal(key)} not in {emit.fetch(source)}",
         lambda value, key: key not in value,
-        lambda key: f"no {key!r}",
+        lambda key: f"no {show(key)}",
         lambda value: "it is there",
     ),
     "contains": _Kind(
         lambda emit, source, key: f"{emit.literal(key)} in {emit.fetch(source)}",
         lambda value, key: key in value,
-        lambda key: f"{key!r} in it",
+        lambda key: f"{show(key)} in it",
         lambda value: "it is not there",
     ),
     "empty": _Kind(
         lambda emit, source, _: f"not {emit.inline(source)}",
         lambda value, _: not value,
         lambda _: "empty",
-        _brief,
+        show,
     ),
     "no attribute": _Kind(
         lambda emit, source, name: f"not hasattr({emit.fetch(source)}, {name!r})",
@@ -292,13 +331,13 @@ _KINDS: dict[str, _Kind] = {
         lambda emit, source, other: f"{emit.inline(source)} is not {emit.fetch(other)}",
         lambda value, other: True,
         lambda other: f"another object than {other.name()}",
-        _brief,
+        show,
     ),
     "alias": _Kind(
         lambda emit, source, other: f"{emit.inline(source)} is {emit.fetch(other)}",
         lambda value, other: True,
         lambda other: f"the same object as {other.name()}",
-        _brief,
+        show,
     ),
 }
 

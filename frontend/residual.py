@@ -7,6 +7,7 @@ import datetime
 import decimal
 import functools
 import gc
+import itertools
 import operator
 import types
 import warnings
@@ -132,9 +133,12 @@ class Residual:
             self.emit.namespace["refill_dict"] = _refill_dict
             self.post.append(f"refill_dict({target}, [{pairs}])")
         else:
-            self.emit.namespace["change_set"] = _change_set
-            gone, added = (", ".join(map(self.value, items)) for items in _set_changes(real, copy))
-            self.post.append(f"change_set({target}, [{gone}], [{added}])")
+            steps = _set_changes(real, copy)
+            change = self.emit.constant(_change_set if isinstance(steps, list) else _remake_set, "change_set")
+            self.post.append(f"{change}({target}, {', '.join(map(self._items, steps))})")
+
+    def _items(self, items: Any) -> str:
+        return str(items) if isinstance(items, int) else f"[{', '.join(map(self.value, items))}]"
 
     def _fetch(self, source: Source) -> str:
         return self.emit.fetch(source)
@@ -532,24 +536,40 @@ def _refill_dict(target: Any, pairs: list[Any]) -> None:
         target[key] = item
 
 
-def _set_changes(real: set[Any], copy: set[Any]) -> tuple[list[Any], list[Any]]:
-    """What to remove from a set of the caller's, and what to add, in turn, so that its order becomes that of its stand-in."""
+def _set_changes(real: set[Any], copy: set[Any]) -> list[list[Any]] | tuple[Any, ...]:
+    """Arguments of `_change_set` (a list) or `_remake_set` (a tuple) by which a set of the caller's becomes like its stand-in.
+
+    Like it is: the same order, in a table of the same size. An item that was removed may have been in the way of a new one.
+    """
     gone, new = [v for v in real if v not in copy], [v for v in copy if v not in real]
-    constant = all(map(is_constant, (*real, *copy)))
-    for removed, added in ((gone, new), (gone, new[::-1]), ([*real], [*copy])) if constant else [(gone, new)]:
-        made = recipe(real)
-        trial = made_set(*made) if made is not None and constant else set(real)
-        _change_set(trial, removed, added)
-        if not constant or same_keys(trial, [*copy]):
-            return removed, added
-    raise Unsupported("a set of the caller's is changed, and what is known of it does not tell its order")
+    if not all(map(is_constant, (*real, *copy))):
+        return [gone, new, []]
+    made = recipe(real)
+    orders = [*map(list, itertools.permutations(new))] if len(new) <= 4 else [new, new[::-1]]
+    ways = [[gone, order, []] for order in orders] + [[[], order, gone] for order in orders]
+    for steps in ways if made is not None else ():
+        trial = made_set(*made or ())
+        _change_set(trial, *steps)
+        if same_keys(trial, [*copy]) and trial.__sizeof__() == copy.__sizeof__():
+            return steps
+    anew = recipe(copy)
+    if anew is None:
+        raise Unsupported("a set of the caller's is changed, and what is known of it does not tell its order")
+    return anew
 
 
-def _change_set(target: Any, gone: list[Any], new: list[Any]) -> None:
+def _change_set(target: Any, gone: list[Any], new: list[Any], passing: list[Any]) -> None:
+    """Remove items, add new ones in turn, then remove those that were there while these came."""
     for item in gone:
         target.discard(item)
     for item in new:
         target.add(item)
+    for item in passing:
+        target.discard(item)
+
+
+def _remake_set(target: Any, items: list[Any], fillers: int, late: list[Any]) -> None:
+    made_set(items, fillers, late, target)
 
 
 _BUILDERS: dict[type, Any] = {

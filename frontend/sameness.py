@@ -138,10 +138,14 @@ _VALUES = frozenset(
 # ---- the order of a set ----
 
 
-def made_set(items: Sequence[Any], fillers: int = 0, late: Sequence[Any] = ()) -> set[Any]:
+def made_set(
+    items: Sequence[Any], fillers: int = 0, late: Sequence[Any] = (), into: set[Any] | None = None
+) -> set[Any]:
     """A set of these items: put into a table that is as large as so many more need, in turn; `late` ones are added behind them."""
     more = range(_FILLER, _FILLER + fillers)
-    made = set(dict.fromkeys([*items, *more]))  # one table from the start: a set that grows is put in order anew
+    made = set() if into is None else into
+    made.clear()
+    made.update(dict.fromkeys([*items, *more]))  # one table from the start: a set that grows is put in order anew
     for number in more:
         made.discard(number)
     for item in late:
@@ -158,7 +162,7 @@ def recipe(value: set[Any] | frozenset[Any]) -> tuple[Any, ...] | None:
     target, size = [*value], set.__sizeof__(value) if isinstance(value, set) else frozenset.__sizeof__(value)
     slots = (size - set().__sizeof__()) // 16 or 8  # a table of 8 is part of the object
     most = slots // 2 - 1 if slots > 8 else 3
-    fillers = max(0, slots // 4 - len(target)) if slots > 8 else 0
+    fillers = max(0, slots // 4 - len(target), 5 - len(target)) if slots > 8 else 0  # 4 items still fit into the 8
     for order in _orders(target):
         made = made_set(order[:most], fillers, order[most:])
         if made.__sizeof__() != set().__sizeof__() + (slots * 16 if slots > 8 else 0):

@@ -6,6 +6,7 @@ import collections
 import datetime
 import decimal
 import fractions
+import functools
 import itertools
 import math
 import random
@@ -20,6 +21,7 @@ import torch
 from harness import compiled
 
 from intarsia.frontend.definitions import can_watch
+from intarsia.frontend.guards import show
 from intarsia.frontend.sameness import indistinguishable, made_set, recipe
 
 _ZONE = datetime.timezone(datetime.timedelta(hours=1))
@@ -127,6 +129,19 @@ def test_a_set_is_made_again_in_its_order() -> None:
             again = made_set(*known)
             assert [*again] == [*made] and again.__sizeof__() == made.__sizeof__()
     assert found > 240
+
+
+def test_what_is_shown_of_a_value_runs_nothing_of_the_program() -> None:
+    class Loud:
+        def __repr__(self) -> str:
+            raise AssertionError("a guard's explanation calls the program's own method")
+
+    held = Loud()
+    for value in (held, [held], {"a": (held,)}, {held}, held.__repr__, functools.partial(int, held), type(held)):
+        assert "Loud" in show(value) or "partial" in show(value)
+    assert (
+        show([1, "a", (2.0,), {3: None}, frozenset({4}), set()]) == "[1, 'a', (2.0,), {3: None}, frozenset({4}), set()]"
+    )
 
 
 def test_this_python_tells_changes_of_classes_and_functions() -> None:
