@@ -306,7 +306,7 @@ class OutputGraph:
         given = any(True for _ in _nodes(lifted))
         if not mutated and not given:
             self.asked = True
-        if given and not mutated and result is not None and not _has_tensor(result) and not _is_told(op, target):
+        if given and not mutated and _is_answer(result) and not _is_told(op, target):
             raise GraphBreak(f"{_called(target)} asks a tensor for what guards do not cover")
         if result is None and not mutated and not any(True for _ in _nodes(lifted)):
             if isinstance(target, types.FunctionType):
@@ -375,6 +375,11 @@ def _is_told(op: str, target: Any) -> bool:
 def _history(tensor: Tensor) -> Any:
     """The autograd node that a recorded write changes: of a view that of its base, as its own is made anew after any write."""
     return tensor.grad_fn if tensor._base is None else tensor._base.grad_fn
+
+
+def _is_answer(result: Any) -> bool:
+    """Whether a result says something of a tensor: it is none, and no empty list of tensors (how long that is, the size says)."""
+    return result is not None and result not in ((), []) and not _has_tensor(result)
 
 
 def _has_tensor(value: Any) -> bool:
