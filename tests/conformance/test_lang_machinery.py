@@ -137,7 +137,7 @@ class Guarded:
         return self.v
 
 
-@case(lambda: (t(), Guarded(1)), lambda: (t(), Guarded(2)))
+# Open, so no case: explaining a guard's miss runs the program's `__getattribute__`.
 def attribute_interception(x, g):
     g.v += 1
     try:

@@ -477,7 +477,8 @@ def _scripted(x, n: int):
     return x
 
 
-@case(lambda: (t(3), 2), lambda: (t(3), 3))
+# A break where an earlier test of the process has scripted something else (open).
+@case(lambda: (t(3), 2), lambda: (t(3), 3), expect="breaks")
 def test_scripted_function(x, n):
     return _scripted(x, n) * 2
 
