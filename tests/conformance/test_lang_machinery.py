@@ -137,7 +137,7 @@ class Guarded:
         return self.v
 
 
-# Open, so no case: explaining a guard's miss runs the program's `__getattribute__`.
+# Open, so no case: capture runs the program's `__getattribute__` itself.
 def attribute_interception(x, g):
     g.v += 1
     try:

@@ -3,6 +3,7 @@
 import math
 
 import einops
+import pytest
 import torch
 import torch.nn.functional as F
 from cases import case, t
@@ -477,8 +478,8 @@ def _scripted(x, n: int):
     return x
 
 
-# A break where an earlier test of the process has scripted something else (open).
-@case(lambda: (t(3), 2), lambda: (t(3), 3), expect="breaks")
+@pytest.mark.xfail(reason="open: breaks behind other tests of the process, and not alone", strict=False)
+@case(lambda: (t(3), 2), lambda: (t(3), 3))
 def test_scripted_function(x, n):
     return _scripted(x, n) * 2
 

@@ -696,14 +696,15 @@ def global_statement(x):
 COUNTER = 0
 
 CASES = [v for v in list(globals().values()) if isinstance(v, types.FunctionType) and v.__module__ == __name__]
-# script_function: open, a break where an earlier test of the process has scripted something else.
-CASES = [f for f in CASES if f.__name__ not in ("check", "cached", "global_statement", "script_function")] + [
+CASES = [f for f in CASES if f.__name__ not in ("check", "cached", "global_statement")] + [
     cached and lru_cached
 ]
 
 
 @pytest.mark.parametrize("function", dict.fromkeys(CASES), ids=lambda f: f.__name__)
-def test_language(function):
+def test_language(function, request):
+    if function is script_function:
+        request.applymarker(pytest.mark.xfail(reason="open: breaks behind other tests of the process, and not alone"))
     check(function, X.clone())
 
 
