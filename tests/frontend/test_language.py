@@ -696,9 +696,7 @@ def global_statement(x):
 COUNTER = 0
 
 CASES = [v for v in list(globals().values()) if isinstance(v, types.FunctionType) and v.__module__ == __name__]
-CASES = [f for f in CASES if f.__name__ not in ("check", "cached", "global_statement")] + [
-    cached and lru_cached
-]
+CASES = [f for f in CASES if f.__name__ not in ("check", "cached", "global_statement")] + [cached and lru_cached]
 
 
 @pytest.mark.parametrize("function", dict.fromkeys(CASES), ids=lambda f: f.__name__)
