@@ -37,9 +37,9 @@ from .functional_rules import (
 )
 from .sym_nodes import SymNodes, to_expr
 from .torch_private import (
+    CaptureMode,
     FakeTensorMode,
     OpOverload,
-    TorchDispatchMode,
     below_autograd,
     decompose_composite,
     fake_mode_of,
@@ -167,7 +167,7 @@ class _View:
     index: int | None = None
 
 
-class _Tracer(TorchDispatchMode):
+class _Tracer(CaptureMode):
     def __init__(self, gm: fx.GraphModule, fake_mode: Any, decompositions: dict[OpOverload, Callable[..., Any]]):
         super().__init__()
         self.gm = gm

@@ -28,10 +28,27 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .errors import Busy, GraphBreak
 
-__all__ = ["FakeTensor", "FakeTensorMode", "OpOverload", "PyTreeCodeGen", "PyTreeInfo", "TorchDispatchMode"]
+__all__ = ["FakeTensor", "FakeTensorMode", "OpOverload", "PyTreeCodeGen", "PyTreeInfo"]
 
 
 # ---- functionalisation ----------------------------------------------------------------------------------------------
+
+
+class CaptureMode(TorchDispatchMode):
+    """A dispatch mode that only captures: torch's guards do not count it among the modes of programs.
+
+    torch keeps whether one of those is active in a variable of the process, which threads that enter and leave modes side
+    by side can leave set; every guard that is made afterwards would then see the dispatch keys of capture's own modes.
+    Tried with 2.11 to 2.15.
+    """
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        return True
 
 
 def below_autograd() -> AbstractContextManager[Any]:

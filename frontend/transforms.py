@@ -18,7 +18,7 @@ from . import torch_private
 from .errors import GraphBreak
 from .output import GraphInput, OutputGraph
 from .registry import rule
-from .torch_private import TorchDispatchMode
+from .torch_private import CaptureMode
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -69,7 +69,7 @@ class _nowhere:
     def __exit__(self, *_: object) -> None: ...
 
 
-class _Below(TorchDispatchMode):
+class _Below(CaptureMode):
     """Records each operator that runs below the transform."""
 
     def __init__(self, out: OutputGraph) -> None:
