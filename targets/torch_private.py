@@ -1,4 +1,5 @@
-"""The only place in `targets` that touches private torch names. Tried with torch 2.11 and 2.13; each has a public fallback."""
+"""The only place in `targets` that touches private torch names. Each has a public fallback; `TRIED` in
+`frontend/versions.py` says with which torch they were tried."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ def _public_empty_strided(size: Sequence[int], stride: Sequence[int], dtype: tor
 
 def _find_empty_strided() -> EmptyStrided:
     try:
-        # 2.11, 2.13: skips the dispatcher and argument parsing, 0.37 us against 0.9 us. Wants tuples of plain int.
+        # Skips the dispatcher and argument parsing, 0.37 us against 0.9 us. Wants tuples of plain int.
         from torch._C._dynamo.guards import _empty_strided_cpu  # type: ignore[attr-defined,unused-ignore]
 
         fast: EmptyStrided = _empty_strided_cpu
@@ -35,7 +36,7 @@ empty_strided_cpu: EmptyStrided = _find_empty_strided()
 
 def _find_empty_strided_gpu() -> EmptyStrided:
     try:
-        # 2.11: as above, on the current GPU; builds without CUDA have the name, too.
+        # As above, on the current GPU; builds without CUDA have the name, too.
         from torch._C._dynamo.guards import _empty_strided_cuda  # type: ignore[attr-defined,unused-ignore]
 
         found: EmptyStrided = _empty_strided_cuda
@@ -52,7 +53,7 @@ def _public_stream(device: int) -> int:
     return torch.cuda.current_stream(device).cuda_stream
 
 
-# current_stream(device): the address of torch's current stream; 2.11: 0.1 us against 2 us for the public way.
+# current_stream(device): the address of torch's current stream; 0.1 us against 2 us for the public way.
 current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", _public_stream)
 
 
@@ -87,14 +88,12 @@ def fast_overload(op: Any) -> Callable[..., Any]:
     operator without the layer of `OpOverload.__call__`, 0.3 us less a call.
     """
     name = op._schema.name.removeprefix("aten::") if hasattr(op, "_schema") else ""
-    functions = (
-        torch._C._VariableFunctions if name in _PARSED else torch._C._nn if name in _PARSED_NN else None
-    )  # 2.11, 2.13
-    return getattr(functions, name, None) or getattr(op, "_op", op)  # 2.11, 2.13: the bound C++ operator
+    functions = torch._C._VariableFunctions if name in _PARSED else torch._C._nn if name in _PARSED_NN else None
+    return getattr(functions, name, None) or getattr(op, "_op", op)  # the bound C++ operator
 
 
 def _onednn(name: str) -> Any:
-    # 2.11, 2.13: registered by builds with oneDNN; used by torch's own compiler, not documented.
+    # Registered by builds with oneDNN; used by torch's own compiler, not documented.
     if not torch.backends.mkldnn.is_available():
         return None
     try:
@@ -114,7 +113,7 @@ onednn_pack_convolution: Any = _onednn("_reorder_convolution_weight")
 
 
 def _onednn_takes_bfloat16() -> bool:
-    # 2.11, 2.13: what torch itself asks before it gives products of bfloat16 to oneDNN.
+    # What torch itself asks before it gives products of bfloat16 to oneDNN.
     supported = _onednn("_is_mkldnn_bf16_supported")
     return supported is not None and bool(supported())
 
@@ -125,12 +124,12 @@ onednn_bfloat16: bool = _onednn_takes_bfloat16()
 
 def storage_address(tensor: torch.Tensor) -> int:
     """Which storage the tensor uses, for `storage_uses`. `untyped_storage()` would make a Python object that is one more user of it."""
-    return int(torch._C._storage_address(tensor))  # type: ignore[attr-defined,unused-ignore]  # 2.11, 2.13
+    return int(torch._C._storage_address(tensor))  # type: ignore[attr-defined,unused-ignore]
 
 
 def storage_uses(address: int) -> int:
     """How many tensors and Python objects use that storage; the caller is one of them, so that it is alive."""
-    return int(torch._C._storage_Use_Count(address))  # type: ignore[attr-defined,unused-ignore]  # 2.11, 2.13
+    return int(torch._C._storage_Use_Count(address))  # type: ignore[attr-defined,unused-ignore]
 
 
 def _counts_uses() -> bool:
@@ -154,12 +153,12 @@ def _no_sleep(cycles: int) -> None:
     """Where torch has no such function: times of very short kernels then have the time in which the host starts them in them."""
 
 
-# gpu_sleep(cycles): keeps the current stream busy for so many cycles of the clock. 2.11, 2.13.
+# gpu_sleep(cycles): keeps the current stream busy for so many cycles of the clock.
 gpu_sleep: Callable[[int], None] = getattr(torch.cuda, "_sleep", _no_sleep)
 
 
 def _aten(name: str) -> Any:
-    # 2.11, 2.13: what scaled_dot_product_attention dispatches to; not documented.
+    # What scaled_dot_product_attention dispatches to; not documented.
     found = getattr(torch.ops.aten, name, None)
     return None if found is None else fast_overload(found.default)
 
@@ -187,7 +186,7 @@ def convolutions_in_tf32() -> bool:
     """Whether the program lets cuDNN round operands of convolutions in float32 to TF32, as it does by default."""
     try:
         return bool(torch.backends.cudnn.allow_tf32)
-    except RuntimeError:  # 2.11, 2.13: the old name is refused once the new one was set
+    except RuntimeError:  # the old name is refused once the new one was set
         return str(torch.backends.cudnn.conv.fp32_precision) == "tf32"  # type: ignore[attr-defined,unused-ignore]
 
 
@@ -200,7 +199,7 @@ def products_in_tf32() -> bool:
 
 
 def profiler_is_active() -> bool:
-    """Whether one of torch's profilers is active (2.11 to 2.13)."""
+    """Whether one of torch's profilers is active."""
     from torch.autograd import profiler
 
     return bool(getattr(profiler, "_is_profiler_enabled", False))

@@ -1,0 +1,295 @@
+"""AOTAutograd: the joint graph of forward and backward, and the nodes that it leaves in autograd's graph."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from ..errors import Busy
+
+
+@contextmanager
+def own_saving() -> Iterator[None]:
+    """Hooks of the program's on tensors saved for backward do not see what is saved meanwhile."""
+    if torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
+        yield
+        return
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+        yield
+
+
+VISIBLE = "visible"  # in a forward graph's `meta`: results from this one on are only seen by backward
+
+
+TRACING = threading.RLock()  # torch's tracers of whole graphs keep their state in globals: one thread at a time
+
+
+PATIENCE = 60.0  # seconds after which a thread gives up: what is traced may call functions of the user's, which may wait for it
+
+
+@contextmanager
+def tracing_alone() -> Iterator[None]:
+    """Nobody else traces with AOTAutograd meanwhile.
+
+    Raises Busy where that takes too long.
+    """
+    if not TRACING.acquire(timeout=PATIENCE):
+        raise Busy("another thread has been tracing for too long")
+    try:
+        yield
+    finally:
+        TRACING.release()
+
+
+@contextmanager
+def outside_of_tracing() -> Iterator[None]:
+    """No fake tensor mode and no autocast on this thread."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    with unset_fake_temporarily(), torch._C._DisableAutocast():
+        yield
+
+
+@contextmanager
+def _unpatched_modules() -> Iterator[None]:
+    """torch.fx traces on this thread without its wrappers around `nn.Module.__call__` and `__getattr__`.
+
+    They are put into the class itself, where all threads see them, and do nothing for graphs of operators.
+    """
+    from torch.fx import _symbolic_trace
+
+    plain, thread = getattr(_symbolic_trace, "_new_patcher", None), threading.get_ident()
+    if plain is None:
+        yield
+        return
+
+    @contextmanager
+    def patcher() -> Iterator[Any]:
+        with plain() as made:
+            if threading.get_ident() == thread:
+                patch = made.patch_method
+                made.patch_method = lambda cls, *args, **kw: None if cls is torch.nn.Module else patch(cls, *args, **kw)
+            yield made
+
+    _symbolic_trace._new_patcher = patcher
+    try:
+        yield
+    finally:
+        _symbolic_trace._new_patcher = plain
+
+
+def aot_autograd(
+    gm: torch.fx.GraphModule,
+    example_inputs: list[Any],
+    compile_forward: Callable[..., Any],
+    compile_backward: Callable[..., Any],
+) -> Callable[..., Any]:
+    """torch's AOTAutograd over a torch-level graph: the joint graph, split by torch's min-cut partitioner.
+
+    Both compilers take `(fx.GraphModule, inputs)` and return a function of the inputs that gives a sequence of results.
+    They are called one thread at a time in the process, and so should leave the work for later.
+    `meta[VISIBLE]` of a forward graph says from which result on only backward sees them.
+    """
+    from torch._functorch import config
+    from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch._guards import TracingContext, tracing
+
+    def boxed(compiler: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda graph, inputs: make_boxed_func(compiler(graph, inputs))
+
+    def forward(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        _check_as_eager(gm, context.fw_metadata)
+        _keep_overwritten(graph, context.fw_metadata)
+        if context.fw_metadata is not None:
+            context.fw_metadata.bw_donated_idxs = []  # None: a later backward with retain_graph=True is refused
+            graph.meta[VISIBLE] = context.fw_metadata.num_forward_returns
+        return compile_forward(graph, inputs)
+
+    context = TracingContext.try_get() or TracingContext(_mode_of(example_inputs))
+    _guard_float_pass()
+    keep = _KEEP_FLOATS.set(True)
+    # Donated buffers would forbid retain_graph=True. A backward half that is lowered when it first runs, is so by every thread.
+    settings: dict[str, Any] = {"donated_buffer": False, "force_non_lazy_backward_lowering": True}
+    try:
+        with tracing_alone(), _unpatched_modules(), config.patch(settings), tracing(context):
+            return aot_module_simplified(  # type: ignore[no-any-return]
+                gm,
+                example_inputs,
+                fw_compiler=boxed(forward),
+                bw_compiler=boxed(compile_backward),
+                partition_fn=min_cut_rematerialization_partition,
+                decompositions={},
+            )
+    finally:
+        _KEEP_FLOATS.reset(keep)
+
+
+def _check_as_eager(gm: torch.fx.GraphModule, metadata: Any) -> None:
+    """Raise where AOTAutograd would do something else than autograd does: capture has run the program with autograd's own rules."""
+    if metadata is None:
+        return
+    for node, info in zip(gm.graph.find_nodes(op="placeholder"), metadata.input_info, strict=False):
+        unseen = info.mutations_hidden_from_autograd or info.mutations_under_no_grad_or_inference_mode
+        if info.mutates_data and info.requires_grad and not unseen and node.meta.get("of_leaf"):
+            raise RuntimeError("a leaf is written to, where autograd looks and where it does not")
+    for node, info in zip(
+        pytree.tree_leaves(gm.graph.find_nodes(op="output")[0].args), metadata.output_info, strict=False
+    ):
+        value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
+        if isinstance(value, Tensor) and node.op != "placeholder" and value.requires_grad != info.requires_grad:
+            raise RuntimeError("a result is made of views that autograd does not know")
+
+
+_KEEP_FLOATS: ContextVar[bool] = ContextVar("_KEEP_FLOATS", default=False)
+
+
+@cache
+def _guard_float_pass() -> None:
+    """Keep AOTAutograd from turning symbolic floats into tensors, in calls of ours.
+
+    Its pass wants each symbol of such a float as an input of the graph and raises KeyError else; our graphs ask tensors for their
+    sizes, and `functionalize` makes tensors of floats itself.
+    """
+    from torch._functorch._aot_autograd import graph_compile
+
+    name = "_apply_tensorify_python_scalars"
+    plain = getattr(graph_compile, name, None)
+    if plain is not None:
+
+        @functools.wraps(plain)
+        def guarded(module: torch.fx.GraphModule) -> None:
+            if not _KEEP_FLOATS.get():
+                plain(module)
+
+        setattr(graph_compile, name, guarded)
+
+
+class AotNode:
+    """The class of autograd nodes that AOTAutograd makes for one graph."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def is_plain(self, inputs: int) -> bool:
+        """Whether the nodes' gradients are those of the graph's own inputs and results, one to one, and nothing is written."""
+        known = self.function.metadata
+        unusual = known.mutated_inp_runtime_indices or known.num_intermediate_bases or known.tokens
+        return not unusual and len(known.input_info) == inputs
+
+    def keep_nothing_as_nothing(self, first: Any, depends: Sequence[frozenset[int]]) -> None:
+        """Where no gradient arrives for any result that an input has a part in, the input gets None and not zeros, as in eager.
+
+        Args:
+            first: the node of the first call, which has been made.
+            depends: for each of the inputs' gradients the arriving ones that it is made of; known once backward has run.
+        """
+        places, forward, backward = self._arriving(), self.function.forward, self.function.backward
+
+        def marked(node: Any, *args: Any) -> Any:
+            node.set_materialize_grads(False)
+            return forward(node, *args)
+
+        def filled(node: Any, *arriving: Any) -> Any:
+            boxed = len(arriving) == 1 and isinstance(arriving[0], list)
+            gradients = arriving[0] if boxed else list(arriving)
+            missing = frozenset(k for k, place in enumerate(places) if gradients[place] is None)
+            if not missing:
+                return backward(node, *arriving)
+            for k in missing:
+                known = node._input_metadata[places[k]]
+                gradients[places[k]] = torch.zeros(known.shape, dtype=known.dtype, device=known.device)
+            found = backward(node, gradients) if boxed else backward(node, *gradients)
+            if len(found) != len(depends):
+                return found
+            return tuple(None if made_of <= missing else g for g, made_of in zip(found, depends, strict=True))
+
+        first.set_materialize_grads(False)
+        self.function.forward, self.function.backward = staticmethod(marked), staticmethod(filled)
+
+    def _arriving(self) -> list[int]:
+        """Where among a node's results those are whose gradients the backward graph takes, in its order."""
+        known = self.function.metadata
+        written, results = known.mutated_inp_runtime_indices, len(known.mutated_inp_runtime_indices) + known.num_outputs
+        places = [
+            k for k, i in enumerate(written) if known.input_info[i].mutates_data and known.input_info[i].requires_grad
+        ]
+        for i, info in enumerate(known.output_info):
+            own = info.output_type.name in ("non_alias", "unsafe_view_alias", "custom_function_view")
+            needed = getattr(info, "requires_grad_for_backward", info.requires_grad)
+            if own and issubclass(info.raw_type, Tensor) and needed:
+                places.append(len(written) + i)
+        return [*places, *range(results, results + known.num_intermediate_bases)]
+
+    def differentiate_with(self, function: Callable[[Any, Sequence[Any]], tuple[Any, ...]]) -> None:
+        """A backward that is recorded (create_graph=True) calls `function` with the node's `intarsia_inputs` and what arrives."""
+        plain = self.function.backward
+
+        def backward(node: Any, *arriving: Any) -> Any:
+            kept = getattr(node, "intarsia_inputs", None)
+            if kept is None or not torch.is_grad_enabled():
+                return plain(node, *arriving)
+            node.saved_tensors  # noqa: B018  (raises if they are freed, or were written to)
+            boxed = len(arriving) == 1 and isinstance(arriving[0], list)
+            return function(kept, arriving[0] if boxed else arriving)
+
+        self.function.backward = staticmethod(backward)
+
+
+def aot_node(node: Any) -> AotNode | None:
+    """What is known of an autograd node, if AOTAutograd made it."""
+    function = getattr(type(node), "_forward_cls", None)
+    made = function is not None and hasattr(function, "compiled_fw") and hasattr(function, "metadata")
+    return AotNode(function) if made else None
+
+
+def _mode_of(inputs: list[Any]) -> FakeTensorMode | None:
+    return next((x.fake_mode for x in inputs if isinstance(x, FakeTensor)), None)
+
+
+def _keep_overwritten(graph: torch.fx.GraphModule, metadata: Any) -> None:
+    """A copy of each input that the backward half reads and the program overwrites: autograd would refuse the tensor itself."""
+    written = set(metadata.mutated_inp_runtime_indices)
+    first = len(metadata.tokens)
+    placeholders = graph.graph.find_nodes(op="placeholder")[first:]
+    output = graph.graph.find_nodes(op="output")[0]
+    for i, node in enumerate(placeholders):
+        if i in written and node in output.all_input_nodes and isinstance(node.meta.get("val"), Tensor):
+            with graph.graph.inserting_before(output):
+                copy = graph.graph.call_function(torch.ops.aten.clone.default, (node,))
+            copy.meta = {**node.meta}
+            output.replace_input_with(node, copy)
+    graph.recompile()
+
+
+def without_tokens(graph: torch.fx.Graph) -> None:
+    """Take away AOTAutograd's markers of operators with effects, in place: they stand in the graph's order again."""
+    from torch._higher_order_ops.effects import with_effects
+
+    for node in graph.find_nodes(op="call_function", target=with_effects):
+        token, operator, *args = node.args
+        with graph.inserting_before(node):
+            call = graph.call_function(operator, tuple(args), node.kwargs)
+            call.meta = {k: v for k, v in node.meta.items() if k != "val"}
+            several = len(operator._schema.returns) > 1
+            for user in list(node.users):
+                place = user.args[1]
+                if place == 0:
+                    user.replace_all_uses_with(token)
+                elif not several:
+                    user.replace_all_uses_with(call)
+                else:
+                    user.args = (call, place - 1)
+                    continue
+                graph.erase_node(user)
+        graph.erase_node(node)

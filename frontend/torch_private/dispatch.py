@@ -1,0 +1,109 @@
+"""Operators below autograd: dispatch modes, composite operators, torch's helpers for calls."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._dispatch.python import enable_python_dispatcher
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class CaptureMode(TorchDispatchMode):
+    """A dispatch mode that only captures: torch's guards do not count it among the modes of programs.
+
+    torch keeps whether one of those is active in a variable of the process, which threads that enter and leave modes side
+    by side can leave set; every guard that is made afterwards would then see the dispatch keys of capture's own modes.
+
+    """
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        return True
+
+
+def below_autograd() -> AbstractContextManager[Any]:
+    """Skip the autograd keys, so that dispatch modes see composite operators (linear, matmul, ...) whole."""
+    return torch._C._AutoDispatchBelowAutograd()
+
+
+@cache
+def is_composite(func: OpOverload) -> bool:
+    """Whether eager runs ``func`` as a composition of other operators."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+
+
+def decompose_composite(func: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """Run eager's own composition of ``func`` (torch's Python replacements of some lose eager's aliasing)."""
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    python = func.py_kernels.get(key)
+    if python is None or not _has_symbolic_sizes(args):
+        return func._op_dk(key, *args, **kwargs)
+    try:
+        return func._op_dk(key, *args, **kwargs)
+    except RuntimeError:  # C++ that takes no symbolic sizes (upsampling, recurrent layers)
+        return python(*args, **kwargs)
+
+
+def _has_symbolic_sizes(args: Any) -> bool:
+    return any(
+        isinstance(a, torch.SymInt)
+        or (isinstance(a, Tensor) and any(isinstance(s, torch.SymInt) for s in a.shape))
+        or (isinstance(a, list | tuple) and _has_symbolic_sizes(a))
+        for a in args
+    )
+
+
+def python_dispatcher() -> AbstractContextManager[Any]:
+    """Prefer torch's Python kernels, which keep sizes symbolic where the C++ ones would guard."""
+    return enable_python_dispatcher()
+
+
+def storage_key(tensor: Tensor) -> int:
+    """The identity of a tensor's memory, as long as the tensor lives."""
+    return tensor.untyped_storage()._cdata
+
+
+def is_in_format(value: Tensor, form: torch.memory_format) -> bool:
+    """Whether torch counts a tensor as being in this memory format, channels last or contiguous."""
+    from torch._prims_common import suggest_memory_format
+
+    return bool(suggest_memory_format(value) == form)
+
+
+def functional_builtins() -> Any:
+    """The module of built-in functions that torch.nn.functional hands on."""
+    return torch._C._nn
+
+
+def broadcast_to_tree(prefix: Any, tree: Any) -> list[Any] | None:
+    """The leaves of `tree` matched by those of `prefix`, a structure that may stop earlier; None when they do not fit."""
+    from torch.utils._pytree import _broadcast_to_and_flatten, tree_flatten
+
+    return _broadcast_to_and_flatten(prefix, tree_flatten(tree)[1])
+
+
+def device_constructors() -> set[Any]:
+    """The functions that make tensors on the device of `with torch.device(...)`."""
+    from torch.utils._device import _device_constructors
+
+    return _device_constructors()
+
+
+def enter_autocast(*args: Any) -> Any:
+    """The graph-level form of entering torch.autocast."""
+    return torch.amp.autocast_mode._enter_autocast(*args)
+
+
+def draws(graph: torch.fx.Graph) -> bool:
+    """Whether an ATen graph takes random numbers."""
+    tag = torch.Tag.nondeterministic_seeded
+    return any(isinstance(n.target, OpOverload) and tag in n.target.tags for n in graph.nodes)

@@ -1,0 +1,106 @@
+"""Symbolic sizes and numbers: shape environments, their guards and their text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import GraphBreak
+
+
+def sym_sqrt(value: Any) -> Any:
+    """The square root of a symbolic number."""
+    return torch._sym_sqrt(value)  # type: ignore[attr-defined]
+
+
+class PlacedGuards(list[Any]):
+    """The guards of a shape environment; `places` has, for each, what `where()` gave when it was added."""
+
+    def __init__(self, where: Callable[[], Any]) -> None:
+        super().__init__()
+        self.where, self.places = where, list[Any]()
+
+    def append(self, guard: Any) -> None:
+        """Add one guard; one on numbers that only the running program knows breaks the graph."""
+        if any(s.name.startswith(("u", "zuf")) for s in guard.expr.free_symbols):
+            raise GraphBreak("control flow or a size depends on a tensor's values")
+        super().append(guard)
+        self.places.append(self.where())
+
+
+def new_shape_env(where: Callable[[], Any] = lambda: None) -> Any:
+    """A shape environment: symbols, their ranges and the guards on them, each with its place."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    # Sizes and numbers that only the running program knows break the graph, as they do where no size is symbolic.
+    made = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+    made.guards = PlacedGuards(where)
+    return made
+
+
+def int_bounds(limits: Any) -> tuple[int, int | None]:
+    """The inclusive bounds of a value range over integers; None where there is no upper bound."""
+    low = int(limits.lower) if limits.lower.is_Integer else 0
+    high = int(limits.upper) if limits.upper.is_Integer else None
+    return low, None if high is None or high >= 1 << 62 else high
+
+
+def symbolic_int(shape_env: Any, value: int, name: str) -> Any:
+    """A SymInt whose hint is `value`, an int >= 0; unlike sizes, 0 and 1 get symbols too."""
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+    from torch.utils._sympy.numbers import int_oo
+    from torch.utils._sympy.value_ranges import ValueRanges
+
+    source = ConstantSource(name)
+    # Not `positive`, as sizes are: sympy would take `symbol != 0` for granted, without a guard.
+    symbol = shape_env.create_symbol(
+        value, source, dynamic_dim=DimDynamic.DYNAMIC, positive=None, do_not_specialize_zero_one=True
+    )
+    shape_env.var_to_range[symbol] = ValueRanges(0, int_oo)
+    return shape_env.create_symintnode(symbol, hint=value, source=source)
+
+
+def python_text(expr: Any, names: Mapping[Any, str]) -> str:
+    """An expression over symbols as Python, with these names for the symbols; floats keep all their digits."""
+    from torch.utils._sympy.printers import PythonPrinter
+
+    class Printer(PythonPrinter):
+        def _print_Float(self, number: Any) -> str:
+            return repr(float(number))
+
+        def _print_Symbol(self, symbol: Any) -> str:
+            return names[symbol]
+
+        def _print_ToFloat(self, expr: Any) -> str:
+            return f"float({self._print(expr.args[0])})"
+
+    return str(Printer().doprint(expr))
+
+
+def symbolic_float(shape_env: Any, value: float, name: str) -> Any:
+    """A SymFloat whose hint is `value`, a finite float."""
+    from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+    source = ConstantSource(name)
+    symbol = shape_env.create_unspecified_symbol(value, source, DimDynamic.DYNAMIC)
+    return shape_env.create_symfloatnode(symbol, hint=value, source=source)
+
+
+def hint_of(value: Any) -> Any:
+    """The number that a symbolic number has in this call, without a guard on it."""
+    return value.node.hint if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool) else value
+
+
+def has_symbols(inputs: list[Any]) -> bool:
+    """Whether a graph's fake inputs have sizes or values that are symbols."""
+    kinds = (torch.SymInt, torch.SymFloat, torch.SymBool)
+    return any(
+        isinstance(n, kinds)
+        for x in inputs
+        for n in ((*x.shape, *x.stride(), x.storage_offset()) if isinstance(x, Tensor) else (x,))
+    )
