@@ -116,7 +116,8 @@ def architecture(device: str, name: str, gradients: bool = False) -> tuple[str, 
     """One of tests/architectures, in the type behind the @ (default: float32).
 
     With gradients in training mode. Where one differs, all is repeated in float64: a network whose float64 gradients agree is "chaotic",
-    as those with batch norm over few images are: a rounding error decides on which side of relu's corner a number lies.
+    as those with batch norm over few images are: a rounding error decides on which side of relu's corner a number lies. So is one whose
+    float64 gradients differ by no more than eager's own do when all parameters and inputs change by a few roundings.
     """
     from tests.architectures import build
 
@@ -138,8 +139,60 @@ def architecture(device: str, name: str, gradients: bool = False) -> tuple[str, 
     except AssertionError as error:
         if not gradients:
             raise
-        verdict, detail = outcome(torch.float64)
+        try:
+            verdict, detail = outcome(torch.float64)
+        except AssertionError:
+            beyond = _beyond_rounding(device, stem)
+            if beyond:
+                raise
+            verdict, detail = "ok", "in float64 as near as eager is to itself one rounding away;"
         return ("chaotic" if verdict == "ok" else verdict), f"{detail} in float32: {error}"
+
+
+def _beyond_rounding(device: str, stem: str) -> list[str]:
+    """The gradients in float64 that differ by more than eager's own do when parameters and inputs change by some roundings."""
+    from tests.architectures import build
+
+    def gradients(perturbation: int, compiled: bool = False) -> dict[str, torch.Tensor]:
+        case, draw = build(stem), torch.Generator().manual_seed(perturbation)
+        module = case.model.double().train()
+
+        def near(value: torch.Tensor) -> torch.Tensor:
+            if not value.is_floating_point():
+                return value
+            noise = torch.rand(value.shape, generator=draw, dtype=torch.float64) - 0.5
+            return value.double() * (1 + noise * (2.0**-48 if perturbation else 0.0))
+
+        for part in module.modules():
+            if isinstance(part, torch.nn.Dropout):
+                part.p = 0.0
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.copy_(near(parameter))
+        args, kwargs = pytree.tree_map_only(torch.Tensor, lambda t: near(t).to(device), (case.args, case.kwargs))
+        module.to(device)
+        torch.manual_seed(0)
+        results = (intarsia.compile(module) if compiled else module)(*args, **kwargs)
+        weights = torch.Generator().manual_seed(1)
+        torch.stack(
+            [
+                (t * torch.randn(t.shape, generator=weights, dtype=torch.float64).to(device)).sum()
+                for t in pytree.tree_leaves(results)
+                if isinstance(t, torch.Tensor) and t.requires_grad
+            ]
+        ).sum().backward()
+        return {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+
+    with torch.enable_grad():
+        eager, ours = gradients(0), gradients(0, compiled=True)
+        moved = [gradients(k) for k in range(1, 6)]
+    found = [f"{name}: compiled has a gradient, or has none" for name in eager.keys() ^ ours.keys()]
+    for name in eager.keys() & ours.keys():
+        reach = max(float((other[name] - eager[name]).abs().max()) for other in moved)
+        off = float((ours[name] - eager[name]).abs().max())
+        if not off <= 4 * reach + 1e-12 * float(eager[name].abs().max()):
+            found.append(f"{name}: {off:.2g} off, eager moves by {reach:.2g}")
+    return found
 
 
 def operator(device: str, name: str) -> tuple[str, str]:
