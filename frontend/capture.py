@@ -110,7 +110,7 @@ class Capture:
         failed = failed or _raise
         if self.restore is not None:
             failed = functools.partial(_restored, self.restore, failed)
-        self.namespace["MISS"] = miss  # by which a namespace of ours is known (`runtime._is_needed`)
+        self.namespace["MISS"] = miss  # by which a namespace of ours is known (`runtime._needed`)
         namespace = {**self.namespace, "graph": graph, "failed": failed}
         namespace["profiled"] = profiling.graph_range(graph, self.label)
         if self.symbols is not None:

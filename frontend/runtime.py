@@ -97,6 +97,17 @@ class Family:
         self.options = options
         self.functions: dict[Piece, Callable[..., Any]] = {}
         self.teller = Teller(options.observer)
+        self._vain = self._left = 0  # looks at who keeps modules alive that found nothing; captures until the next
+
+    def looks(self) -> bool:
+        """Whether this capture looks for modules that nobody needs."""
+        self._left -= 1
+        return self._left < 0
+
+    def looked(self, found: bool) -> None:
+        """What the look gave: after a vain one the next comes later."""
+        self._vain = 0 if found else self._vain + 1
+        self._left = min(2**self._vain // 8, 64)
 
     def compile(self, target: Any) -> Callable[..., Any]:
         """The compiled function of the callable itself; its runtime is `_intarsia_runtime`."""
@@ -341,11 +352,26 @@ class Runtime:
         return entry
 
     def _let_go(self, values: dict[str, Any]) -> None:
-        """Drop the entries for modules that were replaced, and that nobody but compiled callables keeps alive."""
+        """Drop the entries for modules that were replaced, and that nobody but compiled callables keeps alive.
+
+        To ask who keeps one alive is to look at every object of the process: once for all candidates, and ever more seldom while
+        all are in use, as those of functions are that one layer after the other calls.
+        """
+        candidates = {}  # ids: a list of them would be one who refers to them
         for entry in list(self.entries):
             guards: GuardSet = entry.guards  # type: ignore[attr-defined]
-            if any(g.replaced(values) and not _is_needed(g.expected) for g in list(guards.parts.values())):
-                self._drop(guards)
+            replaced = {id(g.expected) for g in list(guards.parts.values()) if g.replaced(values)}
+            if replaced:
+                candidates[id(guards)] = guards, replaced
+        if not candidates or not self.family.looks():
+            return
+        wanted = set().union(*(modules for _, modules in candidates.values()))
+        held = (g.expected for guards, _ in candidates.values() for g in list(guards.parts.values()))
+        needed = _needed({id(value): value for value in held if id(value) in wanted})
+        gone = [guards for guards, modules in candidates.values() if not modules <= needed]
+        self.family.looked(bool(gone))
+        for guards in gone:
+            self._drop(guards)
 
     def _compile(self, made: Capture, values: dict[str, Any]) -> Callable[..., Any]:
         start = time.perf_counter()
@@ -459,22 +485,27 @@ class Runtime:
         self.family.teller.warn(key, message)
 
 
-def _is_needed(module: torch.nn.Module) -> bool:
-    """Whether something other than guards, and what entries refer to, refers to a module; variables of running functions too."""
-    known = 1  # the variable of this function, which no inner one may use: it would be a cell
-    for holder in gc.get_referrers(module):
+def _needed(modules: dict[int, torch.nn.Module]) -> set[int]:
+    """The ids of those that something other than guards, and what entries refer to, refers to; running functions too."""
+    known = dict.fromkeys(modules, 1)  # the references of ours; the first is `modules`
+    needed: set[int] = set()
+    for holder in gc.get_referrers(*modules.values()):
+        if holder is modules:
+            continue
         if isinstance(holder, dict) and holder.get("MISS") is MISS:
             found = list(holder.values())
         elif isinstance(holder, HeldModules):
             found = list(holder)
         elif isinstance(holder, Guard | Source):
-            found = [module]
+            found = gc.get_referents(holder)
         else:
-            return True
+            needed.update(known.keys() & set(map(id, gc.get_referents(holder))))
+            continue
         for value in found:
-            known += value is module
-        value = found = None  # type: ignore[assignment]
-    return _references(module) > known + _UNSEEN
+            if id(value) in known:
+                known[id(value)] += 1
+        value = found = None
+    return needed.union(key for key in modules if _references(modules[key]) > known[key] + _UNSEEN)
 
 
 def _references(value: Any) -> int:
