@@ -1,6 +1,6 @@
 """All of torch's operator database against eager: every sample, also with gaps in memory, in six dtypes, forward and gradients.
 
-    python -m tests.opdb.complete [--stage compiled|interpreter] [--only NAME] [--dtypes float32,...] [--part K/N] [--jobs 2] [--seconds S]
+    python -m tests.opdb.complete [--stage compiled|interpreter] [--only NAME] [--dtypes float32,...] [--first N] [--part K/N] [--jobs 2] [--seconds S]
 
 The samples of an operator in one dtype are one function; where that is wrong or raises, its halves are tried, down to one sample. Prints a
 line for each wrong sample, and what became of all.
@@ -219,7 +219,7 @@ def work(task: Task) -> tuple[Counter[str], list[str]]:
 
 def tasks(options: argparse.Namespace) -> Iterator[Task]:
     k, n = map(int, options.part.split("/"))
-    for number, info in list(enumerate(op_db))[k::n]:
+    for number, info in list(enumerate(op_db))[options.first :][k::n]:
         if options.only and name_of(info) not in options.only and info.name not in options.only:
             continue
         for dtype in options.dtypes.split(","):
@@ -232,6 +232,7 @@ def main() -> int:
     parser.add_argument("--only", action="append")
     parser.add_argument("--stage", choices=STAGES, default="compiled")
     parser.add_argument("--dtypes", default=",".join(DTYPES))
+    parser.add_argument("--first", type=int, default=0, help="the number of the first operator")
     parser.add_argument("--part", default="0/1")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1e9)
