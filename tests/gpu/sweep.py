@@ -39,7 +39,7 @@ from intarsia.targets.triton.worker import WORKERS
 from intarsia.testing import Undecided, check
 
 sys.path[:0] = [str(Path(__file__).parents[2] / room) for room in ("benchmarks", "tests/fuzz")]
-HUNG = 90.0  # seconds after which a task counts as hung
+HUNG = 180.0  # seconds after which a task counts as hung
 GROUP = 10  # random programs that are one task
 ARCHITECTURES = ("architectures", "half-architectures", "architecture-training")
 MODE = os.environ.get("INTARSIA_SWEEP_MODE")  # of programs and models
