@@ -29,7 +29,35 @@ def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs
     result: Any = FakeTensorMode.dispatch(mode, func, types, args, kwargs or {})
     if func in _RESIZES:
         return _in_the_format_of(mode, args[0], result)
+    if func in _BATCH_NORMS:
+        result = _in_order(mode, args[_BATCH_NORMS[func]], result)
     return _statistics(mode, args, result) if func in _NORMS else result
+
+
+# Operators of batch norm, and which argument their first result is like.
+_BATCH_NORMS = {
+    getattr(getattr(torch.ops.aten, name), form): place
+    for name, form, place in (
+        ("native_batch_norm", "default", 0),
+        ("_native_batch_norm_legit", "default", 0),
+        ("_native_batch_norm_legit", "no_stats", 0),
+        ("_native_batch_norm_legit_no_training", "default", 0),
+        ("_native_batch_norm_legit_functional", "default", 0),
+        ("native_batch_norm_backward", "default", 1),
+    )
+}
+
+
+def _in_order(mode: FakeTensorMode, value: Tensor, results: Any) -> Any:
+    """The first result without gaps in the memory format that torch sees in the input: on a CPU whatever else the input's strides are.
+    Fake tensors would keep these."""
+    first = results[0]
+    if first is None or first.device.type != "cpu" or value.dim() < 2:
+        return results
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(value.dim(), torch.contiguous_format)
+    form = last if is_in_format(value, last) else torch.contiguous_format
+    with mode:
+        return (torch.empty_like(first, memory_format=form), *results[1:])
 
 
 _RESIZES = {

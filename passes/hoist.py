@@ -44,6 +44,8 @@ class Hoist(Pass):
     Options:
         min_elements: the least size of a value that only kernels read.
         max_bytes: the largest value that is kept, unless it is no larger than what it is computed from.
+        max_growth: how many bytes all that is kept may be larger than what it is computed from: integers that a call makes
+            floating numbers of are a quarter of them.
     """
 
     name: ClassVar[str] = "hoist"
@@ -53,6 +55,7 @@ class Hoist(Pass):
 
     min_elements: int = 2048
     max_bytes: int = 1 << 24
+    max_growth: int = 1 << 24
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         functions = [op for op in module.body.block.ops if isinstance(op, prim.Func)]
@@ -84,7 +87,7 @@ class _Hoist:
         returned = {_base(v) for v in self.func.block_body.last_op.operands}  # type: ignore[union-attr]
         kept = [v for v in self.static if v not in returned and self._worth(v)]
         kept = list(dict.fromkeys(_base(v) for v in kept))
-        kept = [v for v in kept if not isinstance(v, BlockArgument) and v not in returned and self._fits(v)]
+        kept = self._that_fit([v for v in kept if not isinstance(v, BlockArgument) and v not in returned])
         return self._outline(kept) if kept else None
 
     def _movable(self, op: Op) -> bool:
@@ -106,13 +109,20 @@ class _Hoist:
             return True
         return bool(users) and self.static[value] and prim.tensor(_base(value)).numel >= self.options.min_elements
 
-    def _fits(self, value: SSAValue) -> bool:
-        if isinstance(value.owner, kernel.Extern) and value.owner["target"] == WINOGRAD:
-            return True  # four times what it is computed from
-        t = prim.tensor(value)
-        size = t.numel * t.dtype.bytes
-        read = sum(a.numel * a.dtype.bytes for a in map(prim.tensor, _parameters(value)))
-        return bool(size <= max(self.options.max_bytes, read))
+    def _that_fit(self, values: list[SSAValue]) -> list[SSAValue]:
+        """Those that are not too large, and as many of those that grow as there is room for."""
+        found, room = [], self.options.max_growth
+        for value in values:
+            if isinstance(value.owner, kernel.Extern) and value.owner["target"] == WINOGRAD:
+                found.append(value)  # four times what it is computed from
+                continue
+            t = prim.tensor(value)
+            size = t.numel * t.dtype.bytes
+            growth = size - sum(a.numel * a.dtype.bytes for a in map(prim.tensor, _parameters(value)))
+            if growth <= 0 or (size <= self.options.max_bytes and growth <= room):
+                found.append(value)
+                room -= max(0, growth)
+        return found
 
     def _outline(self, kept: list[SSAValue]) -> prim.Func:
         needed: dict[Operation, None] = {}

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .script import HEADER, Invalid, _put_back
+from .tensors import SPECIAL
 
 CHANNELS = [1, 2, 3, 4, 6, 8, 16, 17, 32, 33, 64]
 SPATIAL = [1, 2, 3, 4, 5, 7, 8, 9, 12, 14, 16, 17, 28, 33]
@@ -194,6 +195,15 @@ class Builder:
     def attention(self) -> tuple[str, str]:
         rng = self.rng
         heads, width = rng.choice([1, 2, 4]), rng.choice([4, 8, 16])
+        if rng.random() < 0.5:
+            options = rng.choice(
+                ["", "", ", is_causal=True", ", scale=0.3", ", attn_mask='bool'", ", attn_mask='float'"]
+            )
+            sizes = rng.choice([1, 3, 5, 7, 12, 13, 16, 33]), rng.choice([1, 3, 5, 7, 12, 13, 16, 33, 65])
+            return (
+                f"Attention({heads}, {sizes[0]}, {sizes[1]}{options})",
+                f"{{batch}}, {sum(sizes) + sizes[1]}, {heads * rng.choice([1, 3, 4, 8, 16, 17])}",
+            )
         layer = rng.choice(
             [
                 f"nn.TransformerEncoderLayer({heads * width}, {heads}, 16, batch_first=True, dropout={rng.choice([0.0, 0.1])}, norm_first={rng.random() < 0.5}, activation='{rng.choice(['relu', 'gelu'])}')",
@@ -265,7 +275,8 @@ class Builder:
             + [self.pool] * 2
             + [self.norm] * 3
             + [self.dense] * 3
-            + [self.recurrent, self.resize, self.padding, self.attention, self.loss, self.embedding, self.shaped]
+            + [self.attention] * 2
+            + [self.recurrent, self.resize, self.padding, self.loss, self.embedding, self.shaped]
         )
         layer, shape = rng.choice(makers)()
         layers = [layer]
@@ -278,12 +289,12 @@ class Builder:
         text = f"m = nn.Sequential({', '.join(layers)})"
         module, weight = (
             (f"m[{index}]", f"m[{index}].weight")
-            if "(nn." not in layer and "SelfAttention" not in layer
+            if "(nn." not in layer and not layer.startswith("SelfAttention")
             else (f"m[{index}]", "list(m.parameters())[0]")
         )
         if "LSTM" in layer or "GRU(" in layer or "nn.RNN(" in layer or "Transformer" in layer:
             weight = "list(m.parameters())[0]"
-        classes = [c for name, c in CLASSES.items() if name in layer]
+        classes = [c for name, c in CLASSES.items() if layer.startswith(name)]
         forward = rng.choice(["m(x)"] * 5 + ["m(x * 1)", "m(x), x", "m(x) * 2", "m(m[0](x)) if False else m(x)"])
         lines = [HEADER.rstrip(), "import copy", *classes, text]
         lines += [
@@ -376,12 +387,10 @@ class Builder:
             lines.append(rng.choice(turned if dims > 1 else turned[:1]))
         if rng.random() < 0.2 and dims == 4:
             lines.append("x = x.contiguous(memory_format=torch.channels_last)")
-        if rng.random() < 0.06:
-            lines.append(
-                f"x.view(-1)[::3] = {rng.choice(['float(chr(105)+chr(110)+chr(102))', '-1e9'])}"
-                if False
-                else f"x.reshape(-1)[::3] = {rng.choice([1e9, -0.0])}"
-            )
+        if rng.random() < 0.1:
+            lines.append(f"x = {rng.choice(['-x.abs() - 1', 'x.abs() + 1', '-x.abs()', 'x.clamp(max=0)'])}")
+        if rng.random() < 0.12:
+            lines.append(f"x.reshape(-1)[::{rng.choice([3, 5, 17])}] = {rng.choice(SPECIAL)}")
         draw = rng.random()
         if draw < 0.25:
             lines += [
@@ -405,6 +414,18 @@ class Builder:
 
 CLASSES = {
     "SelfAttention": "class SelfAttention(nn.Module):\n    def __init__(self, *args, **kwargs):\n        super().__init__()\n        self.inner = nn.MultiheadAttention(*args, **kwargs)\n    def forward(self, x):\n        return self.inner(x, x, x, need_weights=False)[0]",
+    "Attention(": """\
+class Attention(nn.Module):
+    def __init__(self, heads, queries, keys, attn_mask=None, **options):
+        super().__init__()
+        self.heads, self.sizes, self.options = heads, (queries, keys, keys), options
+        mask = torch.arange(queries * keys).view(queries, keys) % 3
+        self.mask = {'bool': mask > 0, 'float': mask * 0.5, None: None}[attn_mask]
+        self.weight = nn.Parameter(torch.ones(1))
+    def forward(self, x):
+        parts = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in (x * self.weight).split(self.sizes, 1))
+        mask = self.mask if self.mask is None or self.mask.dtype == torch.bool else self.mask.to(x.dtype)
+        return F.scaled_dot_product_attention(*parts, attn_mask=mask, **self.options).transpose(1, 2).flatten(-2)""",
     "Loss": "class Loss(nn.Module):\n    def __init__(self, inner, target):\n        super().__init__()\n        self.inner, self.target = inner, target\n    def forward(self, x):\n        return self.inner(x, self.target(x))",
     "Indexed": "class Indexed(nn.Module):\n    def __init__(self, inner):\n        super().__init__()\n        self.inner, self.weight = inner, inner.weight\n    def forward(self, x):\n        return self.inner(x.abs().long() % 10)",
 }

@@ -189,6 +189,8 @@ class Writer:
             line = f"torch.rand({shape}).to({dtype})" if positive else f"torch.randn({shape}).to({dtype})"
         self.lines.append(f"{name} = {line}")
         if dtype.is_floating_point and rng.random() < 0.06 and shape:
+            self.lines.append(f"{name} = -{name}.abs() - 1")
+        if dtype.is_floating_point and rng.random() < 0.1 and shape:
             self.lines.append(f"{name}.view(-1)[::{rng.choice([2, 3])}] = {rng.choice(SPECIAL)}")
         if rng.random() < 0.2 and len(shape) > 0:
             turned = [

@@ -17,7 +17,12 @@ SIZES = [0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 8, 8, 9, 12, 15, 16, 17, 31, 32, 33
 LARGEST = 70_000  # elements
 FLOATS = ["float32"] * 8 + ["float64", "float16", "bfloat16", "bfloat16"]
 DTYPES = FLOATS * 2 + ["int64", "int64", "int32", "int16", "int8", "uint8", "bool", "bool", "complex64", "complex128"]
-SPECIAL = ["float('nan')", "float('nan')", "float('inf')", "-float('inf')", "-0.0", "1e9", "1e-30", "0.0"]
+SPECIAL = [*["float('nan')"] * 4, "float('inf')", "-float('inf')", "-0.0", "1e9", "1e-30", "0.0"]
+SIGNED = [
+    "-torch.rand({0}) - 0.5",
+    "torch.rand({0}) + 0.5",
+    "-torch.rand({0})",
+]  # all on one side of what a reduction may start with
 LAYOUTS = [
     "{0}.t()",
     "{0}.mT",
@@ -61,6 +66,9 @@ float_power true_divide rsub where3""")
 OPERATORS = ["+", "-", "*", "/", "//", "%", "<", ">=", "==", "!=", "&", "|", "^", "**", ">>"]
 REDUCTIONS = _words("""sum mean amax amin prod std var logsumexp any all argmax argmin norm nansum nanmean count_nonzero median mode max min
 std_mean var_mean aminmax cumsum cumprod cummax cummin logcumsumexp softmax log_softmax sort argsort unbind""")
+FOLDS = _words(
+    "sum prod amax amin argmax argmin max min any all mean logsumexp"
+)  # each has its own value to start with
 VIEWS = [
     "{0}.t()",
     "{0}.mT",
@@ -132,6 +140,25 @@ COPIES = [
     "F.scaled_dot_product_attention({0}, {1}, {2})", "F.max_pool1d({0}[None], {k})", "F.avg_pool2d({0}[None], {k})", "F.interpolate({0}[None, None], scale_factor=2.0)", "F.embedding({0}.abs().long(), {1})", "F.cross_entropy({0}, {1}.argmax(-1))",
     "torch.tensor({0}.shape)", "{0}.sum().item() + {0}", "{0} * {0}.shape[0]", "{0}[{1}.abs().long()]", "{0}[torch.arange({j}).to(torch.uint8).long()]", "{0}.sum_to_size(1)", "{0}.addmv({0}, {1})", "torch.clone({0}, memory_format=torch.contiguous_format)",
 ]  # fmt: skip
+NAMELESS = [
+    "{0} * 2 + 1", "{0}.sigmoid()", "{0}.softmax({d})", "{0}.cumsum({d})", "{0} - {0}.mean({d}, keepdim=True)", "{0}.flip({d})", "{0}.cumsum({d}).flip({d})", "{0} / {0}.norm()", "{0}.softmax({d}).mT.contiguous()",
+    "{0}.roll(1, {d})", "{0} - {0}.amax({d}, keepdim=True)", "{0}.flip({d}).cumsum({d})", "{0}.abs()", "{0}.roll(1, {d}).softmax({e})", "{0}.mT.contiguous().cumsum({d})",
+]  # fmt: skip
+FOLDED = [
+    "{0}.softmax({d})",
+    "{0}.cumsum({d})",
+    "{0} - {0}.amax({d}, keepdim=True)",
+    "{0} / {0}.norm()",
+    "F.layer_norm({0}, {0}.shape[-1:])",
+]
+MOVED = ["{0}.flip({d})", "{0}.roll(1, {d})", "{0}.mT.contiguous()", "{0} + {0}.flip({d})", "{0}.roll({i}, {d}) * 2"]
+TAKEN = ["{0} @ {0}.mT", "{0}.mT @ {0}", "{0}.sort({d})[0]", "{0}.softmax({d})", "{0}.cumsum({d})"]
+COMPARED = [
+    *["torch.relu({0})", "F.relu({0}) * {1}", "{0}.clamp({c}, 2)", "{0}.clamp_min(0)", "torch.maximum({0}, {1})", "torch.minimum({0}, {1})", "F.relu6({0})"] * 3,
+    "torch.relu({0})", "F.relu({0})", "F.relu6({0})", "{0}.clamp({c}, 2)", "{0}.clamp_min({c})", "{0}.clamp(max={1})", "torch.maximum({0}, {1})", "torch.minimum({0}, {c} + 0 * {0})", "torch.fmax({0}, {1})", "torch.fmin({0}, {1})",
+    "{0}.amax({d})", "{0}.amin({d})", "{0}.max({d})[0]", "{0}.min({d})[-1]", "{0}.argmax({d})", "{0}.max()", "{0}.cummax({d})[0]", "{0}.sort({d})[0]", "F.hardtanh({0})", "F.threshold({0}, {c}, 2)", "{0}.sign()",
+    "torch.where({0} > {1}, {0}, {1})", "F.leaky_relu({0}, 0.1)", "F.softshrink({0})", "{0}.isclose({1}, equal_nan=True)", "F.max_pool1d({0}[None], {k})", "F.max_pool1d({0}[None], 2, 1, 1)", "F.avg_pool1d({0}[None], 3, 2, 1, count_include_pad=False)",
+]  # fmt: skip
 WRITES = [
     *["{0}.add_({0}.flip({d}))", "{0}.copy_({0}.roll(1, {d}))", "{0}.mul_({0}.sum({d}, keepdim=True))", "{0}.sub_({0}.mT)", "{0} += {0}[:1]"],
     "{0}.add_({c})", "{0}.mul_({1})", "{0} += {1}", "{0} *= {c}", "{0} -= {0}", "{0}[{i}] = {c}", "{0}[{i}] = {1}", "{0}[:, {i}] = {1}", "{0}[..., ::2] = {c}", "{0}[{0} > 0] = {c}", "{0}[1:] = {0}[:-1].clone()",
@@ -158,6 +185,7 @@ class Grower:
         self.steps = steps or self.rng.choice([1, 2, 2, 3, 4, 5, 7, 10])
         self.sizes = {k: self.size() for k in "nmk"}
         self.stems: list[str] = []
+        self.special = self.rng.random() < 0.3  # whether there are special values in what it is given
 
     def size(self) -> int:
         small = self.rng.random() < 0.75
@@ -183,7 +211,7 @@ class Grower:
         for k in range(self.steps):
             self.statement(f"v{k}")
         kept = [n for n in reversed(self.names) if n.startswith("v")] or self.names
-        results = [*kept[: rng.choice([1, 2, 3, 5])], *([rng.choice(self.names)] if rng.random() < 0.2 else [])]
+        results = [*kept[: rng.choice([1, 1, 2, 3, 5])], *([rng.choice(self.names)] if rng.random() < 0.2 else [])]
         body = [*self.body, f"return {', '.join(results)}{',' if len(results) > 1 or rng.random() < 0.3 else ''}"]
         lines = [
             HEADER.rstrip(),
@@ -267,15 +295,21 @@ class Grower:
         if dtype == "bool":
             make = f"torch.rand({shape}) > 0.5"
         elif dtype.startswith(("int", "uint")):
-            low = 0 if dtype == "uint8" else rng.choice([0, -5])
-            make = f"torch.randint({low}, {rng.choice([2, 6, 100])}, {shape}, dtype=torch.{dtype})"
+            low, high = rng.choice([0, -5, -9]), rng.choice([2, 6, 100])
+            high = 0 if low == -9 else high
+            low, high = (0, max(high, 2)) if dtype == "uint8" else (low, high)
+            make = f"torch.randint({low}, {high}, {shape}, dtype=torch.{dtype})"
+        elif dtype in FLOATS and rng.random() < 0.12:
+            make = f"({rng.choice(SIGNED).format(shape)}).to(torch.{dtype})"
         elif rng.random() < 0.4:
             make = f"torch.randint(-8, 9, {shape}).to(torch.{dtype}) / 4"
         else:
             make = f"torch.randn({shape}, dtype=torch.{dtype})"
         lines = [f"{name} = {make}"]
-        if dtype in FLOATS and rng.random() < 0.2:
-            lines.append(f"{name}.view(-1)[::{rng.choice([2, 3, 5])}] = {rng.choice(SPECIAL)}")
+        if dtype in FLOATS and self.special:
+            for special in dict.fromkeys(rng.choice(SPECIAL) for _ in range(rng.choice([1, 2, 3]))):
+                at = rng.choice(["", "", 1, 2]), rng.choice([2, 3, 5])
+                lines.append(f"{name}.view(-1)[{at[0]}::{at[1]}] = {special}")
         if rng.random() < 0.3:
             layout = rng.choice(LAYOUTS).format(name)
             lines.append(f"{name} = {layout}".replace("{", "{{").replace("}", "}}"))
@@ -327,6 +361,8 @@ class Grower:
     def guess(self, name: str) -> str:
         rng = self.rng
         x, y, z = self.pick(), self.pick(), self.pick()
+        while rng.random() < 0.3:  # a value without a name, which dies where it is used
+            x = f"({rng.choice(NAMELESS).format(x, d=rng.choice([0, -1]), e=rng.choice([0, -1]))})"
         numbers = {
             "d": rng.choice([0, 0, 1, -1, -2]),
             "e": rng.choice([0, 1, -1, -2]),
@@ -341,11 +377,15 @@ class Grower:
             "t": rng.choice(DTYPES),
         }
         draw = rng.random()
-        if draw < 0.14:
+        if rng.random() < 0.1:
+            return f"{name} = {rng.choice(COMPARED).format(x, y, z, **numbers)}"
+        if rng.random() < 0.07:
+            return f"{name} = {self.chain(x)}"
+        if draw < 0.12:
             return f"{name} = {_dots(x, rng.choice(UNARY))}"
-        if draw < 0.19:
+        if draw < 0.17:
             return f"{name} = F.{rng.choice(FUNCTIONS)}({x})"
-        if draw < 0.3:
+        if draw < 0.28:
             other = rng.choice([y, y, y, str(numbers["c"])])
             if rng.random() < 0.6:
                 return f"{name} = {x} {rng.choice(OPERATORS)} {other}"
@@ -356,12 +396,14 @@ class Grower:
                 else f"{name} = torch.{function}({x}, {other})"
             )
         if draw < 0.41:
-            function = rng.choice(REDUCTIONS)
+            function = rng.choice(FOLDS if rng.random() < 0.4 else REDUCTIONS)
             arguments = rng.choice(["", "{d}", "-1", "dim={d}", "{d}, keepdim=True", "({d}, {e})", "dim=[{d}]"]).format(
                 **numbers
             )
             result = f"{name} = {x}.{function}({arguments})"
-            return result + (f"\nif isinstance({name}, tuple): {name} = {name}[-1]" if function in SEVERAL else "")
+            return result + (
+                f"\nif isinstance({name}, tuple): {name} = {name}[{rng.choice([0, -1])}]" if function in SEVERAL else ""
+            )
         if draw < 0.6:
             return f"{name} = {rng.choice(VIEWS).format(x, y, z, **numbers)}"
         if draw < 0.82:
@@ -369,6 +411,13 @@ class Grower:
         if draw < 0.97:
             return rng.choice(WRITES).format(x, y, z, **numbers)
         return f"{name} = {rng.choice(['torch.rand({j}, {k})', 'torch.rand_like({0})', 'F.dropout({0})', 'torch.randperm({j})', 'torch.randint(0, 5, ({j}, {k}))', '{0}.bernoulli()', 'torch.randn_like({0})']).format(x, y, z, **numbers)}"
+
+    def chain(self, x: str) -> str:
+        """Kernels one after another that are seldom one, and values without names that die between them."""
+        rng = self.rng
+        for kinds in [FOLDED, MOVED, *([FOLDED, MOVED] if rng.random() < 0.4 else []), TAKEN]:
+            x = f"({rng.choice(kinds).format(x, d=rng.choice([0, -1]), i=rng.choice([1, 2]))})"
+        return x
 
 
 def _dots(x: str, function: str) -> str:
