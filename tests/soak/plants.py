@@ -192,7 +192,7 @@ class Program:
 
     generator: str
     seed: int
-    limit: float = 40.0
+    limit: float = 200.0
 
 
 def _spent() -> float:
@@ -224,9 +224,12 @@ def seek(plant: Plant, seconds: float = SECONDS) -> tuple[str, float, int]:
     programs = (Program(name, seed) for seed in range(10**9) for name in plant.generators)
     spent, count = 0.0, 0
     for program, answer in run_tasks(programs, look, CORES, time.monotonic() + 20 * seconds):
-        text, cost = answer if isinstance(answer[1], float) else (generate(program.generator, program.seed), 0.0)
+        if answer[0] == "crash":
+            text, cost = generate(program.generator, program.seed), 0.0
+        else:
+            text, cost = answer if isinstance(answer[1], float) else ("", 0.0)
         spent, count = spent + cost, count + 1
-        if text and in_child(lambda text=text: str(judge(text, plant.stage)), 60) == "ok":
+        if text and in_child(lambda text=text: str(judge(text, plant.stage)), 300) == "ok":
             return text, spent / CORES, count
         if spent > seconds * CORES:
             break
