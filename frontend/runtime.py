@@ -504,7 +504,7 @@ def _needed(modules: dict[int, torch.nn.Module]) -> set[int]:
         for value in found:
             if id(value) in known:
                 known[id(value)] += 1
-        value = found = None
+        found, value = [], None
     return needed.union(key for key in modules if _references(modules[key]) > known[key] + _UNSEEN)
 
 
