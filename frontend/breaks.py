@@ -45,16 +45,20 @@ class Suspended:
 
 @dataclass(frozen=True)
 class Restart:
-    """Capture has to start again and stop before the instruction with this number."""
+    """Capture has to start again and stop before the instruction with this number.
+
+    With `native`, CPython runs the rest of the frame that the instruction is in.
+    """
 
     step: int
+    native: bool = False
 
 
 class Stop:
     """A break found in an earlier attempt, to be raised again before its instruction has begun."""
 
-    def __init__(self, error: CaptureError) -> None:
-        self.error = error
+    def __init__(self, error: CaptureError, native: bool = False) -> None:
+        self.error, self.native = error, native
 
     def again(self, frame: Activation) -> CaptureError:
         """The same break, at `frame`."""

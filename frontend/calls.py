@@ -463,7 +463,6 @@ def call_module(vm: Interpreter, module: nn.Module, args: tuple[Any, ...], kwarg
     """`module(*args)`: forward, or all of `nn.Module.__call__` where hooks are registered."""
     kind = type(module)
     custom = objects.find_method(kind, "__call__")
-    impl = nn.Module.__dict__["__call__"]
     _check_callable(module)
     if vm.is_own(kind):
         wrapper = vm.user.source_of(module) or Const(module, "compiled")
@@ -475,7 +474,7 @@ def call_module(vm: Interpreter, module: nn.Module, args: tuple[Any, ...], kwarg
         vm.guards.add("is", own, forward)
         inner = Item(Attr(wrapper, "__dict__"), "_orig_mod")
         return vm.tail_call(vm.user.wrap(module._orig_mod, inner), args, kwargs)
-    if custom is not impl:
+    if custom is not torch_private.MODULE_CALL:
         assert custom is not None
         return vm.tail_call(custom, (module, *args), kwargs)
     namespace = module.__dict__

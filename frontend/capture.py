@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from . import breaks, profiling, torch_private
+from . import breaks, closing, profiling, torch_private
 from .blame import culprit
 from .breaks import Break, Restart, Stop, Suspended
 from .calls import call_forward
@@ -38,7 +38,7 @@ from .source import Arg, Attr, Const, Source
 from .suspend import suspend
 from .values.unread import Unread
 
-__all__ = ["Capture", "Parameters", "ProgramRaised", "capture", "capture_bound"]
+__all__ = ["UNGIVEN", "Capture", "Parameters", "ProgramRaised", "capture", "capture_bound"]
 
 
 class ProgramRaised(Exception):
@@ -120,11 +120,35 @@ class Capture:
         return namespace.pop("entry")  # type: ignore[no-any-return]  # a function that its own globals hold is a cycle
 
 
+class _Ungiven:
+    def __repr__(self) -> str:
+        return "UNGIVEN"
+
+
+UNGIVEN = _Ungiven()  # stands for the argument of a parameter that a call leaves out
+_PACKED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_PINS = ("equals", "is", "type")  # guards that never hold for UNGIVEN
+
+
+def default_of(function: types.FunctionType, name: str) -> Any:
+    """The default that a parameter of a function has now, or UNGIVEN."""
+    code, by_name, in_turn = function.__code__, function.__kwdefaults__ or {}, function.__defaults__ or ()
+    if name in by_name:
+        return by_name[name]
+    names = code.co_varnames[: code.co_argcount]
+    place = names.index(name) - len(names) if name in names else 0
+    return in_turn[place] if -len(in_turn) <= place < 0 else UNGIVEN
+
+
 @dataclass(frozen=True)
 class Parameters:
-    """How the target is called: its parameters by name and kind, `self` left out."""
+    """How the target is called: its parameters by name and kind, `self` left out.
+
+    `function` is the Python function whose defaults a call takes, where the signature is its own: these may come and go.
+    """
 
     signature: inspect.Signature
+    function: types.FunctionType | None = None
 
     @staticmethod
     def of(target: Any) -> Parameters:
@@ -135,8 +159,10 @@ class Parameters:
             function = target.forward if isinstance(target, nn.Module) else target
             signature = inspect.signature(function, follow_wrapped=False)
         except (TypeError, ValueError):
-            signature = inspect.signature(lambda *args, **kwargs: None)
-        return Parameters(signature)
+            return Parameters(inspect.signature(lambda *args, **kwargs: None))
+        function = function.__func__ if isinstance(function, types.MethodType) else function
+        own = type(function) is types.FunctionType and not hasattr(function, "__signature__")
+        return Parameters(signature, function if own else None)
 
     @property
     def names(self) -> list[str]:
@@ -148,12 +174,38 @@ class Parameters:
         bound.apply_defaults()
         return dict(bound.arguments)
 
+    @property
+    def named(self) -> list[str]:
+        """Parameters whose defaults may come and go: without an argument and a default they are UNGIVEN."""
+        given = self.signature.parameters.items() if self.function is not None else ()
+        return [name for name, parameter in given if parameter.kind not in _PACKED]
+
+    def complete(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The values with those defaults that came since; what is still missing stays UNGIVEN."""
+        function = self.function
+        if function is None:
+            return values
+        return {n: default_of(function, n) if v is UNGIVEN else v for n, v in values.items()}
+
+    def given(self, emit: Emitter, guards: GuardSet) -> str:
+        """The statement that misses where a parameter that no guard pins down was left out; none where all are pinned."""
+        pinned = {g.source.arg for g in guards.parts.values() if g.kind in _PINS and isinstance(g.source, Arg)}
+        tensors = {f.source.arg for c in guards.extra for f in getattr(c, "facts", ()) if isinstance(f.source, Arg)}
+        names = [f"{n}_" for n in self.named if n not in pinned | tensors]
+        tests = " or ".join(f"{name} is {emit.constant(UNGIVEN, 'UNGIVEN')}" for name in names)
+        return f"if {tests}: return MISS" if names else ""
+
     def spread(self, values: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Positional and keyword arguments again."""
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
+        missing = False
         for name, parameter in self.signature.parameters.items():
-            if parameter.kind is parameter.VAR_POSITIONAL:
+            if values[name] is UNGIVEN:
+                missing = True
+            elif missing and parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+                kwargs[name] = values[name]
+            elif parameter.kind is parameter.VAR_POSITIONAL:
                 args += values[name]
             elif parameter.kind is parameter.VAR_KEYWORD:
                 kwargs.update(values[name])
@@ -223,10 +275,10 @@ class _Attempt:
                 if (
                     self.family is None
                     or not isinstance(split, Restart)
-                    or (stop is not None and split.step >= stop[0])
+                    or (stop is not None and (split.step, not split.native) >= (stop[0], not stop[1].native))
                 ):
                     raise
-                stop = split.step, Stop(error)
+                stop = split.step, Stop(error, split.native)
         raise stop[1].error  # type: ignore[index]
 
     def run(self, stop: tuple[int, Stop] | None) -> Capture:
@@ -286,10 +338,11 @@ class _Attempt:
                 raise
             end = _Broken(Break.of(error), error.split, self.family, not isinstance(self.target, Piece))
             try:
+                closing.check_split(vm, error.split.frames, vm.is_native)
                 return _finish(vm, self.parameters, state, end, training, self.views)
-            except Unsupported as unfinished:  # something that is alive at the break cannot be built again
+            except CaptureError as unfinished:  # something that is alive at the break cannot be built again
                 unfinished.frames = unfinished.frames or error.frames
-                unfinished.split = breaks.before_caller(error.split)
+                unfinished.split = unfinished.split or breaks.before_caller(error.split)
                 raise
         return _finish(vm, self.parameters, state, _Returned(result), training, self.views)
 
@@ -302,7 +355,9 @@ class _Returned:
     broken: Break | None = None
 
     def text(self, vm: Interpreter, body: Residual) -> str:
-        return body.value(self.result)
+        text = body.value(self.result)
+        closing.check_returned(vm, body.known)
+        return text
 
 
 @dataclass
@@ -452,6 +507,7 @@ def _finish(
     outputs = body.outputs
     module = vm.out.finish(outputs)
     fetch = _given(vm.out.used, emit)
+    emit.lines += filter(None, [parameters.given(emit, vm.guards)])
     lines = [f"def entry({', '.join(f'{n}_' for n in parameters.names)}):", "    try:"]
     guarded, lines = len(lines), [*lines, *(f"        {line}" for line in emit.lines or ["pass"])]
     lines += ["    except Exception:", "        return MISS"]

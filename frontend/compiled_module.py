@@ -16,6 +16,7 @@ __all__ = ["CompiledModule", "compiled_module"]
 
 _OWN = ("_orig_mod", "_runtime", "_compiled", "_exact_call", "forward")  # attributes that are not the original's
 _GLOBAL = torch_private.global_module_hooks()
+_CALL = torch_private.MODULE_CALL
 
 
 class CompiledModule(torch_private.optimized_module()):  # type: ignore[misc]
@@ -30,9 +31,11 @@ class CompiledModule(torch_private.optimized_module()):  # type: ignore[misc]
 
     def __init__(self, module: nn.Module, options: Options) -> None:
         # nn.Module's own constructor would make a second, empty state.
-        own_call = type(module).__call__ is not nn.Module.__call__  # with parameters other than `forward`'s, perhaps
+        own_call = type(module).__call__ is not _CALL  # with parameters other than `forward`'s, perhaps
         made: Any = Family(options).compile(_caller(module) if own_call else module)
         self.__dict__.update(_orig_mod=module, _runtime=made._intarsia_runtime, _compiled=made, forward=made)
+        if own_call:
+            self.__dict__["_exact_call"] = made
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module = self._orig_mod
@@ -40,10 +43,12 @@ class CompiledModule(torch_private.optimized_module()):  # type: ignore[misc]
             return self._with_hooks(*args, **kwargs)
         if _GLOBAL[0] or _GLOBAL[1] or _GLOBAL[2] or _GLOBAL[3]:
             return self._with_hooks(*args, **kwargs)
+        if type(module).__call__ is not _CALL:  # at any time: a program may put one on the class, or on all modules
+            return self._with_hooks(*args, **kwargs)
         return self.forward(*args, **kwargs)
 
     def _with_hooks(self, *args: Any, **kwargs: Any) -> Any:
-        """The compiled call that tells positional arguments, keywords and defaults apart: hooks are shown them."""
+        """The compiled call of all of `__call__`. It tells positional arguments, keywords and defaults apart: hooks are shown them."""
         if self.forward is not self._compiled:  # the program's own
             return nn.Module.__call__(self, *args, **kwargs)
         made = self.__dict__.get("_exact_call")

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from .capture import Parameters
+from .capture import UNGIVEN, Parameters, default_of
 from .guards import Emitter, GuardSet
 
 __all__ = ["MISS", "compiled_function", "eager_entry"]
@@ -35,16 +35,18 @@ def compiled_function(
     namespace: dict[str, Any] = {"__entries": entries, "__MISS": MISS, "__runtime": runtime}
     heads, star, filled = [], False, ""
     given = parameters.signature.parameters
-    function = _with_defaults(target)
+    function = parameters.function
     for i, (name, parameter) in enumerate(given.items()):
         default = ""
         if parameter.default is not parameter.empty:
             namespace[f"__default_{i}"] = parameter.default if function is None else _Default(parameter.default)
             default = f"=__default_{i}"
             if function is not None:
-                namespace |= {"__function": function, "__defaults": function.__defaults__, "__default_of": _default_of}
+                namespace |= {"__function": function, "__defaults": function.__defaults__, "__default_of": default_of}
                 namespace[f"__value_{i}"] = parameter.default
                 filled += f"    if {name} is __default_{i}:\n        {name} = {_default_text(parameter, i)}\n"
+        elif name in parameters.named:  # one may come: entries miss where it is left out
+            namespace["__UNGIVEN"], default = UNGIVEN, "=__UNGIVEN"
         if parameter.kind is parameter.KEYWORD_ONLY and not star:
             star = True
             heads.append("*")
@@ -84,30 +86,11 @@ class _Default:
         return repr(self.value)
 
 
-def _with_defaults(target: Any) -> types.FunctionType | None:
-    """The Python function whose defaults a call of the target takes, where its signature is its own."""
-    function = target.forward if isinstance(target, nn.Module) else target
-    function = function.__func__ if isinstance(function, types.MethodType) else function
-    return function if type(function) is types.FunctionType and not hasattr(function, "__signature__") else None
-
-
 def _default_text(parameter: inspect.Parameter, place: int) -> str:
     late = f"__default_of(__function, {parameter.name!r})"
     if parameter.kind is parameter.KEYWORD_ONLY:
         return late
     return f"__value_{place} if __function.__defaults__ is __defaults else {late}"
-
-
-def _default_of(function: types.FunctionType, name: str) -> Any:
-    """The default that a parameter of a function has now."""
-    code, by_name, in_turn = function.__code__, function.__kwdefaults__ or {}, function.__defaults__ or ()
-    if name in by_name:
-        return by_name[name]
-    place = code.co_varnames.index(name) - code.co_argcount
-    if not -len(in_turn) <= place < 0:
-        kind = "positional" if place < 0 else "keyword-only"
-        raise TypeError(f"{function.__qualname__}() missing 1 required {kind} argument: {name!r}")
-    return in_turn[place]
 
 
 def owner_of(target: Any) -> Any:
@@ -117,10 +100,11 @@ def owner_of(target: Any) -> Any:
     return target.__self__ if isinstance(target, types.MethodType) else None
 
 
-def eager_entry(guards: GuardSet, names: list[str], eager: Callable[[dict[str, Any]], Any]) -> Callable[..., Any]:
+def eager_entry(guards: GuardSet, parameters: Parameters, eager: Callable[[dict[str, Any]], Any]) -> Callable[..., Any]:
     """An entry that remembers, under the same guards, that these calls run in eager."""
-    emit = Emitter()
+    emit, names = Emitter(), parameters.names
     guards.lines(emit)
+    emit.lines += filter(None, [parameters.given(emit, guards)])
     values = ", ".join(f"{n!r}: {n}_" for n in names)
     lines = [f"def entry({', '.join(f'{n}_' for n in names)}):", "    try:"]
     lines += [f"        {line}" for line in emit.lines] or ["        pass"]

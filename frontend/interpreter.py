@@ -7,6 +7,7 @@ import functools
 import sys
 import sysconfig
 import types
+import weakref
 from contextlib import ExitStack
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from . import breaks, raising, torch_private
+from . import breaks, closing, raising, torch_private
 from .activation import NULL, Frame, Lasti, Saved, kinds_of
 from .definitions import Definitions
 from .dynamic import Dynamic, Marks
@@ -100,7 +101,8 @@ class Interpreter:
         self.stop: breaks.Stop | None = None
         self.stop_at = -1
         self.raised_at: tuple[BaseException, tuple[Place, ...]] | None = None
-        self.pending: CaptureError | None = None
+        self.pending: CaptureError | None = None  # a break that was found where none can be raised
+        self.generators: weakref.WeakSet[functions.InterpretedGenerator] = weakref.WeakSet()
         self._globals: dict[tuple[int, str], Any] = {}
         self._trace_cache: dict[tuple[str, int, str], str] = {}
         here, frame = 0, sys._getframe()
@@ -144,6 +146,8 @@ class Interpreter:
                 except UserRaise as raised:
                     self._unwind(frame, index, raised)
                     continue
+                if self.pending is not None:
+                    raise self.pending
                 if signal is not None:
                     if signal == "return":
                         self._release(frame)
@@ -153,7 +157,9 @@ class Interpreter:
             if error.split is None and not isinstance(error, InternalError):
                 error.split = breaks.split_point(self)
             raise
-        except UserRaise:
+        except UserRaise as raised:
+            if self.generators and not isinstance(raised.value, GeneratorExit):
+                closing.check_left(self, frame)
             raise
         except RecursionError:
             raise Unsupported("calls nest deeper than capture can follow") from None
@@ -177,7 +183,7 @@ class Interpreter:
 
     def _release(self, frame: Frame) -> None:
         """Let go of a frame's variables, in CPython's order: generators that only they hold are closed now."""
-        if not any(type(v) is functions.InterpretedGenerator for v in frame.fast.values()):
+        if not self.generators:
             return
         frame.before = []
         for name in (*frame.code.co_varnames, *frame.code.co_cellvars):
@@ -197,6 +203,8 @@ class Interpreter:
                 raise raised
             finally:
                 del raised, frame  # its traceback leads to this frame
+        for dropped in frame.stack[entry.depth :] if self.unread else ():
+            closing.check_dropped(self, dropped)
         del frame.stack[entry.depth :]
         if entry.push_lasti:
             frame.push(Lasti())
@@ -229,6 +237,11 @@ class Interpreter:
             type(f) is types.BuiltinFunctionType and f.__module__ == "builtins" and f.__name__ in REFUSED_BUILTINS
             for f in (value.value if type(value) is Unread else value for value in head)
         )
+
+    @property
+    def is_native(self) -> bool:
+        """Whether capture stands where CPython is to run the rest of the innermost frame."""
+        return self.stop is not None and self.stop.native and self.step == self.stop_at
 
     def _stopped(self) -> CaptureError:
         """The break that an earlier attempt asked for, here."""

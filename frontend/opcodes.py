@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from . import operators, raising
+from . import closing, operators, raising
 from .effects import DELETED
 from .errors import Unsupported, UserRaise
 from .interpreter import NULL, Saved
@@ -77,7 +77,9 @@ def LOAD_CONST(vm: Interpreter, frame: Frame, value: Any) -> None:
 
 @_op
 def POP_TOP(vm: Interpreter, frame: Frame, _: Any) -> None:
-    frame.stack.pop()
+    value = frame.stack.pop()
+    if vm.unread:
+        closing.check_dropped(vm, value)
 
 
 @_op

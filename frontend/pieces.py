@@ -8,6 +8,7 @@ that a break in a loop does not nest calls.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import types
@@ -100,11 +101,24 @@ class Piece:
 
     def run_native(self, *args: Any) -> Any:
         """The rest of the frame, run by CPython."""
+        return self.run_last([*args])
+
+    def run_last(self, given: list[Any]) -> Any:
+        """`run_native`, of a list that is emptied: what the frame drops, nothing else keeps alive."""
         made = resume_code(self.code, self.ip, self.names, self.layout)
-        given = dict(zip(self.cells, args, strict=False))
-        closure = tuple(given.get(name) or types.CellType() for name in free_names(made))
+        cells = dict(zip(self.cells, given, strict=False))
+        closure = tuple(cells.get(name) or types.CellType() for name in free_names(made))
         function = types.FunctionType(made, self.globals, self.code.co_name, None, closure or None)
-        return function(*args[len(self.cells) :])
+        del given[: len(self.cells)]
+        given.reverse()
+        return _moving(len(given))(function, given.pop)
+
+
+@functools.cache
+def _moving(count: int) -> Callable[..., Any]:
+    """Calls a function with so many values that another one gives: a call moves what is on the stack alone, and keeps none of it."""
+    made: Callable[..., Any] = eval(f"lambda function, take: function({', '.join(['take()'] * count)})")
+    return made
 
 
 def _unknown() -> None:
@@ -132,7 +146,9 @@ class Step:
         function = self._functions[which]()
         if function is None:
             function = self._function(which)
-        return Tail((function, (*[state[i] for i in self.pieces[which][1]], *pushed)))
+        values = [*[state[i] for i in self.pieces[which][1]], *pushed]
+        native = function.__func__ is Piece.run_native if isinstance(function, types.MethodType) else False
+        return Tail((function.__self__.run_last, (values,)) if native else (function, tuple(values)))
 
     def _function(self, which: int) -> Callable[..., Any]:
         """The function of a piece; CPython runs it where the compiled callable is gone and a part of it still runs."""

@@ -26,7 +26,7 @@ from torch import fx
 
 from . import torch_private
 from .breaks import Break
-from .capture import Capture, Parameters, ProgramRaised, capture_bound
+from .capture import UNGIVEN, Capture, Parameters, ProgramRaised, capture_bound
 from .checks import HeldModules
 from .collector import GARBAGE, collector_paused
 from .dynamic import Marks
@@ -208,6 +208,9 @@ class Runtime:
 
     def miss(self, values: dict[str, Any]) -> Any:
         """No entry matched: capture and compile another, or run in eager."""
+        values = self.parameters.complete(values)
+        if any(value is UNGIVEN for value in values.values()):
+            return self.eager(values)  # raises, in Python's words
         if self.off or (STANCE.now() != "default" and self._held(values)) or torch.compiler.is_compiling():
             return self.eager(values)
         while True:
@@ -439,7 +442,7 @@ class Runtime:
             runtime._drop(guards)
             return result
 
-        self._publish(eager_entry(guards, self.parameters.names, eager), guards, None, seen, raising=True)
+        self._publish(eager_entry(guards, self.parameters, eager), guards, None, seen, raising=True)
 
     def _fallback(self, error: CaptureError, values: dict[str, Any], seen: int) -> None:
         """This call and those like it run in eager; say so."""
@@ -461,7 +464,7 @@ class Runtime:
             assert runtime is not None  # the compiled function is being called
             return runtime.eager(values)
 
-        self._publish(eager_entry(guards, self.parameters.names, eager), guards, None, seen)
+        self._publish(eager_entry(guards, self.parameters, eager), guards, None, seen)
 
     # ---- telling ----
 

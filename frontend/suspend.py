@@ -54,6 +54,7 @@ class _State:
     instruction: Instruction | None
     names: list[str]
     cells: list[str]
+    native: bool = False  # whether CPython runs the rest of the frame
 
     @property
     def handled(self) -> BaseException | None:
@@ -64,7 +65,7 @@ class _State:
 
 def suspend(vm: Interpreter, body: Residual, suspended: Suspended, family: Family, root: bool) -> str:
     """The expression with which the generated function ends; statements go to `body`."""
-    states = [_outer(f) for f in suspended.frames[:-1]] + [_innermost(suspended.frames[-1])]
+    states = [_outer(f) for f in suspended.frames[:-1]] + [_innermost(suspended.frames[-1], vm.is_native)]
     # Outermost first: contexts are entered again in this order.
     texts = [
         (_state_text(body, s), _texts(body, s.operands if s.frame is suspended.frames[-1] else [])) for s in states
@@ -105,12 +106,14 @@ def _state_text(body: Residual, state: _State) -> list[str]:
     return cells + [body.value(fast[name]) for name in state.names] + _texts(body, state.below)
 
 
-def _innermost(frame: Frame) -> _State:
+def _innermost(frame: Frame, native: bool) -> _State:
     index = frame.ip - 1
     ins = frame.program.instructions[index]
     stack = list(frame.before)
     count = operand_count(ins)
-    if count is None or _reads_frame(ins, stack):
+    if ins.op == "POP_TOP" and not native:  # the piece begins behind it, without the value
+        return _with_names(frame, index, stack, [], None)
+    if native or count is None or _reads_frame(ins, stack):
         return _with_names(frame, index, stack, [], None, native=True)
     below = len(stack) - count
     return _with_names(frame, index, stack[:below], stack[below:], ins)
@@ -128,7 +131,7 @@ def _with_names(
     kept = [n for n, v in frame.fast.items() if n in live and v is not NULL]
     cells = [n for n in kept if n in boxed and isinstance(frame.fast[n], types.CellType)]
     names = [n for n in kept if n not in cells]
-    return _State(frame, index, below, operands, ins, names, cells)
+    return _State(frame, index, below, operands, ins, names, cells, native)
 
 
 def _reads_frame(ins: Instruction, stack: list[Any]) -> bool:
@@ -147,6 +150,8 @@ def _step(state: _State, family: Family) -> Step:
     if state.instruction is not None:
         operands, handling = kinds[len(state.below) :], state.handled is not None
         made = pending(frame.program, state.index, code, frame.globals, operands, handling, state.instruction)
+    if made is None and frame.program.instructions[state.index].op == "POP_TOP" and not state.native:
+        return Step(family, None, [_piece(state, below, Outcome(state.index, (), None))])
     if made is None:
         if state.operands:
             raise Unsupported(

@@ -63,6 +63,7 @@ from .graphs import (
     write_code,
 )
 from .guards import (
+    MODULE_CALL,
     current_gpu,
     current_gpu_raw,
     dict_watch,

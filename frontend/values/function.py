@@ -8,7 +8,8 @@ import types
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CaptureError, GraphBreak, UserRaise
+from .. import closing
+from ..errors import CaptureError, UserRaise
 from ..raising import binding_error, note
 from ..source import Attr, Const, Item, Source
 from .constant import is_constant
@@ -117,6 +118,8 @@ class InterpretedGenerator:
     def __init__(self, vm: Interpreter, frame: Frame) -> None:
         self.vm, self.frame = vm, frame
         self.started = self.finished = self.running = False
+        self.places, self.managed = closing.places_of(vm), closing.is_managed(vm)
+        vm.generators.add(self)
         self.__name__ = frame.function.__name__
         self.__qualname__ = frame.function.__qualname__
 
@@ -186,15 +189,16 @@ class InterpretedGenerator:
 
     def __del__(self) -> None:
         """Dropping a suspended generator runs its `finally` blocks, at the same point as in CPython."""
-        if not self.started or self.finished or not getattr(self.vm, "frames", None):  # the capture may be done
+        vm = self.vm
+        if not self.started or self.finished or not hasattr(vm, "frames"):  # the capture may be done
             return
         try:
             self.close()
-        except CaptureError as error:
-            self.vm.pending = self.vm.pending or error
+        except CaptureError:
+            vm.pending = vm.pending or closing.must_run(self)
         except Exception as error:
-            unraisable = GraphBreak(f"a generator that is dropped raises {type(error).__name__}")
-            self.vm.pending = self.vm.pending or unraisable
+            reason = f"a generator that is dropped raises {type(error).__name__}"
+            vm.pending = vm.pending or closing.must_run(self, reason)
 
     # ---- running ----
 

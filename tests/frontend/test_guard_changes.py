@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
 from typing import Any
 
@@ -221,6 +222,51 @@ def test_order_of_keys_and_types():
 class Config:
     def __init__(self, **values: Any) -> None:
         self.__dict__.update(values)
+
+
+def test_defaults_that_come_and_go():
+    def f(x, unused, *, scale=2.0):
+        return x * scale
+
+    fast, _ = compiled(f)
+    assert same(fast(X, 1), X * 2)
+    f.__defaults__, f.__kwdefaults__ = (5,), {"scale": 3.0}
+    assert same(fast(X), X * 3)
+    f.__defaults__, f.__kwdefaults__ = (7, 8), None
+    for call in (lambda g: g(X), lambda g: g(unused=1), lambda g: g()):
+        for function in (f, fast):
+            with pytest.raises(TypeError) as raised:
+                call(function)
+            function.message = str(raised.value)
+        assert f.message == fast.message
+    f.__defaults__ = None
+    with pytest.raises(TypeError, match="missing 2 required positional arguments: 'x' and 'unused'"):
+        fast()
+
+
+def test_calls_of_modules(monkeypatch):
+    class Plain(nn.Module):
+        def forward(self, x):
+            return x + 1
+
+    class Own(Plain):
+        def __call__(self, x, scale=2.0):
+            return self.forward(x) * scale
+
+    plain, own = Plain(), Own()
+    (fast, _), (fast_own, _), (outer, _) = compiled(plain), compiled(own), compiled(lambda x: plain(x))
+    for call in (None, lambda self, x: x * 7, None, lambda self, x: nn.Module.__call__(self, x) * 3):
+        if call is None:
+            with contextlib.suppress(AttributeError):
+                del Plain.__call__
+        else:
+            Plain.__call__ = call
+        assert same(fast(X), plain(X)) and same(outer(X), plain(X)) and same(fast_own(X, 5.0), own(X, 5.0))
+    del Plain.__call__, Own.__call__
+    assert same(fast_own(X), X + 1)
+    everywhere = nn.Module.__call__
+    monkeypatch.setattr(nn.Module, "__call__", lambda self, x: everywhere(self, x) * 10)
+    assert same(fast(X), (X + 1) * 10) and same(outer(X), (X + 1) * 10) and same(fast_own(X), (X + 1) * 10)
 
 
 def test_objects():
