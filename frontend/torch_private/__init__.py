@@ -92,6 +92,7 @@ from .symbols import (
 )
 
 __all__ = [
+    "MODULE_CALL",
     "AotNode",
     "CaptureMode",
     "FakeTensor",
