@@ -156,7 +156,7 @@ class Parameters:
         try:
             if isinstance(target, Piece):
                 return Parameters(target.signature)
-            function = target.forward if isinstance(target, nn.Module) else target
+            function: Any = target.forward if isinstance(target, nn.Module) else target
             signature = inspect.signature(function, follow_wrapped=False)
         except (TypeError, ValueError):
             return Parameters(inspect.signature(lambda *args, **kwargs: None))
@@ -182,7 +182,7 @@ class Parameters:
 
     def complete(self, values: dict[str, Any]) -> dict[str, Any]:
         """The values with those defaults that came since; what is still missing stays UNGIVEN."""
-        function = self.function
+        function: Any = self.function
         if function is None:
             return values
         return {n: default_of(function, n) if v is UNGIVEN else v for n, v in values.items()}
@@ -292,7 +292,6 @@ class _Attempt:
         if stop is not None:
             vm.stop_at, vm.stop = stop
         state = StateCheck()
-        rng = torch.get_rng_state()
         training = torch.is_grad_enabled()
         try:
             with (
@@ -324,8 +323,6 @@ class _Attempt:
             for scope in reversed(list(vm.scopes)):
                 scope._leave()
             vm.user.release()
-            if not torch.equal(rng, torch.get_rng_state()):
-                torch.set_rng_state(rng)
             vm.dissolve()
 
     def _interpret(self, vm: Interpreter, state: StateCheck, training: bool) -> Capture:

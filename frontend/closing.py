@@ -12,6 +12,7 @@ import types
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from ..ir.snapshots import members
 from .breaks import Restart
 from .errors import CaptureError, GraphBreak
 from .instruction import Program, disassemble
@@ -106,7 +107,7 @@ def closes(value: Any) -> bool:
 
 def _open(vm: Interpreter, may_open: bool = False) -> list[InterpretedGenerator]:
     """The generators that wait at a `yield` inside of a block that has something to do when they are closed; or that may come to one."""
-    waiting = [g for g in list(vm.generators) if (g.started or may_open) and not g.finished and not g.running]
+    waiting = [g for g in members(vm.generators) if (g.started or may_open) and not g.finished and not g.running]
     return [g for g in waiting if _cleans_up(g.frame.program, None if may_open else g.frame.ip - 1)]
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import datetime
 import decimal
 import functools
 import gc
 import itertools
 import operator
+import re
 import types
 import warnings
 import weakref
@@ -255,8 +257,10 @@ class Residual:
     def _value_object(self, value: Any) -> str:
         """A date, a decimal: equal to the one that capture found, and another object in each call, where it is made of plain data."""
         constant = self.emit.constant(value, type(value).__name__)
+        if isinstance(value, re.Pattern | torch.finfo | torch.iinfo):
+            return constant  # made once for all calls by its own library, or without a way to copy it
         if not isinstance(value, datetime.date | datetime.time | datetime.timedelta | decimal.Decimal):
-            return constant
+            return self._fresh(value, f"{self.emit.constant(copy.copy, 'copy')}({constant})")
         reduced: Any = value.__reduce__()
         made, args = reduced[:2]
         given = ", ".join(self.emit.literal(a) if is_constant(a) else self.value(a) for a in args)

@@ -6,6 +6,7 @@ import threading
 from typing import Any, Protocol
 from weakref import WeakSet
 
+from ..ir.snapshots import members
 from . import torch_private
 
 __all__ = ["STANCES", "Stance"]
@@ -44,7 +45,7 @@ class Stance:
     def runtimes(self) -> list[Any]:
         """All compiled callables that are alive, and their pieces."""
         with self.changing:
-            return list(self._runtimes)
+            return members(self._runtimes)
 
     def set(self, name: str) -> None:
         """Change it for all callables."""

@@ -26,6 +26,7 @@ from weakref import WeakSet
 
 import torch
 
+from ..ir.snapshots import members
 from .torch_private import counts_uses, empty_strided_cpu, storage_address, storage_uses
 
 LARGE = 8 << 20  # bytes: below, taking a block again gains nothing
@@ -183,11 +184,7 @@ def forget_results() -> None:
 
 
 def _slots() -> list[Slot]:
-    while True:
-        try:
-            return list(SLOTS)
-        except RuntimeError:  # another thread has just compiled something
-            continue
+    return members(SLOTS)
 
 
 def _bytes(shape: Dims, strides: Dims, dtype: torch.dtype) -> int:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+from ..ir.snapshots import members
+
 _SHELL = "/bin/sh"
 _WATCH = "read line; kill -9 0"  # 0: the shell's own group
 GROUPS = hasattr(os, "killpg")
@@ -94,7 +96,7 @@ def after_fork(action: Callable[[], None]) -> None:
 
 def _forget() -> None:
     """A forked process must not keep the pipes open: the groups belong to its parent."""
-    for group in list(_open):
+    for group in members(_open):
         if group._watch is not None:
             _close(group._watch)
     _open.clear()

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ...ir.snapshots import members
 from ..torch_private import current_stream, empty_strided_gpu, storage_address
 from .capture import Replay, capture, in_context
 
@@ -125,13 +126,13 @@ _memories: weakref.WeakSet[Any] = weakref.WeakSet()  # for statistics, and for t
 @atexit.register
 def _keep() -> None:
     """At the end of the process no memory may go before the graphs that use it, so it stays until the process is gone."""
-    for memory in list(_memories):
+    for memory in members(_memories):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
 
 
 def recorded_bytes() -> int:
     """Bytes of GPU memory that recordings hold; copies of arguments are not in it."""
-    handles = {tuple(memory.id) for memory in list(_memories)}
+    handles = {tuple(memory.id) for memory in members(_memories)}
     if not handles:
         return 0
     segments = torch.cuda.memory_snapshot()

@@ -17,6 +17,9 @@ import time
 import types
 import warnings
 from collections.abc import Callable
+from datetime import timedelta, timezone
+from fractions import Fraction
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
@@ -29,6 +32,7 @@ from torch.distributed.tensor import Shard
 from torch.nn.utils import parametrizations, parametrize
 
 from intarsia.frontend import messages
+from intarsia.frontend.capture import capture
 
 X = torch.arange(4.0)
 log = logging.getLogger("tests.natives")
@@ -389,3 +393,40 @@ def test_rows_are_found_by_the_function_itself() -> None:
     assert called_row(datetime.datetime.now).refused
     mine = types.BuiltinFunctionType  # a class with no row
     assert row_of(lambda: mine) is None
+
+
+def test_capture_leaves_the_random_generator_alone(monkeypatch: Any) -> None:
+    """Nor does it put it back: another thread may draw meanwhile, and would draw the same again."""
+
+    def draws(x: Tensor) -> Any:
+        a = torch.rand(3) + torch.randn_like(x) + torch.nn.functional.dropout(x, 0.5)
+        b = torch.tensor([1.0]).normal_() + torch.empty(2).uniform_() + torch.randperm(2) + torch.randint(3, (2,))
+        return a, b, torch.bernoulli(torch.full((3,), 0.5)), torch.multinomial(torch.ones(4), 2)
+
+    fast, _ = compiled(draws)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    monkeypatch.setattr(torch, "set_rng_state", None)
+    capture(draws, (X[:3],))
+    assert torch.equal(torch.get_rng_state(), before)
+    expected = draws(X[:3])
+    torch.manual_seed(1)
+    for a, b in zip(expected, fast(X[:3]), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_values_are_other_objects_in_each_call() -> None:
+    """Where eager makes one anew; what two names share stays shared."""
+    half = Fraction(1, 2)
+
+    def made(out: list[Any]) -> None:
+        double = half * 2
+        out += [double, double, half, ip_address("1.2.3.4"), timezone(timedelta(hours=2)), timezone(timedelta(0))]
+
+    fast, _ = compiled(made)
+    kept: list[list[Any]] = [[], []]
+    for function, out in zip((made, fast), kept, strict=True):
+        for _ in range(3):
+            function(out)
+    patterns = [[next(i for i, w in enumerate(out) if w is v) for v in out] for out in kept]
+    assert kept[0] == kept[1] and patterns[0] == patterns[1]
