@@ -41,12 +41,18 @@ def is_composite(func: OpOverload) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
 
 
+# In C++ these take symbolic sizes as the numbers that they are now (from 2.15 on without an error); none gives a view.
+_FIXES_SIZES = ("aten::upsample_", "aten::_upsample_", "aten::unsafe_chunk")
+
+
 def decompose_composite(func: OpOverload, *args: Any, **kwargs: Any) -> Any:
     """Run eager's own composition of ``func`` (torch's Python replacements of some lose eager's aliasing)."""
     key = torch._C.DispatchKey.CompositeImplicitAutograd
     python = func.py_kernels.get(key)
     if python is None or not _has_symbolic_sizes(args):
         return func._op_dk(key, *args, **kwargs)
+    if func._schema.name.startswith(_FIXES_SIZES):
+        return python(*args, **kwargs)
     try:
         return func._op_dk(key, *args, **kwargs)
     except RuntimeError:  # C++ that takes no symbolic sizes (upsampling, recurrent layers)
