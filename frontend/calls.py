@@ -154,17 +154,9 @@ def check_torch_state(name: str, module: str = "") -> None:
         raise Unsupported(f"{module}.{name} is called, which may change torch's state")
 
 
-# Composed of operators that autocast casts one by one: a trace of them, which is below autocast, would compute in float32.
-_RECURRENT = frozenset(
-    ["gru", "gru_cell", "lstm", "lstm_cell", "rnn_relu", "rnn_relu_cell", "rnn_tanh", "rnn_tanh_cell"]
-)
-
-
 def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call of torch's: one node, or a constant when no tensor is involved."""
     name = getattr(function, "__name__", "")
-    if name in _RECURRENT and (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
-        raise GraphBreak(f"{name} is called under autocast, which casts inside of it")
     check_torch_state(name)
     if name.startswith(tables.STATE_CHANGES) and not any(isinstance(a, Tensor) for a in args):
         raise Unsupported(f"torch's state is changed ({name})")

@@ -40,7 +40,9 @@ from .torch_private import (
     CaptureMode,
     FakeTensorMode,
     OpOverload,
+    autocast_keys,
     below_autograd,
+    casting,
     decompose_composite,
     fake_mode_of,
     is_composite,
@@ -48,6 +50,7 @@ from .torch_private import (
     lazy_graph_module,
     python_dispatcher,
     storage_key,
+    uncast,
 )
 from .view_inverse import invert_view
 
@@ -183,6 +186,7 @@ class _Tracer(CaptureMode):
         self.symbols = SymNodes(self.graph)
         self.effects: list[fx.Node] = []
         self.current: fx.Node | None = None
+        self.autocast = frozenset[str]()  # the keys of autocast that cast what the operator at hand is composed of
 
     # ---- inputs -------------------------------------------------------------------------------------------------
 
@@ -243,6 +247,7 @@ class _Tracer(CaptureMode):
         raise ValueError("graph without output")
 
     def _run_node(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.autocast = autocast_keys()
         try:
             with self:
                 if node.op == "call_function":
@@ -293,8 +298,7 @@ class _Tracer(CaptureMode):
         if func is aten.as_strided.default:
             args, kwargs = self._from_the_base(*args, **kwargs), {}
         if func not in KEPT_COMPOSITES and is_composite(func):
-            with self:
-                return decompose_composite(func, *args, **kwargs)
+            return self._composed(func, args, kwargs)
         if func._schema.is_mutable:
             return self._mutating(func, args, kwargs)
         if func is not aten.scalar_tensor.default and has_number((args, kwargs)):
@@ -305,6 +309,15 @@ class _Tracer(CaptureMode):
                 return result
             args, kwargs = concrete((args, kwargs))
         return self._record(func, args, kwargs)[0]
+
+    def _composed(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        """Run a composite operator as eager does: where autocast does not cast its arguments, it casts those of its parts."""
+        keys, self.autocast = self.autocast, uncast(func, self.autocast)
+        try:
+            with casting(self.autocast), self:
+                return decompose_composite(func, *args, **kwargs)
+        finally:
+            self.autocast = keys
 
     def _record(self, func: OpOverload, args: Any, kwargs: Any) -> tuple[Any, fx.Node]:
         """Run a functional operator or view on fakes and append its node: the result, and that node."""

@@ -19,8 +19,10 @@ from .autograd import (
 )
 from .dispatch import (
     CaptureMode,
+    autocast_keys,
     below_autograd,
     broadcast_to_tree,
+    casting,
     decompose_composite,
     device_constructors,
     draws,
@@ -30,6 +32,7 @@ from .dispatch import (
     is_in_format,
     python_dispatcher,
     storage_key,
+    uncast,
 )
 from .dynamo import (
     inductor_options,
@@ -107,8 +110,10 @@ __all__ = [
     "allow_symbols",
     "aot_autograd",
     "aot_node",
+    "autocast_keys",
     "below_autograd",
     "broadcast_to_tree",
+    "casting",
     "current_gpu",
     "current_gpu_raw",
     "data_dependent_errors",
@@ -164,6 +169,7 @@ __all__ = [
     "torch_stance",
     "tracing_alone",
     "tracing_state",
+    "uncast",
     "unraised_warnings",
     "unsupported_fake_errors",
     "without_tokens",

@@ -88,6 +88,41 @@ def _unpatched_modules() -> Iterator[None]:
         _symbolic_trace._new_patcher = plain
 
 
+@contextmanager
+def _layers_with_gradients() -> Iterator[None]:
+    """Recurrent layers of a graph with gradients are traced step by step on this thread, with states of their own shape.
+
+    torch's decomposition takes oneDNN's layer where the input needs no gradient, in its form for inference, whose backward
+    fails; up to 2.12 the states that it gives otherwise have a dimension too many.
+    """
+    from torch._decomp import decompositions
+
+    plain, thread = decompositions.select_one_layer_lstm_function, threading.get_ident()
+
+    def layer(inp: Any, hidden: Any, *args: Any, **kwargs: Any) -> Any:
+        result, states = decompositions.one_layer_lstm(inp, hidden, *args, **kwargs)
+        return result, tuple(s.reshape(given.shape) for s, given in zip(states, hidden, strict=True))
+
+    def cast(inp: Any, hidden: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
+        half = torch.get_autocast_dtype("cpu")
+        inp, hidden, params = pytree.tree_map(lambda t: t.to(half), (inp, hidden, params))
+        with torch.autocast("cpu", enabled=False):
+            return layer(inp, hidden, params, *args, **kwargs)
+
+    def select(inp: Any, *args: Any) -> Any:
+        chosen = plain(inp.detach(), *args)
+        if not torch.is_grad_enabled() or threading.get_ident() != thread:
+            return chosen
+        whole = chosen is decompositions.mkldnn_one_layer_lstm  # eager calls oneDNN for it, which autocast casts whole
+        return cast if whole and torch.is_autocast_enabled("cpu") else layer
+
+    decompositions.select_one_layer_lstm_function = select
+    try:
+        yield
+    finally:
+        decompositions.select_one_layer_lstm_function = plain
+
+
 def aot_autograd(
     gm: torch.fx.GraphModule,
     example_inputs: list[Any],
@@ -110,6 +145,7 @@ def aot_autograd(
 
     def forward(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         _check_as_eager(gm, context.fw_metadata)
+        _check_shapes(gm, graph, context.fw_metadata)
         _keep_overwritten(graph, context.fw_metadata)
         if context.fw_metadata is not None:
             context.fw_metadata.bw_donated_idxs = []  # None: a later backward with retain_graph=True is refused
@@ -122,7 +158,7 @@ def aot_autograd(
     # Donated buffers would forbid retain_graph=True. A backward half that is lowered when it first runs, is so by every thread.
     settings: dict[str, Any] = {"donated_buffer": False, "force_non_lazy_backward_lowering": True}
     try:
-        with tracing_alone(), _unpatched_modules(), config.patch(settings), tracing(context):
+        with tracing_alone(), _unpatched_modules(), _layers_with_gradients(), config.patch(settings), tracing(context):
             return aot_module_simplified(  # type: ignore[no-any-return]
                 gm,
                 example_inputs,
@@ -149,6 +185,26 @@ def _check_as_eager(gm: torch.fx.GraphModule, metadata: Any) -> None:
         value = node.meta.get("example_value") if isinstance(node, fx.Node) else None
         if isinstance(value, Tensor) and node.op != "placeholder" and value.requires_grad != info.requires_grad:
             raise RuntimeError("a result is made of views that autograd does not know")
+
+
+def _check_shapes(gm: torch.fx.GraphModule, forward: torch.fx.GraphModule, metadata: Any) -> None:
+    """Raise where a traced result has another shape or dtype than capture found: a decomposition of torch's is wrong."""
+    if metadata is None:
+        return
+    wanted = pytree.tree_leaves(gm.graph.find_nodes(op="output")[0].args)
+    found = pytree.tree_leaves(forward.graph.find_nodes(op="output")[0].args)
+    found = found[len(metadata.tokens) + metadata.num_mutated_inp_runtime_indices :]
+    for known, traced, info in zip(wanted, found, metadata.output_info, strict=False):
+        if not isinstance(known, fx.Node) or not isinstance(traced, fx.Node) or info.output_type.name != "non_alias":
+            continue
+        a, b = known.meta.get("example_value"), traced.meta.get("val")
+        if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+            continue
+        sizes = [(m, n) for m, n in zip(a.shape, b.shape, strict=False) if type(m) is type(n) is int]
+        if a.dim() != b.dim() or a.dtype != b.dtype or any(m != n for m, n in sizes):
+            raise RuntimeError(
+                f"a result of {b.dtype}{list(b.shape)} is traced where {a.dtype}{list(a.shape)} was found"
+            )
 
 
 _KEEP_FLOATS: ContextVar[bool] = ContextVar("_KEEP_FLOATS", default=False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any
 
@@ -57,6 +58,33 @@ def decompose_composite(func: OpOverload, *args: Any, **kwargs: Any) -> Any:
         return func._op_dk(key, *args, **kwargs)
     except RuntimeError:  # C++ that takes no symbolic sizes (upsampling, recurrent layers)
         return python(*args, **kwargs)
+
+
+def autocast_keys() -> frozenset[str]:
+    """The dispatch keys of autocast that cast on this thread, outside of dispatch modes."""
+    return frozenset(key for key, device in _AUTOCAST.items() if torch.is_autocast_enabled(device))
+
+
+_AUTOCAST = {"AutocastCPU": "cpu", "AutocastCUDA": "cuda"}
+
+
+@cache
+def uncast(func: OpOverload, keys: frozenset[str]) -> frozenset[str]:
+    """Those keys for which autocast has nothing to say of `func`, and so casts the operators that it is composed of."""
+    return frozenset(k for k in keys if not torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), k))
+
+
+@contextmanager
+def casting(keys: frozenset[str]) -> Iterator[None]:
+    """Autocast acts again inside of a dispatch mode, which is called below it."""
+    if not keys:
+        yield
+        return
+    include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    for key in keys:
+        exclude = exclude.remove(getattr(torch._C.DispatchKey, key))
+    with torch._C._ForceDispatchKeyGuard(include, exclude):
+        yield
 
 
 def _has_symbolic_sizes(args: Any) -> bool:

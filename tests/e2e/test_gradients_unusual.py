@@ -114,13 +114,3 @@ def test_no_gradient_of_a_leaf_that_is_written_to_unseen() -> None:
     x, y = (torch.randn(3, requires_grad=True) for _ in range(2))
     intarsia.compile(function)(x, y).sum().backward()
     assert x.grad is not None and y.grad is None and y.min() >= 0
-
-
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
-@pytest.mark.parametrize("gradients", [False, True])
-def test_recurrent_layers_under_autocast(kind: type[nn.Module], gradients: bool) -> None:
-    layer = kind(4, 5)
-    fast, x = intarsia.compile(layer), torch.randn(3, 2, 4)
-    with torch.autocast("cpu", dtype=torch.bfloat16), torch.set_grad_enabled(gradients):
-        wanted, found = layer(x)[0], fast(x)[0]
-    assert found.dtype == wanted.dtype and torch.equal(found, wanted)
