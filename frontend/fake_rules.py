@@ -8,6 +8,7 @@ import sympy
 import torch
 from torch import Tensor
 
+from .fake_strides import eager_strides
 from .torch_private import FakeTensorMode, fake_from_meta, is_fake, is_in_format, on_meta
 
 __all__ = ["dispatch"]
@@ -27,6 +28,7 @@ def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs
                 found = func(*args)
             return fake_from_meta(mode, found, args[0].fake_device)
     result: Any = FakeTensorMode.dispatch(mode, func, types, args, kwargs or {})
+    result = eager_strides(mode, func, args, kwargs or {}, result)
     if func in _RESIZES:
         return _in_the_format_of(mode, args[0], result)
     if func in _BATCH_NORMS:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..ir.dialects.aten import TORCHS_OWN
 from ..ir.functional_operators import functional_operator
 from .foreach import FOREACH
-from .torch_private import OpOverload
+from .torch_private import OpOverload, decompose_composite
 
 aten = torch.ops.aten
 
@@ -79,6 +79,15 @@ def _native_batch_norm(
     return aten._native_batch_norm_legit.default(x, weight, bias, mean, var, training, momentum, eps)
 
 
+def _max_pool1d(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """Without gradients a CPU has a kernel of its own for it, whose result is contiguous."""
+    made = decompose_composite(aten.max_pool1d.default, x, *args, **kwargs)
+    if x.device.type != "cpu" or (x.requires_grad and torch.is_grad_enabled()):
+        return made
+    plain = torch.empty_like(made, memory_format=torch.contiguous_format).stride()
+    return made if made.stride() == plain else aten.clone.default(made, memory_format=torch.contiguous_format)
+
+
 def _copied(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     return source
 
@@ -92,6 +101,8 @@ def _filled(target: Tensor, value: Any) -> Tensor:
 RULES: dict[OpOverload, Callable[..., Any]] = {
     aten.batch_norm.default: _batch_norm,
     aten.native_batch_norm.default: _native_batch_norm,
+    aten.max_pool1d.default: _max_pool1d,
+    aten.native_channel_shuffle.default: aten.channel_shuffle.default,
     **FOREACH,
 }
 

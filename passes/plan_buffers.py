@@ -179,9 +179,7 @@ class _Planner:
 
     def _find_outputs(self, terminator: Operation) -> None:
         """Kernel results that leave the function are allocated in the very shape in which they leave."""
-        received = {spec[1] for spec in self.func.get("results", ()) if spec[0] in ("value", "alias_output")}
-        if "results" not in self.func.attributes:
-            received = set(range(len(terminator.operands)))
+        received = self._received(terminator)
         for k, value in enumerate(terminator.operands):
             root = self.root(value)
             if k not in received or not _is_planned(root.owner):
@@ -195,6 +193,12 @@ class _Planner:
                 self.outputs[root] = ref_type(t.shape, self._visible(k, view.shape, view.strides), t.dtype, t.device)
             else:
                 self.outputs.setdefault(root, _memory(root))
+
+    def _received(self, terminator: Operation) -> set[int]:
+        """The returned values that the user sees; the others are copied into arguments."""
+        if "results" not in self.func.attributes:
+            return set(range(len(terminator.operands)))
+        return {spec[1] for spec in self.func["results"] if spec[0] in ("value", "alias_output")}
 
     def _visible(self, k: int, shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> tuple[Dim, ...]:
         """Eager's strides of returned value k where ours differ in dimensions of size 1 only: the user sees those too."""
@@ -385,7 +389,8 @@ class _Planner:
     def _return(self, op: prim.Return, new: dict[SSAValue, SSAValue]) -> Iterable[Operation]:
         """Copies into mutated arguments, then the return. An output allocated in its final shape is returned as it is."""
         returned = []
-        for value in op.operands:
+        recorded, received = self.func.get("result_strides"), self._received(op)
+        for k, value in enumerate(op.operands):
             root = self.root(value)
             view = view_of(value)
             final = self.outputs.get(root)
@@ -397,7 +402,17 @@ class _Planner:
                 and final.shape == view.shape
                 and same_layout(view.shape, final.strides, view.strides)
             )
-            returned.append(self.allocated.get(root, new[root]) if direct else new[value])
+            final_value = self.allocated.get(root, new[root]) if direct else new[value]
+            ref = final_value.type
+            if k in received and recorded and isinstance(ref, RefType):
+                seen = self._visible(k, ref.shape, ref.strides)
+                if seen != ref.strides:
+                    shown = buffer.View.make(
+                        [final_value], [ref_type(ref.shape, seen, ref.dtype, ref.device)], {"offset": 0}
+                    )
+                    yield shown
+                    final_value = shown.results[0]
+            returned.append(final_value)
         for argument, k in self.func.get("mutations", ()):
             if (argument, k) in self.writes.mutations:
                 continue

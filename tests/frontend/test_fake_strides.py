@@ -1,0 +1,128 @@
+"""The strides that capture plans for results are eager's, those of sizes 0 and 1 included."""
+
+import random
+
+import pytest
+import torch
+
+import intarsia
+from intarsia.frontend.torch_private import new_fake_mode
+
+aten = torch.ops.aten
+SIZES = (0, 1, 1, 2, 3, 5)
+
+
+def laid_out(rng: random.Random, shape):
+    """A tensor of this shape in some layout: permuted, with gaps, expanded, other strides of size 1, channels last."""
+    order = rng.sample(range(len(shape)), len(shape))
+    kind = rng.choice(("plain", "turned", "turned", "gaps", "expanded", "odd", "last"))
+    if kind == "last" and len(shape) == 4:
+        return torch.randn(shape).contiguous(memory_format=torch.channels_last)
+    if kind in ("turned", "odd"):
+        made = torch.randn([shape[d] for d in order]).permute([order.index(d) for d in range(len(shape))])
+        strides = [7 if kind == "odd" and n == 1 else s for n, s in zip(shape, made.stride(), strict=True)]
+        return made.as_strided(shape, strides)
+    if kind == "gaps" and shape:
+        return torch.randn(*shape[:-1], 2 * shape[-1])[..., ::2]
+    if kind == "expanded":
+        return torch.randn([1 if rng.random() < 0.4 else n for n in shape]).expand(shape)
+    return torch.randn(shape)
+
+
+def planned(func, *args, **kwargs):
+    """The strides that capture sees, and eager's."""
+    mode = new_fake_mode(None)
+    with mode:
+        fakes = [mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in args]
+        found = func(*fakes, **kwargs)
+    wanted = func(*args, **kwargs)
+    both = [r if isinstance(r, tuple) else (r,) for r in (found, wanted)]
+    return [[t.stride() for t in results] for results in both]
+
+
+CALLS = [
+    (aten.add.Tensor, 2),
+    (aten.logical_and.default, 2),
+    (aten.copysign.Tensor, 2),
+    (aten.where.self, 3),
+    (aten.sigmoid.default, 1),
+    (aten.frexp.Tensor, 1),
+    (aten.zeros_like.default, 1),
+    (aten.hardtanh.default, 1),
+    (aten.sort.default, 1),
+]
+
+
+@pytest.mark.parametrize(("func", "count"), CALLS, ids=lambda c: str(c))
+def test_pointwise_operators_and_copies(func, count):
+    rng = random.Random(str(func))
+    for _ in range(120):
+        shape = [rng.choice(SIZES) for _ in range(rng.randint(0 if count > 1 else 1, 4))]
+        operands = []
+        for k in range(count):
+            own = [1 if rng.random() < 0.2 else n for n in shape][rng.choice((0, 0, 0, 1)) :] if k else shape
+            operands.append(laid_out(rng, own))
+        if func is aten.where.self:
+            operands[0] = operands[0] > 0
+        found, wanted = planned(func, *operands)
+        assert found == wanted, (func, [(t.shape, t.stride()) for t in operands])
+
+
+def test_numbers_beside_tensors():
+    rng = random.Random(3)
+    for func in (aten.remainder.Scalar, aten.add.Tensor, aten.eq.Scalar, aten.div.Tensor, aten.leaky_relu.default):
+        for _ in range(60):
+            x = laid_out(rng, [rng.choice(SIZES) for _ in range(rng.randint(1, 4))])
+            found, wanted = planned(func, x, 0.5)
+            assert found == wanted, (func, x.shape, x.stride())
+    found, wanted = planned(aten.pow.Scalar, 2.0, torch.randn(3, 4).t())
+    assert found == wanted
+
+
+def test_layers_of_the_library():
+    def last(*shape):
+        return torch.randn(shape).contiguous(memory_format=torch.channels_last)
+
+    image, turned = last(2, 3, 6, 6), torch.randn(3, 5, 4).transpose(1, 2)
+    four = torch.ones(4), torch.zeros(4), torch.zeros(4), torch.ones(4)
+    calls = [
+        (aten._native_batch_norm_legit_no_training.default, (turned, *four, 0.1, 1e-5)),
+        (aten.native_batch_norm.default, (turned, *four, True, 0.1, 1e-5)),
+        (aten.native_batch_norm.default, (last(2, 4, 3, 3), *four, True, 0.1, 1e-5)),
+        (aten.max_unpool2d.default, (image, torch.arange(36).expand(2, 3, 36).reshape(2, 3, 6, 6), (12, 12))),
+        (aten.reflection_pad2d_backward.default, (last(2, 3, 8, 8), image, (1, 1, 1, 1))),
+        (aten.replication_pad3d.default, (image, (1, 1, 1, 1, 1, 1))),
+        (aten.log_sigmoid_forward.default, (torch.randn(3, 4).t(),)),
+        (aten.convolution.default, (torch.randn(0, 17, 1, 1), torch.randn(17, 17, 1, 1), None, (1, 1), (0, 0), (1, 1), False, (0, 0), 1)),
+    ]  # fmt: skip
+    for func, args in calls:
+        found, wanted = planned(func, *args)
+        assert found == wanted, func
+
+
+def test_results_have_eagers_strides():
+    def program(x, image, turned, nothing):
+        norm, last = torch.nn.functional.batch_norm, torch.nn.functional.channel_shuffle
+        four = torch.ones(4)
+        return (
+            torch.log10(x)[:, 0],
+            x % 0.5,
+            nothing % 1.0,
+            norm(turned, four, four),
+            last(image, 1),
+            last(image, 2) * 2,
+            torch.nn.functional.max_pool1d(turned, 3),
+            (x * 2).unfold(1, 2, 1),
+            image[:1, :, :1] + 1,
+        )
+
+    given = (
+        torch.rand(1, 2),
+        torch.randn(2, 4, 1, 2).contiguous(memory_format=torch.channels_last),
+        torch.randn(3, 5, 4).transpose(1, 2),
+        torch.randn(0, 1),
+    )
+    wanted = program(*given)
+    found = intarsia.compile(program, fullgraph=True)(*given)
+    assert [t.stride() for t in found] == [t.stride() for t in wanted]
+    assert all(torch.allclose(a, b, equal_nan=True) for a, b in zip(found, wanted, strict=True))
