@@ -1,7 +1,8 @@
 """Eager's strides of results, where torch's own fake tensors say others: those of sizes 0 and 1 count, too, since programs see them.
 
 Pointwise operators run over their operands in one order of dimensions, which the operands' strides decide; new results lie in that
-order. The rules here are those of ATen's iterator; they are asked only while all sizes are numbers.
+order. The rules here are those of ATen's iterator. Symbolic sizes count as what they were in the first call: torch guards the strides
+of arguments as products of sizes, and sizes of 0 and 1 are never symbolic.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ def eager_strides(mode: FakeTensorMode, func: Any, args: Sequence[Any], kwargs: 
     if rule is None:
         return result
     results = result if isinstance(result, tuple) else (result,)
-    tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
-    if not all(_is_static(t) for t in (*tensors, *results) if t is not None):
-        return result
+    tensors = [t for t in (*args, *kwargs.values(), *results) if isinstance(t, Tensor)]
+    if any(t.layout is not torch.strided or None in (*_sizes(t), *_strides(t)) for t in tensors):
+        return result  # sizes that only the running program knows
     fitted = tuple(None if r is None else rule(mode, func, args, kwargs, r) for r in results)
     return fitted if isinstance(result, tuple) else fitted[0]
 
@@ -47,7 +48,7 @@ def _fast(shape: Sequence[int], operands: Sequence[Geometry]) -> tuple[int, ...]
         return None
     if all(_is_contiguous(o) for o in operands):
         return contiguous(shape)
-    last = _channels_last(shape)
+    last = _channels_last(shape) if len(shape) == 4 else None
     if last is not None and all(_has_strides(o, last) for o in operands):
         return last
     if len({strides for _, strides in operands}) == 1 and all(_is_dense(o) for o in operands):
@@ -111,14 +112,12 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _channels_last(shape: Sequence[int]) -> tuple[int, ...] | None:
-    if len(shape) != 4:
+    """The strides of images (of 4 dimensions) and volumes (of 5) in channels last."""
+    if len(shape) not in (4, 5):
         return None
-    n, c, h, w = shape
-    return (
-        (h * w * c, 1, w * c, c)
-        if 0 not in shape
-        else torch.empty(shape, device="meta").to(memory_format=torch.channels_last).stride()
-    )
+    order = (0, *range(2, len(shape)), 1)
+    inner = contiguous([shape[d] for d in order])
+    return tuple(inner[order.index(d)] for d in range(len(shape)))
 
 
 def _has_strides(operand: Geometry, wanted: Sequence[int]) -> bool:
@@ -145,26 +144,26 @@ def _pointwise(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, r
     operands: list[Geometry] = []
     for argument, value in zip(func._schema.arguments, args, strict=False):
         if isinstance(value, Tensor):
-            operands.append((tuple(value.shape), value.stride()))
+            operands.append((_sizes(value), _strides(value)))
         elif isinstance(value, int | float | complex) and (
             str(argument.type) == "Tensor" or argument.name in _NUMBERS.get(func.overloadpacket, ())
         ):
             operands.append(((), ()))
-    operands += [(tuple(v.shape), v.stride()) for v in kwargs.values() if isinstance(v, Tensor)]
-    return _with_strides(mode, result, iterator_strides(result.shape, operands))
+    operands += [(_sizes(v), _strides(v)) for v in kwargs.values() if isinstance(v, Tensor)]
+    return _with_strides(mode, result, iterator_strides(_sizes(result), operands))
 
 
 def _like(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Tensor) -> Tensor:
     """As the first argument lies; where that has gaps, without them in the same order."""
     given = args[0]
-    if kwargs.get("memory_format") not in (None, torch.preserve_format) or given.shape != result.shape:
+    operand = _sizes(given), _strides(given)
+    if kwargs.get("memory_format") not in (None, torch.preserve_format) or operand[0] != _sizes(result):
         return result
-    operand = tuple(given.shape), given.stride()
     return _with_strides(mode, result, operand[1] if _is_dense(operand) else _without_gaps(*operand))
 
 
 def _contiguous(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Tensor) -> Tensor:
-    return _with_strides(mode, result, contiguous(result.shape))
+    return _with_strides(mode, result, contiguous(_sizes(result)))
 
 
 def _on_cpu(rule: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -181,11 +180,11 @@ def _in_format(place: int) -> Callable[..., Tensor]:
 
     def rule(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Tensor) -> Tensor:
         given = args[place]
-        last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(given.dim())
-        if last is None or result.dim() != given.dim() or not is_in_format(given, last):
+        form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(given.dim())
+        last = _channels_last(_sizes(result)) if result.dim() == given.dim() else None
+        if form is None or last is None or not is_in_format(given, form):
             return _contiguous(mode, func, args, kwargs, result)
-        with mode:
-            return torch.empty_like(result, memory_format=last)
+        return _with_strides(mode, result, last)
 
     return rule
 
@@ -194,12 +193,11 @@ def _batch_norm(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, 
     """Contiguous, or channels last where the images are and nothing else has gaps."""
     if result.dim() < 2:  # statistics
         return result
-    plain = all(a.is_contiguous() for a in args[1:5] if isinstance(a, Tensor))
-    if plain and not args[0].is_contiguous() and args[0].dim() in (4, 5):
-        last = torch.channels_last if args[0].dim() == 4 else torch.channels_last_3d
-        if args[0].is_contiguous(memory_format=last):
-            with mode:
-                return torch.empty_like(result, memory_format=last)
+    plain = all(_is_contiguous((_sizes(a), _strides(a))) for a in args[1:5] if isinstance(a, Tensor))
+    given = _sizes(args[0]), _strides(args[0])
+    last = _channels_last(given[0])
+    if plain and not _is_contiguous(given) and last is not None and _has_strides(given, last):
+        return _with_strides(mode, result, last)
     return _contiguous(mode, func, args, kwargs, result)
 
 
@@ -210,19 +208,43 @@ def _absolute(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, re
 def _ldexp(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Tensor) -> Tensor:
     """The powers of two are contiguous."""
     value, power = args
-    operands = [(tuple(value.shape), value.stride()), (tuple(power.shape), contiguous(power.shape))]
-    return _with_strides(mode, result, iterator_strides(result.shape, operands))
+    operands = [(_sizes(value), _strides(value)), (_sizes(power), contiguous(_sizes(power)))]
+    return _with_strides(mode, result, iterator_strides(_sizes(result), operands))
 
 
 def _with_strides(mode: FakeTensorMode, result: Tensor, strides: Sequence[int]) -> Tensor:
-    if result.stride() == tuple(strides):
+    if _strides(result) == tuple(strides):
+        return result
+    exact: Sequence[Any] | None = strides
+    if any(isinstance(n, torch.SymInt) for n in result.shape):
+        exact = _as_products(result, strides)
+    if exact is None:
         return result
     with mode:
-        return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
+        return torch.empty_strided(result.shape, exact, dtype=result.dtype, device=result.device)
 
 
-def _is_static(tensor: Tensor) -> bool:
-    return tensor.layout is torch.strided and all(type(n) is int for n in (*tensor.shape, *tensor.stride()))
+def _as_products(result: Tensor, strides: Sequence[int]) -> list[Any] | None:
+    """The strides of a gapless tensor as products of its symbolic sizes; None where they are none."""
+    sizes, found, hint, running = _sizes(result), list[Any](strides), 1, 1
+    for d in sorted(range(len(sizes)), key=lambda d: (strides[d], sizes[d], -d)):
+        if strides[d] != hint:
+            return None
+        found[d] = running
+        hint, running = hint * sizes[d], running * result.shape[d]
+    return found
+
+
+def _hint(size: Any) -> Any:
+    return (size.node.hint if size.node.has_hint() else None) if isinstance(size, torch.SymInt) else size
+
+
+def _sizes(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(map(_hint, tensor.shape))
+
+
+def _strides(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(map(_hint, tensor.stride()))
 
 
 # Operators whose numbers, of these names, become operands of the iterator.

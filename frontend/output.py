@@ -255,7 +255,8 @@ class OutputGraph:
             kwargs = {k: self._plain_list(v) for k, v in kwargs.items()}
         lifted = self.lift(args), self.lift(kwargs)
         run_args = args[1:] if op == "call_method" else args
-        versions = [t._version for t in _tensors((args, kwargs))]
+        given = list(_tensors((args, kwargs)))
+        versions, wanted = [t._version for t in given], [t.requires_grad for t in given]
         try:
             result = function(*run_args, **kwargs)
         except self._break as error:
@@ -267,8 +268,18 @@ class OutputGraph:
             raise
         except Exception as error:
             raise UserRaise(error) from None
-        mutated = versions != [t._version for t in _tensors((args, kwargs))]
+        mutated = versions != [t._version for t in given]
+        self._refuse_new_leaves(target, [(t, w) for t, w in zip(given, wanted, strict=True) if t.is_leaf], result)
         return self._record(op, target, lifted, result, mutated)
+
+    def _refuse_new_leaves(self, target: Any, leaves: list[tuple[Tensor, bool]], result: Any) -> None:
+        """A graph's tensors require gradients because others do: where a call says so of one, it runs between two graphs."""
+        changed = [(t, before) for t, before in leaves if t.requires_grad != before and t.is_leaf]
+        for tensor, before in changed:
+            tensor.requires_grad_(before)
+        made = (t for t in _tensors(result) if t.requires_grad and t.is_leaf and not self.is_known(t))
+        if changed or any(not t._is_view() for t in made):
+            raise GraphBreak(f"{_called(target)} says of a tensor whether it requires gradients")
 
     def _plain_list(self, value: Any) -> Any:
         items = self.items_of(value)
