@@ -154,9 +154,20 @@ def check_torch_state(name: str, module: str = "") -> None:
         raise Unsupported(f"{module}.{name} is called, which may change torch's state")
 
 
+_RECURRENT = frozenset({"gru", "lstm", "rnn_relu", "rnn_tanh"})
+
+
+def drops_between_layers(args: tuple[Any, ...]) -> bool:
+    """Whether a recurrent layer of several is given a dropout, in training: (..., num_layers, dropout, train, bidirectional[, batch_first])."""
+    places = [k for k, a in enumerate(args) if type(a) is float and type(args[k - 1]) is int]
+    return any(args[k] != 0 and args[k - 1] != 1 and args[k + 1 : k + 2] == (True,) for k in places)
+
+
 def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call of torch's: one node, or a constant when no tensor is involved."""
     name = getattr(function, "__name__", "")
+    if name in _RECURRENT and drops_between_layers(args):
+        raise GraphBreak(f"{name} drops out between its layers, which torch's traces leave out")
     check_torch_state(name)
     if name.startswith(tables.STATE_CHANGES) and not any(isinstance(a, Tensor) for a in args):
         raise Unsupported(f"torch's state is changed ({name})")

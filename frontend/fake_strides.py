@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .torch_private import FakeTensorMode, OpOverload, is_in_format
 
-__all__ = ["eager_strides"]
+__all__ = ["eager_strides", "memory_order"]
 
 aten = torch.ops.aten
 Geometry = tuple[tuple[int, ...], tuple[int, ...]]  # sizes and strides
@@ -97,6 +97,11 @@ def _order(shape: Sequence[int], spread: Sequence[Sequence[int]]) -> list[int]:
                 order[before], order[moving] = order[moving], order[before]
                 moving = before
     return order
+
+
+def memory_order(tensor: Tensor) -> list[int]:
+    """A tensor's dimensions from the outermost one in memory to the innermost."""
+    return _order(_sizes(tensor), [_strides(tensor)])[::-1]
 
 
 def _without_gaps(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:

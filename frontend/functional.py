@@ -30,6 +30,8 @@ from .functional_rules import (
     RULES,
     TORCHS_OWN,
     WRITES,
+    drawn,
+    draws_elsewhere,
     functional_variant,
     is_written,
     with_defaults,
@@ -407,8 +409,11 @@ class _Tracer(CaptureMode):
                 kwargs_in = {k: v for k, v in kwargs.items() if k not in names}
             else:
                 kwargs_in = kwargs
+            call = (functional, args, with_defaults(func, functional, args, kwargs_in))
             with self:
-                result = functional(*args, **with_defaults(func, functional, args, kwargs_in))
+                result = drawn(*call) if draws_elsewhere(func, args[0]) else functional(*args, **call[2])
+            if result is NotImplemented:
+                raise self._unsupported(f"{func} draws into memory that is not contiguous, in an order of its own")
             leaves = [result] if isinstance(result, Tensor) else pytree.tree_leaves(result)
             new_values = leaves[len(leaves) - len(targets) :]
             kept = leaves[: len(leaves) - len(targets)]

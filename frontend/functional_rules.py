@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..ir.dialects.aten import TORCHS_OWN
 from ..ir.functional_operators import functional_operator
+from .fake_strides import memory_order
 from .foreach import FOREACH
 from .torch_private import OpOverload, decompose_composite
 
@@ -60,6 +61,27 @@ def with_defaults(func: OpOverload, functional: OpOverload, args: Any, kwargs: d
     wanted = {a.name for a in functional._schema.arguments[len(args) :] if not a.has_default_value()}
     defaults = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
     return {name: defaults[name] for name in wanted if name in defaults} | kwargs
+
+
+def draws_elsewhere(func: OpOverload, target: Tensor) -> bool:
+    """Whether random numbers go into memory in another order than into a contiguous tensor: a CPU's go one by one, as the memory lies."""
+    if torch.Tag.nondeterministic_seeded not in func.tags or not is_written(func._schema.arguments[0]):
+        return False
+    return bool(target.device.type == "cpu" and not target.is_contiguous())
+
+
+def drawn(functional: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What a draw leaves in a tensor that is not contiguous; NotImplemented where the numbers depend on more than their order."""
+    target = args[0]
+    if functional._schema.name.split("::")[1] not in _ONE_BY_ONE or any(isinstance(a, Tensor) for a in args[1:]):
+        return NotImplemented
+    order = memory_order(target)
+    memory = torch.empty([target.shape[d] for d in order], dtype=target.dtype, device=target.device)
+    numbers = functional(memory, *args[1:], **kwargs)
+    return aten.permute.default(numbers, [order.index(d) for d in range(target.dim())])
+
+
+_ONE_BY_ONE = frozenset({"bernoulli", "uniform", "exponential", "cauchy", "log_normal", "geometric", "random"})
 
 
 def _batch_norm(

@@ -256,6 +256,9 @@ class OutputGraph:
         lifted = self.lift(args), self.lift(kwargs)
         run_args = args[1:] if op == "call_method" else args
         given = list(_tensors((args, kwargs)))
+        name = target if isinstance(target, str) else getattr(target, "__name__", "").partition(".")[0]
+        if name in _DRAWS and given and given[0].device.type == "cpu" and not given[0].is_contiguous():
+            raise GraphBreak(f"{name} draws random numbers into memory that is not contiguous")
         versions, wanted = [t._version for t in given], [t.requires_grad for t in given]
         try:
             result = function(*run_args, **kwargs)
@@ -375,6 +378,11 @@ _TOLD = frozenset(
     broadcast_shapes is_coalesced has_torch_function has_torch_function_unary has_torch_function_variadic
     item tolist equal allclose is_nonzero __bool__ __int__ __float__ __complex__ __index__
     """.split()  # noqa: SIM905
+)
+
+
+_DRAWS = frozenset(
+    ["bernoulli_", "normal_", "uniform_", "exponential_", "cauchy_", "log_normal_", "geometric_", "random_"]
 )
 
 

@@ -72,6 +72,10 @@ def _dropout(
     nothing = training is False or type(p) in (int, float) and p == 0
     if nothing and vm.shape_env is not None and torch_private.is_fake(input) and type(p) is float and 0 <= p <= 1:
         return input
+    everything = training is True and not inplace and type(p) in (int, float) and p == 1
+    if everything and isinstance(input, Tensor) and not any(type(n) is int and n == 0 for n in input.shape):
+        none = vm.call(torch.zeros, ((),), {"dtype": input.dtype, "device": input.device})
+        return vm.call(torch.mul, (input, none), {})  # eager draws no numbers then, torch's replacement does
     return calls.torch_call(vm, nn.functional.dropout, (input, p, training, inplace), kwargs)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import cache
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, fx
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from ..errors import Busy
@@ -140,6 +141,16 @@ def aot_autograd(
     from torch._functorch.partitioners import min_cut_rematerialization_partition
     from torch._guards import TracingContext, tracing
 
+    def partition(joint: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        before = fx.Graph()  # the partitioner drops what nothing reads
+        before.graph_copy(joint.graph, {})
+        drawn = [n for n in before.nodes if _draws(n)]
+        effects.draws_count = False
+        halves = min_cut_rematerialization_partition(joint, *args, **kwargs)
+        behind = {n.name for n in halves[1].graph.nodes if _draws(n)}
+        _keep_draws([n for n in drawn if n.name not in behind], halves[0])
+        return halves
+
     def boxed(compiler: Callable[..., Any]) -> Callable[..., Any]:
         return lambda graph, inputs: make_boxed_func(compiler(graph, inputs))
 
@@ -158,17 +169,70 @@ def aot_autograd(
     # Donated buffers would forbid retain_graph=True. A backward half that is lowered when it first runs, is so by every thread.
     settings: dict[str, Any] = {"donated_buffer": False, "force_non_lazy_backward_lowering": True}
     try:
-        with tracing_alone(), _unpatched_modules(), _layers_with_gradients(), config.patch(settings), tracing(context):
+        with ExitStack() as stack:
+            for state in (tracing_alone(), _unpatched_modules(), _layers_with_gradients()):
+                stack.enter_context(state)
+            effects = stack.enter_context(_draws_count())
+            stack.enter_context(config.patch(settings))
+            stack.enter_context(tracing(context))
             return aot_module_simplified(  # type: ignore[no-any-return]
                 gm,
                 example_inputs,
                 fw_compiler=boxed(forward),
                 bw_compiler=boxed(compile_backward),
-                partition_fn=min_cut_rematerialization_partition,
+                partition_fn=partition,
                 decompositions={},
             )
     finally:
         _KEEP_FLOATS.reset(keep)
+
+
+class _SideEffects(set[Any]):
+    """torch.fx's set of functions with side effects; while `draws_count`, operators that draw random numbers are in it."""
+
+    draws_count = True
+
+    def __contains__(self, function: object) -> bool:
+        return super().__contains__(function) or (self.draws_count and _is_seeded(function))
+
+
+@contextmanager
+def _draws_count() -> Iterator[_SideEffects]:
+    """Operators that draw random numbers do something even where nothing reads the numbers: graphs that torch.fx cleans keep them."""
+    plain = fx.node._side_effectful_functions
+    fx.node._side_effectful_functions = made = _SideEffects(plain)
+    try:
+        yield made
+    finally:
+        fx.node._side_effectful_functions = plain
+        plain.update(made)
+
+
+def _is_seeded(function: object) -> bool:
+    return isinstance(function, OpOverload) and torch.Tag.nondeterministic_seeded in function.tags
+
+
+def _draws(node: fx.Node) -> bool:
+    return _is_seeded(node.target)
+
+
+def _keep_draws(drawn: list[fx.Node], forward: torch.fx.GraphModule) -> None:
+    """Random numbers that nothing reads are drawn, too, in their place: those that come later are other ones else."""
+    known = {node.name: node for node in forward.graph.nodes}
+    place = next(iter(forward.graph.find_nodes(op="output")))
+
+    def copied(node: fx.Node) -> fx.Node:
+        if node.name not in known:
+            given = fx.node.map_arg((node.args, node.kwargs), copied)
+            made = forward.graph.create_node(node.op, node.target, *given, name=node.name)
+            made.meta = dict(node.meta)
+            known[node.name] = made
+        return known[node.name]
+
+    for node in reversed(drawn):
+        with forward.graph.inserting_before(place):
+            place = copied(node)
+    forward.recompile()
 
 
 def _check_as_eager(gm: torch.fx.GraphModule, metadata: Any) -> None:

@@ -257,7 +257,7 @@ def _values(
         return Failure("value", verdict.message)
     gold = _other_run(text, "gold")
     leaf = _find(gold, number, index)
-    if leaf is not None and leaf.shape == want.shape and leaf.dtype in (torch.float64, torch.complex128):
+    if isinstance(leaf, torch.Tensor) and leaf.shape == want.shape and leaf.dtype in (torch.float64, torch.complex128):
         verdict = testing._values(path, want, have, leaf, testing.TOLERANCES.get(want.dtype, 1e-4))
         if verdict:
             return None
