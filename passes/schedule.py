@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import sys
+import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import sympy
@@ -263,15 +264,35 @@ def _block_kernels(
     return made
 
 
+@dataclass
+class _Depth:
+    """The process's limit of recursion while threads are in `deep_recursion`: the last of them puts the first one's back."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    threads: int = 0
+    before: int = 0
+    raised: int = 0
+
+
+_DEPTH = _Depth()
+
+
 @contextlib.contextmanager
 def deep_recursion(frames: int = 50_000) -> Iterator[None]:
     """Allow at least so many Python frames (they take no C stack)."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, frames))
+    with _DEPTH.lock:
+        if not _DEPTH.threads:
+            _DEPTH.before = sys.getrecursionlimit()
+        _DEPTH.threads += 1
+        _DEPTH.raised = max(sys.getrecursionlimit(), frames)
+        sys.setrecursionlimit(_DEPTH.raised)
     try:
         yield
     finally:
-        sys.setrecursionlimit(before)
+        with _DEPTH.lock:
+            _DEPTH.threads -= 1
+            if not _DEPTH.threads and sys.getrecursionlimit() == _DEPTH.raised:  # else the program has set another
+                sys.setrecursionlimit(_DEPTH.before)
 
 
 def kernel_words(block: Block) -> str:

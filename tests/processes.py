@@ -1,6 +1,6 @@
 """Programs in processes of their own that need not import torch again: forked from one that has imported the package and nothing more.
 
-The prepared process compiles nothing, and reads no cache; what the package reads from the environment when it is imported (INTARSIA_LOGS)
+`is_gone` says whether a process has ended. The prepared process compiles nothing, and reads no cache; what the package reads from the environment when it is imported (INTARSIA_LOGS)
 and what Python does (PYTHONWARNINGS) is given to `Prepared`, all else with each program.
 """
 
@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -62,3 +63,16 @@ class Prepared:
         self._server.stdin.flush()
         code = int(self._server.stdout.readline())
         return code, Path(files["out"]).read_text(), Path(files["err"]).read_text()
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process ends within some seconds; a dead one that nobody waits for counts as gone."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False

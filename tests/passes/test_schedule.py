@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from intarsia.ir.interpreter import run
 from intarsia.ir.symbols import substitute, symbol
 from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.context import CompileContext
-from intarsia.passes.schedule import Schedule
+from intarsia.passes.schedule import Schedule, deep_recursion
 
 
 def arguments(case: Case, seed: int = 0) -> list[torch.Tensor]:
@@ -54,3 +55,18 @@ def test_case(name: str) -> None:
     Schedule().apply(CompileContext(), module)
     module.verify()
     agrees(module, args, expected)
+
+
+def test_the_recursion_limit_comes_back_from_threads_side_by_side():
+    before = sys.getrecursionlimit()
+    first, second = deep_recursion(), deep_recursion()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert sys.getrecursionlimit() >= 50_000
+    second.__exit__(None, None, None)
+    assert sys.getrecursionlimit() == before
+    with deep_recursion():
+        sys.setrecursionlimit(before + 7)  # a program's own
+    assert sys.getrecursionlimit() == before + 7
+    sys.setrecursionlimit(before)

@@ -17,23 +17,11 @@ from intarsia.targets import locks
 from intarsia.targets.build import CompilerError, Source, compile_sources, find_toolchain
 from intarsia.targets.locks import locked
 from intarsia.targets.processes import GROUPS, ProcessGroup
+from tests.processes import is_gone
 
 pytestmark = pytest.mark.skipif(not GROUPS, reason="there are no process groups on this system")
 HANGS = 'case "$*" in *.cpp*) sleep 100 & echo $! $$ >> "$PIDS"; wait;; esac'  # but says its version
 SLEEPER = ["/bin/sh", "-c", "sleep 100 & echo $! $$; wait"]  # as a compiler's driver, with a process of its own
-
-
-def is_gone(pid: int) -> bool:
-    """Whether a process ends within some seconds; a dead one that nobody waits for counts as gone."""
-    end = time.monotonic() + 20
-    while time.monotonic() < end:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except OSError:
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def pids_of(process: subprocess.Popen[bytes]) -> list[int]:

@@ -6,7 +6,6 @@ import importlib.metadata
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +36,7 @@ from intarsia.targets.triton.run import (
     on_gpu,
 )
 from intarsia.targets.triton.worker import TritonError, Workers
+from tests.processes import is_gone
 
 POINTWISE = """
 builtin.module {
@@ -224,19 +224,6 @@ def test_what_is_not_aligned_even_so_runs_in_eager() -> None:
 
 
 # ---- workers ----
-
-
-def is_gone(pid: int) -> bool:
-    """Whether a process is no more, within a few seconds; one that nobody waits for is as good as gone."""
-    end = time.monotonic() + 10
-    while time.monotonic() < end:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except OSError:
-            return True
-        time.sleep(0.02)
-    return False
 
 
 @pytest.fixture

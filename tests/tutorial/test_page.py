@@ -26,7 +26,7 @@ def run(**settings):
         **settings,
     }
     command = [sys.executable, page.__file__, str(TUTORIAL)]
-    done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, timeout=170)
+    done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
