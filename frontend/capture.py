@@ -91,6 +91,9 @@ class Capture:
     writes: bool = False  # whether it writes to its inputs
     changes: tuple[str, ...] = ()  # what the program changes beside the tensors that the graph writes to, in words
     label: str = ""  # what the graph is of: a function and its line
+    ranges: tuple[
+        tuple[str, str | None], ...
+    ] = ()  # the program's ranges of the profiler that are around the whole graph
     restore: Callable[[], None] | None = field(
         repr=False, default=None
     )  # sets the modes back that a graph has changed when it raises
@@ -112,7 +115,7 @@ class Capture:
             failed = functools.partial(_restored, self.restore, failed)
         self.namespace["MISS"] = miss  # by which a namespace of ours is known (`runtime._needed`)
         namespace = {**self.namespace, "graph": graph, "failed": failed}
-        namespace["profiled"] = profiling.graph_range(graph, self.label)
+        namespace["profiled"] = profiling.graph_range(graph, self.label, self.ranges)
         if self.symbols is not None:
             self.residual = self.symbols.complete(self.residual)
         self.residual = with_program(self.residual, namespace, graph)
@@ -543,6 +546,7 @@ def _finish(
         _writes(vm),
         _changes(vm),
         vm.label,
+        tuple(vm.ranges),
         mode_keeper() if changes_modes(module.graph) else None,
     )
 

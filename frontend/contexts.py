@@ -81,7 +81,9 @@ def enter(vm: Interpreter, manager: Any) -> tuple[Any, Any]:
     """Enter `manager`: what to call on exit, and the value of `__enter__`."""
     if isinstance(manager, _SILENT):
         where = profiling.flag()
-        if where is not None and vm.splits:
+        if not vm.splits:
+            vm.ranges.append((manager.name, manager.args))
+        elif where is not None:
             vm.guards.add("is", where, profiling.is_active())
             if profiling.is_active():
                 raise GraphBreak("a range of the profiler begins, and a profiler is active")

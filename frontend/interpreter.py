@@ -80,6 +80,7 @@ class Interpreter:
         self.frames: list[Frame] = []
         self.label = ""  # what is captured, for profilers
         self.splits = False  # whether the capture may end at a graph break
+        self.ranges: list[tuple[str, str | None]] = []  # the program's ranges of the profiler, where it may not
         self.created: dict[int, Any] = {}
         self.recipes: dict[int, tuple[Any, ...]] = {}  # how an object of C's that capture made is made again
         self.scopes: list[Any] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,13 +37,21 @@ def test(emit: Emitter) -> str:
     return "" if found is None else f"{emit.constant(found[0], 'profiler')}.{found[1]}"
 
 
-def graph_range(graph: Callable[..., Sequence[Any]], label: str) -> Callable[..., Sequence[Any]]:
-    """The graph's function, as one range of the profiler."""
+def graph_range(
+    graph: Callable[..., Sequence[Any]], label: str, ranges: Sequence[tuple[str, str | None]] = ()
+) -> Callable[..., Sequence[Any]]:
+    """The graph's function, as one range of the profiler.
+
+    Args:
+        ranges: names and arguments of the program's own ranges around the graph: of all that begin in it, where it may not be split.
+    """
 
     def profiled(*args: Any) -> Sequence[Any]:
         for started in STARTED:
             started()
-        with torch.autograd.profiler.record_function(f"intarsia: {label}"):
+        with ExitStack() as stack:
+            for name, text in (*ranges, (f"intarsia: {label}", None)):
+                stack.enter_context(torch.autograd.profiler.record_function(name, text))
             return graph(*args)
 
     return profiled

@@ -37,6 +37,16 @@ def test_creation(x, n):
     )
 
 
+@case(lambda: (t(3, 4), 1), lambda: (t(3, 4), 0))
+def test_take_along_dim(x, dim):
+    order = x.argsort(dim)
+    return (
+        torch.take_along_dim(x, order, dim),
+        x.take_along_dim(order[:1, :1], dim=dim - 2),
+        torch.take_along_dim(x, order),
+    )
+
+
 @case(lambda: (t(2), [1, 2.5], (True, False)), lambda: (t(2), [3, 4.5], (True, True)))
 def test_tensors_of_python_data(x, values, flags):
     return (

@@ -43,3 +43,22 @@ def test_a_small_graph_that_is_written_into_its_function_is_seen_too() -> None:
     ]
     assert not [n for n in seen(lambda x: x, x) if n.startswith("intarsia")]
     torch.testing.assert_close(model(x), x + 1)
+
+
+def test_ranges_of_a_whole_graph() -> None:
+    """Where the graph may not be split, the program's ranges are around all of it."""
+
+    @intarsia.compile(fullgraph=True)
+    def model(x: torch.Tensor) -> torch.Tensor:
+        with record_function("encoder"):
+            y = x + 1
+            with record_function("inner", "with words"):
+                y = y.softmax(0)
+        return y * 2
+
+    x = torch.randn(8, 4)
+    with torch.no_grad():
+        model(x)
+    names = seen(model, x)
+    assert names.count("encoder") == names.count("inner") == 1
+    assert len([n for n in names if n.startswith("intarsia: model")]) == 1
