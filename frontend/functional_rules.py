@@ -110,6 +110,16 @@ def _max_pool1d(x: Tensor, *args: Any, **kwargs: Any) -> Any:
     return made if made.stride() == plain else aten.clone.default(made, memory_format=torch.contiguous_format)
 
 
+def _zeros(size: Any, *, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> Any:
+    """Zeros without memory, as derivatives give them, become zeros."""
+    return aten.full.default(size, 0, dtype=dtype or torch.get_default_dtype(), device=device)
+
+
+def _pixel_unshuffle(x: Tensor, factor: int) -> Any:
+    """Of nothing, eager gives a copy of its argument."""
+    return aten.clone.default(x) if any(type(n) is int and n == 0 for n in x.shape) else NotImplemented
+
+
 def _copied(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     return source
 
@@ -125,6 +135,8 @@ RULES: dict[OpOverload, Callable[..., Any]] = {
     aten.native_batch_norm.default: _native_batch_norm,
     aten.max_pool1d.default: _max_pool1d,
     aten.native_channel_shuffle.default: aten.channel_shuffle.default,
+    aten._efficientzerotensor.default: _zeros,
+    aten.pixel_unshuffle.default: _pixel_unshuffle,
     **FOREACH,
 }
 
