@@ -167,6 +167,7 @@ class Soak:
             os.environ["INTARSIA_CACHE_DIR"] = cache
             for task, answer in run_tasks(self.programs(), work, options.jobs, start + options.seconds):
                 self.take(task, answer)
+                assert not torch.cuda.is_initialized(), f"CUDA was started here at {task.name}: no fork can use it"
                 if options.until_found and self.failures:
                     break
             spent = time.monotonic() - start
@@ -195,7 +196,8 @@ class Soak:
             print(f"{task.name}: {detail}", flush=True)
             return
         if len(self.failures[signature]) <= KEPT:
-            self.write(task, text_of(task), detail, kind)
+            # In a child: a generator may start CUDA, which no fork of this process would live through.
+            self.write(task, in_child(lambda: text_of(task), LIMIT), detail, kind)
         if len(self.failures[signature]) <= SMALLER and not self.options.fast:
             self.waiting.append(replace(task, signature=signature, seconds=self.options.shrink))
 
