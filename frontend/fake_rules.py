@@ -20,6 +20,11 @@ def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs
     torch asks which library eager would call, by the sizes, and from that the memory format of the result. A contiguous input
     and weight give a contiguous result in every library.
     """
+    refuse = _REFUSES.get(func)
+    if refuse is not None:
+        refuse(*args, **(kwargs or {}))
+    if func in _SHUFFLES and 0 in args[0].shape and args[0].device.type == "cpu":
+        func, args, kwargs = torch.ops.aten.clone.default, args[:1], {}  # eager copies nothing, in the shape of nothing
     if func is torch.ops.aten.convolution.default and mode.shape_env is not None and not kwargs:
         fakes: list[Any] = [a for a in args if isinstance(a, Tensor)]
         plain = all(is_fake(a) and _has_default_strides(a) for a in fakes)
@@ -31,6 +36,9 @@ def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs
         func, args = torch.ops.aten.clone.default, args[:1]  # what eager gives
     result: Any = FakeTensorMode.dispatch(mode, func, types, args, kwargs or {})
     result = eager_strides(mode, func, args, kwargs or {}, result)
+    if func in _LOSSES and result.dtype != args[0].dtype:
+        with mode:
+            return result.to(args[0].dtype)
     if func in _RESIZES:
         return _in_the_format_of(mode, args[0], result)
     if func in _BATCH_NORMS:
@@ -99,6 +107,53 @@ def _statistics(mode: FakeTensorMode, args: Any, results: Any) -> Any:
         return results
     with mode:
         return (results[0], *(r.to(kept) if r.numel() else r for r in results[1:]))
+
+
+_LOSSES = {torch.ops.aten.soft_margin_loss.default}  # of the dtype of their input, whatever the target has
+
+_SHUFFLES = {torch.ops.aten.pixel_shuffle.default, torch.ops.aten.pixel_unshuffle.default}
+
+
+# ---- what eager refuses and fake tensors take: a check raises, and the program gets eager's own error -------------------
+
+
+def _norm_of_mixed_types(x: Tensor, *others: Any, **_: Any) -> None:
+    """On a CPU the parameters are of the input's type, or all float32 and the input of a half type."""
+    given = [o.dtype for o in others if isinstance(o, Tensor)]
+    if x.device.type != "cpu" or not given or given[0] == x.dtype:
+        return
+    if x.dtype not in (torch.float16, torch.bfloat16) or any(d != torch.float32 for d in given):
+        raise RuntimeError(f"a norm of {x.dtype} with parameters of {given}")
+
+
+def _scatter_of_another_size(view: Any) -> Any:
+    """A source of `view`'s shape only: it is not broadcast."""
+
+    def check(x: Tensor, source: Tensor, *args: Any, **kwargs: Any) -> None:
+        if (wanted := view(x, *args, **kwargs).shape) != source.shape:
+            raise RuntimeError(f"a source of {tuple(source.shape)} for a place of {tuple(wanted)}")
+
+    return check
+
+
+def _batch_norm_of_other_channels(x: Tensor, *others: Any, **_: Any) -> None:
+    """Eager reads the first of a longer weight or of longer statistics: fake tensors broadcast."""
+    _norm_of_mixed_types(x, *others)
+    if any(isinstance(o, Tensor) and o.shape != x.shape[1:2] for o in others):
+        raise RuntimeError(f"a batch norm of {x.shape[1:2]} channels with parameters of another shape")
+
+
+_REFUSES = {
+    func: _batch_norm_of_other_channels if "batch" in func.name() else _norm_of_mixed_types for func in _NORMS
+} | {
+    getattr(torch.ops.aten, f"{name}_scatter").default: _scatter_of_another_size(view)
+    for name, view in (
+        ("slice", torch.ops.aten.slice.Tensor),
+        ("select", torch.ops.aten.select.int),
+        ("diagonal", torch.ops.aten.diagonal.default),
+        ("as_strided", torch.ops.aten.as_strided.default),
+    )
+}
 
 
 def _has_default_strides(tensor: Tensor) -> bool:

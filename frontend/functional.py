@@ -54,7 +54,7 @@ from .torch_private import (
     storage_key,
     uncast,
 )
-from .view_inverse import invert_view
+from .view_inverse import invert_view, reaches_beyond
 
 aten = torch.ops.aten
 
@@ -146,6 +146,9 @@ class _Storage:
     input_index: int | None = None
     origin: fx.Node | None = None  # the placeholder, for an input
     constant: str | None = None
+    shown_beyond: bool = (
+        False  # `as_strided` shows memory, or counts from a place, that a new value of the base has not
+    )
 
 
 @dataclass
@@ -368,10 +371,20 @@ class _Tracer(CaptureMode):
         """
         storage = self._value(tensor).storage
         base = storage.base.val
-        if storage.input_index is not None or storage.constant is not None or base.dtype != tensor.dtype:
+        offset = tensor.storage_offset() if storage_offset is None else storage_offset
+        same, given = base.dtype == tensor.dtype, storage.input_index is not None
+        beyond = reaches_beyond(base, tensor.itemsize, size, stride, offset)
+        if beyond or given and (base.storage_offset() != 0 or not same):
+            storage.shown_beyond = True
+            self._check_within(storage)
+        if storage.constant is not None or not same:
             return tensor, size, stride, storage_offset
-        start = tensor.storage_offset() if storage_offset is None else storage_offset
-        return base, size, stride, start - base.storage_offset()
+        return base, size, stride, offset if given else offset - base.storage_offset()
+
+    def _check_within(self, storage: _Storage) -> None:
+        """A value that replaces an argument's contents has its elements only, not what lies between and behind them."""
+        if storage.shown_beyond and (storage.version or storage.input_index is None):
+            raise self._unsupported("as_strided shows memory beyond the elements of a tensor that is written to")
 
     def _identity(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         """``detach``, ``alias``, ``lift_fresh``: a new tensor object with the same contents, or the same object."""
@@ -492,6 +505,7 @@ class _Tracer(CaptureMode):
             value = parent
             chain.append((value, node))
         storage.version += 1
+        self._check_within(storage)
         for member, contents in chain:
             member.node, member.version = contents, storage.version
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -124,3 +124,17 @@ _INVERSES: dict[OpOverload, _Rule] = {
     aten._conj.default: _unary(aten._conj.default),
     aten._neg_view.default: _unary(aten._neg_view.default),
 }
+
+
+def reaches_beyond(base: Tensor, itemsize: int, size: Sequence[Any], stride: Sequence[Any], offset: Any) -> bool:
+    """Whether `as_strided`, counted in items from the beginning of the storage, shows memory that is not the base's elements'."""
+    if 0 in size:
+        return False
+    count = 1
+    for step, length in sorted(zip(base.stride(), base.shape, strict=True)):
+        if length != 1 and step != count:
+            return True  # there are gaps between the base's own elements
+        count *= length
+    last = offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    first = base.storage_offset()
+    return bool(offset * itemsize < first * base.itemsize or (last + 1) * itemsize > (first + count) * base.itemsize)

@@ -29,6 +29,7 @@ from .frontend.collector import collector_paused
 from .frontend.errors import Unsupported
 from .frontend.functional import functionalize
 from .frontend.profiling import STARTED
+from .frontend.torch_private import without_autocast
 from .ir.dtypes import UnknownDType
 from .ir.import_fx import ImportFailure, import_fx, user_line
 from .ir.text import parse_module, print_module
@@ -170,8 +171,25 @@ def _watched(program: Program) -> None:
 def _checked(run: GraphFunction, program: Program, gm: fx.GraphModule, config: Config) -> GraphFunction:
     """With a way back to eager, where the program calls a library, or a GPU's kernels, which may be given sizes that they cannot count."""
     host = program.generated.host
+    if host.operators and (any(map(torch.is_autocast_enabled, ("cpu", "cuda"))) or relies_on_casts(gm)):
+        run = without_casts(run)
     surprises = host.operators or host.steps or host.gpu is not None
     return _or_eager(run, gm) if surprises and not config.verify_each else run
+
+
+def relies_on_casts(gm: fx.GraphModule) -> bool:
+    """Whether the graph enters or leaves autocast, so that it may run under another than it was compiled under."""
+    return any("autocast" in getattr(node.target, "__name__", "") for node in gm.graph.nodes)
+
+
+def without_casts(run: GraphFunction) -> GraphFunction:
+    """Casts are explicit in a compiled graph: the operators of libraries that it calls make none of their own."""
+
+    def call(*args: Any) -> Sequence[Any]:
+        with without_autocast():
+            return run(*args)
+
+    return call
 
 
 def _name_of(

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from .backend import GraphFunction, Report, compile_graph, run_eager
+from .backend import GraphFunction, Report, compile_graph, run_eager, without_casts
 from .config import Config
 from .counters import COUNTERS
 from .frontend.errors import Busy
@@ -155,6 +155,8 @@ class Half:
     def _compiled(self) -> GraphFunction:
         function, report = compile_graph(self.graph, self.inputs, self.config, self.passes)
         report.half = self.name
+        if self.name == "backward":  # it may be called under autocast or not, whatever the forward half was
+            function = without_casts(function)
         if report.program is not None and self.visible is not None:
             for recorded in report.program.recorded:
                 recorded.hand_out(self.visible, after_others=self.name == "backward")

@@ -263,13 +263,13 @@ class LoopEmitter:
             elif len(values) == 2:
                 operands = [*values, self.kept_values[join.target][0], memory]
             self._add(self.scopes[-1], ir.Accumulate.make(operands, [], attrs))
+        for store in stage.stores if nest.lent else ():
+            self.value(_stored(store))  # before the first store: it may overwrite what another result waits in
         for store in stage.stores:
             self._store(store, scans.get(id(store)), nest)
 
     def _store(self, store: Store, scan: SSAValue | None, nest: NestSpec) -> None:
-        node, dtype = store.node, store.memory.ref.dtype
-        while node.kind == "cast" and node.dtype == dtype and dtype.compute != dtype:
-            node = node.args[0]  # the store rounds
+        node = _stored(store)
         value = self.value(node)
         if store.bind is not None:
             self.value(store.bind)
@@ -446,6 +446,14 @@ class LoopEmitter:
     def _add(scope: _Scope, op: Op) -> Operation:
         scope.block.add_op(op)
         return op
+
+
+def _stored(store: Store) -> Node:
+    """The value that a store takes: without a cast where the store itself rounds."""
+    node, dtype = store.node, store.memory.ref.dtype
+    while node.kind == "cast" and node.dtype == dtype and dtype.compute != dtype:
+        node = node.args[0]
+    return node
 
 
 def product_of(target: Node) -> prim.Dot:

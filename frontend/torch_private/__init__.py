@@ -33,6 +33,7 @@ from .dispatch import (
     python_dispatcher,
     storage_key,
     uncast,
+    without_autocast,
 )
 from .dynamo import (
     inductor_options,
@@ -172,6 +173,7 @@ __all__ = [
     "uncast",
     "unraised_warnings",
     "unsupported_fake_errors",
+    "without_autocast",
     "without_tokens",
     "write_code",
 ]

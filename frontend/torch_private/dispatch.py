@@ -36,6 +36,11 @@ def below_autograd() -> AbstractContextManager[Any]:
     return torch._C._AutoDispatchBelowAutograd()
 
 
+def without_autocast() -> AbstractContextManager[Any]:
+    """Operators cast nothing of their own; what else autocast keeps stays."""
+    return torch._C._DisableAutocast()
+
+
 @cache
 def is_composite(func: OpOverload) -> bool:
     """Whether eager runs ``func`` as a composition of other operators."""

@@ -296,6 +296,9 @@ def _batch_norm(b: Builder) -> Result:
     shape = b.shape_of(x)
     if not b.dtype_of(x).is_float or len(shape) < 2:
         raise NotCovered("not a float tensor")
+    given = [b.maybe(n) for n in ("weight", "bias", "running_mean", "running_var")]
+    if any(v is not None and b.shape_of(v) != (shape[1],) for v in given):
+        raise NotCovered("a weight or statistics of another size than the channels")
     training = b.get("training", False) and "no_training" not in b.op.target
     value = b.up(x)
     if training:

@@ -263,6 +263,8 @@ def _eye(b: Builder) -> Result:
 def _slice_scatter(b: Builder) -> Result:
     x, source = b.tensor("self"), b.tensor("src")
     d = b.get("dim", 0)
+    if not b.shape_of(x):
+        raise NotCovered("a number has no dimensions")
     size = b.shape_of(x)[d]
     if "select" in b.op.target:
         index = b.get("index")

@@ -21,6 +21,13 @@ def _float(b: Builder, name: str = "self") -> SSAValue:
     return b.up(x)
 
 
+def _widest(b: Builder, *names: str) -> list[Any]:
+    """Float operands, None where one is not given, all in the dtype of the widest; half types as float32."""
+    given = {name: _float(b, name) for name in names if b.has(name)}
+    wide = max((b.dtype_of(v) for v in given.values()), key=lambda dtype: dtype.bytes)
+    return [b.cast(given[name], wide) if name in given else None for name in names]
+
+
 def _floats(b: Builder, *names: str) -> list[SSAValue]:
     """Operands or numbers in the dtype in which a float result is computed."""
     if not b.type.dtype.is_float:
@@ -155,22 +162,23 @@ def _fmax(b: Builder) -> Result:
 @rule("binary_cross_entropy_with_logits.default")
 def _logits_loss(b: Builder) -> Result:
     """(1 - t) x - w log(sigmoid(x)), where w is 1 + (p - 1) t with a weight p of the positive class."""
-    x, target = _float(b), _float(b, "target")
+    x, target, factor, weight = _widest(b, "self", "target", "pos_weight", "weight")
     low = b.ew("min", x, 0.0)
     log_sigmoid = b.ew("sub", low, b.ew("log1p", b.ew("exp", b.ew("neg", b.ew("abs", x)))))
     share = b.ew("sub", b.full(1.0, (), b.dtype_of(target)), target)
-    if b.has("pos_weight"):
-        factor = b.ew("add", b.ew("mul", b.ew("sub", _float(b, "pos_weight"), 1.0), target), 1.0)
+    if factor is not None:
+        factor = b.ew("add", b.ew("mul", b.ew("sub", factor, 1.0), target), 1.0)
         log_sigmoid = b.ew("mul", factor, log_sigmoid)
     loss = b.ew("sub", b.ew("mul", share, x), log_sigmoid)
-    if b.has("weight"):
-        loss = b.ew("mul", loss, _float(b, "weight"))
+    if weight is not None:
+        loss = b.ew("mul", loss, weight)
     return _joined(b, loss)
 
 
 @rule("soft_margin_loss.default")
 def _soft_margin(b: Builder) -> Result:
-    return _joined(b, b.ew("log1p", b.ew("exp", b.ew("neg", b.ew("mul", _float(b, "target"), _float(b))))))
+    target, x = _widest(b, "target", "self")
+    return _joined(b, b.ew("log1p", b.ew("exp", b.ew("neg", b.ew("mul", target, x)))))
 
 
 def _joined(b: Builder, loss: SSAValue) -> SSAValue:
