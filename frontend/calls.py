@@ -60,14 +60,27 @@ def call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str
     method = objects.find_method(kind, "__call__")
     if method is not None:
         return vm.tail_call(method, (function, *args), kwargs)
-    if isinstance(function, torch.jit.ScriptFunction | torch.jit.ScriptModule):
-        plain = torch_private.script_source(function)
-        if plain is not None:
-            return vm.call(plain, args, kwargs)
-        raise Unsupported("a TorchScript function is called")
+    if _is_scripted(function):
+        return _scripted(vm, function, args, kwargs)
+    if kind is _INSTANCE_METHOD and function.__name__ == "__call__" and args and _is_scripted(args[0]):
+        return _scripted(vm, args[0], args[1:], kwargs)  # C's own, where a program has put another around it
     if not callable(function):
         raise UserRaise(TypeError(f"'{kind.__name__}' object is not callable"))
     raise Unsupported(f"{_display(function)} is called")
+
+
+def _is_scripted(function: Any) -> bool:
+    return isinstance(function, torch.jit.ScriptFunction | torch.jit.ScriptModule)
+
+
+def _scripted(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    plain = torch_private.script_source(function)
+    if plain is not None:
+        return vm.call(plain, args, kwargs)
+    raise Unsupported("a TorchScript function is called")
+
+
+_INSTANCE_METHOD = type(torch.jit.ScriptFunction.__dict__["save"])
 
 
 def _display(function: Any) -> str:

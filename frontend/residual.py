@@ -6,8 +6,10 @@ import contextlib
 import copy
 import datetime
 import decimal
+import fractions
 import functools
 import gc
+import ipaddress
 import itertools
 import operator
 import re
@@ -259,7 +261,7 @@ class Residual:
         constant = self.emit.constant(value, type(value).__name__)
         if isinstance(value, re.Pattern | torch.finfo | torch.iinfo):
             return constant  # made once for all calls by its own library, or without a way to copy it
-        if not isinstance(value, datetime.date | datetime.time | datetime.timedelta | decimal.Decimal):
+        if not isinstance(value, _REDUCED):
             return self._fresh(value, f"{self.emit.constant(copy.copy, 'copy')}({constant})")
         reduced: Any = value.__reduce__()
         made, args = reduced[:2]
@@ -575,6 +577,12 @@ def _change_set(target: Any, gone: list[Any], new: list[Any], passing: list[Any]
 def _remake_set(target: Any, items: list[Any], fillers: int, late: list[Any]) -> None:
     made_set(items, fillers, late, target)
 
+
+# Values that say how they are made; `copy.copy` gives some of them back as they are.
+_REDUCED = (
+    *(datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction),
+    *(ipaddress.IPv4Address, ipaddress.IPv6Address),
+)
 
 _BUILDERS: dict[type, Any] = {
     list: Residual._list,

@@ -19,9 +19,9 @@ import warnings
 from collections.abc import Callable
 from datetime import timedelta, timezone
 from fractions import Fraction
-from ipaddress import ip_address
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -415,17 +415,31 @@ def test_capture_leaves_the_random_generator_alone(monkeypatch: Any) -> None:
         assert torch.equal(a, b)
 
 
-def test_values_are_other_objects_in_each_call() -> None:
+HALF, STAMP, NUMBER = Fraction(1, 2), datetime.datetime(2024, 1, 1), decimal.Decimal(3)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: HALF * 2,
+        lambda: STAMP + timedelta(1),
+        lambda: NUMBER + 1,
+        lambda: timezone(timedelta(hours=2)),
+        lambda: timezone(timedelta(0)),
+        lambda: HALF,
+        lambda: np.float64(2.5),
+    ],
+)
+def test_values_are_other_objects_in_each_call(make: Any) -> None:
     """Where eager makes one anew; what two names share stays shared."""
-    half = Fraction(1, 2)
 
-    def made(out: list[Any]) -> None:
-        double = half * 2
-        out += [double, double, half, ip_address("1.2.3.4"), timezone(timedelta(hours=2)), timezone(timedelta(0))]
+    def program(out: list[Any]) -> None:
+        value = make()
+        out += [value, value]
 
-    fast, _ = compiled(made)
+    fast, _ = compiled(program)
     kept: list[list[Any]] = [[], []]
-    for function, out in zip((made, fast), kept, strict=True):
+    for function, out in zip((program, fast), kept, strict=True):
         for _ in range(3):
             function(out)
     patterns = [[next(i for i, w in enumerate(out) if w is v) for v in out] for out in kept]
