@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from .errors import GraphBreak, UserRaise
+from .kinds import isinstance
 from .source import Arg, Const, Source
 from .values.constant import is_constant, is_static
 

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from . import answers, contexts, library, marks, messages, rules, tables, torch_private, torch_rules
 from .contexts import is_torch_context
 from .errors import GraphBreak, Unsupported, UserRaise
+from .kinds import isinstance
 from .registry import Row, called_row, row_of, rule_of
 from .sameness import is_value_type
 from .sight import check_keys, check_sight, check_text

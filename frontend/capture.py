@@ -29,6 +29,7 @@ from .guards import Emitter, GuardSet, with_few_locals
 from .inlined import with_program
 from .interpreter import NULL, Interpreter, Lasti, Saved
 from .interpreter import Frame as Activation
+from .kinds import isinstance, namespace_of
 from .memory import Memory
 from .output import GraphInput
 from .pieces import Family, Piece
@@ -607,7 +608,7 @@ def _changes(vm: Interpreter) -> tuple[str, ...]:
     out = [shadow.source.name() for shadow in vm.user.shadows if shadow.changed()]
     out += [unread.source.name() for unread in vm.user.appended]
     for (_, name), (obj, value) in vm.effects.attrs.items():
-        same = getattr(obj, "__dict__", {}).get(name, DELETED) is value  # as after a context manager
+        same = (namespace_of(obj) or {}).get(name, DELETED) is value  # as after a context manager
         if not same and not vm.is_created(obj) and not (isinstance(obj, Tensor) and not vm.out.is_known(obj)):
             source = vm.user.source_of(obj)
             out.append(f"{type(obj).__name__ if source is None else source.name()}.{name}")

@@ -16,6 +16,7 @@ import torch.utils._pytree as pytree
 from . import torch_private
 from .errors import Frame, Unsupported
 from .guards import Emitter, Guard, Miss
+from .kinds import isinstance
 from .output import GraphInput, OutputGraph
 from .source import Arg, Const, Source
 

@@ -12,6 +12,7 @@ import torch
 from . import answers, profiling
 from .dynamic import concrete
 from .errors import GraphBreak, Unsupported, UserRaise
+from .kinds import isinstance
 from .registry import rule
 from .values import object as objects
 

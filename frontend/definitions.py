@@ -19,6 +19,7 @@ from functools import cache
 from typing import Any
 
 from .guards import Emitter, Miss, show
+from .kinds import isinstance
 
 __all__ = ["MISSING", "DefinitionCheck", "Definitions", "can_change", "lookup", "recording"]
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from . import torch_private
 from .checks import LATE_SIZES, SizeCheck
 from .errors import Frame
+from .kinds import isinstance
 from .output import GraphInput
 from .source import Arg, Computed, Fetch, Item, Number, SizeExpression, Source
 

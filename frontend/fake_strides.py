@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .kinds import isinstance
 from .torch_private import FakeTensorMode, OpOverload, is_in_format
 
 __all__ = ["eager_strides", "memory_order"]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .kinds import isinstance
 from .torch_private import OpOverload
 
 aten = torch.ops.aten

@@ -21,6 +21,7 @@ from torch import nn
 
 from .errors import Frame, Unsupported
 from .guards_watch import Settled, Watch
+from .kinds import isinstance
 from .sameness import indistinguishable, is_told_by_equality, is_value_type, same_keys
 from .source import Arg, Const, Source
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from .errors import Unsupported
+from .kinds import isinstance
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter

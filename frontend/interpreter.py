@@ -23,6 +23,7 @@ from .effects import DELETED, Effects
 from .errors import CaptureError, GraphBreak, InternalError, Unsupported, UserRaise
 from .errors import Frame as Place
 from .guards import GuardSet
+from .kinds import isinstance, namespace_of
 from .output import OutputGraph
 from .sight import refuse_opaque
 from .source import Attr, Const, Fetch, Item, Source
@@ -464,18 +465,24 @@ class Interpreter:
         else:
             self.effects.cells[id(cell)] = (cell, value)
 
+    @staticmethod
+    def namespace_source(obj: Any, source: Source) -> Source:
+        """Where guards look for the attributes of an instance's own: past a `__getattribute__` of the program's, which they must not run."""
+        own = objects.find_method(type(obj), "__getattribute__") is not None
+        return Fetch(namespace_of, source) if own else Attr(source, "__dict__")
+
     def instance_attr(self, obj: Any, name: str) -> tuple[bool, Any]:
         """(found, value) of the instance's own attribute."""
         found, value = self.effects.attr(obj, name)
         if found:
             return (False, None) if value is DELETED else (True, value)
-        namespace = getattr(obj, "__dict__", None)
+        namespace = namespace_of(obj)
         if namespace is None:
             return False, None
         source = None if self.is_created(obj) else self.user.source_of(obj)
         if source is None:
             return (True, namespace[name]) if name in namespace else (False, None)
-        where = Attr(source, "__dict__")
+        where = self.namespace_source(obj, source)
         if name in namespace:
             return True, self.user.wrap(namespace[name], Item(where, name))
         self.guards.add("missing", where, name)

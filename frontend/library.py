@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from . import operators, torch_private
 from .dynamic import concrete
 from .errors import GraphBreak, UserRaise
+from .kinds import isinstance
 from .registry import rule
 from .sight import check_sight, is_same, refuse_opaque
 from .source import Const, Fetch, Item

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from . import torch_private
 from .errors import GraphBreak, UserRaise
+from .kinds import isinstance
 from .source import Const
 
 if TYPE_CHECKING:

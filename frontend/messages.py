@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from . import answers
 from .breaks import before
 from .errors import GraphBreak
+from .kinds import isinstance
 from .registry import row_of, rule
 from .source import Attr, Const
 

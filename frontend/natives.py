@@ -47,6 +47,7 @@ from typing import Any
 import torch
 
 from . import tables
+from .kinds import isinstance
 from .registry import ANY, describe
 
 __all__: list[str] = []
@@ -165,7 +166,15 @@ describe(
     *_ITERTOOLS, *_WRAPPERS, *_ERRORS, list, tuple, collections.deque, weakref.ref, functools.partial, sees="nothing"
 )
 describe(
-    isinstance, issubclass, callable, iter, next, operator.is_, operator.is_not, operator.length_hint, sees="nothing"
+    builtins.isinstance,
+    issubclass,
+    callable,
+    iter,
+    next,
+    operator.is_,
+    operator.is_not,
+    operator.length_hint,
+    sees="nothing",
 )
 describe(operator.itemgetter, operator.attrgetter, operator.methodcaller, functools.reduce, sees="nothing")
 _each(_EVERY, "get setdefault __getitem__ __setitem__ __delitem__ __contains__ add discard move_to_end", sees="key")

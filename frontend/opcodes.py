@@ -14,6 +14,7 @@ from . import closing, operators, raising
 from .effects import DELETED
 from .errors import Unsupported, UserRaise
 from .interpreter import NULL, Saved
+from .kinds import isinstance
 from .sight import check_keys, is_same
 from .source import Const
 from .unpacking import as_dict, match_class, match_keys, taken

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .errors import GraphBreak, Unsupported
+from .kinds import isinstance
 from .protocol import (
     binary_by_methods,
     compare_by_methods,

@@ -15,6 +15,7 @@ from torch import Tensor, fx
 
 from . import torch_private
 from .errors import GraphBreak, InternalError, Unsupported, UserRaise
+from .kinds import isinstance
 from .source import Source
 from .views import GRAD_MODE, MUTATES
 

@@ -10,6 +10,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from .errors import GraphBreak, UserRaise
+from .kinds import isinstance
 from .sameness import is_value_type
 from .sight import check_operands, refuse_opaque
 from .values import object as objects

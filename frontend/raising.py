@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import CaptureError, GraphBreak, UserRaise
 from .instruction import per_code
+from .kinds import isinstance
 from .source import Const, Fetch
 
 if TYPE_CHECKING:

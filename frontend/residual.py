@@ -27,6 +27,7 @@ from .effects import DELETED
 from .errors import Unsupported
 from .guards import Emitter
 from .interpreter import NULL, Lasti, Saved, kinds_of
+from .kinds import isinstance, namespace_of
 from .library import methodcaller_parts
 from .raising import builtin_members, handled_outside
 from .resume import free_names, generator_code
@@ -514,7 +515,7 @@ def _slots(cls: type) -> list[str]:
 
 def _forget(target: Any, name: str) -> None:
     """Delete an attribute of the instance's own, where it has it."""
-    namespace = getattr(target, "__dict__", {})
+    namespace = namespace_of(target) or {}
     if name in namespace:
         del namespace[name]
     elif isinstance(getattr(type(target), name, None), types.MemberDescriptorType):
@@ -528,7 +529,8 @@ def _put(target: Any, name: str, value: Any) -> None:
     if isinstance(getattr(type(target), name, None), types.MemberDescriptorType):
         object.__setattr__(target, name, value)
     else:
-        target.__dict__[name] = value
+        namespace = namespace_of(target)
+        (target.__dict__ if namespace is None else namespace)[name] = value
 
 
 def _refill(target: Any, items: list[Any]) -> None:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from . import answers, library, natives, operators, tables, torch_private, torch_rules, transforms  # noqa: F401  (they fill the registry)
 from .contexts import RealContext
 from .errors import GraphBreak, Unsupported, UserRaise
+from .kinds import isinstance
 from .raising import first_context
 from .registry import rule
 from .sight import check_operands, check_text, is_same, refuse_opaque
@@ -108,7 +109,7 @@ def _real_kinds(kinds: Any) -> Any:
     return () if kinds is torch_private.FakeTensor else kinds
 
 
-@rule(isinstance)
+@rule(builtins.isinstance)
 def _isinstance(vm: Interpreter, obj: Any, kinds: Any) -> bool:
     if type(kinds) is tuple:
         return any(_isinstance(vm, obj, kind) for kind in kinds)

@@ -25,6 +25,8 @@ from typing import Any
 
 import torch
 
+from .kinds import isinstance
+
 __all__ = ["indistinguishable", "is_told_by_equality", "is_value_type", "made_set", "recipe", "same_keys"]
 
 _Same = Callable[[Any, Any], bool]

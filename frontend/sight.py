@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from .dynamic import concrete
 from .errors import GraphBreak
+from .kinds import isinstance
 from .source import Const
 from .values.constant import is_constant
 from .values.object import find_method

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .breaks import Suspended
 from .errors import Unsupported
 from .interpreter import NULL, Lasti, Saved, kinds_of
+from .kinds import isinstance
 from .liveness import live_names
 from .pending import CALL_THUNK, Outcome, Pending, operand_count, pending
 from .pieces import PASSED, Family, Piece, Step

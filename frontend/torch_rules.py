@@ -13,6 +13,7 @@ from torch.utils import checkpoint as checkpoints
 
 from . import calls, contexts, operators, torch_private
 from .errors import GraphBreak, Unsupported
+from .kinds import isinstance
 from .registry import rule
 from .source import Attr, Const
 from .values import object as objects

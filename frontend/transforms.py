@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from . import torch_private
 from .errors import GraphBreak
+from .kinds import isinstance
 from .output import GraphInput, OutputGraph
 from .registry import rule
 from .torch_private import CaptureMode

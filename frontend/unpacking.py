@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import TYPE_CHECKING, Any
 
 from . import operators
 from .errors import UserRaise
+from .kinds import isinstance
 from .values import object as objects
 from .values.container import InstanceDict, LazyDict
 
@@ -70,7 +72,7 @@ def match_class(vm: Interpreter, subject: Any, cls: Any, n: int, names: tuple[st
     """What a class pattern with `n` positional patterns and the keywords `names` looks at; None where it does not match."""
     if not isinstance(cls, type):
         raise UserRaise(TypeError("called match pattern must be a class"))
-    if not vm.truth(vm.call(isinstance, (subject, cls), {})):
+    if not vm.truth(vm.call(builtins.isinstance, (subject, cls), {})):
         return None
     out: list[Any] = []
     seen: list[str] = []

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx
 
+from .kinds import isinstance
 from .torch_private import OpOverload, storage_key
 
 if TYPE_CHECKING:

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from ..kinds import isinstance
+
 __all__ = ["is_bound", "is_constant", "is_static", "plain_value"]
 
 _CONSTANT_TYPES = frozenset(

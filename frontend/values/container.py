@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported, UserRaise
+from ..kinds import isinstance
 from ..sameness import made_set, recipe
 from ..source import Attr, Fetch, Item, Source
 from .constant import is_constant
@@ -297,7 +298,7 @@ class InstanceDict:
     """`obj.__dict__` of a user's object: reads and writes go through the object's tracked attributes."""
 
     def __init__(self, vm: Interpreter, obj: Any, source: Source) -> None:
-        self.vm, self.obj, self.source = vm, obj, Attr(source, "__dict__")
+        self.vm, self.obj, self.source = vm, obj, vm.namespace_source(obj, source)
 
     def __getitem__(self, key: Any) -> Any:
         found, value = self.vm.instance_attr(self.obj, key)

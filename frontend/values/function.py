@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import closing
 from ..errors import CaptureError, UserRaise
+from ..kinds import isinstance
 from ..raising import binding_error, note
 from ..source import Attr, Const, Item, Source
 from .constant import is_constant

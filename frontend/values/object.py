@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import builtins
 import enum
 import functools
 import types
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from ..definitions import MISSING, can_change, lookup
 from ..effects import DELETED
 from ..errors import GraphBreak, Unsupported, UserRaise
+from ..kinds import is_honest, isinstance, namespace_of
 from ..raising import first_context
 from ..source import Attr, Const, Fetch, Item, Source
 from .container import InstanceDict
@@ -384,6 +386,8 @@ def _checked(value: Any, kind: type, name: str) -> Any:
 
 def is_instance(vm: Interpreter, obj: Any, kinds: Any) -> bool:
     """`isinstance(obj, kinds)`, where no metaclass of the program's answers."""
+    if not is_honest(type(obj)) and not issubclass(type(obj), kinds):
+        raise GraphBreak(f"isinstance asks a {type(obj).__name__} for its __class__, which runs the program's own code")
     for cls in _alternatives(kinds):
         kind, check = vm.type_of(obj), lookup(type(cls), "__instancecheck__")[0]
         if check is _CHECKED_BY_ABC:
@@ -394,7 +398,7 @@ def is_instance(vm: Interpreter, obj: Any, kinds: Any) -> bool:
             if check is not _CHECKED_BY_TYPE and source is not None:
                 question = functools.partial(_is_instance, kinds=cls)
                 vm.guards.add("equals", Fetch(question, source), isinstance(obj, cls))
-    return bool(vm.native(isinstance, obj, kinds))
+    return bool(vm.native(builtins.isinstance, obj, kinds))
 
 
 def is_subclass(vm: Interpreter, cls: Any, kinds: Any) -> bool:
@@ -418,7 +422,7 @@ def _alternatives(kinds: Any) -> Iterator[type]:
 
 
 def _is_instance(obj: Any, kinds: Any) -> bool:
-    return isinstance(obj, kinds)
+    return builtins.isinstance(obj, kinds)
 
 
 _CHECKED_BY_TYPE = type.__dict__["__instancecheck__"]
@@ -490,7 +494,7 @@ def generic_store(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
         vm.call(setter, (raw, obj, value), {})
         return
     slot = isinstance(raw, types.MemberDescriptorType)
-    if not slot and not hasattr(obj, "__dict__") or not kind.__flags__ & _HEAP_TYPE and not hasattr(obj, "__dict__"):
+    if namespace_of(obj) is None and (not slot or not kind.__flags__ & _HEAP_TYPE):
         vm.native(setattr, obj if vm.is_created(obj) else _twin(vm, obj), name, value)
         raise Unsupported(f"the attribute {name!r} of a {kind.__name__} is assigned")
     of_c = not slot and _has(raw, "__set__") and not vm.is_created(obj)

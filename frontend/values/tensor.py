@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import GraphBreak, Unsupported, UserRaise
+from ..kinds import isinstance
 from ..source import Attr, Const, Fetch, Item
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from .. import torch_private
 from ..definitions import lookup
 from ..errors import Unsupported
+from ..kinds import isinstance
 from ..output import GraphInput
 from ..sameness import is_value_type
 from ..source import Attr, Const, Fetch, Item, Source

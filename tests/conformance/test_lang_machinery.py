@@ -124,7 +124,7 @@ class Guarded:
         object.__setattr__(self, "reads", [])
 
     def __getattribute__(self, name):
-        if name not in ("reads", "__dict__", "__class__"):
+        if name != "reads":
             object.__getattribute__(self, "reads").append(name)
         return object.__getattribute__(self, name)
 
@@ -137,7 +137,7 @@ class Guarded:
         return self.v
 
 
-# Open, so no case: capture runs the program's `__getattribute__` itself.
+@case(lambda: (t(), Guarded(1)), lambda: (t(), Guarded(2)))
 def attribute_interception(x, g):
     g.v += 1
     try:

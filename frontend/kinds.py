@@ -1,0 +1,54 @@
+"""`isinstance` that runs nothing of the program's.
+
+Python's own reads `__class__` of an object whose type does not answer, which runs a `__getattribute__` or a property of the program's.
+Files that look at the program's values import this one in its place.
+"""
+
+from __future__ import annotations
+
+import builtins
+import types
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["is_honest", "isinstance", "namespace_of"]
+
+_HEAP_TYPE, _OWN = 1 << 9, __name__.partition(".")[0]
+
+if TYPE_CHECKING:
+    from builtins import isinstance as isinstance  # so that types are narrowed
+else:
+
+    def isinstance(value: Any, kinds: Any) -> bool:
+        """Whether the value is an instance; by its type alone where its class decides what its attributes are."""
+        kind = type(value)
+        if is_honest(kind):
+            return _isinstance(value, kinds)
+        return issubclass(kind, kinds)
+
+
+_isinstance = builtins.isinstance
+_LIBRARY: set[type] = set()  # classes of torch's and our own that were asked: a program may change any class of its own
+
+
+def is_honest(kind: Any) -> bool:
+    """Whether reading `__class__` of an instance runs nothing of the program's."""
+    if not kind.__flags__ & _HEAP_TYPE or kind in _LIBRARY:
+        return True
+    look = type.__getattribute__
+    if str(look(kind, "__module__")).partition(".")[0] in ("torch", _OWN):
+        _LIBRARY.add(kind)
+        return True
+    return (
+        type(look(kind, "__getattribute__")) is types.WrapperDescriptorType
+        and "__class__" not in look(kind, "__dict__")
+        and not any("__class__" in vars(base) for base in look(kind, "__mro__")[1:-1])
+    )
+
+
+def namespace_of(value: Any) -> dict[str, Any] | None:
+    """`value.__dict__` as it is, past what the program's class says of it."""
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return found if type(found) is dict else None
