@@ -22,9 +22,7 @@ from xdsl.utils.exceptions import ParseError, VerifyException
 from xdsl.utils.lexer import Input, Span
 from xdsl.xdsl_opt_main import xDSLOptMain
 
-from ..ir.dialects import prim
-from ..ir.symbols import free_symbols
-from ..ir.syntax import defined_values
+from ..ir.dialects import loop, prim
 from ..ir.text import make_context, print_module
 from .base import LEVELS, Pass, PassError
 from .context import CompileContext, Diagnostics, Target
@@ -277,10 +275,14 @@ def verify_located(module: ModuleOp, parser: PositionParser) -> None:
     Raises:
         LocatedVerifyError: file, line, column, the line itself and a caret.
     """
-    for op in module.walk(reverse=False):
+    for op in [*(op for op in module.walk() if not op.regions), *module.walk()]:  # what is inside of another first
         try:
+            func = op.parent_op()
+            while func is not None and not isinstance(func, prim.Func | loop.Kernel):
+                func = func.parent_op()
+            if isinstance(func, prim.Func):
+                func.check_names(op)
             op.verify(verify_nested_ops=False)
-            _check_symbols(op)
         except VerifyException as error:
             start = parser.positions.get(op, 0)
             span = Span(start, start + len(_token_at(parser.lexer.input.content, start)), parser.lexer.input)
@@ -290,28 +292,6 @@ def verify_located(module: ModuleOp, parser: PositionParser) -> None:
     except (VerifyException, ValueError) as error:
         span = Span(0, 1, parser.lexer.input)
         raise LocatedVerifyError(caret_text(span, str(error).splitlines()[0])) from None
-
-
-def _check_symbols(op: Operation) -> None:
-    """Check that sizes are made of the symbols that the function binds; a text without `symbols` may have any.
-
-    Raises:
-        VerifyException: names the symbol.
-    """
-    func: Operation | None = op
-    while func is not None and not isinstance(func, prim.Func):
-        func = func.parent_op()
-    if func is None or "symbols" not in func.attributes:
-        return
-    declared = {str(row[0]) for row in func["symbols"]}
-    for value in defined_values(op):
-        used = {str(s) for s in free_symbols(getattr(value.type, "shape", ()))}
-        for name in sorted(used - declared):
-            close = difflib.get_close_matches(name, list(declared), n=1)
-            hint = f"; did you mean '{close[0]}'?" if close else ""
-            raise VerifyException(
-                f"{value.type}: the symbol '{name}' is bound by no argument (see `symbols` of prim.func){hint}"
-            )
 
 
 def _token_at(text: str, start: int) -> str:

@@ -21,6 +21,7 @@ from xdsl.ir import OpTraits, SSAValue
 from xdsl.traits import IsolatedFromAbove, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
+from ..binding import check_bound
 from ..scalars import DOT, JOINT, REDUCES, SCALARS, ScalarRow
 from ..syntax import Op
 from ..types import RefType, ScalarType, scalar_type
@@ -42,6 +43,12 @@ class Kernel(Op):
     required = ("sym_name", "inputs")
     is_pure = False
     traits = OpTraits(lambda: (IsolatedFromAbove(), NoTerminator()))
+
+    def check(self) -> None:
+        names = {str(name) for name in self.get("symbols", ())}
+        names |= {str(op["var"]) for op in self.walk() if isinstance(op, For | Bind)}
+        for op in self.walk():
+            check_bound(op, names, "loop and no argument (see `symbols` of loop.kernel)")
 
 
 class Launch(Op):

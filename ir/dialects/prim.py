@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from xdsl.ir import Attribute, OpTraits, SSAValue
+from xdsl.ir import Attribute, Operation, OpTraits, SSAValue
 from xdsl.traits import IsolatedFromAbove, IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
+from ..binding import check_bound
 from ..dtypes import BOOL, I64
 from ..literals import print_literal
 from ..scalars import REDUCES, SCALARS, ScalarRow
@@ -470,6 +471,17 @@ class Func(Op):
         for row in self.get("mutations", ()):
             self._check_number(row[0], "argument", "mutations")
             self._check_number(row[1], "returned value", "mutations")
+        for op in self.walk():
+            self.check_names(op)
+
+    def check_names(self, op: Operation) -> None:
+        """Check that an operation of this function uses bound symbols only.
+
+        Raises:
+            VerifyException: names the symbol.
+        """
+        names = {str(row[0]) for row in self.get("symbols", ())}
+        check_bound(op, names, "argument (see `symbols` of prim.func)")
 
     def _check_symbol(self, row: tuple[object, ...]) -> None:
         if len(row) != 5:

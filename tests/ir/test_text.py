@@ -74,7 +74,7 @@ LOOPS = """builtin.module {
 """
 
 BUFFERS = """builtin.module {
-  prim.func @main() ({
+  prim.func @main() {symbols = [["s0", 0, 0, 2, none]]} ({
   ^bb0(%0: !prim.tensor<[s0, 4], f32>):
     %1 = buffer.alloc() {pool = "arena", offset = 64*s0} : !buffer.ref<[s0, 4], [4, 1], f32>
     buffer.launch @k0(%0, %1)
@@ -155,7 +155,8 @@ def test_large_modules_are_quick() -> None:
     import time
 
     func = parse_module(
-        "builtin.module {\n prim.func @main() ({\n ^bb0(%0: !prim.tensor<[s0, 4], f32>):\n prim.return(%0)\n })\n}"
+        "builtin.module {\n prim.func @main() {symbols = [[\"s0\", 0, 0, 2, none]]} ({\n"
+        " ^bb0(%0: !prim.tensor<[s0, 4], f32>):\n prim.return(%0)\n })\n}"
     )
     block = next(op for op in func.walk() if isinstance(op, Op)).block_body
     value = block.args[0]
