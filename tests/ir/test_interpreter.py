@@ -166,7 +166,10 @@ def test_symbols_results_and_mutations() -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("%r = prim.slice(%x) {starts = [s0, 0], steps = [1, 1]} : !prim.tensor<[3, 4], f32>", "the symbol 's0' is bound by no argument"),
+        (
+            "%r = prim.slice(%x) {starts = [s0, 0], steps = [1, 1]} : !prim.tensor<[3, 4], f32>",
+            "the symbol 's0' is bound by no argument",
+        ),
         (
             '%r = aten.sum.default(%x) {operands = ["self"], dtype = torch.float32} : !prim.tensor<[3], f32>',
             "the result of aten.sum.default",

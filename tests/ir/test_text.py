@@ -155,7 +155,7 @@ def test_large_modules_are_quick() -> None:
     import time
 
     func = parse_module(
-        "builtin.module {\n prim.func @main() {symbols = [[\"s0\", 0, 0, 2, none]]} ({\n"
+        'builtin.module {\n prim.func @main() {symbols = [["s0", 0, 0, 2, none]]} ({\n'
         " ^bb0(%0: !prim.tensor<[s0, 4], f32>):\n prim.return(%0)\n })\n}"
     )
     block = next(op for op in func.walk() if isinstance(op, Op)).block_body

@@ -160,8 +160,8 @@ def padding_counted() -> None:
 
 def _header(name: str, text: str, instead: str) -> None:
     """Use a copy of our headers in which a text is another."""
-    folder = Path(tempfile.mkdtemp(prefix="soak-headers-"))
-    shutil.copytree(build.HEADER_DIR, folder, dirs_exist_ok=True)
+    folder = Path(os.environ.get("INTARSIA_CACHE_DIR") or tempfile.mkdtemp(prefix="soak-")) / f"headers-{os.getpid()}"
+    shutil.copytree(build.HEADER_DIR, folder)
     path = folder / name
     before = path.read_text()
     assert text in before, f"{name} has changed: {text}"
@@ -206,13 +206,17 @@ def seek(plant: Plant, seconds: float = SECONDS) -> tuple[str, float, int]:
 
     "" when there is none within `seconds` of CORES cores.
     """
-    planted = False
+    planted, folder = False, tempfile.mkdtemp(prefix="soak-plants-")
+    os.environ["INTARSIA_CACHE_DIR"] = f"{folder}/right"
 
     def look(program: Program) -> tuple[str, float]:
         nonlocal planted
         start = _spent()
         if not planted:
             torch.set_num_threads(1)
+            os.environ["INTARSIA_CACHE_DIR"] = (
+                f"{folder}/wrong"  # what was compiled with the mistake is not used without
+            )
             plant.make()
             planted = True
         try:
@@ -221,6 +225,13 @@ def seek(plant: Plant, seconds: float = SECONDS) -> tuple[str, float, int]:
             return "", _spent() - start
         return text if isinstance(judge(text, plant.stage), Failure) else "", _spent() - start
 
+    try:
+        return _first(plant, look, seconds)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _first(plant: Plant, look: Callable[[Program], tuple[str, float]], seconds: float) -> tuple[str, float, int]:
     programs = (Program(name, seed) for seed in range(10**9) for name in plant.generators)
     spent, count = 0.0, 0
     for program, answer in run_tasks(programs, look, CORES, time.monotonic() + 20 * seconds):
