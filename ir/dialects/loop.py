@@ -47,7 +47,7 @@ class Kernel(Op):
     def check(self) -> None:
         names = {str(name) for name in self.get("symbols", ())}
         names |= {str(op["var"]) for op in self.walk() if isinstance(op, For | Bind)}
-        for op in self.walk():
+        for op in self.block_body.walk():  # the types of its memory may have symbols that it does not need
             check_bound(op, names, "loop and no argument (see `symbols` of loop.kernel)")
 
 

@@ -143,6 +143,7 @@ COPIES = [
 NAMELESS = [
     "{0} * 2 + 1", "{0}.sigmoid()", "{0}.softmax({d})", "{0}.cumsum({d})", "{0} - {0}.mean({d}, keepdim=True)", "{0}.flip({d})", "{0}.cumsum({d}).flip({d})", "{0} / {0}.norm()", "{0}.softmax({d}).mT.contiguous()",
     "{0}.roll(1, {d})", "{0} - {0}.amax({d}, keepdim=True)", "{0}.flip({d}).cumsum({d})", "{0}.abs()", "{0}.roll(1, {d}).softmax({e})", "{0}.mT.contiguous().cumsum({d})",
+    "{0}.bfloat16().float()", "{0}.to(torch.int16).to(torch.float32)", "({0} * 100).to(torch.uint8).long()", "{0}.bool().to(torch.float32)", "{0}.half().to({0}.dtype)",
 ]  # fmt: skip
 FOLDED = [
     "{0}.softmax({d})",
