@@ -1,4 +1,4 @@
-"""Calls that make a tensor require gradients, and casts of autocast inside of composite operators."""
+"""Calls that make a tensor require gradients, losses under autocast, layers of nothing."""
 
 import torch
 from torch.nn import functional as F
@@ -39,3 +39,24 @@ def test_a_loss_under_autocast():
     assert [t.dtype for t in found] == [t.dtype for t in wanted]
     for a, b in zip(found, wanted, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_layers_of_nothing():
+    norms = torch.nn.BatchNorm1d(1), torch.nn.BatchNorm2d(3)
+
+    def program(x, y):
+        return norms[0](x), norms[1](y), F.pixel_unshuffle(y, 2)
+
+    x, y = torch.randn(0, 1), torch.randn(0, 3, 4, 6)
+    wanted, found = program(x, y), intarsia.compile(program, fullgraph=True)(x, y)
+    assert [(t.shape, t.stride()) for t in found] == [(t.shape, t.stride()) for t in wanted]
+
+
+@torch.enable_grad()
+def test_a_gradient_of_zeros_without_memory():
+    found = []
+    for function in (torch.sgn, intarsia.compile(torch.sgn, fullgraph=True)):
+        x = torch.randn(3, 4, requires_grad=True)
+        function(x).sum().backward()
+        found.append(x.grad)
+    assert torch.equal(*found)
