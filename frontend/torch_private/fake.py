@@ -31,12 +31,43 @@ def fake_mode_of(inputs: Any) -> FakeTensorMode | None:
 def new_fake_mode(shape_env: Any) -> FakeTensorMode:
     """The fake tensor mode of one capture."""
     mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=False, static_shapes=shape_env is None)
+    if getattr(mode, "avoid_device_init", False):
+        _install_device_guard()
     # Not a subclass: torch's higher-order operators look for their rule by the type itself.
     from ..fake_dispatch import FakeResults
     from ..fake_rules import dispatch
 
     mode.dispatch = FakeResults(mode, functools.partial(dispatch, mode))  # type: ignore[method-assign]
     return mode
+
+
+_installing = threading.Lock()
+
+
+def _install_device_guard() -> None:
+    """Let torch install what stands for a GPU's driver from a thread that never ends.
+
+    A build for GPUs on a machine without one installs it when a fake mode is first entered, as an object that the thread owns and
+    all threads use: once that thread has ended, the next that enters a mode reads freed memory. Seen with 2.11.
+    """
+    with _installing:
+        if _installed.is_set():
+            return
+        if threading.current_thread() is threading.main_thread():
+            torch._C._ensureCUDADeviceGuardSet()
+            _installed.set()
+            return
+
+        def stay() -> None:
+            torch._C._ensureCUDADeviceGuardSet()
+            _installed.set()
+            threading.Event().wait()
+
+        threading.Thread(target=stay, name="intarsia device guard", daemon=True).start()
+        _installed.wait()
+
+
+_installed = threading.Event()
 
 
 def on_meta(mode: FakeTensorMode) -> AbstractContextManager[Any]:
