@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import logging
 import math
 import os
 import platform
@@ -29,6 +30,7 @@ from typing import IO
 
 from .processes import ProcessGroup
 
+log = logging.getLogger("intarsia")
 HEADER_DIR = Path(__file__).resolve().parent / "cpp"
 COMPILERS = ("g++", "clang++", "c++")
 # No -ffast-math: NaN, infinities and signed zeros mean what they mean in eager. Contraction is off because a*b - a*b must be 0, as
@@ -180,6 +182,12 @@ def _toolchain(
     kind, behind = compiler_kind(compiler, tuple(words))
     isa = detect_isa()
     threads, link = openmp_flags(kind, loaded_openmp()) if openmp else ((), ())
+    if openmp and not threads:
+        log.warning(
+            "kernels run on one thread: %s cannot share torch's OpenMP runtime (%s); install g++ or set CXX",
+            compiler.name,
+            loaded_openmp(),
+        )
     flags = (
         "-std=c++17",
         "-shared",

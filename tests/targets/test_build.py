@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import re
 import signal
@@ -328,3 +329,17 @@ def test_cores_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(build, "cpu_quota", lambda quota=quota: quota)
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)), raising=False)
         assert build.cores() == expected
+
+
+def test_kernels_on_one_thread_are_told(tmp_path: Path, monkeypatch, caplog) -> None:
+    compiler = script(tmp_path, 'echo "clang version 13"')
+    monkeypatch.setattr(build, "loaded_openmp", lambda: "/x/libgomp.so.1")
+    monkeypatch.setattr(logging.getLogger("intarsia"), "propagate", True)
+    with caplog.at_level("WARNING", logger="intarsia"):
+        assert not build._toolchain(str(compiler), "", True).openmp
+    assert "kernels run on one thread" in caplog.text
+    caplog.clear()
+    monkeypatch.setattr(build, "loaded_openmp", lambda: "/x/libomp.so")
+    build._toolchain.cache_clear()
+    assert build._toolchain(str(compiler), "", True).openmp and not caplog.text
+    build._toolchain.cache_clear()
