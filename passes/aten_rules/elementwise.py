@@ -285,10 +285,18 @@ def _clamp(b: Builder) -> Result:
     values, dtype = _arguments(b, "self", *names)
     if dtype != b.type.dtype:
         raise NotCovered("bounds of another dtype")
+    if dtype.kind in ("int", "uint") and any(not _holds(dtype, b.get(name)) for name in names):
+        raise NotCovered("a bound that the dtype does not hold: eager wraps it, saturates, or raises, by the release")
     x, *bounds = _compute(b, values, dtype)
     for name, bound in zip(names, bounds, strict=True):
         x = b.ew("max" if name == low else "min", x, bound)
     return b.finish(x)
+
+
+def _holds(dtype: DType, number: object) -> bool:
+    """Whether a number, if it is one, is in the range of an integer dtype."""
+    low, high = dtype.exact
+    return not isinstance(number, int | float) or low <= number <= high
 
 
 @rule("relu.default")
