@@ -8,12 +8,12 @@ torch's settings and our own code, and this module writes these down. A graph wi
 from __future__ import annotations
 
 import hashlib
-import json
 import operator
 import os
 import types
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
+from json import dumps  # as they were at import: programs patch modules
 from typing import Any
 
 import torch
@@ -55,7 +55,7 @@ def graph_key(gm: fx.GraphModule, example_inputs: Sequence[Any], settings: Mappi
         }
     except _Unnamed:
         return None
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def _nodes(graph: fx.Graph) -> list[list[Any]]:

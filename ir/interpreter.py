@@ -124,4 +124,6 @@ def _owned(machine: Machine, value: Tensor, strides: Any, args: Sequence[Argumen
 
 
 def _same_memory(a: Tensor, b: Argument) -> bool:
+    if isinstance(b, Tensor) and b._is_zerotensor():  # it has none
+        return False
     return isinstance(b, Tensor) and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()

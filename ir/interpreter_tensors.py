@@ -128,6 +128,8 @@ def call(machine: Machine, op: Op, target: str, values: list[Any]) -> list[Tenso
         kwargs["device"] = "cpu"  # where all programs run here
     result = aten.overload(target)(*_numbers(machine, args), **{k: _numbers(machine, v) for k, v in kwargs.items()})
     flat = result if isinstance(result, list | tuple) else (result,)
+    if op.get("returned"):  # the others are None, or what no one asked for
+        flat = [flat[position] for position in op["returned"]]
     tensors = [t for t in flat if isinstance(t, Tensor)]
     steps = op.get("epilogue")
     if steps:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import json
 import os
 import shutil
 import stat
@@ -23,6 +22,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from json import dumps, loads  # as they were at import: programs patch modules
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ def cache_key(
         "versions": versions,
         "isa": isa,
     }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 @functools.cache
@@ -272,7 +272,7 @@ class Cache:
                 raise PermissionError(f"what is in the way of an entry cannot be removed: {folder}")
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-        return Entry(folder, {name: folder / name for name in data}, json.loads(record)["meta"])
+        return Entry(folder, {name: folder / name for name in data}, loads(record)["meta"])
 
     def _remove(self, path: Path) -> None:
         """Takes a path away at once, so that no process sees half of an entry."""
@@ -407,7 +407,7 @@ def has_room(folder: Path) -> bool:
 def _record(key: str, data: Mapping[str, bytes], meta: dict[str, Any]) -> bytes:
     """The text of meta.json: a checksum in the first line, over all behind it."""
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in data.items()}
-    rest = json.dumps({"format": FORMAT, "key": key, "sha256": hashes, "meta": meta}, indent=1)[1:].encode()
+    rest = dumps({"format": FORMAT, "key": key, "sha256": hashes, "meta": meta}, indent=1)[1:].encode()
     return b'{"checksum": "%s",\n' % hashlib.sha256(rest).hexdigest().encode() + rest
 
 
@@ -417,7 +417,7 @@ def _read(folder: Path, key: str) -> Entry:
         _check_owner(place, place.stat())
     text = _read_file(folder / "meta.json")
     _, _, rest = text.partition(b"\n")
-    record = json.loads(text)
+    record = loads(text)
     if record["checksum"] != hashlib.sha256(rest).hexdigest():
         raise ValueError("meta.json does not match its checksum")
     if record["format"] != FORMAT or record["key"] != key:

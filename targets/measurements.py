@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Mapping
+from json import dumps, loads  # as they were at import: programs patch modules
 from pathlib import Path
 
 from .versions import torch_build
@@ -29,7 +29,7 @@ class Measurements:
         if self.path is None:
             return {}
         try:
-            found = json.loads(self.path.read_text(encoding="utf-8"))
+            found = loads(self.path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError):  # none yet, or damaged: measured again
             return {}
         return found if isinstance(found, dict) else {}
@@ -40,7 +40,7 @@ class Measurements:
             return
         partial = self.path.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
         try:
-            text = json.dumps(self.read() | dict(table), indent=1, sort_keys=True)
+            text = dumps(self.read() | dict(table), indent=1, sort_keys=True)
             partial.write_text(text + "\n", encoding="utf-8")
             os.replace(partial, self.path)
         except (OSError, TypeError):  # a full or read-only disk

@@ -83,6 +83,8 @@ def work(task: Task) -> tuple[str, str, str, float]:
     except Invalid:
         return "invalid", "", "", time.perf_counter() - start
     found = judge(text, task.stage)
+    if "Cannot re-initialize CUDA" in str(found):  # no program is at fault
+        raise RuntimeError(found)
     spent = time.perf_counter() - start
     if isinstance(found, Failure):
         return found.kind, found.place + found.detail, found.signature, spent

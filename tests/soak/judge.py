@@ -69,6 +69,10 @@ def judge(text: str, stage: str = "compiled") -> Failure | str:
         first = next((b for a, b in zip(wanted, found, strict=False) if b.error and not a.error), None)
         if first is not None and type(first.error).__name__ in DECLINED:
             return "declined: fullgraph"
+    if failure is not None and re.match(
+        r"no exception instead of NotImplementedError: .* not implemented for", failure.detail
+    ):
+        return "declined: eager has no kernel for this dtype, a kernel of ours does it"
     ours = [
         line
         for line in said

@@ -351,6 +351,10 @@ def _made_up(kind: str, argument: Any, size: tuple[int, ...], dtype: torch.dtype
     if kind in ("int", "SymInt"):
         if "dtype" in name:
             return getattr(torch, rng.choice(DTYPES))
+        if name == "layout":
+            return torch.strided
+        if name == "memory_format":  # any other number is undefined behaviour
+            return rng.choice([torch.contiguous_format, torch.preserve_format])
         return rng.choice([0, 1, -1, 2, 3, -2, 0, 1])
     if kind == "bool":
         return rng.random() < 0.5
