@@ -151,6 +151,7 @@ class GraphInfo:
         eager_memory: most bytes in use at once when eager runs the same graph.
         capture_seconds, compile_seconds: what it took.
         measured: what was measured of programs, by their ids.
+        compiled: the callable, whose programs this tells of: they live as long as it does.
     """
 
     index: int
@@ -172,6 +173,7 @@ class GraphInfo:
     capture_seconds: float = 0.0
     compile_seconds: float = 0.0
     measured: Mapping[int, Times] = field(default_factory=dict, repr=False)
+    compiled: Any = field(default=None, repr=False)
 
     @property
     def op_count(self) -> int:
@@ -344,7 +346,7 @@ def _explanation(compiled: Any, seconds: dict[str, float], result: Any, times: M
             breaks[broken] = None
         if capture.operations:
             graphs.append(_graph(len(graphs) + 1, record, capture, broken))
-            graphs[-1].measured = times
+            graphs[-1].measured, graphs[-1].compiled = times, compiled
     fallbacks = [
         FallbackInfo(f"a call of {f.name}", f.reason, f.file, f.line, f.text, remedy(f.reason))
         for f in _of(families, history.fallbacks)

@@ -58,6 +58,11 @@ def test_products_are_bound_by_the_product_rate():
     assert step.limit == "product" and step.share == pytest.approx(2 * 128**3 / 1e11 / step.seconds)
 
 
+def test_a_graph_keeps_its_times_without_the_explanation():
+    graph = intarsia.explain(lambda x: torch.mm(x, x), timed=True)(torch.randn(64, 64)).graphs[0]
+    assert len(graph.times) == 1
+
+
 def test_equal_steps_are_one():
     x, w = torch.randn(16, 16), torch.randn(16, 16)
 
