@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import torch
@@ -12,6 +12,7 @@ from graphs import Program, random_program
 from torch import Tensor
 from xdsl.dialects.builtin import ModuleOp
 
+from intarsia.ir.dtypes import DType
 from intarsia.ir.interpreter import run
 from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.base import Pass
@@ -46,7 +47,7 @@ def check_program(program: Program, seed: int, passes: Sequence[Pass]) -> None:
             module.verify()
             _same_text(module)
             for inputs, want in zip(given, wanted, strict=True):
-                compare(run(module, inputs, reverse=bool(seed % 2)), want, program.scales)
+                compare(run(module, inputs, reverse=bool(seed % 2)), want, program.scales, program.rounded)
         except Exception as error:
             place = _reproducer(item, seed, before, error)
             raise WrongPass(f"seed {seed}: pass '{item.name}': {type(error).__name__}: {error}\n{place}") from error
@@ -58,17 +59,24 @@ def _same_text(module: ModuleOp) -> None:
     assert again == text, "the text that is printed does not parse to the same module"
 
 
-def compare(found: Sequence[Tensor], wanted: Sequence[Tensor], scales: Sequence[float]) -> None:
-    """Shapes, dtypes, strides and values agree, up to rounding.
+def compare(
+    found: Sequence[Tensor],
+    wanted: Sequence[Tensor],
+    scales: Sequence[float],
+    rounded: Sequence[Collection[DType]] = (),
+) -> None:
+    """Shapes, dtypes, strides and values agree, up to rounding: of their own types, and of those they were `rounded` to before.
 
     Raises:
         AssertionError: they do not.
     """
     assert len(found) == len(wanted)
-    for k, (a, b, scale) in enumerate(zip(found, wanted, scales, strict=True)):
+    for k, (a, b, scale, before) in enumerate(zip(found, wanted, scales, rounded or [()] * len(found), strict=True)):
         assert a.dtype == b.dtype and a.shape == b.shape, f"result {k}: {a.dtype} {a.shape}, not {b.dtype} {b.shape}"
         assert a.stride() == b.stride(), f"result {k}: strides {a.stride()}, not {b.stride()}"
         tolerance = RELATIVE.get(a.dtype, 0.0)
+        if tolerance:
+            tolerance = max([tolerance, *(RELATIVE.get(t.torch, 0.0) for t in before)])
         near = max(1.0, min(scale, 1e6)) * tolerance
         torch.testing.assert_close(
             a, b, rtol=tolerance, atol=near, equal_nan=True, msg=lambda m, k=k: f"result {k}: {m}"

@@ -37,11 +37,13 @@ class Fact:
     """What is known of a value.
 
     |x| <= size (save for inf and nan, when `special`), and `exact` when it is the same to the last bit however it is computed.
+    `rounded` are the types of floats that inexact steps before it were computed in: a wider type does not bring their bits back.
     """
 
     size: float
     exact: bool
     special: bool = False
+    rounded: frozenset[DType] = frozenset()
 
 
 @dataclass
@@ -65,6 +67,7 @@ class Program:
     scales: list[float] = field(
         default_factory=list
     )  # a bound on |x| for each returned value, then for each that is written
+    rounded: list[frozenset[DType]] = field(default_factory=list)  # the types that each of these was rounded to
     written: Sequence[int] = ()  # numbers of arguments that are written to
 
     def inputs(self, binding: dict[sympy.Symbol, int], seed: int) -> list[Tensor]:
@@ -186,7 +189,8 @@ class Grower:
             op["strides"] = (self.permuted_strides(kind),)
         self.block.add_op(op)
         special = any(self.facts[v].special for v in op.operands)
-        self.facts[result] = Fact(_wrapped(size, kind.dtype), exact, special)
+        before = frozenset().union(*(self.facts[v].rounded for v in op.operands)) | {kind.dtype}
+        self.facts[result] = Fact(_wrapped(size, kind.dtype), exact, special, frozenset() if exact else before)
         return result
 
     def pick(self, want: Callable[[SSAValue], bool] = lambda v: True) -> SSAValue | None:
@@ -255,6 +259,7 @@ class Grower:
         strides = [self.permuted_strides(_type(v)) if self.rng.random() < 0.15 else None for v in results]
         written = self._written() if self.gpu else {}
         scales = [self.facts[v].size for v in (*results, *written.values())]
+        rounded = [self.facts[v].rounded for v in (*results, *written.values())]
         mutations = [(argument, len(results) + k) for k, argument in enumerate(written)]
         received = len(results)
         results += written.values()
@@ -271,7 +276,7 @@ class Grower:
             "mutations": mutations,
         }
         module = ModuleOp([prim.Func.make([], [], attrs, [Region(self.block)])])
-        return Program(module, self.arguments, self.bindings, scales, tuple(written))
+        return Program(module, self.arguments, self.bindings, scales, rounded, tuple(written))
 
     def _written(self) -> dict[int, SSAValue]:
         """Arguments that the program writes to, and what."""
@@ -417,7 +422,10 @@ def cast(g: Grower, x: SSAValue) -> bool:
         return False
     if target.kind == "uint" and source.is_float:  # a negative float has no meaning there
         return False
-    g.add(prim.cast(x, target), fact.size, fact.exact)
+    op = prim.cast(x, target)
+    if target in HALVES and source in FLOATS:
+        op["rounds"] = True  # without it, a kernel that casts back may leave the rounding out
+    g.add(op, fact.size, fact.exact)
     return True
 
 

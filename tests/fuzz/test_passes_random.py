@@ -43,6 +43,18 @@ def _failure(seed: int, passes: list[Pass]) -> str:
     return ""
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        200192,  # products and sums in float32, which are then cast to float64
+        300251,  # the same with a sum of all elements
+        201418,  # float32 through bfloat16 and back
+    ],
+)
+def test_rounding_before_a_cast(seed: int) -> None:
+    check_program(random_program(seed), seed, prim_passes())
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_programs_run_and_print(seed: int) -> None:
     program = random_program(seed)
