@@ -8,7 +8,7 @@ import sympy
 import torch
 from torch import Tensor
 
-from .fake_strides import eager_strides
+from .fake_strides import eager_strides, is_contiguous
 from .torch_private import FakeTensorMode, fake_from_meta, is_fake, is_in_format, on_meta
 
 __all__ = ["dispatch"]
@@ -42,7 +42,9 @@ def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs
     if func in _RESIZES:
         return _in_the_format_of(mode, args[0], result)
     if func in _BATCH_NORMS:
-        result = _in_order(mode, args[_BATCH_NORMS[func]], result)
+        place = _BATCH_NORMS[func]
+        plain = place == 0 and all(is_contiguous(a) for a in args if isinstance(a, Tensor))
+        result = result if plain else _in_order(mode, args[place], result)  # images of one channel are contiguous first
     return _statistics(mode, args, result) if func in _NORMS else result
 
 
@@ -111,7 +113,10 @@ def _statistics(mode: FakeTensorMode, args: Any, results: Any) -> Any:
 
 _LOSSES = {torch.ops.aten.soft_margin_loss.default}  # of the dtype of their input, whatever the target has
 
-_SHUFFLES = {torch.ops.aten.pixel_shuffle.default, torch.ops.aten.pixel_unshuffle.default}
+_SHUFFLES = {
+    getattr(torch.ops.aten, name).default
+    for name in ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle")
+}
 
 
 # ---- what eager refuses and fake tensors take: a check raises, and the program gets eager's own error -------------------
@@ -120,7 +125,7 @@ _SHUFFLES = {torch.ops.aten.pixel_shuffle.default, torch.ops.aten.pixel_unshuffl
 def _norm_of_mixed_types(x: Tensor, *others: Any, **_: Any) -> None:
     """On a CPU the parameters are of the input's type, or all float32 and the input of a half type."""
     given = [o.dtype for o in others if isinstance(o, Tensor)]
-    if x.device.type != "cpu" or not given or given[0] == x.dtype:
+    if x.device.type != "cpu" or all(d == x.dtype for d in given):
         return
     if x.dtype not in (torch.float16, torch.bfloat16) or any(d != torch.float32 for d in given):
         raise RuntimeError(f"a norm of {x.dtype} with parameters of {given}")
@@ -143,6 +148,14 @@ def _batch_norm_of_other_channels(x: Tensor, *others: Any, **_: Any) -> None:
         raise RuntimeError(f"a batch norm of {x.shape[1:2]} channels with parameters of another shape")
 
 
+def _bits_of_numbers(*operands: Any, **_: Any) -> None:
+    """Bits are those of integers and booleans."""
+    given = [o for o in operands if isinstance(o, Tensor | int | float | complex)]
+    found = torch.result_type(given[0], given[-1])
+    if found.is_floating_point or found.is_complex:
+        raise NotImplementedError(f"bits of {found}")
+
+
 _REFUSES = {
     func: _batch_norm_of_other_channels if "batch" in func.name() else _norm_of_mixed_types for func in _NORMS
 } | {
@@ -153,6 +166,11 @@ _REFUSES = {
         ("diagonal", torch.ops.aten.diagonal.default),
         ("as_strided", torch.ops.aten.as_strided.default),
     )
+}
+_REFUSES |= {
+    getattr(getattr(torch.ops.aten, f"bitwise_{name}"), form): _bits_of_numbers
+    for name in ("and", "or", "xor")
+    for form in ("Tensor", "Scalar", "Scalar_Tensor")
 }
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from .kinds import isinstance
 from .torch_private import FakeTensorMode, OpOverload, is_in_format
 
-__all__ = ["eager_strides", "memory_order"]
+__all__ = ["eager_strides", "is_contiguous", "memory_order"]
 
 aten = torch.ops.aten
 Geometry = tuple[tuple[int, ...], tuple[int, ...]]  # sizes and strides
@@ -134,6 +134,12 @@ def _is_contiguous(operand: Geometry) -> bool:
     return 0 in operand[0] or _has_strides(operand, contiguous(operand[0]))
 
 
+def is_contiguous(tensor: Tensor) -> bool:
+    """Whether a fake tensor was contiguous in the first call, as far as capture knows; adds no guard."""
+    sizes, strides = _sizes(tensor), _strides(tensor)
+    return None not in (*sizes, *strides) and _is_contiguous((sizes, strides))
+
+
 def _is_dense(operand: Geometry) -> bool:
     running = 1
     for n, t in sorted(((n, t) for n, t in zip(*operand, strict=True) if n != 1), key=lambda pair: pair[1]):
@@ -205,6 +211,24 @@ def _batch_norm(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, 
     if plain and not _is_contiguous(given) and last is not None and _has_strides(given, last):
         return _with_strides(mode, result, last)
     return _contiguous(mode, func, args, kwargs, result)
+
+
+def _group_norm(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Tensor) -> Tensor:
+    plain = result.dim() != args[0].dim() or 0 in _sizes(result)  # statistics, or nothing
+    return (_contiguous if plain else _in_format(0))(mode, func, args, kwargs, result)
+
+
+def _of_nothing(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Tensor) -> Tensor:
+    return _contiguous(mode, func, args, kwargs, result) if 0 in _sizes(result) else result
+
+
+def _is_infinite(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Tensor) -> Tensor:
+    """Of complex numbers: absolute values of the real parts, compared to a number."""
+    if not args[0].is_complex():
+        return _pointwise(mode, func, args, kwargs, result)
+    shape = _sizes(result)
+    magnitudes = iterator_strides(shape, [(shape, tuple(2 * n for n in _strides(args[0])))])
+    return _with_strides(mode, result, iterator_strides(shape, [(shape, magnitudes), ((), ())]))
 
 
 def _absolute(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Tensor) -> Tensor:
@@ -298,6 +322,15 @@ _RULES: dict[OpOverload, Callable[..., Tensor] | None] = {
     },
     **{getattr(aten, f"{kind}_pad3d").default: _on_cpu(_in_format(0)) for kind in ("reflection", "replication")},
     aten.channel_shuffle.default: _on_cpu(_in_format(0)),
+    aten.native_channel_shuffle.default: _on_cpu(_in_format(0)),
+    aten.native_group_norm.default: _on_cpu(_group_norm),
+    **{
+        getattr(aten, f"rrelu{form}").default: _on_cpu(_contiguous)
+        for form in ("", "_with_noise", "_with_noise_functional")
+    },
+    aten.isinf.default: _is_infinite,
+    aten.amin.default: _of_nothing,
+    aten.amax.default: _of_nothing,
     aten.max_unpool2d.default: _on_cpu(_in_format(0)),
     aten.native_layer_norm.default: _on_cpu(_contiguous),
     aten.log_sigmoid_forward.default: _on_cpu(_contiguous),

@@ -25,6 +25,7 @@ from .frontend.torch_private import (
     data_dependent_errors,
     draws,
     lazy_graph_module,
+    outside_of_analysis,
     outside_of_tracing,
     without_tokens,
 )
@@ -147,10 +148,21 @@ class Half:
         try:
             if self.function is None:
                 with outside_of_tracing(), torch.no_grad(), COUNTERS.phase(self.name), watching(self.watch):
-                    self.function = self._compiled()
+                    self.function = self._first(self._compiled())
             return self.function
         finally:
             self.busy.release()
+
+    def _first(self, function: GraphFunction) -> GraphFunction:
+        """The function, called as in eager the first time, too."""
+
+        def first(*args: Any) -> Sequence[Any]:
+            if self.function is first:
+                self.function = function
+            with outside_of_analysis():
+                return function(*args)
+
+        return first
 
     def _compiled(self) -> GraphFunction:
         function, report = compile_graph(self.graph, self.inputs, self.config, self.passes)

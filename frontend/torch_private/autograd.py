@@ -62,6 +62,23 @@ def outside_of_tracing() -> Iterator[None]:
 
 
 @contextmanager
+def outside_of_analysis() -> Iterator[None]:
+    """Operators run without AOTAutograd's check of user-defined ones, a mode in which it makes each graph's first call.
+
+    Below any mode, some of torch's own kernels see lazy conjugates as they lie in memory: a complex `linalg.pinv` is wrong there.
+    """
+    from torch._functorch._aot_autograd import runtime_wrappers
+    from torch.utils._python_dispatch import _get_current_dispatch_mode, _pop_mode_temporarily
+
+    kind = getattr(runtime_wrappers, "_AnalyzeCustomOpInputOutputMode", None)
+    if kind is None or type(_get_current_dispatch_mode()) is not kind:
+        yield
+        return
+    with _pop_mode_temporarily():
+        yield
+
+
+@contextmanager
 def _unpatched_modules() -> Iterator[None]:
     """torch.fx traces on this thread without its wrappers around `nn.Module.__call__` and `__getattr__`.
 

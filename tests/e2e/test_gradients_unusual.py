@@ -114,3 +114,13 @@ def test_no_gradient_of_a_leaf_that_is_written_to_unseen() -> None:
     x, y = (torch.randn(3, requires_grad=True) for _ in range(2))
     intarsia.compile(function)(x, y).sum().backward()
     assert x.grad is not None and y.grad is None and y.min() >= 0
+
+
+def test_the_first_call_runs_no_operator_below_a_mode():
+    def program(x):
+        return torch.linalg.pinv(x)
+
+    x = torch.randn(3, 2, dtype=torch.complex64, requires_grad=True)
+    compiled = intarsia.compile(program)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), program(x))

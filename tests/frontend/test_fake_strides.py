@@ -100,6 +100,42 @@ def test_layers_of_the_library():
         assert found == wanted, func
 
 
+def test_layers_of_one_image_of_one_channel_and_of_nothing():
+    def last(*shape):
+        return torch.randn(shape).contiguous(memory_format=torch.channels_last)
+
+    one = torch.ones(1), torch.zeros(1), torch.zeros(1), torch.ones(1)
+    column = torch.randn(7, 1, dtype=torch.complex64).t()
+    calls = [
+        *((aten.native_group_norm.default, (last(n, 6, 3, 4), None, None, n, 6, 12, 2, 0.1)) for n in (0, 1, 2)),
+        *((aten.native_channel_shuffle.default, (last(n, 6, 3, 4), 2)) for n in (0, 1, 2)),
+        (aten.native_batch_norm.default, (last(4, 1, 2, 8), *one, False, 0.1, 1e-5)),
+        (aten.native_batch_norm.default, (last(4, 6, 2, 8)[:, :1], *one, False, 0.1, 1e-5)),
+        (aten.rrelu.default, (torch.randn(3, 4).t(), 0.1, 0.2, True)),
+        (aten.rrelu.default, (torch.randn(3, 4).t(), 0.1, 0.2, False)),
+        *((func, (torch.randn(2, 0, 2), [0], True)) for func in (aten.amin.default, aten.amax.default)),
+        (aten.isinf.default, (column,)),
+        (aten.isinf.default, (torch.randn(7, 1).t(),)),
+    ]
+    for func, args in calls:
+        found, wanted = planned(func, *args)
+        assert found == wanted, (func, args[0].shape)
+
+
+def test_refused_as_in_eager():
+    def bits(x, y):
+        return torch.bitwise_xor(x, y)
+
+    def norm(x, weight, bias):
+        return torch.nn.functional.batch_norm(x, None, None, weight, bias, True)
+
+    half, one = torch.randn(3, 1).bfloat16(), torch.ones(1)
+    for fn, args in ((bits, (0, torch.randn(0))), (norm, (half, one.bfloat16(), one))):
+        for call in (fn, intarsia.compile(fn, backend="eager")):
+            with pytest.raises(RuntimeError, match="not implemented|expected scalar type"):
+                call(*args)
+
+
 def test_results_have_eagers_strides():
     def program(x, image, turned, nothing):
         norm, last = torch.nn.functional.batch_norm, torch.nn.functional.channel_shuffle
