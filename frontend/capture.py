@@ -583,7 +583,7 @@ _RANDOM += ["multinomial", "rrelu", "gumbel", "trunc", "init", "scaled_dot_produ
 
 
 def _writes(vm: Interpreter) -> bool:
-    return any(isinstance(i.fake, Tensor) and vm.out.version(i) != i.version for i in vm.out.used)
+    return any(map(vm.out.is_written, vm.out.used))
 
 
 def _is_repeatable(vm: Interpreter) -> bool:
@@ -639,9 +639,9 @@ def _aliasing(vm: Interpreter) -> None:
         if len(same) > 1 and not issubclass(kind, Tensor):
             vm.guards.extra.append(Distinct(same))
     arguments = vm.user.arg_tensors
-    written = [i for i in vm.out.used if isinstance(i.fake, Tensor) and vm.out.version(i) != i.version]
+    written = [i for i in vm.out.used if vm.out.is_written(i)]
     for info in written:
-        if info.requires_grad:
+        if info.requires_grad and vm.out.version(info) != info.version:
             _written_leaf(vm, info)
     memory = Memory.of([i for i in vm.out.used if isinstance(i.fake, Tensor)], written)
     sources = [i.source for i in arguments]

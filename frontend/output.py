@@ -87,6 +87,9 @@ class OutputGraph:
         self.number_input: Callable[[Any], Any] | None = None
         self.asked = False  # whether the program asked torch for something that no tensor tells: the grad mode, the default dtype
         self.size = 0  # nodes recorded so far, placeholders not counted
+        self._written: set[int] = (
+            set()
+        )  # storages that calls wrote to: `.data` and its views count versions of their own
         self._break = torch_private.data_dependent_errors()
         self._refused = torch_private.unsupported_fake_errors()
 
@@ -139,6 +142,12 @@ class OutputGraph:
     def version(info: GraphInput) -> int:
         """How often the input has been written to."""
         return int(info.fake._version)
+
+    def is_written(self, info: GraphInput) -> bool:
+        """Whether the graph writes to the input's memory, also through a tensor that does not share its version."""
+        if not isinstance(info.fake, Tensor):
+            return False
+        return self.version(info) != info.version or _storage(info.fake) in self._written
 
     # ---- values to nodes ----
 
@@ -272,7 +281,9 @@ class OutputGraph:
             raise
         except Exception as error:
             raise UserRaise(error) from None
-        mutated = versions != [t._version for t in given]
+        written = [t for t, version in zip(given, versions, strict=True) if t._version != version]
+        self._written.update(map(_storage, written))
+        mutated = bool(written)
         self._refuse_new_leaves(target, [(t, w) for t, w in zip(given, wanted, strict=True) if t.is_leaf], result)
         return self._record(op, target, lifted, result, mutated)
 
@@ -497,6 +508,12 @@ _EXPRESSIONS: dict[str, Any] = {
     "OpaqueUnaryFn_sqrt": lambda out, xs: out.sym_call(torch_private.sym_sqrt, *xs),
 }
 _QUANTIZED = (torch.qint8, torch.quint8, torch.qint32)
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
+
+
 _PLAIN = {
     int,
     float,

@@ -117,3 +117,27 @@ def test_a_leaf_is_not_written_as_other_tensors_are() -> None:
         assert torch.equal(wanted, found) and torch.equal(a, b)
         torch.autograd.backward([wanted.sum(), found.sum()])
         assert torch.equal(leaves[0].grad, leaves[1].grad)  # type: ignore[arg-type]
+
+
+def test_a_write_through_data_is_a_write_to_the_memory() -> None:
+    def function(x: Tensor, z: Tensor) -> Tensor:
+        x.data.mul_(2)
+        return z + 1
+
+    fast = intarsia.compile(function)
+    for start in (3, 0, 1, 3):
+        a, b = (torch.arange(6.0) for _ in range(2))
+        assert torch.equal(fast(a[:3], a[start : start + 3]), function(b[:3], b[start : start + 3])), start
+        assert torch.equal(a, b)
+
+
+def test_what_was_written_through_data_is_not_written_again_where_the_graph_raises() -> None:
+    def function(x: Tensor) -> Tensor:
+        x.data.mul_(2)
+        return nn.functional.linear(x, weight)
+
+    weight, x = torch.ones(3, 3), torch.ones(3, dtype=torch.float64)
+    fast = intarsia.compile(function, backend="eager")
+    with pytest.raises(RuntimeError, match="dtype"):
+        fast(x)
+    assert x.tolist() == [2, 2, 2]
