@@ -27,6 +27,7 @@ from .frontend.torch_private import (
     lazy_graph_module,
     outside_of_analysis,
     outside_of_tracing,
+    refused_by_autograd,
     without_tokens,
 )
 from .passes.base import Pass
@@ -94,7 +95,7 @@ def compile_training(
     except (MemoryError, torch.OutOfMemoryError, Busy):
         raise
     except Exception as error:
-        if config.strict and not isinstance(error, data_dependent_errors()):
+        if config.strict and not isinstance(error, data_dependent_errors()) and not refused_by_autograd(error):
             raise
         what = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
         function, report = run_eager(gm, f"its gradients cannot be traced: {type(error).__name__}: {what}")

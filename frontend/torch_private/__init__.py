@@ -15,6 +15,7 @@ from .autograd import (
     outside_of_analysis,
     outside_of_tracing,
     own_saving,
+    refused_by_autograd,
     tracing_alone,
     without_tokens,
 )
@@ -153,6 +154,7 @@ __all__ = [
     "optimized_module",
     "outside_of_analysis",
     "outside_of_tracing",
+    "refused_by_autograd",
     "own_saving",
     "plain_graph_module",
     "profiler_flag",

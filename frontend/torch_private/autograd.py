@@ -204,6 +204,14 @@ def aot_autograd(
         _KEEP_FLOATS.reset(keep)
 
 
+def refused_by_autograd(error: BaseException) -> bool:
+    """Whether autograd's engine itself said that there is no such gradient, as it would in eager, were the gradient asked for."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return last is not None and last.tb_frame.f_code is torch.autograd.graph._engine_run_backward.__code__
+
+
 class _SideEffects(set[Any]):
     """torch.fx's set of functions with side effects; while `draws_count`, operators that draw random numbers are in it."""
 

@@ -125,11 +125,18 @@ def joined(self: Any, values: Any, left: Any, right: Any) -> list[Any]:
 
 def mend() -> None:
     """Mend Triton's interpreter."""
-    patch, convert, dot = (
+    patch, convert, dot, splat = (
         interpreter._patch_lang_tensor,
         interpreter._convert_float,
         interpreter.InterpreterBuilder.create_dot,
+        interpreter.InterpreterBuilder.create_splat,
     )
+
+    def create_splat(self: Any, kind: Any, x: Any) -> Any:
+        made = splat(self, kind, x)
+        if x.data.dtype == bool:  # 3.9 makes integers of a scalar's truth value, which no load takes as a mask
+            made.data = made.data.astype(bool)
+        return made
 
     def create_dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
         return dot(self, *(widened(x) for x in (a, b)), *rest)
@@ -149,6 +156,7 @@ def mend() -> None:
         return convert(data, source, target, mode)
 
     interpreter._patch_lang_tensor, interpreter._convert_float = patch_tensor, convert_float
+    interpreter.InterpreterBuilder.create_splat = create_splat
     interpreter.InterpreterBuilder.create_dot = create_dot
     interpreter.InterpreterBuilder.create_fma = fused
     interpreter.InterpreterBuilder.create_minnumf = lambda self, a, b: self.binary_op(a, b, np.fmin)
