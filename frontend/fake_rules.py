@@ -167,6 +167,23 @@ _REFUSES = {
         ("as_strided", torch.ops.aten.as_strided.default),
     )
 }
+
+
+def _most_of_nothing(x: Tensor, *dim: Any, **named: Any) -> None:
+    """No element, no greatest one: where only some dimensions are reduced, one of them is empty."""
+    found = dim[:1] or [n for name, n in named.items() if name == "dim"]
+    sizes = [x.shape[found[0]]] if found and x.dim() else x.shape
+    if any(type(n) is int and n == 0 for n in sizes):
+        raise IndexError("a reduction of nothing that has no identity")
+
+
+_REFUSES |= {
+    getattr(getattr(torch.ops.aten, name), form): _most_of_nothing
+    for name, form in (
+        *((name, "dim") for name in ("max", "min", "median", "nanmedian")),
+        *((name, "default") for name in ("max", "min", "mode")),
+    )
+}
 _REFUSES |= {
     getattr(getattr(torch.ops.aten, f"bitwise_{name}"), form): _bits_of_numbers
     for name in ("and", "or", "xor")

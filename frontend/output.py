@@ -269,6 +269,10 @@ class OutputGraph:
         name = target if isinstance(target, str) else getattr(target, "__name__", "").partition(".")[0]
         if name in _DRAWS and given and given[0].device.type == "cpu" and not given[0].is_contiguous():
             raise GraphBreak(f"{name} draws random numbers into memory that is not contiguous")
+        if name in _DRAWS_INSIDE and torch.is_grad_enabled() and given and not given[0].is_contiguous():
+            raise GraphBreak(f"{name}, with gradients, draws random numbers into memory that is not contiguous")
+        if op == "call_function" and getattr(target, "overloadpacket", None) is torch.ops.aten.set:
+            raise GraphBreak(f"{target} gives a tensor in the memory of its argument")
         versions, wanted = [t._version for t in given], [t.requires_grad for t in given]
         try:
             result = function(*run_args, **kwargs)
@@ -396,6 +400,8 @@ _TOLD = frozenset(
 _DRAWS = frozenset(
     ["bernoulli_", "normal_", "uniform_", "exponential_", "cauchy_", "log_normal_", "geometric_", "random_"]
 )
+
+_DRAWS_INSIDE = frozenset(["alpha_dropout", "alpha_dropout_"])  # taken apart where gradients are traced
 
 
 def _is_told(op: str, target: Any) -> bool:

@@ -136,6 +136,37 @@ def test_refused_as_in_eager():
                 call(*args)
 
 
+def test_reductions_of_nothing_are_refused_where_nothing_reads_them():
+    def program(x, name):
+        getattr(x, name)(dim=0)
+        return x.dim()
+
+    for name in ("max", "min", "median", "nanmedian", "mode"):
+        compiled = intarsia.compile(program, backend="eager")
+        for shape in ((0,), (0, 3)):
+            with pytest.raises(IndexError):
+                compiled(torch.randn(shape), name)
+        assert compiled(torch.randn(3, 0), name) == 2
+
+
+def test_random_numbers_in_the_order_of_memory_with_gradients():
+    def program(x):
+        return torch.nn.functional.alpha_dropout(x, 0.2, True)
+
+    x, compiled = torch.randn(4, 6, 5).transpose(0, 2).requires_grad_(), intarsia.compile(program)
+    results = []
+    for call in (program, compiled):
+        torch.manual_seed(0)
+        results.append(call(x))
+    assert torch.equal(*results)
+
+
+def test_a_tensor_set_to_anothers_memory_shares_it():
+    put = torch.ops.aten.set.source_Tensor
+    x, y = torch.rand(4, 1), torch.rand(4)
+    assert intarsia.compile(lambda a, b: put(a, b), backend="eager")(x, y).data_ptr() == y.data_ptr()
+
+
 def test_results_have_eagers_strides():
     def program(x, image, turned, nothing):
         norm, last = torch.nn.functional.batch_norm, torch.nn.functional.channel_shuffle
