@@ -156,6 +156,13 @@ def _bits_of_numbers(*operands: Any, **_: Any) -> None:
         raise NotImplementedError(f"bits of {found}")
 
 
+def _product_of_mixed_types(*operands: Any, **_: Any) -> None:
+    """Eager converts neither operand of a product of matrices: fake tensors give the result the type of the first."""
+    left, right = operands[-2:]
+    if left.dtype != right.dtype and "meta" not in (left.device.type, right.device.type):
+        raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {left.dtype} != {right.dtype}")
+
+
 _REFUSES = {
     func: _batch_norm_of_other_channels if "batch" in func.name() else _norm_of_mixed_types for func in _NORMS
 } | {
@@ -189,6 +196,7 @@ _REFUSES |= {
     for name in ("and", "or", "xor")
     for form in ("Tensor", "Scalar", "Scalar_Tensor")
 }
+_REFUSES |= {getattr(torch.ops.aten, name).default: _product_of_mixed_types for name in ("mm", "mv", "addmm")}
 
 
 def _has_default_strides(tensor: Tensor) -> bool:

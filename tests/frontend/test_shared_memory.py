@@ -134,10 +134,30 @@ def test_a_write_through_data_is_a_write_to_the_memory() -> None:
 def test_what_was_written_through_data_is_not_written_again_where_the_graph_raises() -> None:
     def function(x: Tensor) -> Tensor:
         x.data.mul_(2)
-        return nn.functional.linear(x, weight)
+        return x * 3
 
-    weight, x = torch.ones(3, 3), torch.ones(3, dtype=torch.float64)
-    fast = intarsia.compile(function, backend="eager")
-    with pytest.raises(RuntimeError, match="dtype"):
-        fast(x)
+    def backend(*_: object) -> Callable[..., object]:
+        def graph(x: Tensor) -> None:
+            x.mul_(2)
+            raise RuntimeError("no")
+
+        return graph
+
+    x = torch.ones(3)
+    with pytest.raises(RuntimeError, match="no"):
+        intarsia.compile(function, backend=backend)(x)
     assert x.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("weight", [torch.ones(3, 3), torch.ones(3)])
+def test_a_product_of_mixed_types_raises_where_nothing_reads_it_and_after_its_effects(weight: Tensor) -> None:
+    def function(x: Tensor, seen: list[int]) -> None:
+        x.mul_(2)
+        seen.append(1)
+        torch.matmul(x, weight)
+
+    for backend in ("eager", "auto"):
+        x, seen = torch.ones(2, 3, dtype=torch.float64), list[int]()
+        with pytest.raises(RuntimeError, match="dtype"):
+            intarsia.compile(function, backend=backend)(x, seen)
+        assert seen == [1] and torch.equal(x, torch.full_like(x, 2))
