@@ -143,6 +143,14 @@ def _behind(d: Draw, shape: torch.Size, dtype: torch.dtype) -> Callable[..., Ten
     return run
 
 
+def convolution_as_it_lies(d: Draw) -> Callable[..., Any]:
+    """Groups of an image that is channels-last in eager: the library gets the bias in whatever layout it has."""
+    x = d.given(d.values(2, 32, 9, 9).contiguous(memory_format=torch.channels_last))
+    w, b = d.given(d.values(32, 16, 3, 3, scale=0.2), 1.0), d.tensor(32, parameter=0.8)
+    d.words.insert(0, "conv2d groups=2, channels-last")
+    return lambda ps, xs: F.conv2d(x(ps, xs), w(ps, xs), b(ps, xs), groups=2)
+
+
 def convolution(d: Draw) -> Callable[..., Any]:
     n = d.one(1, *[2] * 7, 3)
     transposed = d.chance(0.1)

@@ -12,7 +12,18 @@ from typing import Any
 
 import pytest
 import torch
-from calls import Batch, Case, attention, convolution, differing, places, pool, product, random_case
+from calls import (
+    Batch,
+    Case,
+    attention,
+    convolution,
+    convolution_as_it_lies,
+    differing,
+    places,
+    pool,
+    product,
+    random_case,
+)
 
 import intarsia
 from intarsia.passes import channels_last, clauses, contracts, linear, own_kernels
@@ -67,7 +78,7 @@ def test_both_sides_of_every_clause(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (channels_last, contracts, convolutions, linear, own_kernels, library, library_product):
         monkeypatch.setattr(module, "broken", broken)
     for first, kinds in enumerate(
-        [[convolution]] * 20 + [[product]] * 6 + [[attention]] * 2 + [[pool]] * 3 + [[places]]
+        [[convolution]] * 20 + [[product]] * 6 + [[attention]] * 2 + [[pool]] * 3 + [[places], [convolution_as_it_lies]]
     ):
         drawn = cases(1000 * first, 24, kinds)
         with torch.no_grad():
