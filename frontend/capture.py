@@ -639,7 +639,9 @@ def _aliasing(vm: Interpreter) -> None:
         if len(same) > 1 and not issubclass(kind, Tensor):
             vm.guards.extra.append(Distinct(same))
     arguments = vm.user.arg_tensors
-    written = [i for i in vm.out.used if vm.out.is_written(i)]
+    written = sorted(
+        filter(vm.out.is_written, vm.out.used), key=lambda i: vm.out.version(i) != i.version
+    )  # last: what it names
     for info in written:
         if info.requires_grad and vm.out.version(info) != info.version:
             _written_leaf(vm, info)

@@ -46,9 +46,13 @@ def is_honest(kind: Any) -> bool:
 
 
 def namespace_of(value: Any) -> dict[str, Any] | None:
-    """`value.__dict__` as it is, past what the program's class says of it."""
+    """`value.__dict__` as it is, past what the program's class says of it; a class of C's may have its own way (`threading.local`)."""
+    for base in type.__getattribute__(type(value), "__mro__"):
+        look = vars(base).get("__getattribute__")
+        if type(look) is types.WrapperDescriptorType:
+            break
     try:
-        found = object.__getattribute__(value, "__dict__")
+        found = look(value, "__dict__")
     except AttributeError:
         return None
     return found if type(found) is dict else None

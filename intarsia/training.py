@@ -158,7 +158,7 @@ class Half:
         """The function, called as in eager the first time, too."""
 
         def first(*args: Any) -> Sequence[Any]:
-            if self.function is first:
+            if self.function is not None:  # it was not given back
                 self.function = function
             with outside_of_analysis():
                 return function(*args)

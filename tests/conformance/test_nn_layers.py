@@ -84,7 +84,10 @@ def test_layer(layer, shape):
         return [*out, fast(*args)], net.state_dict(), torch.rand(1)
 
     reads = isinstance(layer(), nn.AdaptiveLogSoftmaxWithLoss) or getattr(layer(), "momentum", 0) is None
-    check_scenario(run, expect="eager" if reads else "graph")  # these read values of tensors
+    breaks = (
+        reads or getattr(layer(), "dropout", 0) and isinstance(layer(), nn.RNNBase)
+    )  # torch's traces of these draw nothing
+    check_scenario(run, expect="eager" if breaks else "graph")  # the others read values of tensors
 
 
 @scenario
