@@ -92,9 +92,8 @@ class Capture:
     writes: bool = False  # whether it writes to its inputs
     changes: tuple[str, ...] = ()  # what the program changes beside the tensors that the graph writes to, in words
     label: str = ""  # what the graph is of: a function and its line
-    ranges: tuple[
-        tuple[str, str | None], ...
-    ] = ()  # the program's ranges of the profiler that are around the whole graph
+    # The program's ranges of the profiler that are around the whole graph.
+    ranges: tuple[tuple[str, str | None], ...] = ()
     restore: Callable[[], None] | None = field(
         repr=False, default=None
     )  # sets the modes back that a graph has changed when it raises
@@ -639,9 +638,8 @@ def _aliasing(vm: Interpreter) -> None:
         if len(same) > 1 and not issubclass(kind, Tensor):
             vm.guards.extra.append(Distinct(same))
     arguments = vm.user.arg_tensors
-    written = sorted(
-        filter(vm.out.is_written, vm.out.used), key=lambda i: vm.out.version(i) != i.version
-    )  # last: what it names
+    # Those that the program names as what it writes to come last: messages speak of them.
+    written = sorted(filter(vm.out.is_written, vm.out.used), key=lambda i: vm.out.version(i) != i.version)
     for info in written:
         if info.requires_grad and vm.out.version(info) != info.version:
             _written_leaf(vm, info)

@@ -185,9 +185,8 @@ class Runtime:
         if owner_of(self.target) is not None:
             itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
             shown = self.parameters.signature
-            with suppress(
-                TypeError, ValueError
-            ):  # a decorated method shows the one below: Trainer takes columns by these names
+            with suppress(TypeError, ValueError):
+                # A decorated method shows the one below: Trainer takes columns by these names.
                 shown = inspect.signature(source)
             others = [p for p in shown.parameters.values() if p.name != "self"]
             function.__signature__ = inspect.Signature([itself, *others])  # type: ignore[attr-defined]
