@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .overlap import check_write, is_mutable
 from .torch_private import FakeTensor, FakeTensorMode, OpOverload, fake_from_meta, on_meta, storage_key
 
 __all__ = ["FakeResults"]
@@ -59,11 +60,14 @@ class FakeResults:
     def __init__(self, mode: FakeTensorMode, plain: Callable[..., Any]) -> None:
         self.mode, self.plain = mode, plain
         self.known: dict[Any, tuple[_Shape | None, ...] | _Shape | None] = {}  # None: to be run each time
+        self.folded: set[int] = set()  # storages of inputs with elements in the same place
 
     def __call__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """What `FakeTensorMode.dispatch` gives."""
         if func is _DEVICE and type(args[0]) is FakeTensor:  # asked by every call of an operator
             return args[0].fake_device
+        if type(func) is OpOverload and is_mutable(func):
+            check_write(func, args, kwargs or {}, self.folded)
         if self.mode.shape_env is not None or type(func) is not OpOverload:
             return self.plain(func, types, args, kwargs)
         if func in _VIEWS and not kwargs:

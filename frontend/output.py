@@ -16,6 +16,7 @@ from torch import Tensor, fx
 from . import torch_private
 from .errors import GraphBreak, InternalError, Unsupported, UserRaise
 from .kinds import isinstance
+from .overlap import is_folded
 from .source import Source
 from .views import GRAD_MODE, MUTATES
 
@@ -103,6 +104,8 @@ class OutputGraph:
             info.version, info.grad_fn, info.history = info.fake._version, info.fake.grad_fn, _history(info.fake)
             info.requires_grad = info.fake.requires_grad
             info.geometry = tuple(info.fake.shape), tuple(info.fake.stride()), info.fake.storage_offset()
+            if info.fake.layout is torch.strided and is_folded(info.fake):
+                self.fake_mode.dispatch.folded.add(_storage(info.fake))  # type: ignore[attr-defined]
             for dim, size in enumerate(info.fake.shape):
                 self._bind(size, info, "size", dim)
             for dim, stride in enumerate(info.fake.stride()):
@@ -271,8 +274,8 @@ class OutputGraph:
             raise GraphBreak(f"{name} draws random numbers into memory that is not contiguous")
         if name in _DRAWS_INSIDE and torch.is_grad_enabled() and given and not given[0].is_contiguous():
             raise GraphBreak(f"{name}, with gradients, draws random numbers into memory that is not contiguous")
-        if op == "call_function" and getattr(target, "overloadpacket", None) is torch.ops.aten.set:
-            raise GraphBreak(f"{target} gives a tensor in the memory of its argument")
+        if op == "call_function" and any(getattr(target, "overloadpacket", target) is p for p in _REMAKES):
+            raise GraphBreak(f"{target} makes its argument another tensor")
         versions, wanted = [t._version for t in given], [t.requires_grad for t in given]
         try:
             result = function(*run_args, **kwargs)
@@ -396,6 +399,9 @@ _TOLD = frozenset(
     """.split()  # noqa: SIM905
 )
 
+
+# What gives a tensor other memory, or, itself, a place in autograd's graph.
+_REMAKES = (torch.ops.aten.set, torch.ops.aten.lift, torch.ops.aten.lift_fresh)
 
 _DRAWS = frozenset(
     ["bernoulli_", "normal_", "uniform_", "exponential_", "cauchy_", "log_normal_", "geometric_", "random_"]

@@ -80,6 +80,33 @@ def _dropout(
     return calls.torch_call(vm, nn.functional.dropout, (input, p, training, inplace), kwargs)
 
 
+def _renormed(function: Any) -> Any:
+    """A lookup with `max_norm` writes to its weight first, by torch through a detached alias: here, where autograd is told not to look."""
+    parameters = inspect.signature(function)
+
+    def apply(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        try:
+            given = parameters.bind(*args, **kwargs)
+        except TypeError:
+            return calls.torch_call(vm, function, args, kwargs)
+        given.apply_defaults()
+        named, weight = given.arguments, given.arguments["weight"]
+        tracked = isinstance(weight, Tensor) and weight.requires_grad and torch.is_grad_enabled()
+        if named["max_norm"] is not None and tracked and isinstance(named["input"], Tensor):
+            contexts.set_grad(vm, False)
+            indices = vm.out.call_method("contiguous", (named["input"],), {})
+            vm.out.call_function(torch.embedding_renorm_, (weight, indices, named["max_norm"], named["norm_type"]), {})
+            contexts.set_grad(vm, True)
+            named["max_norm"] = None
+        return calls.torch_call(vm, function, given.args, given.kwargs)
+
+    return apply
+
+
+for _lookup in (nn.functional.embedding, nn.functional.embedding_bag):
+    rule(_lookup)(_renormed(_lookup))
+
+
 # ---- torch.autograd.Function ----
 
 

@@ -59,7 +59,7 @@ class Views:
             chain.insert(0, node)
             node = source
         made = [item.meta["example_value"] for item in chain]
-        if not chain or _changes_shapes(self.body.vm.out.graph):
+        if not chain or storage_key(tensor) in _changed_shapes(self.body.vm.out.graph):
             return None
         if any(isinstance(v, Tensor) and v.requires_grad and not v._is_view() for v in made):
             return None  # it was detached, and then written to where autograd looks
@@ -236,9 +236,11 @@ def _has_tensors(value: Any) -> bool:
     return next(_tensors(value), None) is not None
 
 
-def _changes_shapes(graph: fx.Graph) -> bool:
-    """Whether a call changes a tensor's sizes or strides in place (`t_`, `unsqueeze_`): views of it may be of before."""
-    return any(_in_place_view(name) for node in graph.nodes if (name := _name(node)).endswith("_"))
+def _changed_shapes(graph: fx.Graph) -> set[int]:
+    """Memory whose tensors get other sizes or strides in place (`t_`, `unsqueeze_`): views of it may be of before."""
+    changed = [n.args[0] for n in graph.nodes if (name := _name(n)).endswith("_") and _in_place_view(name)]
+    values = [n.meta["example_value"] for n in changed if isinstance(n, fx.Node)]
+    return {storage_key(v) for v in values if isinstance(v, Tensor)}
 
 
 def _name(node: fx.Node) -> str:

@@ -412,7 +412,7 @@ def backend_for(
         tracked = any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)
         if not (tracked and torch.is_grad_enabled()):
             return function
-        unseen = _unseen_by_autograd(function)
+        unseen = _unseen_by_autograd(function, _detached(gm))
         unseen.writes_last = getattr(function, "writes_last", False)  # type: ignore[attr-defined]
         return unseen
 
@@ -421,14 +421,30 @@ def backend_for(
     return backend
 
 
-def _unseen_by_autograd(function: GraphFunction) -> GraphFunction:
-    """The program used tensors that require gradients only where autograd does not look; so does the compiled graph."""
+def _unseen_by_autograd(function: GraphFunction, detached: Sequence[int]) -> GraphFunction:
+    """The program used tensors that require gradients only where autograd does not look; so does the compiled graph.
+
+    A view that is made there of a tensor that requires gradients does so itself: that of a detached one, `detached`, does not.
+    """
 
     def run(*args: Any) -> Sequence[Any]:
         with torch.no_grad():
-            return function(*args)
+            results = function(*args)
+            if not detached:
+                return results
+            made = {id(results[i]): results[i].detach() for i in detached if results[i].requires_grad}
+            return tuple(made.get(id(r), r) for r in results)
 
     return run
+
+
+def _detached(gm: fx.GraphModule) -> list[int]:
+    """Which results capture found to be views that require no gradients."""
+    (results,) = gm.graph.find_nodes(op="output")[0].args
+    if not isinstance(results, tuple | list):
+        return []
+    made = [r.meta.get("example_value") if isinstance(r, fx.Node) and r.op != "placeholder" else None for r in results]
+    return [i for i, v in enumerate(made) if isinstance(v, torch.Tensor) and v._is_view() and not v.requires_grad]
 
 
 class _Reports(list[Report]):

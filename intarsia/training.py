@@ -125,7 +125,7 @@ class Half:
         reports: list[Report] | None,
         watch: Any,
     ) -> None:
-        without_tokens(graph.graph)
+        self.tokens = without_tokens(graph.graph)
         self.random = draws(graph.graph)
         self.depends = _depends(graph.graph) if name == "backward" else []
         _own_memory(graph.graph, alone=name == "backward")
@@ -168,6 +168,8 @@ class Half:
     def _compiled(self) -> GraphFunction:
         function, report = compile_graph(self.graph, self.inputs, self.config, self.passes)
         report.half = self.name
+        if self.tokens:
+            function = _without_tokens(function, self.tokens)
         if self.name == "backward":  # it may be called under autocast or not, whatever the forward half was
             function = without_casts(function)
         if report.program is not None and self.visible is not None:
@@ -180,6 +182,12 @@ class Half:
     def release(self) -> None:
         """Give back what was compiled; the reports are for those who hold the compiled graph."""
         self.function = self.reports = None
+
+
+def _without_tokens(function: GraphFunction, tokens: int) -> GraphFunction:
+    """Markers of operators with effects arrive as None, where the graph was traced with empty tensors."""
+    nothing = (torch.empty(0),) * tokens
+    return lambda *args: function(*nothing, *args[tokens:])
 
 
 def _begun_without_grad(gm: fx.GraphModule) -> fx.GraphModule:

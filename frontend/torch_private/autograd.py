@@ -417,12 +417,17 @@ def _keep_overwritten(graph: torch.fx.GraphModule, metadata: Any) -> None:
     graph.recompile()
 
 
-def without_tokens(graph: torch.fx.Graph) -> None:
-    """Take away AOTAutograd's markers of operators with effects, in place: they stand in the graph's order again."""
+def without_tokens(graph: torch.fx.Graph) -> int:
+    """Take away AOTAutograd's markers of operators with effects, in place: they stand in the graph's order again.
+
+    Returns how many of the first placeholders stand for markers; they are given None.
+    """
     from torch._higher_order_ops.effects import with_effects
 
+    tokens = 0
     for node in graph.find_nodes(op="call_function", target=with_effects):
         token, operator, *args = node.args
+        tokens += token.op == "placeholder"
         with graph.inserting_before(node):
             call = graph.call_function(operator, tuple(args), node.kwargs)
             call.meta = {k: v for k, v in node.meta.items() if k != "val"}
@@ -438,3 +443,4 @@ def without_tokens(graph: torch.fx.Graph) -> None:
                     continue
                 graph.erase_node(user)
         graph.erase_node(node)
+    return tokens

@@ -39,6 +39,13 @@ def test_indices_that_leave_dimensions_out() -> None:
     agrees(lambda x: x[:, index, :, index] * 2, torch.randn(3, 4, 5, 6))
 
 
+def test_a_lookup_that_writes_to_its_weight() -> None:
+    index = torch.tensor([0, 2, 2])
+    agrees(
+        lambda w: F.embedding(index, w, max_norm=0.5) + F.embedding_bag(index[None], w, max_norm=0.4), torch.randn(5, 4)
+    )
+
+
 def windows(x: Tensor) -> Tensor:
     """Overlapping pieces, as in attention over windows."""
     return x.as_strided((5, 8), (4, 1)) @ x[:24].view(8, 3)
