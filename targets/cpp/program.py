@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,8 @@ from xdsl.dialects.builtin import ModuleOp
 from ..build import CompilerError, Progress, Source, Toolchain, compile_sources
 from ..cache import Cache, Entry, has_room
 from ..host import HostSource, Run, host_source, load_program, one_device, runs_on_gpu
-from ..library import Fingerprint, Library
+from ..library import WEIGHTS_SOURCE, Fingerprint, Library
+from ..load import Calls, call_name
 from ..load import Library as SharedLibrary
 from ..pool import Results
 from ..triton.graphs import Recorded
@@ -30,6 +31,11 @@ from .units import units_of
 
 class UnusableLibrary(RuntimeError):
     """The machine does not load what its compiler made."""
+
+
+MOST_ARGUMENTS = (
+    32  # of a kernel that Python calls as a function of its own; beyond, ctypes costs little beside reading them
+)
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,8 @@ def generate(module: ModuleOp, library: Library) -> Generated:
         one_device(kernel)
     gpu = gpu_source([kernel for kernel in found if runs_on_gpu(kernel)])
     host = host_source(module, library)
-    units = units_of(module, bool(host.steps) or host.constants is not None)
+    weights = WEIGHTS_SOURCE if host.steps or host.constants is not None else ""
+    units = units_of(module, weights + (calls_source(host.kernels, host.quick) if gpu is None else ""))
     if gpu is not None:
         units = (Source(LAUNCHES, gpu.launches), *units)
     return Generated(units, host, gpu=gpu)
@@ -202,31 +209,34 @@ def load(entry: Entry, library: Library, results: Results | None = None) -> Prog
 def _fingerprint(shared: Sequence[SharedLibrary]) -> Fingerprint:
     """The compiled WEIGHTS_SOURCE, in the one library that holds it."""
     name = "intarsia_fingerprint"
-    function = next(f for lib in shared if (f := _function(lib, name, 2, release_gil=True)) is not None)
+    function = next(lib for lib in shared if lib.address(name)).function(name, 2)
     function.restype = ctypes.c_uint64  # type: ignore[attr-defined]
     return cast(Fingerprint, function)
 
 
-def _function(library: SharedLibrary, name: str, arity: int, *, release_gil: bool) -> Callable[..., Any] | None:
-    try:
-        return library.function(name, arity, release_gil=release_gil)
-    except AttributeError:
-        return None
+def calls_source(arities: Mapping[str, int], quick: Collection[str]) -> str:
+    """The text of what calls kernels from Python: see `intarsia_call.h`."""
+    found = sorted({(name in quick, count) for name, count in arities.items() if count <= MOST_ARGUMENTS})
+    lines = []
+    for hurry, count in found:
+        types, words = ", ".join(["void*"] * count), ", ".join(f"words[{k}]" for k in range(count))
+        lines.append(f"INTARSIA_CALL({call_name(count, hurry)}, {int(hurry)}, {count}, ({types}), ({words}))\n")
+    return f'#include "intarsia_call.h"\n\n{"".join(lines)}' if lines else ""
 
 
 def bind_kernels(
-    arities: Mapping[str, int], shared: Sequence[SharedLibrary], quick: Sequence[str] = ()
+    arities: Mapping[str, int], shared: Sequence[SharedLibrary], quick: Collection[str] = ()
 ) -> dict[str, Callable[..., Any]]:
     """Each kernel's function, found in the one library that holds it. Those in `quick` run while the interpreter waits."""
     found: dict[str, Callable[..., Any]] = {}
+    calls = next(filter(None, map(Calls.of, shared)), None)
     for name, arity in arities.items():
-        for library in shared:
-            function = _function(library, name, arity, release_gil=name not in quick)
-            if function is None:
-                continue
-            function.restype = ctypes.c_int  # type: ignore[attr-defined]
-            found[name] = function
-            break
-        else:
+        library = next((library for library in shared if library.address(name)), None)
+        if library is None:
             raise LookupError(f"no compiled library holds the kernel {name}")
+        function = None if calls is None else calls.function(library, name, arity, name in quick)
+        if function is None:
+            function = library.function(name, arity, release_gil=name not in quick)
+            function.restype = ctypes.c_int  # type: ignore[attr-defined]
+        found[name] = function
     return found

@@ -11,7 +11,6 @@ from ...ir.dialects import buffer, loop
 from ...ir.interpreter_loops import find_function
 from ..build import Source, cores
 from ..host import runs_on_gpu
-from ..library import WEIGHTS_SOURCE
 from .emit import emit_kernel, emit_unit, kernels_of
 from .own import OwnKernel, emit_own_unit, own_kernel
 
@@ -31,8 +30,8 @@ _INSTANCE, _CALL, _CHARACTER = (
 )  # seconds for an inner loop of such a template, a kernel, a character of other text
 
 
-def units_of(module: ModuleOp, weights: bool) -> tuple[Source, ...]:
-    """The C++ units of a module at the `buffer` level, those that take long first; with `weights`, one holds WEIGHTS_SOURCE."""
+def units_of(module: ModuleOp, shared: str = "") -> tuple[Source, ...]:
+    """The C++ units of a module at the `buffer` level, those that take long first; one of them holds the text `shared`, too."""
     seldom = _only_in_constants(module)
     kernels = [kernel for kernel in kernels_of(module) if not runs_on_gpu(kernel)]
     found = _own_units(module)
@@ -40,12 +39,12 @@ def units_of(module: ModuleOp, weights: bool) -> tuple[Source, ...]:
     found += _units("constants", [k for k in kernels if k["sym_name"] in seldom], light=True)
     found.sort(key=lambda item: -item[0])
     sources = [source for _, source in found]
-    if weights:
+    if shared:
         at = next((i for i in reversed(range(len(sources))) if not sources[i].light), None)
         if at is None:
-            sources.append(Source("weights", WEIGHTS_SOURCE))
+            sources.append(Source("shared", shared))
         else:
-            sources[at] = Source(sources[at].name, f"{sources[at].text}\n{WEIGHTS_SOURCE}")
+            sources[at] = Source(sources[at].name, f"{sources[at].text}\n{shared}")
     return tuple(sources)
 
 

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ from intarsia.targets.build import (
     loaded_openmp,
     openmp_flags,
 )
+from intarsia.targets.cpp.program import MOST_ARGUMENTS, bind_kernels, calls_source
 from intarsia.targets.load import Library
 from intarsia.targets.torch_private import empty_strided_cpu
 
@@ -193,11 +195,30 @@ def test_missing_function_names_the_library(tmp_path: Path) -> None:
 
 
 def test_arguments_are_whole_words(tmp_path: Path) -> None:
-    text = 'extern "C" void put(long* out, long a, long b) { out[0] = a; out[1] = b; }'
+    """Through ctypes, and as functions of Python's own; those refuse what is no number, and another number of arguments."""
+    arguments = ", ".join(f"long a{k}" for k in range(MOST_ARGUMENTS + 1))
+    text = 'extern "C" int put(long* out, long a, long b) { out[0] = a; out[1] = b; return a == 7 ? 3 : 0; }\n'
+    text += f'extern "C" int many({arguments}) {{ *(long*)a0 = a{MOST_ARGUMENTS}; return 0; }}\n'
+    arities = {"put": 3, "many": MOST_ARGUMENTS + 1}
+    text += calls_source(arities, ()) + calls_source(arities, ("put",))
     [path] = compile_sources([Source("k", text)], find_toolchain(), tmp_path)
+    library = Library(path)
+    quick, slow = bind_kernels(arities, [library], ["put"]), bind_kernels(arities, [library])
     out = torch.zeros(2, dtype=torch.int64)
-    Library(path).function("put", 3)(out.data_ptr(), -5, 2**62)
-    assert out.tolist() == [-5, 2**62]
+    for put in (library.function("put", 3), quick["put"], slow["put"]):
+        put(out.zero_().data_ptr(), -5, 2**62)
+        assert out.tolist() == [-5, 2**62]
+    for put in (quick["put"], slow["put"]):
+        assert type(put) is types.BuiltinFunctionType
+        assert put(out.data_ptr(), 7, 0) == 3 and put(out.data_ptr(), 0, 7) == 0
+        for wrong in ((out.data_ptr(), 1), (out.data_ptr(), 1, 2, 3), (out.data_ptr(), 1.0, 2), (out, 1, 2)):
+            with pytest.raises(TypeError):
+                put(*wrong)
+        with pytest.raises(OverflowError):
+            put(out.data_ptr(), 2**64, 0)
+    assert out.tolist() == [0, 7]
+    slow["many"](out.data_ptr(), *range(MOST_ARGUMENTS))
+    assert out.tolist() == [MOST_ARGUMENTS - 1, 7]
 
 
 def test_allocation() -> None:
