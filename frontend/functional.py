@@ -54,6 +54,7 @@ from .torch_private import (
     storage_key,
     uncast,
 )
+from .value_errors import partly_read, raises_on_values
 from .view_inverse import invert_view, reaches_beyond
 
 aten = torch.ops.aten
@@ -638,8 +639,7 @@ class _Tracer(CaptureMode):
             for storage in self.storages.values()
             if storage.input_index is not None and self._refresh(storage.base) is not storage.origin
         )
-        output = self.graph.output(tuple(results.nodes))
-        output.meta["val"] = tuple(n.meta["val"] for n in results.nodes)
+        self.graph.output(tuple(results.nodes)).meta["val"] = tuple(n.meta["val"] for n in results.nodes)
         self._sweep()
         graph_module = lazy_graph_module(self.root, self.graph)
         unused = tuple(i for i, n in enumerate(n for n in self.graph.nodes if n.op == "placeholder") if not n.users)
@@ -647,11 +647,13 @@ class _Tracer(CaptureMode):
         return FunctionalGraph(graph_module, outputs, mutations, tree, unused, effects)
 
     def _sweep(self) -> None:
-        """Remove nodes that nothing reads, save those with an effect (a draw from the generator, an assertion)."""
+        """Remove nodes that nothing reads, save those with an effect: a draw, an assertion, an error that depends on values."""
         keep = set(self.effects)
         for node in reversed(self.graph.nodes):
-            if not node.users and node.op not in ("placeholder", "output") and node not in keep:
+            unread = not node.users and node.op not in ("placeholder", "output") and node not in keep
+            if unread and not raises_on_values(node):
                 self.graph.erase_node(node)
+        self.effects += partly_read(self.graph.nodes, keep)
 
 
 class _Results:

@@ -17,6 +17,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from ..errors import Busy
+from ..value_errors import may_raise, raises_on_values
 
 
 @contextmanager
@@ -161,11 +162,12 @@ def aot_autograd(
     def partition(joint: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
         before = fx.Graph()  # the partitioner drops what nothing reads
         before.graph_copy(joint.graph, {})
-        drawn = [n for n in before.nodes if _draws(n)]
-        effects.draws_count = False
+        drawn, unread = [n for n in before.nodes if _draws(n)], _raise_unread(before)
+        effects.count = False
         halves = min_cut_rematerialization_partition(joint, *args, **kwargs)
         behind = {n.name for n in halves[1].graph.nodes if _draws(n)}
-        _keep_draws([n for n in drawn if n.name not in behind], halves[0])
+        kept = {n for n in drawn if n.name not in behind} | unread
+        _keep_effects([n for n in before.nodes if n in kept], joint, halves[0])
         return halves
 
     def boxed(compiler: Callable[..., Any]) -> Callable[..., Any]:
@@ -189,7 +191,7 @@ def aot_autograd(
         with ExitStack() as stack:
             for state in (tracing_alone(), _unpatched_modules(), _layers_with_gradients()):
                 stack.enter_context(state)
-            effects = stack.enter_context(_draws_count())
+            effects = stack.enter_context(_effects_count())
             stack.enter_context(config.patch(settings))
             stack.enter_context(tracing(context))
             return aot_module_simplified(  # type: ignore[no-any-return]
@@ -213,17 +215,18 @@ def refused_by_autograd(error: BaseException) -> bool:
 
 
 class _SideEffects(set[Any]):
-    """torch.fx's set of functions with side effects; while `draws_count`, operators that draw random numbers are in it."""
+    """torch.fx's set of functions with side effects; while `count`, it has operators that draw random numbers or raise on values."""
 
-    draws_count = True
+    count = True
 
     def __contains__(self, function: object) -> bool:
-        return super().__contains__(function) or (self.draws_count and _is_seeded(function))
+        return super().__contains__(function) or (self.count and any(f(function) for f in _EFFECTS))
 
 
 @contextmanager
-def _draws_count() -> Iterator[_SideEffects]:
-    """Operators that draw random numbers do something even where nothing reads the numbers: graphs that torch.fx cleans keep them."""
+def _effects_count() -> Iterator[_SideEffects]:
+    """Operators that draw random numbers or raise on values do something even where nothing reads their results: graphs that
+    torch.fx cleans keep them."""
     plain = fx.node._side_effectful_functions
     fx.node._side_effectful_functions = made = _SideEffects(plain)
     try:
@@ -241,20 +244,43 @@ def _draws(node: fx.Node) -> bool:
     return _is_seeded(node.target)
 
 
-def _keep_draws(drawn: list[fx.Node], forward: torch.fx.GraphModule) -> None:
-    """Random numbers that nothing reads are drawn, too, in their place: those that come later are other ones else."""
+def _gives_nothing(function: object) -> bool:
+    """An operator that is called for a check alone."""
+    return isinstance(function, OpOverload) and function.namespace == "aten" and not function._schema.returns
+
+
+_EFFECTS = (_is_seeded, _gives_nothing, may_raise)
+
+
+def _raise_unread(joint: fx.Graph) -> set[fx.Node]:
+    """The program's own operators that raise on values and that no result of the joint graph needs."""
+    read: set[fx.Node] = set()
+    for node in reversed(joint.nodes):
+        if node.op == "output" or node in read:
+            read.update(node.all_input_nodes)
+    arriving: set[fx.Node] = set()  # what is made of gradients is made in backward
+    for node in joint.nodes:
+        if "tangents" in node.name if node.op == "placeholder" else not arriving.isdisjoint(node.all_input_nodes):
+            arriving.add(node)
+    return {n for n in joint.nodes if n not in read | arriving and (raises_on_values(n) or _gives_nothing(n.target))}
+
+
+def _keep_effects(kept: list[fx.Node], joint: torch.fx.GraphModule, forward: torch.fx.GraphModule) -> None:
+    """What nothing reads is done, too, in its place: random numbers that are drawn later are other ones else, and errors are raised."""
     known = {node.name: node for node in forward.graph.nodes}
     place = next(iter(forward.graph.find_nodes(op="output")))
 
     def copied(node: fx.Node) -> fx.Node:
         if node.name not in known:
+            if node.op == "get_attr":
+                setattr(forward, str(node.target), getattr(joint, str(node.target)))
             given = fx.node.map_arg((node.args, node.kwargs), copied)
             made = forward.graph.create_node(node.op, node.target, *given, name=node.name)
             made.meta = dict(node.meta)
             known[node.name] = made
         return known[node.name]
 
-    for node in reversed(drawn):
+    for node in reversed(kept):
         with forward.graph.inserting_before(place):
             place = copied(node)
     forward.recompile()
