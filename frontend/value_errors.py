@@ -117,7 +117,7 @@ def _divides_integers(node: fx.Node) -> bool:
     if not isinstance(made, Tensor) or made.is_floating_point() or made.is_complex():
         return False
     divisor = node.args[1] if len(node.args) > 1 else node.kwargs.get("other")
-    return isinstance(divisor, fx.Node) or divisor == 0
+    return isinstance(divisor, fx.Node) or isinstance(divisor, int | float) and divisor == 0
 
 
 def _is_asked(node: fx.Node) -> bool:
