@@ -14,6 +14,7 @@ from ..ir.symbols import Dim, FloorDiv, contiguous_strides, dim, known_equal
 from ..ir.syntax import Op
 from ..ir.types import RefType, TensorType, is_gpu, ref_type
 from .aliases import Aliases
+from .alignment import note_unaligned
 from .base import Pass, PassError
 from .context import CompileContext
 from .strides import is_dense, is_view, memory_strides, same_layout, view_of
@@ -47,6 +48,7 @@ class PlanBuffers(Pass):
             planner = _Planner(self, ctx, func, kernels)
             planner.plan()
             planner.rewrite()
+            note_unaligned(func.block_body.ops, kernels)
 
 
 @dataclass

@@ -38,6 +38,7 @@ from ..ir.symbols import Dim, contiguous_strides, dim, free_symbols
 from ..ir.syntax import Op, comment_of, location_of
 from ..ir.types import RefType, is_gpu
 from ..passes.aliases import shared_operands
+from ..passes.alignment import ALIGNMENT
 from .cpp.emit import uses_heap
 from .cpp.own import is_own, own_kernel, packs
 from .host_names import empty, failed, fit, over
@@ -49,10 +50,10 @@ from .profiling import note
 from .steps import Folded
 from .torch_private import current_stream, empty_strided_cpu, empty_strided_gpu, fast_overload
 from .triton.graphs import Recorded
-from .triton.launch import ALIGNMENT, counted
+from .triton.launch import counted
 from .triton.pieces import PLAIN, split
 from .triton.recordable import argument_kinds, of_a_library, on_cpu, refusal, size_reads
-from .triton.run import MISALIGNED, TOO_LARGE, UNALIGNED_WRITE, aligned, finished, not_launched, on_gpu
+from .triton.run import MISALIGNED, TOO_LARGE, UNALIGNED_WRITE, aligned, finished, moved, not_launched, on_gpu
 from .triton.tail import Halves, halves
 
 Run = Callable[..., Sequence[Any]]
@@ -241,8 +242,9 @@ class _Writer:
         }
         given, written = dict[str, None](), dict[str, None]()
         for op in launches:
+            free = self.kernels[op["kernel"]].get("unaligned", ())
             for place, v in enumerate(op.operands if op["kernel"] in kernels else ()):
-                if address := self._address_in_argument(v):
+                if place not in free and (address := self._address_in_argument(v)):
                     (given if place < kernels[op["kernel"]]["inputs"] else written)[address] = None
         if written:  # a copy would be written, and not the argument
             self.each.append(f"if ({' | '.join(written)}) & {ALIGNMENT - 1}: not_launched({UNALIGNED_WRITE}, '')")
@@ -393,7 +395,9 @@ class _Writer:
             self.used_kernels[op["kernel"]] = len(arguments)
             self.quick.add(op["kernel"])
             self._note_writes(op)
-            self.each.append(f"if code := {op['kernel']}({', '.join(arguments)}): not_launched(code, {op['kernel']!r})")
+            self.each.append(
+                f"if code := {op['kernel']}({', '.join(arguments)}): not_launched(code, {op['kernel']!r}{self._late()})"
+            )
             return
         self._note_writes(op)
         arguments = [self.address(v) for v in op.operands] + symbols
@@ -489,9 +493,15 @@ class _Writer:
             )
             if not known and any(not isinstance(u.operation, buffer.Free) for u in result.uses):
                 planned = f"({ref.dtype.torch}, {_tuple(ref.shape)}, {_tuple(ref.strides)})"
-                late = f", {bool(self.func.get('writes_early'))}, {op['target']!r}"
+                late = f"{self._late() or ', False'}, {op['target']!r}"
                 found = f"({name}.dtype, {name}.shape, {name}.stride())"
                 self.each.append(f"if {found} != {planned}: {name} = fit({name}, *{planned}{late})")
+            if self._late() and _is_read_on_gpu(result, self.kernels):  # a launch that refuses it could not begin again
+                self.each.append(f"if {name}.data_ptr() & {ALIGNMENT - 1}: {name} = moved({name})")
+
+    def _late(self) -> str:
+        """The argument of checks that says whether arguments may have been written to."""
+        return ", True" if self.func.get("writes_early") else ""
 
     def _operator(self, target: str) -> str:
         name = target.replace("aten.ops.", "").replace(".", "_").removesuffix("_default")
@@ -591,6 +601,17 @@ def runs_on_gpu(kernel: loop.Kernel) -> bool:
     return any(is_gpu(ref.device) for ref in _memories(kernel))
 
 
+def _is_read_on_gpu(value: SSAValue, kernels: Mapping[str, loop.Kernel]) -> bool:
+    """Whether a kernel on a GPU is given a value or a view of it."""
+    users = [use.operation for use in value.uses]
+    return any(
+        _is_read_on_gpu(user.results[0], kernels)
+        if isinstance(user, buffer.View)
+        else isinstance(user, buffer.Launch) and runs_on_gpu(kernels[user["kernel"]])
+        for user in users
+    )
+
+
 QUICK = 1 << 15  # bytes of operands and results
 
 
@@ -673,6 +694,7 @@ def namespace(
         "increment_version": increment_version,
         "over": over,
         "aligned": aligned,
+        "moved": moved,
         "fit": fit,
         "failed": failed,
         "results": results,

@@ -32,6 +32,7 @@ class Kernel(Op):
 
     `symbols`: the size symbols that it is given, in order. `lines`: the user's lines it comes from (["file:line", ...]).
     `warps`: how many of a GPU work on one block; `stages`: how many blocks of a product's operands are on their way at once.
+    `unaligned`: arguments that may begin anywhere, where the others begin at multiples of 16 bytes (on a GPU).
     `contract = false`: no product and sum are rounded at once, and quotients are rounded to nearest.
     """
 

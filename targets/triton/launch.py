@@ -17,11 +17,12 @@ from xdsl.ir import SSAValue
 from ...ir.dialects import loop
 from ...ir.symbols import Dim, dim, free_symbols
 from ...ir.types import RefType
+from ...passes.alignment import ALIGNMENT
 from ..cpp.emit import cpp_index
 from .compile import Binary, KernelSource
 from .descriptors import Descriptor, descriptors
 from .emit import needs_int64, program_count
-from .run import ALIGNMENT, MISALIGNED, TOO_LARGE
+from .run import MISALIGNED, TOO_LARGE
 from .text import pointer_type
 
 _HEAD = """#include <cstdint>
@@ -72,12 +73,13 @@ def kernel_source(kernel: loop.Kernel) -> KernelSource:
     size = "i64" if needs_int64(kernel) else "i32"
     signature |= {str(s): size for s in kernel.get("symbols", ())}
     maps = descriptors(kernel)
+    free = set(kernel.get("unaligned", ())) - {each.position for each in maps}
     signature |= {each.name: each.type for each in maps}
     checks = any(isinstance(op, loop.Bind) and op.is_checked for op in kernel.block_body.walk())
     return KernelSource(
         kernel["sym_name"],
         signature,
-        list(range(pointers)),
+        [k for k in range(pointers) if k not in free],
         kernel["warps"],
         checks,
         kernel.get("stages", 0),
@@ -105,8 +107,8 @@ def _launcher(number: int, kernel: loop.Kernel) -> str:
     sizes = [n for n, t in source.signature.items() if not t.startswith("*") and n not in named]
     given = [f"uint64_t {n}" for n in pointers] + [f"int64_t {n}" for n in sizes] + ["void* stream"]
     lines = [f'extern "C" int {source.name}({", ".join(given)}) {{']
-    if pointers:
-        lines.append(f"  if (({' | '.join(pointers)}) & {ALIGNMENT - 1}) return {MISALIGNED};")
+    if checked := [pointers[k] for k in source.aligned]:
+        lines.append(f"  if (({' | '.join(checked)}) & {ALIGNMENT - 1}) return {MISALIGNED};")
     lines.append(f"  const int64_t programs = {cpp_index(program_count(kernel))};")
     lines.append("  if (programs <= 0) return 0;")
     tests = [f"{text} > INT32_MAX" for text in ["programs", *map(cpp_index, _symbolic_extents(kernel))]]

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
+from ...passes.alignment import ALIGNMENT
 from .capture import INVALID_CONTEXT
 from .graphs import Recorded, Run
 from .pieces import Pieces
 from .tail import Divided, Halves
 
 Recordable = tuple[Sequence[str], Sequence[str], int]  # kinds, sizes and steps of `Recorded`
-ALIGNMENT = 16  # bytes that addresses are multiples of, as kernels are compiled
 MISALIGNED, TOO_LARGE, UNALIGNED_WRITE = -1, -2, -3  # what a launch gives instead of the driver's error number
 
 
@@ -32,14 +32,22 @@ class NoContext(RuntimeError):
     """The thread has no context of the driver yet: all that it asked torch for came out of the allocator's cache."""
 
 
-def not_launched(code: int, kernel: str) -> None:
+def not_launched(code: int, kernel: str, late: bool = False) -> None:
     """Raised when a launch on a GPU does not give 0.
+
+    Args:
+        late: arguments may have been written to, so that nothing can begin again.
 
     Raises:
         NoContext: the thread is new to the driver.
         Misaligned: an address; the caller copies what is not aligned and calls again.
+        RuntimeError: an address, late; what the driver says.
         UnplannedResult: sizes beyond 32 bits, of a kernel that was compiled for less; an address of what a kernel writes to.
     """
+    if code == MISALIGNED and late:
+        raise RuntimeError(
+            f"what the kernel {kernel} reads is not at a multiple of 16 bytes; an argument may have been written to"
+        )
     if code == MISALIGNED:
         raise Misaligned(kernel)
     if code == INVALID_CONTEXT:
@@ -81,7 +89,7 @@ def on_gpu(
     def made(text: str, entry: str, copied: bool) -> Any:
         if copied:
             text = re.sub(rf"^.*not_launched\({MISALIGNED}, ''\)\n", "", text, flags=re.MULTILINE)
-            text = re.sub(r"\b([av]\d+)\.data_ptr\(\)", r"aligned(\1, copies)", text)
+            text = re.sub(r"\b([atv]\d+)\.data_ptr\(\)", r"aligned(\1, copies)", text)
             text = re.sub(r"( +)def (?:run|recorded|tail|part\d+)\(.*\):", r"\g<0>\n\1    copies = []", text)
         other = dict(names)
         exec(compile(text, f"<intarsia host program{', arguments copied' * copied}>", "exec"), other)
@@ -158,10 +166,16 @@ def _counted(run: Run, mutated: Sequence[int]) -> Run:
 def aligned(tensor: torch.Tensor, copies: list[torch.Tensor]) -> int:
     """The address of the tensor, or of a copy whose address is a multiple of 16 bytes."""
     if tensor.data_ptr() % ALIGNMENT and tensor.numel():
-        extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-        tensor = tensor.as_strided((extent,), (1,)).clone()  # whatever its strides are
+        tensor = moved(tensor)
         copies.append(tensor)
     return tensor.data_ptr()
+
+
+def moved(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy, with its strides, that begins at a multiple of 16 bytes; `tensor` does not."""
+    shape, strides = tensor.shape, tensor.stride()
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if tensor.numel() else 0
+    return tensor.as_strided((extent,), (1,)).clone().as_strided(shape, strides)
 
 
 def finished(run: Run, gpu: int) -> Run:
