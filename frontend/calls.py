@@ -177,11 +177,19 @@ def drops_between_layers(args: tuple[Any, ...]) -> bool:
     return any(args[k] != 0 and args[k - 1] != 1 and args[k + 1 : k + 2] == (True,) for k in places)
 
 
+def _is_on_gpu(args: tuple[Any, ...]) -> bool:
+    return any(isinstance(a, Tensor) and a.is_cuda for a in args)
+
+
 def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call of torch's: one node, or a constant when no tensor is involved."""
     name = getattr(function, "__name__", "")
     if name in _RECURRENT and drops_between_layers(args):
         raise GraphBreak(f"{name} drops out between its layers, which torch's traces leave out")
+    if name in _RECURRENT and torch.is_autocast_enabled("cuda") and _is_on_gpu(args):
+        raise GraphBreak(
+            f"{name} under autocast on a GPU is float16 by a rule of its own, whatever autocast's dtype is"
+        )
     check_torch_state(name)
     if name.startswith(tables.STATE_CHANGES) and not any(isinstance(a, Tensor) for a in args):
         raise Unsupported(f"torch's state is changed ({name})")

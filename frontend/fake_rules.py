@@ -122,12 +122,13 @@ _SHUFFLES = {
 # ---- what eager refuses and fake tensors take: a check raises, and the program gets eager's own error -------------------
 
 
-def _norm_of_mixed_types(x: Tensor, *others: Any, **_: Any) -> None:
-    """On a CPU the parameters are of the input's type, or all float32 and the input of a half type."""
+def _norm_of_mixed_types(x: Tensor, *others: Any, mixes: bool = False, **_: Any) -> None:
+    """The parameters are of the input's type; on a CPU, and where a kernel `mixes` types, also all float32 and the input of a half type."""
     given = [o.dtype for o in others if isinstance(o, Tensor)]
-    if x.device.type != "cpu" or all(d == x.dtype for d in given):
+    if x.device.type not in ("cpu", "cuda") or all(d == x.dtype for d in given):
         return
-    if x.dtype not in (torch.float16, torch.bfloat16) or any(d != torch.float32 for d in given):
+    mixed = x.dtype in (torch.float16, torch.bfloat16) and all(d == torch.float32 for d in given)
+    if not mixed or not (mixes or x.device.type == "cpu"):
         raise RuntimeError(f"a norm of {x.dtype} with parameters of {given}")
 
 
@@ -143,7 +144,7 @@ def _scatter_of_another_size(view: Any) -> Any:
 
 def _batch_norm_of_other_channels(x: Tensor, *others: Any, **_: Any) -> None:
     """Eager reads the first of a longer weight or of longer statistics: fake tensors broadcast."""
-    _norm_of_mixed_types(x, *others)
+    _norm_of_mixed_types(x, *others, mixes=True)
     if any(isinstance(o, Tensor) and o.shape != x.shape[1:2] for o in others):
         raise RuntimeError(f"a batch norm of {x.shape[1:2]} channels with parameters of another shape")
 
@@ -196,6 +197,15 @@ _REFUSES |= {
     for name in ("and", "or", "xor")
     for form in ("Tensor", "Scalar", "Scalar_Tensor")
 }
+
+
+def _shuffle_by_views(x: Tensor, groups: int) -> None:
+    """On a GPU channels are shuffled by views, which memory of another order does not have."""
+    if x.device.type == "cuda" and groups > 0 and x.numel() and x.shape[1] % groups == 0:
+        x.view(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
+
+
+_REFUSES[torch.ops.aten.channel_shuffle.default] = _shuffle_by_views
 _REFUSES |= {getattr(torch.ops.aten, name).default: _product_of_mixed_types for name in ("mm", "mv", "addmm")}
 
 

@@ -64,10 +64,14 @@ def with_defaults(func: OpOverload, functional: OpOverload, args: Any, kwargs: d
 
 
 def draws_elsewhere(func: OpOverload, target: Tensor) -> bool:
-    """Whether random numbers go into memory in another order than into a contiguous tensor: a CPU's go one by one, as the memory lies."""
+    """Whether random numbers go into memory in another order than into what the functional operator makes.
+
+    A CPU's go one by one, as the memory lies. A GPU's do, too, and so do those of the functional operators there, whose results lie as the
+    tensor does; but `bernoulli.p` makes a contiguous one.
+    """
     if torch.Tag.nondeterministic_seeded not in func.tags or not is_written(func._schema.arguments[0]):
         return False
-    return bool(target.device.type == "cpu" and not target.is_contiguous())
+    return not target.is_contiguous() and (target.device.type == "cpu" or func is aten.bernoulli_.float)
 
 
 def drawn(functional: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import torch
+
 from .literals import Literal, print_literal
 from .types import TensorType
 
@@ -37,7 +39,7 @@ class _Argument:
     """What the schema says of one argument."""
 
     name: str
-    kind: str  # "tensor", "dtype", "dimension", "window", "path" (a padding by name), or "other"
+    kind: str  # "tensor", "dtype", "device", "dimension", "window", "path" (a padding by name), or "other"
     is_list: bool
     length: int | None  # of a list whose length the schema knows
     default: Literal
@@ -62,6 +64,8 @@ def _arguments(op: Any) -> dict[str, _Argument]:
             kind = "dtype"
         elif own and a.name in _DIMENSIONS and plain in ("int", "List[int]", "SymInt", "List[SymInt]"):
             kind = "dimension" if op._schema.name.removeprefix("aten::") not in _ALL_IS_MINUS_ONE else "other"
+        elif plain == "Device":
+            kind = "device"
         elif own and a.name == "padding" and plain == "str":
             kind = "path"
         elif own and is_list and "int" in plain.lower() and (a.name in (*_WINDOWS, "kernel_size") or (a.N or 0) > 1):
@@ -202,6 +206,16 @@ def _dtype(
     return None if complex_in and results[0].dtype.kind != "complex" else results[0].dtype.torch
 
 
+def _device(
+    op: Any, a: _Argument, value: Literal, operands: Operands, results: Sequence[TensorType], found: dict[str, Literal]
+) -> Literal:
+    """None -> the result's, where the operand's is another: without it the call would leave its result where the operand is."""
+    first = next(iter(operands.values()), None)
+    if value is not None or first is None or not results or first.device == results[0].device:
+        return value
+    return torch.device(results[0].device)
+
+
 def _named_padding(
     op: Any, a: _Argument, value: Literal, operands: Operands, results: Sequence[TensorType], found: dict[str, Literal]
 ) -> Literal:
@@ -213,6 +227,7 @@ _RULES: dict[str, _Rule] = {
     "window": _window,
     "dimension": _dimension,
     "dtype": _dtype,
+    "device": _device,
     "path": _named_padding,
 }
 

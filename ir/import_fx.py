@@ -345,8 +345,9 @@ class _Importer:
         given = self.values.get(node.args[0])  # type: ignore[arg-type]
         if not isinstance(given, SSAValue) or not isinstance(given.type, TensorType):
             raise self._failure(f"{node.args[0]} is not a number that the caller passes", node)
-        attrs = {"operands": ("self",), "dtype": node.meta["val"].dtype, "non_blocking": False}
-        op = aten_op("aten._to_copy.default").make([given], [self._type(node.meta["val"], node)], attrs)
+        number = node.meta["val"]
+        attrs = {"operands": ("self",), "dtype": number.dtype, "device": number.device, "non_blocking": False}
+        op = aten_op("aten._to_copy.default").make([given], [self._type(number, node)], attrs)
         self.values[node] = self._append(op, node).results[0]
 
     def _check_number(self, node: fx.Node) -> None:

@@ -69,7 +69,14 @@ def converted(text: str, source: DType, target: DType) -> str:
     if target.name in _FLOAT8:
         text = text if source == target.compute else f"{text}.to(tl.float32)"
         return f"to_{target.name}({text}{f', {E4M3_OVERFLOW:#x}' if target == F8E4M3 else ''})"
-    return text if source == target else f"{text}.to(tl.{triton_type(target)})"
+    if source == target:
+        return text
+    through = _THROUGH.get(target.name) if source.is_float else None
+    return f"{text}{f'.to(tl.{through})' if through else ''}.to(tl.{triton_type(target)})"
+
+
+# Eager takes a wider integer between, whose low bits stay; the GPU's own conversion to a narrow one ends at its smallest and largest.
+_THROUGH = {"u8": "int64", "i8": "int32", "i16": "int32", "u16": "uint32"}
 
 
 def pointer_type(dtype: DType) -> str:

@@ -225,3 +225,69 @@ def test_handwritten_kernels(tmp_path: Path) -> None:
             torch.testing.assert_close(
                 b, a, rtol=near, atol=near, equal_nan=True, msg=lambda m, n=program.name: f"{n}: {m}"
             )
+
+
+def test_conversions_of_all_numbers() -> None:
+    """Also of numbers that an integer does not hold: eager takes a wider integer between."""
+    numbers = [
+        0.0,
+        -1.9,
+        200.0,
+        256.0,
+        -300.0,
+        40000.0,
+        -70000.0,
+        3e9,
+        -1e10,
+        1e30,
+        float("inf"),
+        -float("inf"),
+        float("nan"),
+    ]
+    dtypes = (*INTEGERS, torch.uint16, torch.uint32, torch.bool)
+    for dtype in FLOATS:
+        x = torch.tensor(numbers, dtype=torch.float64).to(GPU, dtype)
+        wanted, found = [x.to(d) for d in dtypes], intarsia.compile(lambda x: [x.to(d) for d in dtypes])(x)
+        assert [t.tolist() for t in found] == [t.tolist() for t in wanted]
+
+
+def test_an_argument_is_written_once() -> None:
+    """A library's result that is not aligned is met after the write."""
+
+    def program(x: Tensor) -> Tensor:
+        parts = torch.block_diag(x - 1, x - 1)
+        x.pow_(2)
+        return parts.as_strided((1, 1), (1, 1), 1).view(torch.uint8) & 7
+
+    fast = intarsia.compile(program)
+    for _ in range(4):
+        x, y = torch.arange(7, device=GPU), torch.arange(7, device=GPU)
+        assert torch.equal(fast(x), program(y)) and torch.equal(x, y)
+
+
+def test_a_number_that_changes() -> None:
+    """It is an argument of float64 on the CPU, and a copy of it on the GPU."""
+
+    def program(x: Tensor, k: float) -> Tensor:
+        return (x + k).softmax(-1)
+
+    fast = intarsia.compile(program)
+    with torch.inference_mode():
+        for k in (1.5, 2.5, 3.5, 4.5):
+            x = gpu(5, 7)
+            torch.testing.assert_close(fast(x, k), program(x, k))
+
+
+def test_types_that_kernels_of_norms_do_not_mix() -> None:
+    x, w = gpu(4, 8, dtype=torch.bfloat16), torch.ones(8, device=GPU)
+    for program in (lambda x, w: F.layer_norm(x, (8,), w, w), lambda x, w: F.group_norm(x, 2, None, w)):
+        for function in (program, intarsia.compile(program)):
+            with pytest.raises(RuntimeError, match="expected scalar type BFloat16 but found Float"):
+                function(x, w)
+
+
+def test_recurrent_layers_under_autocast() -> None:
+    net = nn.GRU(16, 8, batch_first=True).to(GPU)
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        x = gpu(2, 5, 16)
+        assert intarsia.compile(net)(x)[0].dtype == net(x)[0].dtype

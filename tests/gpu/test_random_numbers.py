@@ -85,6 +85,19 @@ def test_eagers_numbers_on_request() -> None:
             assert torch.equal(fast(x), wanted)
 
 
+def test_draws_into_memory_in_another_order() -> None:
+    def program(x: Tensor) -> Tensor:
+        y = (x * 2).transpose(0, 1)
+        return y.clone().bernoulli_(0.3) + F.alpha_dropout(y, 0.2, True) + y.clone().uniform_()
+
+    with torch.no_grad():
+        fast, x = intarsia.compile(program, options={"random": "eager"}), torch.ones(7, 16, 3, device=GPU)
+        torch.manual_seed(1)
+        wanted = program(x)
+        torch.manual_seed(1)
+        torch.testing.assert_close(fast(x), wanted)
+
+
 def test_failed_draws_leave_the_generator_as_it_was() -> None:
     def program(p: Tensor) -> Tensor:
         for _ in range(4):

@@ -163,6 +163,10 @@ def test_calls_and_library_calls_are_checked(head: str, call: str, message: str)
         (SUM.replace(", dtype = torch.float32", ""), "the argument 'dtype' is missing; here it is torch.float32"),
         (SUM.replace("keepdim = false", "keepdim = false, keep_dim = true"), "has no argument 'keep_dim'; did you mean 'keepdim'?"),
         (SUM.replace('"self"', '"sefl"'), "has no argument 'sefl' for a tensor; did you mean 'self'?"),
+        (
+            'aten._to_copy.default(%x) {operands = ["self"], dtype = torch.float32, non_blocking = false} : !prim.tensor<[2, 3, 8, 8], f32, "cuda:0">',
+            "the argument 'device' is missing; here it is device(\"cuda:0\")",
+        ),
         ("aten.convolution.default" + CONV.replace("groups", "bias = none, groups"), "bias = none is not canonical; leave it out"),
         (
             'aten.conv2d.padding(%x, %w) {operands = ["input", "weight"], stride = [1, 1], padding = "same", dilation = [1, 1], groups = 1}'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ from intarsia.targets.triton.run import (
     Misaligned,
     UnplannedResult,
     aligned,
+    moved,
     not_launched,
     on_gpu,
 )
@@ -112,6 +114,44 @@ def test_a_tensor_without_elements_is_not_copied() -> None:
     copies: list[torch.Tensor] = []
     x = torch.randn(10)[1:1]
     assert aligned(x, copies) == x.data_ptr() and not copies
+
+
+def _view(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    product = x @ x
+    return product.as_strided((3, 3), (3, 1), 1).exp(), product
+
+
+def test_a_view_is_read_where_it_begins() -> None:
+    """Its kernel is compiled for any address, and the launch asks for the others only."""
+    lowered = intarsia.lower(_view, torch.randn(4, 4), target="triton:sm_90")
+    assert "unaligned = [0]" in lowered.ir() and f"if ((out0) & 15) return {MISALIGNED};" in lowered.source()
+    assert "unaligned" not in intarsia.lower(torch.exp, torch.randn(4, 4), target="triton:sm_90").ir()
+
+
+def _written_early(x: torch.Tensor) -> torch.Tensor:
+    parts = torch.block_diag(x - 1, x - 1)
+    x.mul_(2)
+    return parts.as_strided((1, 1), (1, 1), 1).view(torch.uint8) & 7
+
+
+def test_nothing_begins_again_where_an_argument_was_written_to() -> None:
+    """A library's result that is not aligned is moved, and a launch that refuses an address raises for good."""
+    host = intarsia.lower(_written_early, torch.arange(7), target="triton:sm_90").host()
+    moves = re.findall(r"if (t\d)\.data_ptr\(\) & 15: \1 = moved\(\1\)", host)
+    assert len(moves) >= 1 and all(line.endswith(", True)") for line in host.splitlines() if "if code :=" in line)
+    with pytest.raises(RuntimeError, match="may have been written to"):
+        not_launched(MISALIGNED, "exp", True)
+    x = torch.arange(9)[1:]
+    assert torch.equal(moved(x), x) and moved(x).data_ptr() % 16 == 0 and moved(x[::3]).stride() == (3,)
+
+
+def test_numbers_become_narrow_as_eagers_do() -> None:
+    """Eager takes a wider integer between: -1.0 is 255 in uint8, and not 0."""
+    dtypes = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.int64)
+    text = intarsia.lower(lambda x: [x.to(d) for d in dtypes], torch.randn(64), target="triton:sm_90").triton()
+    found = re.findall(r"= t1((?:\.to\(tl\.\w+\))+)", text)
+    wanted = ["int64).to(tl.uint8", "int32).to(tl.int8", "int32).to(tl.int16", "uint32).to(tl.uint16", "int32", "int64"]
+    assert found == [f".to(tl.{way})" for way in wanted]
 
 
 # ---- launches ----
