@@ -10,10 +10,10 @@ import copy
 import ctypes
 import gc
 import json
+import logging
 import statistics
 import sys
 import traceback
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -63,18 +63,22 @@ def first(case: Case, system: str, dynamic: bool | None) -> tuple[Any, dict[str,
     """The first call: the compiled function; its seconds; for intarsia what was counted meanwhile."""
     case.model(*case.args, **case.kwargs)  # the libraries behind eager are loaded before the clock starts
     start = perf_counter()
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
+    said, handler = [], logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("intarsia").addHandler(handler)
+    try:
         compiled = SYSTEMS[system](case, dynamic)
         compiled(*case.args, **case.kwargs)
-    return compiled, {"seconds": perf_counter() - start, **(_counts(warned) if system == "intarsia" else {})}
+    finally:
+        logging.getLogger("intarsia").removeHandler(handler)
+    return compiled, {"seconds": perf_counter() - start, **(_counts(said) if system == "intarsia" else {})}
 
 
-def _counts(warned: list[Any]) -> dict[str, Any]:
+def _counts(said: list[str]) -> dict[str, Any]:
     from intarsia import counters
 
     counted = counters()
-    mine = [str(w.message).strip().splitlines() for w in warned if "intarsia" in str(w.message).lower()]
+    mine = [text.strip().splitlines() for text in said]
     whole = counted["graphs"] == 1 and not counted["breaks"] and not counted["fallbacks"]
     return {
         "graphs": counted["graphs"],

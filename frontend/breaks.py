@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .interpreter import Frame as Activation
     from .interpreter import Interpreter
 
-__all__ = ["Break", "Restart", "Stop", "Suspended", "before", "before_caller", "split_point"]
+__all__ = ["Break", "Restart", "Stop", "Suspended", "before_caller", "split_point"]
 
 
 @dataclass(frozen=True)
@@ -88,16 +88,6 @@ def _outside(frames: list[Activation]) -> int:
     while count > 1 and is_foreign(frames[count - 1].code.co_filename):
         count -= 1
     return count
-
-
-def before(vm: Interpreter, index: int) -> Restart | None:
-    """Before the call that frame `index` has made, so that it runs with all that is below it; None where frames cannot be split there."""
-    frames = vm.frames
-    return (
-        Restart(frames[index].begun)
-        if 0 <= index < len(frames) - 1 and all(f.direct for f in frames[: index + 1])
-        else None
-    )
 
 
 def before_caller(suspended: Suspended) -> Restart | None:

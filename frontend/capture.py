@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from . import breaks, closing, profiling, torch_private
+from . import breaks, closing, profiling, torch_private, unseen
 from .blame import culprit
 from .breaks import Break, Restart, Stop, Suspended
 from .calls import call_forward
@@ -119,7 +119,7 @@ class Capture:
         if self.symbols is not None:
             self.residual = self.symbols.complete(self.residual)
         self.residual = with_program(self.residual, namespace, graph)
-        exec(compile(self.residual, "<intarsia residual>", "exec"), namespace)
+        exec(compile(self.residual, unseen.name_of("<intarsia residual>"), "exec"), namespace)
         return namespace.pop("entry")  # type: ignore[no-any-return]  # a function that its own globals hold is a cycle
 
 
@@ -152,13 +152,14 @@ class Parameters:
 
     signature: inspect.Signature
     function: types.FunctionType | None = None
+    ours: bool = False  # of a piece, which is always called rightly
 
     @staticmethod
     def of(target: Any) -> Parameters:
         """The parameters of a function, bound method or module (its `forward`)."""
         try:
             if isinstance(target, Piece):
-                return Parameters(target.signature)
+                return Parameters(target.signature, ours=True)
             function: Any = target.forward if isinstance(target, nn.Module) else target
             signature = inspect.signature(function, follow_wrapped=False)
         except (TypeError, ValueError):
@@ -179,8 +180,8 @@ class Parameters:
 
     @property
     def named(self) -> list[str]:
-        """Parameters whose defaults may come and go: without an argument and a default they are UNGIVEN."""
-        given = self.signature.parameters.items() if self.function is not None else ()
+        """Parameters that are UNGIVEN without an argument and a default: one may have come, else eager raises."""
+        given = () if self.ours else self.signature.parameters.items()
         return [name for name, parameter in given if parameter.kind not in _PACKED]
 
     def complete(self, values: dict[str, Any]) -> dict[str, Any]:
@@ -591,6 +592,7 @@ def _is_repeatable(vm: Interpreter) -> bool:
     return not any(word in name for name in names for word in _RANDOM)
 
 
+@unseen.unseen
 def _restored(
     restore: Callable[[], None], failed: Callable[..., Any], error: Exception, values: tuple[Any, ...]
 ) -> Any:

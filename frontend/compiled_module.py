@@ -11,6 +11,7 @@ from torch import nn
 
 from . import torch_private
 from .runtime import Family, Options
+from .unseen import unseen
 
 __all__ = ["CompiledModule", "compiled_module"]
 
@@ -38,6 +39,7 @@ class CompiledModule(torch_private.optimized_module()):  # type: ignore[misc]
             self.__dict__["_exact_call"] = made
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # This frame and that of the compiled function stand for `_wrapped_call_impl` and `_call_impl`, which warnings count.
         module = self._orig_mod
         if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
             return self._with_hooks(*args, **kwargs)
@@ -47,6 +49,7 @@ class CompiledModule(torch_private.optimized_module()):  # type: ignore[misc]
             return self._with_hooks(*args, **kwargs)
         return self.forward(*args, **kwargs)
 
+    @unseen
     def _with_hooks(self, *args: Any, **kwargs: Any) -> Any:
         """The compiled call of all of `__call__`. It tells positional arguments, keywords and defaults apart: hooks are shown them."""
         if self.forward is not self._compiled:  # the program's own
@@ -181,6 +184,7 @@ _KEPT = frozenset(
 _classes: WeakKeyDictionary[type[nn.Module], type[CompiledModule]] = WeakKeyDictionary()
 
 
+@unseen
 def _caller(module: nn.Module) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         return module(*args, **kwargs)

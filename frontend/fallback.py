@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import sys
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +14,6 @@ from .report import write_reproducer
 __all__ = ["Teller", "fallback_text"]
 
 _log = logging.getLogger("intarsia")
-_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 class Teller:
@@ -44,12 +40,10 @@ class Teller:
             _log.warning("graph break at %s:%d: %s%s", place.filename, place.lineno, broken.reason, text)
 
     def warn(self, key: tuple[Any, ...], message: str) -> None:
-        """One warning per line of the user's."""
-        if key in self.said:
-            return
-        self.said.add(key)
-        _log.info("%s", message)
-        warnings.warn(f"intarsia: {message}", RuntimeWarning, stacklevel=_callers_level())
+        """One message per line of the user's: to the log, as the program's own warnings are what it may look at or make errors."""
+        if key not in self.said:
+            self.said.add(key)
+            _log.warning("intarsia: %s", message)
 
 
 def fallback_text(error: CaptureError, target: Any, name: str, values: Mapping[str, Any]) -> str:
@@ -62,11 +56,3 @@ def fallback_text(error: CaptureError, target: Any, name: str, values: Mapping[s
         path = write_reproducer(error, target, values)
         internal = f"; {blamed(error)}{f', reproduced by {path}' if path else ''}"
     return f"{where}{kind}{error.reason}{internal}; {name} runs in eager. What to do: {error.advice}"
-
-
-def _callers_level() -> int:
-    """The `stacklevel` with which the caller of this function warns at the program's line that made the call."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((_HERE, "<intarsia")):
-        level, frame = level + 1, frame.f_back
-    return level

@@ -11,8 +11,9 @@ from torch import nn
 
 from .capture import UNGIVEN, Parameters, default_of
 from .guards import Emitter, GuardSet
+from .unseen import name_of
 
-__all__ = ["MISS", "compiled_function", "eager_entry"]
+__all__ = ["MISS", "Default", "compiled_function", "eager_entry"]
 
 
 class _Miss:
@@ -39,7 +40,7 @@ def compiled_function(
     for i, (name, parameter) in enumerate(given.items()):
         default = ""
         if parameter.default is not parameter.empty:
-            namespace[f"__default_{i}"] = parameter.default if function is None else _Default(parameter.default)
+            namespace[f"__default_{i}"] = parameter.default if function is None else Default(parameter.default)
             default = f"=__default_{i}"
             if function is not None:
                 namespace |= {"__function": function, "__defaults": function.__defaults__, "__default_of": default_of}
@@ -49,18 +50,19 @@ def compiled_function(
             namespace["__UNGIVEN"], default = UNGIVEN, "=__UNGIVEN"
         if parameter.kind is parameter.KEYWORD_ONLY and not star:
             star = True
-            heads.append("*")
+            heads.append("*" if parameters.ours else "*__more")
         prefix = _STARS.get(parameter.kind.name, "")
         star = star or prefix == "*"
         heads.append(f"{prefix}{name}{default}")
         following = list(given.values())[i + 1 :]
         if parameter.kind is parameter.POSITIONAL_ONLY and not any(p.kind is p.POSITIONAL_ONLY for p in following):
             heads.append("/")
+    wrong = _wrong_call(heads, star, parameters)
     names = ", ".join(given)
     heads = ["__self", *heads] if owner_of(target) is not None else heads  # errors of wrong calls count it
     pairs = ", ".join(f"{n!r}: {n}" for n in given)
     text = (
-        f"def compiled({', '.join(heads)}):\n{filled}"
+        f"def compiled({', '.join(heads)}):\n{wrong}{filled}"
         "    __missed = None\n"
         "    for __entry in __entries:\n"
         f"        __result = __entry({names})\n"
@@ -72,11 +74,30 @@ def compiled_function(
         f"    return __runtime.miss({{{pairs}}})\n"
     )
     namespace["__text"] = text
-    exec(compile(text, "<intarsia entry>", "exec"), namespace)
+    # Of a module, it stands for one of the two frames of torch's that call `forward` (see `CompiledModule.__call__`).
+    name = "<intarsia entry>" if isinstance(target, nn.Module) else name_of("<intarsia entry>")
+    exec(compile(text, name, "exec"), namespace)
     return namespace.pop("compiled")  # type: ignore[no-any-return]
 
 
-class _Default:
+def _wrong_call(heads: list[str], star: bool, parameters: Parameters) -> str:
+    """Take what is too much, too, and let eager raise in its own words: a signature with other defaults has others."""
+    given = parameters.signature.parameters
+    kinds = [p.kind.name for p in given.values()]
+    if parameters.ours or "VAR_POSITIONAL" in kinds and (parameters.function is not None or "VAR_KEYWORD" in kinds):
+        return ""
+    if not star:
+        heads.insert(len(heads) - ("VAR_KEYWORD" in kinds), "*__more")
+    more = [] if "VAR_POSITIONAL" in kinds else ["__more"]
+    if parameters.function is None and "VAR_KEYWORD" not in kinds:  # a partial or an object: `compiled` is not its name
+        heads.append("**__others")
+        more.append("__others")
+    pairs = ", ".join(f"{name!r}: {name}" for name in given)
+    extra = f"{more[0] if '__more' in more else '()'}, {more[-1] if '__others' in more else '{}'}"
+    return f"    if {' or '.join(more)}:\n        return __runtime.wrong({{{pairs}}}, {extra})\n"
+
+
+class Default:
     """Stands for the default of a parameter: what that is, the target's function says in each call."""
 
     def __init__(self, value: Any) -> None:
@@ -111,5 +132,5 @@ def eager_entry(guards: GuardSet, parameters: Parameters, eager: Callable[[dict[
     lines += ["    except Exception:", "        return MISS"]
     lines += [f"    return eager({{{values}}})"]
     namespace = {**emit.namespace, "MISS": MISS, "eager": eager}
-    exec(compile("\n".join(lines), "<intarsia eager entry>", "exec"), namespace)
+    exec(compile("\n".join(lines), name_of("<intarsia eager entry>"), "exec"), namespace)
     return namespace.pop("entry")  # type: ignore[no-any-return]

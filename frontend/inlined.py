@@ -221,7 +221,7 @@ def inlined_entry(
     held |= {name: value for name, value in namespace.items() if name != "__builtins__"}
     held["__first"] = entry
     made: dict[str, Any] = {}
-    exec(compile(module, "<intarsia entry>", "exec"), {**held}, made)
+    exec(compile(module, function.__code__.co_filename, "exec"), {**held}, made)
     function.__code__ = made["compiled"].__code__
     return True
 

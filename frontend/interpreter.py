@@ -105,6 +105,7 @@ class Interpreter:
         self.raised_at: tuple[BaseException, tuple[Place, ...]] | None = None
         self.pending: CaptureError | None = None  # a break that was found where none can be raised
         self.generators: weakref.WeakSet[functions.InterpretedGenerator] = weakref.WeakSet()
+        self.codes: dict[int, types.CodeType] = {}  # of all frames so far
         self._globals: dict[tuple[int, str], Any] = {}
         self._trace_cache: dict[tuple[str, int, str], str] = {}
         here, frame = 0, sys._getframe()
@@ -126,6 +127,7 @@ class Interpreter:
             error.split = breaks.Restart(self.frames[0].begun)
             raise error
         self.frames.append(frame)
+        self.codes[id(frame.code)] = frame.code
         steps = frame.steps
         recording, self.recording = self.recording, False
         try:
@@ -396,7 +398,7 @@ class Interpreter:
     def wrap_library(self, value: Any, source: Source) -> Any:
         """A value of a library's namespace: code and constants are taken as they are."""
         if is_static(value) or isinstance(value, types.FunctionType) or type(value) in _FIXED:
-            return value
+            return self.user.held(value)
         return self.user.wrap(value, source)
 
     def load_global(self, frame: Frame, name: str) -> Any:
@@ -511,7 +513,7 @@ class Interpreter:
     def wrap_class_value(self, value: Any, owner: type, name: str) -> Any:
         """A plain value stored on a class."""
         if self.is_library(owner.__module__) and is_constant(value):
-            return value
+            return self.user.held(value)
         if self.is_created(owner):
             return value
         return self.user.wrap(value, Item(Attr(Const(owner, owner.__name__), "__dict__"), name))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import sys
 import types
 import warnings
@@ -16,18 +15,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import answers
-from .breaks import before
 from .errors import GraphBreak
 from .kinds import isinstance
 from .registry import row_of, rule
 from .source import Attr, Const
+from .unseen import caller
 
 if TYPE_CHECKING:
     from .interpreter import Frame, Interpreter
 
 __all__ = ["call"]
-
-_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 def call(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -78,30 +75,13 @@ class _Warning:
         self.where = where
 
     def __call__(self, message: Any, category: type[Warning], source: Any = None) -> None:
-        if isinstance(self.where, Place):
-            filename, line, module, namespace = (
-                self.where.filename,
-                self.where.line,
-                self.where.module,
-                self.where.namespace,
-            )
-        else:
-            frame = _callers_frame(self.where)
-            filename, line = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("<sys>", 0)
-            namespace = sys.__dict__ if frame is None else frame.f_globals
-            module = str(namespace.get("__name__", "<string>"))
+        if isinstance(self.where, int):
+            warnings.warn(message, category, self.where + 1, source)
+            return
+        namespace = self.where.namespace
         registry = namespace.setdefault("__warningregistry__", {})
+        filename, line, module = self.where.filename, self.where.line, self.where.module
         warnings.warn_explicit(message, category, filename, line, module, registry, namespace, source)
-
-
-def _callers_frame(up: int) -> types.FrameType | None:
-    """The frame that many above the compiled call, from inside of it."""
-    frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((_HERE, "<intarsia")):
-        frame = frame.f_back
-    for _ in range(up - 1):
-        frame = None if frame is None else frame.f_back
-    return frame
 
 
 _WARNINGS = Const(warnings, "warnings")
@@ -131,11 +111,9 @@ def _warn(
     if action == "ignore":
         return
     seen = any(getattr(warnings, name) is not original for name, original in _SHOWS.items())
-    if action == "error" or seen and vm.splits and isinstance(where, Place):
+    if action == "error" or seen and vm.splits:
         what = "the filters make an error" if action == "error" else "goes to a function or list of the program's"
-        error = GraphBreak(f"a warning is given that {what}")
-        error.split = before(vm, len(vm.frames) - max(int(stacklevel), 1))
-        raise error
+        raise GraphBreak(f"a warning is given that {what}")
     vm.effects.calls.append(
         (_Warning(where), (message, category) if source is None else (message, category, source), {})
     )
@@ -173,7 +151,7 @@ class _Record:
         if isinstance(self.where, Place):
             filename, line, function = self.where.filename, self.where.line, self.where.function
         else:
-            frame = _callers_frame(self.where)
+            frame = caller(sys._getframe(), self.where)
             filename, line, function = "(unknown file)", 0, "(unknown function)"
             if frame is not None:
                 filename, line, function = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from .instruction import disassemble
 from .pending import Pending
 from .resume import free_names, resume_code
+from .unseen import name_of, unseen
 
 __all__ = ["Family", "Piece", "Step", "Tail", "drive"]
 
@@ -40,6 +41,7 @@ class Tail(tuple):  # type: ignore[type-arg]
     __slots__ = ()
 
 
+@unseen
 def drive(result: Any) -> Any:
     """Run pieces until one of them returns a value."""
     while type(result) is Tail:
@@ -48,6 +50,7 @@ def drive(result: Any) -> Any:
     return result
 
 
+@unseen
 @dataclass(frozen=True, eq=False)
 class Piece:
     """The rest of a frame from instruction `ip` of the normal form on.
@@ -117,7 +120,8 @@ class Piece:
 @functools.cache
 def _moving(count: int) -> Callable[..., Any]:
     """Calls a function with so many values that another one gives: a call moves what is on the stack alone, and keeps none of it."""
-    made: Callable[..., Any] = eval(f"lambda function, take: function({', '.join(['take()'] * count)})")
+    text = f"lambda function, take: function({', '.join(['take()'] * count)})"
+    made: Callable[..., Any] = eval(compile(text, name_of("<intarsia piece>"), "eval"))
     return made
 
 
@@ -125,6 +129,7 @@ def _unknown() -> None:
     """The function of a piece that was not asked for yet."""
 
 
+@unseen
 class Step:
     """The pending instruction of one frame and the pieces that follow its outcomes.
 

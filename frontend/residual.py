@@ -12,6 +12,7 @@ import gc
 import ipaddress
 import itertools
 import operator
+import pathlib
 import re
 import types
 import warnings
@@ -35,7 +36,7 @@ from .sameness import is_value_type, made_set, recipe, same_keys
 from .sight import is_opaque_type
 from .source import Source
 from .transforms import Transformed
-from .values.constant import is_bound, is_constant, is_static, plain_value
+from .values.constant import has_identity, is_bound, is_constant, is_static, plain_value
 from .values.container import InstanceDict, LazyDict
 from .values.function import CallBack, InterpretedGenerator
 from .values.object import find_method, is_data_descriptor
@@ -63,6 +64,7 @@ class Residual:
         self._tensors: dict[int, int] = {}
         self._alive: list[Any] = []
         self._count = 0
+        self._codes_held = False
         self.sizes: Any = None
 
     def effects(self) -> None:
@@ -152,11 +154,13 @@ class Residual:
 
     def value(self, value: Any) -> str:
         """The expression that gives `value` after the graph has run."""
-        if is_constant(value):
+        if is_constant(value) and not has_identity(value):
             return self.emit.literal(value)
         known = self._names.get(id(value))
         if known is not None:
             return known
+        if is_constant(value):
+            return self._constant(value)
         if isinstance(value, Tensor):
             return self._tensor(value)
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
@@ -169,6 +173,29 @@ class Residual:
             self._names[id(value)] = name
             return name
         return self._build(value)
+
+    def _constant(self, value: Any) -> str:
+        """A constant that programs tell from an equal one: what was there before the call is itself, what the call makes is new each time."""
+        user = self.vm.user
+        if not self._codes_held:
+            self._codes_held = True
+            for code in self.vm.codes.values():
+                user.held(code.co_consts)
+        _, source = user.constants.get(id(value), (None, None))
+        if source is not None:
+            return self._fetch(source)
+        if id(value) in user.constants:
+            return self.emit.literal(value)
+        if type(value) is tuple:
+            items = ", ".join(map(self.value, value))
+            return self._fresh(value, f"tuple([{items}])")  # not a constant of the generated code
+        if type(value) is frozenset:
+            return self._set(value)
+        if type(value) is torch.Size:
+            return self._named_tuple(value)
+        if isinstance(value, pathlib.PurePath):
+            return self._fresh(value, f"{self.emit.constant(type(value), 'Path')}({str(value)!r})")
+        return self._fresh(value, f"{type(value).__name__}({value.start}, {value.stop}, {value.step})")
 
     def _tensor(self, tensor: Tensor) -> str:
         info = self.vm.out.inputs.get(id(tensor))
@@ -385,14 +412,17 @@ class Residual:
         )
 
     def _set(self, value: Any) -> str:
-        members = [*value]  # as generated code would give them
-        if type(value) is set and all(map(is_constant, value)) and not same_keys(set(members), members):
+        members, items = [*value], ", ".join(self.value(v) for v in value)  # as generated code would give them
+        if all(map(is_constant, value)) and not same_keys(type(value)(members), members):
             made = recipe(value)
-            if made is None:
-                raise Unsupported("a set is returned or stored whose order another set with its items does not get")
-            parts = ", ".join(self.emit.constant(part, "items") for part in made)
-            return self._fresh(value, f"{self.emit.constant(made_set, 'made_set')}({parts})")
-        items = ", ".join(self.value(v) for v in value)
+            if made is not None:
+                head, fillers, late = (part if isinstance(part, int) else self._items(part) for part in made)
+                text = f"{self.emit.constant(made_set, 'made_set')}({head}, {fillers}, {late})"
+                if type(value) is set:
+                    return self._fresh(value, text)
+                if same_keys(frozenset(made_set(*made)), members):
+                    return self._fresh(value, f"frozenset({text})")
+            raise Unsupported("a set is returned or stored whose order another set with its items does not get")
         return self._fresh(value, f"{type(value).__name__}([{items}])")
 
     def _deque(self, value: Any) -> str:

@@ -32,12 +32,13 @@ from .collector import GARBAGE, collector_paused
 from .dynamic import Marks
 from .errors import Busy, CaptureError, InternalError
 from .fallback import Teller, fallback_text
-from .generate import MISS, compiled_function, eager_entry, owner_of
+from .generate import MISS, Default, compiled_function, eager_entry, owner_of
 from .guards import Guard, GuardSet
 from .inlined import inlined_entry
 from .pieces import Piece
 from .source import Source
 from .stance import STANCE
+from .unseen import unseen
 
 __all__ = ["Backend", "Family", "Observer", "Options", "Recompiled", "Runtime"]
 
@@ -86,6 +87,7 @@ class Recompiled(RuntimeError):
     """A call does not fit what was compiled, where that was asked to be an error."""
 
 
+_Kind = inspect.Parameter
 _MOST_PIECES = 512  # a callable that breaks in more places than this is not worth more captures
 _MOST_RAISING = 8  # remembered kinds of calls in which the program raises
 
@@ -132,6 +134,7 @@ class Family:
         return {piece: function._intarsia_runtime for piece, function in list(self.functions.items())}  # type: ignore[attr-defined]
 
 
+@unseen
 class Runtime:
     """Entries of one compiled callable or piece. Calls read `entries` without a lock: it is changed in single steps.
 
@@ -263,6 +266,15 @@ class Runtime:
         """The original, untouched."""
         args, kwargs = self.parameters.spread(values)
         return self.original(*args, **kwargs)
+
+    def wrong(self, values: dict[str, Any], more: tuple[Any, ...], others: dict[str, Any]) -> Any:
+        """A call with arguments that the target does not take: eager says so."""
+        kinds = {name: p.kind for name, p in self.parameters.signature.parameters.items()}
+        given = {n: v for n, v in values.items() if v is not UNGIVEN and not isinstance(v, Default)}
+        args = [v for n, v in given.items() if kinds[n] in (_Kind.POSITIONAL_ONLY, _Kind.POSITIONAL_OR_KEYWORD)]
+        named = {n: v for n, v in given.items() if kinds[n] is _Kind.KEYWORD_ONLY}
+        packed = next((v for n, v in given.items() if kinds[n] is _Kind.VAR_KEYWORD), {})
+        return self.original(*args, *more, **named, **packed, **others)
 
     def _publish(
         self, entry: Callable[..., Any], guards: GuardSet, capture: Capture | None, seen: int, raising: bool = False
@@ -517,6 +529,7 @@ def _references(value: Any) -> int:
 _UNSEEN = _references(object())  # of a value that nothing refers to
 
 
+@unseen
 def _forward(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
     """What of a module is compiled: hooks are the business of `CompiledModule.__call__`."""
     return module.forward(*args, **kwargs)

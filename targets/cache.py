@@ -12,13 +12,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import logging
 import os
 import shutil
 import stat
 import tempfile
 import threading
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,6 +29,8 @@ from typing import Any
 import platformdirs
 
 from .locks import locked
+
+_log = logging.getLogger("intarsia")
 
 MAX_BYTES = 2 << 30
 FORMAT = 2
@@ -106,7 +108,7 @@ class Entry:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, RuntimeWarning, stacklevel=4)
+    _log.warning("intarsia: %s", message)
 
 
 @dataclass

@@ -11,7 +11,7 @@ import torch
 
 from ..kinds import isinstance
 
-__all__ = ["is_bound", "is_constant", "is_static", "plain_value"]
+__all__ = ["has_identity", "is_bound", "is_constant", "is_static", "plain_value"]
 
 _CONSTANT_TYPES = frozenset(
     [
@@ -33,6 +33,7 @@ _CONSTANT_TYPES = frozenset(
         pathlib.PurePosixPath,
     ]
 )
+_BUILT = frozenset([tuple, frozenset, torch.Size, range, slice, pathlib.PosixPath, pathlib.PurePosixPath])
 _STATIC_TYPES = (
     type,
     types.ModuleType,
@@ -65,6 +66,11 @@ def is_constant(value: Any) -> bool:
     if kind is slice:
         return is_constant(value.start) and is_constant(value.stop) and is_constant(value.step)
     return False
+
+
+def has_identity(value: Any) -> bool:
+    """Whether programs tell a constant from an equal one made anew: it is built of others. There is one empty tuple."""
+    return type(value) in _BUILT and (type(value) is not tuple or len(value) > 0)
 
 
 def plain_value(value: Any) -> Any:

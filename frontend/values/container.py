@@ -104,6 +104,8 @@ def _mapping(vm: Interpreter, value: Any, source: Source) -> Any:
     ):
         raise Unsupported(f"the keys of {source.name()} are tensors or containers")
     vm.guards.add("keys", source, keys)
+    for i, key in enumerate(keys):
+        vm.user.held(key, _key_source(source, i))
     copy: Any = type(value)()
     if type(value) is defaultdict:
         copy.default_factory = vm.user.wrap(value.default_factory, Attr(source, "default_factory"))
@@ -121,6 +123,8 @@ def _set(vm: Interpreter, value: Any, source: Source) -> Any:
     if not all(is_constant(v) or isinstance(v, type) for v in value):
         raise Unsupported(f"the set {source.name()} holds more than constants")
     vm.guards.add("keys", source, list(value))
+    for i, key in enumerate(value):
+        vm.user.held(key, _key_source(source, i))
     if type(value) is frozenset:
         return value
     made = recipe(value)

@@ -102,7 +102,7 @@ def _default(vm: Interpreter, function: types.FunctionType, where: str, key: Any
     if isinstance(source, Const) and not library:
         vm.definitions.note_function(function, where)
     if known or is_constant(value) and library:
-        return value
+        return vm.user.held(value)
     return vm.user.wrap(value, Item(Attr(source, where), key))
 
 

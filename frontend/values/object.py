@@ -96,7 +96,7 @@ def load_attr(vm: Interpreter, obj: Any, name: str) -> Any:
         value = vm.native(getattr, obj, name)
         if id(obj) in vm.user.opaque and getattr(value, "__self__", None) is not obj:
             return vm.user.wrap(value, Attr(vm.user.by_value[id(obj)].source, name))
-        return value
+        return vm.user.held(value)
     return _instance_attr(vm, obj, kind, name)
 
 

@@ -18,7 +18,7 @@ from ..kinds import isinstance
 from ..output import GraphInput
 from ..sameness import is_value_type
 from ..source import Attr, Const, Fetch, Item, Source
-from .constant import is_bound, is_constant, is_static, plain_value
+from .constant import has_identity, is_bound, is_constant, is_static, plain_value
 from .container import LazyDict, Shadow, list_items, shadow_of
 from .unread import Unread
 
@@ -50,6 +50,7 @@ class UserState:
         self.arg_tensors: list[GraphInput] = []
         self.appended: list[Unread] = []
         self._facts: set[tuple[int, Source]] = set()
+        self.constants: dict[int, tuple[Any, Source | None]] = {}  # that have an identity and were there before the capture
         self.opaque: dict[int, str] = {}  # the caller's objects that keep what they are in C
         self.items: dict[int, list[Any]] = {}  # what the caller's objects that derive from list hold
         vm.out.items_of = self.items_of
@@ -64,7 +65,9 @@ class UserState:
 
     def release(self) -> None:
         """Let go of the caller's values: what a capture leaves behind waits for the garbage collector."""
-        for known in (self.by_real, self.by_value, self.shadows, self.arg_tensors, self.appended, self.items):
+        for known in (
+            *(self.by_real, self.by_value, self.shadows, self.arg_tensors, self.appended, self.items, self.constants),
+        ):
             known.clear()  # type: ignore[attr-defined]
 
     def source_of(self, value: Any) -> Source | None:
@@ -82,6 +85,18 @@ class UserState:
         """The list is read now."""
         del self.by_real[id(unread.value)]
         self.appended.remove(unread)
+
+    def held(self, value: Any, source: Source | None = None) -> Any:
+        """`value`; a constant that was there before the capture is that object in each call, and no new one."""
+        if has_identity(value) and id(value) not in self.constants:
+            self.constants[id(value)] = value, source
+            if type(value) is tuple:
+                for i, item in enumerate(value):
+                    self.held(item, None if source is None else Item(source, i))
+            elif type(value) is frozenset:
+                for item in value:
+                    self.held(item)
+        return value
 
     def is_iterator(self, value: Any) -> bool:
         """Whether taking an item from `value` would consume an iterator that capture did not make."""
@@ -113,7 +128,7 @@ class UserState:
                     return symbolic
             if kind is not tuple or not self.vm.dynamic.opens(source):
                 guards.add("equals", source, value)
-                return value
+                return self.held(value, source)
         known = self.by_real.get(id(value))
         if known is not None:
             if type(known.value) is Unread:

@@ -265,7 +265,9 @@ def test_a_copied_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("what", ["text", "another machine's", "short"])
-def test_a_library_that_cannot_be_loaded(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_cannot_be_loaded(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its checksum is right, as that of a library for another C library would be."""
     monkeypatch.setenv("INTARSIA_CACHE_DIR", str(tmp_path / "here"))
     shared_cache.cache_clear()
@@ -287,7 +289,6 @@ def test_a_library_that_cannot_be_loaded(what: str, tmp_path: Path, monkeypatch:
         meta.write_bytes(cache._record(record["key"], files, record["meta"]))
     shared_cache.cache_clear()
     intarsia.reset()
-    with pytest.warns(RuntimeWarning, match="cannot be loaded"):
-        assert built() > 0
+    assert built() > 0 and "cannot be loaded" in caplog.text
     intarsia.reset()
     assert built() == 0

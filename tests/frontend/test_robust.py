@@ -66,7 +66,7 @@ def test_recursion_of_a_compiled_function():
     assert torch.equal(fast(X, 4), X + 10) and calls == []
 
 
-def test_an_internal_error_runs_in_eager_with_one_warning_and_a_reproducer(monkeypatch):
+def test_an_internal_error_runs_in_eager_with_one_message_and_a_reproducer(monkeypatch, caplog):
     def broken(*args):
         raise ZeroDivisionError("planted")
 
@@ -76,11 +76,11 @@ def test_an_internal_error_runs_in_eager_with_one_warning_and_a_reproducer(monke
         return x + k
 
     fast, log = compiled(f)
-    with pytest.warns(RuntimeWarning, match="planted") as seen:
-        assert torch.equal(fast(X, 2), X + 2)
-        assert torch.equal(fast(X, 2), X + 2)
-    assert len(seen) == 1 and len(log.fallbacks) == 1
-    path = Path(re.search(r"by (\S+reproducer\.py)", str(seen[0].message)).group(1))
+    assert torch.equal(fast(X, 2), X + 2)
+    assert torch.equal(fast(X, 2), X + 2)
+    (said,) = caplog.messages
+    assert "planted" in said and len(log.fallbacks) == 1
+    path = Path(re.search(r"by (\S+reproducer\.py)", said).group(1))
     text = path.read_text()
     assert "def f(x, k):" in text and "planted" in text and "torch.empty_strided([4], [1]" in text
     done = subprocess.run([sys.executable, path], capture_output=True, text=True)
