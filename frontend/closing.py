@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import types
+from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,17 @@ if TYPE_CHECKING:
     from .interpreter import Interpreter
     from .values.function import InterpretedGenerator
 
-__all__ = ["check_dropped", "check_left", "check_returned", "check_split", "must_run", "places_of"]
+__all__ = [
+    "HOLDERS",
+    "check_dropped",
+    "check_left",
+    "check_returned",
+    "check_split",
+    "holds_open",
+    "is_noticed",
+    "must_run",
+    "places_of",
+]
 
 _MESSAGE = "a generator is dropped half-way, and closing it here cannot be captured"
 
@@ -91,6 +102,31 @@ def check_dropped(vm: Interpreter, value: Any) -> None:
     if closes(real):
         raise GraphBreak("a generator is closed that was made before this graph")
     vm.guards.add("equals", Fetch(closes, source), False)
+
+
+HOLDERS = frozenset([types.GeneratorType, list, tuple, dict, set, deque])
+_MOST = 256  # items of a container that are looked at
+
+
+def holds_open(value: Any, depth: int = 2) -> bool:
+    """Whether a value is a real generator that is half-way and has something to do when it is closed, or a container that holds one."""
+    if type(value) is types.GeneratorType:
+        return value.gi_suspended and closes(value)
+    return depth > 0 and any(type(v) in HOLDERS and holds_open(v, depth - 1) for v in _held(value))
+
+
+def is_noticed(value: Any) -> bool:
+    """Whether a variable's letting go of a value may be seen: real generators have something to do then."""
+    value = value.value if type(value) is Unread else value
+    if type(value) not in HOLDERS:
+        return False
+    return any(type(v) is types.GeneratorType and closes(v) for v in (value, *_held(value)))
+
+
+def _held(value: Any) -> Iterable[Any]:
+    if type(value) is types.GeneratorType or len(value) > _MOST:
+        return ()
+    return value.values() if type(value) is dict else value
 
 
 def closes(value: Any) -> bool:

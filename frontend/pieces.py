@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from .closing import HOLDERS, holds_open
 from .instruction import disassemble
 from .pending import Pending
 from .resume import free_names, resume_code
@@ -151,7 +152,12 @@ class Step:
         function = self._functions[which]()
         if function is None:
             function = self._function(which)
-        values = [*[state[i] for i in self.pieces[which][1]], *pushed]
+        piece, taken = self.pieces[which]
+        values = [*[state[i] for i in taken], *pushed]
+        named = values[: len(piece.cells) + len(piece.names)]
+        # Two values pushed are a loop's iterator and its item, and pieces know when a loop drops its iterator.
+        if any(type(v) in HOLDERS and holds_open(v) for v in (named if len(pushed) > 1 else (*named, *pushed))):
+            return Tail((piece.run_last, (values,)))  # CPython drops them when the program does
         native = function.__func__ is Piece.run_native if isinstance(function, types.MethodType) else False
         return Tail((function.__self__.run_last, (values,)) if native else (function, tuple(values)))
 

@@ -184,6 +184,8 @@ class Runtime:
         for name in ("__name__", "__qualname__", "__doc__", "__module__"):
             if hasattr(source, name):
                 setattr(function, name, getattr(source, name))
+        if not hasattr(source, "__qualname__"):  # an object: errors of wrong calls name its method
+            function.__qualname__ = getattr(type(source).__call__, "__qualname__", "compiled")
         function.__wrapped__ = source  # type: ignore[attr-defined]
         if owner_of(self.target) is not None:
             itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .breaks import Suspended
+from .closing import is_noticed
 from .errors import Unsupported
 from .interpreter import NULL, Lasti, Saved, kinds_of
 from .kinds import isinstance
@@ -129,7 +130,7 @@ def _with_names(
 ) -> _State:
     live = live_names(frame.code, index)
     boxed = {*frame.code.co_cellvars, *frame.code.co_freevars}
-    kept = [n for n, v in frame.fast.items() if n in live and v is not NULL]
+    kept = [n for n, v in frame.fast.items() if v is not NULL and (n in live or is_noticed(v))]
     cells = [n for n in kept if n in boxed and isinstance(frame.fast[n], types.CellType)]
     names = [n for n in kept if n not in cells]
     return _State(frame, index, below, operands, ins, names, cells, native)
@@ -196,7 +197,8 @@ def _piece(state: _State, below: list[str], outcome: Outcome) -> tuple[Piece, li
     outcome, below = _without_dropped(state, outcome, below)
     live = live_names(frame.code, outcome.ip)
     cells = [(i, n) for i, n in enumerate(state.cells) if n in live]
-    names = [(len(state.cells) + i, n) for i, n in enumerate(state.names) if n in live]
+    noticed = [n for n in state.names if n in live or is_noticed(frame.fast[n])]
+    names = [(len(state.cells) + i, n) for i, n in enumerate(state.names) if n in noticed]
     kept = below if outcome.keep is None else below[: outcome.keep]
     first = len(state.cells) + len(state.names)
     stacked = range(first, first + sum(kind in PASSED for kind in kept))

@@ -50,7 +50,9 @@ class UserState:
         self.arg_tensors: list[GraphInput] = []
         self.appended: list[Unread] = []
         self._facts: set[tuple[int, Source]] = set()
-        self.constants: dict[int, tuple[Any, Source | None]] = {}  # that have an identity and were there before the capture
+        self.constants: dict[
+            int, tuple[Any, Source | None]
+        ] = {}  # that have an identity and were there before the capture
         self.opaque: dict[int, str] = {}  # the caller's objects that keep what they are in C
         self.items: dict[int, list[Any]] = {}  # what the caller's objects that derive from list hold
         vm.out.items_of = self.items_of

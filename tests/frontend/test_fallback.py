@@ -1,5 +1,6 @@
 """What is not captured: the whole call runs in eager with one warning, or raises with fullgraph=True."""
 
+import functools
 import logging
 import os
 import random
@@ -295,3 +296,33 @@ def test_explain_names_the_argument_whose_memory_is_shared_and_what_to_do():
     (found,) = explained.fallbacks
     assert found.reason == "y is written to, and x shares its memory"
     assert "clone()" in found.remedy and found.remedy in " ".join(str(explained).split())
+
+
+def test_a_wrong_call_raises_in_the_words_of_eager():
+    class Called:
+        def method(self, x, y=1, *, k=2):
+            return x
+
+        def __call__(self, x, y):
+            return x
+
+    class Layer(torch.nn.Module):
+        def forward(self, x, y):
+            return x
+
+    def outcome(function, args, kwargs):
+        try:
+            return function(*args, **kwargs) is X
+        except TypeError as error:
+            return str(error)
+
+    calls = [((X,) * n, given) for n in range(5) for given in ({}, {"k": 1}, {"y": 1}, {"z": 1})]
+    last = functools.partial(lambda x, y, z: x, X)
+    functions = [lambda x, y: x, lambda x, y, /, *, k: x, lambda x, y, *rest, k=1: x, lambda x, *, k, **more: x]
+    for function in [*functions, Called().method, Called(), Layer(), last]:
+        fast, _ = compiled(function)
+        for _ in range(2):
+            for args, kwargs in calls:
+                found = outcome(fast, args, kwargs)
+                if function is not last or "multiple values" not in str(found):
+                    assert found == outcome(function, args, kwargs), (function, len(args), kwargs)

@@ -10,6 +10,8 @@ import pytest
 import torch
 from harness import compiled
 
+from intarsia import disable
+
 PROGRAMS: list[Callable[..., Any]] = []
 
 
@@ -344,6 +346,36 @@ def closed_by_the_program(x):
     print("mid")
     o = outer()
     next(o)
+    return x
+
+
+@disable
+def begun(*numbers):
+    made = [gen(n) for n in numbers]
+    for g in made:
+        next(g)
+    return made
+
+
+@_program
+def several_that_capture_has_not_seen(x):
+    kept, (a, b) = begun(1, 2, 3), begun(4, 5)  # noqa: F841
+    print("a")
+    x = x + len(kept)
+    print("b")
+    kept = None
+    print("c")
+    a, b = tuple(begun(6, 7)), None  # noqa: F841
+    print(float(x.sum()))
+    return x
+
+
+@_program
+def several_that_a_loop_takes(x):
+    for g in begun(2, 3, 4):
+        x = x + next(g)
+        print("round")
+    print("end")
     return x
 
 

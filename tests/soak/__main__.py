@@ -2,7 +2,7 @@
 
     python -m tests.soak [--seconds 600] [--only tensors,modules,...] [--stage graph|interpreter|compiled] [--first SEED] [--count N]
     python -m tests.soak --run FILE [--stage ...]        # judge one script
-    python -m tests.soak --show tensors:17               # print a program
+    python -m tests.soak --show tensors:17               # print a program; of `passes`, a module
 
 Failures are written as scripts under build/soak, which run by themselves: `python build/soak/tensors-17.py`.
 """

@@ -9,6 +9,13 @@ sys.path.append(str(Path(__file__).parents[1] / "fuzz"))
 from check_passes import WrongPass, check_program, prim_passes  # noqa: E402
 from graphs import random_program  # noqa: E402
 
+from intarsia.ir.text import print_module  # noqa: E402
+
+
+def program(seed: int) -> str:
+    """The module of this seed."""
+    return print_module(random_program(seed).module)
+
 
 def failure(seed: int) -> str:
     """Which pass changes the answer of this seed's program, and the path of a reproducer; "" for none."""

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from intarsia.ir.text import parse_module
+
+from . import generate
 from .judge import judge
 
 TEXT = (Path(__file__).parent / "regressions.txt").read_text()
@@ -38,3 +41,7 @@ def test_once_wrong(script):
     if still and found != "ok":
         pytest.xfail(str(found))
     assert found == "ok", f"{found}\n{text}"
+
+
+def test_a_module_is_shown_as_text():
+    assert list(parse_module(generate("passes", 3)).ops)
