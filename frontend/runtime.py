@@ -275,7 +275,7 @@ class Runtime:
         given = {n: v for n, v in values.items() if v is not UNGIVEN and not isinstance(v, Default)}
         args = [v for n, v in given.items() if kinds[n] in (_Kind.POSITIONAL_ONLY, _Kind.POSITIONAL_OR_KEYWORD)]
         named = {n: v for n, v in given.items() if kinds[n] is _Kind.KEYWORD_ONLY}
-        packed = next((v for n, v in given.items() if kinds[n] is _Kind.VAR_KEYWORD), {})
+        packed: dict[str, Any] = next((v for n, v in given.items() if kinds[n] is _Kind.VAR_KEYWORD), {})
         return self.original(*args, *more, **named, **packed, **others)
 
     def _publish(
