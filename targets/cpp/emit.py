@@ -68,7 +68,7 @@ def _written(block: Block) -> set[SSAValue]:
 
 def emit_kernel(kernel: loop.Kernel) -> str:
     """The text of one function."""
-    writer = _Writer()
+    writer = _Writer(stack=_on_stack(kernel))
     for i, argument in enumerate(kernel.block_body.args):
         writer.names[argument] = _argument_name(i, kernel["inputs"])
     lines = kernel.get("lines", ())
@@ -88,14 +88,29 @@ def emit_kernel(kernel: loop.Kernel) -> str:
 
 def uses_heap(kernel: loop.Kernel) -> bool:
     """Whether a kernel takes memory that may be lacking: scratch of unknown size, or beyond what may lie on the stack."""
-    total = 0
-    for op in kernel.block_body.walk():
-        if isinstance(op, loop.Local) and op["size"] != 1:
-            ref = op.results[0].type
-            if not isinstance(op["size"], int) or not isinstance(ref, RefType):
-                return True
-            total += op["size"] * ref.dtype.bytes
-    return total > STACK_BYTES
+    return len(_on_stack(kernel)) < len(_scratch(kernel))
+
+
+def _scratch(kernel: loop.Kernel) -> list[loop.Local]:
+    return [op for op in kernel.block_body.walk() if isinstance(op, loop.Local) and op["size"] != 1]
+
+
+def _on_stack(kernel: loop.Kernel) -> set[Operation]:
+    """The scratch that lies on the stack, small ones first: the compiler knows that nothing else points there."""
+    sizes = [(_bytes(op), k, op) for k, op in enumerate(_scratch(kernel)) if isinstance(op["size"], int)]
+    found: set[Operation] = set()
+    left = STACK_BYTES
+    for size, _, op in sorted(sizes):
+        left -= size
+        if left >= 0:
+            found.add(op)
+    return found
+
+
+def _bytes(op: loop.Local) -> int:
+    ref = op.results[0].type
+    assert isinstance(ref, RefType)
+    return int(op["size"] * ref.dtype.bytes)
 
 
 @dataclass
@@ -115,7 +130,7 @@ class _Writer:
         default_factory=dict
     )  # stores that go to memory past the caches: their elements
     place: tuple[str, int] | None = None
-    stack: int = STACK_BYTES  # what is left of it
+    stack: set[Operation] = field(default_factory=set)  # the scratch that lies there
 
     def line(self, text: str) -> None:
         self.text.append("  " * self.depth + text if text else "")
@@ -528,8 +543,7 @@ def _local(w: _Writer, op: Op) -> None:
         w.registers.add(op.results[0])
         w.line(f"{cpp} {name} = {start};" if start is not None else f"{cpp} {name};")
         return
-    if isinstance(size, int) and size * ref.dtype.bytes <= w.stack:
-        w.stack -= size * ref.dtype.bytes
+    if op in w.stack:
         w.line(f"alignas(64) {cpp} {name}[{size}];")
     else:
         w.line(f"im::Scratch<{cpp}> {name}_memory({cpp_index(size)});")
