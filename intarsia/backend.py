@@ -38,6 +38,7 @@ from .passes.context import CompileContext, Diagnostics, Target
 from .passes.decompose import Decompose
 from .passes.fuse import Fuse
 from .passes.manager import PassFailure, pass_fingerprint, pipeline_text, run_pipeline
+from .passes.narrow_weights import NarrowWeights
 from .passes.own_convolution import OwnConvolution
 from .passes.own_kernels import OwnKernels
 from .passes.pipeline import default_pipeline, registry
@@ -278,6 +279,8 @@ def _as_configured(item: Pass, config: Config) -> Pass:
         return replace(item, winograd=False)
     if isinstance(item, OwnKernels) and not config.packing:
         return replace(item, linear=False)
+    if isinstance(item, NarrowWeights) and not config.packing:  # nothing is kept widened
+        return replace(item, kept=0)
     return item
 
 

@@ -13,7 +13,7 @@ from .convolution import takes_convolution, takes_max_pool
 from .depthwise_kernels import OWN as DEPTHWISE
 from .depthwise_kernels import takes_depthwise_on_gpu
 from .levels import host_operations
-from .linear import takes_linear, takes_rows
+from .linear import takes_linear, takes_narrow, takes_rows
 from .own_kernels import takes_attention, takes_index_add
 from .short_attention import OWN as SHORT_ATTENTION
 from .short_attention import takes_short_attention
@@ -22,6 +22,7 @@ CONTRACTS: dict[str, Callable[[Op, Target], Clauses]] = {
     "convolution": takes_convolution,
     "max_pool": takes_max_pool,
     "linear": takes_linear,
+    "narrow": takes_narrow,
     "rows": takes_rows,
     "attention": takes_attention,
     "index_add": takes_index_add,

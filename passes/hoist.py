@@ -19,6 +19,7 @@ from ..ir.types import TensorType, is_gpu
 from .aliases import makes_memory
 from .base import Pass
 from .context import CompileContext
+from .linear import KEPT_BYTES
 from .strides import recorded_strides
 
 # Dear enough to be kept in memory: reading it back is cheaper, for tensors of some size.
@@ -54,8 +55,8 @@ class Hoist(Pass):
     before: ClassVar[tuple[str, ...]] = ("channels-last", "fuse")
 
     min_elements: int = 2048
-    max_bytes: int = 1 << 24
-    max_growth: int = 1 << 24
+    max_bytes: int = KEPT_BYTES
+    max_growth: int = KEPT_BYTES
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         functions = [op for op in module.body.block.ops if isinstance(op, prim.Func)]

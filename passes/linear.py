@@ -10,7 +10,7 @@ import math
 from typing import cast
 
 from ..ir.dialects import prim
-from ..ir.dtypes import BF16, F32
+from ..ir.dtypes import BF16, F16, F32, I8, U8
 from ..ir.syntax import Op
 from .clauses import Call, Clauses, broken
 from .context import Target
@@ -27,6 +27,8 @@ MOST_TENSORS = 8  # that `Behind` of the header holds: the bias, and what is add
 # The most rows of x for which reading the weight once, where it lies, beats oneDNN's call on a packed copy. Measured on Zen 4, two threads,
 # weights of 2 to 12 MiB from memory, own over oneDNN: f32 1.6, 1.8 and 1.05 for 1, 2 and 4 rows; bf16 1.6, 1.4 and 0.8.
 MOST_ROWS = {F32: 4, BF16: 2}
+NARROW_TYPES = (I8, U8, BF16, F16)  # that a kernel of ours widens
+KEPT_BYTES = 1 << 24  # a widened weight up to this size is kept: reading it is faster than widening it in each call
 LEAST_ROWS, LEAST_COLUMNS, LEAST_INNER = 8, 16, 16
 
 
@@ -70,6 +72,23 @@ def takes_rows(op: Op, machine: Target) -> Clauses:
         "bias" not in call.names or call.shape("bias") == call.shape("weight")[:1],
         "a bias with a number for each column",
     )
+    yield all(s is None for s in op.get("strides", ())), "a result without gaps"
+    yield call.lies_in_order(*call.tensors), "memory without gaps"
+
+
+def takes_narrow(op: Op, machine: Target) -> Clauses:
+    """What `narrow_linear` of targets/cpp/intarsia_narrow.h takes of the operator of that name: the weight is read where it lies."""
+    call = Call.of(op)
+    yield machine.name == "cpp" and machine.isa == "avx512", "code for AVX-512"
+    yield set(call.names) - {"scale", "bias"} == {"input", "weight"}, "x, a weight, perhaps a scale and a bias"
+    yield not op.get("epilogue"), "nothing behind the sums"
+    yield call.are(F32, names=tuple(name for name in call.tensors if name != "weight")), "float32"
+    yield call.tensors["weight"].dtype in NARROW_TYPES, "a weight of bytes or of a half type"
+    yield call.on_cpu and not call.empty, "memory of the host, nothing empty"
+    yield all(isinstance(n, int) for name in call.tensors for n in call.shape(name)), "known sizes"
+    yield len(call.shape("weight")) == 2 and len(call.shape("result")) > 0, "a matrix as the weight"
+    rows = call.shape("weight")[:1]
+    yield all(call.shape(name) == rows for name in call.names[2:]), "a number for each column"
     yield all(s is None for s in op.get("strides", ())), "a result without gaps"
     yield call.lies_in_order(*call.tensors), "memory without gaps"
 

@@ -138,10 +138,10 @@ def _has_few_rows(op: kernel.Extern, ctx: CompileContext) -> bool:
     """A product of few rows with a parameter that lies row by row in memory, on a processor where this was measured."""
     if op.get("own") or ctx.target.isa not in ("avx512", "avx2") or broken(takes_rows(op, ctx.target)):
         return False
-    return all(_is_row_by_row(v) for v in op.operands[1:])
+    return all(is_row_by_row(v) for v in op.operands[1:])
 
 
-def _is_row_by_row(value: SSAValue) -> bool:
+def is_row_by_row(value: SSAValue) -> bool:
     """A parameter without gaps, or a reshape of one."""
     if isinstance(value.owner, prim.Reshape):
         value = value.owner.operands[0]

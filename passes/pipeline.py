@@ -25,6 +25,7 @@ OWN = {
     "own-convolution": "own_convolution:OwnConvolution",
     "written-attention": "written_attention:WrittenAttention",
     "gpu-attention": "gpu_attention:GpuAttention",
+    "narrow-weights": "narrow_weights:NarrowWeights",
     "hoist": "hoist:Hoist",
     "channels-last": "channels_last:ChannelsLast",
     "own-kernels": "own_kernels:OwnKernels",

@@ -18,7 +18,7 @@ from ...ir.syntax import Op, comment_of, location_of
 from ...ir.types import RefType
 from ...passes.streams import is_streamed
 from .own_convolution import convolution_body, max_pool_body
-from .own_linear import linear_body
+from .own_linear import linear_body, narrow_body
 from .text import cpp_constant, cpp_index
 
 
@@ -167,6 +167,11 @@ def _linear(op: Op) -> OwnKernel:
     return replace(_kernel("linear", "intarsia_linear.h", body, op, []), before=before)
 
 
+def _narrow(op: Op) -> OwnKernel:
+    body, before = narrow_body(op)
+    return replace(_kernel("narrow", "intarsia_narrow.h", body, op, []), before=before)
+
+
 def _index_add(op: Op) -> OwnKernel:
     x, source = op.operands[0].type, op.operands[2].type
     assert isinstance(x, RefType) and isinstance(source, RefType)
@@ -181,6 +186,7 @@ def _index_add(op: Op) -> OwnKernel:
 
 OWN: dict[str, Callable[[Op], OwnKernel]] = {
     "linear": _linear,
+    "narrow": _narrow,
     "rows": _rows,
     "index_add": _index_add,
     "attention": _attention,

@@ -41,6 +41,29 @@ def linear_body(op: Op) -> tuple[str, str]:
     return "\n".join(lines) + "\n", text
 
 
+def narrow_body(op: Op) -> tuple[str, str]:
+    """The statements of the kernel of a `buffer.extern` with own = "narrow", and what stands before the kernel."""
+    names = list(op["operands"])
+    places = {name: f"in{k}" for k, name in enumerate(names)}
+    refs: list[RefType] = [v.type for v in op.operands if isinstance(v.type, RefType)]
+    outer, inner = (int(n) for n in refs[names.index("weight")].shape)  # type: ignore[arg-type]  # static
+    rows = math.prod(int(n) for n in refs[-1].shape[:-1])  # type: ignore[arg-type]  # static
+    tiles, tall, height = row_tiles(rows)
+    extras = [name for name in names if name == "bias"]
+    step, text = _step(op, extras, "bias")
+    low, high = (
+        f"im::TileSums<float, {size}, 2>::of" if needed else "nullptr"
+        for size, needed in ((height, tall < tiles), (height + 1, tall > 0))
+    )
+    scale = places.get("scale", "static_cast<const float*>(nullptr)")
+    lines = [
+        f"  const im::Linear s{{{rows}, {inner}, {outer}, {tiles}, {tall}, {height}}};",
+        f"  const im::Behind<float> behind{{out0, {{{', '.join(places[name] for name in extras)}}}}};",
+        f"  im::narrow_linear(s, {places['input']}, {places['weight']}, {scale}, behind, im::finish_tile<{step}, float>, {low}, {high});",
+    ]
+    return "\n".join(lines) + "\n", text
+
+
 def _step(op: Op, extras: list[str], bias: str) -> tuple[str, str]:
     """Bias and epilogue as a struct of C++: its name and its text."""
     lines = [f"v = v + float(behind.in[{extras.index(bias)}][column]);"] if bias in extras else []

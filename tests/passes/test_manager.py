@@ -38,6 +38,7 @@ GOLDEN = [
     "own-convolution",
     "written-attention",
     "gpu-attention",
+    "narrow-weights",
     "hoist",
     "channels-last",
     "own-kernels",

@@ -143,7 +143,7 @@ def test_the_default_pipeline_starts_at_the_modules_level(run: Run) -> None:
     assert code == 0 and "buffer.launch" in out
     assert (
         err
-        == "pipeline: canonicalize,constant-fold,cse,attention-mask,dce,own-convolution,written-attention,gpu-attention,hoist,channels-last,own-kernels,fuse,matmul-kernels,layout,schedule,attention-kernels,depthwise-kernels,horizontal-fusion,plan-buffers\n"
+        == "pipeline: canonicalize,constant-fold,cse,attention-mask,dce,own-convolution,written-attention,gpu-attention,narrow-weights,hoist,channels-last,own-kernels,fuse,matmul-kernels,layout,schedule,attention-kernels,depthwise-kernels,horizontal-fusion,plan-buffers\n"
     )
 
 
