@@ -562,7 +562,22 @@ def _weak(vm: Interpreter, reference: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _op(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    places = _enumerated(function)
+    given = [args[p] if isinstance(p, int) and p < len(args) else kwargs.get(n) for p, n in places]
+    if any(
+        type(value) is int for value in given
+    ):  # a number that stands for none crashes torch wherever a mode sees it
+        raise GraphBreak(f"{function} is given a number for a dtype, layout or memory format")
     return vm.out.call_function(function, tuple(map(vm.settle, args)), kwargs)
+
+
+@functools.cache
+def _enumerated(function: Any) -> list[tuple[int | None, str]]:
+    """The arguments of an operator that are no numbers, though eager takes numbers for them: place and name."""
+    if not isinstance(function, torch._ops.OpOverload):
+        return [(None, name) for name in ("dtype", "layout", "memory_format")]
+    arguments = enumerate(function._schema.arguments)
+    return [(p, a.name) for p, a in arguments if str(a.type) != str(a.real_type)]
 
 
 def _own(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

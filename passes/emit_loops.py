@@ -264,12 +264,12 @@ class LoopEmitter:
                 operands = [*values, self.kept_values[join.target][0], memory]
             self._add(self.scopes[-1], ir.Accumulate.make(operands, [], attrs))
         for store in stage.stores if nest.lent else ():
-            self.value(_stored(store))  # before the first store: it may overwrite what another result waits in
+            self.value(self._stored(store))  # before the first store: it may overwrite what another result waits in
         for store in stage.stores:
             self._store(store, scans.get(id(store)), nest)
 
     def _store(self, store: Store, scan: SSAValue | None, nest: NestSpec) -> None:
-        node = _stored(store)
+        node = self._stored(store)
         value = self.value(node)
         if store.bind is not None:
             self.value(store.bind)
@@ -289,6 +289,15 @@ class LoopEmitter:
             self._add(scope, ir.Atomic.make([value, place], [], joined))
             return
         self._add(scope, ir.Store.make([value, place], [], {"index": self.index(store.flat)}))
+
+    def _stored(self, store: Store) -> Node:
+        """The value that a store takes: without a cast where the store itself rounds, and the cast value is not there already."""
+        node, dtype = store.node, store.memory.ref.dtype
+        while node.kind == "cast" and node.dtype == dtype and dtype.compute != dtype:
+            if node in self.keeping or self._made(node) is not None:
+                break
+            node = node.args[0]
+        return node
 
     # Scalars.
 
@@ -446,14 +455,6 @@ class LoopEmitter:
     def _add(scope: _Scope, op: Op) -> Operation:
         scope.block.add_op(op)
         return op
-
-
-def _stored(store: Store) -> Node:
-    """The value that a store takes: without a cast where the store itself rounds."""
-    node, dtype = store.node, store.memory.ref.dtype
-    while node.kind == "cast" and node.dtype == dtype and dtype.compute != dtype:
-        node = node.args[0]
-    return node
 
 
 def product_of(target: Node) -> prim.Dot:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from ..ir.dialects import kernel, prim
-from ..ir.symbols import contiguous_strides
+from ..ir.symbols import contiguous_strides, known_equal
 from ..ir.syntax import Op, location_of, single_block
 from .base import Pass, PassError
 from .context import CompileContext
@@ -175,6 +175,7 @@ class _Emitter:
         self.position = {op: i for i, op in enumerate(block.ops)}
         self.new_value: dict[SSAValue, SSAValue] = {v: v for v in block.args}
         self.built: list[Operation] = []
+        self.stored = {_unviewed(n.value).owner for g in groups.all() for n in g.stored}
 
     def run(self) -> None:
         old = list(self.block.ops)
@@ -219,9 +220,11 @@ class _Emitter:
         region = single_block(arg_types=[v.type for v in inputs])
         block = region.block
         local: dict[SSAValue, SSAValue] = dict(zip(inputs, block.args, strict=True))
+        # A sum that other kernels read is one of the numbers that they read: backward subtracts a mean from them, and nothing else cancels.
+        kept = self.stored if any(_is_statistic(n.value, inside) for n in group.stored) else ()
         unrounded: set[Op] = set()
         for op in ops:
-            exact = None if self.rounding else _exact(op, local, block)
+            exact = None if self.rounding else _exact(op, local, block, kept)
             if exact is None:
                 operands = [local[v] for v in op.operands]
                 if isinstance(op, prim.Scatter):
@@ -281,8 +284,10 @@ class _Emitter:
         return self.graph.is_transparent(node)
 
 
-def _exact(op: Op, local: dict[SSAValue, SSAValue], block: Block) -> SSAValue | None:
-    """cast<f32>(cast<half>(x: f32)) -> x, also through views: inside one kernel, eager's rounding to a half type is skipped."""
+def _exact(
+    op: Op, local: dict[SSAValue, SSAValue], block: Block, kept: Collection[Operation | Block]
+) -> SSAValue | None:
+    """cast<f32>(cast<half>(x: f32)) -> x, also through views: inside one kernel, eager's rounding to a half type is skipped, but for `kept`."""
     if not isinstance(op, prim.Cast):
         return None
     views: list[Op] = []
@@ -291,7 +296,7 @@ def _exact(op: Op, local: dict[SSAValue, SSAValue], block: Block) -> SSAValue | 
         views.append(cast(Op, value.owner))
         value = value.owner.operands[0]  # type: ignore[union-attr]
     inner = value.owner
-    if not isinstance(inner, prim.Cast) or value not in local or local[value].owner is block:
+    if not isinstance(inner, prim.Cast) or inner in kept or value not in local or local[value].owner is block:
         return None
     x, half = local[inner.operands[0]], inner.type.dtype
     if inner.get("rounds") or not (prim.tensor(x).dtype == op.type.dtype == half.compute != half):
@@ -309,6 +314,29 @@ def _exact(op: Op, local: dict[SSAValue, SSAValue], block: Block) -> SSAValue | 
     return x
 
 
+def _is_statistic(value: SSAValue, inside: Collection[SSAValue]) -> bool:
+    """Whether a stored value is made of a reduction of the same kernel, and not spread again over what was reduced."""
+    todo, seen = [value], {value}
+    size = prim.tensor(value).numel
+    while todo:
+        op = todo.pop().owner
+        if isinstance(op, prim.Reduce) and op.results[0] in inside:
+            return True
+        if isinstance(op, Block) or (isinstance(op, Operation) and op.results[0] not in inside):
+            continue
+        operands = [v for v in op.operands if v not in seen and known_equal(prim.tensor(v).numel, size)]
+        seen.update(operands)
+        todo += operands
+    return False
+
+
+def _unviewed(value: SSAValue) -> SSAValue:
+    """The value that it is a view of."""
+    while is_view(value.owner):
+        value = value.owner.operands[0]  # type: ignore[union-attr]
+    return value
+
+
 def _adds_halves(op: Op) -> bool:
     """A sum or difference of two values of a half type.
 
@@ -320,9 +348,7 @@ def _adds_halves(op: Op) -> bool:
 
 def _widening(value: SSAValue) -> prim.Cast | None:
     """The conversion from a half type that the value, or what it is a view of, comes from."""
-    while is_view(value.owner):
-        value = value.owner.operands[0]  # type: ignore[union-attr]
-    owner = value.owner
+    owner = _unviewed(value).owner
     if not isinstance(owner, prim.Cast):
         return None
     half = prim.tensor(owner.operands[0]).dtype
