@@ -114,8 +114,7 @@ def _statistics(mode: FakeTensorMode, args: Any, results: Any) -> Any:
 _LOSSES = {torch.ops.aten.soft_margin_loss.default}  # of the dtype of their input, whatever the target has
 
 _SHUFFLES = {
-    getattr(torch.ops.aten, name).default
-    for name in ("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle")
+    getattr(torch.ops.aten, name).default for name in ("pixel_unshuffle", "channel_shuffle", "native_channel_shuffle")
 }
 
 

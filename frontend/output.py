@@ -18,7 +18,7 @@ from .errors import GraphBreak, InternalError, Unsupported, UserRaise
 from .kinds import isinstance
 from .overlap import is_folded
 from .source import Source
-from .views import GRAD_MODE, MUTATES
+from .views import GRAD_MODE, MUTATES, in_place_view
 
 __all__ = ["GraphInput", "OutputGraph"]
 
@@ -274,6 +274,8 @@ class OutputGraph:
             raise GraphBreak(f"{name} draws random numbers into memory that is not contiguous")
         if name in _DRAWS_INSIDE and torch.is_grad_enabled() and given and not given[0].is_contiguous():
             raise GraphBreak(f"{name}, with gradients, draws random numbers into memory that is not contiguous")
+        if given and id(given[0]) in self.inputs and name != "detach_" and in_place_view(name):
+            raise GraphBreak(f"{name} changes the sizes or strides of a tensor of the caller's")
         if op == "call_function" and any(getattr(target, "overloadpacket", target) is p for p in _REMAKES):
             raise GraphBreak(f"{target} makes its argument another tensor")
         versions, wanted = [t._version for t in given], [t.requires_grad for t in given]

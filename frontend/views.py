@@ -22,7 +22,7 @@ from .torch_private import OpOverload, storage_key
 if TYPE_CHECKING:
     from .residual import Residual
 
-__all__ = ["GRAD_MODE", "MUTATES", "Views"]
+__all__ = ["GRAD_MODE", "MUTATES", "Views", "in_place_view"]
 
 GRAD_MODE, MUTATES = "grad_mode", "mutates"  # in a node's `meta`: whether gradients were on; whether the call writes
 
@@ -238,7 +238,7 @@ def _has_tensors(value: Any) -> bool:
 
 def _changed_shapes(graph: fx.Graph) -> set[int]:
     """Memory whose tensors get other sizes or strides in place (`t_`, `unsqueeze_`): views of it may be of before."""
-    changed = [n.args[0] for n in graph.nodes if (name := _name(n)).endswith("_") and _in_place_view(name)]
+    changed = [n.args[0] for n in graph.nodes if in_place_view(_name(n))]
     values = [n.meta["example_value"] for n in changed if isinstance(n, fx.Node)]
     return {storage_key(v) for v in values if isinstance(v, Tensor)}
 
@@ -248,7 +248,10 @@ def _name(node: fx.Node) -> str:
 
 
 @cache
-def _in_place_view(name: str) -> bool:
+def in_place_view(name: str) -> bool:
+    """Whether a method of this name changes a tensor's sizes or strides in place."""
+    if not name.endswith("_"):
+        return False
     packet = getattr(torch.ops.aten, name, None)
     return packet is not None and any(
         torch.Tag.inplace_view in getattr(packet, overload).tags for overload in packet.overloads()

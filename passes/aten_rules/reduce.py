@@ -132,6 +132,8 @@ def _var(b: Builder) -> Result:
     correction = b.get("correction", None)
     if correction is None:
         correction = 1 if b.get("unbiased", True) else 0
+    if correction != correction:  # eager divides by 0
+        correction = math.inf
     variance, mean = _variance(b, b.up(x), axes, correction)
     results = [b.ew("sqrt", variance) if "std" in b.op.target else variance]
     if "_mean" in b.op.target:

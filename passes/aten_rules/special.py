@@ -100,7 +100,11 @@ def _logaddexp(b: Builder) -> Result:
 def _logit(b: Builder) -> Result:
     x, eps = _float(b), b.get("eps")
     if eps is not None:
-        x = b.ew("min", b.ew("max", x, float(eps)), 1 - float(eps))
+        low, high = (b.full(bound, (), b.dtype_of(x)) for bound in (float(eps), 1 - float(eps)))
+        if eps <= 0.5:
+            x = b.ew("min", b.ew("max", x, low), high)
+        else:  # the lower bound is the greater one, and is asked first
+            x = b.ew("where", b.ew("lt", x, low), low, b.ew("where", b.ew("gt", x, high), high, x))
     return b.finish(b.ew("log", b.ew("div", x, b.ew("sub", b.full(1.0, (), b.dtype_of(x)), x))))
 
 

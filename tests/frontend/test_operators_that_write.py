@@ -29,13 +29,13 @@ def _(x: Tensor, total: Tensor, factor: int, count: Tensor) -> Tensor:
     return x.new_empty(())
 
 
-def _is_as_eager(f: object, *args: Tensor, fallbacks: int = 0) -> None:
+def _is_as_eager(f: object, *args: Tensor) -> None:
     intarsia.reset()
     ours, eagers = [a.clone() for a in args], [a.clone() for a in args]
     expected, found = f(*eagers), intarsia.compile(f)(*ours)  # type: ignore[operator]
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(ours, eagers)
-    assert intarsia.counters()["fallbacks"] == fallbacks
+    assert intarsia.counters()["fallbacks"] == 0
 
 
 def test_results_and_written_arguments() -> None:
@@ -58,12 +58,12 @@ def test_views_are_written_through() -> None:
     _is_as_eager(f, torch.randn(4, 4))
 
 
-def test_one_memory_twice_stays_in_eager() -> None:
+def test_one_memory_twice_runs_between_two_graphs() -> None:
     def f(x: Tensor, count: Tensor) -> Tensor:
         gather(x, x.view(-1).view(3, 2), 2, count)
         return x + 1
 
-    _is_as_eager(f, torch.randn(3, 2), torch.zeros(()), fallbacks=1)
+    _is_as_eager(f, torch.randn(3, 2), torch.zeros(()))
 
 
 def test_the_name_says_the_operator() -> None:

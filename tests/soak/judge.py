@@ -197,6 +197,8 @@ def _step(a: Step, b: Step, text: str | None, number: int) -> Failure | None:
     if a.modes != b.modes:
         names = ("grad mode", "inference mode", "default dtype", "autocast", "deterministic", "random state")
         which = [n for n, x, y in zip(names, a.modes, b.modes, strict=True) if x != y]
+        if which == ["random state"] and text is not None and _draws_by_chance(text, number):
+            return minor
         return Failure("modes", f"{', '.join(which)} differ afterwards")
     return minor
 
@@ -327,6 +329,13 @@ def _chaotic(text: str, number: int, index: int, apart: float) -> bool:
         if largest and (not math.isfinite(apart) or largest * CHAOS >= apart):
             return apart != math.inf
     return False
+
+
+def _draws_by_chance(text: str, number: int) -> bool:
+    """Whether rounding decides how many random numbers eager draws: RReLU draws one for each number that is not positive."""
+    plain, *moved = (_other_run(text, how) for how in ("plain", *(f"nudge{k}" for k in range(NUDGES))))
+    states = [run[number].modes[-1] if run is not None and number < len(run) else None for run in (plain, *moved)]
+    return any(state != states[0] for state in states[1:])
 
 
 def _find(steps: list[Step] | None, number: int, index: int) -> Any:
