@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import sympy
@@ -23,7 +24,9 @@ def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs
     refuse = _REFUSES.get(func)
     if refuse is not None:
         refuse(*args, **(kwargs or {}))
-    if func in _SHUFFLES and 0 in args[0].shape and args[0].device.type == "cpu":
+    if func in _SHUFFLES and any(type(n) is int and n == 0 for n in args[0].shape) and args[0].device.type == "cpu":
+        if func is torch.ops.aten.pixel_unshuffle.default:
+            FakeTensorMode.dispatch(mode, func, types, args, kwargs or {})  # for its checks
         func, args, kwargs = torch.ops.aten.clone.default, args[:1], {}  # eager copies nothing, in the shape of nothing
     if func is torch.ops.aten.convolution.default and mode.shape_env is not None and not kwargs:
         fakes: list[Any] = [a for a in args if isinstance(a, Tensor)]
@@ -32,10 +35,11 @@ def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs
             with on_meta(mode):
                 found = func(*args)
             return fake_from_meta(mode, found, args[0].fake_device)
-    if func is torch.ops.aten.pixel_unshuffle.default and any(type(n) is int and n == 0 for n in args[0].shape):
-        func, args = torch.ops.aten.clone.default, args[:1]  # what eager gives
-    result: Any = FakeTensorMode.dispatch(mode, func, types, args, kwargs or {})
+    result: Any = _spectrum(mode, func, *args) if func in _SPECTRA else None
+    result = FakeTensorMode.dispatch(mode, func, types, args, kwargs or {}) if result is None else result
     result = eager_strides(mode, func, args, kwargs or {}, result)
+    if func is torch.ops.aten._native_multi_head_attention.default and not _of(func, "need_weights", args, kwargs):
+        return (result[0], None)  # fake tensors make empty weights
     if func in _LOSSES and result.dtype != args[0].dtype:
         with mode:
             return result.to(args[0].dtype)
@@ -111,6 +115,29 @@ def _statistics(mode: FakeTensorMode, args: Any, results: Any) -> Any:
         return (results[0], *(r.to(kept) if r.numel() else r for r in results[1:]))
 
 
+def _of(func: Any, name: str, args: Sequence[Any], kwargs: Any) -> Any:
+    """The argument of that name."""
+    place, argument = next((k, a) for k, a in enumerate(func._schema.arguments) if a.name == name)
+    return args[place] if place < len(args) else (kwargs or {}).get(name, argument.default_value)
+
+
+_SPECTRA = {getattr(torch.ops.aten, f"_fft_{name}").default for name in ("c2c", "r2c", "c2r")}
+
+
+def _spectrum(mode: FakeTensorMode, func: Any, x: Tensor, dim: Sequence[int], norm: int, more: Any) -> Tensor | None:
+    """Sizes and type of a Fourier transform on a CPU: torch 2.11 fails on some, whose strides it gets wrong."""
+    if x.device.type != "cpu" or any(isinstance(n, torch.SymInt) for n in (*x.shape, more)) or not dim:
+        return None
+    shape, name = list(x.shape), func._schema.name
+    dtype = x.dtype if name.endswith("c2c") else x.dtype.to_complex() if name.endswith("r2c") else x.dtype.to_real()
+    if name.endswith("c2r"):
+        shape[dim[-1]] = more
+    elif name.endswith("r2c") and more:
+        shape[dim[-1]] = shape[dim[-1]] // 2 + 1
+    with mode:
+        return torch.empty(shape, dtype=dtype)
+
+
 _LOSSES = {torch.ops.aten.soft_margin_loss.default}  # of the dtype of their input, whatever the target has
 
 _SHUFFLES = {
@@ -163,6 +190,36 @@ def _product_of_mixed_types(*operands: Any, **_: Any) -> None:
         raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {left.dtype} != {right.dtype}")
 
 
+def _difference_of_booleans(left: Any, right: Any, *_: Any, **__: Any) -> None:
+    """Differences of numbers alone: fake tensors take booleans for numbers."""
+    kinds = [x.dtype is torch.bool if isinstance(x, Tensor) else type(x) is bool for x in (left, right)]
+    if any(kinds):
+        what = "two bool tensors" if all(kinds) else "a bool tensor"
+        words = (
+            "use the `^` or `logical_xor()`"
+            if all(kinds)
+            else "If you are trying to invert a mask, use the `~` or `logical_not()`"
+        )
+        raise RuntimeError(
+            f"Subtraction, the `-` operator, with {what} is not supported{', ' if all(kinds) else '. '}{words} operator instead."
+        )
+
+
+def _step_of_mixed_types(x: Any, values: Any, **_: Any) -> None:
+    """Eager converts neither operand."""
+    if x.dtype != values.dtype:
+        raise RuntimeError("heaviside is not yet implemented for tensors with different dtypes.")
+
+
+def _channels_in_blocks(x: Tensor, factor: int) -> None:
+    """A number of channels that makes whole blocks: also of nothing."""
+    if x.dim() >= 3 and factor > 0 and type(x.shape[-3]) is int and x.shape[-3] % (factor * factor):
+        raise RuntimeError(
+            "pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of upscale_factor, "
+            f"but input.size(-3)={x.shape[-3]} is not divisible by {factor * factor}"
+        )
+
+
 _REFUSES = {
     func: _batch_norm_of_other_channels if "batch" in func.name() else _norm_of_mixed_types for func in _NORMS
 } | {
@@ -205,6 +262,15 @@ def _shuffle_by_views(x: Tensor, groups: int) -> None:
 
 
 _REFUSES[torch.ops.aten.channel_shuffle.default] = _shuffle_by_views
+_REFUSES |= {
+    **{
+        getattr(getattr(torch.ops.aten, n), f): _difference_of_booleans
+        for n in ("sub", "rsub")
+        for f in ("Tensor", "Scalar")
+    },
+    torch.ops.aten.heaviside.default: _step_of_mixed_types,
+    torch.ops.aten.pixel_shuffle.default: _channels_in_blocks,
+}
 _REFUSES |= {getattr(torch.ops.aten, name).default: _product_of_mixed_types for name in ("mm", "mv", "addmm")}
 
 

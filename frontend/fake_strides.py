@@ -222,6 +222,57 @@ def _of_nothing(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, 
     return _contiguous(mode, func, args, kwargs, result) if 0 in _sizes(result) else result
 
 
+def _like_of(place: int) -> Callable[..., Tensor]:
+    """As an argument lies, where the result is of its shape."""
+    return lambda mode, func, args, kwargs, result: _like(mode, func, args[place:], {}, result)
+
+
+def _read_by_index(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Tensor) -> Tensor:
+    """Nothing, read by one index: an iterator over it and the tensor, of which the dimension that is indexed has no stride."""
+    given, shape = [(k, i) for k, i in enumerate(args[1]) if i is not None], _sizes(result)
+    if 0 not in shape or len(given) != 1 or given[0][1].dtype in (torch.bool, torch.uint8):
+        return result
+    ((place, index),) = given
+    strides = _strides(args[0])
+    behind = strides[place + 1 :]
+    sizes = (*[1] * place, *_sizes(index), *[1] * len(behind))
+    operands = [(shape, (*strides[:place], *[0] * index.dim(), *behind)), (sizes, contiguous(sizes))]
+    return _with_strides(mode, result, _ordered(shape, operands))
+
+
+def _transformed(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Tensor) -> Tensor:
+    """Of a Fourier transform by MKL: dimensions that are not transformed are outside, each group in the order of the input."""
+    value, dims = args[0], [d % args[0].dim() for d in args[1]]
+    if result.device.type != "cpu" or not torch.backends.mkl.is_available() or not dims or 0 in _sizes(result):
+        return result
+    strides = _strides(value)
+    if func is aten._fft_c2r.default and len(dims) > 1:  # complex first, in all dimensions but the last
+        strides = _in_order_of(_sizes(value), _transform_order(strides, dims[:-1]))
+        dims = dims[-1:]
+    last = dims.pop() if func is aten._fft_r2c.default else None
+    return _with_strides(mode, result, _in_order_of(_sizes(result), _transform_order(strides, dims, last)))
+
+
+def _transform_order(strides: Sequence[int], dims: Sequence[int], last: int | None = None) -> list[int]:
+    """From the outermost dimension to the innermost."""
+    inner = [*sorted(dims, key=lambda d: -strides[d]), *([] if last is None else [last])]
+    others = list(range(len(strides)))
+    low, high = 0, len(others) - 1
+    while True:  # as C++ partitions: what is transformed changes places with the last that is not
+        while low <= high and others[low] not in inner:
+            low += 1
+        while low <= high and others[high] in inner:
+            high -= 1
+        if low > high:
+            return [*sorted(others[:low], key=lambda d: -strides[d]), *inner]
+        others[low], others[high] = others[high], others[low]
+
+
+def _in_order_of(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    inner = contiguous([shape[d] for d in order])
+    return tuple(inner[order.index(d)] for d in range(len(shape)))
+
+
 def _is_infinite(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Tensor) -> Tensor:
     """Of complex numbers: absolute values of the real parts, compared to a number."""
     if not args[0].is_complex():
@@ -329,6 +380,17 @@ _RULES: dict[OpOverload, Callable[..., Tensor] | None] = {
         for form in ("", "_with_noise", "_with_noise_functional")
     },
     aten.isinf.default: _is_infinite,
+    aten.index.Tensor: _on_cpu(_read_by_index),
+    aten.binary_cross_entropy.default: _on_cpu(_like_of(0)),
+    aten.binary_cross_entropy_backward.default: _on_cpu(_like_of(1)),
+    **dict.fromkeys((aten._fft_c2c.default, aten._fft_r2c.default, aten._fft_c2r.default), _transformed),
+    **dict.fromkeys((aten.deg2rad.default, aten.rad2deg.default), _like),
+    **{
+        getattr(getattr(aten, name), form): _on_cpu(_contiguous)
+        for name in ("upsample_nearest1d", "_upsample_nearest_exact1d", "upsample_linear1d")
+        for form in ("default", "vec")
+    },
+    aten.pixel_shuffle.default: _on_cpu(_of_nothing),
     aten.amin.default: _of_nothing,
     aten.amax.default: _of_nothing,
     aten.max_unpool2d.default: _on_cpu(_in_format(0)),

@@ -40,7 +40,6 @@ from .functional_rules import (
 from .sym_nodes import SymNodes, to_expr
 from .torch_private import (
     CaptureMode,
-    FakeTensorMode,
     OpOverload,
     autocast_keys,
     below_autograd,
@@ -50,6 +49,7 @@ from .torch_private import (
     is_composite,
     is_fake,
     lazy_graph_module,
+    new_fake_mode,
     python_dispatcher,
     storage_key,
     uncast,
@@ -125,7 +125,7 @@ def functionalize(
     new guards are left in their ShapeEnv.  Every node has ``meta["val"]``, every node that came from a torch-level node
     has its ``stack_trace``.  Raises ``Unsupported`` for what cannot be expressed, such as a resized input.
     """
-    fake_mode = fake_mode_of(example_inputs) or FakeTensorMode()
+    fake_mode = fake_mode_of(example_inputs) or new_fake_mode(None)
     tracer = _Tracer(gm, fake_mode, dict(decompositions or {}))
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())

@@ -23,7 +23,7 @@ from .torch_private import hint_of
 from .values import object as objects
 from .values.constant import is_constant
 from .values.container import InstanceDict, LazyDict
-from .values.tensor import rely_on_method
+from .values.tensor import rely_on_method, tensor_class
 
 if TYPE_CHECKING:
     from .interpreter import Interpreter
@@ -79,6 +79,8 @@ COMPARE: dict[str, tuple[Any, str, str]] = {
     ">": (operator.gt, "__gt__", "__lt__"),
     ">=": (operator.ge, "__ge__", "__le__"),
 }
+_REFLECTED = {operator.lt: operator.gt, operator.gt: operator.lt, operator.le: operator.ge, operator.ge: operator.le}
+_REFLECTED |= {operator.eq: operator.eq, operator.ne: operator.ne}
 UNARY: dict[str, tuple[Any, str]] = {
     "-": (operator.neg, "__neg__"),
     "+": (operator.pos, "__pos__"),
@@ -159,6 +161,12 @@ def compare(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     function, method, reflected = COMPARE[symbol]
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         rely_on_method(vm, method if isinstance(left, Tensor) else reflected)
+        if isinstance(left, Tensor) and isinstance(right, Tensor):
+            mine, other = tensor_class(vm, left), tensor_class(vm, right)
+            if mine is not other and issubclass(
+                other, mine
+            ):  # CPython asks the subclass first: results lie as its tensor does
+                return vm.out.call_function(_REFLECTED[function], (right, left), {})
         return vm.out.call_function(function, (left, right), {})
     if isinstance(left, SYMBOLIC) or isinstance(right, SYMBOLIC):
         return vm.native(function, left, right)

@@ -180,6 +180,8 @@ def aot_autograd(
         if context.fw_metadata is not None:
             context.fw_metadata.bw_donated_idxs = []  # None: a later backward with retain_graph=True is refused
             graph.meta[VISIBLE] = context.fw_metadata.num_forward_returns
+            strided = _as_captured(gm, graph, context.fw_metadata)
+            return _with_strides(compile_forward(graph, inputs), context.fw_metadata, strided)
         return compile_forward(graph, inputs)
 
     context = TracingContext.try_get() or TracingContext(_mode_of(example_inputs))
@@ -204,6 +206,77 @@ def aot_autograd(
             )
     finally:
         _KEEP_FLOATS.reset(keep)
+
+
+def _with_strides(forward: Callable[..., Any], metadata: Any, strided: set[int]) -> Callable[..., Any]:
+    """The forward half, whose results autograd may take for views of nothing.
+
+    AOTAutograd would hide from autograd what a result is a view of by `_unsafe_view`, which gives dimensions of size 1 strides of
+    its own. Results of a compiled graph are new tensors anyway, of eager's strides; those of a graph in eager become such.
+    """
+    views = strided | {metadata.num_mutated_inp_runtime_indices + k for k in metadata.unsafe_view_out_indices}
+    if not views:
+        return forward
+    metadata.unsafe_view_out_indices, metadata.num_unsafe_view_outputs = [], 0
+
+    def run(*args: Any) -> Any:
+        results = forward(*args)
+        if any(results[k]._is_view() for k in views):
+            results = [_own_tensor(r) if k in views and r._is_view() else r for k, r in enumerate(results)]
+        return results
+
+    return run
+
+
+def _own_tensor(view: Tensor) -> Tensor:
+    """A tensor in the same memory that autograd knows nothing of."""
+    made = torch.empty(0, dtype=view.dtype, device=view.device)
+    return made.set_(view.untyped_storage(), view.storage_offset(), view.shape, view.stride())  # type: ignore[call-overload]
+
+
+def _as_captured(gm: torch.fx.GraphModule, forward: torch.fx.GraphModule, metadata: Any) -> set[int]:
+    """Give results the strides that capture found, which are eager's: operators that the trace has instead of the program's lay
+    results out in other ways. The places of those that changed.
+
+    Where only dimensions of size 1 differ, nothing is copied.
+    """
+    output = forward.graph.find_nodes(op="output")[0]
+    wanted = pytree.tree_leaves(gm.graph.find_nodes(op="output")[0].args)
+    first = len(metadata.tokens) + metadata.num_mutated_inp_runtime_indices
+    results, changed = list(output.args[0]), set[int]()
+    for place, known, info in zip(range(first, len(results)), wanted, metadata.output_info, strict=False):
+        traced = results[place]
+        if not isinstance(known, fx.Node) or not isinstance(traced, fx.Node):
+            continue
+        if known.op == "placeholder" or info.output_type.name not in ("non_alias", "unsafe_view_alias"):
+            continue
+        a, b = known.meta.get("example_value"), traced.meta.get("val")
+        if not isinstance(a, Tensor) or not isinstance(b, Tensor) or a.shape != b.shape or a.stride() == b.stride():
+            continue
+        if any(isinstance(n, torch.SymInt) for n in (*a.shape, *a.stride(), *b.stride())):
+            continue
+        results[place] = _restrided(forward.graph, output, traced, a)
+        changed.add(place - len(metadata.tokens))
+    if changed:
+        output.args = (type(output.args[0])(results),)
+        forward.recompile()
+    return changed
+
+
+def _restrided(graph: fx.Graph, place: fx.Node, traced: fx.Node, like: Tensor) -> fx.Node:
+    value, shape, strides = traced.meta["val"], list(like.shape), list(like.stride())
+    moved = any(n > 1 and s != t for n, s, t in zip(shape, strides, value.stride(), strict=True)) and 0 not in shape
+    with graph.inserting_before(place), value.fake_mode:
+        if moved:
+            options = {"dtype": value.dtype, "device": value.device}
+            memory = graph.call_function(torch.ops.aten.empty_strided.default, (shape, strides), options)
+            memory.meta["val"] = torch.empty_strided(shape, strides, **options)
+            made = graph.call_function(torch.ops.aten.copy.default, (memory, traced))
+            made.meta = {**traced.meta, "val": memory.meta["val"]}
+        else:
+            made = graph.call_function(torch.ops.aten.as_strided.default, (traced, shape, strides))
+            made.meta = {**traced.meta, "val": value.as_strided(shape, strides)}
+    return made
 
 
 def refused_by_autograd(error: BaseException) -> bool:

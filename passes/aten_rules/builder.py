@@ -114,6 +114,8 @@ class Builder:
     def ew(self, name: str, *values: Any) -> SSAValue:
         """An elementwise prim; operands are broadcast against each other, numbers become constants of the dtype."""
         tensors = [v for v in values if isinstance(v, SSAValue)]
+        if not tensors:
+            raise NotCovered("a call of numbers alone")
         shape = self.common_shape([self.shape_of(v) for v in tensors])
         kinds = [self.dtype_of(v) for v in (tensors[1:] if name == "where" and len(tensors) > 1 else tensors)]
         like = tensor_type(shape, kinds[-1], prim.tensor(tensors[0]).device)

@@ -193,3 +193,83 @@ def test_results_have_eagers_strides():
     found = intarsia.compile(program, fullgraph=True)(*given)
     assert [t.stride() for t in found] == [t.stride() for t in wanted]
     assert all(torch.allclose(a, b, equal_nan=True) for a, b in zip(found, wanted, strict=True))
+
+
+def test_fourier_transforms_and_reads_of_nothing():
+    rng = random.Random(0)
+    for _ in range(60):
+        shape = [rng.choice((1, 2, 3, 4, 5)) for _ in range(rng.randint(1, 4))]
+        dims = rng.sample(range(len(shape)), rng.randint(1, len(shape)))
+        x = laid_out(rng, shape)
+        assert len({*map(tuple, planned(lambda x, d=dims: torch.fft.rfftn(x, dim=d), x))}) == 1
+        assert len({*map(tuple, planned(lambda x, d=dims: torch.fft.fftn(x, dim=d), x + 0j))}) == 1
+        assert len({*map(tuple, planned(lambda x, d=dims: torch.fft.irfftn(x, [4] * len(d), d), x + 0j))}) == 1
+        assert len({*map(tuple, planned(torch.deg2rad, laid_out(rng, [rng.choice(SIZES) for _ in shape])))}) == 1
+    for shape in ((4, 5, 1), (16, 16, 1)):
+        assert (
+            len({*map(tuple, planned(lambda x, i: x[i], torch.rand(shape), torch.tensor([], dtype=torch.long)))}) == 1
+        )
+
+
+REFUSED = {
+    "difference": (lambda x, y: x - y, torch.ones(3), torch.ones(3, dtype=torch.bool)),
+    "difference of two": (lambda x, y: x - y, *[torch.ones(3, dtype=torch.bool)] * 2),
+    "difference and number": (lambda x, y: x - True, torch.ones(3), None),
+    "heaviside": (torch.heaviside, torch.ones(3), torch.ones(3, dtype=torch.float64)),
+    "pixel_shuffle": (lambda x, y: torch.pixel_shuffle(x, 2), torch.ones(0, 3, 4, 4), None),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_eager_refuses(name):
+    f, *given = REFUSED[name]
+    said = []
+    for call in (f, intarsia.compile(f, backend="eager")):
+        with pytest.raises(RuntimeError) as raised:
+            call(*given)
+        said.append(str(raised.value))
+    assert said[0] == said[1]
+
+
+def test_results_of_graphs_with_gradients_have_eagers_strides():
+    def program(x):
+        written = x.flip(0).t() / x.t()
+        written.index_copy_(1, torch.tensor([0]), written[:, :1] * 2)
+        return (x * 2).view(4, 1, 3).transpose(0, 1), written
+
+    x = torch.rand(4, 3) + 1
+    sides = []
+    for call in (program, intarsia.compile(program, fullgraph=True)):
+        given = x.clone().requires_grad_()
+        results = call(given)
+        results[0].mul_(2)  # nobody's view
+        sum(r.sum() for r in results).backward()
+        sides.append(([r.stride() for r in results], given.grad, [r.detach() for r in results]))
+    assert sides[0][0] == sides[1][0]
+    torch.testing.assert_close(sides[0][1:], sides[1][1:])
+
+
+def test_a_comparison_asks_the_subclass_first():
+    parameter = torch.nn.Parameter(torch.rand(3, 3))
+    turned = parameter.detach().t()
+    for f in (lambda x, p: x < p, lambda x, p: x == p, lambda x, p: p < x):
+        compiled = intarsia.compile(f, backend="eager")
+        wanted, found = f(turned, parameter), compiled(turned, parameter)
+        assert wanted.stride() == found.stride()
+        assert torch.equal(wanted, found)
+
+
+def test_a_graph_without_arguments():
+    def program(number):
+        return torch.ones(2, 2)[::2, 1:].sort(1)[0], torch.floor_divide(number, number)
+
+    wanted, found = program(3), intarsia.compile(program, fullgraph=True)(3)
+    assert [t.stride() for t in wanted] == [t.stride() for t in found]
+    assert found[1] == 1
+
+
+def test_attention_without_weights_gives_none():
+    attention = torch.nn.MultiheadAttention(4, 2, batch_first=True).eval()
+    x = torch.rand(2, 3, 4)
+    with torch.no_grad():
+        assert intarsia.compile(attention, backend="eager")(x, x, x, need_weights=False)[1] is None
