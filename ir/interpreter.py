@@ -55,6 +55,12 @@ def run_user(module: ModuleOp, args: Sequence[Argument]) -> list[Any]:
     return outputs
 
 
+def _other(result: Tensor, view: Tensor) -> Tensor:
+    """Another tensor over the memory of a result: one that shows all of it is no view to autograd."""
+    whole = view.shape == result.shape and view.stride() == result.stride() and view.data_ptr() == result.data_ptr()
+    return result.detach() if whole else view
+
+
 def _view(machine: Machine, base: Tensor, sizes: Any, strides: Any, offset: Dim) -> Tensor:
     start = base.storage_offset() + machine.number(offset)
     return base.as_strided(machine.literal(sizes), machine.literal(strides), start)
@@ -64,7 +70,7 @@ _RESULTS: dict[str, Callable[..., Any]] = {
     "value": lambda m, args, returned, outputs, k: returned[k],
     "input": lambda m, args, returned, outputs, i: args[i],
     "alias": lambda m, args, returned, outputs, i, *view: _view(m, args[i], *view),
-    "alias_output": lambda m, args, returned, outputs, k, *view: _view(m, returned[k], *view),
+    "alias_output": lambda m, args, returned, outputs, k, *view: _other(returned[k], _view(m, returned[k], *view)),
     "output": lambda m, args, returned, outputs, j: outputs[j],
     "size": lambda m, args, returned, outputs, value: m.number(value),
     "constant": lambda m, args, returned, outputs, value: value,

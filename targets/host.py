@@ -568,7 +568,7 @@ class _Writer:
             case "alias":
                 return _view_text(f"a{spec[1]}", *spec[2:])
             case "alias_output":
-                return _view_text(self.tensor(op.operands[spec[1]]), *spec[2:])
+                return self._alias(op.operands[spec[1]], *spec[2:])
             case "output":
                 return f"r{spec[1]}"
             case "size" | "constant":
@@ -576,6 +576,14 @@ class _Writer:
             case "none":
                 return "None"
         raise ValueError(f"unknown result kind {spec[0]!r}")
+
+    def _alias(self, value: SSAValue, sizes: Sequence[Dim], strides: Sequence[Dim], offset: Dim) -> str:
+        """Another tensor over the memory of a result; one that shows all of it is no view to autograd, as eager's is none."""
+        ref, base = value.type, self.tensor(value)
+        assert isinstance(ref, RefType)
+        if (*ref.shape,) == (*sizes,) and (*ref.strides,) == (*strides,) and offset == 0:
+            return f"{base}.detach()"
+        return _view_text(base, sizes, strides, offset)
 
 
 def is_step(op: Op) -> bool:

@@ -613,3 +613,9 @@ def test_calls_before_backward_do_not_disturb_each_other():
         assert torch.equal(kept, one)
         found.append([p.grad for p in model.parameters()])
     torch.testing.assert_close(found[1], found[0])
+
+
+def test_results_that_backward_needs_are_no_views():
+    p = torch.randn(3, requires_grad=True)
+    result = intarsia.compile(lambda x: x.sigmoid())(p)
+    assert result._base is None and result.detach_() is result
