@@ -15,6 +15,9 @@ JOBS   ?= 2
 ALONE  := torchvision timm
 BESIDE := pip pillow matplotlib transformers
 
+# A hundred Python processes of the tests would each translate all of the package's text.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint types fuzz soak stress opdb bench gpu sanitize sanitize-cpu size docs clean
 

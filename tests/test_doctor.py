@@ -16,6 +16,8 @@ from intarsia.__main__ import main
 from intarsia.doctor import CHECKS, Finding, _torch, doctor
 from intarsia.targets.build import HEADER_DIR
 
+pytestmark = pytest.mark.usefixtures("product_compiler")
+
 
 def run_doctor() -> tuple[int, str]:
     text = io.StringIO()

@@ -79,7 +79,8 @@ def run_command(command: str, path: Path, scratch: Path) -> str | None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(TESTS)))
-def test_filecheck(path: Path, tmp_path: Path) -> None:
+def test_filecheck(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where a pass that fails leaves its reproducer
     text = path.read_text()
     commands = run_lines(text)
     assert commands, "the file has no RUN line"

@@ -12,6 +12,8 @@ from intarsia.ir.interpreter import run_user
 from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.opt import main as passes_opt
 
+pytestmark = pytest.mark.usefixtures("product_compiler")
+
 torchvision_stub.install()  # lets torchvision and transformers import beside a CPU torch
 
 

@@ -20,7 +20,10 @@ from intarsia.targets import build, cache
 from intarsia.targets.cache import shared_cache
 
 MACHINES = ("avx2", "plain")  # narrower than AVX-512
-pytestmark = pytest.mark.skipif(build.detect_isa() not in ("avx512", "avx2"), reason="flags of x86")
+pytestmark = [
+    pytest.mark.usefixtures("product_compiler"),
+    pytest.mark.skipif(build.detect_isa() not in ("avx512", "avx2"), reason="flags of x86"),
+]
 
 
 def become(monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
@@ -158,7 +161,7 @@ class Programs(nn.Module):
 
 
 # The others take as long, and are alike: they run with `make fuzz`.
-QUICK = {("plain", "g++"), ("avx2", "g++"), ("avx512", "clang++")}
+QUICK = {("plain", "g++"), ("avx2", "g++"), ("avx512", "g++"), ("avx512", "clang++")}
 
 
 @pytest.mark.parametrize("compiler", ["g++", "clang++"])

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
-import subprocess
-import sys
 import tempfile
 import textwrap
 from dataclasses import dataclass
@@ -21,6 +18,8 @@ import intarsia.backend
 import intarsia.passes.manager
 from intarsia.passes.base import Pass
 from intarsia.targets.build import CompilerError
+
+pytestmark = pytest.mark.usefixtures("product_compiler")
 
 
 def f(x):
@@ -84,7 +83,7 @@ def test_corrupted_cache_is_built_again(tmp_path, monkeypatch, caplog):
     assert intarsia.counters()["cache_hits"] == 0
 
 
-def test_second_process_calls_no_compiler(tmp_path):
+def test_second_process_calls_no_compiler(tmp_path, prepared):
     program = textwrap.dedent(
         """
         import json, torch, intarsia
@@ -96,12 +95,11 @@ def test_second_process_calls_no_compiler(tmp_path):
     )
     script = tmp_path / "program.py"
     script.write_text(program)
-    environment = {**os.environ, "INTARSIA_CACHE_DIR": str(tmp_path / "cache")}
 
     def run():
-        done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
+        code, out, err = prepared.run(script, tmp_path, INTARSIA_CACHE_DIR=str(tmp_path / "cache"))
+        assert code == 0, err
+        return json.loads(out.splitlines()[-1])
 
     first, second = run(), run()
     assert first["compiler_calls"] == 1 and first["cache_hits"] == 0

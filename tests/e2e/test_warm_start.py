@@ -21,8 +21,8 @@ import intarsia
 from intarsia.artifact import graph_key
 from intarsia.frontend.capture import capture
 from intarsia.targets import versions
-from tests.processes import Prepared
 
+pytestmark = pytest.mark.usefixtures("product_compiler")
 PROGRAM = """
 import json, sys, torch, intarsia
 torch.manual_seed(0)
@@ -48,34 +48,22 @@ def written(folder, eps="1e-5", function="sin", factor=2.0):
     return script
 
 
-def start(folder):
-    """A new process that runs the program in `folder`."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("INTARSIA_")}
-    environment |= {"INTARSIA_CACHE_DIR": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(written(folder))]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-
-
-def finish(process):
+def finish(done):
     """Its counters, and what it wrote on stderr."""
-    out, err = process.communicate(timeout=150)
-    assert process.returncode == 0, err
+    code, out, err = done
+    assert code == 0, err
     return json.loads(out.splitlines()[-1]), err
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory):
+def filled(tmp_path_factory, prepared):
     """A folder whose cache holds what two processes made that began at once with nothing."""
     folder = tmp_path_factory.mktemp("warm")
-    for counted, err in map(finish, [start(folder), start(folder)]):
+    places = [tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("other")]
+    done = prepared.run_together(written(folder), places, INTARSIA_CACHE_DIR=str(folder / "cache"))
+    for counted, err in map(finish, done):
         assert counted["fallbacks"] == 0 and "intarsia: " not in err
     return folder
-
-
-@pytest.fixture(scope="module")
-def prepared():
-    with Prepared() as process:
-        yield process
 
 
 @pytest.fixture
@@ -83,9 +71,7 @@ def later(prepared, folder):
     """Run the program in a later process: its counters, and what it wrote on stderr."""
 
     def run(cache="cache", **changes):
-        code, out, err = prepared.run(written(folder, **changes), folder, INTARSIA_CACHE_DIR=str(folder / cache))
-        assert code == 0, err
-        return json.loads(out.splitlines()[-1]), err
+        return finish(prepared.run(written(folder, **changes), folder, INTARSIA_CACHE_DIR=str(folder / cache)))
 
     return run
 
@@ -105,7 +91,12 @@ def is_warm(counted):
 
 
 def test_another_process_neither_traces_nor_compiles(folder, later):
-    for counted, _ in (finish(start(folder)), later()):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("INTARSIA_")}
+    environment |= {"INTARSIA_CACHE_DIR": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+    alone = subprocess.run(
+        [sys.executable, str(written(folder))], capture_output=True, text=True, env=environment, timeout=500
+    )
+    for counted, _ in (finish((alone.returncode, alone.stdout, alone.stderr)), later()):
         assert is_warm(counted)
 
 

@@ -36,6 +36,8 @@ from intarsia.targets.cpp.program import MOST_ARGUMENTS, bind_kernels, calls_sou
 from intarsia.targets.load import Library
 from intarsia.targets.torch_private import empty_strided_cpu
 
+pytestmark = pytest.mark.usefixtures("product_compiler")
+
 ADD_ONE = 'extern "C" void add_one(float* x, long n) {{ for (long i = 0; i < n; i++) x[i] += {0}; }}\n'
 SUM = """\
 #include "intarsia_math.h"

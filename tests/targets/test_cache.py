@@ -20,6 +20,8 @@ import pytest
 from intarsia.targets import cache as cache_module
 from intarsia.targets.cache import FOLDER, Cache, Entry, NoRoom, cache_key, default_folder, package_fingerprint
 
+pytestmark = pytest.mark.usefixtures("product_compiler")
+
 KEY = cache_key(ir_text="one")
 OTHER = cache_key(ir_text="two")
 

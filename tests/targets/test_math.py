@@ -17,6 +17,8 @@ import intarsia
 from intarsia.targets.build import HEADER_DIR, Source, compile_sources, find_toolchain
 from intarsia.targets.load import Library
 
+pytestmark = pytest.mark.usefixtures("product_compiler")
+
 
 def _measuring_tools() -> ModuleType:
     path = Path(__file__).resolve().parents[2] / "benchmarks" / "math_ulp.py"

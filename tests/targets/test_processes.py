@@ -19,7 +19,10 @@ from intarsia.targets.locks import locked
 from intarsia.targets.processes import GROUPS, ProcessGroup
 from tests.processes import is_gone
 
-pytestmark = pytest.mark.skipif(not GROUPS, reason="there are no process groups on this system")
+pytestmark = [
+    pytest.mark.usefixtures("product_compiler"),
+    pytest.mark.skipif(not GROUPS, reason="there are no process groups on this system"),
+]
 HANGS = 'case "$*" in *.cpp*) sleep 100 & echo $! $$ >> "$PIDS"; wait;; esac'  # but says its version
 SLEEPER = ["/bin/sh", "-c", "sleep 100 & echo $! $$; wait"]  # as a compiler's driver, with a process of its own
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
-from functools import cache
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from intarsia.targets.triton.compile import Binary  # noqa: E402
 from intarsia.targets.triton.emit import emit_module  # noqa: E402
 from intarsia.targets.triton.launch import kernel_source  # noqa: E402
 from intarsia.targets.triton.worker import WORKERS  # noqa: E402
+from tests.processes import Prepared  # noqa: E402
 
 SOME = ("softmax", "layer_norm", "full_sum", "argmax_long", "transpose_plus", "gather", "cumsum_used", "half_softmax")
 LEAST = 150  # distinct kernels that are compiled; 100 are interpreted
@@ -91,19 +91,22 @@ def test_code_for_amd(tmp_path: Path) -> None:
     assert len(binaries) >= len(SOME) and all(b.code.startswith(b"\x7fELF") for b in binaries)
 
 
-@cache
-def interpreted(*groups: str) -> list[dict[str, Any]]:
-    """What a process with Triton's interpreter says of groups of programs."""
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("triton_interpret.py")), *groups],
-        env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=160,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+INTERPRET = Path(__file__).with_name("triton_interpret.py")
+
+
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[Prepared]:
+    """Where Triton runs kernels by its interpreter."""
+    places = os.pathsep.join(str(path) for path in (INTERPRET.parent, INTERPRET.parents[2]))
+    with Prepared("triton_interpret", TRITON_INTERPRET="1", PYTHONPATH=places) as process:
+        yield process
+
+
+def said(interpreter: Prepared, program: Path, folder: Path, *groups: str) -> list[dict[str, Any]]:
+    """What it says of groups of programs."""
+    code, out, err = interpreter.run(program, folder, *groups)
+    assert code == 0, err[-2000:]
+    return [json.loads(line) for line in out.splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -116,28 +119,23 @@ def interpreted(*groups: str) -> list[dict[str, Any]]:
     ],
     ids="+".join,
 )
-def test_values(least: dict[str, int]) -> None:
+def test_values(least: dict[str, int], interpreter: Prepared, tmp_path: Path) -> None:
     """The same values as the reference interpreter gives for the program before it was scheduled."""
-    found = interpreted(*least)
+    found = said(interpreter, INTERPRET, tmp_path, *least)
     assert not {f["name"]: f["wrong"] for f in found if f["wrong"]}
     for group, number in least.items():
         assert len({name for f in found for name in f["kernels"] if f["group"] == group}) >= number, group
 
 
-def test_a_wrong_kernel_is_found() -> None:
+def test_a_wrong_kernel_is_found(interpreter: Prepared, tmp_path: Path) -> None:
     """A test that cannot fail says nothing: one kernel's text is spoiled."""
-    script = "import triton_interpret as t; real = t.emit_module\n"
-    script += "t.emit_module = lambda kernels: real(kernels).replace('tl.sin(', 'tl.cos(')\nt.main('one')"
-    program = "import triton_interpret as t, triton_programs as p\n"
-    program += "t.GROUPS['one'] = lambda: (x for x in p.zoo() if x.name == 'sin_cos')\n"
-    done = subprocess.run(
-        [sys.executable, "-c", program + script],
-        cwd=Path(__file__).parent,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import triton_interpret as t, triton_programs as p\n"
+        "t.GROUPS['one'] = lambda: (x for x in p.zoo() if x.name == 'sin_cos')\n"
+        "real = t.emit_module\n"
+        "t.emit_module = lambda kernels: real(kernels).replace('tl.sin(', 'tl.cos(')\n"
+        "t.main('one')"
     )
-    assert done.returncode == 0, done.stderr[-2000:]
-    (line,) = done.stdout.splitlines()
-    assert json.loads(line)["wrong"]
+    (found,) = said(interpreter, program, tmp_path)
+    assert found["wrong"]

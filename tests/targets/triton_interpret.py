@@ -2,11 +2,12 @@
 
 Prints one JSON object a program: its name, its kernels that ran, and what is wrong ("" for nothing). What Triton 3.6's interpreter lacks or
 does wrong with NumPy 2.4 is mended in this process first: `__index__` of a tensor, rounding to bfloat16, products of it, libdevice; reductions and
-scans are by halves instead of one element after another.
+scans are by halves instead of one element after another, and a call of a function does not look through the whole language again.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import tempfile
@@ -155,6 +156,26 @@ def mend() -> None:
             return torch.from_numpy(np.array(data)).bfloat16().view(torch.int16).numpy().view(np.uint16)
         return convert(data, source, target, mode)
 
+    table = functools.cache(interpreter._get_np_dtype)  # it makes one at each call
+
+    def numpy_dtype(kind: Any) -> Any:
+        return np.dtype(np.uint64) if isinstance(kind.scalar, tl.pointer_type) else table(kind.scalar)
+
+    seen: set[int] = set()  # the modules whose view of the language was patched since the kernel was started
+    grid = interpreter.GridExecutor.__call__
+
+    def start(self: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.clear()
+        return grid(self, *args, **kwargs)
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if id(self.fn.__globals__) not in seen:
+            seen.add(id(self.fn.__globals__))
+            interpreter._patch_lang(self.fn)
+        return self.rewrite()(*args, **kwargs)
+
+    interpreter.GridExecutor.__call__, interpreter.InterpretedFunction.__call__ = start, call
+    interpreter._get_np_dtype = numpy_dtype
     interpreter._patch_lang_tensor, interpreter._convert_float = patch_tensor, convert_float
     interpreter.InterpreterBuilder.create_splat = create_splat
     interpreter.InterpreterBuilder.create_dot = create_dot
