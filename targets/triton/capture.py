@@ -1,7 +1,7 @@
 """One run of a program captured as a CUDA graph.
 
 The driver's own capture comes first: torch's puts the default random generator of the GPU into a state in which other threads cannot draw.
-Programs that draw random numbers need that state, and are captured by torch while no other thread of Python's runs.
+Programs that draw random numbers need that state, and are captured by torch while no other thread runs that may draw, too (`drawing_threads`).
 """
 
 from __future__ import annotations
@@ -42,11 +42,8 @@ def capture(work: Callable[[], list[Any]], index: int, memory: Any, side: Any) -
     except RuntimeError as error:
         if not ("generator" in str(error) or str(error).startswith(_REFUSED)):
             raise
-    mine = {threading.current_thread()}
-    if any(map(_is_dummy, mine)):  # autograd's thread; the main one waits for it
-        mine.add(threading.main_thread())
-    if any(t not in mine and not _is_dummy(t) for t in threading.enumerate()):
-        raise RuntimeError("it draws random numbers, and other threads run that may, too")
+    if others := drawing_threads():
+        raise RuntimeError(f"it draws random numbers, and other threads run that may, too: {', '.join(others)}")
     return _by_torch(work, memory, side)
 
 
@@ -63,9 +60,34 @@ def first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
+# Threads of these run nothing of the program's: they wait for processes, files or the clock, or copy to pinned memory.
+QUIET = ("intarsia", "tqdm", "execnet", "torch._inductor", "torch.utils.data._utils.pin_memory")
+
+
+def drawing_threads() -> list[str]:
+    """The names of threads that may draw random numbers while this one captures.
+
+    Not among them are threads that Python did not start (autograd's, whose drawing is a part of this program, while the main one waits for it),
+    and those whose function, or class, is of a package that is known to draw none.
+    """
+    mine = {threading.current_thread()}
+    if any(map(_is_dummy, mine)):
+        mine.add(threading.main_thread())
+    return [t.name for t in threading.enumerate() if t not in mine and not _is_dummy(t) and not _is_quiet(t)]
+
+
 def _is_dummy(thread: threading.Thread) -> bool:
-    """Whether a thread was not started by Python: autograd's, whose drawing is a part of this program."""
+    """Whether a thread was not started by Python."""
     return isinstance(thread, threading._DummyThread)
+
+
+def _is_quiet(thread: threading.Thread) -> bool:
+    if type(thread) is threading.Thread:
+        target = getattr(thread, "_target", None)
+        module = getattr(target, "__module__", None) or type(target).__module__
+    else:
+        module = type(thread).__module__
+    return module.startswith(tuple(f"{package}." for package in QUIET)) or module in QUIET
 
 
 def _by_torch(work: Callable[[], list[Any]], memory: Any, side: Any) -> tuple[Replay, list[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import torch
 
 import intarsia
 from intarsia.targets.cache import shared_cache
+from intarsia.targets.triton.capture import drawing_threads
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -29,3 +31,12 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     torch.manual_seed(0)
     yield
     shared_cache.cache_clear()
+
+
+@pytest.fixture
+def alone() -> None:
+    """No other thread may draw random numbers, which keeps programs that do from being recorded; one of an earlier test's has time to end."""
+    end = time.monotonic() + 20
+    while (others := drawing_threads()) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not others, f"threads that earlier tests, or pytest's plug-ins, left: {', '.join(others)}"

@@ -174,6 +174,7 @@ def test_two_threads() -> None:
     assert not together(work, 2)
 
 
+@pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("random", ["philox", "eager"])
 def test_random_numbers_go_on_from_one_playback_to_the_next(random: str) -> None:
     net = Net(0.5).to(GPU)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from intarsia.targets.torch_private import empty_strided_cpu
 from intarsia.targets.triton import graphs, playback
-from intarsia.targets.triton.capture import INVALID_CONTEXT, in_context
+from intarsia.targets.triton.capture import INVALID_CONTEXT, QUIET, drawing_threads, in_context
 from intarsia.targets.triton.graphs import LIMIT, WARM, WORTH, Recorded
 from intarsia.targets.triton.pieces import Pieces
 from intarsia.targets.triton.playback import Pool, extent
@@ -715,3 +716,28 @@ def test_an_argument_that_is_not_on_the_gpu() -> None:
     for _ in range(2 * WARM + 3):
         assert torch.equal(program(torch.ones(3), y)[0], torch.full((3,), 2.0))
     assert program.recorded.reason == "an argument is on the CPU"
+
+
+def _waiting(module: str, done: threading.Event, kind: type[threading.Thread] = threading.Thread) -> threading.Thread:
+    """A thread that waits, by a function (or of a class) of that module."""
+
+    def wait() -> None:
+        done.wait()
+
+    wait.__module__ = module if kind is threading.Thread else __name__
+    return kind(target=wait, name=f"of {module}", daemon=True)
+
+
+@pytest.mark.parametrize("module", [*QUIET, *(f"{m}.part" for m in QUIET), "tqdmx", "torch.utils.data", "__main__"])
+@pytest.mark.parametrize("derived", [False, True])
+def test_threads_that_may_draw_while_a_program_is_recorded(module: str, derived: bool) -> None:
+    """A program that draws random numbers is not recorded beside them; helpers of libraries, and a thread that has ended, do not count."""
+    before, done = drawing_threads(), threading.Event()
+    kind = type("Kind", (threading.Thread,), {"__module__": module}) if derived else threading.Thread
+    thread = _waiting(module, done, kind)
+    thread.start()
+    found = [name for name in drawing_threads() if name not in before]
+    done.set()
+    thread.join()
+    assert found == ([] if module.removesuffix(".part") in QUIET else [f"of {module}"])
+    assert f"of {module}" not in drawing_threads()
