@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 from xdsl.dialects.builtin import ModuleOp
 
 from intarsia.ir.dialects import loop
+from intarsia.ir.dtypes import DType
 from intarsia.ir.interpreter import run_user
 from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
@@ -48,7 +49,7 @@ JOINED = ("lists", "casts", "mixed", "statistics", "sorting")
 class Lowered:
     """A program, the same for a GPU at the `buffer` level, and what to call it with.
 
-    `scales`: a bound on the size of each result, then of each argument that is `written` to.
+    `scales`: a bound on the size of each result, then of each argument that is `written` to; `rounded`: the types that each was rounded to.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Lowered:
     calls: Sequence[Sequence[torch.Tensor]]
     scales: Sequence[float]
     written: Sequence[int] = ()
+    rounded: Sequence[Collection[DType]] = ()
 
     @property
     def kernels(self) -> list[loop.Kernel]:
@@ -68,7 +70,8 @@ def random_one(seed: int) -> Lowered:
     """The random program of a seed; each second one has tensors of many blocks."""
     program = random_program(seed, random.Random(seed).choice([4, 8, 14]), large=bool(seed % 2), gpu=True)
     calls = [program.inputs(binding, seed) for binding in program.bindings]
-    return Lowered(f"seed {seed}", program.module, _on_gpu(program.module), calls, program.scales, program.written)
+    module = _on_gpu(program.module)
+    return Lowered(f"seed {seed}", program.module, module, calls, program.scales, program.written, program.rounded)
 
 
 def handwritten() -> list[Lowered]:
@@ -157,7 +160,7 @@ def wrong(program: Lowered, functions: dict[str, Callable[..., Any]]) -> str:
         found = [_copied(x, "cpu") for x in (*results, *(given[k] for k in program.written))]
         try:
             assert [x.shape for x in found] == [x.shape for x in wanted]
-            compare(comparable(program, found), comparable(program, wanted), program.scales)
+            compare(comparable(program, found), comparable(program, wanted), program.scales, program.rounded)
         except AssertionError as error:
             return f"{program.name}, sizes {[list(x.shape) for x in inputs]}: {error}"
     return ""
