@@ -273,6 +273,11 @@ def _in_order_of(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
     return tuple(inner[order.index(d)] for d in range(len(shape)))
 
 
+def _of_lines(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Tensor) -> Tensor:
+    """What interpolation of one dimension becomes where sizes are symbols; images get their format behind it."""
+    return _contiguous(mode, func, args, kwargs, result) if result.dim() == 3 else result
+
+
 def _is_infinite(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Tensor) -> Tensor:
     """Of complex numbers: absolute values of the real parts, compared to a number."""
     if not args[0].is_complex():
@@ -391,6 +396,7 @@ _RULES: dict[OpOverload, Callable[..., Tensor] | None] = {
         for form in ("default", "vec")
     },
     aten.pixel_shuffle.default: _on_cpu(_of_nothing),
+    aten._unsafe_index.Tensor: _on_cpu(_of_lines),
     aten.amin.default: _of_nothing,
     aten.amax.default: _of_nothing,
     aten.max_unpool2d.default: _on_cpu(_in_format(0)),

@@ -124,6 +124,10 @@ def _layers_with_gradients() -> Iterator[None]:
 
     def cast(inp: Any, hidden: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         half = torch.get_autocast_dtype("cpu")
+        if half is torch.float16 and not torch.ops.mkldnn._is_mkldnn_fp16_supported():
+            raise RuntimeError("oneDNN has no recurrent layer in float16 on this processor")
+        if half is torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            raise RuntimeError("oneDNN has no recurrent layer in bfloat16 on this processor")
         inp, hidden, params = pytree.tree_map(lambda t: t.to(half), (inp, hidden, params))
         with torch.autocast("cpu", enabled=False):
             return layer(inp, hidden, params, *args, **kwargs)

@@ -17,6 +17,8 @@ def _take(b: Builder, x: SSAValue, index: SSAValue, d: int, wrap: bool = False) 
     if b.dtype_of(index) not in (I32, I64):
         raise NotCovered("an index that is not int32 or int64")
     shape = b.shape_of(x)
+    if shape[d] == 0:
+        raise NotCovered("a dimension that has nothing to read")
     t = prim.tensor(x).with_(shape=(*shape[:d], *b.shape_of(index), *shape[d + 1 :]))
     return b.add(prim.Take.make([x, index], [t], {"dim": d, "wrap": True} if wrap else {"dim": d}))
 
@@ -40,6 +42,8 @@ def _gather(b: Builder) -> Result:
     d = b.get("dim")
     if b.rank_of(x) == 0 or b.rank_of(x) != b.rank_of(index) or b.dtype_of(index) != I64:
         raise NotCovered("a scalar")
+    if b.shape_of(x)[d] == 0:
+        raise NotCovered("a dimension that has nothing to read")
     return b.add(prim.Gather.make([x, index], [b.type], {"dim": d}))
 
 

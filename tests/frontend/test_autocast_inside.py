@@ -87,3 +87,14 @@ def test_a_recurrent_layer_in_training(needs_gradient):
         found.append([result, h, c, *(p.grad.clone() for p in layer.parameters())])
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
     assert not intarsia.counters()["fallbacks"]
+
+
+@pytest.mark.skipif(torch.ops.mkldnn._is_mkldnn_fp16_supported(), reason="this processor has such layers")
+def test_a_recurrent_layer_that_the_library_refuses():
+    layer, x = nn.LSTM(3, 4), torch.randn(5, 2, 3)
+    said = []
+    for call in (layer, intarsia.compile(layer)):
+        with torch.autocast("cpu", torch.float16), pytest.raises(RuntimeError) as raised:
+            call(x)
+        said.append(str(raised.value))
+    assert said[0] == said[1]

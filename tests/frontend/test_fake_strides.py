@@ -273,3 +273,19 @@ def test_attention_without_weights_gives_none():
     x = torch.rand(2, 3, 4)
     with torch.no_grad():
         assert intarsia.compile(attention, backend="eager")(x, x, x, need_weights=False)[1] is None
+
+
+def test_interpolation_of_lines_at_a_second_size():
+    compiled = intarsia.compile(lambda x: torch.nn.functional.interpolate(x, scale_factor=2), backend="eager")
+    compiled(torch.rand(16, 6, 8))
+    x = torch.rand(8, 6, 8).transpose(0, 2).contiguous().transpose(0, 2)
+    seen = []
+    strided = intarsia.compile(
+        lambda x: torch.nn.functional.interpolate(x, scale_factor=2),
+        dynamic=True,
+        backend=lambda gm, inputs: seen.append(gm) or gm.forward,
+    )
+    assert strided(x).stride() == compiled(x).stride() == (96, 16, 1)
+    (result,) = seen[0].graph.find_nodes(op="output")[0].all_input_nodes
+    strides = result.meta["example_value"].stride()
+    assert [n.node.hint if isinstance(n, torch.SymInt) else n for n in strides] == [96, 16, 1]
