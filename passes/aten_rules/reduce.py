@@ -279,10 +279,34 @@ def _group_norm(b: Builder) -> Result:
     variance, mean = _variance(b, value, axes, 0)
     scale = _epsilon(b, variance)
     centred = b.ew("mul", b.ew("sub", value, b.spread(mean, grouped, axes)), b.spread(scale, grouped, axes))
-    result = b.finish(_affine(b, b.reshape(centred, shape), shape, (1,)))
+    made = _affine(b, b.reshape(centred, shape), shape, (1,))
+    if b.maybe("weight") is not None:
+        made = _endless(b, made, value, (mean, scale), grouped)
+    result = b.finish(made)
     if "native" not in b.op.target:
         return result
     return [result, b.finish(_given_mean(b, variance, mean), 1), b.finish(scale, 2)]
+
+
+def _endless(
+    b: Builder, made: SSAValue, value: SSAValue, statistics: tuple[SSAValue, SSAValue], grouped: tuple[Dim, ...]
+) -> SSAValue:
+    """Where an infinite weight leaves nothing to round: x * factor + (bias - mean * factor), which is how eager computes all of it."""
+    shape, axes = b.shape_of(made), tuple(range(2, len(grouped)))
+    kind = b.dtype_of(value)
+
+    def spread(name: str) -> SSAValue | None:
+        given = b.maybe(name)
+        return None if given is None else b.add(prim.broadcast(b.cast(given, kind), shape, (1,)))
+
+    mean, scale = (b.reshape(b.spread(v, grouped, axes), shape) for v in statistics)
+    weight, bias = spread("weight"), spread("bias")
+    assert weight is not None
+    factor = b.ew("mul", scale, weight)
+    shift = b.ew("neg", b.ew("mul", mean, factor))
+    shift = shift if bias is None else b.ew("add", shift, bias)
+    other = b.ew("add", b.ew("mul", b.reshape(value, shape), factor), shift)
+    return b.ew("where", b.ew("isinf", factor), b.cast(other, b.dtype_of(made)), made)
 
 
 @rule(

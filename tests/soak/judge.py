@@ -76,7 +76,7 @@ def judge(text: str, stage: str = "compiled") -> Failure | str:
     ours = [
         line
         for line in said
-        if any(word in line for word in ("an error inside intarsia", "please report it", "not Intarsia's own"))
+        if any(word in line for word in ("an error inside intarsia", "(please report it)", "not Intarsia's own"))
     ]
     if failure is None and ours:
         failure = Failure("internal", ours[0][:600])
