@@ -18,6 +18,7 @@ from .errors import GraphBreak, Unsupported, UserRaise
 from .kinds import isinstance
 from .registry import Row, called_row, row_of, rule_of
 from .sameness import is_value_type
+from .sets import check_history
 from .sight import check_keys, check_sight, check_text
 from .source import Attr, Const, Fetch, Item
 from .unpacking import as_dict
@@ -356,6 +357,7 @@ def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[s
     if row.reads:
         answers.KINDS[row.reads](vm, args)
     _check_sight(vm, row, function, args, kwargs)
+    check_history(vm, function, args)
     if row.calls != ():
         back = [row.calls is None or i in row.calls for i in range(len(args))]
         args = tuple(trampoline(vm, a) if b and _is_callback(vm, a) else a for a, b in zip(args, back, strict=True))

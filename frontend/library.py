@@ -180,15 +180,6 @@ def _of_known_items(function: Any) -> Any:
 
 
 rule(list.sort)(_of_known_items(_sort))
-
-
-@rule(set.pop)
-def _pop(vm: Interpreter, items: Any) -> Any:
-    if vm.user.source_of(items) is not None:
-        raise GraphBreak("an item is popped from a set of the caller's: which one, its history decides")
-    return vm.native(set.pop, items)
-
-
 rule(list.count, tuple.count)(_of_known_items(_count))
 rule(list.index, tuple.index)(_of_known_items(_index))
 rule(list.remove)(_of_known_items(_remove))

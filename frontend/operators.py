@@ -18,6 +18,7 @@ from .protocol import (
     compare_sequences,
     is_written_in_python,
 )
+from .sets import rely_on_table
 from .sight import check_key, check_operands, check_sight, check_text, is_same, refuse_opaque
 from .torch_private import hint_of
 from .values import object as objects
@@ -119,6 +120,8 @@ def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
         check_sight(vm, (right,), "`%`")
     if not (isinstance(left, list | tuple) or isinstance(right, list | tuple)):
         check_operands(vm, (left, right), f"`{symbol}`")
+    rely_on_table(vm, left)
+    rely_on_table(vm, right)
     return vm.native_recorded(function, vm.settle(left), vm.settle(right))
 
 

@@ -33,6 +33,7 @@ from .library import methodcaller_parts
 from .raising import builtin_members, handled_outside
 from .resume import free_names, generator_code
 from .sameness import is_value_type, made_set, recipe, same_keys
+from .sets import removed, table
 from .sight import is_opaque_type
 from .source import Source
 from .transforms import Transformed
@@ -582,18 +583,22 @@ def _set_changes(real: set[Any], copy: set[Any]) -> list[list[Any]] | tuple[Any,
     gone, new = [v for v in real if v not in copy], [v for v in copy if v not in real]
     if not all(map(is_constant, (*real, *copy))):
         return [gone, new, []]
-    made = recipe(real)
+    made, anew = recipe(real), recipe(copy)
     orders = [*map(list, itertools.permutations(new))] if len(new) <= 4 else [new, new[::-1]]
     ways = [[gone, order, []] for order in orders] + [[[], order, gone] for order in orders]
+    same: list[Any] = []  # those that give the order
     for steps in ways if made is not None else ():
         trial = made_set(*made or ())
         _change_set(trial, *steps)
         if same_keys(trial, [*copy]) and trial.__sizeof__() == copy.__sizeof__():
-            return steps
-    anew = recipe(copy)
-    if anew is None:
+            same.append(steps)
+            if removed(trial) == removed(copy) and table(trial) == table(copy):
+                return steps
+    if anew is not None and (not same or removed(copy) == 0 and table(made_set(*anew)) == table(copy)):
+        return anew
+    if not same:
         raise Unsupported("a set of the caller's is changed, and what is known of it does not tell its order")
-    return anew
+    return same[0]  # type: ignore[no-any-return]
 
 
 def _change_set(target: Any, gone: list[Any], new: list[Any], passing: list[Any]) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported, UserRaise
 from ..kinds import isinstance
-from ..sameness import made_set, recipe
+from ..sameness import made_set, recipe, same_keys
+from ..sets import removed, table
 from ..source import Attr, Fetch, Item, Source
 from .constant import is_constant
 
@@ -131,8 +132,14 @@ def _set(vm: Interpreter, value: Any, source: Source) -> Any:
     if made is None:
         raise Unsupported(f"the set {source.name()} has an order that another set with its items does not get")
     vm.guards.add("equals", Fetch(set.__sizeof__, source), set.__sizeof__(value))  # the order in which it grows
-    copy = made_set(*made)
+    copy: set[Any] = set()
+    for item in (*made[0], *made[2]):  # as most sets come to be; in this way no trace of others is left
+        copy.add(item)
+    if not same_keys(copy, list(value)) or copy.__sizeof__() != set.__sizeof__(value):
+        copy = made_set(*made)
     vm.user.track(value, copy, source)
+    if removed(value) == removed(copy) == 0 and table(value) == table(copy):
+        vm.user.same_tables.add(id(copy))
     return copy
 
 

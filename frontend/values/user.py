@@ -53,6 +53,7 @@ class UserState:
         self.constants: dict[
             int, tuple[Any, Source | None]
         ] = {}  # that have an identity and were there before the capture
+        self.same_tables: set[int] = set()  # stand-ins of sets that are kept as these are
         self.opaque: dict[int, str] = {}  # the caller's objects that keep what they are in C
         self.items: dict[int, list[Any]] = {}  # what the caller's objects that derive from list hold
         vm.out.items_of = self.items_of

@@ -80,3 +80,24 @@ def test_which_item_a_set_of_the_caller_s_gives() -> None:
             free.add(item)
         found.append(seen)
     assert found[0] == found[1]
+
+
+def test_the_order_of_a_set_that_items_were_removed_from() -> None:
+    def adds(x: Tensor, s: set[int], k: int) -> Any:
+        s.add(k)
+        return x + 1, list(s), list(s | {k + 1}), s.copy()
+
+    def clears(x: Tensor, s: set[int], k: int) -> Any:
+        s &= {k, *range(3)}
+        return x + 1, list(s), str(s)
+
+    found = []
+    for compile in (lambda f: f, lambda f: compiled(f)[0]):
+        seen, add, clear = [], compile(adds), compile(clears)
+        for gone in ({0}, {1, 2}, set(range(4, 18)), set()):
+            s = set(range(20)) - set()
+            s -= gone
+            for k in (0, 64, 33, 16, 5):
+                seen += [[list(r) for r in add(X, s, k)[1:]], [*clear(X, s, k)[1:]] if k == 33 else None]
+        found.append(seen)
+    assert found[0] == found[1]
