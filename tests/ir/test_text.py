@@ -167,7 +167,7 @@ def test_large_modules_are_quick() -> None:
     assert isinstance(func, ModuleOp)
     spent = []
     for work in (func.verify, func.clone, lambda: print_module(func), lambda: parse_module(print_module(func))):
-        start = time.perf_counter()
+        start = time.process_time()
         work()
-        spent.append(time.perf_counter() - start)
+        spent.append(time.process_time() - start)
     assert all(s < limit for s, limit in zip(spent, (1.5, 1.5, 3, 15), strict=True)), spent

@@ -78,9 +78,9 @@ def test_thousands_of_operations_take_a_moment() -> None:
     module, _ = bert(layers=30)
     func = next(op for op in module.ops if isinstance(op, prim.Func))
     count = sum(1 for _ in func.block_body.ops)
-    started = time.perf_counter()
+    started = time.process_time()
     Fuse().apply(CompileContext(), module)
-    assert time.perf_counter() - started < 2.0 * count / 2000
+    assert time.process_time() - started < 2.0 * count / 2000
 
 
 def test_remarks_are_only_built_when_wanted() -> None:
