@@ -110,7 +110,9 @@ def _index_rows(b: Builder) -> Result:
     alpha = b.get("alpha", 1)
     if kind == "sum" and alpha != 1:
         source = b.ew("mul", source, b.operand(alpha, b.dtype_of(x)))
-    return _rows(b, kind, x, index, source, b.get("dim"))
+    return _rows(
+        b, kind, x, index, source, b.get("dim"), wrap="fill" in b.op.target
+    )  # -1 is the last one to index_fill alone
 
 
 @rule("index_put.default", "_unsafe_index_put.default")

@@ -291,3 +291,8 @@ def test_recurrent_layers_under_autocast() -> None:
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
         x = gpu(2, 5, 16)
         assert intarsia.compile(net)(x)[0].dtype == net(x)[0].dtype
+
+
+def test_the_last_row_by_minus_one() -> None:
+    x, index = gpu(4, 3), torch.tensor([-1, 1], device=GPU)
+    check(lambda x, i: (x.index_fill(0, i, 2.0), x[i], x.index_put((i,), x[:2] * 2)), [x, index])

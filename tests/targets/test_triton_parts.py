@@ -145,6 +145,15 @@ def test_nothing_begins_again_where_an_argument_was_written_to() -> None:
     assert torch.equal(moved(x), x) and moved(x).data_ptr() % 16 == 0 and moved(x[::3]).stride() == (3,)
 
 
+def test_minus_one_is_the_last_to_index_fill_alone() -> None:
+    """Eager's kernels on a GPU end the process for what they do not take, and so do ours."""
+    index = torch.tensor([-1])
+    text = intarsia.lower(lambda x: x.index_fill(0, index, 2.0), torch.randn(4, 3), target="triton:sm_90").triton()
+    assert ", t0 + 4, t0)" in text
+    text = intarsia.lower(lambda x: x.index_copy(0, index, x[:1]), torch.randn(4, 3), target="triton:sm_90").triton()
+    assert "t0 + 4" not in text
+
+
 def test_numbers_become_narrow_as_eagers_do() -> None:
     """Eager takes a wider integer between: -1.0 is 255 in uint8, and not 0."""
     dtypes = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.int64)
