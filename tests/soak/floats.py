@@ -11,9 +11,8 @@ _TWO, _THREE, _SMALL = float("2"), float("3"), float("1e-310")  # not constants,
 
 def is_usual() -> bool:
     """Whether quotients are rounded to the nearest number, and small ones are kept: after another library, and as Python began."""
-    nearest = (_TWO / _THREE).hex() == "0x1.5555555555555p-1" and (-_TWO / _THREE).hex() == "-0x1.5555555555555p-1"
-    up = (1 / _THREE).hex() == "0x1.5555555555555p-2" and (_TWO / 7.0).hex() == "0x1.2492492492492p-2"
-    return nearest and up and (1 / 10.0).hex() == "0x1.999999999999ap-4" and _SMALL * 1.0 != 0.0
+    down, up = (_TWO / _THREE).hex(), (_TWO / 10.0).hex()  # the nearest number lies below the one, and above the other
+    return (down, up) == ("0x1.5555555555555p-1", "0x1.999999999999ap-3") and _SMALL * 1.0 != 0.0
 
 
 def make_usual() -> None:
