@@ -157,8 +157,10 @@ def _reaches(goal: int, terms: list[_Dim], nothing: bool = True) -> bool:
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
+    """Those with memory of their own: sparse ones consist of others."""
     if isinstance(value, Tensor):
-        yield value
+        if value.layout is torch.strided:
+            yield value
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _tensors(item)
