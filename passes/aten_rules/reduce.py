@@ -137,7 +137,7 @@ def _var(b: Builder) -> Result:
     variance, mean = _variance(b, b.up(x), axes, correction)
     results = [b.ew("sqrt", variance) if "std" in b.op.target else variance]
     if "_mean" in b.op.target:
-        results.append(_given_mean(b, variance, mean))
+        results.append(mean if b.count(b.shape_of(x), axes) == 1 else _given_mean(b, variance, mean))
     kept = [b.keep(r, b.shape_of(x), axes) if _keep(b) else r for r in results]
     return [b.finish(r, i) for i, r in enumerate(kept)]
 

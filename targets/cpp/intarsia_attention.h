@@ -16,7 +16,7 @@ struct Attention {
   float scale;
   bool causal;
   float masked;  // what a row gives in which no score is above -inf
-  bool forgets;  // so does a row in which all are NaN, as in torch's operator without a mask
+  bool forgets;  // NaN in the last keys, fewer than a vector, is no weight in such a row, as in torch's operator without a mask
 };
 
 constexpr int64_t key_block = 512;                    // keys of one block
@@ -66,12 +66,21 @@ IM_FN float exp_below(float x) {
 }
 
 // Scores become exp(score - maximum), also of what came before: the factor for earlier sums is returned. `maximum` and `total` are the row's.
-// A row in which all is masked keeps the maximum -inf. NaN is no maximum and goes into the total.
-IM_FN float softmax_step(float* scores, int64_t count, int64_t padded, float& maximum, float& total) {
+// A row in which all is masked keeps the maximum -inf. NaN is no maximum and goes into the total, except where no score is above -inf
+// and none of the first `heard` is NaN.
+IM_FN float softmax_step(float* scores, int64_t count, int64_t padded, int64_t heard, float& maximum, float& total) {
   for (int64_t j = count; j < padded; ++j) scores[j] = -__builtin_inff();
   Floats high = Floats{} + maximum;
   for (int64_t j = 0; j < padded; j += lanes) high = larger(load(scores + j), high);
   const float highest = largest(high);
+  if (highest == -__builtin_inff() && heard < count) {
+    bool stays = false;
+    for (int64_t j = 0; j < heard; ++j) stays |= scores[j] != scores[j];
+    if (!stays) {
+      for (int64_t j = 0; j < padded; ++j) scores[j] = 0;
+      return 1.0f;
+    }
+  }
   const float base = highest == -__builtin_inff() ? 0.0f : highest;
   const float factor = exp_below(maximum - base);
   Floats added{};
@@ -85,12 +94,17 @@ IM_FN float softmax_step(float* scores, int64_t count, int64_t padded, float& ma
   return factor;
 }
 
+// How many scores of a row count as NaN whatever the others are, from `key` on.
+IM_FN int64_t keys_heard(const Attention& s, int64_t key) {
+  return s.forgets ? index_max(0, s.keys / lanes * lanes - key) : s.keys;
+}
+
 template <class T>
 IM_FN void write_row(const Attention& s, T* to, const float* from, float maximum, float total) {
   const bool none = maximum == -__builtin_inff();  // all masked, then the sum of the weights is 0, or NaN, then it is NaN
-  if (none && (s.forgets || total == 0)) {
+  if (none && total == 0) {
     #pragma omp simd
-    for (int64_t i = 0; i < s.width; ++i) to[i] = T(s.forgets ? s.masked : s.masked + from[i]);  // 0 times an infinite value is NaN
+    for (int64_t i = 0; i < s.width; ++i) to[i] = T(s.masked + from[i]);  // 0 times an infinite value is NaN
     return;
   }
   const float inverse = 1.0f / total;
@@ -147,7 +161,7 @@ static void attention_few(const Attention& s, const T* q, const T* k, const T* v
       float maximum = -__builtin_inff(), total = 0;
       float* const line = scores + r * keys;
       if (mask) apply_mask(line, mask + g * s.mask_head + i * s.mask_row, s.mask_column, s.keys);
-      softmax_step(line, s.causal ? index_min(s.keys, i + 1) : s.keys, keys, maximum, total);
+      softmax_step(line, s.causal ? index_min(s.keys, i + 1) : s.keys, keys, keys_heard(s, 0), maximum, total);
       state.data[2 * r] = maximum;
       state.data[2 * r + 1] = total;
     }
@@ -229,7 +243,7 @@ static void attention_task(const Attention& s, const T* q, const T* k, const T* 
         float* const line = scores + (r - r0) * block;
         if (mask) apply_mask(line, mask + head * s.mask_head + row * s.mask_row + key * s.mask_column, s.mask_column, seen);
         const int64_t visible = s.causal ? index_max(0, index_min(seen, row + 1 - key)) : seen;
-        const float factor = softmax_step(line, visible, columns, maxima[r], totals[r]);
+        const float factor = softmax_step(line, visible, columns, keys_heard(s, key), maxima[r], totals[r]);
         float* const sum_line = sums + r * width;
         if (factor != 1.0f && key)
           for (int64_t i = 0; i < width; ++i) sum_line[i] *= factor;

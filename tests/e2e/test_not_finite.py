@@ -58,13 +58,14 @@ def attention(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor, bias: Tensor) ->
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("keys, dtype", [(21, torch.float32), (9, torch.bfloat16)], ids=str)
 @pytest.mark.parametrize("queries", [3, 40])
 @torch.no_grad()
-def test_attention(queries: int, dtype: torch.dtype) -> None:
+def test_attention(queries: int, keys: int, dtype: torch.dtype) -> None:
+    """With fewer keys than a vector holds and with more: torch's operator forgets NaN in the last of them only."""
     torch.manual_seed(0)
-    q, k, v = (torch.randn(1, 2, n, 8, dtype=dtype) for n in (queries, 9, 9))
-    allowed, bias = torch.rand(queries, 9) > 0.5, torch.randn(queries, 9, dtype=dtype)
+    q, k, v = (torch.randn(1, 2, n, 8, dtype=dtype) for n in (queries, keys, keys))
+    allowed, bias = torch.rand(queries, keys) > 0.5, torch.randn(queries, keys, dtype=dtype)
     allowed[0], bias[0] = False, -INF
     compiled = intarsia.compile(attention, fullgraph=True)
     for which, place, value in [(0, 0, NAN), (1, slice(None), NAN), (1, 1, INF), (1, 1, NAN), (2, 1, INF), (2, 1, NAN)]:
@@ -76,6 +77,19 @@ def test_attention(queries: int, dtype: torch.dtype) -> None:
             ):
                 close = torch.isclose(a.float(), b.float(), rtol=2e-2, atol=2e-2, equal_nan=True)
                 assert bool(close.all()), (which, place, value, i)
+
+
+def whole(x: Tensor, half: Tensor, single: Tensor) -> list[Tensor]:
+    return [
+        x.abs().long(), x.abs().long() % 10, x.abs().int() % 10, half.abs().long(), half.abs().long() % 10,
+        *torch.var_mean(single, dim=0, correction=0),
+    ]  # fmt: skip
+
+
+def test_whole_numbers_and_the_mean_of_one_element() -> None:
+    """What no integer holds becomes the smallest one, also where a compiler knows the number's sign."""
+    x = torch.tensor([NAN, 3.5, INF, -INF, 1e30, -1e30, -7.25, 0.0] * 4)
+    same(whole, x, x.bfloat16(), x[None])
 
 
 @torch.no_grad()
