@@ -21,7 +21,7 @@ def cpp_cast(text: str, source: DType, target: DType) -> str:
         return f"{text} ? {cpp_constant(1, target)} : {cpp_constant(0, target)}"
     if target != target.compute:
         return _small(text if source.name == "f32" else f"static_cast<float>({text})", target)
-    if source.is_float and not target.is_float:  # a C++ conversion that does not fit is undefined, and compilers build on it
+    if source.is_float and not target.is_float:  # where it does not fit, C++ leaves it undefined
         return f"im::cast<{target.cpp}>({text})"
     return f"static_cast<{target.cpp}>({text})"
 
