@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from .errors import GraphBreak, UserRaise
 from .kinds import isinstance
-from .source import Arg, Const, Source
+from .source import Arg, Const, Fetch, Source
 from .values.constant import is_constant, is_static
 
 if TYPE_CHECKING:
@@ -129,13 +129,28 @@ def signature_facts(function: Any) -> tuple[Any, ...]:
     return (*facts, function)
 
 
+_SIGNED = ("__signature__", "__wrapped__")  # what stands in for a function's own signature
+
+
 def _signature(vm: Interpreter, args: tuple[Any, ...]) -> None:
     function = args[0] if args else None
     if not isinstance(function, types.FunctionType | types.MethodType):
         raise GraphBreak("the signature of an object that is no Python function is read")
     if not vm.is_created(function) and not vm.is_created(getattr(function, "__func__", None)):
-        source = Answer(signature_facts, (_operand(vm, getattr(function, "__func__", function), signature_facts),))
-        vm.guards.add("equals", source, signature_facts(function))
+        function = getattr(function, "__func__", function)
+        source = _operand(vm, function, signature_facts)
+        if isinstance(source, Const) and type(function) is types.FunctionType and _is_plain_signature(function):
+            for part in ("__code__", "__defaults__", "__kwdefaults__"):
+                vm.definitions.note_function(function, part)
+            for name in _SIGNED:
+                vm.guards.add("missing", Fetch(vars, source), name)
+        else:
+            vm.guards.add("equals", Answer(signature_facts, (source,)), signature_facts(function))
+
+
+def _is_plain_signature(function: types.FunctionType) -> bool:
+    """Whether the function's code and defaults tell its signature, none of which can change in place."""
+    return function.__kwdefaults__ is None and not any(name in function.__dict__ for name in _SIGNED)
 
 
 KINDS: dict[str, Callable[[Interpreter, tuple[Any, ...]], None]] = {

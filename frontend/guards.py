@@ -400,14 +400,15 @@ class GuardSet:
             if check.first:
                 check.lines(emit)
         late = list(compress(self.parts.values(), map(operator.not_, early)))
-        self._parts(emit, self._watch(emit, late) if watched else late)
+        if watched:
+            late = self._watch(emit, self._watch(emit, late, Settled()), Settled(names=True))
+        self._parts(emit, late)
         for check in self.extra:
             if not check.first:
                 check.lines(emit)
 
-    def _watch(self, emit: Emitter, parts: list[Guard]) -> list[Guard]:
+    def _watch(self, emit: Emitter, parts: list[Guard], settled: Settled) -> list[Guard]:
         """Put the settled guards into a watch; returns the others."""
-        settled = Settled()
         found = [settled.add(part.kind, part.source, part.expected) for part in parts]
         if not settled.pays(sum(found)):
             return parts
@@ -416,7 +417,7 @@ class GuardSet:
         lines = [line.replace("return MISS", "return False") for line in with_few_locals(inner.lines, "")]
         text = "\n    ".join(["def holds():", *lines, "return True"])
         exec(compile(text, "<intarsia guards>", "exec"), emit.namespace)
-        watch = emit.constant(Watch(settled, emit.namespace.pop("holds")), "modules")
+        watch = emit.constant(Watch(settled, emit.namespace.pop("holds")), "names" if settled.names else "modules")
         emit.lines.append(f"if not ({watch}.check() or {watch}.holds()): return MISS")
         return list(compress(parts, map(operator.not_, found)))
 

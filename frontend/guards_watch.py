@@ -7,12 +7,16 @@ all these dicts at once, in C++. Where one has changed, the settled guards run o
 that double, since a program that changes its modules in every call should not pay for it.
 
 Only dicts of modules are watched, since their number grows with the model, and the namespaces of torch and of builtins, which a program
-may patch; the globals of a script change all the time.
+may patch; the globals of a script change all the time. Those of installed packages stand in a watch of their own: where one counts in a
+global, the other watch is as good as before.
 """
 
 from __future__ import annotations
 
 import enum
+import os
+import sys
+import sysconfig
 import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -27,6 +31,7 @@ from .source import Attr, Const, Item, Source
 __all__ = ["Settled", "Watch"]
 
 _FEWEST = 64  # settled guards that are worth a watch: a guard takes about 20 ns, the watch 10 ns a dict
+_FEWEST_NAMES = 12  # of those on names of packages, beside one a namespace
 _FIRST = 16  # to watch a dict takes 9 us once: a program should call as often before it pays for that
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: only objects of such types can change their type
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
@@ -38,9 +43,14 @@ def _never() -> bool:
 
 
 class Settled:
-    """Sorts out the guards that dicts of modules settle, and collects these dicts."""
+    """Sorts out the guards that dicts of modules settle, and collects these dicts.
 
-    def __init__(self) -> None:
+    Args:
+        names: take instead the guards on names in namespaces of installed packages.
+    """
+
+    def __init__(self, names: bool = False) -> None:
+        self.names = names
         self.roots: list[dict[str, Any]] = []
         self.steps: list[tuple[int, str]] = []  # a dict inside a dict: the place of the outer one, and the key
         self._places: dict[Source, int] = {}  # of those that are watched; steps come after the roots
@@ -49,6 +59,8 @@ class Settled:
     def add(self, kind: str, source: Source, expected: Any) -> bool:
         """Whether the guard is settled; its dicts are watched then."""
         inside = source if kind in _CONTAINERS else None
+        if self.names and inside is not None and not isinstance(inside, Const):
+            return False  # what a package keeps in a dict of its own may change all the time
         if not (kind in _RULES and self._reads(source, inside) and _RULES[kind](self, self._values[source], expected)):
             return False
         if kind == "alias":
@@ -63,6 +75,11 @@ class Settled:
         return self._values[source] is not _ABSENT and (inside is None or isinstance(self._values[inside], dict))
 
     def _value(self, source: Source) -> Any:
+        if self.names:
+            if isinstance(source, Const):
+                return source.value if _is_of_package(source.value) else _ABSENT
+            if not isinstance(source, Item) or not isinstance(source.base, Const):
+                return _ABSENT
         if isinstance(source, Attr) and isinstance(source.base, Const):
             owner = source.base.value
             if type(owner) is types.ModuleType and source.attr != "__dict__" and _is_quiet(owner.__name__):
@@ -90,15 +107,30 @@ class Settled:
             self._places[source.base] = len(self.roots)
             self.roots.append(source.base.value.__dict__)
 
-    @staticmethod
-    def pays(count: int) -> bool:
+    def pays(self, count: int) -> bool:
         """Whether so many settled guards are worth a watch, and dicts can be watched."""
-        return count >= _FEWEST and can_watch()
+        return count >= (_FEWEST_NAMES + len(self.roots) if self.names else _FEWEST) and can_watch()
 
 
 def _is_quiet(name: str) -> bool:
     """Whether the namespace of a Python module of this name hardly ever changes."""
     return name in ("builtins", "math", "torch") or name.startswith("torch.")
+
+
+def _is_of_package(value: Any) -> bool:
+    """Whether this is the namespace of a module that was installed, or is Python's."""
+    if type(value) is not dict:
+        return False
+    name, file = value.get("__name__"), value.get("__file__")
+    if type(name) is not str or type(file) is not str:
+        return False
+    if not (_PACKAGES in file or _DISTRIBUTION in file or file.startswith(_STDLIB)):
+        return False
+    return getattr(sys.modules.get(name), "__dict__", None) is value
+
+
+_PACKAGES, _DISTRIBUTION = (f"{os.sep}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
+_STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 
 
 def _is_immutable(value: Any) -> bool:

@@ -23,10 +23,10 @@ from .effects import DELETED, Effects
 from .errors import CaptureError, GraphBreak, InternalError, Unsupported, UserRaise
 from .errors import Frame as Place
 from .guards import GuardSet
-from .kinds import isinstance, namespace_of
+from .kinds import isinstance, namespace_of, namespace_reader
 from .output import OutputGraph
 from .sight import refuse_opaque
-from .source import Attr, Const, Fetch, Item, Source
+from .source import Attr, Const, Fetch, Item, Namespace, Source
 from .tables import REFUSED_BUILTINS
 from .values import function as functions
 from .values import object as objects
@@ -471,7 +471,7 @@ class Interpreter:
     def namespace_source(obj: Any, source: Source) -> Source:
         """Where guards look for the attributes of an instance's own: past a `__getattribute__` of the program's, which they must not run."""
         own = objects.find_method(type(obj), "__getattribute__") is not None
-        return Fetch(namespace_of, source) if own else Attr(source, "__dict__")
+        return Namespace(namespace_reader(type(obj)), source) if own else Attr(source, "__dict__")
 
     def instance_attr(self, obj: Any, name: str) -> tuple[bool, Any]:
         """(found, value) of the instance's own attribute."""
@@ -485,6 +485,8 @@ class Interpreter:
         if source is None:
             return (True, namespace[name]) if name in namespace else (False, None)
         where = self.namespace_source(obj, source)
+        if isinstance(where, Namespace):
+            self.guards.add("type", where, dict)  # another one's methods would run
         if name in namespace:
             return True, self.user.wrap(namespace[name], Item(where, name))
         self.guards.add("missing", where, name)

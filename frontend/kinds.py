@@ -10,7 +10,7 @@ import builtins
 import types
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["is_honest", "isinstance", "namespace_of"]
+__all__ = ["is_honest", "isinstance", "namespace_of", "namespace_reader"]
 
 _HEAP_TYPE, _OWN = 1 << 9, __name__.partition(".")[0]
 
@@ -56,3 +56,14 @@ def namespace_of(value: Any) -> dict[str, Any] | None:
     except AttributeError:
         return None
     return found if type(found) is dict else None
+
+
+def namespace_reader(kind: type) -> Any:
+    """`namespace_of` for instances of one type: what `object.__getattribute__` comes to, a function of C's, where the type leaves it so."""
+    look = type.__getattribute__
+    for base in look(kind, "__mro__"):
+        if type(found := vars(base).get("__getattribute__")) is types.WrapperDescriptorType:
+            break
+    own = next((vars(base)["__dict__"] for base in look(kind, "__mro__") if "__dict__" in vars(base)), None)
+    plain = found is object.__getattribute__ and type(own) is types.GetSetDescriptorType
+    return own.__get__ if plain else namespace_of

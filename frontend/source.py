@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .guards import Emitter
 
-__all__ = ["Arg", "Attr", "Computed", "Const", "Fetch", "Item", "Number", "SizeExpression", "Source"]
+__all__ = ["Arg", "Attr", "Computed", "Const", "Fetch", "Item", "Namespace", "Number", "SizeExpression", "Source"]
 
 
 class Source:
@@ -141,6 +141,15 @@ class Fetch(Source):
 
     def fetch(self, args: Mapping[str, Any]) -> Any:
         return self.function(self.base.fetch(args))
+
+
+class Namespace(Fetch):
+    """The `__dict__` of an object, read past what its class says of attributes."""
+
+    __slots__ = ()
+
+    def name(self) -> str:
+        return f"{self.base.name()}.__dict__"
 
 
 @dataclass(frozen=True, slots=True)

@@ -263,12 +263,16 @@ class LoopEmitter:
             elif len(values) == 2:
                 operands = [*values, self.kept_values[join.target][0], memory]
             self._add(self.scopes[-1], ir.Accumulate.make(operands, [], attrs))
-        for store in stage.stores if nest.lent else ():
-            self.value(self._stored(store))  # before the first store: it may overwrite what another result waits in
-        for store in stage.stores:
-            self._store(store, scans.get(id(store)), nest)
+        if nest.lent:  # all values before the first store: it may overwrite what another result waits in
+            values = [self._value_of(store, scans.get(id(store)), nest) for store in stage.stores]
+            for store, value in zip(stage.stores, values, strict=True):
+                self._store(store, value)
+        else:
+            for store in stage.stores:
+                self._store(store, self._value_of(store, scans.get(id(store)), nest))
 
-    def _store(self, store: Store, scan: SSAValue | None, nest: NestSpec) -> None:
+    def _value_of(self, store: Store, scan: SSAValue | None, nest: NestSpec) -> SSAValue:
+        """What a store writes; a scan joins it to what came before, and those that follow in the same body find its value."""
         node = self._stored(store)
         value = self.value(node)
         if store.bind is not None:
@@ -281,8 +285,12 @@ class LoopEmitter:
             value = self._add(scope, load).results[0]
             if store.result is not None:
                 scope.made[store.result] = value
-            if store.passes:
-                return
+        return value
+
+    def _store(self, store: Store, value: SSAValue) -> None:
+        if store.passes:
+            return
+        scope = self.scopes[-1]
         place = self.places[store.memory]
         if store.atomic:
             joined = {"kind": store.atomic, "index": self.index(store.flat)}

@@ -1,6 +1,8 @@
 """Guards that dicts of modules settle: every change of a module is noticed, whenever it comes, and nothing else is held alive."""
 
+import sys
 import threading
+import types
 from collections import OrderedDict
 
 import pytest
@@ -244,3 +246,42 @@ def test_threads_see_every_change():
     stop.set()
     [t.join() for t in threads]
     assert not wrong
+
+
+PACKAGE = "\n".join(
+    [
+        "table = {'scale': 2.0}",
+        *(f"def step{i}(x): return abs(x) * len(table) + factor{i}" for i in range(12)),
+        *(f"factor{i} = {i}" for i in range(12)),
+        f"def forward(x): return {' + '.join(f'step{i}(x)' for i in range(12))} * table['scale']",
+    ]
+)
+
+
+def test_names_of_an_installed_package_are_watched(monkeypatch):
+    package = types.ModuleType("watched_package")
+    package.__file__ = "/usr/lib/site-packages/watched_package.py"
+    monkeypatch.setitem(sys.modules, "watched_package", package)
+    exec(PACKAGE, package.__dict__)
+
+    class Model(nn.Module):
+        def forward(self, x):
+            return package.forward(x)
+
+    fast, log = watched(Model())
+    changes = [
+        lambda: setattr(package, "factor3", 30),
+        lambda: setattr(package, "step4", package.step5),
+        lambda: setattr(package, "len", lambda _: 3),  # in front of the builtin
+        lambda: package.table.update(scale=4.0),
+        lambda: setattr(package, "table", {"scale": 4.0, "other": 1}),
+        lambda: package.__dict__.pop("len"),
+    ]
+    for count, change in enumerate(changes, 1):
+        change()
+        for _ in range(40):
+            torch.testing.assert_close(fast(X), package.forward(X))
+        assert len(log.recompiles) == count
+    del package.factor7
+    with pytest.raises(NameError, match="factor7"):
+        fast(X)

@@ -83,6 +83,13 @@ def group() -> Callable[[], None]:
 cudnn, cuda, deterministic = torch.backends.cudnn, torch.backends.cuda, torch.utils.deterministic
 hundred: Any = lambda *_, **__: torch.full((4,), 100.0)  # noqa: E731
 
+
+def signed() -> Callable[[], None]:
+    """A function says another signature of itself."""
+    defaults.__signature__ = inspect.signature(lambda a, b=7: None)  # type: ignore[attr-defined]
+    return lambda: delattr(defaults, "__signature__")
+
+
 CHANGES: dict[str, tuple[Callable[[Tensor], Any], Callable[[], Callable[[], None]]]] = {
     "isEnabledFor": (lambda x: x + log.isEnabledFor(20), call(log.setLevel, 10, 0)),
     "getEffectiveLevel": (lambda x: x + log.getEffectiveLevel(), call(log.setLevel, 10, 0)),
@@ -120,6 +127,10 @@ CHANGES: dict[str, tuple[Callable[[Tensor], Any], Callable[[], Callable[[], None
     "signature": (
         lambda x: x + inspect.signature(defaults).parameters["b"].default,
         put(defaults, "__defaults__", (5,)),
+    ),
+    "a signature of its own": (
+        lambda x: x + inspect.signature(defaults).parameters["b"].default,
+        signed,
     ),
     "getenv": (lambda x: (x, os.getenv("NATIVES_A", "none")), environ("NATIVES_A", "5")),
     "in environ": (lambda x: x + ("NATIVES_B" in os.environ), environ("NATIVES_B", "5")),

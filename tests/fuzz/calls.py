@@ -241,6 +241,34 @@ def product(d: Draw) -> Callable[..., Any]:
     return lambda ps, xs: behind(call(ps, xs), ps, xs)
 
 
+def narrow(d: Draw) -> Callable[..., Any]:
+    """A product by a weight that the program widens, perhaps with a factor for each row, column or number."""
+    stored = d.one(torch.int8, torch.uint8, torch.bfloat16, torch.float16, torch.int16)
+    dtype = d.one(*[torch.float32] * 6, torch.float64, torch.bfloat16)
+    rows, inner, columns = d.size(), d.size(), d.size()
+    inner *= d.one(1, 1, 5)
+    lead = d.one((rows,), (rows,), (2, rows), ())
+    x = d.tensor(*lead, inner, dtype=dtype)
+    held = d.values(columns, inner, dtype=torch.float32, scale=20).to(stored)
+    w = d.given(d.laid(held) if d.chance(0.3) else held, 0.9)
+    factor = d.one((), (columns, 1), (columns, 1), (1, inner), (columns, inner), (1, 1), None)
+    s = None if factor is None else d.tensor(*factor, dtype=dtype, parameter=0.8, scale=0.05)
+    b = d.tensor(*d.one((columns,), (columns,), (1,), ()), dtype=dtype, parameter=0.6) if d.chance(0.5) else None
+    turned, first = d.chance(0.3), d.chance(0.5)
+
+    def call(ps: list[Tensor], xs: list[Tensor]) -> Tensor:
+        wide = w(ps, xs).to(dtype)
+        if s is not None:
+            wide = wide * s(ps, xs) if first else s(ps, xs) * wide
+        if turned:
+            y = x(ps, xs) @ wide.t()
+            return y if b is None else y + b(ps, xs)
+        return F.linear(x(ps, xs), wide, None if b is None else b(ps, xs))
+
+    behind = _behind(d, call(d.parameters, d.inputs).shape, dtype)
+    return lambda ps, xs: behind(call(ps, xs), ps, xs)
+
+
 def attention(d: Draw) -> Callable[..., Any]:
     dtype = d.one(*[torch.float32] * 4, torch.bfloat16, torch.bfloat16, torch.float16, torch.float64)
     batch, heads, queries, keys = d.one(1, 2, 3), d.one(1, 2, 4, 6), d.size(), d.size()
@@ -424,7 +452,20 @@ def rows(d: Draw) -> Callable[..., Any]:
     return lambda ps, xs: getattr(x(ps, xs), kind)(dim=dim)
 
 
-KINDS = [convolution, convolution, convolution, product, product, product, attention, attention, pool, places, rows]
+KINDS = [
+    convolution,
+    convolution,
+    convolution,
+    product,
+    product,
+    product,
+    attention,
+    attention,
+    pool,
+    places,
+    rows,
+    narrow,
+]
 
 
 def random_case(seed: int, kinds: list[Callable[..., Any]] | None = None) -> Case | None:
@@ -499,6 +540,8 @@ def main() -> None:
             break
         cases = [c for s in range(first, first + args.together) if (c := random_case(s, kinds)) is not None]
         options: dict[str, Any] = {"verify_each": True, "winograd": first // args.together % 2 == 0}
+        if first // args.together % 3 == 2:
+            options["packing"] = 0  # narrow weights stay narrow
         for case, what in differing(cases, options, True if first // args.together % 5 == 4 else None):
             wrong += 1
             print(f"--- {case.text}\n{what}\n", flush=True)

@@ -19,6 +19,7 @@ from calls import (
     convolution,
     convolution_as_it_lies,
     differing,
+    narrow,
     places,
     pool,
     product,
@@ -26,7 +27,7 @@ from calls import (
 )
 
 import intarsia
-from intarsia.passes import channels_last, clauses, contracts, linear, own_kernels
+from intarsia.passes import channels_last, clauses, contracts, linear, narrow_weights, own_kernels
 from intarsia.passes import convolution as convolutions
 from intarsia.targets import library, library_product
 from intarsia.targets.build import detect_isa
@@ -75,11 +76,26 @@ def test_both_sides_of_every_clause(monkeypatch: pytest.MonkeyPatch) -> None:
                 return what
         return None
 
-    for module in (channels_last, contracts, convolutions, linear, own_kernels, library, library_product):
+    for module in (
+        channels_last,
+        contracts,
+        convolutions,
+        linear,
+        narrow_weights,
+        own_kernels,
+        library,
+        library_product,
+    ):
         monkeypatch.setattr(module, "broken", broken)
     for first, kinds in enumerate(
-        [[convolution]] * 20 + [[product]] * 6 + [[attention]] * 2 + [[pool]] * 3 + [[places], [convolution_as_it_lies]]
+        [[convolution]] * 20
+        + [[product]] * 6
+        + [[attention]] * 2
+        + [[pool]] * 3
+        + [[places], [convolution_as_it_lies]]
+        + [[narrow]] * 2
     ):
+        monkeypatch.setenv("INTARSIA_PACKING", "0" if kinds == [narrow] else "-1")  # narrow weights stay narrow
         drawn = cases(1000 * first, 24, kinds)
         with torch.no_grad():
             intarsia.lower(Batch(drawn).eval(), *[x for case in drawn for x in case.inputs]).source()

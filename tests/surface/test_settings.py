@@ -89,6 +89,7 @@ def test_misspelt_variables(monkeypatch):
         "INTARSIA_PACKING",
     ):
         monkeypatch.setenv(name, "1" if name != "INTARSIA_LOGS" else "")
+    monkeypatch.setenv("INTARSIA_PROCESSOR", "avx2")  # one that takes effect, and no option
     with pytest.warns(RuntimeWarning) as caught:
         Config.from_environment()
         Config.from_environment()

@@ -99,3 +99,18 @@ def test_sums_are_as_exact_as_in_eager() -> None:
     gold = torch.cumsum(x.double(), -1)
     ours = (intarsia.compile(lambda x: torch.cumsum(x, -1))(x) - gold).abs().max()
     assert ours <= (torch.cumsum(x, -1) - gold).abs().max()
+
+
+def test_a_scan_with_a_follower_where_memory_is_lent() -> None:
+    """With symbolic sizes a result's memory holds the softmax meanwhile: no value is stored before all are computed."""
+
+    def f(x: Tensor) -> tuple[Tensor, ...]:
+        v = x.softmax(-1).softmax(-1)
+        sums = v.cumsum(-1)
+        return v * 2, sums.clamp(max=0.5), v - sums
+
+    compiled = intarsia.compile(f, fullgraph=True, dynamic=True)
+    for rows in (9, 4):
+        x = torch.randn(rows, 6, dtype=torch.float64)
+        for got, want in zip(compiled(x), f(x), strict=True):
+            torch.testing.assert_close(got, want)
