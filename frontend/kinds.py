@@ -65,5 +65,6 @@ def namespace_reader(kind: type) -> Any:
         if type(found := vars(base).get("__getattribute__")) is types.WrapperDescriptorType:
             break
     own = next((vars(base)["__dict__"] for base in look(kind, "__mro__") if "__dict__" in vars(base)), None)
-    plain = found is object.__getattribute__ and type(own) is types.GetSetDescriptorType
-    return own.__get__ if plain else namespace_of
+    if found is object.__getattribute__ and type(own) is types.GetSetDescriptorType:
+        return own.__get__
+    return namespace_of
