@@ -28,6 +28,8 @@ def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs
         if func is torch.ops.aten.pixel_unshuffle.default:
             FakeTensorMode.dispatch(mode, func, types, args, kwargs or {})  # for its checks
         func, args, kwargs = torch.ops.aten.clone.default, args[:1], {}  # eager copies nothing, in the shape of nothing
+    if func in _NEAREST and type(n := args[0].shape[0]) is int and n == 0:
+        return _of_no_images(mode, func, args, kwargs or {})
     if func is torch.ops.aten.convolution.default and mode.shape_env is not None and not kwargs:
         fakes: list[Any] = [a for a in args if isinstance(a, Tensor)]
         plain = all(is_fake(a) and _has_default_strides(a) for a in fakes)
@@ -40,6 +42,14 @@ def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs
     result = eager_strides(mode, func, args, kwargs or {}, result)
     if func is torch.ops.aten._native_multi_head_attention.default and not _of(func, "need_weights", args, kwargs):
         return (result[0], None)  # fake tensors make empty weights
+    if func is _FLASH and result[1].dtype != (wanted := _sums_of(args[0].dtype)):
+        with mode:
+            return (result[0], result[1].to(wanted))
+    if func in _BAGS and args[0].dtype == torch.bfloat16 and args[0].device.type == "cpu":
+        wide = tuple(_in_single(mode, a) for a in args), {name: _in_single(mode, a) for name, a in (kwargs or {}).items()}
+        return (result[0], *FakeTensorMode.dispatch(mode, func, types, *wide)[1:])
+    if func is _DROPOUT:
+        return _dropped(mode, args[0], result)
     if func in _LOSSES and result.dtype != args[0].dtype:
         with mode:
             return result.to(args[0].dtype)
@@ -97,6 +107,52 @@ def _in_the_format_of(mode: FakeTensorMode, value: Tensor, result: Tensor) -> Te
         return result
     with mode:
         return torch.empty_like(result, memory_format=last)
+
+
+_NEAREST = {
+    getattr(torch.ops.aten, f"{kind}{n}d").default
+    for kind in ("upsample_nearest", "_upsample_nearest_exact")
+    for n in (1, 2, 3)
+}
+
+
+def _of_no_images(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any) -> Tensor:
+    """An interpolation of no image, which torch's fake tensors refuse: as that of one."""
+    value = args[0]
+    with mode:
+        one = value.new_empty((1, *value.shape[1:]))
+        result = FakeTensorMode.dispatch(mode, func, (), (one, *args[1:]), kwargs)
+        result = result.new_empty((0, *result.shape[1:]))
+    return result if value.dim() == 3 else _in_the_format_of(mode, value, result)
+
+
+_DROPOUT = torch.ops.aten.native_dropout.default
+
+
+def _dropped(mode: FakeTensorMode, value: Tensor, results: Any) -> Any:
+    """A new tensor, also where nothing is dropped; of nothing, the mask is in the type of the input."""
+    kept, mask = results
+    with mode:
+        kept = torch.empty_like(kept) if kept is value else kept
+        mask = mask.to(value.dtype) if any(type(n) is int and n == 0 for n in value.shape) else mask
+    return (kept, mask)
+
+
+# Eager has a fast kernel for sums of bfloat16 rows as for those of float32, which gives fewer bookkeeping results.
+_BAGS = (torch.ops.aten._embedding_bag.default, torch.ops.aten._embedding_bag_forward_only.default)
+
+
+def _in_single(mode: FakeTensorMode, value: Any) -> Any:
+    with mode:
+        return value.float() if isinstance(value, Tensor) and value.dtype == torch.bfloat16 else value
+
+
+_FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+
+
+def _sums_of(dtype: torch.dtype) -> torch.dtype:
+    """The type that sums of a CPU's attention are kept in."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 _NORMS = {
@@ -205,6 +261,18 @@ def _difference_of_booleans(left: Any, right: Any, *_: Any, **__: Any) -> None:
         )
 
 
+def _loss_of_mixed_types(x: Any, target: Any, *_: Any, **__: Any) -> None:
+    """Eager computes the loss of logits in place, in the type of the target."""
+    if x.dtype != target.dtype:
+        raise RuntimeError(f"a loss of logits of {x.dtype} with a target of {target.dtype}")
+
+
+def _other_gradient(grad: Any, output: Any, dim: int, dtype: torch.dtype) -> None:
+    """A gradient of the output's shape; on a CPU the type asked for is that of the gradient."""
+    if grad.shape != output.shape or (grad.device.type == "cpu" and dtype != grad.dtype):
+        raise RuntimeError(f"a gradient of {grad.dtype}{list(grad.shape)} of an output of {list(output.shape)} in {dtype}")
+
+
 def _step_of_mixed_types(x: Any, values: Any, **_: Any) -> None:
     """Eager converts neither operand."""
     if x.dtype != values.dtype:
@@ -268,6 +336,9 @@ _REFUSES |= {
         for n in ("sub", "rsub")
         for f in ("Tensor", "Scalar")
     },
+    torch.ops.aten.binary_cross_entropy_with_logits.default: _loss_of_mixed_types,
+    torch.ops.aten._softmax_backward_data.default: _other_gradient,
+    torch.ops.aten._log_softmax_backward_data.default: _other_gradient,
     torch.ops.aten.heaviside.default: _step_of_mixed_types,
     torch.ops.aten.pixel_shuffle.default: _channels_in_blocks,
 }

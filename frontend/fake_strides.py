@@ -218,6 +218,33 @@ def _group_norm(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, 
     return (_contiguous if plain else _in_format(0))(mode, func, args, kwargs, result)
 
 
+def _convolution(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Tensor) -> Tensor:
+    """Of no images or no channels: the input times a number, seen in another shape."""
+    shape = _sizes(args[0])
+    if 0 not in shape[:2]:
+        return result
+    strides = iterator_strides(shape, [(shape, _strides(args[0])), ((), ())])
+    return _with_strides(mode, result, strides if shape == _sizes(result) else contiguous(_sizes(result)))
+
+
+def _attention(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Tensor) -> Tensor:
+    """As the queries lie; the sums as the fake tensor says."""
+    return _like(mode, func, args, {}, result) if result.dim() == 4 else result
+
+
+def _turned(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Tensor) -> Tensor:
+    """A half turn is a flip, a quarter turn one that is seen the other way round."""
+    value, k = args[0], args[1] if len(args) > 1 else kwargs.get("k", 1)
+    first, second = (args[2] if len(args) > 2 else kwargs.get("dims", (0, 1)))[:2]
+    if k % 4 == 0 or 0 not in _sizes(result):
+        return result
+    operand = _sizes(value), _strides(value)
+    strides = list(operand[1] if _is_dense(operand) else _without_gaps(*operand))
+    if k % 2:
+        strides[first], strides[second] = strides[second], strides[first]
+    return _with_strides(mode, result, strides)
+
+
 def _of_nothing(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Tensor) -> Tensor:
     return _contiguous(mode, func, args, kwargs, result) if 0 in _sizes(result) else result
 
@@ -376,7 +403,11 @@ _RULES: dict[OpOverload, Callable[..., Tensor] | None] = {
         for kind in ("reflection", "replication")
         for n in (2, 3)
     },
-    **{getattr(aten, f"{kind}_pad3d").default: _on_cpu(_in_format(0)) for kind in ("reflection", "replication")},
+    **{
+        getattr(aten, f"{kind}_pad{n}d").default: _on_cpu(_in_format(0))
+        for kind in ("reflection", "replication")
+        for n in (2, 3)
+    },
     aten.channel_shuffle.default: _on_cpu(_in_format(0)),
     aten.native_channel_shuffle.default: _on_cpu(_in_format(0)),
     aten.native_group_norm.default: _on_cpu(_group_norm),
@@ -384,6 +415,10 @@ _RULES: dict[OpOverload, Callable[..., Tensor] | None] = {
         getattr(aten, f"rrelu{form}").default: _on_cpu(_contiguous)
         for form in ("", "_with_noise", "_with_noise_functional")
     },
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
+    aten.diag_embed.default: _contiguous,
+    aten.rot90.default: _turned,
+    aten.convolution.default: _convolution,
     aten.isinf.default: _is_infinite,
     aten.index.Tensor: _on_cpu(_read_by_index),
     aten.binary_cross_entropy.default: _on_cpu(_like_of(0)),
