@@ -6,6 +6,7 @@ import functools
 import operator
 import types
 import weakref
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -206,7 +207,7 @@ def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: di
     if not is_operator(function):
         return torch_answer(vm, function, args, kwargs)
     if kwargs.get("out") is not None:
-        check_out(vm, function, args, kwargs)
+        check_out(vm, function, args, kwargs, ["out"])
     return vm.out.call_function(function, args, kwargs)
 
 
@@ -231,12 +232,16 @@ def torch_answer(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: 
     return answers.ask(vm, function, args, kwargs)
 
 
-def check_out(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def check_out(
+    vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outs: Sequence[str]
+) -> None:
     """Break where `out=` would be resized: the guards of an input are those of its size before the call."""
-    rest = {k: v for k, v in kwargs.items() if k != "out"}
+    given = [t for name in outs for t in (kwargs[name] if isinstance(kwargs[name], tuple | list) else (kwargs[name],))]
+    rest = {k: v for k, v in kwargs.items() if k not in outs}
+    if isinstance(function, _OPERATORS):  # one that cannot be called without them: copies, resized for us
+        rest |= pytree.tree_map_only(Tensor, torch.empty_like, {name: kwargs[name] for name in outs})
     with torch.no_grad():
         made = vm.native(function, *args, **rest)
-    given = kwargs["out"] if isinstance(kwargs["out"], tuple | list) else (kwargs["out"],)
     for out, result in zip(given, made if isinstance(made, tuple | list) else (made,), strict=False):
         if isinstance(out, Tensor) and isinstance(result, Tensor) and out.shape != result.shape:
             raise GraphBreak("a tensor given as out= is resized")
@@ -570,7 +575,21 @@ def _op(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
         type(value) is int for value in given
     ):  # a number that stands for none crashes torch wherever a mode sees it
         raise GraphBreak(f"{function} is given a number for a dtype, layout or memory format")
-    return vm.out.call_function(function, tuple(map(vm.settle, args)), kwargs)
+    args = tuple(map(vm.settle, args))
+    if outs := [name for name in _outs(function) if kwargs.get(name) is not None]:
+        check_out(vm, function, args, kwargs, outs)
+    return vm.out.call_function(function, args, kwargs)
+
+
+_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+
+
+@functools.cache
+def _outs(function: Any) -> frozenset[str]:
+    """The names by which an operator is given the tensors that it puts its results into."""
+    if isinstance(function, torch._ops.OpOverload):
+        return frozenset(a.name for a in function._schema.arguments if a.is_out and a.kwarg_only)
+    return frozenset().union(*(_outs(getattr(function, name)) for name in function.overloads()))
 
 
 @functools.cache

@@ -46,7 +46,10 @@ def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs
         with mode:
             return (result[0], result[1].to(wanted))
     if func in _BAGS and args[0].dtype == torch.bfloat16 and args[0].device.type == "cpu":
-        wide = tuple(_in_single(mode, a) for a in args), {name: _in_single(mode, a) for name, a in (kwargs or {}).items()}
+        wide = (
+            tuple(_in_single(mode, a) for a in args),
+            {name: _in_single(mode, a) for name, a in (kwargs or {}).items()},
+        )
         return (result[0], *FakeTensorMode.dispatch(mode, func, types, *wide)[1:])
     if func is _DROPOUT:
         return _dropped(mode, args[0], result)
@@ -270,7 +273,16 @@ def _loss_of_mixed_types(x: Any, target: Any, *_: Any, **__: Any) -> None:
 def _other_gradient(grad: Any, output: Any, dim: int, dtype: torch.dtype) -> None:
     """A gradient of the output's shape; on a CPU the type asked for is that of the gradient."""
     if grad.shape != output.shape or (grad.device.type == "cpu" and dtype != grad.dtype):
-        raise RuntimeError(f"a gradient of {grad.dtype}{list(grad.shape)} of an output of {list(output.shape)} in {dtype}")
+        raise RuntimeError(
+            f"a gradient of {grad.dtype}{list(grad.shape)} of an output of {list(output.shape)} in {dtype}"
+        )
+
+
+def _softmax_of_no_dimension(x: Any, dim: int, *_: Any, **__: Any) -> None:
+    """Of nothing, too: fake tensors ask for the dimension only where there are elements."""
+    rank = max(x.dim(), 1)
+    if not -rank <= dim < rank:
+        raise IndexError(f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], but got {dim})")
 
 
 def _step_of_mixed_types(x: Any, values: Any, **_: Any) -> None:
@@ -337,6 +349,8 @@ _REFUSES |= {
         for f in ("Tensor", "Scalar")
     },
     torch.ops.aten.binary_cross_entropy_with_logits.default: _loss_of_mixed_types,
+    torch.ops.aten._softmax.default: _softmax_of_no_dimension,
+    torch.ops.aten._log_softmax.default: _softmax_of_no_dimension,
     torch.ops.aten._softmax_backward_data.default: _other_gradient,
     torch.ops.aten._log_softmax_backward_data.default: _other_gradient,
     torch.ops.aten.heaviside.default: _step_of_mixed_types,

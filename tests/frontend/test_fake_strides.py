@@ -289,3 +289,76 @@ def test_interpolation_of_lines_at_a_second_size():
     (result,) = seen[0].graph.find_nodes(op="output")[0].all_input_nodes
     strides = result.meta["example_value"].stride()
     assert [n.node.hint if isinstance(n, torch.SymInt) else n for n in strides] == [96, 16, 1]
+
+
+def facts(func, *args):
+    """Sizes, strides and types that capture sees, and eager's."""
+    mode = new_fake_mode(None)
+    with mode:
+        found = func(*[mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in args])
+    both = [r if isinstance(r, tuple) else (r,) for r in (found, func(*args))]
+    return [[(t.shape, t.stride(), t.dtype) for t in results if t is not None] for results in both]
+
+
+def cases():
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        for rows in (1, 4):  # the sums of attention; one row
+            q, k = (torch.randn(2, n, 3, 8, dtype=dtype).transpose(1, 2) for n in (rows, 4))
+            yield aten._scaled_dot_product_flash_attention_for_cpu.default, q, k, k
+        for bag in (0, 1):
+            ends = torch.tensor([1, 2, 3, 4]), torch.tensor([0])
+            yield aten._embedding_bag.default, torch.randn(10, 6, dtype=dtype), *ends, False, bag, False, None
+        for shape in ((0, 3), (2, 3)):
+            yield aten.native_dropout.default, torch.randn(shape, dtype=dtype), 0.5, True
+        yield aten.native_dropout.default, torch.randn(2, 3, dtype=dtype), 2, False
+    for form in (torch.contiguous_format, torch.channels_last):
+        for shape in ((2, 3, 5, 6), (1, 8, 5, 1), (0, 3, 5, 6)):
+            x = torch.randn(shape).contiguous(memory_format=form)
+            for name in ("upsample_nearest2d", "_upsample_nearest_exact2d"):
+                yield getattr(aten, name).default, x, (7, 3)
+            for kernel in (1, 3):
+                weight = torch.randn(shape[1], shape[1], kernel, kernel)
+                yield torch.conv2d, x, weight, None, 1, kernel // 2
+            if shape[0]:
+                yield aten.replication_pad2d.default, x, (2, 1, 0, 3)
+                yield aten.reflection_pad2d.default, x, (0, 0, 1, 1)
+    yield aten.upsample_nearest1d.default, torch.randn(0, 2, 3), (7,)
+    yield torch.diag_embed, torch.randn(1, 4), 0, 0, -1
+    for k in range(4):
+        for shape in ((0, 3), (2, 0), (2, 3)):
+            yield torch.rot90, torch.cat([torch.randn(shape)] * 2, 1)[:, : shape[1]], k
+
+
+def test_types_and_strides_of_operators_whose_fake_tensors_differ():
+    for func, *args in cases():
+        found, wanted = facts(func, *args)
+        assert found == wanted, (func, args)
+
+
+def test_operators_whose_fake_tensors_take_other_types_than_eager():
+    half = torch.rand(2, 3).half()
+    calls = [
+        (lambda x: aten.binary_cross_entropy_with_logits(x, half), torch.randn(2, 3)),
+        (lambda x: aten._softmax_backward_data(x, x, -1, torch.float32), torch.randn(2, 3, dtype=torch.float64)),
+    ]
+    with pytest.raises(IndexError, match="Dimension out of range"):
+        intarsia.compile(lambda x: torch.softmax(x, 1))(torch.randn(0))
+    for call, x in calls:
+        found, wanted = intarsia.compile(call)(x), call(x)
+        assert found.dtype == wanted.dtype and torch.equal(found, wanted)
+
+
+def test_results_put_into_tensors_of_another_size():
+    """These are resized, and a kernel would write over the end of the memory that they had."""
+
+    def twice(x, out):
+        return aten.add.out(x, x, out=out) * 2
+
+    def most(x, out):
+        return aten.mode(x, -1, True, values=out, indices=torch.empty(1, dtype=torch.long))
+
+    for f in (twice, most):
+        for size in (0, 5):
+            x, out, wanted = torch.ones(3), torch.empty(size), torch.empty(size)
+            torch.testing.assert_close(intarsia.compile(f)(x, out), f(x, wanted))
+            assert out.shape == wanted.shape and torch.equal(out, wanted)
