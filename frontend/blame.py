@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from functools import cache
 from types import TracebackType
 
-__all__ = ["blamed", "culprit"]
+import torch
+
+__all__ = ["blamed", "culprit", "of_fake_tensors"]
 
 # Packages that this one is made of: what goes wrong in them, went wrong in how they were called.
 _PARTS = [
@@ -28,6 +30,7 @@ _PARTS = [
     "platformdirs",
     "filecheck",
 ]
+_TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
 _ROOMS = ["frontend", "ir", "passes", "targets", "intarsia"]
 
 
@@ -42,6 +45,15 @@ def culprit(error: BaseException) -> str:
         if inside and kind == "theirs":
             found = f"{path}:{line}, in {name}"
     return found
+
+
+def of_fake_tensors(error: BaseException) -> bool:
+    """Whether torch raised it, or a check that stands for one of eager's: on a fake tensor, whose kernels are not eager's."""
+    frames = list(_frames(error.__traceback__))
+    if not frames:
+        return False
+    path = os.path.abspath(frames[-1][0])
+    return path.startswith(_TORCH) or path == os.path.join(os.path.dirname(os.path.abspath(__file__)), "fake_rules.py")
 
 
 def blamed(error: BaseException) -> str:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from . import breaks, closing, profiling, torch_private, unseen
-from .blame import culprit
+from .blame import culprit, of_fake_tensors
 from .breaks import Break, Restart, Stop, Suspended
 from .calls import call_forward
 from .checks import Classes, Distinct, SizeCheck, StateCheck, tensor_checks
@@ -48,7 +48,7 @@ class ProgramRaised(Exception):
     def __init__(self, value: BaseException, frames: tuple[Frame, ...], guards: GuardSet) -> None:
         super().__init__(f"{type(value).__name__}: {value}")
         self.value, self.frames, self.guards = value, frames, guards
-        self.culprit = culprit(value)
+        self.culprit, self.of_fakes = culprit(value), of_fake_tensors(value)
 
     def forget(self) -> None:
         """Let go of the frames of the capture, and with them of the call's arguments."""
@@ -63,6 +63,7 @@ class ProgramRaised(Exception):
             )
         else:
             text = f"capture sees {type(self.value).__name__}: {what}; eager does not"
+            text += ", only fake tensors do" if self.of_fakes else ""
         error = Unsupported(text)
         error.frames = self.frames
         error.guards = self.guards  # type: ignore[attr-defined]

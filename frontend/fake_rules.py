@@ -50,7 +50,8 @@ def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs
             tuple(_in_single(mode, a) for a in args),
             {name: _in_single(mode, a) for name, a in (kwargs or {}).items()},
         )
-        return (result[0], *FakeTensorMode.dispatch(mode, func, types, *wide)[1:])
+        counted: Any = FakeTensorMode.dispatch(mode, func, types, *wide)
+        return (result[0], *counted[1:])
     if func is _DROPOUT:
         return _dropped(mode, args[0], result)
     if func in _LOSSES and result.dtype != args[0].dtype:
@@ -124,8 +125,8 @@ def _of_no_images(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any) -> Te
     value = args[0]
     with mode:
         one = value.new_empty((1, *value.shape[1:]))
-        result = FakeTensorMode.dispatch(mode, func, (), (one, *args[1:]), kwargs)
-        result = result.new_empty((0, *result.shape[1:]))
+        made: Any = FakeTensorMode.dispatch(mode, func, (), (one, *args[1:]), kwargs)
+        result: Tensor = made.new_empty((0, *made.shape[1:]))
     return result if value.dim() == 3 else _in_the_format_of(mode, value, result)
 
 
