@@ -58,11 +58,22 @@ def decompose_composite(func: OpOverload, *args: Any, **kwargs: Any) -> Any:
     if python is None or not _has_symbolic_sizes(args):
         return func._op_dk(key, *args, **kwargs)
     if func._schema.name.startswith(_FIXES_SIZES):
-        return python(*args, **kwargs)
+        whole = func._schema.name.endswith("linear2d") and not args[0].is_floating_point()
+        return _of_whole_numbers(func, *args, **kwargs) if whole else python(*args, **kwargs)
     try:
         return func._op_dk(key, *args, **kwargs)
     except RuntimeError:  # C++ that takes no symbolic sizes (upsampling, recurrent layers)
         return python(*args, **kwargs)
+
+
+def _of_whole_numbers(
+    func: OpOverload, x: Tensor, output_size: Any, align_corners: bool, scale_factors: Any = None
+) -> Any:
+    """Interpolation of bytes stays one operator: eager's weights are whole numbers there, those of torch's Python replacement are not."""
+    from torch._decomp.decompositions import upsample_compute_output_size
+
+    sizes = upsample_compute_output_size(x.shape, output_size, scale_factors)
+    return func.overloadpacket.default(x, sizes, align_corners, *(scale_factors or (None, None)))
 
 
 def autocast_keys() -> frozenset[str]:

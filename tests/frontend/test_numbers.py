@@ -157,8 +157,8 @@ def test_upsampling_and_recurrent_layers():
     runs(lambda x: gru(x)[0], [(torch.randn(3, n, 4),) for n in SIZES], "compiled")
     runs(lambda x: F.interpolate(x, scale_factor=2.0), [(torch.randn(1, 2, n, 5),) for n in SIZES], "compiled")
     runs(
-        lambda x: F.interpolate(x, size=(x.shape[2] * 2, 10), mode="bilinear"),
-        [(torch.randn(1, 2, n, 5),) for n in SIZES],
+        lambda x, image: [F.interpolate(t, size=(t.shape[2] * 2, 10), mode="bilinear") for t in (x, image)],
+        [(torch.randn(1, 2, n, 5), torch.randint(0, 256, (1, 2, n, 5), dtype=torch.uint8)) for n in SIZES],
         "compiled",
     )
 
