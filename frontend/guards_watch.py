@@ -59,8 +59,10 @@ class Settled:
     def add(self, kind: str, source: Source, expected: Any) -> bool:
         """Whether the guard is settled; its dicts are watched then."""
         inside = source if kind in _CONTAINERS else None
-        if self.names and inside is not None and not isinstance(inside, Const):
-            return False  # what a package keeps in a dict of its own may change all the time
+        if self.names:
+            space = source if inside is not None else getattr(source, "base", None)
+            if type(space) is not Const or type(space.value) is not dict:
+                return False  # what a package keeps in a dict of its own may change all the time
         if not (kind in _RULES and self._reads(source, inside) and _RULES[kind](self, self._values[source], expected)):
             return False
         if kind == "alias":

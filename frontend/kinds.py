@@ -21,7 +21,7 @@ else:
     def isinstance(value: Any, kinds: Any) -> bool:
         """Whether the value is an instance; by its type alone where its class decides what its attributes are."""
         kind = type(value)
-        if is_honest(kind):
+        if not kind.__flags__ & _HEAP_TYPE or kind in _LIBRARY or is_honest(kind):
             return _isinstance(value, kinds)
         return issubclass(kind, kinds)
 

@@ -63,9 +63,19 @@ def _in_step(func: OpOverload) -> bool:
     return torch.Tag.pointwise in func.tags or (twin is not None and torch.Tag.pointwise in twin.tags)
 
 
+def _is_in_order(sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Whether all sizes are numbers, and the elements follow each other without gaps: the common case, known at once."""
+    step = 1
+    for n, stride in zip(reversed(sizes), reversed(strides), strict=True):
+        if type(n) is not int or type(stride) is not int or n != 1 and stride != step:
+            return False
+        step *= n
+    return True
+
+
 def is_folded(tensor: Tensor) -> bool:
     """Whether elements of a tensor lie in the same place."""
-    if tensor.numel() == 0:
+    if _is_in_order(tensor.shape, tensor.stride()) or tensor.numel() == 0:
         return False
     dims, end = _dims(tensor), 0
     nested = True

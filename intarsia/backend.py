@@ -174,8 +174,13 @@ def _checked(run: GraphFunction, program: Program, gm: fx.GraphModule, config: C
     host = program.generated.host
     if host.operators and (any(map(torch.is_autocast_enabled, ("cpu", "cuda"))) or relies_on_casts(gm)):
         run = without_casts(run)
-    surprises = host.operators or host.steps or host.gpu is not None
-    return _or_eager(run, gm) if surprises and not config.verify_each else run
+    return _or_eager(run, gm) if may_run_eager(program) and not config.verify_each else run
+
+
+def may_run_eager(program: Program | None) -> bool:
+    """Whether a call may run operators of torch's: those of a library, or all where the program, or its kernels, cannot take the sizes."""
+    host = None if program is None else program.generated.host
+    return host is None or bool(host.operators or host.steps or host.gpu is not None)
 
 
 def relies_on_casts(gm: fx.GraphModule) -> bool:

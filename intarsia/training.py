@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from .backend import GraphFunction, Report, compile_graph, run_eager, without_casts
+from .backend import GraphFunction, Report, compile_graph, may_run_eager, run_eager, without_casts
 from .config import Config
 from .counters import COUNTERS
 from .frontend.errors import Busy
@@ -170,7 +170,9 @@ class Half:
         report.half = self.name
         if self.tokens:
             function = _without_tokens(function, self.tokens)
-        if self.name == "backward":  # it may be called under autocast or not, whatever the forward half was
+        if self.name == "backward" and may_run_eager(
+            report.program
+        ):  # under autocast or not, whatever the forward half was
             function = without_casts(function)
         if report.program is not None and self.visible is not None:
             for recorded in report.program.recorded:
