@@ -164,6 +164,9 @@ def aot_autograd(
     from torch._guards import TracingContext, tracing
 
     def partition(joint: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+        if not (any(map(_draws, joint.graph.nodes)) or _raise_unread(joint.graph)):
+            effects.count = False
+            return min_cut_rematerialization_partition(joint, *args, **kwargs)
         before = fx.Graph()  # the partitioner drops what nothing reads
         before.graph_copy(joint.graph, {})
         drawn, unread = [n for n in before.nodes if _draws(n)], _raise_unread(before)
