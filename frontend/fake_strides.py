@@ -255,15 +255,17 @@ def _like_of(place: int) -> Callable[..., Tensor]:
 
 
 def _read_by_index(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Tensor) -> Tensor:
-    """Nothing, read by one index: an iterator over it and the tensor, of which the dimension that is indexed has no stride."""
+    """Read by one index: an iterator over it and the tensor, of which the dimension that is indexed has no stride."""
     given, shape = [(k, i) for k, i in enumerate(args[1]) if i is not None], _sizes(result)
-    if 0 not in shape or len(given) != 1 or given[0][1].dtype in (torch.bool, torch.uint8):
+    if len(given) != 1 or given[0][1].dtype in (torch.bool, torch.uint8):
         return result
     ((place, index),) = given
     strides = _strides(args[0])
     behind = strides[place + 1 :]
     sizes = (*[1] * place, *_sizes(index), *[1] * len(behind))
-    operands = [(shape, (*strides[:place], *[0] * index.dim(), *behind)), (sizes, contiguous(sizes))]
+    twin = torch.empty_strided(_sizes(index), _strides(index), device="meta").reshape(sizes)
+    lies = contiguous(sizes) if 0 in sizes else twin.stride()
+    operands = [(shape, (*strides[:place], *[0] * index.dim(), *behind)), (sizes, lies)]
     return _with_strides(mode, result, _ordered(shape, operands))
 
 

@@ -329,6 +329,24 @@ def cases():
             yield torch.rot90, torch.cat([torch.randn(shape)] * 2, 1)[:, : shape[1]], k
 
 
+def test_reads_by_one_index():
+    rng = random.Random(3)
+    for _ in range(150):
+        x = laid_out(rng, [rng.choice((1, 2, 3)) for _ in range(rng.randint(1, 3))])
+        index = laid_out(rng, [rng.choice(SIZES[1:]) for _ in range(rng.randint(0, 3))]).to(torch.int64) * 0
+        given = [None] * rng.randrange(x.dim()) + [index]
+        mode = new_fake_mode(None)
+        with mode:
+            found = aten.index.Tensor(mode.from_tensor(x), [i if i is None else mode.from_tensor(i) for i in given])
+        assert found.stride() == aten.index.Tensor(x, given).stride(), (
+            x.shape,
+            x.stride(),
+            index.shape,
+            index.stride(),
+            given,
+        )
+
+
 def test_types_and_strides_of_operators_whose_fake_tensors_differ():
     for func, *args in cases():
         found, wanted = facts(func, *args)
