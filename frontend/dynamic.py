@@ -439,10 +439,21 @@ def call_with_symbols(function: Any, args: tuple[Any, ...], kwargs: dict[str, An
         return function(*args, **kwargs)
     if _writes_text(function, args):
         return function(*concrete(args), **concrete(kwargs))
+    if function is sum and type(args[0]) in (list, tuple):
+        args = (_as_numbers(args[0]), *args[1:])
+    elif getattr(function, "__module__", None) == "_operator" and all(
+        isinstance(a, (int, float, *SYMBOLIC)) for a in args
+    ):
+        args = _as_numbers(args)
     try:
         return function(*args, **kwargs)
     except (TypeError, AttributeError):  # unhashable as a key, unknown to C code, without int's methods
         return function(*_concrete_but_owner(function, args), **concrete(kwargs))
+
+
+def _as_numbers(values: Any) -> Any:
+    """`values` with 1 and 0 for True and False, which torch 2.11 would put into an expression as truths."""
+    return type(values)(int(v) if isinstance(v, bool) else v for v in values)
 
 
 def _writes_text(function: Any, args: tuple[Any, ...]) -> bool:

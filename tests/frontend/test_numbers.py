@@ -163,6 +163,10 @@ def test_upsampling_and_recurrent_layers():
     )
 
 
+def test_truths_among_numbers():
+    runs(lambda x, k: x * (k + True) + sum([k, True, 2]) - (True - k), [(torch.randn(3), k) for k in SIZES], "compiled")
+
+
 def test_control_is_guarded():
     log = runs(lambda x, r: x + 1 if r > 0.2 else x * r, [(torch.randn(3), r) for r in RATES], "compiled", captures=3)
     assert "r: expected r > 0.2" in log.recompiles[-1]
