@@ -296,3 +296,21 @@ def test_recurrent_layers_under_autocast() -> None:
 def test_the_last_row_by_minus_one() -> None:
     x, index = gpu(4, 3), torch.tensor([-1, 1], device=GPU)
     check(lambda x, i: (x.index_fill(0, i, 2.0), x[i], x.index_put((i,), x[:2] * 2)), [x, index])
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_strides_of_batch_norm(training: bool) -> None:
+    """cuDNN makes images contiguous, or channels last."""
+    with torch.no_grad():
+        for shape in ((5, 16, 8), (2, 4, 6, 8), (2, 4, 3, 5, 6)):
+            plain, w = gpu(*shape), torch.ones(shape[1], device=GPU)
+            for x in (
+                plain,
+                plain.transpose(0, -1).contiguous().transpose(0, -1),
+                plain.movedim(1, -1).contiguous().movedim(-1, 1),
+            ):
+
+                def program(x: Tensor, w: Tensor) -> Tensor:
+                    return F.batch_norm(x, w * 0, w * 1, w, w, training)
+
+                assert intarsia.compile(program)(x, w).stride() == program(x, w).stride()
