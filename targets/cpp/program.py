@@ -221,7 +221,7 @@ def calls_source(arities: Mapping[str, int], quick: Collection[str]) -> str:
     for hurry, count in found:
         types, words = ", ".join(["void*"] * count), ", ".join(f"words[{k}]" for k in range(count))
         lines.append(f"INTARSIA_CALL({call_name(count, hurry)}, {int(hurry)}, {count}, ({types}), ({words}))\n")
-    return f'#include "intarsia_call.h"\n\n{"".join(lines)}' if lines else ""
+    return f'#include "intarsia_call.h"\n\n// How Python calls the kernels.\n{"".join(lines)}' if lines else ""
 
 
 def bind_kernels(
