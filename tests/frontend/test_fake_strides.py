@@ -1,11 +1,15 @@
 """The strides that capture plans for results are eager's, those of sizes 0 and 1 included."""
 
 import random
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import intarsia
+from intarsia.frontend.errors import GraphBreak
+from intarsia.frontend.fake_rules import _REFUSES
 from intarsia.frontend.torch_private import new_fake_mode
 
 aten = torch.ops.aten
@@ -383,3 +387,11 @@ def test_results_put_into_tensors_of_another_size():
             x, out, wanted = torch.ones(3), torch.empty(size), torch.empty(size)
             torch.testing.assert_close(intarsia.compile(f)(x, out), f(x, wanted))
             assert out.shape == wanted.shape and torch.equal(out, wanted)
+
+
+def test_transforms_in_another_order_on_a_gpu_are_left_to_eager() -> None:
+    image = SimpleNamespace(is_cuda=True, dim=lambda: 3)
+    for dims, breaks in (((0, 2), False), ((-3, -1), False), ((2, 0), True), ((-1, 0), True), ((1,), False)):
+        with pytest.raises(GraphBreak) if breaks else nullcontext():
+            _REFUSES[torch.ops.aten._fft_c2c.default](image, dims, 0, True)
+    assert intarsia.explain(lambda x: torch.fft.fft2(x, dim=(1, 0)))(torch.ones(2, 3)).breaks == []

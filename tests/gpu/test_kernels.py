@@ -314,3 +314,8 @@ def test_strides_of_batch_norm(training: bool) -> None:
                     return F.batch_norm(x, w * 0, w * 1, w, w, training)
 
                 assert intarsia.compile(program)(x, w).stride() == program(x, w).stride()
+
+
+@pytest.mark.parametrize("dims", [(0, 1), (-1, 0), (2, 0, 1)])
+def test_transforms_in_any_order(dims: tuple[int, ...]) -> None:
+    check(lambda x: torch.fft.fftn(x, dim=dims).abs(), [gpu(5, 6, 7)])
