@@ -242,7 +242,9 @@ def _put_back() -> Iterator[None]:
         for owner, before in patched:
             now = dict(vars(owner))
             for name in now.keys() - before.keys():
-                if not name.startswith("__"):
+                if not name.startswith("__") or isinstance(
+                    owner, type
+                ):  # operators of a class; modules keep their registries
                     delattr(owner, name)
             for name, value in before.items():
                 if now.get(name) is not value:

@@ -13,7 +13,7 @@ import torch
 
 from intarsia.ir.text import parse_module
 
-from . import generate
+from . import generate, script
 from .judge import judge
 
 TEXT = (Path(__file__).parent / "regressions.txt").read_text()
@@ -45,3 +45,12 @@ def test_once_wrong(script):
 
 def test_a_module_is_shown_as_text():
     assert list(parse_module(generate("passes", 3)).ops)
+
+
+def test_operators_that_a_program_replaces_come_back() -> None:
+    """A class that only inherited one has it as its own afterwards: later programs would compute with it."""
+    before = dict(vars(torch.Tensor))
+    text = "import torch\nimport intarsia\ndef f(x):\n    return x + 1\nf = intarsia.compile(f)\n"
+    for name in ("__add__", "__matmul__", "__bool__"):
+        script.run(f"{text}torch.Tensor.{name} = torch.Tensor.__sub__\nf(torch.ones(3))\n", None)
+    assert dict(vars(torch.Tensor)) == before and (torch.ones(1) + 1).item() == 2.0
