@@ -362,8 +362,7 @@ _REFUSES |= {
 
 def _transform_in_another_order(x: Tensor, dim: Sequence[int], *_: Any, **__: Any) -> None:
     """On a GPU, compiled transforms along dimensions that do not ascend differed from eager's (torch 2.11, H200); nothing says why yet."""
-    places = [d % x.dim() for d in dim]
-    if x.is_cuda and places != sorted(places):
+    if x.is_cuda and sorted(places := [d % x.dim() for d in dim]) != places:
         raise GraphBreak("a Fourier transform along dimensions that do not ascend, on a GPU")
 
 
