@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .errors import GraphBreak
-from .fake_strides import eager_strides, is_contiguous
+from .fake_strides import SPECTRA, eager_strides, is_contiguous
 from .torch_private import FakeTensorMode, fake_from_meta, is_fake, is_in_format, on_meta
 
 __all__ = ["dispatch"]
@@ -38,7 +38,7 @@ def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs
             with on_meta(mode):
                 found = func(*args)
             return fake_from_meta(mode, found, args[0].fake_device)
-    result: Any = _spectrum(mode, func, *args) if func in _SPECTRA else None
+    result: Any = _spectrum(mode, func, *args) if func in SPECTRA else None
     result = FakeTensorMode.dispatch(mode, func, types, args, kwargs or {}) if result is None else result
     result = eager_strides(mode, func, args, kwargs or {}, result)
     if func is torch.ops.aten._native_multi_head_attention.default and not _of(func, "need_weights", args, kwargs):
@@ -180,9 +180,6 @@ def _of(func: Any, name: str, args: Sequence[Any], kwargs: Any) -> Any:
     """The argument of that name."""
     place, argument = next((k, a) for k, a in enumerate(func._schema.arguments) if a.name == name)
     return args[place] if place < len(args) else (kwargs or {}).get(name, argument.default_value)
-
-
-_SPECTRA = {getattr(torch.ops.aten, f"_fft_{name}").default for name in ("c2c", "r2c", "c2r")}
 
 
 def _spectrum(mode: FakeTensorMode, func: Any, x: Tensor, dim: Sequence[int], norm: int, more: Any) -> Tensor | None:
@@ -366,7 +363,7 @@ def _transform_in_another_order(x: Tensor, dim: Sequence[int], *_: Any, **__: An
         raise GraphBreak("a Fourier transform along dimensions that do not ascend, on a GPU")
 
 
-_REFUSES |= dict.fromkeys(_SPECTRA, _transform_in_another_order)
+_REFUSES |= dict.fromkeys(SPECTRA, _transform_in_another_order)
 _REFUSES |= {getattr(torch.ops.aten, name).default: _product_of_mixed_types for name in ("mm", "mv", "addmm")}
 
 

@@ -269,6 +269,9 @@ def _read_by_index(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: An
     return _with_strides(mode, result, _ordered(shape, operands))
 
 
+SPECTRA = (aten._fft_c2c.default, aten._fft_r2c.default, aten._fft_c2r.default)
+
+
 def _transformed(mode: FakeTensorMode, func: OpOverload, args: Any, kwargs: Any, result: Tensor) -> Tensor:
     """Of a Fourier transform by MKL: dimensions that are not transformed are outside, each group in the order of the input."""
     value, dims = args[0], [d % args[0].dim() for d in args[1]]
@@ -425,7 +428,7 @@ _RULES: dict[OpOverload, Callable[..., Tensor] | None] = {
     aten.index.Tensor: _on_cpu(_read_by_index),
     aten.binary_cross_entropy.default: _on_cpu(_like_of(0)),
     aten.binary_cross_entropy_backward.default: _on_cpu(_like_of(1)),
-    **dict.fromkeys((aten._fft_c2c.default, aten._fft_r2c.default, aten._fft_c2r.default), _transformed),
+    **dict.fromkeys(SPECTRA, _transformed),
     **dict.fromkeys((aten.deg2rad.default, aten.rad2deg.default), _like),
     **{
         getattr(getattr(aten, name), form): _on_cpu(_contiguous)
