@@ -1,4 +1,4 @@
-"""Minimax polynomials for targets/cpp/intarsia_math.h: prints the coefficient lists that the header holds.
+"""Minimax polynomials for targets/cpp/include/intarsia_math.h: prints the coefficient lists that the header holds.
 
 Method: Lawson's iteration in 60-digit arithmetic; coefficients are rounded to the target precision one at a time, lowest power first,
 and the remaining ones are fitted again, so that rounding errors of the first ones are absorbed by the later ones.

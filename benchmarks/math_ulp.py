@@ -1,4 +1,4 @@
-"""Largest errors of targets/cpp/intarsia_math.h in ulp, against float64 (for float32) and mpmath (for float64), for each kind of vectors.
+"""Largest errors of targets/cpp/include/intarsia_math.h in ulp, against float64 (for float32) and mpmath (for float64), for each kind of vectors.
 
 `python benchmarks/math_ulp.py` visits one float32 in 61 and takes minutes; `--step 1 exp log` visits every float32, a minute or two a function.
 What is found goes to benchmarks/results/math-ulp.json, where an entry is replaced by one that visited more, and from there to docs/math.md.
@@ -19,8 +19,8 @@ import mpmath
 import numpy as np
 import torch
 
-from intarsia.targets.build import Source, compile_sources, find_toolchain
-from intarsia.targets.load import Library
+from intarsia.targets.build.load import Library
+from intarsia.targets.build.toolchain import Source, compile_sources, find_toolchain
 
 Tensors = Callable[..., torch.Tensor]
 UNARY: dict[str, Tensors] = {
@@ -249,7 +249,7 @@ def page(results: dict[str, dict[str, Any]]) -> str:
     lines = [
         "# Errors of the vector math",
         "",
-        "Generated kernels compute with the functions of `targets/cpp/intarsia_math.h`: branch-free polynomials that the compiler turns into vector",
+        "Generated kernels compute with the functions of `targets/cpp/include/intarsia_math.h`: branch-free polynomials that the compiler turns into vector",
         "code of any width. The table gives the largest error that was found, in units of the last place (ulp) of the exact result: 0.5 is a",
         "correctly rounded result. It is written by `python benchmarks/math_ulp.py` from",
         "[math-ulp.json](../benchmarks/results/math-ulp.json), which also holds the argument of each worst case.",

@@ -8,9 +8,9 @@ from xdsl.dialects.builtin import ModuleOp
 
 import intarsia
 from intarsia.ir.dialects.prim import ELEMENTWISE
-from intarsia.passes.base import Pass
-from intarsia.passes.context import CompileContext
-from intarsia.passes.rules import Rewrite, apply_rules, producer
+from intarsia.passes.core.base import Pass
+from intarsia.passes.core.context import CompileContext
+from intarsia.passes.core.rewriter import Rewrite, apply_rules, producer
 
 Exp, Log = ELEMENTWISE["exp"], ELEMENTWISE["log"]
 

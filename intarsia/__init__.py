@@ -19,12 +19,12 @@ try:
     from .config import Config, warn_of_unknown_variables
     from .control import allow_in_graph, assume_constant_result, disable, graph_break, is_compiling, set_stance
     from .counters import counters
-    from .explain import Explanation, explain
-    from .export import Exported, ExportError, export
-    from .frontend.dynamic import ConstraintError, mark_dynamic, mark_static, maybe_mark_dynamic
+    from .explain.explanation import Explanation, explain
+    from .explain.logs import set_logs, set_logs_from_environment
+    from .explain.lower import Lowered, lower
+    from .export.graph import Exported, ExportError, export
     from .frontend.errors import GraphBreak, Unsupported
-    from .logs import set_logs, set_logs_from_environment
-    from .lower import Lowered, lower
+    from .frontend.graph.dynamic import ConstraintError, mark_dynamic, mark_static, maybe_mark_dynamic
 except Exception as _error:
     _torch_version = str(getattr(_sys.modules.get("torch"), "__version__", ""))
     # `python -m intarsia doctor` imports the package before it runs: what does not load is said there, not shown as a traceback

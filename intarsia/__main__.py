@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 def _doctor() -> int:
     try:
-        from .doctor import doctor
+        from .tools.doctor import doctor
     except Exception as error:  # torch does not load, or another package that is needed
         print(f"Intarsia cannot be loaded: {type(error).__name__}: {error}", file=sys.stderr)
         return 1

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, fx
 
 from .frontend import torch_private
-from .passes.manager import ENTRY_POINT_GROUP, has_registered_passes
-from .targets.cache import package_fingerprint
-from .targets.versions import versions
+from .passes.core.manager import ENTRY_POINT_GROUP, has_registered_passes
+from .targets.build.cache import package_fingerprint
+from .targets.build.versions import versions
 
 __all__ = ["graph_key"]
 
@@ -50,7 +50,7 @@ def graph_key(gm: fx.GraphModule, example_inputs: Sequence[Any], settings: Mappi
             "inputs": _inputs(example_inputs),
             "state": _state(),
             "settings": settings,
-            "code": package_fingerprint(("ir", "passes", "targets", "frontend", "intarsia")),
+            "code": package_fingerprint((".",)),
             "versions": versions(),
         }
     except _Unnamed:

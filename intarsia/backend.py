@@ -19,39 +19,48 @@ import torch.utils._pytree as pytree
 from torch import fx
 from xdsl.dialects.builtin import ModuleOp
 
-from . import logs
 from .artifact import graph_key
 from .config import Config
 from .counters import COUNTERS
-from .debug import DebugFolder
-from .frontend.blame import blamed
-from .frontend.collector import collector_paused
+from .explain import logs
+from .explain.roofline import WATCH
 from .frontend.errors import Unsupported
-from .frontend.functional import functionalize
-from .frontend.profiling import STARTED
+from .frontend.functional.trace import functionalize
+from .frontend.runtime.blame import blamed
+from .frontend.runtime.collector import collector_paused
+from .frontend.runtime.profiling import STARTED
 from .frontend.torch_private import without_autocast
 from .ir.dtypes import UnknownDType
-from .ir.import_fx import ImportFailure, import_fx, user_line
+from .ir.fx.importer import ImportFailure, import_fx, user_line
 from .ir.text import parse_module, print_module
-from .passes.base import Pass, PassError
-from .passes.context import CompileContext, Diagnostics, Target
-from .passes.decompose import Decompose
-from .passes.fuse import Fuse
-from .passes.manager import PassFailure, pass_fingerprint, pipeline_text, run_pipeline
-from .passes.narrow_weights import NarrowWeights
-from .passes.own_convolution import OwnConvolution
-from .passes.own_kernels import OwnKernels
+from .passes.core.base import Pass, PassError
+from .passes.core.context import CompileContext, Diagnostics, Target
+from .passes.core.manager import PassFailure, pass_fingerprint, pipeline_text, run_pipeline
+from .passes.fusion.fuse import Fuse
+from .passes.graph.decompose import Decompose
+from .passes.graph.narrow_weights import NarrowWeights
+from .passes.kernels.own_convolution import OwnConvolution
+from .passes.kernels.own_kernels import OwnKernels
 from .passes.pipeline import default_pipeline, registry
-from .passes.schedule import Schedule
-from .roofline import WATCH
-from .targets.build import CompilerError, CompilerNotFound, Toolchain, cpu_identity, dots_bfloat16, find_toolchain
-from .targets.cache import Cache, Entry, NoRoom, cache_key, shared_cache
-from .targets.choices import Choices
+from .passes.schedule.schedule import Schedule
+from .targets.build.cache import Cache, Entry, NoRoom, cache_key, shared_cache
+from .targets.build.toolchain import (
+    CompilerError,
+    CompilerNotFound,
+    Toolchain,
+    cpu_identity,
+    dots_bfloat16,
+    find_toolchain,
+)
+from .targets.build.versions import versions
 from .targets.cpp.program import Program, UnusableLibrary, build, generate, load
-from .targets.host import SeveralGPUs
-from .targets.library import Library
-from .targets.pool import Results
-from .targets.profiling import show_kernels
+from .targets.host.host import SeveralGPUs
+from .targets.host.library import Library
+from .targets.host.pool import Results
+from .targets.measure.choices import Choices
+from .targets.measure.tuned import MeasuredProducts
+from .targets.run.gpu import UnplannedResult
+from .targets.run.profiling import show_kernels
 from .targets.torch_private import (
     convolutions_in_tf32,
     onednn_bfloat16,
@@ -69,10 +78,8 @@ from .targets.triton.device import (
     shared_bytes,
 )
 from .targets.triton.launch import DriverError
-from .targets.triton.run import UnplannedResult
 from .targets.triton.worker import TritonError
-from .targets.tuned import MeasuredProducts
-from .targets.versions import versions
+from .tools.debug import DebugFolder
 
 log = logging.getLogger("intarsia")
 _DEFAULTS = Config()
@@ -132,7 +139,7 @@ def compile_graph(
             raise
         return run_eager(gm, internal_reason(error))
     _count(report)
-    # On a CPU arguments are written to when nothing can fail any more (passes/written_arguments.py).
+    # On a CPU arguments are written to when nothing can fail any more (passes/memory/written_arguments.py).
     function.writes_last = report.program is not None and report.program.generated.host.gpu is None  # type: ignore[attr-defined]
     return function, report
 

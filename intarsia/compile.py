@@ -20,13 +20,13 @@ from .backend import backend_for, forget_warnings
 from .backends import is_own, resolve_backend
 from .config import Config
 from .counters import COUNTERS
-from .frontend.callable import compile_callable, forget_all, load_rules
-from .history import History
-from .observer import CountingObserver
-from .passes.base import Pass
-from .targets.pool import forget_results
-from .targets.triton.graphs import STATISTICS
-from .targets.triton.playback import POOLS
+from .explain.history import History
+from .explain.observer import CountingObserver
+from .frontend.runtime.callable import compile_callable, forget_all, load_rules
+from .passes.core.base import Pass
+from .targets.host.pool import forget_results
+from .targets.run.graphs import STATISTICS
+from .targets.run.playback import POOLS
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 

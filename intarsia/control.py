@@ -1,6 +1,6 @@
 """Marks and switches: what is compiled, what is not, and what happens when a call does not fit.
 
-The marks are attributes of the functions themselves; capture reads them (`frontend/marks.py`), together with those that
+The marks are attributes of the functions themselves; capture reads them (`frontend/calls/marks.py`), together with those that
 libraries carry for torch.compile.
 """
 
@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from .frontend import marks
-from .frontend.stance import STANCE, STANCES
+from .frontend.calls import marks
+from .frontend.runtime.stance import STANCE, STANCES
 
 __all__ = ["allow_in_graph", "assume_constant_result", "disable", "graph_break", "is_compiling", "set_stance"]
 

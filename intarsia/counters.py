@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from .targets.packed import packed_bytes
-from .targets.pool import kept_bytes
-from .targets.triton.graphs import STATISTICS, recorded_bytes
+from .targets.host.packed import packed_bytes
+from .targets.host.pool import kept_bytes
+from .targets.run.graphs import STATISTICS, recorded_bytes
 
 _COUNTS = (
     "graphs",

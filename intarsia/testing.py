@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .aliasing import has_memory, relation
 from .frontend.torch_private import storage_key
+from .tools.aliasing import has_memory, relation
 
 TOLERANCES = {
     torch.float64: 1e-5,

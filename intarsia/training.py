@@ -18,6 +18,7 @@ from torch import fx
 from .backend import GraphFunction, Report, compile_graph, may_run_eager, run_eager, without_casts
 from .config import Config
 from .counters import COUNTERS
+from .explain.roofline import WATCH, watching
 from .frontend.errors import Busy
 from .frontend.torch_private import (
     VISIBLE,
@@ -30,8 +31,7 @@ from .frontend.torch_private import (
     refused_by_autograd,
     without_tokens,
 )
-from .passes.base import Pass
-from .roofline import WATCH, watching
+from .passes.core.base import Pass
 from .second_order import twice_differentiable
 
 __all__ = ["compile_training", "needs_gradients"]

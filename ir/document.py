@@ -22,7 +22,7 @@ _INTRODUCTION = """# The IR
 A program is a `builtin.module` with one `prim.func @main`, and, once loops are chosen, a `loop.kernel` for each kernel. It goes through
 five levels, each a dialect: `aten` (as captured), `prim` (tensor algebra), `kernel` (what runs together), `loop` with `scalar` (in what
 order), `buffer` (where each value lives). At every level a module prints, parses back to the same text (`intarsia.ir.text`), verifies,
-and runs (`intarsia.ir.interpreter.run`).
+and runs (`intarsia.ir.interpreter.run.run`).
 
 ## Text
 

@@ -15,7 +15,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-POINTS = (0.0, 0.75, -0.75, 1.5, -1.5)  # and infinity (targets/cpp/intarsia_winograd.h)
+POINTS = (0.0, 0.75, -0.75, 1.5, -1.5)  # and infinity (targets/cpp/include/intarsia_winograd.h)
 WINOGRAD = "aten.ops.intarsia.winograd_weight.default"
 NARROW = "aten.ops.intarsia.narrow_linear.default"
 BLOCK = 16

@@ -24,10 +24,10 @@ from xdsl.xdsl_opt_main import xDSLOptMain
 
 from ..ir.dialects import loop, prim
 from ..ir.text import make_context, print_module
-from .base import LEVELS, Pass, PassError
-from .context import CompileContext, Diagnostics, Target
-from .levels import module_levels
-from .manager import (
+from .core.base import LEVELS, Pass, PassError
+from .core.context import CompileContext, Diagnostics, Target
+from .core.levels import module_levels
+from .core.manager import (
     REPRODUCER_HEADER,
     PipelineError,
     PipelineRun,

@@ -8,35 +8,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .base import Pass
-from .manager import Registry
+from .core.base import Pass
+from .core.manager import Registry
 
 # Where the passes' edges leave a choice, the one that stands first runs first; those of others stand behind ours.
 OWN = {
-    "convolution-epilogue": "convolution_epilogue:ConvolutionEpilogue",
-    "linear-epilogue": "linear_epilogue:LinearEpilogue",
-    "library-epilogue": "library_epilogue:LibraryEpilogue",
-    "decompose": "decompose:Decompose",
-    "canonicalize": "canonicalize:Canonicalize",
-    "constant-fold": "constant_fold:ConstantFold",
-    "cse": "cse:CSE",
-    "attention-mask": "attention_mask:AttentionMask",
-    "dce": "dce:DCE",
-    "own-convolution": "own_convolution:OwnConvolution",
-    "written-attention": "written_attention:WrittenAttention",
-    "gpu-attention": "gpu_attention:GpuAttention",
-    "narrow-weights": "narrow_weights:NarrowWeights",
-    "hoist": "hoist:Hoist",
-    "channels-last": "channels_last:ChannelsLast",
-    "own-kernels": "own_kernels:OwnKernels",
-    "fuse": "fuse:Fuse",
-    "matmul-kernels": "matmul_kernels:MatmulKernels",
-    "layout": "layout:Layout",
-    "schedule": "schedule:Schedule",
-    "attention-kernels": "short_attention:AttentionKernels",
-    "depthwise-kernels": "depthwise_kernels:DepthwiseKernels",
-    "horizontal-fusion": "horizontal_fusion:HorizontalFusion",
-    "plan-buffers": "plan_buffers:PlanBuffers",
+    "convolution-epilogue": "fusion.convolution_epilogue:ConvolutionEpilogue",
+    "linear-epilogue": "fusion.linear_epilogue:LinearEpilogue",
+    "library-epilogue": "fusion.library_epilogue:LibraryEpilogue",
+    "decompose": "graph.decompose:Decompose",
+    "canonicalize": "graph.canonicalize:Canonicalize",
+    "constant-fold": "graph.constant_fold:ConstantFold",
+    "cse": "graph.cse:CSE",
+    "attention-mask": "graph.attention_mask:AttentionMask",
+    "dce": "graph.dce:DCE",
+    "own-convolution": "kernels.own_convolution:OwnConvolution",
+    "written-attention": "graph.written_attention:WrittenAttention",
+    "gpu-attention": "graph.gpu_attention:GpuAttention",
+    "narrow-weights": "graph.narrow_weights:NarrowWeights",
+    "hoist": "graph.hoist:Hoist",
+    "channels-last": "layout.channels_last:ChannelsLast",
+    "own-kernels": "kernels.own_kernels:OwnKernels",
+    "fuse": "fusion.fuse:Fuse",
+    "matmul-kernels": "kernels.matmul_kernels:MatmulKernels",
+    "layout": "layout.layout:Layout",
+    "schedule": "schedule.schedule:Schedule",
+    "attention-kernels": "kernels.short_attention:AttentionKernels",
+    "depthwise-kernels": "kernels.depthwise_kernels:DepthwiseKernels",
+    "horizontal-fusion": "fusion.horizontal:HorizontalFusion",
+    "plan-buffers": "memory.plan_buffers:PlanBuffers",
 }
 
 

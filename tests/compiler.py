@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from intarsia.targets import build
-from intarsia.targets.build import Progress, Source, Toolchain, compile_sources
+from intarsia.targets.build import toolchain as build
+from intarsia.targets.build.toolchain import Progress, Source, Toolchain, compile_sources
 from intarsia.targets.cpp import program
 
 PRODUCT = build.OPTIMIZE

@@ -13,8 +13,8 @@ import torch
 from rich.console import Console
 
 from intarsia.__main__ import main
-from intarsia.doctor import CHECKS, Finding, _torch, doctor
-from intarsia.targets.build import HEADER_DIR
+from intarsia.targets.build.toolchain import HEADER_DIR
+from intarsia.tools.doctor import CHECKS, Finding, _torch, doctor
 
 pytestmark = pytest.mark.usefixtures("product_compiler")
 
@@ -65,7 +65,7 @@ def test_compiler_that_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 def test_wrong_answers_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "intarsia.doctor.KERNEL", 'extern "C" void intarsia_doctor(const float*, float* y, long) { y[0] = 7; }'
+        "intarsia.tools.doctor.KERNEL", 'extern "C" void intarsia_doctor(const float*, float* y, long) { y[0] = 7; }'
     )
     status, text = run_doctor()
     assert status == 1 and "wrong answer" in text and HEADER_DIR.exists()
@@ -90,7 +90,7 @@ def test_a_check_that_fails_is_a_row(name: str, monkeypatch: pytest.MonkeyPatch)
 
     broken.__name__ = name
     quick = [lambda: Finding("fine", "yes")]
-    monkeypatch.setattr("intarsia.doctor.CHECKS", (*quick, broken, *quick))
+    monkeypatch.setattr("intarsia.tools.doctor.CHECKS", (*quick, broken, *quick))
     status, text = run_doctor()
     assert (
         status in (0, 1) and "KeyError: 'out of luck'" in text and text.count("fine") == 2 and "Traceback" not in text

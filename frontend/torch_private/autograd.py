@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from ..errors import Busy
-from ..value_errors import may_raise, raises_on_values
+from ..graph.value_errors import may_raise, raises_on_values
 
 
 @contextmanager

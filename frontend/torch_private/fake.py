@@ -34,8 +34,8 @@ def new_fake_mode(shape_env: Any) -> FakeTensorMode:
     if getattr(mode, "avoid_device_init", False):
         _install_device_guard()
     # Not a subclass: torch's higher-order operators look for their rule by the type itself.
-    from ..fake_dispatch import FakeResults
-    from ..fake_rules import dispatch
+    from ..graph.fake_dispatch import FakeResults
+    from ..graph.fake_rules import dispatch
 
     mode.dispatch = FakeResults(mode, functools.partial(dispatch, mode))  # type: ignore[method-assign]
     return mode

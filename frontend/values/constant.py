@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..kinds import isinstance
+from .kinds import isinstance
 
 __all__ = ["has_identity", "is_bound", "is_constant", "is_static", "plain_value"]
 

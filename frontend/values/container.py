@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..errors import Unsupported, UserRaise
-from ..kinds import isinstance
-from ..sameness import made_set, recipe, same_keys
-from ..sets import removed, table
-from ..source import Attr, Fetch, Item, Source
+from ..guards.sameness import made_set, recipe, same_keys
+from ..guards.source import Attr, Fetch, Item, Source
 from .constant import is_constant
+from .kinds import isinstance
+from .sets import removed, table
 
 if TYPE_CHECKING:
-    from ..interpreter import Interpreter
+    from ..bytecode.machine import Interpreter
 
 __all__ = ["InstanceDict", "LazyDict", "Shadow", "list_items", "shadow_of"]
 

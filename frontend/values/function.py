@@ -8,15 +8,15 @@ import types
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from .. import closing
+from ..bytecode import closing
+from ..bytecode.exceptions import binding_error, note
 from ..errors import CaptureError, UserRaise
-from ..kinds import isinstance
-from ..raising import binding_error, note
-from ..source import Attr, Const, Item, Source
+from ..guards.source import Attr, Const, Item, Source
 from .constant import is_constant
+from .kinds import isinstance
 
 if TYPE_CHECKING:
-    from ..interpreter import Frame, Interpreter
+    from ..bytecode.machine import Frame, Interpreter
 
 __all__ = ["CallBack", "InterpretedGenerator", "bind", "function_source", "stopped_inside", "trampoline"]
 

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..definitions import MISSING, can_change, lookup
-from ..effects import DELETED
+from ..bytecode.exceptions import first_context
+from ..entry.effects import DELETED
 from ..errors import GraphBreak, Unsupported, UserRaise
-from ..kinds import is_honest, isinstance, namespace_of
-from ..raising import first_context
-from ..source import Attr, Const, Fetch, Item, Source
+from ..guards.definitions import MISSING, can_change, lookup
+from ..guards.source import Attr, Const, Fetch, Item, Source
 from .container import InstanceDict
+from .kinds import is_honest, isinstance, namespace_of
 from .tensor import TensorMethod, load_tensor_attr, store_tensor_attr
 
 if TYPE_CHECKING:
-    from ..interpreter import Interpreter
+    from ..bytecode.machine import Interpreter
 
 __all__ = [
     "MISSING",

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from ..errors import GraphBreak, Unsupported, UserRaise
-from ..kinds import isinstance
-from ..source import Attr, Const, Fetch, Item
+from ..guards.source import Attr, Const, Fetch, Item
+from .kinds import isinstance
 
 if TYPE_CHECKING:
-    from ..interpreter import Interpreter
+    from ..bytecode.machine import Interpreter
 
 __all__ = ["ASKED", "TensorMethod", "asked", "load_tensor_attr", "rely_on_method", "store_tensor_attr", "tensor_class"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import GraphBreak
-from ..source import Source
+from ..guards.source import Source
 
 if TYPE_CHECKING:
-    from ..interpreter import Interpreter
+    from ..bytecode.machine import Interpreter
 
 __all__ = ["Append", "Unread"]
 

@@ -12,18 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from .. import torch_private
-from ..definitions import lookup
 from ..errors import Unsupported
-from ..kinds import isinstance
-from ..output import GraphInput
-from ..sameness import is_value_type
-from ..source import Attr, Const, Fetch, Item, Source
+from ..graph.output import GraphInput
+from ..guards.definitions import lookup
+from ..guards.sameness import is_value_type
+from ..guards.source import Attr, Const, Fetch, Item, Source
 from .constant import has_identity, is_bound, is_constant, is_static, plain_value
 from .container import LazyDict, Shadow, list_items, shadow_of
+from .kinds import isinstance
 from .unread import Unread
 
 if TYPE_CHECKING:
-    from ..interpreter import Interpreter
+    from ..bytecode.machine import Interpreter
 
 __all__ = ["Tracked", "UserState"]
 
@@ -211,7 +211,7 @@ class UserState:
         return made
 
     def _object(self, value: Any, source: Source) -> Any:
-        from ..sight import is_opaque_type
+        from ..calls.visibility import is_opaque_type
 
         if is_value_type(value):
             self.vm.guards.add("equals", source, value)

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from xdsl.utils.exceptions import VerifyException
 
-from ..canonical import RESERVED, complaint
-from ..functional_operators import NAMESPACE, functional_operator_named
+from ..fx.canonical import RESERVED, complaint
+from ..fx.functional_operators import NAMESPACE, functional_operator_named
 from ..literals import Literal
 from ..syntax import Op
 from ..types import TensorType
@@ -53,7 +53,7 @@ class AtenOp(Op):
 
 
 def check_canonical(op: Op, target: str, whole: bool = True) -> None:
-    """Check that a call is written in canonical form (ir/canonical.py); operators that are not registered here may have any.
+    """Check that a call is written in canonical form (ir/fx/canonical.py); operators that are not registered here may have any.
 
     Raises:
         VerifyException: names the argument, and shows what to write.

@@ -52,8 +52,8 @@ class Extern(Op):
 
     Arguments are written as on `aten` operations; those that have a default may be left out, but for those of windows. `operand_strides` and `strides`: one entry an operand or result (none: contiguous).
     `epilogue`: steps that the call carries out on its result (ir/epilogue.py); their tensors are the operands `epilogue.0`, ...
-    `own`: the kernel of our own that carries out the call (passes/own_kernels.py); it reads any view and writes planned memory.
-    `written`: attention as a program writes it, nan where a row has no score above -inf (passes/written_attention.py).
+    `own`: the kernel of our own that carries out the call (passes/kernels/own_kernels.py); it reads any view and writes planned memory.
+    `written`: attention as a program writes it, nan where a row has no score above -inf (passes/graph/written_attention.py).
     At the `aten` level only calls with an epilogue stand among `aten` operations.
     """
 

@@ -12,8 +12,8 @@ from ...ir.epilogue import PREFIX
 from ...ir.symbols import Dim, dim
 from ...ir.syntax import Op
 from ...ir.types import RefType
-from ...passes.convolution import FEW_CHANNELS, dense_tile, depthwise_pixels, winograd_tiles
-from ...passes.strides import channels_last, same_layout
+from ...passes.analysis.strides import channels_last, same_layout
+from ...passes.kernels.convolution import FEW_CHANNELS, dense_tile, depthwise_pixels, winograd_tiles
 from .text import cpp_index
 
 _GELU: dict[str, str] = {

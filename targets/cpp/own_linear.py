@@ -9,7 +9,7 @@ from typing import Any
 from ...ir.epilogue import PREFIX
 from ...ir.syntax import Op
 from ...ir.types import RefType
-from ...passes.linear import OPERANDS, row_tiles
+from ...passes.kernels.linear import OPERANDS, row_tiles
 from .own_convolution import STEPS
 
 LANES, PANEL = 16, 32  # of intarsia_linear.h

@@ -15,14 +15,14 @@ from typing import Any, cast
 
 from xdsl.dialects.builtin import ModuleOp
 
-from ..build import CompilerError, Progress, Source, Toolchain, compile_sources
-from ..cache import Cache, Entry, has_room
-from ..host import HostSource, Run, host_source, load_program, one_device, runs_on_gpu
-from ..library import WEIGHTS_SOURCE, Fingerprint, Library
-from ..load import Calls, call_name
-from ..load import Library as SharedLibrary
-from ..pool import Results
-from ..triton.graphs import Recorded
+from ..build.cache import Cache, Entry, has_room
+from ..build.load import Calls, call_name
+from ..build.load import Library as SharedLibrary
+from ..build.toolchain import CompilerError, Progress, Source, Toolchain, compile_sources
+from ..host.host import HostSource, Run, host_source, load_program, one_device, runs_on_gpu
+from ..host.library import WEIGHTS_SOURCE, Fingerprint, Library
+from ..host.pool import Results
+from ..run.graphs import Recorded
 from ..triton.program import KERNELS, LAUNCHES, GpuSource, compile_kernels, gpu_source, load_binaries, stored_source
 from ..triton.worker import TritonError
 from .emit import kernels_of

@@ -8,7 +8,7 @@ import sympy
 
 from ...ir.dtypes import E4M3_OVERFLOW, F8E4M3, DType
 from ...ir.symbols import Dim
-from ..index_text import IndexSyntax
+from ..text.index import IndexSyntax
 
 
 def cpp_cast(text: str, source: DType, target: DType) -> str:

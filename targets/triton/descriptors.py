@@ -15,7 +15,7 @@ from ...ir.dialects import loop
 from ...ir.dtypes import BY_NAME
 from ...ir.symbols import Dim, dim
 from ...ir.types import RefType
-from ...passes.nests import coefficient
+from ...passes.schedule.nests import coefficient
 from .dot import product_in
 from .parts import nests_of
 from .text import pointer_type

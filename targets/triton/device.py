@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ...ir.syntax import defined_values
 from ...ir.types import TensorType, is_gpu
-from ..versions import triton_settings
+from ..build.versions import triton_settings
 
 OLDEST = (3, 6)
 

@@ -16,7 +16,7 @@ from ...ir.dtypes import BY_NAME
 from ...ir.scalars import DOT
 from ...ir.symbols import Dim, dim
 from ...ir.syntax import Op
-from ...passes.nests import coefficient
+from ...passes.schedule.nests import coefficient
 from .text import triton_type
 from .writer import OpenLoop, Writer, is_one_block
 

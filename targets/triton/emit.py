@@ -20,7 +20,7 @@ from ...ir.dtypes import BOOL, F32
 from ...ir.symbols import Dim, FloorDiv, Mod, bounds, dim, known_equal
 from ...ir.syntax import Op, comment_of, location_of
 from ...ir.types import RefType, ScalarType
-from ...passes.size_names import names_of
+from ...passes.analysis.size_names import names_of
 from .descriptors import descriptors
 from .dot import dot_loop, product_in
 from .parts import blocks, emit_parts, nests_of, program_count, programs_of_a_row, tiles_of

@@ -17,12 +17,12 @@ from xdsl.ir import SSAValue
 from ...ir.dialects import loop
 from ...ir.symbols import Dim, dim, free_symbols
 from ...ir.types import RefType
-from ...passes.alignment import ALIGNMENT
+from ...passes.analysis.alignment import ALIGNMENT
 from ..cpp.emit import cpp_index
+from ..run.gpu import MISALIGNED, TOO_LARGE
 from .compile import Binary, KernelSource
 from .descriptors import Descriptor, descriptors
 from .emit import needs_int64, program_count
-from .run import MISALIGNED, TOO_LARGE
 from .text import pointer_type
 
 _HEAD = """#include <cstdint>

@@ -10,7 +10,7 @@ from ...ir.dialects import prim
 from ...ir.dtypes import BF16, F16
 from ...ir.syntax import Op
 from ...ir.types import RefType, is_gpu
-from ..steps import Step
+from ..host.steps import Step
 
 MULTIPLE = 8  # elements of a half type: 16 bytes, which the matrix units' loads ask rows to begin at
 LEAST_WORK = 1 << 33  # operations; below, copying the weight costs more than it saves

@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 
 from ...ir.dialects import loop
-from ..cache import Entry
-from ..load import Library
+from ..build.cache import Entry
+from ..build.load import Library
 from .compile import Binary, KernelSource
 from .emit import emit_module
 from .launch import Driver, kernel_source, launchers

@@ -13,7 +13,7 @@ from ...ir.dialects import loop
 from ...ir.dtypes import E4M3_OVERFLOW, F8E4M3, DType
 from ...ir.symbols import Dim
 from ...ir.types import ScalarType
-from ..index_text import IndexSyntax
+from ..text.index import IndexSyntax
 
 
 def full(shape: str, value: str, dtype: DType | None) -> str:

@@ -88,7 +88,7 @@ class Worker:
     """One process; used by one thread at a time."""
 
     def __init__(self) -> None:
-        from ..processes import ProcessGroup  # a worker itself has this module and no others of the package
+        from ..build.processes import ProcessGroup  # a worker itself has this module and no others of the package
 
         self.group = ProcessGroup()
         command = [sys.executable, "-c", _START, str(Path(__file__).parent)]
@@ -152,7 +152,7 @@ class Workers:
 
     def most(self) -> int:
         """How many there may be."""
-        from ..build import cores
+        from ..build.toolchain import cores
 
         return self.limit or min(MOST, cores())
 

@@ -12,8 +12,8 @@ from xdsl.ir import SSAValue
 from ...ir.dialects import loop
 from ...ir.symbols import Dim, FloorDiv, dim, known_equal
 from ...ir.syntax import Op
-from ...passes.blocks import most
-from ...passes.size_names import SizeNames
+from ...passes.analysis.size_names import SizeNames
+from ...passes.schedule.blocks import most
 from .text import index_text
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from intarsia.frontend.callable import compile_callable
-from intarsia.frontend.interpreter import Interpreter
+from intarsia.frontend.bytecode.machine import Interpreter
+from intarsia.frontend.runtime.callable import compile_callable
 
 __all__ = ["LOG", "Suite", "t"]
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import intarsia
-from intarsia.frontend.callable import compile_callable
+from intarsia.frontend.runtime.callable import compile_callable
 
 __all__ = ["case", "check_case", "check_scenario", "scenario", "t"]
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from behaviour import LOG, Suite, t
 
-from intarsia.frontend.callable import compile_callable
+from intarsia.frontend.runtime.callable import compile_callable
 
 case = Suite()
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import intarsia
-from intarsia.targets.cache import shared_cache
+from intarsia.targets.build.cache import shared_cache
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,11 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import intarsia
-from intarsia.ir.interpreter import run
+from intarsia.ir.interpreter.run import run
 from intarsia.ir.text import parse_module
 from intarsia.passes.pipeline import default_pipeline
-from intarsia.targets import library
-from intarsia.targets.library import PackedConvolution, fold_batch_norm
+from intarsia.targets.host import library
+from intarsia.targets.host.library import PackedConvolution, fold_batch_norm
 
 
 def block(activation=None, groups=1, bias=True, affine=True):

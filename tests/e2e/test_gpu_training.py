@@ -14,11 +14,11 @@ from torch import Tensor, fx, nn
 import intarsia
 from intarsia import training
 from intarsia.backend import Report
-from intarsia.frontend.functional import functionalize
-from intarsia.ir.import_fx import import_fx
-from intarsia.ir.interpreter import run_user
+from intarsia.frontend.functional.trace import functionalize
+from intarsia.ir.fx.importer import import_fx
+from intarsia.ir.interpreter.run import run_user
 from intarsia.ir.retarget import retarget
-from intarsia.passes.context import CompileContext
+from intarsia.passes.core.context import CompileContext
 from intarsia.passes.pipeline import default_pipeline
 
 

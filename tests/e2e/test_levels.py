@@ -8,7 +8,7 @@ import torch.utils._pytree as pytree
 
 import intarsia
 from benchmarks import torchvision_stub
-from intarsia.ir.interpreter import run_user
+from intarsia.ir.interpreter.run import run_user
 from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.opt import main as passes_opt
 

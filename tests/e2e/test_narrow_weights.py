@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import intarsia
-from intarsia.targets.build import detect_isa
+from intarsia.targets.build.toolchain import detect_isa
 from intarsia.testing import check
 
 OWN = re.compile(r"narrow_\w{8}\(")

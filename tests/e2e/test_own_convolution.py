@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from threads import agree_in_threads
 
 import intarsia
-from intarsia.passes.context import Target
+from intarsia.passes.core.context import Target
 
 pytestmark = pytest.mark.skipif(Target().isa != "avx512", reason="made for AVX-512")
 

@@ -10,7 +10,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import intarsia
-from intarsia.targets.build import detect_isa, dots_bfloat16
+from intarsia.targets.build.toolchain import detect_isa, dots_bfloat16
 from intarsia.testing import check
 
 DTYPES = [torch.float32, torch.bfloat16]

@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import intarsia
-from intarsia.targets import build, cache
-from intarsia.targets.cache import shared_cache
+from intarsia.targets.build import cache
+from intarsia.targets.build import toolchain as build
+from intarsia.targets.build.cache import shared_cache
 
 MACHINES = ("avx2", "plain")  # narrower than AVX-512
 pytestmark = [

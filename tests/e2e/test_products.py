@@ -11,8 +11,8 @@ import torch
 import torch.nn as nn
 
 import intarsia
-from intarsia.targets import choices
-from intarsia.targets.packed import Copies
+from intarsia.targets.host.packed import Copies
+from intarsia.targets.measure import choices
 from intarsia.targets.torch_private import onednn_bfloat16
 from intarsia.testing import check
 

@@ -15,9 +15,9 @@ from torch import nn
 
 import intarsia
 import intarsia.backend
-import intarsia.passes.manager
-from intarsia.passes.base import Pass
-from intarsia.targets.build import CompilerError
+import intarsia.passes.core.manager
+from intarsia.passes.core.base import Pass
+from intarsia.targets.build.toolchain import CompilerError
 
 pytestmark = pytest.mark.usefixtures("product_compiler")
 
@@ -55,7 +55,7 @@ def test_failing_compiler_keeps_the_source(tmp_path, monkeypatch, caplog):
 def test_unwritable_cache_works_and_tells_once(tmp_path, monkeypatch, caplog):
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("INTARSIA_CACHE_DIR", str(tmp_path / "file"))
-    from intarsia.targets.cache import shared_cache
+    from intarsia.targets.build.cache import shared_cache
 
     shared_cache.cache_clear()
     x = torch.randn(5)
@@ -65,7 +65,7 @@ def test_unwritable_cache_works_and_tells_once(tmp_path, monkeypatch, caplog):
 
 
 def test_corrupted_cache_is_built_again(tmp_path, monkeypatch, caplog):
-    from intarsia.targets.cache import shared_cache
+    from intarsia.targets.build.cache import shared_cache
 
     monkeypatch.setenv("INTARSIA_CACHE_DIR", str(tmp_path))
     shared_cache.cache_clear()
@@ -180,13 +180,13 @@ def test_an_error_in_an_operator_of_others_names_its_place(monkeypatch, caplog):
 
 def test_strictly_an_error_of_ours_is_raised(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(intarsia.passes.manager.PassFailure, match="out of luck"):
+    with pytest.raises(intarsia.passes.core.manager.PassFailure, match="out of luck"):
         intarsia.compile(f, passes=[Broken()])(torch.randn(5))
 
 
 def test_memory_errors_and_wrong_pipelines_are_raised(monkeypatch):
     monkeypatch.setenv("INTARSIA_VERIFY_EACH", "0")
-    with pytest.raises(intarsia.passes.base.PassError, match="did you mean 'fuse'"):
+    with pytest.raises(intarsia.passes.core.base.PassError, match="did you mean 'fuse'"):
         intarsia.compile(f, options={"pipeline": "decompose,fusee"})(torch.randn(5))
 
     def broken(*args, **kwargs):

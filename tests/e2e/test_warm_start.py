@@ -19,8 +19,8 @@ from torch import nn
 
 import intarsia
 from intarsia.artifact import graph_key
-from intarsia.frontend.capture import capture
-from intarsia.targets import versions
+from intarsia.frontend.entry.capture import capture
+from intarsia.targets.build import versions
 
 pytestmark = pytest.mark.usefixtures("product_compiler")
 PROGRAM = """

@@ -12,7 +12,7 @@ from threads import agree_in_threads
 
 import intarsia
 from intarsia.ir.packing import unpack, winograd_weight
-from intarsia.passes.context import Target
+from intarsia.passes.core.context import Target
 from intarsia.testing import check
 
 pytestmark = pytest.mark.skipif(Target().isa != "avx512", reason="made for AVX-512")

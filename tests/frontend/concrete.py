@@ -11,7 +11,7 @@ import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-FRONTEND = Path(__file__).parents[2] / "frontend"
+FRONTEND = Path(__file__).parents[2] / "frontend" / "bytecode"
 
 
 def load(name):

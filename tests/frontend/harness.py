@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from intarsia.frontend.callable import compile_callable
+from intarsia.frontend.runtime.callable import compile_callable
 
 
 class Log:

@@ -16,8 +16,8 @@ from torch import nn
 from benchmarks import torchvision_stub
 from intarsia.backend import default_backend
 from intarsia.counters import counters
-from intarsia.frontend.callable import compile_callable
-from intarsia.frontend.dynamic import ConstraintError, mark_dynamic, mark_static, maybe_mark_dynamic
+from intarsia.frontend.graph.dynamic import ConstraintError, mark_dynamic, mark_static, maybe_mark_dynamic
+from intarsia.frontend.runtime.callable import compile_callable
 
 FULL = os.environ.get("INTARSIA_TEST_SIZES") == "full"
 SIZES = [8, 5, 17, 3, 2, 9, 33, 4]

@@ -9,7 +9,7 @@ import torch
 
 import intarsia
 from intarsia.frontend.errors import GraphBreak
-from intarsia.frontend.fake_rules import _REFUSES
+from intarsia.frontend.graph.fake_rules import _REFUSES
 from intarsia.frontend.torch_private import new_fake_mode
 
 aten = torch.ops.aten

@@ -13,7 +13,7 @@ import torch
 from harness import compiled
 
 import intarsia
-from intarsia.frontend.capture import capture
+from intarsia.frontend.entry.capture import capture
 from intarsia.frontend.errors import GraphBreak, Unsupported
 
 X = torch.randn(4, 8)
@@ -242,7 +242,7 @@ def test_interrupt_leaves_no_broken_state():
             raise KeyboardInterrupt
         return module.forward
 
-    from intarsia.frontend.callable import compile_callable
+    from intarsia.frontend.runtime.callable import compile_callable
 
     fast = compile_callable(lambda x: x + 1, backend=backend)
     with torch.no_grad(), pytest.raises(KeyboardInterrupt):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import intarsia
-from intarsia.frontend.foreach import FOREACH
-from intarsia.frontend.functional import functionalize
+from intarsia.frontend.functional.foreach import FOREACH
+from intarsia.frontend.functional.trace import functionalize
 
 SHAPES = ((4, 5), (7,), (1,), ())
 NUMBERS = [1.5, 0.5, 2.0, 0.25]

@@ -12,7 +12,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor, fx
 
 from intarsia.frontend.errors import Unsupported
-from intarsia.frontend.functional import FunctionalGraph, functionalize
+from intarsia.frontend.functional.trace import FunctionalGraph, functionalize
 from intarsia.frontend.torch_private import new_fake_mode
 
 aten = torch.ops.aten

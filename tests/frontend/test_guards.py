@@ -7,8 +7,8 @@ import torch
 from harness import compiled
 
 from intarsia.frontend import torch_private
-from intarsia.frontend.capture import capture
-from intarsia.frontend.checks import makes_gpu_tensors
+from intarsia.frontend.entry.capture import capture
+from intarsia.frontend.guards.checks import makes_gpu_tensors
 
 X = torch.randn(4, 8)
 

@@ -10,8 +10,9 @@ import torch
 from harness import compiled
 from torch import nn
 
-from intarsia.frontend import guards_watch, torch_private
-from intarsia.frontend.guards_watch import Watch, can_watch
+from intarsia.frontend import torch_private
+from intarsia.frontend.guards import watch as guards_watch
+from intarsia.frontend.guards.watch import Watch, can_watch
 
 X = torch.randn(2, 4)
 

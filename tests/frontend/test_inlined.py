@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from intarsia.frontend.inlined import with_program
+from intarsia.frontend.entry.inlined import with_program
 
 
 def test_a_program_of_no_steps() -> None:

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from intarsia.frontend import instruction
-from intarsia.frontend.opcodes import HANDLERS, NOT_CAPTURED
+from intarsia.frontend.bytecode import instruction
+from intarsia.frontend.bytecode.opcodes import HANDLERS, NOT_CAPTURED
 
 PROBE = """
 import importlib.util, json, sys

@@ -9,7 +9,7 @@ import torch
 from harness import compiled
 from torch import nn
 
-from intarsia.frontend import kinds
+from intarsia.frontend.values import kinds
 
 
 class Watched:

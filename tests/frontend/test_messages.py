@@ -12,7 +12,7 @@ import torch
 from harness import compiled
 from torch import Tensor
 
-from intarsia.frontend.unseen import is_unseen
+from intarsia.frontend.runtime.hidden_frames import is_unseen
 
 X = torch.arange(4.0)
 log = logging.getLogger("tests.messages")

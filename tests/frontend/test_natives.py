@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import Shard
 from torch.nn.utils import parametrizations, parametrize
 
-from intarsia.frontend import messages
-from intarsia.frontend.capture import capture
+from intarsia.frontend.entry import messages
+from intarsia.frontend.entry.capture import capture
 
 X = torch.arange(4.0)
 log = logging.getLogger("tests.natives")
@@ -398,7 +398,7 @@ def test_a_function_without_a_row_breaks() -> None:
 
 
 def test_rows_are_found_by_the_function_itself() -> None:
-    from intarsia.frontend.registry import called_row, row_of
+    from intarsia.frontend.calls.registry import called_row, row_of
 
     assert called_row([].append) is row_of(list.append) is not None
     assert called_row(datetime.datetime.now).refused

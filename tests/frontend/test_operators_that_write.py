@@ -8,8 +8,8 @@ from torch import Tensor
 
 import intarsia
 from intarsia.ir.dialects.aten import overload, target_name
-from intarsia.ir.functional_operators import functional_operator
-from intarsia.targets.triton.recordable import of_a_library
+from intarsia.ir.fx.functional_operators import functional_operator
+from intarsia.targets.run.recordable import of_a_library
 
 
 @torch.library.custom_op("writing_tests::twice_", mutates_args=("x",))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import intarsia
-from intarsia.frontend import overlap
+from intarsia.frontend.functional import overlap
 from tests.soak.judge import staged
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from harness import compiled
 
-from intarsia.frontend import operators
-from intarsia.frontend.callable import compile_callable
 from intarsia.frontend.errors import InternalError
+from intarsia.frontend.runtime.callable import compile_callable
+from intarsia.frontend.values import operators
 
 X = torch.arange(4.0)
 

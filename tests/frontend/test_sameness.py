@@ -20,9 +20,9 @@ import pytest
 import torch
 from harness import compiled
 
-from intarsia.frontend.definitions import can_watch
-from intarsia.frontend.guards import show
-from intarsia.frontend.sameness import indistinguishable, made_set, recipe
+from intarsia.frontend.guards.definitions import can_watch
+from intarsia.frontend.guards.guards import show
+from intarsia.frontend.guards.sameness import indistinguishable, made_set, recipe
 
 _ZONE = datetime.timezone(datetime.timedelta(hours=1))
 _NOON = datetime.datetime(2020, 1, 1, 12, tzinfo=datetime.UTC)

@@ -278,7 +278,7 @@ def halves_as_they_are(
     """In the place of `compile_graph`: a graph runs as it is, once it is known to have a functional form."""
     from intarsia.backend import Report
     from intarsia.frontend.errors import Unsupported
-    from intarsia.frontend.functional import functionalize
+    from intarsia.frontend.functional.trace import functionalize
 
     with contextlib.suppress(Unsupported):
         functionalize(graph, example_inputs)

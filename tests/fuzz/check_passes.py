@@ -13,10 +13,10 @@ from torch import Tensor
 from xdsl.dialects.builtin import ModuleOp
 
 from intarsia.ir.dtypes import DType
-from intarsia.ir.interpreter import run
+from intarsia.ir.interpreter.run import run
 from intarsia.ir.text import parse_module, print_module
-from intarsia.passes.base import Pass
-from intarsia.passes.context import CompileContext
+from intarsia.passes.core.base import Pass
+from intarsia.passes.core.context import CompileContext
 from intarsia.passes.pipeline import default_pipeline
 
 RELATIVE = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}

@@ -27,10 +27,13 @@ from calls import (
 )
 
 import intarsia
-from intarsia.passes import channels_last, clauses, contracts, linear, narrow_weights, own_kernels
-from intarsia.passes import convolution as convolutions
-from intarsia.targets import library, library_product
-from intarsia.targets.build import detect_isa
+from intarsia.passes.core import clauses, contracts
+from intarsia.passes.graph import narrow_weights
+from intarsia.passes.kernels import convolution as convolutions
+from intarsia.passes.kernels import linear, own_kernels
+from intarsia.passes.layout import channels_last
+from intarsia.targets.build.toolchain import detect_isa
+from intarsia.targets.host import library, library_product
 
 COUNT = int(os.environ.get("INTARSIA_FUZZ", "40"))
 FIRST = int(os.environ.get("INTARSIA_FUZZ_SEED", "0"))

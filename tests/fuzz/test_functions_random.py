@@ -14,7 +14,7 @@ from functions import Function, random_function, runs_in_eager
 from torch import Tensor
 
 import intarsia
-from intarsia.ir.interpreter import run_user
+from intarsia.ir.interpreter.run import run_user
 from intarsia.ir.text import parse_module
 
 COUNT = int(os.environ.get("INTARSIA_FUZZ", "80"))

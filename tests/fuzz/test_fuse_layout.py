@@ -9,12 +9,12 @@ import torch
 from prim_graphs import RandomProgram
 
 from intarsia.ir.dialects import kernel, prim
-from intarsia.ir.interpreter import run
+from intarsia.ir.interpreter.run import run
 from intarsia.ir.text import parse_module, print_module
-from intarsia.passes.context import CompileContext
-from intarsia.passes.fuse import Fuse
-from intarsia.passes.layout import Layout
-from intarsia.passes.strides import is_view, view_of
+from intarsia.passes.analysis.strides import is_view, view_of
+from intarsia.passes.core.context import CompileContext
+from intarsia.passes.fusion.fuse import Fuse
+from intarsia.passes.layout.layout import Layout
 
 
 def check_kernel_level(module) -> None:

@@ -15,10 +15,10 @@ from graphs import random_program
 from xdsl.dialects.builtin import ModuleOp
 
 from intarsia.ir.dialects import prim
-from intarsia.ir.interpreter import run
+from intarsia.ir.interpreter.run import run
 from intarsia.ir.text import parse_module, print_module
-from intarsia.passes.base import Pass
-from intarsia.passes.context import CompileContext
+from intarsia.passes.core.base import Pass
+from intarsia.passes.core.context import CompileContext
 
 COUNT = int(os.environ.get("INTARSIA_FUZZ", "80"))
 FIRST = int(os.environ.get("INTARSIA_FUZZ_SEED", "0"))

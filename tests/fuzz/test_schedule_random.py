@@ -6,12 +6,12 @@ import pytest
 import torch
 from prim_graphs import RandomProgram
 
-from intarsia.ir.interpreter import run
+from intarsia.ir.interpreter.run import run
 from intarsia.ir.text import parse_module, print_module
-from intarsia.passes.context import CompileContext
-from intarsia.passes.fuse import Fuse
-from intarsia.passes.layout import Layout
-from intarsia.passes.schedule import Schedule
+from intarsia.passes.core.context import CompileContext
+from intarsia.passes.fusion.fuse import Fuse
+from intarsia.passes.layout.layout import Layout
+from intarsia.passes.schedule.schedule import Schedule
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:

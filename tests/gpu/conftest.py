@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import intarsia
-from intarsia.targets.cache import shared_cache
-from intarsia.targets.triton.capture import drawing_threads
+from intarsia.targets.build.cache import shared_cache
+from intarsia.targets.run.capture import drawing_threads
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -19,19 +19,19 @@ from xdsl.dialects.builtin import ModuleOp
 
 from intarsia.ir.dialects import loop
 from intarsia.ir.dtypes import DType
-from intarsia.ir.interpreter import run_user
+from intarsia.ir.interpreter.run import run_user
 from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
-from intarsia.passes.base import Pass
-from intarsia.passes.context import CompileContext
-from intarsia.passes.gpu_attention import GpuAttention
-from intarsia.passes.matmul_kernels import MatmulKernels
+from intarsia.passes.core.base import Pass
+from intarsia.passes.core.context import CompileContext
+from intarsia.passes.graph.gpu_attention import GpuAttention
+from intarsia.passes.kernels.matmul_kernels import MatmulKernels
 from intarsia.passes.pipeline import default_pipeline
-from intarsia.targets.build import Source, find_toolchain
-from intarsia.targets.cache import shared_cache
+from intarsia.targets.build.cache import shared_cache
+from intarsia.targets.build.toolchain import Source, find_toolchain
 from intarsia.targets.cpp.program import Generated, build, load
-from intarsia.targets.host import HostSource, host_source, load_program, runs_on_gpu
-from intarsia.targets.library import Library
+from intarsia.targets.host.host import HostSource, host_source, load_program, runs_on_gpu
+from intarsia.targets.host.library import Library
 from intarsia.targets.triton.device import capability
 from intarsia.targets.triton.program import LAUNCHES, gpu_source
 

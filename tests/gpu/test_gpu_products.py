@@ -71,7 +71,7 @@ WALKED = ("128x256x64x8x3x1x132", "128x256x64x8x4x1x132", "128x128x64x4x3x1x264"
 @pytest.mark.parametrize("tile", TILES + WALKED)
 @pytest.mark.parametrize("name", ["chunks", "odd", "one_row", "shallow"])
 def test_every_tile(name: str, tile: str) -> None:
-    from intarsia.passes.matmul_kernels import MatmulKernels
+    from intarsia.passes.kernels.matmul_kernels import MatmulKernels
 
     fn, args = CASES[name]
     inputs = args(torch.bfloat16)
@@ -87,7 +87,7 @@ def _several(value: Any) -> tuple[Tensor, ...]:
 
 def test_measured() -> None:
     """Mode max-autotune keeps what it found in a table, and a second program of the bucket measures nothing."""
-    from intarsia.targets.cache import shared_cache
+    from intarsia.targets.build.cache import shared_cache
 
     fn, args = CASES["few_rows"]
     inputs = args(torch.bfloat16)

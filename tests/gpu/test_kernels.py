@@ -183,8 +183,8 @@ def test_handwritten_kernels(tmp_path: Path) -> None:
     """All of the zoo, compiled for this GPU and launched by Triton itself."""
     from triton_programs import kernels_of, zoo
 
-    from intarsia.ir import interpreter as reference
-    from intarsia.ir.interpreter_loops import find_kernel, fits, restride
+    from intarsia.ir.interpreter import run as reference
+    from intarsia.ir.interpreter.loops import find_kernel, fits, restride
     from intarsia.ir.symbols import symbol
     from intarsia.targets.triton.compile import load_text
     from intarsia.targets.triton.emit import emit_module, program_count

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from rich.console import Console
 
 import intarsia
-from intarsia.doctor import doctor
+from intarsia.tools.doctor import doctor
 
 GPU = "cuda:0"
 

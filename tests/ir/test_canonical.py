@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from xdsl.utils.exceptions import VerifyException
 
-from intarsia.frontend.functional import functionalize
+from intarsia.frontend.functional.trace import functionalize
 from intarsia.ir.dialects.aten import AtenOp
-from intarsia.ir.import_fx import import_fx
-from intarsia.ir.interpreter import run_user
+from intarsia.ir.fx.importer import import_fx
+from intarsia.ir.interpreter.run import run_user
 from intarsia.ir.text import parse_module, print_module
 
 x = torch.randn(2, 3, 8, 8)

@@ -14,9 +14,9 @@ from torch._dynamo.source import ConstantSource
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from intarsia.frontend.functional import functionalize
-from intarsia.ir.import_fx import Imported, ImportFailure, import_fx, user_line
-from intarsia.ir.interpreter import main_function, run_user
+from intarsia.frontend.functional.trace import functionalize
+from intarsia.ir.fx.importer import Imported, ImportFailure, import_fx, user_line
+from intarsia.ir.interpreter.run import main_function, run_user
 from intarsia.ir.syntax import location_of
 from intarsia.ir.text import parse_module, print_module
 

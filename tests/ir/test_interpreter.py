@@ -8,7 +8,7 @@ from torch import Tensor
 from xdsl.utils.exceptions import VerifyException
 
 from intarsia.ir.dtypes import BY_NAME
-from intarsia.ir.interpreter import InterpreterError, run, run_user
+from intarsia.ir.interpreter.run import InterpreterError, run, run_user
 from intarsia.ir.scalars import SCALARS
 from intarsia.ir.text import parse_module
 

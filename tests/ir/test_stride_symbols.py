@@ -6,7 +6,7 @@ import pytest
 import torch
 from xdsl.utils.exceptions import VerifyException
 
-from intarsia.ir.interpreter import run_user
+from intarsia.ir.interpreter.run import run_user
 from intarsia.ir.text import parse_module
 
 

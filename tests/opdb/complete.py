@@ -27,7 +27,7 @@ import torch
 import torch.utils._pytree as pytree
 
 import intarsia
-from intarsia.targets import build
+from intarsia.targets.build import toolchain as build
 from intarsia.testing import same
 from tests.soak.judge import STAGES, listening, staged
 from tests.soak.pool import run_tasks

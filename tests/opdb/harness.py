@@ -23,12 +23,12 @@ import torch.utils._pytree as pytree
 from torch import fx
 
 import intarsia
-from intarsia.frontend.functional import functionalize
+from intarsia.frontend.functional.trace import functionalize
 from intarsia.ir.dialects import kernel
-from intarsia.ir.import_fx import import_fx
-from intarsia.ir.interpreter import run_user
-from intarsia.passes.context import CompileContext
-from intarsia.passes.decompose import Decompose
+from intarsia.ir.fx.importer import import_fx
+from intarsia.ir.interpreter.run import run_user
+from intarsia.passes.core.context import CompileContext
+from intarsia.passes.graph.decompose import Decompose
 
 from .database import common_methods_invocations, op_db
 

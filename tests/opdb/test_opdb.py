@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import intarsia
-from intarsia.targets.cache import shared_cache
+from intarsia.targets.build.cache import shared_cache
 
 from .harness import outcomes, try_compiled
 

@@ -11,16 +11,16 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from xdsl.dialects.builtin import ModuleOp
 
-from intarsia.frontend.functional import functionalize
+from intarsia.frontend.functional.trace import functionalize
 from intarsia.ir.dialects import kernel, prim
 from intarsia.ir.dialects.aten import may_share, shares, writes_to
-from intarsia.ir.import_fx import import_fx
-from intarsia.ir.interpreter import InterpreterError, run
+from intarsia.ir.fx.importer import import_fx
+from intarsia.ir.interpreter.run import InterpreterError, run
 from intarsia.ir.text import parse_module
-from intarsia.passes import aliases
-from intarsia.passes.aliases import Aliases
-from intarsia.passes.context import CompileContext
-from intarsia.passes.manager import run_pipeline
+from intarsia.passes.analysis import aliases
+from intarsia.passes.analysis.aliases import Aliases
+from intarsia.passes.core.context import CompileContext
+from intarsia.passes.core.manager import run_pipeline
 from intarsia.passes.pipeline import default_pipeline
 
 a = torch.randn(6, 4) * 0.3

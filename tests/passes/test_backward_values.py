@@ -12,14 +12,14 @@ from test_decompose_values import compare, matrix, vector
 from torch import Tensor
 
 import intarsia
-from intarsia.frontend.functional import functionalize
+from intarsia.frontend.functional.trace import functionalize
 from intarsia.ir.dialects import kernel
-from intarsia.ir.import_fx import import_fx
-from intarsia.ir.interpreter import run
+from intarsia.ir.fx.importer import import_fx
+from intarsia.ir.interpreter.run import run
 from intarsia.ir.retarget import retarget
-from intarsia.passes.aten_rules.builder import RULES
-from intarsia.passes.context import CompileContext
-from intarsia.passes.decompose import Decompose
+from intarsia.passes.core.context import CompileContext
+from intarsia.passes.graph.aten_rules.builder import RULES
+from intarsia.passes.graph.decompose import Decompose
 from tests.opdb.harness import try_interpreter
 
 A = torch.ops.aten

@@ -11,8 +11,8 @@ from torch import nn
 
 import intarsia
 from intarsia.ir.text import parse_module
-from intarsia.passes.context import Target
-from intarsia.passes.contracts import CONTRACTS, check
+from intarsia.passes.core.context import Target
+from intarsia.passes.core.contracts import CONTRACTS, check
 
 
 def last(fn: object, *args: torch.Tensor) -> str:

@@ -8,13 +8,13 @@ from kernel_zoo import CASES, SMALL_GPU
 from test_schedule import arguments
 
 from intarsia.ir.dialects import loop
-from intarsia.ir.interpreter import run
+from intarsia.ir.interpreter.run import run
 from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
-from intarsia.passes import cooperative
-from intarsia.passes.context import CompileContext, Target
-from intarsia.passes.plan_buffers import PlanBuffers
-from intarsia.passes.schedule import Schedule
+from intarsia.passes.core.context import CompileContext, Target
+from intarsia.passes.memory.plan_buffers import PlanBuffers
+from intarsia.passes.schedule import cooperative
+from intarsia.passes.schedule.schedule import Schedule
 from intarsia.targets.triton.emit import emit_module
 from intarsia.targets.triton.parts import program_count
 

@@ -15,7 +15,7 @@ import torch.utils._pytree as pytree
 from torch import Tensor
 
 from intarsia.frontend.errors import Unsupported
-from intarsia.ir.interpreter import InterpreterError
+from intarsia.ir.interpreter.run import InterpreterError
 from tests.opdb.harness import try_interpreter
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)

@@ -11,14 +11,14 @@ from torch import Tensor
 from xdsl.dialects.builtin import ModuleOp
 
 import intarsia
-from intarsia.frontend.capture import capture
-from intarsia.frontend.functional import functionalize
+from intarsia.frontend.entry.capture import capture
+from intarsia.frontend.functional.trace import functionalize
 from intarsia.ir.dialects import loop
-from intarsia.ir.import_fx import import_fx
-from intarsia.ir.interpreter import run_user
+from intarsia.ir.fx.importer import import_fx
+from intarsia.ir.interpreter.run import run_user
 from intarsia.ir.retarget import retarget
-from intarsia.passes.context import CompileContext
-from intarsia.passes.manager import run_pipeline
+from intarsia.passes.core.context import CompileContext
+from intarsia.passes.core.manager import run_pipeline
 from intarsia.passes.pipeline import default_pipeline
 
 

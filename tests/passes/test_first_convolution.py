@@ -8,11 +8,11 @@ import pytest
 import sympy
 import torch
 
-from intarsia.ir.interpreter import run
+from intarsia.ir.interpreter.run import run
 from intarsia.ir.symbols import FloorDiv, dim, symbol
 from intarsia.ir.text import parse_module
-from intarsia.passes.channels_last import ChannelsLast
-from intarsia.passes.context import CompileContext, Target
+from intarsia.passes.core.context import CompileContext, Target
+from intarsia.passes.layout.channels_last import ChannelsLast
 
 PROGRAM = """
 prim.func @main() {{arg_names = ["x", "w"], arg_static = [false, true]{symbols}}} ({{

@@ -11,11 +11,11 @@ import torch
 from model_blocks import Program, bert, gpt2, group_norm, llama_layer, resnet_block, swin_shift
 
 from intarsia.ir.dialects import kernel, prim
-from intarsia.ir.interpreter import run
+from intarsia.ir.interpreter.run import run
 from intarsia.ir.text import print_module
-from intarsia.passes.context import CompileContext, Diagnostics
-from intarsia.passes.fuse import Fuse
-from intarsia.passes.layout import Layout
+from intarsia.passes.core.context import CompileContext, Diagnostics
+from intarsia.passes.fusion.fuse import Fuse
+from intarsia.passes.layout.layout import Layout
 
 
 def kernels(module) -> int:

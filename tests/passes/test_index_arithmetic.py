@@ -11,13 +11,13 @@ from xdsl.ir import Block, Region, SSAValue
 
 from intarsia.ir.dialects import prim
 from intarsia.ir.dtypes import BY_NAME, I64, DType
-from intarsia.ir.interpreter import run
+from intarsia.ir.interpreter.run import run
 from intarsia.ir.retarget import retarget
 from intarsia.ir.symbols import FloorDiv, Mod, interval, symbol
 from intarsia.ir.types import tensor_type
-from intarsia.passes.attention_mask import CAUSAL, FULL, mask_kind
-from intarsia.passes.context import CompileContext
-from intarsia.passes.manager import run_pipeline
+from intarsia.passes.core.context import CompileContext
+from intarsia.passes.core.manager import run_pipeline
+from intarsia.passes.graph.attention_mask import CAUSAL, FULL, mask_kind
 from intarsia.passes.pipeline import registry
 
 INTEGERS = ("i64", "i32", "i16", "i8", "u8", "u16", "u32")

@@ -10,11 +10,11 @@ import pytest
 from xdsl.dialects.builtin import ModuleOp
 
 from intarsia.ir.text import parse_module, print_module
-from intarsia.passes import manager
-from intarsia.passes.base import Pass, PassError
-from intarsia.passes.context import CompileContext
-from intarsia.passes.levels import module_levels
-from intarsia.passes.manager import (
+from intarsia.passes.core import manager
+from intarsia.passes.core.base import Pass, PassError
+from intarsia.passes.core.context import CompileContext
+from intarsia.passes.core.levels import module_levels
+from intarsia.passes.core.manager import (
     PassFailure,
     PipelineError,
     order,
@@ -333,7 +333,7 @@ def test_fingerprint_follows_options_and_the_source_of_custom_passes(tmp_path: P
     for body in ("1", "2"):
         space: dict[str, object] = {"__name__": "typed_in"}
         exec(
-            "from dataclasses import dataclass\nfrom intarsia.passes.base import Pass\n@dataclass(frozen=True)\n"
+            "from dataclasses import dataclass\nfrom intarsia.passes.core.base import Pass\n@dataclass(frozen=True)\n"
             f"class Typed(Pass):\n    name = 'typed'\n    def apply(self, ctx, module):\n        return {body}\n",
             space,
         )

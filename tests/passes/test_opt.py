@@ -14,9 +14,9 @@ from typing import ClassVar
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 
-from intarsia.passes.base import Pass
-from intarsia.passes.context import CompileContext
-from intarsia.passes.manager import registered
+from intarsia.passes.core.base import Pass
+from intarsia.passes.core.context import CompileContext
+from intarsia.passes.core.manager import registered
 from intarsia.passes.opt import main
 
 PRIM = """prim.func @main() {symbols = []} ({

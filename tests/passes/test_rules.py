@@ -13,14 +13,14 @@ from xdsl.ir import Block, Region, SSAValue
 
 from intarsia.ir.dialects import prim
 from intarsia.ir.dtypes import F32
-from intarsia.ir.interpreter import run
+from intarsia.ir.interpreter.run import run
 from intarsia.ir.symbols import substitute, symbol
 from intarsia.ir.text import parse_module
 from intarsia.ir.types import TensorType, tensor_type
-from intarsia.passes.canonicalize import RULES as CANONICAL
-from intarsia.passes.constant_fold import RULES as FOLDS
-from intarsia.passes.context import CompileContext
-from intarsia.passes.levels import module_levels
+from intarsia.passes.core.context import CompileContext
+from intarsia.passes.core.levels import module_levels
+from intarsia.passes.graph.canonicalize import RULES as CANONICAL
+from intarsia.passes.graph.constant_fold import RULES as FOLDS
 from intarsia.passes.pipeline import registry
 
 HERE = Path(__file__).parent

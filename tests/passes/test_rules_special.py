@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, fx
 
 from intarsia.ir.dialects import kernel
-from intarsia.ir.import_fx import import_fx
-from intarsia.ir.interpreter import run
-from intarsia.passes.context import CompileContext
-from intarsia.passes.decompose import Decompose
+from intarsia.ir.fx.importer import import_fx
+from intarsia.ir.interpreter.run import run
+from intarsia.passes.core.context import CompileContext
+from intarsia.passes.graph.decompose import Decompose
 
 NAN, INF = float("nan"), float("inf")
 aten: Any = torch.ops.aten

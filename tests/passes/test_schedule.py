@@ -10,11 +10,11 @@ import torch
 from kernel_zoo import CASES, Case
 from xdsl.dialects.builtin import ModuleOp
 
-from intarsia.ir.interpreter import run
+from intarsia.ir.interpreter.run import run
 from intarsia.ir.symbols import substitute, symbol
 from intarsia.ir.text import parse_module, print_module
-from intarsia.passes.context import CompileContext
-from intarsia.passes.schedule import Schedule, deep_recursion
+from intarsia.passes.core.context import CompileContext
+from intarsia.passes.schedule.schedule import Schedule, deep_recursion
 
 
 def arguments(case: Case, seed: int = 0) -> list[torch.Tensor]:

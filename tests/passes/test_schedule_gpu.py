@@ -7,11 +7,11 @@ from kernel_zoo import CASES
 from test_schedule import agrees, arguments
 
 from intarsia.ir.dialects import loop
-from intarsia.ir.interpreter import run
+from intarsia.ir.interpreter.run import run
 from intarsia.ir.retarget import retarget
-from intarsia.passes.context import CompileContext
-from intarsia.passes.plan_buffers import PlanBuffers
-from intarsia.passes.schedule import Schedule
+from intarsia.passes.core.context import CompileContext
+from intarsia.passes.memory.plan_buffers import PlanBuffers
+from intarsia.passes.schedule.schedule import Schedule
 
 
 @pytest.mark.parametrize("name", CASES)

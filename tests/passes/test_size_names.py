@@ -11,19 +11,19 @@ import torch.nn.functional as F
 from torch import Tensor
 from xdsl.dialects.builtin import ModuleOp
 
-from intarsia.frontend.capture import capture
-from intarsia.frontend.functional import functionalize
+from intarsia.frontend.entry.capture import capture
+from intarsia.frontend.functional.trace import functionalize
 from intarsia.ir.dialects import kernel, loop
-from intarsia.ir.import_fx import import_fx
-from intarsia.ir.interpreter import run
+from intarsia.ir.fx.importer import import_fx
+from intarsia.ir.interpreter.run import run
 from intarsia.ir.retarget import retarget
 from intarsia.ir.symbols import FloorDiv, Mod, dim, simplify_index, symbol
 from intarsia.ir.text import parse_module, print_module
-from intarsia.passes.context import CompileContext
-from intarsia.passes.matmul_kernels import MatmulKernels
+from intarsia.passes.analysis.size_names import names_of
+from intarsia.passes.analysis.strides import reshape_strides
+from intarsia.passes.core.context import CompileContext
+from intarsia.passes.kernels.matmul_kernels import MatmulKernels
 from intarsia.passes.pipeline import default_pipeline
-from intarsia.passes.size_names import names_of
-from intarsia.passes.strides import reshape_strides
 
 SIZES = [(2, 13, 18), (3, 16, 16), (4, 5, 31)]
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 import intarsia
-from intarsia.frontend.functional import functionalize
-from intarsia.ir.import_fx import import_fx
-from intarsia.ir.interpreter import run_user
+from intarsia.frontend.functional.trace import functionalize
+from intarsia.ir.fx.importer import import_fx
+from intarsia.ir.interpreter.run import run_user
 from intarsia.ir.retarget import retarget
-from intarsia.passes.context import CompileContext, Diagnostics, Target
-from intarsia.passes.manager import run_pipeline
+from intarsia.passes.core.context import CompileContext, Diagnostics, Target
+from intarsia.passes.core.manager import run_pipeline
 from intarsia.passes.pipeline import default_pipeline
 
 

@@ -25,7 +25,7 @@ os.environ.setdefault("INTARSIA_RANDOM", "eager")
 
 import torch
 
-from intarsia.targets import build
+from intarsia.targets.build import toolchain as build
 
 from . import GENERATORS, generate, passes, plants, script
 from .judge import STAGES, Failure, judge

@@ -17,11 +17,11 @@ import torch
 
 import intarsia
 from intarsia import backend, testing
-from intarsia.aliasing import has_memory, relation
-from intarsia.ir.interpreter import InterpreterError, run_user
+from intarsia.ir.interpreter.run import InterpreterError, run_user
 from intarsia.ir.text import parse_module
 from intarsia.targets.cpp.program import Program
-from intarsia.targets.triton.run import UnplannedResult
+from intarsia.targets.run.gpu import UnplannedResult
+from intarsia.tools.aliasing import has_memory, relation
 
 from . import script
 from .script import Compile, Invalid, Leaf, Step

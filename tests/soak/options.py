@@ -28,7 +28,7 @@ SETTINGS = {
 NOTHING = """\
 from dataclasses import dataclass
 from typing import ClassVar
-from intarsia.passes.base import Pass
+from intarsia.passes.core.base import Pass
 @dataclass(frozen=True)
 class Nothing(Pass):
     name: ClassVar[str] = 'nothing'

@@ -23,14 +23,18 @@ os.environ.setdefault("INTARSIA_CACHE", "0")
 
 import torch
 
-from intarsia.frontend import guards
+from intarsia.frontend.guards import guards
 from intarsia.ir import scalars
 from intarsia.ir.dialects import prim
 from intarsia.ir.symbols import dim
-from intarsia.passes import aliases, cse, emit_loops, indexing, layout, plan_buffers
-from intarsia.passes.canonicalize import Canonicalize
-from intarsia.passes.plan_buffers import PlanBuffers
-from intarsia.targets import build
+from intarsia.passes.analysis import aliases, indexing
+from intarsia.passes.graph import cse
+from intarsia.passes.graph.canonicalize import Canonicalize
+from intarsia.passes.layout import layout
+from intarsia.passes.memory import plan_buffers
+from intarsia.passes.memory.plan_buffers import PlanBuffers
+from intarsia.passes.schedule import emit_loops
+from intarsia.targets.build import toolchain as build
 from intarsia.targets.cpp import emit
 
 from . import GENERATORS, generate

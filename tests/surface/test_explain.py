@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import intarsia
-from intarsia.targets.build import CompilerNotFound
+from intarsia.targets.build.toolchain import CompilerNotFound
 
 X = torch.randn(3, 4)
 NOTES = []

@@ -19,26 +19,26 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import intarsia
 import intarsia.backend as backend
 from intarsia.config import Config
-from intarsia.doctor import _gpu_kernel, doctor
-from intarsia.explain import _code, _kernels, _recording
-from intarsia.frontend.functional import functionalize
-from intarsia.ir.import_fx import import_fx
+from intarsia.explain.explanation import _code, _kernels, _recording
+from intarsia.explain.kernel_facts import kernel_facts
+from intarsia.frontend.functional.trace import functionalize
+from intarsia.ir.fx.importer import import_fx
 from intarsia.ir.retarget import retarget
-from intarsia.kernel_facts import kernel_facts
-from intarsia.passes.context import CompileContext, Target
-from intarsia.passes.manager import run_pipeline
+from intarsia.passes.core.context import CompileContext, Target
+from intarsia.passes.core.manager import run_pipeline
 from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets.cpp.program import Program, generate
-from intarsia.targets.host import SeveralGPUs, load_program
-from intarsia.targets.library import Library
+from intarsia.targets.host.host import SeveralGPUs, load_program
+from intarsia.targets.host.library import Library
+from intarsia.targets.run.gpu import MISALIGNED, TOO_LARGE, Misaligned, not_launched
+from intarsia.targets.run.graphs import STATISTICS, Recorded
+from intarsia.targets.run.tail import Divided
 from intarsia.targets.triton import device
 from intarsia.targets.triton.device import NoTriton, triton_version
-from intarsia.targets.triton.graphs import STATISTICS, Recorded
 from intarsia.targets.triton.launch import DriverError
 from intarsia.targets.triton.program import source_lines
-from intarsia.targets.triton.run import MISALIGNED, TOO_LARGE, Misaligned, not_launched
-from intarsia.targets.triton.tail import Divided
 from intarsia.targets.triton.worker import TritonError
+from intarsia.tools.doctor import _gpu_kernel, doctor
 
 X = torch.randn(64, 96)
 TRITON = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
@@ -301,7 +301,7 @@ def test_constants_are_made_on_the_programs_gpu(monkeypatch):
         seen.append((gpu, entry))
         return make
 
-    monkeypatch.setattr("intarsia.targets.host.on_gpu", on_gpu)
+    monkeypatch.setattr("intarsia.targets.host.host.on_gpu", on_gpu)
     kernels = dict.fromkeys(host.kernels, lambda *args: 0)
     load_program(host, kernels, replace(Library(-1), fingerprint=lambda *args: 0), "test")
     assert seen == [(0, "make"), (0, "make_constants")]
@@ -476,9 +476,11 @@ def test_doctor_where_driver_and_toolkit_do_not_fit(monkeypatch):
 
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
-    monkeypatch.setattr("intarsia.doctor.capability", lambda gpu: "sm_90")
-    monkeypatch.setattr("intarsia.doctor.lower", lambda *args, **kwargs: intarsia.lower(*args, target="triton:sm_90"))
-    monkeypatch.setattr("intarsia.doctor._error_on_gpu", refused)
+    monkeypatch.setattr("intarsia.tools.doctor.capability", lambda gpu: "sm_90")
+    monkeypatch.setattr(
+        "intarsia.tools.doctor.lower", lambda *args, **kwargs: intarsia.lower(*args, target="triton:sm_90")
+    )
+    monkeypatch.setattr("intarsia.tools.doctor._error_on_gpu", refused)
     found = _gpu_kernel()
     assert not found.ok and found.found.endswith("no kernel image (error 209)") and "newer driver" in found.advice
 

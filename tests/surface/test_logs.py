@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import intarsia
-from intarsia.logs import TOPICS
+from intarsia.explain.logs import TOPICS
 
 
 @pytest.fixture(autouse=True)

@@ -5,13 +5,13 @@ import torch
 import torch.nn.functional as F
 
 import intarsia
+from intarsia.explain.kernel_facts import kernel_facts
 from intarsia.ir.dtypes import BF16
 from intarsia.ir.text import parse_module, print_module
-from intarsia.kernel_facts import kernel_facts
-from intarsia.passes.context import CompileContext
-from intarsia.passes.schedule import Schedule
-from intarsia.targets import timed
-from intarsia.targets.limits import Limits
+from intarsia.passes.core.context import CompileContext
+from intarsia.passes.schedule.schedule import Schedule
+from intarsia.targets.measure.limits import Limits
+from intarsia.targets.run import timed
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import intarsia
-from intarsia import config, debug
+from intarsia import config
 from intarsia.config import Config
+from intarsia.tools import debug
 
 X = torch.randn(5)
 
@@ -111,7 +112,7 @@ def test_a_debug_folder_that_cannot_be_written(kind, tmp_path, monkeypatch, capl
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr("pathlib.Path.write_text", full)
-        monkeypatch.setattr("intarsia.targets.build.Path.write_text", full, raising=False)
+        monkeypatch.setattr("intarsia.targets.build.toolchain.Path.write_text", full, raising=False)
     else:
         place.write_text("mine")
     monkeypatch.setenv("INTARSIA_DEBUG", str(place / "x" if kind == "below a file" else place))

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import intarsia
-from intarsia.frontend.blame import blamed, culprit
-from intarsia.passes.base import Pass
-from intarsia.targets import choices
+from intarsia.frontend.runtime.blame import blamed, culprit
+from intarsia.passes.core.base import Pass
+from intarsia.targets.measure import choices
 
 X = torch.randn(4)
 

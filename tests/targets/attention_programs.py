@@ -14,8 +14,8 @@ from xdsl.dialects.builtin import ModuleOp
 
 from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
-from intarsia.passes.context import CompileContext, Target
-from intarsia.passes.gpu_attention import GpuAttention
+from intarsia.passes.core.context import CompileContext, Target
+from intarsia.passes.graph.gpu_attention import GpuAttention
 from intarsia.passes.pipeline import default_pipeline
 
 HALF = (torch.bfloat16, torch.float16)

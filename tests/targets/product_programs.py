@@ -17,8 +17,8 @@ from xdsl.dialects.builtin import ModuleOp
 from intarsia.ir.dialects import loop
 from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
-from intarsia.passes.context import CompileContext, Target
-from intarsia.passes.matmul_kernels import MatmulKernels
+from intarsia.passes.core.context import CompileContext, Target
+from intarsia.passes.kernels.matmul_kernels import MatmulKernels
 from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets.triton.compile import load_text
 from intarsia.targets.triton.emit import emit_module

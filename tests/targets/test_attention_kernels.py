@@ -13,8 +13,8 @@ from triton_programs import kernels_of
 
 from intarsia.ir.dialects import kernel, loop
 from intarsia.ir.dtypes import BF16, F32
-from intarsia.ir.interpreter import run
-from intarsia.passes.short_attention import Call, Tile, choose
+from intarsia.ir.interpreter.run import run
+from intarsia.passes.kernels.short_attention import Call, Tile, choose
 
 CASES = cases()
 

@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from intarsia.targets import build
-from intarsia.targets.build import (
+from intarsia.targets.build import toolchain as build
+from intarsia.targets.build.load import Library
+from intarsia.targets.build.toolchain import (
     CompilerError,
     CompilerNotFound,
     Source,
@@ -33,7 +34,6 @@ from intarsia.targets.build import (
     openmp_flags,
 )
 from intarsia.targets.cpp.program import MOST_ARGUMENTS, bind_kernels, calls_source
-from intarsia.targets.load import Library
 from intarsia.targets.torch_private import empty_strided_cpu
 
 pytestmark = pytest.mark.usefixtures("product_compiler")
@@ -160,7 +160,7 @@ def test_ctrl_c_ends_the_compilers_and_leaves_nothing(tmp_path: Path) -> None:
         '[ "$1" = --version ] && exit; [ "$1" = -print-prog-name=cc1plus ] && exit; echo $$ >> "$PIDS"; while [ "$1" != -o ]; do shift; done; echo half > "$2"; sleep 60',
     )
     program = (
-        "import signal, sys; from pathlib import Path; from intarsia.targets.build import *\n"
+        "import signal, sys; from pathlib import Path; from intarsia.targets.build.toolchain import *\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
         "try: compile_sources([Source(n, '') for n in 'abc'], find_toolchain(), Path(sys.argv[1]), jobs=2)\n"
         "except KeyboardInterrupt: sys.exit(42)\n"

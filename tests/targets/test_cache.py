@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from intarsia.targets import cache as cache_module
-from intarsia.targets.cache import FOLDER, Cache, Entry, NoRoom, cache_key, default_folder, package_fingerprint
+from intarsia.targets.build import cache as cache_module
+from intarsia.targets.build.cache import FOLDER, Cache, Entry, NoRoom, cache_key, default_folder, package_fingerprint
 
 pytestmark = pytest.mark.usefixtures("product_compiler")
 

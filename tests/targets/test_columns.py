@@ -11,8 +11,8 @@ from toolchains import MARCHES, toolchain_for
 from torch import Tensor
 
 import intarsia
-from intarsia.targets.build import Source, compile_sources
-from intarsia.targets.load import Library
+from intarsia.targets.build.load import Library
+from intarsia.targets.build.toolchain import Source, compile_sources
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sum": lambda x: x.sum(0),

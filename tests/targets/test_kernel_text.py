@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import intarsia
-from intarsia.targets.build import detect_isa
+from intarsia.targets.build.toolchain import detect_isa
 
 
 @pytest.mark.parametrize("name", ["two\nlines.py", "slash\\", "tab\t.py", "quote'\".py", "ünï.py", "comment*/.py"])

@@ -4,8 +4,8 @@ import json
 
 import torch
 
-from intarsia.targets import limits
-from intarsia.targets.limits import Limits
+from intarsia.targets.measure import limits
+from intarsia.targets.measure.limits import Limits
 
 
 def test_they_are_measured_once(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""targets/cpp/intarsia_math.h against torch: sampled float32 bit patterns, special values, integers, half types."""
+"""targets/cpp/include/intarsia_math.h against torch: sampled float32 bit patterns, special values, integers, half types."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import intarsia
-from intarsia.targets.build import HEADER_DIR, Source, compile_sources, find_toolchain
-from intarsia.targets.load import Library
+from intarsia.targets.build.load import Library
+from intarsia.targets.build.toolchain import HEADER_DIR, Source, compile_sources, find_toolchain
 
 pytestmark = pytest.mark.usefixtures("product_compiler")
 

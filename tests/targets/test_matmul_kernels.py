@@ -16,14 +16,14 @@ from triton_programs import kernels_of
 from xdsl.dialects.builtin import ModuleOp
 
 from intarsia.ir.dialects import kernel, loop, prim
-from intarsia.ir.interpreter import run
+from intarsia.ir.interpreter.run import run
 from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
-from intarsia.passes.context import CompileContext
+from intarsia.passes.analysis.product_model import Shape, Tile, candidates, choose
+from intarsia.passes.core.context import CompileContext
 from intarsia.passes.pipeline import default_pipeline
-from intarsia.passes.product_model import Shape, Tile, candidates, choose
-from intarsia.targets.choices import Table
-from intarsia.targets.measurements import Measurements
+from intarsia.targets.measure.choices import Table
+from intarsia.targets.measure.store import Measurements
 
 
 @pytest.fixture(autouse=True)

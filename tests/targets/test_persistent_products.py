@@ -15,11 +15,11 @@ from triton_programs import kernels_of
 from intarsia.ir.dialects import loop, prim
 from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
-from intarsia.passes.context import CompileContext, Target
-from intarsia.passes.matmul_kernels import MatmulKernels
+from intarsia.passes.analysis.product_model import Shape, Tile, candidates, choose
+from intarsia.passes.core.context import CompileContext, Target
+from intarsia.passes.kernels.matmul_kernels import MatmulKernels
 from intarsia.passes.pipeline import default_pipeline
-from intarsia.passes.product_model import Shape, Tile, candidates, choose
-from intarsia.targets.build import find_toolchain
+from intarsia.targets.build.toolchain import find_toolchain
 from intarsia.targets.triton import device
 from intarsia.targets.triton.compile import compile_kernel, load_text
 from intarsia.targets.triton.descriptors import descriptors

@@ -12,16 +12,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import intarsia
-from intarsia.frontend.functional import functionalize
-from intarsia.ir.import_fx import import_fx
+from intarsia.frontend.functional.trace import functionalize
+from intarsia.ir.fx.importer import import_fx
 from intarsia.ir.retarget import retarget
-from intarsia.passes.context import CompileContext, Target
-from intarsia.passes.manager import run_pipeline
+from intarsia.passes.core.context import CompileContext, Target
+from intarsia.passes.core.manager import run_pipeline
 from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets.cpp.program import generate
-from intarsia.targets.host import HostSource, namespace
-from intarsia.targets.library import Library
-from intarsia.targets.pool import Results
+from intarsia.targets.host.host import HostSource, namespace
+from intarsia.targets.host.library import Library
+from intarsia.targets.host.pool import Results
 
 
 def _growing(token: Tensor, cache: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -124,7 +124,7 @@ def test_parts(fn: Any, rows: list[int], count: int, monkeypatch: pytest.MonkeyP
     parts: list[str] = []
     found = steps(source, rows, parts)
     assert parts == [f"part{k}" for k in range(count)]
-    monkeypatch.setattr("intarsia.targets.host.split", lambda steps, kernels, head: ([], []))
+    monkeypatch.setattr("intarsia.targets.host.host.split", lambda steps, kernels, head: ([], []))
     whole = host(fn)
     assert "@piece" not in whole.text
     assert steps(whole, rows, []) == found

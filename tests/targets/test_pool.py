@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 import intarsia
-from intarsia.targets import pool
-from intarsia.targets.pool import MOST, Results, kept_bytes
+from intarsia.targets.host import pool
+from intarsia.targets.host.pool import MOST, Results, kept_bytes
 from intarsia.targets.torch_private import counts_uses
 
 pytestmark = pytest.mark.skipif(not counts_uses, reason="this torch does not tell how often a storage is used")

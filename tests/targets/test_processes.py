@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from intarsia.targets import locks
-from intarsia.targets.build import CompilerError, Source, compile_sources, find_toolchain
-from intarsia.targets.locks import locked
-from intarsia.targets.processes import GROUPS, ProcessGroup
+from intarsia.targets.build import locks
+from intarsia.targets.build.locks import locked
+from intarsia.targets.build.processes import GROUPS, ProcessGroup
+from intarsia.targets.build.toolchain import CompilerError, Source, compile_sources, find_toolchain
 from tests.processes import is_gone
 
 pytestmark = [
@@ -50,7 +50,7 @@ HOLDER = (
     ALONE
     + """
 import os, subprocess, sys, time
-from intarsia.targets.processes import ProcessGroup
+from intarsia.targets.build.processes import ProcessGroup
 group = ProcessGroup()
 child = group.start(["/bin/sh", "-c", "sleep 100 & echo $! $$; wait"], stdout=subprocess.PIPE)
 print(child.stdout.readline().decode().strip(), flush=True)
@@ -82,7 +82,7 @@ def script(folder: Path, text: str) -> Path:
 def test_a_compiler_ends_when_its_program_is_killed(tmp_path: Path) -> None:
     compiler = script(tmp_path, HANGS)
     program = (
-        "import sys; from pathlib import Path; from intarsia.targets.build import *\n"
+        "import sys; from pathlib import Path; from intarsia.targets.build.toolchain import *\n"
         "compile_sources([Source(n, '') for n in 'ab'], find_toolchain(), Path(sys.argv[1]), jobs=2)\n"
     )
     pids = tmp_path / "pids"
@@ -100,7 +100,7 @@ def test_a_compiler_ends_when_its_program_is_killed(tmp_path: Path) -> None:
 def test_a_compiler_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", str(script(tmp_path, HANGS)))
     monkeypatch.setenv("PIDS", str(tmp_path / "pids"))
-    monkeypatch.setattr("intarsia.targets.build.COMPILE_SECONDS", 1.0)
+    monkeypatch.setattr("intarsia.targets.build.toolchain.COMPILE_SECONDS", 1.0)
     with pytest.raises(CompilerError, match=r"x\.cpp\n  it took longer than 1 seconds and was ended") as caught:
         compile_sources([Source("x", "")], find_toolchain(), tmp_path / "out")
     assert all(is_gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
@@ -114,7 +114,7 @@ TAKER = (
     + """
 import sys, time
 from pathlib import Path
-from intarsia.targets.locks import locked
+from intarsia.targets.build.locks import locked
 with locked(Path(sys.argv[1])) as held:
     print(held, time.time(), flush=True)
     time.sleep(float(sys.argv[2]))
@@ -171,7 +171,7 @@ def test_a_forked_child_holds_no_lock(tmp_path: Path) -> None:
     program = """
 import os, sys, time
 from pathlib import Path
-from intarsia.targets.locks import locked
+from intarsia.targets.build.locks import locked
 with locked(Path(sys.argv[1])):
     if os.fork() == 0:
         os.close(1)

@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from intarsia.targets.run import graphs, playback
+from intarsia.targets.run.capture import INVALID_CONTEXT, QUIET, drawing_threads, in_context
+from intarsia.targets.run.graphs import LIMIT, WARM, WORTH, Recorded
+from intarsia.targets.run.pieces import Pieces
+from intarsia.targets.run.playback import Pool, extent
+from intarsia.targets.run.tail import Divided
 from intarsia.targets.torch_private import empty_strided_cpu
-from intarsia.targets.triton import graphs, playback
-from intarsia.targets.triton.capture import INVALID_CONTEXT, QUIET, drawing_threads, in_context
-from intarsia.targets.triton.graphs import LIMIT, WARM, WORTH, Recorded
-from intarsia.targets.triton.pieces import Pieces
-from intarsia.targets.triton.playback import Pool, extent
-from intarsia.targets.triton.tail import Divided
 from tests.together import together
 
 

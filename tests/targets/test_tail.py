@@ -13,11 +13,11 @@ from torch import Tensor
 
 from intarsia.ir.dialects import loop
 from intarsia.ir.symbols import substitute, symbol
-from intarsia.targets import host as host_programs
-from intarsia.targets.host import HostSource, namespace
-from intarsia.targets.library import Library
-from intarsia.targets.pool import Results
-from intarsia.targets.triton import tail
+from intarsia.targets.host import host as host_programs
+from intarsia.targets.host.host import HostSource, namespace
+from intarsia.targets.host.library import Library
+from intarsia.targets.host.pool import Results
+from intarsia.targets.run import tail
 from tests.targets.test_pieces import host, steps
 
 

@@ -18,16 +18,10 @@ import intarsia
 from intarsia.ir.dialects import loop
 from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module
-from intarsia.passes.context import CompileContext
-from intarsia.passes.schedule import Schedule
-from intarsia.targets.build import find_toolchain
-from intarsia.targets.triton import device, program
-from intarsia.targets.triton.compile import KernelSource
-from intarsia.targets.triton.device import NoTriton, gpu_of, triton_version
-from intarsia.targets.triton.emit import PRELUDE, emit_module
-from intarsia.targets.triton.launch import kernel_source, launchers
-from intarsia.targets.triton.recordable import LEAST, refusal
-from intarsia.targets.triton.run import (
+from intarsia.passes.core.context import CompileContext
+from intarsia.passes.schedule.schedule import Schedule
+from intarsia.targets.build.toolchain import find_toolchain
+from intarsia.targets.run.gpu import (
     MISALIGNED,
     TOO_LARGE,
     Misaligned,
@@ -37,6 +31,12 @@ from intarsia.targets.triton.run import (
     not_launched,
     on_gpu,
 )
+from intarsia.targets.run.recordable import LEAST, refusal
+from intarsia.targets.triton import device, program
+from intarsia.targets.triton.compile import KernelSource
+from intarsia.targets.triton.device import NoTriton, gpu_of, triton_version
+from intarsia.targets.triton.emit import PRELUDE, emit_module
+from intarsia.targets.triton.launch import kernel_source, launchers
 from intarsia.targets.triton.worker import TritonError, Workers
 from tests.processes import is_gone
 

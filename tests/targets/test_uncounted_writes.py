@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import intarsia
-from intarsia.targets import watch
-from intarsia.targets.watch import PAGES, Contents
+from intarsia.targets.run import watch
+from intarsia.targets.run.watch import PAGES, Contents
 
 
 def checksum(table, size):

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from intarsia.targets.build import Toolchain, find_toolchain
+from intarsia.targets.build.toolchain import Toolchain, find_toolchain
 
 MARCHES = ((), ("-march=x86-64-v3",), ("-march=x86-64",))  # this processor, AVX2, plain
 

@@ -28,11 +28,11 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_operators import FAMILIES, operators
 from triton_programs import Program, kernels_of, models, randoms, rows, zoo
 
-from intarsia.ir import interpreter as reference
 from intarsia.ir.dialects import loop
-from intarsia.ir.interpreter_loops import find_kernel, fits, poison, restride
+from intarsia.ir.interpreter import run as reference
+from intarsia.ir.interpreter.loops import find_kernel, fits, poison, restride
 from intarsia.ir.symbols import symbol
-from intarsia.passes import cooperative
+from intarsia.passes.schedule import cooperative
 from intarsia.targets.triton import language
 from intarsia.targets.triton.compile import load_text
 from intarsia.targets.triton.descriptors import descriptors

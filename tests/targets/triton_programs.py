@@ -19,15 +19,15 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
 
 import intarsia
-from intarsia.frontend.functional import functionalize
+from intarsia.frontend.functional.trace import functionalize
 from intarsia.ir.dialects import loop
 from intarsia.ir.dtypes import BF16, BOOL, F16, F32, F64, I64, DType
-from intarsia.ir.import_fx import import_fx
+from intarsia.ir.fx.importer import import_fx
 from intarsia.ir.retarget import retarget
 from intarsia.ir.scalars import SCALARS, ScalarRow
 from intarsia.ir.text import parse_module, print_module
-from intarsia.passes.context import CompileContext
-from intarsia.passes.decompose import Decompose
+from intarsia.passes.core.context import CompileContext
+from intarsia.passes.graph.decompose import Decompose
 from intarsia.passes.pipeline import default_pipeline
 
 TESTS = Path(__file__).parents[1]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import intarsia
-from intarsia.targets.cache import shared_cache
+from intarsia.targets.build.cache import shared_cache
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "benchmarks")]
 

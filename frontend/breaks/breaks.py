@@ -1,0 +1,97 @@
+"""Graph breaks: where the frames of a capture are split, and what they leave behind for the rest of the call.
+
+A break that happens inside an instruction which has done nothing yet suspends the frames as they stand. Where the
+instruction was already under way (a callback of C code, a constructor), capture starts again and stops before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..errors import CaptureError, Frame, GraphBreak, is_foreign
+
+if TYPE_CHECKING:
+    from ..bytecode.machine import Frame as Activation
+    from ..bytecode.machine import Interpreter
+
+__all__ = ["Break", "Restart", "Stop", "Suspended", "before_caller", "split_point"]
+
+
+@dataclass(frozen=True)
+class Break:
+    """One place where the graph broke: for reports.
+
+    `frames` are the user's lines, outermost first; `reason` and `advice` are sentences.
+    """
+
+    reason: str
+    advice: str
+    frames: tuple[Frame, ...]
+    place: Frame
+
+    @staticmethod
+    def of(error: CaptureError) -> Break:
+        """The report of an error."""
+        return Break(error.reason, error.advice, error.frames, error.place)
+
+
+@dataclass(frozen=True)
+class Suspended:
+    """Frames to be split, outermost first; the last one stands before its pending instruction."""
+
+    frames: tuple[Activation, ...]
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Capture has to start again and stop before the instruction with this number.
+
+    With `native`, CPython runs the rest of the frame that the instruction is in.
+    """
+
+    step: int
+    native: bool = False
+
+
+class Stop:
+    """A break found in an earlier attempt, to be raised again before its instruction has begun."""
+
+    def __init__(self, error: CaptureError, native: bool = False) -> None:
+        self.error, self.native = error, native
+
+    def again(self, frame: Activation) -> CaptureError:
+        """The same break, at `frame`."""
+        error = GraphBreak(self.error.reason, self.error.advice)
+        error.frames = self.error.frames
+        return error
+
+
+def split_point(vm: Interpreter) -> Suspended | Restart | None:
+    """Where the capture can be split, seen from the frame in which a break was raised; None when it cannot be."""
+    frames = vm.frames
+    if not frames or not frames[0].direct:
+        return None
+    depth = 1
+    while depth < len(frames) and frames[depth].direct:
+        depth += 1
+    depth = min(depth, _outside(frames))
+    last = frames[depth - 1]
+    if depth == len(frames) and last.begun == vm.step and vm.out.size == vm.out_size:
+        return Suspended(tuple(frames))
+    return Restart(last.begun)
+
+
+def _outside(frames: list[Activation]) -> int:
+    """How many frames are around the innermost ones that are other libraries' code: these run as one call."""
+    count = len(frames)
+    while count > 1 and is_foreign(frames[count - 1].code.co_filename):
+        count -= 1
+    return count
+
+
+def before_caller(suspended: Suspended) -> Restart | None:
+    """The next place to try when frames cannot be suspended: before the call that made the innermost one."""
+    if len(suspended.frames) < 2:
+        return None
+    return Restart(suspended.frames[-2].begun)

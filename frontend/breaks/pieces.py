@@ -1,0 +1,176 @@
+"""What runs after a graph break: the pending instruction, then the rest of each frame as a piece of its own.
+
+A `Piece` is the rest of one frame: a code object, an instruction and what is on the stack there. It is captured and
+compiled like a function whose arguments are the frame's cells, live locals and stack. A `Step` runs the pending
+instruction of one frame and says which piece comes next. `drive` runs pieces one after the other until one returns, so
+that a break in a loop does not nest calls.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import types
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ..bytecode.closing import HOLDERS, holds_open
+from ..bytecode.instruction import disassemble
+from ..bytecode.resume import free_names, resume_code
+from ..runtime.hidden_frames import name_of, unseen
+from .pending import Pending
+
+__all__ = ["Family", "Piece", "Step", "Tail", "drive"]
+
+
+PASSED = ("value", "saved")  # the kinds of stack entries that are arguments of a piece
+
+
+class Family(Protocol):
+    """The pieces of one compiled callable."""
+
+    def piece(self, piece: Piece) -> Callable[..., Any]:
+        """The compiled function of a piece; equal pieces share it."""
+
+
+class Tail(tuple):  # type: ignore[type-arg]
+    """What a piece returns that ends in a break: (the next piece's function, its arguments)."""
+
+    __slots__ = ()
+
+
+@unseen
+def drive(result: Any) -> Any:
+    """Run pieces until one of them returns a value."""
+    while type(result) is Tail:
+        function, args = result
+        result = function(*args)
+    return result
+
+
+@unseen
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """The rest of a frame from instruction `ip` of the normal form on.
+
+    Its arguments are the cells named by `cells`, the locals named by `names` and the stack entries of the kinds "value"
+    and "saved" (the exception being handled there) in `layout`, in this order. With `native`, CPython runs it.
+    Pieces of one code object over one namespace are equal; code objects of two files may compare equal and are not.
+    """
+
+    code: types.CodeType
+    globals: dict[str, Any] = field(repr=False)
+    ip: int
+    cells: tuple[str, ...]
+    names: tuple[str, ...]
+    layout: tuple[str, ...]
+    native: bool = False
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        return id(self.code), id(self.globals), self.ip, self.cells, self.names, self.layout, self.native
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Piece) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    @property
+    def line(self) -> int:
+        """The source line on which the piece begins."""
+        return disassemble(self.code).instructions[self.ip].line
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Names for the arguments, as reports show them."""
+        stacked = [f"stack_{i}" for i, kind in enumerate(self.layout) if kind in PASSED]
+        out: list[str] = []
+        for name in (*(f"cell_{c}" for c in self.cells), *self.names, *stacked):
+            plain = re.sub(r"\W", "_", name)
+            plain = plain if plain.isidentifier() and not plain.startswith("_") else f"local{plain}"
+            while plain in out:
+                plain += "_"
+            out.append(plain)
+        return tuple(out)
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """Positional parameters only."""
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return inspect.Signature([inspect.Parameter(name, kind) for name in self.arguments])
+
+    def run_native(self, *args: Any) -> Any:
+        """The rest of the frame, run by CPython."""
+        return self.run_last([*args])
+
+    def run_last(self, given: list[Any]) -> Any:
+        """`run_native`, of a list that is emptied: what the frame drops, nothing else keeps alive."""
+        made = resume_code(self.code, self.ip, self.names, self.layout)
+        cells = dict(zip(self.cells, given, strict=False))
+        closure = tuple(cells.get(name) or types.CellType() for name in free_names(made))
+        function = types.FunctionType(made, self.globals, self.code.co_name, None, closure or None)
+        del given[: len(self.cells)]
+        given.reverse()
+        return _moving(len(given))(function, given.pop)
+
+
+@functools.cache
+def _moving(count: int) -> Callable[..., Any]:
+    """Calls a function with so many values that another one gives: a call moves what is on the stack alone, and keeps none of it."""
+    text = f"lambda function, take: function({', '.join(['take()'] * count)})"
+    made: Callable[..., Any] = eval(compile(text, name_of("<intarsia piece>"), "eval"))
+    return made
+
+
+def _unknown() -> None:
+    """The function of a piece that was not asked for yet."""
+
+
+@unseen
+class Step:
+    """The pending instruction of one frame and the pieces that follow its outcomes.
+
+    The family keeps the pieces' functions, and is kept by the compiled callable: steps, which are parts of both, keep neither.
+    """
+
+    def __init__(self, family: Family, pending: Pending | None, pieces: list[tuple[Piece, list[int]]]) -> None:
+        self.family, self.pending, self.pieces = weakref.ref(family), pending, pieces
+        self._functions: list[Callable[[], Any]] = [_unknown] * len(pieces)
+
+    def start(self, given: list[tuple[Any, ...]]) -> Tail:
+        """Run the instruction. `given` is its operands and what the frame keeps: cells, locals, the stack below the operands.
+
+        The list is emptied, so that nobody else keeps alive what the next piece does not take: an iterator whose loop is left.
+        """
+        operands, state = given
+        given.clear()
+        which, pushed = (0, ()) if self.pending is None else self.pending.function(*operands)
+        function = self._functions[which]()
+        if function is None:
+            function = self._function(which)
+        piece, taken = self.pieces[which]
+        values = [*[state[i] for i in taken], *pushed]
+        named = values[: len(piece.cells) + len(piece.names)]
+        # Two values pushed are a loop's iterator and its item, and pieces know when a loop drops its iterator.
+        if any(type(v) in HOLDERS and holds_open(v) for v in (named if len(pushed) > 1 else (*named, *pushed))):
+            return Tail((piece.run_last, (values,)))  # CPython drops them when the program does
+        native = function.__func__ is Piece.run_native if isinstance(function, types.MethodType) else False
+        return Tail((function.__self__.run_last, (values,)) if native else (function, tuple(values)))
+
+    def _function(self, which: int) -> Callable[..., Any]:
+        """The function of a piece; CPython runs it where the compiled callable is gone and a part of it still runs."""
+        family, piece = self.family(), self.pieces[which][0]
+        if family is None:
+            return piece.run_native
+        function = family.piece(piece)
+        if isinstance(function, types.FunctionType):
+            self._functions[which] = weakref.ref(function)
+        return function
+
+    def run(self, given: list[tuple[Any, ...]]) -> Any:
+        """`start`, and everything that follows in this frame: what the frame returns."""
+        return drive(self.start(given))

@@ -1,0 +1,181 @@
+"""What the program's exceptions look like: CPython's own messages, contexts, and tracebacks of the program's lines.
+
+An exception that the program catches during capture never went through real frames. So that the program can look at its
+traceback all the same, each interpreted frame that it leaves adds an entry whose frame has the code's name and file and
+whose line is the program's.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CaptureError, GraphBreak, UserRaise
+from ..guards.source import Const, Fetch
+from ..values.kinds import isinstance
+from .instruction import per_code
+
+if TYPE_CHECKING:
+    from .machine import Frame, Interpreter
+
+__all__ = [
+    "add_entry",
+    "binding_error",
+    "builtin_members",
+    "cleaned",
+    "first_context",
+    "handled_outside",
+    "name_error",
+    "note",
+    "set_context",
+    "signature_text",
+    "unbound_local",
+]
+
+_NOTHING = (lambda: None).__code__
+_FRAME = (lambda: (yield)).__code__  # the frame of a generator that has not begun refers to no other frames
+_KINDS = 0x04 | 0x08  # *args, **kwargs
+
+
+def binding_error(function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BaseException:
+    """The TypeError of a call whose arguments do not fit, in the words of the running version of CPython."""
+    code = function.__code__
+    empty = _NOTHING.replace(
+        co_argcount=code.co_argcount,
+        co_posonlyargcount=code.co_posonlyargcount,
+        co_kwonlyargcount=code.co_kwonlyargcount,
+        co_varnames=code.co_varnames,
+        co_nlocals=code.co_nlocals,
+        co_flags=(_NOTHING.co_flags & ~_KINDS) | (code.co_flags & _KINDS),
+        co_name=code.co_name,
+        co_qualname=code.co_qualname,
+    )
+    twin = types.FunctionType(empty, {}, function.__name__, function.__defaults__)
+    twin.__kwdefaults__ = function.__kwdefaults__
+    twin.__qualname__ = function.__qualname__
+    try:
+        twin(*args, **kwargs)
+    except TypeError as error:
+        return cleaned(error)
+    raise AssertionError(f"the arguments fit {function.__qualname__} after all")
+
+
+def unbound_local(name: str) -> UserRaise:
+    """A local variable, of this function, without a value."""
+    return UserRaise(
+        _named(
+            UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value"), None
+        )
+    )
+
+
+def name_error(name: str, free: bool = False) -> UserRaise:
+    """A global name that does not exist, or a variable of an enclosing function without a value."""
+    if free:
+        text = f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
+        return UserRaise(_named(NameError(text), name))
+    return UserRaise(_named(NameError(f"name '{name}' is not defined"), name))
+
+
+def _named(error: Any, name: str | None) -> Any:
+    error.name = name
+    return error
+
+
+def signature_text(function: Any) -> str:
+    """How errors of a call name what is called: `module.qualname()`."""
+    name = getattr(function, "__qualname__", None)
+    if name is None:
+        return str(function)
+    module = getattr(function, "__module__", None)
+    return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
+
+
+def cleaned(error: BaseException, outer: BaseException | None = None) -> BaseException:
+    """An exception of C code without what the frontend's own frames left on it."""
+    error.__traceback__ = None
+    if isinstance(error.__context__, UserRaise | CaptureError) or error.__context__ is outer is not None:
+        suppressed = error.__suppress_context__
+        error.__context__ = None
+        error.__suppress_context__ = suppressed
+    return error
+
+
+class note:
+    """Keeps what an exception says of its origin while C code carries it from a callback to the interpreter."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        self._facts = (error.__cause__, error.__context__, error.__suppress_context__, error.__traceback__)
+
+    def restore(self) -> BaseException:
+        """The exception as it was noted."""
+        error = self.error
+        error.__cause__, error.__context__, error.__suppress_context__, error.__traceback__ = self._facts
+        return error
+
+
+def set_context(error: BaseException, handled: BaseException | None) -> None:
+    """What a `raise` does while `handled` is being handled; a chain never becomes a circle."""
+    if handled is None or handled is error:
+        return
+    link: BaseException | None = handled
+    seen: set[int] = set()
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        if link.__context__ is error:
+            link.__context__ = None
+            break
+        link = link.__context__
+    error.__context__ = handled
+
+
+def builtin_members(error: BaseException) -> list[str]:
+    """The fields of a builtin exception class that its constructor does not fill from `args` when it is only allocated."""
+    if isinstance(error, BaseExceptionGroup | OSError):
+        return []
+    names = [
+        n
+        for c in type(error).__mro__
+        if not c.__flags__ & _HEAP_TYPE
+        for n, d in c.__dict__.items()
+        if type(d) is _MEMBER
+    ]
+    return [n for n in names if n != "__suppress_context__" and getattr(error, n, None) is not None]
+
+
+_MEMBER = types.MemberDescriptorType
+_HEAP_TYPE = 1 << 9
+
+
+def first_context(vm: Interpreter) -> None:
+    """Rely on the caller handling no exception, which would be the context of the program's first one."""
+    if vm.outer_error is not None:
+        raise GraphBreak("the exception is read that the caller is handling")
+    vm.guards.add("equals", Fetch(handled_outside, Const(sys, "sys")), None)
+
+
+def handled_outside(_: Any) -> BaseException | None:
+    """The exception that the caller of a compiled function is handling."""
+    return sys.exc_info()[1]
+
+
+def add_entry(vm: Interpreter, error: BaseException, frame: Frame) -> None:
+    """Note in the traceback that `error` leaves, or is caught in, the line that `frame` is at."""
+    if vm.user.source_of(error) is None:
+        _, here = _frame_of(frame.code)
+        error.__traceback__ = types.TracebackType(error.__traceback__, here, -1, frame.line)
+
+
+@per_code
+def _frame_of(code: types.CodeType) -> tuple[Any, types.FrameType]:
+    made = _FRAME.replace(
+        co_name=code.co_name,
+        co_qualname=code.co_qualname,
+        co_filename=code.co_filename,
+        co_firstlineno=code.co_firstlineno,
+    )
+    waiting = types.FunctionType(made, {"__builtins__": {}})()
+    frame: types.FrameType = waiting.gi_frame
+    return waiting, frame

@@ -1,0 +1,136 @@
+"""One activation of a function during capture: its variables, its value stack, its place in the normal form."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+from ..breaks.pending import operand_count
+from .instruction import Program, disassemble, per_code
+
+__all__ = ["NULL", "Frame", "Lasti", "Saved", "kinds_of"]
+
+
+class _Null:
+    def __repr__(self) -> str:
+        return "NULL"
+
+
+NULL = _Null()
+
+
+class Saved:
+    """The stack slot of an exception handler: what was being handled `before`, and what is handled `now`."""
+
+    __slots__ = ("before", "now")
+
+    def __init__(self, before: BaseException | None, now: BaseException) -> None:
+        self.before, self.now = before, now
+
+
+class Lasti:
+    """The stack slot in which CPython keeps where a frame was when an exception was raised."""
+
+    __slots__ = ()
+
+
+class Frame:
+    """One activation: code, locals (cells included), value stack, position.
+
+    `before` is the stack as the current instruction found it, `begun` the number of that instruction in the capture.
+    `direct` says that the result is the result of the caller's CALL instruction, with nothing left to do in between.
+    """
+
+    __slots__ = (
+        "before",
+        "begun",
+        "code",
+        "direct",
+        "error",
+        "fast",
+        "function",
+        "globals",
+        "ip",
+        "program",
+        "result",
+        "stack",
+        "steps",
+    )
+
+    def __init__(self, function: types.FunctionType, fast: dict[str, Any]) -> None:
+        self.function = function
+        self.code = function.__code__
+        self.globals = function.__globals__
+        self.fast = fast
+        self.stack: list[Any] = []
+        self.program, self.steps = _compiled(self.code)
+        self.ip = 0
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.before: list[Any] = []
+        self.begun = 0
+        self.direct = False
+
+    def push(self, value: Any) -> None:
+        """Push one value."""
+        self.stack.append(value)
+
+    def pop(self) -> Any:
+        """Pop one value."""
+        return self.stack.pop()
+
+    def pops(self, n: int) -> list[Any]:
+        """Pop `n` values, first pushed first."""
+        if n == 0:
+            return []
+        values = self.stack[-n:]
+        del self.stack[-n:]
+        return values
+
+    @property
+    def line(self) -> int:
+        """The source line of the current instruction."""
+        return self.program.instructions[min(max(self.ip - 1, 0), len(self.program.instructions) - 1)].line
+
+
+def kinds_of(values: list[Any]) -> list[str]:
+    """The kind of each entry of a value stack, as pieces name them."""
+    out: list[str] = []
+    for value in values:
+        if value is NULL:
+            out.append("null")
+        elif type(value) is Saved:
+            out.append("saved")
+        elif type(value) is Lasti:
+            out.append("lasti")
+        else:
+            out.append("value")
+    return out
+
+
+@per_code
+def _compiled(code: types.CodeType) -> tuple[Program, tuple[tuple[Callable[..., Any], Any, int], ...]]:
+    from .opcodes import HANDLERS, unsupported_opcode
+
+    program = disassemble(code)
+    steps = []
+    for at, ins in enumerate(program.instructions):
+        handler = HANDLERS.get(ins.op)
+        touched = 0 if ins.op in _MOVES else (operand_count(ins) or _ALL)
+        if ins.op == "LIST_APPEND":
+            touched = 1  # the list itself may stay unread
+        elif ins.op in ("BUILD_TUPLE", "BUILD_LIST") and program.instructions[at + 1].op == "RETURN_VALUE":
+            touched = 0  # arguments that are only returned; frames below the first have none
+        steps.append((handler, ins.arg, touched) if handler is not None else (unsupported_opcode, ins.op, _ALL))
+    return program, tuple(steps)
+
+
+_ALL = 1 << 30
+# Instructions that move values without looking at them: arguments that were not read yet stay so.
+_MOVES = frozenset(
+    """
+    LOAD_CONST LOAD_FAST STORE_FAST DELETE_FAST LOAD_FAST_AND_CLEAR LOAD_GLOBAL LOAD_DEREF PUSH_NULL COPY SWAP POP_TOP
+    JUMP RETURN_VALUE POP_EXCEPT LOAD_ASSERTION_ERROR NOP END_SEND
+    """.split()  # noqa: SIM905
+)

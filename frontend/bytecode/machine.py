@@ -1,0 +1,679 @@
+"""The symbolic interpreter: frames of normal-form bytecode, run over real objects and fake tensors."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import sys
+import sysconfig
+import types
+import weakref
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from .. import torch_private
+from ..breaks import breaks
+from ..calls.tables import REFUSED_BUILTINS
+from ..calls.visibility import refuse_opaque
+from ..entry.effects import DELETED, Effects
+from ..errors import CaptureError, GraphBreak, InternalError, Unsupported, UserRaise
+from ..errors import Frame as Place
+from ..graph.dynamic import Dynamic, Marks
+from ..graph.output import OutputGraph
+from ..guards.definitions import Definitions
+from ..guards.guards import GuardSet
+from ..guards.source import Attr, Const, Fetch, Item, Namespace, Source
+from ..values import function as functions
+from ..values import object as objects
+from ..values.constant import is_constant, is_static
+from ..values.container import InstanceDict, LazyDict
+from ..values.kinds import isinstance, namespace_of, namespace_reader
+from ..values.tensor import ASKED, asked, refuse_method, tensor_class
+from ..values.unread import Append, Unread
+from ..values.user import UserState
+from . import closing
+from . import exceptions as raising
+from .frame import NULL, Frame, Lasti, Saved, kinds_of
+
+__all__ = ["NULL", "Frame", "Interpreter", "Lasti", "Saved", "kinds_of"]
+
+
+_OWN = __name__.rsplit(".", 1)[0]
+_DEPTH_PER_CALL = 9
+
+
+class _Recorder(TorchFunctionMode):
+    """Routes torch calls that C code makes on its own (sum of tensors, reduce) to the interpreter."""
+
+    def __init__(self, vm: Interpreter) -> None:
+        super().__init__()
+        self.vm = vm
+
+    def __torch_function__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        vm = self.vm
+        # Finalizers of unrelated objects may run at any point; what has no tensor of this capture is not recorded.
+        if not vm.recording or not vm.out.concerns((args, kwargs)):
+            return function(*args, **(kwargs or {}))
+        vm.recording = False
+        try:
+            return vm.call(function, args, kwargs or {})
+        except UserRaise as raised:
+            vm.carried = raising.note(raised.value)
+            raise raised.value from None
+        finally:
+            vm.recording = True
+
+
+class Interpreter:
+    """One capture in progress: frames, the graph, guards, what is known of the user's objects, pending effects."""
+
+    def __init__(self, dynamic: bool = False, marks: Marks | None = None) -> None:
+        self.dynamic = Dynamic(self, dynamic, marks or Marks())
+        self.shape_env: Any = None
+        self.symbolic = ExitStack()
+        self.fake_mode = torch_private.new_fake_mode(None)
+        self.out = OutputGraph(self.fake_mode, self.trace)
+        self.guards = GuardSet(where=self.here)
+        self.definitions = Definitions()
+        self.user = UserState(self)
+        self.effects = Effects()
+        self.frames: list[Frame] = []
+        self.label = ""  # what is captured, for profilers
+        self.splits = False  # whether the capture may end at a graph break
+        self.ranges: list[tuple[str, str | None]] = []  # the program's ranges of the profiler, where it may not
+        self.created: dict[int, Any] = {}
+        self.recipes: dict[int, tuple[Any, ...]] = {}  # how an object of C's that capture made is made again
+        self.scopes: list[Any] = []
+        self.inference = torch.is_inference_mode_enabled()  # of the program; capture itself never runs in it
+        self.device: torch.device | None = None  # of the innermost `with torch.device(...)`
+        self.parameters: dict[
+            int, bool
+        ] = {}  # fakes that are parameters made during capture: whether they require grad
+        self.caches: dict[int, dict[Any, Any]] = {}  # results of functools.cache made during capture, by its id
+        self.open_scopes: list[Any] = []
+        self.current_error: BaseException | None = None
+        self.outer_error = sys.exc_info()[1]  # what the caller is handling
+        self.carried: raising.note | None = None
+        self.recorder = _Recorder(self)
+        self.recording = False
+        self.step = self.out_size = 0
+        self.unread = False
+        self.tail = False
+        self.stop: breaks.Stop | None = None
+        self.stop_at = -1
+        self.raised_at: tuple[BaseException, tuple[Place, ...]] | None = None
+        self.pending: CaptureError | None = None  # a break that was found where none can be raised
+        self.generators: weakref.WeakSet[functions.InterpretedGenerator] = weakref.WeakSet()
+        self.codes: dict[int, types.CodeType] = {}  # of all frames so far
+        self._globals: dict[tuple[int, str], Any] = {}
+        self._trace_cache: dict[tuple[str, int, str], str] = {}
+        here, frame = 0, sys._getframe()
+        while frame is not None:
+            here, frame = here + 1, frame.f_back  # type: ignore[assignment]
+        self.max_depth: int = max(8, (sys.getrecursionlimit() - here - 80) // _DEPTH_PER_CALL)
+
+    def dissolve(self) -> None:
+        """The capture is done: let go of everything at once. It refers to itself in many ways, and to the call's arguments."""
+        for part in (self.user, self.effects, self.recorder, self):
+            vars(part).clear()
+
+    # ---- running frames ----
+
+    def run(self, frame: Frame) -> tuple[bool, Any]:
+        """Run until the frame returns (True, value) or yields (False, value)."""
+        if len(self.frames) >= self.max_depth:
+            error = Unsupported(f"calls nest deeper than {self.max_depth} levels")
+            error.split = breaks.Restart(self.frames[0].begun)
+            raise error
+        self.frames.append(frame)
+        self.codes[id(frame.code)] = frame.code
+        steps = frame.steps
+        recording, self.recording = self.recording, False
+        try:
+            while True:
+                index = frame.ip
+                frame.ip = index + 1
+                handler, arg, touched = steps[index]
+                self.step = frame.begun = self.step + 1
+                frame.before = frame.stack[:]
+                self.out_size = self.out.size
+                if self.step == self.stop_at:
+                    raise self._stopped()
+                if self.unread and touched:
+                    self._read(frame, touched, arg)
+                try:
+                    if frame.error is not None:
+                        thrown, frame.error = frame.error, None
+                        raise UserRaise(thrown)
+                    signal = handler(self, frame, arg)
+                except UserRaise as raised:
+                    self._unwind(frame, index, raised)
+                    continue
+                if self.pending is not None:
+                    raise self.pending
+                if signal is not None:
+                    if signal == "return":
+                        self._release(frame)
+                    return signal == "return", frame.result
+        except CaptureError as error:
+            self._locate(error)
+            if error.split is None and not isinstance(error, InternalError):
+                error.split = breaks.split_point(self)
+            raise
+        except UserRaise as raised:
+            if self.generators and not isinstance(raised.value, GeneratorExit):
+                closing.check_left(self, frame)
+            raise
+        except RecursionError:
+            raise Unsupported("calls nest deeper than capture can follow") from None
+        except Exception as error:
+            ins = frame.program.instructions[frame.ip - 1]
+            internal = InternalError(f"{type(error).__name__}: {error} (at {ins})")
+            self._locate(internal)
+            raise internal from error
+        finally:
+            self.recording = recording
+            self.frames.pop()
+
+    def resume(self, frame: Frame, error: BaseException | None) -> tuple[bool, Any]:
+        """Run a suspended frame on; with `error`, it sees that raised where it stopped."""
+        if error is not None:
+            frame.ip -= 1
+            frame.error = error
+            if frame.stack:
+                frame.pop()
+        return self.run(frame)
+
+    def _release(self, frame: Frame) -> None:
+        """Let go of a frame's variables, in CPython's order: generators that only they hold are closed now."""
+        if not self.generators:
+            return
+        frame.before = []
+        for name in (*frame.code.co_varnames, *frame.code.co_cellvars):
+            frame.fast.pop(name, None)
+
+    def _unwind(self, frame: Frame, index: int, raised: UserRaise) -> None:
+        if self.raised_at is None or self.raised_at[0] is not raised.value:
+            self.raised_at = (raised.value, tuple(self.places()))
+            if raised.value.__context__ is None:
+                raising.set_context(raised.value, self.current_error)
+        if not raised.again:
+            raising.add_entry(self, raised.value, frame)
+        raised.again = False
+        entry = frame.program.handler(index)
+        if entry is None:
+            try:
+                raise raised
+            finally:
+                del raised, frame  # its traceback leads to this frame
+        for dropped in frame.stack[entry.depth :] if self.unread else ():
+            closing.check_dropped(self, dropped)
+        del frame.stack[entry.depth :]
+        if entry.push_lasti:
+            frame.push(Lasti())
+        frame.push(raised.value)
+        frame.ip = entry.target
+
+    def argument(self, value: Any, source: Source) -> Any:
+        """Bring an argument of the call onto the stack."""
+        return self.user.wrap(value, source)
+
+    def _read(self, frame: Frame, count: int, arg: Any) -> None:
+        """Read the operands of the next instruction that were not read yet."""
+        stack = frame.stack
+        end = len(stack)
+        start = max(end - count, 0)
+        if type(arg) is tuple and self._breaks_at_once(stack[start : start + 2]):
+            end = start + 2
+        for at in range(start, end):
+            value = stack[at]
+            if type(value) is Unread:
+                if arg == "append" and value.can_append():
+                    stack[at] = Append(value)
+                else:
+                    stack[at] = value.read()
+
+    @staticmethod
+    def _breaks_at_once(head: list[Any]) -> bool:
+        """Whether a call is of a builtin that always breaks the graph, such as `print`: its arguments stay unread."""
+        return any(
+            type(f) is types.BuiltinFunctionType and f.__module__ == "builtins" and f.__name__ in REFUSED_BUILTINS
+            for f in (value.value if type(value) is Unread else value for value in head)
+        )
+
+    @property
+    def is_native(self) -> bool:
+        """Whether capture stands where CPython is to run the rest of the innermost frame."""
+        return self.stop is not None and self.stop.native and self.step == self.stop_at
+
+    def _stopped(self) -> CaptureError:
+        """The break that an earlier attempt asked for, here."""
+        assert self.stop is not None
+        return self.stop.again(self.frames[-1])
+
+    def _locate(self, error: CaptureError) -> None:
+        if not error.frames:
+            error.frames = tuple(self.places())
+
+    def places(self) -> list[Place]:
+        """The lines that capture is in, outermost first."""
+        return [Place(f.code.co_filename, f.line, f.code.co_qualname) for f in self.frames]
+
+    def here(self) -> tuple[str, int, str] | None:
+        """The innermost line of the program's own that capture is in: file, line number, function."""
+        for frame in reversed(self.frames):
+            if not self.is_library_frame(frame):
+                return frame.code.co_filename, frame.line, frame.code.co_qualname
+        return None
+
+    def trace(self) -> str:
+        """The current lines in the form that FX nodes keep."""
+        parts = []
+        for frame in self.frames:
+            name = frame.code.co_filename
+            if self.is_library_frame(frame) and len(self.frames) > 1:
+                continue
+            key = (name, frame.line, frame.code.co_name)
+            text = self._trace_cache.get(key)
+            if text is None:
+                text = f'  File "{name}", line {key[1]}, in {key[2]}\n    {Place(*key).text}\n'
+                self._trace_cache[key] = text
+            parts.append(text)
+        return "".join(parts)
+
+    # ---- calling ----
+
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call anything the program can call, and do something with the result: no frame below can be suspended."""
+        from ..calls.dispatch import call
+
+        self.tail = False
+        return call(self, function, tuple(args), kwargs)
+
+    def tail_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`call` whose result is returned as it is; from a CALL instruction down, frames can be suspended."""
+        from ..calls.dispatch import call
+
+        return call(self, function, args, kwargs)
+
+    def inline(self, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Interpret a Python function."""
+        code = function.__code__
+        self.rely_on_definition(function)
+        fast = functions.bind(self, function, args, kwargs)
+        frame = Frame(function, fast)
+        frame.direct, self.tail = self.tail, False
+        if function.__closure__:
+            source = None if self.is_created(function) else self.user.source_of(function)
+            for i, (name, cell) in enumerate(zip(code.co_freevars, function.__closure__, strict=True)):
+                fast[name] = cell
+                if source is not None and id(cell) not in self.created and self.user.source_of(cell) is None:
+                    self.user.track(cell, cell, Item(Attr(source, "__closure__"), i))
+        if code.co_flags & 0x20:
+            frame.direct = False
+            return functions.InterpretedGenerator(self, frame)
+        if code.co_flags & 0x280:
+            raise Unsupported("an async function is called")
+        return self.run(frame)[1]
+
+    def native(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call real Python code; its exceptions become the program's."""
+        try:
+            if (getattr(function, "__module__", None) or "").startswith("torch"):
+                self.out.asked = True
+            if self.shape_env is not None:
+                return self.dynamic.call(function, args, kwargs)
+            return function(*args, **kwargs)
+        except (CaptureError, UserRaise):
+            raise
+        except torch_private.data_dependent_errors() as error:
+            raise GraphBreak(
+                f"control flow or a number depends on a tensor's values ({type(error).__name__})"
+            ) from None
+        except Exception as error:
+            if self.carried is not None and self.carried.error is error:
+                raise UserRaise(self.carried.restore()) from None
+            raise UserRaise(raising.cleaned(error, self.outer_error)) from None
+
+    def native_recorded(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """`native` for C code that may operate on tensors."""
+        before, self.recording = self.recording, True
+        try:
+            with self.recorder:
+                return self.native(function, *args, **kwargs)
+        finally:
+            self.recording = before
+
+    def call_tensor_method(self, tensor: Tensor, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`tensor.name(*args)`."""
+        from ..calls.builtins import TENSOR_METHODS
+
+        rule = TENSOR_METHODS.get(name)
+        if rule is not None:
+            return rule(self, tensor, *args, **kwargs)
+        if name in ASKED and not args and not kwargs:
+            return asked(self, tensor, name)
+        if name != "item" or getattr(tensor, "constant", None) is None:
+            refuse_method(name)
+        return self.out.call_method(name, (tensor, *args), kwargs)
+
+    # ---- reading the user's world ----
+
+    def is_created(self, obj: Any) -> bool:
+        """Whether capture itself made the object."""
+        return id(obj) in self.created
+
+    def create(self, obj: Any) -> Any:
+        """Note that capture made the object."""
+        self.created[id(obj)] = obj
+        return obj
+
+    def type_of(self, value: Any) -> type:
+        """`type(value)` as the program sees it."""
+        if isinstance(value, Tensor):
+            return tensor_class(self, value)
+        if isinstance(value, LazyDict):
+            return type(value.real)
+        return _PLAIN_KINDS.get(type(value), type(value))
+
+    @staticmethod
+    def is_own(kind: type) -> bool:
+        """Whether `kind` is one of the frontend's own helper classes."""
+        return kind.__module__.startswith(_OWN)
+
+    @staticmethod
+    def is_library(module: str | None) -> bool:
+        """Whether a module is torch's or Python's, and so not expected to change between calls."""
+        return _is_library((module or "").partition(".")[0])
+
+    def is_library_function(self, function: types.FunctionType) -> bool:
+        """Whether a function comes from torch or Python."""
+        return self.is_library(function.__globals__.get("__name__"))
+
+    def is_library_frame(self, frame: Frame) -> bool:
+        """Whether a frame runs torch's or Python's code."""
+        return self.is_library(frame.globals.get("__name__"))
+
+    def wrap_library(self, value: Any, source: Source) -> Any:
+        """A value of a library's namespace: code and constants are taken as they are."""
+        if is_static(value) or isinstance(value, types.FunctionType) or type(value) in _FIXED:
+            return self.user.held(value)
+        return self.user.wrap(value, source)
+
+    def load_global(self, frame: Frame, name: str) -> Any:
+        """A global or builtin name."""
+        namespace = frame.globals
+        written = self.effects.globals.get((id(namespace), name))
+        if written is not None:
+            if written[1] is DELETED:
+                raise raising.name_error(name)
+            return written[1]
+        if name in namespace:
+            return self.load_global_value(namespace, name, namespace.get("__name__", "module"))
+        found = namespace.get("__builtins__", builtins)
+        found = found if isinstance(found, dict) else found.__dict__
+        if name not in found or not self.is_library(namespace.get("__name__")):
+            self.guards.add("missing", Const(namespace, namespace.get("__name__", "module")), name)
+        if name not in found:
+            raise raising.name_error(name)
+        self.rely_on_entry(found, name)
+        return found[name]
+
+    def load_global_value(self, namespace: dict[str, Any], name: str, module: str) -> Any:
+        """The value of a global that exists, guarded."""
+        key = (id(namespace), name)
+        if key in self._globals:
+            return self._globals[key]
+        source = Item(Const(namespace, f"{module}"), name)
+        raw = namespace[name]
+        if self.is_library(module):
+            value = self.wrap_library(raw, self.rely_on_entry(namespace, name) or source)
+        else:
+            value = self.user.wrap(raw, source)
+        if value is raw:
+            self._globals[key] = value
+        return value
+
+    def rely_on_entry(self, namespace: dict[str, Any], name: str) -> Source | None:
+        """Rely on a name in a namespace of Python's or torch's, which a program may patch; its source, by the module where it has one."""
+        module = sys.modules.get(namespace.get("__name__", ""))
+        if module is None or module.__dict__ is not namespace:
+            return None
+        source = Attr(Const(module, module.__name__), name)
+        raw = namespace[name]
+        if isinstance(raw, _PATCHED) or raw is None:
+            self.guards.add("is", source, raw)
+        return source
+
+    def load_cell(self, cell: types.CellType, name: str) -> Any:
+        """The contents of a closure cell."""
+        written = self.effects.cells.get(id(cell))
+        if written is not None and written[1] is not DELETED:
+            return written[1]
+        source = None if self.is_created(cell) else self.user.source_of(cell) or Const(cell, name)
+        if written is not None or _is_empty(cell):
+            if written is None and source is not None:
+                self.guards.add("equals", Fetch(_is_empty, source), True)
+            own = name in self.frames[-1].code.co_cellvars
+            raise raising.unbound_local(name) if own else raising.name_error(name, free=True)
+        value = cell.cell_contents
+        return value if source is None else self.user.wrap(value, Attr(source, "cell_contents"))
+
+    def store_cell(self, cell: types.CellType, value: Any) -> None:
+        """Assign to a closure cell."""
+        if self.is_created(cell):
+            cell.cell_contents = value
+        else:
+            self.effects.cells[id(cell)] = (cell, value)
+
+    @staticmethod
+    def namespace_source(obj: Any, source: Source) -> Source:
+        """Where guards look for the attributes of an instance's own: past a `__getattribute__` of the program's, which they must not run."""
+        own = objects.find_method(type(obj), "__getattribute__") is not None
+        return Namespace(namespace_reader(type(obj)), source) if own else Attr(source, "__dict__")
+
+    def instance_attr(self, obj: Any, name: str) -> tuple[bool, Any]:
+        """(found, value) of the instance's own attribute."""
+        found, value = self.effects.attr(obj, name)
+        if found:
+            return (False, None) if value is DELETED else (True, value)
+        namespace = namespace_of(obj)
+        if namespace is None:
+            return False, None
+        source = None if self.is_created(obj) else self.user.source_of(obj)
+        if source is None:
+            return (True, namespace[name]) if name in namespace else (False, None)
+        where = self.namespace_source(obj, source)
+        if isinstance(where, Namespace):
+            self.guards.add("type", where, dict)  # another one's methods would run
+        if name in namespace:
+            return True, self.user.wrap(namespace[name], Item(where, name))
+        self.guards.add("missing", where, name)
+        return False, None
+
+    def write_instance(self, obj: Any, name: str, value: Any) -> None:
+        """Set an attribute of the instance's own."""
+        if self.is_created(obj):
+            self.native(object.__setattr__, obj, name, value)
+        elif self.user.source_of(obj) is not None:
+            self.effects.write_attr(obj, name, value)
+        elif isinstance(obj, types.FunctionType | BaseException):
+            raise Unsupported(f"an attribute of {obj!r} is assigned: {name}")
+        else:
+            raise Unsupported(
+                f"an attribute of an object that capture did not make is assigned: {type(obj).__name__}.{name}"
+            )
+
+    def rely_on_definition(self, function: types.FunctionType, part: str = "__code__") -> None:
+        """Rely on a function's code, or on which object holds its defaults, where guards hold it by identity."""
+        source = self.user.source_of(function)
+        held = not self.is_created(function) and (source is None or isinstance(source, Const))
+        if held and not self.is_library_function(function):
+            self.definitions.note_function(function, part)
+
+    def wrap_class_value(self, value: Any, owner: type, name: str) -> Any:
+        """A plain value stored on a class."""
+        if self.is_library(owner.__module__) and is_constant(value):
+            return self.user.held(value)
+        if self.is_created(owner):
+            return value
+        return self.user.wrap(value, Item(Attr(Const(owner, owner.__name__), "__dict__"), name))
+
+    def need_symbols(self) -> None:
+        """From here on, sizes and numbers may be symbolic."""
+        if self.shape_env is None:
+            self.shape_env = self.out.shape_env = torch_private.new_shape_env(self.here)
+            self.out.number_input = self.dynamic.number_input
+            torch_private.allow_symbols(self.fake_mode, self.shape_env)
+            self.symbolic.enter_context(torch_private.python_dispatcher())
+
+    # ---- operators ----
+
+    def binary(self, symbol: str, left: Any, right: Any) -> Any:
+        """`left symbol right`, in place when the symbol ends in `=`."""
+        from ..values.operators import binary
+
+        return binary(self, symbol, left, right)
+
+    def truth(self, value: Any) -> bool:
+        """`bool(value)`."""
+        if value is None or value is True or value is False:
+            return bool(value)
+        if isinstance(value, Tensor):
+            if getattr(value, "constant", None) is None:
+                if value.numel() != 1:  # an error, whatever the values are
+                    self.native(bool, value)
+                raise GraphBreak("control flow depends on a tensor's value")
+            return bool(self.native(bool, value))
+        for name in ("__bool__", "__len__"):
+            method = objects.find_method(type(value), name)
+            if method is not None:
+                return bool(self.call(method, (value,), {}))
+            if objects.lookup(type(value), name)[1] is not None:
+                break
+        mapping = self.tracked_contents(value)
+        if mapping is None:
+            refuse_opaque(self, value, "`if`")
+        return len(mapping) > 0 if mapping is not None else bool(self.native(bool, value))
+
+    def tracked_mapping(self, value: Any) -> LazyDict | None:
+        """The reading view of a user's object that derives from dict."""
+        if type(value) is LazyDict:
+            return value
+        if isinstance(value, dict) and type(value) not in (dict,) and self.user.source_of(value) is not None:
+            entry = self.user.by_value[id(value)]
+            if entry.real is value:
+                return LazyDict(self, value, entry.source)
+        return None
+
+    def tracked_contents(self, value: Any) -> LazyDict | list[Any] | None:
+        """What a user's object that derives from dict or list holds, for reading."""
+        mapping = self.tracked_mapping(value)
+        return self.user.items_of(value) if mapping is None else mapping
+
+    def iterate(self, value: Any) -> Any:
+        """`iter(value)`."""
+        if isinstance(value, Tensor):
+            if value.dim() == 0:
+                raise UserRaise(TypeError("iteration over a 0-d tensor"))
+            return iter(self.out.call_method("unbind", (value, 0), {}))
+        method = objects.find_method(type(value), "__iter__")
+        if method is not None:
+            return self.call(method, (value,), {})
+        mapping = self.tracked_mapping(value)
+        if mapping is not None:
+            return iter(mapping)
+        if objects.lookup(type(value), "__iter__")[1] is None:
+            getter = objects.find_method(type(value), "__getitem__")
+            if getter is not None:
+                return self._sequence(getter, value)
+        items = self.user.items_of(value)
+        if items is None:
+            refuse_opaque(self, value, "iteration")
+        return self.native(iter, value if items is None else items)
+
+    def _sequence(self, getter: Any, value: Any) -> Any:
+        index = 0
+        while True:
+            try:
+                item = self.call(getter, (value, index), {})
+            except UserRaise as raised:
+                if isinstance(raised.value, IndexError):
+                    return
+                raise
+            yield item
+            index += 1
+
+    def advance(self, iterator: Any) -> tuple[bool, Any]:
+        """(True, next value), or (False, None) at the end."""
+        if type(iterator) is functions.InterpretedGenerator:
+            return iterator.step(None, None)
+        method = objects.find_method(type(iterator), "__next__")
+        try:
+            if method is not None:
+                return True, self.call(method, (iterator,), {})
+            self.refuse_iterator(iterator)
+            return True, self.native_recorded(next, iterator)
+        except UserRaise as raised:
+            if isinstance(raised.value, StopIteration):
+                return False, raised.value.value
+            raise
+
+    def listed(self, value: Any) -> list[Any]:
+        """`list(value)`."""
+        if type(value) in (list, tuple):
+            return list(value)
+        iterator = self.iterate(value)
+        out: list[Any] = []
+        while True:
+            more, item = self.advance(iterator)
+            if not more:
+                return out
+            out.append(item)
+
+    def load_attr(self, obj: Any, name: str) -> Any:
+        """`obj.name`."""
+        return objects.load_attr(self, obj, name)
+
+    def settle(self, value: Any) -> Any:
+        """A value that real Python code may look into: views of the user's mappings become plain dicts."""
+        if type(value) is LazyDict or type(value) is InstanceDict:
+            return value.force()
+        self.refuse_iterator(value)
+        return value
+
+    def refuse_iterator(self, value: Any) -> None:
+        """Break the graph where C code would take items from an iterator that existed before the capture."""
+        if self.user.is_iterator(value) and objects.find_method(type(value), "__next__") is None:
+            raise GraphBreak(
+                "an item is taken from an iterator that was made before this graph",
+                "make the iterator in the compiled function, with no graph break before it is used up",
+            )
+
+
+def _is_empty(cell: types.CellType) -> bool:
+    return cell == types.CellType()  # a cell with a value differs from one without, whatever the value is
+
+
+_LIBRARIES = frozenset({"torch", "numpy", "typing_extensions", _OWN.partition(".")[0]})
+_PLAIN_KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool, InstanceDict: dict}
+_PATCHED = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type, float)
+_FIXED = frozenset({torch.dtype, torch.layout, torch.memory_format, float, type(None), type(NotImplemented)})
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_library(top: str) -> bool:
+    """By file, not by name alone: a program may well have a module called `test` or `code`."""
+    if top in _LIBRARIES:
+        return True
+    if top not in sys.stdlib_module_names or top == "__main__":
+        return False
+    file = getattr(sys.modules.get(top), "__file__", None)
+    return file is None or (file.startswith(_STDLIB) and "site-packages" not in file)
+
+
+_STDLIB = sysconfig.get_paths()["stdlib"]

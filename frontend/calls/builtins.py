@@ -1,0 +1,563 @@
+"""Tables of what capture knows about particular functions: builtins, torch's questions, what is refused and why."""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import contextvars
+import dataclasses
+import functools
+import inspect
+import itertools
+import math
+import sys
+import types
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from .. import torch_private  # noqa: F401  (they fill the registry)
+from ..bytecode.exceptions import first_context
+from ..errors import GraphBreak, Unsupported, UserRaise
+from ..guards import answers
+from ..guards.source import Const, Fetch
+from ..values import object as objects
+from ..values import operators
+from ..values.constant import is_constant
+from ..values.container import InstanceDict, LazyDict
+from ..values.function import InterpretedGenerator, trampoline
+from ..values.kinds import isinstance
+from ..values.unread import Unread
+from . import tables, torch_rules
+from .contexts import RealContext
+from .registry import rule
+from .visibility import check_operands, check_text, is_same, refuse_opaque
+
+if TYPE_CHECKING:
+    from ..bytecode.machine import Interpreter
+
+OWN = __name__.rsplit(".", 1)[0]
+
+
+def is_leaf_module(name: str) -> bool:
+    """Whether Python functions of this module are nodes of the graph."""
+    return name in tables.LEAF_MODULES
+
+
+def is_native_class(cls: type) -> bool:
+    """Whether a Python class with `__new__` is constructed as it is (a value class of the library)."""
+    return cls.__module__ in ("torch", "pathlib", "fractions", "decimal", "enum", "weakref", "inspect")
+
+
+def check_module(module: str) -> None:
+    """Break before code of a module whose functions have effects."""
+    reason = tables.REFUSED_MODULES.get(module.partition(".")[0])
+    if reason is not None:
+        raise GraphBreak(reason)
+
+
+def refusal(function: Any) -> str:
+    """Why the graph breaks at a native function that has no row."""
+    name, module = function.__name__, getattr(function, "__module__", None) or ""
+    if module == "builtins" and name in tables.REFUSED_BUILTINS:
+        return tables.REFUSED_BUILTINS[name]
+    if module in ("posix", "_thread"):
+        return f"the operating system is called ({name})"
+    owner = getattr(function, "__self__", None)
+    if not module and owner is not None and not isinstance(owner, types.ModuleType):
+        return f"a C method that capture does not know: {type(owner).__name__}.{name}"
+    top = module.partition(".")[0]
+    return (
+        tables.REFUSED_MODULES.get(top) or f"a C function that capture does not know is called: {module or '?'}.{name}"
+    )
+
+
+def iterable(vm: Interpreter, value: Any) -> Any:
+    """`value` in a form that C code can iterate without running the user's Python itself."""
+    if type(value) in (list, tuple, str, dict, set, frozenset, range, int, bool, type(None), types.FunctionType):
+        return value
+    if isinstance(value, LazyDict | InstanceDict):
+        return value
+    own_iter = objects.find_method(type(value), "__iter__")
+    if own_iter is None and vm.tracked_mapping(value) is not None:
+        return vm.tracked_mapping(value)
+    items = vm.user.items_of(value) if own_iter is None else None
+    if items is not None:
+        return items
+    refuse_opaque(vm, value, "iteration")
+    if isinstance(value, Tensor) or own_iter or operators.is_old_sequence(value):
+        value = vm.iterate(value)
+    if objects.find_method(type(value), "__next__"):
+        return _stepping(vm, value)
+    return value
+
+
+def _stepping(vm: Interpreter, iterator: Any) -> Iterator[Any]:
+    while True:
+        more, item = vm.advance(iterator)
+        if not more:
+            return
+        yield item
+
+
+# ---- builtins that look at types and attributes ----
+
+
+def _real_kinds(kinds: Any) -> Any:
+    """The classes of an `isinstance` without that of fake tensors."""
+    if type(kinds) is tuple:
+        return tuple(map(_real_kinds, kinds))
+    return () if kinds is torch_private.FakeTensor else kinds
+
+
+@rule(builtins.isinstance)
+def _isinstance(vm: Interpreter, obj: Any, kinds: Any) -> bool:
+    if type(kinds) is tuple:
+        return any(_isinstance(vm, obj, kind) for kind in kinds)
+    if vm.type_of(obj) is kinds:
+        return True
+    if isinstance(kinds, type):
+        check = objects.find_method(type(kinds), "__instancecheck__")
+        if check is not None and not vm.is_library(check.__module__):
+            return vm.truth(vm.call(check, (kinds, obj), {}))
+    if isinstance(obj, (LazyDict, InstanceDict, *operators.SYMBOLIC)):
+        return objects.is_subclass(vm, vm.type_of(obj), kinds)
+    if isinstance(obj, Tensor):  # what stands for it here is none of the program's business
+        kinds = _real_kinds(kinds)
+    if isinstance(obj, InterpretedGenerator) and kinds in (types.GeneratorType, collections.abc.Generator):
+        return True
+    return objects.is_instance(vm, obj, kinds)
+
+
+@rule(issubclass)
+def _issubclass(vm: Interpreter, cls: Any, kinds: Any) -> bool:
+    if type(kinds) is tuple:
+        return any(_issubclass(vm, cls, kind) for kind in kinds)
+    if isinstance(kinds, type):
+        check = objects.find_method(type(kinds), "__subclasscheck__")
+        if check is not None and not vm.is_library(check.__module__):
+            return vm.truth(vm.call(check, (kinds, cls), {}))
+    return objects.is_subclass(vm, cls, kinds)
+
+
+@rule(nn.Module._apply)
+def _apply(vm: Interpreter, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """`module.to(...)` and its like give parameters other data."""
+    if not vm.is_created(module):
+        raise GraphBreak(
+            "the parameters of a module are moved or cast", "do it once, before the compiled function is called"
+        )
+    return vm.inline(cast(types.FunctionType, nn.Module._apply), (module, *args), kwargs)
+
+
+@rule(type)
+def _type(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
+    if len(args) != 1:
+        raise Unsupported("a class is made inside the captured code")
+    return vm.type_of(args[0])
+
+
+@rule(dataclasses._process_class, dataclasses.make_dataclass, collections.namedtuple)  # type: ignore[attr-defined]
+def _make_class(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
+    raise GraphBreak("a class is made inside the captured code")
+
+
+@rule(super)
+def _super(vm: Interpreter, *args: Any) -> Any:
+    if len(args) == 2:
+        return objects.Super(*args)
+    frame = vm.frames[-1]
+    cell = frame.fast["__class__"]
+    first = frame.fast[frame.code.co_varnames[0]]
+    if type(first) is Unread:
+        first = first.read()
+    if isinstance(first, types.CellType):
+        first = vm.load_cell(first, frame.code.co_varnames[0])
+    return objects.Super(cell.cell_contents, first)
+
+
+@rule(getattr)
+def _getattr(vm: Interpreter, obj: Any, name: str, *default: Any) -> Any:
+    try:
+        return objects.load_attr(vm, obj, name)
+    except UserRaise as raised:
+        if default and isinstance(raised.value, AttributeError):
+            return default[0]
+        raise
+
+
+@rule(hasattr)
+def _hasattr(vm: Interpreter, obj: Any, name: str) -> bool:
+    try:
+        objects.load_attr(vm, obj, name)
+    except UserRaise as raised:
+        if isinstance(raised.value, AttributeError):
+            return False
+        raise
+    return True
+
+
+@rule(setattr)
+def _setattr(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
+    objects.store_attr(vm, obj, name, value)
+
+
+@rule(delattr)
+def _delattr(vm: Interpreter, obj: Any, name: str) -> None:
+    objects.delete_attr(vm, obj, name)
+
+
+@rule(len)
+def _len(vm: Interpreter, obj: Any) -> Any:
+    method = objects.find_method(type(obj), "__len__")
+    if isinstance(obj, Tensor):
+        if obj.dim() == 0:
+            raise UserRaise(TypeError("len() of a 0-d tensor"))
+        return obj.shape[0]
+    if method is not None:
+        return vm.call(method, (obj,), {})
+    mapping = vm.tracked_contents(obj)
+    if mapping is None:
+        refuse_opaque(vm, obj, "len()")
+    return vm.native(len, obj if mapping is None else mapping)
+
+
+@rule(iter)
+def _iter(vm: Interpreter, obj: Any, *sentinel: Any) -> Any:
+    return vm.native_recorded(iter, trampoline(vm, obj), *sentinel) if sentinel else vm.iterate(obj)
+
+
+@rule(next)
+def _next(vm: Interpreter, iterator: Any, *default: Any) -> Any:
+    more, value = vm.advance(iterator)
+    if more:
+        return value
+    if default:
+        return default[0]
+    raise UserRaise(StopIteration(value))
+
+
+@rule(callable)
+def _callable(vm: Interpreter, obj: Any) -> bool:
+    objects.lookup(vm.type_of(obj), "__call__")
+    return callable(obj)
+
+
+@rule(id)
+def _id(vm: Interpreter, obj: Any) -> int:
+    """Of what guards hold by identity: that object is alive as long as the guard, and no other has its address."""
+    if not isinstance(vm.user.source_of(obj), Const) or isinstance(obj, Tensor):
+        raise Unsupported("id() of an object is read")
+    return id(obj)
+
+
+@rule(vars)
+def _vars(vm: Interpreter, obj: Any) -> Any:
+    return objects.load_attr(vm, obj, "__dict__")
+
+
+@rule(dir)
+def _dir(vm: Interpreter, *args: Any) -> Any:
+    raise Unsupported("dir() is called")
+
+
+def _text(name: str, function: Any) -> Any:
+    def apply(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        if not args or kwargs:
+            return vm.native(function, *args, **kwargs)
+        value = args[0]
+        if isinstance(value, Tensor):
+            raise GraphBreak("a tensor is printed or formatted")
+        names = (name, "__repr__") if name == "__str__" else (name,)
+        for special in names:
+            method = objects.find_method(type(value), special)
+            if method is not None and not vm.is_library(method.__module__):
+                return vm.call(method, (value,), {})
+            if objects.lookup(type(value), special)[1] not in (None, object):
+                break
+        check_text(vm, value)
+        check_operands(vm, args, f"{function.__name__}()")
+        return vm.native(function, *map(vm.settle, args))
+
+    return apply
+
+
+_str = rule(str)(_text("__str__", str))
+rule(repr)(_text("__repr__", repr))
+
+
+@rule(format)
+def _format(vm: Interpreter, value: Any, spec: str = "") -> Any:
+    if isinstance(value, Tensor):
+        raise GraphBreak("a tensor is formatted")
+    method = objects.find_method(type(value), "__format__")
+    if method is not None and not vm.is_library(method.__module__):
+        return vm.call(method, (value, spec), {})
+    if spec == "" and not is_constant(value):
+        return _str(vm, value)
+    check_operands(vm, (value,), "format()")
+    return vm.native(format, value, spec)
+
+
+@rule(object.__getattribute__)
+def _generic_attribute(vm: Interpreter, obj: Any, name: str) -> Any:
+    return objects.generic_attr(vm, obj, type(obj), name)
+
+
+@rule(types.ModuleType.__getattribute__, type.__getattribute__)
+def _attribute(vm: Interpreter, obj: Any, name: str) -> Any:
+    return objects.load_attr(vm, obj, name)
+
+
+@rule(bool)
+def _bool(vm: Interpreter, *args: Any) -> bool:
+    return vm.truth(args[0]) if args else False
+
+
+@rule(math.sqrt)
+def _sqrt(vm: Interpreter, x: Any) -> Any:
+    return torch_private.sym_sqrt(x) if isinstance(x, torch.SymInt) else vm.native(math.sqrt, x)
+
+
+def _via(apply: Any) -> Any:
+    return lambda vm, *args: apply(vm, *args)
+
+
+import operator as _operator  # noqa: E402
+
+for _symbol, (_function, _) in operators.BINARY.items():
+    rule(_function)(functools.partial(lambda s, vm, a, b: operators.binary(vm, s, a, b), _symbol))
+for _symbol, (_function, *_rest) in operators.COMPARE.items():
+    rule(_function)(functools.partial(lambda s, vm, a, b: operators.compare(vm, s, a, b), _symbol))
+for _symbol, (_function, _) in operators.UNARY.items():
+    rule(_function)(functools.partial(lambda s, vm, a: operators.unary(vm, s, a), _symbol))
+rule(_operator.getitem)(_via(operators.get_item))
+rule(_operator.setitem)(_via(operators.set_item))
+rule(_operator.contains)(_via(operators.contains))
+rule(_operator.is_)(is_same)
+rule(_operator.is_not)(lambda vm, a, b: not is_same(vm, a, b))
+rule(_operator.not_)(lambda vm, a: not vm.truth(a))
+rule(_operator.truth)(lambda vm, a: vm.truth(a))
+
+
+# ---- questions that libraries ask ----
+
+for _question in (torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch._utils.is_compiling):
+    rule(_question)(lambda vm: True)
+rule(torch.jit.is_scripting)(lambda vm: False)
+rule(torch.jit.is_tracing)(lambda vm: False)
+rule(torch._C._get_tracing_state)(lambda vm: None)
+rule(torch.compiler.is_exporting)(lambda vm: False)
+rule(torch._jit_internal.is_scripting)(lambda vm: False)
+rule(torch._assert)(lambda vm, condition, message="": _assert(vm, condition, message))
+rule(torch._check)(lambda vm, condition, message=None: _assert(vm, condition, ""))
+rule(torch.is_inference)(lambda vm, value: vm.call_tensor_method(value, "is_inference", (), {}))
+rule(torch.is_tensor)(lambda vm, value: isinstance(value, Tensor))
+rule(torch.nn.attention.sdpa_kernel)(lambda vm, *a, **k: RealContext(torch.nn.attention.sdpa_kernel(*a, **k)))
+
+
+@rule(torch._C._len_torch_dispatch_stack)
+def _dispatch_modes(vm: Interpreter) -> int:
+    """Nothing is captured under a dispatch mode; the one that is active now is capture's own."""
+    vm.guards.add("equals", answers.Answer(torch._C._len_torch_dispatch_stack), 0)
+    return 0
+
+
+@rule(torch._C._len_torch_function_stack)
+def _function_modes(vm: Interpreter) -> int:
+    return torch_private.function_mode_count()  # guarded in every entry
+
+
+rule(torch._C._log_api_usage_once)(lambda vm, *a: None)
+rule(inspect.currentframe)(lambda vm: _refuse("the call stack is inspected"))
+rule(builtins.__import__)(lambda vm, *a, **k: vm.native(builtins.__import__, *a, **k))
+
+
+@rule(torch.is_inference_mode_enabled)
+def _is_inference_mode_enabled(vm: Interpreter) -> bool:
+    vm.out.asked = True
+    return vm.inference
+
+
+@rule(torch.inference_mode.__exit__)
+def _leave_inference_mode(vm: Interpreter, *_: Any) -> None:
+    raise GraphBreak("inference mode is left")
+
+
+def _refuse(reason: str) -> Any:
+    raise Unsupported(reason)
+
+
+def _assert(vm: Interpreter, condition: Any, message: Any) -> None:
+    if not vm.truth(condition):
+        raise UserRaise(AssertionError(message))
+
+
+def _dynamo_questions() -> None:
+    import torch._dynamo as dynamo
+
+    for name in ("is_compiling", "external_utils.is_compiling"):
+        where: Any = dynamo
+        for part in name.split("."):
+            where = getattr(where, part, None)
+        if where is not None:
+            rule(where)(lambda vm: True)
+    for name in ("graph_break",):
+        rule(getattr(dynamo, name))(lambda vm, *a, **k: _break())
+    rule(dynamo.mark_static_address)(lambda vm, *a, **k: None)
+    rule(dynamo.mark_dynamic)(lambda vm, *a, **k: None)
+
+
+def _break() -> Any:
+    raise GraphBreak("torch._dynamo.graph_break() is called")
+
+
+_dynamo_questions()
+
+
+# ---- library functions with a meaning of their own ----
+
+
+@rule(sys.exc_info)
+def _exc_info(vm: Interpreter) -> Any:
+    error = vm.current_error
+    if error is not None:
+        return type(error), error, error.__traceback__
+    first_context(vm)
+    return None, None, None
+
+
+@rule(dataclasses.fields)
+def _fields(vm: Interpreter, value: Any) -> Any:
+    return vm.native(dataclasses.fields, value)
+
+
+@rule(dataclasses.is_dataclass)
+def _is_dataclass(vm: Interpreter, value: Any) -> Any:
+    return vm.native(dataclasses.is_dataclass, value)
+
+
+@rule(functools.wraps)
+def _wraps(vm: Interpreter, wrapped: Any, *args: Any, **kwargs: Any) -> Any:
+    def apply(wrapper: Any) -> Any:
+        return vm.native(functools.update_wrapper, wrapper, wrapped, *args, **kwargs)
+
+    return apply
+
+
+@rule(itertools.chain.from_iterable)
+def _chain_nested(vm: Interpreter, cls: type, values: Any) -> Any:
+    return itertools.chain.from_iterable(iterable(vm, v) for v in vm.listed(values))
+
+
+@rule(functools.reduce)
+def _reduce(vm: Interpreter, function: Any, values: Any, *first: Any) -> Any:
+    items = [*first, *vm.listed(values)]
+    if not items:
+        raise UserRaise(TypeError("reduce() of empty iterable with no initial value"))
+    total = items[0]
+    for item in items[1:]:
+        total = vm.call(function, (total, item), {})
+    return total
+
+
+@rule(sum)
+def _sum(vm: Interpreter, values: Any, start: Any = 0) -> Any:
+    total = start
+    for item in vm.listed(values):
+        total = operators.binary(vm, "+", total, item)
+    return total
+
+
+@rule(nn.Module.__init__)
+def module_init(vm: Interpreter, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+    """`nn.Module.__init__` of a module that the program makes."""
+    if not vm.is_created(module):
+        raise Unsupported("a module of the caller's is initialised again")
+    vm.native(nn.Module.__init__, module)
+
+
+def _context_get(vm: Interpreter, variable: contextvars.ContextVar[Any], *default: Any) -> Any:
+    value = variable.get(*default)
+    if default and value is default[0]:
+        vm.guards.add("is", Fetch(functools.partial(_peek, default=default[0]), Const(variable, variable.name)), value)
+        return value
+    return vm.user.wrap(value, Fetch(contextvars.ContextVar.get, Const(variable, variable.name)))
+
+
+def _peek(variable: contextvars.ContextVar[Any], default: Any) -> Any:
+    return variable.get(default)
+
+
+def _state_refused(vm: Interpreter, variable: Any, *args: Any) -> Any:
+    raise Unsupported(f"a context variable is changed ({variable.name})")
+
+
+rule(contextvars.ContextVar.get)(_context_get)
+rule(contextvars.ContextVar.set, contextvars.ContextVar.reset)(_state_refused)
+
+
+# ---- tensor methods with a meaning of their own ----
+
+
+def _size(vm: Interpreter, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+    return vm.native(tensor.size, *args, **kwargs)
+
+
+def _fact(name: str) -> Any:
+    return lambda vm, tensor, *args, **kwargs: vm.native(getattr(tensor, name), *args, **kwargs)
+
+
+def _new_type(vm: Interpreter, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+    if not args and not kwargs:
+        return vm.native(tensor.type)
+    return vm.out.call_method("type", (tensor, *args), kwargs)
+
+
+def _iterate(vm: Interpreter, tensor: Tensor) -> Any:
+    return vm.iterate(tensor)
+
+
+TENSOR_METHODS: dict[str, Any] = {
+    "size": _size,
+    "type": _new_type,
+    "__iter__": _iterate,
+    "__len__": lambda vm, tensor: _len(vm, tensor),
+    "__hash__": lambda vm, tensor: _refuse("hash() of a tensor"),
+    "__getitem__": operators.get_item,
+    "__setitem__": operators.set_item,
+} | {
+    name: _fact(name)
+    for name in [
+        "dim",
+        "numel",
+        "stride",
+        "element_size",
+        "is_contiguous",
+        "is_floating_point",
+        "is_complex",
+        "is_conj",
+        "is_neg",
+        "get_device",
+        "nelement",
+        "ndimension",
+        "is_signed",
+        "is_same_size",
+        "dim_order",
+    ]
+}
+
+
+def _higher_order() -> None:
+    from torch._higher_order_ops.associative_scan import associative_scan
+
+    from . import higher_order
+
+    rule(associative_scan)(higher_order.associative_scan)
+
+
+_higher_order()
+TENSOR_METHODS.update(torch_rules.TENSOR_METHODS)
+TENSOR_METHODS["nelement"], TENSOR_METHODS["ndimension"] = TENSOR_METHODS["numel"], TENSOR_METHODS["dim"]

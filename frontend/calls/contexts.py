@@ -1,0 +1,207 @@
+"""Context managers: torch's own change real thread state while capturing and leave a node; the rest is interpreted."""
+
+from __future__ import annotations
+
+import threading
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import GraphBreak, Unsupported, UserRaise
+from ..graph.dynamic import concrete
+from ..guards import answers
+from ..runtime import profiling
+from ..values import object as objects
+from ..values.kinds import isinstance
+from .registry import rule
+
+if TYPE_CHECKING:
+    from ..bytecode.machine import Interpreter
+
+__all__ = [
+    "GradMode",
+    "RealContext",
+    "Scope",
+    "changes_modes",
+    "enter",
+    "is_torch_context",
+    "make",
+    "mode_keeper",
+    "set_grad",
+]
+
+_GRAD = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
+_SILENT = (torch.profiler.record_function, torch.autograd.profiler.record_function)
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+_CLASSES = (*_GRAD, *_SILENT, torch.autocast)
+
+
+def is_torch_context(cls: type) -> bool:
+    """Whether instances of `cls` are handled here."""
+    return issubclass(cls, _CLASSES)
+
+
+def make(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Construct one of torch's contexts; `set_grad_enabled` changes the mode at once."""
+    before = torch.is_grad_enabled()
+    args, kwargs = concrete(args), concrete(kwargs)  # a mode is one or the other: which way a size decides is guarded
+    made = vm.create(vm.native(cls, *args, **kwargs))
+    if isinstance(made, torch.autocast):
+        answers.ask(vm, torch.get_autocast_dtype, (made.device,), {})
+    after = torch.is_grad_enabled()
+    if after is not before:
+        torch._C._set_grad_enabled(before)
+        set_grad(vm, after)
+    return made
+
+
+class Scope:
+    """An entered context; calling it is `__exit__`. `rebuild` is (function, arguments) that make its manager again."""
+
+    def __init__(
+        self, vm: Interpreter, leave: Callable[[], None], rebuild: tuple[Any, tuple[Any, ...]] | None = None
+    ) -> None:
+        self.vm, self._leave, self.rebuild = vm, leave, rebuild
+        vm.scopes.append(self)
+
+    def __call__(self, *_: Any) -> None:
+        if self in self.vm.scopes:
+            self.vm.scopes.remove(self)
+            self._leave()
+
+
+class RealContext:
+    """A real context manager that is entered while capturing and leaves no node (a preference, not an effect)."""
+
+    def __init__(self, manager: Any) -> None:
+        self.manager = manager
+
+
+def enter(vm: Interpreter, manager: Any) -> tuple[Any, Any]:
+    """Enter `manager`: what to call on exit, and the value of `__enter__`."""
+    if isinstance(manager, _SILENT):
+        where = profiling.flag()
+        if not vm.splits:
+            vm.ranges.append((manager.name, manager.args))
+        elif where is not None:
+            vm.guards.add("is", where, profiling.is_active())
+            if profiling.is_active():
+                raise GraphBreak("a range of the profiler begins, and a profiler is active")
+        return Scope(vm, lambda: None, (type(manager), (manager.name, manager.args))), manager
+    if isinstance(manager, _GRAD):
+        return _enter_grad(vm, manager), None
+    if isinstance(manager, torch.autocast):
+        return _enter_autocast(vm, manager), manager
+    if isinstance(manager, torch.inference_mode):
+        raise GraphBreak("inference mode is entered inside the captured code")
+    if isinstance(manager, torch.device):
+        return _enter_device(vm, manager), manager
+    if type(manager) is RealContext:
+        value = vm.native(manager.manager.__enter__)
+        return Scope(vm, lambda: manager.manager.__exit__(None, None, None)), value
+    if isinstance(manager, _LOCKS):
+        if vm.user.source_of(manager) is not None:
+            raise GraphBreak("a lock is taken")
+        manager.acquire()  # it was made in this call, and nobody else has it
+        return Scope(vm, manager.release, (_itself, (manager,))), True
+    kind = type(manager)
+    leave, start = objects.lookup(kind, "__exit__")[0], objects.lookup(kind, "__enter__")[0]
+    if objects.find_method(kind, "__exit__") is None or objects.find_method(kind, "__enter__") is None:
+        if not hasattr(kind, "__enter__"):
+            raise UserRaise(TypeError(f"'{kind.__name__}' object does not support the context manager protocol"))
+        raise Unsupported(f"the context manager {kind.__module__}.{kind.__name__} is used")
+    value = vm.call(types.MethodType(start, manager), (), {})
+    return types.MethodType(leave, manager), value
+
+
+@rule(torch.profiler.record_function.__enter__, torch.profiler.record_function.__exit__)
+def _range_of_the_profiler(vm: Interpreter, *_: Any) -> None:
+    raise GraphBreak("a range of the profiler that began before this graph ends here")
+
+
+def _enter_grad(vm: Interpreter, manager: Any) -> Scope:
+    before = manager.prev if isinstance(manager, torch.set_grad_enabled) else torch.is_grad_enabled()
+    mode = {torch.no_grad: False, torch.enable_grad: True}.get(type(manager))
+    wanted = manager.mode if mode is None else mode
+    set_grad(vm, wanted)
+    again = (type(manager), ()) if mode is not None else (GradMode, (wanted,))
+    return Scope(vm, lambda: set_grad(vm, before), again)
+
+
+class GradMode:
+    """`torch.set_grad_enabled` that changes the mode when it is entered, not when it is made."""
+
+    def __init__(self, mode: bool) -> None:
+        self.mode = mode
+        self.before = mode
+
+    def __enter__(self) -> None:
+        self.before = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(self.mode)
+
+    def __exit__(self, *_: object) -> None:
+        torch._C._set_grad_enabled(self.before)
+
+
+def _enter_device(vm: Interpreter, device: torch.device) -> Scope:
+    before, vm.device = vm.device, device
+
+    def leave() -> None:
+        vm.device = before
+
+    return Scope(vm, leave, (_itself, (device,)))
+
+
+def _itself(manager: Any) -> Any:
+    return manager
+
+
+def set_grad(vm: Interpreter, mode: bool) -> None:
+    """Change the grad mode of capture, with a node that changes the graph's."""
+    if torch.is_grad_enabled() != mode:
+        torch._C._set_grad_enabled(mode)
+        vm.out.mark(torch._C._set_grad_enabled, (mode,))
+
+
+def changes_modes(graph: torch.fx.Graph) -> bool:
+    """Whether a graph enters autocast or sets the grad mode on its way."""
+    return any(node.target in _MARKS for node in graph.nodes if node.op == "call_function")
+
+
+_MARKS = frozenset({torch._C._set_grad_enabled, torch.amp.autocast_mode._enter_autocast})
+
+
+def mode_keeper() -> Callable[[], None]:
+    """What brings grad mode and autocast of the thread back to what they are now, wherever a graph was left by an exception."""
+    grad, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
+    states = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
+    nesting = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+
+    def restore() -> None:
+        torch._C._set_grad_enabled(grad)
+        torch.set_autocast_cache_enabled(cache)
+        for device, enabled, dtype in states:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
+        while torch.autocast_increment_nesting() > nesting + 1:
+            torch.autocast_decrement_nesting(), torch.autocast_decrement_nesting()
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()
+
+    return restore
+
+
+def _enter_autocast(vm: Interpreter, manager: Any) -> Scope:
+    args = (manager.device, manager.fast_dtype, manager._enabled, manager._cache_enabled)
+    real = torch.autocast(*args)
+    real.__enter__()
+    node = vm.out.mark(torch.amp.autocast_mode._enter_autocast, args)
+
+    def leave() -> None:
+        real.__exit__(None, None, None)
+        vm.out.mark(torch.amp.autocast_mode._exit_autocast, (node,))
+
+    return Scope(vm, leave, (torch.autocast, args))

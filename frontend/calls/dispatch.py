@@ -1,0 +1,628 @@
+"""Calls: which callables are nodes of the graph, which are interpreted, which run as they are."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import types
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from .. import torch_private
+from ..bytecode.unpacking import as_dict
+from ..entry import messages
+from ..errors import GraphBreak, Unsupported, UserRaise
+from ..guards import answers
+from ..guards.sameness import is_value_type
+from ..guards.source import Attr, Const, Fetch, Item
+from ..values import object as objects
+from ..values.constant import is_constant
+from ..values.container import InstanceDict, LazyDict
+from ..values.function import InterpretedGenerator, trampoline
+from ..values.kinds import isinstance
+from ..values.sets import check_history
+from ..values.tensor import TensorMethod, is_method_descriptor
+from . import builtins as rules
+from . import contexts, library, marks, tables, torch_rules
+from .contexts import is_torch_context
+from .registry import Row, called_row, row_of, rule_of
+from .visibility import check_keys, check_sight, check_text
+
+if TYPE_CHECKING:
+    from ..bytecode.machine import Interpreter
+
+__all__ = ["call", "call_forward"]
+
+_LRU = type(functools.lru_cache(lambda: None))
+_C_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+
+
+def call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call `function` as the program would."""
+    rule = rule_of(function)
+    if rule is not None:
+        try:
+            return rule(vm, *args, **kwargs)
+        except TypeError as error:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                raise
+        raise GraphBreak(f"{getattr(function, '__name__', function)} is called with arguments that do not fit it")
+    kind = type(function)
+    handler = _BY_KIND.get(kind)
+    if handler is not None:
+        return handler(vm, function, args, kwargs)
+    if isinstance(function, type):
+        return _construct(vm, function, args, kwargs)
+    if isinstance(function, nn.Module):
+        return call_module(vm, function, args, kwargs)
+    if vm.is_own(kind):
+        return vm.native(function, *args, **kwargs)
+    if kind.__module__ == "typing" and hasattr(function, "__origin__") or isinstance(function, types.GenericAlias):
+        return _generic(vm, function, args, kwargs)
+    method = objects.find_method(kind, "__call__")
+    if method is not None:
+        return vm.tail_call(method, (function, *args), kwargs)
+    if _is_scripted(function):
+        return _scripted(vm, function, args, kwargs)
+    if kind is _INSTANCE_METHOD and function.__name__ == "__call__" and args and _is_scripted(args[0]):
+        return _scripted(vm, args[0], args[1:], kwargs)  # C's own, where a program has put another around it
+    if not callable(function):
+        raise UserRaise(TypeError(f"'{kind.__name__}' object is not callable"))
+    raise Unsupported(f"{_display(function)} is called")
+
+
+def _is_scripted(function: Any) -> bool:
+    return isinstance(function, torch.jit.ScriptFunction | torch.jit.ScriptModule)
+
+
+def _scripted(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    plain = torch_private.script_source(function)
+    if plain is not None:
+        return vm.call(plain, args, kwargs)
+    raise Unsupported("a TorchScript function is called")
+
+
+_INSTANCE_METHOD = type(torch.jit.ScriptFunction.__dict__["save"])
+
+
+def _display(function: Any) -> str:
+    """What a foreign callable is called by its users; by its type where it has no name of its own."""
+    try:
+        module, name = function.__module__, function.__name__
+    except Exception:  # attributes of foreign objects may do anything
+        module = name = None
+    if isinstance(module, str) and isinstance(name, str):
+        return f"{module}.{name}"
+    kind = type(function)
+    return f"an object of type {kind.__module__}.{kind.__qualname__}"
+
+
+def _generic(vm: Interpreter, alias: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`Class[int](...)`: the class is called, and the instance remembers the alias where it can."""
+    made = vm.call(alias.__origin__, args, kwargs)
+    if vm.is_created(made) and hasattr(made, "__dict__"):
+        objects.store_attr(vm, made, "__orig_class__", alias)
+    return made
+
+
+# ---- Python functions ----
+
+
+def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    module = function.__module__ or ""
+    if vm.is_created(function):
+        return vm.inline(function, args, kwargs)
+    target = function.__dict__.get("_intarsia_target")
+    if target is not None:
+        bound = function.__code__.co_varnames[:1] == ("__self",)
+        return vm.tail_call(target, args[1:] if bound else args, kwargs)
+    if rules.is_leaf_module(module):
+        return torch_call(vm, function, args, kwargs)
+    if module.startswith(rules.OWN):
+        return vm.native(function, *args, **kwargs)
+    torch_rules.check_uncompiled(function)
+    if module == "torch._dynamo.mutation_guard" and function.__name__ == "patched_init":
+        # torch.compile puts this in the place of nn.Module.__init__, to count modules for itself.
+        return rules.module_init(vm, *args, **kwargs)
+    special = library.special_function(function)
+    if special is not None:
+        return special(vm, function, args, kwargs)
+    rules.check_module(module)
+    if module.startswith("torch") and function.__name__ != "__getattr__":
+        if module.startswith("torch.optim"):
+            raise GraphBreak(torch_rules.OPTIMIZER)
+        check_torch_state(function.__name__, module)
+    marked = marks.call_marked(vm, function, args, kwargs)
+    if marked is not NotImplemented:
+        return marked
+    if row_of(function) is not None:
+        return c_call(vm, function, args, kwargs)
+    native = module in tables.NATIVE_PYTHON and function.__globals__.get("__name__") == module
+    if native and function.__name__ != "__getattr__":
+        if module.startswith("torch") and function.__name__ not in tables.TORCH_FIXED:
+            return torch_answer(vm, function, args, kwargs)
+        return vm.native_recorded(function, *map(vm.settle, args), **kwargs)
+    if module in ("logging", "warnings"):
+        return messages.call(vm, function, args, kwargs)
+    return vm.inline(function, args, kwargs)
+
+
+def _method(vm: Interpreter, method: types.MethodType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    owner = method.__self__
+    ruled = rule_of(method.__func__) is not None
+    if not ruled and vm.is_own(type(owner)) or isinstance(owner, InterpretedGenerator):
+        return vm.native(method, *args, **kwargs)
+    return vm.tail_call(method.__func__, (owner, *args), kwargs)
+
+
+def _partial(vm: Interpreter, made: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return vm.tail_call(made.func, (*made.args, *args), {**made.keywords, **kwargs})
+
+
+def check_torch_state(name: str, module: str = "") -> None:
+    """Refuse functions of torch that change its state."""
+    reason = tables.REFUSED_TORCH.get(name)
+    if reason is not None:
+        raise Unsupported(reason)
+    asks = name.startswith(tables.QUESTIONS) or name.endswith(("_enabled", "_allowed", "_available"))
+    if module in tables.NATIVE_PYTHON and name not in tables.TORCH_FIXED | tables.TORCH_PURE and not asks:
+        raise Unsupported(f"{module}.{name} is called, which may change torch's state")
+
+
+_RECURRENT = frozenset({"gru", "lstm", "rnn_relu", "rnn_tanh"})
+
+
+def drops_between_layers(args: tuple[Any, ...]) -> bool:
+    """Whether a recurrent layer of several is given a dropout, in training: (..., num_layers, dropout, train, bidirectional[, batch_first])."""
+    places = [k for k, a in enumerate(args) if type(a) is float and type(args[k - 1]) is int]
+    return any(args[k] != 0 and args[k - 1] != 1 and args[k + 1 : k + 2] == (True,) for k in places)
+
+
+def _is_on_gpu(args: tuple[Any, ...]) -> bool:
+    return any(isinstance(a, Tensor) and a.is_cuda for a in args)
+
+
+def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call of torch's: one node, or a constant when no tensor is involved."""
+    name = getattr(function, "__name__", "")
+    if name in _RECURRENT and drops_between_layers(args):
+        raise GraphBreak(f"{name} drops out between its layers, which torch's traces leave out")
+    if name in _RECURRENT and torch.is_autocast_enabled("cuda") and _is_on_gpu(args):
+        raise GraphBreak(
+            f"{name} under autocast on a GPU is float16 by a rule of its own, whatever autocast's dtype is"
+        )
+    check_torch_state(name)
+    if name.startswith(tables.STATE_CHANGES) and not any(isinstance(a, Tensor) for a in args):
+        raise Unsupported(f"torch's state is changed ({name})")
+    args = tuple(map(vm.settle, args))
+    if vm.device is not None and kwargs.get("device") is None and function in torch_private.device_constructors():
+        kwargs = {**kwargs, "device": vm.device}
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, types.FunctionType | types.MethodType | TensorMethod):
+            raise Unsupported(f"torch.{name} takes a Python function")
+    if name in tables.TORCH_THREAD or name in tables.TORCH_PURE or name in tables.TORCH_FIXED:
+        vm.out.asked = True  # the answer may depend on the thread's state, which is guarded then
+        return vm.native(function, *args, **kwargs)
+    if not is_operator(function):
+        return torch_answer(vm, function, args, kwargs)
+    if kwargs.get("out") is not None:
+        check_out(vm, function, args, kwargs, ["out"])
+    return vm.out.call_function(function, args, kwargs)
+
+
+def is_operator(function: Any) -> bool:
+    """Whether a function of torch's computes with tensors, makes them or asks for their facts; others look at the state of the process."""
+    if not isinstance(function, types.BuiltinFunctionType):
+        return not getattr(function, "__name__", "").startswith(tables.QUESTIONS)
+    owner = function.__self__
+    if owner is None:
+        return True
+    return isinstance(owner, types.ModuleType) and owner.__name__ in tables.OPERATOR_MODULES
+
+
+def torch_answer(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function of torch's that makes no tensor: the facts of one, or a question to the process that is asked again in every call."""
+    leaves = pytree.tree_leaves((args, kwargs))
+    if any(isinstance(leaf, Tensor) for leaf in leaves):
+        return vm.native_recorded(function, *map(vm.settle, args), **kwargs)
+    name = function.__name__
+    if not name.startswith(tables.QUESTIONS) and not name.endswith(("_enabled", "_allowed", "_available")):
+        raise GraphBreak(f"{getattr(function, '__module__', 'torch')}.{name} is called, which capture does not know")
+    return answers.ask(vm, function, args, kwargs)
+
+
+def check_out(
+    vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outs: Sequence[str]
+) -> None:
+    """Break where `out=` would be resized: the guards of an input are those of its size before the call."""
+    given = [t for name in outs for t in (kwargs[name] if isinstance(kwargs[name], tuple | list) else (kwargs[name],))]
+    rest = {k: v for k, v in kwargs.items() if k not in outs}
+    if isinstance(function, _OPERATORS):  # one that cannot be called without them: copies, resized for us
+        rest |= pytree.tree_map_only(Tensor, torch.empty_like, {name: kwargs[name] for name in outs})
+    with torch.no_grad():
+        made = vm.native(function, *args, **rest)
+    for out, result in zip(given, made if isinstance(made, tuple | list) else (made,), strict=False):
+        if isinstance(out, Tensor) and isinstance(result, Tensor) and out.shape != result.shape:
+            raise GraphBreak("a tensor given as out= is resized")
+
+
+# ---- C functions ----
+
+
+def _builtin(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    owner = function.__self__
+    if is_torch_builtin(function, owner) and called_row(function) is None:
+        if isinstance(owner, Tensor):
+            return vm.call_tensor_method(owner, function.__name__, args, kwargs)
+        return torch_call(vm, function, args, kwargs)
+    if owner is not None and not isinstance(owner, types.ModuleType):
+        if isinstance(owner, type):
+            return _class_builtin(vm, owner, function, args, kwargs)
+        return _bound_builtin(vm, owner, function, args, kwargs)
+    return c_call(vm, function, args, kwargs)
+
+
+def is_torch_builtin(function: Any, owner: Any) -> bool:
+    """Whether a C function belongs to torch."""
+    module = getattr(function, "__module__", None) or ""
+    if module.startswith("torch"):
+        return True
+    where = owner.__name__ if isinstance(owner, types.ModuleType) else getattr(owner, "__module__", None) or ""
+    return str(where).startswith("torch") or isinstance(owner, Tensor)
+
+
+def _class_builtin(vm: Interpreter, cls: type, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if function.__name__ == "__new__":
+        if args and isinstance(args[0], type):
+            return vm.create(c_call(vm, function, args, kwargs))
+        raise Unsupported("__new__ without a class")
+    row = called_row(function)
+    if row is not None and row.apply is not None:
+        return row.apply(vm, cls, *args, **kwargs)
+    return c_call(vm, function, args, kwargs)
+
+
+def _bound_builtin(vm: Interpreter, owner: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    mapping = vm.tracked_mapping(owner)
+    name = function.__name__
+    if mapping is not None:
+        return _mapping_method(vm, mapping, name, args, kwargs)
+    row = called_row(function)
+    if row is not None and row.apply is not None and not (isinstance(owner, list) and type(owner) is not list):
+        return row.apply(vm, owner, *args, **kwargs)
+    entry = vm.user.by_value.get(id(owner))
+    if entry is not None and entry.real is owner and not is_constant(owner) and not is_value_type(owner):
+        raise Unsupported(f"a C method of the caller's {type(owner).__name__} is called: {name}")
+    return c_call(vm, function, args, kwargs)
+
+
+def _mapping_method(vm: Interpreter, mapping: LazyDict, name: str, args: tuple[Any, ...], kwargs: Any) -> Any:
+    if name in ("get", "keys", "values", "items", "copy", "__getitem__", "__contains__", "__len__", "__iter__"):
+        return vm.native(getattr(mapping, name), *args, **kwargs)
+    if name in ("update", "pop", "popitem", "clear", "setdefault"):
+        return vm.native(getattr(mapping, name), *args, **kwargs)
+    raise Unsupported(f"a dict of the caller's is changed: {mapping.source.name()}.{name}")
+
+
+def _descriptor(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    name = function.__name__
+    if not args:
+        return vm.native(function, *args, **kwargs)
+    owner = args[0]
+    if isinstance(owner, Tensor) and is_method_descriptor(function):
+        return vm.call_tensor_method(owner, name, args[1:], kwargs)
+    if function is type.__call__ and isinstance(owner, type) and owner is not type:
+        return _make(vm, owner, args[1:], kwargs)
+    if function.__objclass__ is object and name in _OBJECT_METHODS:
+        return _OBJECT_METHODS[name](vm, *args)
+    mapping = vm.tracked_mapping(owner)
+    if mapping is not None:
+        return _mapping_method(vm, mapping, name, args[1:], kwargs)
+    entry = vm.user.by_value.get(id(owner))
+    known = isinstance(owner, type) or is_value_type(owner)
+    if entry is not None and entry.real is owner and not known and name not in _HARMLESS:
+        raise Unsupported(f"a C method of the caller's {type(owner).__name__} is called: {name}")
+    return c_call(vm, function, args, kwargs)
+
+
+def _wrapper(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A special method of C's, bound to an object."""
+    row = called_row(function)
+    if row is not None and row.apply is not None:
+        return row.apply(vm, function.__self__, *args, **kwargs)
+    return c_call(vm, function, args, kwargs)
+
+
+_HARMLESS = {"__repr__", "__hash__", "__eq__", "__ne__", "__sizeof__"}
+
+
+def _getattribute(vm: Interpreter, obj: Any, name: str) -> Any:
+    return objects.generic_attr(vm, obj, type(obj), name)
+
+
+_OBJECT_METHODS: dict[str, Any] = {
+    "__setattr__": lambda vm, obj, name, value: objects.generic_store(vm, obj, name, value),
+    "__delattr__": objects.generic_delete,
+    "__getattribute__": _getattribute,
+    "__init__": lambda vm, *_: None,
+    "__init_subclass__": lambda vm, *_: None,
+}
+
+
+def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a native function on values of the program, as its row says: views are settled, callbacks come back to the interpreter."""
+    row = called_row(function)
+    if row is None and is_value_type(getattr(function, "__self__", None)):  # of NumPy's numbers, for instance
+        row = Row(function)
+    if row is None or row.refused:
+        raise GraphBreak(rules.refusal(function) if row is None else row.refused)
+    if row.reads == "state":
+        return answers.ask(vm, function, args, kwargs)
+    if row.reads:
+        answers.KINDS[row.reads](vm, args)
+    _check_sight(vm, row, function, args, kwargs)
+    check_history(vm, function, args)
+    if row.calls != ():
+        back = [row.calls is None or i in row.calls for i in range(len(args))]
+        args = tuple(trampoline(vm, a) if b and _is_callback(vm, a) else a for a, b in zip(args, back, strict=True))
+        kwargs = {k: trampoline(vm, a) if _is_callback(vm, a) else a for k, a in kwargs.items()}
+    if function is filter and args[:1] == (None,):
+        args = (trampoline(vm, bool), *args[1:])
+    if row.writes:
+        check_text(vm, [*args, *kwargs.values()])
+    if row.maps:
+        args = tuple(_as_mapping(vm, a) for a in args)
+    if row.iterates:
+        args = tuple(rules.iterable(vm, a) for a in args)
+    args = tuple(map(vm.settle, args))
+    kwargs = {k: vm.settle(v) for k, v in kwargs.items()}
+    return vm.native_recorded(function, *args, **kwargs)
+
+
+def _as_mapping(vm: Interpreter, value: Any) -> Any:
+    """An object with `keys` and `__getitem__` of its own as a dict."""
+    kind = type(value)
+    if isinstance(value, dict | type) or objects.find_method(kind, "keys") is None:
+        return value
+    return as_dict(vm, value)
+
+
+def _check_sight(vm: Interpreter, row: Row, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Break where the native function would look at what capture has not guarded (see `sight`)."""
+    rest = args[1:] if type(function) in _C_DESCRIPTORS else args
+    if row.sees == "key":
+        check_keys(vm, rest[:1])
+    elif row.sees == "keys":
+        check_keys(vm, rest)
+    elif row.sees == "values":
+        check_sight(vm, (*args, *kwargs.values()), getattr(function, "__name__", type(function).__name__))
+
+
+def _is_callback(vm: Interpreter, value: Any) -> bool:
+    if value is None or isinstance(value, type) and value.__module__ == "builtins" and value not in _ASKING:
+        return False
+    return callable(value) and not isinstance(value, Tensor)
+
+
+# Builtin classes whose call asks methods of the argument.
+_ASKING = frozenset({bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, enumerate})
+
+
+# ---- classes ----
+
+
+def _construct(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if cls is Tensor or type(cls) is torch_rules.LEGACY:
+        return torch_rules.legacy_tensor(vm, cls, args, kwargs)
+    if cls is nn.Parameter:
+        return torch_rules.parameter(vm, cls, *args, **kwargs)
+    if issubclass(cls, Tensor):
+        raise Unsupported(f"a {cls.__name__} is constructed inside the captured code")
+    if is_torch_context(cls):
+        return contexts.make(vm, cls, args, kwargs)
+    rules.check_module(cls.__module__)
+    if cls is weakref.ref and not kwargs and len(args) == 1 and not is_constant(args[0]):
+        return vm.create(vm.native(cls, *args))
+    meta_call = objects.find_method(type(cls), "__call__")
+    if meta_call is not None:
+        if type(cls).__module__ == "enum":
+            return vm.native(cls, *args, **kwargs)
+        if not vm.is_library(meta_call.__module__):
+            return vm.call(meta_call, (cls, *args), kwargs)
+    return _make(vm, cls, args, kwargs)
+
+
+def _make(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`type.__call__(cls, ...)`."""
+    if objects.find_method(cls, "__del__") is not None:
+        raise GraphBreak(f"a {cls.__qualname__} is made, whose finalizer runs when CPython drops it")
+    new, init = (objects.lookup(cls, name)[0] for name in ("__new__", "__init__"))
+    new = new.__func__ if isinstance(new, staticmethod) else new
+    if not isinstance(new, types.FunctionType) and not isinstance(init, types.FunctionType):
+        return _construct_native(vm, cls, args, kwargs)
+    if isinstance(new, types.FunctionType):
+        if rules.is_native_class(cls):
+            return vm.create(vm.native(cls, *args, **kwargs))
+        obj = vm.call(new, (cls, *args), kwargs)
+        if not isinstance(obj, cls):
+            return obj
+    elif new is object.__new__:
+        if getattr(cls, "__abstractmethods__", None):
+            return vm.native(cls, *args, **kwargs)
+        obj = vm.native(object.__new__, cls)
+    elif issubclass(cls, BaseException):
+        obj = vm.native(new, cls, *args)
+    else:
+        obj = vm.native_recorded(new, cls, *map(vm.settle, args))
+    vm.create(obj)
+    if isinstance(init, types.FunctionType):
+        made = vm.call(init, (obj, *args), kwargs)
+        if made is not None:
+            raise UserRaise(TypeError(f"__init__() should return None, not '{vm.type_of(made).__name__}'"))
+    elif init is not object.__init__:
+        c_call(vm, init, (obj, *args), kwargs)
+    return obj
+
+
+def _construct_native(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    module = cls.__module__
+    rules.check_module(module)
+    user_class = bool(cls.__flags__ & 512) and not vm.is_library(module)
+    if module.startswith("torch.distributed.tensor") and cls in tables.torch_values():
+        return _made_again(vm, cls, args, kwargs)
+    if module.startswith("torch") and called_row(cls) is None:
+        raise GraphBreak(f"an object of type {cls.__name__} is constructed")
+    if called_row(cls) is None:
+        raise Unsupported(f"an object of type {module}.{cls.__name__} is constructed")
+    made = c_call(vm, cls, args, kwargs)
+    return vm.create(made) if user_class or cls is object or hasattr(made, "__dict__") else made
+
+
+def _made_again(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An object that keeps what it is in C: capture looks at one, and each compiled call makes another."""
+    if not all(map(is_constant, (*args, *kwargs.values()))):
+        raise GraphBreak(f"an object of type {cls.__name__} is constructed")
+    made = vm.create(vm.native(cls, *args, **kwargs))
+    vm.recipes[id(made)] = (cls, args, kwargs)
+    return made
+
+
+# ---- modules ----
+
+
+def call_module(vm: Interpreter, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`module(*args)`: forward, or all of `nn.Module.__call__` where hooks are registered."""
+    kind = type(module)
+    custom = objects.find_method(kind, "__call__")
+    _check_callable(module)
+    if vm.is_own(kind):
+        wrapper = vm.user.source_of(module) or Const(module, "compiled")
+        forward, own = module.__dict__["forward"], Item(Attr(wrapper, "__dict__"), "forward")
+        if forward is not module._compiled:  # the program's own
+            if module._forward_hooks or module._forward_pre_hooks:
+                raise GraphBreak("a compiled module has hooks, and a forward that was assigned to it")
+            return vm.tail_call(vm.user.wrap(forward, own), args, kwargs)
+        vm.guards.add("is", own, forward)
+        inner = Item(Attr(wrapper, "__dict__"), "_orig_mod")
+        return vm.tail_call(vm.user.wrap(module._orig_mod, inner), args, kwargs)
+    if custom is not torch_private.MODULE_CALL:
+        assert custom is not None
+        return vm.tail_call(custom, (module, *args), kwargs)
+    namespace = module.__dict__
+    source = vm.user.source_of(module)
+    if source is not None:
+        where = Attr(source, "__dict__")
+        if namespace.get("_compiled_call_impl") is not None:
+            raise Unsupported("a module that was compiled in place (Module.compile) is called")
+        names = ["_forward_hooks", "_forward_pre_hooks"]
+        if torch.is_grad_enabled():
+            names += ["_backward_hooks", "_backward_pre_hooks"]
+        for name in names:
+            if name.startswith("_backward") and namespace[name]:
+                raise GraphBreak("a module has backward hooks")
+            if not namespace[name]:
+                vm.guards.add("empty", Item(where, name))
+    for hooks in torch_private.global_module_hooks()[:2]:
+        vm.guards.add("empty", Const(hooks, "global_hooks")) if not hooks else None
+    direct = vm.tail
+    if namespace["_forward_hooks"] or namespace["_forward_pre_hooks"] or any(torch_private.global_module_hooks()[:2]):
+        return vm.tail_call(nn.Module._call_impl, (module, *args), kwargs)
+    forward = objects.load_attr(vm, module, "forward")
+    vm.tail = direct
+    return vm.tail_call(forward, args, kwargs)
+
+
+def call_forward(vm: Interpreter, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`module.forward(*args)`, what of a compiled module is compiled."""
+    _check_callable(module)
+    direct = vm.tail
+    forward = objects.load_attr(vm, module, "forward")
+    vm.tail = direct
+    return vm.tail_call(forward, args, kwargs)
+
+
+def _check_callable(module: nn.Module) -> None:
+    marks.check_disabled(module, type(module).__name__)
+    if isinstance(module, nn.modules.lazy.LazyModuleMixin):
+        raise GraphBreak("a lazy module initialises itself")
+    if isinstance(module, torch.jit.ScriptModule):
+        raise Unsupported("a TorchScript module is called")
+
+
+def _getter(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    from ..values.operators import get_item
+
+    names = function.__reduce__()[1]
+    if type(function) is operator.itemgetter:
+        values = [get_item(vm, args[0], name) for name in names]
+    else:
+        values = [
+            functools.reduce(lambda o, n: objects.load_attr(vm, o, n), name.split("."), args[0]) for name in names
+        ]
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def _weak(vm: Interpreter, reference: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    value, source = reference(), vm.user.source_of(reference)
+    return value if source is None else vm.user.wrap(value, Fetch(operator.call, source))
+
+
+def _op(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    places = _enumerated(function)
+    given = [args[p] if isinstance(p, int) and p < len(args) else kwargs.get(n) for p, n in places]
+    if any(
+        type(value) is int for value in given
+    ):  # a number that stands for none crashes torch wherever a mode sees it
+        raise GraphBreak(f"{function} is given a number for a dtype, layout or memory format")
+    args = tuple(map(vm.settle, args))
+    if outs := [name for name in _outs(function) if kwargs.get(name) is not None]:
+        check_out(vm, function, args, kwargs, outs)
+    return vm.out.call_function(function, args, kwargs)
+
+
+_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+
+
+@functools.cache
+def _outs(function: Any) -> frozenset[str]:
+    """The names by which an operator is given the tensors that it puts its results into."""
+    if isinstance(function, torch._ops.OpOverload):
+        return frozenset(a.name for a in function._schema.arguments if a.is_out and a.kwarg_only)
+    return frozenset().union(*(_outs(getattr(function, name)) for name in function.overloads()))
+
+
+@functools.cache
+def _enumerated(function: Any) -> list[tuple[int | None, str]]:
+    """The arguments of an operator that are no numbers, though eager takes numbers for them: place and name."""
+    if not isinstance(function, torch._ops.OpOverload):
+        return [(None, name) for name in ("dtype", "layout", "memory_format")]
+    arguments = enumerate(function._schema.arguments)
+    return [(p, a.name) for p, a in arguments if str(a.type) != str(a.real_type)]
+
+
+def _own(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return vm.native(function, *map(vm.settle, args), **kwargs)
+
+
+_BY_KIND: dict[type, Any] = {
+    types.FunctionType: _python,
+    types.MethodType: _method,
+    TensorMethod: _own,
+    types.BuiltinFunctionType: _builtin,
+    types.MethodWrapperType: _wrapper,
+    functools.partial: _partial,
+    _LRU: library.call_cached,
+    torch._ops.OpOverload: _op,
+    torch._ops.OpOverloadPacket: _op,
+    operator.itemgetter: _getter,
+    operator.attrgetter: _getter,
+    operator.methodcaller: library.call_methodcaller,
+    staticmethod: lambda vm, f, args, kwargs: vm.call(f.__func__, args, kwargs),
+    InstanceDict: _own,
+    weakref.ReferenceType: _weak,
+} | dict.fromkeys(_C_DESCRIPTORS, _descriptor)

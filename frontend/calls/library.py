@@ -1,0 +1,527 @@
+"""Functions of Python's library with a meaning of their own: order, numbers, copies, caches."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import functools
+import inspect
+import json
+import math
+import operator
+import sys
+import types
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from .. import torch_private
+from ..errors import GraphBreak, UserRaise
+from ..graph.dynamic import concrete
+from ..guards.source import Const, Fetch, Item
+from ..values import object as objects
+from ..values import operators
+from ..values.constant import is_constant
+from ..values.container import InstanceDict, LazyDict
+from ..values.kinds import isinstance
+from .registry import rule
+from .visibility import check_sight, is_same, refuse_opaque
+
+if TYPE_CHECKING:
+    from ..bytecode.machine import Interpreter
+
+__all__ = ["call_cached", "call_methodcaller", "methodcaller_parts", "special_function"]
+
+# ---- order ----
+
+
+def _is_plain(values: Iterable[Any]) -> bool:
+    """Whether C code may compare these values: nothing of the caller's is read by it."""
+    return all(map(is_constant, values))
+
+
+class _Compared:
+    """A key that `functools.cmp_to_key` made."""
+
+    __slots__ = ("compare", "value")
+
+    def __init__(self, compare: Any, value: Any) -> None:
+        self.compare, self.value = compare, value
+
+
+@rule(functools.cmp_to_key)
+def _cmp_to_key(vm: Interpreter, compare: Any) -> Any:
+    return lambda value: _Compared(compare, value)
+
+
+class _Ordered:
+    """A value whose `<` is the program's, for sorting in C."""
+
+    __slots__ = ("value", "vm")
+
+    def __init__(self, vm: Interpreter, value: Any) -> None:
+        self.vm, self.value = vm, value
+
+    def __lt__(self, other: _Ordered) -> bool:
+        mine, theirs = self.value, other.value
+        if isinstance(mine, _Compared):
+            mine, theirs = self.vm.call(mine.compare, (mine.value, theirs.value), {}), 0
+        return self.vm.truth(operators.compare(self.vm, "<", mine, theirs))
+
+
+def _keys(vm: Interpreter, items: list[Any], key: Any) -> list[Any]:
+    return items if key is None else [vm.call(key, (item,), {}) for item in items]
+
+
+@rule(sorted)
+def _sorted(vm: Interpreter, values: Any, *, key: Any = None, reverse: Any = False) -> list[Any]:
+    items = vm.listed(values)
+    keys = _keys(vm, items, key)
+    ordered: list[Any] = keys if _is_plain(keys) else [_Ordered(vm, k) for k in keys]
+    order = vm.native(sorted, range(len(items)), key=ordered.__getitem__, reverse=vm.truth(reverse))
+    return [items[i] for i in order]
+
+
+def _sort(vm: Interpreter, items: list[Any], *, key: Any = None, reverse: Any = False) -> None:
+    items[:] = _sorted(vm, items, key=key, reverse=reverse)
+
+
+def _extreme(function: Callable[..., Any], symbol: str) -> Callable[..., Any]:
+    def apply(vm: Interpreter, *args: Any, key: Any = None, **default: Any) -> Any:
+        items = list(args) if len(args) > 1 else vm.listed(*args)
+        if not items:
+            return vm.native(function, [], **default)
+        keys = _keys(vm, items, key)
+        if _is_plain(keys):
+            return items[vm.native(function, range(len(items)), key=keys.__getitem__)]
+        best = 0
+        for i in range(1, len(items)):
+            if vm.truth(operators.compare(vm, symbol, keys[i], keys[best])):
+                best = i
+        return items[best]
+
+    return apply
+
+
+rule(max)(_extreme(max, ">"))
+rule(min)(_extreme(min, "<"))
+
+
+@rule(any)
+def _any(vm: Interpreter, values: Any) -> bool:
+    return _first(vm, values, True)
+
+
+@rule(all)
+def _all(vm: Interpreter, values: Any) -> bool:
+    return not _first(vm, values, False)
+
+
+def _first(vm: Interpreter, values: Any, wanted: bool) -> bool:
+    """Whether some value has this truth; the iterator is left where that is known."""
+    iterator = vm.iterate(values)
+    while True:
+        more, item = vm.advance(iterator)
+        if not more:
+            return False
+        if vm.truth(item) is wanted:
+            return True
+
+
+@rule(reversed)
+def _reversed(vm: Interpreter, values: Any) -> Any:
+    if isinstance(values, Tensor):
+        return vm.call(torch.flip, (values, [0]), {}) if values.dim() else values
+    method = objects.find_method(type(values), "__reversed__")
+    if method is not None:
+        return vm.call(method, (values,), {})
+    if objects.find_method(type(values), "__getitem__") is not None:
+        size = vm.call(len, (values,), {})
+        return iter([operators.get_item(vm, values, i) for i in range(size - 1, -1, -1)])
+    values = vm.settle(values)
+    check_sight(vm, () if isinstance(values, list | tuple | dict) else (values,), "reversed()")
+    return vm.native(reversed, values)
+
+
+def _equal(vm: Interpreter, a: Any, b: Any) -> bool:
+    return is_same(vm, a, b) or vm.truth(operators.compare(vm, "==", a, b))
+
+
+def _count(vm: Interpreter, items: Any, value: Any) -> int:
+    return sum(_equal(vm, item, value) for item in list(items))
+
+
+def _index(vm: Interpreter, items: Any, value: Any, *bounds: Any) -> int:
+    for i in range(len(items))[slice(*bounds)] if bounds else range(len(items)):
+        if _equal(vm, items[i], value):
+            return i
+    text = "tuple.index(x): x not in tuple" if isinstance(items, tuple) else f"{value!r} is not in list"
+    raise UserRaise(ValueError(text))
+
+
+def _remove(vm: Interpreter, items: list[Any], value: Any) -> None:
+    for i, item in enumerate(items):
+        if _equal(vm, item, value):
+            del items[i]
+            return
+    raise UserRaise(ValueError("list.remove(x): x not in list"))
+
+
+def _of_known_items(function: Any) -> Any:
+    """A method of sequences, for those whose items are guarded."""
+
+    def apply(vm: Interpreter, items: Any, *args: Any, **kwargs: Any) -> Any:
+        refuse_opaque(vm, items, f"{function.__name__.strip('_')}()")
+        return function(vm, items, *args, **kwargs)
+
+    return apply
+
+
+rule(list.sort)(_of_known_items(_sort))
+rule(list.count, tuple.count)(_of_known_items(_count))
+rule(list.index, tuple.index)(_of_known_items(_index))
+rule(list.remove)(_of_known_items(_remove))
+
+
+# ---- numbers ----
+
+
+def _number(function: Callable[..., Any], *names: str, symbolic: Any = None) -> Callable[..., Any]:
+    """A built-in that asks its operand's class: the program's methods are interpreted."""
+
+    def apply(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        if args:
+            value = args[0]
+            if symbolic is not None and len(args) == 1 and isinstance(value, torch.SymInt | torch.SymFloat):
+                whole = function is int and isinstance(value, torch.SymFloat)
+                return vm.dynamic.whole(value) if whole else symbolic(value)
+            if not isinstance(value, Tensor):
+                for name in names:
+                    method = objects.find_method(type(value), name)
+                    if method is not None and not vm.is_library(method.__module__):
+                        return vm.call(method, args, kwargs)
+            check_sight(vm, args, f"{function.__name__}()")
+        return vm.native_recorded(function, *map(vm.settle, args), **kwargs)
+
+    return apply
+
+
+rule(int)(_number(int, "__int__", "__index__", symbolic=torch.sym_int))
+rule(float)(_number(float, "__float__", "__index__", symbolic=torch.sym_float))
+rule(complex)(_number(complex, "__complex__", "__float__"))
+rule(round)(_number(round, "__round__"))
+rule(math.floor)(_number(math.floor, "__floor__"))
+rule(math.ceil)(_number(math.ceil, "__ceil__"))
+rule(math.trunc)(_number(math.trunc, "__trunc__"))
+rule(operator.index)(_number(operator.index, "__index__"))
+_ABS = _number(abs, "__abs__")
+rule(abs, operator.abs)(lambda vm, x: vm.call_tensor_method(x, "abs", (), {}) if isinstance(x, Tensor) else _ABS(vm, x))
+
+
+@rule(divmod)
+def _divmod(vm: Interpreter, left: Any, right: Any) -> Any:
+    for owner, other, name in ((left, right, "__divmod__"), (right, left, "__rdivmod__")):
+        method = objects.find_method(type(owner), name)
+        if method is not None and not isinstance(owner, Tensor):
+            return vm.call(method, (owner, other), {})
+    return operators.binary(vm, "//", left, right), operators.binary(vm, "%", left, right)
+
+
+@rule(hash)
+def _hash(vm: Interpreter, obj: Any) -> Any:
+    obj = concrete(obj)
+    method = objects.find_method(type(obj), "__hash__")
+    if method is not None and not isinstance(obj, Tensor) and not vm.is_library(method.__module__):
+        return vm.call(method, (obj,), {})
+    if isinstance(obj, torch.SymInt | torch.SymFloat):
+        obj = vm.native(int if isinstance(obj, torch.SymInt) else float, obj)
+    if not is_constant(obj):
+        raise GraphBreak("hash() of an object is read")
+    return vm.native(hash, obj)
+
+
+# ---- copies ----
+
+
+@rule(copy.copy)
+def _copy(vm: Interpreter, value: Any) -> Any:
+    if isinstance(value, LazyDict | InstanceDict):
+        return value.force()
+    kind = type(value)
+    if is_constant(value) or isinstance(value, type | types.FunctionType | types.ModuleType):
+        return value
+    if kind in (list, dict, set, collections.OrderedDict, collections.deque, collections.defaultdict):
+        return value.copy()
+    if kind in (tuple, frozenset):
+        return value
+    if kind is collections.Counter:
+        made: Any = collections.Counter()
+        dict.update(made, value)
+        return made
+    if isinstance(value, Tensor):
+        raise GraphBreak("copy.copy of a tensor")
+    method = objects.find_method(kind, "__copy__")
+    if method is not None:
+        return vm.call(method, (value,), {})
+    return _rebuild(vm, value, "copy.copy", lambda item: item)
+
+
+def _rebuild(vm: Interpreter, value: Any, who: str, item_of: Callable[[Any], Any], made_of: Any = None) -> Any:
+    """An object with the attributes of `value`, passed through `item_of`; what pickling defines otherwise breaks."""
+    kind = type(value)
+    custom = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
+    own = [name for name in custom if objects.find_method(kind, name) is not None]
+    plain = hasattr(value, "__dict__") and kind.__new__ is object.__new__
+    if isinstance(value, nn.Module) or own or not plain or id(value) in vm.user.opaque or _has_slots(kind):
+        raise GraphBreak(f"{who} of a {kind.__name__}")
+    made = vm.create(vm.native(object.__new__, kind))
+    if made_of is not None:
+        made_of(made)
+    for name in vm.effects.names(value, list(value.__dict__)):
+        found, item = vm.instance_attr(value, name)
+        if found:
+            made.__dict__[name] = item_of(item)
+    return made
+
+
+def _has_slots(kind: type) -> bool:
+    return any(isinstance(raw, types.MemberDescriptorType) for c in kind.__mro__ for raw in c.__dict__.values())
+
+
+_MEMO = object()  # the key under which a memo keeps what it refers to alive
+
+
+@rule(copy.deepcopy)
+def _deepcopy(vm: Interpreter, value: Any, memo: Any = None) -> Any:
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool) or is_constant(value):
+        return value
+    if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType | types.ModuleType):
+        return value
+    memo = {} if memo is None else memo
+    if id(value) in memo:
+        return memo[id(value)]
+    memo.setdefault(id(memo), []).append(value)
+
+    def copied(item: Any) -> Any:
+        return _deepcopy(vm, item, memo)
+
+    kind = type(value)
+    made: Any
+    if isinstance(value, Tensor):
+        memo[id(value)] = made = _copied_tensor(vm, value, memo)
+        return made
+    if kind in (tuple, frozenset, set):
+        items = [copied(item) for item in value]
+        same = kind is not set and all(a is b for a, b in zip(items, value, strict=True))
+        return memo.setdefault(id(value), value if same else kind(items))
+    if kind in (list, collections.deque):
+        made = memo[id(value)] = [] if kind is list else collections.deque(maxlen=value.maxlen)
+        made.extend(copied(item) for item in value)
+        return made
+    if isinstance(value, LazyDict | InstanceDict) or kind in _MAPPINGS:
+        made = (
+            collections.defaultdict(value.default_factory)
+            if kind is collections.defaultdict
+            else _MAPPINGS.get(kind, dict)()
+        )
+        memo[id(value)] = made
+        for key, item in list(value.items()):
+            dict.__setitem__(made, copied(key), copied(item)) if kind is not collections.OrderedDict else made.update(
+                {copied(key): copied(item)}
+            )
+        return made
+    if isinstance(value, tuple) and hasattr(kind, "_fields"):
+        return memo.setdefault(id(value), vm.native(tuple.__new__, kind, [copied(item) for item in value]))
+    method = objects.find_method(kind, "__deepcopy__")
+    if method is not None and not isinstance(value, nn.Module):
+        made = memo[id(value)] = vm.call(method, (value, memo), {})
+        return made
+    if isinstance(value, types.MethodType):
+        return types.MethodType(value.__func__, copied(value.__self__))
+    return _rebuild(vm, value, "copy.deepcopy", copied, lambda made: memo.__setitem__(id(value), made))
+
+
+_MAPPINGS: dict[type, Any] = {
+    dict: dict,
+    collections.OrderedDict: collections.OrderedDict,
+    collections.defaultdict: collections.defaultdict,
+    collections.Counter: collections.Counter,
+}
+
+
+def _copied_tensor(vm: Interpreter, tensor: Tensor, memo: dict[Any, Any]) -> Tensor:
+    """A clone where that is all that copying is: no parameter, no gradient, no attributes, memory of its own."""
+    info = vm.out.inputs.get(id(tensor))
+    real = None if info is None else info.real
+    storage = ("storage", torch_private.storage_key(tensor))
+    plain = vm.type_of(tensor) is Tensor and not tensor.requires_grad and not vm.effects.touches(tensor)
+    if real is not None:
+        plain = plain and real.grad is None and not real.__dict__
+    whole = tensor.storage_offset() == 0 and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    if not plain or not whole or storage in memo or isinstance(tensor.numel(), torch.SymInt):
+        raise GraphBreak(
+            "copy.deepcopy of a tensor that is a view or a parameter, or that carries more than its values"
+        )
+    memo[storage] = True
+    return vm.out.call_method("clone", (tensor,), {})
+
+
+# ---- callables ----
+
+
+def methodcaller_parts(caller: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The type, arguments and keywords that make an `operator.methodcaller` again; the first argument is the name."""
+    made, args = caller.__reduce__()
+    if isinstance(made, functools.partial):
+        return made.func, (*made.args, *args), made.keywords
+    return made, args, {}
+
+
+def call_methodcaller(vm: Interpreter, caller: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`operator.methodcaller(name, ...)(obj)`."""
+    _, (name, *rest), keywords = methodcaller_parts(caller)
+    return vm.call(objects.load_attr(vm, args[0], name), tuple(rest), keywords)
+
+
+def special_function(function: types.FunctionType) -> Any:
+    """What stands for a closure of the library's own: the look-up of `singledispatch`, the guard of `__repr__`."""
+    found = _SPECIAL.get(function.__code__.co_qualname)
+    return found if found is not None and function.__globals__["__name__"] in _SPECIAL_MODULES else None
+
+
+def _dispatch(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    registry = inspect.getclosurevars(function).nonlocals["registry"]
+    vm.guards.add("keys", Const(registry, "registry"), list(registry))
+    found = vm.native(function, *args, **kwargs)
+    return vm.user.wrap(found, Item(Const(registry, "registry"), next(k for k, v in registry.items() if v is found)))
+
+
+def _plain_repr(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return vm.call(inspect.getclosurevars(function).nonlocals["user_function"], args, kwargs)
+
+
+_SPECIAL_MODULES = ("functools", "dataclasses", "reprlib")
+_SPECIAL: dict[str, Any] = {
+    "singledispatch.<locals>.dispatch": _dispatch,
+    "_recursive_repr.<locals>.wrapper": _plain_repr,
+    "recursive_repr.<locals>.decorating_function.<locals>.wrapper": _plain_repr,
+}
+
+
+# ---- text ----
+
+
+def _plain_data(value: Any, depth: int = 0, symbols: bool = False) -> bool:
+    if is_constant(value) or symbols and isinstance(value, torch.SymInt):
+        return True
+    if depth > 8 or type(value) not in (list, tuple, dict):
+        return False
+    items = [*value.keys(), *value.values()] if isinstance(value, dict) else value
+    return all(_plain_data(item, depth + 1, symbols) for item in items)
+
+
+def _of_plain_data(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the library that is run as it is when it is given nothing but plain data."""
+
+    def apply(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        args = tuple(map(vm.settle, args))
+        if not all(map(_plain_data, (*args, *kwargs.values()))):
+            raise GraphBreak(f"{function.__module__}.{function.__name__} is given more than plain data")
+        return vm.native(function, *args, **kwargs)
+
+    return apply
+
+
+for _function in (json.dumps, json.loads, sys.intern):
+    rule(_function)(_of_plain_data(_function))
+
+
+# ---- caches ----
+
+
+def call_cached(vm: Interpreter, cached: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call of `functools.cache` and its like.
+
+    A cache that the program made during capture is kept here. One that was there before is asked for real: by the
+    capture once, then by the guards, so that its entries are eager's, objects and all.
+    """
+    if cached.__name__.endswith("_once"):
+        vm.effects.calls.append((cached, args, kwargs))
+        return None
+    function = cached.__wrapped__
+    if not vm.is_created(cached) and any(isinstance(a, torch.SymInt) for a in pytree.tree_leaves((args, kwargs))):
+        result = vm.call(function, args, kwargs)
+        if not _plain_data(result, symbols=True):
+            raise GraphBreak(f"{cached.__name__}, which keeps its results, is asked for an object of symbolic size")
+        return result
+    if vm.is_created(cached):
+        args, kwargs = concrete(args), concrete(kwargs)  # keys are numbers: each is guarded
+    plain = all(map(is_constant, args)) and all(map(is_constant, kwargs.values()))
+    if vm.is_created(cached):
+        return _own_cache(vm, cached, args, kwargs, plain)
+    library = vm.is_library(getattr(function, "__module__", None))
+    if not plain and library:
+        return vm.call(function, args, kwargs)
+    if not plain and not all(_is_held(vm, a) for a in (*args, *kwargs.values())):
+        raise GraphBreak(f"{cached.__name__}, which keeps its results, is called with more than constants")
+    if library:
+        with torch_private.real_tensors():
+            result = vm.native(cached, *args, **kwargs)
+        return vm.call(function, args, kwargs) if isinstance(result, Tensor | nn.Module | list | dict) else result
+    # A package that is installed does not look at what this program is just changing.
+    changed = vm.effects or any(shadow.changed() for shadow in vm.user.shadows)
+    if changed and "site-packages" not in function.__code__.co_filename:
+        raise GraphBreak(f"{cached.__name__}, which keeps its results, is called after a change that it may see")
+    ask = functools.partial(_ask, args, tuple(kwargs.items()))
+    with torch_private.real_tensors():
+        result = vm.native(ask, cached)
+    return vm.user.wrap(
+        result, Fetch(_Asked(cached.__name__, ask, args, tuple(kwargs.items())), Const(cached, cached.__name__))
+    )
+
+
+def _is_held(vm: Interpreter, value: Any) -> bool:
+    """Whether an argument is the caller's own object; it is guarded by identity then."""
+    if is_constant(value):
+        return True
+    known = vm.user.by_value.get(id(value))
+    if known is None or known.real is not value or isinstance(value, Tensor) or id(value) in vm.user.opaque:
+        return False
+    vm.guards.add("is", known.source, value)
+    return True
+
+
+def _ask(args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], cached: Any) -> Any:
+    return cached(*args, **dict(kwargs))
+
+
+class _Asked:
+    """`cached(*args)` as a step of a source: equal for equal arguments."""
+
+    def __init__(self, name: str, ask: Callable[[Any], Any], args: tuple[Any, ...], kwargs: Any) -> None:
+        self.__name__, self._ask = name, ask
+        self._key = tuple(
+            (type(a), a if is_constant(a) else id(a)) for a in (*args, *(x for pair in kwargs for x in pair))
+        )
+
+    def __call__(self, cached: Any) -> Any:
+        return self._ask(cached)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Asked) and other._key == self._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+def _own_cache(vm: Interpreter, cached: Any, args: tuple[Any, ...], kwargs: dict[str, Any], plain: bool) -> Any:
+    if not plain or cached.cache_parameters()["maxsize"] not in (None, 128):
+        raise GraphBreak("a cache that was made inside the captured code is called with more than constants")
+    results = vm.caches.setdefault(id(cached), {})
+    key = (args, tuple(kwargs.items()))
+    if key not in results:
+        results[key] = vm.call(cached.__wrapped__, args, kwargs)
+    return results[key]

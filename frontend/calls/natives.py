@@ -1,0 +1,240 @@
+"""The table of native functions: C functions, and Python's own functions that run as they are instead of being interpreted.
+
+What has no row here breaks the graph. The columns are those of `registry.Row`.
+"""
+
+from __future__ import annotations
+
+import _bisect
+import _collections
+import _heapq
+import _sre
+import _stat
+import _string
+import _struct
+import _thread
+import _typing
+import abc
+import array
+import binascii
+import builtins
+import cmath
+import collections
+import contextvars
+import datetime
+import decimal
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import itertools
+import math
+import operator
+import os
+import posixpath
+import re
+import string
+import sys
+import types
+import typing
+import unicodedata
+import weakref
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ..values.kinds import isinstance
+from . import tables
+from .registry import ANY, describe
+
+__all__: list[str] = []
+
+
+def _of(owner: Any, names: str) -> list[Any]:
+    """The functions of an owner by their names; those that this version of Python does not have are left out."""
+    if isinstance(owner, type):
+        return [owner.__dict__[n] for n in names.split() if n in owner.__dict__]
+    return [getattr(owner, n) for n in names.split() if hasattr(owner, n)]
+
+
+def _each(owners: Iterable[Any], names: str, **facts: Any) -> None:
+    for owner in owners:
+        describe(*_of(owner, names), **facts)
+
+
+def _all(*owners: Any, but: str = "") -> None:
+    """Every C function of a class or module computes from its arguments alone."""
+    for owner in owners:
+        names = {*vars(owner)} - {*but.split()}
+        if isinstance(owner, type):
+            describe(owner)
+        describe(*(_plain(v) for n, v in vars(owner).items() if n in names and _is_c(_plain(v))))
+
+
+def _plain(value: Any) -> Any:
+    return value.__func__ if isinstance(value, staticmethod) else value
+
+
+def _is_c(value: Any) -> bool:
+    return isinstance(value, _C_KINDS) or isinstance(value, type) and value.__module__ != "builtins"
+
+
+_C_KINDS = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+)
+
+
+# ---- what computes from its arguments alone ----
+
+_SCALARS = (object, type, int, float, complex, bool, str, bytes, type(None), type(...), type(NotImplemented), slice)
+_ORDERED = collections.OrderedDict
+_CONTAINERS = (list, tuple, dict, set, frozenset, range, bytearray, memoryview, collections.deque, _ORDERED)
+_DICTS: tuple[Any, ...] = ({}, _ORDERED())
+_VIEWS = tuple(type(v) for d in _DICTS for v in (d.keys(), d.values(), d.items()))
+_ITERABLE: tuple[Any, ...] = ([], (), {}, set(), range(1), range(1 << 70), "", "é", b"", bytearray(), reversed([]))
+_ITERABLE += (reversed({}), {}.values(), {}.items(), collections.deque(), _ORDERED())
+_ITERATORS: tuple[Any, ...] = tuple(type(iter(v)) for v in _ITERABLE)
+_ITERTOOLS = tuple(v for v in vars(itertools).values() if isinstance(v, type))
+_WRAPPERS = (map, filter, zip, enumerate, reversed, property, staticmethod, classmethod, super)
+_CODE = (
+    *(types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.MethodDescriptorType, types.CodeType),
+    *(types.WrapperDescriptorType, types.MethodWrapperType, types.ClassMethodDescriptorType, types.CellType),
+    *(types.GetSetDescriptorType, types.MemberDescriptorType, types.GenericAlias, types.UnionType, types.ModuleType),
+    *(types.MappingProxyType, types.SimpleNamespace, types.GeneratorType, types.TracebackType),
+)
+_LIBRARY = (
+    *(collections.defaultdict, functools.partial, operator.itemgetter, operator.attrgetter, operator.methodcaller),
+    *(re.Pattern, re.Match, _struct.Struct, array.array, weakref.ref, contextvars.ContextVar),
+    _collections._tuplegetter,
+)
+_TIMES = (datetime.date, datetime.time, datetime.datetime, datetime.timedelta, datetime.timezone, datetime.tzinfo)
+_ERRORS = tuple(v for v in vars(builtins).values() if isinstance(v, type) and issubclass(v, BaseException))
+
+_all(*_SCALARS, *_CONTAINERS, *_VIEWS, *_ITERATORS, *_ITERTOOLS, *_WRAPPERS, *_CODE, *_LIBRARY, *_ERRORS)
+_all(*_TIMES, decimal.Decimal, torch.Size, torch.device, torch.finfo, torch.iinfo, torch.dtype)
+_all(builtins, but=" ".join([*tables.REFUSED_BUILTINS, "id", "aiter", "anext"]))
+_all(
+    math,
+    cmath,
+    operator,
+    itertools,
+    _bisect,
+    _heapq,
+    unicodedata,
+    binascii,
+    zlib,
+    _sre,
+    _stat,
+    _string,
+    _struct,
+    _typing,
+)
+_all(functools, _collections)
+describe(*(getattr(collections, "namedtuple", None),), type(operator))
+describe(sys.intern, sys.getsizeof)
+describe(*_of(os, "fspath"))
+
+# ---- what looks at less than all values, iterates, calls back ----
+
+_EVERY = (
+    *_SCALARS,
+    *_CONTAINERS,
+    *_VIEWS,
+    *_ITERATORS,
+    *_ITERTOOLS,
+    *_WRAPPERS,
+    *_LIBRARY,
+    *_CODE,
+    *_ERRORS,
+)
+_each(
+    _EVERY,
+    """
+    append appendleft insert extend extendleft pop popleft popitem clear reverse copy rotate items values keys __new__
+    __init__ __setattr__ __getattribute__ __delattr__ __init_subclass__ __iter__ __next__ __get__ __class_getitem__
+    __reversed__ __length_hint__ send throw close from_iterable __reduce__ __setstate__
+    """,
+    sees="nothing",
+)
+describe(
+    *_ITERTOOLS, *_WRAPPERS, *_ERRORS, list, tuple, collections.deque, weakref.ref, functools.partial, sees="nothing"
+)
+describe(
+    builtins.isinstance,
+    issubclass,
+    callable,
+    iter,
+    next,
+    operator.is_,
+    operator.is_not,
+    operator.length_hint,
+    sees="nothing",
+)
+describe(operator.itemgetter, operator.attrgetter, operator.methodcaller, functools.reduce, sees="nothing")
+_each(_EVERY, "get setdefault __getitem__ __setitem__ __delitem__ __contains__ add discard move_to_end", sees="key")
+_each(
+    (dict, set, frozenset, _ORDERED, collections.defaultdict),
+    "fromkeys update union intersection difference symmetric_difference issubset issuperset isdisjoint",
+    sees="keys",
+)
+describe(dict, set, frozenset, _ORDERED, collections.defaultdict, sees="keys")
+describe(dict.pop, _ORDERED.pop, sees="key")
+
+describe(map, filter, functools.reduce, itertools.starmap, itertools.takewhile, calls=(0,))
+describe(itertools.dropwhile, itertools.filterfalse, iter, calls=(0,))
+describe(itertools.accumulate, itertools.groupby, calls=(1,))
+describe(sorted, min, max, list.sort, re.Pattern.sub, re.Pattern.subn, calls=ANY)
+
+describe(list, tuple, set, frozenset, dict, zip, enumerate, sum, any, all, sorted, map, filter, reversed, iterates=True)
+describe(functools.reduce, collections.deque, _ORDERED, collections.defaultdict, iterates=True)
+describe(*_ITERTOOLS, itertools.chain.from_iterable, str.join, bytes.join, iterates=True)
+describe(itertools.count, itertools.repeat, iterates=False)
+_each((list, dict, set, collections.deque, _ORDERED), "extend extendleft update fromkeys", iterates=True)
+_each((set, frozenset), "union intersection difference", iterates=True)
+describe(dict, _ORDERED, collections.defaultdict, maps=True)
+_each((dict, set, _ORDERED, collections.defaultdict), "update __init__ __ior__ __or__", maps=True)
+describe(str.format, str.format_map, writes=True)
+
+# ---- what reads the state of the process: a guard asks again, or the graph breaks where the answer differs each time ----
+
+describe(sys.getrecursionlimit, sys.getswitchinterval, sys.getdefaultencoding, sys.getfilesystemencoding, reads="state")
+describe(*_of(sys, "get_int_max_str_digits gettrace getprofile is_finalizing"), reads="state")
+describe(os.getpid, os.getppid, os.cpu_count, reads="state")
+describe(decimal.Decimal, *(v for v in vars(decimal.Decimal).values() if _is_c(v)), reads="decimal")
+describe(_thread.allocate_lock, _thread.RLock, sees="nothing")
+describe(_thread.get_ident, refused="the thread is asked for")
+_each((datetime.datetime, datetime.date), "now utcnow today", refused="the clock is read")
+_each(
+    (datetime.datetime, datetime.date),
+    "fromtimestamp astimezone timestamp strftime __format__ ctime",
+    refused="the time zone or language of the process is read",
+)
+describe(datetime.time.strftime, refused="the time zone or language of the process is read")
+
+# ---- Python's own functions that run as they are: they look at types, signatures and text only ----
+
+_each((typing,), "cast get_origin get_args get_type_hints is_typeddict", sees="nothing")
+describe(*(v for v in vars(re).values() if isinstance(v, types.FunctionType) and v.__module__ == "re"))
+describe(re.sub, re.subn, calls=ANY)
+describe(*(v for v in vars(string).values() if isinstance(v, types.FunctionType)))
+_each((posixpath,), "join split splitext splitdrive basename dirname normpath normcase isabs commonpath commonprefix")
+_each(
+    (inspect,),
+    """
+    isfunction ismethod isclass ismodule isbuiltin isroutine isabstract isgeneratorfunction isgenerator iscoroutine
+    iscoroutinefunction isawaitable isdatadescriptor isgetsetdescriptor ismemberdescriptor ismethoddescriptor iscode
+    isframe istraceback cleandoc getmro unwrap
+    """,
+    sees="nothing",
+)
+_each((inspect,), "getdoc getmodule", reads="state")
+_each((inspect,), "signature getfullargspec", reads="signature")
+describe(importlib.import_module, importlib.util.resolve_name)
+describe(importlib.util.find_spec, importlib.metadata.version, reads="state")
+describe(abc.get_cache_token, reads="state")

@@ -1,0 +1,329 @@
+"""Torch's own Python functions with a meaning of their own: custom functions, parameters, functional calls, cond."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils import checkpoint as checkpoints
+
+from .. import torch_private
+from ..errors import GraphBreak, Unsupported
+from ..guards.source import Attr, Const
+from ..values import object as objects
+from ..values import operators
+from ..values.kinds import isinstance
+from . import contexts
+from . import dispatch as calls
+from .registry import rule
+
+if TYPE_CHECKING:
+    from ..bytecode.machine import Interpreter
+
+__all__ = ["LEGACY", "TENSOR_METHODS", "check_uncompiled", "legacy_tensor", "parameter"]
+
+# Closures of torch's that mark a function as not to be compiled, and modules whose functions look at real tensors or at the device.
+_MARKS = {
+    "_disable_dynamo.<locals>.inner": "a function is called that torch does not let compile",
+    "DisableContext.__call__.<locals>._fn": "a function is called that is marked torch.compiler.disable",
+    "_TorchDynamoContext.__call__.<locals>.compile_wrapper": "a function is called that torch.compile has compiled",
+}
+_RUN_AS_THEY_ARE: dict[str, str] = {
+    "torch._functorch": "a functorch transform (vmap, grad, jacrev) is called",
+    "torch._higher_order_ops": "a torch operator that takes Python functions is called",
+    "torch.random": "the random state of torch is read or set",
+    "triton.runtime": "a kernel of Triton is started",
+}
+
+
+OPTIMIZER = "an optimizer or scheduler of torch's runs"
+
+
+def check_uncompiled(function: types.FunctionType) -> None:
+    """Break at Python functions of torch that have to run as they are."""
+    module = function.__globals__.get("__name__", "")
+    if module in ("torch._compile", "torch._dynamo.eval_frame") and function.__code__.co_qualname in _MARKS:
+        if (inspect.unwrap(function).__module__ or "").startswith("torch.optim"):
+            raise GraphBreak(OPTIMIZER)
+        raise GraphBreak(_MARKS[function.__code__.co_qualname])
+    if function in (torch.autocast.__enter__, torch.autocast.__exit__):  # capture has its own for those that it entered
+        raise GraphBreak("autocast that was made before this graph is entered or left")
+    if function.__qualname__.startswith("ConstexprFunction."):  # triton.cdiv and the like only compute
+        return
+    for prefix, reason in _RUN_AS_THEY_ARE.items():
+        if module == prefix or module.startswith(prefix + "."):
+            raise GraphBreak(f"{reason} ({function.__name__})")
+
+
+@rule(contexts.GradMode.__exit__)
+def _leave_grad_mode(vm: Interpreter, mode: contexts.GradMode, *_: Any) -> None:
+    """A `set_grad_enabled` block that began before a graph break."""
+    source = vm.user.source_of(mode)
+    if source is not None:
+        vm.guards.add("equals", Attr(source, "before"), mode.before)
+    contexts.set_grad(vm, mode.before)
+
+
+@rule(nn.functional.dropout)
+def _dropout(
+    vm: Interpreter, input: Any, p: Any = 0.5, training: Any = True, inplace: Any = False, **kwargs: Any
+) -> Any:
+    """Where nothing is dropped, eager gives back its argument; torch's Python replacement for symbolic sizes gives a copy."""
+    nothing = training is False or type(p) in (int, float) and p == 0
+    if nothing and vm.shape_env is not None and torch_private.is_fake(input) and type(p) is float and 0 <= p <= 1:
+        return input
+    everything = training is True and not inplace and type(p) in (int, float) and p == 1
+    if everything and isinstance(input, Tensor) and not any(type(n) is int and n == 0 for n in input.shape):
+        none = vm.call(torch.zeros, ((),), {"dtype": input.dtype, "device": input.device})
+        return vm.call(torch.mul, (input, none), {})  # eager draws no numbers then, torch's replacement does
+    return calls.torch_call(vm, nn.functional.dropout, (input, p, training, inplace), kwargs)
+
+
+def _renormed(function: Any) -> Any:
+    """A lookup with `max_norm` writes to its weight first, by torch through a detached alias: here, where autograd is told not to look."""
+    parameters = inspect.signature(function)
+
+    def apply(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        try:
+            given = parameters.bind(*args, **kwargs)
+        except TypeError:
+            return calls.torch_call(vm, function, args, kwargs)
+        given.apply_defaults()
+        named, weight = given.arguments, given.arguments["weight"]
+        tracked = isinstance(weight, Tensor) and weight.requires_grad and torch.is_grad_enabled()
+        if named["max_norm"] is not None and tracked and isinstance(named["input"], Tensor):
+            contexts.set_grad(vm, False)
+            indices = vm.out.call_method("contiguous", (named["input"],), {})
+            vm.out.call_function(torch.embedding_renorm_, (weight, indices, named["max_norm"], named["norm_type"]), {})
+            contexts.set_grad(vm, True)
+            named["max_norm"] = None
+        return calls.torch_call(vm, function, given.args, given.kwargs)
+
+    return apply
+
+
+for _lookup in (nn.functional.embedding, nn.functional.embedding_bag):
+    rule(_lookup)(_renormed(_lookup))
+
+
+@rule(nn.functional.one_hot, torch.ops.aten.one_hot, torch.ops.aten.one_hot.default)
+def _one_hot(vm: Interpreter, tensor: Any, num_classes: Any = -1) -> Any:
+    """Eager looks at all classes on a CPU; torch's form for tracing compares them with the numbers that there are."""
+    if torch_private.is_fake(tensor) and tensor.device.type == "cpu" and type(num_classes) is int and num_classes >= 0:
+        for test, bound, words in ((torch.ge, 0, "non-negative"), (torch.lt, num_classes, "smaller than num_classes")):
+            holds = vm.call(torch.all, (vm.call(test, (tensor, bound), {}),), {})
+            vm.call(torch._assert_async, (holds, f"Class values must be {words}."), {})
+    return calls.torch_call(vm, nn.functional.one_hot, (tensor, num_classes), {})
+
+
+# ---- torch.autograd.Function ----
+
+
+class FunctionContext:
+    """The `ctx` of a torch.autograd.Function whose backward is not needed."""
+
+    saved_tensors: tuple[Tensor, ...] = ()
+    needs_input_grad: tuple[bool, ...] = ()
+    dirty: tuple[Tensor, ...] = ()
+
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        """Keep tensors."""
+        self.__dict__["saved_tensors"] = tensors
+
+    def mark_dirty(self, *tensors: Tensor) -> None:
+        """Inputs that are returned as they are."""
+        self.__dict__["dirty"] = tensors
+
+    def _ignore(self, *_: Any) -> None:
+        """Only backward would look at it."""
+
+    mark_non_differentiable = set_materialize_grads = save_for_forward = _ignore
+
+
+@rule(torch.autograd.Function.apply)
+def _apply(vm: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
+    if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args):
+        raise Unsupported(
+            f"gradients are wanted through the torch.autograd.Function {cls.__name__}",
+            "nothing has to be done: it runs as Python, forward and backward, between two graphs",
+        )
+    context = vm.create(FunctionContext())
+    context.__dict__["needs_input_grad"] = tuple(isinstance(a, Tensor) and a.requires_grad for a in args)
+    forward = objects.load_attr(vm, cls, "forward")
+    if cls.setup_context is torch.autograd.Function.setup_context:
+        return _outputs(vm, vm.call(forward, (context, *args), kwargs), args, context)
+    output = vm.call(forward, args, kwargs)
+    vm.call(objects.load_attr(vm, cls, "setup_context"), (context, args, output), {})
+    return _outputs(vm, output, args, context)
+
+
+def _outputs(vm: Interpreter, output: Any, args: tuple[Any, ...], context: FunctionContext) -> Any:
+    """Inputs come back as views of themselves, unless they were marked dirty."""
+
+    def fresh(value: Any) -> Any:
+        if not isinstance(value, Tensor) or any(value is d for d in context.dirty) or all(value is not a for a in args):
+            return value
+        if value.requires_grad:
+            return vm.out.call_method("detach", (value,), {})
+        return vm.out.call_method("view_as", (value, value), {})
+
+    return tuple(map(fresh, output)) if type(output) is tuple else fresh(output)
+
+
+# ---- parameters ----
+
+
+def parameter(vm: Interpreter, cls: type, data: Any = None, requires_grad: bool = True) -> Any:
+    """`nn.Parameter(data)`: another tensor over the same memory."""
+    if torch.is_grad_enabled() or not torch_private.is_fake(data) or cls is not nn.Parameter:
+        raise GraphBreak(f"a {cls.__name__} is constructed inside the captured code")
+    made = vm.out.call_method("detach", (data,), {})
+    vm.parameters[id(made)] = requires_grad
+    made._is_param = True
+    return vm.native(made.requires_grad_, requires_grad)
+
+
+def _requires_grad(vm: Interpreter, tensor: Tensor, requires_grad: bool = True) -> Tensor:
+    if tensor.requires_grad == requires_grad:
+        return tensor
+    if torch.is_grad_enabled():
+        raise GraphBreak("requires_grad_ is called")
+    vm.native(tensor.requires_grad_, requires_grad)
+    vm.effects.write_attr(tensor, "requires_grad", requires_grad)
+    return tensor
+
+
+def _data_of_numbers(function: Any) -> Any:
+    """Functions that make a tensor of Python data; tensors among the data are read."""
+
+    def apply(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+        if isinstance(data, list | tuple) and any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(data)):
+            raise GraphBreak(f"torch.{function.__name__} reads the values of tensors")
+        return calls.torch_call(vm, function, args, kwargs)
+
+    return apply
+
+
+for _function in (torch.tensor, torch.as_tensor, torch.asarray):
+    rule(_function)(_data_of_numbers(_function))
+LEGACY = type(torch.FloatTensor)
+
+
+def legacy_tensor(vm: Interpreter, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`torch.Tensor(...)`, `torch.LongTensor(...)`: of numbers, or of sizes."""
+    default = torch.get_default_dtype()
+    if not kwargs and (cls is Tensor or cls.__module__ == "torch" and not cls.is_cuda and not cls.is_sparse):
+        dtype = default if cls is Tensor else cls.dtype
+        if len(args) == 1 and isinstance(args[0], list | tuple) and not isinstance(args[0], torch.Size):
+            return vm.call(torch.tensor, args, {"dtype": dtype})
+        if all(isinstance(a, int | torch.SymInt) for a in args):
+            return vm.call(torch.empty, (args or (0,),), {"dtype": dtype})
+    raise GraphBreak(f"a {cls.__name__} is constructed inside the captured code")
+
+
+TENSOR_METHODS: dict[str, Any] = {"requires_grad_": _requires_grad}
+
+
+@rule(nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_, nn.utils.get_total_norm, nn.utils.clip_grads_with_norm_)
+def _clip_gradients(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
+    raise GraphBreak("the gradients of parameters are read and scaled")
+
+
+# ---- functions that call functions ----
+
+
+@rule(checkpoints.checkpoint)
+def _checkpoint(
+    vm: Interpreter,
+    function: Any,
+    *args: Any,
+    use_reentrant: Any = None,
+    context_fn: Any = checkpoints.noop_context_fn,
+    determinism_check: Any = "default",
+    debug: Any = False,
+    early_stop: Any = True,
+    preserve_rng_state: Any = True,
+    **kwargs: Any,
+) -> Any:
+    """Without gradients, nothing is recomputed."""
+    if use_reentrant is None or context_fn is not checkpoints.noop_context_fn or debug or torch.is_grad_enabled():
+        raise GraphBreak("torch.utils.checkpoint is called with options that capture does not follow")
+    return vm.call(function, args, kwargs)
+
+
+@rule(torch.cond)
+def _cond(vm: Interpreter, pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+    if not isinstance(pred, bool):
+        raise GraphBreak("torch.cond depends on a tensor's value")
+    return vm.call(true_fn if pred else false_fn, tuple(operands), {})
+
+
+@rule(torch.func.functional_call)
+def _functional_call(
+    vm: Interpreter,
+    module: Any,
+    parameters: Any,
+    args: Any = None,
+    kwargs: Any = None,
+    *,
+    tie_weights: Any = True,
+    strict: Any = False,
+) -> Any:
+    """The module's members are covered by pending writes while it is called."""
+    given = _given(vm, parameters)
+    members = _members(module)
+    if vm.user.source_of(module) is None or strict or not given.keys() <= members.keys():
+        raise GraphBreak("functional_call of a module that capture made, or with names that the module has not")
+    by_tensor: dict[int, list[str]] = {}
+    for name, (owner, attr) in members.items():
+        by_tensor.setdefault(id(getattr(owner, attr)), []).append(name)
+    wanted = dict(given)
+    for name, value in given.items():
+        owner, attr = members[name]
+        for other in by_tensor[id(getattr(owner, attr))] if tie_weights else ():
+            wanted.setdefault(other, value)
+    writes = vm.effects.attrs
+    before = {}
+    for name, value in wanted.items():
+        owner, attr = members[name]
+        if owner is not module and vm.user.source_of(owner) is None:
+            vm.user.track(owner, owner, Const(owner, name.rpartition(".")[0]))
+        before[id(owner), attr] = writes.get((id(owner), attr))
+        writes[id(owner), attr] = (owner, value)
+    args = () if args is None else args if isinstance(args, tuple) else (args,)
+    try:
+        return vm.call(module, args, kwargs or {})
+    finally:
+        for (name, value), (key, entry) in zip(wanted.items(), before.items(), strict=True):
+            now = writes[key][1] if key in writes else None
+            if not isinstance(now, Tensor):
+                raise GraphBreak(f"{name} is deleted or set to no tensor inside functional_call")
+            if now is not value and name in given and not isinstance(parameters, tuple | list):
+                operators.set_item(
+                    vm, parameters, name, now
+                )  # torch hands a member's new value back in the caller's dict
+            if entry is None:
+                del writes[key]
+            else:
+                writes[key] = entry
+
+
+def _given(vm: Interpreter, parameters: Any) -> dict[str, Tensor]:
+    many = parameters if isinstance(parameters, tuple | list) else (parameters,)
+    return {name: value for one in many for name, value in vm.settle(one).items()}
+
+
+def _members(module: nn.Module) -> dict[str, tuple[nn.Module, str]]:
+    """Where each parameter and buffer is: by its full name, the module that holds it and its name there."""
+    found = {}
+    for prefix, owner in module.named_modules(remove_duplicate=False):
+        for kind in (owner._parameters, owner._buffers):
+            for name, value in kind.items():
+                if value is not None:
+                    found[f"{prefix}.{name}" if prefix else name] = (owner, name)
+    return found

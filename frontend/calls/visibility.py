@@ -1,0 +1,198 @@
+"""What C code may look at: running it on the caller's own objects would read them, and run their methods, unguarded.
+
+Three kinds of values of the caller's are told apart here. Values that never change (dates, decimals, patterns, NumPy
+numbers: `sameness.is_value_type`) are guarded by what they are, and anything may look at them. Other objects of C types
+(arrays, byte arrays, generators of random numbers) are opaque: a C function that is given one breaks the graph. So does
+one that is given an object whose class has Python methods that C would call (`__lt__`, `__hash__`, `__float__`), unless
+a rule interprets these, or the function only moves its operands about.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import GraphBreak
+from ..graph.dynamic import concrete
+from ..guards.source import Const
+from ..values.constant import is_constant
+from ..values.kinds import isinstance
+from ..values.object import find_method
+
+if TYPE_CHECKING:
+    from ..bytecode.machine import Interpreter
+
+__all__ = [
+    "check_key",
+    "check_keys",
+    "check_operands",
+    "check_sight",
+    "check_text",
+    "has_own_methods",
+    "is_same",
+    "is_opaque_type",
+    "refuse_opaque",
+]
+
+_SPECIAL = tuple(
+    f"__{name}__"
+    for name in """
+    eq ne lt le gt ge hash bool len iter next getitem contains reversed length_hint int float complex index round
+    trunc floor ceil abs neg pos invert str repr format bytes fspath sizeof reduce_ex reduce getstate divmod rdivmod
+    add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul and rand or ror
+    xor rxor lshift rlshift rshift rrshift
+    """.split()  # noqa: SIM905
+)
+# Classes of Python's own whose methods, written in Python, read attributes of the object.
+_HOLDERS = (
+    argparse.Namespace,
+    collections.ChainMap,
+    collections.UserDict,
+    collections.UserList,
+    collections.UserString,
+)
+_IMMUTABLE_TYPE = 1 << 8
+_HEAP_TYPE = 1 << 9
+_DEPTH = 4
+
+
+def is_opaque_type(kind: type) -> bool:
+    """Whether instances keep what they are in C, out of sight of attributes."""
+    return kind is not object and not issubclass(kind, BaseException | type) and not _is_python_class(kind)
+
+
+def _is_python_class(kind: type) -> bool:
+    if kind is object:
+        return True
+    if not kind.__flags__ & _HEAP_TYPE or kind.__flags__ & _IMMUTABLE_TYPE:
+        return kind.__module__ in ("abc", "typing", "_thread") and kind.__name__ in ("ABC", "Generic", "Protocol")
+    return all(_is_python_class(base) for base in kind.__bases__)
+
+
+def has_own_methods(vm: Interpreter, kind: type) -> bool:
+    """Whether C code that is given an instance may run Python methods of the program's own."""
+    if kind.__flags__ & _HEAP_TYPE == 0 or vm.is_library(kind.__module__) or vm.is_own(kind):
+        return False
+    for name in _SPECIAL:
+        method = find_method(kind, name)
+        if method is not None and not vm.is_library(method.__module__):
+            return True
+    return False
+
+
+def check_sight(vm: Interpreter, values: Any, who: str, depth: int = 0) -> None:
+    """Refuse to let a C function look at values that it would read unguarded; containers are searched a little deep."""
+    for value in values:
+        kind = type(value)
+        if kind in _SEEN or is_constant(value):
+            continue
+        if kind in (list, tuple, set, frozenset) or isinstance(value, list | tuple) and id(value) not in vm.user.opaque:
+            if depth < _DEPTH:
+                check_sight(vm, list.__iter__(value) if isinstance(value, list) else iter(tuple(value)), who, depth + 1)
+        elif kind is dict or isinstance(value, dict) and vm.user.source_of(value) is None:
+            if depth < _DEPTH:
+                check_sight(vm, list(dict.keys(value)) + list(dict.values(value)), who, depth + 1)
+        elif id(value) in vm.user.opaque:
+            raise GraphBreak(f"{who} looks into {vm.user.opaque[id(value)]}, a {kind.__name__} of the caller's")
+        else:
+            _refuse_holder(vm, value, who)
+            if not has_own_methods(vm, kind):
+                continue
+            raise GraphBreak(f"{who} may run methods of {kind.__qualname__} that capture would not see")
+
+
+def check_text(vm: Interpreter, value: Any, depth: int = 0) -> None:
+    """Before C code writes a value as text: tensors have no values yet, and exceptions of the caller's are guarded."""
+    if isinstance(value, Tensor):
+        raise GraphBreak("a tensor is printed or formatted")
+    if isinstance(value, BaseException):
+        more = isinstance(value, OSError | SyntaxError | UnicodeError | ImportError | BaseExceptionGroup)
+        if more and vm.user.source_of(value) is not None:
+            raise GraphBreak(f"a {type(value).__name__} of the caller's is written as text")
+        args = concrete(vm.load_attr(value, "args"))
+        if vm.is_created(value) or vm.user.source_of(value) is None:
+            value.args = args
+        for item in args:
+            check_text(vm, item, depth)
+    elif depth < _DEPTH and isinstance(value, list | tuple | set | frozenset | dict):
+        items = [*dict.keys(value), *dict.values(value)] if isinstance(value, dict) else value
+        for item in list.__iter__(value) if isinstance(value, list) else items:
+            check_text(vm, item, depth + 1)
+
+
+def is_same(vm: Interpreter, left: Any, right: Any) -> bool:
+    """`left is right`; that two values of the caller's are different objects is guarded."""
+    if left is right:
+        return True
+    a, b = vm.user.by_value.get(id(left)), vm.user.by_value.get(id(right))
+    if a is None or b is None or type(a.real) is not type(b.real):
+        return False
+    if not (isinstance(a.source, Const) and isinstance(b.source, Const)):
+        vm.guards.add("other", a.source, b.source)
+    return False
+
+
+def check_operands(vm: Interpreter, values: Any, who: str) -> None:
+    """`check_sight` for an operator whose methods have been asked already: only what containers hold is new to C."""
+    for value in values:
+        if isinstance(value, list | tuple | dict | set | frozenset | str):
+            check_sight(vm, (value,), who)
+        else:
+            refuse_opaque(vm, value, who)
+            _refuse_holder(vm, value, who)
+
+
+def refuse_opaque(vm: Interpreter, value: Any, who: str) -> None:
+    """`check_sight` of one object, for functions that call no methods of its own but those that a rule interprets."""
+    name = vm.user.opaque.get(id(value))
+    if name is not None:
+        raise GraphBreak(f"{who} looks into {name}, a {type(value).__name__} of the caller's")
+
+
+def _refuse_holder(vm: Interpreter, value: Any, who: str) -> None:
+    if isinstance(value, _HOLDERS) and vm.user.source_of(value) is not None:
+        raise GraphBreak(f"{who} reads attributes of a {type(value).__qualname__} of the caller's")
+
+
+def check_key(vm: Interpreter, key: Any) -> None:
+    """Refuse a key with its own idea of equality; the fields of a dataclass are guarded, and then it is known."""
+    kind = type(key)
+    if kind in _SEEN or is_constant(key):
+        return
+    if isinstance(key, tuple):
+        for item in tuple.__iter__(key):
+            check_key(vm, item)
+        return
+    if isinstance(key, type | types.FunctionType | nn.Module | Tensor) or not kind.__flags__ & _HEAP_TYPE:
+        return
+    if getattr(kind, "__hash__", None) is None:
+        return  # C code says that it has no hash, without calling anything
+    own = [find_method(kind, name) for name in ("__hash__", "__eq__")]
+    if not any(m is not None and not vm.is_library(m.__module__) for m in own):
+        return
+    if dataclasses.is_dataclass(kind) and all(m is None or m.__code__.co_filename == "<string>" for m in own):
+        for field in dataclasses.fields(kind):
+            value = vm.load_attr(key, field.name)
+            if not is_constant(int(value) if isinstance(value, torch.SymInt) else value):
+                raise GraphBreak(f"a {kind.__qualname__} is a key, and its field {field.name} is no constant")
+        return
+    raise GraphBreak(f"a {kind.__qualname__}, which has its own __eq__ or __hash__, is looked up")
+
+
+def check_keys(vm: Interpreter, values: Any) -> None:
+    """`check_key` for each value that is no container, and for the items of each that is one."""
+    for value in values:
+        if type(value) in (list, set, frozenset, dict, tuple):
+            for item in value:
+                check_key(vm, item)
+        elif not isinstance(value, dict | list):
+            check_key(vm, value)
+
+
+_SEEN = frozenset({str, int, float, bool, type(None), types.FunctionType, types.ModuleType, type, range, slice, Tensor})

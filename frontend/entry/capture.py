@@ -1,0 +1,685 @@
+"""Capture: one call of a function or module, interpreted on fake tensors, as a graph, guards and a residual."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import os
+import types
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from .. import torch_private
+from ..breaks import breaks
+from ..breaks.breaks import Break, Restart, Stop, Suspended
+from ..breaks.pieces import Family, Piece
+from ..breaks.suspend import suspend
+from ..bytecode import closing
+from ..bytecode.machine import NULL, Interpreter, Lasti, Saved
+from ..bytecode.machine import Frame as Activation
+from ..calls.contexts import changes_modes, mode_keeper, set_grad
+from ..calls.dispatch import call_forward
+from ..calls.registry import rule_of
+from ..errors import CaptureError, Frame, InternalError, Unsupported, UserRaise
+from ..graph.dynamic import ConstraintError, Marks, Symbols
+from ..graph.output import GraphInput
+from ..guards.checks import Classes, Distinct, SizeCheck, StateCheck, tensor_checks
+from ..guards.definitions import DefinitionCheck, recording
+from ..guards.guards import Emitter, GuardSet, with_few_locals
+from ..guards.memory import Memory
+from ..guards.source import Arg, Attr, Const, Source
+from ..runtime import hidden_frames as unseen
+from ..runtime import profiling
+from ..runtime.blame import culprit, of_fake_tensors
+from ..values.kinds import isinstance, namespace_of
+from ..values.unread import Unread
+from .effects import DELETED
+from .inlined import with_program
+from .residual import Residual
+
+__all__ = ["UNGIVEN", "Capture", "Parameters", "ProgramRaised", "capture", "capture_bound"]
+
+
+class ProgramRaised(Exception):
+    """The program itself raised `value` while being captured; run it in eager to see the real traceback."""
+
+    def __init__(self, value: BaseException, frames: tuple[Frame, ...], guards: GuardSet) -> None:
+        super().__init__(f"{type(value).__name__}: {value}")
+        self.value, self.frames, self.guards = value, frames, guards
+        self.culprit, self.of_fakes = culprit(value), of_fake_tensors(value)
+
+    def forget(self) -> None:
+        """Let go of the frames of the capture, and with them of the call's arguments."""
+        self.__context__ = self.__traceback__ = None
+
+    def unsupported(self) -> Unsupported:
+        """The error to report when eager does not raise: then the mistake is capture's."""
+        what = " ".join(str(self.value).split())[:200]
+        if self.culprit:  # what capture alone calls: an operator's fake implementation
+            text = (
+                f"capture runs {self.culprit}, which raised {type(self.value).__name__}: {what}; eager does not call it"
+            )
+        else:
+            text = f"capture sees {type(self.value).__name__}: {what}; eager does not"
+            text += ", only fake tensors do" if self.of_fakes else ""
+        error = Unsupported(text)
+        error.frames = self.frames
+        error.guards = self.guards  # type: ignore[attr-defined]
+        return error
+
+
+@dataclass
+class Capture:
+    """What one capture found.
+
+    `graph_module` takes the tensors of `inputs` in order and returns a tuple of tensors; `example_inputs` are their
+    fake twins. `residual` is the source of a function that checks `guards`, fetches the inputs, calls the graph,
+    replays effects and builds the result; `compile_entry` makes that function for a compiled graph. Where the graph
+    broke, `broken` says why, and the function ends in the pending instruction and the pieces that follow it.
+    """
+
+    graph_module: fx.GraphModule
+    example_inputs: list[Any]
+    inputs: list[Source]
+    guards: GuardSet
+    residual: str
+    parameters: Parameters
+    broken: Break | None = None
+    namespace: dict[str, Any] = field(repr=False, default_factory=dict)
+    symbols: Symbols | None = field(repr=False, default=None)
+    repeatable: bool = False  # whether the graph draws no random numbers
+    writes: bool = False  # whether it writes to its inputs
+    changes: tuple[str, ...] = ()  # what the program changes beside the tensors that the graph writes to, in words
+    label: str = ""  # what the graph is of: a function and its line
+    # The program's ranges of the profiler that are around the whole graph.
+    ranges: tuple[tuple[str, str | None], ...] = ()
+    restore: Callable[[], None] | None = field(
+        repr=False, default=None
+    )  # sets the modes back that a graph has changed when it raises
+
+    @property
+    def operations(self) -> int:
+        """How many nodes the graph has, inputs and output not counted."""
+        return sum(n.op not in ("placeholder", "output") for n in self.graph_module.graph.nodes)
+
+    def compile_entry(
+        self, graph: Callable[..., Any], miss: Any, failed: Callable[..., Any] | None = None
+    ) -> Callable[..., Any]:
+        """The function of one entry; it returns `miss` where a guard does not hold.
+
+        Where the graph raises, it returns what `failed(error, arguments)` does.
+        """
+        failed = failed or _raise
+        if self.restore is not None:
+            failed = functools.partial(_restored, self.restore, failed)
+        self.namespace["MISS"] = miss  # by which a namespace of ours is known (`runtime._needed`)
+        namespace = {**self.namespace, "graph": graph, "failed": failed}
+        namespace["profiled"] = profiling.graph_range(graph, self.label, self.ranges)
+        if self.symbols is not None:
+            self.residual = self.symbols.complete(self.residual)
+        self.residual = with_program(self.residual, namespace, graph)
+        exec(compile(self.residual, unseen.name_of("<intarsia residual>"), "exec"), namespace)
+        return namespace.pop("entry")  # type: ignore[no-any-return]  # a function that its own globals hold is a cycle
+
+
+class _Ungiven:
+    def __repr__(self) -> str:
+        return "UNGIVEN"
+
+
+UNGIVEN = _Ungiven()  # stands for the argument of a parameter that a call leaves out
+_PACKED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+_PINS = ("equals", "is", "type")  # guards that never hold for UNGIVEN
+
+
+def default_of(function: types.FunctionType, name: str) -> Any:
+    """The default that a parameter of a function has now, or UNGIVEN."""
+    code, by_name, in_turn = function.__code__, function.__kwdefaults__ or {}, function.__defaults__ or ()
+    if name in by_name:
+        return by_name[name]
+    names = code.co_varnames[: code.co_argcount]
+    place = names.index(name) - len(names) if name in names else 0
+    return in_turn[place] if -len(in_turn) <= place < 0 else UNGIVEN
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """How the target is called: its parameters by name and kind, `self` left out.
+
+    `function` is the Python function whose defaults a call takes, where the signature is its own: these may come and go.
+    """
+
+    signature: inspect.Signature
+    function: types.FunctionType | None = None
+    ours: bool = False  # of a piece, which is always called rightly
+
+    @staticmethod
+    def of(target: Any) -> Parameters:
+        """The parameters of a function, bound method or module (its `forward`)."""
+        try:
+            if isinstance(target, Piece):
+                return Parameters(target.signature, ours=True)
+            function: Any = target.forward if isinstance(target, nn.Module) else target
+            signature = inspect.signature(function, follow_wrapped=False)
+        except (TypeError, ValueError):
+            return Parameters(inspect.signature(lambda *args, **kwargs: None))
+        function = function.__func__ if isinstance(function, types.MethodType) else function
+        own = type(function) is types.FunctionType and not hasattr(function, "__signature__")
+        return Parameters(signature, function if own else None)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.signature.parameters)
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments by name, defaults filled in; the same TypeError as the call would give."""
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    @property
+    def named(self) -> list[str]:
+        """Parameters that are UNGIVEN without an argument and a default: one may have come, else eager raises."""
+        given = () if self.ours else self.signature.parameters.items()
+        return [name for name, parameter in given if parameter.kind not in _PACKED]
+
+    def complete(self, values: dict[str, Any]) -> dict[str, Any]:
+        """The values with those defaults that came since; what is still missing stays UNGIVEN."""
+        function: Any = self.function
+        if function is None:
+            return values
+        return {n: default_of(function, n) if v is UNGIVEN else v for n, v in values.items()}
+
+    def given(self, emit: Emitter, guards: GuardSet) -> str:
+        """The statement that misses where a parameter that no guard pins down was left out; none where all are pinned."""
+        pinned = {g.source.arg for g in guards.parts.values() if g.kind in _PINS and isinstance(g.source, Arg)}
+        tensors = {f.source.arg for c in guards.extra for f in getattr(c, "facts", ()) if isinstance(f.source, Arg)}
+        names = [f"{n}_" for n in self.named if n not in pinned | tensors]
+        tests = " or ".join(f"{name} is {emit.constant(UNGIVEN, 'UNGIVEN')}" for name in names)
+        return f"if {tests}: return MISS" if names else ""
+
+    def spread(self, values: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and keyword arguments again."""
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        missing = False
+        for name, parameter in self.signature.parameters.items():
+            if values[name] is UNGIVEN:
+                missing = True
+            elif missing and parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+                kwargs[name] = values[name]
+            elif parameter.kind is parameter.VAR_POSITIONAL:
+                args += values[name]
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                kwargs.update(values[name])
+            elif parameter.kind is parameter.KEYWORD_ONLY:
+                kwargs[name] = values[name]
+            else:
+                args.append(values[name])
+        return tuple(args), kwargs
+
+
+def capture(
+    fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, *, dynamic: bool | None = None
+) -> Capture:
+    """Capture the call `fn(*args, **kwargs)`; all results are the graph's.
+
+    Raises Unsupported or GraphBreak (with the user's line) where that is not possible, ProgramRaised where the
+    program itself raises. Nothing that the program can see is changed.
+    """
+    parameters = Parameters.of(fn)
+    values = parameters.bind(tuple(args), kwargs or {})
+    return _Attempt(fn, parameters, values, bool(dynamic), None, None, hooks=True, views=False).first()
+
+
+def capture_bound(
+    target: Any,
+    parameters: Parameters,
+    values: Mapping[str, Any],
+    *,
+    dynamic: bool = False,
+    marks: Marks | None = None,
+    family: Family | None = None,
+    views: bool = True,
+) -> Capture:
+    """`capture` for bound arguments; a failed capture leaves `error.guards`, what it relied on until then.
+
+    Of a module its `forward` is captured, without hooks. With `family`, a graph break splits the call: the capture ends there, and
+    the family makes the pieces that follow. Results that are views are not the graph's: the generated function makes them.
+    """
+    return _Attempt(target, parameters, values, dynamic, marks, family).first()
+
+
+_ATTEMPTS = 6
+
+
+@dataclass
+class _Attempt:
+    """One capture, to be run once or, with a place to stop at, again."""
+
+    target: Any
+    parameters: Parameters
+    values: Mapping[str, Any]
+    dynamic: bool
+    marks: Marks | None
+    family: Family | None
+    hooks: bool = False  # whether a module's call is captured as a whole
+    views: bool = True  # whether the generated function makes results that are views, and not the graph
+
+    def first(self) -> Capture:
+        """Run it; again, up to an earlier place, where a break cannot be split."""
+        refuse_environment()
+        stop: tuple[int, Stop] | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                return self.run(stop)
+            except CaptureError as error:
+                split = error.split
+                if (
+                    self.family is None
+                    or not isinstance(split, Restart)
+                    or (stop is not None and (split.step, not split.native) >= (stop[0], not stop[1].native))
+                ):
+                    raise
+                stop = split.step, Stop(error, split.native)
+        raise stop[1].error  # type: ignore[index]
+
+    def run(self, stop: tuple[int, Stop] | None) -> Capture:
+        """Interpret the call and finish the graph, at its end or at the first break."""
+        vm = Interpreter(self.dynamic, self.marks)
+        vm.splits = self.family is not None
+        vm.label = "".join(
+            f"{p.function.rpartition('<locals>.')[2]} ({os.path.basename(p.filename)}:{p.lineno})"
+            for p in _definition(self.target)
+        )
+        if stop is not None:
+            vm.stop_at, vm.stop = stop
+        state = StateCheck()
+        training = torch.is_grad_enabled()
+        try:
+            with (
+                recording(vm.definitions),
+                torch.inference_mode(False),  # tensors made in it have no versions, by which mutations are seen
+                torch.set_grad_enabled(training),
+                torch_private.quiet_fake_errors(),
+                vm.fake_mode,
+                vm.symbolic,
+            ):
+                return self._interpret(vm, state, training)
+        except CaptureError as error:
+            own = getattr(error, "guards", [])  # what else the refused calls have in common
+            error.guards = partial_guards(vm, state)  # type: ignore[attr-defined]
+            error.guards.extra += own  # type: ignore[attr-defined]
+            error.frames = error.frames or _definition(self.target)
+            raise
+        except UserRaise as raised:
+            known = vm.raised_at is not None and vm.raised_at[0] is raised.value
+            frames = vm.raised_at[1] if known and vm.raised_at else _definition(self.target)
+            raise ProgramRaised(raised.value, frames, partial_guards(vm, state)) from None
+        except (MemoryError, ConstraintError):
+            raise
+        except Exception as error:  # not in an instruction of the program: an argument, the residual
+            internal = InternalError(f"{type(error).__name__}: {error}")
+            internal.frames = _definition(self.target)
+            raise internal from error
+        finally:
+            for scope in reversed(list(vm.scopes)):
+                scope._leave()
+            vm.user.release()
+            vm.dissolve()
+
+    def _interpret(self, vm: Interpreter, state: StateCheck, training: bool) -> Capture:
+        try:
+            result = _run(vm, self.target, self.parameters, self.values, self.hooks)
+            if vm.pending is not None:
+                raise vm.pending
+        except CaptureError as error:
+            if self.family is None or not isinstance(error.split, Suspended):
+                raise
+            end = _Broken(Break.of(error), error.split, self.family, not isinstance(self.target, Piece))
+            try:
+                closing.check_split(vm, error.split.frames, vm.is_native)
+                return _finish(vm, self.parameters, state, end, training, self.views)
+            except CaptureError as unfinished:  # something that is alive at the break cannot be built again
+                unfinished.frames = unfinished.frames or error.frames
+                unfinished.split = unfinished.split or breaks.before_caller(error.split)
+                raise
+        return _finish(vm, self.parameters, state, _Returned(result), training, self.views)
+
+
+@dataclass
+class _Returned:
+    """The program returned."""
+
+    result: Any
+    broken: Break | None = None
+
+    def text(self, vm: Interpreter, body: Residual) -> str:
+        text = body.value(self.result)
+        closing.check_returned(vm, body.known)
+        return text
+
+
+@dataclass
+class _Broken:
+    """The graph broke."""
+
+    broken: Break
+    split: Suspended
+    family: Family
+    root: bool
+
+    def text(self, vm: Interpreter, body: Residual) -> str:
+        return suspend(vm, body, self.split, self.family, self.root)
+
+
+def _definition(target: Any) -> tuple[Frame, ...]:
+    """Where the target is defined: the place of errors that no single line causes."""
+    if isinstance(target, Piece):
+        return (Frame(target.code.co_filename, target.line, target.code.co_qualname),)
+    function = inspect.unwrap(target.forward if isinstance(target, nn.Module) else target)
+    code = getattr(function, "__code__", None)
+    return () if code is None else (Frame(code.co_filename, code.co_firstlineno, code.co_qualname),)
+
+
+def refuse_environment() -> None:
+    """Refuse to capture inside transforms and modes that would see through fake tensors."""
+    if torch_private.functorch_active():
+        raise Unsupported("the call is inside a functorch transform (vmap, grad)")
+    if torch_private.dispatch_mode_count():
+        raise Unsupported("a torch dispatch mode is active around the call")
+    if torch_private.function_mode_count() and not torch_private.only_device_mode():
+        raise Unsupported("a torch function mode is active around the call")
+    if torch.jit.is_tracing():  # type: ignore[no-untyped-call]
+        raise Unsupported("the call is being traced by torch.jit")
+
+
+def _run(vm: Interpreter, target: Any, parameters: Parameters, values: Mapping[str, Any], hooks: bool) -> Any:
+    if isinstance(target, Piece):
+        return _run_piece(vm, target, values)
+    function = target
+    if isinstance(target, nn.Module):
+        vm.user.track(target, target, Const(target, "self"))
+    elif isinstance(target, types.MethodType):
+        owner = target.__self__
+        vm.user.track(owner, owner, Const(owner, "self"))
+    elif isinstance(target, functools.partial):
+        function = vm.user.wrap(target, Const(target, "target"))  # its arguments may be tensors
+    elif not isinstance(target, types.FunctionType) and not isinstance(target, type):
+        vm.user.track(target, target, Const(target, "target"))
+    wrapped = _arguments(vm, target, parameters, values)
+    args, kwargs = parameters.spread({n: vm.settle(v) if isinstance(v, dict) else v for n, v in wrapped.items()})
+    vm.tail = True
+    if isinstance(target, nn.Module) and not hooks:
+        return call_forward(vm, target, args, kwargs)
+    return vm.tail_call(function, args, kwargs)
+
+
+def _arguments(vm: Interpreter, target: Any, parameters: Parameters, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of the call; where they go straight into the locals of a frame, each is read at its first use."""
+    if not _is_plain(target):
+        return {name: _argument(vm, value, Arg(name)) for name, value in values.items()}
+    vm.unread = True
+    wrapped: dict[str, Any] = {}
+    for name, parameter in parameters.signature.parameters.items():
+        packed = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        wrapped[name] = (_argument if packed else Unread)(vm, values[name], Arg(name))
+    return wrapped
+
+
+def _is_plain(target: Any) -> bool:
+    """Whether calling `target` does nothing but run one Python function of the user's."""
+    from ..calls import builtins as rules  # noqa: F401  (fills the registry)
+
+    if isinstance(target, nn.Module):
+        target = target.forward
+    if isinstance(target, types.MethodType):
+        target = target.__func__
+    if (
+        not isinstance(target, types.FunctionType)
+        or rule_of(target) is not None
+        or "_intarsia_target" in target.__dict__
+    ):
+        return False
+    return not (target.__module__ or "").startswith("torch") and not target.__code__.co_flags & 0x2A0
+
+
+def _run_piece(vm: Interpreter, piece: Piece, values: Mapping[str, Any]) -> Any:
+    wrapped = [Unread(vm, value, Arg(name)) for name, value in values.items()]
+    vm.unread = bool(wrapped)
+    for at in range(len(piece.cells)):
+        wrapped[at] = wrapped[at].read()
+    closure = tuple(types.CellType() for _ in piece.code.co_freevars) or None
+    function = types.FunctionType(piece.code, piece.globals, piece.code.co_name, None, closure)
+    fast = dict(zip((*piece.cells, *piece.names), wrapped, strict=False))
+    frame = Activation(function, fast)
+    frame.ip, frame.direct = piece.ip, True
+    rest = iter(wrapped[len(fast) :])
+    for kind in piece.layout:
+        if kind == "saved":
+            frame.push(Saved(vm.current_error, next(rest).read()))
+            vm.current_error = frame.stack[-1].now
+        elif kind in ("null", "lasti"):
+            frame.push(NULL if kind == "null" else Lasti())
+        else:
+            frame.push(next(rest))
+    return vm.run(frame)[1]
+
+
+def _argument(vm: Interpreter, value: Any, source: Source) -> Any:
+    return vm.user.wrap(value, source)
+
+
+def _finish(
+    vm: Interpreter,
+    parameters: Parameters,
+    state: StateCheck,
+    end: _Returned | _Broken,
+    training: bool,
+    views: bool,
+) -> Capture:
+    _leave_scopes(vm)
+    emit = Emitter()
+    body = Residual(vm, emit, training if views else None)
+    if torch.is_grad_enabled() is not training:  # the program set it, for good
+        body.post.append(f"{emit.constant(torch._C._set_grad_enabled, 'set_grad')}({torch.is_grad_enabled()})")
+        set_grad(vm, training)
+    _aliasing(vm)
+    sizes = None
+    symbols = None
+    if vm.shape_env is not None:
+        sizes = SizeCheck([i for i in vm.out.inputs.values() if not i.static], vm.shape_env)
+        symbols = Symbols(sizes, vm.dynamic)
+        symbols.check()
+    checks: list[Any] = [*tensor_checks(vm.out.inputs.values(), state.inference)]
+    state.narrow(vm.out)
+    vm.guards.extra += [*checks, *([sizes] if sizes is not None else []), state]
+    classes = Classes(vm.guards.parts.values())
+    vm.guards.extra += [classes] if classes.modules else []
+    _rely_on_definitions(vm, vm.guards)
+    vm.guards.lines(emit, watched=True)
+    body.sizes = sizes
+    body.effects()
+    text = end.text(vm, body)
+    if body.views is not None:
+        body.post[:0] = body.views.statements()
+        body.views.sweep()
+    outputs = body.outputs
+    module = vm.out.finish(outputs)
+    fetch = _given(vm.out.used, emit)
+    emit.lines += filter(None, [parameters.given(emit, vm.guards)])
+    lines = [f"def entry({', '.join(f'{n}_' for n in parameters.names)}):", "    try:"]
+    guarded, lines = len(lines), [*lines, *(f"        {line}" for line in emit.lines or ["pass"])]
+    lines += ["    except Exception:", "        return MISS"]
+    rest = len(lines)
+    if outputs or any(n.op not in ("placeholder", "output") for n in module.graph.nodes):
+        arguments = "".join(f"{n}_, " for n in parameters.names)
+        shown = profiling.test(emit)
+        lines += ["    try:"]
+        if shown:
+            lines += [
+                f"        if {shown}:",
+                f"            out = profiled({', '.join(fetch)})",
+                "        else:",
+                "    " * 3 + f"out = graph({', '.join(fetch)})",
+            ]
+        else:
+            lines.append(f"        out = graph({', '.join(fetch)})")
+        lines += ["    except Exception as error:", f"        return failed(error, ({arguments}))"]
+    lines += [f"    {line}" for line in body.post]
+    lines.append(f"    return {text}")
+    lines[guarded : rest - 2] = with_few_locals(lines[guarded : rest - 2], "\n".join(lines[rest:]))
+    _forget_arguments(vm)
+    vm.guards.where = None
+    vm.dynamic.release()
+    return Capture(
+        module,
+        [i.example() for i in vm.out.used],
+        [i.source for i in vm.out.used],
+        vm.guards,
+        "\n".join(lines) + "\n",
+        parameters,
+        end.broken,
+        emit.namespace,
+        symbols,
+        _is_repeatable(vm),
+        _writes(vm),
+        _changes(vm),
+        vm.label,
+        tuple(vm.ranges),
+        mode_keeper() if changes_modes(module.graph) else None,
+    )
+
+
+def _forget_arguments(vm: Interpreter) -> None:
+    """Guards know a tensor that is no parameter by its facts: they must not keep it alive."""
+    for info in vm.out.inputs.values():
+        if not info.static:
+            info.real = None
+
+
+def _rely_on_definitions(vm: Interpreter, guards: GuardSet) -> None:
+    check = DefinitionCheck(vm.definitions, vm.is_library)
+    if check:
+        guards.extra.append(check)
+
+
+def _given(used: list[GraphInput], emit: Emitter) -> list[str]:
+    """The arguments of the graph: many in a row that are held by identity are one constant, which costs one step."""
+    given = []
+    for static, group in itertools.groupby(used, lambda info: info.static):
+        found = list(group)
+        if static and len(found) >= 8:
+            given.append(f"*{emit.constant(tuple(info.real for info in found), 'parameters')}")
+        else:
+            given += [emit.constant(i.real, i.source.name()) if static else emit.fetch(i.source) for i in found]
+    return given
+
+
+# Parts of the names of operators that draw random numbers.
+_RANDOM = ["rand", "normal", "bernoulli", "dropout", "uniform", "exponential", "cauchy", "geometric", "poisson"]
+_RANDOM += ["multinomial", "rrelu", "gumbel", "trunc", "init", "scaled_dot_product"]
+
+
+def _writes(vm: Interpreter) -> bool:
+    return any(map(vm.out.is_written, vm.out.used))
+
+
+def _is_repeatable(vm: Interpreter) -> bool:
+    called = (n for n in vm.out.graph.nodes if n.op.startswith("call"))
+    names = [n.target if isinstance(n.target, str) else getattr(n.target, "__name__", str(n.target)) for n in called]
+    return not any(word in name for name in names for word in _RANDOM)
+
+
+@unseen.unseen
+def _restored(
+    restore: Callable[[], None], failed: Callable[..., Any], error: Exception, values: tuple[Any, ...]
+) -> Any:
+    restore()
+    return failed(error, values)
+
+
+def _raise(error: Exception, _: tuple[Any, ...]) -> Any:
+    raise error
+
+
+def _changes(vm: Interpreter) -> tuple[str, ...]:
+    """What is replayed after the graph, in words."""
+    out = [shadow.source.name() for shadow in vm.user.shadows if shadow.changed()]
+    out += [unread.source.name() for unread in vm.user.appended]
+    for (_, name), (obj, value) in vm.effects.attrs.items():
+        same = (namespace_of(obj) or {}).get(name, DELETED) is value  # as after a context manager
+        if not same and not vm.is_created(obj) and not (isinstance(obj, Tensor) and not vm.out.is_known(obj)):
+            source = vm.user.source_of(obj)
+            out.append(f"{type(obj).__name__ if source is None else source.name()}.{name}")
+    out += ["a variable of an enclosing function" for _ in vm.effects.cells]
+    changed = [n for (_, n), (names, value) in vm.effects.globals.items() if names.get(n, DELETED) is not value]
+    out += [f"the global {name}" for name in changed]
+    return tuple(dict.fromkeys(out))
+
+
+def _leave_scopes(vm: Interpreter) -> None:
+    """The graph ends in the thread state in which it began: contexts that are open at a break are entered again after it."""
+    vm.open_scopes = list(vm.scopes)
+    for scope in reversed(vm.open_scopes):
+        scope._leave()
+    vm.scopes.clear()
+
+
+def _aliasing(vm: Interpreter) -> None:
+    """Rely on different tensors staying different; refuse writes to memory that two inputs share."""
+    changed = [shadow for shadow in vm.user.shadows if shadow.changed()]
+    containers = [shadow.source for shadow in vm.user.shadows] + [unread.source for unread in vm.user.appended]
+    containers = list(dict.fromkeys(containers))
+    if (changed or vm.user.appended) and len(containers) > 1:  # a change to one must not be a change to another
+        vm.guards.extra.append(Distinct(containers))
+    changed_kinds = {type(obj) for obj, _ in vm.effects.attrs.values()}
+    for kind in changed_kinds:
+        same = [e.source for e in vm.user.by_real.values() if type(e.real) is kind and not isinstance(e.source, Const)]
+        if len(same) > 1 and not issubclass(kind, Tensor):
+            vm.guards.extra.append(Distinct(same))
+    arguments = vm.user.arg_tensors
+    # Those that the program names as what it writes to come last: messages speak of them.
+    written = sorted(filter(vm.out.is_written, vm.out.used), key=lambda i: vm.out.version(i) != i.version)
+    for info in written:
+        if info.requires_grad and vm.out.version(info) != info.version:
+            _written_leaf(vm, info)
+    memory = Memory.of([i for i in vm.out.used if isinstance(i.fake, Tensor)], written)
+    sources = [i.source for i in arguments]
+    if len(sources) > 1:
+        vm.guards.extra.append(Distinct(sources))
+    if memory is not None:
+        vm.guards.extra.append(memory)
+
+
+def _written_leaf(vm: Interpreter, info: GraphInput) -> None:
+    """Whether a tensor that is written to is a leaf, or a view of one: autograd refuses to see such writes, other ones are recorded."""
+    base = info.real._base
+    if info.node is not None:
+        info.node.meta["of_leaf"] = info.grad_fn is None or base is not None and base.is_leaf
+    if info.static:
+        return
+    vm.guards.add("equals", Attr(info.source, "is_leaf"), info.grad_fn is None)
+    if base is None:
+        vm.guards.add("is", Attr(info.source, "_base"), None)
+    else:
+        vm.guards.add("equals", Attr(Attr(info.source, "_base"), "is_leaf"), base.is_leaf)
+
+
+def partial_guards(vm: Interpreter, state: StateCheck) -> GuardSet:
+    """What a capture that failed relied on, for remembering the failure."""
+    guards = GuardSet(dict(vm.guards.parts))
+    guards.extra += tensor_checks(vm.out.inputs.values(), state.inference)
+    if vm.shape_env is not None:
+        with suppress(Unsupported):  # a relation with a data-dependent size; the failure is remembered more broadly
+            guards.extra.append(SizeCheck([i for i in vm.out.inputs.values() if not i.static], vm.shape_env))
+    guards.extra.append(state)
+    _forget_arguments(vm)
+    _rely_on_definitions(vm, guards)
+    return guards

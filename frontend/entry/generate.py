@@ -1,0 +1,136 @@
+"""The text of compiled callables: the function that looks for an entry, and entries that run in eager."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from ..guards.guards import Emitter, GuardSet
+from ..runtime.hidden_frames import name_of
+from .capture import UNGIVEN, Parameters, default_of
+
+__all__ = ["MISS", "Default", "compiled_function", "eager_entry"]
+
+
+class _Miss:
+    def __repr__(self) -> str:
+        return "MISS"
+
+
+MISS = _Miss()
+_STARS = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}
+
+
+def compiled_function(
+    target: Any, parameters: Parameters, entries: list[Callable[..., Any]], runtime: Any
+) -> types.FunctionType:
+    """`def compiled(x, y=default): ...` with the target's own parameters, so that a hit costs one call.
+
+    It keeps the runtime alive; the runtime must not keep it alive.
+    """
+    # The parameters have the user's names: what else the function mentions begins with two underscores.
+    namespace: dict[str, Any] = {"__entries": entries, "__MISS": MISS, "__runtime": runtime}
+    heads, star, filled = [], False, ""
+    given = parameters.signature.parameters
+    function = parameters.function
+    for i, (name, parameter) in enumerate(given.items()):
+        default = ""
+        if parameter.default is not parameter.empty:
+            namespace[f"__default_{i}"] = parameter.default if function is None else Default(parameter.default)
+            default = f"=__default_{i}"
+            if function is not None:
+                namespace |= {"__function": function, "__defaults": function.__defaults__, "__default_of": default_of}
+                namespace[f"__value_{i}"] = parameter.default
+                filled += f"    if {name} is __default_{i}:\n        {name} = {_default_text(parameter, i)}\n"
+        elif name in parameters.named:  # one may come: entries miss where it is left out
+            namespace["__UNGIVEN"], default = UNGIVEN, "=__UNGIVEN"
+        if parameter.kind is parameter.KEYWORD_ONLY and not star:
+            star = True
+            heads.append("*" if parameters.ours else "*__more")
+        prefix = _STARS.get(parameter.kind.name, "")
+        star = star or prefix == "*"
+        heads.append(f"{prefix}{name}{default}")
+        following = list(given.values())[i + 1 :]
+        if parameter.kind is parameter.POSITIONAL_ONLY and not any(p.kind is p.POSITIONAL_ONLY for p in following):
+            heads.append("/")
+    wrong = _wrong_call(heads, star, parameters)
+    names = ", ".join(given)
+    heads = ["__self", *heads] if owner_of(target) is not None else heads  # errors of wrong calls count it
+    pairs = ", ".join(f"{n!r}: {n}" for n in given)
+    text = (
+        f"def compiled({', '.join(heads)}):\n{wrong}{filled}"
+        "    __missed = None\n"
+        "    for __entry in __entries:\n"
+        f"        __result = __entry({names})\n"
+        "        if __result is not __MISS:\n"
+        "            if __missed is not None:\n"
+        "                __runtime.prefer(__entry)\n"
+        "            return __result\n"
+        "        __missed = __entry\n"
+        f"    return __runtime.miss({{{pairs}}})\n"
+    )
+    namespace["__text"] = text
+    # Of a module, it stands for one of the two frames of torch's that call `forward` (see `CompiledModule.__call__`).
+    name = "<intarsia entry>" if isinstance(target, nn.Module) else name_of("<intarsia entry>")
+    exec(compile(text, name, "exec"), namespace)
+    return namespace.pop("compiled")  # type: ignore[no-any-return]
+
+
+def _wrong_call(heads: list[str], star: bool, parameters: Parameters) -> str:
+    """Take what is too much, too, and let eager raise in its own words: a signature with other defaults has others."""
+    given = parameters.signature.parameters
+    kinds = [p.kind.name for p in given.values()]
+    if parameters.ours or "VAR_POSITIONAL" in kinds and (parameters.function is not None or "VAR_KEYWORD" in kinds):
+        return ""
+    if not star:
+        heads.insert(len(heads) - ("VAR_KEYWORD" in kinds), "*__more")
+    more = [] if "VAR_POSITIONAL" in kinds else ["__more"]
+    if parameters.function is None and "VAR_KEYWORD" not in kinds:  # a partial or an object: `compiled` is not its name
+        heads.append("**__others")
+        more.append("__others")
+    pairs = ", ".join(f"{name!r}: {name}" for name in given)
+    extra = f"{more[0] if '__more' in more else '()'}, {more[-1] if '__others' in more else '{}'}"
+    return f"    if {' or '.join(more)}:\n        return __runtime.wrong({{{pairs}}}, {extra})\n"
+
+
+class Default:
+    """Stands for the default of a parameter: what that is, the target's function says in each call."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def _default_text(parameter: inspect.Parameter, place: int) -> str:
+    late = f"__default_of(__function, {parameter.name!r})"
+    if parameter.kind is parameter.KEYWORD_ONLY:
+        return late
+    return f"__value_{place} if __function.__defaults__ is __defaults else {late}"
+
+
+def owner_of(target: Any) -> Any:
+    """What a call of the target passes as `self`: the module, or the object of a bound method; None: nothing."""
+    if isinstance(target, nn.Module):
+        return target
+    return target.__self__ if isinstance(target, types.MethodType) else None
+
+
+def eager_entry(guards: GuardSet, parameters: Parameters, eager: Callable[[dict[str, Any]], Any]) -> Callable[..., Any]:
+    """An entry that remembers, under the same guards, that these calls run in eager."""
+    emit, names = Emitter(), parameters.names
+    guards.lines(emit)
+    emit.lines += filter(None, [parameters.given(emit, guards)])
+    values = ", ".join(f"{n!r}: {n}_" for n in names)
+    lines = [f"def entry({', '.join(f'{n}_' for n in names)}):", "    try:"]
+    lines += [f"        {line}" for line in emit.lines] or ["        pass"]
+    lines += ["    except Exception:", "        return MISS"]
+    lines += [f"    return eager({{{values}}})"]
+    namespace = {**emit.namespace, "MISS": MISS, "eager": eager}
+    exec(compile("\n".join(lines), name_of("<intarsia eager entry>"), "exec"), namespace)
+    return namespace.pop("entry")  # type: ignore[no-any-return]

@@ -1,0 +1,228 @@
+"""Warnings and log messages: given out when the compiled call runs, with the line of the user's that they come from.
+
+Which warnings are errors, and which levels are logged, is the state of the process: it is guarded where the program asks, and a
+warning that would be raised breaks the graph, so that it is raised where the program can catch it.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..calls.registry import row_of, rule
+from ..errors import GraphBreak
+from ..guards import answers
+from ..guards.source import Attr, Const
+from ..runtime.hidden_frames import caller
+from ..values.kinds import isinstance
+
+if TYPE_CHECKING:
+    from ..bytecode.machine import Frame, Interpreter
+
+__all__ = ["call"]
+
+
+def call(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A Python function of `logging` or `warnings` that has no rule: it may change which messages are given out."""
+    if function.__name__ in ("__init__", "_deprecated") or row_of(function) is not None:
+        return vm.inline(function, args, kwargs)
+    raise GraphBreak(f"{function.__module__}.{function.__qualname__} is called, which decides what messages are shown")
+
+
+class Place:
+    """A line of the program's, as messages name it."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.filename, self.line, self.function = frame.code.co_filename, frame.line, frame.code.co_name
+        self.namespace = frame.globals
+
+    @property
+    def module(self) -> str:
+        """The name that filters of warnings compare."""
+        return str(self.namespace.get("__name__", "<string>"))
+
+
+def _place(vm: Interpreter, level: int) -> Place | int:
+    """The line `level` calls up; where the compiled call itself has that many frames no more, how far above its caller."""
+    frames = vm.frames
+    return Place(frames[-max(level, 1)]) if level <= len(frames) else level - len(frames)
+
+
+# ---- warnings ----
+
+
+def _shown_by_python() -> Any:
+    """Python's own function behind `showwarning`, whatever is in its place while this module is imported."""
+    found = getattr(warnings, "_showwarnmsg_impl", None)
+    if isinstance(found, types.FunctionType) and found.__module__ == "warnings":
+        return found
+    return next(
+        (f for f in gc.get_objects() if type(f) is types.FunctionType and f.__qualname__ == "_showwarnmsg_impl"), None
+    )
+
+
+class _Warning:
+    """`warnings.warn` at one line of the program's, or that many frames above the compiled call."""
+
+    __name__ = "warn"
+
+    def __init__(self, where: Place | int) -> None:
+        self.where = where
+
+    def __call__(self, message: Any, category: type[Warning], source: Any = None) -> None:
+        if isinstance(self.where, int):
+            warnings.warn(message, category, self.where + 1, source)
+            return
+        namespace = self.where.namespace
+        registry = namespace.setdefault("__warningregistry__", {})
+        filename, line, module = self.where.filename, self.where.line, self.where.module
+        warnings.warn_explicit(message, category, filename, line, module, registry, namespace, source)
+
+
+_WARNINGS = Const(warnings, "warnings")
+# What shows a warning, as long as the program has not put a function of its own in its place.
+_SHOWS = {"showwarning": getattr(warnings, "_showwarning_orig", None), "_showwarnmsg_impl": _shown_by_python()}
+
+
+@rule(warnings.warn)
+def _warn(
+    vm: Interpreter, message: Any, category: Any = None, stacklevel: Any = 1, source: Any = None, **more: Any
+) -> None:
+    if isinstance(message, Warning):
+        category = type(message)
+    category = UserWarning if category is None else category
+    if (
+        more
+        or not (isinstance(category, type) and issubclass(category, Warning))
+        or not isinstance(message, str | Warning)
+    ):
+        raise GraphBreak("a warning is given in an unusual way")
+    where = _place(vm, int(stacklevel))
+    vm.guards.add("keys", Attr(_WARNINGS, "filters"), list(warnings.filters))
+    vm.guards.add("equals", Attr(_WARNINGS, "defaultaction"), warnings.defaultaction)  # type: ignore[attr-defined]
+    for name in _SHOWS:
+        vm.guards.add("is", Attr(_WARNINGS, name), getattr(warnings, name))
+    action = _action(str(message), category, where)
+    if action == "ignore":
+        return
+    seen = any(getattr(warnings, name) is not original for name, original in _SHOWS.items())
+    if action == "error" or seen and vm.splits:
+        what = "the filters make an error" if action == "error" else "goes to a function or list of the program's"
+        raise GraphBreak(f"a warning is given that {what}")
+    vm.effects.calls.append(
+        (_Warning(where), (message, category) if source is None else (message, category, source), {})
+    )
+
+
+def _action(text: str, category: type[Warning], where: Place | int) -> str:
+    """What the filters say of a warning; where its line is not known, the gravest that they may say."""
+    for action, message, kind, module, line in warnings.filters:
+        if not issubclass(category, kind) or message is not None and not message.match(text):  # type: ignore[attr-defined]
+            continue
+        if isinstance(where, int):
+            if action == "error" or module is None and line == 0:
+                return action
+        elif (module is None or module.match(where.module)) and line in (0, where.line):  # type: ignore[attr-defined]
+            return action
+    return str(warnings.defaultaction)  # type: ignore[attr-defined]
+
+
+# ---- logging ----
+
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "warn": 30, "error": 40, "critical": 50, "fatal": 50}
+
+
+class _Record:
+    """A message of one logger at one line of the program's."""
+
+    __name__ = "log"
+
+    def __init__(self, where: Place | int) -> None:
+        self.where = where
+
+    def __call__(self, logger: logging.Logger, level: int, message: Any, *args: Any, extra: Any = None) -> None:
+        if not logger.isEnabledFor(level):
+            return
+        if isinstance(self.where, Place):
+            filename, line, function = self.where.filename, self.where.line, self.where.function
+        else:
+            frame = caller(sys._getframe(), self.where)
+            filename, line, function = "(unknown file)", 0, "(unknown function)"
+            if frame is not None:
+                filename, line, function = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+        logger.handle(logger.makeRecord(logger.name, level, filename, line, message, args, None, function, extra, None))
+
+
+def _log(vm: Interpreter, logger: Any, level: Any, message: Any, *args: Any, **kwargs: Any) -> None:
+    stacklevel = kwargs.pop("stacklevel", 1)
+    own = [
+        name
+        for name in ("_log", "findCaller")
+        if getattr(type(logger), name, None) is not getattr(logging.Logger, name)
+    ]
+    if own or kwargs.keys() - {"extra"} or type(level) is not int:
+        raise GraphBreak("a message is logged in an unusual way")
+    if not answers.ask(vm, logging.Logger.isEnabledFor, (logger, level), {}):
+        return
+    if vm.splits and answers.ask(vm, _is_seen, (logger,), {}):
+        raise GraphBreak("a message goes to a handler of the program's")
+    vm.effects.calls.append((_Record(_place(vm, stacklevel)), (logger, level, message, *args), kwargs))
+
+
+def _is_seen(logger: logging.Logger) -> bool:
+    """Whether messages reach code of the program's: a handler, a filter or a record of another kind than Python's own."""
+    now: Any = logger
+    while now is not None:
+        for holder in (now, *now.handlers):
+            if holder.filters or not type(holder).__module__.startswith("logging") and holder is not now:
+                return True
+        now = now.parent if now.propagate else None
+    return logging.getLogRecordFactory() is not logging.LogRecord
+
+
+def _of_level(level: int) -> Callable[..., None]:
+    def apply(vm: Interpreter, logger: Any, message: Any, *args: Any, **kwargs: Any) -> None:
+        _log(vm, logger, level, message, *args, **kwargs)
+
+    return apply
+
+
+def _of_root(level: int) -> Callable[..., None]:
+    def apply(vm: Interpreter, message: Any, *args: Any, **kwargs: Any) -> None:
+        if not logging.root.handlers:
+            raise GraphBreak("the first message of all sets up logging")
+        _log(vm, _held(vm, logging.root), level, message, *args, **kwargs)
+
+    return apply
+
+
+def _held(vm: Interpreter, logger: logging.Logger) -> logging.Logger:
+    """Loggers live as long as the process."""
+    if vm.user.source_of(logger) is None and id(logger) not in vm.user.by_real:
+        vm.user.track(logger, logger, Const(logger, f"logger {logger.name}"))
+    return logger
+
+
+for _name, _level in _LEVELS.items():
+    rule(getattr(logging.Logger, _name))(_of_level(_level))
+    rule(getattr(logging, _name))(_of_root(_level))
+rule(logging.Logger.log)(_log)
+
+
+@rule(logging.getLogger)
+def _get_logger(vm: Interpreter, name: Any = None) -> Any:
+    return _held(vm, vm.native(logging.getLogger, name))
+
+
+def _asked(function: Any) -> None:
+    rule(function)(lambda vm, *args, **kwargs: answers.ask(vm, function, args, kwargs))
+
+
+for _function in (logging.Logger.isEnabledFor, logging.Logger.getEffectiveLevel, logging.Logger.hasHandlers):
+    _asked(_function)
+_asked(logging.getLevelName)

@@ -1,0 +1,653 @@
+"""The generated Python of one capture: check, fetch the inputs, run the graph, replay effects, build the result."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import datetime
+import decimal
+import fractions
+import functools
+import gc
+import ipaddress
+import itertools
+import operator
+import pathlib
+import re
+import types
+import warnings
+import weakref
+from collections import Counter, OrderedDict, defaultdict, deque
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..bytecode.exceptions import builtin_members, handled_outside
+from ..bytecode.machine import NULL, Lasti, Saved, kinds_of
+from ..bytecode.resume import free_names, generator_code
+from ..calls.contexts import Scope
+from ..calls.library import methodcaller_parts
+from ..calls.transforms import Transformed
+from ..calls.visibility import is_opaque_type
+from ..errors import Unsupported
+from ..functional.views import Views
+from ..guards.guards import Emitter
+from ..guards.sameness import is_value_type, made_set, recipe, same_keys
+from ..guards.source import Source
+from ..values.constant import has_identity, is_bound, is_constant, is_static, plain_value
+from ..values.container import InstanceDict, LazyDict
+from ..values.function import CallBack, InterpretedGenerator
+from ..values.kinds import isinstance, namespace_of
+from ..values.object import find_method, is_data_descriptor
+from ..values.sets import removed, table
+from ..values.tensor import TensorMethod
+from ..values.unread import Append, Unread
+from .effects import DELETED
+
+if TYPE_CHECKING:
+    from ..bytecode.machine import Interpreter
+
+__all__ = ["MESSAGE", "Residual"]
+
+MESSAGE = "# a message, or what else is for others than the program"
+
+
+class Residual:
+    """Collects the graph's outputs and the statements that run after it."""
+
+    def __init__(self, vm: Interpreter, emit: Emitter, with_grad: bool | None = None) -> None:
+        self.vm, self.emit = vm, emit
+        self.outputs: list[Tensor] = []
+        self.views = None if with_grad is None else Views(self, with_grad)
+        self.post: list[str] = []
+        self._names: dict[int, str] = {}
+        self._tensors: dict[int, int] = {}
+        self._alive: list[Any] = []
+        self._count = 0
+        self._codes_held = False
+        self.sizes: Any = None
+
+    def effects(self) -> None:
+        """Statements for everything the program changed."""
+        vm, effects = self.vm, self.vm.effects
+        for shadow in vm.user.shadows:
+            if shadow.changed():
+                self._replace_contents(shadow.real, shadow.copy, shadow.source)
+        for unread in vm.user.appended:
+            target = self._fetch(unread.source)
+            self.post += [f"{target}.append({text})" for text in map(self.value, unread.appended)]
+        for (_, name), (obj, value) in effects.attrs.items():
+            if vm.is_created(obj) or isinstance(obj, Tensor) and not vm.out.is_known(obj):
+                continue
+            target = self.value(obj)
+            if value is DELETED and isinstance(obj, nn.Module):
+                plain = isinstance(obj, nn.Module) and name in obj.__dict__  # whatever members have come since
+                remove = self.emit.constant(object.__delattr__, "delete_attribute") if plain else "delattr"
+                self.post.append(f"{remove}({target}, {name!r})")
+            elif value is DELETED:
+                self.post.append(f"{self.emit.constant(_forget, 'forget')}({target}, {name!r})")
+            elif (_, name) in effects.moved or is_data_descriptor(type(obj), name):
+                self.post.append(f"{self.emit.constant(_put, 'put')}({target}, {name!r}, {self.value(value)})")
+            elif (
+                isinstance(obj, nn.Module)
+                and (name in obj._buffers or not isinstance(value, Tensor))
+                or find_method(type(obj), "__setattr__") is None
+            ):
+                self.post.append(f"{target}.{name} = {self.value(value)}")
+            else:
+                setter = self.emit.constant(object.__setattr__, "set_attribute")
+                self.post.append(f"{setter}({target}, {name!r}, {self.value(value)})")
+        for cell, value in effects.cells.values():
+            contents = f"{self._user_cell(cell)}.cell_contents"
+            self.post.append(f"del {contents}" if value is DELETED else f"{contents} = {self.value(value)}")
+        for (_, name), (namespace, value) in effects.globals.items():
+            where = self.emit.constant(namespace, "globals")
+            self.post.append(
+                f"del {where}[{name!r}]" if value is DELETED else f"{where}[{name!r}] = {self.value(value)}"
+            )
+        for function, args, kwargs in effects.calls:
+            parts = [self.value(a) for a in args] + [f"{k}={self.value(v)}" for k, v in kwargs.items()]
+            self.post.append(f"{self.emit.constant(function, function.__name__)}({', '.join(parts)})  {MESSAGE}")
+
+    def made(self) -> list[str]:
+        """The names of what was built, where dropping it can be noticed: where generators or other iterators are among it."""
+        noticed = any(type(v) is InterpretedGenerator or hasattr(type(v), "__next__") for v in self._alive)
+        return [f"r{n}" for n in range(self._count)] if noticed else []
+
+    @property
+    def known(self) -> dict[int, str]:
+        """The names of values that were built or fetched, by identity."""
+        return self._names
+
+    def cell(self, cell: types.CellType) -> str:
+        """The expression of a closure cell."""
+        return self._cell(cell)
+
+    def _user_cell(self, cell: types.CellType) -> str:
+        source = self.vm.user.source_of(cell)
+        return self.emit.constant(cell, "cell") if source is None else self.emit.fetch(source)
+
+    def _replace_contents(self, real: Any, copy: Any, source: Source) -> None:
+        target = self._fetch(source)
+        self._names[id(copy)] = target
+        if isinstance(real, list | deque):
+            new = ", ".join(self.value(v) for v in copy)
+            self.post.append(f"{target}[:] = [{new}]" if isinstance(real, list) else f"refill({target}, [{new}])")
+            if isinstance(real, deque):
+                self.emit.namespace["refill"] = _refill
+        elif isinstance(real, dict):
+            pairs = ", ".join(f"({self.value(k)}, {self.value(v)})" for k, v in copy.items())
+            self.emit.namespace["refill_dict"] = _refill_dict
+            self.post.append(f"refill_dict({target}, [{pairs}])")
+        else:
+            steps = _set_changes(real, copy)
+            change = self.emit.constant(_change_set if isinstance(steps, list) else _remake_set, "change_set")
+            self.post.append(f"{change}({target}, {', '.join(map(self._items, steps))})")
+
+    def _items(self, items: Any) -> str:
+        return str(items) if isinstance(items, int) else f"[{', '.join(map(self.value, items))}]"
+
+    def _fetch(self, source: Source) -> str:
+        return self.emit.fetch(source)
+
+    # ---- values ----
+
+    def value(self, value: Any) -> str:
+        """The expression that gives `value` after the graph has run."""
+        if is_constant(value) and not has_identity(value):
+            return self.emit.literal(value)
+        known = self._names.get(id(value))
+        if known is not None:
+            return known
+        if is_constant(value):
+            return self._constant(value)
+        if isinstance(value, Tensor):
+            return self._tensor(value)
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return self._symbolic(value)
+        if type(value) is Unread:
+            return self._fetch(value.source)
+        source = self.vm.user.source_of(value)
+        if source is not None and not self.vm.is_created(value):
+            name = self._fetch(source)
+            self._names[id(value)] = name
+            return name
+        return self._build(value)
+
+    def _constant(self, value: Any) -> str:
+        """A constant that programs tell from an equal one: what was there before the call is itself, what the call makes is new each time."""
+        user = self.vm.user
+        if not self._codes_held:
+            self._codes_held = True
+            for code in self.vm.codes.values():
+                user.held(code.co_consts)
+        _, source = user.constants.get(id(value), (None, None))
+        if source is not None:
+            return self._fetch(source)
+        if id(value) in user.constants:
+            return self.emit.literal(value)
+        if type(value) is tuple:
+            items = ", ".join(map(self.value, value))
+            return self._fresh(value, f"tuple([{items}])")  # not a constant of the generated code
+        if type(value) is frozenset:
+            return self._set(value)
+        if type(value) is torch.Size:
+            return self._named_tuple(value)
+        if isinstance(value, pathlib.PurePath):
+            return self._fresh(value, f"{self.emit.constant(type(value), 'Path')}({str(value)!r})")
+        return self._fresh(value, f"{type(value).__name__}({value.start}, {value.stop}, {value.step})")
+
+    def _tensor(self, tensor: Tensor) -> str:
+        info = self.vm.out.inputs.get(id(tensor))
+        if info is not None:
+            if info.static:
+                return self.emit.constant(info.real, info.source.name())
+            return self._fetch(info.source)
+        at = self._tensors.get(id(tensor))
+        if at is None:
+            if not self.vm.out.is_known(tensor):
+                raise Unsupported("a tensor that capture has not seen being made is returned")
+            if self.views is not None and id(tensor) not in self.vm.parameters:
+                name = self.views.add(tensor)
+                if name is not None:
+                    self._names[id(tensor)] = name
+                    self._alive.append(tensor)
+                    return name
+            at = self._place(tensor)
+        if id(tensor) in self.vm.parameters:
+            cls = self.emit.constant(nn.Parameter, "Parameter")
+            return self._fresh(tensor, f"{cls}(out[{at}], {self.vm.parameters[id(tensor)]})")
+        return f"out[{at}]"
+
+    def _place(self, tensor: Tensor) -> int:
+        """Where the tensor is among the graph's results."""
+        at = self._tensors.get(id(tensor))
+        if at is None:
+            at = self._tensors[id(tensor)] = len(self.outputs)
+            self.outputs.append(tensor)
+        return at
+
+    def base(self, tensor: Tensor) -> str:
+        """An input, or a result of the graph's own even if it is a view of something."""
+        return self._tensor(tensor) if id(tensor) in self.vm.out.inputs else f"out[{self._place(tensor)}]"
+
+    def _symbolic(self, value: Any) -> str:
+        expr = value.node.expr
+        if expr.is_number:
+            return self.emit.literal(value.node.pytype(expr))
+        if self.sizes is None:
+            raise Unsupported("a symbolic number is returned")
+        self.emit.namespace.setdefault("torch", torch)  # conversions between kinds of numbers are torch's
+        return f"({self.sizes.symbol_text(expr)})"
+
+    def _fresh(self, value: Any, text: str) -> str:
+        name = f"r{self._count}"
+        self._count += 1
+        self._names[id(value)] = name
+        self._alive.append(value)
+        self.post.append(f"{name} = {text}")
+        return name
+
+    def _build(self, value: Any) -> str:
+        kind = type(value)
+        if kind in (LazyDict, InstanceDict):
+            return self._lazy(value)
+        rule = _BUILDERS.get(kind)
+        if rule is not None:
+            return rule(self, value)
+        if is_bound(value) and self._has_name(value.__self__):
+            return f"{self.value(value.__self__)}.{value.__name__}"
+        if kind is types.FunctionType and not self.vm.is_created(value) or is_static(value):
+            return self.emit.constant(value, getattr(value, "__name__", "obj"))
+        if isinstance(value, tuple):
+            return self._named_tuple(value)
+        if kind is Scope:
+            return self._scope(value)
+        if kind is InterpretedGenerator:
+            return self._generator(value)
+        if kind is types.TracebackType:
+            return self.emit.constant(value, "traceback")
+        if kind is Append:
+            return f"{self._fetch(value.unread.source)}.append"
+        if kind is CallBack:
+            return self.value(value.function)
+        if hasattr(kind, "__next__") and kind.__module__ in ("builtins", "itertools", "collections", "_collections"):
+            return self._iterator(value)
+        if self.vm.is_created(value) or isinstance(value, BaseException):
+            return self._object(value)
+        if is_value_type(value):
+            return self._value_object(value)
+        if kind.__name__ == "cython_function_or_method":  # code, as a function of Python's is
+            return self.emit.constant(value, value.__name__)
+        owner, name = getattr(value, "__self__", None), getattr(value, "__name__", None)
+        if owner is not None and self._has_name(owner) and isinstance(name, str) and hasattr(type(owner), name):
+            return f"{self.value(owner)}.{name}"  # a method of an extension's own kind
+        raise Unsupported(f"an object of type {kind.__module__}.{kind.__qualname__} is returned or stored")
+
+    def _value_object(self, value: Any) -> str:
+        """A date, a decimal: equal to the one that capture found, and another object in each call, where it is made of plain data."""
+        constant = self.emit.constant(value, type(value).__name__)
+        if isinstance(value, re.Pattern | torch.finfo | torch.iinfo):
+            return constant  # made once for all calls by its own library, or without a way to copy it
+        if not isinstance(value, _REDUCED):
+            return self._fresh(value, f"{self.emit.constant(copy.copy, 'copy')}({constant})")
+        reduced: Any = value.__reduce__()
+        made, args = reduced[:2]
+        given = ", ".join(self.emit.literal(a) if is_constant(a) else self.value(a) for a in args)
+        return self._fresh(value, f"{self.emit.constant(made, made.__name__)}({given})")
+
+    def _has_name(self, owner: Any) -> bool:
+        """Whether generated code can refer to the object: it is the caller's, or was made during capture."""
+        vm = self.vm
+        known = vm.user.source_of(owner) is not None or vm.is_created(owner) or isinstance(owner, Tensor)
+        return known or id(owner) in self._names or type(owner) in _BUILDERS or is_constant(owner)
+
+    def _scope(self, scope: Scope) -> str:
+        """The exit of an open context manager: entered again, as the graph has left it."""
+        if scope.rebuild is None:
+            raise Unsupported("a context manager is open at a graph break that cannot be entered again")
+        function, args = scope.rebuild
+        maker = self.emit.constant(function, getattr(function, "__name__", "context"))
+        name = self._fresh(scope, f"{maker}({', '.join(map(self.value, args))})")
+        self.post.append(f"{name}.__enter__()")
+        self._names[id(scope)] = f"{name}.__exit__"
+        return f"{name}.__exit__"
+
+    def _iterator(self, iterator: Any) -> str:
+        """A half-consumed iterator of Python's own, by what it says of itself for pickling."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            try:
+                made = iterator.__reduce__()
+            except TypeError:
+                raise Unsupported(
+                    f"an iterator of type {type(iterator).__name__} is half-way at a graph break"
+                ) from None
+        function = self.emit.constant(made[0], made[0].__name__)
+        name = self._fresh(iterator, "None")
+        at = len(self.post) - 1
+        args = ", ".join(map(self.value, made[1]))
+        del self.post[at]
+        self.post.append(f"{name} = {function}({args})")
+        if len(made) > 2 and made[2] is not None:
+            self.post.append(f"{name}.__setstate__({self.value(made[2])})")
+        return name
+
+    def _generator(self, generator: InterpretedGenerator) -> str:
+        """A suspended generator of the program's, as a real one that is suspended at the same `yield`."""
+        frame = generator.frame
+        if generator.finished:
+            return self._fresh(generator, "iter(())")
+        fast = {n: v for n, v in frame.fast.items() if v is not NULL}
+        boxed = {*frame.code.co_cellvars, *frame.code.co_freevars}
+        names = tuple(n for n in fast if not (n in boxed and isinstance(fast[n], types.CellType)))
+        cells = {n: self.cell(v) for n, v in fast.items() if n not in names}
+        started = generator.started
+        stack = frame.stack if started else []
+        layout = tuple(kinds_of(stack))
+        code = generator_code(frame.code, frame.ip - 1 if started else 0, names, layout, started)
+        values = [self.value(fast[n]) for n in names] + [
+            self.value(v.now if type(v) is Saved else v) for v in stack if v is not NULL and type(v) is not Lasti
+        ]
+        closure = ", ".join(
+            cells.get(n) or f"{self.emit.constant(types.CellType, 'CellType')}()" for n in free_names(code)
+        )
+        make = self.emit.constant(types.FunctionType, "FunctionType")
+        parts = f"{self.emit.constant(code, 'code')}, {self.emit.constant(frame.globals, 'globals')}"
+        function = f"{make}({parts}, {frame.code.co_name!r}, None, ({closure}{',' if closure else ''}))"
+        name = self._fresh(generator, f"{function}({', '.join(values)})")
+        if started:
+            self.post.append(f"{name}.send(None)")
+        return name
+
+    def _view(self, view: Any) -> str:
+        kind = {type({}.values()): "values", type({}.items()): "items"}.get(type(view), "keys")
+        return f"{self.value(gc.get_referents(view)[0])}.{kind}()"
+
+    def _lazy(self, value: Any) -> str:
+        if isinstance(value, LazyDict):
+            return self._fetch(value.source)
+        return self._fetch(value.source)
+
+    def _named_tuple(self, value: Any) -> str:
+        items = ", ".join(self.value(v) for v in value)
+        cls = self.emit.constant(type(value), type(value).__name__)
+        if type(value) is torch.Size:
+            return self._fresh(value, f"{cls}([{items}])")
+        if hasattr(type(value), "_fields") and not type(value).__module__.startswith("torch"):
+            return self._fresh(value, f"tuple.__new__({cls}, [{items}])")
+        if type(value).__module__.startswith("torch.return_types"):
+            return self._fresh(value, f"{cls}([{items}])")
+        if self.vm.is_created(value):
+            return self._fresh(value, f"tuple.__new__({cls}, [{items}])")
+        raise Unsupported(f"an object of type {type(value).__name__} is returned")
+
+    def _list(self, value: list[Any]) -> str:
+        name = self._fresh(value, "[]")
+        at = len(self.post) - 1
+        items = [self.value(v) for v in value]
+        if name in items:
+            self.post.append(f"{name}.extend([{', '.join(items)}])")
+            return name
+        del self.post[at]
+        self.post.append(f"{name} = [{', '.join(items)}]")
+        return name
+
+    def _tuple(self, value: tuple[Any, ...]) -> str:
+        items = [self.value(v) for v in value]
+        return self._fresh(value, f"({', '.join(items)}{',' if len(items) == 1 else ''})")
+
+    def _dict(self, value: dict[Any, Any]) -> str:
+        pairs = [f"{self.value(k)}: {self.value(v)}" for k, v in value.items()]
+        return self._fresh(value, f"{{{', '.join(pairs)}}}")
+
+    def _mapping(self, value: Any) -> str:
+        pairs = ", ".join(f"({self.value(k)}, {self.value(v)})" for k, v in value.items())
+        cls = self.emit.constant(type(value), type(value).__name__)
+        first = f"{self.value(value.default_factory)}, " if isinstance(value, defaultdict) else ""
+        return self._fresh(
+            value,
+            f"{cls}({first}{'dict(' if type(value) is Counter else ''}[{pairs}]"
+            f"{')' if type(value) is Counter else ''})",
+        )
+
+    def _set(self, value: Any) -> str:
+        members, items = [*value], ", ".join(self.value(v) for v in value)  # as generated code would give them
+        if all(map(is_constant, value)) and not same_keys(type(value)(members), members):
+            made = recipe(value)
+            if made is not None:
+                head, fillers, late = (part if isinstance(part, int) else self._items(part) for part in made)
+                text = f"{self.emit.constant(made_set, 'made_set')}({head}, {fillers}, {late})"
+                if type(value) is set:
+                    return self._fresh(value, text)
+                if same_keys(frozenset(made_set(*made)), members):
+                    return self._fresh(value, f"frozenset({text})")
+            raise Unsupported("a set is returned or stored whose order another set with its items does not get")
+        return self._fresh(value, f"{type(value).__name__}([{items}])")
+
+    def _deque(self, value: Any) -> str:
+        items = ", ".join(self.value(v) for v in value)
+        return self._fresh(value, f"{self.emit.constant(deque, 'deque')}([{items}], {value.maxlen})")
+
+    def _slice(self, value: slice) -> str:
+        return f"slice({self.value(value.start)}, {self.value(value.stop)}, {self.value(value.step)})"
+
+    def _method(self, value: types.MethodType) -> str:
+        if self.vm.is_own(type(value.__self__)):  # a stand-in: what stands there afterwards has a method of that name
+            return f"{self.value(value.__self__)}.{value.__func__.__name__}"
+        cls = self.emit.constant(types.MethodType, "MethodType")
+        return self._fresh(value, f"{cls}({self.value(value.__func__)}, {self.value(value.__self__)})")
+
+    def _partial(self, value: Any) -> str:
+        parts = [self.value(value.func), *(self.value(a) for a in value.args)]
+        parts += [f"{k}={self.value(v)}" for k, v in value.keywords.items()]
+        return self._fresh(value, f"{self.emit.constant(functools.partial, 'partial')}({', '.join(parts)})")
+
+    def _method_caller(self, value: Any) -> str:
+        kind, args, keywords = methodcaller_parts(value)
+        parts = [*map(self.value, args), *(f"{k}={self.value(v)}" for k, v in keywords.items())]
+        return self._fresh(value, f"{self.emit.constant(kind, 'methodcaller')}({', '.join(parts)})")
+
+    def _function(self, value: types.FunctionType) -> str:
+        if not self.vm.is_created(value):
+            return self.emit.constant(value, value.__name__)
+        cells = [self._cell(c) for c in value.__closure__ or ()]
+        defaults = self.value(value.__defaults__) if value.__defaults__ else "None"
+        closure = f"({', '.join(cells)},)" if cells else "None"
+        make = self.emit.constant(types.FunctionType, "FunctionType")
+        code, names = self.emit.constant(value.__code__, "code"), self.emit.constant(value.__globals__, "globals")
+        name = self._fresh(value, f"{make}({code}, {names}, {value.__name__!r}, {defaults}, {closure})")
+        plain = types.FunctionType(value.__code__, value.__globals__, value.__name__, None, value.__closure__)
+        for slot in ("__kwdefaults__", "__qualname__", "__doc__", "__module__", "__annotations__"):
+            if getattr(value, slot) != getattr(plain, slot):
+                self.post.append(f"{name}.{slot} = {self.value(getattr(value, slot))}")
+        if value.__dict__:
+            self.post.append(f"{name}.__dict__.update({self.value(dict(value.__dict__))})")
+        return name
+
+    def _cell(self, cell: types.CellType) -> str:
+        if not self.vm.is_created(cell):
+            return self._user_cell(cell)
+        known = self._names.get(id(cell))
+        if known is not None:
+            return known
+        name = self._fresh(cell, f"{self.emit.constant(types.CellType, 'CellType')}()")
+        try:
+            contents = cell.cell_contents
+        except ValueError:
+            return name
+        self.post.append(f"{name}.cell_contents = {self.value(contents)}")
+        return name
+
+    def _origin(self, error: BaseException, name: str) -> None:
+        """What an exception says of where it comes from."""
+        for slot in ("__cause__", "__context__"):
+            if getattr(error, slot) is not None:
+                self.post.append(f"{name}.{slot} = {self.value(getattr(error, slot))}")
+        if error.__context__ is None and error.__traceback__ is not None:
+            self.post.append(f"{name}.__context__ = {self.emit.constant(handled_outside, 'handled_outside')}(None)")
+        if error.__suppress_context__ != (error.__cause__ is not None):
+            self.post.append(f"{name}.__suppress_context__ = {error.__suppress_context__}")
+        if error.__traceback__ is not None:
+            self.post.append(f"{name}.__traceback__ = {self.emit.constant(error.__traceback__, 'traceback')}")
+        for member in builtin_members(error):
+            self.post.append(f"{name}.{member} = {self.value(getattr(error, member))}")
+
+    def _object(self, value: Any) -> str:
+        """An instance that the program made: allocated without its constructor, then filled."""
+        cls = type(value)
+        name_of = self.emit.constant(cls, cls.__name__)
+        recipe = self.vm.recipes.get(id(value))
+        if recipe is not None:
+            _, args, kwargs = recipe
+            given = [*map(self.value, args), *(f"{k}={self.value(v)}" for k, v in kwargs.items())]
+            name = self._fresh(value, f"{name_of}({', '.join(given)})")
+        elif isinstance(value, torch.jit.ScriptModule):
+            raise Unsupported("a module that was made inside the captured code is returned or stored")
+        elif isinstance(value, BaseException):
+            name = self._fresh(value, f"{name_of}.__new__({name_of}, {', '.join(map(self.value, value.args))})")
+            self._origin(value, name)
+        elif isinstance(value, dict):
+            base = OrderedDict if isinstance(value, OrderedDict) else dict
+            name = self._fresh(value, f"{name_of}.__new__({name_of})")
+            setter = self.emit.constant(base.__setitem__, "set_item")
+            for key in base.keys(value):
+                self.post.append(f"{setter}({name}, {self.value(key)}, {self.value(dict.__getitem__(value, key))})")
+        elif isinstance(value, list):
+            name = self._fresh(value, f"list.__new__({name_of})")
+            self.post.append(f"list.extend({name}, [{', '.join(map(self.value, list.__iter__(value)))}])")
+        elif isinstance(value, int | float | complex | str | bytes):
+            name = self._fresh(value, f"{name_of}.__new__({name_of}, {self.emit.literal(plain_value(value))})")
+        elif isinstance(value, set):
+            name = self._fresh(value, f"{name_of}.__new__({name_of})")
+            self.post.append(f"set.update({name}, [{', '.join(map(self.value, set.__iter__(value)))}])")
+        elif cls in (object, types.SimpleNamespace):
+            name = self._fresh(value, f"{name_of}()")
+        elif cls.__new__ is object.__new__ or not is_opaque_type(cls):
+            name = self._fresh(value, f"object.__new__({name_of})")
+        else:
+            raise Unsupported(f"an object of type {cls.__module__}.{cls.__qualname__} is returned or stored")
+        for slot in _slots(cls):
+            if hasattr(value, slot):
+                setter = self.emit.constant(object.__setattr__, "set_attribute")
+                self.post.append(f"{setter}({name}, {slot!r}, {self.value(getattr(value, slot))})")
+        attributes = getattr(value, "__dict__", None)
+        if attributes:
+            pairs = ", ".join(f"{k!r}: {self.value(v)}" for k, v in attributes.items())
+            self.post.append(f"{name}.__dict__.update({{{pairs}}})")
+        return name
+
+
+def _slots(cls: type) -> list[str]:
+    slots = [(n, d) for c in cls.__mro__ if c.__flags__ & 1 << 9 for n, d in c.__dict__.items()]
+    return [name for name, raw in slots if isinstance(raw, types.MemberDescriptorType)]
+
+
+def _forget(target: Any, name: str) -> None:
+    """Delete an attribute of the instance's own, where it has it."""
+    namespace = namespace_of(target) or {}
+    if name in namespace:
+        del namespace[name]
+    elif isinstance(getattr(type(target), name, None), types.MemberDescriptorType):
+        with contextlib.suppress(AttributeError):
+            object.__delattr__(target, name)
+
+
+def _put(target: Any, name: str, value: Any) -> None:
+    """Set an attribute of the instance's own, as the last one, past descriptors of its class."""
+    _forget(target, name)
+    if isinstance(getattr(type(target), name, None), types.MemberDescriptorType):
+        object.__setattr__(target, name, value)
+    else:
+        namespace = namespace_of(target)
+        (target.__dict__ if namespace is None else namespace)[name] = value
+
+
+def _refill(target: Any, items: list[Any]) -> None:
+    target.clear()
+    target.extend(items)
+
+
+def _refill_dict(target: Any, pairs: list[Any]) -> None:
+    target.clear()
+    for key, item in pairs:
+        target[key] = item
+
+
+def _set_changes(real: set[Any], copy: set[Any]) -> list[list[Any]] | tuple[Any, ...]:
+    """Arguments of `_change_set` (a list) or `_remake_set` (a tuple) by which a set of the caller's becomes like its stand-in.
+
+    Like it is: the same order, in a table of the same size. An item that was removed may have been in the way of a new one.
+    """
+    gone, new = [v for v in real if v not in copy], [v for v in copy if v not in real]
+    if not all(map(is_constant, (*real, *copy))):
+        return [gone, new, []]
+    made, anew = recipe(real), recipe(copy)
+    orders = [*map(list, itertools.permutations(new))] if len(new) <= 4 else [new, new[::-1]]
+    ways = [[gone, order, []] for order in orders] + [[[], order, gone] for order in orders]
+    same: list[Any] = []  # those that give the order
+    for steps in ways if made is not None else ():
+        trial = made_set(*made or ())
+        _change_set(trial, *steps)
+        if same_keys(trial, [*copy]) and trial.__sizeof__() == copy.__sizeof__():
+            same.append(steps)
+            if removed(trial) == removed(copy) and table(trial) == table(copy):
+                return steps
+    if anew is not None and (not same or removed(copy) == 0 and table(made_set(*anew)) == table(copy)):
+        return anew
+    if not same:
+        raise Unsupported("a set of the caller's is changed, and what is known of it does not tell its order")
+    return same[0]  # type: ignore[no-any-return]
+
+
+def _change_set(target: Any, gone: list[Any], new: list[Any], passing: list[Any]) -> None:
+    """Remove items, add new ones in turn, then remove those that were there while these came."""
+    for item in gone:
+        target.discard(item)
+    for item in new:
+        target.add(item)
+    for item in passing:
+        target.discard(item)
+
+
+def _remake_set(target: Any, items: list[Any], fillers: int, late: list[Any]) -> None:
+    made_set(items, fillers, late, target)
+
+
+# Values that say how they are made; `copy.copy` gives some of them back as they are.
+_REDUCED = (
+    *(datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, fractions.Fraction),
+    *(ipaddress.IPv4Address, ipaddress.IPv6Address),
+)
+
+_BUILDERS: dict[type, Any] = {
+    list: Residual._list,
+    tuple: Residual._tuple,
+    dict: Residual._dict,
+    OrderedDict: Residual._mapping,
+    defaultdict: Residual._mapping,
+    Counter: Residual._mapping,
+    set: Residual._set,
+    frozenset: Residual._set,
+    deque: Residual._deque,
+    bytearray: lambda r, v: r._fresh(v, f"bytearray({bytes(v)!r})"),
+    slice: Residual._slice,
+    types.MethodType: Residual._method,
+    types.FunctionType: Residual._function,
+    functools.partial: Residual._partial,
+    type({}.keys()): Residual._view,
+    type({}.values()): Residual._view,
+    type({}.items()): Residual._view,
+    type(OrderedDict().keys()): Residual._view,
+    type(OrderedDict().values()): Residual._view,
+    type(OrderedDict().items()): Residual._view,
+    operator.itemgetter: lambda r, v: r.emit.constant(v, "itemgetter"),
+    operator.attrgetter: lambda r, v: r.emit.constant(v, "attrgetter"),
+    operator.methodcaller: Residual._method_caller,
+    Transformed: lambda r, v: r._fresh(
+        v, f"{r.emit.constant(v.transform, 'transform')}({r.value(v.function)}, **{r.value(v.options)})"
+    ),
+    weakref.ReferenceType: lambda r, v: r._fresh(v, f"{r.emit.constant(weakref.ref, 'ref')}({r.value(v())})"),
+    TensorMethod: lambda r, v: f"{r.value(v.__self__)}.{v.__name__}",
+}

@@ -1,0 +1,800 @@
+"""Torch-level FX graph → functional ATen FX graph: one trace over fake tensors, mutation removed.
+
+A dispatch mode below autograd sees every operator that the graph runs on fake tensors.  Each is executed once for its
+metadata (so sizes, strides and aliasing are eager's own) and recorded as a node.  Storages are tracked: a write to a tensor
+becomes a new value of its base, and views made earlier are rebuilt from that base when they are next read.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import sympy
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, fx
+
+from ..errors import Frame, Unsupported
+from ..graph.dynamic import concrete
+from ..graph.sym_nodes import SymNodes, to_expr
+from ..graph.value_errors import partly_read, raises_on_values
+from ..torch_private import (
+    CaptureMode,
+    OpOverload,
+    autocast_keys,
+    below_autograd,
+    casting,
+    decompose_composite,
+    fake_mode_of,
+    is_composite,
+    is_fake,
+    lazy_graph_module,
+    new_fake_mode,
+    python_dispatcher,
+    storage_key,
+    uncast,
+)
+from .numbers import has_number, with_tensors
+from .rules import (
+    DETACH_,
+    IDENTITIES,
+    KEPT_COMPOSITES,
+    RULES,
+    TORCHS_OWN,
+    WRITES,
+    drawn,
+    draws_elsewhere,
+    functional_variant,
+    is_written,
+    with_defaults,
+    written_arguments,
+)
+from .view_inverse import invert_view, reaches_beyond
+
+aten = torch.ops.aten
+
+_FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')
+_META_KEYS = ("stack_trace", "nn_module_stack", "source_fn_stack")
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """How one user output is made after the call.
+
+    ``kind`` is one of:
+
+    - ``"value"``: a fresh tensor, graph output ``index``; it must own its memory, with the given size and stride.
+    - ``"input"``: the very object that was passed as input ``index``.
+    - ``"alias"``: a view of input ``index``'s storage.  ``storage_offset`` counts from the input's own offset.
+    - ``"alias_output"``: a view of the storage of graph output ``index`` (often one that no user output shows).
+    - ``"output"``: the very object that is user output ``index``.
+    - ``"constant"``: ``value`` itself (None, a number, a string, or a tensor attribute of the graph).
+    - ``"symint"``: a number that depends on sizes, ``value`` as a sympy expression; also graph output ``index``.
+
+    Sizes, strides and offsets (in elements) are ints or sympy expressions over the symbols of the placeholders.
+    """
+
+    kind: str
+    index: int = -1
+    size: tuple[Any, ...] = ()
+    stride: tuple[Any, ...] = ()
+    storage_offset: Any = 0
+    value: Any = None
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """After the call, input ``input_index`` is to be overwritten (``copy_``) with graph output ``output_index``."""
+
+    input_index: int
+    output_index: int
+
+
+@dataclass(frozen=True)
+class FunctionalGraph:
+    """A functional ATen graph and what the caller must do around it.
+
+    ``graph_module`` returns one flat tuple: values of user outputs, bases of aliased outputs, new values of mutated inputs.
+    ``outputs`` follow the leaves of ``output_tree`` (the nesting of the torch-level graph's result).
+    ``unused_inputs`` are placeholders without a user, ``effects`` the nodes that must run even if nothing reads them.
+    """
+
+    graph_module: fx.GraphModule
+    outputs: tuple[OutputSpec, ...]
+    mutations: tuple[Mutation, ...]
+    output_tree: pytree.TreeSpec
+    unused_inputs: tuple[int, ...] = ()
+    effects: tuple[str, ...] = ()
+
+
+def functionalize(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    decompositions: Mapping[OpOverload, Callable[..., Any]] | None = None,
+) -> FunctionalGraph:
+    """Trace ``gm`` (torch functions, methods, modules) to a functional ATen graph, for inference.
+
+    ``example_inputs`` are fake or real tensors, SymInts and numbers, one for each placeholder; with symbolic sizes,
+    new guards are left in their ShapeEnv.  Every node has ``meta["val"]``, every node that came from a torch-level node
+    has its ``stack_trace``.  Raises ``Unsupported`` for what cannot be expressed, such as a resized input.
+    """
+    fake_mode = fake_mode_of(example_inputs) or new_fake_mode(None)
+    tracer = _Tracer(gm, fake_mode, dict(decompositions or {}))
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(below_autograd())
+        if fake_mode.shape_env is not None:
+            stack.enter_context(python_dispatcher())
+        stack.enter_context(fake_mode)
+        tracer.bind_inputs(example_inputs)
+        result = tracer.interpret()
+        return tracer.finish(result)
+
+
+@dataclass
+class _Storage:
+    """One piece of memory: the value of its base tensor, counted in versions."""
+
+    base: _Value
+    version: int = 0
+    input_index: int | None = None
+    origin: fx.Node | None = None  # the placeholder, for an input
+    constant: str | None = None
+    shown_beyond: bool = (
+        False  # `as_strided` shows memory, or counts from a place, that a new value of the base has not
+    )
+
+
+@dataclass
+class _Value:
+    """What the graph knows of one fake tensor: the node of its current contents, and how to make them again.
+
+    ``parent`` and ``view`` (operator, arguments after the parent, result index) say how a view is derived;
+    a view whose operator is None has its parent's contents (``detach``).  ``val`` shows the geometry.
+    """
+
+    val: Tensor
+    node: fx.Node
+    storage: _Storage = field(default=None)  # type: ignore[assignment]
+    version: int = 0
+    parent: _Value | None = None
+    view: _View | None = None
+
+
+@dataclass(frozen=True)
+class _View:
+    func: OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    index: int | None = None
+
+
+class _Tracer(CaptureMode):
+    def __init__(self, gm: fx.GraphModule, fake_mode: Any, decompositions: dict[OpOverload, Callable[..., Any]]):
+        super().__init__()
+        self.gm = gm
+        self.fake_mode = fake_mode
+        self.decompositions = decompositions
+        self.graph = fx.Graph()
+        self.root = torch.nn.Module()
+        self.values: dict[int, _Value] = {}  # by id of the fake tensor, which the value of `alive` keeps alive
+        self.alive: list[Any] = []
+        self.storages: dict[int, _Storage] = {}
+        self.inputs: list[Any] = []
+        self.bound: dict[int, int] = {}  # id of a fake input -> the place where it is first passed
+        self.symbols = SymNodes(self.graph)
+        self.effects: list[fx.Node] = []
+        self.current: fx.Node | None = None
+        self.autocast = frozenset[str]()  # the keys of autocast that cast what the operator at hand is composed of
+
+    # ---- inputs -------------------------------------------------------------------------------------------------
+
+    def bind_inputs(self, example_inputs: Sequence[Any]) -> None:
+        placeholders = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
+        if len(placeholders) != len(example_inputs):
+            raise ValueError(f"{len(placeholders)} placeholders, but {len(example_inputs)} example inputs")
+        for index, (old, example) in enumerate(zip(placeholders, example_inputs, strict=True)):
+            node = self.graph.placeholder(old.name)
+            self._copy_meta(old, node)
+            node.meta["static_input"] = old.meta.get("static_input", False)
+            if "source" in old.meta:
+                node.meta["source_name"] = old.meta["source"].name()
+            if isinstance(example, Tensor):
+                fake = example if is_fake(example) else self.fake_mode.from_tensor(example)
+                node.meta["val"] = fake
+                example = self._bind_tensor(fake, node, index)
+            else:
+                node.meta["val"] = example
+                self.symbols.bind(example, node)
+            self.inputs.append(example)
+        for node in self.graph.nodes:
+            if isinstance(node.meta["val"], Tensor):
+                self.symbols.bind_sizes(node.meta["val"], node)
+
+    def _bind_tensor(self, fake: Tensor, node: fx.Node, index: int) -> Tensor:
+        """The tensor to run the graph on: an alias of the caller's, whose metadata thus never changes."""
+        earlier = self.bound.setdefault(id(fake), index)
+        if earlier != index:
+            other = self.inputs[earlier]
+            self.storages[storage_key(other)].input_index = earlier
+            return other  # type: ignore[no-any-return]  # the same object passed twice stays one object
+        alias = fake.detach()
+        value = _Value(alias, node)
+        self._remember(alias, value)
+        known = self.storages.get(storage_key(alias))
+        if known is None:
+            known = self.storages[storage_key(alias)] = _Storage(value, input_index=index, origin=node)
+        value.storage = known
+        return alias
+
+    # ---- running the torch-level graph ----------------------------------------------------------------------------
+
+    def interpret(self) -> Any:
+        env: dict[fx.Node, Any] = {}
+        inputs = iter(self.inputs)
+        for node in self.gm.graph.nodes:
+            self.current = node
+            if node.op == "placeholder":
+                env[node] = next(inputs)
+            elif node.op == "get_attr":
+                env[node] = self._attribute(str(node.target))
+            elif node.op == "output":
+                return fx.node.map_arg(node.args[0], env.__getitem__)
+            else:
+                args, kwargs = fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
+                env[node] = self._run_node(node, args, kwargs)
+        raise ValueError("graph without output")
+
+    def _run_node(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.autocast = autocast_keys()
+        try:
+            with self:
+                if node.op == "call_function":
+                    return node.target(*args, **kwargs)  # type: ignore[operator]
+                if node.op == "call_method":
+                    return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+                return self.gm.get_submodule(str(node.target))(*args, **kwargs)
+        except Unsupported:
+            raise
+        except Exception as error:
+            first = (str(error).strip() or "no message").splitlines()[0]
+            raise self._unsupported(f"{node.target} cannot be traced: {type(error).__name__}: {first}") from error
+
+    def _attribute(self, name: str) -> Any:
+        value = operator.attrgetter(name)(self.gm)
+        if not isinstance(value, Tensor):
+            return value
+        return self._constant(value, name)
+
+    def _constant(self, real: Tensor, name: str | None = None) -> Tensor:
+        """A tensor known at compile time, as a get_attr node; ``name`` when it is an attribute that lives on."""
+        for known in self.storages.values() if name else ():
+            if known.constant == name:
+                return known.base.val
+        fake = real if is_fake(real) else self.fake_mode.from_tensor(real, static_shapes=True)
+        flat = (name or f"_constant{len(self.alive)}").replace(".", "_")
+        self.root.register_buffer(flat, real)  # not detached: that would be an operator of the trace
+        node = self._note(self.graph.get_attr(flat), fake)
+        self._fresh(fake, node, constant=name)
+        return fake
+
+    # ---- operators ------------------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace == "prim":
+            return func(*args, **kwargs)
+        if not isinstance(func, OpOverload):
+            raise self._unsupported(f"{func} is not an operator")
+        rule = self.decompositions.get(func) or RULES.get(func)
+        if rule is not None:
+            with self:
+                result = rule(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        if func in IDENTITIES:
+            return self._identity(func, args, kwargs)
+        if func is aten.as_strided.default:
+            args, kwargs = self._from_the_base(*args, **kwargs), {}
+        if func not in KEPT_COMPOSITES and is_composite(func):
+            return self._composed(func, args, kwargs)
+        if func._schema.is_mutable:
+            return self._mutating(func, args, kwargs)
+        if func is not aten.scalar_tensor.default and has_number((args, kwargs)):
+            expected = func(*args, **kwargs)
+            with self:
+                result = with_tensors(func, args, kwargs, expected)
+            if result is not NotImplemented:
+                return result
+            args, kwargs = concrete((args, kwargs))
+        return self._record(func, args, kwargs)[0]
+
+    def _composed(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        """Run a composite operator as eager does: where autocast does not cast its arguments, it casts those of its parts."""
+        keys, self.autocast = self.autocast, uncast(func, self.autocast)
+        try:
+            with casting(self.autocast), self:
+                return decompose_composite(func, *args, **kwargs)
+        finally:
+            self.autocast = keys
+
+    def _record(self, func: OpOverload, args: Any, kwargs: Any) -> tuple[Any, fx.Node]:
+        """Run a functional operator or view on fakes and append its node: the result, and that node."""
+        node_args, node_kwargs = self._to_nodes((args, kwargs))
+        result = func(*args, **kwargs)
+        node = self._note(self.graph.call_function(func, node_args, node_kwargs), result)
+        if (
+            not func._schema.returns
+            or torch.Tag.nondeterministic_seeded in func.tags
+            or func.namespace not in TORCHS_OWN
+        ):
+            self.effects.append(node)
+        if isinstance(result, Tensor):
+            self._bind_result(result, node, func, args, kwargs, None)
+        elif isinstance(result, (tuple, list)):
+            for index, item in enumerate(result):
+                if isinstance(item, Tensor) and id(item) not in self.values:
+                    part = self._note(self.graph.call_function(operator.getitem, (node, index)), item)
+                    self._bind_result(item, part, func, args, kwargs, index)
+        else:
+            self.symbols.bind(result, node)
+        return result, node
+
+    def _bind_result(
+        self, result: Tensor, node: fx.Node, func: OpOverload, args: Any, kwargs: Any, index: int | None
+    ) -> None:
+        if id(result) in self.values:  # the operator gave back its own argument
+            return
+        storage = self.storages.get(storage_key(result))
+        if storage is None:
+            self._fresh(result, node)
+            if torch.Tag.dynamic_output_shape in func.tags:
+                self.symbols.bind_sizes(result, node)
+            return
+        parent = self.values.get(id(args[0])) if args and isinstance(args[0], Tensor) else None
+        view = _View(func, tuple(args[1:]), dict(kwargs), index)
+        if parent is None or parent.storage is not storage:
+            raise self._unsupported(f"{func} returns a view of something that is not its first argument")
+        value = _Value(result, node, storage, storage.version, parent, view)
+        self._remember(result, value)
+
+    def _from_the_base(self, tensor: Tensor, size: Any, stride: Any, storage_offset: Any = None) -> tuple[Any, ...]:
+        """The arguments of `as_strided` on the tensor that has the memory: it may reach what a view of that does not show.
+
+        An argument of the program has the caller's memory, where the offset counts.
+        """
+        storage = self._value(tensor).storage
+        base = storage.base.val
+        offset = tensor.storage_offset() if storage_offset is None else storage_offset
+        same, given = base.dtype == tensor.dtype, storage.input_index is not None
+        beyond = reaches_beyond(base, tensor.itemsize, size, stride, offset)
+        if beyond or given and (base.storage_offset() != 0 or not same):
+            storage.shown_beyond = True
+            self._check_within(storage)
+        if storage.constant is not None or not same:
+            return tensor, size, stride, storage_offset
+        return base, size, stride, offset if given else offset - base.storage_offset()
+
+    def _check_within(self, storage: _Storage) -> None:
+        """A value that replaces an argument's contents has its elements only, not what lies between and behind them."""
+        if storage.shown_beyond and (storage.version or storage.input_index is None):
+            raise self._unsupported("as_strided shows memory beyond the elements of a tensor that is written to")
+
+    def _identity(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        """``detach``, ``alias``, ``lift_fresh``: a new tensor object with the same contents, or the same object."""
+        tensor = args[0]
+        if not is_fake(tensor):
+            return self._constant(tensor)
+        self._current_node(tensor)
+        result = func(*args, **kwargs)
+        if result is not tensor and id(result) not in self.values:
+            parent = self.values[id(tensor)]
+            self._remember(result, _Value(result, parent.node, parent.storage, parent.version, parent))
+        return result
+
+    # ---- mutation -------------------------------------------------------------------------------------------------
+
+    def _mutating(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        if torch.Tag.inplace_view in func.tags:
+            return self._metadata_mutation(func, args, kwargs)
+        written = written_arguments(func, args, kwargs)
+        targets = pytree.tree_leaves(written)
+        shapes = [(t.shape, t.stride()) for t in targets]
+        for tensor in targets:
+            self._check_writable(func, tensor)
+        if func in WRITES:
+            with self:
+                new_values = [WRITES[func](*args, **kwargs)]
+        else:
+            functional, drops_written = functional_variant(func)
+            if functional is None:
+                raise self._unsupported(f"{func} writes to its argument and has no functional variant")
+            if func.namespace not in TORCHS_OWN:
+                self._check_alone(func, targets, args, kwargs)
+            if drops_written:
+                names = {a.name for a in func._schema.arguments if is_written(a)}
+                kwargs_in = {k: v for k, v in kwargs.items() if k not in names}
+            else:
+                kwargs_in = kwargs
+            call = (functional, args, with_defaults(func, functional, args, kwargs_in))
+            with self:
+                result = drawn(*call) if draws_elsewhere(func, args[0]) else functional(*args, **call[2])
+            if result is NotImplemented:
+                raise self._unsupported(f"{func} draws into memory that is not contiguous, in an order of its own")
+            leaves = [result] if isinstance(result, Tensor) else pytree.tree_leaves(result)
+            new_values = leaves[len(leaves) - len(targets) :]
+            kept = leaves[: len(leaves) - len(targets)]
+        returned = func(*args, **kwargs)  # eager's own checks and metadata
+        for tensor, shape in zip(targets, shapes, strict=True):
+            if (tensor.shape, tensor.stride()) != shape:
+                self._resized(func, tensor, shape[0])
+        for tensor, new in zip(targets, new_values, strict=True):
+            self._write(tensor, new)
+        if func in WRITES or not kept:
+            return returned
+        # Results that are not the written arguments were computed by the functional variant.
+        fresh = iter(kept)
+        written_ids = {id(t) for t in targets}
+        results = [r if id(r) in written_ids else next(fresh) for r in pytree.tree_leaves(returned)]
+        return results[0] if isinstance(returned, Tensor) else tuple(results)
+
+    def _check_alone(self, func: OpOverload, written: list[Tensor], args: Any, kwargs: Any) -> None:
+        """A written argument is copied for the functional variant: nothing else that the operator is given may be the same memory."""
+        given = [storage_key(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        if any(given.count(storage_key(t)) > 1 for t in written):
+            raise self._unsupported(f"{func} writes to an argument that shares memory with another")
+
+    def _check_writable(self, func: OpOverload, tensor: Tensor) -> None:
+        value = self._value(tensor)
+        if value.storage.constant is not None:
+            raise self._unsupported(f"{func} writes to the graph's constant {value.storage.constant}")
+        if value.storage.input_index is None:  # fresh memory
+            return
+        sharing = [
+            i for i, t in enumerate(self.inputs) if isinstance(t, Tensor) and self._storage_of(t) is value.storage
+        ]
+        if len(sharing) > 1 and len({id(self.inputs[i]) for i in sharing}) > 1:
+            raise self._unsupported(f"{func} writes to memory that inputs {sharing} share")
+
+    def _storage_of(self, tensor: Tensor) -> _Storage:
+        return self.values[id(tensor)].storage
+
+    def _resized(self, func: OpOverload, tensor: Tensor, old_shape: torch.Size) -> None:
+        """``out=`` may resize an empty tensor, which is a rebirth: nothing else can see the new memory."""
+        value = self.values[id(tensor)]
+        others = [v for v in self.values.values() if v.storage is value.storage and v is not value]
+        empty = 0 in old_shape and all(0 in v.val.shape for v in others) and not value.node.users
+        if value.storage.input_index is not None or not empty:
+            raise self._unsupported(f"{func} resizes a tensor from {tuple(old_shape)} to {tuple(tensor.shape)}")
+        value.parent = value.view = None
+        value.storage = self.storages[storage_key(tensor)] = _Storage(value)
+
+    def _write(self, tensor: Tensor, new: Tensor) -> None:
+        """From here on the contents of ``tensor`` are those of ``new``, in eager's dtype and strides."""
+        value = self._value(tensor)
+        node = self._current_node(new)
+        if not _same_geometry(tensor, new) or tensor.dtype != new.dtype or tensor.device != new.device:
+            old = self._current_node(tensor)
+            node = self._note(self.graph.call_function(aten.copy.default, (old, node)), tensor)
+        self._set_contents(value, node)
+
+    def _set_contents(self, value: _Value, node: fx.Node) -> None:
+        """Write through the chain of views to the base; other views of it become stale by version."""
+        storage = value.storage
+        chain = [(value, node)]
+        while value.parent is not None:
+            parent = value.parent
+            if value.view is not None:
+                view = value.view
+                try:
+                    func, args = invert_view(view.func, view.args, view.kwargs, view.index, parent.val, value.val)
+                except NotImplementedError as error:
+                    raise self._unsupported(str(error)) from None
+                arguments = self._to_nodes(args)
+                before = self._refresh(parent)
+                new = node
+                node = self._note(
+                    self.graph.call_function(func, tuple(_place(a, before, new) for a in arguments)), parent.val
+                )
+            value = parent
+            chain.append((value, node))
+        storage.version += 1
+        self._check_within(storage)
+        for member, contents in chain:
+            member.node, member.version = contents, storage.version
+
+    def _metadata_mutation(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        """``t_``, ``squeeze_`` and kin on an intermediate: the object becomes a view of what it was."""
+        tensor = args[0]
+        value = self._value(tensor)
+        if func in DETACH_:
+            return tensor
+        if any(tensor is t for t in self.inputs):
+            raise self._unsupported(f"{func} changes the shape or strides of an input")
+        name = func._schema.name.split("::")[1].removesuffix("_")
+        packet = getattr(aten, name, None)
+        overloads = [getattr(packet, o) for o in packet.overloads()] if packet and func.namespace == "aten" else []
+        kinds = [str(a.type) for a in func._schema.arguments]  # transpose_.default goes with transpose.int
+        functional = next((o for o in overloads if [str(a.type) for a in o._schema.arguments] == kinds), None)
+        if functional is None or not func._schema.name.endswith("_"):
+            raise self._unsupported(f"{func} changes a tensor's memory or strides")
+        with self:
+            before = aten.alias.default(tensor)
+        old = self.values[id(before)]
+        old.parent, old.view, old.node, old.version = value.parent, value.view, value.node, value.version
+        value.val = before
+        for node in self.graph.nodes:
+            given = node.meta.get("val")
+            if given is tensor:
+                node.meta["val"] = before
+            elif isinstance(given, tuple | list):  # one of several results
+                node.meta["val"] = type(given)(before if v is tensor else v for v in given)
+        if value.storage.base is value:
+            value.storage.base = old
+        for other in self.values.values():
+            if other.parent is value:
+                other.parent = old
+        with self:
+            after = functional(before, *args[1:], **kwargs)
+        func(*args, **kwargs)
+        self.values[id(tensor)] = self.values[id(after)] if after is not before else old
+        self.values[id(tensor)].val = tensor
+        return tensor
+
+    # ---- values ---------------------------------------------------------------------------------------------------
+
+    def _remember(self, tensor: Tensor, value: _Value) -> None:
+        self.values[id(tensor)] = value
+        self.alive.append(tensor)
+
+    def _fresh(self, tensor: Tensor, node: fx.Node, constant: str | None = None) -> None:
+        value = _Value(tensor, node)
+        value.storage = self.storages[storage_key(tensor)] = _Storage(value, constant=constant)
+        self._remember(tensor, value)
+
+    def _value(self, tensor: Tensor) -> _Value:
+        value = self.values.get(id(tensor))
+        if value is not None:
+            return value
+        if not is_fake(tensor):
+            tensor_fake = self._constant(tensor)
+            value = self.values[id(tensor)] = self.values[id(tensor_fake)]
+            self.alive.append(tensor)
+            return value
+        raise self._unsupported("a tensor reached an operator without passing through the graph")
+
+    def _current_node(self, tensor: Tensor) -> fx.Node:
+        return self._refresh(self._value(tensor))
+
+    def _refresh(self, value: _Value) -> fx.Node:
+        """The node of the tensor's present contents, rebuilt from its base if that was written since."""
+        if value.version == value.storage.version:
+            return value.node
+        if value.parent is None:
+            raise self._unsupported("memory was written through a tensor that does not derive from its base")
+        base = self._refresh(value.parent)
+        if value.view is None:
+            value.node = base
+        else:
+            view = value.view
+            args, kwargs = self._to_nodes((view.args, view.kwargs))
+            node = self.graph.call_function(view.func, (base, *args), kwargs)
+            if view.index is None:
+                self._note(node, value.val)
+            else:
+                parts = [value.val] * (view.index + 1)
+                node = self._note(node, tuple(parts))
+                node = self._note(self.graph.call_function(operator.getitem, (node, view.index)), value.val)
+            value.node = node
+        value.version = value.storage.version
+        return value.node
+
+    def _to_nodes(self, tree: Any) -> Any:
+        if isinstance(tree, Tensor):
+            return self._current_node(tree)
+        if isinstance(tree, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return self.symbols.node_for(tree)
+        if isinstance(tree, (list, tuple)):
+            return (
+                type(tree)(self._to_nodes(t) for t in tree)
+                if type(tree) in (list, tuple)
+                else tuple(self._to_nodes(t) for t in tree)
+            )
+        if isinstance(tree, dict):
+            return {k: self._to_nodes(v) for k, v in tree.items()}
+        return tree
+
+    def _note(self, node: fx.Node, val: Any) -> fx.Node:
+        node.meta["val"] = val
+        if self.current is not None:
+            self._copy_meta(self.current, node)
+        return node
+
+    @staticmethod
+    def _copy_meta(old: fx.Node, new: fx.Node) -> None:
+        for key in _META_KEYS:
+            if key in old.meta:
+                new.meta[key] = old.meta[key]
+
+    def _unsupported(self, reason: str) -> Unsupported:
+        where = self.current.meta.get("stack_trace") if self.current is not None else None
+        return unsupported(reason, where)
+
+    # ---- outputs --------------------------------------------------------------------------------------------------
+
+    def finish(self, result: Any) -> FunctionalGraph:
+        leaves, tree = pytree.tree_flatten(result)
+        self.current = None
+        results = _Results(self, leaves)
+        outputs = tuple(results.specify(i) for i in range(len(leaves)))
+        mutations = tuple(
+            Mutation(storage.input_index, results.emit(results.detached(storage.base)))
+            for storage in self.storages.values()
+            if storage.input_index is not None and self._refresh(storage.base) is not storage.origin
+        )
+        self.graph.output(tuple(results.nodes)).meta["val"] = tuple(n.meta["val"] for n in results.nodes)
+        self._sweep()
+        graph_module = lazy_graph_module(self.root, self.graph)
+        unused = tuple(i for i, n in enumerate(n for n in self.graph.nodes if n.op == "placeholder") if not n.users)
+        effects = tuple(n.name for n in self.effects)
+        return FunctionalGraph(graph_module, outputs, mutations, tree, unused, effects)
+
+    def _sweep(self) -> None:
+        """Remove nodes that nothing reads, save those with an effect: a draw, an assertion, an error that depends on values."""
+        keep = set(self.effects)
+        for node in reversed(self.graph.nodes):
+            unread = not node.users and node.op not in ("placeholder", "output") and node not in keep
+            if unread and not raises_on_values(node):
+                self.graph.erase_node(node)
+        self.effects += partly_read(self.graph.nodes, keep)
+
+
+class _Results:
+    """Collects the graph's output nodes while it describes each user output."""
+
+    def __init__(self, tracer: _Tracer, leaves: list[Any]):
+        self.tracer = tracer
+        self.leaves = leaves
+        self.nodes: list[fx.Node] = []
+        self.positions: dict[fx.Node, int] = {}
+        self.bases: dict[int, int] = {}  # storage key -> graph output
+        storages = [storage_key(t) for t in leaves if isinstance(t, Tensor)]
+        self.shared = {s for s in storages if storages.count(s) > 1}
+
+    def emit(self, node: fx.Node) -> int:
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def specify(self, position: int) -> OutputSpec:
+        leaf = self.leaves[position]
+        if isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return self._symbolic(leaf)
+        if not isinstance(leaf, Tensor):
+            return OutputSpec("constant", value=leaf)
+        tracer = self.tracer
+        value = tracer._value(leaf)
+        storage = value.storage
+        if storage.constant is not None and storage.base is value:
+            return OutputSpec("constant", value=operator.attrgetter(storage.constant)(tracer.gm))
+        for index, given in enumerate(tracer.inputs):
+            if leaf is given:
+                return OutputSpec("input", index)
+        for index in range(position):
+            if leaf is self.leaves[index]:
+                return OutputSpec("output", index)
+        if storage.input_index is not None:
+            return self._view("alias", storage.input_index, tracer.inputs[storage.input_index], leaf)
+        if storage.constant is not None:
+            raise tracer._unsupported("an output is a view of one of the graph's constants")
+        key = storage_key(leaf)
+        reinterpreted = leaf.dtype != storage.base.val.dtype and key not in self.shared
+        if not reinterpreted and (key in self.shared or not _is_dense(leaf)):
+            if key not in self.bases:
+                self.bases[key] = self.emit(self._owned(storage.base))
+            return self._view("alias_output", self.bases[key], storage.base.val, leaf)
+        return self._described("value", self.emit(self._owned(value)), leaf, 0)
+
+    def _symbolic(self, leaf: Any) -> OutputSpec:
+        expr = to_expr(leaf)
+        if expr.is_number:
+            return OutputSpec("constant", value=int(leaf) if isinstance(leaf, torch.SymInt) else leaf.__class__(leaf))
+        return OutputSpec("symint", self.emit(self.tracer.symbols.node_for(leaf)), value=expr)
+
+    def _view(self, kind: str, index: int, base: Tensor, leaf: Tensor) -> OutputSpec:
+        if leaf.dtype != base.dtype or leaf.is_conj() != base.is_conj() or leaf.is_neg() != base.is_neg():
+            raise self.tracer._unsupported(
+                f"an output of dtype {leaf.dtype} is a reinterpreting view of a tensor of dtype {base.dtype}"
+            )
+        return self._described(kind, index, leaf, leaf.storage_offset() - base.storage_offset())
+
+    @staticmethod
+    def _described(kind: str, index: int, leaf: Tensor, offset: Any) -> OutputSpec:
+        return OutputSpec(
+            kind, index, tuple(map(to_expr, leaf.shape)), tuple(map(to_expr, leaf.stride())), to_expr(offset)
+        )
+
+    def detached(self, value: _Value) -> fx.Node:
+        """The value's node, cloned if it shows an input: that might be overwritten before this one is read."""
+        node = self.tracer._refresh(value)
+        if _root(node).op == "placeholder":
+            node = self.tracer._note(self.tracer.graph.call_function(aten.clone.default, (node,)), value.val)
+        return node
+
+    def _owned(self, value: _Value) -> fx.Node:
+        """The value's node, or a clone of it when that is an input, a constant or another output in disguise."""
+        tracer = self.tracer
+        node = tracer._refresh(value)
+        root = _root(node)
+        same = _same_geometry(node.meta["val"], value.val)
+        if root.op in ("placeholder", "get_attr") or root in self.positions or not same:
+            node = tracer._note(tracer.graph.call_function(aten.clone.default, (node,)), value.val)
+            root = node
+        self.positions[root] = len(self.nodes)
+        return node
+
+
+def _root(node: fx.Node) -> fx.Node:
+    """The node whose memory a chain of views shows."""
+    while node.op == "call_function" and (node.target is operator.getitem or _is_view(node.target)):
+        source = node.args[0]
+        if node.target is operator.getitem and not _is_view(source.target):  # type: ignore[union-attr]
+            break
+        node = source  # type: ignore[assignment]
+    return node
+
+
+@cache
+def _is_view(func: Any) -> bool:
+    if not isinstance(func, OpOverload):
+        return False
+    if func is aten._unsafe_view.default:
+        return True
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+
+
+def _place(argument: Any, before: fx.Node, new: fx.Node) -> Any:
+    return {"parent": before, "new": new}.get(argument, argument) if isinstance(argument, str) else argument
+
+
+def _same_geometry(a: Tensor, b: Tensor) -> bool:
+    return _exprs(a.shape) == _exprs(b.shape) and _exprs(a.stride()) == _exprs(b.stride())
+
+
+def _exprs(sizes: Sequence[Any]) -> list[Any]:
+    return [to_expr(s) for s in sizes]
+
+
+def _is_dense(t: Tensor) -> bool:
+    """Whether the elements fill one piece of memory without gap or overlap (no guard is added for symbols)."""
+    pairs = sorted(
+        ((to_expr(s), to_expr(n)) for n, s in zip(t.shape, t.stride(), strict=True) if to_expr(n) != 1),
+        key=lambda pair: _order(t, pair[0]),
+    )
+    expected: Any = 1
+    for stride, size in pairs:
+        if sympy.expand(stride - expected) != 0:
+            return any(to_expr(n) == 0 for n in t.shape)
+        expected = sympy.expand(expected * size)
+    return True
+
+
+def _order(t: Tensor, expr: Any) -> Any:
+    if isinstance(expr, int) or expr.is_number:
+        return int(expr)
+    hints = dict.fromkeys(expr.free_symbols, 7919)  # only orders the strides; equality is checked symbolically
+    return expr.xreplace(hints)
+
+
+def unsupported(reason: str, stack_trace: str | None) -> Unsupported:
+    """The frontend's exception, with the user's lines when the node that failed knows them."""
+    error = Unsupported(reason)
+    places = _FRAME.findall(stack_trace or "")
+    error.frames = tuple(Frame(filename, int(lineno), function) for filename, lineno, function in places)
+    return error

@@ -1,0 +1,522 @@
+"""Dynamic shapes: which sizes and numbers of a call become symbols, and what the user promised about them.
+
+A size (or an int or float that the program reaches through its arguments) is a constant at first. A value that a later
+call changes is *marked*, and the next capture gives it a symbol. `mark_dynamic` marks a size before its first call, as
+a promise: a program that needs one particular size is then an error, `ConstraintError`, with the line that needs it.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .. import torch_private
+from ..errors import Frame
+from ..guards.checks import LATE_SIZES, SizeCheck
+from ..guards.source import Arg, Computed, Fetch, Item, Number, SizeExpression, Source
+from ..values.kinds import isinstance
+from .output import GraphInput
+
+if TYPE_CHECKING:
+    from ..bytecode.machine import Interpreter
+    from ..guards.guards import GuardSet
+
+__all__ = ["ConstraintError", "Dynamic", "Marks", "Symbols", "mark_dynamic", "mark_static", "maybe_mark_dynamic"]
+
+_MARKS = "_intarsia_dims"
+_REMADE = 2  # a class of which this many are known is made in every call
+_LARGEST = 1 << 62  # sizes and numbers from here on stay constants
+
+
+class ConstraintError(Exception):
+    """A size that was promised to be dynamic is needed as one particular number, or outside the promised range."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What the user said about one size: `kind` is "dynamic", "maybe" or "static"; bounds are inclusive."""
+
+    kind: str
+    low: int | None = None
+    high: int | None = None
+
+
+# ---- marking tensors ----
+
+
+def mark_dynamic(tensor: Tensor, dim: int | Iterable[int], min: int | None = None, max: int | None = None) -> None:
+    """Promise that a dimension changes between calls: it is compiled with a symbolic size from the first call on.
+
+    `min` and `max` (inclusive) bound the sizes. Sizes 0 and 1 are always compiled on their own. A program that needs one
+    particular size, or a narrower range than `min` to `max`, raises `ConstraintError` with the line that needs it.
+
+    Raises:
+        IndexError: the tensor has no such dimension.
+        ValueError: the range is empty, or the tensor's own size lies outside it.
+    """
+    low, high = (None if b is None else operator.index(b) for b in (min, max))
+    for d in _dims(tensor, dim):
+        size = int(tensor.shape[d])
+        if low is not None and high is not None and low > high:
+            raise ValueError(f"mark_dynamic: min={low} is larger than max={high}")
+        if (low is not None and size < low) or (high is not None and size > high):
+            raise ValueError(f"mark_dynamic: dimension {d} has size {size}, outside the range from {low} to {high}")
+        _set(tensor, d, Promise("dynamic", low, high))
+
+
+def maybe_mark_dynamic(tensor: Tensor, dim: int | Iterable[int]) -> None:
+    """Compile a dimension with a symbolic size from the first call on, if the program allows it.
+
+    Raises:
+        IndexError: the tensor has no such dimension.
+    """
+    for d in _dims(tensor, dim):
+        _set(tensor, d, Promise("maybe"))
+
+
+def mark_static(tensor: Tensor, dim: int | Iterable[int] | None = None) -> None:
+    """Compile a dimension (None: all) for the size that it has; each other size is a compile of its own.
+
+    Raises:
+        IndexError: the tensor has no such dimension.
+    """
+    for d in _dims(tensor, range(tensor.dim()) if dim is None else dim):
+        _set(tensor, d, Promise("static"))
+
+
+def _dims(tensor: Tensor, dim: int | Iterable[int]) -> list[int]:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"a tensor is marked, not an object of type {type(tensor).__name__}")
+    found = []
+    for d in [dim] if isinstance(dim, int) else dim:
+        if not -tensor.dim() <= d < tensor.dim():
+            raise IndexError(f"a tensor of {tensor.dim()} dimensions has no dimension {d}")
+        found.append(d % tensor.dim())
+    return found
+
+
+def _set(tensor: Tensor, dim: int, promise: Promise) -> None:
+    marks = tensor.__dict__.setdefault(_MARKS, {})
+    marks[dim] = promise
+
+
+def promises_of(tensor: Tensor) -> dict[int, Promise]:
+    """The marks of a tensor by dimension: torch's own (`torch._dynamo.mark_dynamic` and kin), then ours."""
+    attributes = getattr(tensor, "__dict__", None)
+    if not attributes:
+        return {}
+    found: dict[int, Promise] = {}
+    for name, kind in _TORCH_MARKS.items():
+        found.update(dict.fromkeys(attributes.get(name, ()), Promise(kind)))
+    for bounds in attributes.get("_dynamo_dynamic_range", ()):
+        if found.get(bounds.dim, _STATIC).kind == "dynamic":
+            found[bounds.dim] = Promise("dynamic", bounds.min, bounds.max)
+    found.update(attributes.get(_MARKS, {}))
+    return found
+
+
+_STATIC = Promise("static")
+_TORCH_MARKS = {
+    "_dynamo_weak_dynamic_indices": "maybe",
+    "_dynamo_unbacked_indices": "maybe",
+    "_dynamo_dynamic_indices": "dynamic",
+    "_dynamo_static_indices": "static",
+}
+
+
+# ---- what changes between calls ----
+
+
+class Marks:
+    """What has been seen to change between the calls of one compiled function.
+
+    `dims` are dimensions of tensors, `numbers` ints and floats, both by source. They only grow.
+    """
+
+    def __init__(self) -> None:
+        self.dims: dict[Source, frozenset[int]] = {}
+        self.numbers: set[Source] = set()
+        self.inside: set[Source] = set()
+        self.varying: set[Source] = (
+            set()
+        )  # arguments of a piece that have no symbol and are something else in every call
+        self.floats = False  # whether the backend takes symbolic floats
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.dims.clear()
+        self.numbers.clear()
+        self.inside.clear()
+        self.varying.clear()
+
+    def learn(self, earlier: Iterable[GuardSet], values: Mapping[str, Any]) -> None:
+        """Compare a call that no entry fits with what each entry was made for."""
+        for guards in earlier:
+            for source, sizes in guards.sizes():
+                value = _fetched(source, values)
+                if isinstance(value, Tensor) and value.dim() == len(sizes):
+                    changed = {d for d, (a, b) in enumerate(zip(sizes, value.shape, strict=True)) if a not in (None, b)}
+                    if changed:
+                        self.dims[source] = self.dims.get(source, frozenset()) | changed
+            for source, expected in guards.numbers():
+                self._compare(source, expected, _fetched(source, values))
+
+    def learn_varying(self, earlier: Iterable[GuardSet], values: Mapping[str, Any], limit: int) -> None:
+        """Note the arguments that had another value in each of `limit` captures, or a class that every call makes again.
+
+        A capture for one more value would not be used again either: the graph is to break where they are looked at.
+        """
+        seen: dict[Source, list[Any]] = {}
+        for guards in earlier:
+            for source, expected in guards.pinned():
+                seen.setdefault(source, []).append(expected)
+        for source, known in seen.items():
+            value = _fetched(source, values)
+            value = tuple(value) if isinstance(value, dict) else value
+            cls = value if isinstance(value, type) else type(value)
+            classes = {k for k in known if isinstance(k, type)}
+            again = [k for k in classes if _names(k) == _names(cls)]
+            if cls not in classes and len(again) >= _REMADE:
+                self.varying.add(source.root())
+            others = {k for k in known if not isinstance(k, type)}
+            most = limit // 2 if type(value) is float else limit
+            if isinstance(source, Arg) and len(others) >= most and all(k != value for k in others):
+                self.varying.add(source)
+
+    def _compare(self, source: Source, expected: Any, value: Any) -> None:
+        kind = type(expected)
+        if type(value) is not kind:
+            return
+        if kind is tuple and len(value) == len(expected):
+            for index, (a, b) in enumerate(zip(expected, value, strict=True)):
+                self._compare(Item(source, index), a, b)
+        elif kind is int and value != expected or kind is float and repr(value) != repr(expected):
+            self.numbers.add(source)
+            base = getattr(source, "base", None)
+            while base is not None and base not in self.inside:
+                self.inside.add(base)
+                base = getattr(base, "base", None)
+
+
+def _names(cls: type) -> tuple[str, str]:
+    return cls.__module__, cls.__qualname__
+
+
+def _fetched(source: Source, values: Mapping[str, Any]) -> Any:
+    try:
+        return source.fetch(values)
+    except Exception:  # the user's own attribute code may raise anything
+        return None
+
+
+# ---- one capture ----
+
+
+@dataclass
+class Dynamic:
+    """The symbols of one capture. `everything` is `dynamic=True`."""
+
+    vm: Interpreter
+    everything: bool = False
+    marks: Marks = field(default_factory=Marks)
+    promised: list[tuple[GraphInput, int, int, Promise]] = field(default_factory=list)
+    _numbers: dict[Source, Any] = field(default_factory=dict)
+    _floats: dict[int, tuple[Any, Source]] = field(default_factory=dict)
+
+    def tensor(self, value: Tensor, source: Source, static: bool) -> tuple[Tensor, GraphInput]:
+        """The fake twin of an input, with symbols for the sizes that change, and its record."""
+        vm = self.vm
+        promises = {} if static else promises_of(value)
+        wanted = set() if static else set(self._changing(value, source))
+        for d, promise in promises.items():
+            (wanted.discard if promise.kind == "static" else wanted.add)(d)
+        wanted = {d for d in wanted if value.shape[d] > 1}  # sizes 0 and 1 broadcast or vanish: an entry of their own
+        if wanted:
+            vm.need_symbols()
+        ranges = {d: (p.low, p.high) for d, p in promises.items() if p.kind == "dynamic"}
+        fake = torch_private.fake_tensor(vm.fake_mode, value, tuple(sorted(wanted)), source.name(), ranges)
+        info = GraphInput(source, fake, value, static)
+        for d, promise in promises.items():
+            if promise.kind == "dynamic" and value.shape[d] > 1:
+                self.promised.append((info, d, int(value.shape[d]), promise))
+        return fake, info
+
+    def _changing(self, value: Tensor, source: Source) -> Iterable[int]:
+        # Other calls may have had a tensor of more dimensions here.
+        return (
+            range(value.dim()) if self.everything else self.marks.dims.get(source, frozenset()) & {*range(value.dim())}
+        )
+
+    def opens(self, source: Source) -> bool:
+        """Whether a constant tuple is to be read item by item, because a number in it changes."""
+        return source in self.marks.inside
+
+    def number(self, value: int | float, source: Source) -> Any:
+        """A symbolic int for a number that changes, or None for one that is taken as it is."""
+        known = self._numbers.get(source)
+        if known is not None:
+            return known
+        kind = type(value)
+        if abs(value) >= _LARGEST or not self._is_wanted(value, source):
+            return None
+        vm = self.vm
+        if kind is float:
+            # With gradients AOTAutograd sees the graph, which takes no floats.
+            if value - value != 0.0 or not self.marks.floats or torch.is_grad_enabled():
+                return None
+            vm.need_symbols()
+            vm.guards.add("type", source, kind)
+            self._numbers[source] = self._float(value, source)
+            return self._numbers[source]
+        vm.need_symbols()
+        vm.guards.add("type", source, kind)
+        # A symbol is never negative: of a negative number the opposite is read.
+        base = source if value >= 0 else Fetch(operator.neg, source)
+        made = torch_private.symbolic_int(vm.shape_env, abs(int(value)), base.name())
+        vm.out.add_input(GraphInput(base, made, abs(value), False))
+        self._numbers[source] = made if value >= 0 else -made
+        return self._numbers[source]
+
+    def _is_wanted(self, value: int | float, source: Source) -> bool:
+        if source in self.marks.numbers:
+            return True
+        if not self.everything or type(value) is not int or value < 2:
+            return False
+        while isinstance(source, Item):
+            source = source.base
+        return isinstance(source, Arg)
+
+    # ---- floats: each is a symbol of its own, computed in Python as eager computes it ----
+
+    def _float(self, value: float, source: Source) -> Any:
+        made = torch_private.symbolic_float(self.vm.shape_env, value, f"{source.name()} #{len(self._floats)}")
+        self._floats[id(made)] = (made, source)
+        self.vm.out.add_input(GraphInput(source, made, value, False))
+        return made
+
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Real Python code with symbols among its arguments: arithmetic stays symbolic, text and keys become constants."""
+        kinds = {type(a) for a in args}
+        plain = not kwargs and torch.SymFloat in kinds and kinds <= {int, float, torch.SymInt, torch.SymFloat}
+        known = any(function is f for f in _ARITHMETIC)
+        if plain and self.marks.floats and known:
+            value = function(*map(torch_private.hint_of, args))
+            if type(value) is float and value - value == 0.0:
+                return self._float(value, Computed(function, tuple(map(self._source, args))))
+        if len(args) == 1 and type(args[0]) is torch.SymFloat and not kwargs and any(function is f for f in _ROUNDING):
+            return self.whole(args[0], function)
+        return call_with_symbols(function, args, kwargs)
+
+    def whole(self, value: Any, function: Any = int) -> Any:
+        """`function(value)`, an int, of a symbolic float: a symbol of its own where the float is more than a quotient of sizes."""
+        number = function(torch_private.hint_of(value))
+        quotient = type(value.node.expr).__name__ == "IntTrueDiv"
+        if quotient or not self.marks.floats or type(number) is not int or not 0 <= number < _LARGEST:
+            return torch.sym_int(value) if function in (int, math.trunc) else function(value)
+        source = Computed(function, (self._source(value),))
+        if source not in self._numbers:
+            made = torch_private.symbolic_int(self.vm.shape_env, number, source.name())
+            self.vm.out.add_input(GraphInput(source, made, number, False))
+            self._numbers[source] = made
+        return self._numbers[source]
+
+    def _source(self, value: Any) -> Source:
+        if type(value) not in _NUMBERS:
+            return Number(value)
+        known = self._floats.get(id(value))
+        if known is not None:
+            return known[1]
+        expr, bound = value.node.expr, self.vm.out.symbols
+        return SizeExpression(
+            expr, tuple((s, bound[s][0].source, *bound[s][1:]) for s in sorted(expr.free_symbols, key=str))
+        )
+
+    def number_input(self, value: Any) -> Any:
+        """The symbolic float, itself an input of the graph, that stands for one that was computed from sizes."""
+        if id(value) in self._floats or not self.marks.floats or value.node.expr.is_number:
+            return value
+        if not all(s in self.vm.out.symbols for s in value.node.expr.free_symbols):
+            return value
+        source = self._source(value)
+        if source not in self._numbers:
+            hint = torch_private.hint_of(value)
+            if type(hint) is not float or hint - hint != 0.0:
+                return value
+            self._numbers[source] = self._float(hint, source)
+        return self._numbers[source]
+
+    # ---- promises ----
+
+    def check_promises(self, place_of: Any) -> None:
+        """Raise ConstraintError for a promised size that the program fixed or narrowed; `place_of(symbol)` is the line."""
+        for info, d, real, promise in self.promised:
+            size = info.fake.shape[d]
+            problem = self._broken(size, promise, real)
+            if problem is not None:
+                symbol = size.node._expr if isinstance(size, torch.SymInt) else None
+                raise ConstraintError(_message(info.source.name(), d, promise, problem, place_of(symbol)))
+
+    def release(self) -> None:
+        """The capture is done: let go of what it knew of the call, keep what the backend may still change."""
+        if self.vm.shape_env is not None:
+            self.vm.shape_env.guards.where = _nowhere
+        del self.vm
+
+    def _broken(self, size: Any, promise: Promise, real: int) -> str | None:
+        if not isinstance(size, torch.SymInt) or size.node.expr.is_number:
+            return f"the program needs it to be {real}"
+        expr, env = size.node.expr, size.node.shape_env
+        limits = env.var_to_range.get(expr) if expr.is_Symbol else None
+        if limits is None:
+            return None
+        low, high = torch_private.int_bounds(limits)
+        if promise.low is not None and low > max(promise.low, 2):
+            return f"the program needs it to be at least {low}"
+        if promise.high is not None and high is not None and high < promise.high:
+            return f"the program needs it to be at most {high}"
+        return None
+
+
+def _nowhere() -> None:
+    return None
+
+
+def _message(name: str, dim: int, promise: Promise, problem: str, place: Frame | None) -> str:
+    bounds = "".join(
+        f", {key}={bound}" for key, bound in (("min", promise.low), ("max", promise.high)) if bound is not None
+    )
+    where = [] if place is None else [f"{place.filename}:{place.lineno}: {place.text}"]
+    return "\n".join(
+        [
+            *where,
+            f"  {name}.shape[{dim}] is marked dynamic, but {problem}",
+            f"  marked by: mark_dynamic({name}, {dim}{bounds})",
+            "  what to do: change this line so that it works for every size, promise a range that it allows (min=, max=),",
+            "  or use maybe_mark_dynamic, which lets the compiler fix the size",
+        ]
+    )
+
+
+@dataclass
+class Symbols:
+    """What one capture relies on of its symbols: completed by what the backend comes to rely on."""
+
+    sizes: SizeCheck
+    dynamic: Dynamic
+
+    def check(self) -> None:
+        """Raise ConstraintError where a promise is broken."""
+        self.dynamic.check_promises(self.sizes.place_of)
+
+    def complete(self, residual: str) -> str:
+        """The residual with the relations that are new since it was written.
+
+        Raises:
+            ConstraintError: the backend fixed a size that was promised to be dynamic.
+        """
+        self.check()
+        late = self.sizes.late()
+        for line in residual.splitlines():
+            if line.strip() == LATE_SIZES:
+                indent = line[: len(line) - len(line.lstrip())]
+                return residual.replace(line, "\n".join([*(indent + text for text in late), line]), 1)
+        return residual
+
+
+# ---- symbols that reach Python's own code ----
+
+
+def call_with_symbols(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call real Python code. Where it takes no symbol, or writes one down as text, the numbers become constants, guarded."""
+    if not _has_symbol((args, kwargs)):
+        return function(*args, **kwargs)
+    if _writes_text(function, args):
+        return function(*concrete(args), **concrete(kwargs))
+    if function is sum and type(args[0]) in (list, tuple):
+        args = (_as_numbers(args[0]), *args[1:])
+    elif getattr(function, "__module__", None) == "_operator" and all(
+        isinstance(a, (int, float, *SYMBOLIC)) for a in args
+    ):
+        args = _as_numbers(args)
+    try:
+        return function(*args, **kwargs)
+    except (TypeError, AttributeError):  # unhashable as a key, unknown to C code, without int's methods
+        return function(*_concrete_but_owner(function, args), **concrete(kwargs))
+
+
+def _as_numbers(values: Any) -> Any:
+    """`values` with 1 and 0 for True and False, which torch 2.11 would put into an expression as truths."""
+    return type(values)(int(v) if isinstance(v, bool) else v for v in values)
+
+
+def _writes_text(function: Any, args: tuple[Any, ...]) -> bool:
+    if any(function is f for f in (str, repr, ascii, format)):
+        return True
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, str | bytes) or getattr(function, "__objclass__", None) in (str, bytes):
+        return True
+    return function in (operator.mod, operator.imod) and isinstance(args[0], str | bytes)
+
+
+def _concrete_but_owner(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Numbers for symbols, but not in the container that an operator or an unbound method works on: it may change it."""
+    works_on_first = getattr(function, "__module__", None) == "_operator" or hasattr(function, "__objclass__")
+    if works_on_first and args and isinstance(args[0], list | dict | set | deque):
+        return (args[0], *concrete(args[1:]))
+    return concrete(args)  # type: ignore[no-any-return]
+
+
+def _has_symbol(value: Any) -> bool:
+    if isinstance(value, list | tuple | set):
+        return any(map(_has_symbol, value))
+    if isinstance(value, dict):
+        return any(map(_has_symbol, value.values()))
+    return isinstance(value, SYMBOLIC)
+
+
+def concrete(value: Any) -> Any:
+    """`value` with numbers for symbols; each becomes a guard."""
+    kind = type(value)
+    if kind in _NUMBERS:
+        return _NUMBERS[kind](value)
+    if kind in (list, tuple, set, torch.Size):
+        return kind(map(concrete, value))
+    if kind is dict:
+        return {key: concrete(item) for key, item in value.items()}
+    return value
+
+
+_ARITHMETIC = frozenset(
+    [
+        *(
+            operator.add,
+            operator.sub,
+            operator.mul,
+            operator.truediv,
+            operator.pow,
+            operator.neg,
+            operator.pos,
+            operator.abs,
+        ),
+        *(
+            operator.iadd,
+            operator.isub,
+            operator.imul,
+            operator.itruediv,
+            operator.ipow,
+            operator.mod,
+            operator.floordiv,
+        ),
+        *(abs, float, math.sqrt, math.exp, math.log, math.pow, math.cos, math.sin, math.tanh),
+    ]
+)
+_ROUNDING = frozenset([int, round, math.trunc, math.floor, math.ceil])
+_NUMBERS: dict[type, Any] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+SYMBOLIC = tuple(_NUMBERS)

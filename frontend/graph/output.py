@@ -1,0 +1,557 @@
+"""The FX graph being built: fake tensors stand for values, every node knows its line in the user's program."""
+
+from __future__ import annotations
+
+import math
+import operator
+import types
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch import Tensor, fx
+
+from .. import torch_private
+from ..errors import GraphBreak, InternalError, Unsupported, UserRaise
+from ..functional.overlap import is_folded
+from ..functional.views import GRAD_MODE, MUTATES, in_place_view
+from ..guards.source import Source
+from ..values.kinds import isinstance
+
+__all__ = ["GraphInput", "OutputGraph"]
+
+_SYM = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+@dataclass
+class GraphInput:
+    """One value that a graph may take: its fake, where it comes from, whether guards hold it by identity."""
+
+    source: Source
+    fake: Any
+    real: Any
+    static: bool
+    node: fx.Node | None = None
+    version: int = 0
+    requires_grad: bool = False  # of the fake, before the program runs
+    grad_fn: Any = None
+    history: Any = None  # the autograd node of the fake, or of what it is a view of, before the program runs
+    geometry: tuple[tuple[Any, ...], tuple[Any, ...], Any] = (
+        (),
+        (),
+        0,
+    )  # sizes, strides, offset before the program runs
+
+    def example(self) -> Any:
+        """The fake as it was before the program ran: the same memory, the gradient state of the beginning.
+
+        `meta["differentiated"]` of the placeholder says whether the program wrote to it in a way that autograd sees.
+        """
+        changed = isinstance(self.fake, Tensor) and (
+            _history(self.fake) is not self.history or self.fake.requires_grad != self.requires_grad
+        )
+        if self.node is not None:
+            self.node.meta["differentiated"] = changed
+        if not changed:
+            return self.fake
+        leaf = self.fake.detach().requires_grad_(self.requires_grad)
+        with torch.enable_grad():
+            return leaf if self.grad_fn is None else leaf.view_as(leaf)
+
+
+class OutputGraph:
+    """Records torch calls as FX nodes while running them on fake tensors, once.
+
+    `node_of` maps a fake tensor (by identity; `_alive` keeps it) to the node that made it. A placeholder appears
+    when its tensor is first used.
+    """
+
+    def __init__(self, fake_mode: torch_private.FakeTensorMode, trace: Callable[[], str]) -> None:
+        self.fake_mode = fake_mode
+        self.shape_env = fake_mode.shape_env
+        self.graph = fx.Graph()
+        self.inputs: dict[int, GraphInput] = {}
+        self.used: list[GraphInput] = []
+        self.symbols: dict[sympy.Symbol, tuple[GraphInput, str, int]] = {}
+        self.foreign: Callable[[Any], None] = _refuse_foreign
+        self.items_of: Callable[[Any], list[Any] | None] = lambda _: (
+            None
+        )  # of an object of the caller's derived from list
+        self._trace = trace
+        self._node_of: dict[int, fx.Node] = {}
+        self._alive: list[Any] = []
+        self._first: fx.Node | None = None
+        self._sym_nodes: dict[sympy.Expr, Any] = {}
+        self._names: set[str] = set()
+        self.number_input: Callable[[Any], Any] | None = None
+        self.asked = False  # whether the program asked torch for something that no tensor tells: the grad mode, the default dtype
+        self.size = 0  # nodes recorded so far, placeholders not counted
+        self._written: set[int] = (
+            set()
+        )  # storages that calls wrote to: `.data` and its views count versions of their own
+        self._break = torch_private.data_dependent_errors()
+        self._refused = torch_private.unsupported_fake_errors()
+
+    # ---- inputs ----
+
+    def add_input(self, info: GraphInput) -> None:
+        """Declare a value that the graph may take; it becomes a placeholder when it is used."""
+        self._alive.append(info.fake)
+        self.inputs[id(info.fake)] = info
+        if isinstance(info.fake, Tensor):
+            info.version, info.grad_fn, info.history = info.fake._version, info.fake.grad_fn, _history(info.fake)
+            info.requires_grad = info.fake.requires_grad
+            info.geometry = tuple(info.fake.shape), tuple(info.fake.stride()), info.fake.storage_offset()
+            if info.fake.layout is torch.strided and is_folded(info.fake):
+                self.fake_mode.dispatch.folded.add(_storage(info.fake))  # type: ignore[attr-defined]
+            for dim, size in enumerate(info.fake.shape):
+                self._bind(size, info, "size", dim)
+            for dim, stride in enumerate(info.fake.stride()):
+                self._bind(stride, info, "stride", dim)
+        elif isinstance(info.fake, torch.SymInt | torch.SymFloat):
+            self._bind(info.fake, info, "", 0)
+
+    def _bind(self, size: Any, info: GraphInput, method: str, dim: int) -> None:
+        if isinstance(size, torch.SymInt | torch.SymFloat) and isinstance(size.node._expr, sympy.Symbol):
+            self.symbols.setdefault(size.node._expr, (info, method, dim))
+
+    def _placeholder(self, info: GraphInput) -> fx.Node:
+        if info.node is None:
+            name = self._name_for(info.source.name())
+            if self._first is not None:
+                with self.graph.inserting_before(self._first):
+                    info.node = self.graph.placeholder(name)
+            else:
+                info.node = self.graph.placeholder(name)
+            info.node.meta.update(example_value=info.fake, source=info.source, static_input=info.static)
+            self.used.append(info)
+            if isinstance(info.fake, Tensor):
+                self._node_of[id(info.fake)] = info.node
+        return info.node
+
+    def _name_for(self, path: str) -> str:
+        stem = "".join(c if c.isalnum() else "_" for c in path).strip("_").lower() or "arg"
+        stem = f"p_{stem}" if stem[0].isdigit() else stem
+        name, count = stem, 0
+        while name in self._names:
+            count += 1
+            name = f"{stem}_{count}"
+        self._names.add(name)
+        return name
+
+    @staticmethod
+    def version(info: GraphInput) -> int:
+        """How often the input has been written to."""
+        return int(info.fake._version)
+
+    def is_written(self, info: GraphInput) -> bool:
+        """Whether the graph writes to the input's memory, also through a tensor that does not share its version."""
+        if not isinstance(info.fake, Tensor):
+            return False
+        return self.version(info) != info.version or _storage(info.fake) in self._written
+
+    # ---- values to nodes ----
+
+    def node(self, fake: Tensor) -> fx.Node:
+        """The node of a fake tensor."""
+        known = self._node_of.get(id(fake))
+        if known is not None:
+            return known
+        info = self.inputs.get(id(fake))
+        if info is not None:
+            return self._placeholder(info)
+        if not torch_private.is_fake(fake):
+            self.foreign(fake)
+        raise InternalError("a tensor that no node of the graph made")
+
+    def is_known(self, fake: Any) -> bool:
+        """Whether the fake tensor is an input or was made by a node."""
+        return id(fake) in self._node_of or id(fake) in self.inputs
+
+    def concerns(self, value: Any) -> bool:
+        """Whether a tensor of this capture is among the arguments."""
+        return any(self.is_known(tensor) for tensor in _tensors(value))
+
+    def lift(self, value: Any) -> Any:
+        """`value` as an argument of a node: tensors and symbolic numbers become nodes, containers are rebuilt."""
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        if isinstance(value, Tensor):
+            return self.node(value)
+        if kind is torch.SymBool:
+            return bool(value)  # a relation between sizes: which way it goes is guarded
+        if isinstance(value, _SYM):
+            return self.sym_node(value)
+        if kind in (list, tuple):
+            return kind(self.lift(v) for v in value)
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return kind(*(self.lift(v) for v in value))
+        if isinstance(value, list | tuple):
+            if self.items_of(value) is not None:
+                raise Unsupported(f"a torch function is given a {kind.__name__} of the caller's inside a container")
+            return tuple(self.lift(v) for v in value) if isinstance(value, tuple) else [self.lift(v) for v in value]
+        if isinstance(value, dict):
+            return {k: self.lift(v) for k, v in value.items()}
+        if kind is slice:
+            return slice(self.lift(value.start), self.lift(value.stop), self.lift(value.step))
+        if kind is range:
+            return list(value)
+        if isinstance(value, _GRAPH_CONSTANTS):
+            return value
+        if isinstance(value, type) or callable(value):
+            raise Unsupported(f"a torch function is given the Python object {_short(value)}")
+        if isinstance(value, torch.Generator):
+            raise Unsupported("an explicit torch.Generator is used")
+        if type(value).__module__ == "numpy":
+            raise GraphBreak("a NumPy value meets a tensor")
+        raise Unsupported(f"a torch function is given an object of type {kind.__name__}")
+
+    def sym_node(self, value: Any) -> Any:
+        """The node (or plain number) for a symbolic number, rebuilt from its expression over the bound symbols."""
+        expr = value.node.expr
+        if expr.is_Integer:
+            return int(expr)
+        return self._expr_node(expr, value)
+
+    def _expr_node(self, expr: sympy.Expr, example: Any) -> Any:
+        known = self._sym_nodes.get(expr)
+        if known is not None:
+            return known
+        made = self._build_expr(expr, example)
+        self._sym_nodes[expr] = made
+        return made
+
+    def _build_expr(self, expr: sympy.Expr, example: Any) -> Any:
+        if isinstance(expr, sympy.Integer):
+            return int(expr)
+        if isinstance(expr, sympy.Number):
+            return float(expr)
+        if isinstance(expr, sympy.Symbol):
+            if expr not in self.symbols:
+                raise GraphBreak("a size that depends on a tensor's values")
+            info, method, dim = self.symbols[expr]
+            base = self._placeholder(info)
+            if not method:
+                return base
+            return self._emit("call_method", method, (base, dim), {}, getattr(info.fake, method)(dim))
+        rule = _EXPRESSIONS.get(type(expr).__name__)
+        if rule is None:
+            raise Unsupported(f"symbolic sizes: no rule for {type(expr).__name__} in {expr}")
+        operands = [self._expr_node(arg, None) for arg in expr.args]
+        return rule(self, operands)
+
+    def sym_call(self, function: Any, *args: Any) -> Any:
+        """A node for arithmetic over symbolic numbers, folded when every operand is plain."""
+        if not any(isinstance(a, fx.Node) for a in args):
+            return function(*args)
+        examples = [a.meta["example_value"] if isinstance(a, fx.Node) else a for a in args]
+        return self._emit("call_function", function, args, {}, function(*examples))
+
+    # ---- recording ----
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a torch function on fake tensors and record it when its result or effect is a tensor's."""
+        return self._call("call_function", target, args, kwargs, target)
+
+    def call_method(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The same for `args[0].name(*args[1:])`."""
+        return self._call("call_method", name, args, kwargs, getattr(args[0], name))
+
+    def _call(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], function: Any) -> Any:
+        if self.number_input is not None:
+            args, kwargs = self._with_inputs((args, kwargs))
+        if any(isinstance(a, list) and type(a) is not list for a in (*args, *kwargs.values())):
+            args = tuple(map(self._plain_list, args))
+            kwargs = {k: self._plain_list(v) for k, v in kwargs.items()}
+        lifted = self.lift(args), self.lift(kwargs)
+        run_args = args[1:] if op == "call_method" else args
+        given = list(_tensors((args, kwargs)))
+        name = target if isinstance(target, str) else getattr(target, "__name__", "").partition(".")[0]
+        if name in _DRAWS and given and given[0].device.type == "cpu" and not given[0].is_contiguous():
+            raise GraphBreak(f"{name} draws random numbers into memory that is not contiguous")
+        if name in _DRAWS_INSIDE and torch.is_grad_enabled() and given and not given[0].is_contiguous():
+            raise GraphBreak(f"{name}, with gradients, draws random numbers into memory that is not contiguous")
+        if given and id(given[0]) in self.inputs and name != "detach_" and in_place_view(name):
+            raise GraphBreak(f"{name} changes the sizes or strides of a tensor of the caller's")
+        if op == "call_function" and any(getattr(target, "overloadpacket", target) is p for p in _REMAKES):
+            raise GraphBreak(f"{target} makes its argument another tensor")
+        versions, wanted = [t._version for t in given], [t.requires_grad for t in given]
+        try:
+            result = function(*run_args, **kwargs)
+        except self._break as error:
+            what = "the size of the result" if type(error).__name__ == "DynamicOutputShapeException" else "the result"
+            raise GraphBreak(f"{what} of {_called(target)} depends on a tensor's values") from None
+        except self._refused as error:
+            raise Unsupported(f"{_called(target)} cannot run on fake tensors: {_first_line(error)}") from None
+        except (GraphBreak, Unsupported, InternalError, UserRaise):
+            raise
+        except Exception as error:
+            raise UserRaise(error) from None
+        written = [t for t, version in zip(given, versions, strict=True) if t._version != version]
+        self._written.update(map(_storage, written))
+        mutated = bool(written)
+        self._refuse_new_leaves(target, [(t, w) for t, w in zip(given, wanted, strict=True) if t.is_leaf], result)
+        return self._record(op, target, lifted, result, mutated)
+
+    def _refuse_new_leaves(self, target: Any, leaves: list[tuple[Tensor, bool]], result: Any) -> None:
+        """A graph's tensors require gradients because others do: where a call says so of one, it runs between two graphs."""
+        changed = [(t, before) for t, before in leaves if t.requires_grad != before and t.is_leaf]
+        for tensor, before in changed:
+            tensor.requires_grad_(before)
+        made = (t for t in _tensors(result) if t.requires_grad and t.is_leaf and not self.is_known(t))
+        if changed or any(not t._is_view() for t in made):
+            raise GraphBreak(f"{_called(target)} says of a tensor whether it requires gradients")
+
+    def _plain_list(self, value: Any) -> Any:
+        items = self.items_of(value)
+        return value if items is None else items
+
+    def _with_inputs(self, value: Any) -> Any:
+        """Symbolic floats that are computed in Python reach the graph as inputs of their own."""
+        kind = type(value)
+        if kind is torch.SymFloat and self.number_input is not None:
+            return self.number_input(value)
+        if kind in (list, tuple):
+            return kind(map(self._with_inputs, value))
+        return {k: self._with_inputs(v) for k, v in value.items()} if kind is dict else value
+
+    def record(self, target: Any, lifted: tuple[Any, Any], result: Any, mutated: bool) -> Any:
+        """A node for a call of a function that has been run, with its arguments as nodes."""
+        return self._record("call_function", target, lifted, result, mutated)
+
+    def rename(self, target: Any, lifted: tuple[Any, Any], result: Tensor) -> Tensor:
+        """From here on the known tensor `result` is what a call of `target` gives."""
+        self._emit("call_function", target, *lifted, result)
+        return result
+
+    def _record(self, op: str, target: Any, lifted: tuple[Any, Any], result: Any, mutated: bool) -> Any:
+        """Add the node for a call that has been run; a result without tensors is a constant and adds none."""
+        if isinstance(result, Tensor):
+            if result.layout is not torch.strided:
+                raise Unsupported(f"{_called(target)} makes a tensor with the layout {result.layout}")
+            if result.dtype in _QUANTIZED or result.is_nested:
+                raise Unsupported(f"{_called(target)} makes a quantized or nested tensor")
+            known = self.is_known(result)
+            if mutated or not known:
+                self._emit(op, target, *lifted, result, rebind=not known).meta[MUTATES] = mutated
+            return result
+        given = any(True for _ in _nodes(lifted))
+        if not mutated and not given:
+            self.asked = True
+        if given and not mutated and _is_answer(result) and not _is_told(op, target):
+            raise GraphBreak(f"{_called(target)} asks a tensor for what guards do not cover")
+        if result is None and not mutated and not any(True for _ in _nodes(lifted)):
+            if isinstance(target, types.FunctionType):
+                return None
+            raise Unsupported(f"{_called(target)} is called for an effect that no tensor shows")
+        if result is None or mutated:
+            node = self._emit(op, target, *lifted, result)
+            node.meta[MUTATES] = mutated
+            if result is not None and _has_tensor(result):
+                self._unpack(node, result)
+            return result
+        if isinstance(result, list | tuple) and not isinstance(result, torch.Size) and _has_tensor(result):
+            node = self._emit(op, target, *lifted, result)
+            self._unpack(node, result)
+        return result
+
+    def _unpack(self, node: fx.Node, result: Iterable[Any]) -> None:
+        for index, item in enumerate(result):
+            if isinstance(item, Tensor):
+                if not self.is_known(item):
+                    self._emit("call_function", operator.getitem, (node, index), {}, item)
+            elif isinstance(item, list | tuple) and _has_tensor(item):
+                self._unpack(self._emit("call_function", operator.getitem, (node, index), {}, item), item)
+
+    def _emit(self, op: str, target: Any, args: Any, kwargs: Any, example: Any, rebind: bool = True) -> fx.Node:
+        self.size += 1
+        node = self.graph.create_node(op, target, tuple(args), dict(kwargs))
+        node.meta.update(example_value=example, stack_trace=self._trace())
+        node.meta[GRAD_MODE] = torch.is_grad_enabled()
+        if self._first is None:
+            self._first = node
+        if isinstance(example, Tensor) and rebind:
+            self._node_of[id(example)] = node
+            self._alive.append(example)
+        return node
+
+    def mark(self, target: Any, args: tuple[Any, ...]) -> fx.Node:
+        """A node for a change of thread state (grad mode, autocast) that has already been made."""
+        return self._emit("call_function", target, args, {}, None)
+
+    def finish(self, outputs: list[Tensor]) -> fx.GraphModule:
+        """Close the graph over the output tensors."""
+        self.graph.output(tuple(self.node(t) for t in outputs))
+        module = torch_private.lazy_graph_module(torch.nn.Module(), self.graph)
+        module.graph._codegen = fx.graph.CodeGen()
+        return module
+
+
+# What C functions of torch say of tensors that follows from what guards know: class, dtype, device, sizes, strides, dispatch keys.
+# The last line asks for values: fake tensors answer where these are constants of the program.
+_TOLD = frozenset(
+    """
+    size stride dim ndimension numel nelement element_size itemsize get_device type is_same_size is_contiguous dim_order result_type
+    can_cast promote_types is_floating_point is_complex is_signed is_conj is_neg is_distributed _is_zerotensor dense_dim sparse_dim
+    broadcast_shapes is_coalesced has_torch_function has_torch_function_unary has_torch_function_variadic
+    item tolist equal allclose is_nonzero __bool__ __int__ __float__ __complex__ __index__
+    """.split()  # noqa: SIM905
+)
+
+
+# What gives a tensor other memory, or, itself, a place in autograd's graph.
+_REMAKES = (torch.ops.aten.set, torch.ops.aten.lift, torch.ops.aten.lift_fresh)
+
+_DRAWS = frozenset(
+    ["bernoulli_", "normal_", "uniform_", "exponential_", "cauchy_", "log_normal_", "geometric_", "random_"]
+)
+
+_DRAWS_INSIDE = frozenset(["alpha_dropout", "alpha_dropout_"])  # taken apart where gradients are traced
+
+
+def _is_told(op: str, target: Any) -> bool:
+    """Whether the answer of a function of torch follows from what guards know; Python functions ask through others."""
+    return isinstance(target, types.FunctionType) or (target if op == "call_method" else target.__name__) in _TOLD
+
+
+def _history(tensor: Tensor) -> Any:
+    """The autograd node that a recorded write changes: of a view that of its base, as its own is made anew after any write."""
+    return tensor.grad_fn if tensor._base is None else tensor._base.grad_fn
+
+
+def _is_answer(result: Any) -> bool:
+    """Whether a result says something of a tensor: it is none, and no empty list of tensors (how long that is, the size says)."""
+    return result is not None and result not in ((), []) and not _has_tensor(result)
+
+
+def _has_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor) or (isinstance(value, list | tuple) and any(map(_has_tensor, value)))
+
+
+def _nodes(value: Any) -> Iterator[fx.Node]:
+    if isinstance(value, fx.Node):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _nodes(item)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+
+
+def _refuse_foreign(tensor: Any) -> None:
+    raise Unsupported("a tensor that capture has not seen being made (a global cache, or a constant inside a library)")
+
+
+def _short(value: Any) -> str:
+    return getattr(value, "__qualname__", None) or type(value).__name__
+
+
+def _called(target: Any) -> str:
+    return f"Tensor.{target}" if isinstance(target, str) else getattr(target, "__name__", str(target))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def _product(out: OutputGraph, xs: list[Any]) -> Any:
+    result = xs[0]
+    for x in xs[1:]:
+        result = out.sym_call(operator.mul, result, x)
+    return result
+
+
+def _sum(out: OutputGraph, xs: list[Any]) -> Any:
+    result = xs[0]
+    for x in xs[1:]:
+        result = out.sym_call(operator.add, result, x)
+    return result
+
+
+def _power(out: OutputGraph, xs: list[Any]) -> Any:
+    return out.sym_call(operator.pow, *xs)
+
+
+def _floordiv(out: OutputGraph, xs: list[Any]) -> Any:
+    return out.sym_call(operator.floordiv, *xs)
+
+
+def _mod(out: OutputGraph, xs: list[Any]) -> Any:
+    return out.sym_call(operator.mod, *xs)
+
+
+def _fold(function: Any) -> Any:
+    def rule(out: OutputGraph, xs: list[Any]) -> Any:
+        result = xs[0]
+        for x in xs[1:]:
+            result = out.sym_call(function, result, x)
+        return result
+
+    return rule
+
+
+_EXPRESSIONS: dict[str, Any] = {
+    "Add": _sum,
+    "Mul": _product,
+    "Pow": _power,
+    "PowByNatural": _power,
+    "FloorDiv": _floordiv,
+    "CleanDiv": _floordiv,
+    "Mod": _mod,
+    "PythonMod": _mod,
+    "Max": _fold(torch.sym_max),
+    "Min": _fold(torch.sym_min),
+    "IntTrueDiv": lambda out, xs: out.sym_call(operator.truediv, *xs),
+    "FloatTrueDiv": lambda out, xs: out.sym_call(operator.truediv, *xs),
+    "ToFloat": lambda out, xs: out.sym_call(torch.sym_float, *xs),
+    "FloatPow": _power,
+    "TruncToInt": lambda out, xs: out.sym_call(math.trunc, *xs),
+    "FloorToInt": lambda out, xs: out.sym_call(math.floor, *xs),
+    "CeilToInt": lambda out, xs: out.sym_call(math.ceil, *xs),
+    "OpaqueUnaryFn_sqrt": lambda out, xs: out.sym_call(torch_private.sym_sqrt, *xs),
+}
+_QUANTIZED = (torch.qint8, torch.quint8, torch.qint32)
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
+
+
+_PLAIN = {
+    int,
+    float,
+    bool,
+    str,
+    type(None),
+    complex,
+    bytes,
+    type(Ellipsis),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+}
+_GRAPH_CONSTANTS = (
+    int,
+    float,
+    bool,
+    str,
+    bytes,
+    complex,
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    torch.layout,
+    torch.memory_format,
+)

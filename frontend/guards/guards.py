@@ -1,0 +1,485 @@
+"""Guards: what capture relied on, as printable parts that compile into one straight Python function.
+
+A part knows its source, the test it makes and how to explain a miss. `GuardSet.lines` turns the parts into
+statements that return `MISS`; `GuardSet.explain` walks them one by one and names the first that fails.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import operator
+import re
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import Frame, Unsupported
+from ..values.kinds import isinstance
+from .sameness import indistinguishable, is_told_by_equality, is_value_type, same_keys
+from .source import Arg, Const, Source
+from .watch import Settled, Watch
+
+__all__ = ["Emitter", "Guard", "GuardSet", "Miss", "show", "with_few_locals"]
+
+
+class Emitter:
+    """Names for the generated function: constants in its namespace, fetched paths in its locals."""
+
+    def __init__(self) -> None:
+        self.namespace: dict[str, Any] = {}
+        self.lines: list[str] = []
+        self._constants: dict[int, str] = {}
+        self._fetched: dict[Source, str] = {}
+
+    def sibling(self) -> Emitter:
+        """Another function over the same constants."""
+        other = Emitter()
+        other.namespace, other._constants = self.namespace, self._constants
+        return other
+
+    def constant(self, value: Any, hint: str = "c") -> str:
+        """A name for `value` in the namespace of the generated code."""
+        known = self._constants.get(id(value))
+        if known is not None:
+            return known
+        stem = re.sub(r"\W+", "_", hint)[-40:].strip("_") or "c"
+        stem = stem if stem[0].isalpha() else f"c_{stem}"
+        name = f"{stem}_{len(self.namespace)}"
+        self._constants[id(value)] = name
+        self.namespace[name] = value
+        return name
+
+    def literal(self, value: Any) -> str:
+        """`value` as source text when it is plain, else as a named constant."""
+        if value is None or value is Ellipsis or type(value) in (bool, int, str, bytes):
+            return repr(value)
+        if type(value) is float and value - value == 0.0:
+            return repr(value)
+        return self.constant(value, type(value).__name__)
+
+    def fetch(self, source: Source) -> str:
+        """The local that holds the value of `source`; its line is emitted the first time."""
+        known = self._fetched.get(source)
+        if known is None:
+            text = source.reconstruct(self)
+            if text.isidentifier():
+                known = text
+            else:
+                known = f"v{len(self._fetched)}"
+                self.lines.append(f"{known} = {text}")
+            self._fetched[source] = known
+        return known
+
+    def inline(self, source: Source) -> str:
+        """Like `fetch`, but spelled in place when it is used only once."""
+        return self._fetched.get(source) or source.reconstruct(self)
+
+
+# A string, or one of the locals that `Emitter.fetch` makes.
+_FETCHED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|(?<![\w.])v\d+\b""")
+
+
+def with_few_locals(lines: list[str], kept: str) -> list[str]:
+    """The same straight-line statements; a local that is not read again, also not in the text `kept`, gives its name to a later one.
+
+    A frame with hundreds of locals does not fit into what is left of CPython's block of frames (16 KiB), and each call then takes a
+    block from the system and gives it back.
+    """
+    names = [[m for m in _FETCHED.findall(line) if m[0] == "v"] for line in lines]
+    last = {name: number for number, found in enumerate(names) for name in found}
+    keep = {m for m in _FETCHED.findall(kept) if m[0] == "v"}
+    free: list[str] = []
+    given: dict[str, str] = {name: name for name in keep}
+    made = []
+    for number, line in enumerate(lines):
+        for name in names[number]:
+            if name not in given:
+                given[name] = free.pop() if free else f"kept{len(given)}"
+        made.append(_FETCHED.sub(lambda m: given.get(m.group(), m.group()), line))
+        free += [given[name] for name in dict.fromkeys(names[number]) if last[name] == number and name not in keep]
+    return made
+
+
+@dataclass(frozen=True)
+class Miss:
+    """Why a check failed: the part, what it expected and what it found, the user's line that needs it, how to avoid it."""
+
+    part: str
+    expected: str
+    got: str
+    place: Frame | None = None
+    advice: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.part}: expected {self.expected}, got {self.got}"
+        if self.place is not None:
+            text += f" (needed by {self.place.filename}:{self.place.lineno}: {self.place.text})"
+        return text + (f"; to avoid it: {self.advice}" if self.advice else "")
+
+
+@dataclass(frozen=True)
+class Guard:
+    """One part: `kind` picks the row of `_KINDS` that writes and explains it."""
+
+    kind: str
+    source: Source
+    expected: Any = None
+    place: Any = field(default=None, compare=False, repr=False)  # what `GuardSet.where` gave
+
+    def test(self, emit: Emitter) -> str:
+        """The expression that is true while the guard holds."""
+        return _KINDS[self.kind].test(emit, self.source, self.expected)
+
+    def holds(self, args: Mapping[str, Any]) -> bool:
+        """Evaluate the part on its own."""
+        return bool(_KINDS[self.kind].holds(self.source.fetch(args), self.expected))
+
+    def is_replaceable(self) -> bool:
+        """Whether the guard is for one module at a place outside of the compiled module, where there may be another later."""
+        if self.kind != "is" or not isinstance(self.expected, nn.Module):
+            return False
+        root = self.source.root()
+        return not (isinstance(root, Const) and isinstance(root.value, nn.Module))
+
+    def replaced(self, args: Mapping[str, Any]) -> bool:
+        """Whether there is another now."""
+        if not self.is_replaceable():
+            return False
+        try:
+            return self.source.fetch(args) is not self.expected
+        except Exception:  # whatever the user's own attributes raise
+            return True
+
+    def explain(self, args: Mapping[str, Any]) -> Miss | None:
+        """The miss, or None while the guard holds."""
+        row = _KINDS[self.kind]
+        try:
+            value = self.source.fetch(args)
+        except Exception as error:  # whatever the user's own attributes raise; an empty closure cell
+            return self.miss(row.show(self.expected), _nothing(error))
+        if row.holds(value, self.expected):
+            return None
+        return self.miss(row.show(self.expected), row.got(value))
+
+    def miss(self, expected: str, got: str) -> Miss:
+        """The miss of this part, with the user's line."""
+        return Miss(self.source.name(), expected, got, None if self.place is None else Frame(*self.place))
+
+    def __str__(self) -> str:
+        return f"{self.source.name()}: {_KINDS[self.kind].show(self.expected)}"
+
+
+@dataclass(frozen=True)
+class _Kind:
+    test: Callable[[Emitter, Source, Any], str]
+    holds: Callable[[Any, Any], bool]
+    show: Callable[[Any], str]
+    got: Callable[[Any], str]
+
+
+def show(value: Any) -> str:
+    """A short text of a value, in one line; nothing of the program's runs for it."""
+    text = " ".join(_text(value).split())
+    return text if len(text) < 100 else f"{text[:97]}..."
+
+
+def _text(value: Any, depth: int = 0) -> str:
+    """Like `repr`, but never runs a method of the program's: its objects, and what may hold some, show their type alone."""
+    kind = type(value)
+    if kind in _LEAVES or is_value_type(value):
+        return repr(value)
+    if kind in _BRACKETS and depth < 4:
+        start, end = _BRACKETS[kind]
+        shown = [*itertools.islice(iter(value), 50)]  # what is longer is cut off anyway
+        parts = [_text(v, depth + 1) for v in shown]
+        if kind is dict:
+            parts = [f"{key}: {_text(value[v], depth + 1)}" for key, v in zip(parts, shown, strict=True)]
+        comma = "," if kind is tuple and len(parts) == 1 else ""
+        return f"{start}{', '.join(parts)}{comma}{end}" if parts or kind is not set else "set()"
+    if isinstance(value, enum.Enum):
+        return f"<{kind.__qualname__}.{value._name_}>"
+    if isinstance(value, type):
+        return type.__repr__(value)
+    if kind is types.MethodType:
+        return f"<bound method {getattr(value.__func__, '__qualname__', '?')} of {object.__repr__(value.__self__)}>"
+    return object.__repr__(value)
+
+
+# Types whose `repr` runs nothing of the program's.
+_LEAVES = frozenset(
+    [
+        *(int, float, complex, bool, str, bytes, types.NoneType, types.EllipsisType, types.NotImplementedType, range),
+        *(types.FunctionType, types.CodeType, types.ModuleType, torch.Tensor, torch.nn.Parameter),
+        *(torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator),
+    ]
+)
+_BRACKETS: dict[type, Any] = {list: "[]", tuple: "()", dict: "{}", set: "{}", frozenset: ("frozenset({", "})")}
+
+
+def _nothing(error: Exception) -> str:
+    """That there is nothing, and why; the words of an error of the program's are its own code."""
+    kind = type(error)
+    plain = kind.__module__ == "builtins" and all(type(a) is str for a in error.args)
+    return f"nothing ({kind.__name__}: {error})" if plain else f"nothing ({kind.__name__})"
+
+
+def _equals(emit: Emitter, source: Source, expected: Any) -> str:
+    if expected is None or isinstance(expected, bool | enum.Enum | torch.dtype | torch.layout | torch.memory_format):
+        return f"{emit.inline(source)} is {emit.literal(expected)}"
+    kind = emit.constant(type(expected), type(expected).__name__)
+    constant = emit.constant(expected, type(expected).__name__)
+    value = emit.fetch(source)
+    if is_told_by_equality(expected):
+        test = f"type({value}) is {kind} and {value} == {emit.literal(expected)}"
+    elif type(expected) in (tuple, torch.Size) and all(map(is_told_by_equality, expected)):
+        test = f"type({value}) is {kind} and {value} == {constant}{_same_types(emit, value, expected)}"
+    else:
+        test = f"{emit.constant(indistinguishable, 'indistinguishable')}({value}, {constant})"
+    return f"({value} is {constant} or ({test}))"
+
+
+def _has_keys(emit: Emitter, source: Source, keys: list[Any]) -> str:
+    value = emit.fetch(source)
+    if not keys:
+        return f"not {value}"
+    constant, identical = (
+        emit.constant(keys, "keys"),
+        emit.constant(operator.is_, "is_"),
+    )  # keys are mostly interned texts
+    same = f"len({value}) == {len(keys)} and {emit.constant(all, 'all')}({emit.constant(map, 'map')}({identical}, {value}, {constant}))"
+    return f"({same} or {emit.constant(same_keys, 'same_keys')}({value}, {constant}))"
+
+
+def _same_types(emit: Emitter, value: str, items: Iterable[Any]) -> str:
+    types = [*map(type, items)]
+    kinds = f"[*{emit.constant(map, 'map')}({emit.constant(type, 'type')}, {value})]"
+    return f" and {kinds} == {emit.constant(types, 'types')}" if types else ""
+
+
+def _refuses(value: Any, refuse: Callable[[Any, str], None]) -> bool:
+    try:
+        refuse(value, "")
+    except Unsupported:
+        return True
+    return False
+
+
+_KINDS: dict[str, _Kind] = {
+    "is": _Kind(
+        lambda emit, source, obj: f"{emit.inline(source)} is {emit.constant(obj, getattr(obj, '__name__', 'obj'))}",
+        lambda value, obj: value is obj,
+        lambda obj: f"the same object as at capture, {show(obj)}",
+        show,
+    ),
+    "equals": _Kind(_equals, indistinguishable, show, show),
+    "type": _Kind(
+        lambda emit, source, kind: f"type({emit.fetch(source)}) is {emit.constant(kind, kind.__name__)}",
+        lambda value, kind: type(value) is kind,
+        lambda kind: f"type {kind.__module__}.{kind.__qualname__}",
+        lambda value: f"type {type(value).__module__}.{type(value).__qualname__}",
+    ),
+    "length": _Kind(
+        lambda emit, source, n: f"len({emit.fetch(source)}) == {n}",
+        lambda value, n: len(value) == n,
+        lambda n: f"length {n}",
+        lambda value: f"length {len(value)}",
+    ),
+    "keys": _Kind(
+        _has_keys,
+        same_keys,
+        lambda keys: f"keys {show(keys)}",
+        lambda value: f"keys {show([*value])}",
+    ),
+    "missing": _Kind(
+        lambda emit, source, key: f"{emit.literal(key)} not in {emit.fetch(source)}",
+        lambda value, key: key not in value,
+        lambda key: f"no {show(key)}",
+        lambda value: "it is there",
+    ),
+    "contains": _Kind(
+        lambda emit, source, key: f"{emit.literal(key)} in {emit.fetch(source)}",
+        lambda value, key: key in value,
+        lambda key: f"{show(key)} in it",
+        lambda value: "it is not there",
+    ),
+    "empty": _Kind(
+        lambda emit, source, _: f"not {emit.inline(source)}",
+        lambda value, _: not value,
+        lambda _: "empty",
+        show,
+    ),
+    "no attribute": _Kind(
+        lambda emit, source, name: f"not hasattr({emit.fetch(source)}, {name!r})",
+        lambda value, name: not hasattr(value, name),
+        lambda name: f"no attribute {name!r}",
+        lambda value: "it has one",
+    ),
+    "refused": _Kind(
+        lambda emit, source, refuse: (
+            f"{emit.constant(_refuses, 'refuses')}({emit.fetch(source)}, {emit.constant(refuse, 'refuse')})"
+        ),
+        lambda value, refuse: _refuses(value, refuse),
+        lambda _: "a tensor that cannot be captured",
+        lambda value: f"an ordinary {type(value).__name__}",
+    ),
+    "other": _Kind(
+        lambda emit, source, other: f"{emit.inline(source)} is not {emit.fetch(other)}",
+        lambda value, other: True,
+        lambda other: f"another object than {other.name()}",
+        show,
+    ),
+    "alias": _Kind(
+        lambda emit, source, other: f"{emit.inline(source)} is {emit.fetch(other)}",
+        lambda value, other: True,
+        lambda other: f"the same object as {other.name()}",
+        show,
+    ),
+}
+
+
+@dataclass
+class GuardSet:
+    """All guards of one capture, in the order in which capture came to rely on them.
+
+    `extra` holds the checks that concern several values at once (tensor facts, sizes, global state); each has
+    `lines(emit)` and `explain(args)`. `where` gives the user's line that capture is at.
+    """
+
+    parts: dict[tuple[Any, ...], Guard] = field(default_factory=dict)
+    extra: list[Any] = field(default_factory=list)
+    where: Callable[[], Any] | None = field(default=None, repr=False)
+
+    def add(self, kind: str, source: Source, expected: Any = None) -> None:
+        """Add one part; the same fact about the same source is kept once."""
+        token = expected if kind in ("missing", "contains", "no attribute") else None
+        key = (kind, source, token)
+        if key not in self.parts:
+            self.parts[key] = Guard(kind, source, expected, self.where() if self.where is not None else None)
+
+    def sizes(self) -> Iterator[tuple[Source, tuple[int | None, ...]]]:
+        """The sizes of each argument tensor that is checked; None where any size will do."""
+        for check in self.extra:
+            for facts in getattr(check, "facts", ()):
+                if facts.real is None:
+                    yield facts.source, facts.sizes
+
+    @property
+    def has_symbols(self) -> bool:
+        """Whether sizes or numbers of this capture are symbolic."""
+        return any(hasattr(check, "relations") for check in self.extra)
+
+    def numbers(self) -> Iterator[tuple[Source, Any]]:
+        """Each int, float or tuple that is expected to have one particular value."""
+        for guard in self.parts.values():
+            if guard.kind == "equals" and type(guard.expected) in (int, float, tuple):
+                yield guard.source, guard.expected
+
+    def pinned(self) -> Iterator[tuple[Source, Any]]:
+        """What is expected to be one text or float, to have these keys (a tuple), or to be one class or an instance of it."""
+        for guard in self.parts.values():
+            texts = guard.kind == "equals" and type(guard.expected) in (str, bytes, float)
+            if texts or guard.kind in ("is", "type") and isinstance(guard.expected, type):
+                yield guard.source, guard.expected
+            elif guard.kind == "keys":
+                yield guard.source, tuple(guard.expected)
+
+    def lines(self, emit: Emitter, watched: bool = False) -> None:
+        """Write the whole check as statements that return MISS: arguments and thread state first, then modules and globals.
+
+        With `watched`, guards that dicts of modules settle stand in a function of their own, which runs when one of these has changed.
+        """
+        early = [isinstance(guard.source.root(), Arg) for guard in self.parts.values()]
+        self._parts(emit, compress(self.parts.values(), early))
+        for check in self.extra:
+            if check.first:
+                check.lines(emit)
+        late = list(compress(self.parts.values(), map(operator.not_, early)))
+        if watched:
+            late = self._watch(emit, self._watch(emit, late, Settled()), Settled(names=True))
+        self._parts(emit, late)
+        for check in self.extra:
+            if not check.first:
+                check.lines(emit)
+
+    def _watch(self, emit: Emitter, parts: list[Guard], settled: Settled) -> list[Guard]:
+        """Put the settled guards into a watch; returns the others."""
+        found = [settled.add(part.kind, part.source, part.expected) for part in parts]
+        if not settled.pays(sum(found)):
+            return parts
+        inner = emit.sibling()
+        self._parts(inner, compress(parts, found))
+        lines = [line.replace("return MISS", "return False") for line in with_few_locals(inner.lines, "")]
+        text = "\n    ".join(["def holds():", *lines, "return True"])
+        exec(compile(text, "<intarsia guards>", "exec"), emit.namespace)
+        watch = emit.constant(Watch(settled, emit.namespace.pop("holds")), "names" if settled.names else "modules")
+        emit.lines.append(f"if not ({watch}.check() or {watch}.holds()): return MISS")
+        return list(compress(parts, map(operator.not_, found)))
+
+    def _parts(self, emit: Emitter, parts: Iterable[Guard]) -> None:
+        tests: list[str] = []
+        for guard in parts:
+            before = len(emit.lines)
+            test = guard.test(emit)
+            fetched = emit.lines[before:]
+            del emit.lines[before:]
+            if fetched:
+                self._flush(emit, tests)
+                emit.lines += fetched
+            tests.append(test)
+        self._flush(emit, tests)
+
+    @staticmethod
+    def _flush(emit: Emitter, tests: list[str]) -> None:
+        for start in range(0, len(tests), 8):
+            emit.lines.append(f"if not ({' and '.join(tests[start : start + 8])}): return MISS")
+        tests.clear()
+
+    def explain(self, args: Mapping[str, Any]) -> Miss | None:
+        """The first part that does not hold for these arguments."""
+        for guard in self.parts.values():
+            if guard.kind in ("alias", "other"):
+                same, other = f"the same object as {guard.expected.name()}", "another object"
+                try:
+                    found = guard.source.fetch(args) is guard.expected.fetch(args)
+                except Exception as error:
+                    return guard.miss(
+                        same if guard.kind == "alias" else other, f"nothing ({type(error).__name__}: {error})"
+                    )
+                if found is not (guard.kind == "alias"):
+                    return guard.miss(same, other) if guard.kind == "alias" else guard.miss(other, same)
+                continue
+            miss = guard.explain(args)
+            if miss is not None:
+                return miss
+        for check in self.extra:
+            try:
+                miss = check.explain(args)
+            except Exception as error:
+                miss = Miss(
+                    str(check).partition("\n")[0], "as at capture", f"nothing ({type(error).__name__}: {error})"
+                )
+            if miss is not None:
+                return miss
+        return None
+
+    @property
+    def code(self) -> str:
+        """The compiled check as source text."""
+        emit = Emitter()
+        self.lines(emit)
+        return "\n".join(emit.lines)
+
+    def __iter__(self) -> Any:
+        return iter([*self.parts.values(), *self.extra])
+
+    def __len__(self) -> int:
+        return len(self.parts) + len(self.extra)
+
+    def __str__(self) -> str:
+        return "\n".join(str(part) for part in self)

@@ -1,0 +1,388 @@
+"""Binary operators and comparisons as tables: symbol, function, special methods."""
+
+from __future__ import annotations
+
+import operator
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..calls.visibility import check_key, check_operands, check_sight, check_text, is_same, refuse_opaque
+from ..errors import GraphBreak, Unsupported
+from ..torch_private import hint_of
+from . import object as objects
+from .constant import is_constant
+from .container import InstanceDict, LazyDict
+from .kinds import isinstance
+from .protocol import (
+    binary_by_methods,
+    compare_by_methods,
+    compare_dicts,
+    compare_sequences,
+    is_written_in_python,
+)
+from .sets import rely_on_table
+from .tensor import rely_on_method, tensor_class
+
+if TYPE_CHECKING:
+    from ..bytecode.machine import Interpreter
+
+__all__ = [
+    "BINARY",
+    "COMPARE",
+    "UNARY",
+    "binary",
+    "compare",
+    "contains",
+    "delete_item",
+    "get_item",
+    "is_old_sequence",
+    "set_item",
+    "unary",
+]
+
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+BINARY: dict[str, tuple[Any, str]] = {
+    "+": (operator.add, "add"),
+    "-": (operator.sub, "sub"),
+    "*": (operator.mul, "mul"),
+    "/": (operator.truediv, "truediv"),
+    "//": (operator.floordiv, "floordiv"),
+    "%": (operator.mod, "mod"),
+    "**": (operator.pow, "pow"),
+    "@": (operator.matmul, "matmul"),
+    "<<": (operator.lshift, "lshift"),
+    ">>": (operator.rshift, "rshift"),
+    "&": (operator.and_, "and"),
+    "|": (operator.or_, "or"),
+    "^": (operator.xor, "xor"),
+    "+=": (operator.iadd, "add"),
+    "-=": (operator.isub, "sub"),
+    "*=": (operator.imul, "mul"),
+    "/=": (operator.itruediv, "truediv"),
+    "//=": (operator.ifloordiv, "floordiv"),
+    "%=": (operator.imod, "mod"),
+    "**=": (operator.ipow, "pow"),
+    "@=": (operator.imatmul, "matmul"),
+    "<<=": (operator.ilshift, "lshift"),
+    ">>=": (operator.irshift, "rshift"),
+    "&=": (operator.iand, "and"),
+    "|=": (operator.ior, "or"),
+    "^=": (operator.ixor, "xor"),
+}
+COMPARE: dict[str, tuple[Any, str, str]] = {
+    "==": (operator.eq, "__eq__", "__eq__"),
+    "!=": (operator.ne, "__ne__", "__ne__"),
+    "<": (operator.lt, "__lt__", "__gt__"),
+    "<=": (operator.le, "__le__", "__ge__"),
+    ">": (operator.gt, "__gt__", "__lt__"),
+    ">=": (operator.ge, "__ge__", "__le__"),
+}
+_REFLECTED = {operator.lt: operator.gt, operator.gt: operator.lt, operator.le: operator.ge, operator.ge: operator.le}
+_REFLECTED |= {operator.eq: operator.eq, operator.ne: operator.ne}
+UNARY: dict[str, tuple[Any, str]] = {
+    "-": (operator.neg, "__neg__"),
+    "+": (operator.pos, "__pos__"),
+    "~": (operator.invert, "__invert__"),
+}
+
+
+def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
+    """`left symbol right`."""
+    function, name = BINARY[symbol]
+    if isinstance(left, Tensor) or isinstance(right, Tensor):
+        if not isinstance(left, Tensor):
+            function = BINARY[symbol.removesuffix("=")][0]
+        rely_on_method(vm, f"__{name}__" if isinstance(left, Tensor) else f"__r{name}__")
+        if symbol[-1] == "=":
+            rely_on_method(vm, f"__i{name}__")
+        result = _of_the_other(vm, name, left, right)
+        return vm.out.call_function(function, (left, right), {}) if result is NotImplemented else result
+    if isinstance(left, SYMBOLIC) or isinstance(right, SYMBOLIC):
+        return vm.native(function, left, right)
+    if symbol[0] == "*" and name == "mul":
+        left, right = _repeats(vm, left, right), _repeats(vm, right, left)
+    own = (f"__{name}__", f"__i{name}__") if symbol.endswith("=") else (f"__{name}__",)
+    if is_written_in_python(left, *own) or is_written_in_python(right, f"__r{name}__"):
+        return binary_by_methods(vm, symbol, name, left, right)
+    left, right = _as_items(vm, symbol, left, right), _as_items(vm, symbol, right, left)
+    if symbol == "|=" and type(left) is LazyDict:
+        vm.native(left.written().update, vm.settle(right))
+        return left
+    if symbol == "+=" and isinstance(left, list) and objects.lookup(type(left), "__iadd__")[1] is list:
+        refuse_opaque(vm, left, "`+=`")
+        list.extend(left, vm.listed(right))
+        return left
+    if symbol[0] == "%" and isinstance(left, str | bytes):
+        check_text(vm, right)
+        check_sight(vm, (right,), "`%`")
+    if not (isinstance(left, list | tuple) or isinstance(right, list | tuple)):
+        check_operands(vm, (left, right), f"`{symbol}`")
+    rely_on_table(vm, left)
+    rely_on_table(vm, right)
+    return vm.native_recorded(function, vm.settle(left), vm.settle(right))
+
+
+def _as_items(vm: Interpreter, symbol: str, value: Any, other: Any) -> Any:
+    """The items of an object of the caller's that derives from list, where the operator only reads them."""
+    items = vm.user.items_of(value)
+    if items is None or symbol == "+=" and isinstance(other, list):
+        return value
+    if symbol in ("+", "*") and isinstance(other, list | int):
+        return items
+    raise GraphBreak(f"`{symbol}` looks into {vm.user.opaque[id(value)]}, a {type(value).__name__} of the caller's")
+
+
+def _repeats(vm: Interpreter, value: Any, other: Any) -> Any:
+    """How often a sequence is repeated, where an object stands for a number."""
+    kind = type(value)
+    if not isinstance(other, list | tuple | str | bytes) or isinstance(value, int):
+        return value
+    index = objects.find_method(kind, "__index__")
+    numeric = any(objects.find_method(kind, f"__{name}__") for name in ("mul", "rmul"))
+    return value if index is None or numeric else vm.call(index, (value,), {})
+
+
+def _of_the_other(vm: Interpreter, name: str, left: Any, right: Any) -> Any:
+    """The answer of the operand that is no tensor: tensors leave objects that they do not know to them."""
+    owner, operand, method = (right, left, f"__r{name}__") if isinstance(left, Tensor) else (left, right, f"__{name}__")
+    kind = type(owner)
+    if (
+        isinstance(owner, Tensor | int | float | complex)
+        or hasattr(kind, "__torch_function__")
+        or hasattr(kind, "__array__")
+    ):
+        return NotImplemented
+    found = objects.find_method(kind, method)
+    return NotImplemented if found is None else vm.call(found, (owner, operand), {})
+
+
+def compare(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
+    """`left symbol right` for a comparison."""
+    function, method, reflected = COMPARE[symbol]
+    if isinstance(left, Tensor) or isinstance(right, Tensor):
+        rely_on_method(vm, method if isinstance(left, Tensor) else reflected)
+        if isinstance(left, Tensor) and isinstance(right, Tensor):
+            mine, other = tensor_class(vm, left), tensor_class(vm, right)
+            if mine is not other and issubclass(
+                other, mine
+            ):  # CPython asks the subclass first: results lie as its tensor does
+                return vm.out.call_function(_REFLECTED[function], (right, left), {})
+        return vm.out.call_function(function, (left, right), {})
+    if isinstance(left, SYMBOLIC) or isinstance(right, SYMBOLIC):
+        return vm.native(function, left, right)
+    asked = (method, "__eq__") if symbol == "!=" else (method,)
+    answers = (reflected, "__eq__") if symbol == "!=" else (reflected,)
+    if is_written_in_python(left, *asked) or is_written_in_python(right, *answers):
+        return compare_by_methods(vm, symbol, method, reflected, left, right)
+    if not (is_constant(left) or is_constant(right)):
+        if type(left) is type(right) and type(left) in (list, tuple):
+            return compare_sequences(vm, symbol, left, right)
+        if type(left) is type(right) is dict and symbol in ("==", "!="):
+            return compare_dicts(vm, symbol, left, right)
+    check_operands(vm, (left, right), f"`{symbol}`")
+    if objects.lookup(type(left), "__eq__")[1] is object:
+        is_same(vm, left, right)
+    return vm.native_recorded(function, vm.settle(left), vm.settle(right))
+
+
+def unary(vm: Interpreter, symbol: str, value: Any) -> Any:
+    """`symbol value`."""
+    if symbol == "not":
+        return not vm.truth(value)
+    function, method = UNARY[symbol]
+    if isinstance(value, Tensor):
+        rely_on_method(vm, method)
+        return vm.out.call_function(function, (value,), {})
+    found = objects.find_method(type(value), method)
+    refuse_opaque(vm, value, f"`{symbol}`")
+    return vm.call(found, (value,), {}) if found is not None else vm.native(function, value)
+
+
+def contains(vm: Interpreter, container: Any, item: Any) -> bool:
+    """`item in container`."""
+    if isinstance(container, Tensor):
+        raise GraphBreak("`in` looks into a tensor's values")
+    found = objects.find_method(type(container), "__contains__")
+    if found is not None and not vm.is_library(found.__module__) or found is not None and not _is_plain(container):
+        return vm.truth(vm.call(found, (container, item), {}))
+    mapping = vm.tracked_mapping(container)
+    if mapping is not None:
+        return item in mapping
+    if (
+        objects.find_method(type(container), "__iter__") is None
+        or objects.lookup(type(container), "__contains__")[1] is list
+    ):
+        items = vm.user.items_of(container)
+        container = container if items is None else items
+    if (
+        objects.find_method(type(container), "__iter__") is not None
+        and objects.lookup(type(container), "__contains__")[1] is None
+    ):
+        return _found_in(vm, container, item)
+    if isinstance(container, list | tuple) and any(isinstance(x, Tensor) for x in (*container, item)):
+        return any(is_same(vm, x, item) for x in container) or _contains_tensor(container, item)
+    if isinstance(container, list | tuple | deque | type({}.values())):
+        return any(is_same(vm, x, item) or vm.truth(compare(vm, "==", x, item)) for x in list(container))
+    refuse_opaque(vm, container, "`in`")
+    vm.refuse_iterator(container)
+    if objects.lookup(type(container), "__next__")[1] is not None or is_old_sequence(container):
+        return _found_in(vm, container, item)
+    check_key(vm, item)
+    return bool(vm.native(operator.contains, container, item))
+
+
+def is_old_sequence(container: Any) -> bool:
+    kind = type(container)
+    return objects.lookup(kind, "__iter__")[1] is None and objects.find_method(kind, "__getitem__") is not None
+
+
+def _found_in(vm: Interpreter, container: Any, item: Any) -> bool:
+    """`in` by iteration, which stops at the first equal item."""
+    iterator = vm.iterate(container)
+    while True:
+        more, value = vm.advance(iterator)
+        if not more or value is item or vm.truth(compare(vm, "==", value, item)):
+            return more
+
+
+def _is_plain(container: Any) -> bool:
+    return type(container) in (list, tuple, dict, set, frozenset, str, LazyDict, InstanceDict)
+
+
+def _contains_tensor(container: Any, item: Any) -> bool:
+    if isinstance(item, Tensor) or any(isinstance(x, Tensor) for x in container):
+        raise GraphBreak("`in` compares tensors by value")
+    return item in container
+
+
+def get_item(vm: Interpreter, obj: Any, key: Any) -> Any:
+    """`obj[key]`."""
+    if isinstance(obj, Tensor):
+        rely_on_method(vm, "__getitem__")
+        part, key = _select_symbols(vm, obj, key)
+        selected = part is not obj and key == ()  # the key () of the program's own makes another tensor
+        return part if selected else vm.out.call_function(operator.getitem, (part, key), {})
+    found = objects.find_method(type(obj), "__getitem__")
+    if found is not None:
+        return vm.call(found, (obj, key), {})
+    items = vm.user.items_of(obj)
+    obj = obj if items is None else items
+    mapping = vm.tracked_mapping(obj)
+    missing = objects.find_method(type(obj), "__missing__")
+    if missing is not None and isinstance(obj, dict):
+        present = key in mapping if mapping is not None else dict.__contains__(obj, _as_key(vm, obj, key))
+        if not present:
+            return vm.call(missing, (obj, key), {})
+    if mapping is not None:
+        return mapping[key]
+    if isinstance(obj, type):
+        own = objects.lookup(obj, "__class_getitem__")[0]
+        programs = isinstance(own, classmethod) and not vm.is_library(getattr(own.__func__, "__module__", None))
+        if programs and objects.find_method(type(obj), "__getitem__") is None:
+            return vm.call(objects.load_attr(vm, obj, "__class_getitem__"), (key,), {})
+        method = objects.find_method(type(obj), "__getitem__")
+        if method is None or vm.is_library(method.__module__):
+            return vm.native(operator.getitem, obj, key)
+    if isinstance(key, Tensor):
+        raise GraphBreak("a tensor's value is used as an index")
+    key = _as_key(vm, obj, key)
+    factory = getattr(obj, "default_factory", None)
+    if factory is not None and hasattr(factory, "__code__") and not dict.__contains__(obj, key):
+        value = vm.call(factory, (), {})
+        obj[key] = value
+        return value
+    return vm.native(operator.getitem, obj, key)
+
+
+def _select_symbols(vm: Interpreter, tensor: Tensor, key: Any) -> tuple[Any, Any]:
+    """The tensor at the symbolic integers of the key, and the rest of the key: torch's own indexing takes them for the numbers of this call."""
+    entries = list(key) if type(key) is tuple else [key]
+    kinds = {type(e) for e in entries}
+    if torch.SymInt not in kinds or not kinds <= _BASIC_KEYS or entries.count(...) > 1:
+        return tensor, key
+    axes, axis = [], 0
+    for i, entry in enumerate(entries):
+        axes.append(axis)
+        if entry is ...:
+            axis = tensor.dim() - sum(e is not None for e in entries[i + 1 :])
+        elif entry is not None:
+            axis += 1
+    last = max(i for i, e in enumerate(entries) if type(e) is torch.SymInt)
+    if axis > tensor.dim() or None in entries[:last]:  # the strides of new dimensions are made of those behind them
+        return tensor, key
+    sizes = [hint_of(tensor.shape[d]) if type(e) is torch.SymInt else 0 for e, d in zip(entries, axes, strict=True)]
+    inside = all(-n <= hint_of(e) < n for e, n in zip(entries, sizes, strict=True) if type(e) is torch.SymInt)
+    if not inside:  # torch's own error
+        return tensor, key
+    for entry, d in reversed(list(zip(entries, axes, strict=True))):
+        if type(entry) is torch.SymInt:
+            tensor = vm.out.call_function(torch.select, (tensor, d, entry), {})
+    return tensor, tuple(e for e in entries if type(e) is not torch.SymInt)
+
+
+_BASIC_KEYS = {int, torch.SymInt, slice, type(None), type(...)}
+
+
+def set_item(vm: Interpreter, obj: Any, key: Any, value: Any) -> None:
+    """`obj[key] = value`."""
+    if isinstance(obj, Tensor):
+        rely_on_method(vm, "__setitem__")
+        part, key = _select_symbols(vm, obj, key)
+        vm.out.call_function(operator.setitem, (part, ... if part is not obj and key == () else key, value), {})
+        return
+    found = objects.find_method(type(obj), "__setitem__")
+    if found is not None:
+        vm.call(found, (obj, key, value), {})
+        return
+    if type(obj) is LazyDict:
+        obj.written()[_as_key(vm, obj.written(), key)] = value
+        return
+    refuse_tracked(vm, obj)
+    vm.native(operator.setitem, obj, _as_key(vm, obj, key), value)
+
+
+def delete_item(vm: Interpreter, obj: Any, key: Any) -> None:
+    """`del obj[key]`."""
+    found = objects.find_method(type(obj), "__delitem__")
+    if found is not None:
+        vm.call(found, (obj, key), {})
+        return
+    if type(obj) is LazyDict:
+        vm.native(operator.delitem, obj.written(), _as_key(vm, obj.written(), key))
+        return
+    refuse_tracked(vm, obj)
+    vm.native(operator.delitem, obj, _as_key(vm, obj, key))
+
+
+def _as_key(vm: Interpreter, obj: Any, key: Any) -> Any:
+    """A key or index that C code may use as it is."""
+    if is_constant(key):
+        refuse_opaque(vm, obj, "indexing")
+        return key
+    if type(key) is slice and isinstance(obj, list | tuple | str | bytes | range):
+        return slice(*(_as_number(vm, part) for part in (key.start, key.stop, key.step)))
+    index = objects.find_method(type(key), "__index__") if isinstance(obj, list | tuple | str | range) else None
+    if index is not None:
+        return vm.call(index, (key,), {})
+    refuse_opaque(vm, obj, "indexing")
+    check_key(vm, key)
+    return key
+
+
+def _as_number(vm: Interpreter, value: Any) -> Any:
+    index = objects.find_method(type(value), "__index__") if not isinstance(value, Tensor) else None
+    return value if index is None else vm.call(index, (value,), {})
+
+
+def refuse_tracked(vm: Interpreter, obj: Any) -> None:
+    """Refuse to change in place an object of the user's that has no stand-in."""
+    if type(obj) is InstanceDict or vm.is_created(obj):
+        return
+    if type(obj) is LazyDict:
+        raise Unsupported(f"a large or subclassed dict of the caller's is changed: {obj.source.name()}")
+    entry = vm.user.by_value.get(id(obj))
+    if entry is not None and entry.real is obj:
+        raise Unsupported(f"{entry.source.name()}, a {type(obj).__name__} of the caller's, is changed in place")

@@ -1,0 +1,157 @@
+"""Python's data model for operators: which methods are asked, in which order, and what is said when none answers.
+
+An operator whose operands have methods written in Python is resolved here, so that each method runs once, interpreted.
+C methods of the operands are asked through their own slots, which never call back to the other operand's methods.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+from ..calls.visibility import check_operands, refuse_opaque
+from ..errors import GraphBreak, UserRaise
+from ..guards.sameness import is_value_type
+from . import object as objects
+from .kinds import isinstance
+
+if TYPE_CHECKING:
+    from ..bytecode.machine import Interpreter
+
+__all__ = ["binary_by_methods", "compare_by_methods", "is_written_in_python"]
+
+_NUMBERS = (int, float, complex)
+_SEQUENCES = (list, tuple, str, bytes, bytearray)
+_CONVERSIONS = ("__index__", "__iter__", "__str__", "__repr__", "__float__", "__int__")
+_SLOTS = (types.WrapperDescriptorType, types.MethodDescriptorType)
+
+
+def is_written_in_python(value: Any, *names: str) -> bool:
+    """Whether one of these special methods of `value` is Python code."""
+    kind = type(value)
+    return not is_value_type(value) and any(objects.find_method(kind, name) is not None for name in names)
+
+
+def binary_by_methods(vm: Interpreter, symbol: str, name: str, left: Any, right: Any) -> Any:
+    """`left symbol right`, where an operand has Python methods for it."""
+    if symbol.endswith("="):
+        method = objects.lookup(type(left), f"__i{name}__")[0]
+        if isinstance(method, types.FunctionType):
+            result = vm.call(method, (left, right), {})
+            if result is not NotImplemented:
+                return result
+        elif isinstance(method, _SLOTS):
+            return _in_place(vm, symbol, method, left, right)
+    kind, other = type(left), type(right)
+    forward, _ = objects.lookup(kind, f"__{name}__")
+    reflected, _ = objects.lookup(other, f"__r{name}__")
+    first, second = (forward, left, right), (reflected, right, left)
+    order = [first] if kind is other else [first, second]
+    overrides = (
+        other is not kind and issubclass(other, kind) and objects.lookup(kind, f"__r{name}__")[0] is not reflected
+    )
+    if overrides or _only_as_sequence(kind, symbol):
+        order.reverse()
+    return _answer(vm, order, lambda: _unsupported(vm, symbol, left, right), symbol)
+
+
+def _in_place(vm: Interpreter, symbol: str, slot: Any, left: Any, right: Any) -> Any:
+    if isinstance(left, list) and symbol == "+=":
+        refuse_opaque(vm, left, "`+=`")
+        list.extend(left, vm.listed(right))
+        return left
+    check_operands(vm, (left, right), f"`{symbol}`")
+    if is_written_in_python(right, "__iter__", "__index__", "__getitem__", "keys"):
+        raise GraphBreak(f"`{symbol}` runs methods of {type(right).__qualname__}")
+    return vm.native(slot, left, right)
+
+
+def _only_as_sequence(kind: type, symbol: str) -> bool:
+    """Whether a type has `+` and `*` as a sequence only: those are asked after the methods of numbers."""
+    return issubclass(kind, _SEQUENCES) and symbol[0] in "+*" and symbol.rstrip("=") in "+*"
+
+
+def _answer(vm: Interpreter, order: list[tuple[Any, Any, Any]], otherwise: Any, symbol: str) -> Any:
+    for method, owner, other in order:
+        if isinstance(method, staticmethod | classmethod) or method is None:
+            raise GraphBreak(f"`{symbol}` finds a method of {type(owner).__qualname__} of an unusual kind")
+        if isinstance(method, types.FunctionType):
+            result = vm.call(method, (owner, other), {})
+        elif isinstance(method, _SLOTS):
+            if not isinstance(owner, _NUMBERS) and method.__objclass__ is not object:
+                check_operands(vm, (owner, other), f"`{symbol}`")
+                joins = isinstance(owner, _SEQUENCES) and symbol.rstrip("=") == "+"
+                if not joins and is_written_in_python(other, *_CONVERSIONS):
+                    raise GraphBreak(f"`{symbol}` may run methods of {type(other).__qualname__}")
+            result = vm.native(method, owner, other)
+        elif method is objects.MISSING:
+            continue
+        else:
+            result = vm.call(objects.load_attr(vm, type(owner), method.__name__), (owner, other), {})
+        if result is not NotImplemented:
+            return result
+    return otherwise()
+
+
+def _unsupported(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
+    sign = "** or pow()" if symbol == "**" else symbol
+    names = f"'{vm.type_of(left).__name__}' and '{vm.type_of(right).__name__}'"
+    raise UserRaise(TypeError(f"unsupported operand type(s) for {sign}: {names}"))
+
+
+def compare_by_methods(vm: Interpreter, symbol: str, name: str, mirror: str, left: Any, right: Any) -> Any:
+    """`left symbol right` for a comparison, where an operand has Python methods for it."""
+    kind, other = type(left), type(right)
+    first, second = (left, right, name), (right, left, mirror)
+    order = [first, second]
+    if other is not kind and issubclass(other, kind):
+        order.reverse()
+    for owner, operand, asked in order:
+        result = _compare_once(vm, symbol, owner, operand, asked)
+        if result is not NotImplemented:
+            return result
+    if symbol == "==":
+        return left is right
+    if symbol == "!=":
+        return left is not right
+    names = f"'{vm.type_of(left).__name__}' and '{vm.type_of(right).__name__}'"
+    raise UserRaise(TypeError(f"'{symbol}' not supported between instances of {names}"))
+
+
+def _compare_once(vm: Interpreter, symbol: str, owner: Any, operand: Any, name: str) -> Any:
+    method, where = objects.lookup(type(owner), name)
+    if where is object:
+        if name == "__ne__":
+            result = _compare_once(vm, "==", owner, operand, "__eq__")
+            return result if result is NotImplemented else not vm.truth(result)
+        return True if name == "__eq__" and owner is operand else NotImplemented
+    if isinstance(method, types.FunctionType):
+        return vm.call(method, (owner, operand), {})
+    if isinstance(method, _SLOTS):
+        if not isinstance(owner, _NUMBERS):
+            check_operands(vm, (owner, operand), f"`{symbol}`")
+        return vm.native(method, owner, operand)
+    raise GraphBreak(f"`{symbol}` finds a method of {type(owner).__qualname__} of an unusual kind")
+
+
+def compare_sequences(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
+    """A comparison of two lists or two tuples, item by item."""
+    from .operators import compare
+
+    for x, y in zip(left, right, strict=False):
+        if x is not y and not vm.truth(compare(vm, "==", x, y)):
+            return symbol == "!=" if symbol in ("==", "!=") else compare(vm, symbol, x, y)
+    return compare(vm, symbol, len(left), len(right))
+
+
+def compare_dicts(vm: Interpreter, symbol: str, left: dict[Any, Any], right: dict[Any, Any]) -> bool:
+    """`==` or `!=` of two dicts."""
+    from .operators import compare
+
+    same = len(left) == len(right)
+    if same:
+        for key, value in left.items():
+            if key not in right or right[key] is not value and not vm.truth(compare(vm, "==", value, right[key])):
+                same = False
+                break
+    return same is (symbol == "==")

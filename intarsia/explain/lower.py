@@ -1,0 +1,269 @@
+"""`intarsia.lower`: every stage between a function and its machine code, to look at; for this processor, or for a GPU that need not be there."""
+
+from __future__ import annotations
+
+import difflib
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+from xdsl.dialects.builtin import ModuleOp
+
+from ..backend import machine, pipeline_of
+from ..compile import check_function, compile
+from ..config import Config
+from ..frontend.entry.capture import Capture, capture
+from ..frontend.functional.trace import functionalize
+from ..ir.fx.importer import import_fx
+from ..ir.retarget import retarget
+from ..ir.text import print_module
+from ..passes.core.base import LEVELS
+from ..passes.core.context import CompileContext, Diagnostics, Remark
+from ..passes.core.manager import run_pipeline
+from ..targets.build.toolchain import find_toolchain
+from ..targets.cpp.program import Generated, generate
+from ..targets.host.library import Library
+from ..targets.triton.compile import Binary
+from ..targets.triton.device import capability, triton_version
+from ..targets.triton.program import compile_kernels
+
+GPUS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "gfx90a", "gfx942", "gfx950")
+TARGETS = ("cpp", "triton", *(f"triton:{gpu}" for gpu in GPUS))
+
+
+class _Received(Exception):
+    """Ends a call when the graph's inputs are known."""
+
+
+@dataclass
+class Lowered:
+    """A function on its way down, for the arguments it was lowered with.
+
+    Attributes:
+        target: what code is made for: "cpp", or a GPU as in "triton:sm_90".
+        fx: the captured graph, torch level.
+        functional: the ATen graph.
+        guards: the compiled guards, as text.
+        stages: the IR's text after each pass, by the pass's name; "aten" is what was imported.
+        remarks: what the passes did and refused, and why.
+        constants: tensors of the function's own that the program takes after the graph's inputs.
+    """
+
+    fx: GraphModule
+    functional: GraphModule
+    guards: str
+    stages: dict[str, str]
+    remarks: list[Remark]
+    constants: list[torch.Tensor]
+    target: str
+    _levels: dict[str, str]
+    _generated: Generated
+    _compile: Callable[[], Any] = field(repr=False)
+    _capture: Capture = field(repr=False)
+
+    def ir(self, level: str = "buffer") -> str:
+        """The IR's text at the end of a level: "aten", "prim", "kernel", "loop" or "buffer"; or after a pass, by its name.
+
+        Raises:
+            ValueError: no such level or pass.
+        """
+        found = self._levels.get(level) or self.stages.get(level)
+        if found is None:
+            raise ValueError(f"no level or pass {level!r}; known: {', '.join([*self._levels, *self.stages])}")
+        return found
+
+    def inputs(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """What the graph receives for these arguments: its placeholders' values, in order.
+
+        Raises:
+            ValueError: the guards do not hold for these arguments.
+        """
+        received: list[list[Any]] = []
+
+        def graph(*values: Any) -> Any:
+            received.append(list(values))
+            raise _Received
+
+        miss = object()
+        entry = self._capture.compile_entry(graph, miss)
+        bound = self._capture.parameters.bind(args, kwargs)
+        try:
+            entry(*bound.values())
+        except _Received:
+            return received[0]
+        raise ValueError(f"the guards do not hold for these arguments: {self._capture.guards.explain(bound)}")
+
+    def source(self) -> str:
+        """The generated C++; for a GPU the launches of its kernels."""
+        return "\n".join(unit.text for unit in self._generated.units)
+
+    def triton(self) -> str:
+        """The Triton module of the kernels on a GPU; "" where there are none."""
+        return "" if self._generated.gpu is None else self._generated.gpu.text
+
+    def host(self) -> str:
+        """The host program."""
+        return self._generated.host.text
+
+    def as_text(self, stage: str) -> str:
+        """A stage as text: "fx", "functional" or "guards"; a level or pass as for `ir`; "triton", "cpp" or "host".
+
+        Raises:
+            ValueError: no such stage, with a suggestion.
+        """
+        made: dict[str, Callable[[], str]] = {
+            "fx": lambda: str(self.fx.print_readable(print_output=False)),
+            "functional": lambda: str(self.functional.print_readable(print_output=False)),
+            "guards": lambda: self.guards,
+            "triton": self.triton,
+            "cpp": self.source,
+            "host": self.host,
+        }
+        if stage in made:
+            return made[stage]()
+        known = [*made, *self._levels, *self.stages]
+        if stage in known:
+            return self.ir(stage)
+        raise ValueError(_unknown("stage", stage, known))
+
+    def compile(self) -> Any:
+        """The compiled function: takes what the original takes. For a GPU it has the `binaries` of the kernels, see `ForGPU`.
+
+        Raises:
+            NoTriton: for a GPU, and no Triton that can be used.
+            TritonError: Triton does not compile a kernel; names it and the user's line.
+        """
+        return self._compile()
+
+
+@dataclass
+class ForGPU:
+    """A function compiled for a GPU that need not be there; where it is, a call takes what the original takes, on that GPU.
+
+    Attributes:
+        target: the GPU, as "sm_90".
+        binaries: the compiled kernels by name: their code (a cubin, or AMD's hsaco), shared memory in bytes, and warps.
+        report: bytes of code by kernel, as a text.
+    """
+
+    target: str
+    binaries: Mapping[str, Binary]
+    _fn: Any = field(repr=False)
+    _made: Any = field(default=None, repr=False)
+
+    @property
+    def report(self) -> str:
+        return "\n".join(f"{n}: {len(b.code)} bytes of code, {b.warps} warps" for n, b in self.binaries.items())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it.
+
+        Raises:
+            RuntimeError: this machine has no such GPU.
+        """
+        here = capability(torch.cuda.current_device()) if torch.cuda.is_available() else "no GPU"
+        if here != self.target:
+            raise RuntimeError(
+                f"this was compiled for {self.target}, and this machine has {here}: "
+                "its text and its binaries can be read here, but not run"
+            )
+        if self._made is None:
+            self._made = compile(self._fn)
+        return self._made(*args, **kwargs)
+
+
+def _unknown(what: str, word: str, known: list[str]) -> str:
+    same = [name for name in known if name.endswith(f":{word}")]  # "sm_90" of "triton:sm_90"
+    close = same or difflib.get_close_matches(word, known, n=1)
+    return f"unknown {what} {word!r}{f'; did you mean {close[0]!r}?' if close else ''}; known: {', '.join(dict.fromkeys(known))}"
+
+
+def gpu_target(target: str) -> str:
+    """The GPU of a target: "sm_90" of "triton:sm_90", that of this machine of "triton", "" of "cpp".
+
+    Raises:
+        ValueError: an unknown target, with a suggestion; "triton" on a machine without a GPU.
+    """
+    if target not in TARGETS:
+        raise ValueError(_unknown("target", target, list(TARGETS)))
+    if target != "triton":
+        return target.partition(":")[2]
+    if not torch.cuda.is_available():
+        raise ValueError("target 'triton' is the GPU of this machine, which has none; name one, as in 'triton:sm_90'")
+    return capability(torch.cuda.current_device())
+
+
+def lower(fn: Any, *args: Any, target: Any = "cpp", **kwargs: Any) -> Lowered:
+    """Take a function or module through every stage for these arguments, without calling a compiler of machine code.
+
+    Args:
+        target: "cpp" is this processor. "triton:sm_80", "triton:sm_90", "triton:gfx942" ... is a GPU, which this machine need not have: the
+            arguments may be tensors on the CPU, and all of them count as that GPU's. "triton" is the GPU of this machine. What is no
+            string is an argument of `fn`.
+
+    Raises:
+        TypeError: `fn` is nothing that can be compiled, as for `compile`.
+        ValueError: an unknown target, with a suggestion; for a GPU, a call that torch has on CPUs only, such as oneDNN's LSTM.
+        Unsupported: the function cannot be captured in one graph; names the user's line.
+        ImportFailure: the graph has no form in the IR.
+        CompilerNotFound: no C++ compiler: the machine that code is made for is not known.
+    """
+    if not isinstance(target, str):
+        kwargs, target = kwargs | {"target": target}, "cpp"
+    check_function(fn, "lower")
+    gpu = gpu_target(target)
+    config = Config.from_environment()
+    with torch.no_grad():
+        captured = capture(fn, args, kwargs)
+        functional = functionalize(captured.graph_module, captured.example_inputs)
+    imported = import_fx(functional)
+    module = imported.module
+    if gpu:
+        retarget(module, "cuda:0")
+    stages, levels = {"aten": print_module(module)}, {"aten": print_module(module)}
+    pipeline = pipeline_of(config)
+    by_name = {item.name: item for item in pipeline}
+
+    def keep(name: str, current: ModuleOp, seconds: float, phase: str) -> None:
+        if phase == "after":
+            stages[name] = print_module(current)
+            levels[by_name[name].gives or by_name[name].level] = stages[name]
+
+    ctx = CompileContext(machine(find_toolchain(), config, gpu), Diagnostics(want_remarks=True))
+    run_pipeline(ctx, module, pipeline, on_pass=keep)
+    generated = generate(module, Library(config.packing))
+    here_only = [o for o in generated.host.operators.values() if gpu and any(word in o for word in ("mkldnn", "_cpu"))]
+    if here_only:
+        raise ValueError(
+            f"{here_only[0]} exists on CPUs only: torch chooses it while a function is captured with tensors on the CPU.\n"
+            f"  What to do: lower the parts around it, or on a machine with a GPU give it tensors that are there"
+        )
+    ordered = {level: levels[level] for level in LEVELS if level in levels}
+    return Lowered(
+        fx=captured.graph_module,
+        functional=functional.graph_module,
+        guards=captured.guards.code,
+        stages=stages,
+        remarks=ctx.diagnostics.remarks,
+        constants=imported.constants,
+        target=f"triton:{gpu}" if gpu else target,
+        _levels=ordered,
+        _generated=generated,
+        _compile=(lambda: _compile_for(fn, generated, gpu)) if gpu else lambda: compile(fn),
+        _capture=captured,
+    )
+
+
+def _compile_for(fn: Any, generated: Generated, gpu: str) -> ForGPU:
+    triton_version()
+    if generated.gpu is None:
+        return ForGPU(gpu, {}, fn)
+    folder = Path(tempfile.mkdtemp(prefix="intarsia-"))
+    made = compile_kernels(generated.gpu, gpu, folder).result()  # where it fails, the folder stays
+    shutil.rmtree(folder, ignore_errors=True)
+    return ForGPU(gpu, {binary.name: binary for binary in made}, fn)

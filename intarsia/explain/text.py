@@ -1,0 +1,274 @@
+"""The text of an `Explanation`: at most about 100 columns, short for many graphs."""
+
+from __future__ import annotations
+
+import os
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from ..frontend.errors import Frame
+from .logs import count
+from .roofline import table
+
+if TYPE_CHECKING:
+    from .explanation import BreakInfo, Explanation, GraphInfo, KernelInfo
+
+__all__ = ["short", "text_of"]
+
+WIDTH = 96
+_DETAILED = 8  # with more graphs than this, each has one line
+_SHOWN = 12  # guards of a graph, recompiles, kernels of a graph
+
+
+def text_of(e: Explanation) -> str:
+    """The text: a headline, then a section for each kind of thing there is."""
+    summary = [count(e.graph_count, "graph"), count(e.op_count, "operation"), count(e.graph_break_count, "graph break")]
+    summary += [f"{len(e.kernels)} kernels" if len(e.kernels) != 1 else "1 kernel"] if e.kernels else []
+    out = [f"{e.name}: {', '.join(summary)}; compiled in {_seconds(e.compile_seconds)}"]
+    sections = (
+        ("Graphs", _graphs(e.graphs)),
+        ("Time of each kernel and library call", _steps(e.graphs)),
+        ("Graph breaks", _breaks(e.breaks)),
+        ("Runs in eager", _fallbacks(e)),
+        ("Compiled again", _recompiles(e)),
+        ("Checked before each call", _guards(e.graphs)),
+        ("Seconds", _times(e.seconds)),
+    )
+    for title, lines in sections:
+        body = list(lines)
+        if body:
+            out += ["", title, *body]
+    return "\n".join(out)
+
+
+def short(file: str) -> str:
+    """A file name as seen from the current folder, or from the folder of installed packages, where it lies below one."""
+    here = os.getcwd().rstrip(os.sep) + os.sep
+    return file.rpartition(f"site-packages{os.sep}")[2].removeprefix(here)
+
+
+def _at(place: Frame) -> str:
+    return f"{short(place.filename)}:{place.lineno}"
+
+
+def _line(place: Frame) -> str:
+    return f"{_at(place)}: {place.text}" if place.text else _at(place)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2g} s" if value < 10 else f"{value:.0f} s"
+
+
+def _graphs(graphs: list[GraphInfo]) -> Iterator[str]:
+    widest = min(50, max((len(_where(g)) for g in graphs), default=0))
+    for g in graphs:
+        made = _made(g)
+        ends = f", ends at the break in line {g.broken.line}" if g.broken and len(graphs) > _DETAILED else ""
+        yield f"  {g.index:>2}  {_where(g):<{widest}}  {count(g.op_count, 'operation')}{f', {made}' if made else ''}{ends}"
+        if len(graphs) > _DETAILED:
+            continue
+        yield from _field("operations", _counted(op.name for op in g.ops))
+        yield from _kernel_lines(g.kernels)
+        yield from _field("library", _list(g.library))
+        yield from _field("CUDA graph", g.recording)
+        yield from _field("memory", _memory(g))
+        if g.broken is not None:
+            yield from _field("ends at", f"the graph break at {short(g.broken.file)}:{g.broken.line}")
+
+
+def _steps(graphs: list[GraphInfo]) -> Iterator[str]:
+    for g in graphs:
+        for times in g.times:
+            rows = table(times, WIDTH - 2, _from)
+            if rows and sum(bool(other.times) for other in graphs) > 1:
+                yield f"  graph {g.index}, {g.function}"
+            yield from (f"  {row}" for row in rows)
+
+
+def _memory(g: GraphInfo) -> str:
+    if g.memory is None:
+        return ""
+    eager = f"; eager: {_mib(g.eager_memory)}" if g.eager_memory is not None else ""
+    kept = f", {_mib(g.kept_memory)} of them kept between calls" if g.kept_memory else ""
+    again = f", {_mib(g.result_memory)} of large results used again once dropped" if g.result_memory else ""
+    return f"{_mib(g.memory)} at most{kept}{again}{eager}"
+
+
+def _mib(size: int) -> str:
+    return (
+        f"{size} bytes" if size < 1024 else f"{size / 1024:.3g} KiB" if size < 1024**2 else f"{size / 1024**2:.3g} MiB"
+    )
+
+
+def _where(g: GraphInfo) -> str:
+    lines = g.lines
+    files = {f.filename for f in lines}
+    numbers = [f.lineno for f in lines]
+    if not numbers:
+        return g.function
+    span = f"line {numbers[0]}" if len(set(numbers)) == 1 else f"lines {min(numbers)}-{max(numbers)}"
+    if len(files) > 1:
+        return f"{g.function} ({count(len(lines), 'line')} of {count(len(files), 'file')})"
+    return (
+        f"{g.function} ({short(lines[0].filename)}, {span})"
+        if len(short(lines[0].filename)) < 40
+        else f"{g.function} ({span})"
+    )
+
+
+def _made(g: GraphInfo) -> str:
+    if g.eager:
+        return "runs in eager"
+    library = sum(g.library.values())
+    parts = [count(len(g.kernels), "kernel")] if g.kernels else []
+    parts += [count(library, "library call")] if library else []
+    return ", ".join(parts) + (" (from the cache)" if g.cached and parts else "")
+
+
+def _counted(names: Iterable[str]) -> str:
+    return _list(Counter(names))
+
+
+def _list(counts: Mapping[str, int]) -> str:
+    """`add, 3 mul`; the wrapping keeps a number with its name."""
+    return ", ".join(n if c == 1 else f"{c}{_TIE}{n}" for n, c in counts.items())
+
+
+_TIE = "\u00a0"
+
+
+def _field(name: str, text: str) -> list[str]:
+    """`name` and its text, wrapped beside it; nothing without text."""
+    if not text:
+        return []
+    head = f"      {name:<11}"
+    rows = textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [row.replace(_TIE, " ") for row in rows]
+
+
+def _kernel_lines(kernels: list[KernelInfo]) -> Iterator[str]:
+    for i, kernel in enumerate(kernels[:_SHOWN]):
+        half = f"{kernel.half}: " if kernel.half else ""
+        yield from _field("kernels" if i == 0 else "", f"{half}{kernel.name}{_from(kernel.lines)}{_moves(kernel)}")
+    if len(kernels) > _SHOWN:
+        yield from _field("", f"and {len(kernels) - _SHOWN} more")
+
+
+def _moves(kernel: KernelInfo) -> str:
+    """How a kernel is laid out on a GPU, and the bytes that it has to move."""
+    if kernel.facts is None:
+        return ""
+    facts, parts = kernel.facts, []
+    if facts.grid is not None:
+        blocks = count(facts.grid, "block") if isinstance(facts.grid, int) else f"{facts.grid} blocks"
+        parts.append(f"{blocks} of {count(facts.warps, 'warp')}" if facts.warps else blocks)
+    moved = ((facts.read, "read"), (facts.written, "written"))
+    parts += [f"{_mib(n) if isinstance(n, int) else f'{n} bytes'} {what}" for n, what in moved]
+    return f": {', '.join(parts)}"
+
+
+def _from(places: tuple[str, ...]) -> str:
+    """The lines of a kernel: numbers alone where they are of one file."""
+    if not places:
+        return ""
+    split = [p.rpartition(":") for p in places]
+    if len({file for file, _, _ in split}) == 1:
+        numbers = [n for _, _, n in split]
+        more = f" and {len(numbers) - 6} more" if len(numbers) > 6 else ""
+        return f" (line{'s' if len(numbers) > 1 else ''} {', '.join(numbers[:6])}{more})"
+    shown = [f"{os.path.basename(file)}:{n}" for file, _, n in split]
+    return f" ({', '.join(shown[:4])}{f' and {len(shown) - 4} more' if len(shown) > 4 else ''})"
+
+
+def _breaks(breaks: list[BreakInfo]) -> Iterator[str]:
+    for b in breaks:
+        yield f"  {short(b.file)}:{b.line}, in {b.function}: {b.text}"
+        for caller in b.callers[:4]:
+            yield from _field("called from", _line(caller))
+        yield from _field("why", b.reason)
+        yield from _field("what to do", b.remedy)
+        yield from _field("goes on", " or ".join(f"in {name} at line {line}" for name, line in b.goes_on))
+
+
+def _fallbacks(e: Explanation) -> Iterator[str]:
+    for f in e.fallbacks:
+        yield f"  {f.what}" + (f", because of {short(f.file)}:{f.line}: {f.text}" if f.file else "")
+        yield from _field("why", " ".join(f.reason.split()))
+        yield from _field("what to do", f.remedy)
+
+
+def _recompiles(e: Explanation) -> Iterator[str]:
+    for r in e.recompiles[-_SHOWN:]:
+        if not r.part:
+            yield from _paragraph(f"{r.function}: {r.reason}")
+            continue
+        yield from _paragraph(f"{r.function}: {r.part} was {r.got}, expected {r.expected}")
+        yield from _field("needed by", _line(r.place) if r.place else "")
+        yield from _field("what to do", r.remedy)
+    if len(e.recompiles) > _SHOWN:
+        yield f"  and {len(e.recompiles) - _SHOWN} before these"
+
+
+def _guards(graphs: list[GraphInfo]) -> Iterator[str]:
+    """What a person can change comes first; that modules and globals are what they were is counted only."""
+    for g in graphs:
+        quiet = [x for x in g.guards if _is_quiet(x.text)]
+        spoken = [x for x in g.guards if not _is_quiet(x.text)]
+        if len(graphs) > _DETAILED:
+            yield f"  {g.index:>2}  {count(len(g.guards), 'check')}"
+            continue
+        yield f"  graph {g.index}: {count(len(g.guards), 'check')}"
+        for x in sorted(spoken, key=lambda x: _rank(x.text))[:_SHOWN]:
+            place = f"  ({_brief(x.place)})" if x.place else ""
+            yield f"      {_clip(x.text, max(40, WIDTH - 6 - len(place)))}{place}"
+        rest = len(spoken) - _SHOWN
+        if rest > 0:
+            yield f"      and {rest} more of arguments and settings"
+        if quiet:
+            yield f"      {count(len(quiet), 'check')} that functions, modules and their parts are those that were captured"
+
+
+_QUIET = re.compile(r": (the same |keys |no '|no attribute |empty$|type builtins\.)|^__\w+__|^self[.\[]")
+
+
+def _rank(text: str) -> int:
+    """Tensors first, then sizes, then the rest."""
+    return 0 if ", strides " in text else 1 if ".shape[" in text else 2
+
+
+def _clip(text: str, width: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= width else f"{text[: width // 2 - 2]}...{text[-(width - width // 2 - 1) :]}"
+
+
+def _brief(place: Frame) -> str:
+    """`file:line` with at most one folder."""
+    return os.sep.join(_at(place).split(os.sep)[-2:])
+
+
+def _is_quiet(text: str) -> bool:
+    return _QUIET.search(text) is not None
+
+
+_ORDER = ("capture", "autograd", "functionalize", "import", "load", "passes", "emit", "c++", "forward", "backward")
+
+
+def _times(seconds: dict[str, float]) -> list[str]:
+    """Phases in the order in which they run; forward and backward hold phases of their own."""
+    known = [n for n in _ORDER if n in seconds] + [n for n in seconds if n not in _ORDER]
+    text = ", ".join(f"{n} {seconds[n]:.2g}" for n in known if seconds[n] >= 0.001)
+    return _paragraph(text) if text else []
+
+
+def _paragraph(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ", break_long_words=False)

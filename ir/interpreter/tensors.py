@@ -1,0 +1,376 @@
+"""The reference interpreter's rules for the tensor levels `aten`, `prim` and `kernel`, and the state that all rules share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+from torch import Tensor
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation, SSAValue
+
+from ..dialects import aten, kernel, prim
+from ..dtypes import DType
+from ..epilogue import apply_epilogue, extras_of
+from ..literals import Literal
+from ..packing import unpack
+from ..scalars import REDUCES, ScalarRow, identity
+from ..symbols import Dim, contiguous_strides
+from ..syntax import Op, location_of
+from ..types import RefType, TensorType
+
+Rule = Callable[["Machine", Any], list[Any]]  # the results of an operation
+
+
+class InterpreterError(Exception):
+    """The module does something that no stage may do: read outside memory or after a free, give another shape than its type."""
+
+
+@dataclass
+class Machine:
+    """The state of one run: the values of SSA names and of size symbols, and the rule for each operation.
+
+    With `reverse`, loops whose iterations are independent run in pieces, the last piece first.
+    """
+
+    module: ModuleOp
+    rules: Mapping[str, Rule]
+    reverse: bool = False
+    kernels: dict[str, Any] = field(default_factory=dict)
+    symbols: dict[sympy.Symbol, int] = field(default_factory=dict)
+    values: dict[SSAValue, Any] = field(default_factory=dict)
+    arena: Tensor | None = None  # bytes
+    freed: set[SSAValue] = field(default_factory=set)
+    owners: Tensor | None = None  # for each byte of the arena: the number of the allocation that took it last
+    taken: dict[SSAValue, int] = field(default_factory=dict)  # of values in the arena: how many allocations there were
+    allocations: int = 0
+
+    def number(self, value: Dim) -> int:
+        """The value of a dimension."""
+        if isinstance(value, int):
+            return value
+        found = value.xreplace({s: sympy.Integer(v) for s, v in self.symbols.items()})
+        if not found.is_Integer:
+            raise InterpreterError(f"no argument gives a value to {', '.join(map(str, found.free_symbols))} in {value}")
+        return int(found)
+
+    def literal(self, value: Literal) -> Any:
+        """A literal with its symbols replaced; lists stay tuples."""
+        if isinstance(value, sympy.Expr):
+            return self.number(value)
+        return tuple(map(self.literal, value)) if isinstance(value, tuple) else value
+
+    def shape(self, kind: TensorType | RefType) -> tuple[int, ...]:
+        return tuple(map(self.number, kind.shape))
+
+    def operands(self, op: Operation) -> list[Any]:
+        return [self.read(v) for v in op.operands]
+
+    def read(self, value: SSAValue) -> Any:
+        if value in self.freed:
+            raise InterpreterError(f"a value of type {value.type} is read after it was freed")
+        return self.values[value]
+
+
+def restride(value: Tensor, strides: tuple[int, ...]) -> Tensor:
+    """A copy of the tensor under other strides; along a stride of 0 all elements are the same."""
+    result = torch.empty_strided(tuple(value.shape), strides, dtype=value.dtype)
+    if 0 in value.shape:
+        return result
+    first = tuple(slice(0, 1) if step == 0 else slice(None) for step in strides)
+    result[first].copy_(value[first])
+    return result
+
+
+def expect_type(machine: Machine, value: Any, kind: TensorType | RefType, what: str) -> None:
+    """The result is what the type says."""
+    shape = machine.shape(kind)
+    if not isinstance(value, Tensor) or tuple(value.shape) != shape or value.dtype != kind.dtype.torch:
+        found = f"{list(value.shape)}, {value.dtype}" if isinstance(value, Tensor) else repr(value)
+        raise InterpreterError(f"{what} has type {kind} (sizes {list(shape)}), found {found}")
+
+
+def run_block(machine: Machine, ops: Sequence[Operation]) -> list[Any]:
+    """Run operations in order; the values of the terminator's operands."""
+    for op in ops:
+        if isinstance(op, prim.Return | kernel.Yield):
+            return machine.operands(op)
+        rule = machine.rules.get(op.name) or (_aten if op.name.startswith("aten.") else None)
+        if rule is None:
+            raise InterpreterError(f"{op.name} cannot be run here")
+        try:
+            results = rule(machine, op)
+        except Exception as error:
+            place = location_of(op)
+            error.add_note(f"in {op.name}" + (f" from {place[0]}:{place[1]}" if place else ""))
+            raise
+        for value, result in zip(op.results, results, strict=True):
+            if isinstance(value.type, TensorType | RefType) and value.uses:
+                expect_type(machine, result, value.type, f"the result of {op.name}")
+            machine.values[value] = result
+    return []
+
+
+# ---- library calls ----------------------------------------------------------------------------------------------------
+
+
+def call(machine: Machine, op: Op, target: str, values: list[Any]) -> list[Tensor]:
+    """Call the registered operator; the tensors among its results, in order."""
+    if op.get("packed"):
+        values = [values[0], unpack(values[1], op["packed"]), *values[2:]]
+    if op.get("written"):
+        return [_written_attention(op, values)]
+    args, kwargs = aten.call_arguments(op, values, target)
+    if "device" in kwargs:
+        kwargs["device"] = "cpu"  # where all programs run here
+    result = aten.overload(target)(*_numbers(machine, args), **{k: _numbers(machine, v) for k, v in kwargs.items()})
+    flat = result if isinstance(result, list | tuple) else (result,)
+    if op.get("returned"):  # the others are None, or what no one asked for
+        flat = [flat[position] for position in op["returned"]]
+    tensors = [t for t in flat if isinstance(t, Tensor)]
+    steps = op.get("epilogue")
+    if steps:
+        tensors[0] = apply_epilogue(tensors[0], steps, extras_of(op["operands"], values))
+    return tensors
+
+
+def _written_attention(op: Op, values: list[Any]) -> Tensor:
+    """scaled_dot_product_attention as a program writes it: nan, not zeros, where a row has no score above -inf."""
+    given = dict(zip(op["operands"], values, strict=True))
+    scores = torch.matmul(given["query"], given["key"].transpose(-1, -2)) * op["scale"]
+    if "attn_mask" in given:
+        scores = scores + given["attn_mask"]
+    return torch.matmul(torch.softmax(scores, -1), given["value"])
+
+
+def _numbers(machine: Machine, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_numbers(machine, v) for v in value]
+    return machine.number(value) if isinstance(value, sympy.Expr) else value
+
+
+def _aten(machine: Machine, op: Any) -> list[Tensor]:
+    return call(machine, op, op.name, machine.operands(op))
+
+
+def _kernel_extern(machine: Machine, op: Any) -> list[Tensor]:
+    """Operands are brought to the strides that eager gives the library: operators on views depend on them."""
+    values = machine.operands(op)
+    if op.get("own"):  # takes any view
+        return call(machine, op, op["target"], values)
+    wanted = op.get("operand_strides") or (None,) * len(values)
+    return call(machine, op, op["target"], [_with_strides(machine, v, s) for v, s in zip(values, wanted, strict=True)])
+
+
+def _with_strides(machine: Machine, value: Tensor, strides: Any) -> Tensor:
+    wanted = contiguous_strides(tuple(value.shape)) if strides is None else machine.literal(strides)
+    same = all(a == b or n == 1 for a, b, n in zip(value.stride(), wanted, value.shape, strict=True))
+    return value if same or 0 in value.shape else restride(value, tuple(wanted))
+
+
+# ---- prim -------------------------------------------------------------------------------------------------------------
+
+
+def elementwise(row: ScalarRow, values: Sequence[Tensor]) -> Tensor:
+    """One row of the scalar table on tensors of one shape."""
+    dtype = values[-1].dtype
+    if dtype not in _WIDENED or row.name == "where":
+        found: Tensor = row.torch(*values)
+        return found
+    # torch has few operations on these: compute in int64, which agrees modulo 2**n, and wrap.
+    wide: Tensor = row.torch(*[v.to(torch.int64) for v in values])
+    return wide if row.result == "bool" else wide.to(dtype)
+
+
+_WIDENED = (torch.uint16, torch.uint32, torch.uint64)
+
+
+def _elementwise_rule(row: ScalarRow) -> Callable[[Machine, Any], list[Tensor]]:
+    return lambda machine, op: [elementwise(row, machine.operands(op))]
+
+
+def number_of(value: Literal, dtype: DType, machine: Machine) -> int | float | complex | bool:
+    """A literal as a number that fits the dtype."""
+    value = machine.literal(value)
+    if dtype.kind == "bool":
+        return bool(value)
+    return value if dtype.kind in ("float", "complex") else int(value)
+
+
+def filled(shape: tuple[int, ...], value: Any, dtype: DType) -> Tensor:
+    """A tensor of one value; integers wrap."""
+    if dtype.kind in ("int", "uint"):
+        return torch.full(shape, _wrapped(value, 64, True), dtype=torch.int64).to(dtype.torch)
+    return torch.full(shape, value, dtype=dtype.torch)
+
+
+def _wrapped(value: int, bits: int, signed: bool) -> int:
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if signed and value >> (bits - 1) else value
+
+
+def _full(machine: Machine, op: Any) -> list[Tensor]:
+    kind = op.type
+    return [filled(machine.shape(kind), number_of(op["value"], kind.dtype, machine), kind.dtype)]
+
+
+def _iota(machine: Machine, op: Any) -> list[Tensor]:
+    kind, d = op.type, op["dim"]
+    shape = machine.shape(kind)
+    start, step = machine.literal(op["start"]), machine.literal(op["step"])
+    exact = torch.int64 if kind.dtype.is_integer else torch.float64
+    line = (torch.arange(shape[d], dtype=exact) * step + start).to(kind.dtype.torch)
+    return [line.reshape([-1 if k == d else 1 for k in range(len(shape))]).expand(shape)]
+
+
+def _broadcast(machine: Machine, op: Any) -> list[Tensor]:
+    (x,) = machine.operands(op)
+    shape = machine.shape(op.type)
+    placed = [1] * len(shape)
+    for k, d in enumerate(op["dims"]):
+        placed[d] = x.shape[k]
+    return [x.reshape(placed).expand(shape)]
+
+
+def _slice(machine: Machine, op: Any) -> list[Tensor]:
+    (x,) = machine.operands(op)
+    for d, count in enumerate(machine.shape(op.type)):
+        start, step = machine.number(op["starts"][d]), machine.number(op["steps"][d])
+        last = start + (count - 1) * step
+        if count and not (start >= 0 and last < x.shape[d]):
+            raise InterpreterError(f"prim.slice reads elements {start} to {last} of a dimension of size {x.shape[d]}")
+        x = x.narrow(d, start, last - start + 1) if count else x.narrow(d, 0, 0)
+        x = x[(slice(None),) * d + (slice(None, None, step),)]
+    return [x]
+
+
+def _pad(machine: Machine, op: Any) -> list[Tensor]:
+    (x,) = machine.operands(op)
+    dtype = op.type.dtype
+    result = filled(machine.shape(op.type), number_of(op["value"], dtype, machine), dtype)
+    target = result
+    for d, (low, high) in enumerate(zip(machine.literal(op["low"]), machine.literal(op["high"]), strict=True)):
+        skip, place = max(0, -low), max(0, low)
+        count = max(0, x.shape[d] - skip - max(0, -high))
+        x, target = x.narrow(d, min(skip, x.shape[d]), count), target.narrow(d, min(place, target.shape[d]), count)
+    target.copy_(x)
+    return [result]
+
+
+def _take(machine: Machine, op: Any) -> list[Tensor]:
+    x, index = machine.operands(op)
+    d = op["dim"]
+    rows = checked_index(index, x.shape[d], op.get("wrap", False))
+    shape = (*x.shape[:d], *index.shape, *x.shape[d + 1 :])
+    return [x.index_select(d, rows.reshape(-1)).reshape(shape)]
+
+
+def checked_index(index: Tensor, size: int, wrap: bool) -> Tensor:
+    """The index as int64, negative ones wrapped when `wrap`.
+
+    Raises:
+        IndexError: one lies outside 0 <= index < size.
+    """
+    rows = index.to(torch.int64)
+    if wrap:
+        rows = torch.where(rows < 0, rows + size, rows)
+    if rows.numel() and not (int(rows.min()) >= 0 and int(rows.max()) < size):
+        raise IndexError(f"index {int(rows.min())} or {int(rows.max())} is out of range for a dimension of size {size}")
+    return rows
+
+
+def _gather(machine: Machine, op: Any) -> list[Tensor]:
+    x, index = machine.operands(op)
+    return [torch.gather(x, op["dim"], checked_index(index, x.shape[op["dim"]], op.get("wrap", False)))]
+
+
+def _scatter(machine: Machine, op: Any) -> list[Tensor]:
+    x, index, source = machine.operands(op)
+    rows = checked_index(index, x.shape[op["dim"]], op.get("wrap", False))
+    combine = torch.scatter_add if op["kind"] == "sum" else torch.scatter
+    return [combine(x, op["dim"], rows, source)]
+
+
+def _reduce(machine: Machine, op: Any) -> list[Tensor]:
+    (x,) = machine.operands(op)
+    return [REDUCES[op["kind"]].torch(x, op["dims"]).to(op.type.dtype.torch)]
+
+
+def _bag(machine: Machine, op: Any) -> list[Tensor]:
+    table, index, start, count, *scale = machine.operands(op)
+    dtype = op.type.dtype
+    rows = table.index_select(0, checked_index(index, table.shape[0], False)).to(dtype.torch)
+    if scale:
+        rows = rows * scale[0].to(dtype.torch).reshape(-1, *[1] * (rows.dim() - 1))
+    kept = torch.ones_like(index, dtype=torch.bool) if op.get("padding") is None else index != op["padding"]
+    result = filled(machine.shape(op.type), identity(op["kind"], dtype), dtype)
+    for row, first, length in zip(result, start.tolist(), count.tolist(), strict=True):
+        some = rows[first : first + length][kept[first : first + length]]
+        if some.shape[0]:
+            row.copy_(REDUCES[op["kind"]].torch(some, (0,)))
+    return [result]
+
+
+def _dot(machine: Machine, op: Any) -> list[Tensor]:
+    a, b = machine.operands(op)
+    dtype = op.type.dtype.torch
+    return [torch.matmul(a.to(dtype), b.to(dtype))]
+
+
+_SCANS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "sum": lambda x, d: x.cumsum(d, dtype=x.dtype),
+    "prod": lambda x, d: x.cumprod(d, dtype=x.dtype),
+    "max": lambda x, d: x.cummax(d)[0],
+    "min": lambda x, d: x.cummin(d)[0],
+}
+
+
+def _scan(machine: Machine, op: Any) -> list[Tensor]:
+    (x,) = machine.operands(op)
+    return [_SCANS[op["kind"]](x, op["dim"])]
+
+
+def _fused(machine: Machine, op: Any) -> list[Tensor]:
+    block = op.block_body
+    for inner, outer in zip(block.args, op.operands, strict=True):
+        machine.values[inner] = machine.read(outer)
+    return run_block(machine, list(block.ops))
+
+
+def _concat(machine: Machine, op: Any) -> list[Tensor]:
+    values = machine.operands(op)
+    shape = list(values[0].shape)
+    shape[op["dim"]] = sum(v.shape[op["dim"]] for v in values)
+    result = torch.empty(shape, dtype=values[0].dtype)
+    start = 0
+    for v in values:
+        result.narrow(op["dim"], start, v.shape[op["dim"]]).copy_(v)
+        start += v.shape[op["dim"]]
+    return [result]
+
+
+TENSOR_RULES: dict[str, Rule] = {
+    "prim.cast": lambda m, op: [m.operands(op)[0].to(op.type.dtype.torch)],
+    "prim.full": _full,
+    "prim.iota": _iota,
+    "prim.broadcast": _broadcast,
+    "prim.reshape": lambda m, op: [m.operands(op)[0].reshape(m.shape(op.type))],
+    "prim.permute": lambda m, op: [m.operands(op)[0].permute(op["perm"])],
+    "prim.slice": _slice,
+    "prim.flip": lambda m, op: [m.operands(op)[0].flip(op["dims"])],
+    "prim.pad": _pad,
+    "prim.concat": _concat,
+    "prim.take": _take,
+    "prim.gather": _gather,
+    "prim.scatter": _scatter,
+    "prim.reduce": _reduce,
+    "prim.bag": _bag,
+    "prim.dot": _dot,
+    "prim.scan": _scan,
+    "kernel.fused": _fused,
+    "kernel.extern": _kernel_extern,
+    **{f"prim.{name}": _elementwise_rule(cls.row) for name, cls in prim.ELEMENTWISE.items()},
+}

@@ -1,0 +1,96 @@
+"""Who shares memory with whom: what plans for memory, moves of calls and recordings ask.
+
+Values of the tensor algebra do not change, so that sharing matters only where memory is given to a value, written to or given back:
+`plan-buffers`, `layout`, `hoist`, `written_arguments`, the host program and CUDA graphs. Views share their operand's memory; a library call's
+results share what its schema says (`Tensor(a) self -> Tensor(a)`), whether they do in a given call or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from xdsl.ir import Block, Operation, SSAValue
+
+from ...ir.dialects import buffer, kernel
+from ...ir.dialects.aten import may_share, writes_to
+from .strides import is_view
+
+
+def shared_operands(op: Operation, result: SSAValue) -> tuple[SSAValue, ...]:
+    """The operands whose memory a result of an operation may be."""
+    if is_view(op) or isinstance(op, buffer.View):
+        return (op.operands[0],)
+    if isinstance(op, kernel.Extern | buffer.Extern) and not op.get("own"):
+        return tuple(op.operands[k] for k in may_share(op)[op.results.index(result)])
+    return ()
+
+
+def makes_memory(op: kernel.Extern | buffer.Extern) -> bool:
+    """Whether no result of a library call can be memory of an operand."""
+    return not any(may_share(op))
+
+
+def written_operands(op: kernel.Extern | buffer.Extern) -> list[SSAValue]:
+    """The operands that a library call writes to."""
+    out = op.operands[len(op["operands"]) :]  # of kernels of our own
+    return [*(op.operands[k] for k in writes_to(op)), *out]
+
+
+@dataclass
+class Aliases:
+    """The memory behind each value of a function.
+
+    A value's root is the value that memory was given to: an argument, or the result of a kernel or a library call. A result that may be memory
+    of several operands has one root and keeps the others alive.
+    """
+
+    _roots: dict[SSAValue, tuple[SSAValue, ...]] = field(default_factory=dict)
+    _joined: dict[SSAValue, SSAValue] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, block: Block) -> Aliases:
+        """What a function's operations say."""
+        found = cls()
+        for op in block.ops:
+            found.add(op)
+        return found
+
+    def add(self, op: Operation) -> None:
+        """Take note of an operation's results; those of its operands are known."""
+        for result in op.results:
+            roots = dict.fromkeys(r for v in shared_operands(op, result) for r in self.roots(v))
+            if roots:
+                self._roots[result] = tuple(roots)
+
+    def join(self, value: SSAValue, root: SSAValue) -> None:
+        """A plan gives the memory of `root`, which is a root, to `value`, which has none of its own any more."""
+        self._joined[value] = root
+
+    def roots(self, value: SSAValue) -> tuple[SSAValue, ...]:
+        """All values whose memory this may be."""
+        return tuple(dict.fromkeys(map(self._final, self._roots.get(value, (value,)))))
+
+    def root(self, value: SSAValue) -> SSAValue:
+        """The value whose memory this value is, or is a view of."""
+        return self.roots(value)[0]
+
+    def _final(self, value: SSAValue) -> SSAValue:
+        while value in self._joined:
+            value = self._joined[value]
+        return value
+
+    def sharing(self, values: Iterable[SSAValue], root: SSAValue) -> int:
+        """How many of the values may be memory of `root`."""
+        return sum(root in self.roots(v) for v in values)
+
+    def last_uses(self, block: Block) -> dict[SSAValue, int]:
+        """By root: the number of the last operation that reads it, or a view of it."""
+        found: dict[SSAValue, int] = {}
+        for number, op in enumerate(block.ops):
+            for operand in op.operands:
+                found |= dict.fromkeys(self.roots(operand), number)
+        return found
+
+
+__all__ = ["Aliases", "makes_memory", "shared_operands", "written_operands"]

@@ -1,0 +1,234 @@
+"""Which values are strided views of memory, and with which strides.
+
+Below the tensor algebra a value is memory with strides. Reshapes, permutations, slices and broadcasts of memory cost nothing
+when their result can be addressed with strides too; these functions say when that is so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import sympy
+from xdsl.ir import Block, Operation, SSAValue
+
+from ...ir.dialects import kernel, prim
+from ...ir.symbols import Dim, FloorDiv, contiguous_strides, dim, known_equal, product
+from ...ir.syntax import Op
+from ...ir.types import TensorType
+
+Strides = tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class View:
+    """`value` is the memory of `base`, addressed with `strides` from `offset` (both in elements)."""
+
+    base: SSAValue
+    shape: tuple[Dim, ...]
+    strides: Strides
+    offset: Dim
+
+
+def exact_quotient(a: Dim, b: Dim) -> Dim | None:
+    """a / b when b divides a visibly, else None."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b if b and a % b == 0 else None
+    if b == 0:
+        return None
+    quotient = dim(FloorDiv(sympy.sympify(a), sympy.sympify(b)))
+    return quotient if known_equal(dim(quotient * b), a) and not _has_division(quotient) else None
+
+
+def _has_division(value: Dim) -> bool:
+    return not isinstance(value, int) and bool(value.has(FloorDiv))
+
+
+def memory_strides(value: SSAValue) -> Strides:
+    """The strides with which a value lies in memory: recorded on its producer or on the function, else contiguous."""
+    shape = cast(TensorType, value.type).shape
+    recorded = recorded_strides(value)
+    return contiguous_strides(shape) if recorded is None else recorded
+
+
+def recorded_strides(value: SSAValue) -> Strides | None:
+    """The strides written on the value's producer (or on the function for an argument); None: contiguous."""
+    owner = value.owner
+    if isinstance(owner, Block):
+        func = owner.parent_op()
+        strides = func.get("arg_strides") if isinstance(func, Op) else None
+        index = owner.args.index(value)
+    else:
+        strides = cast(Op, owner).get("strides")
+        index = owner.results.index(value)
+    return strides[index] if strides else None
+
+
+def same_layout(shape: Sequence[Dim], a: Sequence[Dim], b: Sequence[Dim]) -> bool:
+    """Whether both strides address every element alike: dimensions of size 1 do not count, nor does an empty tensor."""
+    if any(s == 0 for s in shape):
+        return True
+    return all(s == 1 or known_equal(x, y) for s, x, y in zip(shape, a, b, strict=True))
+
+
+def reshape_strides(shape: Sequence[Dim], strides: Sequence[Dim], new_shape: Sequence[Dim]) -> Strides | None:
+    """Strides of memory seen under another shape, or None when no strides can express it."""
+    if any(s == 0 for s in shape):
+        return contiguous_strides(new_shape)
+    chunks: list[tuple[Dim, Dim]] = []  # (elements, innermost stride) of runs that are one dimension in memory
+    for size, stride in zip(shape, strides, strict=True):
+        if size == 1:
+            continue
+        if chunks and known_equal(chunks[-1][1], dim(size * stride)):
+            chunks[-1] = (dim(chunks[-1][0] * size), stride)
+        else:
+            chunks.append((size, stride))
+    result: list[Dim] = []
+    left: Dim = 1  # elements of the run at hand, of which `taken` are in the sizes seen so far
+    taken: Dim = 1
+    step: Dim = 1
+    for size in reversed(new_shape):
+        if size == 1:
+            result.append(dim(step * taken))
+            continue
+        if known_equal(taken, left):
+            if not chunks:
+                return None
+            (left, step), taken = chunks.pop(), 1
+        result.append(dim(step * taken))
+        taken = dim(taken * size)
+        if isinstance(taken, int) and isinstance(left, int) and left % taken:
+            return None
+    return tuple(reversed(result)) if known_equal(taken, left) and not chunks else None
+
+
+def _reshape(op: Op, shape: Strides, strides: Strides, offset: Dim) -> tuple[Strides, Dim] | None:
+    found = reshape_strides(shape, strides, prim.tensor(op.results[0]).shape)
+    return None if found is None else (found, offset)
+
+
+def _permute(op: Op, shape: Strides, strides: Strides, offset: Dim) -> tuple[Strides, Dim] | None:
+    return tuple(strides[p] for p in op["perm"]), offset
+
+
+def _slice(op: Op, shape: Strides, strides: Strides, offset: Dim) -> tuple[Strides, Dim] | None:
+    start = sum((s * t for s, t in zip(op["starts"], strides, strict=True)), cast(Dim, 0))
+    return tuple(dim(s * t) for s, t in zip(op["steps"], strides, strict=True)), dim(offset + start)
+
+
+def _broadcast(op: Op, shape: Strides, strides: Strides, offset: Dim) -> tuple[Strides, Dim] | None:
+    result: list[Dim] = [0] * prim.tensor(op.results[0]).rank
+    for size, stride, d in zip(shape, strides, op["dims"], strict=True):
+        result[d] = 0 if size == 1 else stride
+    return tuple(result), offset
+
+
+_STEPS: dict[type[Operation], Callable[[Op, Strides, Strides, Dim], tuple[Strides, Dim] | None]] = {
+    prim.Reshape: _reshape,
+    prim.Permute: _permute,
+    prim.Slice: _slice,
+    prim.Broadcast: _broadcast,
+}
+
+
+def is_view(op: object) -> bool:
+    """Whether the operation may be a strided view of its operand's memory (flip is not: strides are not negative)."""
+    return type(op) in _STEPS
+
+
+def view_of(value: SSAValue, strides_of: Callable[[SSAValue], Strides] = memory_strides) -> View | None:
+    """The value as a strided view of the memory at the end of its chain of views; None when strides cannot express it.
+
+    `strides_of` gives the strides of that memory (default: as recorded).
+    """
+    chain: list[Op] = []
+    base = value
+    while is_view(base.owner):
+        chain.append(cast(Op, base.owner))
+        base = base.owner.operands[0]  # type: ignore[union-attr]
+    shape, strides, offset = cast(TensorType, base.type).shape, strides_of(base), cast(Dim, 0)
+    for op in reversed(chain):
+        found = _STEPS[type(op)](op, shape, strides, offset)
+        if found is None:
+            return None
+        strides, offset = found
+        shape = prim.tensor(op.results[0]).shape
+    return View(base, shape, strides, offset)
+
+
+def operand_strides(op: Op, index: int) -> Strides:
+    """The strides with which a library call wants operand `index`."""
+    wanted = op.get("operand_strides")
+    found = wanted[index] if wanted else None
+    return contiguous_strides(prim.tensor(op.operands[index]).shape) if found is None else found
+
+
+def takes_view(op: Op, index: int, view: View) -> bool:
+    """Whether a library call can read operand `index` in this view of memory as it is.
+
+    ATen's calls want eager's strides; attention of our own takes any as long as the last dimension has no gaps (a mask may have them), attention
+    on a GPU wants rows that begin at 16 bytes, too.
+    """
+    if op.get("backend"):
+        steps = [t for s, t in zip(view.shape[:-1], view.strides[:-1], strict=True) if s != 1]
+        rows = op["operands"][index] == "attn_mask" or all(
+            exact_quotient(t, 8) is not None for t in (*steps, view.offset)
+        )
+        return view.strides[-1] == 1 and rows
+    if op.get("own") in ("attention", "short_attention"):
+        return (
+            view.strides[-1] == 1
+            or view.shape[-1] == 1
+            or (view.strides[-1] == 0 and op["operands"][index] == "attn_mask")
+        )
+    return same_layout(view.shape, view.strides, operand_strides(op, index))
+
+
+def result_strides(op: kernel.Fused | kernel.Extern, index: int) -> Strides:
+    """The strides of a kernel's result."""
+    return memory_strides(op.results[index])
+
+
+def is_dense(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:
+    """Whether the strides address each element of a gapless block of memory exactly once."""
+    if any(s == 0 for s in shape):
+        return True
+    pairs = [(s, t) for s, t in zip(shape, strides, strict=True) if s != 1]
+    running: Dim = 1
+    while pairs:
+        found = next((i for i, (_, t) in enumerate(pairs) if known_equal(t, running)), None)
+        if found is None:
+            return False
+        running = dim(running * pairs.pop(found)[0])
+    return known_equal(running, product(shape))
+
+
+def channels_last(shape: Sequence[Dim]) -> Strides | None:
+    """Strides of the channels-last layout of a 4- or 5-dimensional shape, None for other ranks."""
+    if len(shape) not in (4, 5):
+        return None
+    order = (0, *range(2, len(shape)), 1)
+    inner = contiguous_strides([shape[i] for i in order])
+    result: list[Dim] = [0] * len(shape)
+    for place, i in enumerate(order):
+        result[i] = inner[place]
+    return tuple(result)
+
+
+def dense_like(shape: Sequence[Dim], strides: Sequence[Dim]) -> Strides:
+    """Gapless strides with the order of dimensions of `strides`, outermost first where the order is known."""
+    order = memory_order(strides)
+    inner = contiguous_strides([shape[i] for i in order])
+    result: list[Dim] = [0] * len(order)
+    for place, i in enumerate(order):
+        result[i] = inner[place]
+    return tuple(result)
+
+
+def memory_order(strides: Sequence[Dim]) -> list[int]:
+    """Dimensions from the outermost to the innermost in memory, those of stride 0 outside of all; as they are when strides are symbolic."""
+    order = list(range(len(strides)))
+    if all(isinstance(s, int) for s in strides):
+        order.sort(key=lambda i: (strides[i] != 0, -cast(int, strides[i])))
+    return order

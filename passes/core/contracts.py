@@ -1,0 +1,44 @@
+"""What every kernel of our own takes, by the name that a call's attribute `own` gives it; asked again after every pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from xdsl.dialects.builtin import ModuleOp
+
+from ...ir.syntax import Op
+from ..kernels.convolution import takes_convolution, takes_max_pool
+from ..kernels.depthwise_kernels import OWN as DEPTHWISE
+from ..kernels.depthwise_kernels import takes_depthwise_on_gpu
+from ..kernels.linear import takes_linear, takes_narrow, takes_rows
+from ..kernels.own_kernels import takes_attention, takes_index_add
+from ..kernels.short_attention import OWN as SHORT_ATTENTION
+from ..kernels.short_attention import takes_short_attention
+from .clauses import Clauses, broken
+from .context import Target
+from .levels import host_operations
+
+CONTRACTS: dict[str, Callable[[Op, Target], Clauses]] = {
+    "convolution": takes_convolution,
+    "max_pool": takes_max_pool,
+    "linear": takes_linear,
+    "narrow": takes_narrow,
+    "rows": takes_rows,
+    "attention": takes_attention,
+    "index_add": takes_index_add,
+    DEPTHWISE: takes_depthwise_on_gpu,
+    SHORT_ATTENTION: takes_short_attention,
+}
+
+
+def check(module: ModuleOp, target: Target) -> None:
+    """Every call that a kernel of our own is to carry out is one that it takes.
+
+    Raises:
+        ValueError: one is not; says which, and which clause of the contract does not hold.
+    """
+    for op in host_operations(module):
+        if not isinstance(op, Op) or (contract := CONTRACTS.get(op.get("own"))) is None:
+            continue
+        if (clause := broken(contract(op, target))) is not None:
+            raise ValueError(f"the kernel '{op['own']}' takes only {clause}, which {op} is not")

@@ -1,0 +1,503 @@
+"""The pass manager: which passes there are, in what order they run, and running them.
+
+Passes are nodes of a graph. An edge says that one runs before another: from `after`, `before` and `requires`, and from the
+levels (a pass that works on `prim` runs after the pass that gives `prim` and before the one that leaves it).
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import inspect
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import MISSING, dataclass, field, fields
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import CodeType
+from typing import Any, Protocol
+
+import networkx as nx
+from xdsl.dialects.builtin import ModuleOp
+
+from ...ir.text import print_module
+from .base import LEVELS, Pass, PassError
+from .context import CompileContext
+from .levels import first_illegal, module_levels
+
+ENTRY_POINT_GROUP = "intarsia.passes"
+_PACKAGE = __name__.rsplit(".", 2)[0]
+_REGISTERED: ContextVar[tuple[type[Pass], ...]] = ContextVar("registered_passes", default=())
+
+
+class PipelineError(PassError):
+    """A pipeline that cannot be built: an unknown pass or option, a cycle, two passes of one name."""
+
+
+class PassFailure(PassError):
+    """A pass raised an exception or left a module that does not verify. The cause is chained.
+
+    Attributes:
+        pass_name: the pass.
+        reproducer: the file that runs it again, or None.
+        owner: "module.Class" of a pass that is not Intarsia's own, else "".
+    """
+
+    def __init__(self, item: Pass, reason: str, reproducer: Path | None) -> None:
+        hint = f"\nrun it again with: passes-opt --run-reproducer {reproducer}" if reproducer else ""
+        kind = type(item)
+        self.owner = "" if _is_own(kind) else f"{kind.__module__}.{kind.__qualname__}"
+        whose = f" ({self.owner}, which is not Intarsia's own)" if self.owner else ""
+        super().__init__(f"pass '{item.name}'{whose} failed: {reason}{hint}")
+        self.pass_name, self.reproducer = item.name, reproducer
+
+
+def _is_own(kind: type) -> bool:
+    return kind.__module__.startswith("intarsia.")
+
+
+@contextmanager
+def registered(*passes: type[Pass]) -> Iterator[None]:
+    """Make passes known, by name and in the default pipeline, to everything this thread or task compiles inside."""
+    token = _REGISTERED.set(_REGISTERED.get() + passes)
+    try:
+        yield
+    finally:
+        _REGISTERED.reset(token)
+
+
+def has_registered_passes() -> bool:
+    """Whether this thread or task is inside `registered`."""
+    return bool(_REGISTERED.get())
+
+
+@dataclass(frozen=True)
+class Registry:
+    """The passes that can be named, and the ready-made instances that the default order is to hold."""
+
+    classes: Mapping[str, type[Pass]]
+    instances: tuple[Pass, ...] = ()
+
+    @classmethod
+    def collect(cls, own: Mapping[str, str], extra: Iterable[Pass | type[Pass]] = ()) -> Registry:
+        """Our passes (name -> "module:Class"), then those of entry points, of `registered`, and `extra`.
+
+        Raises:
+            PipelineError: two different passes share a name.
+        """
+        classes: dict[str, type[Pass]] = {}
+        instances: list[Pass] = []
+        found: list[Pass | type[Pass]] = []
+        for place in own.values():
+            module, _, name = place.partition(":")
+            found.append(getattr(importlib.import_module(f".{module}", _PACKAGE), name))
+        found += [point.load() for point in entry_points(group=ENTRY_POINT_GROUP)]
+        found += [*_REGISTERED.get(), *extra]
+        for item in found:
+            kind = item if isinstance(item, type) else type(item)
+            if not kind.name:
+                raise PipelineError(f"the pass {kind.__qualname__} has no name: set the class attribute 'name'")
+            if kind.level not in LEVELS or (kind.gives or kind.level) not in LEVELS:
+                raise PipelineError(f"pass '{kind.name}': a level is one of {', '.join(LEVELS)}")
+            if classes.setdefault(kind.name, kind) is not kind:
+                places = " and ".join(f"{k.__module__}.{k.__qualname__}" for k in (classes[kind.name], kind))
+                raise PipelineError(f"two passes are called '{kind.name}': {places}")
+            if isinstance(item, Pass):
+                instances.append(item)
+        for kind in classes.values():
+            _check_references(kind, classes)
+        return cls(classes, tuple(instances))
+
+    def parse(self, text: str) -> list[Pass]:
+        """The passes of a pipeline text, in its order: `canonicalize,fuse{max-ops=8}`.
+
+        Raises:
+            PipelineError: unknown pass or option, or a value of the wrong kind.
+        """
+        return [self.make(name, options) for name, options in split_pipeline(text)]
+
+    def make(self, name: str, options: Mapping[str, str] | None = None) -> Pass:
+        """One pass by name, with its options given as text.
+
+        Raises:
+            PipelineError: unknown pass or option, or a value of the wrong kind.
+        """
+        kind = self.classes.get(name)
+        if kind is None:
+            raise PipelineError(f"unknown pass '{name}'{_suggest(name, self.classes)}")
+        known = {f.name.replace("_", "-"): f for f in fields(kind)}
+        values: dict[str, Any] = {}
+        for option, value in (options or {}).items():
+            if option not in known:
+                has = ", ".join(sorted(known, key=lambda k: k == "remarks"))
+                raise PipelineError(f"pass '{name}' has no option '{option}'{_suggest(option, known)}; it has: {has}")
+            chosen = known[option]
+            values[chosen.name] = _option_value(name, option, value, chosen.default)
+        return kind(**values)
+
+    def default_order(self) -> list[Pass]:
+        """The standard passes and all given instances, ordered. An instance takes the place of its class's default.
+
+        Raises:
+            PipelineError: the edges form a cycle.
+        """
+        given = {p.name for p in self.instances}
+        standard = [kind() for name, kind in self.classes.items() if kind.default and name not in given]
+        return order(self._as_registered([*standard, *self.instances]))
+
+    def _as_registered(self, passes: Iterable[Pass]) -> list[Pass]:
+        places = {name: place for place, name in enumerate(self.classes)}
+        return sorted(passes, key=lambda item: places[item.name])
+
+    def upto(self, passes: list[Pass], until: str | None) -> list[Pass]:
+        """The head of the list that ends with the pass `until`, or with the pass that gives the level `until`."""
+        if until is None:
+            return passes
+        for index, item in enumerate(passes):
+            if until == item.name or (until in LEVELS and item.gives == until):
+                return passes[: index + 1]
+        if until == LEVELS[0]:
+            return []
+        raise PipelineError(f"unknown pass or level '{until}'{_suggest(until, [*self.classes, *LEVELS])}")
+
+    def required_for(self, target: Pass, levels: set[str]) -> list[Pass]:
+        """The target and what it needs, directly or not, that a module legal at `levels` has not passed yet, in order."""
+        wanted: dict[str, Pass] = {}
+        open_items = [target]
+        at = min((LEVELS.index(level) for level in levels), default=0)
+        while open_items:
+            item = open_items.pop()
+            wanted[item.name] = item
+            for name in self._needs(item):
+                needed = self.make(name)
+                moves = needed.gives is not None and needed.gives != needed.level
+                passed = LEVELS.index(needed.gives) <= at if moves else LEVELS.index(needed.level) < at
+                if name not in wanted and not passed:
+                    open_items.append(needed)
+        return order(self._as_registered(wanted.values()))
+
+    def _needs(self, item: Pass) -> list[str]:
+        names = [n for need in item.requires for n in (self.giving(need) if need in LEVELS else [need])]
+        return names + (self.giving(item.level) if item.level not in item.requires else [])
+
+    def giving(self, level: str) -> list[str]:
+        """The names of the passes that bring a module to this level."""
+        return [name for name, kind in self.classes.items() if kind.gives == level and kind.level != level]
+
+
+def order(passes: Sequence[Pass]) -> list[Pass]:
+    """Sort by the edges; where they leave a choice, passes stay as they are given.
+
+    Raises:
+        PipelineError: a cycle; the message names its passes.
+    """
+    graph: nx.DiGraph[int] = nx.DiGraph()
+    graph.add_nodes_from(range(len(passes)))
+    for i, first in enumerate(passes):
+        for j, second in enumerate(passes):
+            if i != j and (_precedes(first, second) or (first.name == second.name and i < j)):
+                graph.add_edge(i, j)
+    try:
+        ordered = list(nx.lexicographical_topological_sort(graph, key=lambda k: k))
+    except nx.NetworkXUnfeasible:
+        cycle = [passes[a].name for a, _ in nx.find_cycle(graph)]
+        raise PipelineError(f"the order of passes has a cycle: {' -> '.join([*cycle, cycle[0]])}") from None
+    return [passes[k] for k in ordered]
+
+
+def _check_references(kind: type[Pass], known: Mapping[str, object]) -> None:
+    """Check that `after`, `before` and `requires` of a pass name passes or levels that there are.
+
+    Raises:
+        PipelineError: one does not; a wrong name would leave the order to chance.
+    """
+    for where in ("after", "before", "requires"):
+        names = getattr(kind, where)
+        if isinstance(names, str):
+            raise PipelineError(f"pass '{kind.name}': '{where}' is a tuple of names, not '{names}'")
+        for name in names:
+            if name not in known and name not in LEVELS:
+                raise PipelineError(
+                    f"pass '{kind.name}': '{where}' names '{name}', which is no pass and no level"
+                    f"{_suggest(name, [*known, *LEVELS])}"
+                )
+
+
+def _precedes(first: Pass, second: Pass) -> bool:
+    """Whether an edge says that `first` runs before `second`."""
+    if first.name == second.name:
+        return False
+    moves = first.gives is not None and first.gives != first.level
+    leaves = second.gives is not None and second.gives != second.level
+    return (
+        _names(second.after + second.requires, first)
+        or _names(first.before, second)
+        or (moves and first.gives == second.level)
+        or (leaves and second.level == first.level and not moves)
+    )
+
+
+def _names(references: tuple[str, ...], item: Pass) -> bool:
+    return item.name in references or (item.gives in references and item.gives != item.level)
+
+
+def _suggest(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def _option_value(name: str, option: str, text: str, default: Any) -> Any:
+    """The text as the type of the option's default value."""
+    kind = type(default)
+    try:
+        if kind is bool:
+            return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
+        if kind in (int, float, str):
+            return kind(text)
+    except (KeyError, ValueError):
+        raise PipelineError(f"pass '{name}': option '{option}' takes {_KINDS[kind]}, not '{text}'") from None
+    raise PipelineError(f"pass '{name}': option '{option}' cannot be given as text")
+
+
+_KINDS = {bool: "true or false", int: "an integer", float: "a number"}
+
+
+def split_pipeline(text: str) -> list[tuple[str, dict[str, str]]]:
+    """`a,b{x=1,y=2}` -> [("a", {}), ("b", {"x": "1", "y": "2"})].
+
+    Raises:
+        PipelineError: the text has another form; the message shows the place.
+    """
+    items: list[tuple[str, dict[str, str]]] = []
+    for part in _split_outside_braces(text):
+        name, brace, rest = part.partition("{")
+        if not name.strip() or (brace and not rest.endswith("}")):
+            raise PipelineError(f"malformed pipeline '{text}': expected name or name{{option=value}}, found '{part}'")
+        options: dict[str, str] = {}
+        for entry in filter(None, (e.strip() for e in rest.removesuffix("}").split(","))):
+            key, equals, value = entry.partition("=")
+            if not equals:
+                raise PipelineError(f"malformed pipeline '{text}': expected option=value, found '{entry}'")
+            options[key.strip()] = value.strip()
+        items.append((name.strip(), options))
+    return items
+
+
+def _split_outside_braces(text: str) -> list[str]:
+    if not text.strip():
+        return []
+    parts, depth = [""], 0
+    for char in text:
+        depth += (char == "{") - (char == "}")
+        if char == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += char
+    if depth != 0:
+        raise PipelineError(f"malformed pipeline '{text}': a brace is not closed")
+    return [part.strip() for part in parts]
+
+
+def pipeline_text(passes: Iterable[Pass]) -> str:
+    """The pipeline in the syntax that `Registry.parse` reads."""
+    return ",".join(p.spec for p in passes)
+
+
+class OnPass(Protocol):
+    """Told before and after each pass: `phase` is "before" (seconds 0) or "after"."""
+
+    def __call__(self, name: str, module: ModuleOp, seconds: float, phase: str, /) -> None: ...
+
+
+@dataclass
+class PipelineRun:
+    """What a run of a pipeline took: (pass, seconds) in order; verification has the name "(verify)"."""
+
+    seconds: list[tuple[str, float]] = field(default_factory=list)
+
+
+def run_pipeline(
+    ctx: CompileContext,
+    module: ModuleOp,
+    passes: Sequence[Pass],
+    *,
+    verify_each: bool = False,
+    on_pass: OnPass | None = None,
+    reproducer_dir: str | Path | None = None,
+) -> PipelineRun:
+    """Run the passes in this order on the module, in place, and verify the result.
+
+    With `reproducer_dir` a failure writes a file there that holds the module as the failing pass received it.
+
+    Raises:
+        PassError: a pass stands where its level does not hold; says which pass establishes it.
+        PassFailure: a pass failed, or left a module that does not verify.
+        VerifyException: the module that came in does not verify (only with verify_each or without passes).
+    """
+    run = PipelineRun()
+    # A copy is 15 ms for 1,000 operations; a print would be four times that, so the text is made only on failure.
+    original = module.clone() if reproducer_dir is not None and passes else None
+    if verify_each or not passes:
+        module.verify()
+    levels = module_levels(module)
+    # What others wrote is checked where it stands, and what it was given too: the culprit is named.
+    own = [_is_own(type(item)) for item in passes]
+    for index, item in enumerate(passes):
+        check_level(item, levels, module)
+        beside = not (own[index] and all(own[index + 1 : index + 2]))
+        levels = {item.gives} if item.gives else levels
+        if on_pass:
+            on_pass(item.name, module, 0.0, "before")
+        start = time.perf_counter()
+        try:
+            _apply(item, ctx, module)
+            seconds = time.perf_counter() - start
+            run.seconds.append((item.name, seconds))
+            if verify_each or beside or index == len(passes) - 1:
+                _verify(module, item, run, ctx)
+        except PassError:
+            raise
+        except Exception as error:
+            path = _reproduce(ctx, original, passes[: index + 1], error, reproducer_dir)
+            raise PassFailure(item, f"{type(error).__name__}: {_first_lines(error)}", path) from error
+        if on_pass:
+            on_pass(item.name, module, seconds, "after")
+    return run
+
+
+def _apply(item: Pass, ctx: CompileContext, module: ModuleOp) -> None:
+    """Run one pass; its option `remarks` holds while it runs."""
+    diagnostics = ctx.diagnostics
+    wanted = diagnostics.want_remarks
+    diagnostics.want_remarks = wanted or item.remarks
+    try:
+        item.apply(ctx, module)
+    finally:
+        diagnostics.want_remarks = wanted
+
+
+def check_level(item: Pass, levels: set[str], module: ModuleOp) -> None:
+    """Check that a pass may run on a module that is legal at `levels`.
+
+    Raises:
+        PassError: it may not.
+    """
+    if levels & {item.level, *item.accepts}:
+        return
+    from ..pipeline import registry
+
+    illegal = first_illegal(module, item.level)
+    found = f"the module is at level '{min(levels, key=LEVELS.index)}'" if levels else "the module mixes levels"
+    shown = f" (it holds {illegal.name})" if illegal is not None else ""
+    givers = registry().giving(item.level)
+    ways = " or ".join(f"'{name}'" for name in givers)
+    behind = levels and max(map(LEVELS.index, levels)) > LEVELS.index(item.level)
+    advice = f"; the pass {ways} establishes it: run it before" if givers and not behind else ""
+    raise PassError(f"pass '{item.name}' works at level '{item.level}', but {found}{shown}{advice}")
+
+
+def _verify(module: ModuleOp, item: Pass, run: PipelineRun, ctx: CompileContext) -> None:
+    from .contracts import check
+
+    start = time.perf_counter()
+    module.verify()
+    check(module, ctx.target)
+    if item.gives is not None and (illegal := first_illegal(module, item.gives)) is not None:
+        raise ValueError(f"{illegal.name} is left in a module of level '{item.gives}'")
+    run.seconds.append(("(verify)", time.perf_counter() - start))
+
+
+def _first_lines(error: BaseException, count: int = 6) -> str:
+    return "\n".join(str(error).splitlines()[:count])
+
+
+REPRODUCER_HEADER = "// intarsia reproducer"
+
+
+def _reproduce(
+    ctx: CompileContext,
+    original: ModuleOp | None,
+    passes: Sequence[Pass],
+    error: Exception,
+    directory: str | Path | None,
+) -> Path | None:
+    """Write the module as the last pass received it: the passes before it run again on a copy of the input."""
+    if original is None or directory is None:
+        return None
+    failing = passes[-1]
+    try:
+        for item in passes[:-1]:
+            item.apply(CompileContext(ctx.target), original)
+        text = print_module(original)
+        target = ctx.target
+        header = [
+            f"{REPRODUCER_HEADER}: {type(error).__name__} in pass '{failing.name}'",
+            f"// pipeline: {failing.spec}",
+            f"// target: isa={target.isa},threads={target.threads}",
+        ]
+        digest = hashlib.sha256(("\n".join(header) + text).encode()).hexdigest()[:12]
+        path = Path(directory) / f"{failing.name}-{digest}.ir"
+        header.insert(1, f"// run: passes-opt --run-reproducer {path}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(header) + "\n" + text)
+    except Exception as second:  # the failure itself matters more than its reproducer
+        print(f"no reproducer was written: {type(second).__name__}: {second}", file=sys.stderr)
+        return None
+    return path
+
+
+def pass_fingerprint(passes: Iterable[Pass]) -> str:
+    """A hash over the options of all passes and the source of those that are not Intarsia's own: part of the cache key."""
+    digest = hashlib.sha256()
+    for item in passes:
+        digest.update(item.spec.encode() + b"\0")
+        kind = type(item)
+        if not _is_own(kind):
+            digest.update(_source_of(kind))
+    return digest.hexdigest()
+
+
+def _source_of(kind: type) -> bytes:
+    """The source file of a class, so that helpers beside it count too; without one, its methods' bytecode."""
+    own = hashlib.sha256(b"".join(_code_bytes(kind)))
+    try:
+        path = inspect.getsourcefile(kind)
+        if path is not None:
+            own.update(Path(path).read_bytes())
+    except (OSError, TypeError):
+        pass
+    return own.digest()
+
+
+def _code_bytes(kind: type) -> Iterator[bytes]:
+    for base in kind.__mro__[:-1]:
+        if base.__module__.startswith("intarsia."):
+            continue
+        for name, member in sorted(vars(base).items()):
+            code = getattr(inspect.unwrap(member) if callable(member) else member, "__code__", None)
+            if isinstance(code, CodeType):
+                yield name.encode() + _code_text(code)
+            elif isinstance(member, str | int | float | tuple):
+                yield f"{name}={member!r}".encode()
+
+
+def _code_text(code: CodeType) -> bytes:
+    constants = [_code_text(c) if isinstance(c, CodeType) else repr(c).encode() for c in code.co_consts]
+    return code.co_code + " ".join(code.co_names).encode() + b"".join(constants)
+
+
+def describe_options(kind: type[Pass]) -> str:
+    """The options of a pass with their defaults, without `remarks`, which all have: `max-ops=64, reuse=true`."""
+    shown = []
+    for f in fields(kind):
+        if f.name == "remarks":
+            continue
+        default = (
+            "" if f.default is MISSING else f"={str(f.default).lower() if isinstance(f.default, bool) else f.default}"
+        )
+        shown.append(f.name.replace("_", "-") + default)
+    return ", ".join(shown)

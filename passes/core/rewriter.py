@@ -1,0 +1,144 @@
+"""Rewrite rules and the loop that applies them.
+
+A rule is an equation: its docstring states it, the annotation of its argument says which operation it matches, and it
+returns what stands for the result: an existing value, a new operation, a list of new ones (the last one gives the result), or None.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias, TypeVar, get_type_hints
+
+from xdsl.dialects.builtin import ModuleOp, UnknownLoc
+from xdsl.ir import Attribute, BlockArgument, Operation, OpResult, SSAValue
+
+from ...ir.dialects.prim import VIEWS, Full, Func
+from ...ir.literals import Literal
+from ...ir.syntax import Op
+
+Rewrite: TypeAlias = SSAValue | Op | Sequence[Op] | None
+Rule: TypeAlias = Callable[..., Rewrite]  # of one argument, whose annotation names the operation
+Table: TypeAlias = Mapping[str, tuple[Rule, ...]]
+OpT = TypeVar("OpT", bound=Op)
+
+
+def rule_table(rules: Iterable[Rule], extra: Mapping[str, Sequence[Rule]] | None = None) -> Table:
+    """Rules by the name of the operation that they match: from the annotation, or the keys of `extra`."""
+    table: dict[str, list[Rule]] = {}
+    for rule in rules:
+        hints = get_type_hints(rule)
+        hints.pop("return", None)
+        (kind,) = hints.values()
+        table.setdefault(kind.name, []).append(rule)
+    for name, more in (extra or {}).items():
+        table.setdefault(name, []).extend(more)
+    return {name: tuple(found) for name, found in table.items()}
+
+
+def producer(value: SSAValue, kind: type[OpT]) -> OpT | None:
+    """The operation of that kind that makes the value, or None."""
+    owner = value.owner
+    return owner if isinstance(owner, kind) else None
+
+
+def splat(value: SSAValue) -> Literal:
+    """The number that every element of the value is, or None."""
+    source = producer(value, Full)
+    return None if source is None else source["value"]
+
+
+def is_dead(op: Operation) -> bool:
+    """No effect, and nothing reads a result."""
+    return (
+        isinstance(op, Op)
+        and op.is_pure
+        and bool(op.results)
+        and not op.get("effect", False)
+        and all(result.first_use is None for result in op.results)
+    )
+
+
+def apply_rules(module: ModuleOp, table: Table) -> int:
+    """Apply the rules until none matches, also inside kernels; gives the number of rewrites.
+
+    Operations that a rewrite leaves without readers are erased.
+    """
+    work = deque(op for op in module.walk() if op.name in table and isinstance(op, Op))
+    waiting = set(work)
+    count = 0
+    while work:
+        op = work.popleft()
+        waiting.discard(op)
+        if op.parent is None:
+            continue
+        for rule in table[op.name]:
+            found = rule(op)
+            if found is None:
+                continue
+            count += 1
+            for touched in _replace(op, found):
+                if touched.name in table and touched not in waiting and touched.parent is not None:
+                    waiting.add(touched)
+                    work.append(touched)
+            break
+    return count
+
+
+def _replace(op: Op, found: SSAValue | Op | Sequence[Op]) -> list[Op]:
+    """Put the rewrite in place; gives the operations whose rules may match now."""
+    operands = list(op.operands)
+    if isinstance(found, SSAValue):
+        new_ops: list[Op] = []
+        value = found
+    else:
+        new_ops = [found] if isinstance(found, Op) else list(found)
+        value = new_ops[-1].results[0]
+    for new in new_ops:
+        if isinstance(new.location, UnknownLoc):
+            new.location = op.location
+    _keep_strides(op, value)
+    block = op.parent
+    assert block is not None
+    if new_ops:
+        block.insert_ops_before(new_ops, op)
+    op.results[0].replace_all_uses_with(value)
+    block.erase_op(op)
+    touched = [*new_ops, *(use.operation for use in value.uses if isinstance(use.operation, Op))]
+    for operand in operands:
+        _erase_dead(operand)
+    return touched
+
+
+def _keep_strides(op: Op, value: SSAValue) -> None:
+    """The replaced value's layout goes to its new producer. A view's layout says nothing about a computed value."""
+    strides: Attribute | None = op.attributes.get("strides")
+    owner = value.owner
+    if strides is None or not isinstance(owner, Op) or "strides" in owner.attributes or len(owner.results) != 1:
+        return
+    is_new = owner.parent is None
+    if isinstance(owner, VIEWS) and not (is_new and isinstance(op, VIEWS)):
+        return
+    if isinstance(op, VIEWS) and not isinstance(owner, VIEWS):
+        return
+    owner.attributes["strides"] = strides
+
+
+def _erase_dead(value: SSAValue) -> None:
+    """Erase the value's producer when nothing reads it, and so on upwards."""
+    work = [value]
+    while work:
+        current = work.pop()
+        if not isinstance(current, OpResult) or not is_dead(current.op):
+            continue
+        op = current.op
+        operands = list(op.operands)
+        if op.parent is not None:
+            op.parent.erase_op(op)
+            work.extend(operands)
+
+
+def is_static(value: SSAValue, func: Func) -> bool:
+    """An argument of the function that is a parameter or buffer."""
+    static = func.get("arg_static")
+    return isinstance(value, BlockArgument) and bool(static and static[value.index])

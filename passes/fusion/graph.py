@@ -1,0 +1,322 @@
+"""The graph that fusion works on: which computation reads which value, through which views, over which axes.
+
+Views, constants and casts that do not shrink their operand are no nodes: they lie on the way of an `Access` and are cloned into every
+kernel that uses them. A view that must be materialised, because a library call or the caller wants it in another layout,
+becomes a node of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, cast
+
+from xdsl.ir import Block, Operation, SSAValue
+
+from ...ir.dialects import kernel, prim
+from ...ir.symbols import Dim, contiguous_strides
+from ...ir.syntax import Op
+from ...ir.types import TensorType
+from ..analysis.axes import Axes, Dims
+from ..analysis.strides import is_view, operand_strides, same_layout, takes_view, view_of
+
+SYMBOL_HINT = 64  # what an unknown size counts as in the cost model
+
+EXTERN, POINTWISE, REDUCE, SCAN = "extern", "pointwise", "reduce", "scan"
+_KINDS: dict[type[Operation], str] = {kernel.Extern: EXTERN, prim.Reduce: REDUCE, prim.Bag: REDUCE, prim.Scan: SCAN}
+_COSTS: dict[type[Operation], float] = {
+    prim.Cast: 1,
+    prim.Take: 4,
+    prim.Gather: 4,
+    prim.Scatter: 4,
+    prim.Concat: 2,
+    prim.Pad: 2,
+    prim.Reduce: 1,
+    prim.Bag: 4,
+    prim.Scan: 4,
+}
+
+
+@lru_cache(maxsize=65536)
+def hint(value: Dim) -> int:
+    """A number to stand for a dimension in the cost model."""
+    if isinstance(value, int):
+        return value
+    return int(value.subs(dict.fromkeys(value.free_symbols, SYMBOL_HINT)))
+
+
+def elements(value: SSAValue) -> int:
+    """The number of elements of a tensor, symbols guessed."""
+    return math.prod(hint(d) for d in cast(TensorType, value.type).shape)
+
+
+def size_in_bytes(value: SSAValue) -> int:
+    """The memory that a tensor takes, symbols guessed."""
+    return elements(value) * cast(TensorType, value.type).dtype.bytes
+
+
+@dataclass(eq=False, slots=True)
+class Access:
+    """One operand of a node: `base` (memory, or another node's result) read through views.
+
+    `dims` are the axes of the base's dimensions, in classes with the axes of the reader's loops; an axis that is in no class
+    with them is shifted, reversed or indirect. `evaluations`: how often an element is read. `views`: the operations on the way.
+    """
+
+    reader: Node
+    base: SSAValue
+    producer: Node | None
+    dims: Dims
+    evaluations: int
+    indirect: bool
+    views: list[Op]
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """One computation. `loops` are the axes over which it iterates, `dims` those of its result."""
+
+    index: int
+    op: Op
+    kind: str
+    loops: Dims = field(default_factory=list)
+    dims: Dims = field(default_factory=list)
+    cost: float = 0.0
+    iterations: int = 1
+    accesses: list[Access] = field(default_factory=list)
+    readers: list[Access] = field(default_factory=list)
+    is_sink: bool = False  # a library call or the caller reads it
+    is_position: bool = False  # computed from constants and positions alone: it reads no memory
+
+    @property
+    def value(self) -> SSAValue:
+        return self.op.results[0]
+
+
+class Graph:
+    """All nodes of a function, in program order.
+
+    `materialised`: the free operations that are nodes, with the strides in which their values are wanted.
+    """
+
+    def __init__(self, block: Block) -> None:
+        self.axes = Axes()
+        self.nodes: list[Node] = []
+        self.node_of: dict[SSAValue, Node] = {}
+        self.returned = cast(prim.Return, block.last_op)
+        operations = [cast(Op, op) for op in block.ops]
+        self.materialised = self._find_materialised(operations)
+        for op in operations:
+            if op is not self.returned and (not is_free(op) or op in self.materialised):
+                self._add(op)
+        for value in self.returned.operands:
+            self._mark_sink(value)
+
+    def _find_materialised(self, operations: Sequence[Op]) -> dict[Operation, Sequence[Dim]]:
+        """Free operations whose value a library call or the caller needs, and that are no strided view as wanted.
+
+        With each, the strides that are wanted.
+        """
+        wanted: list[tuple[SSAValue, Sequence[Dim]]] = []
+        for op in operations:
+            if isinstance(op, prim.Scatter):
+                wanted.append((op.operands[0], contiguous_strides(op.type.shape)))
+            if isinstance(op, kernel.Extern):
+                wanted += [
+                    (v, operand_strides(op, i))
+                    for i, v in enumerate(op.operands)
+                    if isinstance(v.type, TensorType) and not ((op.get("own") or op.get("backend")) and _lies(op, i))
+                ]
+        func = cast(Op, self.returned.parent_op())
+        recorded = func.get("result_strides") or (None,) * len(self.returned.operands)
+        for value, strides in zip(self.returned.operands, recorded, strict=True):
+            if isinstance(value.type, TensorType):
+                wanted.append((value, contiguous_strides(value.type.shape) if strides is None else strides))
+        found: dict[Operation, Sequence[Dim]] = {}
+        for value, strides in wanted:
+            if isinstance(value.owner, Block) or not is_free(value.owner):
+                continue
+            if prim.tensor(value).dtype.kind == "complex" and is_view(value.owner):
+                continue  # `layout` lets the library copy it
+            view = view_of(value)
+            is_memory = view is not None and (isinstance(view.base.owner, Block) or not is_free(view.base.owner))
+            if view is None or not is_memory or not same_layout(view.shape, view.strides, strides):
+                found.setdefault(value.owner, strides)
+        return found
+
+    def _mark_sink(self, value: SSAValue) -> None:
+        while value not in self.node_of and not isinstance(value.owner, Block):
+            value = value.owner.operands[0]
+        if value in self.node_of:
+            self.node_of[value].is_sink = True
+
+    def _add(self, op: Op) -> None:
+        node = Node(len(self.nodes), op, _KINDS.get(type(op), POINTWISE))
+        self.nodes.append(node)
+        for result in op.results:
+            self.node_of[result] = node
+        if node.kind == EXTERN:
+            node.accesses = [self._plain_access(node, v) for v in op.operands]
+            for access in node.accesses:
+                if access.producer is not None:
+                    access.producer.is_sink = True
+        else:
+            is_loop = node.kind in (REDUCE, SCAN)
+            shape = prim.tensor(op.operands[0] if is_loop else op.results[0]).shape
+            if isinstance(op, prim.Scatter):
+                shape = prim.tensor(op.operands[2]).shape
+            if isinstance(op, prim.Bag):
+                shape = (*op.type.shape, _rows_of_a_bag(op))
+            node.loops = self.axes.dims(shape)
+            node.dims = self.axes.dims(op.type.shape) if isinstance(op, prim.Scatter) else node.loops
+            if isinstance(op, prim.Reduce):
+                node.dims = [axes for i, axes in enumerate(node.loops) if i not in op["dims"]]
+            if isinstance(op, prim.Bag):
+                node.dims = node.loops[:-1]
+            node.iterations = math.prod(hint(d) for d in shape)
+            node.cost = _cost(op)
+            if isinstance(op, prim.Scatter):  # what it writes to is memory
+                node.accesses.append(self._plain_access(node, op.operands[0]))
+                if node.accesses[0].producer is not None:
+                    node.accesses[0].producer.is_sink = True
+            for i in range(isinstance(op, prim.Scatter), len(op.operands)):
+                if (found := self._access(node, i)) is not None:
+                    node.accesses.append(found)
+        node.is_position = node.kind == POINTWISE and all(x.producer and x.producer.is_position for x in node.accesses)
+        for access in node.accesses:
+            if access.producer is not None:
+                access.producer.readers.append(access)
+
+    def _plain_access(self, node: Node, value: SSAValue) -> Access:
+        """What a library call reads: memory, wherever the views begin."""
+        while value not in self.node_of and not isinstance(value.owner, Block):
+            value = value.owner.operands[0]
+        return Access(node, value, self.node_of.get(value), [], 0, True, [])
+
+    def _access(self, node: Node, index: int) -> Access | None:
+        """The access of operand `index`, its axes joined with those of the node; None for a constant."""
+        value = node.op.operands[index]
+        views: list[Op] = [node.op] if is_free(node.op) else []
+        while not isinstance(value.owner, Block):
+            known = self.node_of.get(value)
+            if known is not None and not self.is_transparent(known):
+                break
+            if not value.owner.operands:
+                return None
+            views.append(cast(Op, value.owner))
+            value = value.owner.operands[0]
+        producer = self.node_of.get(value)
+        base_dims = self.axes.dims(cast(TensorType, value.type).shape)
+        dims: Dims | None = base_dims
+        for op in reversed(views):
+            dims = None if dims is None else _through(op, dims, self.axes)
+        wanted, indirect = _operand_dims(node, index)
+        if wanted is not None and dims is not None:
+            for given, taken in zip(dims, wanted, strict=True):
+                if taken is not None:
+                    for a, b in self.axes.align(given, taken) or ():
+                        self.axes.union(a, b)
+        is_part = isinstance(node.op, prim.Concat | prim.Pad)
+        evaluations = elements(node.op.operands[index]) if is_part else node.iterations
+        return Access(node, value, producer, base_dims, evaluations, indirect, views)
+
+    def is_transparent(self, node: Node) -> bool:
+        """Whether readers look through a materialised view at the memory behind it."""
+        if node.op not in self.materialised:
+            return False
+        return not node.accesses or isinstance(node.accesses[0].base.owner, Block | kernel.Extern)
+
+
+def is_free(op: object) -> bool:
+    """Whether an operation costs nothing to repeat: views, constants, casts that do not shrink their operand."""
+    if isinstance(op, prim.Cast):
+        return prim.tensor(op.operands[0]).dtype.bytes <= prim.tensor(op.results[0]).dtype.bytes
+    return isinstance(op, prim.VIEWS + prim.SOURCES)
+
+
+def _cost(op: Op) -> float:
+    if isinstance(op, prim.Elementwise):
+        return op.row.cost
+    return _COSTS.get(type(op), 0)
+
+
+def _rows_of_a_bag(op: prim.Bag) -> int:
+    """How many rows a bag has in the mean, sizes guessed."""
+    return max(1, elements(op.operands[1]) // max(1, elements(op.operands[3])))
+
+
+def _operand_dims(node: Node, index: int) -> tuple[list[Any] | None, bool]:
+    """The loops that index each dimension of an operand (None: shifted or indirect), and whether the access is indirect."""
+    op, loops = node.op, node.loops
+    if isinstance(op, prim.Take):
+        d, rank = op["dim"], prim.tensor(op.operands[1]).rank
+        return (loops[d : d + rank], False) if index else ([*loops[:d], None, *loops[d + rank :]], True)
+    if isinstance(op, prim.Gather):
+        if index:
+            return loops, False
+        shapes = zip(prim.tensor(op.operands[0]).shape, op.type.shape, strict=True)
+        return [None if i == op["dim"] or a != b else loops[i] for i, (a, b) in enumerate(shapes)], True
+    if isinstance(op, prim.Bag):
+        if index in (2, 3):  # where bags begin, and how many rows they have
+            return loops[:1], False
+        return ([None], False) if index else ([None, *loops[1:-1]], True)
+    if isinstance(op, prim.Concat):
+        shift = None if len(op.operands) > 1 else loops[op["dim"]]
+        return [shift if i == op["dim"] else axes for i, axes in enumerate(loops)], False
+    if isinstance(op, prim.Pad):
+        pads = zip(op["low"], op["high"], strict=True)
+        return [axes if low == high == 0 else None for axes, (low, high) in zip(loops, pads, strict=True)], False
+    return loops, False
+
+
+def _through(op: Op, dims: Dims, axes: Axes) -> Dims | None:
+    """The axes of a view's dimensions from those of its operand; dimensions that do not correspond get fresh axes."""
+    shape = prim.tensor(op.results[0]).shape
+    match op:
+        case prim.Cast():
+            return dims
+        case prim.Permute():
+            return [dims[p] for p in op["perm"]]
+        case prim.Reshape():
+            return axes.regroup(dims, shape)
+        case prim.Broadcast():
+            result = axes.dims(shape)
+            for d, given, size in zip(op["dims"], dims, prim.tensor(op.operands[0]).shape, strict=True):
+                if size != 1 or shape[d] == 1:
+                    result[d] = given
+            return result
+        case prim.Slice():
+            parts = zip(op["starts"], op["steps"], prim.tensor(op.operands[0]).shape, shape, strict=True)
+            kept = [start == 0 and step == 1 and old == new for start, step, old, new in parts]
+        case prim.Flip():
+            kept = [i not in op["dims"] for i in range(len(shape))]
+        case _:
+            return None
+    fresh = axes.dims(shape)
+    return [given if keep else new for given, new, keep in zip(dims, fresh, kept, strict=True)]
+
+
+__all__ = [
+    "EXTERN",
+    "POINTWISE",
+    "REDUCE",
+    "SCAN",
+    "Access",
+    "Graph",
+    "Node",
+    "elements",
+    "hint",
+    "is_free",
+    "size_in_bytes",
+]
+
+
+def _lies(op: kernel.Extern, index: int) -> bool:
+    """Whether operand `index` is a view of memory that the call can read as it is."""
+    value = op.operands[index]
+    view = view_of(value)
+    if view is None or not (isinstance(view.base.owner, Block) or not is_free(view.base.owner)):
+        return False
+    return takes_view(op, index, view)

@@ -1,0 +1,575 @@
+"""Groups of computations that become kernels, and the rules by which two groups become one.
+
+A group iterates over parallel axes `rows` and, when it reduces or scans, over `columns` within each row. Its members are values
+of the whole domain, of the rows, or ("inner" members) values recomputed where they are read, which are never stored. Two
+groups merge when no other group has to run between them, their domains fit, and the cost model gains. The unit of cost is a byte moved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from xdsl.ir import SSAValue
+
+from ...ir.dialects import prim
+from ...ir.types import TensorType, is_gpu
+from ..analysis.strides import memory_strides
+from ..core.context import CompileContext
+from .graph import EXTERN, POINTWISE, REDUCE, SCAN, Access, Graph, Node, elements, hint, size_in_bytes
+
+LAUNCH = 16384  # bytes that could be moved in the time that starting one more kernel takes
+GPU_LAUNCH = 8 << 20  # the same on a GPU: 2 us
+PER_OPERATION = 0.25  # bytes that could be moved in the time of one vectorised scalar instruction
+MOST_LOADS = 32  # of what a GPU's kernel computes again at other places: windows of windows
+MOST_AGAIN = 256  # operations that a GPU's kernel has once more, at other places: Triton took 10 s for a scan of 12 steps with 440
+SMALL = 16384  # elements below which a kernel need not be spread over threads
+ADDRESS_COST = 64  # instructions from which on what is computed from positions is worth storing
+LINE = 64  # bytes of a cache line
+
+Matching = dict[int, int]  # axes of one group to axes of the other
+
+
+@dataclass(eq=False, slots=True)
+class Group:
+    """Computations that run together.
+
+    `preds`: what it reads from each other group; `reads`: all it reads from memory; `clones`: other groups' computations that it repeats;
+    `level`: greater than that of each group that has to run before.
+    """
+
+    index: int
+    kind: str
+    nodes: list[Node]
+    rows: list[int]
+    columns: list[int]
+    work: float
+    preds: dict[int, list[Access]] = field(default_factory=dict)
+    succs: set[int] = field(default_factory=set)
+    reads: dict[SSAValue, list[Access]] = field(default_factory=dict)
+    stored: set[Node] = field(default_factory=set)
+    clones: set[Node] = field(default_factory=set)
+    first: int = 0
+    last: int = 0
+    level: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why two groups stay apart."""
+
+    reason: str
+
+
+@dataclass(slots=True)
+class Plan:
+    """A merge that is legal: axes to join, and bytes gained and lost."""
+
+    joins: list[tuple[int, int]]
+    kind: str
+    rows: list[int]
+    columns: list[int]
+    extra: float = 0.0
+    saved: float = 0.0
+
+
+def device_of(group: Group) -> str:
+    """Where a group's values are."""
+    return cast(TensorType, group.nodes[0].value.type).device
+
+
+def launch_bytes(group: Group) -> int:
+    """What one more kernel costs."""
+    return GPU_LAUNCH if is_gpu(device_of(group)) else LAUNCH
+
+
+def _scatters(group: Group) -> bool:
+    """Whether a group stores elements at indices from memory; it does nothing else then."""
+    return any(isinstance(n.op, prim.Scatter) for n in group.nodes)
+
+
+def _only_addresses(group: Group) -> bool:
+    """Whether a group does no more than say where to read: elements at computed places, and a little arithmetic on positions.
+
+    Its reader computes addresses anyway, one for a whole row or column of a tile.
+    """
+    work = 0.0
+    for node in group.nodes:
+        if isinstance(node.op, prim.Pad) or isinstance(node.op, prim.Take) and node.op.get("inside"):
+            continue
+        if not node.is_position:
+            return False
+        work += node.cost
+    return work <= ADDRESS_COST
+
+
+def places_of(accesses: Iterable[Access]) -> int:
+    """How many of them read elements beside each other, or at numbers from memory: each at a place of its own."""
+    return sum(x.indirect or any(isinstance(v, prim.Slice) for v in x.views) for x in accesses)
+
+
+def loads_of(nodes: Collection[Node]) -> int:
+    """How many elements of one memory the nodes read for each that they make, where they read at several places beside each other."""
+    accesses = [x for node in nodes for x in node.accesses]
+    beside: dict[SSAValue, int] = {}
+    for access in accesses:
+        beside[access.base] = beside.get(access.base, 0) + places_of([access])
+    found: dict[Node, int] = {}
+    for node in sorted(nodes, key=lambda n: n.index):
+        below = [max(1, beside[x.base]) * found.get(cast(Node, x.producer), 1) for x in node.accesses]
+        found[node] = max(below, default=1)
+    return max(found.values())
+
+
+def written_out(nodes: Collection[Node]) -> int:
+    """How many operations the nodes are when each is written once for each place at which it is read.
+
+    Readers that look at a value through other views read it at other places, and so all that it is computed from: the steps of a scan
+    that is written as slices and joins of ever shorter parts double at each step.
+    """
+    places: dict[Node, dict[tuple[int, ...], int]] = {}
+    total = 0
+    for node in sorted(nodes, key=lambda n: -n.index):
+        count = sum(places.get(node, {}).values()) or 1
+        total += count
+        for access in node.accesses:
+            if access.producer is not None:
+                seen = places.setdefault(access.producer, {})
+                shifts = [node.op] if isinstance(node.op, prim.Movement) else []
+                views = tuple(map(id, [*shifts, *access.views]))
+                seen[views] = max(seen.get(views, 0), count)
+    return total
+
+
+class Groups:
+    """The partition of a graph's nodes, one group a node at first."""
+
+    def __init__(self, ctx: CompileContext, graph: Graph, max_ops: int, max_values: int) -> None:
+        self.target = ctx.target
+        self.graph = graph
+        self.axes = graph.axes
+        self.max_ops, self.max_values = max_ops, max_values
+        self.group_of: list[Group] = []
+        for node in graph.nodes:
+            self.group_of.append(self._single(node))
+        for node in graph.nodes:
+            group = self.group_of[node.index]
+            for access in node.accesses:
+                group.reads.setdefault(access.base, []).append(access)
+                if access.producer is not None:
+                    source = self.group_of[access.producer.index]
+                    group.preds.setdefault(source.index, []).append(access)
+                    source.succs.add(group.index)
+                    group.level = max(group.level, source.level + 1)
+
+    def _single(self, node: Node) -> Group:
+        axes, columns = self.axes, list[int]()
+        rows = axes.flat(node.loops)
+        if node.kind == REDUCE:
+            kept = set(axes.flat(node.dims))
+            rows, columns = [a for a in rows if a in kept], [a for a in rows if a not in kept]
+        elif node.kind == SCAN:
+            inside = set(axes.leaves(node.loops[node.op["dim"]]))
+            rows, columns = [a for a in rows if a not in inside], [a for a in rows if a in inside]
+        group = Group(node.index, node.kind, [node], rows, columns, node.cost * node.iterations)
+        group.first = group.last = node.index
+        if node.is_sink or node.readers:
+            group.stored.add(node)
+        return group
+
+    def link_effects(self, nodes: Iterable[Node]) -> None:
+        """Make these nodes run in the order given."""
+        previous: Node | None = None
+        for node in nodes:
+            if previous is not None:
+                self.group_of[node.index].preds.setdefault(previous.index, [])
+                self.group_of[previous.index].succs.add(node.index)
+                self._lift(self.group_of[previous.index])
+            previous = node
+
+    def _lift(self, group: Group) -> None:
+        """Bring the levels of all that follows above the group's."""
+        stack = [group]
+        while stack:
+            found = stack.pop()
+            for i in found.succs:
+                following = self.group_of[i]
+                if following.level <= found.level:
+                    following.level = found.level + 1
+                    stack.append(following)
+
+    def all(self) -> list[Group]:
+        """The groups, in the order of their first computation."""
+        return [g for i, g in enumerate(self.group_of) if g.first == i]
+
+    # what holds two groups apart
+
+    def producer_plan(self, a: Group, b: Group) -> Plan | Refusal:
+        """How the producer `a` could join its consumer `b`."""
+        if EXTERN in (a.kind, b.kind):
+            return Refusal("a library call is not fused")
+        if _scatters(a) or _scatters(b) and (a.kind != POINTWISE or self._stored(a, b) & a.stored):
+            return Refusal(
+                "elements at indices from memory are stored when all of what they are computed from is known"
+            )
+        accesses = b.preds[a.index]
+        gathered = self._gathered(a, b, [x for x in accesses if x.indirect])
+        if gathered:
+            return gathered
+        limit = self._limits(a, b)
+        if limit:
+            return limit
+        matching = self._match(((x.producer, x) for x in accesses), b)
+        found = (
+            self._pointwise_producer(a, b, matching, accesses)
+            if a.kind == POINTWISE
+            else self._reduction(a, b, matching)
+        )
+        if isinstance(found, Plan):
+            if self._between(a, b):
+                return Refusal("another kernel has to run between them")
+            self._gain(found, a, b, accesses)
+            if found.saved <= found.extra:
+                return Refusal(
+                    f"recomputation costs {found.extra:.0f} bytes' worth, only {found.saved:.0f} bytes are saved"
+                )
+        return found
+
+    def sibling_plan(self, a: Group, b: Group) -> Plan | Refusal:
+        """How two groups that read the same memory could run together."""
+        if EXTERN in (a.kind, b.kind):
+            return Refusal("a library call is not fused")
+        if _scatters(a) or _scatters(b):
+            return Refusal("elements are stored at indices from memory")
+        if b.index in a.succs or a.index in b.succs:
+            return Refusal("one reads the other")
+        shared = [v for v in a.reads if v in b.reads]
+        saved = sum(size_in_bytes(v) for v in shared if self._is_read_whole(a, v) and self._is_read_whole(b, v))
+        if not saved:
+            return Refusal("no large input is shared")
+        limit = self._limits(a, b)
+        if limit:
+            return limit
+        matching = self._match_siblings(a, b, shared)
+        if matching is None:
+            return Refusal("the shared input is read in different orders")
+        if a.kind == POINTWISE:
+            found = self._same_domain(a, b, matching)
+        elif b.kind == POINTWISE:
+            found = self._same_domain(b, a, {y: x for x, y in matching.items()})
+        else:
+            found = self._reduction(a, b, matching)
+        if isinstance(found, Plan):
+            if self._between(a, b) or self._between(b, a):
+                return Refusal("another kernel has to run between them")
+            found.saved = saved + launch_bytes(a)
+        return found
+
+    def _gathered(self, a: Group, b: Group, accesses: list[Access]) -> Refusal | None:
+        """Values read at indices from memory are computed element by element: fine when fewer are read than there are.
+
+        A GPU's arithmetic is cheap: there the cost model weighs what is computed again.
+        """
+        for access in accesses:
+            if a.kind == SCAN or cast(Node, access.producer) in self._stored(a, b):
+                return Refusal("the value is stored, and gathered from memory")
+            if access.evaluations > elements(access.base) and not is_gpu(device_of(a)):
+                return Refusal("each gathered element would be computed again")
+        return None
+
+    def _limits(self, a: Group, b: Group) -> Refusal | None:
+        if device_of(a) != device_of(b):
+            return Refusal("they run on different devices")
+        if len(a.nodes) + len(b.nodes) > self.max_ops:
+            return Refusal(f"more than {self.max_ops} operations in one kernel")
+        values = len(a.reads) + len(b.reads) + len(a.stored) + len(b.stored)
+        if values > self.max_values:
+            exact = len(a.reads.keys() | b.reads.keys()) + len(self._stored(a, b))
+            if exact > self.max_values:
+                return Refusal(f"more than {self.max_values} inputs and outputs")
+        return None
+
+    def _between(self, a: Group, b: Group) -> bool:
+        """Whether some third group lies on a path from a to b. All on such a path are of levels between those of a and b."""
+        if b.level <= a.level + 1:
+            return False
+        group_of = self.group_of
+        seen = {b.index, a.index}
+        stack = [i for i in a.succs if i not in seen]
+        while stack:
+            i = stack.pop()
+            if i in seen:
+                continue
+            seen.add(i)
+            group = group_of[i]
+            if group.level >= b.level:
+                continue
+            if b.index in group.succs:
+                return True
+            stack += [j for j in group.succs if j not in seen]
+        return False
+
+    def _stored(self, a: Group, b: Group) -> set[Node]:
+        """What a merged group would still store."""
+        ids = (a.index, b.index)
+        of = self.group_of
+        return {
+            n for n in a.stored | b.stored if n.is_sink or any(of[x.reader.index].index not in ids for x in n.readers)
+        }
+
+    # how axes correspond
+
+    def domain(self, group: Group) -> list[int]:
+        """All axes over which the group iterates."""
+        return self.axes.leaves(group.rows + group.columns)
+
+    def _numel(self, axes: Iterable[int]) -> int:
+        return math.prod(hint(self.axes.sizes[a]) for a in axes)
+
+    def _match(self, pairs: Iterable[tuple[Node | None, Access]], b: Group) -> Matching | None:
+        """Which axes of the producers are which axes of `b`'s domain; None when one would be two at once."""
+        raw = []
+        for producer, access in pairs:
+            for given, taken in zip(cast(Node, producer).dims, access.dims, strict=True):
+                aligned = self.axes.align(given, taken)
+                if aligned is None:
+                    return None
+                raw += aligned
+        return self._bijection(raw, set(self.domain(b)))
+
+    def _match_siblings(self, a: Group, b: Group, shared: Sequence[SSAValue]) -> Matching | None:
+        raw = []
+        for value in shared:
+            x, y = a.reads[value][0], b.reads[value][0]
+            if x.indirect or y.indirect:
+                continue
+            for given, taken in zip(x.dims, y.dims, strict=True):
+                aligned = self.axes.align(given, taken)
+                if aligned is None:
+                    return None
+                raw += aligned
+        inside = set(self.domain(a))
+        found = self._bijection(raw, set(self.domain(b)))
+        return None if found is None else {x: y for x, y in found.items() if x in inside}
+
+    def _bijection(self, raw: list[tuple[int, int]], domain: set[int]) -> Matching | None:
+        stamp = -1
+        while stamp != self.axes.splits:  # a later alignment may have split an axis of an earlier pair
+            stamp = self.axes.splits
+            raw = [p for x, y in raw for p in self.axes.align([x], [y]) or ()]
+        domain = set(self.axes.leaves(domain))
+        matching: Matching = {}
+        back: Matching = {}
+        for x, y in raw:
+            if y in domain and (matching.setdefault(x, y) != y or back.setdefault(y, x) != x):
+                return None
+        return matching
+
+    # domains that fit
+
+    def _pointwise_producer(
+        self, a: Group, b: Group, matching: Matching | None, accesses: list[Access]
+    ) -> Plan | Refusal:
+        stored = any(n in a.stored for n in self._stored(a, b))
+        domain_a, domain_b = self.domain(a), self.domain(b)
+        if matching is not None and all(x in matching for x in domain_a):
+            fits = self._same_domain(a, b, matching, stored)
+            if isinstance(fits, Plan):
+                return fits
+            if stored:
+                return fits
+            images = {matching[x] for x in domain_a}
+            evaluations = self._hoisted(self._memory_order(b, domain_b), images)
+            joins = list(matching.items())
+        else:
+            if stored:
+                return Refusal("the intermediate is stored as well, and read in another order or part")
+            evaluations = sum(x.evaluations for x in accesses)
+            joins = []
+        if b.kind == SCAN and not self._enough_rows(b.rows, b.columns):
+            return Refusal("a scan over few rows would serialise it")
+        plan = Plan(joins, b.kind, b.rows, b.columns)
+        again = max(0, evaluations - self._numel(domain_a))
+        if again and is_gpu(device_of(b)) and not _only_addresses(a):
+            loads = places_of(accesses) * loads_of(a.nodes)
+            if loads > MOST_LOADS:
+                return Refusal(f"{loads} loads would be written out, and most of them at new places")
+        if is_gpu(device_of(b)) and any(x.views for x in accesses):
+            written = written_out(a.nodes + b.nodes) - len(a.nodes) - len(b.nodes)
+            if written > MOST_AGAIN:
+                return Refusal(f"{written} operations would be written once more, at other places")
+        plan.extra = self._recomputation(a, again)
+        return plan
+
+    def _same_domain(self, a: Group, b: Group, matching: Matching, stored: bool = True) -> Plan | Refusal:
+        """Pointwise `a` over the whole domain of `b`, or over its rows."""
+        domain_a = self.domain(a)
+        images = {matching[x] for x in domain_a if x in matching}
+        rows, columns = self.axes.leaves(b.rows), self.axes.leaves(b.columns)
+        fits = len(images) == len(domain_a) and images in (set(rows + columns), set(rows))
+        if not fits:
+            return Refusal("the intermediate is stored as well, over another domain")
+        is_serial = b.kind != POINTWISE and images != set(rows) and (stored or b.kind == SCAN)
+        if is_serial and not self._enough_rows(rows, columns):
+            return Refusal("too few rows to spread over threads")
+        return Plan(list(matching.items()), b.kind, b.rows, b.columns)
+
+    def _reduction(self, a: Group, b: Group, matching: Matching | None) -> Plan | Refusal:
+        """`a` reduces or scans; `b` uses its result, row by row."""
+        if matching is None:
+            return Refusal("the reduction's result is read in two orders")
+        rows_a, columns_a = self.axes.leaves(a.rows), self.axes.leaves(a.columns)
+        if not all(x in matching for x in rows_a):
+            return Refusal("the consumer does not run over the rows of the reduction")
+        images = {matching[x] for x in rows_a}
+        rest = [y for y in self.domain(b) if y not in images]
+        joins = list(matching.items())
+        if b.kind != POINTWISE and images != set(self.axes.leaves(b.rows)):
+            return Refusal("reductions over different axes")
+        if rest:
+            mapped = {matching[x] for x in columns_a if x in matching}
+            if mapped:
+                if mapped != set(rest) or not all(x in matching for x in columns_a):
+                    return Refusal("the consumer runs over other columns than the reduction")
+            else:
+                order = self._order_like(b, rest)
+                pairs = self.axes.align(columns_a, order)
+                if pairs is None:
+                    return Refusal("the consumer runs over other columns than the reduction")
+                joins += pairs
+            refusal = self._whole_domain_consumer(a, b)
+            if refusal is not None:
+                return refusal
+        kind = SCAN if SCAN in (a.kind, b.kind) else REDUCE
+        return Plan(joins, kind, a.rows, a.columns)
+
+    def _order_like(self, group: Group, axes: list[int]) -> list[int]:
+        return sorted(axes, key=self.domain(group).index)
+
+    def _enough_rows(self, rows: Sequence[int], columns: Sequence[int]) -> bool:
+        n = self._numel(self.axes.leaves(rows))
+        return n >= self.target.threads or n * self._numel(self.axes.leaves(columns)) <= SMALL
+
+    def _whole_domain_consumer(self, a: Group, b: Group) -> Refusal | None:
+        """A second pass over each row must leave the rows parallel, and find the row in the cache."""
+        if not self._enough_rows(a.rows, a.columns):
+            return Refusal("a whole-domain consumer of a reduction with too few rows would run serially")
+        columns = self.axes.leaves(a.columns)
+        values = [x for x in a.reads.values() if not x[0].indirect]
+        full = [x[0] for x in values if elements(x[0].base) >= self._numel(self.domain(a))]
+        if full and self.innermost(full[0]) not in columns:
+            tile = self._numel(columns) * LINE * max(1, len(full))
+            if tile > self.target.l2_bytes:
+                return Refusal(
+                    f"a column's tile of {tile} bytes does not stay in the L2 cache of {self.target.l2_bytes}"
+                )
+        return None
+
+    def innermost(self, access: Access) -> int:
+        """The axis along which the memory is contiguous."""
+        base = access.base
+        best, found = None, -1
+        shape = cast(TensorType, base.type).shape
+        for axes, size, stride in zip(access.dims, shape, memory_strides(base), strict=True):
+            if axes and (best is None or hint(stride) < best) and size != 1:
+                best, found = hint(stride), self.axes.leaves(axes)[-1]
+        return found
+
+    # bytes
+
+    def _hoisted(self, domain: Sequence[int], present: set[int]) -> int:
+        """How often a value over some of the axes is computed, when it is lifted out of the inner loops that it does not need."""
+        last = max((i for i, axis in enumerate(domain) if axis in present), default=-1)
+        return self._numel(domain[: last + 1])
+
+    def _memory_order(self, group: Group, domain: list[int]) -> list[int]:
+        """The domain's axes from the outermost to the innermost, as the first memory of its size that is read has them."""
+        size = self._numel(domain)
+        for value, accesses in group.reads.items():
+            if accesses[0].indirect or elements(value) != size:
+                continue
+            shape = cast(TensorType, value.type).shape
+            strides = [hint(s) for s in memory_strides(value)]
+            dims = sorted((i for i, s in enumerate(shape) if s != 1), key=lambda i: -strides[i])
+            order = self.axes.leaves(a for i in dims for a in accesses[0].dims[i])
+            if set(order) == set(domain):
+                return order
+        return domain
+
+    def _recomputation(self, a: Group, evaluations: float) -> float:
+        """What `evaluations` more elements of the group cost."""
+        if is_gpu(device_of(a)) and _only_addresses(a):
+            return 0.0
+        per_element = a.work / max(1, self._numel(self.domain(a)))
+        return evaluations * (per_element + len(a.reads)) * PER_OPERATION
+
+    def _is_read_whole(self, group: Group, value: SSAValue) -> bool:
+        return 2 * elements(value) >= self._numel(self.domain(group)) and not group.reads[value][0].indirect
+
+    def _gain(self, plan: Plan, a: Group, b: Group, accesses: list[Access]) -> None:
+        kept = self._stored(a, b)
+        for node in {cast(Node, x.producer) for x in accesses}:
+            plan.saved += size_in_bytes(node.value) * (1 if node in kept else 2)
+        plan.saved += sum(size_in_bytes(v) for v in a.reads if v in b.reads) + launch_bytes(a)
+
+    # merging
+
+    def merge_small(self) -> int:
+        """Put together what is small and needs only arguments: statistics of norms, masks, scaled weights.
+
+        Such groups share no domain, but one call is cheaper than many; on a GPU each would be a launch. Gives the number of groups that vanished.
+        """
+        kept: Group | None = None
+        vanished = 0
+        for group in self.all():
+            size = sum(elements(n.value) for n in group.stored)
+            if group.kind != POINTWISE or group.preds or not 0 < size <= SMALL or is_gpu(device_of(group)):
+                continue
+            if kept is None or self._limits(kept, group):
+                kept = group
+                continue
+            kept = self.merge(kept, group, Plan([], POINTWISE, kept.rows, []))
+            vanished += 1
+        return vanished
+
+    def merge(self, a: Group, b: Group, plan: Plan) -> Group:
+        """Make one group of two."""
+        for x, y in plan.joins:
+            self.axes.union(x, y)
+        stored = self._stored(a, b)
+        keep, gone = (a, b) if a.index < b.index else (b, a)
+        for i in gone.preds:
+            succs = self.group_of[i].succs
+            succs.discard(gone.index)
+            succs.add(keep.index)
+        for i in gone.succs:
+            preds = self.group_of[i].preds
+            preds.setdefault(keep.index, []).extend(preds.pop(gone.index))
+        for i, accesses in gone.preds.items():
+            keep.preds.setdefault(i, []).extend(accesses)
+        keep.succs |= gone.succs
+        for ids in (keep.succs, keep.preds):
+            for i in (keep.index, gone.index):
+                ids.discard(i) if isinstance(ids, set) else ids.pop(i, None)
+        for value, found in gone.reads.items():
+            keep.reads.setdefault(value, []).extend(found)
+        keep.nodes += gone.nodes
+        for node in gone.nodes:
+            self.group_of[node.index] = keep
+        inside = [v for v in keep.reads if self._belongs(v, keep)]
+        for value in inside:
+            del keep.reads[value]
+        keep.kind, keep.rows, keep.columns = plan.kind, plan.rows, plan.columns
+        keep.clones |= gone.clones
+        keep.work += gone.work + plan.extra / PER_OPERATION
+        keep.stored = stored
+        keep.first, keep.last = min(keep.first, gone.first), max(keep.last, gone.last)
+        keep.level = max(keep.level, gone.level)
+        self._lift(keep)
+        return keep
+
+    def _belongs(self, value: SSAValue, group: Group) -> bool:
+        node = self.graph.node_of.get(value)
+        return node is not None and self.group_of[node.index] is group

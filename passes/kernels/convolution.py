@@ -1,0 +1,188 @@
+"""Which convolutions a kernel of our own carries out, and how: what the passes `convolution-epilogue` and `own-convolution` agree on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from xdsl.ir import SSAValue
+
+from ...ir.dialects import prim
+from ...ir.dtypes import BF16, F32
+from ...ir.epilogue import PREFIX
+from ...ir.packing import BLOCK
+from ...ir.symbols import Dim, FloorDiv, dim
+from ...ir.syntax import Op
+from ...ir.types import RefType
+from ..analysis.strides import channels_last
+from ..core.clauses import Call, Clauses, broken
+from ..core.context import Target
+from ..core.rewriter import is_static
+
+FEW_CHANNELS = 8  # the kernel reads fewer input channels from any layout
+LEAST_PIXELS = 48  # of all images, for Winograd
+MOST_PIXELS = 8  # each takes an address register
+REGISTERS = 28  # sums that are held at a time, of the 32 registers of AVX-512
+LATENCY = 4  # products that must be under way for one to end in every cycle
+MOST_TENSORS = 8  # that `Tail` of the header holds: the bias, and what is added
+MOST_COLUMNS = 7  # of a window of a depthwise convolution: a row of it lies in registers
+
+
+def takes_convolution(op: Op, machine: Target) -> Clauses:
+    """What the kernels of targets/cpp/include/intarsia_convolution.h take of `aten.convolution`, before and after the weight is packed."""
+    call = Call.of(op)
+    yield machine.name == "cpp" and machine.isa == "avx512", "code for AVX-512"
+    yield call.names in (("input", "weight"), ("input", "weight", "bias")), "an image, a weight and perhaps a bias"
+    yield not op.get("effect"), "no effect"
+    ranks = {len(call.shape("input")), len(_window(op)), len(call.shape("result"))}
+    yield ranks == {4}, "two-dimensional images"
+    yield call.two_numbers("stride", "padding", "dilation"), "two numbers each for stride, padding and dilation"
+    yield op.get("transposed") is not True, "not transposed"
+    yield call.are(F32), "float32"
+    yield call.on_cpu, "memory of the host"
+    yield not call.empty, "nothing empty"
+    yield all(isinstance(n, int) for n in _window(op)), "a weight of known size"
+    added = sum(step[0] == "add" for step in op.get("epilogue", ()))
+    yield added < MOST_TENSORS, "as many tensors behind the sums as there is room for"
+    yield op["groups"] == 1 or is_depthwise(op), "one group, or one filter a channel as the depthwise kernel takes it"
+    packed = "packed" in op.literals and len(call.shape("weight"))
+    yield packed != 3 or is_depthwise(op), "a weight packed for one filter a channel belongs to such a window"
+    yield (
+        packed != 4 or broken(takes_winograd(op)) is None,
+        "a weight packed for Winograd's products belongs to such a window",
+    )
+    if packed:
+        names = tuple(name for name in call.tensors if name not in ("input", "result") and not name.startswith(PREFIX))
+        yield call.lies_in_order(*names), "weight and bias without gaps"
+        images = ("result", *(name for name in call.tensors if name.startswith(PREFIX)))
+        yield all(call.lies(name, channels_last(call.shape(name))) for name in images), "results channels-last"
+        yield packed == 5 and _window(op)[1] < FEW_CHANNELS or _channels_follow(call), "channels side by side"
+
+
+def takes_winograd(op: Op) -> Clauses:
+    """What Winograd's F(4x4, 3x3) takes beyond (targets/cpp/include/intarsia_winograd.h)."""
+    _, inputs, *window = _window(op)
+    yield window == [3, 3], "windows of 3x3"
+    yield tuple(op["stride"]) == tuple(op["dilation"]) == (1, 1), "steps of 1"
+    yield op["groups"] == 1, "one group"
+    yield isinstance(inputs, int) and inputs >= BLOCK, "channels that fill a vector"
+
+
+def takes_depthwise(op: Op) -> Clauses:
+    """What the kernel for one filter a channel takes beyond."""
+    outputs, _, _, columns = _window(op)
+    channels = Call.of(op).shape("input")[1]
+    yield channels == outputs == op["groups"], "one filter a channel"
+    yield isinstance(channels, int) and channels >= BLOCK, "channels that fill a vector"
+    yield isinstance(columns, int) and columns <= MOST_COLUMNS, "a row of the window in registers"
+    yield op["stride"][1] in (1, 2), "steps of 1 or 2 along a row"
+    yield tuple(op["dilation"]) == (1, 1), "no dilation"
+
+
+def takes_max_pool(op: Op, machine: Target) -> Clauses:
+    """What `max_pool` of targets/cpp/include/intarsia_convolution.h takes of `aten.max_pool2d`, with or without indices that nobody reads."""
+    call = Call.of(op)
+    yield machine.name == "cpp", "a CPU"
+    yield all(r.first_use is None for r in op.results[1:]), "indices that nobody reads"
+    yield len(call.shape("self")) == 4, "two-dimensional images"
+    yield call.are(F32, BF16, names=("self", "result")), "float32 or bfloat16"
+    yield call.on_cpu, "memory of the host"
+    yield not call.empty, "nothing empty"
+    sizes = [op.get(name, ()) for name in ("kernel_size", "stride", "padding", "dilation")]
+    lists = [found if isinstance(found, tuple | list) else (found,) for found in sizes]
+    yield all(len(n) <= 2 and all(isinstance(k, int) for k in n) for n in lists), "two numbers, or one for both"
+    images = ("self", "result") if op.name.startswith("buffer.") else ()
+    yield all(call.lies(name, channels_last(call.shape(name))) for name in images), "channels-last memory"
+
+
+def _window(op: Op) -> tuple[Dim, ...]:
+    """The sizes of the weight, as they were before it was packed."""
+    found = op.get("packed")
+    return tuple(found) if found else Call.of(op).shape("weight")
+
+
+def _channels_follow(call: Call) -> bool:
+    kind = call.tensors["input"]
+    return not isinstance(kind, RefType) or kind.shape[1] == 1 or kind.strides[1] == 1
+
+
+def is_ours(op: Op, func: prim.Func, target: Target) -> bool:
+    """Whether `targets/cpp/include/intarsia_convolution.h` does this `aten.convolution`: it takes it, the weight can be packed once, and it is worth it.
+
+    3x3 windows with steps of 1 take 0.3 to 0.75 of oneDNN's time (`is_winograd`). Alone, others take 0.9 to 1.25 times that, windows of one channel 0.4
+    to 1.2, first layers 1.1 to 1.5; what they gain beside that is what follows in registers, and no call through the dispatcher.
+    """
+    if broken(takes_convolution(op, target)):
+        return False
+    if not all(is_parameter(v, func) for v in op.operands[1 : len(Call.of(op).names)]):
+        return False
+    return is_depthwise(op) or is_winograd(op) or not _is_mostly_edge(op)
+
+
+def _is_mostly_edge(op: Op) -> bool:
+    """Large windows on images so small that oneDNN, which leaves out products with padding, wins: 8.3 ms against 10.8.
+
+    Measured with 16 images of 4x4 pixels and 512 channels. With 7x7 pixels ours is as fast, and with one image what it saves beside it.
+    """
+    width, taps = prim.tensor(op.results[0]).shape[3], prim.tensor(op.operands[1]).shape[2:]
+    images, inputs = prim.tensor(op.operands[0]).shape[0], prim.tensor(op.operands[1]).shape[1]
+    if not isinstance(width, int) or not isinstance(images, int) or not isinstance(inputs, int):
+        return False
+    return width <= 4 and images > 1 and inputs >= 64 and tuple(taps) != (1, 1) and any(op["padding"])
+
+
+def is_winograd(op: Op) -> bool:
+    """A window of 3x3 with steps of 1 on enough pixels and channels for Winograd's F(4x4, 3x3) (targets/cpp/include/intarsia_winograd.h).
+
+    On two Zen 4 cores it takes 0.3 to 0.75 of the time of the plain sum and of oneDNN's, for 16 to 1024 channels. Below some 48 pixels reading the
+    weights, which are four times as large, is what takes the time: with 512 channels 0.83 ms against 0.31 at 3x3, 1.08 against 1.03 at 7x7.
+    """
+    images, _, *size = prim.tensor(op.results[0]).shape
+    known = [n for n in (images, *size) if isinstance(n, int)]
+    worth = all(not isinstance(n, int) or n > 2 for n in size) and (len(known) < 3 or math.prod(known) >= LEAST_PIXELS)
+    return worth and broken(takes_winograd(op)) is None
+
+
+def winograd_tiles(shape: Sequence[Dim]) -> Dim:
+    """Tiles of 4x4 pixels in a result of that shape (images, channels, rows, columns)."""
+    images, _, rows, columns = shape
+    tiles = images * FloorDiv(rows + 3, 4) * FloorDiv(columns + 3, 4)
+    return dim(tiles)
+
+
+def is_depthwise(op: Op) -> bool:
+    """Whether the kernel for one filter a channel does this convolution."""
+    return broken(takes_depthwise(op)) is None
+
+
+def is_parameter(value: SSAValue, func: prim.Func) -> bool:
+    """An argument that is a parameter or buffer and that this call does not overwrite."""
+    written = [func.block_body.args[argument] for argument, _ in func.get("mutations", ())]
+    return is_static(value, func) and value not in written
+
+
+def dense_tile(width: Dim, outputs: int) -> tuple[int, int]:
+    """Pixels of a row and blocks of output channels whose sums are held in registers at a time: the fewest cycles for a row.
+
+    Args:
+        width: pixels of a row of output, or of all rows where the window is one pixel.
+        outputs: output channels.
+    """
+    blocks = -(-outputs // BLOCK)
+    choices = [(p, b) for b in range(1, min(blocks, 4) + 1) for p in range(1, MOST_PIXELS + 1) if p * b <= REGISTERS]
+    return min(choices, key=lambda choice: (_cycles(width, blocks, *choice), -choice[0] * choice[1]))
+
+
+def _cycles(width: Dim, blocks: int, pixels: int, together: int) -> float:
+    """Cycles of a row of output for each tap: one product or 1.3 loads a cycle, and some for getting a group of pixels going."""
+    panels = [together] * (blocks // together) + ([blocks % together] if blocks % together else [])
+    one = sum(max(pixels * b, 0.75 * (pixels + b), LATENCY) + 0.5 for b in panels)
+    return one * -(-width // pixels) if isinstance(width, int) else one / pixels
+
+
+def depthwise_pixels(width: Dim, columns: int, step: int) -> int:
+    """Pixels of a row whose sums are held in registers at a time, beside the row of the window."""
+    fitting = [p for p in range(1, 15) if p + (p - 1) * step + columns <= 30] or [1]
+    if not isinstance(width, int):
+        return min(7, max(fitting))
+    return min(fitting, key=lambda p: (-(-width // p) * (p + 2), -p))

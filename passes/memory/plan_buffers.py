@@ -1,0 +1,563 @@
+"""plan-buffers: where each value lives. The function becomes the host program: allocate, view, launch, call, copy, free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+
+from ...ir.dialects import buffer, kernel, loop, prim
+from ...ir.symbols import Dim, FloorDiv, contiguous_strides, dim, known_equal
+from ...ir.syntax import Op
+from ...ir.types import RefType, TensorType, is_gpu, ref_type
+from ..analysis.aliases import Aliases
+from ..analysis.alignment import note_unaligned
+from ..analysis.strides import is_dense, is_view, memory_strides, same_layout, view_of
+from ..core.base import Pass, PassError
+from ..core.context import CompileContext
+from .written_arguments import Writes, in_place_writes, write_in_place
+
+_DIVISIONS = ("scalar.floordiv", "scalar.mod", "scalar.fmod")
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector
+
+
+@dataclass(frozen=True)
+class PlanBuffers(Pass):
+    """Give every value its memory: lifetimes, in-place results, one arena with reuse.
+
+    Options:
+        in_place: let a kernel's result take the memory of an input that dies there.
+        reuse: let values whose lifetimes do not meet share a place in the arena.
+    """
+
+    name: ClassVar[str] = "plan-buffers"
+    level: ClassVar[str] = "loop"
+    gives: ClassVar[str | None] = "buffer"
+    requires: ClassVar[tuple[str, ...]] = ("schedule",)
+    after: ClassVar[tuple[str, ...]] = ("schedule",)
+
+    in_place: bool = True
+    reuse: bool = True
+
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        kernels = {op["sym_name"]: op for op in module.body.block.ops if isinstance(op, loop.Kernel)}
+        for func in [op for op in module.body.block.ops if isinstance(op, prim.Func)]:
+            planner = _Planner(self, ctx, func, kernels)
+            planner.plan()
+            planner.rewrite()
+            note_unaligned(func.block_body.ops, kernels)
+
+
+@dataclass
+class _Place:
+    """One value's memory: bytes, and the steps between which it is in use."""
+
+    size: Dim
+    first: int
+    last: int
+    offset: Dim = 0
+    merged: SSAValue | None = None  # in place: lives where this value lived
+
+
+@dataclass
+class _Planner:
+    options: PlanBuffers
+    ctx: CompileContext
+    func: prim.Func
+    kernels: dict[str, loop.Kernel]
+    places: dict[SSAValue, _Place] = field(default_factory=dict)  # arena values
+    outputs: dict[SSAValue, RefType] = field(default_factory=dict)  # values that the user receives
+    on_device: set[SSAValue] = field(default_factory=set)  # values of kernels on a GPU
+    last_use: dict[SSAValue, int] = field(default_factory=dict)  # by root
+    aliases: Aliases = field(default_factory=Aliases)
+    allocated: dict[SSAValue, SSAValue] = field(default_factory=dict)  # outputs as the user receives them
+    idle: set[Operation] = field(default_factory=set)  # copies to where the value is
+    arena_bytes: Dim = 0
+    writes: Writes = field(default_factory=lambda: Writes({}, frozenset()))
+
+    # -- decisions
+
+    def plan(self) -> None:
+        """Fill in `outputs` and `places`."""
+        steps = list(self.func.block_body.ops)
+        for op in steps:
+            self.aliases.add(op)
+            for result in op.results:
+                self._join_updated(op, result)
+        self.last_use = self.aliases.last_uses(self.func.block_body)
+        self._find_outputs(steps[-1])
+        if self.options.in_place:
+            self.writes = in_place_writes(self.func, self.aliases, self._pairs, self._updated_unread, self._surely())
+            self.ctx.diagnostics.count("plan-buffers", "arguments written in place", len(self.writes.mutations))
+        for number, op in enumerate(steps):
+            if _is_planned(op):
+                for result in op.results:
+                    if result in self.writes.target or self.root(result) is not result:
+                        continue
+                    if result not in self.outputs and is_gpu(_memory(result).device):
+                        self.on_device.add(result)
+                    elif result not in self.outputs:
+                        last = self.last_use.get(result, number)
+                        self.places[result] = _Place(_bytes(result), number, last)
+                if self.options.in_place and isinstance(op, loop.Launch):
+                    self._in_place(number, op)
+                    self._take_over(number, op)
+        self._pack()
+        stats = self.ctx.diagnostics
+        stats.count("plan-buffers", "arena values", len(self.places))
+        if isinstance(self.arena_bytes, int):
+            stats.count("plan-buffers", "arena bytes", self.arena_bytes)
+            sizes = [p.size for p in self.places.values() if isinstance(p.size, int)]
+            stats.count("plan-buffers", "bytes without reuse", sum(sizes))
+
+    def _surely(self) -> bool:
+        """Whether the function has kernels alone, none of which can fail: no index and no divisor is looked at."""
+        steps = [op for op in self.func.block_body.ops if not is_view(op) and not isinstance(op, prim.Return)]
+        if not all(isinstance(op, loop.Launch) for op in steps):
+            return False
+        used = {op["kernel"] for op in steps if isinstance(op, loop.Launch)}
+        inside = [op for name in used for op in self.kernels[name].block_body.walk()]
+        return not any(isinstance(op, loop.Bind) or op.name in _DIVISIONS for op in inside)
+
+    def _pairs(self, op: loop.Launch, operand: int, result: int) -> bool:
+        body = self.kernels[op["kernel"]].block_body
+        return _elementwise_pair(body, body.args[operand], body.args[len(op.operands) + result])
+
+    def _take_over(self, number: int, op: loop.Launch) -> None:
+        """On a GPU: let the only result of a pointwise kernel have the memory of an operand that is used here for the last time.
+
+        A kernel with more results, or that reduces, may have several threads read what one of them overwrites.
+        """
+        if len(op.results) != 1 or op.results[0] not in self.on_device or not _is_pointwise(self.kernels[op["kernel"]]):
+            return
+        if self._updated(op) is not None:  # what it changes is copied there first, over the other operand
+            return
+        result = op.results[0]
+        for i, operand in enumerate(op.operands):
+            made = _is_product(operand.owner) and is_gpu(prim.tensor(operand).device)
+            free = operand not in (*self.outputs, *self.writes.target) and self.root(operand) is operand
+            alone = self.aliases.sharing(op.operands, operand) == 1
+            if not ((made or operand in self.on_device) and free and alone) or self.last_use[operand] != number:
+                continue
+            if not self._pairs(op, i, 0) or not known_equal(_bytes(operand), _bytes(result)):
+                continue
+            self.on_device.discard(result)
+            self.on_device.add(operand)  # it is given back after the result's last use
+            self.aliases.join(result, operand)
+            self.last_use[operand] = self.last_use.pop(result, number)
+            if _is_copy(self.kernels[op["kernel"]]):
+                self.idle.add(op)
+            self.ctx.diagnostics.count("plan-buffers", "in-place results")
+            return
+
+    def _updated(self, op: Operation | Block) -> SSAValue | None:
+        """The value of which a kernel changes some elements."""
+        if not isinstance(op, loop.Launch) or "updates" not in self.kernels[op["kernel"]].attributes:
+            return None
+        return op.operands[self.kernels[op["kernel"]]["updates"]]
+
+    def _updated_unread(self, op: Operation | Block) -> SSAValue | None:
+        """The same, of a kernel that does not read that value elsewhere, as when rows of a cache are moved within it."""
+        before = self._updated(op)
+        if before is None or not isinstance(op, loop.Launch):
+            return None
+        owner = self.kernels[op["kernel"]]
+        return None if owner.block_body.args[owner["updates"]].uses else before
+
+    def root(self, value: SSAValue) -> SSAValue:
+        """The value whose memory this value is, or is a view of."""
+        return self.aliases.root(value)
+
+    def _join_updated(self, op: Operation, result: SSAValue) -> None:
+        """A kernel that changes some elements of a value that nobody else reads writes where it is."""
+        before = self._updated_unread(op)
+        if before is not None and isinstance(before.owner, loop.Launch) and len(list(before.uses)) == 1:
+            same = prim.tensor(before) == prim.tensor(result)
+            if same and same_layout(prim.tensor(result).shape, memory_strides(before), memory_strides(result)):
+                self.aliases.join(result, self.root(before))
+
+    def _find_outputs(self, terminator: Operation) -> None:
+        """Kernel results that leave the function are allocated in the very shape in which they leave."""
+        received = self._received(terminator)
+        for k, value in enumerate(terminator.operands):
+            root = self.root(value)
+            if k not in received or not _is_planned(root.owner):
+                continue
+            view = view_of(value)
+            t = prim.tensor(value)
+            whole = view is not None and view.base is root and view.offset == 0 and is_dense(view.shape, view.strides)
+            whole = whole and t.dtype == prim.tensor(root).dtype  # not a view that reads the memory as another type
+            if whole and known_equal(t.numel, prim.tensor(root).numel) and root not in self.outputs:
+                assert view is not None
+                self.outputs[root] = ref_type(t.shape, self._visible(k, view.shape, view.strides), t.dtype, t.device)
+            else:
+                self.outputs.setdefault(root, _memory(root))
+
+    def _received(self, terminator: Operation) -> set[int]:
+        """The returned values that the user sees; the others are copied into arguments."""
+        if "results" not in self.func.attributes:
+            return set(range(len(terminator.operands)))
+        return {spec[1] for spec in self.func["results"] if spec[0] in ("value", "alias_output")}
+
+    def _visible(self, k: int, shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        """Eager's strides of returned value k where ours differ in dimensions of size 1 only: the user sees those too."""
+        recorded = self.func.get("result_strides")
+        wanted = recorded[k] if recorded else None
+        wanted = contiguous_strides(shape) if wanted is None else wanted
+        return wanted if recorded and same_layout(shape, strides, wanted) else strides
+
+    def _in_place(self, number: int, op: loop.Launch) -> None:
+        """Let a result take over the memory of an input that is used here for the last time."""
+        body = self.kernels[op["kernel"]].block_body
+        taken: set[SSAValue] = set()
+        for position, result in enumerate(op.results):
+            place = self.places.get(result)
+            if place is None:
+                continue
+            for i, operand in enumerate(op.operands):
+                donor = self.places.get(operand)
+                alone = self.aliases.sharing(op.operands, operand) == 1  # no view of it is read beside it
+                if donor is None or operand in taken or donor.last != number or not alone:
+                    continue
+                if not known_equal(donor.size, place.size):
+                    continue
+                if _elementwise_pair(body, body.args[i], body.args[len(op.operands) + position]):
+                    place.merged = operand
+                    taken.add(operand)
+                    self.ctx.diagnostics.count("plan-buffers", "in-place results")
+                    break
+
+    def _pack(self) -> None:
+        """Offsets for all places: the largest first, each at the lowest free offset."""
+        owners: dict[SSAValue, SSAValue] = {}
+        for value, place in self.places.items():
+            owner = owners.get(place.merged, place.merged) if place.merged is not None else value
+            owners[value] = owner
+            if owner is not value:
+                self.places[owner].last = max(self.places[owner].last, place.last)
+        own = [(v, p) for v, p in self.places.items() if owners[v] is v]
+        if all(isinstance(p.size, int) for _, p in own):
+            self.arena_bytes = _pack_static([p for _, p in own], self.options.reuse)
+        else:
+            self.arena_bytes = _pack_symbolic([p for _, p in own], self.options.reuse)
+        for value, owner in owners.items():
+            self.places[value].offset = self.places[owner].offset
+
+    # -- the new function
+
+    def rewrite(self) -> None:
+        """Replace the function's body by the host program."""
+        old = self.func.block_body
+        types = [_memory(arg) if isinstance(arg.type, TensorType) else arg.type for arg in old.args]
+        block = Block(arg_types=types)
+        new: dict[SSAValue, SSAValue] = {}
+        for before, after in zip(old.args, block.args, strict=True):
+            after.name_hint = before.name_hint
+            new[before] = after
+        freed: set[SSAValue] = set()
+        for number, op in enumerate(old.ops):
+            for step in self._steps(op, new):
+                block.add_op(step)
+            if not isinstance(op, prim.Return):
+                block.add_ops(self._frees(number, op, new, freed))
+        region = self.func.regions[0]
+        region.detach_block(0)
+        region.add_block(block)
+        self.func["arena_bytes"] = self.arena_bytes
+        if self.writes.target:
+            self.func["writes_early"] = True
+        old.erase()
+
+    def _steps(self, op: Operation, new: dict[SSAValue, SSAValue]) -> Iterable[Operation]:
+        if isinstance(op, loop.Launch | kernel.Extern) and _is_planned(op):
+            yield from self._launch(op, new)
+        elif isinstance(op, kernel.Extern) and op.results and op.results[0] in self.writes.target:
+            yield from write_in_place(op, [new[v] for v in op.operands], _call_literals(op))
+            new[op.results[0]] = new[self.writes.target[op.results[0]]]
+        elif isinstance(op, kernel.Extern):
+            yield self._as_strided(op, new) or self._extern(op, new)
+        elif is_view(op):
+            yield self._view(op.results[0], new)
+        elif isinstance(op, prim.Return):
+            yield from self._return(op, new)
+        else:
+            raise PassError(f"plan-buffers: {op.name} is not expected here; run 'schedule' first")
+
+    def _launch(self, op: loop.Launch | kernel.Extern, new: dict[SSAValue, SSAValue]) -> Iterable[Operation]:
+        outputs = []
+        for result in op.results:
+            place = self.places.get(result)
+            if result in self.writes.target:
+                new[result] = new[self.writes.target[result]]
+                if prim.tensor(result).shape != prim.tensor(self.writes.target[result]).shape:
+                    view = buffer.View.make([new[result]], [_memory(result)], {"offset": 0})
+                    yield view
+                    new[result] = view.results[0]
+                outputs.append(new[result])
+                continue
+            if self.root(result) is not result:
+                new[result] = new[self.root(result)]
+                if new[result].type != _memory(result):
+                    view = buffer.View.make([new[result]], [_memory(result)], {"offset": 0})
+                    yield view
+                    new[result] = view.results[0]
+                outputs.append(new[result])
+                continue
+            if result in self.on_device:
+                alloc = buffer.Alloc.make([], [_memory(result)], {"pool": "device"}, loc=op.location)
+            elif place is None:
+                alloc = buffer.Alloc.make([], [self.outputs[result]], {"pool": "output"}, loc=op.location)
+            else:
+                attrs: dict[str, object] = {"pool": "arena", "offset": place.offset}
+                if place.merged is not None:
+                    attrs["in_place"] = True
+                alloc = buffer.Alloc.make([], [_memory(result)], attrs, loc=op.location)
+            alloc.results[0].name_hint = result.name_hint
+            yield alloc
+            new[result] = alloc.results[0]
+            outputs.append(alloc.results[0])
+        operands = [new[v] for v in op.operands]
+        before = self._updated(op)
+        written = before is not None and self.writes.target.get(op.results[0]) is before
+        if before is not None and not written and self.root(op.results[0]) is not self.root(before):
+            yield from self._copied(new[before], outputs[0], op.results[0])
+        if isinstance(op, loop.Launch):
+            yield buffer.Launch.make([*operands, *outputs], [], {"kernel": op["kernel"]}, loc=op.location)
+        else:
+            for i, result in enumerate(op.results):
+                # The kernel is made for the value itself, not for what the user receives.
+                if outputs[i].type != _memory(result):
+                    view = buffer.View.make([outputs[i]], [_memory(result)], {"offset": 0})
+                    yield view
+                    outputs[i] = view.results[0]
+            yield buffer.Extern.make([*operands, *outputs], [], {**_call_literals(op), "out": True}, loc=op.location)
+        for result in op.results:
+            final, memory = self.outputs.get(result), _memory(result)
+            itself = any(isinstance(use.operation, kernel.Extern | prim.Return) for use in result.uses)
+            if final is not None and itself and (final.shape, final.strides) != (memory.shape, memory.strides):
+                view = buffer.View.make([new[result]], [memory], {"offset": 0})
+                yield view  # library calls see the value itself, not the view of it that the user receives
+                self.allocated[result], new[result] = new[result], view.results[0]
+
+    @staticmethod
+    def _copied(source: SSAValue, target: SSAValue, value: SSAValue) -> Iterable[Operation]:
+        """All elements of a value, under its shape, into other memory."""
+        ref = _memory(value)
+        for memory in (source, target):
+            if isinstance(memory.type, RefType) and memory.type.shape != ref.shape:
+                view = buffer.View.make([memory], [ref], {"offset": 0})
+                yield view
+                source, target = (view.results[0], target) if memory is source else (source, view.results[0])
+        yield buffer.Copy.make([source, target], [], {})
+
+    def _as_strided(self, op: kernel.Extern, new: dict[SSAValue, SSAValue]) -> Operation | None:
+        """`aten.as_strided` counts from the beginning of a storage; memory of ours begins where its value does, an argument's does not."""
+        if op["target"] != "aten.as_strided.default":
+            return None
+        view, memory = view_of(op.operands[0]), _memory(op.results[0])
+        if view is None or isinstance(view.base, BlockArgument) or self.root(view.base) is not view.base:
+            return None
+        if _memory(view.base).dtype != memory.dtype:
+            return None
+        start = op.get("storage_offset")
+        made = buffer.View.make([new[view.base]], [memory], {"offset": view.offset if start is None else start})
+        made.results[0].name_hint = op.results[0].name_hint
+        new[op.results[0]] = made.results[0]
+        return made
+
+    def _extern(self, op: kernel.Extern, new: dict[SSAValue, SSAValue]) -> Operation:
+        attrs = _call_literals(op)
+        types = [_memory(r) for r in op.results]
+        call = buffer.Extern.make([new[v] for v in op.operands], types, attrs, loc=op.location)
+        for before, after in zip(op.results, call.results, strict=True):
+            after.name_hint = before.name_hint
+            new[before] = after
+        return call
+
+    def _view(self, value: SSAValue, new: dict[SSAValue, SSAValue]) -> Operation:
+        view = view_of(value)
+        if view is None:
+            raise PassError(f"plan-buffers: {value.owner} is not a view of memory; run 'layout' first")
+        t = prim.tensor(value)
+        attrs = {"offset": view.offset}
+        made = buffer.View.make([new[view.base]], [ref_type(t.shape, view.strides, t.dtype, t.device)], attrs)
+        made.results[0].name_hint = value.name_hint
+        new[value] = made.results[0]
+        return made
+
+    def _return(self, op: prim.Return, new: dict[SSAValue, SSAValue]) -> Iterable[Operation]:
+        """Copies into mutated arguments, then the return. An output allocated in its final shape is returned as it is."""
+        returned = []
+        recorded, received = self.func.get("result_strides"), self._received(op)
+        for k, value in enumerate(op.operands):
+            root = self.root(value)
+            view = view_of(value)
+            final = self.outputs.get(root)
+            direct = (
+                final is not None
+                and view is not None
+                and final.dtype == prim.tensor(value).dtype
+                and view.offset == 0
+                and final.shape == view.shape
+                and same_layout(view.shape, final.strides, view.strides)
+            )
+            final_value = self.allocated.get(root, new[root]) if direct else new[value]
+            ref = final_value.type
+            if k in received and recorded and isinstance(ref, RefType):
+                seen = self._visible(k, ref.shape, ref.strides)
+                if seen != ref.strides:
+                    shown = buffer.View.make(
+                        [final_value], [ref_type(ref.shape, seen, ref.dtype, ref.device)], {"offset": 0}
+                    )
+                    yield shown
+                    final_value = shown.results[0]
+            returned.append(final_value)
+        for argument, k in self.func.get("mutations", ()):
+            if (argument, k) in self.writes.mutations:
+                continue
+            target = self.func.block_body.args[argument]
+            if self._is_itself(op.operands[k], target):
+                continue
+            yield buffer.Copy.make([returned[k], new[target]], [], {}, loc=op.location)
+        yield prim.Return.make(returned, [], op.literals, loc=op.location)
+
+    @staticmethod
+    def _is_itself(value: SSAValue, argument: SSAValue) -> bool:
+        """Whether a value is all of an argument, though perhaps with other strides of dimensions of size 1."""
+        view, memory = view_of(value), _memory(argument)
+        if view is None or view.base is not argument or view.offset != 0 or view.shape != memory.shape:
+            return False
+        return same_layout(view.shape, view.strides, memory.strides)
+
+    def _frees(
+        self, number: int, op: Operation, new: dict[SSAValue, SSAValue], freed: set[SSAValue]
+    ) -> Iterable[Operation]:
+        """Give back memory of libraries and of GPUs after its last use."""
+        for value in dict.fromkeys(root for v in (*op.operands, *op.results) for root in self.aliases.roots(v)):
+            library_owned = isinstance(value.owner, kernel.Extern) and not _is_planned(value.owner)
+            if (
+                (library_owned or value in self.on_device)
+                and value not in (*freed, *self.writes.target)
+                and self.last_use.get(value, number) == number
+            ):
+                freed.add(value)
+                yield buffer.Free.make([new[value]], [])
+
+
+def _is_planned(op: object) -> bool:
+    """Whether the operation's results are memory that is planned here: kernels, and library calls that are kernels of our own."""
+    return isinstance(op, loop.Launch) or (isinstance(op, kernel.Extern) and bool(op.get("own")))
+
+
+def _call_literals(op: kernel.Extern) -> dict[str, object]:
+    return {k: v for k, v in op.literals.items() if k not in ("operand_strides", "strides")}
+
+
+def _memory(value: SSAValue) -> RefType:
+    t = prim.tensor(value)
+    return ref_type(t.shape, memory_strides(value), t.dtype, t.device)
+
+
+def _bytes(value: SSAValue) -> Dim:
+    """Size in bytes, rounded up to the alignment."""
+    ref = _memory(value)
+    extent: Dim = 1
+    for size, stride in zip(ref.shape, ref.strides, strict=True):
+        if size == 0:
+            return 0
+        extent = extent + (size - 1) * stride
+    needed = dim(extent * ref.dtype.bytes)
+    if isinstance(needed, int):
+        return -(-needed // ALIGNMENT) * ALIGNMENT
+    return dim(needed + ALIGNMENT)
+
+
+_PRODUCTS = frozenset(f"aten.{name}.default" for name in ("addmm", "baddbmm", "bmm", "convolution", "linear", "mm"))
+
+
+def _is_product(op: object) -> bool:
+    """Whether a library call gives memory of its own: some give an operand back, which their schemas do not say."""
+    return isinstance(op, kernel.Extern) and op["target"] in _PRODUCTS
+
+
+def _is_pointwise(kernel: loop.Kernel) -> bool:
+    """Whether a kernel does nothing but compute the elements of its results one by one."""
+    known = (loop.For, loop.Load, loop.Store, loop.Index, loop.ScalarOp, loop.Constant, loop.ScalarCast)
+    return all(isinstance(op, known) for op in kernel.block_body.walk())
+
+
+def _is_copy(kernel: loop.Kernel) -> bool:
+    """Whether a kernel does nothing but copy its operand."""
+    loads = [op for op in kernel.block_body.walk() if isinstance(op, loop.Load)]
+    computes = any(
+        isinstance(op, loop.ScalarOp | loop.Constant | loop.ScalarCast | loop.Index) for op in kernel.block_body.walk()
+    )
+    return len(loads) == 1 and not computes
+
+
+def _elementwise_pair(body: Block, source: SSAValue, target: SSAValue) -> bool:
+    """Whether each element of `target` is written where, and only where, the same element of `source` is read last.
+
+    True when every access to either is in one loop body, at one index, with the loads before the store.
+    """
+    if source.type.dtype != target.type.dtype:  # type: ignore[attr-defined]
+        return False
+    accesses = [use.operation for value in (source, target) for use in value.uses]
+    if not accesses or len({a.parent for a in accesses}) != 1:
+        return False
+    if not all(isinstance(a, loop.Load | loop.Store) and not a.get("mask") for a in accesses):
+        return False
+    if len({str(a["index"]) for a in accesses if isinstance(a, Op)}) != 1:
+        return False
+    parent = accesses[0].parent
+    assert parent is not None
+    order = {op: i for i, op in enumerate(parent.ops)}
+    stores = [order[a] for a in accesses if isinstance(a, loop.Store)]
+    loads = [order[a] for a in accesses if isinstance(a, loop.Load)]
+    return len(stores) == 1 and bool(loads) and max(loads) < stores[0]
+
+
+def _pack_static(places: list[_Place], reuse: bool) -> int:
+    """Greedy by size: each place at the lowest offset that no place alive at the same time covers."""
+    done: list[_Place] = []
+    total = 0
+    for place in sorted(places, key=lambda p: (-int(p.size), p.first)):
+        offset = 0
+        if reuse:
+            rivals = [d for d in done if not (d.last < place.first or place.last < d.first)]
+            for rival in sorted(rivals, key=lambda d: int(d.offset)):
+                if offset + int(place.size) <= int(rival.offset):
+                    break
+                offset = max(offset, int(rival.offset) + int(rival.size))
+        else:
+            offset = total
+        place.offset = offset
+        total = max(total, offset + int(place.size))
+        done.append(place)
+    return total
+
+
+def _pack_symbolic(places: list[_Place], reuse: bool) -> Dim:
+    """With sizes that are expressions, a place takes over a slot of the same size, or opens a new one at the end."""
+    slots: list[tuple[Dim, Dim, int]] = []  # size, offset, free after this step
+    total: Dim = 0
+    for place in sorted(places, key=lambda p: p.first):
+        for i, (size, offset, busy) in enumerate(slots):
+            if reuse and busy < place.first and known_equal(size, place.size):
+                place.offset = offset
+                slots[i] = (size, offset, place.last)
+                break
+        else:
+            place.offset = total
+            slots.append((place.size, total, place.last))
+            total = _align(dim(total + place.size))
+    return total
+
+
+def _align(value: Dim) -> Dim:
+    if isinstance(value, int):
+        return -(-value // ALIGNMENT) * ALIGNMENT
+    return dim(FloorDiv(value + ALIGNMENT - 1, ALIGNMENT) * ALIGNMENT)

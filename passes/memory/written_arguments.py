@@ -1,0 +1,202 @@
+"""Which arguments a program may write to where they are, rather than copy a new value into them at its end.
+
+A KV cache that gets one more row is the case: `index_copy` and `slice_scatter` give a new cache, which costs a copy of it, and another one to
+bring it back into the user's tensor. Where nobody reads the old contents afterwards, the call writes its few elements into the argument.
+So does a kernel that computes each element of an argument anew, as the steps of optimizers do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import sympy
+from xdsl.ir import Block, Operation, SSAValue
+
+from ...ir.dialects import buffer, kernel, loop, prim
+from ...ir.symbols import Dim, contiguous_strides, dim, known_equal
+from ...ir.types import RefType, is_gpu, ref_type
+from ..analysis.aliases import Aliases
+from ..analysis.strides import memory_strides, same_layout
+
+# Calls that write some elements of their first operand and leave the others, with their twins that write in place.
+IN_PLACE = {
+    "aten.index_copy.default": "aten.index_copy_.default",
+    "aten.index_put.default": "aten.index_put_.default",
+    "aten.scatter.src": "aten.scatter_.src",
+    "aten.scatter.value": "aten.scatter_.value",
+    "aten.index_fill.int_Scalar": "aten.index_fill_.int_Scalar",
+}
+PARTS = ("aten.slice_scatter.default", "aten.select_scatter.default")  # a copy into a view
+
+
+@dataclass(frozen=True)
+class Writes:
+    """What is written in place.
+
+    Attributes:
+        target: for the result of each such call, the argument whose memory it is.
+        mutations: the entries (argument, returned value) of the function that need no copy any more.
+    """
+
+    target: dict[SSAValue, SSAValue]
+    mutations: frozenset[tuple[int, int]]
+
+
+def in_place_writes(
+    func: prim.Func,
+    aliases: Aliases,
+    pairs: Callable[[loop.Launch, int, int], bool],
+    updated: Callable[[Operation | Block], SSAValue | None],
+    surely: bool = False,
+) -> Writes:
+    """The calls and kernels of a function that may write to an argument; on a CPU kernels, where nothing in the function can fail.
+
+    Args:
+        aliases: who shares memory with whom.
+        pairs: whether a launch writes each element of a result (the second number) where, and only where, it has read that of an operand (the first).
+        updated: the operand of which a kernel changes some elements; None for all others.
+        surely: whether the function has kernels alone, none of which can fail.
+    """
+    steps = list(func.block_body.ops)
+    number = {op: i for i, op in enumerate(steps)}
+    root, last = aliases.root, aliases.last_uses(func.block_body)
+    returned = steps[-1].operands
+    received = {spec[1] for spec in func.get("results", ()) if spec[0] in ("value", "alias_output")}
+    targets: dict[SSAValue, SSAValue] = {}
+    done = set()
+    for argument, k in func.get("mutations", ()):
+        target, value = func.block_body.args[argument], returned[k]
+        first = root(value)
+        if first is not value or updated(value.owner) is not None:
+            alone = aliases.sharing(returned, first) == 1 and k not in received and "results" in func.attributes
+            step = number.get(first.owner, -1) if isinstance(first.owner, Operation) else -1
+            if alone and last.get(target, -1) <= step and _updates(first, target, aliases, updated):
+                targets[first] = target
+                done.add((argument, k))
+                continue
+        once = k not in received and "results" in func.attributes and aliases.sharing(returned, value) == 1
+        if once and isinstance(value.owner, loop.Launch):
+            calm = last.get(target, -1) <= number[value.owner] and (surely or is_gpu(prim.tensor(target).device))
+            if calm and _computes_anew(value.owner, value, target, aliases, pairs):
+                targets[value] = target
+                done.add((argument, k))
+            continue
+        chain = _chain(returned[k], func.block_body.args[argument])
+        if not chain or k in received or "results" not in func.attributes:
+            continue
+        versions = [chain[0].operands[0], *(op.results[0] for op in chain)]
+        # Each version is read before the next one is written, and by nobody in the same call.
+        calm = all(last[v] == number[op] for v, op in zip(versions, chain, strict=False))
+        alone = all(aliases.sharing(op.operands, v) == 1 for v, op in zip(versions, chain, strict=False))
+        if calm and alone and sum(aliases.sharing(returned, v) for v in versions) == 1:
+            targets |= dict.fromkeys((op.results[0] for op in chain), func.block_body.args[argument])
+            done.add((argument, k))
+    return Writes(targets, frozenset(done))
+
+
+def _updates(
+    value: SSAValue,
+    target: SSAValue,
+    aliases: Aliases,
+    updated: Callable[[Operation | Block], SSAValue | None],
+) -> bool:
+    """Whether a kernel changes some elements of this argument, which it does not read otherwise."""
+    op = value.owner
+    if not isinstance(op, Operation) or updated(op) is not target or not is_gpu(prim.tensor(target).device):
+        return False
+    a, b = prim.tensor(value), prim.tensor(target)
+    same = (
+        _fits(value, target)
+        or a.dtype == b.dtype
+        and all(
+            same_layout(t.shape, memory_strides(v), contiguous_strides(t.shape)) for t, v in ((a, value), (b, target))
+        )
+    )
+    return same and aliases.sharing(op.operands, target) == 1
+
+
+def _computes_anew(
+    op: loop.Launch,
+    value: SSAValue,
+    target: SSAValue,
+    aliases: Aliases,
+    pairs: Callable[[loop.Launch, int, int], bool],
+) -> bool:
+    """Whether a kernel may write its result into this argument, which nobody reads later."""
+    if not _fits(value, target):
+        return False
+    reads = [i for i, operand in enumerate(op.operands) if target in aliases.roots(operand)]
+    place = next(k for k, result in enumerate(op.results) if result is value)
+    return len(reads) <= 1 and all(op.operands[i] is target and pairs(op, i, place) for i in reads)
+
+
+def _chain(value: SSAValue, argument: SSAValue) -> list[kernel.Extern]:
+    """The calls from the argument to its new value; empty where one cannot write in place."""
+    found: list[kernel.Extern] = []
+    while value is not argument:
+        op = value.owner
+        if not isinstance(op, kernel.Extern) or not _writes_elements(op) or not _fits(value, argument):
+            return []
+        found.append(op)
+        value = op.operands[0]
+    return found[::-1] if is_gpu(prim.tensor(argument).device) else []
+
+
+def _writes_elements(op: kernel.Extern) -> bool:
+    names = list(op["operands"])
+    if op.get("own") or op.get("epilogue") or len(op.results) != 1 or not names or names[0] not in ("self", "input"):
+        return False
+    if op["target"] in PARTS:
+        return _part(op) is not None
+    return op["target"] in IN_PLACE and not op.get("accumulate")
+
+
+def _fits(value: SSAValue, argument: SSAValue) -> bool:
+    a, b = prim.tensor(value), prim.tensor(argument)
+    same = a.dtype == b.dtype and a.shape == b.shape
+    return same and same_layout(a.shape, memory_strides(value), memory_strides(argument))
+
+
+def _part(op: kernel.Extern) -> tuple[tuple[Dim, ...], tuple[Dim, ...], Dim] | None:
+    """Sizes, strides and offset of the part of its first operand that a scatter call writes to; None: not known."""
+    into, source = prim.tensor(op.operands[0]), prim.tensor(op.operands[1])
+    strides, d = memory_strides(op.operands[0]), int(op.get("dim", 0))
+    size = into.shape[d]
+    if op["target"] == "aten.select_scatter.default":
+        start = _begin(op.get("index"), size)
+        return None if start is None else (source.shape, (*strides[:d], *strides[d + 1 :]), dim(start * strides[d]))
+    step, start, end = op.get("step", 1), _begin(op.get("start") or 0, size), op.get("end")
+    if start is None or not isinstance(step, int):
+        return None
+    if step == 1 and end is not None and not (isinstance(end, int) and isinstance(start, int)):
+        if not known_equal(dim(sympy.sympify(end) - start), source.shape[d]):  # it may be cut off
+            return None
+    elif not isinstance(start, int) or not isinstance(size, int):
+        return None
+    start = min(start, size) if isinstance(start, int) and isinstance(size, int) else start
+    taken = tuple(dim(s * step) if i == d else s for i, s in enumerate(strides))
+    return source.shape, taken, dim(start * strides[d])
+
+
+def _begin(start: Dim, size: Dim) -> Dim | None:
+    """A start that is not counted from the end."""
+    if isinstance(start, int):
+        if start >= 0:
+            return start
+        return max(0, start + size) if isinstance(size, int) else None
+    return start if sympy.sympify(start).is_nonnegative else None
+
+
+def write_in_place(op: kernel.Extern, operands: Sequence[SSAValue], literals: dict[str, object]) -> list[Operation]:
+    """The steps that write to the argument's memory, which is the first operand."""
+    if op["target"] in IN_PLACE:
+        attrs = {**literals, "target": IN_PLACE[op["target"]]}
+        return [buffer.Extern.make(list(operands), [], attrs, loc=op.location)]
+    part = _part(op)
+    assert part is not None
+    ref = operands[0].type
+    assert isinstance(ref, RefType)
+    shape, strides, offset = part
+    view = buffer.View.make([operands[0]], [ref_type(shape, strides, ref.dtype, ref.device)], {"offset": offset})
+    return [view, buffer.Copy.make([operands[1], view.results[0]], [], {}, loc=op.location)]

@@ -1,0 +1,358 @@
+"""How the loops of a nest are laid over a GPU: each program of a grid takes a block of rows, and walks what is within a row in blocks.
+
+The loops stay what they are: `block = n` on a loop says that n iterations are one tensor operation. A row that fits is one block,
+and is then read from memory once however many stages it has; a longer one is walked several times, which the L2 cache sees.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import sympy
+
+from ...ir.dialects import prim
+from ...ir.symbols import Dim, FloorDiv, Mod, Range, dim, free_symbols, power_of_two, product
+from ..analysis.affine import accesses, merge
+from ..core.context import Target
+from .cooperative import cooperative
+from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
+from .lower import Lowering, Memory, Node
+from .moments import one_pass
+from .nests import Loop, Nest, Stage, coefficient
+from .product_blocks import is_product, product_blocks, split_of, summed
+from .tiling import Tiler, by_stride
+
+POINTS = 1024  # elements that one program takes of a kernel without reductions
+SQUARE = 64  # side of the tiles in which transposes are walked
+WHOLE = 16 * 1024  # elements of a row that one program holds at once
+# Elements of a longer row that a program takes at a time; half of them where there are rows enough, or nobody knows: cross_entropy of 8,192
+# rows of 50,304 bfloat16 on an H200 reaches 101 % of the copy rate with 2,048 and 98 % with 4,096.
+PIECE = 4 * 1024
+ENOUGH = 4 * 1024  # such rows
+# The same where a row is walked again, by 16 warps: fewer programs run at once then, and the L2 cache has their rows. group_norm of 32,768
+# bfloat16 reaches 71 % of the copy rate with 16,384 and 60 % with 4,096, where every row comes from memory twice.
+AGAIN = 8 * 1024
+NARROW = 16  # rows shorter than this are no side of a tile
+TAPS = 4  # loads of one memory from which on their addresses cost more than the data
+# Of such a kernel: a pool of 3 x 3 takes 34 us with 512 elements a program (36 loads a thread), 42 with 1,024; a bilinear interpolation, which
+# has 4, 61, 58, 53 and 60 us with 512, 1,024, 2,048 and 4,096.
+LOADS_A_THREAD = 64
+# Of a row that a program holds: 64 bytes a thread are on their way at once. layer_norm of 4,096 bf16 on an H200 reaches 91 % of the copy
+# rate with 32 elements a thread, 87 % with 16; softmax of 2,048 bf16 96, 95, and 85 % with 8.
+BYTES_A_THREAD, ELEMENTS_A_THREAD = 64, 16
+LANES, STEPS = 64, 32  # a tile of a reduction over columns
+WIDE_LANES = 256
+MULTIPROCESSORS = 132
+LEAST_LANES = 16  # of columns that a program holds: two sectors of memory in float32
+WARPS_OF_A_ROW = 8  # of a product of one row: more were slower
+PROGRAMS = 1024  # fewer than this leave a large GPU idle
+UNKNOWN = 16 * 1024  # what an unknown size is taken for
+LEAST = 8 * 1024  # elements of a split reduction that one program takes at least
+
+BAG = 16  # elements at a time where numbers in memory say how many there are
+
+Ranges = dict[sympy.Symbol, Range]
+
+
+@dataclass
+class Blocker(Tiler):
+    """Chooses the blocks of the nests of one kernel; every nest becomes a kernel of its own, because blocks do not all wait for each other."""
+
+    target: Target
+    lowering: Lowering
+    scratch: list[Memory]
+
+    def nests(self, nests: Sequence[Nest]) -> list[NestSpec]:
+        """The nests with their blocks, in order."""
+        return [spec for nest in nests for part in self._split(nest) for spec in self._specs(part)]
+
+    def _specs(self, nest: Nest) -> list[NestSpec]:
+        if not is_product(nest):
+            found = cooperative(
+                self.lowering,
+                nest,
+                self._lane(nest),
+                self._flat,
+                self._merged,
+                self.scratch,
+                self.target.multiprocessors,
+            )
+            if found is not None:
+                return found
+        return [self._blocks(nest)]
+
+    def _split(self, nest: Nest) -> list[Nest]:
+        """A reduction over much for few rows becomes one over chunks, and one over what these give."""
+        if is_product(nest):
+            first, chunks = nest.stages[0], split_of(nest)
+            return [nest] if chunks < 2 else self._chunked(nest, first, first.loops[0], chunks)
+        if not nest.stages[0].joins or not nest.stages[0].loops or sum(bool(s.joins) for s in nest.stages) != 1:
+            return [nest]
+        first = nest.stages[0]
+        if self._numbers(first):
+            return [nest]
+        work, count = product(s.size for s in first.loops), product(r.size for r in nest.rows)
+        lane = self._lane(nest)
+        lanes = 1 if lane is None else self._lanes_at_once(nest, lane)
+        programs = -(-hint(count) // lanes)
+        if programs * 4 > PROGRAMS or hint(work) * hint(count) < 2 * LEAST * max(1, programs):
+            return [nest]
+        share = LEAST // lanes
+        # The sum of 67 million float32 reaches 98 % of the copy rate with twice as many, 96 without.
+        most_programs = 2 * PROGRAMS if lane is None else PROGRAMS
+        chunks = min(most_programs // max(1, programs), max(1, hint(work) // share))
+        first = self._flattened(first)
+        used = accesses(first.nodes, [], self.lowering.ranges)
+        enough = [s for s in by_stride(first.loops, [], used.loads) if hint(s.size) >= chunks]
+        if chunks < 2 or not enough:
+            return [nest]
+        return self._chunked(nest, first, enough[0], chunks)
+
+    def _blocks(self, nest: Nest) -> NestSpec:
+        if is_product(nest):
+            found = product_blocks(self.lowering, nest, self._flat, self._merged)
+            if found is not None:
+                return found
+            found = self._row_blocks(summed(self.lowering, nest))
+            found.warps = min(found.warps, WARPS_OF_A_ROW)
+            return found
+        if not nest.rows and len(nest.stages) == 1 and not nest.stages[0].joins and not self._scans(nest):
+            return self._points(nest.stages[0])
+        return self._row_blocks(nest)
+
+    def _alone(self, nest: Nest) -> list[Loop]:
+        """The rows of which a program takes one at a time: where its loops begin must be one number, and bags have rows of their own."""
+        bounds = free_symbols(b for s in nest.stages for each in s.loops for b in (each.start, each.stop))
+        for join in [j for s in nest.stages for j in s.joins if j.target in self.lowering.bodies]:
+            body = self.lowering.bodies[join.target]
+            if isinstance(body.op, prim.Bag) and (body.numbers or len(body.index) > 1):
+                bounds |= free_symbols(body.index[:1])
+        return [r for r in nest.rows if r.var in bounds]
+
+    def _lane(self, nest: Nest) -> Loop | None:
+        alone = self._alone(nest)
+        return super()._lane(replace(nest, rows=[r for r in nest.rows if r not in alone]) if alone else nest)
+
+    def _numbers(self, stage: Stage) -> tuple[Node, ...]:
+        """The integers from memory that say where the stage's loops begin and end."""
+        found = [
+            n for j in stage.joins if j.target in self.lowering.bodies for n in self.lowering.bodies[j.target].numbers
+        ]
+        return tuple(dict.fromkeys(found))
+
+    @staticmethod
+    def _scans(nest: Nest) -> bool:
+        return any(t.scan for s in nest.stages for t in s.stores)
+
+    def _points(self, stage: Stage) -> NestSpec:
+        """One block of elements for each program; two-dimensional where memory is contiguous along different loops."""
+        ranges = self.lowering.ranges
+        used = accesses(stage.nodes, stage.stores, ranges)
+        scatters = any(s.bind is not None for s in stage.stores)  # as the source lies
+        order = stage.loops if scatters else by_stride(stage.loops, used.stores, used.loads)
+        loops, env = merge(order, used.all, ranges, self._merged)
+        across = self._across(loops, [_in(f, env) for f in used.flats]) if loops else None
+        spec = NestSpec([], env, [StageSpec([Segment([])], [], stage.stores)])
+        if across is not None:
+            inner = loops[-1]
+            rest = [s for s in loops if s is not across and s is not inner]
+            spec.rows = [*self._flat(rest, env, 1), *(self._tile_of(s, SQUARE) for s in (across, inner))]
+            spec.warps = 8
+        elif self._shares_places(loops, used.loads):
+            width = _width(hint(loops[-1].size))
+            # Columns are axis 0: along it Triton lays threads where it cannot tell which axis is contiguous (steps of 2, masks).
+            points = _points_of(_most_of_one(used.loads))
+            spec.rows = [self._tile_of(loops[-1], width), *self._flat(loops[:-1], env, max(1, points // width))]
+            spec.rows[0].apart = not self._aligned(loops[-1], used.loads, env)
+            spec.warps = 4
+        else:
+            total = product(s.size for s in loops)
+            small = isinstance(total, int) and total < POINTS * PROGRAMS // 4
+            spec.rows = self._flat(loops, env, min(power_of_two(hint(total)), POINTS // 4 if small else POINTS))
+            spec.warps = 4
+        return spec
+
+    @staticmethod
+    def _shares_places(loops: Sequence[Loop], loads: Sequence[Node]) -> bool:
+        """Whether much of the work is to say where to read, which a tile does once for each row and each column: windows, interpolation."""
+        if len(loops) < 2 or hint(loops[-1].size) < NARROW:
+            return False
+        return _most_of_one(loads) >= TAPS or any(n.kind == "bind" and n.data[4] for load in loads for n in load.args)
+
+    def _aligned(self, inner: Loop, loads: Sequence[Node], env: dict[sympy.Symbol, Dim]) -> bool:
+        """Whether all loads begin at multiples of a vector, and go on element by element."""
+        moving = {v for v, e in env.items() if inner.var in free_symbols([e])} | {inner.var}
+        binds = self.lowering.binds
+        for load in loads:
+            memory, flat = load.data[0], _in(load.data[1], env)
+            if any(s in binds and binds[s].free & moving for s in free_symbols([flat])):
+                return False
+            together = 16 // memory.ref.dtype.bytes
+            if coefficient(flat, inner.var) not in (0, 1) or inner.var in free_symbols(load.data[2]):
+                return False
+            if coefficient(flat, inner.var) == 0:  # one number for all columns
+                continue
+            rest = dim(flat - inner.var)
+            constant = sympy.sympify(rest).as_coeff_Add()[0]
+            if constant % together:
+                return False
+        return True
+
+    def _row_blocks(self, nest: Nest) -> NestSpec:
+        lowering = self.lowering
+        used = accesses(
+            [n for s in nest.stages for n in s.nodes], [t for s in nest.stages for t in s.stores], lowering.ranges
+        )
+        lane = self._lane(nest)
+        alone = self._alone(nest)
+        order = by_stride([r for r in nest.rows if r not in alone], used.stores, used.loads)
+        if lane is not None:
+            order = [r for r in order if r is not lane] + [lane]
+        rows, env = merge(order, used.all, lowering.ranges, self._merged)
+        sizes = [product(most(s.start, s.stop) for s in stage.loops) for stage in nest.stages if stage.loops]
+        longest = max(sizes, key=hint, default=1)
+        known = all(isinstance(s, int) for s in sizes)
+        fewer = one_pass(lowering, nest.stages)
+        again = sum(bool(s.loops) for s in fewer) > 1 and not self._scans(nest)
+        if lane is not None:
+            few = hint(product(r.size for r in nest.rows)) < LANES * MULTIPROCESSORS
+            hold = known and (few or sum(bool(s.loops) for s in nest.stages) > 1)
+            block, step = self._columns(longest, hold, lane, self._lanes_at_once(nest, lane))
+        else:
+            block, step = self._shape(product(r.size for r in rows), longest, known, again, self._bytes(nest))
+        if any(self._numbers(s) for s in nest.stages):  # nobody knows how many, and mostly few
+            block, step = (1 if lane is None else block), min(step, BAG)
+        stages = nest.stages if known and hint(longest) <= step else fewer
+        spec = NestSpec([], env, [])
+        spec.rows = [*(self._tile_of(r, 1) for r in alone), *self._flat(rows, env, block)]
+        for stage in stages:
+            kind = "reduce" if stage.joins else "scan" if any(s.scan for s in stage.stores) else "serial"
+            inside = accesses(stage.nodes, stage.stores, lowering.ranges)
+            inner: dict[sympy.Symbol, Dim] = {}
+            loops = stage.loops
+            if kind != "scan":
+                loops = by_stride(loops, inside.stores, inside.loads)
+                loops = [s for s in loops if s.start != 0] + [s for s in loops if s.start == 0]
+                loops, inner = merge(loops, inside.all, dict(lowering.ranges), self._merged)
+            size = product(most(s.start, s.stop) for s in loops)
+            width = min(step, power_of_two(size)) if isinstance(size, int) else step
+            specs = self._flat(loops, inner, width, kind)
+            spec.stages.append(
+                StageSpec([Segment(specs, inner)], stage.joins, stage.stores, before=self._numbers(stage))
+            )
+        held = known and hint(longest) <= step and lane is None and not self._scans(nest)
+        each = ELEMENTS_A_THREAD
+        if held and block * step >= 2 * POINTS:
+            each = min(2 * ELEMENTS_A_THREAD, max(ELEMENTS_A_THREAD, BYTES_A_THREAD // self._bytes(nest)))
+        spec.warps = max(1, min(16, block * step // (32 * each)))
+        if held and block == 1 and isinstance(longest, int) and hint(product(r.size for r in rows)) >= PROGRAMS:
+            # Twice the elements a thread, where that leaves no warp half idle: 768 bf16 reach 92 % of the copy rate with one warp, 87 with two.
+            at_once, more = 32 * spec.warps * 16 // self._bytes(nest), 2 * each * self._bytes(nest) <= BYTES_A_THREAD
+            if more and longest % at_once and longest % (at_once // 2) == 0:
+                spec.warps = max(1, spec.warps // 2)
+        return spec
+
+    def _bytes(self, nest: Nest) -> int:
+        """The bytes of the smallest elements that a row has."""
+        used = accesses([n for s in nest.stages for n in s.nodes], [], self.lowering.ranges)
+        inner = {each.var for s in nest.stages for each in s.loops}
+        return min((n.data[0].ref.dtype.bytes for n in used.loads if n.free & inner), default=4)
+
+    def _lanes_at_once(self, nest: Nest, lane: Loop) -> int:
+        """How many columns a program takes: more where rows end within the 64 bytes that memory gives at once, which programs then share."""
+        pitch = hint(lane.size) * self._bytes(nest)
+        return WIDE_LANES if pitch % 64 and hint(lane.size) > WIDE_LANES else LANES
+
+    @staticmethod
+    def _columns(longest: Dim, hold: bool, lane: Loop, lanes: int) -> tuple[int, int]:
+        """How many columns a program takes, and how many of their elements at a time: all of them where it may `hold` them."""
+        step, lanes = power_of_two(hint(longest)), min(lanes, power_of_two(hint(lane.size)))
+        if hold and step * LEAST_LANES <= WHOLE:
+            return min(LANES, lanes, WHOLE // step), step
+        return lanes, min(STEPS * LANES // lanes, step)
+
+    @staticmethod
+    def _shape(rows: Dim, longest: Dim, known: bool, again: bool, narrow: int) -> tuple[int, int]:
+        """How many rows a program takes, and how many elements within a row at a time.
+
+        Args:
+            again: a row that is not held is walked more than once. narrow: bytes of an element.
+        """
+        if known and hint(longest) <= WHOLE:
+            step = power_of_two(hint(longest))
+            several = max(1, min(POINTS // step, hint(rows) // PROGRAMS))
+            return 1 << (several.bit_length() - 1), step
+        if not known or not again:
+            return 1, PIECE // 2 if not known or hint(rows) >= ENOUGH else PIECE
+        step = AGAIN * (2 if narrow <= 2 else 1)
+        while step > PIECE and -hint(longest) % step * 4 > hint(longest):  # a quarter of the lanes may be idle
+            step //= 2
+        return 1, step
+
+    def _flat(
+        self, loops: Sequence[Loop], env: dict[sympy.Symbol, Dim], block: int, kind: str = "parallel"
+    ) -> list[LoopSpec]:
+        """The loops as one, in blocks; `env` is extended by what the old variables are in the new one."""
+        if not loops:
+            return []
+        if len(loops) == 1:
+            return [replace(self._tile_of(loops[0], block), kind=kind)]
+        total = product(s.size for s in loops)
+        var = self.lowering.variable("x", total)
+        step: dict[sympy.Symbol, Dim] = {}
+        below: Dim = 1
+        for k, loop in reversed(list(enumerate(loops))):
+            part: Dim = dim(FloorDiv(var, sympy.sympify(below)))
+            if k:
+                part = dim(Mod(sympy.sympify(part), sympy.sympify(loop.size)))
+            step[loop.var] = dim(loop.start + part)
+            below = dim(below * loop.size)
+        for v in env:
+            env[v] = _in(env[v], step)
+        env.update(step)
+        return [LoopSpec(var, 0, total, kind=kind, block=block)]
+
+    def _tile_of(self, loop: Loop, block: int) -> LoopSpec:
+        return LoopSpec(loop.var, loop.start, loop.stop, kind="parallel", block=block)
+
+
+def _most_of_one(loads: Sequence[Node]) -> int:
+    """How many elements of one memory are read for each element that is made."""
+    return max(Counter(load.data[0] for load in loads).values(), default=0)
+
+
+def _points_of(taps: int) -> int:
+    """How many elements a program makes of so many each: a thread has up to 64 of them on their way."""
+    each = LOADS_A_THREAD // taps if taps >= TAPS else 0
+    return min(2 * POINTS, max(POINTS // 4, POINTS // 8 << each.bit_length() - 1)) if each else POINTS
+
+
+def hint(value: Dim) -> int:
+    """A number to choose blocks by: unknown sizes are taken to be large, since a small kernel loses less by blocks for a large one."""
+    if isinstance(value, int):
+        return value
+    found = value.xreplace({s: sympy.Integer(UNKNOWN) for s in value.free_symbols})
+    return int(found) if found.is_Integer else UNKNOWN
+
+
+def most(start: Dim, stop: Dim) -> Dim:
+    """The most iterations from `start` below `stop`, where the last chunk of a long loop may have fewer."""
+    ends = stop.args if isinstance(stop, sympy.Min) else (stop,)
+    counts = [dim(sympy.sympify(end) - start) for end in ends]
+    return min(counts, key=lambda c: len(c.free_symbols) if isinstance(c, sympy.Expr) else 0)
+
+
+def _in(value: Dim, env: dict[sympy.Symbol, Dim]) -> Dim:
+    return (
+        dim(value.xreplace({s: sympy.sympify(e) for s, e in env.items()})) if isinstance(value, sympy.Expr) else value
+    )
+
+
+def _width(size: int) -> int:
+    """The columns of a tile: a power of two, as many as leave few of them idle behind the last element."""
+    for width in (256, 128, 64, 32):
+        if width < 2 * size and -(-size // width) * width * 7 <= size * 8:
+            return width
+    return min(32, power_of_two(size))

@@ -1,0 +1,162 @@
+"""Rows that are too long for one multiprocessor of a GPU, or too few for all of them: several programs of the grid share a row.
+
+Each program holds its part of the row, reduces it, gives what it has to the others, waits for theirs (`loop.exchange`), and goes on with
+the part that it still holds: memory is read once. Programs begin in the order of their numbers, and those of a row are neighbours;
+no more than `MOST` share one, and than half of the GPU's multiprocessors, so that a program only ever waits for some that are running:
+also beside the same on another stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import sympy
+
+from ...ir.dtypes import I32
+from ...ir.scalars import JOINT
+from ...ir.symbols import Dim, dim, power_of_two, product
+from ...ir.types import ref_type
+from ..analysis.affine import accesses, merge
+from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
+from .lower import Lowering, Memory
+from .moments import one_pass
+from .nests import Loop, Nest, Stage, Store
+from .tiling import by_stride
+
+ROW_BYTES = 128 * 1024  # of a row; shorter ones are read again from the L2 cache while a program works on them
+CACHE_BYTES = 32 << 20  # of everything; less stays in the L2 cache of a large GPU
+FEW = 264  # rows, two for each multiprocessor of a large GPU
+LEAST = 1 << 20  # elements in all; fewer are not worth the waiting
+ALONE = 16 * 1024  # elements; a row of no more is held by one program
+# Elements that a program holds, and its warps: log_softmax of 131,072 float32 on an H200 reaches 89 % of the copy rate with 8,192; of rows
+# that are not multiples of 16 bytes, where loads are single elements, 62 % with 4,096 and 39 % with 8,192.
+HELD, HELD_WARPS, ODD = 8 * 1024, 8, 4 * 1024
+PIECE, PIECE_WARPS = (
+    2 * 1024,
+    4,
+)  # elements that it takes at a time where it reads them once: all programs of 2,048 run at once then
+LANES = 64, 32  # neighbouring rows that are taken together; where they are held
+MOST, LEAST_MOST = 64, 8  # programs of a row; a GPU that may hold fewer than these at once reads rows again instead
+PROGRAMS = 2048  # in all, where a row is read once
+
+Flat = Callable[[Sequence[Loop], dict[sympy.Symbol, Dim], int, str], list[LoopSpec]]
+
+
+def cooperative(
+    lowering: Lowering,
+    nest: Nest,
+    lane: Loop | None,
+    flat: Flat,
+    merged: Callable[[Dim], sympy.Symbol],
+    scratch: list[Memory],
+    multiprocessors: int,
+) -> list[NestSpec] | None:
+    """The nest with its rows shared among programs, behind one that sets its counters to 0; None where rows are better left whole.
+
+    Where memory is contiguous along the rows' loop `lane`, a block of neighbouring rows takes the place of a row.
+    """
+    most = min(MOST, multiprocessors // 2)
+    if most < LEAST_MOST:
+        return None
+    stages = one_pass(lowering, nest.stages)
+    total, rows = _elements(stages), product(r.size for r in nest.rows)
+    if total is None or not isinstance(rows, int) or any(r.start != 0 for r in nest.rows):
+        return None
+    again = any(s.loops for s in stages[1:])
+    lanes = 1 if lane is None else min(LANES[again], power_of_two(product([lane.size])))
+    count = -(-rows // lanes)
+    first = stages[0]
+    used = accesses(first.nodes, [], lowering.ranges)
+    inner = {each.var for each in first.loops}
+    width = max((n.data[0].ref.dtype.bytes for n in used.loads if n.free & inner), default=0)
+    odd = lane is None and total * width % 16 != 0
+    large = total * lanes * width >= ROW_BYTES // (1 + odd) and rows * total * width >= CACHE_BYTES
+    few = count < FEW and rows * total >= LEAST and total * lanes > 2 * ALONE
+    if not width or total * lanes <= ALONE or not (again and large or few):
+        return None
+    block = (ODD if odd else HELD) // lanes if again else PIECE // lanes
+    programs = min(most, -(-total // block) if again else max(2, PROGRAMS // count))
+    if again and total > most * block:
+        block *= 2
+    share = -(-total // (programs * block)) * block
+    if not again:  # parts of one size need no masks, whole blocks none either
+        counts = [n for n in range(programs, min(most, 2 * programs) + 1) if total % n == 0]
+        counts = [
+            n for n in range(-(-programs // 2), min(most, 2 * programs) + 1) if total % (n * block) == 0
+        ] or counts
+        share = total // counts[0] if counts else share
+    programs = -(-total // share)
+    if programs < 2:
+        return None
+    every = accesses([n for s in stages for n in s.nodes], [t for s in stages for t in s.stores], lowering.ranges)
+    order = by_stride([r for r in nest.rows if r is not lane], every.stores, every.loads)
+    loops, env = merge([*order, lane] if lane is not None else order, every.all, lowering.ranges, merged)
+    warps = PIECE_WARPS if not again else HELD_WARPS // 2 if odd else HELD_WARPS
+    spec = NestSpec(flat(loops, env, lanes, "parallel"), env, [], warps=warps)
+    number = lowering.variable("k", programs)
+    for stage in stages:
+        spec.stages.append(_shared(lowering, stage, number, (programs, share, total, block), flat, merged))
+    spec.stages[0].exchange = _memories(first, count * programs * lanes, scratch)
+    counter = Memory(f"count{len(scratch)}", ref_type([count], None, I32), "scratch")
+    scratch.append(counter)
+    spec.stages[0].exchange.append(counter)
+    return [_zeros(lowering, counter, count), spec]
+
+
+def _elements(stages: Sequence[Stage]) -> int | None:
+    """The elements of a row, where one stage reduces them and all others that walk the row do so in the same way."""
+    first = stages[0]
+    plain = all(j.kind in ("sum", "prod", "max", "min", *JOINT) and j.args[0].dtype.kind != "bool" for j in first.joins)
+    if (
+        not first.joins
+        or not plain
+        or any(s.joins for s in stages[1:])
+        or any(t.scan for s in stages for t in s.stores)
+    ):
+        return None
+    totals = {product(each.size for each in s.loops) for s in stages if s.loops}
+    if len(totals) != 1 or any(each.start != 0 for s in stages for each in s.loops):
+        return None
+    (total,) = totals
+    return total if isinstance(total, int) else None
+
+
+def _shared(
+    lowering: Lowering,
+    stage: Stage,
+    number: sympy.Symbol,
+    parts: tuple[int, int, int, int],
+    flat: Flat,
+    merged: Callable[[Dim], sympy.Symbol],
+) -> StageSpec:
+    """A stage with each program on its part of the row; what is not a walk over the row, all of them do."""
+    if not stage.loops:
+        return StageSpec([Segment([])], stage.joins, stage.stores)
+    programs, share, total, block = parts
+    inside = accesses(stage.nodes, stage.stores, lowering.ranges)
+    kind = "reduce" if stage.joins else "serial"
+    loops, env = merge(by_stride(stage.loops, inside.stores, inside.loads), inside.all, dict(lowering.ranges), merged)
+    (walk,) = flat(loops, env, block, kind)
+    walk.start, walk.stop, walk.within = dim(number * share), dim(number * share + share), (0, total - 1)
+    if total % share:
+        walk.stop = dim(sympy.Min(sympy.Integer(total), sympy.sympify(walk.stop)))
+    return StageSpec(
+        [Segment([LoopSpec(number, 0, programs, kind=kind, cooperative=True), walk], env)], stage.joins, stage.stores
+    )
+
+
+def _memories(stage: Stage, size: int, scratch: list[Memory]) -> list[Memory]:
+    """Memory for what each program gives, for each accumulator."""
+    found = []
+    for join in stage.joins:
+        for _ in range(len(JOINT.get(join.kind, (0,)))):
+            found.append(Memory(f"part{len(scratch)}", ref_type([size], None, join.args[0].dtype), "scratch"))
+            scratch.append(found[-1])
+    return found
+
+
+def _zeros(lowering: Lowering, counter: Memory, count: int) -> NestSpec:
+    at = lowering.variable("z", count)
+    block = min(1024, power_of_two(count))
+    stage = StageSpec([Segment([])], [], [Store(counter, at, lowering.const(0, I32))])
+    return NestSpec([LoopSpec(at, 0, count, kind="parallel", block=block)], {}, [stage], warps=4 if block >= 128 else 1)

@@ -1,0 +1,108 @@
+"""How a matrix product with its epilogue is laid over a GPU: a program takes a tile of the result, walks over the inner size, and stores.
+
+The nest is one like any other: rows, a stage that accumulates, and stages that store what follows. Rows that only the first operand depends
+on are one loop in blocks, those of the second one another, what both depend on is a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+import sympy
+
+from ...ir.dialects import prim
+from ...ir.scalars import DOT
+from ...ir.symbols import Dim, product
+from ..analysis.affine import accesses, merge
+from ..analysis.product_model import Tile
+from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec, product_of
+from .lower import Lowering
+from .nests import Join, Loop, Nest, Stage
+from .tiling import by_stride
+
+GROUP = 8  # blocks of rows that programs take with one block of columns, at least
+CACHED = 16 << 20  # bytes of a factor that stay in the cache while the other one passes by
+
+Flat: TypeAlias = Callable[[list[Loop], dict[sympy.Symbol, Dim], int, str], list[LoopSpec]]
+
+
+def is_product(nest: Nest) -> bool:
+    """Whether the first stage adds up products of two operands."""
+    return any(join.kind == DOT for join in nest.stages[0].joins)
+
+
+def tile_of(nest: Nest) -> Tile:
+    """The tile that the product asks for."""
+    given = product_of(nest.stages[0].joins[0].target).get("tile")
+    return Tile(*given) if given else Tile()
+
+
+def split_of(nest: Nest) -> int:
+    """How many chunks the inner size is cut into; more than one only where these are equal blocks."""
+    tile, loops = tile_of(nest), nest.stages[0].loops
+    size = loops[0].size if len(loops) == 1 else 0
+    even = isinstance(size, int) and size > 0 and size % (tile.split * tile.inner) == 0
+    return tile.split if even and len(nest.stages[0].joins) == 1 else 1
+
+
+def product_blocks(lowering: Lowering, nest: Nest, flat: Flat, fresh: Callable[[Dim], sympy.Symbol]) -> NestSpec | None:
+    """The loops of the nest with their blocks; None where it is no product of a row and a column with operations on the result behind it.
+
+    Args:
+        flat: makes several loops one, in blocks.
+        fresh: gives a variable of a size.
+    """
+    first, *rest = nest.stages
+    if len(first.joins) != 1 or len(first.loops) != 1 or any(s.joins or s.loops for s in rest):
+        return None
+    a, b = first.joins[0].args
+    used = accesses([n for s in nest.stages for n in s.nodes], [t for s in rest for t in s.stores], lowering.ranges)
+    tall = [r for r in nest.rows if r.var in a.free and r.var not in b.free]
+    wide = [r for r in nest.rows if r.var in b.free and r.var not in a.free]
+    if not tall or not wide:
+        return None
+    batch = [r for r in nest.rows if r not in tall and r not in wide]
+    tile = tile_of(nest)
+    loads = accesses([a], [], lowering.ranges).loads
+    tall, env = merge(by_stride(tall, used.stores, loads), used.all, lowering.ranges, fresh)
+    wide, more = merge(by_stride(wide, used.stores, used.loads), used.all, lowering.ranges, fresh)
+    env |= more
+    spec = NestSpec([], env, [], warps=tile.warps, pipeline=tile.stages)
+    spec.rows += flat(batch, env, 1, "parallel")
+    group = _group(tile, first.loops[0].size, product([r.size for r in wide]), _bytes(nest))
+    spec.rows += [replace(each, group=group) for each in flat(tall, env, tile.rows, "parallel")]
+    spec.rows += flat(wide, env, tile.columns, "parallel")
+    if tile.programs and not batch and all(isinstance(each.stop, int) and each.start == 0 for each in spec.rows):
+        spec.rows[0] = replace(spec.rows[0], persistent=tile.programs)
+    walk = first.loops[0]
+    inner = LoopSpec(walk.var, walk.start, walk.stop, kind="reduce", block=tile.inner)
+    spec.stages.append(StageSpec([Segment([inner])], first.joins, []))
+    spec.stages += [StageSpec([Segment([])], [], s.stores) for s in rest]
+    return spec
+
+
+def _bytes(nest: Nest) -> int:
+    """Of an element of the factors."""
+    return prim.tensor(product_of(nest.stages[0].joins[0].target).operands[0]).dtype.bytes
+
+
+def _group(tile: Tile, inner: Dim, columns: Dim, size: int) -> int:
+    """How many blocks of rows programs take with each block of columns: for each group a second factor that stays in no cache is read again."""
+    if not isinstance(inner, int) or not isinstance(columns, int) or columns * inner * size <= CACHED:
+        return GROUP
+    fits = CACHED // (tile.rows * inner * size)
+    return max(GROUP, 1 << max(0, fits.bit_length() - 1))
+
+
+def summed(lowering: Lowering, nest: Nest) -> Nest:
+    """The product as a plain sum, which a single row or column is computed by."""
+
+    def plain(join: Join) -> Join:
+        if join.kind != DOT:
+            return join
+        a, b = join.args
+        return replace(join, kind="sum", args=(lowering.op("mul", a, b),))
+
+    return Nest(nest.rows, [Stage(s.loops, [plain(j) for j in s.joins], s.stores) for s in nest.stages])

@@ -1,0 +1,710 @@
+"""How the loops of a nest are walked: merged, reordered, tiled, spread over threads, laid over vector lanes.
+
+What is decided here never depends on the number of threads, so that a result is the same on every machine with the same vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import sympy
+
+from ...ir.scalars import DOT
+from ...ir.symbols import (
+    Dim,
+    FloorDiv,
+    Mod,
+    Range,
+    dim,
+    free_symbols,
+    known_equal,
+    product,
+    simplify_index,
+    substitute,
+)
+from ...ir.types import ref_type
+from ..analysis.affine import Accesses, accesses, cuts, hint, merge
+from ..analysis.indexing import row_major
+from ..core.context import Target
+from .emit_loops import LoopSpec, NestSpec, Prefetch, Segment, StageSpec
+from .lower import Lowering, Memory, Node
+from .moments import blocked_moments
+from .nests import MIN_UNITS, MIN_WORK, Join, Loop, Nest, Stage, Store, coefficient, column_votes
+
+SMALL = 16 * 1024  # simple operations; a kernel below this is not worth a second thread
+BLOCK = 8 * 1024  # elements of a long loop that one thread takes at a time
+ANGLES = 1024  # the same where sin or cos look at their angles first: these stay in the nearest cache
+CHUNK = 32 * 1024  # elements of a split reduction that one thread takes at a time
+MAX_CHUNKS = 64
+SQUARE = 64  # side of the squares in which transposes are walked
+LANES, WIDE_LANES = 256, 1024  # columns that a tile of a column reduction has, when rows are read again and when not
+JAM = 4  # steps of a column reduction taken at a time
+ASKED = 256  # elements of the next row that are asked for at a time
+FAR = 2 << 20  # bytes; a smaller operand lies in a near cache anyway
+AHEAD = 512, 16 * 1024  # bytes of a row, gathered by number, that are asked for while the row before is worked on
+KEEP_BYTES = 64 * 1024  # scratch for the costly values of one row
+COSTLY = 4  # simple operations that are worth a place in scratch, where the loops would repeat them
+MAX_PARTS = 8  # copies of a loop body at seams
+SHORT = 16  # iterations; a loop of fewer is not worth being the innermost one
+
+Ranges = dict[sympy.Symbol, Range]
+
+
+@dataclass
+class Tiler:
+    """Chooses the loops of the nests of one kernel."""
+
+    target: Target
+    lowering: Lowering
+    scratch: list[Memory]
+
+    def nests(self, nests: Sequence[Nest]) -> list[NestSpec]:
+        """The nests with their loops, in order."""
+        found: list[NestSpec] = []
+        for nest in nests:
+            for part in self._split(nest):
+                found += self._tile(part)
+        return found
+
+    # Reductions with too few rows for the threads.
+
+    def _split(self, nest: Nest) -> list[Nest]:
+        """A reduction over much for few rows becomes one over chunks of a fixed size, and one over the chunks."""
+        stages = [s for s in nest.stages if s.joins]
+        if len(stages) != 1 or not nest.stages[0].loops:
+            return [nest]
+        first = nest.stages[0]
+        work = product(each.size for each in first.loops)
+        count = product(r.size for r in nest.rows)
+        if not isinstance(count, int):
+            return [nest]
+        lane = self._lane(nest)
+        units = count
+        if lane is not None:
+            width = lane.size if isinstance(lane.size, int) else 64
+            units = count // width * max(1, width // 256) if width else 0
+        total = work * count if isinstance(work, int) else None
+        if units >= MIN_UNITS or (total is not None and total < MIN_WORK):
+            return [nest]
+        chunks = MAX_CHUNKS // 2 if total is None else min(MAX_CHUNKS, total // CHUNK)
+        chunks = -(-chunks // max(1, units))
+        if chunks < 2:
+            return [nest]
+        first = self._flattened(first)
+        used = accesses(first.nodes, [], self.lowering.ranges)
+        loops = by_stride(first.loops, [], used.loads)
+        enough = [each for each in loops if not isinstance(each.size, int) or each.size >= chunks]
+        longest = enough[0] if enough else max(loops, key=lambda each: hint(each.size))
+        if isinstance(longest.size, int):
+            chunks = min(chunks, longest.size)
+        return [nest] if chunks < 2 else self._chunked(nest, first, longest, chunks)
+
+    def _flattened(self, stage: Stage) -> Stage:
+        """The stage with neighbouring loops as one wherever memory allows it, so that chunks are contiguous."""
+        used = accesses(stage.nodes, [], self.lowering.ranges)
+        loops, env = merge(by_stride(stage.loops, [], used.loads), used.all, self.lowering.ranges, self._merged)
+        if not env:
+            return stage
+        joins = []
+        for join in stage.joins:
+            args = [self.lowering.renamed(a, env) for a in join.args]
+            known = tuple(a for a in args if a is not None)
+            if len(known) < len(args):
+                return stage
+            joins.append(replace(join, args=known))
+        return Stage(loops, joins)
+
+    def _chunked(self, nest: Nest, first: Stage, longest: Loop, chunks: int) -> list[Nest]:
+        lowering = self.lowering
+        chunk, step = lowering.variable("k", chunks), lowering.variable("k", chunks)
+        size = dim(FloorDiv(sympy.sympify(dim(longest.size + chunks - 1)), sympy.Integer(chunks)))
+        start = dim(chunk * size)
+        stop = dim(start + size)
+        if not isinstance(longest.size, int) or longest.size % chunks:
+            stop = dim(sympy.Min(sympy.sympify(longest.stop), sympy.sympify(stop)))
+        count = product(r.size for r in nest.rows)
+        row: Dim = 0
+        for r in nest.rows:
+            row = dim(row * r.size + r.var)
+        partial = Stage([Loop(each.var, stop, start) if each is longest else each for each in first.loops])
+        save, rest = Stage([]), Stage([Loop(step, chunks)])
+        for join in first.joins:
+            op, index = join.target.data[0], join.target.data[1]
+            part = lowering.node("reduced", join.target.dtype, (), (op, (*index, chunk), "part"), (row, chunk))
+            partial.joins.append(Join(part, join.kind, join.args))
+            parts = [part]
+            if len(join.args) == 2 and join.kind != DOT:
+                dtype = join.args[0].dtype
+                parts = [lowering.node("reduced", dtype, (), (part, "values"), (row, chunk)), part]
+            loads = []
+            for node in parts:
+                memory = Memory(f"part{len(self.scratch)}", ref_type([chunks, count], None, node.dtype), "scratch")
+                self.scratch.append(memory)
+                save.stores.append(Store(memory, dim(chunk * count + row), node))
+                flat = dim(step * count + row)
+                loads.append(lowering.node("load", node.dtype, (), (memory, flat, (), None), (flat,)))
+            rest.joins.append(Join(join.target, "sum" if join.kind == DOT else join.kind, tuple(loads)))
+        return [Nest([Loop(chunk, chunks), *nest.rows], [partial, save]), Nest(nest.rows, [rest, *nest.stages[1:]])]
+
+    # Loops.
+
+    def _tile(self, nest: Nest) -> list[NestSpec]:
+        if not nest.rows and not any(s.joins or any(t.scan for t in s.stores) for s in nest.stages):
+            return [spec for s in nest.stages for spec in self._pointwise(s)]
+        return [self._rows(nest)]
+
+    def _pointwise(self, stage: Stage) -> list[NestSpec]:
+        """Nests without reductions: every part between seams has its own loops, merged where memory allows it."""
+        stage = self._regular(stage)
+        large, parts = self._large(Nest([], [stage])), self._parts(stage)
+        together = self._together(parts, large) if len(parts) > 1 else None
+        return [together] if together else [self._elements(part, ranges, large) for part, ranges in parts]
+
+    def _regular(self, stage: Stage) -> Stage:
+        """The stage with loops split in two where an index repeats or steps every so many iterations: no division is left in the inner
+        loop, which memory can then be contiguous along.
+        """
+        for _ in range(MAX_PARTS):
+            split = self._period(stage)
+            if split is None:
+                break
+            loop, period = split
+            high, low = (self.lowering.variable("o", n) for n in (loop.stop // period, period))
+            env: dict[sympy.Symbol, Dim] = {loop.var: dim(period * high + low)}
+            found = [self.lowering.renamed(s.node, env) for s in stage.stores]
+            nodes = [n for n in found if n is not None]
+            if len(nodes) < len(found):
+                break
+            stores = [
+                replace(s, node=n, flat=simplify_index(substitute(s.flat, env), self.lowering.ranges))
+                for s, n in zip(stage.stores, nodes, strict=True)
+            ]
+            place = stage.loops.index(loop)
+            loops = [
+                *stage.loops[:place],
+                Loop(high, loop.stop // period),
+                Loop(low, period),
+                *stage.loops[place + 1 :],
+            ]
+            stage = Stage(loops, stores=stores)
+        return stage
+
+    def _period(self, stage: Stage) -> tuple[Loop, int] | None:
+        """A loop over a multiple of the divisor of an index: it and the divisor. Short inner loops gain nothing."""
+        flats = dict.fromkeys(n.data[1] for top in stage.nodes for n in top.walk() if n.kind == "load")
+        for flat in [f for f in flats if isinstance(f, sympy.Expr)]:
+            for part in sorted(flat.atoms(FloorDiv, Mod), key=str):
+                base, divisor = part.args
+                for each in stage.loops:
+                    if base != each.var or each.start != 0 or not isinstance(each.size, int) or not divisor.is_Integer:
+                        continue
+                    period = int(divisor)
+                    if SHORT <= period < each.size and each.size % period == 0:
+                        return each, period
+        return None
+
+    def _together(self, parts: Sequence[tuple[Stage, Ranges]], large: bool) -> NestSpec | None:
+        """All parts between seams in one nest, one after another for each row: one parallel loop, and operands that several parts
+        read come from memory once. None where the seams leave too few rows, or a part is a transpose.
+        """
+        found = [accesses(part.nodes, part.stores, ranges) for part, ranges in parts]
+        orders = [by_stride(part.loops, used.stores, used.loads) for (part, _), used in zip(parts, found, strict=True)]
+        depth, first = 0, orders[0]
+        while depth < len(first) - 1 and all(order[depth] == first[depth] for order in orders):
+            depth += 1
+        if hint(product(each.size for each in first[:depth])) < MIN_UNITS:
+            return None
+        ranges = dict(self.lowering.ranges)
+        everything = list(dict.fromkeys(flat for used in found for flat in used.all))
+        rows, env = merge(first[:depth], everything, ranges, self._merged)
+        segments = []
+        for order, used, (_, known) in zip(orders, found, parts, strict=True):
+            loops, inside = merge(order[depth:], used.all, {**ranges, **known}, self._merged)
+            if self._across([*rows, *loops], [substitute(f, env | inside) for f in used.flats]) is not None:
+                return None
+            specs = [LoopSpec(each.var, each.start, each.stop) for each in loops]
+            specs[-1].vector = True
+            segments.append(Segment(specs, inside))
+        nest = NestSpec([LoopSpec(r.var, r.start, r.stop) for r in rows], env, [])
+        nest.stages.append(StageSpec(segments, [], parts[0][0].stores))
+        if large:
+            _spread(nest.rows)
+        return nest
+
+    def _parts(self, stage: Stage) -> list[tuple[Stage, Ranges]]:
+        """The stage split at the seams of pads and concatenations, with the ranges that hold in each part."""
+        parts: list[tuple[list[Loop], Ranges]] = [([], dict(self.lowering.ranges))]
+        conditions = [c for top in stage.nodes for n in top.walk() for c in _conditions(n)]
+        for loop in stage.loops:
+            points = cuts(conditions, loop, self.lowering.ranges) if conditions else []
+            if len(points) * len(parts) > MAX_PARTS:
+                points = []
+            bounds = [loop.start, *points, loop.stop]
+            parts = [
+                ([*loops, Loop(loop.var, stop, start)], {**ranges, loop.var: (start, dim(stop - 1))})
+                for loops, ranges in parts
+                for start, stop in zip(bounds, bounds[1:], strict=False)
+            ]
+        return [(Stage(loops, stage.joins, stage.stores), ranges) for loops, ranges in parts]
+
+    def _elements(self, stage: Stage, ranges: Ranges, large: bool) -> NestSpec:
+        found = accesses(stage.nodes, stage.stores, ranges)
+        loops, env = merge(by_stride(stage.loops, found.stores, found.loads), found.all, ranges, self._merged)
+        if not loops:
+            return NestSpec([], {}, [StageSpec([Segment([], env)], [], stage.stores)])
+        inner = loops[-1]
+        across = self._across(loops, [substitute(f, env) for f in found.flats])
+        specs = [LoopSpec(each.var, each.start, each.stop) for each in loops]
+        specs[-1].vector = True
+        if across is not None:
+            return self._squares(stage, specs, env, loops.index(across), found, large)
+        if large and self._block(loops):
+            block, length = self._variable("b", inner), ANGLES if _has_angles(stage.nodes) else BLOCK
+            stop = dim(sympy.Min(sympy.sympify(inner.stop), block + length))
+            if isinstance(inner.size, int) and inner.size % length == 0:
+                stop = dim(block + length)
+            specs.insert(-1, LoopSpec(block, inner.start, inner.stop, length))
+            specs[-1] = LoopSpec(inner.var, block, stop, vector=True, within=(inner.start, dim(inner.stop - 1)))
+        elif large and len(specs) > 1:
+            specs[-2].prefetch = self._ahead(found.loads, env, specs[-2].var, inner)
+        if large:
+            _spread(specs[:-1])
+        return NestSpec([], {}, [StageSpec([Segment(specs, env)], [], stage.stores)])
+
+    def _ahead(
+        self, loads: Sequence[Node], env: dict[sympy.Symbol, Dim], outer: sympy.Symbol, inner: Loop
+    ) -> list[Prefetch]:
+        """What the next iteration of `outer` reads in no order: parts of memory in which the innermost loop gathers by number."""
+        found: dict[Prefetch, None] = {}
+        for load in loads:
+            memory, flat, mask = load.data[0], substitute(load.data[1], env), load.data[2]
+            numbers = [s for s in free_symbols([flat]) if s in self.lowering.binds]
+            if len(numbers) != 1 or mask or coefficient(flat, inner.var) != 0:
+                continue
+            (at,) = numbers
+            count, step = dim(self.lowering.ranges[at][1] + 1), coefficient(flat, outer)
+            if coefficient(flat, at) != 1 or not isinstance(count, int) or not isinstance(step, int) or step < count:
+                continue
+            if AHEAD[0] <= count * memory.ref.dtype.bytes <= AHEAD[1]:
+                found[memory, substitute(flat, {at: 0, outer: dim(outer + 1)}), count, ()] = None
+        return list(found)
+
+    @staticmethod
+    def _block(loops: Sequence[Loop]) -> bool:
+        """Whether the innermost loop must be cut up so that threads find enough to do."""
+        outer = product(each.size for each in loops[:-1])
+        size = loops[-1].size
+        return hint(outer) < MIN_UNITS and (not isinstance(size, int) or size >= 2 * BLOCK)
+
+    @staticmethod
+    def _across(loops: Sequence[Loop], flats: Sequence[Dim]) -> Loop | None:
+        """A loop along which some memory is contiguous while the innermost loop strides through it: a transpose."""
+        inner = loops[-1]
+        for flat in flats:
+            step = coefficient(flat, inner.var)
+            if step is None or hint(step) < 4:
+                continue
+            for loop in loops[:-1]:
+                if coefficient(flat, loop.var) == 1 and hint(loop.size) >= 8 and hint(inner.size) >= 8:
+                    return loop
+        return None
+
+    def _squares(
+        self,
+        stage: Stage,
+        specs: list[LoopSpec],
+        env: dict[sympy.Symbol, Dim],
+        place: int,
+        found: Accesses,
+        large: bool,
+    ) -> NestSpec:
+        """Walk the loop at `place` and the innermost one in squares.
+
+        What is contiguous along the other loop is first copied, transposed, to scratch in the nearest cache: a column of a large
+        matrix would fall into few sets of that cache, and blocks can be transposed in registers.
+        """
+        outer, inner = specs[place], specs[-1]
+        blocks: list[LoopSpec] = []
+        tiles: list[LoopSpec] = []
+        for spec in (outer, inner):
+            block = self._variable("b", Loop(spec.var, spec.stop))
+            whole = dim(sympy.sympify(spec.stop) - spec.start)
+            stop = dim(sympy.Min(sympy.sympify(spec.stop), block + SQUARE))
+            if isinstance(whole, int) and whole % SQUARE == 0:
+                stop = dim(block + SQUARE)
+            blocks.append(LoopSpec(block, spec.start, spec.stop, SQUARE))
+            within = (spec.start, dim(sympy.sympify(spec.stop) - 1))
+            tiles.append(LoopSpec(spec.var, block, stop, within=within))
+        rows = [*[s for k, s in enumerate(specs[:-1]) if k != place], *blocks]
+        if large:
+            _spread(rows)
+        pitch = SQUARE
+        position = dim(pitch * (outer.var - blocks[0].var) + inner.var - blocks[1].var)
+        crossed = [
+            n
+            for n in found.loads
+            if not n.data[2]
+            and coefficient(substitute(n.data[1], env), outer.var) == 1
+            and hint(coefficient(substitute(n.data[1], env), inner.var) or 0) >= 4
+        ]
+        copying = [Segment([replace(tiles[1], transpose=True), tiles[0]])]
+        # While a row of a square is worked on, a column of the next square is asked for.
+        step = {inner.var: dim(blocks[1].var + SQUARE + outer.var - blocks[0].var), outer.var: blocks[0].var}
+        ahead: list[Prefetch] = [
+            (n.data[0], substitute(substitute(n.data[1], env), step), SQUARE, ()) for n in crossed if large
+        ]
+        working = Segment([replace(tiles[0], prefetch=ahead), replace(tiles[1], vector=True)])
+        stages = [StageSpec([working], [], stage.stores)]
+        if crossed:
+            stages = [StageSpec(copying, scratch=[(n, position)]) for n in crossed] + stages
+        return NestSpec(rows, env, stages, scratch=dict.fromkeys(crossed, pitch * SQUARE))
+
+    def _merged(self, size: Dim) -> sympy.Symbol:
+        return self.lowering.variable("i", size)
+
+    def _variable(self, prefix: str, loop: Loop) -> sympy.Symbol:
+        return self.lowering.variable(prefix, loop.stop)
+
+    # Nests with reductions.
+
+    def _rows(self, nest: Nest) -> NestSpec:
+        ranges = dict(self.lowering.ranges)
+        found = accesses([n for s in nest.stages for n in s.nodes], [t for s in nest.stages for t in s.stores], ranges)
+        lane = self._lane(nest)
+        order = by_stride(nest.rows, found.stores, found.loads)
+        if lane is not None:
+            order = [r for r in order if r is not lane] + [lane]
+        rows, env = merge(order, found.all, ranges, self._merged)
+        spec = NestSpec([LoopSpec(r.var, r.start, r.stop) for r in rows], env, [])
+        lane_loop: LoopSpec | None = None
+        if lane is not None:
+            lane_loop = self._lanes(nest, spec, rows[-1])
+        kept = self._kept(nest, spec)
+        for number, stage in enumerate(nest.stages):
+            moments = self._moments(nest.stages, ranges) if number == 0 and lane is None and not kept else None
+            if moments is not None:
+                spec.stages.append(moments)
+            elif number != 1 or not spec.stages[0].inside:
+                spec.stages.append(self._stage(stage, ranges, lane_loop))
+        if lane is None and rows and len(spec.stages) == len(nest.stages) > 2 and self._large(nest):
+            self._ask_ahead(nest, spec)
+        for (node, first), position in kept.items():  # then no two stages became one
+            spec.stages[first].scratch.append((node, position))
+        if lane_loop is not None:
+            self._once_a_lane(nest, spec, lane_loop)
+        if self._large(nest):
+            _spread(spec.rows)
+        return spec
+
+    @staticmethod
+    def _once_a_lane(nest: Nest, spec: NestSpec, lane: LoopSpec) -> None:
+        """What is costly and depends on the rows alone is computed once for each lane, in front of the stage whose loops need it."""
+        rows = {r.var for r in nest.rows}
+        for number in reversed(range(len(nest.stages))):
+            found: dict[Node, None] = {}
+            stack, seen = list(nest.stages[number].nodes) if nest.stages[number].loops else [], set[Node]()
+            while stack:
+                node = stack.pop()
+                if node in seen:
+                    continue
+                seen.add(node)
+                if node.kind == "op" and lane.var in node.free and node.free <= rows and _own_cost(node) >= COSTLY:
+                    found[node] = None
+                else:
+                    stack += node.args
+            new = {n: None for n in found if n not in spec.scratch and n not in spec.lent}
+            if new:
+                spec.scratch |= dict.fromkeys(new, spec.lanes)
+                spec.stages.insert(number, StageSpec([Segment([replace(lane)])], scratch=[(n, spec.lane) for n in new]))
+
+    def _lanes(self, nest: Nest, spec: NestSpec, row: Loop) -> LoopSpec:
+        """Take the last row loop in tiles of lanes: accumulators become arrays, and each stage walks the lanes innermost."""
+        others = product(each.size for each in spec_loops(spec.rows[:-1]))
+        width = LANES if any(len(s.loops) for s in nest.stages[1:] if s.stores) else WIDE_LANES
+        if isinstance(row.size, int):
+            while width > 64 and row.size // width * hint(others) < MIN_UNITS // 2:
+                width //= 2
+            width = min(width, -(-row.size // 16) * 16)
+        tile = self._variable("b", row)
+        stop = dim(sympy.Min(sympy.sympify(row.stop), tile + width))
+        if isinstance(row.size, int) and row.size % width == 0:
+            stop = dim(tile + width)
+        within = (row.start, dim(row.stop - 1))
+        spec.rows[-1] = LoopSpec(tile, row.start, row.stop, width)
+        spec.lanes, spec.lane = width, dim(row.var - tile)
+        return LoopSpec(row.var, tile, stop, vector=True, within=within)
+
+    def _stage(self, stage: Stage, ranges: Ranges, lane: LoopSpec | None) -> StageSpec:
+        kind = "reduce" if stage.joins else "scan" if any(s.scan for s in stage.stores) else "serial"
+        segments = []
+        for part, known in self._parts(stage) if kind != "scan" else [(stage, dict(ranges))]:
+            used = accesses(part.nodes, part.stores, known)
+            env: dict[sympy.Symbol, Dim] = {}
+            loops = part.loops
+            if kind != "scan":
+                loops, env = merge(by_stride(loops, used.stores, used.loads), used.all, known, self._merged)
+            specs = [LoopSpec(each.var, each.start, each.stop, kind=kind) for each in loops]
+            if lane is not None:
+                if kind == "reduce" and specs and _jams(stage, lane.var):
+                    segments += [Segment(jammed, env) for jammed in self._jammed(specs, lane)]
+                    continue
+                specs.append(replace(lane))
+            elif specs and kind != "scan":
+                specs[-1].vector = True
+            segments.append(Segment(specs, env))
+        return StageSpec(segments, stage.joins, stage.stores)
+
+    def _ask_ahead(self, nest: Nest, spec: NestSpec) -> None:
+        """Ask for what the next row reads while the second stage works in the nearest cache: memory would wait then."""
+        first, (stage, second) = nest.stages[0], (nest.stages[1], spec.stages[1])
+        segment = second.segments[0] if len(second.segments) == 1 and not second.inside else None
+        last = segment.loops[-1] if segment and segment.loops and spec.rows else None
+        plain = len(first.loops) == 1 and [each.var for each in first.loops] == [each.var for each in stage.loops]
+        if segment is None or last is None or not plain or segment.env or len(segment.loops) > 1 or not stage.joins:
+            return
+        size, row = first.loops[0].size, spec.rows[-1]
+        if not isinstance(size, int) or size < 2 * ASKED or last.start != 0 or not isinstance(row.stop, int):
+            return
+        block = self._variable("b", first.loops[0])
+        asked: dict[Prefetch, None] = {}
+        for load in {n: None for top in first.nodes for n in top.walk() if n.kind == "load" and not n.data[2]}:
+            memory, flat = load.data[0], substitute(load.data[1], spec.env)
+            far = hint(memory.ref.numel) * memory.ref.dtype.bytes >= FAR
+            if coefficient(flat, last.var) != 1 or memory.role != "in" or not far:
+                continue
+            below = self._next_row(flat, row)
+            if below is not None:
+                asked[memory, substitute(below[0], {last.var: block}), ASKED, below[1]] = None
+        if asked:
+            stop = dim(block + ASKED) if size % ASKED == 0 else dim(sympy.Min(size, block + ASKED))
+            within = (0, dim(size - 1))
+            segment.loops[:] = [
+                LoopSpec(block, 0, size, ASKED, kind="reduce", prefetch=list(asked)),
+                replace(last, start=block, stop=stop, within=within),
+            ]
+
+    def _next_row(self, flat: Dim, row: LoopSpec) -> tuple[Dim, tuple[Node, ...]] | None:
+        """The place that the next row reads instead of `flat`, and the integer from memory that it depends on."""
+        numbers = [s for s in free_symbols([flat]) if s in self.lowering.binds]
+        if not numbers:
+            return (substitute(flat, {row.var: dim(row.var + 1)}), ()) if coefficient(flat, row.var) else None
+        bind = self.lowering.binds[numbers[0]]
+        later = dim(sympy.Min(row.var + 1, sympy.sympify(row.stop) - 1))
+        number = self.lowering.renamed(bind.args[0], {row.var: later})
+        if len(numbers) > 1 or len(bind.args) > 1 or bind.data[3] or number is None or row.var not in bind.free:
+            return None
+        found = self.lowering.bind(number, bind.data[1], bind.data[2])
+        return substitute(flat, {numbers[0]: found.data[0], row.var: later}), (found,)
+
+    def _moments(self, stages: Sequence[Stage], ranges: Ranges) -> StageSpec | None:
+        """The first two stages as one over blocks, where they are a mean and squares around it over much memory."""
+        first = stages[0]
+        if len(stages) < 2 or not first.joins or any(_conditions(n) for top in first.nodes for n in top.walk()):
+            return None
+        used = accesses(first.nodes, [], ranges)
+        loops, env = merge(by_stride(first.loops, [], used.loads), used.all, ranges, self._merged)
+        return blocked_moments(self.lowering, stages, loops, env)
+
+    def _jammed(self, specs: Sequence[LoopSpec], lane: LoopSpec) -> list[list[LoopSpec]]:
+        """Loops of a reduction into an array of lanes: the last one takes a few steps for each lane, so that accumulators are loaded
+        and stored once for all of these; then loops for the rest.
+        """
+        *outer, last = specs
+        size = dim(sympy.sympify(last.stop) - last.start)
+        # The last chunks of a reduction may begin behind its end: nothing is left for them.
+        whole = dim(last.start + JAM * FloorDiv(sympy.Max(0, sympy.sympify(size)), sympy.Integer(JAM)))
+        block = self._variable("j", Loop(last.var, last.stop))
+        inner = LoopSpec(
+            last.var, block, dim(block + JAM), kind="reduce", unroll=JAM, within=(last.start, dim(last.stop - 1))
+        )
+        several = [*outer, LoopSpec(block, last.start, whole, JAM, kind="reduce"), replace(lane), inner]
+        single = [*outer, replace(last, start=whole), replace(lane)]
+        found = [several] if whole != last.start else []
+        return found if known_equal(whole, last.stop) else [*found, single]
+
+    def _kept(self, nest: Nest, spec: NestSpec) -> dict[tuple[Node, int], Dim]:
+        """Costly values that several stages of a row need: (value, stage that computes it) to its place in a row's scratch."""
+        found: dict[tuple[Node, int], Dim] = {}
+        first: dict[Node, int] = {}
+        rows = {r.var for r in nest.rows}
+        for number, stage in enumerate(nest.stages):
+            inner = {each.var for each in stage.loops}
+            sizes = [each.size for each in stage.loops]
+            count = product(sizes)
+            if not inner or any(s.scan for s in stage.stores):
+                continue
+            seen: set[Node] = set()
+            stack = list(stage.nodes)
+            while stack:
+                node = stack.pop()
+                if node in seen:
+                    continue
+                seen.add(node)
+                earlier = first.get(node)
+                fits = isinstance(count, int) and count * spec.lanes * node.dtype.bytes <= KEEP_BYTES
+                room = None if fits or earlier is None else self._room(nest, stage, node, spec)
+                if (
+                    earlier is not None
+                    and (fits or room is not None)
+                    and node.kind in ("op", "cast", "select", "load")
+                    and inner <= node.free
+                    and [each.var for each in nest.stages[earlier].loops] == [each.var for each in stage.loops]
+                    and _worth_keeping(node, rows, {*spec.scratch, *spec.lent})
+                ):
+                    if node in spec.scratch or node in spec.lent:
+                        continue
+                    if room is not None:
+                        found[node, earlier] = room.flat
+                        spec.lent[node] = room.memory
+                        continue
+                    place = row_major([each.var for each in stage.loops], sizes)
+                    found[node, earlier] = dim(place * spec.lanes + spec.lane)
+                    spec.scratch[node] = dim(count * spec.lanes)
+                    continue
+                stack += node.args
+            for node in seen:
+                first.setdefault(node, number)
+        return found
+
+    @staticmethod
+    def _room(nest: Nest, stage: Stage, node: Node, spec: NestSpec) -> Store | None:
+        """A result of the last stage, not yet lent, whose memory can hold a value until the result itself is written there."""
+        last = nest.stages[-1]
+        if [each.var for each in last.loops] != [each.var for each in stage.loops]:
+            return None
+        for store in last.stores:
+            memory, steps = store.memory, [coefficient(store.flat, each.var) for each in stage.loops]
+            whole = known_equal(memory.ref.numel, dim(product(r.size for r in (*nest.rows, *stage.loops))))
+            once = sum(s.memory is memory for each in nest.stages for s in each.stores) == 1
+            read = any(
+                n.kind == "load" and n.data[0] is memory for each in nest.stages for t in each.nodes for n in t.walk()
+            )
+            if (
+                memory.ref.dtype == node.dtype
+                and whole
+                and once
+                and not read
+                and all(steps)
+                and memory not in spec.lent.values()
+            ):
+                return store
+        return None
+
+    def _large(self, nest: Nest) -> bool:
+        """Whether the nest has work for more than one thread."""
+        rows = product(r.size for r in nest.rows)
+        work = 0
+        for stage in nest.stages:
+            points = dim(product(each.size for each in stage.loops) * rows)
+            if not isinstance(points, int):
+                return True
+            work += points * max(1, cost_of(stage.nodes))
+        return work >= SMALL
+
+    def _lane(self, nest: Nest) -> Loop | None:
+        """The row variable along which neighbours in memory lie, when that is no inner variable."""
+        loads = {n for s in nest.stages for top in s.nodes for n in top.walk() if n.kind == "load"}
+        rows = {r.var for r in nest.rows}
+        sizes = {
+            each.var: max(1, hint(each.size)) for each in [*nest.rows, *(each for s in nest.stages for each in s.loops)]
+        }
+        if not rows or column_votes(loads, rows, sizes) <= 0:
+            return None
+        best = max(nest.rows, key=lambda r: sum(1 for n in loads if column_votes({n}, {r.var}) > 0))
+        return best if hint(best.size) >= 8 and best.start == 0 else None
+
+
+def spec_loops(specs: Sequence[LoopSpec]) -> list[Loop]:
+    """The plain loops of specifications."""
+    return [Loop(s.var, s.stop, s.start) for s in specs]
+
+
+def _spread(specs: Sequence[LoopSpec]) -> None:
+    """Mark loops from the outside as parallel until there are enough iterations for many threads."""
+    units = 1
+    variables = {s.var for s in specs}
+    for spec in specs:
+        if free_symbols((spec.start, spec.stop)) & variables:
+            return
+        spec.kind = "parallel"
+        units *= max(1, hint(dim(sympy.sympify(spec.stop) - spec.start)) // hint(spec.step))
+        if units >= 4 * MIN_UNITS:
+            return
+
+
+def _jams(stage: Stage, lane: sympy.Symbol) -> bool:
+    """Whether several steps of a reduction's body may stand in one: it is short, and gcc vectorises it then.
+
+    Lanes that lie apart in memory are left out: gcc takes minutes for these.
+    """
+    loads = {n for top in stage.nodes for n in top.walk() if n.kind == "load"}
+    if any(coefficient(n.data[1], lane) not in (0, 1) for n in loads):
+        return False
+    plain = all(len(join.args) == 1 for join in stage.joins)
+    bound = any(n.kind == "bind" for top in stage.nodes for n in top.walk())
+    return plain and not bound and len(stage.joins) <= 2 and cost_of(stage.nodes) <= 16
+
+
+def _conditions(node: Node) -> tuple[Dim, ...]:
+    if node.kind == "select":
+        return tuple(node.data[0])
+    return tuple(node.data[2]) if node.kind == "load" else tuple(node.data[3]) if node.kind == "bind" else ()
+
+
+def by_stride(loops: Sequence[Loop], stores: Sequence[Store], loads: Sequence[Node]) -> list[Loop]:
+    """Loops ordered so that the memory written, or else most memory read, is walked in its order."""
+
+    def key(loop: Loop) -> tuple[int, ...]:
+        steps = [coefficient(s.flat, loop.var) for s in stores]
+        steps += [coefficient(n.data[1], loop.var) for n in loads]
+        known = [abs(hint(s)) for s in steps if s is not None and s != 0]
+        written = [abs(hint(s)) for s in steps[: len(stores)] if s is not None and s != 0]
+        return (-(max(written) if written else max(known, default=0)),)
+
+    return sorted(loops, key=key)
+
+
+def _worth_keeping(node: Node, rows: set[sympy.Symbol], kept: Collection[Node]) -> bool:
+    """Whether computing a value again costs clearly more than reading it back from the nearest cache."""
+    if node in kept:
+        return True
+    cost = loads = 0
+    seen: set[Node] = set()
+    stack = [node]
+    while stack:
+        top = stack.pop()
+        if top in seen or top.free <= rows:
+            continue
+        seen.add(top)
+        if top.kind == "load" or top in kept:
+            loads += 1
+            continue
+        cost += top.cost
+        stack += top.args
+    return cost >= 8 or loads >= 3
+
+
+def _own_cost(node: Node) -> int:
+    """The cost of computing a value from the reductions, loads and integers that it depends on."""
+    cost, seen, stack = 0, {node}, [node]
+    while stack:
+        top = stack.pop()
+        if top.kind not in ("op", "cast", "const", "select"):
+            continue
+        cost += top.cost
+        new = [a for a in top.args if a not in seen]
+        seen.update(new)
+        stack += new
+    return cost
+
+
+def _has_angles(nodes: Iterable[Node]) -> bool:
+    """Whether a sine or a cosine is computed."""
+    return any(n.kind == "op" and n.data[0] in ("sin", "cos") for top in nodes for n in top.walk())
+
+
+def cost_of(nodes: Iterable[Node]) -> int:
+    """The cost of computing nodes once, common ones counted once."""
+    seen = {n for top in nodes for n in top.walk()}
+    return sum(n.cost for n in seen)

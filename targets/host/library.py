@@ -1,0 +1,217 @@
+"""The seam to the libraries behind ATen: which call carries out an extern operation.
+
+The default is the operator itself. Where a library offers a faster way to do the same, a chooser returns a `Step` that describes it in
+plain data (it is kept in the cache); the host program calls the step with the operation's tensors.
+
+A packed copy belongs to one tensor, address and version: a parameter that was changed in place, loaded or replaced is packed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ...ir.dialects import prim
+from ...ir.dtypes import BF16, F32
+from ...ir.epilogue import apply_epilogue
+from ...ir.syntax import Op
+from ...ir.types import RefType
+from ...passes.analysis.strides import channels_last
+from ...passes.core.clauses import Call, Clauses, broken
+from ..measure.choices import Choices
+from ..torch_private import onednn_bfloat16, onednn_convolution, onednn_pack_convolution
+from ..triton.products import PaddedLinear, choose_padded
+from .library_attention import Attention, choose_attention
+from .library_product import PackedPanels, PackedProduct, choose_addmm, choose_linear, choose_mm
+from .steps import WEIGHTS_SOURCE, Fingerprint, Folded, PackedWeight, Step, is_static, split_epilogue
+
+__all__ = ["WEIGHTS_SOURCE", "Fingerprint", "Library", "PackedConvolution", "Step", "fold_batch_norm"]
+
+
+@dataclass
+class Library:
+    """The choice of library calls. `packing=0` keeps every call the operator's own.
+
+    Attributes:
+        packing: the most MiB that packed copies of weights may take; -1: as many as they want.
+        choices: the table of measurements; None: the same choice everywhere.
+        fingerprint: the compiled WEIGHTS_SOURCE, set before steps are built.
+        record: whether programs on a GPU are recorded as CUDA graphs.
+        record_custom: also those with operators of a user's library.
+    """
+
+    packing: int = -1
+    choices: Choices | None = None
+    fingerprint: Fingerprint | None = None
+    record: bool = True
+    record_custom: bool = False
+
+    def choose(self, op: Op, func: prim.Func) -> Step | None:
+        """A faster way to do this `buffer.extern`, or None for the operator itself."""
+        chooser = CHOOSERS.get(op["target"])
+        step = chooser(op, func) if chooser is not None and self.packing else None
+        if step is not None and step.builder == "packed-product" and self.choices is not None:
+            weight = op.operands[step.options["weight"]].type
+            assert isinstance(weight, RefType)
+            inner, outer = weight.shape if step.options["transposed"] else weight.shape[::-1]
+            if isinstance(inner, int) and isinstance(outer, int):
+                return self.choices.product(step, step.options["rows"], inner, outer, weight.dtype.torch)
+        return step
+
+    def build(self, step: Step) -> Callable[..., Any]:
+        """The callable of a step."""
+        limit = self.packing << 20 if self.packing > 0 else self.packing
+        return BUILDERS[step.builder](**step.options, fingerprint=self.fingerprint, limit=limit)
+
+
+# -- convolutions by a parameter
+
+
+def fold_batch_norm(
+    weight: torch.Tensor, bias: torch.Tensor | None, step: Sequence[Any], extras: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight and bias of the convolution that gives what batch norm gives after this one; computed in float64.
+
+    Args:
+        weight: (out, ...) float32.
+        bias: (out,) or None.
+        step: the step `batch_norm` of an epilogue, whose numbers refer to `extras`.
+    """
+    _, eps, *numbers = step
+    mean, variance, scale, shift = (None if k is None else extras[k].double() for k in numbers)
+    assert mean is not None and variance is not None
+    factor = (variance + eps).rsqrt()
+    if scale is not None:
+        factor = factor * scale
+    new = -mean * factor if bias is None else (bias.double() - mean) * factor
+    if shift is not None:
+        new = new + shift
+    return (weight.double() * factor.reshape(-1, *[1] * (weight.dim() - 1))).float(), new.float()
+
+
+class PackedConvolution:
+    """A convolution through oneDNN with a packed copy of the weight; the result lies channels-last.
+
+    Args:
+        bias: whether there is a third operand.
+        padding, stride, dilation, groups: as for the operator.
+        size: the size of x at compile time, for which packing prepares.
+        epilogue: steps on the result (ir/epilogue.py), whose tensors follow the other operands.
+    """
+
+    def __init__(
+        self,
+        bias: bool,
+        padding: Any,
+        stride: Any,
+        dilation: Any,
+        groups: int,
+        size: Any,
+        fingerprint: Fingerprint,
+        limit: int = -1,
+        epilogue: Sequence[Sequence[Any]] = (),
+    ) -> None:
+        self.epilogue = epilogue
+        self.norm, self.activation, self.rest = split_epilogue(epilogue)
+        self.bias, self.how = bias, (list(padding), list(stride), list(dilation), groups)
+        self.packed = PackedWeight(
+            lambda w: onednn_pack_convolution(w.contiguous(), *self.how, list(size)), fingerprint, limit=limit
+        )
+        self.folded = Folded(self._fold, fingerprint)
+
+    def _fold(self, weight: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        bias, extras = (others[0], others[1:]) if self.bias else (None, others)
+        new_weight, new_bias = fold_batch_norm(weight, bias, self.norm, extras)
+        return self.packed.pack(new_weight), new_bias
+
+    def __call__(self, x: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
+        padding, stride, dilation, groups = self.how
+        weight, bias = tensors[0], tensors[1] if self.bias else None
+        packed: torch.Tensor | None = None
+        if not any(t.is_inference() for t in tensors):  # without a version; what is made of them could be stale
+            packed, bias = (self.packed(weight), bias) if self.norm is None else self.folded(tensors)
+        if packed is None:
+            plain = torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
+            return apply_epilogue(plain, self.epilogue, tensors[1 + self.bias :])
+        result = onednn_convolution(x, packed, bias, padding, stride, dilation, groups, *self.activation)
+        return apply_epilogue(result, self.rest, tensors[1 + self.bias :]) if self.rest else result
+
+
+SMALL_PRODUCT = 20_000_000  # floating point operations: about 0.1 ms on one thread
+
+
+def _is_small_product(weight: RefType, result: RefType) -> bool:
+    """A 1x1 convolution so small that the 20 us by which oneDNN's call with a packed weight is dearer are more than it saves.
+
+    Measured on a Zen 4 core, packed against the operator: 0.026 and 0.006 ms at 1x1 pixels, 0.045 and 0.030 at 48x120 channels and
+    14x14 pixels, 0.112 and 0.102 at 16x72 and 56x56; from 0.25 ms on packed wins (0.257 and 0.278), as it does for depthwise ones.
+    In bfloat16 packed always wins (0.025 and 0.047 ms at 1x1 pixels, 0.054 and 0.065 at 128x64 channels and 28x28 pixels).
+    """
+    if weight.dtype != F32:
+        return False
+    outputs, inputs, *kernel = weight.shape
+    n, _, *pixels = result.shape
+    if kernel != [1, 1] or inputs == 1 or not all(isinstance(s, int) for s in (n, *pixels)):
+        return False
+    work = 2
+    for size in (n, *pixels, outputs, inputs):
+        work *= int(size)
+    return work < SMALL_PRODUCT
+
+
+def takes_packed_convolution(op: Op) -> Clauses:
+    """What oneDNN's convolution with a packed weight takes: those that `channels-last` moved, whose result lies as oneDNN gives it.
+
+    It reads a bias as if it had no gaps.
+    """
+    call = Call.of(op)
+    yield onednn_convolution is not None, "a torch with oneDNN"
+    yield call.names in (("input", "weight"), ("input", "weight", "bias")), "an image, a weight and perhaps a bias"
+    yield op.get("transposed") is not True, "not transposed"
+    yield (
+        call.on_cpu and (call.are(F32) or (onednn_bfloat16 and call.are(BF16))),
+        "float32, or bfloat16 where oneDNN has it",
+    )
+    yield (
+        len(call.shape("input")) == len(call.shape("weight")) == 4 and not call.empty,
+        "two-dimensional images, nothing empty",
+    )
+    yield call.two_numbers("stride", "padding", "dilation"), "two numbers each for stride, padding and dilation"
+    result = call.tensors["result"]
+    yield isinstance(result, RefType) and result.strides == channels_last(result.shape), "a result channels-last"
+    yield "bias" not in call.names or call.lies_in_order("bias"), "a bias without gaps"
+
+
+def _convolution(op: Op, func: prim.Func) -> Step | None:
+    if broken(takes_packed_convolution(op)) or not is_static(op.operands[1], func):
+        return None
+    x, weight, result = op.operands[0].type, op.operands[1].type, op.results[0].type
+    assert isinstance(x, RefType) and isinstance(weight, RefType) and isinstance(result, RefType)
+    if _is_small_product(weight, result) and not op.get("epilogue"):
+        return None
+    options = {name: list(op[name]) for name in ("padding", "stride", "dilation")}
+    size = [s if isinstance(s, int) else 16 for s in x.shape]
+    return Step(
+        "packed-convolution",
+        options
+        | {"bias": "bias" in op["operands"], "groups": op["groups"], "size": size, "epilogue": op.get("epilogue", ())},
+    )
+
+
+CHOOSERS: dict[str, Callable[[Op, prim.Func], Step | None]] = {
+    "aten.linear.default": lambda op, func: choose_linear(op, func) or choose_padded(op, func),
+    "aten.addmm.default": choose_addmm,
+    "aten.mm.default": choose_mm,
+    "aten.convolution.default": _convolution,
+    "aten.scaled_dot_product_attention.default": choose_attention,
+}
+BUILDERS: dict[str, Callable[..., Callable[..., Any]]] = {
+    "packed-panels": PackedPanels,
+    "packed-product": PackedProduct,
+    "packed-convolution": PackedConvolution,
+    "padded-linear": PaddedLinear,
+    "attention": Attention,
+}

@@ -1,0 +1,157 @@
+"""Mode max-autotune: which kernel of a matrix product is the fastest on this GPU, measured once for each bucket of shapes.
+
+Candidates are the library's call with a kernel behind it, and kernels of our own in several tiles. Each is built as a program of its own, as the
+passes make it, and timed on the device. The table `choices-<gpu>-<versions>.json` in the cache folder has the winners (see choices.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from xdsl.dialects.builtin import ModuleOp
+
+from ...ir.dialects import prim
+from ...ir.text import parse_module, print_module
+from ...passes.core.context import CompileContext
+from ...passes.core.manager import run_pipeline
+from ...passes.kernels.matmul_kernels import MatmulKernels
+from ...passes.pipeline import registry
+from ..build.cache import Cache, cache_key
+from ..build.toolchain import Toolchain, cpu_identity
+from ..build.versions import versions
+from ..cpp.program import Program, build, generate
+from ..host.library import Library
+from ..triton.device import capability, gpu_identity
+from .choices import Table
+from .store import Measurements
+
+log = logging.getLogger("intarsia")
+
+BEHIND = "layout,schedule,plan-buffers"  # what a program goes through after the choice
+LIBRARY = "library"
+CLEARLY = 0.97  # of the library's time: less is noise
+BYTES = 192 << 20  # that a round touches, more than the caches hold
+MOST_CALLS, ROUNDS = 32, 7
+
+
+@dataclass
+class MeasuredProducts:
+    """Chooses between kernels by measuring them; `cache` has what is built and what was found out.
+
+    Args:
+        gpu: its number.
+        keep: whether the table is kept on disk.
+    """
+
+    ctx: CompileContext
+    toolchain: Toolchain
+    cache: Cache
+    gpu: int
+    keep: bool = True
+    table: Table = field(init=False)
+    times: dict[str, dict[str, float]] = field(
+        default_factory=dict
+    )  # key -> candidate -> seconds, of what this process measured
+
+    def __post_init__(self) -> None:
+        name = re.sub(r"\W+", "-", torch.cuda.get_device_name(self.gpu)).strip("-").lower()
+        # What was measured holds for these kernels of ours, this compiler and these libraries.
+        made_by = hashlib.sha256(repr((versions(), gpu_identity())).encode()).hexdigest()[:12]
+        self.table = Table(Measurements(self.cache.root if self.keep else None, "choices", name, made_by))
+
+    def pick(self, key: str, module: Callable[[], ModuleOp], tiles: Sequence[str]) -> str:
+        """The fastest of the tiles for the kernels of a module at the `kernel` level, or "" for the library.
+
+        Args:
+            key: the shape's bucket and what is computed; what is found out holds for all with the same key.
+        """
+        found = self.table.get(key, lambda: self._measure(key, print_module(module()), tiles), (LIBRARY, *tiles))
+        return "" if found == LIBRARY else found
+
+    def _measure(self, key: str, text: str, tiles: Sequence[str]) -> str:
+        names = [LIBRARY, *tiles]
+        with ThreadPoolExecutor(8) as pool:
+            programs = list(pool.map(partial(self._build, text), names))
+        times = self.times[key] = {}
+        with torch.no_grad(), torch.cuda.device(self.gpu), torch.random.fork_rng([self.gpu]):
+            sets = _operands(parse_module(text), self.gpu)
+            for name, program in zip(names, programs, strict=True):
+                if program is not None:
+                    times[name] = _time(program, sets)
+        if not times:
+            return ""
+        return min(times, key=lambda name: times[name] * (CLEARLY if name == LIBRARY else 1))
+
+    def _build(self, text: str, name: str) -> Program | None:
+        """The program of a candidate; None where Triton cannot compile it, as tiles that are too large for this GPU."""
+        module = parse_module(text)
+        passes = registry().parse(BEHIND)
+        if name != LIBRARY:
+            passes.insert(0, MatmulKernels(tile=name))
+        library = Library(0, record=False)
+        try:
+            run_pipeline(CompileContext(self.ctx.target), module, passes)
+            generated = generate(module, library)
+            key = cache_key(
+                ir_text=text,
+                config={"candidate": name, "target": repr(self.ctx.target)},
+                versions=versions(),
+                isa=self.toolchain.identity + cpu_identity() + gpu_identity(),
+            )
+            return build(generated, key, lambda: self.toolchain, self.cache, library, gpu=capability(self.gpu))
+        except RuntimeError:
+            log.debug("the candidate %s is not measured", name, exc_info=True)
+            return None
+
+
+def _operands(module: ModuleOp, gpu: int) -> list[list[Any]]:
+    """Several sets of random arguments for the module's function, so that all together do not stay in the caches."""
+    func = next(op for op in module.body.block.ops if isinstance(op, prim.Func))
+    strides = func.get("arg_strides") or [None] * len(func.block_body.args)
+    types = [prim.tensor(a) for a in func.block_body.args]
+
+    def made() -> list[Any]:
+        found = []
+        for kind, given in zip(types, strides, strict=True):
+            shape = [int(s) for s in kind.shape]
+            tensor = torch.empty(shape, dtype=kind.dtype.torch, device=f"cuda:{gpu}")
+            if given is not None:
+                tensor = torch.empty_strided(
+                    shape, [int(s) for s in given], dtype=kind.dtype.torch, device=f"cuda:{gpu}"
+                )
+            found.append(tensor.normal_() if kind.dtype.is_float else tensor.zero_())
+        return found
+
+    first = made()
+    count = min(MOST_CALLS, max(2, -(-BYTES // max(1, sum(t.nbytes for t in first)))))
+    return [first, *(made() for _ in range(count - 1))]
+
+
+def _time(program: Program, sets: Sequence[list[Any]]) -> float:
+    """Seconds of a call on the device, as part of a recorded chain of them; infinite where it fails."""
+    try:
+        for args in sets[:2]:
+            program.run(*args)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for args in sets:
+                program.run(*args)
+    except RuntimeError:
+        return float("inf")
+    best = float("inf")
+    for _ in range(ROUNDS):
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        graph.replay()
+        last.record()
+        last.synchronize()
+        best = min(best, first.elapsed_time(last) / 1000)
+    return best / len(sets)

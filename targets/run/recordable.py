@@ -1,0 +1,96 @@
+"""What a recording has to know of a host program: what kind each argument is, how sizes are read, why it may not be recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from ...ir.dialects import buffer, prim
+from ...ir.dialects.aten import is_torchs_own, overload
+from ...ir.fx.functional_operators import written_by
+from ...ir.types import RefType, is_gpu
+
+CUDAGRAPH_UNSAFE = getattr(torch.Tag, "cudagraph_unsafe", None)
+LEAST = 4  # kernels and library calls that are worth a recording
+_LOOKING = ("aten.multinomial", "aten.normal.float_Tensor", "aten.normal.Tensor_Tensor")  # at values, on the CPU
+
+
+def argument_kinds(func: prim.Func) -> tuple[str, ...]:
+    """What each argument is to a recording: see `Recorded`."""
+    block = func.block_body
+    static = func.get("arg_static") or [False] * len(block.args)
+    written = {argument for argument, _ in func.get("mutations", ())}
+    returned = {spec[1] for spec in func.get("results", ()) if spec[0] in ("input", "alias")}
+    kinds = []
+    for k, arg in enumerate(block.args):
+        ref = arg.type
+        if not isinstance(ref, RefType):
+            kinds.append("number")
+        elif not arg.uses and k not in returned:
+            kinds.append("unused")
+        elif not is_gpu(ref.device):
+            kinds.append("scalar")
+        else:
+            kinds.append("static" if static[k] else "written" if k in written else "tensor")
+    return tuple(kinds)
+
+
+def size_reads(func: prim.Func) -> dict[str, str]:
+    """For each symbol an expression over the arguments a0, a1, ... that gives its number."""
+    return {
+        name: f"a{i}" + ("" if d == -1 else f".shape[{d}]" if d >= 0 else f".stride({-2 - d})")
+        for name, i, d, *_ in func.get("symbols", ())
+    }
+
+
+def on_cpu(func: prim.Func) -> str:
+    """What of the function is on the CPU, but for arguments of one number that library calls of a GPU take; "" for nothing."""
+    numbers = {arg for arg in func.block_body.args if isinstance(arg.type, RefType) and not arg.type.shape}
+    for arg in func.block_body.args:
+        if isinstance(arg.type, RefType) and not is_gpu(arg.type.device) and arg not in numbers and arg.uses:
+            return "an argument is on the CPU"
+    for op in func.block_body.ops:
+        if not isinstance(op, buffer.Launch | buffer.Extern | buffer.Copy | buffer.Alloc):
+            continue
+        takes_numbers = isinstance(op, buffer.Extern) and "copy" not in op["target"] and not op.get("own")
+        for value in (*op.operands, *op.results):
+            away = isinstance(value.type, RefType) and not is_gpu(value.type.device)
+            if away and not (takes_numbers and value in numbers):
+                return "a part of it is on the CPU"
+    return ""
+
+
+def of_a_library(operators: Iterable[str], wanted: bool) -> str:
+    """Why a program with operators of a user's library is not recorded, or "".
+
+    Played back, an operator's Python code does not run: what it prints, counts or reads from elsewhere stays as it was recorded.
+
+    Args:
+        operators: the library calls.
+        wanted: the user asks for recordings by mode="reduce-overhead": only operators that say they are not fit for it are not recorded.
+    """
+    for name in operators:
+        if is_torchs_own(name):
+            continue
+        if CUDAGRAPH_UNSAFE is not None and CUDAGRAPH_UNSAFE in overload(written_by(name)).tags:
+            return f"{name} is tagged cudagraph_unsafe"
+        if not wanted:
+            return f"{name} may keep state outside of the graph; mode='reduce-overhead' records it"
+    return ""
+
+
+def refusal(steps: int, operators: Sequence[str], cpu: str = "") -> str:
+    """Why a program is not recorded, or "".
+
+    Args:
+        steps: how many kernels and library calls it has.
+        operators: the library calls.
+        cpu: what of it is on the CPU.
+    """
+    if steps < LEAST:
+        return f"fewer than {LEAST} kernels"
+    if cpu:
+        return cpu
+    looking = [o for o in operators if o.startswith(_LOOKING)]
+    return f"{looking[0]} looks at values" if looking else ""
