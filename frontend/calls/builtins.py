@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
-from .. import torch_private  # noqa: F401  (they fill the registry)
+from .. import torch_private  # noqa: F401  (fills the registry)
 from ..bytecode.exceptions import first_context
 from ..errors import GraphBreak, Unsupported, UserRaise
-from ..guards import answers
+from ..guards import answers  # noqa: F401  (fills the registry)
 from ..guards.source import Const, Fetch
 from ..values import object as objects
-from ..values import operators
+from ..values import operators  # noqa: F401  (fills the registry)
 from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import InterpretedGenerator, trampoline
 from ..values.kinds import isinstance
 from ..values.unread import Unread
-from . import tables, torch_rules
+from . import library, natives, tables, torch_rules, transforms  # noqa: F401  (they fill the registry)
 from .contexts import RealContext
 from .registry import rule
 from .visibility import check_operands, check_text, is_same, refuse_opaque
