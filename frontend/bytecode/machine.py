@@ -42,7 +42,7 @@ from .frame import NULL, Frame, Lasti, Saved, kinds_of
 __all__ = ["NULL", "Frame", "Interpreter", "Lasti", "Saved", "kinds_of"]
 
 
-_OWN = __name__.rsplit(".", 1)[0]
+_OWN = __name__.rsplit(".", 2)[0]
 _DEPTH_PER_CALL = 9
 
 

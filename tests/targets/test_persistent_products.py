@@ -61,7 +61,7 @@ def test_launch(tmp_path: Path) -> None:
     """What a launch tells the driver: of each operand where it lies and what a tile of it is, and no more programs than may run at once."""
     kernel = product()
     assert program_count(kernel) == 4 and [each.position for each in descriptors(kernel)] == [0, 1]
-    path, headers = tmp_path / "launches.cpp", Path(device.__file__).parents[1] / "cpp"
+    path, headers = tmp_path / "launches.cpp", Path(device.__file__).parents[1] / "cpp" / "include"
     path.write_text(launchers([kernel]))
     command = [find_toolchain().compiler, "-std=c++17", "-O0", "-shared", "-fPIC", f"-I{headers}", str(path)]
     subprocess.run([*command, "-o", str(tmp_path / "launches.so")], check=True)

@@ -189,7 +189,7 @@ def test_many_elements_are_counted_in_64_bits() -> None:
 
 def test_launch_text_compiles(tmp_path: Path) -> None:
     tools = find_toolchain()
-    path, headers = tmp_path / "launches.cpp", Path(device.__file__).parents[1] / "cpp"
+    path, headers = tmp_path / "launches.cpp", Path(device.__file__).parents[1] / "cpp" / "include"
     path.write_text(launchers([kernel(5), kernel(16)]))
     command = [tools.compiler, "-std=c++17", "-fsyntax-only", "-Wall", f"-I{headers}", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
