@@ -19,9 +19,10 @@ def check_bound(op: Operation, names: Set[str], where: str) -> None:
     Raises:
         VerifyException: says which name, in what, and `where` it should be bound.
     """
+    own = op.bound_names if isinstance(op, Op) else frozenset()
     for what, found in _expressions(op):
         for symbol in sorted(map(str, found.free_symbols)):
-            if symbol not in names:
+            if symbol not in names and symbol not in own:
                 close = difflib.get_close_matches(symbol, list(names), n=1)
                 hint = f"; did you mean '{close[0]}'?" if close else ""
                 raise VerifyException(f"{what}: the symbol '{symbol}' is bound by no {where}{hint}")

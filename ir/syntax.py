@@ -69,6 +69,11 @@ class Op(Operation):
         return {k: cast(LiteralAttr, v).data for k, v in self.attributes.items()}
 
     @property
+    def bound_names(self) -> frozenset[str]:
+        """The names that the operation's own attributes bind."""
+        return frozenset()
+
+    @property
     def block_body(self) -> Block:
         """The single block of the single region."""
         return self.regions[0].block

@@ -1,6 +1,7 @@
 """`kernel`: what runs together.
 
     %2 = kernel.fused(%0, %1) ({ ^bb0(%a: ..., %b: ...): ... kernel.yield(%o) }) : !prim.tensor<...>
+    %2 = kernel.contract(%x, %w) {choice = ...} ({ ... prim.contract(%a, %b) ... kernel.yield(%o) }) : !prim.tensor<...>
     %3 = kernel.extern<aten.addmm.default>(%b, %x, %w) {operands = ["self", "mat1", "mat2"], ...} : !prim.tensor<...>
 
 At this level the function holds kernels, `prim` views between them that cost nothing (reshape, permute, slice, broadcast
@@ -9,11 +10,15 @@ of memory), and nothing else.
 
 from __future__ import annotations
 
+import re
+
 from xdsl.ir import OpTraits
 from xdsl.traits import IsolatedFromAbove, IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
+from ..literals import print_literal
 from ..syntax import Op
+from . import prim
 from .aten import check_canonical
 
 
@@ -32,10 +37,38 @@ class Fused(Op):
     def check(self) -> None:
         block = self.block_body
         if [a.type for a in block.args] != [v.type for v in self.operands]:
-            raise VerifyException("kernel.fused: the block's arguments differ from the operands")
+            raise VerifyException(f"{self.name}: the block's arguments differ from the operands")
         last = block.last_op
         if not isinstance(last, Yield) or [v.type for v in last.operands] != [r.type for r in self.results]:
-            raise VerifyException("kernel.fused: the region must end in kernel.yield of the results")
+            raise VerifyException(f"{self.name}: the region must end in kernel.yield of the results")
+
+
+class Contract(Fused):
+    """A kernel around one `prim.contract`: what its operands are computed by (the prologue), and what is computed from it (the epilogue).
+
+    Both are operations on single elements; nothing else is reduced. `choice`: how the sums are carried out, once that is decided:
+    "tile 128x128x64x8x3x1" by tiles of a GPU (rows x columns x inner size x warps x stages x chunks of the inner size, and x most programs).
+    """
+
+    name = "kernel.contract"
+
+    def check(self) -> None:
+        super().check()
+        joins = [op for op in self.block_body.ops if isinstance(op, (*prim.JOINS, prim.Scan))]
+        if len(joins) != 1 or not isinstance(joins[0], prim.Contract):
+            raise VerifyException(
+                "kernel.contract: the region has one prim.contract, and nothing else is reduced in it"
+            )
+        if "choice" in self.attributes and not (isinstance(self["choice"], str) and CHOICE.fullmatch(self["choice"])):
+            raise VerifyException(f"kernel.contract: the choice {print_literal(self['choice'])} is not known")
+
+    @property
+    def product(self) -> prim.Contract:
+        """The sums of products."""
+        return next(op for op in self.block_body.ops if isinstance(op, prim.Contract))
+
+
+CHOICE = re.compile(r"tile \d+(x\d+){5,6}")
 
 
 class Yield(Op):
@@ -69,4 +102,4 @@ class Extern(Op):
         check_canonical(self, self["target"], whole=False)
 
 
-OPS = (Fused, Yield, Extern)
+OPS = (Fused, Contract, Yield, Extern)

@@ -6,8 +6,10 @@ Broadcasts are explicit, so all operands of an elementwise operation have the re
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+import sympy
 from xdsl.ir import Attribute, Operation, OpTraits, SSAValue
 from xdsl.traits import IsolatedFromAbove, IsTerminator
 from xdsl.utils.exceptions import VerifyException
@@ -16,7 +18,7 @@ from ..binding import check_bound
 from ..dtypes import BOOL, I64
 from ..literals import print_literal
 from ..scalars import REDUCES, SCALARS, ScalarRow
-from ..symbols import dim, known_equal, product
+from ..symbols import Dim, Range, dim, free_symbols, is_nonnegative, known_equal, product, symbol
 from ..syntax import Op
 from ..types import IndexType, TensorType
 
@@ -378,29 +380,54 @@ class Bag(PrimOp):
         )
 
 
-class Dot(PrimOp):
-    """Matrix product: (..., m, k) by (..., k, n), or by (k, n), whose operands have one dtype. Sums are float32 for half types, as is the result.
+class Contract(PrimOp):
+    """Sums of products of two operands: a matrix product, a batch of them, a convolution.
 
-    `tile` = [rows, columns, inner size, warps, stages, chunks of the inner size, most programs]: how a GPU's kernel is laid out. `tf32 = true`: operands in
-    float32 may be rounded to 10 bits of mantissa.
+    The result's dimensions are `d0`, `d1`, ..., then come those that are added up, whose sizes are `reduced`. `maps` gives for each operand the
+    index of its element in these: `[[d0, d2], [d2, d1]]` is (m, k) by (k, n). `padded = true`: elements outside of an operand count as 0.
+    Operands have one floating dtype, sums have the result's: float32 for half types. `tf32 = true`: operands in float32 may be rounded to 10
+    bits of mantissa.
     """
 
-    name = "prim.dot"
+    name = "prim.contract"
     arity = 2
+    required = ("maps", "reduced")
+
+    @property
+    def sizes(self) -> tuple[Dim, ...]:
+        """Of the iteration space: the result's dimensions, and what is added up."""
+        return (*self.type.shape, *self["reduced"])
+
+    @property
+    def bound_names(self) -> frozenset[str]:
+        return frozenset(map(str, axes(len(self.sizes))))
 
     def check(self) -> None:
         a, b = (tensor(v) for v in self.operands)
         self.expect(a.dtype == b.dtype and a.dtype.is_float, f"operands are {a.dtype.name} and {b.dtype.name}")
-        self.expect(a.rank >= 2 and b.rank in (2, a.rank), f"no product of {a} and {b}")
-        self.expect(known_equal(a.shape[-1], b.shape[-2]), f"the inner sizes of {a} and {b} differ")
-        expected = dot_type(a, b)
-        self.expect(_same_shape(expected, self.type), f"the result is {self.type}, not {expected}")
-        self.expect(expected.dtype == self.type.dtype, f"the result is {self.type}, not {expected}")
+        self.expect(self.type.dtype == a.dtype.compute, f"sums are {a.dtype.compute.name}, not {self.type.dtype.name}")
+        self.expect(len(self["maps"]) == 2, "has an index map for each of the two operands")
+        names = axes(len(self.sizes))
+        ranges = {v: (0, dim(n - 1)) for v, n in zip(names, self.sizes, strict=True)}
+        for operand, index in zip((a, b), self["maps"], strict=True):
+            self.expect(len(index) == operand.rank, f"the map {print_literal(index)} is none of {operand}")
+            for place, size in zip(index, operand.shape, strict=True):
+                inside = self.get("padded") or _inside(place, size, ranges)
+                self.expect(inside, f"{print_literal(place)} may lie outside of the size {size} of {operand}")
+        unused = set(names) - free_symbols([place for index in self["maps"] for place in index])
+        self.expect(not unused, f"no operand depends on {', '.join(sorted(map(str, unused)))}")
 
 
-def dot_type(a: TensorType, b: TensorType) -> TensorType:
-    """The type of `prim.dot`."""
-    return a.with_(shape=(*a.shape[:-1], b.shape[-1]), dtype=a.dtype.compute)
+def _inside(place: Dim, size: Dim, ranges: Mapping[sympy.Symbol, Range]) -> bool:
+    """Whether an index lies below a size wherever the iteration is; sizes that are known to be equal are one."""
+    if place in ranges and known_equal(dim(ranges[place][1] + 1), size):
+        return True
+    return is_nonnegative(place, ranges) and is_nonnegative(dim(size - 1 - place), ranges)
+
+
+def axes(count: int) -> tuple[sympy.Symbol, ...]:
+    """The names of the first dimensions of a contraction: d0, d1, ..."""
+    return tuple(symbol(f"d{k}") for k in range(count))
 
 
 class Scan(PrimOp):
@@ -542,7 +569,7 @@ OPS = (
     Scatter,
     Reduce,
     Bag,
-    Dot,
+    Contract,
     Scan,
     Func,
     Return,
@@ -550,7 +577,7 @@ OPS = (
 
 VIEWS = (Reshape, Permute, Slice, Flip, Broadcast)  # no arithmetic: they vanish into index expressions
 SOURCES = (Full, Iota)
-JOINS = (Reduce, Bag, Dot)  # many elements become one: kernels have loops for them
+JOINS = (Reduce, Bag, Contract)  # many elements become one: kernels have loops for them
 
 
 # Builders that infer the result type.
@@ -587,9 +614,18 @@ def reduce(kind: str, x: SSAValue, dims: tuple[int, ...]) -> Reduce:
     return Reduce.make([x], [reduce_type(kind, tensor(x), dims)], {"kind": kind, "dims": dims})
 
 
-def dot(a: SSAValue, b: SSAValue, **attrs: object) -> Dot:
-    """The matrix product; `attrs`: `tile`, `tf32`."""
-    return Dot.make([a, b], [dot_type(tensor(a), tensor(b))], attrs)
+def contract(
+    a: SSAValue,
+    b: SSAValue,
+    maps: Sequence[Sequence[Dim]],
+    shape: Sequence[Dim],
+    reduced: Sequence[Dim],
+    **attrs: object,
+) -> Contract:
+    """The sums of products with a result of this shape; `attrs`: `padded`, `tf32`."""
+    kind = tensor(a)
+    result = kind.with_(shape=shape, dtype=kind.dtype.compute)
+    return Contract.make([a, b], [result], {"maps": maps, "reduced": reduced, **attrs})
 
 
 def numel(value: SSAValue) -> object:

@@ -314,10 +314,41 @@ def _bag(machine: Machine, op: Any) -> list[Tensor]:
     return [result]
 
 
-def _dot(machine: Machine, op: Any) -> list[Tensor]:
-    a, b = machine.operands(op)
-    dtype = op.type.dtype.torch
-    return [torch.matmul(a.to(dtype), b.to(dtype))]
+def _contract(machine: Machine, op: Any) -> list[Tensor]:
+    sizes = (*machine.shape(op.type), *machine.literal(op["reduced"]))
+    given: list[Any] = []
+    for value, index in zip(machine.operands(op), op["maps"], strict=True):
+        x, used = _spread(machine, value.to(op.type.dtype.torch), index, sizes, op.get("padded", False))
+        given += [x, used]
+    return [torch.einsum(*given, list(range(op.type.rank)))]
+
+
+_ARITHMETIC = {"FloorDiv": lambda a, b: a // b, "Mod": lambda a, b: a % b}
+
+
+def _spread(
+    machine: Machine, x: Tensor, index: Sequence[Dim], sizes: Sequence[int], padded: bool
+) -> tuple[Tensor, list[int]]:
+    """An operand over the dimensions of the iteration that it depends on, and which these are."""
+    names = prim.axes(len(sizes))
+    if all(place in names for place in index) and len(set(index)) == len(index):
+        return x, [names.index(place) for place in index]
+    used = [k for k, name in enumerate(names) if any(name in getattr(e, "free_symbols", ()) for e in index)]
+    shape = [sizes[k] for k in used]
+    if 0 in x.shape or 0 in shape:
+        return x.new_zeros(shape), used
+    grid = torch.meshgrid(*(torch.arange(n) for n in shape), indexing="ij")
+    known = {s: n for s, n in machine.symbols.items() if s not in names}
+    places, inside = [], torch.ones(shape, dtype=torch.bool)
+    for place, size in zip(index, x.shape, strict=True):
+        expr = sympy.sympify(place).subs(known)
+        at = sympy.lambdify([names[k] for k in used], expr, modules=[_ARITHMETIC])(*grid)
+        at = torch.as_tensor(at).expand(shape)
+        inside &= (at >= 0) & (at < size)
+        places.append(at.clamp(0, size - 1))
+    if not padded and not bool(inside.all()):
+        raise IndexError(f"{index} lies outside of an operand of sizes {list(x.shape)}")
+    return torch.where(inside, x[tuple(places)], 0), used
 
 
 _SCANS: dict[str, Callable[[Tensor, int], Tensor]] = {
@@ -368,9 +399,10 @@ TENSOR_RULES: dict[str, Rule] = {
     "prim.scatter": _scatter,
     "prim.reduce": _reduce,
     "prim.bag": _bag,
-    "prim.dot": _dot,
+    "prim.contract": _contract,
     "prim.scan": _scan,
     "kernel.fused": _fused,
+    "kernel.contract": _fused,
     "kernel.extern": _kernel_extern,
     **{f"prim.{name}": _elementwise_rule(cls.row) for name, cls in prim.ELEMENTWISE.items()},
 }

@@ -23,6 +23,7 @@ from ...ir.symbols import (
     is_nonnegative,
     known_equal,
     simplify_index,
+    substitute,
 )
 
 Index: TypeAlias = tuple[Dim, ...]
@@ -178,6 +179,15 @@ def pad_index(op: prim.Pad, index: Index, ranges: Ranges) -> tuple[Index, list[D
         found.append(inner)
         conditions += [c for c in (inner, dim(size - 1 - inner)) if not is_nonnegative(c, ranges)]
     return tuple(found), conditions
+
+
+def contracted_index(
+    op: prim.Contract, number: int, at: Mapping[sympy.Symbol, Dim], ranges: Ranges
+) -> tuple[Index, list[Dim]]:
+    """The index of an operand where the iteration is `at`, and expressions that are all >= 0 where it is an element of the operand."""
+    found = tuple(simplify_index(substitute(place, at), ranges) for place in op["maps"][number])
+    ends = [end for i, size in zip(found, _shape(op.operands[number]), strict=True) for end in (i, dim(size - 1 - i))]
+    return found, [end for end in ends if not is_nonnegative(end, ranges)] if op.get("padded") else []
 
 
 def concat_parts(op: prim.Concat, index: Index) -> list[tuple[Index, Dim, Dim]]:

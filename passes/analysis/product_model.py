@@ -41,12 +41,12 @@ class Tile:
     @property
     def text(self) -> str:
         """As `parse` reads it."""
-        return "x".join(map(str, self.attribute))
+        return "x".join(map(str, astuple(self) if self.programs else astuple(self)[:-1]))
 
     @property
-    def attribute(self) -> tuple[int, ...]:
-        """As `prim.dot` has it."""
-        return astuple(self) if self.programs else astuple(self)[:-1]
+    def choice(self) -> str:
+        """As `kernel.contract` has it."""
+        return f"tile {self.text}"
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ _LEGAL_OP_AT = {
     "prim.return": set(LEVELS),
     "kernel.extern": {"aten", "prim", "kernel", "loop"},
     "kernel.fused": {"kernel"},
+    "kernel.contract": {"kernel"},
     "loop.kernel": {"loop", "buffer"},
 }
 _VIEW_LEVELS = {"prim", "kernel", "loop"}
@@ -70,5 +71,5 @@ def bodies(module: ModuleOp) -> Iterator[Op]:
             continue
         yield top
         for op in top.block_body.ops:
-            if isinstance(op, Op) and op.name == "kernel.fused":
+            if isinstance(op, Op) and op.name in ("kernel.fused", "kernel.contract"):
                 yield op

@@ -1,7 +1,7 @@
 """matmul-kernels: matrix products on a GPU become kernels of their own, together with what is computed from them.
 
 A library call stays where it is expected to be faster, its result stored and read again by a kernel behind it. Otherwise product and kernel
-become one `kernel.fused` that begins with `prim.dot`. What reads the product may do anything with single elements of it and give several
+become one `kernel.contract`. What reads the product may do anything with single elements of it and give several
 results; reductions stay behind, so no product is computed twice.
 """
 
@@ -388,29 +388,20 @@ def _merge(found: Product, tile: Tile, behind: kernel.Fused | None) -> kernel.Fu
     """The kernel that computes a product and what reads it, in the place of the latter."""
     region = single_block(arg_types=[])
     builder = _Builder(region.block)
-    a, b = builder.argument(found.a), builder.argument(found.b)
-    if found.transposed:
-        b = builder.add(prim.permute(b, (1, 0)))
-    wide = builder.add(_dot(found, a, b, tile))
-    return _finish(builder, region, found, behind, wide)
+    wide = builder.add(_contract(found, builder))
+    return _finish(builder, region, found, behind, wide, tile)
 
 
 def _merge_chunks(found: Product, tile: Tile, reader: kernel.Fused) -> None:
     """Two kernels: products over chunks of the inner size, and what reads the product, which adds these up."""
     op, chunks = found.op, tile.split
-    assert isinstance(found.inner, int) and op.parent is not None
-    step = found.inner // chunks
+    assert op.parent is not None
     region = single_block(arg_types=[])
     builder = _Builder(region.block)
-    a, b = builder.argument(found.a), builder.argument(found.b)
-    a = builder.add(prim.permute(builder.add(prim.reshape(a, (found.rows, chunks, step))), (1, 0, 2)))
-    if found.transposed:
-        b = builder.add(prim.permute(builder.add(prim.reshape(b, (found.columns, chunks, step))), (1, 2, 0)))
-    else:
-        b = builder.add(prim.reshape(b, (chunks, step, found.columns)))
-    parts = builder.add(_dot(found, a, b, replace(tile, split=1)))
+    parts = builder.add(_contract(found, builder, chunks))
     builder.block.add_op(kernel.Yield.make([parts]))
-    first = kernel.Fused.make(builder.inputs, [parts.type], {}, [region], op.location)
+    choice = {"choice": replace(tile, split=1).choice}
+    first = kernel.Contract.make(builder.inputs, [parts.type], choice, [region], op.location)
     op.parent.insert_op_before(first, op)
     region = single_block(arg_types=[])
     builder = _Builder(region.block)
@@ -418,7 +409,7 @@ def _merge_chunks(found: Product, tile: Tile, reader: kernel.Fused) -> None:
     kind = prim.tensor(whole)
     wide: SSAValue | None = None
     for k in range(chunks):
-        attrs = {"starts": (k, 0, 0), "steps": (1, 1, 1)}
+        attrs = {"starts": (k, *[0] * (kind.rank - 1)), "steps": (1,) * kind.rank}
         part = builder.add(prim.Slice.make([whole], [kind.with_(shape=(1, *kind.shape[1:]))], attrs))
         part = builder.add(prim.reshape(part, kind.shape[1:]))
         wide = part if wide is None else builder.add(prim.elementwise("add", wide, part))
@@ -426,17 +417,32 @@ def _merge_chunks(found: Product, tile: Tile, reader: kernel.Fused) -> None:
     _finish(builder, region, found, reader, wide)
 
 
-def _dot(found: Product, a: SSAValue, b: SSAValue, tile: Tile) -> prim.Dot:
-    narrow = prim.tensor(found.op.results[0]).dtype
-    made = prim.dot(a, b, tile=tile.attribute, **({"tf32": True} if narrow == F32 else {}))
+def _contract(found: Product, builder: _Builder, chunks: int = 1) -> prim.Contract:
+    """The sums of products; where there are chunks, one result for each of them, with the chunks as its first dimension."""
+    a, b = builder.argument(found.a), builder.argument(found.b)
+    shape, inner = prim.tensor(found.op.results[0]).shape, found.inner
+    *rows, column, walk = prim.axes(len(shape) + 1)
+    if chunks > 1:
+        first, *rows, column, walk = prim.axes(len(shape) + 2)
+        shape, inner = (chunks, *shape), found.inner // chunks
+        walk = inner * first + walk
+    outer = rows[:-1] if prim.tensor(b).rank > 2 else []
+    maps = ((*rows, walk), (*outer, column, walk) if found.transposed else (*outer, walk, column))
+    attrs = {"tf32": True} if prim.tensor(a).dtype == F32 else {}
+    made = prim.contract(a, b, maps, shape, (inner,), **attrs)
     made.location = found.op.location
     return made
 
 
 def _finish(
-    builder: _Builder, region: Region, found: Product, behind: kernel.Fused | None, wide: SSAValue
+    builder: _Builder,
+    region: Region,
+    found: Product,
+    behind: kernel.Fused | None,
+    wide: SSAValue,
+    tile: Tile | None = None,
 ) -> kernel.Fused:
-    """The kernel of what is computed from a product, without what is added to it, in the place of `behind`."""
+    """The kernel of what is computed from a product, without what is added to it, in the place of `behind`; with a tile it has the product."""
     op, result = found.op, found.op.results[0]
     narrow = prim.tensor(result).dtype
     if found.added is not None:
@@ -462,8 +468,14 @@ def _finish(
         olds.append(result)
         strides += op.get("strides") or [None]
     builder.block.add_op(kernel.Yield.make(yielded))
-    attrs = {"strides": tuple(strides)} if any(s is not None for s in strides) else {}
-    made = kernel.Fused.make(builder.inputs, [v.type for v in olds], attrs, [region], op.location)
+    attrs: dict[str, object] = {"strides": tuple(strides)} if any(s is not None for s in strides) else {}
+    made = (kernel.Fused if tile is None else kernel.Contract).make(
+        builder.inputs,
+        [v.type for v in olds],
+        attrs if tile is None else {"choice": tile.choice, **attrs},
+        [region],
+        op.location,
+    )
     before = behind or op
     assert before.parent is not None
     before.parent.insert_op_before(made, before)

@@ -465,10 +465,10 @@ class LoopEmitter:
         return op
 
 
-def product_of(target: Node) -> prim.Dot:
+def product_of(target: Node) -> prim.Contract:
     """The operation that the sum of products stands for; of a part of it, the whole's."""
     op = target.data[0]
-    assert isinstance(op, prim.Dot)
+    assert isinstance(op, prim.Contract)
     return op
 
 

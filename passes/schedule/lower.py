@@ -71,7 +71,7 @@ class Node:
 class Body:
     """What a reduction joins: `args` (value, or value and position), one element for each point of `loops`."""
 
-    op: prim.Reduce | prim.Bag | prim.Dot | prim.Scan
+    op: prim.Reduce | prim.Bag | prim.Contract | prim.Scan
     index: Index
     args: tuple[Node, ...]
     variables: tuple[sympy.Symbol, ...]
@@ -81,7 +81,7 @@ class Body:
     @property
     def kind(self) -> str:
         """The kind of reduction."""
-        found: str = DOT if isinstance(self.op, prim.Dot) else self.op["kind"]
+        found: str = DOT if isinstance(self.op, prim.Contract) else self.op["kind"]
         return found
 
     @property
@@ -421,18 +421,24 @@ class Lowering:
         variable: Dim = self.bind(number, size, wrap=False, inside=True).data[0] if place is None else place
         return variable
 
-    def _dot(self, owner: prim.Dot, index: Index, mask: tuple[Dim, ...]) -> Node:
+    def _contract(self, owner: prim.Contract, index: Index, mask: tuple[Dim, ...]) -> Node:
         data = (owner, index, mask, self.stored & self._above(owner.results[0]))
         found = self.node("reduced", owner.type.dtype, (), data, (*index, *mask))
         if found not in self.bodies:
-            a, b = owner.operands
-            sizes = prim.tensor(a).shape[-1:]
+            sizes = owner["reduced"]
             variables = self.reduce_variables(sizes)
-            outer = index[:-2] if prim.tensor(b).rank > 2 else ()
-            x = self.wide(self.lower(a, (*index[:-1], *variables)))
-            y = self.wide(self.lower(b, (*outer, *variables, index[-1])))
-            self.bodies[found] = Body(owner, index, (x, y), variables, sizes)
+            at = dict(zip(prim.axes(len(owner.sizes)), (*index, *variables), strict=True))
+            args = tuple(self._factor(owner, k, at) for k in (0, 1))
+            self.bodies[found] = Body(owner, index, args, variables, sizes)
         return found
+
+    def _factor(self, owner: prim.Contract, number: int, at: Mapping[sympy.Symbol, Dim]) -> Node:
+        """An element of an operand of a contraction, where each dimension of the iteration is at this place."""
+        value = owner.operands[number]
+        place, conditions = indexing.contracted_index(owner, number, at, self.ranges)
+        return self.select(
+            conditions, self.wide(self.lower(value, place, tuple(conditions))), self.const(0, owner.type.dtype)
+        )
 
     def _above(self, value: SSAValue) -> frozenset[SSAValue]:
         """The reductions and scans that a value is computed from."""
@@ -536,5 +542,5 @@ _RULES: Mapping[type, Callable[[Lowering, Any, Index, tuple[Dim, ...]], Node]] =
     prim.Gather: Lowering._gather,
     prim.Reduce: Lowering._reduce,
     prim.Bag: Lowering._bag,
-    prim.Dot: Lowering._dot,
+    prim.Contract: Lowering._contract,
 }

@@ -276,14 +276,14 @@ class Planner:
         candidates = [free_symbols(u.data[1]) & variables for u in uses]
         return max(candidates, key=lambda c: (len(c), candidates.count(c)), default=set())
 
-    def _inside(self, index: Index, op: prim.Reduce | prim.Bag | prim.Dot) -> bool:
+    def _inside(self, index: Index, op: prim.Reduce | prim.Bag | prim.Contract) -> bool:
         """Whether the index lies within the reduction's result whatever the mask says."""
         return all(
             is_nonnegative(i, self.lowering.ranges) and is_nonnegative(dim(size - 1 - i), self.lowering.ranges)
             for i, size in zip(index, op.type.shape, strict=True)
         )
 
-    def _once(self, index: Index, op: prim.Reduce | prim.Bag | prim.Dot, rows: Sequence[sympy.Symbol]) -> bool:
+    def _once(self, index: Index, op: prim.Reduce | prim.Bag | prim.Contract, rows: Sequence[sympy.Symbol]) -> bool:
         """Whether different rows mean different elements of the reduction, so that nothing is computed twice."""
         if _plain(index) is not None:
             return True

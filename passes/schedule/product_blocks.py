@@ -15,6 +15,7 @@ import sympy
 from ...ir.dialects import prim
 from ...ir.scalars import DOT
 from ...ir.symbols import Dim, product
+from ...ir.syntax import Op
 from ..analysis.affine import accesses, merge
 from ..analysis.product_model import Tile
 from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec, product_of
@@ -35,8 +36,9 @@ def is_product(nest: Nest) -> bool:
 
 def tile_of(nest: Nest) -> Tile:
     """The tile that the product asks for."""
-    given = product_of(nest.stages[0].joins[0].target).get("tile")
-    return Tile(*given) if given else Tile()
+    kernel = product_of(nest.stages[0].joins[0].target).parent_op()
+    choice = kernel.get("choice") if isinstance(kernel, Op) else None
+    return Tile.parse(choice.removeprefix("tile ")) if choice else Tile()
 
 
 def split_of(nest: Nest) -> int:

@@ -61,7 +61,7 @@ class Schedule(Pass):
             for op in [op for op in func.block_body.ops if isinstance(op, kernel.Fused)]:
                 inputs = [refs.of(v) for v in op.operands]
                 outputs = [refs.of(v) for v in op.results]
-                body_text = region_text(op.block_body, [*inputs, *outputs])
+                body_text = region_text(op.block_body, [*inputs, *outputs]) + op.get("choice", "")
                 found = made.get(body_text)
                 if found is None:
                     found = made[body_text] = _build(ctx, op, inputs, outputs, body_text)
@@ -299,7 +299,7 @@ def kernel_words(block: Block) -> str:
     """Readable words for what a kernel does: its costly operations and its reductions, in order."""
     words: list[tuple[str, int]] = []
     for op in block.ops:
-        if isinstance(op, prim.Dot):
+        if isinstance(op, prim.Contract):
             words.append(("dot", 6))
         elif isinstance(op, prim.Bag):
             words.append((f"bag_{op['kind']}", 5))

@@ -38,8 +38,13 @@ TENSORS = """builtin.module {
     }) : !prim.tensor<[s0, 4], f32>, !prim.tensor<[s0, 4], f32>
     %24 = loop.launch @k0(%1) : !prim.tensor<[s0], f32>
     %25 = prim.scatter<sum>(%5, %6, %5) {dim = 0, wrap = true} : !prim.tensor<[s0], f32>
-    %26 = prim.dot(%1, %12) {tile = [64, 32, 128, 4, 5, 1], tf32 = true} : !prim.tensor<[s0, s0], f32>
+    %26 = prim.contract(%1, %12) {maps = [[d0, 2*d2 - 1], [d2, d1]], reduced = [4], padded = true, tf32 = true} : !prim.tensor<[s0, s0], f32>
     %27 = prim.bag<sum>(%1, %6, %6, %6, %5) {padding = 1} : !prim.tensor<[s0, 4], f32>
+    %28 = kernel.contract(%1, %5) {choice = "tile 64x32x128x4x5x1"} ({
+    ^bb0(%29: !prim.tensor<[s0, 4], f32>, %30: !prim.tensor<[s0], f32>):
+      %31 = prim.contract(%29, %30) {maps = [[d1, d0], [d1]], reduced = [s0]} : !prim.tensor<[4], f32>
+      kernel.yield(%31)
+    }) : !prim.tensor<[4], f32>
     prim.return(%22, %23)
   })
 }

@@ -186,9 +186,9 @@ PRODUCT = """
 builtin.module {
   prim.func @main() {arg_names = ["x", "w"]} ({
   ^bb0(%x: !prim.tensor<[48, 64], bf16, "cuda:0">, %w: !prim.tensor<[64, 96], bf16, "cuda:0">):
-    %y = kernel.fused(%x, %w) ({
+    %y = kernel.contract(%x, %w) {choice = "tile 32x32x32x4x3x1"} ({
     ^bb0(%a: !prim.tensor<[48, 64], bf16, "cuda:0">, %b: !prim.tensor<[64, 96], bf16, "cuda:0">):
-      %0 = prim.dot(%a, %b) {tile = [32, 32, 32, 4, 3, 1]} : !prim.tensor<[48, 96], f32, "cuda:0">
+      %0 = prim.contract(%a, %b) {maps = [[d0, d2], [d2, d1]], reduced = [64]} : !prim.tensor<[48, 96], f32, "cuda:0">
       %1 = prim.neg(%0) : !prim.tensor<[48, 96], f32, "cuda:0">
       %2 = prim.cast(%1) : !prim.tensor<[48, 96], bf16, "cuda:0">
       kernel.yield(%2)

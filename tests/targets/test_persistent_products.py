@@ -162,4 +162,4 @@ def test_rows_that_begin_anywhere() -> None:
     retarget(module, "cuda:0")
     for item in default_pipeline(until="layout"):
         item.apply(CompileContext(), module)
-    assert any(isinstance(op, prim.Dot) for op in module.walk())
+    assert any(isinstance(op, prim.Contract) for op in module.walk())
