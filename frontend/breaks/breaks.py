@@ -7,13 +7,10 @@ instruction was already under way (a callback of C code, a constructor), capture
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from ..bytecode.frame import Frame as Activation
 from ..errors import CaptureError, Frame, GraphBreak, is_foreign
-
-if TYPE_CHECKING:
-    from ..bytecode.machine import Frame as Activation
-    from ..bytecode.machine import Interpreter
+from ..state import Interpreter
 
 __all__ = ["Break", "Restart", "Stop", "Suspended", "before_caller", "split_point"]
 

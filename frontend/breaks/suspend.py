@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..bytecode.closing import is_noticed
+from ..bytecode.frame import NULL, Frame, Lasti, Saved, kinds_of
 from ..bytecode.liveness import live_names
-from ..bytecode.machine import NULL, Lasti, Saved, kinds_of
 from ..errors import Unsupported
+from ..state import Interpreter
 from ..values.kinds import isinstance
 from .breaks import Suspended
 from .pending import CALL_THUNK, Outcome, Pending, operand_count, pending
@@ -22,7 +23,6 @@ from .pieces import PASSED, Family, Piece, Step
 
 if TYPE_CHECKING:
     from ..bytecode.instruction import Instruction
-    from ..bytecode.machine import Frame, Interpreter
     from ..entry.residual import Residual
 
 __all__ = ["suspend"]

@@ -11,19 +11,16 @@ import gc
 import types
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...ir.snapshots import members
 from ..breaks.breaks import Restart
 from ..errors import CaptureError, GraphBreak
 from ..guards.source import Fetch
+from ..state import Generator, Interpreter
 from ..values.unread import Unread
+from .frame import Frame
 from .instruction import Program, disassemble
-
-if TYPE_CHECKING:
-    from ..values.function import InterpretedGenerator
-    from .frame import Frame
-    from .machine import Interpreter
 
 __all__ = [
     "HOLDERS",
@@ -55,7 +52,7 @@ def is_managed(vm: Interpreter) -> bool:
     return bool(vm.frames) and vm.frames[-1].code.co_filename == contextlib.__file__
 
 
-def must_run(generator: InterpretedGenerator, reason: str = _MESSAGE, left: Frame | None = None) -> CaptureError:
+def must_run(generator: Generator, reason: str = _MESSAGE, left: Frame | None = None) -> CaptureError:
     """The break that lets CPython run the frame around the generator, from where that was made on."""
     error = GraphBreak(reason)
     error.frames = tuple(generator.vm.places())
@@ -141,7 +138,7 @@ def closes(value: Any) -> bool:
     return any(closes(held) for held in gc.get_referents(value) if hasattr(type(held), "__next__"))
 
 
-def _open(vm: Interpreter, may_open: bool = False) -> list[InterpretedGenerator]:
+def _open(vm: Interpreter, may_open: bool = False) -> list[Generator]:
     """The generators that wait at a `yield` inside of a block that has something to do when they are closed; or that may come to one."""
     waiting = [g for g in members(vm.generators) if (g.started or may_open) and not g.finished and not g.running]
     return [g for g in waiting if _cleans_up(g.frame.program, None if may_open else g.frame.ip - 1)]
@@ -158,7 +155,7 @@ def _is_own(ins: Any) -> bool:
     return "STOPITERATION_ERROR" in (ins.op, ins.arg)
 
 
-def _is_among(generator: InterpretedGenerator, held: list[Any]) -> bool:
+def _is_among(generator: Generator, held: list[Any]) -> bool:
     """Whether the stack of a frame holds the generator, or that of a generator which is held so."""
     if any(v is generator for v in held):
         return True

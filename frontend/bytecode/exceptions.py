@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import CaptureError, GraphBreak, UserRaise
 from ..guards.source import Const, Fetch
+from ..state import Interpreter
 from ..values.kinds import isinstance
+from .frame import Frame
 from .instruction import per_code
-
-if TYPE_CHECKING:
-    from .machine import Frame, Interpreter
 
 __all__ = [
     "add_entry",

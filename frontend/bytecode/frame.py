@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
 from typing import Any
 
-from ..breaks.pending import operand_count
-from .instruction import Program, disassemble, per_code
+from .instruction import disassemble
 
 __all__ = ["NULL", "Frame", "Lasti", "Saved", "kinds_of"]
 
@@ -55,7 +53,6 @@ class Frame:
         "program",
         "result",
         "stack",
-        "steps",
     )
 
     def __init__(self, function: types.FunctionType, fast: dict[str, Any]) -> None:
@@ -64,7 +61,7 @@ class Frame:
         self.globals = function.__globals__
         self.fast = fast
         self.stack: list[Any] = []
-        self.program, self.steps = _compiled(self.code)
+        self.program = disassemble(self.code)
         self.ip = 0
         self.result: Any = None
         self.error: BaseException | None = None
@@ -107,30 +104,3 @@ def kinds_of(values: list[Any]) -> list[str]:
         else:
             out.append("value")
     return out
-
-
-@per_code
-def _compiled(code: types.CodeType) -> tuple[Program, tuple[tuple[Callable[..., Any], Any, int], ...]]:
-    from .opcodes import HANDLERS, unsupported_opcode
-
-    program = disassemble(code)
-    steps = []
-    for at, ins in enumerate(program.instructions):
-        handler = HANDLERS.get(ins.op)
-        touched = 0 if ins.op in _MOVES else (operand_count(ins) or _ALL)
-        if ins.op == "LIST_APPEND":
-            touched = 1  # the list itself may stay unread
-        elif ins.op in ("BUILD_TUPLE", "BUILD_LIST") and program.instructions[at + 1].op == "RETURN_VALUE":
-            touched = 0  # arguments that are only returned; frames below the first have none
-        steps.append((handler, ins.arg, touched) if handler is not None else (unsupported_opcode, ins.op, _ALL))
-    return program, tuple(steps)
-
-
-_ALL = 1 << 30
-# Instructions that move values without looking at them: arguments that were not read yet stay so.
-_MOVES = frozenset(
-    """
-    LOAD_CONST LOAD_FAST STORE_FAST DELETE_FAST LOAD_FAST_AND_CLEAR LOAD_GLOBAL LOAD_DEREF PUSH_NULL COPY SWAP POP_TOP
-    JUMP RETURN_VALUE POP_EXCEPT LOAD_ASSERTION_ERROR NOP END_SEND
-    """.split()  # noqa: SIM905
-)

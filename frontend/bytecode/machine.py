@@ -17,18 +17,23 @@ from torch.overrides import TorchFunctionMode
 
 from .. import torch_private
 from ..breaks import breaks
+from ..calls import dispatch
+from ..calls.builtins import TENSOR_METHODS
 from ..calls.tables import REFUSED_BUILTINS
 from ..calls.visibility import refuse_opaque
 from ..entry.effects import DELETED, Effects
 from ..errors import CaptureError, GraphBreak, InternalError, Unsupported, UserRaise
 from ..errors import Frame as Place
 from ..graph.dynamic import Dynamic, Marks
+from ..graph.fake_dispatch import new_fake_mode
 from ..graph.output import OutputGraph
 from ..guards.definitions import Definitions
 from ..guards.guards import GuardSet
 from ..guards.source import Attr, Const, Fetch, Item, Namespace, Source
+from ..state import Generator
 from ..values import function as functions
 from ..values import object as objects
+from ..values import operators
 from ..values.constant import is_constant, is_static
 from ..values.container import InstanceDict, LazyDict
 from ..values.kinds import isinstance, namespace_of, namespace_reader
@@ -37,10 +42,11 @@ from ..values.unread import Append, Unread
 from ..values.user import UserState
 from . import closing
 from . import exceptions as raising
-from .frame import NULL, Frame, Lasti, Saved, kinds_of
+from .frame import Frame, Lasti
+from .generator import InterpretedGenerator
+from .opcodes import steps_of
 
-__all__ = ["NULL", "Frame", "Interpreter", "Lasti", "Saved", "kinds_of"]
-
+__all__ = ["Machine"]
 
 _OWN = __name__.rsplit(".", 2)[0]
 _DEPTH_PER_CALL = 9
@@ -49,7 +55,7 @@ _DEPTH_PER_CALL = 9
 class _Recorder(TorchFunctionMode):
     """Routes torch calls that C code makes on its own (sum of tensors, reduce) to the interpreter."""
 
-    def __init__(self, vm: Interpreter) -> None:
+    def __init__(self, vm: Machine) -> None:
         super().__init__()
         self.vm = vm
 
@@ -68,14 +74,14 @@ class _Recorder(TorchFunctionMode):
             vm.recording = True
 
 
-class Interpreter:
+class Machine:
     """One capture in progress: frames, the graph, guards, what is known of the user's objects, pending effects."""
 
     def __init__(self, dynamic: bool = False, marks: Marks | None = None) -> None:
         self.dynamic = Dynamic(self, dynamic, marks or Marks())
         self.shape_env: Any = None
         self.symbolic = ExitStack()
-        self.fake_mode = torch_private.new_fake_mode(None)
+        self.fake_mode = new_fake_mode(None)
         self.out = OutputGraph(self.fake_mode, self.trace)
         self.guards = GuardSet(where=self.here)
         self.definitions = Definitions()
@@ -107,7 +113,7 @@ class Interpreter:
         self.stop_at = -1
         self.raised_at: tuple[BaseException, tuple[Place, ...]] | None = None
         self.pending: CaptureError | None = None  # a break that was found where none can be raised
-        self.generators: weakref.WeakSet[functions.InterpretedGenerator] = weakref.WeakSet()
+        self.generators: weakref.WeakSet[Generator] = weakref.WeakSet()
         self.codes: dict[int, types.CodeType] = {}  # of all frames so far
         self._globals: dict[tuple[int, str], Any] = {}
         self._trace_cache: dict[tuple[str, int, str], str] = {}
@@ -131,7 +137,7 @@ class Interpreter:
             raise error
         self.frames.append(frame)
         self.codes[id(frame.code)] = frame.code
-        steps = frame.steps
+        steps = steps_of(frame.code)
         recording, self.recording = self.recording, False
         try:
             while True:
@@ -289,16 +295,12 @@ class Interpreter:
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call anything the program can call, and do something with the result: no frame below can be suspended."""
-        from ..calls.dispatch import call
-
         self.tail = False
-        return call(self, function, tuple(args), kwargs)
+        return dispatch.call(self, function, tuple(args), kwargs)
 
     def tail_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`call` whose result is returned as it is; from a CALL instruction down, frames can be suspended."""
-        from ..calls.dispatch import call
-
-        return call(self, function, args, kwargs)
+        return dispatch.call(self, function, args, kwargs)
 
     def inline(self, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Interpret a Python function."""
@@ -315,7 +317,7 @@ class Interpreter:
                     self.user.track(cell, cell, Item(Attr(source, "__closure__"), i))
         if code.co_flags & 0x20:
             frame.direct = False
-            return functions.InterpretedGenerator(self, frame)
+            return InterpretedGenerator(self, frame)
         if code.co_flags & 0x280:
             raise Unsupported("an async function is called")
         return self.run(frame)[1]
@@ -350,8 +352,6 @@ class Interpreter:
 
     def call_tensor_method(self, tensor: Tensor, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`tensor.name(*args)`."""
-        from ..calls.builtins import TENSOR_METHODS
-
         rule = TENSOR_METHODS.get(name)
         if rule is not None:
             return rule(self, tensor, *args, **kwargs)
@@ -535,9 +535,7 @@ class Interpreter:
 
     def binary(self, symbol: str, left: Any, right: Any) -> Any:
         """`left symbol right`, in place when the symbol ends in `=`."""
-        from ..values.operators import binary
-
-        return binary(self, symbol, left, right)
+        return operators.binary(self, symbol, left, right)
 
     def truth(self, value: Any) -> bool:
         """`bool(value)`."""
@@ -610,7 +608,7 @@ class Interpreter:
 
     def advance(self, iterator: Any) -> tuple[bool, Any]:
         """(True, next value), or (False, None) at the end."""
-        if type(iterator) is functions.InterpretedGenerator:
+        if type(iterator) is InterpretedGenerator:
             return iterator.step(None, None)
         method = objects.find_method(type(iterator), "__next__")
         try:

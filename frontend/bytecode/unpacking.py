@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import builtins
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import UserRaise
+from ..state import Interpreter
 from ..values import object as objects
 from ..values import operators
 from ..values.container import InstanceDict, LazyDict
 from ..values.kinds import isinstance
-
-if TYPE_CHECKING:
-    from .machine import Interpreter
 
 __all__ = ["as_dict", "match_class", "match_keys", "taken"]
 

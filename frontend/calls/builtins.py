@@ -13,21 +13,23 @@ import math
 import sys
 import types
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from .. import torch_private  # noqa: F401  (fills the registry)
 from ..bytecode.exceptions import first_context
+from ..bytecode.generator import InterpretedGenerator
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..guards import answers  # noqa: F401  (fills the registry)
 from ..guards.source import Const, Fetch
+from ..state import Interpreter
 from ..values import object as objects
 from ..values import operators  # noqa: F401  (fills the registry)
 from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
-from ..values.function import InterpretedGenerator, trampoline
+from ..values.function import trampoline
 from ..values.kinds import isinstance
 from ..values.unread import Unread
 from . import library, natives, tables, torch_rules, transforms  # noqa: F401  (they fill the registry)
@@ -35,10 +37,7 @@ from .contexts import RealContext
 from .registry import rule
 from .visibility import check_operands, check_text, is_same, refuse_opaque
 
-if TYPE_CHECKING:
-    from ..bytecode.machine import Interpreter
-
-OWN = __name__.rsplit(".", 1)[0]
+OWN = __name__.rsplit(".", 2)[0]
 
 
 def is_leaf_module(name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -13,12 +13,10 @@ from ..errors import GraphBreak, Unsupported, UserRaise
 from ..graph.dynamic import concrete
 from ..guards import answers
 from ..runtime import profiling
+from ..state import Interpreter
 from ..values import object as objects
 from ..values.kinds import isinstance
 from .registry import rule
-
-if TYPE_CHECKING:
-    from ..bytecode.machine import Interpreter
 
 __all__ = [
     "GradMode",

@@ -7,23 +7,25 @@ import operator
 import types
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from .. import torch_private
+from ..bytecode.generator import InterpretedGenerator
 from ..bytecode.unpacking import as_dict
 from ..entry import messages
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..guards import answers
 from ..guards.sameness import is_value_type
 from ..guards.source import Attr, Const, Fetch, Item
+from ..state import Interpreter
 from ..values import object as objects
 from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
-from ..values.function import InterpretedGenerator, trampoline
+from ..values.function import trampoline
 from ..values.kinds import isinstance
 from ..values.sets import check_history
 from ..values.tensor import TensorMethod, is_method_descriptor
@@ -32,9 +34,6 @@ from . import contexts, library, marks, tables, torch_rules
 from .contexts import is_torch_context
 from .registry import Row, called_row, row_of, rule_of
 from .visibility import check_keys, check_sight, check_text
-
-if TYPE_CHECKING:
-    from ..bytecode.machine import Interpreter
 
 __all__ = ["call", "call_forward"]
 

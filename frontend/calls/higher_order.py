@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..errors import Unsupported
+from ..state import Interpreter
 from ..values.kinds import isinstance
-
-if TYPE_CHECKING:
-    from ..bytecode.machine import Interpreter
 
 __all__ = ["associative_scan"]
 

@@ -12,7 +12,7 @@ import operator
 import sys
 import types
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from .. import torch_private
 from ..errors import GraphBreak, UserRaise
 from ..graph.dynamic import concrete
 from ..guards.source import Const, Fetch, Item
+from ..state import Interpreter
 from ..values import object as objects
 from ..values import operators
 from ..values.constant import is_constant
@@ -29,9 +30,6 @@ from ..values.container import InstanceDict, LazyDict
 from ..values.kinds import isinstance
 from .registry import rule
 from .visibility import check_sight, is_same, refuse_opaque
-
-if TYPE_CHECKING:
-    from ..bytecode.machine import Interpreter
 
 __all__ = ["call_cached", "call_methodcaller", "methodcaller_parts", "special_function"]
 

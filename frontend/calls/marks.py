@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
@@ -12,10 +12,8 @@ from torch import Tensor
 from .. import torch_private
 from ..errors import GraphBreak, UserRaise
 from ..guards.source import Const
+from ..state import Interpreter
 from ..values.kinds import isinstance
-
-if TYPE_CHECKING:
-    from ..bytecode.machine import Interpreter
 
 __all__ = ["ALLOWED", "CONSTANT", "DISABLED", "call_marked", "check_disabled"]
 

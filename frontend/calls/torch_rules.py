@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +14,13 @@ from torch.utils import checkpoint as checkpoints
 from .. import torch_private
 from ..errors import GraphBreak, Unsupported
 from ..guards.source import Attr, Const
+from ..state import Interpreter
 from ..values import object as objects
 from ..values import operators
 from ..values.kinds import isinstance
 from . import contexts
 from . import dispatch as calls
 from .registry import rule
-
-if TYPE_CHECKING:
-    from ..bytecode.machine import Interpreter
 
 __all__ = ["LEGACY", "TENSOR_METHODS", "check_uncompiled", "legacy_tensor", "parameter"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -17,12 +17,10 @@ from torch.utils import _pytree as pytree
 from .. import torch_private
 from ..errors import GraphBreak
 from ..graph.output import GraphInput, OutputGraph
+from ..state import Interpreter
 from ..torch_private import CaptureMode
 from ..values.kinds import isinstance
 from .registry import rule
-
-if TYPE_CHECKING:
-    from ..bytecode.machine import Interpreter
 
 __all__ = ["Transformed"]
 

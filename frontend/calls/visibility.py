@@ -13,7 +13,7 @@ import argparse
 import collections
 import dataclasses
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,12 +21,10 @@ from torch import Tensor, nn
 from ..errors import GraphBreak
 from ..graph.dynamic import concrete
 from ..guards.source import Const
+from ..state import Interpreter
 from ..values.constant import is_constant
 from ..values.kinds import isinstance
 from ..values.object import find_method
-
-if TYPE_CHECKING:
-    from ..bytecode.machine import Interpreter
 
 __all__ = [
     "check_key",

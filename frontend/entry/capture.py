@@ -21,8 +21,9 @@ from ..breaks.breaks import Break, Restart, Stop, Suspended
 from ..breaks.pieces import Family, Piece
 from ..breaks.suspend import suspend
 from ..bytecode import closing
-from ..bytecode.machine import NULL, Interpreter, Lasti, Saved
-from ..bytecode.machine import Frame as Activation
+from ..bytecode.frame import NULL, Lasti, Saved
+from ..bytecode.frame import Frame as Activation
+from ..bytecode.machine import Machine
 from ..calls.contexts import changes_modes, mode_keeper, set_grad
 from ..calls.dispatch import call_forward
 from ..calls.registry import rule_of
@@ -31,7 +32,8 @@ from ..graph.dynamic import ConstraintError, Marks, Symbols
 from ..graph.output import GraphInput
 from ..guards.checks import Classes, Distinct, SizeCheck, StateCheck, tensor_checks
 from ..guards.definitions import DefinitionCheck, recording
-from ..guards.guards import Emitter, GuardSet, with_few_locals
+from ..guards.emitter import Emitter, with_few_locals
+from ..guards.guards import GuardSet
 from ..guards.memory import Memory
 from ..guards.source import Arg, Attr, Const, Source
 from ..runtime import hidden_frames as unseen
@@ -292,7 +294,7 @@ class _Attempt:
 
     def run(self, stop: tuple[int, Stop] | None) -> Capture:
         """Interpret the call and finish the graph, at its end or at the first break."""
-        vm = Interpreter(self.dynamic, self.marks)
+        vm = Machine(self.dynamic, self.marks)
         vm.splits = self.family is not None
         vm.label = "".join(
             f"{p.function.rpartition('<locals>.')[2]} ({os.path.basename(p.filename)}:{p.lineno})"
@@ -334,7 +336,7 @@ class _Attempt:
             vm.user.release()
             vm.dissolve()
 
-    def _interpret(self, vm: Interpreter, state: StateCheck, training: bool) -> Capture:
+    def _interpret(self, vm: Machine, state: StateCheck, training: bool) -> Capture:
         try:
             result = _run(vm, self.target, self.parameters, self.values, self.hooks)
             if vm.pending is not None:
@@ -360,7 +362,7 @@ class _Returned:
     result: Any
     broken: Break | None = None
 
-    def text(self, vm: Interpreter, body: Residual) -> str:
+    def text(self, vm: Machine, body: Residual) -> str:
         text = body.value(self.result)
         closing.check_returned(vm, body.known)
         return text
@@ -375,7 +377,7 @@ class _Broken:
     family: Family
     root: bool
 
-    def text(self, vm: Interpreter, body: Residual) -> str:
+    def text(self, vm: Machine, body: Residual) -> str:
         return suspend(vm, body, self.split, self.family, self.root)
 
 
@@ -400,7 +402,7 @@ def refuse_environment() -> None:
         raise Unsupported("the call is being traced by torch.jit")
 
 
-def _run(vm: Interpreter, target: Any, parameters: Parameters, values: Mapping[str, Any], hooks: bool) -> Any:
+def _run(vm: Machine, target: Any, parameters: Parameters, values: Mapping[str, Any], hooks: bool) -> Any:
     if isinstance(target, Piece):
         return _run_piece(vm, target, values)
     function = target
@@ -421,7 +423,7 @@ def _run(vm: Interpreter, target: Any, parameters: Parameters, values: Mapping[s
     return vm.tail_call(function, args, kwargs)
 
 
-def _arguments(vm: Interpreter, target: Any, parameters: Parameters, values: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(vm: Machine, target: Any, parameters: Parameters, values: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of the call; where they go straight into the locals of a frame, each is read at its first use."""
     if not _is_plain(target):
         return {name: _argument(vm, value, Arg(name)) for name, value in values.items()}
@@ -450,7 +452,7 @@ def _is_plain(target: Any) -> bool:
     return not (target.__module__ or "").startswith("torch") and not target.__code__.co_flags & 0x2A0
 
 
-def _run_piece(vm: Interpreter, piece: Piece, values: Mapping[str, Any]) -> Any:
+def _run_piece(vm: Machine, piece: Piece, values: Mapping[str, Any]) -> Any:
     wrapped = [Unread(vm, value, Arg(name)) for name, value in values.items()]
     vm.unread = bool(wrapped)
     for at in range(len(piece.cells)):
@@ -472,12 +474,12 @@ def _run_piece(vm: Interpreter, piece: Piece, values: Mapping[str, Any]) -> Any:
     return vm.run(frame)[1]
 
 
-def _argument(vm: Interpreter, value: Any, source: Source) -> Any:
+def _argument(vm: Machine, value: Any, source: Source) -> Any:
     return vm.user.wrap(value, source)
 
 
 def _finish(
-    vm: Interpreter,
+    vm: Machine,
     parameters: Parameters,
     state: StateCheck,
     end: _Returned | _Broken,
@@ -557,14 +559,14 @@ def _finish(
     )
 
 
-def _forget_arguments(vm: Interpreter) -> None:
+def _forget_arguments(vm: Machine) -> None:
     """Guards know a tensor that is no parameter by its facts: they must not keep it alive."""
     for info in vm.out.inputs.values():
         if not info.static:
             info.real = None
 
 
-def _rely_on_definitions(vm: Interpreter, guards: GuardSet) -> None:
+def _rely_on_definitions(vm: Machine, guards: GuardSet) -> None:
     check = DefinitionCheck(vm.definitions, vm.is_library)
     if check:
         guards.extra.append(check)
@@ -587,11 +589,11 @@ _RANDOM = ["rand", "normal", "bernoulli", "dropout", "uniform", "exponential", "
 _RANDOM += ["multinomial", "rrelu", "gumbel", "trunc", "init", "scaled_dot_product"]
 
 
-def _writes(vm: Interpreter) -> bool:
+def _writes(vm: Machine) -> bool:
     return any(map(vm.out.is_written, vm.out.used))
 
 
-def _is_repeatable(vm: Interpreter) -> bool:
+def _is_repeatable(vm: Machine) -> bool:
     called = (n for n in vm.out.graph.nodes if n.op.startswith("call"))
     names = [n.target if isinstance(n.target, str) else getattr(n.target, "__name__", str(n.target)) for n in called]
     return not any(word in name for name in names for word in _RANDOM)
@@ -609,7 +611,7 @@ def _raise(error: Exception, _: tuple[Any, ...]) -> Any:
     raise error
 
 
-def _changes(vm: Interpreter) -> tuple[str, ...]:
+def _changes(vm: Machine) -> tuple[str, ...]:
     """What is replayed after the graph, in words."""
     out = [shadow.source.name() for shadow in vm.user.shadows if shadow.changed()]
     out += [unread.source.name() for unread in vm.user.appended]
@@ -624,7 +626,7 @@ def _changes(vm: Interpreter) -> tuple[str, ...]:
     return tuple(dict.fromkeys(out))
 
 
-def _leave_scopes(vm: Interpreter) -> None:
+def _leave_scopes(vm: Machine) -> None:
     """The graph ends in the thread state in which it began: contexts that are open at a break are entered again after it."""
     vm.open_scopes = list(vm.scopes)
     for scope in reversed(vm.open_scopes):
@@ -632,7 +634,7 @@ def _leave_scopes(vm: Interpreter) -> None:
     vm.scopes.clear()
 
 
-def _aliasing(vm: Interpreter) -> None:
+def _aliasing(vm: Machine) -> None:
     """Rely on different tensors staying different; refuse writes to memory that two inputs share."""
     changed = [shadow for shadow in vm.user.shadows if shadow.changed()]
     containers = [shadow.source for shadow in vm.user.shadows] + [unread.source for unread in vm.user.appended]
@@ -658,7 +660,7 @@ def _aliasing(vm: Interpreter) -> None:
         vm.guards.extra.append(memory)
 
 
-def _written_leaf(vm: Interpreter, info: GraphInput) -> None:
+def _written_leaf(vm: Machine, info: GraphInput) -> None:
     """Whether a tensor that is written to is a leaf, or a view of one: autograd refuses to see such writes, other ones are recorded."""
     base = info.real._base
     if info.node is not None:
@@ -672,7 +674,7 @@ def _written_leaf(vm: Interpreter, info: GraphInput) -> None:
         vm.guards.add("equals", Attr(Attr(info.source, "_base"), "is_leaf"), base.is_leaf)
 
 
-def partial_guards(vm: Interpreter, state: StateCheck) -> GuardSet:
+def partial_guards(vm: Machine, state: StateCheck) -> GuardSet:
     """What a capture that failed relied on, for remembering the failure."""
     guards = GuardSet(dict(vm.guards.parts))
     guards.extra += tensor_checks(vm.out.inputs.values(), state.inference)

@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from ..guards.guards import Emitter, GuardSet
+from ..guards.emitter import Emitter
+from ..guards.guards import GuardSet
 from ..runtime.hidden_frames import name_of
 from .capture import UNGIVEN, Parameters, default_of
 

@@ -12,17 +12,16 @@ import sys
 import types
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..bytecode.frame import Frame
 from ..calls.registry import row_of, rule
 from ..errors import GraphBreak
 from ..guards import answers
 from ..guards.source import Attr, Const
 from ..runtime.hidden_frames import caller
+from ..state import Interpreter
 from ..values.kinds import isinstance
-
-if TYPE_CHECKING:
-    from ..bytecode.machine import Frame, Interpreter
 
 __all__ = ["call"]
 

@@ -18,35 +18,34 @@ import types
 import warnings
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..bytecode.exceptions import builtin_members, handled_outside
-from ..bytecode.machine import NULL, Lasti, Saved, kinds_of
+from ..bytecode.frame import NULL, Lasti, Saved, kinds_of
+from ..bytecode.generator import InterpretedGenerator
 from ..bytecode.resume import free_names, generator_code
 from ..calls.contexts import Scope
 from ..calls.library import methodcaller_parts
 from ..calls.transforms import Transformed
 from ..calls.visibility import is_opaque_type
 from ..errors import Unsupported
-from ..functional.views import Views
-from ..guards.guards import Emitter
+from ..guards.emitter import Emitter
 from ..guards.sameness import is_value_type, made_set, recipe, same_keys
 from ..guards.source import Source
+from ..state import Interpreter
 from ..values.constant import has_identity, is_bound, is_constant, is_static, plain_value
 from ..values.container import InstanceDict, LazyDict
-from ..values.function import CallBack, InterpretedGenerator
+from ..values.function import CallBack
 from ..values.kinds import isinstance, namespace_of
 from ..values.object import find_method, is_data_descriptor
 from ..values.sets import removed, table
 from ..values.tensor import TensorMethod
 from ..values.unread import Append, Unread
 from .effects import DELETED
-
-if TYPE_CHECKING:
-    from ..bytecode.machine import Interpreter
+from .views import Views
 
 __all__ = ["MESSAGE", "Residual"]
 
@@ -59,7 +58,7 @@ class Residual:
     def __init__(self, vm: Interpreter, emit: Emitter, with_grad: bool | None = None) -> None:
         self.vm, self.emit = vm, emit
         self.outputs: list[Tensor] = []
-        self.views = None if with_grad is None else Views(self, with_grad)
+        self.views = None if with_grad is None else Views(self, vm.out, with_grad)
         self.post: list[str] = []
         self._names: dict[int, str] = {}
         self._tensors: dict[int, int] = {}

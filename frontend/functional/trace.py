@@ -22,6 +22,7 @@ from torch import Tensor, fx
 
 from ..errors import Frame, Unsupported
 from ..graph.dynamic import concrete
+from ..graph.fake_dispatch import new_fake_mode
 from ..graph.sym_nodes import SymNodes, to_expr
 from ..graph.value_errors import partly_read, raises_on_values
 from ..torch_private import (
@@ -35,7 +36,6 @@ from ..torch_private import (
     is_composite,
     is_fake,
     lazy_graph_module,
-    new_fake_mode,
     python_dispatcher,
     storage_key,
     uncast,

@@ -21,11 +21,11 @@ from .. import torch_private
 from ..errors import Frame
 from ..guards.checks import LATE_SIZES, SizeCheck
 from ..guards.source import Arg, Computed, Fetch, Item, Number, SizeExpression, Source
+from ..state import Interpreter
 from ..values.kinds import isinstance
 from .output import GraphInput
 
 if TYPE_CHECKING:
-    from ..bytecode.machine import Interpreter
     from ..guards.guards import GuardSet
 
 __all__ = ["ConstraintError", "Dynamic", "Marks", "Symbols", "mark_dynamic", "mark_static", "maybe_mark_dynamic"]

@@ -8,16 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..functional.overlap import check_write, is_mutable
-from ..torch_private import FakeTensor, FakeTensorMode, OpOverload, fake_from_meta, on_meta, storage_key
+from ..torch_private import (
+    FakeTensor,
+    FakeTensorMode,
+    OpOverload,
+    fake_from_meta,
+    on_meta,
+    plain_fake_mode,
+    storage_key,
+)
+from .fake_rules import dispatch
 
-__all__ = ["FakeResults"]
+__all__ = ["FakeResults", "new_fake_mode"]
 
 aten = torch.ops.aten
 
@@ -52,6 +61,14 @@ class _Shape:
     strides: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
+
+
+def new_fake_mode(shape_env: Any) -> FakeTensorMode:
+    """The fake tensor mode of one capture, with eager's rules for what results look like."""
+    mode = plain_fake_mode(shape_env)
+    # Not a subclass: torch's higher-order operators look for their rule by the type itself.
+    mode.dispatch = FakeResults(mode, partial(dispatch, mode))  # type: ignore[method-assign]
+    return mode
 
 
 class FakeResults:

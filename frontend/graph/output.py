@@ -7,6 +7,7 @@ import operator
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import sympy
@@ -16,12 +17,12 @@ from torch import Tensor, fx
 from .. import torch_private
 from ..errors import GraphBreak, InternalError, Unsupported, UserRaise
 from ..functional.overlap import is_folded
-from ..functional.views import GRAD_MODE, MUTATES, in_place_view
 from ..guards.source import Source
 from ..values.kinds import isinstance
 
-__all__ = ["GraphInput", "OutputGraph"]
+__all__ = ["GRAD_MODE", "MUTATES", "GraphInput", "OutputGraph", "in_place_view"]
 
+GRAD_MODE, MUTATES = "grad_mode", "mutates"  # in a node's `meta`: whether gradients were on; whether the call writes
 _SYM = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -555,3 +556,14 @@ _GRAPH_CONSTANTS = (
     torch.layout,
     torch.memory_format,
 )
+
+
+@cache
+def in_place_view(name: str) -> bool:
+    """Whether a method of this name changes a tensor's sizes or strides in place."""
+    if not name.endswith("_"):
+        return False
+    packet = getattr(torch.ops.aten, name, None)
+    return packet is not None and any(
+        torch.Tag.inplace_view in getattr(packet, overload).tags for overload in packet.overloads()
+    )

@@ -6,19 +6,17 @@ import decimal
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from ..errors import GraphBreak, UserRaise
+from ..state import Interpreter
 from ..values.constant import is_constant, is_static
 from ..values.kinds import isinstance
+from .emitter import Emitter
 from .source import Arg, Const, Fetch, Source
-
-if TYPE_CHECKING:
-    from ..bytecode.machine import Interpreter
-    from .guards import Emitter
 
 __all__ = ["KINDS", "Answer", "ask", "rely_on"]
 

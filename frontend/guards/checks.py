@@ -17,7 +17,8 @@ from .. import torch_private
 from ..errors import Frame, Unsupported
 from ..graph.output import GraphInput, OutputGraph
 from ..values.kinds import isinstance
-from .guards import Emitter, Guard, Miss
+from .emitter import Emitter
+from .guards import Guard, Miss
 from .source import Arg, Const, Source
 
 __all__ = [

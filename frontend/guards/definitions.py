@@ -19,7 +19,8 @@ from functools import cache
 from typing import Any
 
 from ..values.kinds import isinstance
-from .guards import Emitter, Miss, show
+from .emitter import Emitter
+from .guards import Miss, show
 
 __all__ = ["MISSING", "DefinitionCheck", "Definitions", "can_change", "lookup", "recording"]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 import itertools
 import operator
-import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,89 +20,12 @@ from torch import nn
 
 from ..errors import Frame, Unsupported
 from ..values.kinds import isinstance
+from .emitter import Emitter, with_few_locals
 from .sameness import indistinguishable, is_told_by_equality, is_value_type, same_keys
 from .source import Arg, Const, Source
 from .watch import Settled, Watch
 
-__all__ = ["Emitter", "Guard", "GuardSet", "Miss", "show", "with_few_locals"]
-
-
-class Emitter:
-    """Names for the generated function: constants in its namespace, fetched paths in its locals."""
-
-    def __init__(self) -> None:
-        self.namespace: dict[str, Any] = {}
-        self.lines: list[str] = []
-        self._constants: dict[int, str] = {}
-        self._fetched: dict[Source, str] = {}
-
-    def sibling(self) -> Emitter:
-        """Another function over the same constants."""
-        other = Emitter()
-        other.namespace, other._constants = self.namespace, self._constants
-        return other
-
-    def constant(self, value: Any, hint: str = "c") -> str:
-        """A name for `value` in the namespace of the generated code."""
-        known = self._constants.get(id(value))
-        if known is not None:
-            return known
-        stem = re.sub(r"\W+", "_", hint)[-40:].strip("_") or "c"
-        stem = stem if stem[0].isalpha() else f"c_{stem}"
-        name = f"{stem}_{len(self.namespace)}"
-        self._constants[id(value)] = name
-        self.namespace[name] = value
-        return name
-
-    def literal(self, value: Any) -> str:
-        """`value` as source text when it is plain, else as a named constant."""
-        if value is None or value is Ellipsis or type(value) in (bool, int, str, bytes):
-            return repr(value)
-        if type(value) is float and value - value == 0.0:
-            return repr(value)
-        return self.constant(value, type(value).__name__)
-
-    def fetch(self, source: Source) -> str:
-        """The local that holds the value of `source`; its line is emitted the first time."""
-        known = self._fetched.get(source)
-        if known is None:
-            text = source.reconstruct(self)
-            if text.isidentifier():
-                known = text
-            else:
-                known = f"v{len(self._fetched)}"
-                self.lines.append(f"{known} = {text}")
-            self._fetched[source] = known
-        return known
-
-    def inline(self, source: Source) -> str:
-        """Like `fetch`, but spelled in place when it is used only once."""
-        return self._fetched.get(source) or source.reconstruct(self)
-
-
-# A string, or one of the locals that `Emitter.fetch` makes.
-_FETCHED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|(?<![\w.])v\d+\b""")
-
-
-def with_few_locals(lines: list[str], kept: str) -> list[str]:
-    """The same straight-line statements; a local that is not read again, also not in the text `kept`, gives its name to a later one.
-
-    A frame with hundreds of locals does not fit into what is left of CPython's block of frames (16 KiB), and each call then takes a
-    block from the system and gives it back.
-    """
-    names = [[m for m in _FETCHED.findall(line) if m[0] == "v"] for line in lines]
-    last = {name: number for number, found in enumerate(names) for name in found}
-    keep = {m for m in _FETCHED.findall(kept) if m[0] == "v"}
-    free: list[str] = []
-    given: dict[str, str] = {name: name for name in keep}
-    made = []
-    for number, line in enumerate(lines):
-        for name in names[number]:
-            if name not in given:
-                given[name] = free.pop() if free else f"kept{len(given)}"
-        made.append(_FETCHED.sub(lambda m: given.get(m.group(), m.group()), line))
-        free += [given[name] for name in dict.fromkeys(names[number]) if last[name] == number and name not in keep]
-    return made
+__all__ = ["Guard", "GuardSet", "Miss", "show"]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from torch import Tensor
 from ..errors import Unsupported
 from ..graph.output import GraphInput
 from .checks import is_argument
-from .guards import Emitter, Miss
+from .emitter import Emitter
+from .guards import Miss
 from .source import Source
 
 __all__ = ["Memory"]

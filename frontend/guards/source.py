@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .guards import Emitter
+from .emitter import Emitter
 
 __all__ = ["Arg", "Attr", "Computed", "Const", "Fetch", "Item", "Namespace", "Number", "SizeExpression", "Source"]
 

@@ -12,7 +12,7 @@ from .. import torch_private
 from ..guards.source import Attr, Const, Source
 
 if TYPE_CHECKING:
-    from ..guards.guards import Emitter
+    from ..guards.emitter import Emitter
 
 __all__ = ["STARTED", "flag", "graph_range", "is_active", "test"]
 

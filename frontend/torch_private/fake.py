@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import threading
 import warnings
@@ -28,16 +27,11 @@ def fake_mode_of(inputs: Any) -> FakeTensorMode | None:
     return next((t.fake_mode for t in inputs if isinstance(t, FakeTensor)), None)
 
 
-def new_fake_mode(shape_env: Any) -> FakeTensorMode:
-    """The fake tensor mode of one capture."""
+def plain_fake_mode(shape_env: Any) -> FakeTensorMode:
+    """A fake tensor mode with torch's own rules."""
     mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=False, static_shapes=shape_env is None)
     if getattr(mode, "avoid_device_init", False):
         _install_device_guard()
-    # Not a subclass: torch's higher-order operators look for their rule by the type itself.
-    from ..graph.fake_dispatch import FakeResults
-    from ..graph.fake_rules import dispatch
-
-    mode.dispatch = FakeResults(mode, functools.partial(dispatch, mode))  # type: ignore[method-assign]
     return mode
 
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import Unsupported, UserRaise
 from ..guards.sameness import made_set, recipe, same_keys
 from ..guards.source import Attr, Fetch, Item, Source
+from ..state import Interpreter, Tracked
 from .constant import is_constant
 from .kinds import isinstance
 from .sets import removed, table
-
-if TYPE_CHECKING:
-    from ..bytecode.machine import Interpreter
 
 __all__ = ["InstanceDict", "LazyDict", "Shadow", "list_items", "shadow_of"]
 
@@ -230,8 +228,6 @@ class LazyDict:
 
     def _standing(self, made: dict[Any, Any]) -> dict[Any, Any]:
         """A dict whose views are those of the caller's."""
-        from .user import Tracked
-
         self.vm.user.by_value[id(made)] = Tracked(self.real, made, self.source)
         return made
 

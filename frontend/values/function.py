@@ -1,24 +1,19 @@
-"""Python functions: binding arguments to a frame, generators, functions made during capture."""
+"""Python functions: binding arguments to a frame, callbacks for C code."""
 
 from __future__ import annotations
 
 import inspect
-import sys
 import types
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..bytecode import closing
 from ..bytecode.exceptions import binding_error, note
-from ..errors import CaptureError, UserRaise
+from ..errors import UserRaise
 from ..guards.source import Attr, Const, Item, Source
+from ..state import Interpreter
 from .constant import is_constant
 from .kinds import isinstance
 
-if TYPE_CHECKING:
-    from ..bytecode.machine import Frame, Interpreter
-
-__all__ = ["CallBack", "InterpretedGenerator", "bind", "function_source", "stopped_inside", "trampoline"]
+__all__ = ["CallBack", "bind", "function_source", "trampoline"]
 
 
 def function_source(vm: Interpreter, function: types.FunctionType) -> Source:
@@ -104,220 +99,6 @@ def _default(vm: Interpreter, function: types.FunctionType, where: str, key: Any
     if known or is_constant(value) and library:
         return vm.user.held(value)
     return vm.user.wrap(value, Item(Attr(source, where), key))
-
-
-def stopped_inside(error: BaseException) -> BaseException:
-    """What a StopIteration that a generator's own code raises turns into."""
-    made = RuntimeError("generator raised StopIteration")
-    made.__cause__ = made.__context__ = error
-    return made
-
-
-class InterpretedGenerator:
-    """A generator of the interpreted program; a real iterator, so that C code can consume it."""
-
-    def __init__(self, vm: Interpreter, frame: Frame) -> None:
-        self.vm, self.frame = vm, frame
-        self.started = self.finished = self.running = False
-        self.places, self.managed = closing.places_of(vm), closing.is_managed(vm)
-        vm.generators.add(self)
-        self.__name__ = frame.function.__name__
-        self.__qualname__ = frame.function.__qualname__
-
-    # ---- what the program sees; C code calls these too ----
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        return self.send(None)
-
-    def send(self, value: Any) -> Any:
-        """Resume with a value, as `generator.send`."""
-        return self._for_python(value, None)
-
-    def throw(self, kind: Any, value: Any = None, trace: Any = None) -> Any:
-        """Resume with an exception, as `generator.throw`."""
-        if isinstance(kind, type) and issubclass(kind, BaseException):
-            made = value if isinstance(value, kind) else self.vm.call(kind, () if value is None else (value,), {})
-        elif isinstance(kind, BaseException):
-            if value is not None:
-                raise TypeError("instance exception may not have a separate value")
-            made = kind
-        else:
-            name = type(kind).__name__
-            raise TypeError(f"exceptions must be classes or instances deriving from BaseException, not {name}")
-        return self._for_python(None, made)
-
-    def close(self) -> Any:
-        """Finish the generator, as `generator.close`."""
-        if self.finished or not self.started:
-            self._finish()
-            return None
-        leaving = GeneratorExit()
-        try:
-            more, result = self.step(None, leaving)
-        except UserRaise as raised:
-            if isinstance(raised.value, GeneratorExit):
-                return None
-            self.vm.carried = note(raised.value)
-            error = raised.value
-        else:
-            if not more:
-                return result if _CLOSE_RETURNS else None
-            error = RuntimeError("generator ignored GeneratorExit")
-        raise error
-
-    @property
-    def gi_running(self) -> bool:
-        """Whether it is being run."""
-        return self.running
-
-    @property
-    def gi_suspended(self) -> bool:
-        """Whether it waits at a yield."""
-        return self.started and not self.running and not self.finished
-
-    @property
-    def gi_code(self) -> types.CodeType:
-        """The generator function's code."""
-        return self.frame.code
-
-    @property
-    def gi_yieldfrom(self) -> Any:
-        """The iterator that it delegates to."""
-        return self._delegate() if self.gi_suspended else None
-
-    def __del__(self) -> None:
-        """Dropping a suspended generator runs its `finally` blocks, at the same point as in CPython."""
-        vm = self.vm
-        if not self.started or self.finished or not hasattr(vm, "frames"):  # the capture may be done
-            return
-        try:
-            self.close()
-        except CaptureError:
-            vm.pending = vm.pending or closing.must_run(self)
-        except Exception as error:
-            reason = f"a generator that is dropped raises {type(error).__name__}"
-            vm.pending = vm.pending or closing.must_run(self, reason)
-
-    # ---- running ----
-
-    def step(self, value: Any, error: BaseException | None) -> tuple[bool, Any]:
-        """(True, what it yields next) or (False, what it returns); `error` is raised where it stands.
-
-        Raises UserRaise with what leaves the generator.
-        """
-        if self.running:
-            raise UserRaise(ValueError("generator already executing"))
-        if self.finished:
-            if error is not None:
-                raise UserRaise(error)
-            return False, None
-        if not self.started:
-            if error is not None:
-                self._finish()
-                raise UserRaise(error)
-            if value is not None:
-                raise UserRaise(TypeError("can't send non-None value to a just-started generator"))
-        elif error is not None:
-            delegate = self._delegate()
-            if delegate is not None:
-                done = self._throw_into(delegate, error)
-                if done is not None:
-                    return done
-                error = self._thrown
-        return self._resume(value, error)
-
-    def _resume(self, value: Any, error: BaseException | None, at: int | None = None) -> tuple[bool, Any]:
-        vm, frame = self.vm, self.frame
-        if at is not None:
-            frame.stack[-1] = value
-            frame.ip = at
-        elif self.started:
-            frame.push(value)
-        outer = vm.current_error
-        self._handle_again(outer)
-        self.started = self.running = True
-        try:
-            done, result = vm.resume(frame, error)
-        except UserRaise as raised:
-            self._finish()
-            if isinstance(raised.value, StopIteration):
-                raise UserRaise(stopped_inside(raised.value)) from None
-            raise
-        except CaptureError:
-            self.finished = True
-            raise
-        finally:
-            self.running = False
-            vm.current_error = outer
-        if done:
-            self._finish()
-        return not done, result
-
-    def _handle_again(self, outer: BaseException | None) -> None:
-        """The exceptions that the generator was handling are handled again, on top of what its caller handles now."""
-        handled = [v for v in self.frame.stack if hasattr(v, "before")]
-        if handled:
-            handled[0].before = outer
-            self.vm.current_error = handled[-1].now
-
-    def _delegate(self) -> Any:
-        """The iterator of a `yield from` that the generator is suspended in."""
-        frame, instructions = self.frame, self.frame.program.instructions
-        after = instructions[frame.ip] if frame.ip < len(instructions) else None
-        if after is None or after.op != "JUMP" or not frame.stack:
-            return None
-        return frame.stack[-1] if instructions[after.arg].op == "SEND" else None
-
-    def _throw_into(self, delegate: Any, error: BaseException) -> tuple[bool, Any] | None:
-        """Raise in the delegate; None when the generator itself has to see an exception, in `_thrown`."""
-        vm = self.vm
-        self._thrown = error
-        send = self.frame.program.instructions[self.frame.program.instructions[self.frame.ip].arg]
-        self.running = True
-        try:
-            if isinstance(error, GeneratorExit):
-                if type(delegate) is InterpretedGenerator:
-                    vm.native(delegate.close)
-                elif hasattr(vm.type_of(delegate), "close"):
-                    vm.call(vm.load_attr(delegate, "close"), (), {})
-                return None
-            if type(delegate) is InterpretedGenerator:
-                more, result = delegate.step(None, error)
-            elif hasattr(vm.type_of(delegate), "throw"):
-                more, result = True, vm.call(vm.load_attr(delegate, "throw"), (error,), {})
-            else:
-                return None
-        except UserRaise as raised:
-            if not isinstance(raised.value, StopIteration):
-                self._thrown = raised.value
-                return None
-            more, result = False, raised.value.value
-        finally:
-            self.running = False
-        return (True, result) if more else self._resume(result, None, send.arg)
-
-    def _for_python(self, value: Any, error: BaseException | None) -> Any:
-        try:
-            more, result = self.step(value, error)
-        except UserRaise as raised:
-            self.vm.carried = note(raised.value)
-            raise raised.value from None
-        if more:
-            return result
-        raise StopIteration if result is None else StopIteration(result)
-
-    def _finish(self) -> None:
-        self.finished = True
-        self.frame.stack.clear()
-        self.frame.before = []
-        for name in (*self.frame.code.co_varnames, *self.frame.code.co_cellvars):
-            self.frame.fast.pop(name, None)
-
-
-_CLOSE_RETURNS = sys.version_info >= (3, 13)
 
 
 class CallBack:

@@ -8,7 +8,7 @@ import enum
 import functools
 import types
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +18,10 @@ from ..entry.effects import DELETED
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..guards.definitions import MISSING, can_change, lookup
 from ..guards.source import Attr, Const, Fetch, Item, Source
+from ..state import Interpreter
 from .container import InstanceDict
 from .kinds import is_honest, isinstance, namespace_of
 from .tensor import TensorMethod, load_tensor_attr, store_tensor_attr
-
-if TYPE_CHECKING:
-    from ..bytecode.machine import Interpreter
 
 __all__ = [
     "MISSING",

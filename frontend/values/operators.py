@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..calls.visibility import check_key, check_operands, check_sight, check_text, is_same, refuse_opaque
 from ..errors import GraphBreak, Unsupported
+from ..state import Interpreter
 from ..torch_private import hint_of
 from . import object as objects
 from .constant import is_constant
@@ -25,9 +26,6 @@ from .protocol import (
 )
 from .sets import rely_on_table
 from .tensor import rely_on_method, tensor_class
-
-if TYPE_CHECKING:
-    from ..bytecode.machine import Interpreter
 
 __all__ = [
     "BINARY",

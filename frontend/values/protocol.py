@@ -7,16 +7,14 @@ C methods of the operands are asked through their own slots, which never call ba
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..calls.visibility import check_operands, refuse_opaque
 from ..errors import GraphBreak, UserRaise
 from ..guards.sameness import is_value_type
+from ..state import Interpreter
 from . import object as objects
 from .kinds import isinstance
-
-if TYPE_CHECKING:
-    from ..bytecode.machine import Interpreter
 
 __all__ = ["binary_by_methods", "compare_by_methods", "is_written_in_python"]
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..calls.registry import rule
 from ..errors import GraphBreak
 from ..guards.source import Fetch
-
-if TYPE_CHECKING:
-    from ..bytecode.machine import Interpreter
+from ..state import Interpreter
 
 __all__ = ["check_history", "rely_on_table", "removed", "table"]
 

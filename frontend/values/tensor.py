@@ -5,17 +5,15 @@ from __future__ import annotations
 import operator
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..guards.source import Attr, Const, Fetch, Item
+from ..state import Interpreter
 from .kinds import isinstance
-
-if TYPE_CHECKING:
-    from ..bytecode.machine import Interpreter
 
 __all__ = ["ASKED", "TensorMethod", "asked", "load_tensor_attr", "rely_on_method", "store_tensor_attr", "tensor_class"]
 

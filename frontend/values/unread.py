@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import GraphBreak
 from ..guards.source import Source
-
-if TYPE_CHECKING:
-    from ..bytecode.machine import Interpreter
+from ..state import Interpreter
 
 __all__ = ["Append", "Unread"]
 

@@ -5,38 +5,27 @@ from __future__ import annotations
 import contextvars
 import functools
 import types
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .. import torch_private
+from ..calls.visibility import is_opaque_type
 from ..errors import Unsupported
 from ..graph.output import GraphInput
 from ..guards.definitions import lookup
 from ..guards.sameness import is_value_type
 from ..guards.source import Attr, Const, Fetch, Item, Source
+from ..state import Interpreter, Tracked
 from .constant import has_identity, is_bound, is_constant, is_static, plain_value
 from .container import LazyDict, Shadow, list_items, shadow_of
 from .kinds import isinstance
 from .unread import Unread
 
-if TYPE_CHECKING:
-    from ..bytecode.machine import Interpreter
-
-__all__ = ["Tracked", "UserState"]
+__all__ = ["UserState"]
 
 _STATE_TYPES = (contextvars.ContextVar,)
-
-
-@dataclass
-class Tracked:
-    """A value of the user's: the real object, what stands for it on the stack, where it was first seen."""
-
-    real: Any
-    value: Any
-    source: Source
 
 
 class UserState:
@@ -211,8 +200,6 @@ class UserState:
         return made
 
     def _object(self, value: Any, source: Source) -> Any:
-        from ..calls.visibility import is_opaque_type
-
         if is_value_type(value):
             self.vm.guards.add("equals", source, value)
             self.track(value, value, source)

@@ -25,7 +25,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from intarsia.frontend.bytecode.machine import Interpreter
+from intarsia.frontend.bytecode.machine import Machine
 from intarsia.frontend.runtime.callable import compile_callable
 
 __all__ = ["LOG", "Suite", "t"]
@@ -283,12 +283,12 @@ def _nothing_runs(file: str) -> Iterator[None]:
             sys.setprofile(before)
             inside.pop()
 
-    original = Interpreter.native
-    Interpreter.native = native  # type: ignore[method-assign]
+    original = Machine.native
+    Machine.native = native  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Interpreter.native = original  # type: ignore[method-assign]
+        Machine.native = original  # type: ignore[method-assign]
     assert not found, f"capture ran {found[0]}"
 
 

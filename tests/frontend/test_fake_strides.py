@@ -9,8 +9,8 @@ import torch
 
 import intarsia
 from intarsia.frontend.errors import GraphBreak
+from intarsia.frontend.graph.fake_dispatch import new_fake_mode
 from intarsia.frontend.graph.fake_rules import _REFUSES
-from intarsia.frontend.torch_private import new_fake_mode
 
 aten = torch.ops.aten
 SIZES = (0, 1, 1, 2, 3, 5)

@@ -13,7 +13,7 @@ from torch import Tensor, fx
 
 from intarsia.frontend.errors import Unsupported
 from intarsia.frontend.functional.trace import FunctionalGraph, functionalize
-from intarsia.frontend.torch_private import new_fake_mode
+from intarsia.frontend.graph.fake_dispatch import new_fake_mode
 
 aten = torch.ops.aten
 

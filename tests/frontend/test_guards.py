@@ -8,6 +8,7 @@ from harness import compiled
 
 from intarsia.frontend import torch_private
 from intarsia.frontend.entry.capture import capture
+from intarsia.frontend.graph.fake_dispatch import new_fake_mode
 from intarsia.frontend.guards.checks import makes_gpu_tensors
 
 X = torch.randn(4, 8)
@@ -226,7 +227,7 @@ def test_what_may_come_to_the_current_gpu():
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
     found = types.SimpleNamespace(graph=graph)
-    with torch_private.new_fake_mode(None):
+    with new_fake_mode(None):
         x.meta["example_value"] = torch.empty(3, device="cuda")
         graph.call_function(torch.exp, (x,)).meta["example_value"] = torch.empty(3, device="cuda")
         assert not makes_gpu_tensors(found)

@@ -19,8 +19,9 @@ PREFIXES = ("INSTRUMENTED_", "POP_JUMP_FORWARD_IF_", "POP_JUMP_BACKWARD_IF_", "<
 def tables():
     """(names of handlers, reasons of refusals), read without PyTorch."""
     handlers, refused = set(), {}
-    for node in ast.parse((FRONTEND / "opcodes.py").read_text()).body:
-        if isinstance(node, ast.FunctionDef) and any(ast.unparse(d) == "_op" for d in node.decorator_list):
+    files = [FRONTEND / f"{name}.py" for name in ("opcodes", "data_opcodes", "control_opcodes")]
+    for node in [node for file in files for node in ast.parse(file.read_text()).body]:
+        if isinstance(node, ast.FunctionDef) and node.name.isupper():
             handlers.add(node.name)
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "NOT_CAPTURED":
             refused = ast.literal_eval(node.value)

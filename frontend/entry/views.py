@@ -10,21 +10,30 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, fx
 
+from ..graph.output import GRAD_MODE, MUTATES, OutputGraph, in_place_view
+from ..guards.emitter import Emitter
 from ..torch_private import OpOverload, storage_key
 from ..values.kinds import isinstance
 
-if TYPE_CHECKING:
-    from ..entry.residual import Residual
+__all__ = ["Views"]
 
-__all__ = ["GRAD_MODE", "MUTATES", "Views", "in_place_view"]
 
-GRAD_MODE, MUTATES = "grad_mode", "mutates"  # in a node's `meta`: whether gradients were on; whether the call writes
+class Body(Protocol):
+    """The generated code: the graph's outputs, and expressions for values."""
+
+    emit: Emitter
+    outputs: list[Tensor]
+
+    def base(self, tensor: Tensor, /) -> str:
+        """A result of the graph, or an argument."""
+
+    def value(self, value: Any, /) -> str:
+        """Any value of the stack."""
 
 
 @dataclass
@@ -46,20 +55,20 @@ class _Result:
 class Views:
     """The results of one capture that may be views; `statements` decides which are, once all are known."""
 
-    def __init__(self, body: Residual, with_grad: bool) -> None:
-        self.body, self.with_grad = body, with_grad  # the grad mode in which the generated function runs
+    def __init__(self, body: Body, out: OutputGraph, with_grad: bool) -> None:
+        self.body, self.out, self.with_grad = body, out, with_grad  # the grad mode in which the generated function runs
         self.results: list[_Result] = []
         self._made: dict[fx.Node, str] = {}
 
     def add(self, tensor: Tensor) -> str | None:
         """A name for the result, or None where it is no view, or its making cannot be repeated."""
-        node = self.body.vm.out.node(tensor)
+        node = self.out.node(tensor)
         chain: list[fx.Node] = []
         while (source := _viewed(node)) is not None:
             chain.insert(0, node)
             node = source
         made = [item.meta["example_value"] for item in chain]
-        if not chain or storage_key(tensor) in _changed_shapes(self.body.vm.out.graph):
+        if not chain or storage_key(tensor) in _changed_shapes(self.out.graph):
             return None
         if any(isinstance(v, Tensor) and v.requires_grad and not v._is_view() for v in made):
             return None  # it was detached, and then written to where autograd looks
@@ -74,7 +83,7 @@ class Views:
         body, lines = self.body, list[str]()
         keys = [storage_key(t) for t in (*body.outputs, *(r.tensor for r in self.results))]
         for result in self.results:
-            inputs = body.vm.out.inputs
+            inputs = self.out.inputs
             base = result.base.meta["example_value"]
             if id(base) not in inputs and keys.count(storage_key(base)) == 1 and not result.is_cut_off:
                 lines.append(f"{result.name} = {body.base(result.tensor)}")
@@ -93,7 +102,7 @@ class Views:
 
     def sweep(self) -> None:
         """Remove from the graph what only the repeated calls needed."""
-        graph = self.body.vm.out.graph
+        graph = self.out.graph
         for node in reversed(self._made):
             if not node.users:
                 graph.erase_node(node)
@@ -245,14 +254,3 @@ def _changed_shapes(graph: fx.Graph) -> set[int]:
 
 def _name(node: fx.Node) -> str:
     return str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
-
-
-@cache
-def in_place_view(name: str) -> bool:
-    """Whether a method of this name changes a tensor's sizes or strides in place."""
-    if not name.endswith("_"):
-        return False
-    packet = getattr(torch.ops.aten, name, None)
-    return packet is not None and any(
-        torch.Tag.inplace_view in getattr(packet, overload).tags for overload in packet.overloads()
-    )

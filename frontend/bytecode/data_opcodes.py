@@ -1,0 +1,338 @@
+"""Opcodes of the normal form that move, compute and build values: `(vm, frame, arg)`, each under its name."""
+
+from __future__ import annotations
+
+import builtins
+import types
+from typing import Any
+
+from torch import Tensor
+
+from ..calls.visibility import check_keys, is_same
+from ..entry.effects import DELETED
+from ..errors import Unsupported, UserRaise
+from ..guards.source import Const
+from ..state import Interpreter
+from ..values import object as objects
+from ..values import operators
+from ..values.container import InstanceDict, LazyDict
+from ..values.kinds import isinstance
+from ..values.unread import Append, Unread
+from . import closing
+from . import exceptions as raising
+from .frame import NULL, Frame
+from .unpacking import as_dict, taken
+from .version import METHOD_SLOT_FIRST
+
+# ---- stack and constants ----
+
+
+def LOAD_CONST(vm: Interpreter, frame: Frame, value: Any) -> None:
+    frame.stack.append(value)
+
+
+def POP_TOP(vm: Interpreter, frame: Frame, _: Any) -> None:
+    value = frame.stack.pop()
+    if vm.unread:
+        closing.check_dropped(vm, value)
+
+
+def PUSH_NULL(vm: Interpreter, frame: Frame, _: Any) -> None:
+    frame.stack.append(NULL)
+
+
+def COPY(vm: Interpreter, frame: Frame, n: int) -> None:
+    frame.stack.append(frame.stack[-n])
+
+
+def SWAP(vm: Interpreter, frame: Frame, n: int) -> None:
+    stack = frame.stack
+    stack[-1], stack[-n] = stack[-n], stack[-1]
+
+
+def END_FOR(vm: Interpreter, frame: Frame, _: Any) -> None:
+    raise Unsupported("END_FOR was reached: the normal form should have skipped it")
+
+
+# ---- names ----
+
+
+def LOAD_FAST(vm: Interpreter, frame: Frame, name: str) -> None:
+    try:
+        frame.stack.append(frame.fast[name])
+    except KeyError:
+        raise raising.unbound_local(name) from None
+
+
+def LOAD_FAST_AND_CLEAR(vm: Interpreter, frame: Frame, name: str) -> None:
+    frame.push(frame.fast.pop(name, NULL))
+
+
+def STORE_FAST(vm: Interpreter, frame: Frame, name: str) -> None:
+    value = frame.stack.pop()
+    if value is NULL:
+        frame.fast.pop(name, None)
+    else:
+        frame.fast[name] = value
+
+
+def DELETE_FAST(vm: Interpreter, frame: Frame, name: str) -> None:
+    if name not in frame.fast:
+        raise raising.unbound_local(name)
+    del frame.fast[name]
+
+
+def LOAD_GLOBAL(vm: Interpreter, frame: Frame, name: str) -> None:
+    frame.stack.append(vm.load_global(frame, name))
+
+
+def LOAD_BUILD_CLASS(vm: Interpreter, frame: Frame, _: Any) -> None:
+    found = frame.globals.get("__builtins__", builtins)
+    frame.push((found if isinstance(found, dict) else found.__dict__)["__build_class__"])  # whose call breaks the graph
+
+
+def STORE_GLOBAL(vm: Interpreter, frame: Frame, name: str) -> None:
+    vm.effects.globals[id(frame.globals), name] = (frame.globals, frame.pop())
+
+
+def DELETE_GLOBAL(vm: Interpreter, frame: Frame, name: str) -> None:
+    written = vm.effects.globals.get((id(frame.globals), name))
+    if written is None and name not in frame.globals or written is not None and written[1] is DELETED:
+        raise raising.name_error(name)
+    if written is None:
+        vm.guards.add("contains", Const(frame.globals, frame.globals.get("__name__", "globals")), name)
+    vm.effects.globals[id(frame.globals), name] = (frame.globals, DELETED)
+
+
+def _settled(value: Any) -> Any:
+    return value.read() if type(value) is Unread else value
+
+
+def MAKE_CELL(vm: Interpreter, frame: Frame, name: str) -> None:
+    cell = types.CellType(_settled(frame.fast[name])) if name in frame.fast else types.CellType()
+    frame.fast[name] = vm.create(cell)
+
+
+def LOAD_DEREF(vm: Interpreter, frame: Frame, name: str) -> None:
+    frame.push(vm.load_cell(frame.fast[name], name))
+
+
+def STORE_DEREF(vm: Interpreter, frame: Frame, name: str) -> None:
+    vm.store_cell(frame.fast[name], frame.pop())
+
+
+def DELETE_DEREF(vm: Interpreter, frame: Frame, name: str) -> None:
+    cell = frame.fast[name]
+    vm.load_cell(cell, name)
+    if vm.is_created(cell):
+        del cell.cell_contents
+    else:
+        vm.effects.cells[id(cell)] = (cell, DELETED)
+
+
+# ---- operators ----
+
+
+def BINARY_OP(vm: Interpreter, frame: Frame, symbol: str) -> None:
+    right = frame.stack.pop()
+    frame.stack[-1] = operators.binary(vm, symbol, frame.stack[-1], right)
+
+
+def UNARY(vm: Interpreter, frame: Frame, symbol: str) -> None:
+    frame.push(operators.unary(vm, symbol, frame.pop()))
+
+
+def COMPARE_OP(vm: Interpreter, frame: Frame, symbol: str) -> None:
+    right = frame.stack.pop()
+    frame.stack[-1] = operators.compare(vm, symbol, frame.stack[-1], right)
+
+
+def IS_OP(vm: Interpreter, frame: Frame, invert: bool) -> None:
+    right = frame.stack.pop()
+    frame.stack[-1] = is_same(vm, frame.stack[-1], right) is not invert
+
+
+def CONTAINS_OP(vm: Interpreter, frame: Frame, invert: bool) -> None:
+    container = frame.pop()
+    frame.push(operators.contains(vm, container, frame.pop()) is not invert)
+
+
+def BINARY_SUBSCR(vm: Interpreter, frame: Frame, _: Any) -> None:
+    key = frame.pop()
+    frame.push(operators.get_item(vm, frame.pop(), key))
+
+
+def STORE_SUBSCR(vm: Interpreter, frame: Frame, _: Any) -> None:
+    value, obj, key = frame.pops(3)
+    operators.set_item(vm, obj, key, value)
+
+
+def DELETE_SUBSCR(vm: Interpreter, frame: Frame, _: Any) -> None:
+    obj, key = frame.pops(2)
+    operators.delete_item(vm, obj, key)
+
+
+def LOAD_ATTR(vm: Interpreter, frame: Frame, name: str) -> None:
+    if type(frame.stack[-1]) is not Append:
+        frame.stack[-1] = objects.load_attr(vm, frame.stack[-1], name)
+
+
+def LOAD_METHOD(vm: Interpreter, frame: Frame, name: str) -> None:
+    found = frame.stack[-1]
+    if type(found) is not Append:
+        found = objects.load_attr(vm, found, name)
+    frame.stack[-1:] = (NULL, found) if METHOD_SLOT_FIRST else (found, NULL)
+
+
+def LOAD_SUPER_ATTR(vm: Interpreter, frame: Frame, arg: tuple[str, bool]) -> None:
+    sup, cls, obj = frame.pops(3)
+    made = objects.Super(cls, obj) if sup is super else vm.call(sup, (cls, obj) if arg[1] else (), {})
+    frame.push(objects.load_attr(vm, made, arg[0]))
+
+
+def STORE_ATTR(vm: Interpreter, frame: Frame, name: str) -> None:
+    value, obj = frame.pops(2)
+    objects.store_attr(vm, obj, name, value)
+
+
+def DELETE_ATTR(vm: Interpreter, frame: Frame, name: str) -> None:
+    objects.delete_attr(vm, frame.pop(), name)
+
+
+def GET_LEN(vm: Interpreter, frame: Frame, _: Any) -> None:
+    frame.push(vm.call(len, (frame.stack[-1],), {}))
+
+
+# ---- building ----
+
+
+def BUILD_TUPLE(vm: Interpreter, frame: Frame, n: int) -> None:
+    frame.push(tuple(frame.pops(n)))
+
+
+def BUILD_LIST(vm: Interpreter, frame: Frame, n: int) -> None:
+    frame.push(frame.pops(n))
+
+
+def BUILD_SET(vm: Interpreter, frame: Frame, n: int) -> None:
+    values = frame.pops(n)
+    check_keys(vm, values)
+    frame.push(vm.native(set, values))
+
+
+def BUILD_MAP(vm: Interpreter, frame: Frame, n: int) -> None:
+    items = frame.pops(2 * n)
+    check_keys(vm, items[::2])
+    frame.push(vm.native(dict, list(zip(items[::2], items[1::2], strict=True))))
+
+
+def BUILD_CONST_KEY_MAP(vm: Interpreter, frame: Frame, n: int) -> None:
+    keys = frame.pop()
+    frame.push(dict(zip(keys, frame.pops(n), strict=True)))
+
+
+def BUILD_STRING(vm: Interpreter, frame: Frame, n: int) -> None:
+    frame.push("".join(frame.pops(n)))
+
+
+def BUILD_SLICE(vm: Interpreter, frame: Frame, n: int) -> None:
+    frame.push(slice(*frame.pops(n)))
+
+
+def LIST_APPEND(vm: Interpreter, frame: Frame, n: int) -> None:
+    value = frame.pop()
+    frame.stack[-n].append(value)  # the list of a comprehension that was split may still be unread
+
+
+def SET_ADD(vm: Interpreter, frame: Frame, n: int) -> None:
+    value = frame.pop()
+    check_keys(vm, (value,))
+    vm.native(frame.stack[-n].add, value)
+
+
+def MAP_ADD(vm: Interpreter, frame: Frame, n: int) -> None:
+    key, value = frame.pops(2)
+    check_keys(vm, (key,))
+    vm.native(frame.stack[-n].__setitem__, key, value)
+
+
+def LIST_EXTEND(vm: Interpreter, frame: Frame, n: int) -> None:
+    value = frame.pop()
+    if (
+        not isinstance(value, Tensor)
+        and not hasattr(vm.type_of(value), "__iter__")
+        and not hasattr(vm.type_of(value), "__getitem__")
+    ):
+        text = f"Value after * must be an iterable, not {vm.type_of(value).__name__}"
+        raise UserRaise(TypeError(text))
+    frame.stack[-n].extend(vm.listed(value))
+
+
+def SET_UPDATE(vm: Interpreter, frame: Frame, n: int) -> None:
+    value = frame.pop()
+    # A set is added as one, in a table for both: the order comes from that.
+    values = value if type(value) in (set, frozenset) else vm.listed(value)
+    check_keys(vm, values)
+    vm.native(frame.stack[-n].update, values)
+
+
+def DICT_UPDATE(vm: Interpreter, frame: Frame, n: int) -> None:
+    value = frame.pop()
+    vm.native(frame.stack[-n].update, as_dict(vm, value))
+
+
+def DICT_MERGE(vm: Interpreter, frame: Frame, n: int) -> None:
+    given = frame.pop()
+    target, function = frame.stack[-n], frame.stack[-2 - n]
+    if not isinstance(given, dict | LazyDict | InstanceDict) and not hasattr(vm.type_of(given), "keys"):
+        text = (
+            f"{raising.signature_text(function)} argument after ** must be a mapping, not {vm.type_of(given).__name__}"
+        )
+        raise UserRaise(TypeError(text))
+    value = as_dict(vm, given)
+    for key in value:
+        if not isinstance(key, str):
+            raise UserRaise(TypeError("keywords must be strings"))
+        if key in target:
+            called = raising.signature_text(function)
+            raise UserRaise(TypeError(f"{called} got multiple values for keyword argument '{key}'"))
+    target.update(value)
+
+
+def LIST_TO_TUPLE(vm: Interpreter, frame: Frame, _: Any) -> None:
+    frame.push(tuple(frame.pop()))
+
+
+def UNPACK_SEQUENCE(vm: Interpreter, frame: Frame, n: int) -> None:
+    values, _ = taken(vm, frame.pop(), n + 1)
+    if len(values) > n:
+        raise UserRaise(ValueError(f"too many values to unpack (expected {n})"))
+    if len(values) < n:
+        raise UserRaise(ValueError(f"not enough values to unpack (expected {n}, got {len(values)})"))
+    frame.stack.extend(reversed(values))
+
+
+def UNPACK_EX(vm: Interpreter, frame: Frame, arg: int) -> None:
+    before, after = arg & 0xFF, arg >> 8
+    values, iterator = taken(vm, frame.pop(), before)
+    if len(values) == before:
+        values += vm.listed(iterator)
+    if len(values) < before + after:
+        wanted = f"expected at least {before + after}, got {len(values)}"
+        raise UserRaise(ValueError(f"not enough values to unpack ({wanted})"))
+    end = len(values) - after
+    frame.stack.extend(reversed([*values[:before], values[before:end], *values[end:]]))
+
+
+def CONVERT_VALUE(vm: Interpreter, frame: Frame, name: str) -> None:
+    frame.push(vm.call({"str": str, "repr": repr, "ascii": ascii}[name], (frame.pop(),), {}))
+
+
+def FORMAT_SIMPLE(vm: Interpreter, frame: Frame, _: Any) -> None:
+    value = frame.pop()
+    frame.push(value if type(value) is str else vm.call(format, (value,), {}))
+
+
+def FORMAT_WITH_SPEC(vm: Interpreter, frame: Frame, _: Any) -> None:
+    value, spec = frame.pops(2)
+    frame.push(vm.call(format, (value, spec), {}))
