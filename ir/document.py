@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import sys
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
@@ -58,11 +60,14 @@ _TYPES = [
 ]
 
 
+WIDTH = 120  # columns
+
+
 def document() -> str:
     """The text of docs/ir.md."""
     parts = [_INTRODUCTION, "### Literals\n", _table(("value", "written"), _LITERALS), "\n### Symbols\n", _SYMBOLS]
-    parts += [f"- `{f.__name__}(a, b)`: {_first_paragraph(f)}" for f in (FloorDiv, Mod)]
-    parts += ["\n### Types\n", _table(("type", "meaning"), [(f"`{text}`", _first_paragraph(t)) for t, text in _TYPES])]
+    parts += [_item(f"{f.__name__}(a, b)", f) for f in (FloorDiv, Mod)]
+    parts += ["\n### Types\n", *(_item(text, t) for t, text in _TYPES)]
     parts += ["\n## Dtypes\n", _dtypes()]
     for module, operations in _dialects():
         name = module.__name__.rpartition(".")[2]
@@ -76,7 +81,21 @@ def document() -> str:
             parts.append("\nThe operations `scalar.*` are the rows of the scalar table, on single elements.\n")
     parts += ["\n## Scalar table\n", _first_paragraph(sys.modules[ScalarRow.__module__]), "", _scalars()]
     parts += ["\n## Reductions\n", _reductions()]
-    return "\n".join(parts).rstrip() + "\n"
+    return _wrapped("\n".join(parts).rstrip()) + "\n"
+
+
+def _wrapped(text: str) -> str:
+    """The text with paragraphs filled that have a long line; tables, examples and headings stay as they are."""
+    lines: list[str] = []
+    for plain, group in itertools.groupby(
+        text.splitlines(), lambda s: bool(s) and not s.startswith(("|", "    ", "#", "- "))
+    ):
+        found = list(group)
+        fills = plain and max(map(len, found)) > WIDTH
+        lines += (
+            textwrap.wrap(" ".join(found), WIDTH, break_long_words=False, break_on_hyphens=False) if fills else found
+        )
+    return "\n".join(lines)
 
 
 def _dialects() -> list[tuple[ModuleType, list[type[Op]]]]:
@@ -109,6 +128,12 @@ def _module_text(doc: str) -> str:
     lines = doc.splitlines()
     examples = [line if not line.startswith(("%", "buffer.", "loop.")) else f"    {line}" for line in lines]
     return "\n".join(examples) + "\n"
+
+
+def _item(text: str, thing: object) -> str:
+    return textwrap.fill(
+        f"- `{text}`: {_first_paragraph(thing)}", WIDTH, subsequent_indent="  ", break_long_words=False
+    )
 
 
 def _first_paragraph(thing: object) -> str:
