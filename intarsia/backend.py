@@ -33,8 +33,9 @@ from .frontend.torch_private import without_autocast
 from .ir.dtypes import UnknownDType
 from .ir.fx.importer import ImportFailure, import_fx, user_line
 from .ir.text import parse_module, print_module
+from .passes.analysis.machine import CPUS, Machine, gpu_facts
 from .passes.core.base import Pass, PassError
-from .passes.core.context import CompileContext, Diagnostics, Target
+from .passes.core.context import CompileContext, Diagnostics
 from .passes.core.manager import PassFailure, pass_fingerprint, pipeline_text, run_pipeline
 from .passes.fusion.fuse import Fuse
 from .passes.graph.decompose import Decompose
@@ -73,9 +74,7 @@ from .targets.triton.device import (
     capability,
     gpu_identity,
     gpu_of,
-    has_tensor_maps,
     multiprocessors,
-    shared_bytes,
 )
 from .targets.triton.launch import DriverError
 from .targets.triton.worker import TritonError
@@ -218,7 +217,7 @@ def _name_of(
         return None
     plain = repr(replace(config, **_DECIDE_NO_CODE))
     settings = {"config": plain, "toolchain": toolchain.identity, "cpu": cpu_identity(), "gpu": gpu_identity()}
-    return graph_key(gm, example_inputs, settings | {"target": repr(machine(toolchain, config))})
+    return graph_key(gm, example_inputs, settings | {"machine": repr(machine(toolchain, config))})
 
 
 def _stored(key: str | None, config: Config) -> Program | None:
@@ -302,8 +301,8 @@ def compile_module(
     """From the `aten` level to a callable: out of the cache, or through the passes and the C++ compiler."""
     with COUNTERS.phase("key"):
         gpu = gpu_of(module)
-        target = machine(toolchain, config, "" if gpu is None else capability(gpu))
-        ctx = CompileContext(target, Diagnostics(want_remarks=bool(config.debug)))
+        here = machine(toolchain, config, "" if gpu is None else capability(gpu))
+        ctx = CompileContext(here, Diagnostics(want_remarks=bool(config.debug)))
         pipeline = pipeline_of(config, passes)
         cache = open_cache(config)
         choices = Choices(cache.root if config.cache else None) if config.libraries == "measure" else None
@@ -316,7 +315,7 @@ def compile_module(
             config={
                 "pipeline": pipeline_text(pipeline),
                 "settings": repr(replace(config, **_DECIDE_NO_CODE)),
-                "target": repr(target),
+                "machine": repr(here),
             },
             versions=versions(),
             isa=toolchain.identity + cpu_identity() + (gpu_identity() if gpu is not None else ""),
@@ -339,7 +338,7 @@ def compile_module(
         try:
             run_pipeline(ctx, module, pipeline, verify_each=config.verify_each, on_pass=on_pass)
         except PassFailure as failure:
-            raise _with_reproducer(failure, text, ctx.target, pipeline, config, debug) from failure.__cause__
+            raise _with_reproducer(failure, text, ctx.machine, pipeline, config, debug) from failure.__cause__
     with COUNTERS.phase("emit"):
         generated = generate(module, library)
         generated = replace(generated, ir=print_module(module))
@@ -362,13 +361,13 @@ def compile_module(
 
 
 def _with_reproducer(
-    failure: PassFailure, text: str, target: Target, pipeline: Sequence[Pass], config: Config, debug: DebugFolder
+    failure: PassFailure, text: str, machine: Machine, pipeline: Sequence[Pass], config: Config, debug: DebugFolder
 ) -> PassFailure:
     """The same failure with a reproducer: the passes run again on the imported text, this time with copies."""
     folder = debug.path or Path(tempfile.mkdtemp(prefix="intarsia-"))
     try:
         again = parse_module(text)
-        run_pipeline(CompileContext(target), again, pipeline, verify_each=config.verify_each, reproducer_dir=folder)
+        run_pipeline(CompileContext(machine), again, pipeline, verify_each=config.verify_each, reproducer_dir=folder)
     except PassFailure as second:
         return second if second.pass_name == failure.pass_name else failure
     except Exception:  # the failure itself matters more than its reproducer
@@ -488,25 +487,17 @@ def reports_of(gm: fx.GraphModule) -> list[Report]:
     return list(_reports.get(gm, ()))
 
 
-def machine(toolchain: Toolchain, config: Config, gpu: str = "") -> Target:
+def machine(toolchain: Toolchain, config: Config, gpu: str = "") -> Machine:
     """The machine as the passes see it; `gpu` is what kernels for it are compiled for, "sm_90"."""
-    isa = toolchain.isa
-    width = {"avx512": 64, "avx2": 32}.get(isa, 16)
     threads = config.threads or torch.get_num_threads()
     onednn = onednn_convolution is not None and onednn_linear is not None
-    return Target(
-        "cpp",
-        isa,
-        width,
-        threads if toolchain.openmp else 1,
+    return Machine(
+        replace(CPUS[toolchain.isa], threads=threads if toolchain.openmp else 1, dots_bfloat16=dots_bfloat16()),
+        replace(gpu_facts(gpu or "sm_90"), multiprocessors=multiprocessors()),
         onednn=onednn,
         bfloat16=onednn_bfloat16,
-        dots_bfloat16=dots_bfloat16(),
         tf32=convolutions_in_tf32(),
         tf32_products=products_in_tf32(),
-        shared_bytes=shared_bytes(gpu or "sm_90"),
-        multiprocessors=multiprocessors(),
-        tensor_maps=has_tensor_maps(gpu or "sm_90"),
     )
 
 

@@ -24,8 +24,9 @@ from xdsl.xdsl_opt_main import xDSLOptMain
 
 from ..ir.dialects import loop, prim
 from ..ir.text import make_context, print_module
+from .analysis.machine import CPUS, Machine
 from .core.base import LEVELS, Pass, PassError
-from .core.context import CompileContext, Diagnostics, Target
+from .core.context import CompileContext, Diagnostics
 from .core.levels import module_levels
 from .core.manager import (
     REPRODUCER_HEADER,
@@ -38,7 +39,16 @@ from .core.manager import (
 )
 from .pipeline import default_pipeline, registry
 
-_ISAS = ("avx512", "avx2", "neon", "plain")
+
+def _machine(isa: str, threads: int) -> Machine:
+    """The machine of the command line, or of a reproducer.
+
+    Raises:
+        InputError: no row of the table has that name.
+    """
+    if isa not in CPUS:
+        raise InputError(f"there are no facts about the machine '{isa}': known are {', '.join(CPUS)}")
+    return Machine(replace(CPUS[isa], threads=threads))
 
 
 class PositionParser(Parser):
@@ -87,7 +97,7 @@ class PassesOpt(xDSLOptMain):
 
     def setup_pipeline(self) -> None:
         """Check everything that the command line alone decides, before any input is read."""
-        self.target = Target(isa=self.args.isa, threads=self.args.threads)
+        self.machine = _machine(self.args.isa, self.args.threads)
         self.chosen = [] if self.args.pipeline in (None, "default") else self.passes.parse(self.args.pipeline)
         if self.args.until is not None:
             self.until = self._until(self.args.until)
@@ -146,7 +156,7 @@ class PassesOpt(xDSLOptMain):
         self.chosen = self.passes.parse(header["pipeline"])
         settings = dict(entry.split("=") for entry in header.get("target", "").split(",") if entry)
         if settings:
-            self.target = replace(self.target, isa=settings["isa"], threads=int(settings["threads"]))
+            self.machine = _machine(settings["isa"], int(settings["threads"]))
 
     def _write(self, text: str) -> None:
         if self.args.output_file in (None, "-"):
@@ -162,7 +172,7 @@ class PassesOpt(xDSLOptMain):
         module = parser.parse_module(not self.args.no_implicit_module)
         if not self.args.disable_verify:
             verify_located(module, parser)
-        ctx = CompileContext(self.target, Diagnostics(want_remarks=self.args.remarks))
+        ctx = CompileContext(self.machine, Diagnostics(want_remarks=self.args.remarks))
         passes = self._passes_for(module)
         directory = self.args.reproducer_dir or "."
         printer = PassPrinter(self.args)
@@ -232,8 +242,11 @@ _FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--verify-each",), {"action": "store_true", "help": "verify after each pass, not only at the end"}),
     (("--run-reproducer",), {"metavar": "FILE", "help": "run the pipeline that a reproducer file names, on that file"}),
     (("--reproducer-dir",), {"metavar": "DIR", "help": "where a failing pass leaves its reproducer (default: here)"}),
-    (("--threads",), {"type": int, "default": Target().threads, "help": "threads that kernels may use"}),
-    (("--isa",), {"choices": _ISAS, "default": Target().isa, "help": "instruction set that loops are made for"}),
+    (("--threads",), {"type": int, "default": Machine().cpu.threads, "help": "threads that kernels may use"}),
+    (
+        ("--isa",),
+        {"choices": tuple(CPUS), "default": Machine().cpu.name, "help": "instruction set that loops are made for"},
+    ),
 )
 
 

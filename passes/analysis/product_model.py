@@ -111,8 +111,8 @@ SHALLOW_ROWS, SHALLOW_INNER = 1 << 15, 128  # of products without anything behin
 NARROW = 256  # an inner size at which a product is bound by memory, as what is behind it
 
 # Measured on an H200 (132 multiprocessors) in bfloat16; times in microseconds. The model is good to about a tenth; ratios of its terms are
-# about the same on other GPUs with as much memory bandwidth for each operation.
-MULTIPROCESSORS = 132
+# about the same on other GPUs with as much memory bandwidth for each operation: rates are of that many multiprocessors.
+MEASURED_ON = 132
 OPERATIONS = 800e6  # a microsecond, of the library's large products
 BYTES = 4.26e6  # a microsecond, of copies
 LIBRARY_FIXED, FIXED = 3.5, 3.0  # of a product by the library, and of our kernels
@@ -158,29 +158,29 @@ _COSTS = (
 def library_time(shape: Shape) -> float:
     """Microseconds of the library's call with an elementwise kernel behind it."""
     rows, columns, inner = shape.rows, shape.columns, shape.inner
-    size = 4 if shape.dtype == "f32" else 2
+    size, speed = 4 if shape.dtype == "f32" else 2, shape.multiprocessors / MEASURED_ON
     work = 2 * rows * columns * inner / OPERATIONS * (2 if shape.dtype == "f32" else 1)
     written = rows * columns * size / BYTES * min(1.0, HIDDEN / inner)
     read = 0.5 * rows * inner * size / BYTES * min(1.0, HIDDEN / inner)
     behind = 0.0
     if shape.epilogue:
         moved = (2 + shape.tensors) * rows * columns * size
-        behind = max(LEAST_KERNEL, KERNEL_FIXED + moved / KERNEL_BYTES)
+        behind = max(LEAST_KERNEL, KERNEL_FIXED + moved / KERNEL_BYTES / speed)
     if shape.is_uneven and 2 * rows * columns * inner >= PADDED:
-        behind += 2 * columns * (rows * size / CUT + inner * size / BYTES)
+        behind += 2 * columns * (rows * size / CUT + inner * size / BYTES) / speed
     elif shape.is_uneven:
         work = 2 * rows * columns * inner / UNEVEN
-    return LIBRARY_FIXED + work + written + read + behind
+    return LIBRARY_FIXED + (work + written + read) / speed + behind
 
 
 def own_time(shape: Shape, cost: _Cost) -> float:
     """Microseconds of our kernel with what is behind it."""
     blocks = -(-shape.rows // cost.tile.rows) * -(-shape.columns // cost.tile.columns)
-    programs = -(-blocks // MULTIPROCESSORS)
+    programs = -(-blocks // shape.multiprocessors)
     walk = max(programs * cost.inner, -(-programs // cost.beside) * cost.alone) * shape.inner
     if shape.columns * shape.inner * 2 > CACHED and programs > 2 and not cost.tile.programs:
         walk *= FROM_MEMORY
-    more = max(0, shape.tensors - 1) * shape.rows * shape.columns * 2 / BYTES
+    more = max(0, shape.tensors - 1) * shape.rows * shape.columns * 2 / BYTES * MEASURED_ON / shape.multiprocessors
     rest = cost.rest + shape.epilogue * cost.behind + min(1, shape.tensors) * cost.tensor
     return FIXED + walk * (2 if shape.dtype == "f32" else 1) + programs * rest + more
 
@@ -286,7 +286,7 @@ def _few_rows(shape: Shape) -> Tile | None:
         return Tile(16, 32, 128, 4, 5)
     if shape.inner <= 2 * CHUNK:
         blocks = shape.siblings * -(-shape.rows // 64) * -(-shape.columns // 32)
-        return Tile(64, 32, 128, 4, 5 if blocks <= MULTIPROCESSORS else 4)
+        return Tile(64, 32, 128, 4, 5 if blocks <= shape.multiprocessors else 4)
     for split in (2, 4, 8):
         size = shape.inner // split
         if size <= CHUNK and shape.inner % (split * 128) == 0 and shape.rows * shape.columns <= 1 << 17:

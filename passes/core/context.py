@@ -9,41 +9,7 @@ from typing import Protocol
 
 from xdsl.dialects.builtin import ModuleOp
 
-
-@dataclass(frozen=True)
-class Target:
-    """The machine that code is made for.
-
-    Attributes:
-        name: "cpp" or "triton".
-        isa: "avx512", "avx2", "neon" or "plain".
-        vector_bytes: width of a SIMD register.
-        threads: how many threads a kernel may use.
-        l1_bytes, l2_bytes: cache sizes of one core.
-        onednn: whether torch's build offers oneDNN's calls on packed weights.
-        bfloat16: whether oneDNN multiplies in bfloat16 on this processor.
-        tf32: whether convolutions in float32 on a GPU may round their operands to TF32, as torch's setting says.
-        tf32_products: whether products of matrices may.
-        shared_bytes: memory of a GPU's multiprocessor that one block may use.
-        multiprocessors: how many the GPU has; programs that wait for each other must all be running.
-        tensor_maps: whether a GPU's programs copy whole tiles by one instruction (Hopper's TMA).
-        dots_bfloat16: whether AVX-512's dot product of bfloat16 is the fastest way to multiply: it is there, and tiles (AMX) are not.
-    """
-
-    name: str = "cpp"
-    isa: str = "avx512"
-    vector_bytes: int = 64
-    threads: int = 2
-    l1_bytes: int = 32 * 1024
-    l2_bytes: int = 1024 * 1024
-    onednn: bool = True
-    bfloat16: bool = True
-    dots_bfloat16: bool = True
-    tf32: bool = True
-    tf32_products: bool = False
-    shared_bytes: int = 227 * 1024
-    multiprocessors: int = 132
-    tensor_maps: bool = True
+from ..analysis.machine import Machine
 
 
 @dataclass(frozen=True)
@@ -95,6 +61,6 @@ class Tuner(Protocol):
 class CompileContext:
     """What a pass may know beyond the module. `tuner`: measures instead of estimating, in mode max-autotune."""
 
-    target: Target = field(default_factory=Target)
+    machine: Machine = field(default_factory=Machine)
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
     tuner: Tuner | None = None

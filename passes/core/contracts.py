@@ -7,6 +7,7 @@ from collections.abc import Callable
 from xdsl.dialects.builtin import ModuleOp
 
 from ...ir.syntax import Op
+from ..analysis.machine import Machine
 from ..kernels.convolution import takes_convolution, takes_max_pool
 from ..kernels.depthwise_kernels import OWN as DEPTHWISE
 from ..kernels.depthwise_kernels import takes_depthwise_on_gpu
@@ -15,10 +16,9 @@ from ..kernels.own_kernels import takes_attention, takes_index_add
 from ..kernels.short_attention import OWN as SHORT_ATTENTION
 from ..kernels.short_attention import takes_short_attention
 from .clauses import Clauses, broken
-from .context import Target
 from .levels import host_operations
 
-CONTRACTS: dict[str, Callable[[Op, Target], Clauses]] = {
+CONTRACTS: dict[str, Callable[[Op, Machine], Clauses]] = {
     "convolution": takes_convolution,
     "max_pool": takes_max_pool,
     "linear": takes_linear,
@@ -31,7 +31,7 @@ CONTRACTS: dict[str, Callable[[Op, Target], Clauses]] = {
 }
 
 
-def check(module: ModuleOp, target: Target) -> None:
+def check(module: ModuleOp, target: Machine) -> None:
     """Every call that a kernel of our own is to carry out is one that it takes.
 
     Raises:

@@ -405,7 +405,7 @@ def _verify(module: ModuleOp, item: Pass, run: PipelineRun, ctx: CompileContext)
 
     start = time.perf_counter()
     module.verify()
-    check(module, ctx.target)
+    check(module, ctx.machine)
     if item.gives is not None and (illegal := first_illegal(module, item.gives)) is not None:
         raise ValueError(f"{illegal.name} is left in a module of level '{item.gives}'")
     run.seconds.append(("(verify)", time.perf_counter() - start))
@@ -431,13 +431,13 @@ def _reproduce(
     failing = passes[-1]
     try:
         for item in passes[:-1]:
-            item.apply(CompileContext(ctx.target), original)
+            item.apply(CompileContext(ctx.machine), original)
         text = print_module(original)
-        target = ctx.target
+        cpu = ctx.machine.cpu
         header = [
             f"{REPRODUCER_HEADER}: {type(error).__name__} in pass '{failing.name}'",
             f"// pipeline: {failing.spec}",
-            f"// target: isa={target.isa},threads={target.threads}",
+            f"// target: isa={cpu.name},threads={cpu.threads}",
         ]
         digest = hashlib.sha256(("\n".join(header) + text).encode()).hexdigest()[:12]
         path = Path(directory) / f"{failing.name}-{digest}.ir"

@@ -40,7 +40,7 @@ class ConvolutionEpilogue(Pass):
         for func in [op for op in module.body.block.ops if isinstance(op, prim.Func)]:
             for op in list(func.block_body.ops):
                 if isinstance(op, AtenOp) and op.parent is not None and op.name == "aten.convolution.default":
-                    if not is_ours(op, func, ctx.target):
+                    if not is_ours(op, func, ctx.machine):
                         continue
                     chain = chain_of(op, func)
                     if chain.absorbed:

@@ -147,7 +147,7 @@ class Groups:
     """The partition of a graph's nodes, one group a node at first."""
 
     def __init__(self, ctx: CompileContext, graph: Graph, max_ops: int, max_values: int) -> None:
-        self.target = ctx.target
+        self.cpu = ctx.machine.cpu
         self.graph = graph
         self.axes = graph.axes
         self.max_ops, self.max_values = max_ops, max_values
@@ -450,7 +450,7 @@ class Groups:
 
     def _enough_rows(self, rows: Sequence[int], columns: Sequence[int]) -> bool:
         n = self._numel(self.axes.leaves(rows))
-        return n >= self.target.threads or n * self._numel(self.axes.leaves(columns)) <= SMALL
+        return n >= self.cpu.threads or n * self._numel(self.axes.leaves(columns)) <= SMALL
 
     def _whole_domain_consumer(self, a: Group, b: Group) -> Refusal | None:
         """A second pass over each row must leave the rows parallel, and find the row in the cache."""
@@ -461,10 +461,8 @@ class Groups:
         full = [x[0] for x in values if elements(x[0].base) >= self._numel(self.domain(a))]
         if full and self.innermost(full[0]) not in columns:
             tile = self._numel(columns) * LINE * max(1, len(full))
-            if tile > self.target.l2_bytes:
-                return Refusal(
-                    f"a column's tile of {tile} bytes does not stay in the L2 cache of {self.target.l2_bytes}"
-                )
+            if tile > self.cpu.l2_bytes:
+                return Refusal(f"a column's tile of {tile} bytes does not stay in the L2 cache of {self.cpu.l2_bytes}")
         return None
 
     def innermost(self, access: Access) -> int:

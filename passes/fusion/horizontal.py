@@ -51,7 +51,7 @@ class HorizontalFusion(Pass):
         for func in [op for op in module.ops if isinstance(op, prim.Func)]:
             for run in list(_runs(func.block_body, small)):
                 launches = [op for op in run if isinstance(op, loop.Launch)]
-                for group in list(self._groups(launches, kernels, ctx.target.shared_bytes)):
+                for group in list(self._groups(launches, kernels, ctx.machine.gpu.shared_bytes)):
                     joiner.join(run, group)
                     ctx.diagnostics.count(self.name, "launches saved", len(group) - 1)
                 _sort(run)

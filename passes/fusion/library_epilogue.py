@@ -53,7 +53,7 @@ class LibraryEpilogue(Pass):
     min_channels: int = 8
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
-        if not ctx.target.onednn:
+        if not ctx.machine.onednn:
             return
         for func in [op for op in module.body.block.ops if isinstance(op, prim.Func)]:
             for op in list(func.block_body.ops):

@@ -31,7 +31,7 @@ class LinearEpilogue(Pass):
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         for func in [op for op in module.body.block.ops if isinstance(op, prim.Func)]:
             for op in list(func.block_body.ops):
-                if not isinstance(op, AtenOp) or op.parent is None or not is_own_linear(op, func, ctx.target):
+                if not isinstance(op, AtenOp) or op.parent is None or not is_own_linear(op, func, ctx.machine):
                     continue
                 chain = chain_of(op, func)
                 if chain.absorbed:

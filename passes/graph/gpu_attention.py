@@ -19,9 +19,10 @@ from ...ir.dtypes import BF16, BOOL, F16, F32
 from ...ir.symbols import Dim, contiguous_strides, dim, known_equal
 from ...ir.syntax import Op
 from ...ir.types import is_gpu
+from ..analysis.machine import Machine
 from ..analysis.strides import Strides, dense_like, view_of
 from ..core.base import Pass
-from ..core.context import CompileContext, Target
+from ..core.context import CompileContext
 from ..kernels.own_kernels import ATTENTION, share_heads
 from ..kernels.short_attention import OWN, Call, Tile, block_of, choose
 from .cse import CSE
@@ -52,7 +53,7 @@ class GpuAttention(Pass):
         for op in list(module.walk()):
             if not isinstance(op, kernel.Extern) or op["target"] != ATTENTION:
                 continue
-            tile = self._own(op, ctx.target)
+            tile = self._own(op, ctx.machine)
             if tile is not None:
                 _give(op, tile)
                 ctx.diagnostics.count(self.name, "kernels of our own")
@@ -71,7 +72,7 @@ class GpuAttention(Pass):
         if found:
             CSE().apply(ctx, module)  # layers share masks
 
-    def _own(self, op: kernel.Extern, machine: Target) -> Tile | None:
+    def _own(self, op: kernel.Extern, machine: Machine) -> Tile | None:
         """The tile of a kernel of our own; None: the library's call."""
         call = None if self.tile == "library" else Call.of(op, machine)
         if call is None:

@@ -39,8 +39,6 @@ class NarrowWeights(Pass):
     kept: int = KEPT_BYTES
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
-        if ctx.target.name != "cpp":
-            return
         kept: dict[SSAValue, int] = {}  # by how much they grow
         for op in list(module.walk()):
             if not isinstance(op, kernel.Extern) or op["target"] not in OPERANDS or op.get("own"):
@@ -49,7 +47,7 @@ class NarrowWeights(Pass):
             made = _narrow(op, *found) if found is not None and is_row_by_row(found[0]) else None
             if found is None or made is None:
                 continue
-            refused = op.get("strides") is not None or broken(takes_narrow(made[-1], ctx.target))
+            refused = op.get("strides") is not None or broken(takes_narrow(made[-1], ctx.machine))
             if refused or self._is_kept(found[0], kept):
                 for new in reversed(made):
                     new.erase()

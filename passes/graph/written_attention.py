@@ -44,7 +44,7 @@ class WrittenAttention(Pass):
                 if on_gpu is not None:
                     written_attention_gpu.replace(op, on_gpu)
                     ctx.diagnostics.count(self.name, "attention")
-            elif ctx.target.name == "cpp":
+            else:
                 found = _match(op)
                 if found is not None:
                     _replace(op, found)

@@ -14,9 +14,9 @@ from ...ir.packing import BLOCK
 from ...ir.symbols import Dim, FloorDiv, dim
 from ...ir.syntax import Op
 from ...ir.types import RefType
+from ..analysis.machine import Machine
 from ..analysis.strides import channels_last
 from ..core.clauses import Call, Clauses, broken
-from ..core.context import Target
 from ..core.rewriter import is_static
 
 FEW_CHANNELS = 8  # the kernel reads fewer input channels from any layout
@@ -28,10 +28,10 @@ MOST_TENSORS = 8  # that `Tail` of the header holds: the bias, and what is added
 MOST_COLUMNS = 7  # of a window of a depthwise convolution: a row of it lies in registers
 
 
-def takes_convolution(op: Op, machine: Target) -> Clauses:
+def takes_convolution(op: Op, machine: Machine) -> Clauses:
     """What the kernels of targets/cpp/include/intarsia_convolution.h take of `aten.convolution`, before and after the weight is packed."""
     call = Call.of(op)
-    yield machine.name == "cpp" and machine.isa == "avx512", "code for AVX-512"
+    yield machine.cpu.lanes(F32) == BLOCK, "vectors of 64 bytes"
     yield call.names in (("input", "weight"), ("input", "weight", "bias")), "an image, a weight and perhaps a bias"
     yield not op.get("effect"), "no effect"
     ranks = {len(call.shape("input")), len(_window(op)), len(call.shape("result"))}
@@ -79,10 +79,9 @@ def takes_depthwise(op: Op) -> Clauses:
     yield tuple(op["dilation"]) == (1, 1), "no dilation"
 
 
-def takes_max_pool(op: Op, machine: Target) -> Clauses:
+def takes_max_pool(op: Op, machine: Machine) -> Clauses:
     """What `max_pool` of targets/cpp/include/intarsia_convolution.h takes of `aten.max_pool2d`, with or without indices that nobody reads."""
     call = Call.of(op)
-    yield machine.name == "cpp", "a CPU"
     yield all(r.first_use is None for r in op.results[1:]), "indices that nobody reads"
     yield len(call.shape("self")) == 4, "two-dimensional images"
     yield call.are(F32, BF16, names=("self", "result")), "float32 or bfloat16"
@@ -106,7 +105,7 @@ def _channels_follow(call: Call) -> bool:
     return not isinstance(kind, RefType) or kind.shape[1] == 1 or kind.strides[1] == 1
 
 
-def is_ours(op: Op, func: prim.Func, target: Target) -> bool:
+def is_ours(op: Op, func: prim.Func, target: Machine) -> bool:
     """Whether `targets/cpp/include/intarsia_convolution.h` does this `aten.convolution`: it takes it, the weight can be packed once, and it is worth it.
 
     3x3 windows with steps of 1 take 0.3 to 0.75 of oneDNN's time (`is_winograd`). Alone, others take 0.9 to 1.25 times that, windows of one channel 0.4

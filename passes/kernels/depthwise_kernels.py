@@ -19,10 +19,11 @@ from ...ir.dtypes import BF16, F16, F32
 from ...ir.symbols import Dim, FloorDiv, dim, free_symbols, symbol
 from ...ir.syntax import Op
 from ...ir.types import RefType, is_gpu, ref_type, scalar_type
+from ..analysis.machine import Machine
 from ..analysis.strides import memory_strides, view_of
 from ..core.base import Pass
 from ..core.clauses import Call, Clauses
-from ..core.context import CompileContext, Target
+from ..core.context import CompileContext
 from .own_loops import launch_own
 
 OWN = "depthwise"
@@ -31,7 +32,7 @@ LEAST_CHANNELS = 16
 LONGEST = 14  # rows of a strip
 
 
-def takes_depthwise_on_gpu(op: Op, machine: Target) -> Clauses:
+def takes_depthwise_on_gpu(op: Op, machine: Machine) -> Clauses:
     """What the loops here take: a two-dimensional `aten.convolution` with one small filter a channel, for images of any size."""
     call = Call.of(op)
     yield (

@@ -11,9 +11,10 @@ from typing import cast
 
 from ...ir.dialects import prim
 from ...ir.dtypes import BF16, F16, F32, I8, U8
+from ...ir.packing import BLOCK
 from ...ir.syntax import Op
+from ..analysis.machine import Machine
 from ..core.clauses import Call, Clauses, broken
-from ..core.context import Target
 from ..core.rewriter import is_static
 
 # The operands that are x, the weight and the bias. The weight of `aten.linear` is (columns, inner), the others' (inner, columns).
@@ -32,18 +33,18 @@ KEPT_BYTES = 1 << 24  # a widened weight up to this size is kept: reading it is 
 LEAST_ROWS, LEAST_COLUMNS, LEAST_INNER = 8, 16, 16
 
 
-def takes_linear(op: Op, machine: Target) -> Clauses:
+def takes_linear(op: Op, machine: Machine) -> Clauses:
     """What `linear` of targets/cpp/include/intarsia_linear.h takes: x @ weight + bias of known sizes; the host packs the weight."""
     call = Call.of(op)
     target = op.name if op.name.startswith("aten.") else op["target"]
-    yield machine.name == "cpp" and machine.isa == "avx512", "code for AVX-512"
+    yield machine.cpu.lanes(F32) == BLOCK, "vectors of 64 bytes"
     yield target in OPERANDS and not op.get("effect"), "a product with a matrix"
     x, w, b = OPERANDS[target]
     yield set(call.names) in ({x, w}, {x, w, b}), "x, a weight and perhaps a bias"
     yield op.get("beta", 1) == 1 and op.get("alpha", 1) == 1, "no factors"
     yield call.are(F32, BF16), "float32 or bfloat16"
     dtype = call.tensors["result"].dtype
-    yield dtype == F32 or machine.dots_bfloat16, "bfloat16 where its dot product is the fastest way to multiply"
+    yield dtype == F32 or machine.cpu.dots_bfloat16, "bfloat16 where its dot product is the fastest way to multiply"
     yield call.on_cpu, "memory of the host"
     sizes = [*call.shape("result"), *call.shape(x), *call.shape(w)]
     yield all(isinstance(n, int) and n > 0 for n in sizes), "known sizes, and none of 0"
@@ -56,10 +57,9 @@ def takes_linear(op: Op, machine: Target) -> Clauses:
     yield call.lies_in_order(*(name for name in call.tensors if name != w)), "memory without gaps, but for the weight"
 
 
-def takes_rows(op: Op, machine: Target) -> Clauses:
+def takes_rows(op: Op, machine: Machine) -> Clauses:
     """What `rows_product` of targets/cpp/include/intarsia_rows.h takes of `aten.linear`: the weight is read where it lies."""
     call = Call.of(op)
-    yield machine.name == "cpp", "a CPU"
     yield call.names in (("input", "weight"), ("input", "weight", "bias")), "x, a weight and perhaps a bias"
     yield not op.get("epilogue"), "nothing behind the sums"
     yield call.are(*MOST_ROWS), "float32 or bfloat16"
@@ -76,10 +76,10 @@ def takes_rows(op: Op, machine: Target) -> Clauses:
     yield call.lies_in_order(*call.tensors), "memory without gaps"
 
 
-def takes_narrow(op: Op, machine: Target) -> Clauses:
+def takes_narrow(op: Op, machine: Machine) -> Clauses:
     """What `narrow_linear` of targets/cpp/include/intarsia_narrow.h takes of the operator of that name: the weight is read where it lies."""
     call = Call.of(op)
-    yield machine.name == "cpp" and machine.isa == "avx512", "code for AVX-512"
+    yield machine.cpu.lanes(F32) == BLOCK, "vectors of 64 bytes"
     yield set(call.names) - {"scale", "bias"} == {"input", "weight"}, "x, a weight, perhaps a scale and a bias"
     yield not op.get("epilogue"), "nothing behind the sums"
     yield call.are(F32, names=tuple(name for name in call.tensors if name != "weight")), "float32"
@@ -93,7 +93,7 @@ def takes_narrow(op: Op, machine: Target) -> Clauses:
     yield call.lies_in_order(*call.tensors), "memory without gaps"
 
 
-def is_own_linear(op: Op, func: prim.Func, machine: Target) -> bool:
+def is_own_linear(op: Op, func: prim.Func, machine: Machine) -> bool:
     """Whether our kernel does this call: it takes it, the weight is a parameter, and there is enough to do.
 
     Alone, on two Zen 4 cores, it runs at 0.8 to 0.98 of the processor's peak, by shape, where oneDNN's call reaches 0.77 to 0.93.

@@ -21,10 +21,11 @@ from ...ir.symbols import Dim, known_equal, product
 from ...ir.syntax import Op, location_of, single_block
 from ...ir.types import TensorType, is_gpu
 from ..analysis.affine import hint
+from ..analysis.machine import Processor
 from ..analysis.product_model import FEW, Shape, Tile, candidates, choose, chunks_for
 from ..analysis.strides import view_of
 from ..core.base import Pass
-from ..core.context import CompileContext, Target
+from ..core.context import CompileContext
 from .matmul_activation import is_tanh_gelu, with_gelu
 
 # The operands that are the factors and what is added. The second factor of `aten.linear` is (columns, inner), the others' (inner, columns).
@@ -57,11 +58,11 @@ class MatmulKernels(Pass):
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         for func in [op for op in module.ops if isinstance(op, prim.Func)]:
             calls = [op for op in func.block_body.ops if isinstance(op, kernel.Extern) and op["target"] in FACTORS]
-            products = [p for op in calls if (p := product_of_call(op, ctx.target.tf32_products)) is not None]
+            products = [p for op in calls if (p := product_of_call(op, ctx.machine.tf32_products)) is not None]
             siblings = [_siblings(p) for p in products]  # of all products, before the first is replaced
             for op, number in zip([p.op for p in products], siblings, strict=True):
                 found = product_of_call(
-                    op, ctx.target.tf32_products
+                    op, ctx.machine.tf32_products
                 )  # anew: its factor may be what a kernel made now gives
                 if found is not None:
                     found.siblings = number
@@ -76,7 +77,7 @@ class MatmulKernels(Pass):
             ctx.diagnostics.count(self.name, "library calls with gelu")
             _erase(op)
             return
-        shape = found.shape(behind, ctx.target)
+        shape = found.shape(behind, ctx.machine.gpu)
         reader = _reader(op)
         chunks = chunks_for(shape) if behind is None and reader is not None and not self.tile else None
         if chunks is not None and reader is not None and _sums(reader, op.results[0]):
@@ -85,7 +86,7 @@ class MatmulKernels(Pass):
             _erase(op)
             return
         tile = Tile.parse(self.tile) if self.tile else _chosen(ctx, shape, op, behind)
-        if tile is not None and not ctx.target.tensor_maps:
+        if tile is not None and not ctx.machine.gpu.tensor_maps:
             tile = replace(tile, programs=0)
         place = location_of(op)
         where = f"{place[0]}:{place[1]}" if place else ""
@@ -189,7 +190,7 @@ class Product:
         found = hint(size, dict(func.get("size_hints", ())) if isinstance(func, prim.Func) else None)
         return found if isinstance(size, int) else max(2, found)
 
-    def shape(self, behind: kernel.Fused | None, target: Target) -> Shape:
+    def shape(self, behind: kernel.Fused | None, gpu: Processor) -> Shape:
         """What decides how fast it is."""
         extra = 0
         if behind is not None:
@@ -211,9 +212,9 @@ class Product:
             extra,
             by_rows,
             self.siblings,
-            target.shared_bytes,
-            target.multiprocessors,
-            target.tensor_maps and isinstance(self.rows, int),
+            gpu.shared_bytes,
+            gpu.multiprocessors,
+            gpu.tensor_maps and isinstance(self.rows, int),
             behind is None or all(prim.tensor(v).dtype.bytes <= 2 for v in (*behind.operands, *behind.results)),
         )
 

@@ -47,7 +47,7 @@ class OwnConvolution(Pass):
             for op in list(func.block_body.ops):
                 if not isinstance(op, kernel.Extern) or op["target"] != CONVOLUTION or op.get("own"):
                     continue
-                if is_ours(op, func, ctx.target):
+                if is_ours(op, func, ctx.machine):
                     winograd = self.winograd and is_winograd(op)
                     _Packing(op, winograd).run()
                     ctx.diagnostics.count(self.name, "convolutions")

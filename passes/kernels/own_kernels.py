@@ -18,10 +18,11 @@ from ...ir.dtypes import BF16, BOOL, F16, F32, F64, I32, I64
 from ...ir.symbols import contiguous_strides, known_equal
 from ...ir.syntax import Op
 from ...ir.types import RefType
+from ..analysis.machine import Machine
 from ..analysis.strides import same_layout
 from ..core.base import Pass
 from ..core.clauses import Call, Clauses, broken
-from ..core.context import CompileContext, Target
+from ..core.context import CompileContext
 from ..core.rewriter import is_static
 from .linear import is_own_linear, takes_rows
 
@@ -52,12 +53,10 @@ class OwnKernels(Pass):
     index_add: bool = True
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
-        if ctx.target.name != "cpp":
-            return
         for op in list(module.walk()):
             if not isinstance(op, kernel.Extern) or op.get("own"):
                 continue
-            if op["target"] == ATTENTION and self.attention and not broken(takes_attention(op, ctx.target)):
+            if op["target"] == ATTENTION and self.attention and not broken(takes_attention(op, ctx.machine)):
                 op["own"] = "attention"
                 share_heads(op)
                 _want_rows(op)
@@ -66,7 +65,7 @@ class OwnKernels(Pass):
             name, what = "", ""
             if op["target"] == LINEAR and self.rows and _has_few_rows(op, ctx):
                 name, what = "rows", "products of few rows"
-            elif op["target"] == INDEX_ADD and self.index_add and not broken(takes_index_add(op, ctx.target)):
+            elif op["target"] == INDEX_ADD and self.index_add and not broken(takes_index_add(op, ctx.machine)):
                 name, what = "index_add", "index_add"
             elif self.linear and _is_linear(op, ctx):
                 name, what = "linear", "products of many rows"
@@ -78,14 +77,13 @@ class OwnKernels(Pass):
 
 def _is_linear(op: kernel.Extern, ctx: CompileContext) -> bool:
     func = op.parent_op()
-    return isinstance(func, prim.Func) and is_own_linear(op, func, ctx.target)
+    return isinstance(func, prim.Func) and is_own_linear(op, func, ctx.machine)
 
 
-def takes_attention(op: Op, machine: Target) -> Clauses:
+def takes_attention(op: Op, machine: Machine) -> Clauses:
     """What targets/cpp/include/intarsia_attention.h takes of `scaled_dot_product_attention`."""
     call = Call.of(op)
     rows = ("query", "key", "value")
-    yield machine.name == "cpp", "a CPU"
     yield (
         call.names in (rows, (*rows, "attn_mask")) and not op.get("epilogue"),
         "queries, keys, values and perhaps a mask",
@@ -112,10 +110,9 @@ def takes_attention(op: Op, machine: Target) -> Clauses:
     yield all(m.shape[-1] == 1 or m.strides[-1] == 1 for _, m in memories), "rows without gaps"
 
 
-def takes_index_add(op: Op, machine: Target) -> Clauses:
+def takes_index_add(op: Op, machine: Machine) -> Clauses:
     """What targets/cpp/include/intarsia_scatter.h takes of `index_add`."""
     call = Call.of(op)
-    yield machine.name == "cpp", "a CPU"
     yield (
         call.names == ("self", "index", "source") and not op.get("epilogue"),
         "a tensor, places and what is added there",
@@ -136,7 +133,7 @@ def takes_index_add(op: Op, machine: Target) -> Clauses:
 
 def _has_few_rows(op: kernel.Extern, ctx: CompileContext) -> bool:
     """A product of few rows with a parameter that lies row by row in memory, on a processor where this was measured."""
-    if op.get("own") or ctx.target.isa not in ("avx512", "avx2") or broken(takes_rows(op, ctx.target)):
+    if op.get("own") or ctx.machine.cpu.vector_bytes < 32 or broken(takes_rows(op, ctx.machine)):
         return False
     return all(is_row_by_row(v) for v in op.operands[1:])
 

@@ -22,10 +22,11 @@ from ...ir.scalars import DOT
 from ...ir.symbols import Dim, dim, free_symbols, power_of_two, symbol
 from ...ir.syntax import Op
 from ...ir.types import RefType, is_gpu, ref_type, scalar_type
+from ..analysis.machine import Machine
 from ..analysis.strides import Strides, View, memory_strides, view_of
 from ..core.base import Pass
 from ..core.clauses import Clauses, broken
-from ..core.context import CompileContext, Target
+from ..core.context import CompileContext
 from .own_loops import launch_own
 
 OWN = "short_attention"
@@ -53,7 +54,7 @@ class Call:
     bytes: int
 
     @classmethod
-    def of(cls, op: kernel.Extern, machine: Target) -> Call | None:
+    def of(cls, op: kernel.Extern, machine: Machine) -> Call | None:
         """None: a call that no kernel of ours can carry out."""
         given = {name: prim.tensor(v) for name, v in zip(op["operands"], op.operands, strict=True)}
         if broken(takes_short_attention(op, machine)) is not None or given["query"].rank != 4:
@@ -75,7 +76,7 @@ class Call:
         return cls(heads, rows, keys, width, values, moved * dtype.bytes)
 
 
-def takes_short_attention(op: Op, machine: Target) -> Clauses:
+def takes_short_attention(op: Op, machine: Machine) -> Clauses:
     """What the loops here take of `scaled_dot_product_attention`: rows and columns, and in front of them heads and any images of one size each."""
     given = {name: prim.tensor(v) for name, v in zip(op["operands"], op.operands, strict=True)}
     yield tuple(given) in (ROWS, (*ROWS, "attn_mask")), "queries, keys, values and perhaps a mask"

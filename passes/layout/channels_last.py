@@ -17,10 +17,11 @@ from ...ir.dialects import kernel, prim
 from ...ir.dtypes import BF16, F16, F32
 from ...ir.symbols import dim
 from ...ir.types import is_gpu
+from ..analysis.machine import Machine
 from ..analysis.strides import channels_last, same_layout
 from ..core.base import Pass
 from ..core.clauses import broken
-from ..core.context import CompileContext, Target
+from ..core.context import CompileContext
 from ..core.rewriter import is_static
 from ..kernels.convolution import takes_max_pool
 from ..kernels.depthwise_kernels import OWN as DEPTHWISE
@@ -63,13 +64,13 @@ class ChannelsLast(Pass):
                 if isinstance(op, kernel.Extern):
                     if op.get("own") == "convolution":
                         values.update(op.results)
-                    elif self._lies_last(op, func, ctx.target):
+                    elif self._lies_last(op, func, ctx.machine):
                         self._convolution(ctx, op, values)
-                    elif self._wants(op, func, ctx.target) or _follows(op, values):
+                    elif self._wants(op, func, ctx.machine) or _follows(op, values):
                         _move(op)
                         ctx.diagnostics.count(self.name, "library calls moved to channels-last")
                         # The library looks for indices all the same: 32 ms for 16x64x64x64 in float32.
-                        if self.pools and op["target"] == POOL and not broken(takes_max_pool(op, ctx.target)):
+                        if self.pools and op["target"] == POOL and not broken(takes_max_pool(op, ctx.machine)):
                             op = _own_pool(op)
                             ctx.diagnostics.count(self.name, "pools of our own")
                         self._convolution(ctx, op, values)
@@ -86,12 +87,12 @@ class ChannelsLast(Pass):
             values.add(_as_product(op, values))
             ctx.diagnostics.count(self.name, "products of pixels")
             return
-        if not broken(takes_depthwise_on_gpu(op, ctx.target)):
+        if not broken(takes_depthwise_on_gpu(op, ctx.machine)):
             _own_depthwise(op)
             ctx.diagnostics.count(self.name, "depthwise convolutions of our own")
         values.update(op.results)
 
-    def _lies_last(self, op: kernel.Extern, func: prim.Func, target: Target) -> bool:
+    def _lies_last(self, op: kernel.Extern, func: prim.Func, target: Machine) -> bool:
         """A convolution on a GPU that is channels-last in eager."""
         if op["target"] != "aten.convolution.default" or op.get("transposed") is True or not _on_gpu(op, func, target):
             return False
@@ -103,7 +104,7 @@ class ChannelsLast(Pass):
                 return False
         return given[-1] is not None
 
-    def _wants(self, op: kernel.Extern, func: prim.Func, target: Target) -> bool:
+    def _wants(self, op: kernel.Extern, func: prim.Func, target: Machine) -> bool:
         """A two-dimensional convolution by a parameter that oneDNN or cuDNN carries out, contiguous in eager."""
         if op["target"] != "aten.convolution.default" or op.get("transposed") is True:
             return False
@@ -121,7 +122,7 @@ class ChannelsLast(Pass):
         return is_static(weight, func) and isinstance(channels, int) and channels >= self.min_channels
 
 
-def _on_gpu(op: kernel.Extern, func: prim.Func, target: Target) -> bool:
+def _on_gpu(op: kernel.Extern, func: prim.Func, target: Machine) -> bool:
     """A two-dimensional convolution by a parameter that the matrix units do: 1.2 to 3.5 times as fast channels-last, without them slower."""
     result, weight = prim.tensor(op.results[0]), op.operands[list(op["operands"]).index("weight")]
     if not is_gpu(result.device) or result.rank != 4 or not is_static(weight, func):

@@ -15,7 +15,7 @@ import sympy
 from ...ir.dialects import prim
 from ...ir.symbols import Dim, FloorDiv, Mod, Range, dim, free_symbols, power_of_two, product
 from ..analysis.affine import accesses, merge
-from ..core.context import Target
+from ..analysis.machine import Processor
 from .cooperative import cooperative
 from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
 from .lower import Lowering, Memory, Node
@@ -26,7 +26,6 @@ from .tiling import Tiler, by_stride
 
 POINTS = 1024  # elements that one program takes of a kernel without reductions
 SQUARE = 64  # side of the tiles in which transposes are walked
-WHOLE = 16 * 1024  # elements of a row that one program holds at once
 # Elements of a longer row that a program takes at a time; half of them where there are rows enough, or nobody knows: cross_entropy of 8,192
 # rows of 50,304 bfloat16 on an H200 reaches 101 % of the copy rate with 2,048 and 98 % with 4,096.
 PIECE = 4 * 1024
@@ -44,7 +43,6 @@ LOADS_A_THREAD = 64
 BYTES_A_THREAD, ELEMENTS_A_THREAD = 64, 16
 LANES, STEPS = 64, 32  # a tile of a reduction over columns
 WIDE_LANES = 256
-MULTIPROCESSORS = 132
 LEAST_LANES = 16  # of columns that a program holds: two sectors of memory in float32
 WARPS_OF_A_ROW = 8  # of a product of one row: more were slower
 PROGRAMS = 1024  # fewer than this leave a large GPU idle
@@ -60,7 +58,7 @@ Ranges = dict[sympy.Symbol, Range]
 class Blocker(Tiler):
     """Chooses the blocks of the nests of one kernel; every nest becomes a kernel of its own, because blocks do not all wait for each other."""
 
-    target: Target
+    processor: Processor
     lowering: Lowering
     scratch: list[Memory]
 
@@ -77,7 +75,7 @@ class Blocker(Tiler):
                 self._flat,
                 self._merged,
                 self.scratch,
-                self.target.multiprocessors,
+                self.processor,
             )
             if found is not None:
                 return found
@@ -112,7 +110,7 @@ class Blocker(Tiler):
 
     def _blocks(self, nest: Nest) -> NestSpec:
         if is_product(nest):
-            found = product_blocks(self.lowering, nest, self._flat, self._merged)
+            found = product_blocks(self.processor, self.lowering, nest, self._flat, self._merged)
             if found is not None:
                 return found
             found = self._row_blocks(summed(self.lowering, nest))
@@ -217,7 +215,7 @@ class Blocker(Tiler):
         fewer = one_pass(lowering, nest.stages)
         again = sum(bool(s.loops) for s in fewer) > 1 and not self._scans(nest)
         if lane is not None:
-            few = hint(product(r.size for r in nest.rows)) < LANES * MULTIPROCESSORS
+            few = hint(product(r.size for r in nest.rows)) < LANES * self.processor.multiprocessors
             hold = known and (few or sum(bool(s.loops) for s in nest.stages) > 1)
             block, step = self._columns(longest, hold, lane, self._lanes_at_once(nest, lane))
         else:
@@ -265,22 +263,25 @@ class Blocker(Tiler):
         pitch = hint(lane.size) * self._bytes(nest)
         return WIDE_LANES if pitch % 64 and hint(lane.size) > WIDE_LANES else LANES
 
-    @staticmethod
-    def _columns(longest: Dim, hold: bool, lane: Loop, lanes: int) -> tuple[int, int]:
+    @property
+    def _held(self) -> int:
+        """Elements of a row that one program holds at once: a quarter of the registers, since what is computed needs some as well."""
+        return self.processor.registers // 4
+
+    def _columns(self, longest: Dim, hold: bool, lane: Loop, lanes: int) -> tuple[int, int]:
         """How many columns a program takes, and how many of their elements at a time: all of them where it may `hold` them."""
         step, lanes = power_of_two(hint(longest)), min(lanes, power_of_two(hint(lane.size)))
-        if hold and step * LEAST_LANES <= WHOLE:
-            return min(LANES, lanes, WHOLE // step), step
+        if hold and step * LEAST_LANES <= self._held:
+            return min(LANES, lanes, self._held // step), step
         return lanes, min(STEPS * LANES // lanes, step)
 
-    @staticmethod
-    def _shape(rows: Dim, longest: Dim, known: bool, again: bool, narrow: int) -> tuple[int, int]:
+    def _shape(self, rows: Dim, longest: Dim, known: bool, again: bool, narrow: int) -> tuple[int, int]:
         """How many rows a program takes, and how many elements within a row at a time.
 
         Args:
             again: a row that is not held is walked more than once. narrow: bytes of an element.
         """
-        if known and hint(longest) <= WHOLE:
+        if known and hint(longest) <= self._held:
             step = power_of_two(hint(longest))
             several = max(1, min(POINTS // step, hint(rows) // PROGRAMS))
             return 1 << (several.bit_length() - 1), step

@@ -17,6 +17,7 @@ from ...ir.scalars import JOINT
 from ...ir.symbols import Dim, dim, power_of_two, product
 from ...ir.types import ref_type
 from ..analysis.affine import accesses, merge
+from ..analysis.machine import Processor
 from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
 from .lower import Lowering, Memory
 from .moments import one_pass
@@ -24,8 +25,6 @@ from .nests import Loop, Nest, Stage, Store
 from .tiling import by_stride
 
 ROW_BYTES = 128 * 1024  # of a row; shorter ones are read again from the L2 cache while a program works on them
-CACHE_BYTES = 32 << 20  # of everything; less stays in the L2 cache of a large GPU
-FEW = 264  # rows, two for each multiprocessor of a large GPU
 LEAST = 1 << 20  # elements in all; fewer are not worth the waiting
 ALONE = 16 * 1024  # elements; a row of no more is held by one program
 # Elements that a program holds, and its warps: log_softmax of 131,072 float32 on an H200 reaches 89 % of the copy rate with 8,192; of rows
@@ -49,13 +48,13 @@ def cooperative(
     flat: Flat,
     merged: Callable[[Dim], sympy.Symbol],
     scratch: list[Memory],
-    multiprocessors: int,
+    processor: Processor,
 ) -> list[NestSpec] | None:
     """The nest with its rows shared among programs, behind one that sets its counters to 0; None where rows are better left whole.
 
     Where memory is contiguous along the rows' loop `lane`, a block of neighbouring rows takes the place of a row.
     """
-    most = min(MOST, multiprocessors // 2)
+    most = min(MOST, processor.multiprocessors // 2)
     if most < LEAST_MOST:
         return None
     stages = one_pass(lowering, nest.stages)
@@ -70,8 +69,8 @@ def cooperative(
     inner = {each.var for each in first.loops}
     width = max((n.data[0].ref.dtype.bytes for n in used.loads if n.free & inner), default=0)
     odd = lane is None and total * width % 16 != 0
-    large = total * lanes * width >= ROW_BYTES // (1 + odd) and rows * total * width >= CACHE_BYTES
-    few = count < FEW and rows * total >= LEAST and total * lanes > 2 * ALONE
+    large = total * lanes * width >= ROW_BYTES // (1 + odd) and rows * total * width >= processor.stays_cached
+    few = count < 2 * processor.multiprocessors and rows * total >= LEAST and total * lanes > 2 * ALONE
     if not width or total * lanes <= ALONE or not (again and large or few):
         return None
     block = (ODD if odd else HELD) // lanes if again else PIECE // lanes

@@ -17,6 +17,7 @@ from ...ir.scalars import DOT
 from ...ir.symbols import Dim, product
 from ...ir.syntax import Op
 from ..analysis.affine import accesses, merge
+from ..analysis.machine import Processor
 from ..analysis.product_model import Tile
 from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec, product_of
 from .lower import Lowering
@@ -24,7 +25,6 @@ from .nests import Join, Loop, Nest, Stage
 from .tiling import by_stride
 
 GROUP = 8  # blocks of rows that programs take with one block of columns, at least
-CACHED = 16 << 20  # bytes of a factor that stay in the cache while the other one passes by
 
 Flat: TypeAlias = Callable[[list[Loop], dict[sympy.Symbol, Dim], int, str], list[LoopSpec]]
 
@@ -49,7 +49,9 @@ def split_of(nest: Nest) -> int:
     return tile.split if even and len(nest.stages[0].joins) == 1 else 1
 
 
-def product_blocks(lowering: Lowering, nest: Nest, flat: Flat, fresh: Callable[[Dim], sympy.Symbol]) -> NestSpec | None:
+def product_blocks(
+    processor: Processor, lowering: Lowering, nest: Nest, flat: Flat, fresh: Callable[[Dim], sympy.Symbol]
+) -> NestSpec | None:
     """The loops of the nest with their blocks; None where it is no product of a row and a column with operations on the result behind it.
 
     Args:
@@ -73,7 +75,9 @@ def product_blocks(lowering: Lowering, nest: Nest, flat: Flat, fresh: Callable[[
     env |= more
     spec = NestSpec([], env, [], warps=tile.warps, pipeline=tile.stages)
     spec.rows += flat(batch, env, 1, "parallel")
-    group = _group(tile, first.loops[0].size, product([r.size for r in wide]), _bytes(nest))
+    group = _group(
+        tile, first.loops[0].size, product([r.size for r in wide]), _bytes(nest), processor.stays_cached // 2
+    )
     spec.rows += [replace(each, group=group) for each in flat(tall, env, tile.rows, "parallel")]
     spec.rows += flat(wide, env, tile.columns, "parallel")
     if tile.programs and not batch and all(isinstance(each.stop, int) and each.start == 0 for each in spec.rows):
@@ -90,11 +94,15 @@ def _bytes(nest: Nest) -> int:
     return prim.tensor(product_of(nest.stages[0].joins[0].target).operands[0]).dtype.bytes
 
 
-def _group(tile: Tile, inner: Dim, columns: Dim, size: int) -> int:
-    """How many blocks of rows programs take with each block of columns: for each group a second factor that stays in no cache is read again."""
-    if not isinstance(inner, int) or not isinstance(columns, int) or columns * inner * size <= CACHED:
+def _group(tile: Tile, inner: Dim, columns: Dim, size: int, cached: int) -> int:
+    """How many blocks of rows programs take with each block of columns: for each group a second factor that stays in no cache is read again.
+
+    Args:
+        size: bytes of an element. cached: bytes of a factor that stay in the cache while the other one passes by.
+    """
+    if not isinstance(inner, int) or not isinstance(columns, int) or columns * inner * size <= cached:
         return GROUP
-    fits = CACHED // (tile.rows * inner * size)
+    fits = cached // (tile.rows * inner * size)
     return max(GROUP, 1 << max(0, fits.bit_length() - 1))
 
 

@@ -219,7 +219,7 @@ def _loop_kernel(
     scratch: list[Memory],
 ) -> _Made:
     block = Block(arg_types=[m.ref for m in (*ins, *outs)])
-    specs = Tiler(ctx.target, lowering, scratch).nests(nests)
+    specs = Tiler(ctx.machine.cpu, lowering, scratch).nests(nests)
     places: dict[Memory, SSAValue] = dict(zip([*ins, *outs], block.args, strict=True))
     for memory in scratch:
         local = loop.Local.make([], [memory.ref], {"size": memory.ref.numel})
@@ -244,7 +244,7 @@ def _block_kernels(
     scratch: list[Memory],
 ) -> list[_Made]:
     types: dict[str, Attribute] = {f"out{k}": r.type for k, r in enumerate(op.results)}
-    parts = block_parts(ctx.target, lowering, nests, memories, scratch, op)
+    parts = block_parts(ctx.machine.gpu, lowering, nests, memories, scratch, op)
     types |= {m.name: tensor_type(m.ref.shape, m.ref.dtype, m.ref.device) for m in scratch}
     made = [
         _Made(p.kernel, [m.name for m in p.reads], [m.name for m in p.writes], [types[m.name] for m in p.writes])

@@ -9,7 +9,7 @@ from xdsl.ir import Block, Region, SSAValue
 from ...ir.dialects import loop, prim
 from ...ir.syntax import Op
 from ...ir.types import ref_type
-from ..core.context import Target
+from ..analysis.machine import Processor
 from .blocks import Blocker
 from .emit_loops import LoopEmitter, NestSpec
 from .lower import Lowering, Memory
@@ -26,14 +26,14 @@ class Part:
 
 
 def block_parts(
-    target: Target, lowering: Lowering, nests: list[Nest], memories: list[Memory], scratch: list[Memory], op: Op
+    gpu: Processor, lowering: Lowering, nests: list[Nest], memories: list[Memory], scratch: list[Memory], op: Op
 ) -> list[Part]:
     """The launches of one fused kernel, in order. Their kernels have no names yet.
 
     Args:
         memories: the arguments of the fused kernel, results last; `scratch`: what its nests pass on to later ones.
     """
-    specs = Blocker(target, lowering, scratch).nests(nests)
+    specs = Blocker(gpu, lowering, scratch).nests(nests)
     device = memories[-1].ref.device
     for memory in scratch:
         memory.ref = ref_type(memory.ref.shape, memory.ref.strides, memory.ref.dtype, device)

@@ -26,7 +26,7 @@ from ...ir.symbols import (
 from ...ir.types import ref_type
 from ..analysis.affine import Accesses, accesses, cuts, hint, merge
 from ..analysis.indexing import row_major
-from ..core.context import Target
+from ..analysis.machine import Processor
 from .emit_loops import LoopSpec, NestSpec, Prefetch, Segment, StageSpec
 from .lower import Lowering, Memory, Node
 from .moments import blocked_moments
@@ -55,7 +55,7 @@ Ranges = dict[sympy.Symbol, Range]
 class Tiler:
     """Chooses the loops of the nests of one kernel."""
 
-    target: Target
+    processor: Processor
     lowering: Lowering
     scratch: list[Memory]
 

@@ -315,7 +315,7 @@ def _this_processor() -> tuple[str, frozenset[str]]:
 
 
 def detect_isa() -> str:
-    """avx512, avx2, neon or baseline: what the vector code may use."""
+    """avx512, avx2, neon or plain: what the vector code may use."""
     _, flags = cpu_facts()
     if {"avx512f", "avx512dq", "avx512bw", "avx512vl"} <= flags:
         return "avx512"
@@ -323,7 +323,7 @@ def detect_isa() -> str:
         return "avx2"
     if platform.machine().lower() in ("aarch64", "arm64"):
         return "neon"
-    return "baseline"
+    return "plain"
 
 
 def dots_bfloat16() -> bool:

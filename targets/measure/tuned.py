@@ -98,11 +98,11 @@ class MeasuredProducts:
             passes.insert(0, MatmulKernels(tile=name))
         library = Library(0, record=False)
         try:
-            run_pipeline(CompileContext(self.ctx.target), module, passes)
+            run_pipeline(CompileContext(self.ctx.machine), module, passes)
             generated = generate(module, library)
             key = cache_key(
                 ir_text=text,
-                config={"candidate": name, "target": repr(self.ctx.target)},
+                config={"candidate": name, "machine": repr(self.ctx.machine)},
                 versions=versions(),
                 isa=self.toolchain.identity + cpu_identity() + gpu_identity(),
             )

@@ -70,21 +70,6 @@ def capability(gpu: int) -> str:
     return f"sm_{properties.major}{properties.minor}"
 
 
-_SHARED = {70: 96, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, 121: 99}  # KiB
-_LEAST_SHARED = 64  # of AMD's, and of those that are not known
-
-
-def shared_bytes(target: str) -> int:
-    """The most memory of a multiprocessor that one block may use on "sm_90" or "gfx942"."""
-    number = target.removeprefix("sm_")
-    return 1024 * _SHARED.get(int(number) if number.isdigit() else 0, _LEAST_SHARED)
-
-
-def has_tensor_maps(target: str) -> bool:
-    """Whether products for "sm_90" or "gfx942" read through tensor maps; the blocks of later GPUs are laid out for other units."""
-    return target == "sm_90"
-
-
 @cache
 def multiprocessors() -> int:
     """Of the smallest of this machine's GPUs; those of an H100 without one."""

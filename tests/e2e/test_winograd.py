@@ -12,10 +12,10 @@ from threads import agree_in_threads
 
 import intarsia
 from intarsia.ir.packing import unpack, winograd_weight
-from intarsia.passes.core.context import Target
+from intarsia.targets.build.toolchain import detect_isa
 from intarsia.testing import check
 
-pytestmark = pytest.mark.skipif(Target().isa != "avx512", reason="made for AVX-512")
+pytestmark = pytest.mark.skipif(detect_isa() != "avx512", reason="made for AVX-512")
 
 
 def error(found, gold):

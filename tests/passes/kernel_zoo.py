@@ -18,7 +18,7 @@ from intarsia.ir.types import TensorType, tensor_type
 Shape = Sequence[Dim]
 S0 = symbol("s0")
 # passes/schedule/cooperative.py's constants as for a GPU that holds a few hundred elements
-SMALL_GPU = {"ROW_BYTES": 512, "CACHE_BYTES": 512, "LEAST": 512, "ALONE": 256, "HELD": 128, "ODD": 128, "PIECE": 64}
+SMALL_GPU = {"ROW_BYTES": 512, "LEAST": 512, "ALONE": 256, "HELD": 128, "ODD": 128, "PIECE": 64}
 SMALL_GPU |= {"LANES": (32, 32)}  # type: ignore[dict-item]
 
 

@@ -11,8 +11,9 @@ from torch import nn
 
 import intarsia
 from intarsia.ir.text import parse_module
-from intarsia.passes.core.context import Target
+from intarsia.passes.analysis.machine import Machine
 from intarsia.passes.core.contracts import CONTRACTS, check
+from intarsia.targets.build.toolchain import detect_isa
 
 
 def last(fn: object, *args: torch.Tensor) -> str:
@@ -34,15 +35,15 @@ CALLS = {
 }  # fmt: skip
 
 
-@pytest.mark.skipif(Target().isa != "avx512", reason="made for AVX-512")
+@pytest.mark.skipif(detect_isa() != "avx512", reason="made for AVX-512")
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_that_the_kernel_does_not_take(name: str) -> None:
     assert name in CONTRACTS
     make, changes = CALLS[name]
     text = make()
-    check(parse_module(text), Target())
+    check(parse_module(text), Machine())
     for pattern, replacement, clause in changes:
         changed, count = re.subn(pattern, replacement, text, count=1)
         assert count, text
         with pytest.raises(ValueError, match=clause):
-            check(parse_module(changed), Target())
+            check(parse_module(changed), Machine())

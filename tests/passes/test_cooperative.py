@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from kernel_zoo import CASES, SMALL_GPU
@@ -11,7 +13,8 @@ from intarsia.ir.dialects import loop
 from intarsia.ir.interpreter.run import run
 from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
-from intarsia.passes.core.context import CompileContext, Target
+from intarsia.passes.analysis.machine import Machine, gpu_facts
+from intarsia.passes.core.context import CompileContext
 from intarsia.passes.memory.plan_buffers import PlanBuffers
 from intarsia.passes.schedule import cooperative
 from intarsia.passes.schedule.schedule import Schedule
@@ -73,7 +76,9 @@ def test_no_more_programs_wait_for_each_other_than_a_gpu_surely_runs(multiproces
     for name in NAMES:
         module = CASES[name].module()
         retarget(module, "cuda:0")
-        Schedule().apply(CompileContext(Target(multiprocessors=multiprocessors)), module)
+        Schedule().apply(
+            CompileContext(Machine(gpu=replace(gpu_facts("sm_90"), multiprocessors=multiprocessors))), module
+        )
         shared = [op["stop"] for op in module.walk() if isinstance(op, loop.For) and op.get("cooperative")]
         assert bool(shared) == bool(most)
         assert all(stop <= most for stop in shared)

@@ -11,7 +11,8 @@ import torch
 from intarsia.ir.interpreter.run import run
 from intarsia.ir.symbols import FloorDiv, dim, symbol
 from intarsia.ir.text import parse_module
-from intarsia.passes.core.context import CompileContext, Target
+from intarsia.passes.analysis.machine import Machine
+from intarsia.passes.core.context import CompileContext
 from intarsia.passes.layout.channels_last import ChannelsLast
 
 PROGRAM = """
@@ -35,7 +36,7 @@ def test_as_the_plain_sum(channels: int, tf32: bool) -> None:
         expected = torch.conv2d(x, w, None, 2, padding)
         shapes = {name: list(t.shape) for name, t in (("x", x), ("w", w), ("y", expected))}
         module = parse_module(PROGRAM.format(**shapes, padding=list(padding), symbols=""))
-        ctx = CompileContext(Target(tf32=tf32))
+        ctx = CompileContext(Machine(tf32=tf32))
         ChannelsLast().apply(ctx, module)
         module.verify()
         assert ("first convolutions" in ctx.diagnostics.statistics.get("channels-last", {})) == tf32
@@ -52,7 +53,7 @@ def test_images_of_any_size() -> None:
         shapes = {"x": [2, 3, *sizes], "w": [5, 3, *window], "y": [2, 5, *counts]}
         symbols = ', symbols = [["s0", 0, 2, 2, none], ["s1", 0, 3, 2, none]]'
         module = parse_module(PROGRAM.format(**shapes, padding=list(padding), symbols=symbols))
-        ctx = CompileContext(Target(tf32=True))
+        ctx = CompileContext(Machine(tf32=True))
         ChannelsLast().apply(ctx, module)
         module.verify()
         assert ctx.diagnostics.statistics["channels-last"]["first convolutions"] == 1

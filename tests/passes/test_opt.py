@@ -84,7 +84,9 @@ class Chatty(Pass):
     word: str = "hm"
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
-        ctx.diagnostics.remark(self.name, "seen", lambda: f"{self}, {ctx.target.isa}, {ctx.target.threads}", "m.py:3")
+        ctx.diagnostics.remark(
+            self.name, "seen", lambda: f"{self}, {ctx.machine.cpu.name}, {ctx.machine.cpu.threads}", "m.py:3"
+        )
 
 
 def test_no_pass_prints_the_module_again(run: Run) -> None:

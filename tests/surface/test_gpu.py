@@ -24,7 +24,8 @@ from intarsia.explain.kernel_facts import kernel_facts
 from intarsia.frontend.functional.trace import functionalize
 from intarsia.ir.fx.importer import import_fx
 from intarsia.ir.retarget import retarget
-from intarsia.passes.core.context import CompileContext, Target
+from intarsia.passes.analysis.machine import Machine
+from intarsia.passes.core.context import CompileContext
 from intarsia.passes.core.manager import run_pipeline
 from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets.cpp.program import Program, generate
@@ -315,7 +316,7 @@ def compiled(fn, *specs):
     with FakeTensorMode():
         args = [torch.empty(shape, device=where) for shape, where in specs]
     module = import_fx(functionalize(torch.fx.symbolic_trace(fn), args)).module
-    run_pipeline(CompileContext(Target()), module, default_pipeline())
+    run_pipeline(CompileContext(Machine()), module, default_pipeline())
     return generate(module, Library(-1))
 
 

@@ -14,7 +14,8 @@ from xdsl.dialects.builtin import ModuleOp
 
 from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
-from intarsia.passes.core.context import CompileContext, Target
+from intarsia.passes.analysis.machine import Machine
+from intarsia.passes.core.context import CompileContext
 from intarsia.passes.graph.gpu_attention import GpuAttention
 from intarsia.passes.pipeline import default_pipeline
 
@@ -32,7 +33,7 @@ class AttentionProgram(Program):
         module = parse_module(print_module(self.module))
         retarget(module, DEVICE)
         for item in default_pipeline([GpuAttention(tile=self.tile)], until="attention-kernels"):
-            item.apply(CompileContext(Target(tf32_products=True)), module)
+            item.apply(CompileContext(Machine(tf32_products=True)), module)
         module.verify()
         return module
 

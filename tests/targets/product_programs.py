@@ -17,7 +17,8 @@ from xdsl.dialects.builtin import ModuleOp
 from intarsia.ir.dialects import loop
 from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
-from intarsia.passes.core.context import CompileContext, Target
+from intarsia.passes.analysis.machine import Machine
+from intarsia.passes.core.context import CompileContext
 from intarsia.passes.kernels.matmul_kernels import MatmulKernels
 from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets.triton.compile import load_text
@@ -35,7 +36,7 @@ class ProductProgram(Program):
         module = parse_module(print_module(self.module))
         retarget(module, DEVICE)
         for item in default_pipeline([MatmulKernels(tile=self.tile)], until="schedule"):
-            item.apply(CompileContext(Target(tf32_products=True)), module)
+            item.apply(CompileContext(Machine(tf32_products=True)), module)
         module.verify()
         return module
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,15 @@ from triton_programs import kernels_of
 from intarsia.ir.dialects import loop, prim
 from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
+from intarsia.passes.analysis.machine import Machine, gpu_facts
 from intarsia.passes.analysis.product_model import Shape, Tile, candidates, choose
-from intarsia.passes.core.context import CompileContext, Target
+from intarsia.passes.core.context import CompileContext
 from intarsia.passes.kernels.matmul_kernels import MatmulKernels
 from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets.build.toolchain import find_toolchain
 from intarsia.targets.triton import device
 from intarsia.targets.triton.compile import compile_kernel, load_text
 from intarsia.targets.triton.descriptors import descriptors
-from intarsia.targets.triton.device import has_tensor_maps
 from intarsia.targets.triton.emit import emit_module, program_count
 from intarsia.targets.triton.launch import kernel_source, launchers
 from intarsia.targets.triton.products import PaddedLinear
@@ -31,13 +32,13 @@ from intarsia.targets.triton.products import PaddedLinear
 TILE = "128x256x64x8x3x1x4"
 
 
-def product(columns: int = 600, tile: str = TILE, target: Target | None = None) -> loop.Kernel:
+def product(columns: int = 600, tile: str = TILE, machine: Machine | None = None) -> loop.Kernel:
     """(512, 320) by (320, columns)."""
     program = captured("linear", F.linear, [half(512, 320), half(columns, 320)], tile)
     module = parse_module(print_module(program.module))
     retarget(module, "cuda:0")
     for item in default_pipeline([MatmulKernels(tile=tile)], until="schedule"):
-        item.apply(CompileContext(target or Target()), module)
+        item.apply(CompileContext(machine or Machine()), module)
     (kernel,) = kernels_of(module)
     return kernel
 
@@ -52,7 +53,7 @@ def test_code_for_hopper(tmp_path: Path) -> None:
     assert [source.signature[f"d{k}"] for k in (0, 1)] == ["tensordesc<bf16[128, 64]>", "tensordesc<bf16[256, 64]>"]
     binary = compile_kernel(load_text(path, "persistent_kernels"), source, "sm_90")
     assert [list(box) for box in binary.boxes] == [[3, 9, 128, 64], [3, 9, 256, 64]]
-    assert binary.shared <= Target().shared_bytes
+    assert binary.shared <= Machine().gpu.shared_bytes
     with pytest.raises(TypeError, match="0 of 2 operands"):
         compile_kernel(load_text(path, "persistent_kernels"), source, "sm_80")
 
@@ -102,9 +103,14 @@ def test_launch(tmp_path: Path) -> None:
 
 def test_other_gpus() -> None:
     """Without tensor maps each program has one tile, and reads by addresses."""
-    kernel = product(target=Target(tensor_maps=False))
+    kernel = product(machine=Machine(gpu=replace(gpu_facts("sm_90"), tensor_maps=False)))
     assert not descriptors(kernel) and program_count(kernel) == 12 and "tl.range" not in emit_module([kernel])
-    assert [has_tensor_maps(target) for target in ("sm_90", "sm_80", "sm_100", "gfx942")] == [True, False, False, False]
+    assert [gpu_facts(name).tensor_maps for name in ("sm_90", "sm_80", "sm_100", "gfx942")] == [
+        True,
+        False,
+        False,
+        False,
+    ]
     for shape in (Shape(1, 4096, 4096, 1024, "bf16", True), Shape(1, 4096, 50257, 768, "bf16")):
         assert any(t.programs for t in candidates(shape))
 

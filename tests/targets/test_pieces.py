@@ -15,7 +15,8 @@ import intarsia
 from intarsia.frontend.functional.trace import functionalize
 from intarsia.ir.fx.importer import import_fx
 from intarsia.ir.retarget import retarget
-from intarsia.passes.core.context import CompileContext, Target
+from intarsia.passes.analysis.machine import Machine
+from intarsia.passes.core.context import CompileContext
 from intarsia.passes.core.manager import run_pipeline
 from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets.cpp.program import generate
@@ -59,7 +60,7 @@ def host(fn: Any, lengths: Sequence[int] = (3, 4, 5)) -> HostSource:
     def backend(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         imported = import_fx(functionalize(gm, inputs))
         retarget(imported.module, "cuda:0")
-        run_pipeline(CompileContext(Target()), imported.module, default_pipeline())
+        run_pipeline(CompileContext(Machine()), imported.module, default_pipeline())
         found.append(generate(imported.module, Library(-1)).host)
         return gm.forward
 
