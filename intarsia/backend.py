@@ -55,12 +55,12 @@ from .targets.build.toolchain import (
 )
 from .targets.build.versions import versions
 from .targets.cpp.program import Program, UnusableLibrary, build, generate, load
-from .targets.host.host import SeveralGPUs
+from .targets.host.kernels import SeveralGPUs
 from .targets.host.library import Library
 from .targets.host.pool import Results
 from .targets.measure.choices import Choices
 from .targets.measure.tuned import MeasuredProducts
-from .targets.run.gpu import UnplannedResult
+from .targets.run.errors import UnplannedResult
 from .targets.run.profiling import show_kernels
 from .targets.torch_private import (
     convolutions_in_tf32,

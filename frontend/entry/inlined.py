@@ -11,34 +11,26 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-
 __all__ = ["inlined_entry", "with_program"]
 
 _MOST = 6000  # characters of a program that is worth it: a call is little beside much work
 
 
 def with_program(residual: str, namespace: dict[str, Any], graph: Any) -> str:
-    """The text of an entry with the graph's program in place of `graph(...)`, where the graph shows one (`graph.text`).
+    """The text of an entry with the graph's program in place of `graph(...)`, where the graph shows one (`graph.inlinable`).
 
     `namespace` gets the names that the program needs. The text comes back as it is where the program keeps state of its own.
     """
-    text = getattr(graph, "text", None)
-    if not isinstance(text, str) or len(text) > _MOST:
+    program = getattr(graph, "inlinable", None)
+    if program is None or program.length > _MOST or "graph(" not in residual:
         return residual
-    run, entry = _run_of(text), ast.parse(residual)
-    if run is None or "graph(" not in residual:
-        return residual
+    entry = ast.parse(residual)
     used = {node.id for node in ast.walk(entry) if isinstance(node, ast.Name)} | set(namespace)
-    renamed = _Renamed(graph.__globals__, {a.arg for a in run.args.args})
-    body = [renamed.visit(statement) for statement in run.body]
-    if renamed.refused or used & renamed.made.keys() or used & set(renamed.names.values()):
-        return residual
-    call = _Call(body, [renamed.name_of(a.arg) for a in run.args.args])
+    call = _Call(program)
     entry = call.visit(entry)
-    if not call.done:
+    if not call.done or used & call.names:
         return residual
-    namespace |= renamed.made
+    namespace |= call.values
     entry = _Results().visit(entry)
     for node in ast.walk(entry):
         if isinstance(node, ast.Try) and not node.body:  # a program of no steps, whose results nobody reads
@@ -46,77 +38,24 @@ def with_program(residual: str, namespace: dict[str, Any], graph: Any) -> str:
     return ast.unparse(ast.fix_missing_locations(entry))
 
 
-def _run_of(text: str) -> ast.FunctionDef | None:
-    """The function `run` of a program that prepares nothing and gives a tuple of variables."""
-    make = ast.parse(text).body[0]
-    if not isinstance(make, ast.FunctionDef) or len(make.body) != 2:
-        return None
-    run, last = make.body[0], make.body[-1].value if isinstance(make.body[-1], ast.Return) else None
-    if not isinstance(run, ast.FunctionDef):
-        return None
-    returns = [node for node in ast.walk(run) if isinstance(node, ast.Return)]
-    blocks = ast.Lambda | ast.comprehension | ast.For | ast.While
-    plain = len(returns) == 1 and returns[0] is run.body[-1] and isinstance(returns[0].value, ast.Tuple)
-    plain = plain and not any(isinstance(node, blocks) for node in ast.walk(run))
-    return run if plain and isinstance(last, ast.Name) else None
-
-
-class _Renamed(ast.NodeTransformer):
-    """A program's names, each with a prefix of its own; dtypes become names too."""
-
-    def __init__(self, known: Mapping[str, Any], arguments: set[str]) -> None:
-        self.known, self.arguments = known, arguments
-        self.names: dict[str, str] = {}
-        self.made: dict[str, Any] = {}
-        self.refused = False
-
-    def name_of(self, name: str) -> str:
-        return self.names.setdefault(name, f"program_{name}")
-
-    def visit_Name(self, node: ast.Name) -> ast.Name:
-        if isinstance(node.ctx, ast.Store) and node.id in self.arguments:
-            self.refused = True
-        name = self.name_of(node.id)
-        if node.id in self.known:
-            self.made[name] = self.known[node.id]
-        elif isinstance(node.ctx, ast.Load) and hasattr(__builtins__, node.id):
-            name = node.id
-        return ast.copy_location(ast.Name(name, node.ctx), node)
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        owner = node.value
-        if isinstance(owner, ast.Name) and owner.id == "torch" and self.known.get("torch") is torch:
-            value = getattr(torch, node.attr)
-            if isinstance(value, torch.dtype):
-                name = f"program_{node.attr}"
-                self.made[name] = value
-                return ast.copy_location(ast.Name(name, ast.Load()), node)
-        self.generic_visit(node)
-        return node
-
-
 class _Call(ast.NodeTransformer):
     """Puts a program in the place of `out = graph(...)`."""
 
-    def __init__(self, body: list[ast.stmt], arguments: list[str]) -> None:
-        self.body, self.arguments, self.done = body, arguments, False
+    def __init__(self, program: Any) -> None:
+        self.program, self.done = program, False
+        self.names: set[str] = set()  # the program's own
+        self.values: dict[str, Any] = {}  # functions and dtypes among them
 
     def visit_Assign(self, node: ast.Assign) -> Any:
         value = node.value
         if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "graph"):
             return node
-        if len(value.args) != len(self.arguments) or self.done:
-            return node
-        if not all(isinstance(given, ast.Name) for given in value.args):
+        given = [arg.id for arg in value.args if isinstance(arg, ast.Name)]
+        if len(given) != len(value.args) or len(given) != len(self.program.arguments) or self.done:
             return node
         self.done = True
-        given = {
-            name: arg.id for name, arg in zip(self.arguments, value.args, strict=True) if isinstance(arg, ast.Name)
-        }
-        body = [_Named(given).visit(statement) for statement in self.body]
-        last = body[-1]
-        assert isinstance(last, ast.Return) and last.value is not None
-        return [*body[:-1], ast.Assign(node.targets, last.value)]
+        lines, result, self.values, self.names = self.program.written("program_", given)
+        return [*ast.parse(lines).body, ast.Assign(node.targets, ast.parse(result, mode="eval").body)]
 
 
 class _Named(ast.NodeTransformer):

@@ -28,6 +28,7 @@ from ..frontend.runtime.callable import compile_callable
 from ..ir.fx.importer import user_line
 from ..passes.core.base import Pass
 from ..targets.host.memory import eager_bytes
+from ..targets.host.render import render
 from ..targets.run.graphs import WARM
 from ..targets.run.recordable import of_a_library
 from ..targets.triton.program import KERNELS, source_lines
@@ -446,7 +447,7 @@ def _code(report: Report) -> dict[str, str]:
     found = {} if generated.gpu is None else {f"{folder}{KERNELS}": generated.gpu.text}
     found |= {f"{folder}{unit.name}.cpp": unit.text for unit in generated.units}
     halves = generated.host.halves
-    return found | {f"{folder}host.py": generated.host.text + (f"\n\n{halves[0]}" if halves else "")}
+    return found | {f"{folder}host.py": generated.host.text + (f"\n\n{render(halves.program)}" if halves else "")}
 
 
 def _recording(report: Report) -> str:
@@ -481,7 +482,7 @@ def _library(report: Report) -> Counter[str]:
         return found
     host = report.program.generated.host
     for name, target in host.operators.items():
-        found[target] += max(1, len(re.findall(rf"\b{re.escape(name)}\(", host.text)))
+        found[target] += max(1, host.calls_of(name))
     for step in host.steps.values():
         if step["builder"] != "packed-panels":  # the weight of a kernel of our own
             found[step["builder"]] += 1

@@ -19,10 +19,13 @@ from ..build.cache import Cache, Entry, has_room
 from ..build.load import Calls, call_name
 from ..build.load import Library as SharedLibrary
 from ..build.toolchain import CompilerError, Progress, Source, Toolchain, compile_sources
-from ..host.host import HostSource, Run, host_source, load_program, one_device, runs_on_gpu
+from ..host.host import host_source
+from ..host.kernels import one_device, runs_on_gpu
 from ..host.library import WEIGHTS_SOURCE, Fingerprint, Library
 from ..host.pool import Results
+from ..host.source import HostSource
 from ..run.graphs import Recorded
+from ..run.load import Run, load_program
 from ..triton.program import KERNELS, LAUNCHES, GpuSource, compile_kernels, gpu_source, load_binaries, stored_source
 from ..triton.worker import TritonError
 from .emit import kernels_of
@@ -90,7 +93,7 @@ def generate(module: ModuleOp, library: Library) -> Generated:
         one_device(kernel)
     gpu = gpu_source([kernel for kernel in found if runs_on_gpu(kernel)])
     host = host_source(module, library)
-    weights = WEIGHTS_SOURCE if host.steps or host.constants is not None else ""
+    weights = WEIGHTS_SOURCE if host.steps or host.make_constants is not None else ""
     units = units_of(module, weights + (calls_source(host.kernels, host.quick) if gpu is None else ""))
     if gpu is not None:
         units = (Source(LAUNCHES, gpu.launches), *units)
@@ -190,14 +193,14 @@ def _compiled(
 def load(entry: Entry, library: Library, results: Results | None = None) -> Program:
     """The program of a cache entry; `results` is where the memory of large results comes from."""
     start = time.perf_counter()
-    host = HostSource(**entry.meta["host"])
+    host = HostSource.from_json(entry.meta["host"])
     units = tuple(Source(name, entry.files[f"{name}.cpp"].read_text()) for name in entry.meta["units"])
     keep = host.gpu is not None  # the driver and recordings know what is in it
     shared = [SharedLibrary(entry.files[f"{name}.so"], keep) for name in entry.meta["units"]]
     functions = bind_kernels(host.kernels, shared, host.quick)
     if host.gpu is not None:
         load_binaries(entry, shared[units.index(next(u for u in units if u.name == LAUNCHES))], host.gpu)
-    if host.steps or host.constants is not None:
+    if host.steps or host.make_constants is not None:
         library = replace(library, fingerprint=_fingerprint(shared))
     recorded: list[Recorded] = []
     run = load_program(host, functions, library, entry.folder.name[:12], results, recorded)

@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from ...ir.dialects import buffer, loop
 from ...ir.interpreter.loops import find_function
 from ..build.toolchain import Source, cores
-from ..host.host import runs_on_gpu
+from ..host.kernels import runs_on_gpu
 from .emit import emit_kernel, emit_unit, kernels_of
 from .own import OwnKernel, emit_own_unit, own_kernel
 

@@ -18,21 +18,17 @@ from __future__ import annotations
 
 import keyword
 import math
-import operator
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import sympy
-import torch
-from torch.autograd.graph import increment_version
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import BlockArgument, SSAValue
 
 from ...ir.dialects import buffer, loop, prim
 from ...ir.dialects.aten import overload
 from ...ir.dtypes import U8, DType
-from ...ir.epilogue import apply_epilogue, extras_of
+from ...ir.epilogue import extras_of
 from ...ir.interpreter.loops import find_function
 from ...ir.symbols import Dim, contiguous_strides, dim, free_symbols
 from ...ir.syntax import Op, comment_of, location_of
@@ -41,89 +37,39 @@ from ...passes.analysis.aliases import shared_operands
 from ...passes.analysis.alignment import ALIGNMENT
 from ..cpp.emit import uses_heap
 from ..cpp.own import is_own, own_kernel, packs
-from ..run.gpu import MISALIGNED, TOO_LARGE, UNALIGNED_WRITE, aligned, finished, moved, not_launched, on_gpu
-from ..run.graphs import Recorded
-from ..run.pieces import PLAIN, split
-from ..run.profiling import note
-from ..run.recordable import argument_kinds, of_a_library, on_cpu, refusal, size_reads
-from ..run.tail import Halves, halves
-from ..torch_private import current_stream, empty_strided_cpu, empty_strided_gpu, fast_overload
+from ..run.errors import MISALIGNED, TOO_LARGE, UNALIGNED_WRITE
+from ..run.recordable import argument_kinds, on_cpu, refusal, size_reads
 from ..triton.launch import counted
-from .library import Library, Step
+from .ir import ADDRESS, Function, HostProgram, Kind, Statement, address_of, tuple_of, use, verbatim
+from .kernels import SeveralGPUs, gpu_index, is_quick, is_read_on_gpu, is_step, memories, runs_on_gpu
+from .library import Library
 from .library_product import panels_step
 from .memory import planned_bytes
-from .names import empty, failed, fit, over
-from .pool import LARGE, Results
-from .steps import Folded
-
-Run = Callable[..., Sequence[Any]]
-
-
-@dataclass
-class HostSource:
-    """The text of a host program, and what it needs beside it.
-
-    Attributes:
-        text: Python source that defines `make`.
-        kernels: name of each kernel and how many arguments it takes.
-        operators: names in the text of the ATen operators it calls.
-        steps: names in the text of library steps (packed weights), with the description from which each is built.
-        stateful: whether `run` owns an arena, so that two threads need two of them.
-        constants: which arguments the text's `make_constants` takes, whose results are the last arguments; None: there is none.
-        stateful_constants: `stateful` for that one.
-        quick: the kernels that are done in a few microseconds: other threads need not run meanwhile.
-        gpu: the number of the GPU that kernels run on, None: there are none.
-        arguments, sizes, work: what a recording has to know: `kinds`, `sizes` and `steps` of `Recorded`.
-        not_recorded: why the program does not become a CUDA graph, "" where it does.
-        mutated: the arguments that the program writes to.
-        halves: the program as a recording and its tail, where results are large: see `Divided`.
-        large: bytes of the results of one call whose memory comes from the pool, as far as sizes are known.
-        memory: bytes kept between calls, and most bytes in use at once; None where that depends on sizes.
-    """
-
-    text: str
-    kernels: dict[str, int]
-    operators: dict[str, str]
-    steps: dict[str, dict[str, Any]]
-    stateful: bool
-    memory: tuple[int, int] | None = None
-    constants: tuple[int, ...] | None = None
-    stateful_constants: bool = False
-    quick: Sequence[str] = ()
-    large: int = 0
-    gpu: int | None = None
-    arguments: Sequence[str] = ()
-    sizes: Sequence[str] = ()
-    work: int = 0
-    not_recorded: str = ""
-    mutated: Sequence[int] = ()
-    halves: Halves | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain data for the cache."""
-        return asdict(self)
+from .parts import Step, split
+from .pool import LARGE
+from .source import HostSource
+from .tail import halves
+from .text import dtype_text, failure, python_index, python_literal, shape_text, view_text
 
 
-def host_source(module: ModuleOp, library: Library, *, timed: bool = False) -> HostSource:
-    """Write the host program of a module at the `buffer` level; `timed`: with `begin(k)` and `end(k)` around its k-th step."""
+def host_source(module: ModuleOp, library: Library) -> HostSource:
+    """The host program of a module at the `buffer` level."""
     main, constants = find_function(module, "main"), find_function(module, "constants")
     assert main is not None
     kernels = {op["sym_name"]: op for op in module.body.block.ops if isinstance(op, loop.Kernel)}
-    writer = _Writer(main, kernels, library, timed=timed)
+    writer = _Writer(main, kernels, library)
     source = writer.write()
     if constants is None:
         return source
     other = _Writer(constants, kernels, library, steps=writer.steps, counts={"step": writer.counts.get("step", 0)})
     made = other.write()
-    text = f"{source.text}\n\n{made.text.replace('def make(', 'def make_constants(', 1)}"
     return replace(
         source,
-        text=text,
+        make_constants=replace(made.program, name="make_constants"),
         kernels=source.kernels | made.kernels,
         quick=[*source.quick, *made.quick],
         operators=source.operators | made.operators,
         constants=tuple(constants["parameters"]),
-        stateful_constants=made.stateful,
     )
 
 
@@ -132,8 +78,8 @@ class _Writer:
     func: prim.Func
     kernels: dict[str, loop.Kernel]
     library: Library
-    once: list[str] = field(default_factory=list)  # lines of `make`
-    each: list[str] = field(default_factory=list)  # lines of `run`
+    once: list[Statement] = field(default_factory=list)  # of `make`
+    each: list[Statement] = field(default_factory=list)  # of `run`
     names: dict[SSAValue, str] = field(default_factory=dict)  # the tensor
     addresses: dict[SSAValue, str] = field(default_factory=dict)  # the address, where one is at hand
     used_kernels: dict[str, int] = field(default_factory=dict)
@@ -146,82 +92,64 @@ class _Writer:
     owner: dict[str, str] = field(default_factory=dict)  # a view -> the tensor that it is a view of
     views: dict[str, list[str]] = field(default_factory=dict)  # a tensor -> its views, theirs too
     large: int = 0  # bytes of results from the pool
-    timed: bool = False
+    number: int = -1  # of the step that is being written
+    result: str = ""
     changed: dict[str, None] = field(default_factory=dict)  # arguments that kernels write to
 
     def write(self) -> HostSource:
         block = self.func.block_body
-        arguments = []
-        for i, arg in enumerate(block.args):
-            self.names[arg] = f"a{i}"
-            arguments.append(f"a{i}")
+        arguments = tuple(f"a{i}" for i in range(len(block.args)))
+        self.names |= dict(zip(block.args, arguments, strict=True))
         sizes = size_reads(self.func)
-        self.each += [f"{name} = {read}" for name, read in sizes.items()]
+        for name, read in sizes.items():
+            self.add(f"{use(name)} = {use(read[0])}{read[1]}", name, kind="size")
         if self.func.get("writes_early"):
             self._check_first()
-        stateful = self._arena()
-        begun = len(self.each)
-        steps = []
+        has_arena = self._arena()
+        head = list(self.each)
+        steps: list[Step] = []
+        count = 0
         for op in block.ops:
             assert isinstance(op, Op)
             before = len(self.each)
-            self.step(op)
+            self.number = count if is_step(op) else -1
+            count += is_step(op)
+            _STEPS[op.name](self, op)
             steps.append((op, self.each[before:]))
-        parts: list[str] = []
+        run = Function("run", arguments, tuple(self.each), self.result)
         refused = self._refusal()
-        found = None if refused or self.timed else self._halves(steps, len(sizes), begun)
-        if sizes and not refused and not self.timed:
-            parts = self._split(begun, steps)
-        body = [f"def make({PLAIN if parts else ''}):"]
-        body += ["    " + line for line in (*self.once, *parts)]
-        body += [f"    def run({', '.join(arguments)}):"]
-        body += ["        " + line for line in self.each]
-        if stateful:
-            body.append("    run.arena = arena  # `run` knows only addresses in it: it must live as long")
-        body += ["    return run", ""]
-        text = "\n".join(body)
+        on_gpu = any(map(runs_on_gpu, self.kernels.values()))
+        functions, found = [run], None
+        if on_gpu and not refused:
+            found = halves(self.func, self.kernels, self.once, head, steps, run, self._stream())
+            functions = split(head, steps, self.kernels, run, self._stream()) if sizes else []
         return HostSource(
-            text,
+            HostProgram(tuple(self.once), tuple(functions or [run]), has_arena=has_arena),
             self.used_kernels,
             self.operators,
             self.steps,
-            stateful,
             planned_bytes(self.func),
             quick=sorted(self.quick),
             large=self.large,
-            gpu=self.func_device() if any(map(runs_on_gpu, self.kernels.values())) else None,
+            gpu=self.func_device() if on_gpu else None,
             arguments=argument_kinds(self.func),
-            sizes=tuple(sizes.values()),
+            sizes=tuple(map("".join, sizes.values())),
             work=sum(isinstance(op, buffer.Launch | buffer.Extern) for op in block.ops),
             not_recorded=refused,
             mutated=tuple(dict.fromkeys(argument for argument, _ in self.func.get("mutations", ()))),
             halves=found,
         )
 
-    def _split(self, begun: int, steps: list[tuple[Op, list[str]]]) -> list[str]:
-        """The lines of the parts that are the same for all sizes; the others stay in `each`."""
-        if not any(map(runs_on_gpu, self.kernels.values())):
-            return []
-        stream = f"stream = current_stream({self.func_device()})"
-        parts, lines = split([(op, [x for x in text if x != stream]) for op, text in steps], self.kernels, stream)
-        if parts:
-            self.each[begun:] = [stream, *lines]
-        return parts
+    def add(self, text: str, *writes: str, frees: tuple[str, ...] = (), kind: Kind = "step") -> None:
+        """A line of `run`."""
+        self.each.append(Statement(text, writes, frees, kind, self.number))
 
-    def _halves(self, steps: list[tuple[Op, list[str]]], sizes: int, begun: int) -> Halves | None:
-        """The program as a recording and its tail, where results are large."""
-        if not any(map(runs_on_gpu, self.kernels.values())):
-            return None
-        head, stream = (self.each[:sizes], self.each[sizes:begun]), f"stream = current_stream({self.func_device()})"
-        return halves(self.func, self.kernels, steps, self.once, head, stream)
-
-    def step(self, op: Op) -> None:
-        """The lines of one operation."""
-        timed = self.timed and is_step(op)
-        number = self.fresh("timed")[len("timed") :] if timed else ""
-        self.each += [f"begin({number})"] if timed else []
-        _STEPS[op.name](self, op)
-        self.each += [f"end({number})"] if timed else []
+    def line(self, name: str, text: str, dims: Sequence[Dim]) -> None:
+        """A name for an expression that depends on these: outside the function if nothing in it is symbolic."""
+        if free_symbols(dims):
+            self.add(f"{use(name)} = {text}", name)
+        else:
+            self.once.append(Statement(f"{use(name)} = {text}", (name,)))
 
     def _address_in_argument(self, value: SSAValue) -> str:
         """Where an argument, or a view of one, begins; "" for other memory."""
@@ -232,7 +160,8 @@ class _Writer:
             offset, value = dim(offset + value.owner["offset"] * base.type.dtype.bytes), base
         if not isinstance(value, BlockArgument):
             return ""
-        return self.address(value) if offset == 0 else f"({self.address(value)} + {python_index(offset)})"
+        address = f"{use(self.tensor(value))}{ADDRESS}"
+        return address if offset == 0 else f"({address} + {python_index(offset)})"
 
     def _check_first(self) -> None:
         """What a launch could refuse is asked for before anything is written to an argument: the call may yet run in another way."""
@@ -247,14 +176,15 @@ class _Writer:
                 if place not in free and (address := self._address_in_argument(v)):
                     (given if place < kernels[op["kernel"]]["inputs"] else written)[address] = None
         if written:  # a copy would be written, and not the argument
-            self.each.append(f"if ({' | '.join(written)}) & {ALIGNMENT - 1}: not_launched({UNALIGNED_WRITE}, '')")
+            self._refuse(f"({' | '.join(written)}) & {ALIGNMENT - 1}", UNALIGNED_WRITE)
         if read := [address for address in given if address not in written]:
-            self.each.append(f"if ({' | '.join(read)}) & {ALIGNMENT - 1}: not_launched({MISALIGNED}, '')")
+            self._refuse(f"({' | '.join(read)}) & {ALIGNMENT - 1}", MISALIGNED, kind="alignment")
         for name, kernel in kernels.items():
-            for number in counted(kernel):
-                text = f"if {python_index(number)} > {2**31 - 1}: not_launched({TOO_LARGE}, {name!r})"
-                if text not in self.each:
-                    self.each.append(text)
+            for number in dict.fromkeys(counted(kernel)):
+                self._refuse(f"{python_index(number)} > {2**31 - 1}", TOO_LARGE, name)
+
+    def _refuse(self, condition: str, code: int, kernel: str = "", kind: Kind = "step") -> None:
+        self.add(f"if {condition}: {use('not_launched')}({code}, {kernel!r})", kind=kind)
 
     def _refusal(self) -> str:
         """Why the program is not recorded as a CUDA graph."""
@@ -267,12 +197,9 @@ class _Writer:
         if all(op["pool"] != "arena" for op in allocs):  # a tensor without elements lies in an arena of no bytes
             return False
         static = isinstance(size, int)
-        lines = self.once if static else self.each
-        if static:
-            lines.append(f"arena = empty({size})")
-        else:
-            lines.append(f"arena = {self._memory((size,), (1,), U8)}")
-        lines.append("base = arena.data_ptr()")
+        memory = f"{use('empty')}({size})" if static else self._memory((size,), (1,), U8)
+        self.line("arena", memory, (size,))
+        self.line("base", f"{use('arena')}.data_ptr()", (size,))
         return static
 
     # -- small pieces
@@ -282,15 +209,11 @@ class _Writer:
         self.counts[prefix] = number + 1
         return f"{prefix}{number}"
 
-    def lines_for(self, *dims: Dim) -> list[str]:
-        """Where a line goes that depends on these: outside the function if nothing in it is symbolic."""
-        return self.each if free_symbols(dims) else self.once
-
     def comment(self, op: Op) -> None:
         place = location_of(op)
         if place is not None and place != self.place:
             self.place = place
-            self.each.append(f"# {comment_of(f'{place[0]}:{place[1]}')}")
+            self.add(verbatim(f"# {comment_of(f'{place[0]}:{place[1]}')}"), kind="comment")
 
     def tensor(self, value: SSAValue) -> str:
         """The name of a tensor over the value's memory."""
@@ -302,20 +225,23 @@ class _Writer:
         op, ref = value.owner, value.type
         assert isinstance(op, buffer.Alloc) and isinstance(ref, RefType)
         offset = op["offset"]
-        text = f"over(arena, {python_index(offset)}, {_tuple(ref.shape)}, {_tuple(ref.strides)}, {ref.dtype.torch})"
-        lines = self.lines_for(offset, *ref.shape, *ref.strides, self._arena_size())
-        self.names[value] = self._shared("b", text, lines)
+        geometry = f"{shape_text(ref.shape)}, {shape_text(ref.strides)}, {dtype_text(ref.dtype)}"
+        text = f"{use('over')}({use('arena')}, {python_index(offset)}, {geometry})"
+        self.names[value] = self._shared("b", text, (offset, *ref.shape, *ref.strides, self._arena_size()))
 
-    def _shared(self, prefix: str, text: str, lines: list[str]) -> str:
+    def _shared(self, prefix: str, text: str, dims: Sequence[Dim]) -> str:
         """The name of an expression over the arena: one line however many values are laid there."""
         if text not in self.known:
             self.known[text] = self.fresh(prefix)
-            lines.append(f"{self.known[text]} = {text}")
+            self.line(self.known[text], text, dims)
         return self.known[text]
 
     def address(self, value: SSAValue) -> str:
         """The expression for the value's address."""
-        return self.addresses.get(value) or f"{self.tensor(value)}.data_ptr()"
+        if value in self.addresses:
+            return self.addresses[value]
+        name = self.tensor(value)  # memory of ours is aligned
+        return f"{use(name)}{ADDRESS}" if isinstance(value.owner, buffer.Alloc) else address_of(name)
 
     # -- steps
 
@@ -325,33 +251,35 @@ class _Writer:
         assert isinstance(ref, RefType)
         if op["pool"] == "arena":
             offset = op["offset"]
-            lines = self.lines_for(offset, self._arena_size())
-            self.addresses[result] = self._shared("p", f"base + {python_index(offset)}", lines)
+            place = f"{use('base')} + {python_index(offset)}"
+            self.addresses[result] = use(self._shared("p", place, (offset, self._arena_size())))
             return
         name = self.fresh("o")
         self.names[result] = name
         self.comment(op)
         memory = self._gpu_memory(ref) if is_gpu(ref.device) else self._memory(ref.shape, ref.strides, ref.dtype)
-        self.each.append(f"{name} = {memory}")
+        self.add(f"{use(name)} = {memory}", name)
 
     @staticmethod
     def _gpu_memory(ref: RefType) -> str:
-        return f"empty_strided_gpu({_tuple(ref.shape)}, {_tuple(ref.strides)}, {ref.dtype.torch})"
+        return (
+            f"{use('empty_strided_gpu')}({shape_text(ref.shape)}, {shape_text(ref.strides)}, {dtype_text(ref.dtype)})"
+        )
 
     def _memory(self, shape: Sequence[Dim], strides: Sequence[Dim], dtype: DType) -> str:
         """The expression for uninitialised memory: of the pool where it is large."""
-        geometry = f"{_tuple(shape)}, {_tuple(strides)}, {dtype.torch}"
-        small = f"empty_strided({geometry})"
+        geometry = f"{shape_text(shape)}, {shape_text(strides)}, {dtype_text(dtype)}"
+        small = f"{use('empty_strided')}({geometry})"
         size = dim(math.prod(shape) * dtype.bytes)
         if isinstance(size, int) and size < LARGE:
             return small
         number = self.counts.get("large", 0)
         slot = self.fresh("large")
-        if self.lines_for(*shape, *strides) is self.once:
-            self.once.append(f"{slot} = results.slot({number}, {geometry})")
+        if not free_symbols((*shape, *strides)):
+            self.line(slot, f"{use('results')}.slot({number}, {geometry})", ())
             self.large += int(size)
-            return f"{slot}()"
-        return f"{small} if {python_index(size)} < {LARGE} else results.any({number}, {geometry})"
+            return f"{use(slot)}()"
+        return f"{small} if {python_index(size)} < {LARGE} else {use('results')}.any({number}, {geometry})"
 
     def view(self, op: Op) -> None:
         result = op.results[0]
@@ -367,10 +295,11 @@ class _Writer:
         self.names[result] = name
         arena = isinstance(base.owner, buffer.Alloc) and base.owner["pool"] == "arena"
         source = self.tensor(base)
-        offset = f"{source}.storage_offset() + {python_index(op['offset'])}"
-        text = f"{name} = {source}.as_strided({_tuple(ref.shape)}, {_tuple(ref.strides)}, {offset})"
-        lines = self.lines_for(*ref.shape, *ref.strides, op["offset"], self._arena_size()) if arena else self.each
-        lines.append(text)
+        text = view_text(use(source), ref.shape, ref.strides, op["offset"])
+        if arena:
+            self.line(name, text, (*ref.shape, *ref.strides, op["offset"], self._arena_size()))
+        else:
+            self.add(f"{use(name)} = {text}", name)
         self._is_view(name, source)
 
     def _is_view(self, name: str, of: str) -> None:
@@ -389,32 +318,33 @@ class _Writer:
     def launch(self, op: Op) -> None:
         self.comment(op)
         kernel = self.kernels[op["kernel"]]
-        symbols = list(kernel.get("symbols", ()))
-        if runs_on_gpu(kernel):
-            arguments = [*(self.address(v) for v in op.operands), *symbols, self._stream()]
-            self.used_kernels[op["kernel"]] = len(arguments)
-            self.quick.add(op["kernel"])
-            self._note_writes(op)
-            self.each.append(
-                f"if code := {op['kernel']}({', '.join(arguments)}): not_launched(code, {op['kernel']!r}{self._late()})"
-            )
-            return
-        self._note_writes(op)
-        arguments = [self.address(v) for v in op.operands] + symbols
+        arguments = [*map(self.address, op.operands), *map(use, kernel.get("symbols", ()))]
+        gpu = runs_on_gpu(kernel)
+        if gpu:
+            if "stream" not in self.known:  # asked for once a call
+                self.known["stream"] = "stream"
+                self.each.append(replace(self._stream(), step=self.number))
+            arguments.append(use("stream"))
         self.used_kernels[op["kernel"]] = len(arguments)
-        if _is_quick(op):
+        if gpu or is_quick(op):
             self.quick.add(op["kernel"])
-        call = f"{op['kernel']}({', '.join(arguments)})"
+        self._note_writes(op)
+        call = f"{use(op['kernel'])}({', '.join(arguments)})"
         checked = any(isinstance(inner, loop.Bind) and inner.is_checked for inner in kernel.block_body.walk())
-        lines = "".join(f", {line!r}" for line in kernel.get("lines", ()))
-        self.each.append(f"if code := {call}: failed(code{lines})" if checked or uses_heap(kernel) else call)
+        if gpu:
+            self._call(call, f"{use('not_launched')}({use('code')}, {op['kernel']!r}{self._late()})")
+        elif checked or uses_heap(kernel):
+            self._call(call, failure(kernel.get("lines", ())))
+        else:
+            self.add(call)
 
-    def _stream(self) -> str:
-        """The name of torch's current stream, asked for once a call."""
-        if "stream" not in self.known:
-            self.known["stream"] = "stream"
-            self.each.append(f"stream = current_stream({self.func_device()})")
-        return "stream"
+    def _call(self, call: str, otherwise: str, condition: str = "if") -> None:
+        """A call that gives 0, or something goes wrong."""
+        self.add(f"{condition} {use('code')} := {call}: {otherwise}")
+
+    def _stream(self) -> Statement:
+        """Asks for torch's current stream."""
+        return Statement(f"{use('stream')} = {use('current_stream')}({self.func_device()})", ("stream",), kind="stream")
 
     def func_device(self) -> int:
         """The number of the GPU that the function's kernels run on.
@@ -423,7 +353,7 @@ class _Writer:
             SeveralGPUs: they run on more than one.
         """
         found = {
-            gpu_index(ref.device) for kernel in self.kernels.values() for ref in _memories(kernel) if is_gpu(ref.device)
+            gpu_index(ref.device) for kernel in self.kernels.values() for ref in memories(kernel) if is_gpu(ref.device)
         }
         if len(found) > 1:
             raise SeveralGPUs(f"a graph with tensors on the GPUs {', '.join(map(str, sorted(found)))} is not compiled")
@@ -435,24 +365,24 @@ class _Writer:
         if packs(op):
             self.packed(op, found.name)
             return
-        arguments = [*(self.address(v) for v in op.operands), *found.symbols]
+        arguments = [*(self.address(v) for v in op.operands), *map(use, found.symbols)]
         self.used_kernels[found.name] = len(arguments)
-        call, place = f"{found.name}({', '.join(arguments)})", location_of(op)
-        where = f", {f'{place[0]}:{place[1]}'!r}" if place else ""
-        self.each.append(f"if code := {call}: failed(code{where})")
+        place = location_of(op)
+        call = f"{use(found.name)}({', '.join(arguments)})"
+        self._call(call, failure([f"{place[0]}:{place[1]}"] if place else ()))
 
     def packed(self, op: Op, kernel: str) -> None:
         """A kernel that reads a packed copy of a weight; where copies may take no more memory, the operator itself."""
         chosen, name, copy = panels_step(op), self.fresh("step"), self.fresh("w")
         self.steps[name] = chosen.as_json()
-        values = [self.tensor(v) for v in op.operands]
+        values = [use(self.tensor(v)) for v in op.operands]
         arguments = [self.address(v) for v in op.operands]
         weight = chosen.options["weight"]
-        arguments[weight] = f"{copy}.data_ptr()"
+        arguments[weight] = f"{use(copy)}{ADDRESS}"
         self.used_kernels[kernel] = len(arguments)
-        self.each.append(f"{copy} = {name}({values[weight]})")
-        self.each.append(f"if {copy} is None: {name}.plain({', '.join(values)})")
-        self.each.append(f"elif code := {kernel}({', '.join(arguments)}): failed(code)")
+        self.add(f"{use(copy)} = {use(name)}({values[weight]})", copy)
+        self.add(f"if {use(copy)} is None: {use(name)}.plain({', '.join(values)})")
+        self._call(f"{use(kernel)}({', '.join(arguments)})", failure(()), "elif")
 
     def extern(self, op: Op) -> None:
         self.comment(op)
@@ -462,11 +392,11 @@ class _Writer:
         values = [self.tensor(v) for v in op.operands]
         step = self.library.choose(op, self.func)
         if step is None:
-            call = f"{self._operator(op['target'])}({self._arguments(op, values)})"
+            call = f"{use(self._operator(op['target']))}({self._arguments(op, values)})"
         else:
             name = self.fresh("step")
             self.steps[name] = step.as_json()
-            call = f"{name}({', '.join(values)})"
+            call = f"{use(name)}({', '.join(map(use, values))})"
         names = [self.fresh("t") for _ in op.results]
         for name, result in zip(names, op.results, strict=True):
             self.names[result] = name
@@ -478,13 +408,14 @@ class _Writer:
         for name, result in zip(names, op.results, strict=True):
             for operand in shared_operands(op, result)[:1]:
                 self._is_view(name, values[list(op.operands).index(operand)])
-        unpacked = f"{', '.join(taken)}{',' if returns > 1 and len(taken) == 1 else ''}"
-        self.each.append(f"{unpacked} = {call}" if names else call)
+        unpacked = f"{', '.join(map(use, taken))}{',' if returns > 1 and len(taken) == 1 else ''}"
+        self.add(f"{unpacked} = {call}" if names else call, *names)
         if "_" in taken:
-            self.each.append("_ = None")
+            self.add(f"{use('_')} = None")
         if step is None and op.get("epilogue"):
-            extras = ", ".join(extras_of(op["operands"], values))
-            self.each.append(f"{names[0]} = apply_epilogue({names[0]}, {python_literal(op['epilogue'])}, [{extras}])")
+            extras = ", ".join(map(use, extras_of(op["operands"], values)))
+            epilogue = f"{use(names[0])}, {python_literal(op['epilogue'])}, [{extras}]"
+            self.add(f"{use(names[0])} = {use('apply_epilogue')}({epilogue})", names[0])
         for name, result in zip(names, op.results, strict=True):
             ref = result.type
             assert isinstance(ref, RefType)
@@ -492,12 +423,17 @@ class _Writer:
                 step is not None and step.builder == "packed-product" and ref.strides == contiguous_strides(ref.shape)
             )
             if not known and any(not isinstance(u.operation, buffer.Free) for u in result.uses):
-                planned = f"({ref.dtype.torch}, {_tuple(ref.shape)}, {_tuple(ref.strides)})"
-                late = f"{self._late() or ', False'}, {op['target']!r}"
-                found = f"({name}.dtype, {name}.shape, {name}.stride())"
-                self.each.append(f"if {found} != {planned}: {name} = fit({name}, *{planned}{late})")
-            if self._late() and _is_read_on_gpu(result, self.kernels):  # a launch that refuses it could not begin again
-                self.each.append(f"if {name}.data_ptr() & {ALIGNMENT - 1}: {name} = moved({name})")
+                self._check_result(use(name), name, ref, op["target"])
+            if self._late() and is_read_on_gpu(result, self.kernels):  # a launch that refuses it could not begin again
+                unaligned = f"{address_of(name)} & {ALIGNMENT - 1}"
+                self.add(f"if {unaligned}: {use(name)} = {use('moved')}({use(name)})", name)
+
+    def _check_result(self, value: str, name: str, ref: RefType, target: str) -> None:
+        """What a library gives has to be what was planned."""
+        planned = f"({dtype_text(ref.dtype)}, {shape_text(ref.shape)}, {shape_text(ref.strides)})"
+        found = f"({value}.dtype, {value}.shape, {value}.stride())"
+        late = f"{self._late() or ', False'}, {target!r}"
+        self.add(f"if {found} != {planned}: {value} = {use('fit')}({value}, *{planned}{late})", name)
 
     def _late(self) -> str:
         """The argument of checks that says whether arguments may have been written to."""
@@ -517,9 +453,9 @@ class _Writer:
             if index:
                 items = given.setdefault(base, [])
                 items += ["None"] * (int(index) + 1 - len(items))
-                items[int(index)] = value
+                items[int(index)] = use(value)
             else:
-                given[base] = value
+                given[base] = use(value)
         given = {k: v if isinstance(v, str) else f"[{', '.join(v)}]" for k, v in given.items()}
         known = {a.name for a in schema.arguments}
         given |= {k: python_literal(v) for k, v in op.literals.items() if k in known and k not in given}
@@ -536,12 +472,13 @@ class _Writer:
 
     def copy(self, op: Op) -> None:
         self.comment(op)
-        source, target = (self.tensor(v) for v in op.operands)
-        self.each.append(f"{target}.copy_({source})")
+        source, target = (use(self.tensor(v)) for v in op.operands)
+        self.add(f"{target}.copy_({source})")
 
     def free(self, op: Op) -> None:
         name = self.names[op.operands[0]]
-        self.each.append(f"{' = '.join([name, *self.views.get(name, ())])} = None")  # a view would keep the memory
+        names = (name, *self.views.get(name, ()))  # a view would keep the memory
+        self.add(f"{' = '.join(map(use, names))} = None", frees=names)
 
     def finish(self, op: Op) -> None:
         specs = self.func.get("results")
@@ -552,25 +489,25 @@ class _Writer:
         for position, spec in enumerate(specs):
             item = self._result(spec, op)
             if position in shared:
-                self.each.append(f"r{position} = {item}")
-                item = f"r{position}"
+                self.add(f"{use(f'r{position}')} = {item}", f"r{position}")
+                item = use(f"r{position}")
             items.append(item)
         if self.changed:
-            self.each.append(f"increment_version(({', '.join(self.changed)},))")
-        self.each.append(f"return ({', '.join(items)}{',' if len(items) == 1 else ''})")
+            self.add(f"{use('increment_version')}(({', '.join(map(use, self.changed))},))")
+        self.result = tuple_of(items)
 
     def _result(self, spec: Sequence[Any], op: Op) -> str:
         match spec[0]:
             case "value":
-                return self.tensor(op.operands[spec[1]])
+                return use(self.tensor(op.operands[spec[1]]))
             case "input":
-                return f"a{spec[1]}"
+                return use(f"a{spec[1]}")
             case "alias":
-                return _view_text(f"a{spec[1]}", *spec[2:])
+                return view_text(use(f"a{spec[1]}"), *spec[2:])
             case "alias_output":
                 return self._alias(op.operands[spec[1]], *spec[2:])
             case "output":
-                return f"r{spec[1]}"
+                return use(f"r{spec[1]}")
             case "size" | "constant":
                 return python_literal(spec[1])
             case "none":
@@ -579,71 +516,11 @@ class _Writer:
 
     def _alias(self, value: SSAValue, sizes: Sequence[Dim], strides: Sequence[Dim], offset: Dim) -> str:
         """Another tensor over the memory of a result; one that shows all of it is no view to autograd, as eager's is none."""
-        ref, base = value.type, self.tensor(value)
+        ref, base = value.type, use(self.tensor(value))
         assert isinstance(ref, RefType)
         if (*ref.shape,) == (*sizes,) and (*ref.strides,) == (*strides,) and offset == 0:
             return f"{base}.detach()"
-        return _view_text(base, sizes, strides, offset)
-
-
-def is_step(op: Op) -> bool:
-    """Whether an operation of a host program does work on memory."""
-    return isinstance(op, buffer.Launch | buffer.Extern | buffer.Copy)
-
-
-class SeveralGPUs(RuntimeError):
-    """A graph uses more than one GPU; it has to run in eager."""
-
-
-def gpu_index(device: str) -> int:
-    """The number in "cuda:1"."""
-    return int(device.partition(":")[2] or 0)
-
-
-def _memories(kernel: loop.Kernel) -> list[RefType]:
-    return [a.type for a in kernel.block_body.args if isinstance(a.type, RefType)]
-
-
-def runs_on_gpu(kernel: loop.Kernel) -> bool:
-    """Whether a kernel's memory is on a GPU."""
-    return any(is_gpu(ref.device) for ref in _memories(kernel))
-
-
-def _is_read_on_gpu(value: SSAValue, kernels: Mapping[str, loop.Kernel]) -> bool:
-    """Whether a kernel on a GPU is given a value or a view of it."""
-    users = [use.operation for use in value.uses]
-    return any(
-        _is_read_on_gpu(user.results[0], kernels)
-        if isinstance(user, buffer.View)
-        else isinstance(user, buffer.Launch) and runs_on_gpu(kernels[user["kernel"]])
-        for user in users
-    )
-
-
-QUICK = 1 << 15  # bytes of operands and results
-
-
-def one_device(kernel: loop.Kernel) -> None:
-    """A kernel reaches the memory of one device only.
-
-    Raises:
-        ValueError: its arguments are on several.
-    """
-    devices = sorted({ref.device for ref in _memories(kernel)})
-    if len(devices) > 1:
-        raise ValueError(f"the kernel {kernel['sym_name']} has memory on {' and '.join(devices)}")
-
-
-def _is_quick(op: Op) -> bool:
-    """Whether a kernel touches so little memory that letting other threads run meanwhile costs more than it does."""
-    total = 0
-    for value in op.operands:
-        ref = value.type
-        assert isinstance(ref, RefType)
-        if free_symbols(ref.shape):
-            return False
-        total += math.prod(map(int, ref.shape)) * ref.dtype.bytes
-    return total <= QUICK
+        return view_text(base, sizes, strides, offset)
 
 
 _STEPS: dict[str, Callable[[_Writer, Op], None]] = {
@@ -655,131 +532,3 @@ _STEPS: dict[str, Callable[[_Writer, Op], None]] = {
     "buffer.free": _Writer.free,
     "prim.return": _Writer.finish,
 }
-
-
-def _view_text(base: str, sizes: Sequence[Dim], strides: Sequence[Dim], offset: Dim) -> str:
-    start = f"{base}.storage_offset() + {python_index(offset)}"
-    return f"{base}.as_strided({_tuple(sizes)}, {_tuple(strides)}, {start})"
-
-
-def python_index(value: Dim) -> str:
-    """An index expression as Python."""
-    return str(value)  # FloorDiv, Mod, Max and Min are names in the program's namespace
-
-
-def python_literal(value: Any) -> str:
-    """An attribute's value as Python."""
-    match value:
-        case tuple() | list():
-            return "[" + ", ".join(map(python_literal, value)) + "]"
-        case sympy.Expr():
-            return python_index(value)
-        case float() if value != value or value in (float("inf"), float("-inf")):
-            return f"float({str(value)!r})"
-        case torch.device():
-            return f"torch.device({str(value)!r})"
-    return repr(value)
-
-
-def _tuple(dims: Sequence[Dim]) -> str:
-    return f"({', '.join(map(python_index, dims))}{',' if len(dims) == 1 else ''})"
-
-
-# -- running it
-
-
-def namespace(
-    source: HostSource, functions: Mapping[str, Callable[..., Any]], library: Library, results: Results
-) -> dict[str, Any]:
-    """The names that a host program's text refers to."""
-    names: dict[str, Any] = {
-        "torch": torch,
-        "empty": empty,
-        "empty_strided": empty_strided_cpu,
-        "empty_strided_gpu": empty_strided_gpu,
-        "current_stream": current_stream,
-        "not_launched": not_launched,
-        "increment_version": increment_version,
-        "over": over,
-        "aligned": aligned,
-        "moved": moved,
-        "fit": fit,
-        "failed": failed,
-        "results": results,
-        "apply_epilogue": apply_epilogue,
-        "FloorDiv": operator.floordiv,
-        "Mod": operator.mod,
-        "Max": max,
-        "Min": min,
-    }
-    names |= functions
-    names |= {name: fast_overload(overload(target)) for name, target in source.operators.items()}
-    names |= {name: library.build(Step.from_json(data)) for name, data in source.steps.items()}
-    return names
-
-
-def load_program(
-    source: HostSource,
-    functions: Mapping[str, Callable[..., Any]],
-    library: Library,
-    name: str,
-    results: Results | None = None,
-    recorded: list[Recorded] | None = None,
-) -> Run:
-    """The callable: takes the function's arguments, gives the user's results, whose memory comes from `results` where it is large.
-
-    What is recorded as CUDA graphs goes to `recorded`, for reports.
-    """
-    names = namespace(source, functions, library, results or Results())
-    exec(compile(source.text, f"<intarsia host program {name}>", "exec"), names)
-    make: Callable[[], Run] = names.pop("make")  # functions that their own globals hold are a cycle
-    make_constants = names.pop("make_constants", None)
-    if source.gpu is not None:
-        custom = of_a_library(source.operators.values(), library.record_custom)
-        record = library.record and not source.not_recorded and not custom
-        recordable = (source.arguments, source.sizes, source.work) if record else None
-        make = on_gpu(
-            make, source.text, names, source.gpu, recordable, recorded, mutated=source.mutated, halves=source.halves
-        )
-    run = _pooled(make) if source.stateful else make()
-    if source.gpu is None:
-        note(make if source.stateful else run, functions)
-    if source.constants is None:
-        if not source.stateful and source.gpu is None:
-            run.text = source.text  # type: ignore[attr-defined]  # a caller may write it into its own function
-        return run
-    make = make_constants
-    if source.gpu is not None:
-        make = on_gpu(make, source.text, names, source.gpu, None, entry="make_constants")
-    constants = _pooled(make) if source.stateful_constants else make()
-    if source.gpu is not None:
-        constants = finished(constants, source.gpu)
-    return _with_constants(run, constants, source.constants, library)
-
-
-def _with_constants(run: Run, constants: Run, parameters: Sequence[int], library: Library) -> Run:
-    """`run` with further arguments: what `constants` gives for the parameters as they are now."""
-    assert library.fingerprint is not None
-    known = Folded(lambda *tensors: constants(*tensors), library.fingerprint)
-
-    def call(*args: Any) -> Sequence[Any]:
-        return run(*args, *known([args[i] for i in parameters]))
-
-    return call
-
-
-def _pooled(make: Callable[[], Run]) -> Run:
-    """One `run` with its arena for each call that is under way; they are kept for the next calls."""
-    pool: list[Run] = [make()]
-
-    def call(*args: Any) -> Sequence[Any]:
-        try:
-            run = pool.pop()  # atomic: another thread gets another one
-        except IndexError:
-            run = make()
-        try:
-            return run(*args)
-        finally:
-            pool.append(run)
-
-    return call

@@ -1,35 +1,22 @@
-"""How a host program runs on a GPU: which device is the current one, what becomes of arguments that are not aligned, when it is recorded."""
+"""How a host program runs on a GPU: what becomes of arguments that are not aligned, when it is recorded."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
-from torch.autograd.graph import increment_version
 
 from ...passes.analysis.alignment import ALIGNMENT
+from ..host.ir import HostProgram
+from ..host.source import HostSource
 from .capture import INVALID_CONTEXT
+from .errors import MISALIGNED, TOO_LARGE, UNALIGNED_WRITE, Misaligned, NoContext, UnplannedResult
 from .graphs import Recorded, Run
 from .pieces import Pieces
-from .tail import Divided, Halves
+from .tail import Divided
 
-Recordable = tuple[Sequence[str], Sequence[str], int]  # kinds, sizes and steps of `Recorded`
-MISALIGNED, TOO_LARGE, UNALIGNED_WRITE = -1, -2, -3  # what a launch gives instead of the driver's error number
-
-
-class UnplannedResult(RuntimeError):
-    """A library call gave another dtype or size than its fake twin promised; the graph has to run in eager."""
-
-
-class Misaligned(RuntimeError):
-    """An argument's address is not a multiple of 16 bytes, which kernels on a GPU are compiled for."""
-
-
-class NoContext(RuntimeError):
-    """The thread has no context of the driver yet: all that it asked torch for came out of the allocator's cache."""
+Make = Callable[..., Any]  # makes the functions of a program; of one with parts, from what becomes of these
 
 
 def not_launched(code: int, kernel: str, late: bool = False) -> None:
@@ -62,105 +49,82 @@ def not_launched(code: int, kernel: str, late: bool = False) -> None:
     raise RuntimeError(f"the CUDA driver does not launch the kernel {kernel}: {words} (error {code})")
 
 
-def on_gpu(
-    make: Callable[[], Run],
-    text: str,
-    names: dict[str, Any],
-    gpu: int,
-    arguments: Recordable | None,
-    recorded: list[Recorded] | None = None,
-    entry: str = "make",
-    mutated: Sequence[int] = (),
-    halves: Halves | None = None,
-) -> Callable[[], Run]:
-    """A maker of runs with the program's GPU as the current one; arguments that are not aligned are copied first.
+class GpuFunction:
+    """A function of a host program: what a kernel refuses because it is not aligned is copied.
 
     Args:
-        make: makes runs of the program's text.
-        text, names: the text, and what its names mean.
-        arguments: what a recording has to know of them, of a program that is to be recorded; else None.
-        recorded: receives each run that is recorded.
-        entry: the name of the maker in the text.
-        mutated: arguments that the program writes to: a playback, of which torch sees nothing, counts as a write.
-        halves: the program as a recording and its tail.
+        run: the function.
+        copying: makes the function that copies; called once, if ever.
     """
-    several = torch.cuda.device_count() > 1
 
-    def made(text: str, entry: str, copied: bool) -> Any:
-        if copied:
-            text = re.sub(rf"^.*not_launched\({MISALIGNED}, ''\)\n", "", text, flags=re.MULTILINE)
-            text = re.sub(r"\b([atv]\d+)\.data_ptr\(\)", r"aligned(\1, copies)", text)
-            text = re.sub(r"( +)def (?:run|recorded|tail|part\d+)\(.*\):", r"\g<0>\n\1    copies = []", text)
-        other = dict(names)
-        exec(compile(text, f"<intarsia host program{', arguments copied' * copied}>", "exec"), other)
-        makers = {
-            name: other.pop(name, None) for name in ("make", "make_constants")
-        }  # held by their own globals: a cycle
-        return makers[entry]()
+    def __init__(self, run: Run, copying: Callable[[], Run]) -> None:
+        self.run, self.copying = run, copying
+        self.second: Run | None = None
 
-    def make_gpu() -> Run:
-        def with_care(run: Run, careful: Callable[[], Run]) -> Run:
-            again: list[Run] = []
-
-            def call(*args: Any) -> Sequence[Any]:
-                try:
-                    return run(*args)
-                except NoContext:
-                    torch.cuda.synchronize()  # gives the thread the device's context
-                    return call(*args)
-                except Misaligned:
-                    if not again:
-                        again.append(careful())
-                try:
-                    return again[0](*args)
-                except Misaligned as kernel:
-                    raise UnplannedResult(
-                        f"the address of what the kernel {kernel} reads is not a multiple of 16 bytes"
-                    ) from None
-
-            return call
-
-        def careful() -> Run:
-            return made(text, entry, copied=True)  # type: ignore[no-any-return]
-
-        def divided(text: str) -> list[Run]:
-            runs: list[Run] = made(text, "make", copied=False)
-            return [with_care(run, partial(half, text, k)) for k, run in enumerate(runs)]
-
-        def half(text: str, number: int) -> Run:
-            return made(text, "make", copied=True)[number]  # type: ignore[no-any-return]
-
-        there = with_care(make(), careful)
-        if arguments is not None:
-            kinds, sizes, steps = arguments
-            there = Recorded(there, kinds, sizes, gpu, steps)
-            if "@piece" in text:
-                there.pieces = Pieces(lambda part: with_care(make(part), careful), there.gpu)  # type: ignore[call-arg]
-            if halves is not None:
-                there.divided = Divided(partial(divided, halves[0]), *halves[1:])
-            if recorded is not None:
-                recorded.append(there)
-            if mutated:
-                there = _counted(there, mutated)
-
-        def call_there(*args: Any) -> Sequence[Any]:
-            if torch.cuda.current_device() == gpu:
-                return there(*args)
-            with torch.cuda.device(gpu):
-                return there(*args)
-
-        return call_there if several else there
-
-    return make_gpu
+    def __call__(self, *args: Any) -> Sequence[Any]:
+        try:
+            return self.run(*args)
+        except NoContext:
+            torch.cuda.synchronize()  # gives the thread the device's context
+            return self(*args)
+        except Misaligned:
+            if self.second is None:
+                self.second = self.copying()
+        try:
+            return self.second(*args)
+        except Misaligned as kernel:
+            raise UnplannedResult(
+                f"the address of what the kernel {kernel} reads is not a multiple of 16 bytes"
+            ) from None
 
 
-def _counted(run: Run, mutated: Sequence[int]) -> Run:
-    def call(*args: Any) -> Sequence[Any]:
-        results = run(*args)
-        increment_version([args[k] for k in mutated])
-        return results
+def on_gpu(
+    source: HostSource,
+    program: HostProgram,
+    make: Callable[[HostProgram, bool], Make],
+    refused: str = "",
+    recorded: list[Recorded] | None = None,
+) -> Callable[[], Recorded]:
+    """A maker of calls of a program on a GPU.
 
-    return call
+    Args:
+        program: that of `source`, or that of its constants.
+        make: gives what makes a program's functions, as they are, or with copies of what is not aligned.
+        refused: why it is not recorded; "": it is.
+        recorded: receives each call that is recorded.
+    """
+    assert source.gpu is not None
+    gpu, plain = source.gpu, make(program, False)
+
+    def copying() -> Run:
+        return make(program, True)()  # type: ignore[no-any-return]
+
+    def divided(halves: HostProgram) -> list[Run]:
+        runs: Sequence[Run] = make(halves, False)()
+        return [GpuFunction(run, lambda k=k: make(halves, True)()[k]) for k, run in enumerate(runs)]  # type: ignore[misc]
+
+    def on_this_gpu() -> Recorded:
+        run = GpuFunction(plain(), copying)
+        there = Recorded(
+            run,
+            source.arguments,
+            source.sizes,
+            gpu,
+            source.work,
+            mutated=() if refused else source.mutated,
+            refused=refused,
+        )
+        if refused:
+            return there
+        if program.has_parts:
+            there.pieces = Pieces(lambda part: GpuFunction(plain(part), copying), there.gpu)
+        if halves := source.halves:
+            there.divided = Divided(lambda: divided(halves.program), halves.steps, halves.results)
+        if recorded is not None:
+            recorded.append(there)
+        return there
+
+    return on_this_gpu
 
 
 def aligned(tensor: torch.Tensor, copies: list[torch.Tensor]) -> int:

@@ -21,12 +21,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from ..torch_private import counts_uses, storage_address, storage_uses
 from .capture import Replay, first_line
 from .pieces import Pieces
 from .playback import POOLS, Gpu, Memory, Pool, copies, recorded_bytes, result_makers
-from .tail import SPARED, Divided, Ending
+from .recordable import SPARED
+from .tail import Divided, Ending
 
 __all__ = ["STATISTICS", "WARM", "Recorded", "recorded_bytes"]
 
@@ -79,7 +81,7 @@ class _Recording:
 
 
 class Recorded:
-    """A program that is recorded after a few calls.
+    """A program on a GPU, which is the current one in its calls; it is recorded after a few.
 
     Args:
         run: the program.
@@ -88,16 +90,26 @@ class Recorded:
         sizes: expressions over the arguments a0, a1, ... that its symbolic sizes are read by.
         gpu: its GPU, or the GPU's number.
         steps: how many kernels and library calls it has; None: enough.
+        mutated: arguments that the program writes to: a playback, of which torch sees nothing, counts as a write.
+        refused: why it is not recorded.
     """
 
     def __init__(
-        self, run: Run, kinds: Sequence[str], sizes: Sequence[str], gpu: int | Gpu, steps: int | None = None
+        self,
+        run: Run,
+        kinds: Sequence[str],
+        sizes: Sequence[str],
+        gpu: int | Gpu,
+        steps: int | None = None,
+        *,
+        mutated: Sequence[int] = (),
+        refused: str = "",
     ) -> None:
-        self.steps = steps
+        self.steps, self.mutated = steps, mutated
         self.run, self.kinds, self.sizes, self.replays = run, list(kinds), list(sizes), 0
         self.gpu = Gpu(gpu) if isinstance(gpu, int) else gpu
         self.made: dict[Any, _Recording] = {}
-        self.reason = self.note = ""  # why it is not recorded, and why some sizes are not
+        self.reason, self.note = refused, ""  # why it is not recorded, and why some sizes are not
         self.lock = threading.Lock()
         self.recorded = self.calls = 0
         self.placed: list[int] | None = (
@@ -130,6 +142,16 @@ class Recorded:
             self.warm = WARM + 3
 
     def __call__(self, *args: Any) -> Sequence[Any]:
+        if self.gpu.is_current():
+            results = self._call(args)
+        else:
+            with self.gpu.as_current():
+                results = self._call(args)
+        if self.mutated:
+            increment_version([args[k] for k in self.mutated])
+        return results
+
+    def _call(self, args: Sequence[Any]) -> Sequence[Any]:
         if self.reason or not self.lock.acquire(blocking=False):
             return self.run(*args)
         try:

@@ -1,148 +1,25 @@
 """Programs whose sizes change from call to call: the parts of them whose sizes do not are recorded, each as a CUDA graph of its own.
 
-A decoder whose cache grows is the case: only the attention sees the growing size, and between two attentions lie a dozen kernels and library calls
-that are the same in every call. `split` writes such runs of steps as functions of their own into the host program:
-
-    @piece
-    def part0(a4, t1):
-        o5 = ...
-        return (o5, t3)
-
-and `Pieces` runs a program with these recorded. What one part gives lies at the same place in each call, where later parts find it without a copy.
+host/parts.py finds the parts, and `Pieces` runs a program with these recorded. What one part gives lies at the same place in each call, where
+later parts find it without a copy.
 """
 
 from __future__ import annotations
 
-import ast
 import logging
-import textwrap
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from xdsl.ir import BlockArgument, SSAValue
 
-from ...ir.dialects import buffer, loop
-from ...ir.symbols import free_symbols
-from ...ir.syntax import Op
-from ...ir.types import RefType, is_gpu
 from ..torch_private import storage_address
 from .capture import Replay, first_line
 from .playback import Gpu, Memory, Pool, result_makers
-from .recordable import LEAST
 
 Run = Callable[..., Sequence[Any]]
 WORTH = 50  # calls that pay for recording the parts
 MOST_CHANGES = 3  # of parameters' places that came before that
 log = logging.getLogger("intarsia")
-PLAIN = "piece=lambda part: part"  # the parameter of `make`: parts are functions like any other
-
-
-def is_fixed(op: Op, kernels: dict[str, loop.Kernel]) -> bool:
-    """Whether a step is the same in calls of all sizes, and writes to no argument."""
-    for value in (*op.operands, *op.results):
-        ref = value.type
-        if not isinstance(ref, RefType) or not is_gpu(ref.device) or free_symbols([*ref.shape, *ref.strides]):
-            return False
-    match op:
-        case buffer.Launch():
-            kernel = kernels[op["kernel"]]
-            return not kernel.get("symbols") and not any(map(_of_argument, op.operands[kernel["inputs"] :]))
-        case buffer.Extern():
-            return bool(op.results) and not any(map(_symbolic, op.literals.values()))
-        case buffer.View():
-            return not free_symbols([op["offset"]])
-        case buffer.Alloc():
-            return True
-    return False
-
-
-def _of_argument(value: SSAValue) -> bool:
-    while isinstance(value.owner, buffer.View):
-        value = value.owner.operands[0]
-    return isinstance(value, BlockArgument)
-
-
-def _symbolic(value: object) -> bool:
-    if isinstance(value, tuple | list):
-        return any(map(_symbolic, value))
-    return bool(getattr(value, "free_symbols", None))
-
-
-def split(
-    steps: Sequence[tuple[Op, list[str]]], kernels: dict[str, loop.Kernel], head: str
-) -> tuple[list[str], list[str]]:
-    """The lines of the parts, and of a program that calls them.
-
-    Args:
-        steps: the operations of a host program, each with its lines.
-        head: a line that stands at the beginning of each part.
-    """
-    groups: list[tuple[bool, list[str]]] = []
-    run: list[tuple[Op, list[str]]] = []
-
-    def close() -> None:
-        work = sum(isinstance(op, buffer.Launch | buffer.Extern) for op, _ in run)
-        groups.append((work >= LEAST, [line for _, lines in run for line in lines]))
-        run.clear()
-
-    for op, lines in steps:
-        if isinstance(op, buffer.Free) and run or is_fixed(op, kernels):
-            run.append((op, lines))
-        else:
-            close()
-            groups.append((False, lines))
-    close()
-    names = [Names.of(lines) for _, lines in groups]
-    made: list[str] = []
-    body: list[str] = []
-    count = 0
-    for k, (is_part, lines) in enumerate(groups):
-        if not is_part:
-            body += lines
-            continue
-        before = set().union(*(n.stored for n in names[:k]))
-        later = set().union(*(n.loaded for n in names[k + 1 :]))
-        mine = names[k]
-        takes = sorted(n for n in mine.loaded if n not in mine.stored and (n in before or _is_argument(n)))
-        gives = sorted(mine.stored & later)
-        made += ["@piece", f"def part{count}({', '.join(takes)}):", f"    {head}"]
-        made += ["    " + line for line in lines]
-        made.append(f"    return ({', '.join(gives)}{',' if len(gives) == 1 else ''})")
-        call = f"part{count}({', '.join(takes)})"
-        body.append(f"{', '.join(gives)}{',' if len(gives) == 1 else ''} = {call}" if gives else call)
-        freed = sorted(mine.freed & before)
-        body += [f"{' = '.join(freed)} = None"] if freed else []
-        count += 1
-    return made, body
-
-
-def _is_argument(name: str) -> bool:
-    return name[0] == "a" and name[1:].isdigit()
-
-
-@dataclass(frozen=True)
-class Names:
-    """What lines of a host program read, define and give up."""
-
-    loaded: frozenset[str]
-    stored: frozenset[str]
-    freed: frozenset[str]
-
-    @staticmethod
-    def of(lines: Iterable[str]) -> Names:
-        loaded: set[str] = set()
-        stored: set[str] = set()
-        freed: set[str] = set()
-        for statement in ast.parse(textwrap.dedent("\n".join(lines))).body:
-            if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant):
-                freed |= {t.id for t in statement.targets if isinstance(t, ast.Name)}
-                continue
-            for node in ast.walk(statement):
-                if isinstance(node, ast.Name):
-                    (stored if isinstance(node.ctx, ast.Store) else loaded).add(node.id)
-        return Names(frozenset(loaded), frozenset(stored - {"code", "_"}), frozenset(freed - {"_"}))
 
 
 class Pieces:

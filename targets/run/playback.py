@@ -47,6 +47,15 @@ class Gpu:
 
     def __init__(self, index: int) -> None:
         self.index = index
+        self.is_only = torch.cuda.device_count() < 2
+
+    def is_current(self) -> bool:
+        """Whether torch works on it at present."""
+        return self.is_only or torch.cuda.current_device() == self.index
+
+    def as_current(self) -> Any:
+        """Inside of this context torch works on it."""
+        return torch.cuda.device(self.index)
 
     def stream(self) -> int:
         """The address of torch's current stream."""

@@ -13,6 +13,8 @@ from ...ir.types import RefType, is_gpu
 
 CUDAGRAPH_UNSAFE = getattr(torch.Tag, "cudagraph_unsafe", None)
 LEAST = 4  # kernels and library calls that are worth a recording
+# Bytes that need no copy, for each step of a tail: a copy of so many takes 4 us, a launch 8, often hidden.
+SPARED = 8 << 20
 _LOOKING = ("aten.multinomial", "aten.normal.float_Tensor", "aten.normal.Tensor_Tensor")  # at values, on the CPU
 
 
@@ -36,10 +38,10 @@ def argument_kinds(func: prim.Func) -> tuple[str, ...]:
     return tuple(kinds)
 
 
-def size_reads(func: prim.Func) -> dict[str, str]:
-    """For each symbol an expression over the arguments a0, a1, ... that gives its number."""
+def size_reads(func: prim.Func) -> dict[str, tuple[str, str]]:
+    """For each symbol one of the arguments a0, a1, ..., and what of it gives its number."""
     return {
-        name: f"a{i}" + ("" if d == -1 else f".shape[{d}]" if d >= 0 else f".stride({-2 - d})")
+        name: (f"a{i}", "" if d == -1 else f".shape[{d}]" if d >= 0 else f".stride({-2 - d})")
         for name, i, d, *_ in func.get("symbols", ())
     }
 

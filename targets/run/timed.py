@@ -18,8 +18,10 @@ from ...ir.interpreter.loops import find_function
 from ...ir.syntax import Op
 from ...ir.text import parse_module
 from ..cpp.program import Program
-from ..host.host import host_source, is_step, load_program
+from ..host.kernels import is_step
+from ..host.render import timed
 from ..torch_private import gpu_sleep
+from .load import load_program
 
 LEAST_ROUNDS, MOST_ROUNDS = 3, 30
 BATCH = 64  # steps that are started while the stream sleeps
@@ -91,15 +93,15 @@ def time_steps(program: Program, args: Sequence[Any], seconds: float = 0.5) -> l
         library = target.removeprefix("aten.ops.").partition(".")[0] if target.startswith("aten.ops.") else "aten"
         if library not in _KNOWN:
             raise NotTimed(f"it calls {target.removeprefix('aten.ops.')}, which may have effects")
-    module = parse_module(program.generated.ir)
-    source = host_source(module, program.library, timed=True)
-    main = find_function(module, "main")
+    source = program.generated.host
+    main = find_function(parse_module(program.generated.ir), "main")
     assert main is not None
     steps = [op for op in main.block_body.ops if isinstance(op, Op) and is_step(op)]
     gpu = device_of(args, source.gpu)
     clock: _Clock = _HostClock(len(steps)) if gpu is None else _DeviceClock(len(steps), gpu)
     functions = {**program.functions, "begin": clock.begin, "end": clock.end}
-    run = load_program(replace(source, not_recorded="it is timed"), functions, program.library, "timed")
+    source = replace(source, program=timed(source.program), not_recorded="it is timed")
+    run = load_program(source, functions, program.library, "timed")
     written = {argument for argument, _ in main.get("mutations", ())}
     given = [_copied(x) if k in written and isinstance(x, torch.Tensor) else x for k, x in enumerate(args)]
     best = [float("inf")] * len(steps)

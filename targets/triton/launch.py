@@ -19,7 +19,7 @@ from ...ir.symbols import Dim, dim, free_symbols
 from ...ir.types import RefType
 from ...passes.analysis.alignment import ALIGNMENT
 from ..cpp.emit import cpp_index
-from ..run.gpu import MISALIGNED, TOO_LARGE
+from ..run.errors import MISALIGNED, TOO_LARGE
 from .compile import Binary, KernelSource
 from .descriptors import Descriptor, descriptors
 from .emit import needs_int64, program_count

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from intarsia.frontend.entry.inlined import with_program
+from intarsia.targets.host.ir import Function, HostProgram
+from intarsia.targets.host.render import Inlinable
 
 
 def test_a_program_of_no_steps() -> None:
@@ -13,7 +15,7 @@ def test_a_program_of_no_steps() -> None:
     def graph(a0: Any) -> tuple[()]:
         return ()
 
-    graph.text = "def make():\n    def run(a0):\n        return ()\n    return run\n"  # type: ignore[attr-defined]
+    graph.inlinable = Inlinable.of(HostProgram((), (Function("run", ("a0",), (), "()"),)), {})  # type: ignore[attr-defined]
     entry = "def entry(x_):\n    try:\n        out = graph(x_)\n    except Exception as error:\n        return failed(error)\n    return 1\n"
     names: dict[str, Any] = {}
     exec(compile(with_program(entry, names, graph), "entry", "exec"), names)

@@ -30,8 +30,12 @@ from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets.build.cache import shared_cache
 from intarsia.targets.build.toolchain import Source, find_toolchain
 from intarsia.targets.cpp.program import Generated, build, load
-from intarsia.targets.host.host import HostSource, host_source, load_program, runs_on_gpu
+from intarsia.targets.host.host import host_source
+from intarsia.targets.host.ir import Function, HostProgram
+from intarsia.targets.host.kernels import runs_on_gpu
 from intarsia.targets.host.library import Library
+from intarsia.targets.host.source import HostSource
+from intarsia.targets.run.load import load_program
 from intarsia.targets.triton.device import capability
 from intarsia.targets.triton.program import LAUNCHES, gpu_source
 
@@ -139,8 +143,8 @@ def built(programs: Sequence[Lowered], target: str) -> dict[str, Callable[..., A
     if source is None:
         return {}
     arities = {name: count for p in programs for name, count in host_source(p.module, Library()).kernels.items()}
-    nothing = "def make():\n    def run():\n        return ()\n    return run\n"
-    host = HostSource(nothing, arities, {}, {}, stateful=False, quick=list(arities), gpu=0, not_recorded="a test")
+    nothing = HostProgram((), (Function("run", (), (), "()"),))
+    host = HostSource(nothing, arities, quick=list(arities), gpu=0, not_recorded="a test")
     key = hashlib.sha256((target + source.text).encode()).hexdigest()
     generated = Generated((Source(LAUNCHES, source.launches),), host, gpu=source)
     cache = shared_cache(None)

@@ -29,10 +29,12 @@ from intarsia.passes.core.context import CompileContext
 from intarsia.passes.core.manager import run_pipeline
 from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets.cpp.program import Program, generate
-from intarsia.targets.host.host import SeveralGPUs, load_program
+from intarsia.targets.host.kernels import SeveralGPUs
 from intarsia.targets.host.library import Library
-from intarsia.targets.run.gpu import MISALIGNED, TOO_LARGE, Misaligned, not_launched
+from intarsia.targets.run.errors import MISALIGNED, TOO_LARGE, Misaligned
+from intarsia.targets.run.gpu import not_launched
 from intarsia.targets.run.graphs import STATISTICS, Recorded
+from intarsia.targets.run.load import load_program
 from intarsia.targets.run.tail import Divided
 from intarsia.targets.triton import device
 from intarsia.targets.triton.device import NoTriton, triton_version
@@ -295,14 +297,14 @@ def test_constants_are_made_on_the_programs_gpu(monkeypatch):
     monkeypatch.setenv("INTARSIA_RANDOM", "eager")  # a library's dropout, whose probability is a constant
     low = intarsia.lower(lambda x: F.dropout(x + 1, 0.5), X, target="triton:sm_90")
     host = low._generated.host
-    assert "def make_constants" in host.text and host.constants is not None
+    assert "def make_constants" in host.text and host.make_constants is not None
     seen = []
 
-    def on_gpu(make, text, names, gpu, static, recorded=None, entry="make", **_):
-        seen.append((gpu, entry))
-        return make
+    def on_gpu(source, program, make, *_):
+        seen.append((source.gpu, program.name))
+        return make(program, False)
 
-    monkeypatch.setattr("intarsia.targets.host.host.on_gpu", on_gpu)
+    monkeypatch.setattr("intarsia.targets.run.load.on_gpu", on_gpu)
     kernels = dict.fromkeys(host.kernels, lambda *args: 0)
     load_program(host, kernels, replace(Library(-1), fingerprint=lambda *args: 0), "test")
     assert seen == [(0, "make"), (0, "make_constants")]

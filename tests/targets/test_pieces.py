@@ -20,9 +20,12 @@ from intarsia.passes.core.context import CompileContext
 from intarsia.passes.core.manager import run_pipeline
 from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets.cpp.program import generate
-from intarsia.targets.host.host import HostSource, namespace
+from intarsia.targets.host.ir import HostProgram
 from intarsia.targets.host.library import Library
 from intarsia.targets.host.pool import Results
+from intarsia.targets.host.render import render
+from intarsia.targets.host.source import HostSource
+from intarsia.targets.run.load import namespace
 
 
 def _growing(token: Tensor, cache: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,11 +74,13 @@ def host(fn: Any, lengths: Sequence[int] = (3, 4, 5)) -> HostSource:
     return found[-1]
 
 
-def steps(source: HostSource, rows: list[int], parts: list[Any], text: str = "") -> tuple[list[str], list[torch.Size]]:
+def steps(
+    source: HostSource, rows: list[int], parts: list[Any], halves: HostProgram | None = None
+) -> tuple[list[str], list[torch.Size]]:
     """The kernels and library calls of a run on the CPU, whose kernels do nothing, and the shapes of its results.
 
     Args:
-        text: the program as a recording and a tail, if it is to run in this way.
+        halves: the program as a recording and a tail, if it is to run in this way.
     """
     called: list[str] = []
 
@@ -92,9 +97,9 @@ def steps(source: HostSource, rows: list[int], parts: list[Any], text: str = "")
     names = namespace(source, {name: kernel(name) for name in source.kernels}, Library(-1), Results())
     names |= {name: operator(name, names[name]) for name in (*source.operators, *source.steps)}
     names |= {"empty_strided_gpu": names["empty_strided"], "current_stream": lambda device: 0}
-    exec(text or source.text, names)
+    exec(source.text if halves is None else render(halves), names)
     arguments = [torch.randn(n, 32) for n in rows]
-    if text:
+    if halves is not None:
         first, second = names["make"]()
         values = first(*arguments)
         called.append("tail")
@@ -125,7 +130,7 @@ def test_parts(fn: Any, rows: list[int], count: int, monkeypatch: pytest.MonkeyP
     parts: list[str] = []
     found = steps(source, rows, parts)
     assert parts == [f"part{k}" for k in range(count)]
-    monkeypatch.setattr("intarsia.targets.host.host.split", lambda steps, kernels, head: ([], []))
+    monkeypatch.setattr("intarsia.targets.host.host.split", lambda *_: [])
     whole = host(fn)
     assert "@piece" not in whole.text
     assert steps(whole, rows, []) == found

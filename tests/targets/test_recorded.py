@@ -79,6 +79,9 @@ class Fake:
 
         return replay, made
 
+    def is_current(self) -> bool:
+        return True
+
     def move(self, target: int, source: int, size: int, stream: int) -> None:
         self.moved += 1
         ctypes.memmove(target, source, size)

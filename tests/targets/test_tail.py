@@ -14,10 +14,12 @@ from torch import Tensor
 from intarsia.ir.dialects import loop
 from intarsia.ir.symbols import substitute, symbol
 from intarsia.targets.host import host as host_programs
-from intarsia.targets.host.host import HostSource, namespace
+from intarsia.targets.host import tail
 from intarsia.targets.host.library import Library
 from intarsia.targets.host.pool import Results
-from intarsia.targets.run import tail
+from intarsia.targets.host.render import render
+from intarsia.targets.host.source import HostSource
+from intarsia.targets.run.load import namespace
 from tests.targets.test_pieces import host, steps
 
 
@@ -114,7 +116,7 @@ def _numbers(source: HostSource, kernels: dict[str, loop.Kernel], args: Sequence
     names |= {"empty_strided_gpu": names["empty_strided"], "current_stream": lambda device: 0}
     args = [a.clone() for a in args]
     assert source.halves is not None
-    exec(source.halves[0] if halves else source.text, names)
+    exec(render(source.halves.program) if halves else source.text, names)
     if not halves:
         return [*names["make"]()(*args), *args]
     first, second = names["make"]()
@@ -153,12 +155,11 @@ def test_tails(
         assert source.halves is None
         return
     assert source.halves is not None
-    text, number, places = source.halves
-    assert (number, list(places)) == (count, results)
+    assert (source.halves.steps, list(source.halves.results)) == (count, results)
     if fn is _random:  # its calls name a device
         return
     rows = [2, 32, lengths[-1]]
-    called, shapes = steps(source, rows, [], text)
+    called, shapes = steps(source, rows, [], source.halves.program)
     place = called.index("tail")
     plain, wanted = steps(source, rows, [])
     assert shapes == wanted and len(called) - place - 1 == count

@@ -7,9 +7,10 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -21,16 +22,13 @@ from intarsia.ir.text import parse_module
 from intarsia.passes.core.context import CompileContext
 from intarsia.passes.schedule.schedule import Schedule
 from intarsia.targets.build.toolchain import find_toolchain
-from intarsia.targets.run.gpu import (
-    MISALIGNED,
-    TOO_LARGE,
-    Misaligned,
-    UnplannedResult,
-    aligned,
-    moved,
-    not_launched,
-    on_gpu,
-)
+from intarsia.targets.host.ir import Function, HostProgram, Statement
+from intarsia.targets.host.render import aligned as copying
+from intarsia.targets.host.render import render
+from intarsia.targets.host.source import HostSource
+from intarsia.targets.run.errors import MISALIGNED, TOO_LARGE, Misaligned, UnplannedResult
+from intarsia.targets.run.gpu import aligned, moved, not_launched, on_gpu
+from intarsia.targets.run.load import made
 from intarsia.targets.run.recordable import LEAST, refusal
 from intarsia.targets.triton import device, program
 from intarsia.targets.triton.compile import KernelSource
@@ -236,15 +234,12 @@ def test_what_a_launch_gives(monkeypatch: pytest.MonkeyPatch) -> None:
         not_launched(700, "exp")
 
 
-PROGRAM = """
-def make():
-    def run(a0, a1):
-        started.append(launch(a0.data_ptr()))
-        v0 = a0[1:]
-        started.append(launch(v0.data_ptr()))
-        return (a0,)
-    return run
-"""
+LINES = (
+    Statement("%(started)s.append(%(launch)s(%(a0.data_ptr())s))"),
+    Statement("%(v0)s = %(a0)s[1:]", ("v0",)),
+    Statement("%(started)s.append(%(launch)s(%(v0.data_ptr())s))"),
+)
+PROGRAM = HostProgram((), (Function("run", ("a0", "a1"), LINES, "(%(a0)s,)"),))
 
 
 def on_a_gpu(started: list[int], takes: int) -> object:
@@ -256,8 +251,11 @@ def on_a_gpu(started: list[int], takes: int) -> object:
         return address
 
     names = {"started": started, "launch": launch, "aligned": aligned}
-    exec(PROGRAM, made := dict(names))
-    return on_gpu(made["make"], PROGRAM, names, 0, None)()
+
+    def make(program: HostProgram, copied: bool) -> Callable[..., Any]:
+        return made(copying(program) if copied else render(program), program, dict(names), "a test")
+
+    return on_gpu(HostSource(PROGRAM, {}, gpu=0), PROGRAM, make, "a test")()
 
 
 def test_views_that_are_not_aligned_are_copied() -> None:

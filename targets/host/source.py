@@ -1,0 +1,83 @@
+"""A host program with what it needs beside it: what the cache keeps, and what is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any
+
+from .ir import Halves, HostProgram, use
+from .render import render
+
+
+@dataclass
+class HostSource:
+    """A host program, and what it needs beside it.
+
+    Attributes:
+        program: the program.
+        kernels: name of each kernel and how many arguments it takes.
+        operators: names in the text of the ATen operators it calls.
+        steps: names in the text of library steps (packed weights), with the description from which each is built.
+        memory: bytes kept between calls, and most bytes in use at once; None where that depends on sizes.
+        constants: which arguments `make_constants` takes, whose results are the last arguments.
+        make_constants: the program that computes what depends on parameters alone; None: there is none.
+        quick: the kernels that are done in a few microseconds: other threads need not run meanwhile.
+        large: bytes of the results of one call whose memory comes from the pool, as far as sizes are known.
+        gpu: the number of the GPU that kernels run on, None: there are none.
+        arguments, sizes, work: what a recording has to know: `kinds`, `sizes` and `steps` of `Recorded`.
+        not_recorded: why the program does not become a CUDA graph, "" where it does.
+        mutated: the arguments that the program writes to.
+        halves: the program as a recording and its tail, where results are large.
+    """
+
+    program: HostProgram
+    kernels: dict[str, int]
+    operators: dict[str, str] = field(default_factory=dict)
+    steps: dict[str, dict[str, Any]] = field(default_factory=dict)
+    memory: tuple[int, int] | None = None
+    constants: Sequence[int] = ()
+    make_constants: HostProgram | None = None
+    quick: Sequence[str] = ()
+    large: int = 0
+    gpu: int | None = None
+    arguments: Sequence[str] = ()
+    sizes: Sequence[str] = ()
+    work: int = 0
+    not_recorded: str = ""
+    mutated: Sequence[int] = ()
+    halves: Halves | None = None
+
+    @cached_property
+    def text(self) -> str:
+        """Its Python text."""
+        return "\n\n".join(map(render, self.programs()))
+
+    def programs(self) -> list[HostProgram]:
+        """The program, and that of its constants."""
+        return [self.program] if self.make_constants is None else [self.program, self.make_constants]
+
+    def calls_of(self, name: str) -> int:
+        """How often a function is called in the program's text."""
+        return sum(s.text.count(f"{use(name)}(") for program in self.programs() for s in program.statements())
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data for the cache."""
+        data = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name in ("program", "make_constants"):
+            data[name] = None if data[name] is None else data[name].as_json()
+        if self.halves is not None:
+            data["halves"] = [self.halves.program.as_json(), self.halves.steps, list(self.halves.results)]
+        return data
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> HostSource:
+        """The inverse of `as_json`."""
+        data = dict(data)
+        for name in ("program", "make_constants"):
+            data[name] = None if data[name] is None else HostProgram.from_json(data[name])
+        if data["halves"] is not None:
+            program, steps, results = data["halves"]
+            data["halves"] = Halves(HostProgram.from_json(program), steps, tuple(results))
+        return HostSource(**data)

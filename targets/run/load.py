@@ -1,0 +1,134 @@
+"""From the text of a host program to a callable."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.autograd.graph import increment_version
+
+from ...ir.dialects.aten import overload
+from ...ir.epilogue import apply_epilogue
+from ..host.ir import HostProgram
+from ..host.library import Library
+from ..host.pool import Results
+from ..host.render import Inlinable, aligned, render
+from ..host.source import HostSource
+from ..host.steps import Folded, Step
+from ..torch_private import current_stream, empty_strided_cpu, empty_strided_gpu, fast_overload
+from .gpu import aligned as address_of_aligned
+from .gpu import finished, moved, not_launched, on_gpu
+from .graphs import Recorded
+from .names import empty, failed, fit, over
+from .profiling import note
+from .recordable import of_a_library
+
+Run = Callable[..., Sequence[Any]]
+
+
+def namespace(
+    source: HostSource, functions: Mapping[str, Callable[..., Any]], library: Library, results: Results
+) -> dict[str, Any]:
+    """The names that a host program's text refers to."""
+    names: dict[str, Any] = {
+        "torch": torch,
+        "empty": empty,
+        "empty_strided": empty_strided_cpu,
+        "empty_strided_gpu": empty_strided_gpu,
+        "current_stream": current_stream,
+        "not_launched": not_launched,
+        "increment_version": increment_version,
+        "over": over,
+        "aligned": address_of_aligned,
+        "moved": moved,
+        "fit": fit,
+        "failed": failed,
+        "results": results,
+        "apply_epilogue": apply_epilogue,
+        "FloorDiv": operator.floordiv,
+        "Mod": operator.mod,
+        "Max": max,
+        "Min": min,
+    }
+    names |= functions
+    names |= {name: fast_overload(overload(target)) for name, target in source.operators.items()}
+    names |= {name: library.build(Step.from_json(data)) for name, data in source.steps.items()}
+    return names
+
+
+def load_program(
+    source: HostSource,
+    functions: Mapping[str, Callable[..., Any]],
+    library: Library,
+    name: str,
+    results: Results | None = None,
+    recorded: list[Recorded] | None = None,
+) -> Run:
+    """The callable: takes the function's arguments, gives the user's results, whose memory comes from `results` where it is large.
+
+    What is recorded as CUDA graphs goes to `recorded`, for reports.
+    """
+    names = namespace(source, functions, library, results or Results())
+    title = f"<intarsia host program {name}>"
+
+    def make(program: HostProgram, copied: bool) -> Callable[..., Any]:
+        if copied:
+            return made(aligned(program), program, dict(names), title)
+        return made(render(program), program, names, title)
+
+    if source.gpu is not None:
+        custom = of_a_library(source.operators.values(), library.record_custom)
+        refused = source.not_recorded or custom or ("" if library.record else "recordings are switched off")
+        maker: Callable[[], Run] = on_gpu(source, source.program, make, refused, recorded)
+    else:
+        maker = make(source.program, False)
+    run = _pooled(maker) if source.program.has_arena else maker()
+    if source.gpu is None:
+        note(maker if source.program.has_arena else run, functions)
+    if source.make_constants is None:
+        if source.gpu is None and not source.program.has_arena:
+            run.inlinable = Inlinable.of(source.program, names)  # type: ignore[attr-defined]
+        return run
+    maker = make(source.make_constants, False)
+    if source.gpu is not None:
+        maker = on_gpu(source, source.make_constants, make, "it computes constants")
+    constants = _pooled(maker) if source.make_constants.has_arena else maker()
+    if source.gpu is not None:
+        constants = finished(constants, source.gpu)
+    return _with_constants(run, constants, source.constants, library)
+
+
+def made(text: str, program: HostProgram, names: dict[str, Any], title: str) -> Callable[..., Any]:
+    """What makes the functions of a program, from its text; `names` is their namespace."""
+    exec(compile(text, title, "exec"), names)
+    return names.pop(program.name)  # type: ignore[no-any-return]  # functions that their own globals hold are a cycle
+
+
+def _with_constants(run: Run, constants: Run, parameters: Sequence[int], library: Library) -> Run:
+    """`run` with further arguments: what `constants` gives for the parameters as they are now."""
+    assert library.fingerprint is not None
+    known = Folded(lambda *tensors: constants(*tensors), library.fingerprint)
+
+    def call(*args: Any) -> Sequence[Any]:
+        return run(*args, *known([args[i] for i in parameters]))
+
+    return call
+
+
+def _pooled(make: Callable[[], Run]) -> Run:
+    """One `run` with its arena for each call that is under way; they are kept for the next calls."""
+    pool: list[Run] = [make()]
+
+    def call(*args: Any) -> Sequence[Any]:
+        try:
+            run = pool.pop()  # atomic: another thread gets another one
+        except IndexError:
+            run = make()
+        try:
+            return run(*args)
+        finally:
+            pool.append(run)
+
+    return call
