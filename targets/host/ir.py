@@ -8,7 +8,7 @@ and that may have to be copied for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -160,7 +160,7 @@ class HostProgram:
         for function in self.functions:
             yield from function.statements
 
-    def with_statements(self, statements: dict[str, Iterable[Statement]]) -> HostProgram:
+    def with_statements(self, statements: Mapping[str, Iterable[Statement]]) -> HostProgram:
         """With other statements in the functions of these names."""
         functions = [replace(f, statements=tuple(statements.get(f.name, f.statements))) for f in self.functions]
         return replace(self, functions=tuple(functions))
