@@ -86,7 +86,6 @@ def import_graph(room: str) -> nx.DiGraph:
 
 STILL = {  # rooms with a circle that is too large
     "passes": "core.manager and pipeline",
-    "targets": "run.capture, gpu, graphs, pieces, playback, tail with triton.launch, program",
 }
 ROOMS = [
     pytest.param(room, marks=pytest.mark.xfail(reason=STILL[room], strict=True)) if room in STILL else room
