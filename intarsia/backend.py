@@ -267,7 +267,7 @@ def _with_numbers(run: GraphFunction, example_inputs: Sequence[Any]) -> GraphFun
     return call
 
 
-def pipeline_of(config: Config, passes: Sequence[Pass] = ()) -> list[Pass]:
+def pipeline_of(config: Config, passes: Sequence[Pass] = (), *, gpu: bool = False) -> list[Pass]:
     """The passes that a program goes through: those of the settings, else the default; without `packing` nothing is kept between calls."""
     if config.pipeline:
         return registry(passes).parse(config.pipeline)
@@ -276,7 +276,7 @@ def pipeline_of(config: Config, passes: Sequence[Pass] = ()) -> list[Pass]:
         left += ("hoist", "own-convolution", "convolution-epilogue", "linear-epilogue")
     if config.numerics == "eager":  # these go on with a product that is not rounded yet
         left += ("linear-epilogue", "matmul-kernels", "written-attention")
-    return [_as_configured(item, config) for item in default_pipeline(passes) if item.name not in left]
+    return [_as_configured(item, config) for item in default_pipeline(passes, gpu=gpu) if item.name not in left]
 
 
 def _as_configured(item: Pass, config: Config) -> Pass:
@@ -303,7 +303,7 @@ def compile_module(
         gpu = gpu_of(module)
         here = machine(toolchain, config, "" if gpu is None else capability(gpu))
         ctx = CompileContext(here, Diagnostics(want_remarks=bool(config.debug)))
-        pipeline = pipeline_of(config, passes)
+        pipeline = pipeline_of(config, passes, gpu=gpu is not None)
         cache = open_cache(config)
         choices = Choices(cache.root if config.cache else None) if config.libraries == "measure" else None
         library = _library(config, choices)

@@ -37,7 +37,7 @@ from .core.manager import (
     pipeline_text,
     run_pipeline,
 )
-from .pipeline import default_pipeline, registry
+from .pipeline import CPU, GPU, default_pipeline, is_for_gpu, registry
 
 
 def _machine(isa: str, threads: int) -> Machine:
@@ -196,11 +196,14 @@ class PassesOpt(xDSLOptMain):
     def _passes_for(self, module: ModuleOp) -> list[Pass]:
         levels = module_levels(module)
         if self.args.until is not None:
-            return self.passes.required_for(self.until, levels)
+            return self.passes.required_for(self.until, levels, GPU if self._on_gpu(module) else CPU)
         if self.args.pipeline == "default":
             at = min((LEVELS.index(level) for level in levels), default=0)
-            return [p for p in default_pipeline() if LEVELS.index(p.level) >= at]
+            return [p for p in default_pipeline(gpu=self._on_gpu(module)) if LEVELS.index(p.level) >= at]
         return self.chosen
+
+    def _on_gpu(self, module: ModuleOp) -> bool:
+        return is_for_gpu(module) if self.args.device is None else bool(self.args.device == "gpu")
 
 
 class InputError(Exception):
@@ -242,6 +245,10 @@ _FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--verify-each",), {"action": "store_true", "help": "verify after each pass, not only at the end"}),
     (("--run-reproducer",), {"metavar": "FILE", "help": "run the pipeline that a reproducer file names, on that file"}),
     (("--reproducer-dir",), {"metavar": "DIR", "help": "where a failing pass leaves its reproducer (default: here)"}),
+    (
+        ("--device",),
+        {"choices": ("cpu", "gpu"), "help": "the road of --until and 'default' (default: where the values lie)"},
+    ),
     (("--threads",), {"type": int, "default": Machine().cpu.threads, "help": "threads that kernels may use"}),
     (
         ("--isa",),
@@ -334,21 +341,32 @@ def error_text(error: ParseError) -> str:
 
 
 def list_passes(passes: Registry) -> str:
-    """One block a pass, in default order, then the others: name, level, first line of the docstring, options."""
-    standard = [p.name for p in passes.default_order()]
-    names = list(dict.fromkeys([*standard, *sorted(passes.classes)]))
+    """One block a pass, in the order in which they run, then the others: name, roads, level, docstring, options."""
+    roads = {road: [item.name for item in default_pipeline(gpu=road == "gpu")] for road in ("cpu", "gpu")}
+    names = merged(*roads.values())
+    names += sorted(passes.classes.keys() - set(names))
     width = max(map(len, names))
     lines = []
     for name in names:
         kind = passes.classes[name]
         level = kind.level if kind.gives in (None, kind.level) else f"{kind.level} -> {kind.gives}"
         first = (kind.__doc__ or "").strip().partition("\n")[0]
-        optional = "" if kind.default else " (not in the default pipeline)"
-        lines.append(f"{name:<{width}}  {level:<15}  {first}{optional}")
+        where = " ".join(road for road, standard in roads.items() if name in standard) or "by name"
+        lines.append(f"{name:<{width}}  {where:<7}  {level:<15}  {first}")
         if options := describe_options(kind):
-            lines.append(f"{'':<{width}}  {'':<15}  options: {options}")
+            lines.append(f"{'':<{width + 9}}  {'':<15}  options: {options}")
     lines.append("Every pass also has the option remarks=false.")
     return "\n".join(lines) + "\n"
+
+
+def merged(first: Sequence[str], second: Sequence[str]) -> list[str]:
+    """The names of two lists in one: what only the second has stands behind what stands before it there."""
+    found, place = list(dict.fromkeys(first)), 0
+    for name in dict.fromkeys(second):
+        if name not in found:
+            found.insert(place, name)
+        place = found.index(name) + 1
+    return found
 
 
 def time_report(run: PipelineRun) -> str:

@@ -1,43 +1,71 @@
-"""The road through the passes: one table of what there is, and the default order that follows from it.
+"""The pipeline: the passes in the order in which they run, once for programs on a CPU, once for those on a GPU.
 
-aten  --decompose-->  prim  --canonicalize, constant-fold, cse, dce-->  prim  --fuse-->  kernel  --layout-->  kernel
---schedule-->  loop  --plan-buffers-->  buffer
+aten  --decompose-->  prim  --fuse-->  kernel  --schedule-->  loop  --plan-buffers-->  buffer
+
+The manager checks each list against the passes' `after`, `before`, `requires` and levels. Passes of others are placed by
+these edges. A pass that stands on one list only is not run on the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .core.base import Pass
-from .core.manager import Registry
+from xdsl.dialects.builtin import ModuleOp
 
-# Where the passes' edges leave a choice, the one that stands first runs first; those of others stand behind ours.
-OWN = {
-    "convolution-epilogue": "fusion.convolution_epilogue:ConvolutionEpilogue",
-    "linear-epilogue": "fusion.linear_epilogue:LinearEpilogue",
-    "library-epilogue": "fusion.library_epilogue:LibraryEpilogue",
-    "decompose": "graph.decompose:Decompose",
-    "canonicalize": "graph.canonicalize:Canonicalize",
-    "constant-fold": "graph.constant_fold:ConstantFold",
-    "cse": "graph.cse:CSE",
-    "attention-mask": "graph.attention_mask:AttentionMask",
-    "dce": "graph.dce:DCE",
-    "own-convolution": "kernels.own_convolution:OwnConvolution",
-    "written-attention": "graph.written_attention:WrittenAttention",
-    "gpu-attention": "graph.gpu_attention:GpuAttention",
-    "narrow-weights": "graph.narrow_weights:NarrowWeights",
-    "hoist": "graph.hoist:Hoist",
-    "channels-last": "layout.channels_last:ChannelsLast",
-    "own-kernels": "kernels.own_kernels:OwnKernels",
-    "fuse": "fusion.fuse:Fuse",
-    "matmul-kernels": "kernels.matmul_kernels:MatmulKernels",
-    "layout": "layout.layout:Layout",
-    "schedule": "schedule.schedule:Schedule",
-    "attention-kernels": "kernels.short_attention:AttentionKernels",
-    "depthwise-kernels": "kernels.depthwise_kernels:DepthwiseKernels",
-    "horizontal-fusion": "fusion.horizontal:HorizontalFusion",
-    "plan-buffers": "memory.plan_buffers:PlanBuffers",
-}
+from ..ir.dialects.prim import Func
+from ..ir.syntax import defined_values
+from ..ir.types import RefType, TensorType, is_gpu
+from .core.base import Pass
+from .core.manager import Registry, Road
+
+CPU: Road = (
+    ("convolution-epilogue", "fusion.convolution_epilogue:ConvolutionEpilogue"),  # batch norms go into convolutions
+    ("linear-epilogue", "fusion.linear_epilogue:LinearEpilogue"),  # activations go into linear layers
+    ("decompose", "graph.decompose:Decompose"),  # ATen operations become primitives: aten -> prim
+    ("canonicalize", "graph.canonicalize:Canonicalize"),  # equal programs get one form
+    ("constant-fold", "graph.constant_fold:ConstantFold"),  # what depends on numbers alone is computed
+    ("cse", "graph.cse:CSE"),  # equal values are computed once
+    ("attention-mask", "graph.attention_mask:AttentionMask"),  # masks that are full or causal are said to be
+    ("dce", "graph.dce:DCE"),  # what nobody reads goes
+    ("own-convolution", "kernels.own_convolution:OwnConvolution"),  # convolutions whose weights are packed once
+    ("written-attention", "graph.written_attention:WrittenAttention"),  # products around a softmax are attention
+    ("narrow-weights", "graph.narrow_weights:NarrowWeights"),  # weights are widened in the product's kernel
+    ("hoist", "graph.hoist:Hoist"),  # what depends on parameters alone is computed once
+    ("channels-last", "layout.channels_last:ChannelsLast"),  # convolutions run on channels-last memory
+    ("own-kernels", "kernels.own_kernels:OwnKernels"),  # attention and products get kernels of our own
+    ("fuse", "fusion.fuse:Fuse"),  # primitives are grouped, by bytes moved: prim -> kernel
+    ("layout", "layout.layout:Layout"),  # every stored value gets its strides
+    ("schedule", "schedule.schedule:Schedule"),  # loops: order, tiles, lanes, threads: kernel -> loop
+    ("plan-buffers", "memory.plan_buffers:PlanBuffers"),  # every value gets its memory: loop -> buffer
+)
+
+GPU: Road = (
+    ("decompose", "graph.decompose:Decompose"),  # ATen operations become primitives: aten -> prim
+    ("canonicalize", "graph.canonicalize:Canonicalize"),  # equal programs get one form
+    ("constant-fold", "graph.constant_fold:ConstantFold"),  # what depends on numbers alone is computed
+    ("cse", "graph.cse:CSE"),  # equal values are computed once
+    ("attention-mask", "graph.attention_mask:AttentionMask"),  # masks that are full or causal are said to be
+    ("dce", "graph.dce:DCE"),  # what nobody reads goes
+    ("written-attention", "graph.written_attention:WrittenAttention"),  # products around a softmax are attention
+    ("gpu-attention", "graph.gpu_attention:GpuAttention"),  # attention gets the form of its fastest kernel
+    ("hoist", "graph.hoist:Hoist"),  # what depends on no input is computed once
+    ("channels-last", "layout.channels_last:ChannelsLast"),  # convolutions run on channels-last memory
+    ("fuse", "fusion.fuse:Fuse"),  # primitives are grouped, by bytes moved: prim -> kernel
+    ("matmul-kernels", "kernels.matmul_kernels:MatmulKernels"),  # a product and what follows are one kernel
+    ("layout", "layout.layout:Layout"),  # every stored value gets its strides
+    ("schedule", "schedule.schedule:Schedule"),  # loops: order, blocks, warps: kernel -> loop
+    ("attention-kernels", "kernels.short_attention:AttentionKernels"),  # loops of short attention
+    ("depthwise-kernels", "kernels.depthwise_kernels:DepthwiseKernels"),  # loops of depthwise convolutions
+    ("horizontal-fusion", "fusion.horizontal:HorizontalFusion"),  # independent small kernels are launched together
+    ("plan-buffers", "memory.plan_buffers:PlanBuffers"),  # every value gets its memory: loop -> buffer
+)
+
+BY_NAME: Road = (  # on no list: they run where a pipeline names them
+    (
+        "library-epilogue",
+        "fusion.library_epilogue:LibraryEpilogue",
+    ),  # oneDNN's calls take over what follows: no faster on most models
+)
 
 
 def registry(extra: Iterable[Pass | type[Pass]] = ()) -> Registry:
@@ -46,14 +74,31 @@ def registry(extra: Iterable[Pass | type[Pass]] = ()) -> Registry:
     Raises:
         PipelineError: two passes share a name.
     """
-    return Registry.collect(OWN, extra)
+    return Registry.collect(dict([*CPU, *GPU, *BY_NAME]).items(), extra)
 
 
-def default_pipeline(extra: Iterable[Pass | type[Pass]] = (), *, until: str | None = None) -> list[Pass]:
-    """What `intarsia.compile` runs, in order. `until` names the last pass or the level to stop at.
+def default_pipeline(
+    extra: Iterable[Pass | type[Pass]] = (), *, gpu: bool = False, until: str | None = None
+) -> list[Pass]:
+    """What `intarsia.compile` runs, in order, for programs on a CPU or on a GPU.
+
+    Args:
+        extra: passes to place among them; an instance of a listed pass stands in its place.
+        until: the last pass, or the level to stop at.
 
     Raises:
         PipelineError: the passes' edges form a cycle, or `until` names nothing.
     """
     passes = registry(extra)
-    return passes.upto(passes.default_order(), until)
+    return passes.upto(passes.along(GPU if gpu else CPU), until)
+
+
+def is_for_gpu(module: ModuleOp) -> bool:
+    """Whether a value of the program lies on a GPU: then it takes the GPU's road."""
+    return any(
+        isinstance(value.type, TensorType | RefType) and is_gpu(value.type.device)
+        for func in module.body.block.ops
+        if isinstance(func, Func)
+        for op in (func, *func.block_body.ops)
+        for value in defined_values(op)
+    )

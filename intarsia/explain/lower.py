@@ -25,6 +25,7 @@ from ..ir.text import print_module
 from ..passes.core.base import LEVELS
 from ..passes.core.context import CompileContext, Diagnostics, Remark
 from ..passes.core.manager import run_pipeline
+from ..passes.pipeline import is_for_gpu
 from ..targets.build.toolchain import find_toolchain
 from ..targets.cpp.program import Generated, generate
 from ..targets.host.library import Library
@@ -226,7 +227,7 @@ def lower(fn: Any, *args: Any, target: Any = "cpp", **kwargs: Any) -> Lowered:
     if gpu:
         retarget(module, "cuda:0")
     stages, levels = {"aten": print_module(module)}, {"aten": print_module(module)}
-    pipeline = pipeline_of(config)
+    pipeline = pipeline_of(config, gpu=is_for_gpu(module))
     by_name = {item.name: item for item in pipeline}
 
     def keep(name: str, current: ModuleOp, seconds: float, phase: str) -> None:

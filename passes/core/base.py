@@ -36,7 +36,7 @@ class Pass:
         gives: the level of the module afterwards (default: the same).
         after, before: names of passes, or IR levels, that it follows or precedes when both run.
         requires: names of passes, or IR levels, whose result it needs; `--until` inserts them.
-        default: whether the standard pipeline contains it.
+        default: whether a pass of others runs without being named; those of Intarsia are listed in pipeline.py.
 
     Every pass has the option `remarks`: say what was done and refused, and why, as `--remarks` does for all passes.
     """

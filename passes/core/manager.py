@@ -1,7 +1,8 @@
 """The pass manager: which passes there are, in what order they run, and running them.
 
-Passes are nodes of a graph. An edge says that one runs before another: from `after`, `before` and `requires`, and from the
-levels (a pass that works on `prim` runs after the pass that gives `prim` and before the one that leaves it).
+The passes of a road (pipeline.py) stand as they are listed; the list is checked against their edges. An edge says that one
+pass runs before another: from `after`, `before` and `requires`, and from the levels (a pass that works on `prim` runs after
+the pass that gives `prim` and before the one that leaves it). Passes of others are placed among them by their edges.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import CodeType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import networkx as nx
 from xdsl.dialects.builtin import ModuleOp
@@ -75,29 +77,41 @@ def has_registered_passes() -> bool:
     return bool(_REGISTERED.get())
 
 
+# Passes of a road, in order: name and "module:Class", relative to `passes`. The same pass may stand on it twice.
+Road: TypeAlias = tuple[tuple[str, str], ...]
+
+
 @dataclass(frozen=True)
 class Registry:
-    """The passes that can be named, and the ready-made instances that the default order is to hold."""
+    """The passes that can be named, and the ready-made instances that the default order is to hold.
+
+    Attributes:
+        classes: every pass by name: those of Intarsia, then those of others as they were registered.
+        listed: the names of Intarsia's own; they run where a road lists them.
+        instances: passes that were given as instances, in place of the default one of their class.
+    """
 
     classes: Mapping[str, type[Pass]]
+    listed: frozenset[str] = frozenset()
     instances: tuple[Pass, ...] = ()
 
     @classmethod
-    def collect(cls, own: Mapping[str, str], extra: Iterable[Pass | type[Pass]] = ()) -> Registry:
-        """Our passes (name -> "module:Class"), then those of entry points, of `registered`, and `extra`.
+    def collect(cls, listed: Iterable[tuple[str, str]], extra: Iterable[Pass | type[Pass]] = ()) -> Registry:
+        """The passes listed (name, "module:Class"), then those of entry points, of `registered`, and `extra`.
 
         Raises:
-            PipelineError: two different passes share a name.
+            PipelineError: two different passes share a name, or one is listed under a name that is not its own.
         """
         classes: dict[str, type[Pass]] = {}
         instances: list[Pass] = []
-        found: list[Pass | type[Pass]] = []
-        for place in own.values():
-            module, _, name = place.partition(":")
-            found.append(getattr(importlib.import_module(f".{module}", _PACKAGE), name))
-        found += [point.load() for point in entry_points(group=ENTRY_POINT_GROUP)]
-        found += [*_REGISTERED.get(), *extra]
-        for item in found:
+        for name, place in listed:
+            module, _, class_name = place.partition(":")
+            kind = getattr(importlib.import_module(f".{module}", _PACKAGE), class_name)
+            if kind.name != name:
+                raise PipelineError(f"the pass {place} is called '{kind.name}', and listed as '{name}'")
+            classes[name] = kind
+        own = frozenset(classes)
+        for item in [*(p.load() for p in entry_points(group=ENTRY_POINT_GROUP)), *_REGISTERED.get(), *extra]:
             kind = item if isinstance(item, type) else type(item)
             if not kind.name:
                 raise PipelineError(f"the pass {kind.__qualname__} has no name: set the class attribute 'name'")
@@ -110,7 +124,7 @@ class Registry:
                 instances.append(item)
         for kind in classes.values():
             _check_references(kind, classes)
-        return cls(classes, tuple(instances))
+        return cls(classes, own, tuple(instances))
 
     def parse(self, text: str) -> list[Pass]:
         """The passes of a pipeline text, in its order: `canonicalize,fuse{max-ops=8}`.
@@ -139,19 +153,22 @@ class Registry:
             values[chosen.name] = _option_value(name, option, value, chosen.default)
         return kind(**values)
 
-    def default_order(self) -> list[Pass]:
-        """The standard passes and all given instances, ordered. An instance takes the place of its class's default.
+    def along(self, road: Road) -> list[Pass]:
+        """The passes of a road as listed, with those of others among them. An instance stands where its class does.
 
         Raises:
-            PipelineError: the edges form a cycle.
+            PipelineError: the list contradicts an edge, or the edges of passes of others form a cycle.
         """
-        given = {p.name for p in self.instances}
-        standard = [kind() for name, kind in self.classes.items() if kind.default and name not in given]
-        return order(self._as_registered([*standard, *self.instances]))
+        given = {name: [p for p in self.instances if p.name == name] for name in self.classes}
+        on_it = [name for name, _ in road]
+        listed = [item for name in on_it for item in given[name] or [self.classes[name]()]]
+        check_road([self.classes[name] for name in on_it])
+        others = [name for name in self.classes if name not in on_it and (given[name] or self._is_default(name))]
+        placed = [item for name in others for item in given[name] or [self.classes[name]()]]
+        return order(listed, placed) if placed else listed
 
-    def _as_registered(self, passes: Iterable[Pass]) -> list[Pass]:
-        places = {name: place for place, name in enumerate(self.classes)}
-        return sorted(passes, key=lambda item: places[item.name])
+    def _is_default(self, name: str) -> bool:
+        return name not in self.listed and self.classes[name].default
 
     def upto(self, passes: list[Pass], until: str | None) -> list[Pass]:
         """The head of the list that ends with the pass `until`, or with the pass that gives the level `until`."""
@@ -164,42 +181,48 @@ class Registry:
             return []
         raise PipelineError(f"unknown pass or level '{until}'{_suggest(until, [*self.classes, *LEVELS])}")
 
-    def required_for(self, target: Pass, levels: set[str]) -> list[Pass]:
-        """The target and what it needs, directly or not, that a module legal at `levels` has not passed yet, in order."""
+    def required_for(self, target: Pass, levels: set[str], road: Road) -> list[Pass]:
+        """The target and what it needs on this road, directly or not, that a module legal at `levels` has not passed yet."""
         wanted: dict[str, Pass] = {}
         open_items = [target]
         at = min((LEVELS.index(level) for level in levels), default=0)
         while open_items:
             item = open_items.pop()
             wanted[item.name] = item
-            for name in self._needs(item):
+            for name in self._needs(item, road):
                 needed = self.make(name)
                 moves = needed.gives is not None and needed.gives != needed.level
                 passed = LEVELS.index(needed.gives) <= at if moves else LEVELS.index(needed.level) < at
                 if name not in wanted and not passed:
                     open_items.append(needed)
-        return order(self._as_registered(wanted.values()))
+        listed = [wanted.pop(name) for name in dict.fromkeys(n for n, _ in road) if name in wanted]
+        return order(listed, [wanted[name] for name in self.classes if name in wanted])
 
-    def _needs(self, item: Pass) -> list[str]:
-        names = [n for need in item.requires for n in (self.giving(need) if need in LEVELS else [need])]
-        return names + (self.giving(item.level) if item.level not in item.requires else [])
+    def _needs(self, item: Pass, road: Road) -> list[str]:
+        names = [n for need in item.requires for n in (self.giving(need, road) if need in LEVELS else [need])]
+        return names + (self.giving(item.level, road) if item.level not in item.requires else [])
 
-    def giving(self, level: str) -> list[str]:
-        """The names of the passes that bring a module to this level."""
-        return [name for name, kind in self.classes.items() if kind.gives == level and kind.level != level]
+    def giving(self, level: str, road: Road = ()) -> list[str]:
+        """The names of the passes that bring a module to this level: those on the road where it has one."""
+        found = [name for name, kind in self.classes.items() if kind.gives == level and kind.level != level]
+        return [name for name, _ in road if name in found] or found
 
 
-def order(passes: Sequence[Pass]) -> list[Pass]:
-    """Sort by the edges; where they leave a choice, passes stay as they are given.
+def order(listed: Sequence[Pass], others: Sequence[Pass] = ()) -> list[Pass]:
+    """The passes listed, as they stand, and the others among them by the edges: as late as these allow, then as given.
 
     Raises:
         PipelineError: a cycle; the message names its passes.
     """
+    passes = [*listed, *others]
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(len(passes)))
+    graph.add_edges_from((i, i + 1) for i in range(len(listed) - 1))
     for i, first in enumerate(passes):
         for j, second in enumerate(passes):
-            if i != j and (_precedes(first, second) or (first.name == second.name and i < j)):
+            if max(i, j) < len(listed) or i == j:
+                continue
+            if _precedes(first, second) or (first.name == second.name and i < j):
                 graph.add_edge(i, j)
     try:
         ordered = list(nx.lexicographical_topological_sort(graph, key=lambda k: k))
@@ -207,6 +230,34 @@ def order(passes: Sequence[Pass]) -> list[Pass]:
         cycle = [passes[a].name for a, _ in nx.find_cycle(graph)]
         raise PipelineError(f"the order of passes has a cycle: {' -> '.join([*cycle, cycle[0]])}") from None
     return [passes[k] for k in ordered]
+
+
+@cache
+def _contradiction(road: tuple[type[Pass], ...]) -> str:
+    """What is wrong with the order of a list of passes, or "". Where a pass stands twice, one of its places has to be right."""
+    level, names = LEVELS[0], [kind.name for kind in road]
+    for j, second in enumerate(road):
+        if level not in (second.level, *second.accepts):
+            return f"'{second.name}' works at level '{second.level}', and stands where the module is at level '{level}'"
+        level = second.gives or level
+        for i, first in enumerate(road[:j]):
+            twice = second.name in names[:i] or first.name in names[j:]
+            if not twice and _precedes(second, first):
+                return f"'{first.name}' stands before '{second.name}', and has to run after it"
+        for need in second.requires:
+            if need not in LEVELS and need not in names[:j]:
+                return f"'{second.name}' requires '{need}', which does not stand before it"
+    return ""
+
+
+def check_road(road: Sequence[type[Pass]]) -> None:
+    """Check the order of a list of passes against their edges and levels.
+
+    Raises:
+        PipelineError: names the two passes that contradict each other.
+    """
+    if found := _contradiction(tuple(road)):
+        raise PipelineError(f"the list of passes is in a wrong order: {found}")
 
 
 def _check_references(kind: type[Pass], known: Mapping[str, object]) -> None:
@@ -227,7 +278,7 @@ def _check_references(kind: type[Pass], known: Mapping[str, object]) -> None:
                 )
 
 
-def _precedes(first: Pass, second: Pass) -> bool:
+def _precedes(first: Pass | type[Pass], second: Pass | type[Pass]) -> bool:
     """Whether an edge says that `first` runs before `second`."""
     if first.name == second.name:
         return False
@@ -241,7 +292,7 @@ def _precedes(first: Pass, second: Pass) -> bool:
     )
 
 
-def _names(references: tuple[str, ...], item: Pass) -> bool:
+def _names(references: tuple[str, ...], item: Pass | type[Pass]) -> bool:
     return item.name in references or (item.gives in references and item.gives != item.level)
 
 

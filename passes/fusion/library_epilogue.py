@@ -46,7 +46,6 @@ class LibraryEpilogue(Pass):
     name: ClassVar[str] = "library-epilogue"
     level: ClassVar[str] = "aten"
     before: ClassVar[tuple[str, ...]] = ("decompose",)
-    default: ClassVar[bool] = False  # measured: no faster on most models
 
     batch_norm: bool = True
     activations: bool = True

@@ -58,7 +58,7 @@ def lowered_for_a_gpu(graph: fx.GraphModule, inputs: Sequence[Any], *_: Any) -> 
     """In place of `compile_graph`: the graph's loops for a GPU, run by the interpreter."""
     imported = import_fx(functionalize(graph, inputs))
     retarget(imported.module, "cuda:0")
-    for item in default_pipeline():
+    for item in default_pipeline(gpu=True):
         item.apply(CompileContext(), imported.module)
     kernels = [op.name for op in imported.module.body.block.ops if op.name == "loop.kernel"]
     assert len(kernels) > 5

@@ -108,7 +108,7 @@ def captured() -> list[Lowered]:
             passes = [GpuAttention(tile=program.tile)]
         module = parse_module(print_module(program.module))
         retarget(module, GPU)
-        for item in default_pipeline(passes):
+        for item in default_pipeline(passes, gpu=True):
             item.apply(CompileContext(), module)
         module.verify()
         wanted = run_user(program.module, [_copied(x, "cpu") for x in program.args])
@@ -126,7 +126,7 @@ def _on_gpu(program: ModuleOp, kernels: bool = False) -> ModuleOp:
     """The program for a GPU, through all passes; `kernels`: it has been fused."""
     module = parse_module(print_module(program))
     retarget(module, GPU)
-    passes = default_pipeline()
+    passes = default_pipeline(gpu=True)
     first = next(k for k, item in enumerate(passes) if item.name == "schedule") if kernels else 0
     for item in passes[first:]:
         if item.level != "aten":

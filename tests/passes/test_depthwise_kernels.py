@@ -29,7 +29,7 @@ def _lowered(layer: torch.nn.Conv2d, x: Tensor) -> tuple[ModuleOp, Tensor]:
     def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:
         module = import_fx(functionalize(graph, inputs)).module
         retarget(module, "cuda:0")
-        run_pipeline(CompileContext(), module, default_pipeline())
+        run_pipeline(CompileContext(), module, default_pipeline(gpu=True))
         made.append(module)
         results.extend(run_user(module, inputs))
         return graph.forward
@@ -78,7 +78,7 @@ def test_images_of_any_size(case: str) -> None:
         captured = capture(lambda x: layer(x.neg()).relu(), (torch.randn(2, channels, 20, 20),), dynamic=True)
         module = import_fx(functionalize(captured.graph_module, captured.example_inputs)).module
         retarget(module, "cuda:0")
-        run_pipeline(CompileContext(), module, default_pipeline())
+        run_pipeline(CompileContext(), module, default_pipeline(gpu=True))
         assert "depthwise_convolution" in str(module)
         for size in ((2, 5, 9), (3, 14, 4), (2, 23, 11)):
             x = torch.randn(size[0], channels, *size[1:])

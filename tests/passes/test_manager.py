@@ -11,12 +11,13 @@ from xdsl.dialects.builtin import ModuleOp
 
 from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.core import manager
-from intarsia.passes.core.base import Pass, PassError
+from intarsia.passes.core.base import LEVELS, Pass, PassError
 from intarsia.passes.core.context import CompileContext
 from intarsia.passes.core.levels import module_levels
 from intarsia.passes.core.manager import (
     PassFailure,
     PipelineError,
+    check_road,
     order,
     pass_fingerprint,
     pipeline_text,
@@ -24,33 +25,9 @@ from intarsia.passes.core.manager import (
     run_pipeline,
     split_pipeline,
 )
-from intarsia.passes.pipeline import default_pipeline, registry
+from intarsia.passes.pipeline import CPU, GPU, default_pipeline, is_for_gpu, registry
 
-GOLDEN = [
-    "convolution-epilogue",
-    "linear-epilogue",
-    "decompose",
-    "canonicalize",
-    "constant-fold",
-    "cse",
-    "attention-mask",
-    "dce",
-    "own-convolution",
-    "written-attention",
-    "gpu-attention",
-    "narrow-weights",
-    "hoist",
-    "channels-last",
-    "own-kernels",
-    "fuse",
-    "matmul-kernels",
-    "layout",
-    "schedule",
-    "attention-kernels",
-    "depthwise-kernels",
-    "horizontal-fusion",
-    "plan-buffers",
-]
+CPU_NAMES, GPU_NAMES = [name for name, _ in CPU], [name for name, _ in GPU]
 
 MODULE = """
 prim.func @main() {symbols = []} ({
@@ -110,13 +87,50 @@ def names(passes: list[Pass]) -> list[str]:
     return [p.name for p in passes]
 
 
-def test_the_default_order() -> None:
-    assert names(default_pipeline()) == GOLDEN
+@pytest.mark.parametrize(("gpu", "listed"), [(False, CPU_NAMES), (True, GPU_NAMES)])
+def test_passes_run_as_they_are_listed(gpu: bool, listed: list[str]) -> None:
+    assert names(default_pipeline(gpu=gpu)) == listed
+
+
+def test_a_road_leads_through_all_levels() -> None:
+    for gpu in (False, True):
+        assert [p.gives for p in default_pipeline(gpu=gpu) if p.gives] == list(LEVELS[1:])
+
+
+def test_a_list_that_contradicts_an_edge_is_an_error_that_names_both() -> None:
+    kinds = {item.name: type(item) for gpu in (False, True) for item in default_pipeline(gpu=gpu)}
+    check_road([kinds[name] for name in ("decompose", "dce", "hoist", "fuse", "layout", "schedule")])
+    for order_, message in [
+        (("decompose", "hoist", "dce", "fuse"), "'hoist' stands before 'dce', and has to run after it"),
+        (
+            ("decompose", "fuse", "hoist"),
+            "'hoist' works at level 'prim', and stands where the module is at level 'kernel'",
+        ),
+        (("decompose", "fuse", "schedule"), "'schedule' requires 'layout', which does not stand before it"),
+    ]:
+        with pytest.raises(PipelineError) as error:
+            check_road([kinds[name] for name in order_])
+        assert str(error.value) == f"the list of passes is in a wrong order: {message}"
+
+
+def test_a_pass_that_stands_twice_is_right_where_one_of_its_places_is() -> None:
+    kinds = {item.name: type(item) for item in default_pipeline()}
+    check_road([kinds[name] for name in ("decompose", "canonicalize", "cse", "dce", "cse", "hoist", "dce", "fuse")])
+
+
+def test_a_pass_that_is_listed_under_another_name_is_an_error() -> None:
+    with pytest.raises(PipelineError, match="graph.cse:CSE is called 'cse', and listed as 'ces'"):
+        manager.Registry.collect([("ces", "graph.cse:CSE")])
+
+
+@pytest.mark.parametrize(("device", "gpu"), [("", False), (', "cuda:0"', True)])
+def test_the_road_of_a_module_follows_from_where_its_values_lie(device: str, gpu: bool) -> None:
+    assert is_for_gpu(parse_module(MODULE.replace("f32>", f"f32{device}>"))) is gpu
 
 
 def test_until_cuts_the_default_order() -> None:
-    assert names(default_pipeline(until="cse")) == GOLDEN[: GOLDEN.index("cse") + 1]
-    assert names(default_pipeline(until="kernel")) == GOLDEN[: GOLDEN.index("fuse") + 1]
+    assert names(default_pipeline(until="cse")) == CPU_NAMES[: CPU_NAMES.index("cse") + 1]
+    assert names(default_pipeline(gpu=True, until="kernel")) == GPU_NAMES[: GPU_NAMES.index("fuse") + 1]
     assert default_pipeline(until="aten") == []
     with pytest.raises(PipelineError, match="unknown pass or level 'kernal'; did you mean 'kernel'"):
         default_pipeline(until="kernal")
@@ -130,14 +144,14 @@ def test_a_given_instance_is_placed_by_its_edges() -> None:
 
 def test_an_instance_replaces_the_default_of_its_class() -> None:
     cse = type(registry().make("cse"))
-    assert names(default_pipeline([cse()])) == GOLDEN
+    assert names(default_pipeline([cse()])) == CPU_NAMES
 
 
 def test_registered_adds_by_name_and_to_the_default_order_and_ends() -> None:
     with registered(Nothing, Late):
         assert "nothing" in names(default_pipeline())
         assert registry().parse("nothing{number=7}") == [Nothing(number=7)]
-    assert names(default_pipeline()) == GOLDEN
+    assert names(default_pipeline()) == CPU_NAMES
 
 
 def test_two_passes_of_one_name() -> None:
@@ -159,7 +173,7 @@ def test_a_cycle_names_its_passes() -> None:
     first = type("First", (Nothing,), {"name": "first", "after": ("second",)})
     second = type("Second", (Nothing,), {"name": "second", "after": ("first",)})
     with pytest.raises(PipelineError, match=r"cycle: (first -> second -> first|second -> first -> second)"):
-        order([first(), second(), Nothing()])
+        order([], [first(), second(), Nothing()])
 
 
 def test_an_edge_against_the_levels_is_a_cycle() -> None:
@@ -300,15 +314,22 @@ def test_the_order_does_not_follow_from_the_spelling_of_names() -> None:
     for first, second in (("aaa", "zzz"), ("zzz", "aaa")):
         kinds = [type(name, (Adrift,), {"name": name, "level": "prim"}) for name in (first, second)]
         with registered(*kinds):
-            names = [item.name for item in registry().default_order()]
-        assert names.index(first) < names.index(second)
-        assert [n for n in names if n not in ("aaa", "zzz")] == GOLDEN
-        assert [p.name for p in order([kind() for kind in kinds])] == [first, second]
+            found = names(default_pipeline())
+        assert found.index(first) < found.index(second)
+        assert [n for n in found if n not in ("aaa", "zzz")] == CPU_NAMES
+        assert names(order([], [kind() for kind in kinds])) == [first, second]
 
 
 def test_an_instance_of_a_standard_pass_stands_where_its_class_does() -> None:
-    given = registry([registry().make("hoist", {"min-elements": "7"}), registry().make("fuse", {"max-ops": "3"})])
-    assert [item.name for item in given.default_order()] == GOLDEN
+    given = [registry().make("hoist", {"min-elements": "7"}), registry().make("fuse", {"max-ops": "3"})]
+    found = default_pipeline(given)
+    assert names(found) == CPU_NAMES and all(item in found for item in given)
+
+
+def test_an_instance_of_a_pass_of_the_other_road_is_placed_by_its_edges() -> None:
+    found = names(default_pipeline([registry().make("matmul-kernels")]))
+    assert found.index("fuse") < found.index("matmul-kernels") < found.index("layout")
+    assert [name for name in found if name != "matmul-kernels"] == CPU_NAMES
 
 
 @pytest.mark.parametrize("rest", ["", ",cse,dce"])

@@ -18,6 +18,7 @@ from intarsia.passes.core.base import Pass
 from intarsia.passes.core.context import CompileContext
 from intarsia.passes.core.manager import registered
 from intarsia.passes.opt import main
+from intarsia.passes.pipeline import CPU
 
 PRIM = """prim.func @main() {symbols = []} ({
 ^bb0(%x: !prim.tensor<[4], f32>):
@@ -143,10 +144,13 @@ def test_until_inserts_what_is_required_from_the_modules_level(run: Run) -> None
 def test_the_default_pipeline_starts_at_the_modules_level(run: Run) -> None:
     code, out, err = run("--pipeline", "default", "--print-pipeline")
     assert code == 0 and "buffer.launch" in out
-    assert (
-        err
-        == "pipeline: canonicalize,constant-fold,cse,attention-mask,dce,own-convolution,written-attention,gpu-attention,narrow-weights,hoist,channels-last,own-kernels,fuse,matmul-kernels,layout,schedule,attention-kernels,depthwise-kernels,horizontal-fusion,plan-buffers\n"
-    )
+    assert err == f"pipeline: {','.join(name for name, _ in CPU[[n for n, _ in CPU].index('canonicalize') :])}\n"
+
+
+@pytest.mark.parametrize(("flags", "joined"), [(["--device", "gpu"], True), (["--device", "cpu"], False), ([], False)])
+def test_the_road_of_a_device(run: Run, flags: list[str], joined: bool) -> None:
+    code, _, err = run("--pipeline", "default", "--print-pipeline", *flags)
+    assert code == 0 and ("horizontal-fusion" in err) is joined and ("own-kernels" in err) is not joined
 
 
 def test_list(run: Run) -> None:
@@ -156,8 +160,8 @@ def test_list(run: Run) -> None:
     names = re.findall(r"^(\S+) ", out, flags=re.M)
     assert set(names[-3:-1]) == {"chatty", "library-epilogue"} and names[-1] == "Every"  # not run by default: last
     assert names.index("cse") < names.index("dce") < names.index("fuse")
-    assert re.search(r"^canonicalize +prim +Bring equal programs to one form", out, flags=re.M)
-    assert re.search(r"^fuse +prim -> kernel ", out, flags=re.M)
+    assert re.search(r"^canonicalize +cpu gpu +prim +Bring equal programs to one form", out, flags=re.M)
+    assert re.search(r"^own-kernels +cpu +prim ", out, flags=re.M)
     assert "options: max-ops=4, loud=false, ratio=0.5, word=hm" in out
 
 

@@ -38,7 +38,7 @@ def on_gpu(fn: Callable[[Tensor], Tensor]) -> ModuleOp:
     module = import_fx(functionalize(captured.graph_module, captured.example_inputs)).module
     module = parse_module(print_module(module))
     retarget(module, "cuda:0")
-    for item in default_pipeline([MatmulKernels(tile="16x16x16x1x2")], until="plan-buffers"):
+    for item in default_pipeline([MatmulKernels(tile="16x16x16x1x2")], gpu=True, until="plan-buffers"):
         item.apply(CompileContext(), module)
     module.verify()
     return module
@@ -76,7 +76,7 @@ def test_statistics_of_a_batch() -> None:
     captured = capture(normed, (images(2, 6, 6).float(), mean, variance), dynamic=True)
     module = import_fx(functionalize(captured.graph_module, captured.example_inputs)).module
     retarget(module, "cuda:0")
-    for item in default_pipeline(until="plan-buffers"):
+    for item in default_pipeline(gpu=True, until="plan-buffers"):
         item.apply(CompileContext(), module)
     assert not any(isinstance(op, kernel.Extern) for op in module.walk())
     for sizes in SIZES:

@@ -150,7 +150,7 @@ def test_memory_of_a_gpu_is_written_over(program: Any, least: int) -> None:
         imported = import_fx(functionalize(gm, inputs))
         retarget(imported.module, "cuda:0")
         seen.append(Diagnostics())
-        run_pipeline(CompileContext(Machine(), seen[0]), imported.module, default_pipeline())
+        run_pipeline(CompileContext(Machine(), seen[0]), imported.module, default_pipeline(gpu=True))
         return lambda *args: run_user(imported.module, [*args, *imported.constants])
 
     x, w = torch.randn(8, 8), torch.randn(8, 8) * 0.3
@@ -168,7 +168,7 @@ def test_written_in_place(program: Any, transposed: bool) -> None:
         imported = import_fx(functional)
         retarget(imported.module, "cuda:0")
         diagnostics = Diagnostics()
-        run_pipeline(CompileContext(Machine(), diagnostics), imported.module, default_pipeline())
+        run_pipeline(CompileContext(Machine(), diagnostics), imported.module, default_pipeline(gpu=True))
         seen.append((imported.module, diagnostics))
         return lambda *args: run_user(imported.module, [*args, *imported.constants])
 

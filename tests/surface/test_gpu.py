@@ -27,7 +27,7 @@ from intarsia.ir.retarget import retarget
 from intarsia.passes.analysis.machine import Machine
 from intarsia.passes.core.context import CompileContext
 from intarsia.passes.core.manager import run_pipeline
-from intarsia.passes.pipeline import default_pipeline
+from intarsia.passes.pipeline import default_pipeline, is_for_gpu
 from intarsia.targets.cpp.program import Program, generate
 from intarsia.targets.host.kernels import SeveralGPUs
 from intarsia.targets.host.library import Library
@@ -318,7 +318,7 @@ def compiled(fn, *specs):
     with FakeTensorMode():
         args = [torch.empty(shape, device=where) for shape, where in specs]
     module = import_fx(functionalize(torch.fx.symbolic_trace(fn), args)).module
-    run_pipeline(CompileContext(Machine()), module, default_pipeline())
+    run_pipeline(CompileContext(Machine()), module, default_pipeline(gpu=is_for_gpu(module)))
     return generate(module, Library(-1))
 
 

@@ -32,7 +32,7 @@ class AttentionProgram(Program):
     def on_gpu(self) -> ModuleOp:
         module = parse_module(print_module(self.module))
         retarget(module, DEVICE)
-        for item in default_pipeline([GpuAttention(tile=self.tile)], until="attention-kernels"):
+        for item in default_pipeline([GpuAttention(tile=self.tile)], gpu=True, until="attention-kernels"):
             item.apply(CompileContext(Machine(tf32_products=True)), module)
         module.verify()
         return module

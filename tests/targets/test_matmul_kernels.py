@@ -57,7 +57,7 @@ def test_what_is_measured() -> None:
     (program,) = products(["residual"])
     module, tuner = parse_module(print_module(program.module)), Remembering()
     retarget(module, "cuda:0")
-    for item in default_pipeline(until="matmul-kernels"):
+    for item in default_pipeline(gpu=True, until="matmul-kernels"):
         item.apply(CompileContext(tuner=tuner), module)
     ((key, measured),) = tuner.asked.items()
     assert key.startswith("matmul 1x64x96x64 bf16 linear bias ")
@@ -117,7 +117,7 @@ def test_tanh_gelu(fn: Callable[[Tensor], Tensor], library: bool) -> None:
     program = captured("gelu", lambda x, w, b: fn(torch.addmm(b, x, w)), args)
     module = parse_module(print_module(program.module))
     retarget(module, "cuda:0")
-    for item in default_pipeline(until="layout"):
+    for item in default_pipeline(gpu=True, until="layout"):
         item.apply(CompileContext(), module)
     calls = [op["target"] for op in module.walk() if isinstance(op, kernel.Extern)]
     assert ("aten._addmm_activation.default" in calls) == library
@@ -139,7 +139,7 @@ def test_chunks_that_a_norm_adds_up(transposed: bool) -> None:
     program = captured("norm", layer, args)
     module = parse_module(print_module(program.module))
     retarget(module, "cuda:0")
-    for item in default_pipeline(until="schedule"):
+    for item in default_pipeline(gpu=True, until="schedule"):
         item.apply(CompileContext(), module)
     (dot,) = [op for op in module.walk() if isinstance(op, loop.Accumulate) and op["kind"] == "dot"]
     (launch, *_) = [op for op in module.walk() if isinstance(op, loop.Launch)]

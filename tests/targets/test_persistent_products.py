@@ -37,7 +37,7 @@ def product(columns: int = 600, tile: str = TILE, machine: Machine | None = None
     program = captured("linear", F.linear, [half(512, 320), half(columns, 320)], tile)
     module = parse_module(print_module(program.module))
     retarget(module, "cuda:0")
-    for item in default_pipeline([MatmulKernels(tile=tile)], until="schedule"):
+    for item in default_pipeline([MatmulKernels(tile=tile)], gpu=True, until="schedule"):
         item.apply(CompileContext(machine or Machine()), module)
     (kernel,) = kernels_of(module)
     return kernel
@@ -166,6 +166,6 @@ def test_rows_that_begin_anywhere() -> None:
     program = ProductProgram("head", captured("head", F.linear, [half(1024, 64), half(1003, 64)]).module, [])
     module = parse_module(print_module(program.module))
     retarget(module, "cuda:0")
-    for item in default_pipeline(until="layout"):
+    for item in default_pipeline(gpu=True, until="layout"):
         item.apply(CompileContext(), module)
     assert any(isinstance(op, prim.Contract) for op in module.walk())

@@ -63,7 +63,7 @@ def host(fn: Any, lengths: Sequence[int] = (3, 4, 5)) -> HostSource:
     def backend(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         imported = import_fx(functionalize(gm, inputs))
         retarget(imported.module, "cuda:0")
-        run_pipeline(CompileContext(Machine()), imported.module, default_pipeline())
+        run_pipeline(CompileContext(Machine()), imported.module, default_pipeline(gpu=True))
         found.append(generate(imported.module, Library(-1)).host)
         return gm.forward
 

@@ -60,7 +60,7 @@ class Program:
         module = parse_module(print_module(self.module))
         retarget(module, DEVICE)
         levels = {op.name.partition(".")[0] for op in module.walk()}
-        for item in default_pipeline(until="horizontal-fusion"):
+        for item in default_pipeline(gpu=True, until="horizontal-fusion"):
             if (
                 item.name in ("schedule", "horizontal-fusion")
                 or "kernel" not in levels
