@@ -106,12 +106,13 @@ class Registry:
         instances: list[Pass] = []
         for name, place in listed:
             module, _, class_name = place.partition(":")
-            kind = getattr(importlib.import_module(f".{module}", _PACKAGE), class_name)
+            kind: type[Pass] = getattr(importlib.import_module(f".{module}", _PACKAGE), class_name)
             if kind.name != name:
                 raise PipelineError(f"the pass {place} is called '{kind.name}', and listed as '{name}'")
             classes[name] = kind
         own = frozenset(classes)
-        for item in [*(p.load() for p in entry_points(group=ENTRY_POINT_GROUP)), *_REGISTERED.get(), *extra]:
+        loaded: list[type[Pass]] = [point.load() for point in entry_points(group=ENTRY_POINT_GROUP)]
+        for item in [*loaded, *_REGISTERED.get(), *extra]:
             kind = item if isinstance(item, type) else type(item)
             if not kind.name:
                 raise PipelineError(f"the pass {kind.__qualname__} has no name: set the class attribute 'name'")
