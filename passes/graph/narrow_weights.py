@@ -15,11 +15,12 @@ from ...ir.dialects import kernel, prim
 from ...ir.dtypes import F32
 from ...ir.packing import NARROW
 from ...ir.syntax import Op
+from ..analysis.machine import Processor
 from ..core.base import Pass
 from ..core.clauses import broken
 from ..core.context import CompileContext
 from ..core.rewriter import is_dead, producer, splat
-from ..kernels.linear import KEPT_BYTES, NARROW_TYPES, OPERANDS, takes_narrow
+from ..kernels.linear import KEPT_BYTES, NARROW_TYPES, OPERANDS, linear_tile, takes_narrow
 from ..kernels.own_kernels import LINEAR, is_row_by_row
 
 
@@ -44,7 +45,7 @@ class NarrowWeights(Pass):
             if not isinstance(op, kernel.Extern) or op["target"] not in OPERANDS or op.get("own"):
                 continue
             found = _widened(op)
-            made = _narrow(op, *found) if found is not None and is_row_by_row(found[0]) else None
+            made = _narrow(op, ctx.machine.cpu, *found) if found is not None and is_row_by_row(found[0]) else None
             if found is None or made is None:
                 continue
             refused = op.get("strides") is not None or broken(takes_narrow(made[-1], ctx.machine))
@@ -111,7 +112,7 @@ def _of_rows(value: SSAValue) -> list[Op] | None:
     return [one, prim.broadcast(one.results[0], rows, ())]
 
 
-def _narrow(op: kernel.Extern, weight: SSAValue, factors: SSAValue | None) -> list[Op] | None:
+def _narrow(op: kernel.Extern, cpu: Processor, weight: SSAValue, factors: SSAValue | None) -> list[Op] | None:
     """The call that takes its place, and what stands before it; None where the factors are not those of rows."""
     named, (given, _, bias) = dict(zip(op["operands"], op.operands, strict=True)), OPERANDS[op["target"]]
     operands, made = {"input": named[given], "weight": weight}, [] if factors is None else _of_rows(factors)
@@ -121,7 +122,7 @@ def _narrow(op: kernel.Extern, weight: SSAValue, factors: SSAValue | None) -> li
         operands["scale"] = made[-1].results[0]
     if bias in named:
         operands["bias"] = named[bias]
-    literals = {"target": NARROW, "operands": tuple(operands), "own": "narrow"}
+    literals = {"target": NARROW, "operands": tuple(operands), "own": "narrow", "tile": linear_tile(cpu)}
     call = kernel.Extern.make([*operands.values()], [op.results[0].type], literals, loc=op.location)
     return [*made, call]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import cast
 
 from xdsl.ir import SSAValue
 
@@ -14,16 +15,16 @@ from ...ir.packing import BLOCK
 from ...ir.symbols import Dim, FloorDiv, dim
 from ...ir.syntax import Op
 from ...ir.types import RefType
-from ..analysis.machine import Machine
+from ..analysis.machine import Machine, Processor
 from ..analysis.strides import channels_last
 from ..core.clauses import Call, Clauses, broken
 from ..core.rewriter import is_static
+from .linear import has_room
 
 FEW_CHANNELS = 8  # the kernel reads fewer input channels from any layout
 LEAST_PIXELS = 48  # of all images, for Winograd
 MOST_PIXELS = 8  # each takes an address register
-REGISTERS = 28  # sums that are held at a time, of the 32 registers of AVX-512
-LATENCY = 4  # products that must be under way for one to end in every cycle
+LATENCY = 4  # products of whole vectors of AVX-512 that must be under way for one to end in every cycle; twice as many of half of it
 MOST_TENSORS = 8  # that `Tail` of the header holds: the bias, and what is added
 MOST_COLUMNS = 7  # of a window of a depthwise convolution: a row of it lies in registers
 
@@ -31,7 +32,7 @@ MOST_COLUMNS = 7  # of a window of a depthwise convolution: a row of it lies in 
 def takes_convolution(op: Op, machine: Machine) -> Clauses:
     """What the kernels of targets/cpp/include/intarsia_convolution.h take of `aten.convolution`, before and after the weight is packed."""
     call = Call.of(op)
-    yield machine.cpu.lanes(F32) == BLOCK, "vectors of 64 bytes"
+    yield has_room(machine.cpu), "a CPU with registers for a tile of sums"
     yield call.names in (("input", "weight"), ("input", "weight", "bias")), "an image, a weight and perhaps a bias"
     yield not op.get("effect"), "no effect"
     ranks = {len(call.shape("input")), len(_window(op)), len(call.shape("result"))}
@@ -105,17 +106,20 @@ def _channels_follow(call: Call) -> bool:
     return not isinstance(kind, RefType) or kind.shape[1] == 1 or kind.strides[1] == 1
 
 
-def is_ours(op: Op, func: prim.Func, target: Machine) -> bool:
+def is_ours(op: Op, func: prim.Func, machine: Machine) -> bool:
     """Whether `targets/cpp/include/intarsia_convolution.h` does this `aten.convolution`: it takes it, the weight can be packed once, and it is worth it.
 
     3x3 windows with steps of 1 take 0.3 to 0.75 of oneDNN's time (`is_winograd`). Alone, others take 0.9 to 1.25 times that, windows of one channel 0.4
     to 1.2, first layers 1.1 to 1.5; what they gain beside that is what follows in registers, and no call through the dispatcher.
+    In code for AVX2 on the same processor, with batch norm and activation: 3x3 0.33, depthwise 0.65, one pixel 1.0, others 1.15 to 1.45.
     """
-    if broken(takes_convolution(op, target)):
+    if broken(takes_convolution(op, machine)):
         return False
     if not all(is_parameter(v, func) for v in op.operands[1 : len(Call.of(op).names)]):
         return False
-    return is_depthwise(op) or is_winograd(op) or not _is_mostly_edge(op)
+    if is_depthwise(op) or is_winograd(op):
+        return True
+    return is_pointwise(op) if machine.cpu.lanes(F32) < BLOCK else not _is_mostly_edge(op)
 
 
 def _is_mostly_edge(op: Op) -> bool:
@@ -160,28 +164,49 @@ def is_parameter(value: SSAValue, func: prim.Func) -> bool:
     return is_static(value, func) and value not in written
 
 
-def dense_tile(width: Dim, outputs: int) -> tuple[int, int]:
+def convolution_tile(op: Op, winograd: bool, cpu: Processor) -> tuple[int, ...]:
+    """Pixels, and but for one filter a channel blocks of output channels, whose sums are held in registers at a time."""
+    outputs, inputs, _, columns = (cast(int, n) for n in _window(op))
+    shape = Call.of(op).shape("result")
+    if is_depthwise(op):
+        return (depthwise_pixels(shape[3], columns, op["stride"][1], cpu),)
+    width = winograd_tiles(shape) if winograd else shape[3]
+    if is_pointwise(op) and inputs >= FEW_CHANNELS:  # pixels of all rows and images are one row
+        width = dim(shape[0] * shape[2] * shape[3])
+    return dense_tile(width, outputs, cpu)
+
+
+def is_pointwise(op: Op) -> bool:
+    """A window of one pixel with steps of 1 and no padding: a product with a row for each pixel."""
+    return (*_window(op)[2:], *op["stride"], *op["padding"]) == (1, 1, 1, 1, 0, 0)
+
+
+def dense_tile(width: Dim, outputs: int, cpu: Processor) -> tuple[int, int]:
     """Pixels of a row and blocks of output channels whose sums are held in registers at a time: the fewest cycles for a row.
 
     Args:
         width: pixels of a row of output, or of all rows where the window is one pixel.
         outputs: output channels.
     """
-    blocks = -(-outputs // BLOCK)
-    choices = [(p, b) for b in range(1, min(blocks, 4) + 1) for p in range(1, MOST_PIXELS + 1) if p * b <= REGISTERS]
-    return min(choices, key=lambda choice: (_cycles(width, blocks, *choice), -choice[0] * choice[1]))
+    blocks, vectors = -(-outputs // BLOCK), BLOCK // cpu.lanes(F32)
+    room = cpu.vector_registers - (vectors > 1)  # the others have no product with one number of memory
+    sizes = [(p, b) for b in range(1, min(blocks, 4) + 1) for p in range(1, MOST_PIXELS + 1)]
+    choices = [(p, b) for p, b in sizes if (p + 1) * b * vectors <= room]
+    return min(choices, key=lambda choice: (_cycles(width, blocks, vectors, *choice), -choice[0] * choice[1]))
 
 
-def _cycles(width: Dim, blocks: int, pixels: int, together: int) -> float:
+def _cycles(width: Dim, blocks: int, vectors: int, pixels: int, together: int) -> float:
     """Cycles of a row of output for each tap: one product or 1.3 loads a cycle, and some for getting a group of pixels going."""
     panels = [together] * (blocks // together) + ([blocks % together] if blocks % together else [])
-    one = sum(max(pixels * b, 0.75 * (pixels + b), LATENCY) + 0.5 for b in panels)
+    one = sum(
+        max(pixels * v, 0.75 * (pixels + v), LATENCY * (1 + (vectors > 1))) + 0.5 for v in (b * vectors for b in panels)
+    )
     return one * -(-width // pixels) if isinstance(width, int) else one / pixels
 
 
-def depthwise_pixels(width: Dim, columns: int, step: int) -> int:
+def depthwise_pixels(width: Dim, columns: int, step: int, cpu: Processor) -> int:
     """Pixels of a row whose sums are held in registers at a time, beside the row of the window."""
-    fitting = [p for p in range(1, 15) if p + (p - 1) * step + columns <= 30] or [1]
+    fitting = [p for p in range(1, 15) if p + (p - 1) * step + columns <= cpu.vector_registers - 2] or [1]
     if not isinstance(width, int):
         return min(7, max(fitting))
     return min(fitting, key=lambda p: (-(-width // p) * (p + 2), -p))

@@ -1,7 +1,7 @@
 """Which products with a parameter a kernel of our own carries out: what `linear-epilogue`, `own-kernels` and the target agree on.
 
-The kernel (targets/cpp/include/intarsia_linear.h) holds the sums of up to 14 rows and 32 columns in registers; the host packs the weight for it, once for each
-state of the parameter, as it does for oneDNN.
+The kernel (targets/cpp/include/intarsia_linear.h) holds the sums of a few rows and two vectors of columns in registers; the host packs the weight
+for it, once for each state of the parameter, as it does for oneDNN.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from typing import cast
 
 from ...ir.dialects import prim
 from ...ir.dtypes import BF16, F16, F32, I8, U8
-from ...ir.packing import BLOCK
 from ...ir.syntax import Op
-from ..analysis.machine import Machine
+from ..analysis.machine import Machine, Processor
 from ..core.clauses import Call, Clauses, broken
 from ..core.rewriter import is_static
 
@@ -23,8 +22,9 @@ OPERANDS = {
     "aten.addmm.default": ("mat1", "mat2", "self"),
     "aten.mm.default": ("self", "mat2", ""),
 }
-TILE_ROWS = 14  # `most_rows` of the header
-MOST_TENSORS = 8  # that `Behind` of the header holds: the bias, and what is added
+NARROW_OPERANDS = ("input", "weight", "bias")  # of `narrow_linear`
+REGISTER_BYTES = 512  # of all vectors, from which on a tile of sums is worth it: 16 of AVX2, 32 of NEON
+MOST_TENSORS = 8  # that `Tail` of intarsia_tail.h holds: the bias, and what is added
 # The most rows of x for which reading the weight once, where it lies, beats oneDNN's call on a packed copy. Measured on Zen 4, two threads,
 # weights of 2 to 12 MiB from memory, own over oneDNN: f32 1.6, 1.8 and 1.05 for 1, 2 and 4 rows; bf16 1.6, 1.4 and 0.8.
 MOST_ROWS = {F32: 4, BF16: 2}
@@ -33,11 +33,16 @@ KEPT_BYTES = 1 << 24  # a widened weight up to this size is kept: reading it is 
 LEAST_ROWS, LEAST_COLUMNS, LEAST_INNER = 8, 16, 16
 
 
+def has_room(cpu: Processor) -> bool:
+    """Whether the registers hold tiles of sums that are worth it."""
+    return cpu.vector_bytes * cpu.vector_registers >= REGISTER_BYTES
+
+
 def takes_linear(op: Op, machine: Machine) -> Clauses:
     """What `linear` of targets/cpp/include/intarsia_linear.h takes: x @ weight + bias of known sizes; the host packs the weight."""
     call = Call.of(op)
     target = op.name if op.name.startswith("aten.") else op["target"]
-    yield machine.cpu.lanes(F32) == BLOCK, "vectors of 64 bytes"
+    yield has_room(machine.cpu), "a CPU with registers for a tile of sums"
     yield target in OPERANDS and not op.get("effect"), "a product with a matrix"
     x, w, b = OPERANDS[target]
     yield set(call.names) in ({x, w}, {x, w, b}), "x, a weight and perhaps a bias"
@@ -75,11 +80,7 @@ def takes_rows(op: Op, machine: Machine) -> Clauses:
     yield all(s is None for s in op.get("strides", ())), "a result without gaps"
     yield call.lies_in_order(*call.tensors), "memory without gaps"
 
-
-def takes_narrow(op: Op, machine: Machine) -> Clauses:
-    """What `narrow_linear` of targets/cpp/include/intarsia_narrow.h takes of the operator of that name: the weight is read where it lies."""
-    call = Call.of(op)
-    yield machine.cpu.lanes(F32) == BLOCK, "vectors of 64 bytes"
+    yield has_room(machine.cpu), "a CPU with registers for a tile of sums"
     yield set(call.names) - {"scale", "bias"} == {"input", "weight"}, "x, a weight, perhaps a scale and a bias"
     yield not op.get("epilogue"), "nothing behind the sums"
     yield call.are(F32, names=tuple(name for name in call.tensors if name != "weight")), "float32"
@@ -110,7 +111,12 @@ def is_own_linear(op: Op, func: prim.Func, machine: Machine) -> bool:
     return is_static(weight, func) and weight not in written
 
 
-def row_tiles(rows: int) -> tuple[int, int, int]:
-    """How many tiles, how many of them are one row taller, and the height of the others: as even as they come."""
-    tiles = -(-rows // TILE_ROWS)
+def linear_tile(cpu: Processor) -> tuple[int, int]:
+    """Rows and columns whose sums are held in registers, beside two vectors of the weight and a value of x."""
+    return (cpu.vector_registers - 3) // 2, 2 * cpu.lanes(F32)
+
+
+def row_tiles(rows: int, most: int) -> tuple[int, int, int]:
+    """How many tiles of at most so many rows, how many of them are one row taller, and the height of the others: as even as they come."""
+    tiles = -(-rows // most)
     return tiles, rows % tiles, rows // tiles

@@ -18,10 +18,11 @@ from xdsl.ir import Operation, SSAValue
 from ...ir.dialects import kernel, prim
 from ...ir.epilogue import PREFIX
 from ...ir.packing import BLOCK, WINOGRAD
+from ..analysis.machine import Processor
 from ..analysis.strides import Strides, channels_last, is_view, recorded_strides
 from ..core.base import Pass
 from ..core.context import CompileContext
-from .convolution import FEW_CHANNELS, is_depthwise, is_ours, is_winograd
+from .convolution import FEW_CHANNELS, convolution_tile, is_depthwise, is_ours, is_winograd
 
 CONVOLUTION = "aten.convolution.default"
 
@@ -49,7 +50,7 @@ class OwnConvolution(Pass):
                     continue
                 if is_ours(op, func, ctx.machine):
                     winograd = self.winograd and is_winograd(op)
-                    _Packing(op, winograd).run()
+                    _Packing(op, winograd, ctx.machine.cpu).run()
                     ctx.diagnostics.count(self.name, "convolutions")
 
 
@@ -57,6 +58,7 @@ class OwnConvolution(Pass):
 class _Packing:
     op: kernel.Extern
     winograd: bool
+    cpu: Processor
     made: list[Operation] = field(default_factory=list)
 
     def add(self, op: prim.PrimOp | kernel.Extern) -> SSAValue:
@@ -82,6 +84,7 @@ class _Packing:
         result = prim.tensor(op.results[0])
         literals: dict[str, Any] = {k: v for k, v in op.literals.items() if k != "epilogue"}
         literals |= {"operands": tuple(names), "own": "convolution", "packed": tuple(shape)}
+        literals["tile"] = convolution_tile(op, self.winograd, self.cpu)
         literals["strides"] = (channels_last(result.shape),)
         given: list[Strides | None] = [None] * len(operands)
         given[0] = _input_strides(named["input"])

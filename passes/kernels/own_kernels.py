@@ -24,7 +24,7 @@ from ..core.base import Pass
 from ..core.clauses import Call, Clauses, broken
 from ..core.context import CompileContext
 from ..core.rewriter import is_static
-from .linear import is_own_linear, takes_rows
+from .linear import is_own_linear, linear_tile, takes_rows
 
 ATTENTION = "aten.scaled_dot_product_attention.default"
 LINEAR = "aten.linear.default"
@@ -71,6 +71,8 @@ class OwnKernels(Pass):
                 name, what = "linear", "products of many rows"
             if name:
                 op["own"] = name
+                if name == "linear":
+                    op["tile"] = linear_tile(ctx.machine.cpu)
                 op.attributes.pop("operand_strides", None)  # `layout` brings what lies otherwise
                 ctx.diagnostics.count(self.name, what)
 

@@ -18,7 +18,7 @@ from ...ir.syntax import Op, comment_of, location_of
 from ...ir.types import RefType
 from ...passes.schedule.streams import is_streamed
 from .own_convolution import convolution_body, max_pool_body
-from .own_linear import linear_body, narrow_body
+from .own_linear import linear_body
 from .text import cpp_constant, cpp_index
 
 
@@ -164,12 +164,7 @@ def _rows(op: Op) -> OwnKernel:
 
 def _linear(op: Op) -> OwnKernel:
     body, before = linear_body(op)
-    return replace(_kernel("linear", "intarsia_linear.h", body, op, []), before=before)
-
-
-def _narrow(op: Op) -> OwnKernel:
-    body, before = narrow_body(op)
-    return replace(_kernel("narrow", "intarsia_narrow.h", body, op, []), before=before)
+    return replace(_kernel(op["own"], "intarsia_linear.h", body, op, []), before=before)
 
 
 def _index_add(op: Op) -> OwnKernel:
@@ -186,7 +181,7 @@ def _index_add(op: Op) -> OwnKernel:
 
 OWN: dict[str, Callable[[Op], OwnKernel]] = {
     "linear": _linear,
-    "narrow": _narrow,
+    "narrow": _linear,
     "rows": _rows,
     "index_add": _index_add,
     "attention": _attention,

@@ -62,18 +62,15 @@ class PackedProduct:
         return onednn_linear(x, packed, bias, *self.activation)
 
 
-PANEL = 32  # columns of a panel (targets/cpp/include/intarsia_linear.h)
-
-
-def pack_panels(weight: torch.Tensor) -> torch.Tensor:
-    """(columns, inner) -> (panels, inner, 32) in float32, (panels, inner / 2, 32, 2) in bfloat16; zeros behind the last column."""
+def pack_panels(weight: torch.Tensor, panel: int) -> torch.Tensor:
+    """(columns, inner) -> (panels, inner, panel) in float32, (panels, inner / 2, panel, 2) in bfloat16; zeros behind the last column."""
     columns, inner = weight.shape
-    panels = -(-columns // PANEL)
-    if panels * PANEL != columns:
-        weight = torch.cat((weight, weight.new_zeros(panels * PANEL - columns, inner)))
+    panels = -(-columns // panel)
+    if panels * panel != columns:
+        weight = torch.cat((weight, weight.new_zeros(panels * panel - columns, inner)))
     if weight.dtype == torch.bfloat16:
-        return weight.reshape(panels, PANEL, inner // 2, 2).permute(0, 2, 1, 3).contiguous()
-    return weight.reshape(panels, PANEL, inner).permute(0, 2, 1).contiguous()
+        return weight.reshape(panels, panel, inner // 2, 2).permute(0, 2, 1, 3).contiguous()
+    return weight.reshape(panels, panel, inner).permute(0, 2, 1).contiguous()
 
 
 class PackedPanels:
@@ -83,6 +80,7 @@ class PackedPanels:
         x, weight, bias: positions of the operands; bias is None without one.
         transposed: the weight operand is (inner, columns), as for mm, and not (columns, inner), as for linear.
         names: of the operands.
+        panel: columns of a panel (targets/cpp/include/intarsia_linear.h).
         limit: the most bytes that packed copies may take.
         epilogue: steps on the result (ir/epilogue.py).
     """
@@ -94,6 +92,7 @@ class PackedPanels:
         bias: int | None,
         transposed: bool,
         names: Sequence[str],
+        panel: int,
         fingerprint: Fingerprint,
         limit: int = -1,
         epilogue: Sequence[Sequence[Any]] = (),
@@ -101,7 +100,7 @@ class PackedPanels:
         self.x, self.weight, self.bias, self.transposed = x, weight, bias, transposed
         self.names, self.epilogue = names, epilogue
         self.packed = PackedWeight(
-            lambda w: pack_panels(w.t() if transposed else w), fingerprint, ("panels", transposed), limit
+            lambda w: pack_panels(w.t() if transposed else w, panel), fingerprint, ("panels", panel, transposed), limit
         )
 
     def __call__(self, weight: torch.Tensor) -> torch.Tensor | None:
@@ -124,6 +123,7 @@ def panels_step(op: Op) -> Step:
         "bias": names.index(bias) if bias in names else None,
         "transposed": op["target"] != "aten.linear.default",
     }
+    options["panel"] = op["tile"][1]
     return Step("packed-panels", options | {"names": names, "epilogue": op.get("epilogue", ())})
 
 

@@ -54,7 +54,7 @@ def test_calls(part: int) -> None:
 
 # What a call cannot break that gets so far: other clauses, or who asks, see to it.
 ALWAYS = {
-    "vectors of 64 bytes", "memory of the host", "no effect", "an image, a weight and perhaps a bias", "as many tensors behind the sums as there is room for",
+    "a CPU with registers for a tile of sums", "memory of the host", "no effect", "an image, a weight and perhaps a bias", "as many tensors behind the sums as there is room for",
     "two numbers each for stride, padding and dilation", "a weight packed for one filter a channel belongs to such a window", "two numbers, or one for both",
     "a weight packed for Winograd's products belongs to such a window", "weight and bias without gaps", "results channels-last", "channels side by side",
     "one group", "channels-last memory", "x, a weight and perhaps a bias", "a product with a matrix", "bfloat16 where its dot product is the fastest way to multiply",

@@ -4,10 +4,7 @@
 // the same with one weight a channel. Weights are packed by the caller: (blocks of 16 output channels, rows, columns, channels, 16), the
 // last block padded with zeros, or (rows, columns, channels) for depthwise. `tail` is what happens to a sum on its way to memory.
 #pragma once
-#include "intarsia_matmul.h"
-#ifdef _OPENMP
-extern "C" int omp_get_max_threads() noexcept;
-#endif
+#include "intarsia_tail.h"
 
 namespace intarsia {
 
@@ -18,58 +15,13 @@ struct Convolution {
   int64_t x_image, x_row, x_column, x_channel;  // strides in elements
 };
 
-// What happens to sums on their way to memory. `apply` takes `pixels` rows of `count` sums, `pitch` apart, the first of which belongs to element `at`
-// of the result and to output channel `column`; pixels follow one another in the result.
-struct Tail {
-  void (*apply)(const Tail& tail, const float* sums, int64_t pitch, int64_t at, int64_t column, int64_t pixels, int64_t count);
-  float* out;
-  int64_t channels;     // of the result
-  const float* in[8];  // what steps read: the bias, and tensors of the result's shape
-};
-
-// The `apply` of a step: Step::of(v, tail, at, column) is the value that is stored for the sum v.
-template <class Step>
-static void finish(const Tail& given, const float* sums, int64_t pitch, int64_t at, int64_t column, int64_t pixels, int64_t count) {
-  const Tail tail = given;  // a copy that no store can change
-  for (int64_t r = 0; r < pixels; ++r, at += tail.channels, sums += pitch) {
-    int64_t c = 0;
-    for (; c + lanes <= count; c += lanes) {  // whole vectors without the beginning and end of a loop
-      #pragma omp simd
-      for (int l = 0; l < lanes; ++l) tail.out[at + c + l] = Step::of(sums[c + l], tail, at + c + l, column + c + l);
-    }
-    for (; c < count; ++c) tail.out[at + c] = Step::of(sums[c], tail, at + c, column + c);
-  }
-}
-
 constexpr int64_t block_columns = 16;                               // output channels of one block of packed weights
 constexpr int block_vectors = block_columns / lanes;                // vectors that hold them
-constexpr int64_t serial_work = 1000000;                            // multiplications that are not worth a second thread
-
-IM_FN int64_t threads_for(int64_t work) {
-#ifdef _OPENMP
-  return work > serial_work ? omp_get_max_threads() : 1;
-#else
-  (void)work;
-  return 1;
-#endif
-}
 
 struct Taps {  // rows and columns of the window, values of a pixel, and their distances in memory
   int64_t rows, row_step, columns, column_step, depth, step;
   int64_t run = 128;  // products that are summed in registers before they are added to what came before
 };
-
-// sums (+)= local.
-template <int Pixels, int Vectors>
-IM_FN void set_aside(float* sums, const Floats (&local)[Pixels][Vectors], bool add) {
-  #pragma GCC unroll 16
-  for (int r = 0; r < Pixels; ++r)
-    #pragma GCC unroll 8
-    for (int v = 0; v < Vectors; ++v) {
-      float* const to = sums + (r * Vectors + v) * lanes;
-      store(to, add ? load(to) + local[r][v] : local[r][v]);
-    }
-}
 
 // sums[r][c] (+)= x[r][tap] * b[tap][c] for all taps in order; one function for all convolutions of a unit, which compiles sooner.
 // A tap lies in blocks of 16 columns, which are b_pitch apart. `add`: to what is in sums. Runs of products are summed in registers and then
@@ -90,7 +42,7 @@ template <int Pixels, int Blocks>
       #pragma GCC unroll 1
       for (int64_t from = 0; from < taps.depth; from += taps.run) {
         if (left <= 0) {
-          set_aside<Pixels, vectors>(sums, local, add);
+          set_aside<Pixels, vectors>(sums, vectors * lanes, local, add);
           add = true;
           left = taps.run;
           #pragma GCC unroll 16
@@ -114,7 +66,7 @@ template <int Pixels, int Blocks>
         }
       }
     }
-  set_aside<Pixels, vectors>(sums, local, add);
+  set_aside<Pixels, vectors>(sums, vectors * lanes, local, add);
 }
 
 // One instance of add_products.
@@ -164,7 +116,8 @@ static void dense_block(const Convolution& s, Products products, int64_t pixels,
 }
 
 // The sums of `pixels` pixels and `together` blocks of output channels are in registers at a time, in `full`; the last blocks are summed by `rest`.
-static void dense_convolution(const Convolution& s, const float* x, const float* weight, const Tail& tail, int64_t pixels, int64_t together,
+template <class O>
+static void dense_convolution(const Convolution& s, const float* x, const float* weight, const Tail<O>& tail, int64_t pixels, int64_t together,
                               Products full, Products rest) {
   const int64_t depth = s.rows * s.columns * s.channels;
   const int64_t outputs = s.images * s.out_height * s.out_width;
@@ -209,7 +162,8 @@ IM_FN bool all_finite(const float* from, int64_t count) {
 
 // The same for few input channels, in any layout: the rows that some rows of output read are copied channels-last with the padding around
 // them, so that a row of the window is one run of memory and there are no edges.
-static void few_channels_convolution(const Convolution& s, const float* x, const float* weight, const Tail& tail, int64_t pixels,
+template <class O>
+static void few_channels_convolution(const Convolution& s, const float* x, const float* weight, const Tail<O>& tail, int64_t pixels,
                                      int64_t together, Products full, Products rest) {
   constexpr int64_t rows_together = 4;
   if ((s.row_pad | s.column_pad) != 0 && !all_finite(weight, round_up(s.out_channels, block_columns) * s.rows * s.columns * s.channels))
@@ -318,7 +272,8 @@ using Depthwise = void (*)(const Convolution& s, const float* x, const float* we
                            int64_t image, int64_t top, int64_t left, int64_t first, int64_t stop);
 
 // Each channel by itself, at least `lanes` of them, by the depthwise_block of `pixels` pixels; no dilation.
-static void depthwise_convolution(const Convolution& s, const float* x, const float* weight, const Tail& tail, int64_t pixels, Depthwise block) {
+template <class O>
+static void depthwise_convolution(const Convolution& s, const float* x, const float* weight, const Tail<O>& tail, int64_t pixels, Depthwise block) {
   constexpr int64_t strip = 4 * lanes;  // channels whose weights stay in the first cache
   const int64_t lines = s.images * s.out_height, groups = (s.out_width + pixels - 1) / pixels;
   const int64_t threads = threads_for(lines * s.out_width * s.channels * s.rows * s.columns * 4);

@@ -1,10 +1,10 @@
-// Products of many rows with a weight that was packed, and what follows them: out[row][column] = step(sum over i of x[row][i] * w[column][i]).
+// Products of many rows with a weight, and what follows them: out[row][column] = tail(sum over i of x[row][i] * w[column][i]).
 //
 // The weight lies in panels of `panel_columns` columns: for each i, or each pair of them in bfloat16, what belongs to the columns of the panel. The sums
-// of up to 14 rows and one panel are in registers over all i, so that a cycle is a multiplication and little else. x stays in the second cache
-// while panels pass by.
+// of a few rows and one panel are in registers over all i, so that a cycle is a multiplication and little else. x stays in the second cache
+// while panels pass by. Either factor may be elements that are computed: rows of x once, a panel of the weight when its turn comes.
 #pragma once
-#include "intarsia_matmul.h"
+#include "intarsia_tail.h"
 
 namespace intarsia {
 
@@ -13,37 +13,33 @@ struct Linear {
   int64_t tiles, tall, height;  // groups of rows: the first `tall` are of `height` + 1 rows, the others of `height`
 };
 
-constexpr int64_t panel_columns = 32;
+constexpr int64_t panel_columns = 2 * lanes;
 constexpr int64_t most_rows = 14;                   // of a tile: 28 sums, 2 vectors of the weight and a value of x in 32 registers
 constexpr int64_t rows_in_cache = 720 * 1024;       // bytes of x that stay in the second cache
 constexpr int64_t same_places = 4096;               // rows so far apart share the few places of the first cache
-constexpr int64_t worth_threads = 1000000;          // products
+constexpr int64_t computed_at_once = 256;           // numbers of each column, in the first cache
 
-// What the steps behind the sums read and write; `in` are the bias and tensors of the result's shape.
-template <class T>
-struct Behind {
-  T* out;
-  const T* in[8];
-};
-
-// Up to 14 rows, `pitch` elements apart, by five addresses: as many as there are registers for.
-template <class T>
+// `Rows` rows, `pitch` elements apart, by an address for every third: as many as there are registers for.
+template <class T, int Rows>
 struct RowPlaces {
-  const T *first, *third, *sixth, *ninth, *twelfth;
+  const T* place[(Rows + 2) / 3];
   int64_t pitch;
-  IM_FN_MEMBER RowPlaces(const T* x, int64_t pitch)
-      : first(x), third(x + 3 * pitch), sixth(x + 6 * pitch), ninth(x + 9 * pitch), twelfth(x + 12 * pitch), pitch(pitch) {
+  IM_FN_MEMBER RowPlaces(const T* x, int64_t pitch) : pitch(pitch) {
+    #pragma GCC unroll 5
+    for (int p = 0; p < (Rows + 2) / 3; ++p) place[p] = x + 3 * p * pitch;
     keep();
   }
-  IM_FN_MEMBER const T* row(int r) const {
-    return (r < 3 ? first : r < 6 ? third : r < 9 ? sixth : r < 12 ? ninth : twelfth) + r % 3 * pitch;
-  }
+  IM_FN_MEMBER const T* row(int r) const { return place[r / 3] + r % 3 * pitch; }
   IM_FN_MEMBER void advance(int64_t count) {
-    first += count, third += count, sixth += count, ninth += count, twelfth += count;
+    #pragma GCC unroll 5
+    for (int p = 0; p < (Rows + 2) / 3; ++p) place[p] += count;
     keep();
   }
   // The compiler must not see how they are related: it would use one register for each row, and have none left.
-  IM_FN_MEMBER void keep() { asm("" : "+r"(first), "+r"(third), "+r"(sixth), "+r"(ninth), "+r"(twelfth)); }
+  IM_FN_MEMBER void keep() {
+    #pragma GCC unroll 5
+    for (int p = 0; p < (Rows + 2) / 3; ++p) asm("" : "+r"(place[p]));
+  }
 };
 
 // sums[row][column] for `Rows` rows of x and the first vectors of a panel.
@@ -55,7 +51,7 @@ constexpr int64_t summed_products = 256;
 template <int Rows, int Vectors>
 struct TileSums<float, Rows, Vectors> {
   [[gnu::noinline]] static void of(const float* x, int64_t pitch, const float* w, int64_t inner, float* sums) {
-    RowPlaces<float> at(x, pitch);
+    RowPlaces<float, Rows> at(x, pitch);
     #pragma GCC unroll 1
     for (int64_t from = 0; from < inner; from += summed_products) {
       Floats local[Rows][Vectors] = {};
@@ -66,7 +62,7 @@ struct TileSums<float, Rows, Vectors> {
         #pragma GCC unroll 2
         for (int v = 0; v < Vectors; ++v) {
           given[v] = load(w + v * lanes);
-          __builtin_prefetch(w + v * lanes + 8 * panel_columns);
+          if (v * lanes % 16 == 0) __builtin_prefetch(w + v * lanes + 8 * panel_columns);  // once a line of the cache
         }
         #pragma GCC unroll 16
         for (int r = 0; r < Rows; ++r) {
@@ -76,13 +72,7 @@ struct TileSums<float, Rows, Vectors> {
         }
         at.advance(1);
       }
-      #pragma GCC unroll 16
-      for (int r = 0; r < Rows; ++r)
-        #pragma GCC unroll 2
-        for (int v = 0; v < Vectors; ++v) {
-          float* const to = sums + r * panel_columns + v * lanes;
-          store(to, from ? load(to) + local[r][v] : local[r][v]);
-        }
+      set_aside<Rows, Vectors>(sums, panel_columns, local, from > 0);
     }
   }
 };
@@ -106,7 +96,7 @@ template <int Rows, int Vectors>
 struct TileSums<bf16, Rows, Vectors> {
   [[gnu::noinline]] static void of(const bf16* x, int64_t pitch, const bf16* w, int64_t inner, float* sums) {
     Floats local[Rows][Vectors] = {};
-    RowPlaces<bf16> at(x, pitch);
+    RowPlaces<bf16, Rows> at(x, pitch);
     #pragma GCC unroll 1
     for (int64_t k = 0; k < inner; k += 2, w += 2 * panel_columns) {
       Pairs given[Vectors];
@@ -123,66 +113,91 @@ struct TileSums<bf16, Rows, Vectors> {
       }
       at.advance(2);
     }
-    #pragma GCC unroll 16
-    for (int r = 0; r < Rows; ++r)
-      #pragma GCC unroll 2
-      for (int v = 0; v < Vectors; ++v) store(sums + r * panel_columns + v * lanes, local[r][v]);
+    set_aside<Rows, Vectors>(sums, panel_columns, local, false);
   }
 };
 
 template <class T> using Tile = void (*)(const T* x, int64_t pitch, const T* w, int64_t inner, float* sums);
-template <class T> using Finish = void (*)(const Behind<T>& behind, const float* sums, int64_t at, int64_t column, int64_t rows, int64_t count,
-                                           int64_t outer);
 
-// Step::of(v, behind, at, column) is the value that is stored for the sum v; element `at` of the result is the first.
-template <class Step, class T>
-static void finish_tile(const Behind<T>& given, const float* sums, int64_t at, int64_t column, int64_t rows, int64_t count, int64_t outer) {
-  const Behind<T> behind = given;  // a copy that no store can change
-  for (int64_t r = 0; r < rows; ++r, at += outer, sums += panel_columns) {
-    int64_t c = 0;
-    for (; c + lanes <= count; c += lanes) {
+// A factor is memory, packed where it is the weight, or elements that are computed: `at(row, i)` gives one.
+template <class Factor> constexpr bool is_computed(const Factor&) { return true; }
+template <class T> constexpr bool is_computed(const T* const&) { return false; }
+template <class T, class Factor> IM_FN const T* memory_of(const Factor&) { return nullptr; }
+template <class T> IM_FN const T* memory_of(const T* const& x) { return x; }
+
+// The weight times a number for each column, read where it lies.
+template <class W>
+struct Widened {
+  const W* w;
+  const float* scale;  // may be null
+  int64_t inner;
+  IM_FN_MEMBER float at(int64_t column, int64_t i) const { return float(w[column * inner + i]) * (scale ? scale[column] : 1.0f); }
+};
+
+template <class T>
+IM_FN void copy_row(const T* x, int64_t row, int64_t inner, T* to) { __builtin_memcpy(to, x + row * inner, inner * sizeof(T)); }
+template <class T, class Elements>
+IM_FN void copy_row(const Elements& x, int64_t row, int64_t inner, T* to) {
+  #pragma omp simd
+  for (int64_t i = 0; i < inner; ++i) to[i] = T(x.at(row, i));
+}
+
+template <class T>
+IM_FN const T* panel_of(const T* panels, int64_t inner, int64_t column, int64_t, T*) { return panels + column * inner; }
+// The panel of `count` columns from `column` on, in `to`; the weight behind them is not read.
+template <class T, class Elements>
+IM_FN const T* panel_of(const Elements& w, int64_t inner, int64_t column, int64_t count, T* to) {
+  alignas(64) T rows[panel_columns * computed_at_once];
+  for (int64_t from = 0; from < inner; from += computed_at_once) {
+    const int64_t size = index_min(computed_at_once, inner - from);
+    for (int64_t c = 0; c < panel_columns; ++c) {
+      T* const row = rows + c * computed_at_once;
+      const int64_t there = column + index_min(c, count - 1);
       #pragma omp simd
-      for (int l = 0; l < lanes; ++l) behind.out[at + c + l] = T(Step::of(sums[c + l], behind, at + c + l, column + c + l));
+      for (int64_t i = 0; i < size; ++i) row[i] = T(w.at(there, from + i));
     }
-    for (; c < count; ++c) behind.out[at + c] = T(Step::of(sums[c], behind, at + c, column + c));
+    transpose(rows, computed_at_once, panel_columns, to + from * panel_columns, panel_columns, size);
   }
+  return to;
 }
 
 // `low` and `tall` sum a whole panel for tiles of `height` and `height` + 1 rows, the others one vector of it, for a last panel of so few columns.
-template <class T>
-static void linear(const Linear& s, const T* x, const T* w, const Behind<T>& behind, Finish<T> finish, Tile<T> low, Tile<T> tall,
-                   Tile<T> low_rest, Tile<T> tall_rest) {
+template <class T, class X, class Weight, class O>
+static void linear(const Linear& s, const X& x, const Weight& w, const Tail<O>& tail, Tile<T> low, Tile<T> tall, Tile<T> low_rest, Tile<T> tall_rest) {
   const int64_t panels = (s.outer + panel_columns - 1) / panel_columns;
-  const int64_t threads = s.rows * s.inner * s.outer > worth_threads ? max_threads() : 1;
-  const bool apart = s.rows > 4 && s.inner * sizeof(T) % same_places == 0;
-  const int64_t pitch = apart ? s.inner + 64 / sizeof(T) : s.inner;
+  const int64_t threads = threads_for(s.rows * s.inner * s.outer);
+  const bool crowded = s.rows > 4 && s.inner * sizeof(T) % same_places == 0, apart = crowded || is_computed(x);
+  const int64_t pitch = crowded ? s.inner + 64 / sizeof(T) : s.inner;
   Scratch<T> copied(apart ? s.rows * pitch : 0);
   if (!copied.data) return;
-  // Threads share the panels, or the rows where they divide these more evenly.
+  // Threads share the panels, or the rows where they divide these more evenly; a panel that is computed serves all rows.
   const int64_t most_tiles = (s.tiles + threads - 1) / threads, most_panels = (panels + threads - 1) / threads;
-  const bool by_rows = most_tiles * panels < most_panels * s.tiles;
+  const bool by_rows = !is_computed(w) && most_tiles * panels < most_panels * s.tiles;
   const int64_t in_cache = index_max(1, rows_in_cache / (int64_t(sizeof(T)) * s.inner * s.height));
-  const int64_t parts = by_rows ? 1 : threads, blocks = (s.tiles + in_cache - 1) / in_cache;
-  const int64_t chunks = by_rows ? round_up(blocks, threads) : blocks;
+  const int64_t parts = by_rows ? 1 : is_computed(w) ? panels : threads;
+  const int64_t blocks = is_computed(w) ? 1 : (s.tiles + in_cache - 1) / in_cache, chunks = by_rows ? round_up(blocks, threads) : blocks;
   #pragma omp parallel if (threads > 1)
   {
-    const T* rows = x;
+    const T* rows = memory_of<T>(x);
     if (apart) {
       #pragma omp for schedule(static)
-      for (int64_t r = 0; r < s.rows; ++r) __builtin_memcpy(copied.data + r * pitch, x + r * s.inner, s.inner * sizeof(T));
+      for (int64_t r = 0; r < s.rows; ++r) copy_row(x, r, s.inner, copied.data + r * pitch);
       rows = copied.data;
     }
+    Scratch<T> made(is_computed(w) ? s.inner * panel_columns : 0);
     alignas(64) float sums[most_rows * panel_columns];
     #pragma omp for schedule(static)
     for (int64_t task = 0; task < parts * chunks; ++task) {
+      if (!made.data) continue;
       const int64_t part = task / chunks, chunk = task % chunks;
       for (int64_t p = panels * part / parts; p < panels * (part + 1) / parts; ++p) {
         const int64_t column = p * panel_columns, count = index_min(panel_columns, s.outer - column);
+        const T* const panel = panel_of(w, s.inner, column, count, made.data);
         for (int64_t t = s.tiles * chunk / chunks; t < s.tiles * (chunk + 1) / chunks; ++t) {
           const bool is_tall = t < s.tall;
           const int64_t row = t * s.height + index_min(t, s.tall);
-          (count > lanes ? is_tall ? tall : low : is_tall ? tall_rest : low_rest)(rows + row * pitch, pitch, w + column * s.inner, s.inner, sums);
-          finish(behind, sums, row * s.outer + column, column, s.height + is_tall, count, s.outer);
+          (count > lanes ? is_tall ? tall : low : is_tall ? tall_rest : low_rest)(rows + row * pitch, pitch, panel, s.inner, sums);
+          tail.apply(tail, sums, panel_columns, row * s.outer + column, column, s.height + is_tall, count);
         }
       }
     }

@@ -84,7 +84,8 @@ IM_FN void from_points(const Floats* m, int pitch, Floats* to, int to_pitch) {
 }
 
 // `pixels` tiles of `together` blocks of output channels are summed in registers at a time by `full`, the last blocks by `rest`.
-static void winograd(const Convolution& s, const float* x, const float* weight, const Tail& tail, int64_t pixels, int64_t together,
+template <class O>
+static void winograd(const Convolution& s, const float* x, const float* weight, const Tail<O>& tail, int64_t pixels, int64_t together,
                      Products full, Products rest) {
   const int64_t tile_rows = (s.out_height + tile_out - 1) / tile_out, tile_columns = (s.out_width + tile_out - 1) / tile_out;
   const int64_t per_image = tile_rows * tile_columns, tiles = s.images * per_image;
