@@ -80,6 +80,10 @@ def takes_rows(op: Op, machine: Machine) -> Clauses:
     yield all(s is None for s in op.get("strides", ())), "a result without gaps"
     yield call.lies_in_order(*call.tensors), "memory without gaps"
 
+
+def takes_narrow(op: Op, machine: Machine) -> Clauses:
+    """What `linear` of targets/cpp/include/intarsia_linear.h takes of the operator of that name: the weight is read where it lies."""
+    call = Call.of(op)
     yield has_room(machine.cpu), "a CPU with registers for a tile of sums"
     yield set(call.names) - {"scale", "bias"} == {"input", "weight"}, "x, a weight, perhaps a scale and a bias"
     yield not op.get("epilogue"), "nothing behind the sums"
