@@ -245,4 +245,4 @@ def torch_compile_backend(gm: fx.GraphModule, example_inputs: Sequence[Any], **o
     def call(*args: Any) -> Any:
         return run(*args)
 
-    return torch._dynamo.disable(call, reason="compiled by intarsia")  # type: ignore[no-any-return,attr-defined]
+    return torch_private.without_compile(call, "compiled by intarsia")

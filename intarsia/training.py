@@ -21,7 +21,9 @@ from .counters import COUNTERS
 from .explain.roofline import WATCH, watching
 from .frontend.errors import Busy
 from .frontend.torch_private import (
+    SET_GRAD_MODE,
     VISIBLE,
+    OpOverload,
     aot_autograd,
     data_dependent_errors,
     draws,
@@ -200,8 +202,8 @@ def _begun_without_grad(gm: fx.GraphModule) -> fx.GraphModule:
     copied, output = results
     first = next(node for node in graph.nodes if node.op != "placeholder")
     with graph.inserting_before(first):
-        graph.call_function(torch._C._set_grad_enabled, (False,))
-    graph.call_function(torch._C._set_grad_enabled, (True,))
+        graph.call_function(SET_GRAD_MODE, (False,))
+    graph.call_function(SET_GRAD_MODE, (True,))
     graph.output(copied).meta.update(output.meta)
     return lazy_graph_module(gm, graph)
 
@@ -247,7 +249,7 @@ def _root(node: fx.Node) -> fx.Node:
     """The node whose memory a chain of views shows."""
     while node.op == "call_function" and isinstance(node.args[0] if node.args else None, fx.Node):
         maker: Any = node.args[0] if node.target is operator.getitem else node
-        if not isinstance(maker.target, torch._ops.OpOverload):
+        if not isinstance(maker.target, OpOverload):
             break
         aliases = [a for r in maker.target._schema.returns if (a := r.alias_info) is not None and not a.is_write]
         if not (aliases or maker.target is torch.ops.aten._unsafe_view.default) or not isinstance(

@@ -107,3 +107,42 @@ def test_circles_are_seen() -> None:
     assert nx.has_path(graph, machine, state) and not nx.has_path(graph, state, machine)
     graph.add_edge(state, machine)
     assert max(map(len, nx.strongly_connected_components(graph))) > MOST_IN_A_CIRCLE
+
+
+PRIVATE_TORCH = ("frontend/torch_private/", "targets/torch_private.py")
+NO_PRIVATE_NAMES = {  # what torch gives no other name, and its documents use
+    "torch.utils._pytree": "trees of containers",
+    "torch._ops.OpOverload": "the class of torch.ops.aten.add.Tensor",
+    "torch._assert": "torch.fx documents it",
+    "torch._check": "torch.export documents it",
+    "torch.Tensor._is_view": "torch documents it beside _base",
+}
+
+
+def private_names(path: Path) -> set[str]:
+    """The private names of torch that a file writes: in imports, and behind names that it imports from torch."""
+    tree, known, found = ast.parse(path.read_text()), dict[str, str](), set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for name, asname in ((a.name, a.asname) for a in node.names):
+                known[asname or name.partition(".")[0]] = name if asname else name.partition(".")[0]
+                found.add(name)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            known |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    for node in ast.walk(tree):
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts, node = [node.attr, *parts], node.value
+        if isinstance(node, ast.Name) and parts and node.id in known:
+            found.add(".".join([known[node.id], *parts]))
+    found = {name for name in found if name.startswith("torch.") and not name.startswith("torch.ops.")}
+    private = {n for n in found if any(p.startswith("_") and not p.startswith("__") for p in n.split("."))}
+    allowed = [f"{name}." for name in NO_PRIVATE_NAMES]
+    return {n for n in private if not any(f"{n}.".startswith(a) or a.startswith(f"{n}.") for a in allowed)}
+
+
+def test_private_names_of_torch_are_used_in_two_places() -> None:
+    places = {path.relative_to(ROOT).as_posix(): private_names(path) for _, path in FILES}
+    assert not {place: names for place, names in places.items() if names and not place.startswith(PRIVATE_TORCH)}
+    assert all(any(names for at, names in places.items() if at.startswith(place)) for place in PRIVATE_TORCH)

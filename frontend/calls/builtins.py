@@ -13,7 +13,7 @@ import math
 import sys
 import types
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ from ..values.container import InstanceDict, LazyDict
 from ..values.function import trampoline
 from ..values.kinds import isinstance
 from ..values.unread import Unread
-from . import library, natives, tables, torch_rules, transforms  # noqa: F401  (they fill the registry)
+from . import higher_order, library, natives, tables, torch_rules, transforms  # noqa: F401  (they fill the registry)
 from .contexts import RealContext
 from .registry import rule
 from .visibility import check_operands, check_text, is_same, refuse_opaque
@@ -141,14 +141,14 @@ def _issubclass(vm: Interpreter, cls: Any, kinds: Any) -> bool:
     return objects.is_subclass(vm, cls, kinds)
 
 
-@rule(nn.Module._apply)
+@rule(torch_private.MODULE_APPLY)
 def _apply(vm: Interpreter, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """`module.to(...)` and its like give parameters other data."""
     if not vm.is_created(module):
         raise GraphBreak(
             "the parameters of a module are moved or cast", "do it once, before the compiled function is called"
         )
-    return vm.inline(cast(types.FunctionType, nn.Module._apply), (module, *args), kwargs)
+    return vm.inline(torch_private.MODULE_APPLY, (module, *args), kwargs)
 
 
 @rule(type)
@@ -343,13 +343,13 @@ rule(_operator.truth)(lambda vm, a: vm.truth(a))
 
 # ---- questions that libraries ask ----
 
-for _question in (torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch._utils.is_compiling):
+for _question in (torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, *torch_private.IS_COMPILING):
     rule(_question)(lambda vm: True)
 rule(torch.jit.is_scripting)(lambda vm: False)
 rule(torch.jit.is_tracing)(lambda vm: False)
-rule(torch._C._get_tracing_state)(lambda vm: None)
+rule(torch_private.TRACING_STATE)(lambda vm: None)
 rule(torch.compiler.is_exporting)(lambda vm: False)
-rule(torch._jit_internal.is_scripting)(lambda vm: False)
+rule(torch_private.IS_SCRIPTING)(lambda vm: False)
 rule(torch._assert)(lambda vm, condition, message="": _assert(vm, condition, message))
 rule(torch._check)(lambda vm, condition, message=None: _assert(vm, condition, ""))
 rule(torch.is_inference)(lambda vm, value: vm.call_tensor_method(value, "is_inference", (), {}))
@@ -357,19 +357,19 @@ rule(torch.is_tensor)(lambda vm, value: isinstance(value, Tensor))
 rule(torch.nn.attention.sdpa_kernel)(lambda vm, *a, **k: RealContext(torch.nn.attention.sdpa_kernel(*a, **k)))
 
 
-@rule(torch._C._len_torch_dispatch_stack)
+@rule(torch_private.DISPATCH_MODES)
 def _dispatch_modes(vm: Interpreter) -> int:
     """Nothing is captured under a dispatch mode; the one that is active now is capture's own."""
-    vm.guards.add("equals", answers.Answer(torch._C._len_torch_dispatch_stack), 0)
+    vm.guards.add("equals", answers.Answer(torch_private.DISPATCH_MODES), 0)
     return 0
 
 
-@rule(torch._C._len_torch_function_stack)
+@rule(torch_private.FUNCTION_MODES)
 def _function_modes(vm: Interpreter) -> int:
     return torch_private.function_mode_count()  # guarded in every entry
 
 
-rule(torch._C._log_api_usage_once)(lambda vm, *a: None)
+rule(torch_private.LOG_USAGE)(lambda vm, *a: None)
 rule(inspect.currentframe)(lambda vm: _refuse("the call stack is inspected"))
 rule(builtins.__import__)(lambda vm, *a, **k: vm.native(builtins.__import__, *a, **k))
 
@@ -394,26 +394,12 @@ def _assert(vm: Interpreter, condition: Any, message: Any) -> None:
         raise UserRaise(AssertionError(message))
 
 
-def _dynamo_questions() -> None:
-    import torch._dynamo as dynamo
-
-    for name in ("is_compiling", "external_utils.is_compiling"):
-        where: Any = dynamo
-        for part in name.split("."):
-            where = getattr(where, part, None)
-        if where is not None:
-            rule(where)(lambda vm: True)
-    for name in ("graph_break",):
-        rule(getattr(dynamo, name))(lambda vm, *a, **k: _break())
-    rule(dynamo.mark_static_address)(lambda vm, *a, **k: None)
-    rule(dynamo.mark_dynamic)(lambda vm, *a, **k: None)
-
-
-def _break() -> Any:
+@rule(torch_private.GRAPH_BREAK)
+def _break(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
     raise GraphBreak("torch._dynamo.graph_break() is called")
 
 
-_dynamo_questions()
+rule(*torch_private.SIZE_MARKS)(lambda vm, *args, **kwargs: None)
 
 
 # ---- library functions with a meaning of their own ----
@@ -549,14 +535,6 @@ TENSOR_METHODS: dict[str, Any] = {
 }
 
 
-def _higher_order() -> None:
-    from torch._higher_order_ops.associative_scan import associative_scan
-
-    from . import higher_order
-
-    rule(associative_scan)(higher_order.associative_scan)
-
-
-_higher_order()
+rule(torch_private.ASSOCIATIVE_SCAN)(higher_order.associative_scan)
 TENSOR_METHODS.update(torch_rules.TENSOR_METHODS)
 TENSOR_METHODS["nelement"], TENSOR_METHODS["ndimension"] = TENSOR_METHODS["numel"], TENSOR_METHODS["dim"]

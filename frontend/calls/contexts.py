@@ -14,6 +14,7 @@ from ..graph.dynamic import concrete
 from ..guards import answers
 from ..runtime import profiling
 from ..state import Interpreter
+from ..torch_private import ENTER_AUTOCAST, EXIT_AUTOCAST, SET_GRAD_MODE
 from ..values import object as objects
 from ..values.kinds import isinstance
 from .registry import rule
@@ -50,7 +51,7 @@ def make(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, An
         answers.ask(vm, torch.get_autocast_dtype, (made.device,), {})
     after = torch.is_grad_enabled()
     if after is not before:
-        torch._C._set_grad_enabled(before)
+        SET_GRAD_MODE(before)
         set_grad(vm, after)
     return made
 
@@ -137,10 +138,10 @@ class GradMode:
 
     def __enter__(self) -> None:
         self.before = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(self.mode)
+        SET_GRAD_MODE(self.mode)
 
     def __exit__(self, *_: object) -> None:
-        torch._C._set_grad_enabled(self.before)
+        SET_GRAD_MODE(self.before)
 
 
 def _enter_device(vm: Interpreter, device: torch.device) -> Scope:
@@ -159,8 +160,8 @@ def _itself(manager: Any) -> Any:
 def set_grad(vm: Interpreter, mode: bool) -> None:
     """Change the grad mode of capture, with a node that changes the graph's."""
     if torch.is_grad_enabled() != mode:
-        torch._C._set_grad_enabled(mode)
-        vm.out.mark(torch._C._set_grad_enabled, (mode,))
+        SET_GRAD_MODE(mode)
+        vm.out.mark(SET_GRAD_MODE, (mode,))
 
 
 def changes_modes(graph: torch.fx.Graph) -> bool:
@@ -168,7 +169,7 @@ def changes_modes(graph: torch.fx.Graph) -> bool:
     return any(node.target in _MARKS for node in graph.nodes if node.op == "call_function")
 
 
-_MARKS = frozenset({torch._C._set_grad_enabled, torch.amp.autocast_mode._enter_autocast})
+_MARKS = frozenset({SET_GRAD_MODE, ENTER_AUTOCAST})
 
 
 def mode_keeper() -> Callable[[], None]:
@@ -179,7 +180,7 @@ def mode_keeper() -> Callable[[], None]:
     torch.autocast_decrement_nesting()
 
     def restore() -> None:
-        torch._C._set_grad_enabled(grad)
+        SET_GRAD_MODE(grad)
         torch.set_autocast_cache_enabled(cache)
         for device, enabled, dtype in states:
             torch.set_autocast_enabled(device, enabled)
@@ -196,10 +197,10 @@ def _enter_autocast(vm: Interpreter, manager: Any) -> Scope:
     args = (manager.device, manager.fast_dtype, manager._enabled, manager._cache_enabled)
     real = torch.autocast(*args)
     real.__enter__()
-    node = vm.out.mark(torch.amp.autocast_mode._enter_autocast, args)
+    node = vm.out.mark(ENTER_AUTOCAST, args)
 
     def leave() -> None:
         real.__exit__(None, None, None)
-        vm.out.mark(torch.amp.autocast_mode._exit_autocast, (node,))
+        vm.out.mark(EXIT_AUTOCAST, (node,))
 
     return Scope(vm, leave, (torch.autocast, args))

@@ -530,7 +530,7 @@ def call_module(vm: Interpreter, module: nn.Module, args: tuple[Any, ...], kwarg
         vm.guards.add("empty", Const(hooks, "global_hooks")) if not hooks else None
     direct = vm.tail
     if namespace["_forward_hooks"] or namespace["_forward_pre_hooks"] or any(torch_private.global_module_hooks()[:2]):
-        return vm.tail_call(nn.Module._call_impl, (module, *args), kwargs)
+        return vm.tail_call(torch_private.MODULE_CALL_WITH_HOOKS, (module, *args), kwargs)
     forward = objects.load_attr(vm, module, "forward")
     vm.tail = direct
     return vm.tail_call(forward, args, kwargs)
@@ -584,13 +584,13 @@ def _op(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str,
     return vm.out.call_function(function, args, kwargs)
 
 
-_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+_OPERATORS = (torch_private.OpOverload, torch_private.OpOverloadPacket)
 
 
 @functools.cache
 def _outs(function: Any) -> frozenset[str]:
     """The names by which an operator is given the tensors that it puts its results into."""
-    if isinstance(function, torch._ops.OpOverload):
+    if isinstance(function, torch_private.OpOverload):
         return frozenset(a.name for a in function._schema.arguments if a.is_out and a.kwarg_only)
     return frozenset().union(*(_outs(getattr(function, name)) for name in function.overloads()))
 
@@ -598,7 +598,7 @@ def _outs(function: Any) -> frozenset[str]:
 @functools.cache
 def _enumerated(function: Any) -> list[tuple[int | None, str]]:
     """The arguments of an operator that are no numbers, though eager takes numbers for them: place and name."""
-    if not isinstance(function, torch._ops.OpOverload):
+    if not isinstance(function, torch_private.OpOverload):
         return [(None, name) for name in ("dtype", "layout", "memory_format")]
     arguments = enumerate(function._schema.arguments)
     return [(p, a.name) for p, a in arguments if str(a.type) != str(a.real_type)]
@@ -616,8 +616,8 @@ _BY_KIND: dict[type, Any] = {
     types.MethodWrapperType: _wrapper,
     functools.partial: _partial,
     _LRU: library.call_cached,
-    torch._ops.OpOverload: _op,
-    torch._ops.OpOverloadPacket: _op,
+    torch_private.OpOverload: _op,
+    torch_private.OpOverloadPacket: _op,
     operator.itemgetter: _getter,
     operator.attrgetter: _getter,
     operator.methodcaller: library.call_methodcaller,

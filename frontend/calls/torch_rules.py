@@ -114,7 +114,7 @@ def _one_hot(vm: Interpreter, tensor: Any, num_classes: Any = -1) -> Any:
     if torch_private.is_fake(tensor) and tensor.device.type == "cpu" and type(num_classes) is int and num_classes >= 0:
         for test, bound, words in ((torch.ge, 0, "non-negative"), (torch.lt, num_classes, "smaller than num_classes")):
             holds = vm.call(torch.all, (vm.call(test, (tensor, bound), {}),), {})
-            vm.call(torch._assert_async, (holds, f"Class values must be {words}."), {})
+            vm.call(torch_private.ASSERT_ASYNC, (holds, f"Class values must be {words}."), {})
     return calls.torch_call(vm, nn.functional.one_hot, (tensor, num_classes), {})
 
 

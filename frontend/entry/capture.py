@@ -490,7 +490,7 @@ def _finish(
     emit = Emitter()
     body = Residual(vm, emit, training if views else None)
     if torch.is_grad_enabled() is not training:  # the program set it, for good
-        body.post.append(f"{emit.constant(torch._C._set_grad_enabled, 'set_grad')}({torch.is_grad_enabled()})")
+        body.post.append(f"{emit.constant(torch_private.SET_GRAD_MODE, 'set_grad')}({torch.is_grad_enabled()})")
         set_grad(vm, training)
     _aliasing(vm)
     sizes = None

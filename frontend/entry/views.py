@@ -17,7 +17,7 @@ from torch import Tensor, fx
 
 from ..graph.output import GRAD_MODE, MUTATES, OutputGraph, in_place_view
 from ..guards.emitter import Emitter
-from ..torch_private import OpOverload, storage_key
+from ..torch_private import ENTER_AUTOCAST, EXIT_AUTOCAST, SET_GRAD_MODE, OpOverload, OpOverloadPacket, storage_key
 from ..values.kinds import isinstance
 
 __all__ = ["Views"]
@@ -167,11 +167,7 @@ class Views:
 
 _AS = {"view_as": "view", "expand_as": "expand", "reshape_as": "reshape"}
 _PLAIN = (bool, int, float, str, torch.dtype, torch.memory_format)
-_MARKS = (
-    torch._C._set_grad_enabled,
-    torch.amp.autocast_mode._enter_autocast,
-    torch.amp.autocast_mode._exit_autocast,
-)
+_MARKS = (SET_GRAD_MODE, ENTER_AUTOCAST, EXIT_AUTOCAST)
 
 
 def _in_mode(mode: bool, function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -203,7 +199,7 @@ def _is_torchs(node: fx.Node) -> bool:
     target = node.target
     if isinstance(target, str):
         return True
-    if isinstance(target, OpOverload | torch._ops.OpOverloadPacket):
+    if isinstance(target, OpOverload | OpOverloadPacket):
         return str(target).startswith("aten.")
     module = getattr(target, "__module__", None)
     return module in (None, "_operator", "builtins") or str(module).startswith("torch")

@@ -148,11 +148,6 @@ def device_constructors() -> set[Any]:
     return _device_constructors()
 
 
-def enter_autocast(*args: Any) -> Any:
-    """The graph-level form of entering torch.autocast."""
-    return torch.amp.autocast_mode._enter_autocast(*args)
-
-
 def draws(graph: torch.fx.Graph) -> bool:
     """Whether an ATen graph takes random numbers."""
     tag = torch.Tag.nondeterministic_seeded

@@ -103,3 +103,8 @@ def inductor_options(mode: str | None, options: Mapping[str, Any] | None) -> dic
             raise ValueError(f"unknown option {given!r} of the backend 'inductor'{hint}")
         chosen[name] = value
     return chosen
+
+
+def without_compile(function: Callable[..., Any], reason: str) -> Callable[..., Any]:
+    """`function` as something that torch.compile does not look into."""
+    return torch._dynamo.disable(function, reason=reason)  # type: ignore[no-any-return,attr-defined]

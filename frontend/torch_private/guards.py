@@ -99,10 +99,6 @@ def tracing_state() -> list[Any]:
     return [*state, sorted(name for name in torch.library._impls if name.startswith(("aten/", "prims/")))]
 
 
-# torch's own `nn.Module.__call__`: a program, or torch.fx while it traces, may put another in its place.
-MODULE_CALL: Any = torch.nn.Module._wrapped_call_impl
-
-
 def global_module_hooks() -> list[Any]:
     """The dictionaries of hooks that apply to every module."""
     import torch.nn.modules.module as module

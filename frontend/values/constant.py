@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..torch_private import OpOverload, OpOverloadPacket
 from .kinds import isinstance
 
 __all__ = ["has_identity", "is_bound", "is_constant", "is_static", "plain_value"]
@@ -50,8 +51,8 @@ _STATIC_TYPES = (
     staticmethod,
     classmethod,
     property,
-    torch._ops.OpOverload,
-    torch._ops.OpOverloadPacket,
+    OpOverload,
+    OpOverloadPacket,
     torch.jit.ScriptFunction,
 )
 
