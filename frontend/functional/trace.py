@@ -11,11 +11,8 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
-import sympy
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, fx
@@ -23,7 +20,7 @@ from torch import Tensor, fx
 from ..errors import Frame, Unsupported
 from ..graph.dynamic import concrete
 from ..graph.fake_dispatch import new_fake_mode
-from ..graph.sym_nodes import SymNodes, to_expr
+from ..graph.sym_nodes import SymNodes
 from ..graph.value_errors import partly_read, raises_on_values
 from ..torch_private import (
     CaptureMode,
@@ -41,6 +38,7 @@ from ..torch_private import (
     uncast,
 )
 from .numbers import has_number, with_tensors
+from .results import Results, same_geometry
 from .rules import (
     DETACH_,
     IDENTITIES,
@@ -55,62 +53,13 @@ from .rules import (
     with_defaults,
     written_arguments,
 )
+from .spec import FunctionalGraph, Mutation, Storage, Value, View
 from .view_inverse import invert_view, reaches_beyond
 
 aten = torch.ops.aten
 
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')
 _META_KEYS = ("stack_trace", "nn_module_stack", "source_fn_stack")
-
-
-@dataclass(frozen=True)
-class OutputSpec:
-    """How one user output is made after the call.
-
-    ``kind`` is one of:
-
-    - ``"value"``: a fresh tensor, graph output ``index``; it must own its memory, with the given size and stride.
-    - ``"input"``: the very object that was passed as input ``index``.
-    - ``"alias"``: a view of input ``index``'s storage.  ``storage_offset`` counts from the input's own offset.
-    - ``"alias_output"``: a view of the storage of graph output ``index`` (often one that no user output shows).
-    - ``"output"``: the very object that is user output ``index``.
-    - ``"constant"``: ``value`` itself (None, a number, a string, or a tensor attribute of the graph).
-    - ``"symint"``: a number that depends on sizes, ``value`` as a sympy expression; also graph output ``index``.
-
-    Sizes, strides and offsets (in elements) are ints or sympy expressions over the symbols of the placeholders.
-    """
-
-    kind: str
-    index: int = -1
-    size: tuple[Any, ...] = ()
-    stride: tuple[Any, ...] = ()
-    storage_offset: Any = 0
-    value: Any = None
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """After the call, input ``input_index`` is to be overwritten (``copy_``) with graph output ``output_index``."""
-
-    input_index: int
-    output_index: int
-
-
-@dataclass(frozen=True)
-class FunctionalGraph:
-    """A functional ATen graph and what the caller must do around it.
-
-    ``graph_module`` returns one flat tuple: values of user outputs, bases of aliased outputs, new values of mutated inputs.
-    ``outputs`` follow the leaves of ``output_tree`` (the nesting of the torch-level graph's result).
-    ``unused_inputs`` are placeholders without a user, ``effects`` the nodes that must run even if nothing reads them.
-    """
-
-    graph_module: fx.GraphModule
-    outputs: tuple[OutputSpec, ...]
-    mutations: tuple[Mutation, ...]
-    output_tree: pytree.TreeSpec
-    unused_inputs: tuple[int, ...] = ()
-    effects: tuple[str, ...] = ()
 
 
 def functionalize(
@@ -126,7 +75,7 @@ def functionalize(
     has its ``stack_trace``.  Raises ``Unsupported`` for what cannot be expressed, such as a resized input.
     """
     fake_mode = fake_mode_of(example_inputs) or new_fake_mode(None)
-    tracer = _Tracer(gm, fake_mode, dict(decompositions or {}))
+    tracer = Tracer(gm, fake_mode, dict(decompositions or {}))
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(below_autograd())
@@ -138,45 +87,7 @@ def functionalize(
         return tracer.finish(result)
 
 
-@dataclass
-class _Storage:
-    """One piece of memory: the value of its base tensor, counted in versions."""
-
-    base: _Value
-    version: int = 0
-    input_index: int | None = None
-    origin: fx.Node | None = None  # the placeholder, for an input
-    constant: str | None = None
-    shown_beyond: bool = (
-        False  # `as_strided` shows memory, or counts from a place, that a new value of the base has not
-    )
-
-
-@dataclass
-class _Value:
-    """What the graph knows of one fake tensor: the node of its current contents, and how to make them again.
-
-    ``parent`` and ``view`` (operator, arguments after the parent, result index) say how a view is derived;
-    a view whose operator is None has its parent's contents (``detach``).  ``val`` shows the geometry.
-    """
-
-    val: Tensor
-    node: fx.Node
-    storage: _Storage = field(default=None)  # type: ignore[assignment]
-    version: int = 0
-    parent: _Value | None = None
-    view: _View | None = None
-
-
-@dataclass(frozen=True)
-class _View:
-    func: OpOverload
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    index: int | None = None
-
-
-class _Tracer(CaptureMode):
+class Tracer(CaptureMode):
     def __init__(self, gm: fx.GraphModule, fake_mode: Any, decompositions: dict[OpOverload, Callable[..., Any]]):
         super().__init__()
         self.gm = gm
@@ -184,9 +95,9 @@ class _Tracer(CaptureMode):
         self.decompositions = decompositions
         self.graph = fx.Graph()
         self.root = torch.nn.Module()
-        self.values: dict[int, _Value] = {}  # by id of the fake tensor, which the value of `alive` keeps alive
+        self.values: dict[int, Value] = {}  # by id of the fake tensor, which the value of `alive` keeps alive
         self.alive: list[Any] = []
-        self.storages: dict[int, _Storage] = {}
+        self.storages: dict[int, Storage] = {}
         self.inputs: list[Any] = []
         self.bound: dict[int, int] = {}  # id of a fake input -> the place where it is first passed
         self.symbols = SymNodes(self.graph)
@@ -226,11 +137,11 @@ class _Tracer(CaptureMode):
             self.storages[storage_key(other)].input_index = earlier
             return other  # type: ignore[no-any-return]  # the same object passed twice stays one object
         alias = fake.detach()
-        value = _Value(alias, node)
+        value = Value(alias, node)
         self._remember(alias, value)
         known = self.storages.get(storage_key(alias))
         if known is None:
-            known = self.storages[storage_key(alias)] = _Storage(value, input_index=index, origin=node)
+            known = self.storages[storage_key(alias)] = Storage(value, input_index=index, origin=node)
         value.storage = known
         return alias
 
@@ -265,7 +176,7 @@ class _Tracer(CaptureMode):
             raise
         except Exception as error:
             first = (str(error).strip() or "no message").splitlines()[0]
-            raise self._unsupported(f"{node.target} cannot be traced: {type(error).__name__}: {first}") from error
+            raise self.unsupported(f"{node.target} cannot be traced: {type(error).__name__}: {first}") from error
 
     def _attribute(self, name: str) -> Any:
         value = operator.attrgetter(name)(self.gm)
@@ -281,7 +192,7 @@ class _Tracer(CaptureMode):
         fake = real if is_fake(real) else self.fake_mode.from_tensor(real, static_shapes=True)
         flat = (name or f"_constant{len(self.alive)}").replace(".", "_")
         self.root.register_buffer(flat, real)  # not detached: that would be an operator of the trace
-        node = self._note(self.graph.get_attr(flat), fake)
+        node = self.note(self.graph.get_attr(flat), fake)
         self._fresh(fake, node, constant=name)
         return fake
 
@@ -292,7 +203,7 @@ class _Tracer(CaptureMode):
         if func.namespace == "prim":
             return func(*args, **kwargs)
         if not isinstance(func, OpOverload):
-            raise self._unsupported(f"{func} is not an operator")
+            raise self.unsupported(f"{func} is not an operator")
         rule = self.decompositions.get(func) or RULES.get(func)
         if rule is not None:
             with self:
@@ -329,7 +240,7 @@ class _Tracer(CaptureMode):
         """Run a functional operator or view on fakes and append its node: the result, and that node."""
         node_args, node_kwargs = self._to_nodes((args, kwargs))
         result = func(*args, **kwargs)
-        node = self._note(self.graph.call_function(func, node_args, node_kwargs), result)
+        node = self.note(self.graph.call_function(func, node_args, node_kwargs), result)
         if (
             not func._schema.returns
             or torch.Tag.nondeterministic_seeded in func.tags
@@ -341,7 +252,7 @@ class _Tracer(CaptureMode):
         elif isinstance(result, (tuple, list)):
             for index, item in enumerate(result):
                 if isinstance(item, Tensor) and id(item) not in self.values:
-                    part = self._note(self.graph.call_function(operator.getitem, (node, index)), item)
+                    part = self.note(self.graph.call_function(operator.getitem, (node, index)), item)
                     self._bind_result(item, part, func, args, kwargs, index)
         else:
             self.symbols.bind(result, node)
@@ -359,10 +270,10 @@ class _Tracer(CaptureMode):
                 self.symbols.bind_sizes(result, node)
             return
         parent = self.values.get(id(args[0])) if args and isinstance(args[0], Tensor) else None
-        view = _View(func, tuple(args[1:]), dict(kwargs), index)
+        view = View(func, tuple(args[1:]), dict(kwargs), index)
         if parent is None or parent.storage is not storage:
-            raise self._unsupported(f"{func} returns a view of something that is not its first argument")
-        value = _Value(result, node, storage, storage.version, parent, view)
+            raise self.unsupported(f"{func} returns a view of something that is not its first argument")
+        value = Value(result, node, storage, storage.version, parent, view)
         self._remember(result, value)
 
     def _from_the_base(self, tensor: Tensor, size: Any, stride: Any, storage_offset: Any = None) -> tuple[Any, ...]:
@@ -370,7 +281,7 @@ class _Tracer(CaptureMode):
 
         An argument of the program has the caller's memory, where the offset counts.
         """
-        storage = self._value(tensor).storage
+        storage = self.value(tensor).storage
         base = storage.base.val
         offset = tensor.storage_offset() if storage_offset is None else storage_offset
         same, given = base.dtype == tensor.dtype, storage.input_index is not None
@@ -382,10 +293,10 @@ class _Tracer(CaptureMode):
             return tensor, size, stride, storage_offset
         return base, size, stride, offset if given else offset - base.storage_offset()
 
-    def _check_within(self, storage: _Storage) -> None:
+    def _check_within(self, storage: Storage) -> None:
         """A value that replaces an argument's contents has its elements only, not what lies between and behind them."""
         if storage.shown_beyond and (storage.version or storage.input_index is None):
-            raise self._unsupported("as_strided shows memory beyond the elements of a tensor that is written to")
+            raise self.unsupported("as_strided shows memory beyond the elements of a tensor that is written to")
 
     def _identity(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         """``detach``, ``alias``, ``lift_fresh``: a new tensor object with the same contents, or the same object."""
@@ -396,7 +307,7 @@ class _Tracer(CaptureMode):
         result = func(*args, **kwargs)
         if result is not tensor and id(result) not in self.values:
             parent = self.values[id(tensor)]
-            self._remember(result, _Value(result, parent.node, parent.storage, parent.version, parent))
+            self._remember(result, Value(result, parent.node, parent.storage, parent.version, parent))
         return result
 
     # ---- mutation -------------------------------------------------------------------------------------------------
@@ -415,7 +326,7 @@ class _Tracer(CaptureMode):
         else:
             functional, drops_written = functional_variant(func)
             if functional is None:
-                raise self._unsupported(f"{func} writes to its argument and has no functional variant")
+                raise self.unsupported(f"{func} writes to its argument and has no functional variant")
             if func.namespace not in TORCHS_OWN:
                 self._check_alone(func, targets, args, kwargs)
             if drops_written:
@@ -427,7 +338,7 @@ class _Tracer(CaptureMode):
             with self:
                 result = drawn(*call) if draws_elsewhere(func, args[0]) else functional(*args, **call[2])
             if result is NotImplemented:
-                raise self._unsupported(f"{func} draws into memory that is not contiguous, in an order of its own")
+                raise self.unsupported(f"{func} draws into memory that is not contiguous, in an order of its own")
             leaves = [result] if isinstance(result, Tensor) else pytree.tree_leaves(result)
             new_values = leaves[len(leaves) - len(targets) :]
             kept = leaves[: len(leaves) - len(targets)]
@@ -449,21 +360,21 @@ class _Tracer(CaptureMode):
         """A written argument is copied for the functional variant: nothing else that the operator is given may be the same memory."""
         given = [storage_key(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         if any(given.count(storage_key(t)) > 1 for t in written):
-            raise self._unsupported(f"{func} writes to an argument that shares memory with another")
+            raise self.unsupported(f"{func} writes to an argument that shares memory with another")
 
     def _check_writable(self, func: OpOverload, tensor: Tensor) -> None:
-        value = self._value(tensor)
+        value = self.value(tensor)
         if value.storage.constant is not None:
-            raise self._unsupported(f"{func} writes to the graph's constant {value.storage.constant}")
+            raise self.unsupported(f"{func} writes to the graph's constant {value.storage.constant}")
         if value.storage.input_index is None:  # fresh memory
             return
         sharing = [
             i for i, t in enumerate(self.inputs) if isinstance(t, Tensor) and self._storage_of(t) is value.storage
         ]
         if len(sharing) > 1 and len({id(self.inputs[i]) for i in sharing}) > 1:
-            raise self._unsupported(f"{func} writes to memory that inputs {sharing} share")
+            raise self.unsupported(f"{func} writes to memory that inputs {sharing} share")
 
-    def _storage_of(self, tensor: Tensor) -> _Storage:
+    def _storage_of(self, tensor: Tensor) -> Storage:
         return self.values[id(tensor)].storage
 
     def _resized(self, func: OpOverload, tensor: Tensor, old_shape: torch.Size) -> None:
@@ -472,20 +383,20 @@ class _Tracer(CaptureMode):
         others = [v for v in self.values.values() if v.storage is value.storage and v is not value]
         empty = 0 in old_shape and all(0 in v.val.shape for v in others) and not value.node.users
         if value.storage.input_index is not None or not empty:
-            raise self._unsupported(f"{func} resizes a tensor from {tuple(old_shape)} to {tuple(tensor.shape)}")
+            raise self.unsupported(f"{func} resizes a tensor from {tuple(old_shape)} to {tuple(tensor.shape)}")
         value.parent = value.view = None
-        value.storage = self.storages[storage_key(tensor)] = _Storage(value)
+        value.storage = self.storages[storage_key(tensor)] = Storage(value)
 
     def _write(self, tensor: Tensor, new: Tensor) -> None:
         """From here on the contents of ``tensor`` are those of ``new``, in eager's dtype and strides."""
-        value = self._value(tensor)
+        value = self.value(tensor)
         node = self._current_node(new)
-        if not _same_geometry(tensor, new) or tensor.dtype != new.dtype or tensor.device != new.device:
+        if not same_geometry(tensor, new) or tensor.dtype != new.dtype or tensor.device != new.device:
             old = self._current_node(tensor)
-            node = self._note(self.graph.call_function(aten.copy.default, (old, node)), tensor)
+            node = self.note(self.graph.call_function(aten.copy.default, (old, node)), tensor)
         self._set_contents(value, node)
 
-    def _set_contents(self, value: _Value, node: fx.Node) -> None:
+    def _set_contents(self, value: Value, node: fx.Node) -> None:
         """Write through the chain of views to the base; other views of it become stale by version."""
         storage = value.storage
         chain = [(value, node)]
@@ -496,11 +407,11 @@ class _Tracer(CaptureMode):
                 try:
                     func, args = invert_view(view.func, view.args, view.kwargs, view.index, parent.val, value.val)
                 except NotImplementedError as error:
-                    raise self._unsupported(str(error)) from None
+                    raise self.unsupported(str(error)) from None
                 arguments = self._to_nodes(args)
-                before = self._refresh(parent)
+                before = self.refresh(parent)
                 new = node
-                node = self._note(
+                node = self.note(
                     self.graph.call_function(func, tuple(_place(a, before, new) for a in arguments)), parent.val
                 )
             value = parent
@@ -513,18 +424,18 @@ class _Tracer(CaptureMode):
     def _metadata_mutation(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         """``t_``, ``squeeze_`` and kin on an intermediate: the object becomes a view of what it was."""
         tensor = args[0]
-        value = self._value(tensor)
+        value = self.value(tensor)
         if func in DETACH_:
             return tensor
         if any(tensor is t for t in self.inputs):
-            raise self._unsupported(f"{func} changes the shape or strides of an input")
+            raise self.unsupported(f"{func} changes the shape or strides of an input")
         name = func._schema.name.split("::")[1].removesuffix("_")
         packet = getattr(aten, name, None)
         overloads = [getattr(packet, o) for o in packet.overloads()] if packet and func.namespace == "aten" else []
         kinds = [str(a.type) for a in func._schema.arguments]  # transpose_.default goes with transpose.int
         functional = next((o for o in overloads if [str(a.type) for a in o._schema.arguments] == kinds), None)
         if functional is None or not func._schema.name.endswith("_"):
-            raise self._unsupported(f"{func} changes a tensor's memory or strides")
+            raise self.unsupported(f"{func} changes a tensor's memory or strides")
         with self:
             before = aten.alias.default(tensor)
         old = self.values[id(before)]
@@ -550,16 +461,16 @@ class _Tracer(CaptureMode):
 
     # ---- values ---------------------------------------------------------------------------------------------------
 
-    def _remember(self, tensor: Tensor, value: _Value) -> None:
+    def _remember(self, tensor: Tensor, value: Value) -> None:
         self.values[id(tensor)] = value
         self.alive.append(tensor)
 
     def _fresh(self, tensor: Tensor, node: fx.Node, constant: str | None = None) -> None:
-        value = _Value(tensor, node)
-        value.storage = self.storages[storage_key(tensor)] = _Storage(value, constant=constant)
+        value = Value(tensor, node)
+        value.storage = self.storages[storage_key(tensor)] = Storage(value, constant=constant)
         self._remember(tensor, value)
 
-    def _value(self, tensor: Tensor) -> _Value:
+    def value(self, tensor: Tensor) -> Value:
         value = self.values.get(id(tensor))
         if value is not None:
             return value
@@ -568,18 +479,18 @@ class _Tracer(CaptureMode):
             value = self.values[id(tensor)] = self.values[id(tensor_fake)]
             self.alive.append(tensor)
             return value
-        raise self._unsupported("a tensor reached an operator without passing through the graph")
+        raise self.unsupported("a tensor reached an operator without passing through the graph")
 
     def _current_node(self, tensor: Tensor) -> fx.Node:
-        return self._refresh(self._value(tensor))
+        return self.refresh(self.value(tensor))
 
-    def _refresh(self, value: _Value) -> fx.Node:
+    def refresh(self, value: Value) -> fx.Node:
         """The node of the tensor's present contents, rebuilt from its base if that was written since."""
         if value.version == value.storage.version:
             return value.node
         if value.parent is None:
-            raise self._unsupported("memory was written through a tensor that does not derive from its base")
-        base = self._refresh(value.parent)
+            raise self.unsupported("memory was written through a tensor that does not derive from its base")
+        base = self.refresh(value.parent)
         if value.view is None:
             value.node = base
         else:
@@ -587,11 +498,11 @@ class _Tracer(CaptureMode):
             args, kwargs = self._to_nodes((view.args, view.kwargs))
             node = self.graph.call_function(view.func, (base, *args), kwargs)
             if view.index is None:
-                self._note(node, value.val)
+                self.note(node, value.val)
             else:
                 parts = [value.val] * (view.index + 1)
-                node = self._note(node, tuple(parts))
-                node = self._note(self.graph.call_function(operator.getitem, (node, view.index)), value.val)
+                node = self.note(node, tuple(parts))
+                node = self.note(self.graph.call_function(operator.getitem, (node, view.index)), value.val)
             value.node = node
         value.version = value.storage.version
         return value.node
@@ -611,7 +522,7 @@ class _Tracer(CaptureMode):
             return {k: self._to_nodes(v) for k, v in tree.items()}
         return tree
 
-    def _note(self, node: fx.Node, val: Any) -> fx.Node:
+    def note(self, node: fx.Node, val: Any) -> fx.Node:
         node.meta["val"] = val
         if self.current is not None:
             self._copy_meta(self.current, node)
@@ -623,7 +534,7 @@ class _Tracer(CaptureMode):
             if key in old.meta:
                 new.meta[key] = old.meta[key]
 
-    def _unsupported(self, reason: str) -> Unsupported:
+    def unsupported(self, reason: str) -> Unsupported:
         where = self.current.meta.get("stack_trace") if self.current is not None else None
         return unsupported(reason, where)
 
@@ -632,12 +543,12 @@ class _Tracer(CaptureMode):
     def finish(self, result: Any) -> FunctionalGraph:
         leaves, tree = pytree.tree_flatten(result)
         self.current = None
-        results = _Results(self, leaves)
+        results = Results(self, leaves)
         outputs = tuple(results.specify(i) for i in range(len(leaves)))
         mutations = tuple(
             Mutation(storage.input_index, results.emit(results.detached(storage.base)))
             for storage in self.storages.values()
-            if storage.input_index is not None and self._refresh(storage.base) is not storage.origin
+            if storage.input_index is not None and self.refresh(storage.base) is not storage.origin
         )
         self.graph.output(tuple(results.nodes)).meta["val"] = tuple(n.meta["val"] for n in results.nodes)
         self._sweep()
@@ -656,140 +567,8 @@ class _Tracer(CaptureMode):
         self.effects += partly_read(self.graph.nodes, keep)
 
 
-class _Results:
-    """Collects the graph's output nodes while it describes each user output."""
-
-    def __init__(self, tracer: _Tracer, leaves: list[Any]):
-        self.tracer = tracer
-        self.leaves = leaves
-        self.nodes: list[fx.Node] = []
-        self.positions: dict[fx.Node, int] = {}
-        self.bases: dict[int, int] = {}  # storage key -> graph output
-        storages = [storage_key(t) for t in leaves if isinstance(t, Tensor)]
-        self.shared = {s for s in storages if storages.count(s) > 1}
-
-    def emit(self, node: fx.Node) -> int:
-        self.nodes.append(node)
-        return len(self.nodes) - 1
-
-    def specify(self, position: int) -> OutputSpec:
-        leaf = self.leaves[position]
-        if isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return self._symbolic(leaf)
-        if not isinstance(leaf, Tensor):
-            return OutputSpec("constant", value=leaf)
-        tracer = self.tracer
-        value = tracer._value(leaf)
-        storage = value.storage
-        if storage.constant is not None and storage.base is value:
-            return OutputSpec("constant", value=operator.attrgetter(storage.constant)(tracer.gm))
-        for index, given in enumerate(tracer.inputs):
-            if leaf is given:
-                return OutputSpec("input", index)
-        for index in range(position):
-            if leaf is self.leaves[index]:
-                return OutputSpec("output", index)
-        if storage.input_index is not None:
-            return self._view("alias", storage.input_index, tracer.inputs[storage.input_index], leaf)
-        if storage.constant is not None:
-            raise tracer._unsupported("an output is a view of one of the graph's constants")
-        key = storage_key(leaf)
-        reinterpreted = leaf.dtype != storage.base.val.dtype and key not in self.shared
-        if not reinterpreted and (key in self.shared or not _is_dense(leaf)):
-            if key not in self.bases:
-                self.bases[key] = self.emit(self._owned(storage.base))
-            return self._view("alias_output", self.bases[key], storage.base.val, leaf)
-        return self._described("value", self.emit(self._owned(value)), leaf, 0)
-
-    def _symbolic(self, leaf: Any) -> OutputSpec:
-        expr = to_expr(leaf)
-        if expr.is_number:
-            return OutputSpec("constant", value=int(leaf) if isinstance(leaf, torch.SymInt) else leaf.__class__(leaf))
-        return OutputSpec("symint", self.emit(self.tracer.symbols.node_for(leaf)), value=expr)
-
-    def _view(self, kind: str, index: int, base: Tensor, leaf: Tensor) -> OutputSpec:
-        if leaf.dtype != base.dtype or leaf.is_conj() != base.is_conj() or leaf.is_neg() != base.is_neg():
-            raise self.tracer._unsupported(
-                f"an output of dtype {leaf.dtype} is a reinterpreting view of a tensor of dtype {base.dtype}"
-            )
-        return self._described(kind, index, leaf, leaf.storage_offset() - base.storage_offset())
-
-    @staticmethod
-    def _described(kind: str, index: int, leaf: Tensor, offset: Any) -> OutputSpec:
-        return OutputSpec(
-            kind, index, tuple(map(to_expr, leaf.shape)), tuple(map(to_expr, leaf.stride())), to_expr(offset)
-        )
-
-    def detached(self, value: _Value) -> fx.Node:
-        """The value's node, cloned if it shows an input: that might be overwritten before this one is read."""
-        node = self.tracer._refresh(value)
-        if _root(node).op == "placeholder":
-            node = self.tracer._note(self.tracer.graph.call_function(aten.clone.default, (node,)), value.val)
-        return node
-
-    def _owned(self, value: _Value) -> fx.Node:
-        """The value's node, or a clone of it when that is an input, a constant or another output in disguise."""
-        tracer = self.tracer
-        node = tracer._refresh(value)
-        root = _root(node)
-        same = _same_geometry(node.meta["val"], value.val)
-        if root.op in ("placeholder", "get_attr") or root in self.positions or not same:
-            node = tracer._note(tracer.graph.call_function(aten.clone.default, (node,)), value.val)
-            root = node
-        self.positions[root] = len(self.nodes)
-        return node
-
-
-def _root(node: fx.Node) -> fx.Node:
-    """The node whose memory a chain of views shows."""
-    while node.op == "call_function" and (node.target is operator.getitem or _is_view(node.target)):
-        source = node.args[0]
-        if node.target is operator.getitem and not _is_view(source.target):  # type: ignore[union-attr]
-            break
-        node = source  # type: ignore[assignment]
-    return node
-
-
-@cache
-def _is_view(func: Any) -> bool:
-    if not isinstance(func, OpOverload):
-        return False
-    if func is aten._unsafe_view.default:
-        return True
-    return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
-
-
 def _place(argument: Any, before: fx.Node, new: fx.Node) -> Any:
     return {"parent": before, "new": new}.get(argument, argument) if isinstance(argument, str) else argument
-
-
-def _same_geometry(a: Tensor, b: Tensor) -> bool:
-    return _exprs(a.shape) == _exprs(b.shape) and _exprs(a.stride()) == _exprs(b.stride())
-
-
-def _exprs(sizes: Sequence[Any]) -> list[Any]:
-    return [to_expr(s) for s in sizes]
-
-
-def _is_dense(t: Tensor) -> bool:
-    """Whether the elements fill one piece of memory without gap or overlap (no guard is added for symbols)."""
-    pairs = sorted(
-        ((to_expr(s), to_expr(n)) for n, s in zip(t.shape, t.stride(), strict=True) if to_expr(n) != 1),
-        key=lambda pair: _order(t, pair[0]),
-    )
-    expected: Any = 1
-    for stride, size in pairs:
-        if sympy.expand(stride - expected) != 0:
-            return any(to_expr(n) == 0 for n in t.shape)
-        expected = sympy.expand(expected * size)
-    return True
-
-
-def _order(t: Tensor, expr: Any) -> Any:
-    if isinstance(expr, int) or expr.is_number:
-        return int(expr)
-    hints = dict.fromkeys(expr.free_symbols, 7919)  # only orders the strides; equality is checked symbolically
-    return expr.xreplace(hints)
 
 
 def unsupported(reason: str, stack_trace: str | None) -> Unsupported:

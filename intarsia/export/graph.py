@@ -22,7 +22,8 @@ from ..explain.explanation import GuardInfo, guards_of
 from ..frontend.entry.capture import Capture, ProgramRaised, capture
 from ..frontend.entry.residual import MESSAGE
 from ..frontend.errors import CaptureError, Frame
-from ..frontend.functional.trace import FunctionalGraph, functionalize
+from ..frontend.functional.spec import FunctionalGraph
+from ..frontend.functional.trace import functionalize
 from ..frontend.graph.sym_nodes import SymNodes
 from ..frontend.guards.checks import SizeCheck
 from ..frontend.guards.source import Arg, Attr, Item, Source

@@ -12,7 +12,8 @@ import torch.utils._pytree as pytree
 from torch import Tensor, fx
 
 from intarsia.frontend.errors import Unsupported
-from intarsia.frontend.functional.trace import FunctionalGraph, functionalize
+from intarsia.frontend.functional.spec import FunctionalGraph
+from intarsia.frontend.functional.trace import functionalize
 from intarsia.frontend.graph.fake_dispatch import new_fake_mode
 
 aten = torch.ops.aten
