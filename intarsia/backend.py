@@ -45,6 +45,7 @@ from .passes.kernels.own_kernels import OwnKernels
 from .passes.pipeline import default_pipeline, registry
 from .passes.schedule.schedule import Schedule
 from .targets.build.cache import Cache, Entry, NoRoom, cache_key, shared_cache
+from .targets.build.program import Program, UnusableLibrary, build, generate, load
 from .targets.build.toolchain import (
     CompilerError,
     CompilerNotFound,
@@ -54,7 +55,6 @@ from .targets.build.toolchain import (
     find_toolchain,
 )
 from .targets.build.versions import versions
-from .targets.cpp.program import Program, UnusableLibrary, build, generate, load
 from .targets.host.kernels import SeveralGPUs
 from .targets.host.library import Library
 from .targets.host.pool import Results

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from intarsia.targets.build import program
 from intarsia.targets.build import toolchain as build
 from intarsia.targets.build.toolchain import Progress, Source, Toolchain, compile_sources
-from intarsia.targets.cpp import program
 
 PRODUCT = build.OPTIMIZE
 LIGHT = ("-O1", *build.OPTIMIZE[1:])

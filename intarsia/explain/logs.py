@@ -28,7 +28,7 @@ from ..frontend.errors import Frame
 from ..frontend.guards.checks import SizeCheck
 from ..frontend.guards.guards import Guard, GuardSet
 from ..ir.text import print_module
-from ..targets.cpp.program import Generated
+from ..targets.build.program import Generated
 from ..targets.triton.program import KERNELS
 
 __all__ = ["TOPICS", "set_logs"]

@@ -26,8 +26,8 @@ from ..passes.core.base import LEVELS
 from ..passes.core.context import CompileContext, Diagnostics, Remark
 from ..passes.core.manager import run_pipeline
 from ..passes.pipeline import is_for_gpu
+from ..targets.build.program import Generated, generate
 from ..targets.build.toolchain import find_toolchain
-from ..targets.cpp.program import Generated, generate
 from ..targets.host.library import Library
 from ..targets.triton.compile import Binary
 from ..targets.triton.device import capability, triton_version

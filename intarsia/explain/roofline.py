@@ -14,8 +14,8 @@ from ..ir.dialects import buffer, loop
 from ..ir.symbols import Dim, substitute, symbol
 from ..ir.syntax import location_of
 from ..ir.types import RefType
+from ..targets.build.program import Program
 from ..targets.cpp.own import own_kernel
-from ..targets.cpp.program import Program
 from ..targets.measure.limits import Limits
 from ..targets.run.timed import NotTimed, device_of, symbol_values, time_steps
 from .call_facts import CallFacts, call_facts

@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ..config import Config
 from ..ir.text import print_module
-from ..targets.cpp.program import Generated
+from ..targets.build.program import Generated
 from ..targets.triton.program import KERNELS
 
 log = logging.getLogger("intarsia")

@@ -1,14 +1,12 @@
 """Which library call carries out a product on this machine: measured once for each bucket of shapes, kept beside the compiled code.
 
-The file `choices-<processor>-<torch>.json` in the cache folder is a table from bucket to winner (see measurements.py). The
-default is the packed product; another candidate has to be clearly faster. `options={"libraries": "fixed"}` measures nothing and takes the
+The table of measurements (store.py) has the winner of each bucket. The default is the packed product; another candidate has to be clearly faster. `options={"libraries": "fixed"}` measures nothing and takes the
 default everywhere, so that what runs does not depend on a measurement.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -16,7 +14,6 @@ from time import perf_counter
 import torch
 
 from ...ir.symbols import power_of_two
-from ..build.toolchain import cpu_identity
 from ..host.steps import Step
 from ..run.watch import PAGES, seconds_to_ask
 from ..torch_private import onednn_linear, onednn_pack_linear
@@ -30,37 +27,15 @@ SECONDS = 0.02  # for one bucket, about
 PACKED, OPERATOR = "packed-product", "operator"
 
 
-class Table:
-    """What was chosen on one device, by bucket."""
-
-    def __init__(self, kept: Measurements) -> None:
-        self.kept = kept
-        self.table: dict[str, str] | None = None
-        self.lock = threading.Lock()
-
-    def get(self, key: str, measure: Callable[[], str], known: Sequence[str]) -> str:
-        """The choice for a bucket: as the table has it, if it is one of the `known`, else as measured; "" is not kept."""
-        with self.lock:
-            if self.table is None:
-                self.table = {k: str(v) for k, v in self.kept.read().items()}
-            found = self.table.get(key)
-            if found is None or found not in known:
-                found = measure()
-                if found:
-                    self.table[key] = found
-                    self.kept.write({key: found})
-        return found
-
-
 @dataclass
 class Choices:
     """The choices on this machine's processor; `folder` is where they are kept, None: nowhere."""
 
     folder: Path | None
-    choices: Table = field(init=False)
+    table: Measurements = field(init=False)
 
     def __post_init__(self) -> None:
-        self.choices = Table(Measurements(self.folder, "choices", cpu_identity()))
+        self.table = Measurements(self.folder, "cpu")
 
     def product(self, step: Step, rows: int, inner: int, outer: int, dtype: torch.dtype) -> Step | None:
         """The step, or None where the operator's own call is clearly faster."""
@@ -73,7 +48,8 @@ class Choices:
         key = f"product {'x'.join(map(str, shape))} {str(dtype)[6:]} {torch.get_num_threads()} threads"
         key += "" if PAGES.works() else " read"
         key += f"{' transposed' if transposed else ''}{' bias' if bias else ''}"
-        found = self.choices.get(key, lambda: _measure_product(*shape, dtype, transposed, bias), (PACKED, OPERATOR))
+        known = (PACKED, OPERATOR)
+        found = self.table.get(key, lambda: _measure_product(*shape, dtype, transposed, bias), known.__contains__)
         return step if found == PACKED else None
 
 

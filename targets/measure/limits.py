@@ -1,19 +1,15 @@
-"""How fast a machine copies memory and multiplies matrices: measured once, kept beside the compiled code.
-
-The file `limits-<device>-<torch>.json` in the cache folder is a table from a name to a number (see measurements.py).
-"""
+"""How fast a machine copies memory and multiplies matrices: measured once, kept beside the compiled code."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
 import torch
 
-from ..build.toolchain import cpu_facts, cpu_identity
+from ..build.toolchain import cpu_facts
 from ..torch_private import onednn_linear, onednn_pack_linear
 from .store import Measurements
 
@@ -32,7 +28,10 @@ class Limits:
 
     device: str
     folder: Path | None
-    table: dict[str, float] | None = None
+    table: Measurements = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.table = Measurements(self.folder, self.device)
 
     @property
     def name(self) -> str:
@@ -55,23 +54,18 @@ class Limits:
         return f" with {_threads()}" if self.device == "cpu" else ""
 
     def _known(self, key: str, measure: Callable[[], float]) -> float:
-        kept = Measurements(self.folder, "limits", self._identity())
-        if self.table is None:
-            numbers = {k: v for k, v in kept.read().items() if isinstance(v, int | float)}
-            self.table = {k: float(v) for k, v in numbers.items() if 0 < v < float("inf")}
-        if key not in self.table:
+        def measured() -> float:
             try:
                 with torch.no_grad(), torch.inference_mode(False):
-                    self.table[key] = measure()
+                    return measure()
             except RuntimeError:  # no memory, or no such product
                 return 0.0
-            kept.write({key: self.table[key]})
-        return self.table[key]
 
-    def _identity(self) -> str:
-        if not self.device.startswith("cuda"):
-            return cpu_identity()
-        return re.sub(r"\W+", "-", torch.cuda.get_device_name(self.device)).strip("-").lower()
+        return float(self.table.get(key, measured, _is_a_rate))
+
+
+def _is_a_rate(found: object) -> bool:
+    return isinstance(found, int | float) and 0 < found < float("inf")
 
 
 def _threads() -> str:

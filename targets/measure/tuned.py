@@ -1,14 +1,13 @@
 """Mode max-autotune: which kernel of a matrix product is the fastest on this GPU, measured once for each bucket of shapes.
 
 Candidates are the library's call with a kernel behind it, and kernels of our own in several tiles. Each is built as a program of its own, as the
-passes make it, and timed on the device. The table `choices-<gpu>-<versions>.json` in the cache folder has the winners (see choices.py).
+passes make it, and timed on the device. The table of measurements (store.py) has the winners.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -25,12 +24,11 @@ from ...passes.core.manager import run_pipeline
 from ...passes.kernels.matmul_kernels import MatmulKernels
 from ...passes.pipeline import registry
 from ..build.cache import Cache, cache_key
+from ..build.program import Program, build, generate
 from ..build.toolchain import Toolchain, cpu_identity
 from ..build.versions import versions
-from ..cpp.program import Program, build, generate
 from ..host.library import Library
 from ..triton.device import capability, gpu_identity
-from .choices import Table
 from .store import Measurements
 
 log = logging.getLogger("intarsia")
@@ -56,16 +54,15 @@ class MeasuredProducts:
     cache: Cache
     gpu: int
     keep: bool = True
-    table: Table = field(init=False)
+    table: Measurements = field(init=False)
     times: dict[str, dict[str, float]] = field(
         default_factory=dict
     )  # key -> candidate -> seconds, of what this process measured
 
     def __post_init__(self) -> None:
-        name = re.sub(r"\W+", "-", torch.cuda.get_device_name(self.gpu)).strip("-").lower()
         # What was measured holds for these kernels of ours, this compiler and these libraries.
         made_by = hashlib.sha256(repr((versions(), gpu_identity())).encode()).hexdigest()[:12]
-        self.table = Table(Measurements(self.cache.root if self.keep else None, "choices", name, made_by))
+        self.table = Measurements(self.cache.root if self.keep else None, f"cuda:{self.gpu}", made_by)
 
     def pick(self, key: str, module: Callable[[], ModuleOp], tiles: Sequence[str]) -> str:
         """The fastest of the tiles for the kernels of a module at the `kernel` level, or "" for the library.
@@ -73,7 +70,8 @@ class MeasuredProducts:
         Args:
             key: the shape's bucket and what is computed; what is found out holds for all with the same key.
         """
-        found = self.table.get(key, lambda: self._measure(key, print_module(module()), tiles), (LIBRARY, *tiles))
+        known = (LIBRARY, *tiles)
+        found = self.table.get(key, lambda: self._measure(key, print_module(module()), tiles), known.__contains__)
         return "" if found == LIBRARY else found
 
     def _measure(self, key: str, text: str, tiles: Sequence[str]) -> str:

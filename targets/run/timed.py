@@ -17,7 +17,7 @@ import torch
 from ...ir.interpreter.loops import find_function
 from ...ir.syntax import Op
 from ...ir.text import parse_module
-from ..cpp.program import Program
+from ..build.program import Program
 from ..host.kernels import is_step
 from ..host.render import timed
 from ..torch_private import gpu_sleep

@@ -132,7 +132,7 @@ def test_the_choice_is_measured_once_and_kept(tmp_path, monkeypatch):
     model = layers(torch.float32)
     assert calls_of(model, x, **options) == {"aten.linear.default": 2}
     assert [shape[:3] for shape in measured] == [(8, 128, 256), (8, 256, 64)]
-    (table,) = tmp_path.glob("intarsia-cache/choices-*.json")
+    (table,) = tmp_path.glob("intarsia-cache/measured-*.json")
     assert set(json.loads(table.read_text()).values()) == {"operator"}
     assert calls_of(layers(torch.float32, inner=161), x, **options) == {"aten.linear.default": 2}
     assert len(measured) == 2  # the same buckets

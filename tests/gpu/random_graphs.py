@@ -28,8 +28,8 @@ from intarsia.passes.graph.gpu_attention import GpuAttention
 from intarsia.passes.kernels.matmul_kernels import MatmulKernels
 from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets.build.cache import shared_cache
+from intarsia.targets.build.program import Generated, build, load
 from intarsia.targets.build.toolchain import Source, find_toolchain
-from intarsia.targets.cpp.program import Generated, build, load
 from intarsia.targets.host.host import host_source
 from intarsia.targets.host.ir import Function, HostProgram
 from intarsia.targets.host.kernels import runs_on_gpu

@@ -19,7 +19,7 @@ import intarsia
 from intarsia import backend, testing
 from intarsia.ir.interpreter.run import InterpreterError, run_user
 from intarsia.ir.text import parse_module
-from intarsia.targets.cpp.program import Program
+from intarsia.targets.build.program import Program
 from intarsia.targets.run.errors import UnplannedResult
 from intarsia.tools.aliasing import has_memory, relation
 

@@ -28,7 +28,7 @@ from intarsia.passes.analysis.machine import Machine
 from intarsia.passes.core.context import CompileContext
 from intarsia.passes.core.manager import run_pipeline
 from intarsia.passes.pipeline import default_pipeline, is_for_gpu
-from intarsia.targets.cpp.program import Program, generate
+from intarsia.targets.build.program import Program, generate
 from intarsia.targets.host.kernels import SeveralGPUs
 from intarsia.targets.host.library import Library
 from intarsia.targets.run.errors import MISALIGNED, TOO_LARGE, Misaligned
@@ -235,7 +235,7 @@ def test_a_driver_that_does_not_load(monkeypatch, caplog):
     def refuse(entry, launches, gpu):
         raise DriverError("the CUDA driver does not load the kernel k: device kernel image is invalid (error 200)")
 
-    monkeypatch.setattr("intarsia.targets.cpp.program.load_binaries", refuse)
+    monkeypatch.setattr("intarsia.targets.build.program.load_binaries", refuse)
     warning = runs_in_eager(caplog)
     assert "device kernel image is invalid" in warning and "report it" not in warning
 
@@ -249,7 +249,7 @@ def test_out_of_memory_is_the_programs_own(monkeypatch, error, gradients):
     def refuse(entry, launches, gpu):
         raise error
 
-    monkeypatch.setattr("intarsia.targets.cpp.program.load_binaries", refuse)
+    monkeypatch.setattr("intarsia.targets.build.program.load_binaries", refuse)
     fast = intarsia.compile(norm)
     x = X.clone().requires_grad_(gradients)
     with torch.set_grad_enabled(gradients):

@@ -19,6 +19,7 @@ import torch
 
 from intarsia.targets.build import toolchain as build
 from intarsia.targets.build.load import Library
+from intarsia.targets.build.program import MOST_ARGUMENTS, bind_kernels, calls_source
 from intarsia.targets.build.toolchain import (
     CompilerError,
     CompilerNotFound,
@@ -33,7 +34,6 @@ from intarsia.targets.build.toolchain import (
     loaded_openmp,
     openmp_flags,
 )
-from intarsia.targets.cpp.program import MOST_ARGUMENTS, bind_kernels, calls_source
 from intarsia.targets.torch_private import empty_strided_cpu
 
 pytestmark = pytest.mark.usefixtures("product_compiler")

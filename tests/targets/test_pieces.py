@@ -19,7 +19,7 @@ from intarsia.passes.analysis.machine import Machine
 from intarsia.passes.core.context import CompileContext
 from intarsia.passes.core.manager import run_pipeline
 from intarsia.passes.pipeline import default_pipeline
-from intarsia.targets.cpp.program import generate
+from intarsia.targets.build.program import generate
 from intarsia.targets.host.ir import HostProgram
 from intarsia.targets.host.library import Library
 from intarsia.targets.host.pool import Results

@@ -15,10 +15,8 @@ from typing import Any, cast
 
 from xdsl.dialects.builtin import ModuleOp
 
-from ..build.cache import Cache, Entry, has_room
-from ..build.load import Calls, call_name
-from ..build.load import Library as SharedLibrary
-from ..build.toolchain import CompilerError, Progress, Source, Toolchain, compile_sources
+from ..cpp.emit import kernels_of
+from ..cpp.units import units_of
 from ..host.host import host_source
 from ..host.kernels import one_device, runs_on_gpu
 from ..host.library import WEIGHTS_SOURCE, Fingerprint, Library
@@ -28,8 +26,10 @@ from ..run.graphs import Recorded
 from ..run.load import Run, load_program
 from ..triton.program import KERNELS, LAUNCHES, GpuSource, compile_kernels, gpu_source, load_binaries, stored_source
 from ..triton.worker import TritonError
-from .emit import kernels_of
-from .units import units_of
+from .cache import Cache, Entry, has_room
+from .load import Calls, call_name
+from .load import Library as SharedLibrary
+from .toolchain import CompilerError, Progress, Source, Toolchain, compile_sources
 
 
 class UnusableLibrary(RuntimeError):
