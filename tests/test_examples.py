@@ -30,6 +30,13 @@ SAYS = {
         "whole calls in eager: 0",
         "breaks.py:12: history.append(",
     ],
+    "machine_row.py": [
+        "size = 48, value = 0.0",
+        "step = 64}",
+        "---- made-up",
+        "size = 40, value = 0.0",
+        "step = 128}",
+    ],
     "explain.py": [
         "explain.py:11, in clip_norm: if norm > limit:",
         "line 11 - compute both sides and choose with torch.where",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...ir.dtypes import DType
+from ...ir.dtypes import F32, DType
 from ...ir.types import is_gpu
 
 KIB = 1024
@@ -49,6 +49,16 @@ class Processor:
     def lanes(self, dtype: DType) -> int:
         """Elements of a dtype in a vector."""
         return self.vector_bytes // dtype.bytes
+
+    @property
+    def strip(self) -> int:
+        """Numbers in float32 that the nearest cache holds: what one thread takes of a long loop at a time."""
+        return self.l1_bytes // F32.bytes
+
+    @property
+    def square(self) -> int:
+        """Side of the squares in which memory is transposed: a power of two, and half of the nearest cache holds one in float32."""
+        return 1 << (((self.strip // 2).bit_length() - 1) // 2)
 
     @property
     def stays_cached(self) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import sympy
 
+from ...ir.dtypes import F32
 from ...ir.scalars import DOT
 from ...ir.symbols import (
     Dim,
@@ -33,17 +34,14 @@ from .moments import blocked_moments
 from .nests import MIN_UNITS, MIN_WORK, Join, Loop, Nest, Stage, Store, coefficient, column_votes
 
 SMALL = 16 * 1024  # simple operations; a kernel below this is not worth a second thread
-BLOCK = 8 * 1024  # elements of a long loop that one thread takes at a time
-ANGLES = 1024  # the same where sin or cos look at their angles first: these stay in the nearest cache
+ANGLES = 1024  # elements that a thread takes at a time where sin or cos look at their angles first
+AGAIN, ONCE = 32, 8  # parts of the nearest cache that a tile of columns has, where rows are read again and where not
 CHUNK = 32 * 1024  # elements of a split reduction that one thread takes at a time
 MAX_CHUNKS = 64
-SQUARE = 64  # side of the squares in which transposes are walked
-LANES, WIDE_LANES = 256, 1024  # columns that a tile of a column reduction has, when rows are read again and when not
 JAM = 4  # steps of a column reduction taken at a time
 ASKED = 256  # elements of the next row that are asked for at a time
 FAR = 2 << 20  # bytes; a smaller operand lies in a near cache anyway
 AHEAD = 512, 16 * 1024  # bytes of a row, gathered by number, that are asked for while the row before is worked on
-KEEP_BYTES = 64 * 1024  # scratch for the costly values of one row
 COSTLY = 4  # simple operations that are worth a place in scratch, where the loops would repeat them
 MAX_PARTS = 8  # copies of a loop body at seams
 SHORT = 16  # iterations; a loop of fewer is not worth being the innermost one
@@ -260,7 +258,7 @@ class Tiler:
         if across is not None:
             return self._squares(stage, specs, env, loops.index(across), found, large)
         if large and self._block(loops):
-            block, length = self._variable("b", inner), ANGLES if _has_angles(stage.nodes) else BLOCK
+            block, length = self._variable("b", inner), ANGLES if _has_angles(stage.nodes) else self.processor.strip
             stop = dim(sympy.Min(sympy.sympify(inner.stop), block + length))
             if isinstance(inner.size, int) and inner.size % length == 0:
                 stop = dim(block + length)
@@ -290,12 +288,11 @@ class Tiler:
                 found[memory, substitute(flat, {at: 0, outer: dim(outer + 1)}), count, ()] = None
         return list(found)
 
-    @staticmethod
-    def _block(loops: Sequence[Loop]) -> bool:
+    def _block(self, loops: Sequence[Loop]) -> bool:
         """Whether the innermost loop must be cut up so that threads find enough to do."""
         outer = product(each.size for each in loops[:-1])
         size = loops[-1].size
-        return hint(outer) < MIN_UNITS and (not isinstance(size, int) or size >= 2 * BLOCK)
+        return hint(outer) < MIN_UNITS and (not isinstance(size, int) or size >= 2 * self.processor.strip)
 
     @staticmethod
     def _across(loops: Sequence[Loop], flats: Sequence[Dim]) -> Loop | None:
@@ -325,22 +322,22 @@ class Tiler:
         matrix would fall into few sets of that cache, and blocks can be transposed in registers.
         """
         outer, inner = specs[place], specs[-1]
+        side = self.processor.square
         blocks: list[LoopSpec] = []
         tiles: list[LoopSpec] = []
         for spec in (outer, inner):
             block = self._variable("b", Loop(spec.var, spec.stop))
             whole = dim(sympy.sympify(spec.stop) - spec.start)
-            stop = dim(sympy.Min(sympy.sympify(spec.stop), block + SQUARE))
-            if isinstance(whole, int) and whole % SQUARE == 0:
-                stop = dim(block + SQUARE)
-            blocks.append(LoopSpec(block, spec.start, spec.stop, SQUARE))
+            stop = dim(sympy.Min(sympy.sympify(spec.stop), block + side))
+            if isinstance(whole, int) and whole % side == 0:
+                stop = dim(block + side)
+            blocks.append(LoopSpec(block, spec.start, spec.stop, side))
             within = (spec.start, dim(sympy.sympify(spec.stop) - 1))
             tiles.append(LoopSpec(spec.var, block, stop, within=within))
         rows = [*[s for k, s in enumerate(specs[:-1]) if k != place], *blocks]
         if large:
             _spread(rows)
-        pitch = SQUARE
-        position = dim(pitch * (outer.var - blocks[0].var) + inner.var - blocks[1].var)
+        position = dim(side * (outer.var - blocks[0].var) + inner.var - blocks[1].var)
         crossed = [
             n
             for n in found.loads
@@ -350,15 +347,15 @@ class Tiler:
         ]
         copying = [Segment([replace(tiles[1], transpose=True), tiles[0]])]
         # While a row of a square is worked on, a column of the next square is asked for.
-        step = {inner.var: dim(blocks[1].var + SQUARE + outer.var - blocks[0].var), outer.var: blocks[0].var}
+        step = {inner.var: dim(blocks[1].var + side + outer.var - blocks[0].var), outer.var: blocks[0].var}
         ahead: list[Prefetch] = [
-            (n.data[0], substitute(substitute(n.data[1], env), step), SQUARE, ()) for n in crossed if large
+            (n.data[0], substitute(substitute(n.data[1], env), step), side, ()) for n in crossed if large
         ]
         working = Segment([replace(tiles[0], prefetch=ahead), replace(tiles[1], vector=True)])
         stages = [StageSpec([working], [], stage.stores)]
         if crossed:
             stages = [StageSpec(copying, scratch=[(n, position)]) for n in crossed] + stages
-        return NestSpec(rows, env, stages, scratch=dict.fromkeys(crossed, pitch * SQUARE))
+        return NestSpec(rows, env, stages, scratch=dict.fromkeys(crossed, side * side))
 
     def _merged(self, size: Dim) -> sympy.Symbol:
         return self.lowering.variable("i", size)
@@ -421,11 +418,13 @@ class Tiler:
     def _lanes(self, nest: Nest, spec: NestSpec, row: Loop) -> LoopSpec:
         """Take the last row loop in tiles of lanes: accumulators become arrays, and each stage walks the lanes innermost."""
         others = product(each.size for each in spec_loops(spec.rows[:-1]))
-        width = LANES if any(len(s.loops) for s in nest.stages[1:] if s.stores) else WIDE_LANES
+        again = any(len(s.loops) for s in nest.stages[1:] if s.stores)
+        width = self.processor.strip // (AGAIN if again else ONCE)
         if isinstance(row.size, int):
             while width > 64 and row.size // width * hint(others) < MIN_UNITS // 2:
                 width //= 2
-            width = min(width, -(-row.size // 16) * 16)
+            lanes = self.processor.lanes(F32)
+            width = min(width, -(-row.size // lanes) * lanes)
         tile = self._variable("b", row)
         stop = dim(sympy.Min(sympy.sympify(row.stop), tile + width))
         if isinstance(row.size, int) and row.size % width == 0:
@@ -542,7 +541,7 @@ class Tiler:
                     continue
                 seen.add(node)
                 earlier = first.get(node)
-                fits = isinstance(count, int) and count * spec.lanes * node.dtype.bytes <= KEEP_BYTES
+                fits = isinstance(count, int) and count * spec.lanes * node.dtype.bytes <= 2 * self.processor.l1_bytes
                 room = None if fits or earlier is None else self._room(nest, stage, node, spec)
                 if (
                     earlier is not None
