@@ -10,8 +10,7 @@ import sympy
 from ...ir.symbols import Dim, FloorDiv, Range, dim, is_nonnegative, known_equal, substitute
 from ..schedule.lower import Node
 from ..schedule.nests import Loop, Store, coefficient
-
-HINT = 64  # what an unknown size is taken for when orders are compared
+from .cost import HINT
 
 
 def hint(value: Dim, known: Mapping[str, int] | None = None) -> int:

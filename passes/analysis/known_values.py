@@ -9,9 +9,7 @@ from xdsl.ir import Operation, SSAValue
 from ...ir.dialects import prim
 from ...ir.interpreter.run import run
 from ...ir.syntax import single_block
-
-LARGEST = 1 << 23  # elements of a value on the way
-MOST = 512  # operations
+from .cost import LARGEST_KNOWN, MOST_KNOWN
 
 
 def known_value(value: SSAValue) -> torch.Tensor | None:
@@ -35,14 +33,14 @@ def _needed(value: SSAValue) -> list[Operation] | None:
     stack = [value]
     while stack:
         owner = stack.pop().owner
-        if not isinstance(owner, prim.PrimOp) or owner.regions or len(found) > MOST:
+        if not isinstance(owner, prim.PrimOp) or owner.regions or len(found) > MOST_KNOWN:
             return None
         if owner in found:
             continue
         shapes = [prim.tensor(v).shape for v in (*owner.operands, *owner.results)]
         if not all(isinstance(n, int) for shape in shapes for n in shape):
             return None
-        if any(prim.tensor(v).numel > LARGEST for v in owner.results):
+        if any(prim.tensor(v).numel > LARGEST_KNOWN for v in owner.results):
             return None
         found[owner] = None
         stack += owner.operands

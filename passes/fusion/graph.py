@@ -20,9 +20,8 @@ from ...ir.symbols import Dim, contiguous_strides
 from ...ir.syntax import Op
 from ...ir.types import TensorType
 from ..analysis.axes import Axes, Dims
+from ..analysis.cost import HINT
 from ..analysis.strides import is_view, operand_strides, same_layout, takes_view, view_of
-
-SYMBOL_HINT = 64  # what an unknown size counts as in the cost model
 
 EXTERN, POINTWISE, REDUCE, SCAN = "extern", "pointwise", "reduce", "scan"
 _KINDS: dict[type[Operation], str] = {kernel.Extern: EXTERN, prim.Reduce: REDUCE, prim.Bag: REDUCE, prim.Scan: SCAN}
@@ -44,7 +43,7 @@ def hint(value: Dim) -> int:
     """A number to stand for a dimension in the cost model."""
     if isinstance(value, int):
         return value
-    return int(value.subs(dict.fromkeys(value.free_symbols, SYMBOL_HINT)))
+    return int(value.subs(dict.fromkeys(value.free_symbols, HINT)))
 
 
 def elements(value: SSAValue) -> int:

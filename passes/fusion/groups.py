@@ -16,18 +16,19 @@ from xdsl.ir import SSAValue
 
 from ...ir.dialects import prim
 from ...ir.types import TensorType, is_gpu
+from ..analysis.cost import (
+    ADDRESS_COST,
+    GPU_LAUNCH,
+    LAUNCH,
+    LINE,
+    MOST_AGAIN,
+    MOST_LOADS,
+    PER_OPERATION,
+    SERIAL_ELEMENTS,
+)
 from ..analysis.strides import memory_strides
 from ..core.context import CompileContext
 from .graph import EXTERN, POINTWISE, REDUCE, SCAN, Access, Graph, Node, elements, hint, size_in_bytes
-
-LAUNCH = 16384  # bytes that could be moved in the time that starting one more kernel takes
-GPU_LAUNCH = 8 << 20  # the same on a GPU: 2 us
-PER_OPERATION = 0.25  # bytes that could be moved in the time of one vectorised scalar instruction
-MOST_LOADS = 32  # of what a GPU's kernel computes again at other places: windows of windows
-MOST_AGAIN = 256  # operations that a GPU's kernel has once more, at other places: Triton took 10 s for a scan of 12 steps with 440
-SMALL = 16384  # elements below which a kernel need not be spread over threads
-ADDRESS_COST = 64  # instructions from which on what is computed from positions is worth storing
-LINE = 64  # bytes of a cache line
 
 Matching = dict[int, int]  # axes of one group to axes of the other
 
@@ -450,7 +451,7 @@ class Groups:
 
     def _enough_rows(self, rows: Sequence[int], columns: Sequence[int]) -> bool:
         n = self._numel(self.axes.leaves(rows))
-        return n >= self.cpu.threads or n * self._numel(self.axes.leaves(columns)) <= SMALL
+        return n >= self.cpu.threads or n * self._numel(self.axes.leaves(columns)) <= SERIAL_ELEMENTS
 
     def _whole_domain_consumer(self, a: Group, b: Group) -> Refusal | None:
         """A second pass over each row must leave the rows parallel, and find the row in the cache."""
@@ -523,7 +524,7 @@ class Groups:
         vanished = 0
         for group in self.all():
             size = sum(elements(n.value) for n in group.stored)
-            if group.kind != POINTWISE or group.preds or not 0 < size <= SMALL or is_gpu(device_of(group)):
+            if group.kind != POINTWISE or group.preds or not 0 < size <= SERIAL_ELEMENTS or is_gpu(device_of(group)):
                 continue
             if kept is None or self._limits(kept, group):
                 kept = group

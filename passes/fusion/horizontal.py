@@ -17,12 +17,11 @@ from ...ir.scalars import DOT
 from ...ir.symbols import Dim, free_symbols, product, substitute, symbol
 from ...ir.syntax import Op
 from ...ir.types import RefType, is_gpu
+from ..analysis.cost import STAGED_BESIDE
 from ..analysis.strides import is_view
 from ..core.base import Pass
 from ..core.context import CompileContext
 from .graph import hint
-
-STAGED_BESIDE = 1024  # bytes of shared memory for what is not an operand of a product
 
 
 @dataclass(frozen=True)

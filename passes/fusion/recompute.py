@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from xdsl.ir import SSAValue
 
 from ...ir.types import is_gpu
+from ..analysis.cost import LARGEST_CONE, MOST_LOADS, PER_OPERATION, SMALLER
 from .graph import POINTWISE, REDUCE, Access, Graph, Node, elements, size_in_bytes
-from .groups import MOST_LOADS, PER_OPERATION, Group, Groups, device_of, loads_of, places_of
-
-LARGEST_CONE = 16  # computations that are repeated for one value
-SMALLER = 16  # a value this many times smaller may be stored to avoid storing a larger one
+from .groups import Group, Groups, device_of, loads_of, places_of
 
 
 def recompute(graph: Graph, groups: Groups) -> Iterator[tuple[Node, int]]:

@@ -34,11 +34,10 @@ from ...ir.literals import Literal
 from ...ir.scalars import REDUCES
 from ...ir.symbols import dim, product
 from ...ir.types import TensorType
+from ..analysis.cost import LARGEST_SUM
 from ..core.base import Pass
 from ..core.context import CompileContext
 from ..core.rewriter import Rewrite, Table, apply_rules, producer, rule_table, splat
-
-_LARGEST_SUM = 4096  # elements that folding a reduction may add up
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ def fold_reduce(op: Reduce) -> Rewrite:
         return _full(op.type, 0)
     if op["kind"] in ("max", "min", "any", "all"):
         return _full(op.type, value)
-    if product(sizes) > _LARGEST_SUM:
+    if product(sizes) > LARGEST_SUM:
         return None
     row = REDUCES[op["kind"]]
     return _full(

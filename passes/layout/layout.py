@@ -15,6 +15,7 @@ from ...ir.symbols import Dim, contiguous_strides, dim
 from ...ir.syntax import Op, single_block
 from ...ir.types import TensorType, is_gpu
 from ..analysis.aliases import shared_operands
+from ..analysis.cost import EARLY, MOST_GAPS
 from ..analysis.strides import (
     Strides,
     View,
@@ -33,8 +34,6 @@ from ..analysis.strides import (
 )
 from ..core.base import Pass
 from ..core.context import CompileContext
-
-EARLY = 4 << 20  # bytes of a GPU's memory that is taken before it is needed
 
 
 @dataclass(frozen=True)
@@ -297,9 +296,6 @@ class _Layouts:
             return before
         self.early -= cast(int, size)
         return cast(Operation, self.func.block_body.first_op)
-
-
-MOST_GAPS = 2  # times as many elements in a value's memory as in the value, where a library call wants them apart
 
 
 def fits_memory(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:

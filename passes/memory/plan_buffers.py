@@ -15,13 +15,13 @@ from ...ir.syntax import Op
 from ...ir.types import RefType, TensorType, is_gpu, ref_type
 from ..analysis.aliases import Aliases
 from ..analysis.alignment import note_unaligned
+from ..analysis.cost import ALIGNMENT
 from ..analysis.strides import is_dense, is_view, memory_strides, same_layout, view_of
 from ..core.base import Pass, PassError
 from ..core.context import CompileContext
 from .written_arguments import Writes, in_place_writes, write_in_place
 
 _DIVISIONS = ("scalar.floordiv", "scalar.mod", "scalar.fmod")
-ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,27 @@ import sympy
 from ...ir.dialects import prim
 from ...ir.symbols import Dim, FloorDiv, Mod, Range, dim, free_symbols, power_of_two, product
 from ..analysis.affine import accesses, merge
+from ..analysis.cost import (
+    BAG_STEP,
+    BYTES_A_THREAD,
+    ELEMENTS_A_THREAD,
+    ENOUGH_PROGRAMS,
+    ENOUGH_ROWS,
+    GPU_HINT,
+    LEAST_LANES,
+    LEAST_SIDE,
+    LOADS_A_THREAD,
+    PROGRAM_CHUNK,
+    PROGRAM_LANES,
+    PROGRAM_PIECE,
+    PROGRAM_PIECE_AGAIN,
+    PROGRAM_POINTS,
+    PROGRAM_SQUARE,
+    PROGRAM_STEPS,
+    PROGRAM_WIDE_LANES,
+    TAPS,
+    WARPS_OF_A_ROW,
+)
 from ..analysis.machine import Processor
 from .cooperative import cooperative
 from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
@@ -23,33 +44,6 @@ from .moments import one_pass
 from .nests import Loop, Nest, Stage, coefficient
 from .product_blocks import is_product, product_blocks, split_of, summed
 from .tiling import Tiler, by_stride
-
-POINTS = 1024  # elements that one program takes of a kernel without reductions
-SQUARE = 64  # side of the tiles in which transposes are walked
-# Elements of a longer row that a program takes at a time; half of them where there are rows enough, or nobody knows: cross_entropy of 8,192
-# rows of 50,304 bfloat16 on an H200 reaches 101 % of the copy rate with 2,048 and 98 % with 4,096.
-PIECE = 4 * 1024
-ENOUGH = 4 * 1024  # such rows
-# The same where a row is walked again, by 16 warps: fewer programs run at once then, and the L2 cache has their rows. group_norm of 32,768
-# bfloat16 reaches 71 % of the copy rate with 16,384 and 60 % with 4,096, where every row comes from memory twice.
-AGAIN = 8 * 1024
-NARROW = 16  # rows shorter than this are no side of a tile
-TAPS = 4  # loads of one memory from which on their addresses cost more than the data
-# Of such a kernel: a pool of 3 x 3 takes 34 us with 512 elements a program (36 loads a thread), 42 with 1,024; a bilinear interpolation, which
-# has 4, 61, 58, 53 and 60 us with 512, 1,024, 2,048 and 4,096.
-LOADS_A_THREAD = 64
-# Of a row that a program holds: 64 bytes a thread are on their way at once. layer_norm of 4,096 bf16 on an H200 reaches 91 % of the copy
-# rate with 32 elements a thread, 87 % with 16; softmax of 2,048 bf16 96, 95, and 85 % with 8.
-BYTES_A_THREAD, ELEMENTS_A_THREAD = 64, 16
-LANES, STEPS = 64, 32  # a tile of a reduction over columns
-WIDE_LANES = 256
-LEAST_LANES = 16  # of columns that a program holds: two sectors of memory in float32
-WARPS_OF_A_ROW = 8  # of a product of one row: more were slower
-PROGRAMS = 1024  # fewer than this leave a large GPU idle
-UNKNOWN = 16 * 1024  # what an unknown size is taken for
-LEAST = 8 * 1024  # elements of a split reduction that one program takes at least
-
-BAG = 16  # elements at a time where numbers in memory say how many there are
 
 Ranges = dict[sympy.Symbol, Range]
 
@@ -95,11 +89,11 @@ class Blocker(Tiler):
         lane = self._lane(nest)
         lanes = 1 if lane is None else self._lanes_at_once(nest, lane)
         programs = -(-hint(count) // lanes)
-        if programs * 4 > PROGRAMS or hint(work) * hint(count) < 2 * LEAST * max(1, programs):
+        if programs * 4 > ENOUGH_PROGRAMS or hint(work) * hint(count) < 2 * PROGRAM_CHUNK * max(1, programs):
             return [nest]
-        share = LEAST // lanes
+        share = PROGRAM_CHUNK // lanes
         # The sum of 67 million float32 reaches 98 % of the copy rate with twice as many, 96 without.
-        most_programs = 2 * PROGRAMS if lane is None else PROGRAMS
+        most_programs = 2 * ENOUGH_PROGRAMS if lane is None else ENOUGH_PROGRAMS
         chunks = min(most_programs // max(1, programs), max(1, hint(work) // share))
         first = self._flattened(first)
         used = accesses(first.nodes, [], self.lowering.ranges)
@@ -156,7 +150,7 @@ class Blocker(Tiler):
         if across is not None:
             inner = loops[-1]
             rest = [s for s in loops if s is not across and s is not inner]
-            spec.rows = [*self._flat(rest, env, 1), *(self._tile_of(s, SQUARE) for s in (across, inner))]
+            spec.rows = [*self._flat(rest, env, 1), *(self._tile_of(s, PROGRAM_SQUARE) for s in (across, inner))]
             spec.warps = 8
         elif self._shares_places(loops, used.loads):
             width = _width(hint(loops[-1].size))
@@ -167,15 +161,17 @@ class Blocker(Tiler):
             spec.warps = 4
         else:
             total = product(s.size for s in loops)
-            small = isinstance(total, int) and total < POINTS * PROGRAMS // 4
-            spec.rows = self._flat(loops, env, min(power_of_two(hint(total)), POINTS // 4 if small else POINTS))
+            small = isinstance(total, int) and total < PROGRAM_POINTS * ENOUGH_PROGRAMS // 4
+            spec.rows = self._flat(
+                loops, env, min(power_of_two(hint(total)), PROGRAM_POINTS // 4 if small else PROGRAM_POINTS)
+            )
             spec.warps = 4
         return spec
 
     @staticmethod
     def _shares_places(loops: Sequence[Loop], loads: Sequence[Node]) -> bool:
         """Whether much of the work is to say where to read, which a tile does once for each row and each column: windows, interpolation."""
-        if len(loops) < 2 or hint(loops[-1].size) < NARROW:
+        if len(loops) < 2 or hint(loops[-1].size) < LEAST_SIDE:
             return False
         return _most_of_one(loads) >= TAPS or any(n.kind == "bind" and n.data[4] for load in loads for n in load.args)
 
@@ -215,13 +211,13 @@ class Blocker(Tiler):
         fewer = one_pass(lowering, nest.stages)
         again = sum(bool(s.loops) for s in fewer) > 1 and not self._scans(nest)
         if lane is not None:
-            few = hint(product(r.size for r in nest.rows)) < LANES * self.processor.multiprocessors
+            few = hint(product(r.size for r in nest.rows)) < PROGRAM_LANES * self.processor.multiprocessors
             hold = known and (few or sum(bool(s.loops) for s in nest.stages) > 1)
             block, step = self._columns(longest, hold, lane, self._lanes_at_once(nest, lane))
         else:
             block, step = self._shape(product(r.size for r in rows), longest, known, again, self._bytes(nest))
         if any(self._numbers(s) for s in nest.stages):  # nobody knows how many, and mostly few
-            block, step = (1 if lane is None else block), min(step, BAG)
+            block, step = (1 if lane is None else block), min(step, BAG_STEP)
         stages = nest.stages if known and hint(longest) <= step else fewer
         spec = NestSpec([], env, [])
         spec.rows = [*(self._tile_of(r, 1) for r in alone), *self._flat(rows, env, block)]
@@ -242,10 +238,10 @@ class Blocker(Tiler):
             )
         held = known and hint(longest) <= step and lane is None and not self._scans(nest)
         each = ELEMENTS_A_THREAD
-        if held and block * step >= 2 * POINTS:
+        if held and block * step >= 2 * PROGRAM_POINTS:
             each = min(2 * ELEMENTS_A_THREAD, max(ELEMENTS_A_THREAD, BYTES_A_THREAD // self._bytes(nest)))
         spec.warps = max(1, min(16, block * step // (32 * each)))
-        if held and block == 1 and isinstance(longest, int) and hint(product(r.size for r in rows)) >= PROGRAMS:
+        if held and block == 1 and isinstance(longest, int) and hint(product(r.size for r in rows)) >= ENOUGH_PROGRAMS:
             # Twice the elements a thread, where that leaves no warp half idle: 768 bf16 reach 92 % of the copy rate with one warp, 87 with two.
             at_once, more = 32 * spec.warps * 16 // self._bytes(nest), 2 * each * self._bytes(nest) <= BYTES_A_THREAD
             if more and longest % at_once and longest % (at_once // 2) == 0:
@@ -261,7 +257,7 @@ class Blocker(Tiler):
     def _lanes_at_once(self, nest: Nest, lane: Loop) -> int:
         """How many columns a program takes: more where rows end within the 64 bytes that memory gives at once, which programs then share."""
         pitch = hint(lane.size) * self._bytes(nest)
-        return WIDE_LANES if pitch % 64 and hint(lane.size) > WIDE_LANES else LANES
+        return PROGRAM_WIDE_LANES if pitch % 64 and hint(lane.size) > PROGRAM_WIDE_LANES else PROGRAM_LANES
 
     @property
     def _held(self) -> int:
@@ -272,8 +268,8 @@ class Blocker(Tiler):
         """How many columns a program takes, and how many of their elements at a time: all of them where it may `hold` them."""
         step, lanes = power_of_two(hint(longest)), min(lanes, power_of_two(hint(lane.size)))
         if hold and step * LEAST_LANES <= self._held:
-            return min(LANES, lanes, self._held // step), step
-        return lanes, min(STEPS * LANES // lanes, step)
+            return min(PROGRAM_LANES, lanes, self._held // step), step
+        return lanes, min(PROGRAM_STEPS * PROGRAM_LANES // lanes, step)
 
     def _shape(self, rows: Dim, longest: Dim, known: bool, again: bool, narrow: int) -> tuple[int, int]:
         """How many rows a program takes, and how many elements within a row at a time.
@@ -283,12 +279,12 @@ class Blocker(Tiler):
         """
         if known and hint(longest) <= self._held:
             step = power_of_two(hint(longest))
-            several = max(1, min(POINTS // step, hint(rows) // PROGRAMS))
+            several = max(1, min(PROGRAM_POINTS // step, hint(rows) // ENOUGH_PROGRAMS))
             return 1 << (several.bit_length() - 1), step
         if not known or not again:
-            return 1, PIECE // 2 if not known or hint(rows) >= ENOUGH else PIECE
-        step = AGAIN * (2 if narrow <= 2 else 1)
-        while step > PIECE and -hint(longest) % step * 4 > hint(longest):  # a quarter of the lanes may be idle
+            return 1, PROGRAM_PIECE // 2 if not known or hint(rows) >= ENOUGH_ROWS else PROGRAM_PIECE
+        step = PROGRAM_PIECE_AGAIN * (2 if narrow <= 2 else 1)
+        while step > PROGRAM_PIECE and -hint(longest) % step * 4 > hint(longest):  # a quarter of the lanes may be idle
             step //= 2
         return 1, step
 
@@ -327,15 +323,19 @@ def _most_of_one(loads: Sequence[Node]) -> int:
 def _points_of(taps: int) -> int:
     """How many elements a program makes of so many each: a thread has up to 64 of them on their way."""
     each = LOADS_A_THREAD // taps if taps >= TAPS else 0
-    return min(2 * POINTS, max(POINTS // 4, POINTS // 8 << each.bit_length() - 1)) if each else POINTS
+    return (
+        min(2 * PROGRAM_POINTS, max(PROGRAM_POINTS // 4, PROGRAM_POINTS // 8 << each.bit_length() - 1))
+        if each
+        else PROGRAM_POINTS
+    )
 
 
 def hint(value: Dim) -> int:
     """A number to choose blocks by: unknown sizes are taken to be large, since a small kernel loses less by blocks for a large one."""
     if isinstance(value, int):
         return value
-    found = value.xreplace({s: sympy.Integer(UNKNOWN) for s in value.free_symbols})
-    return int(found) if found.is_Integer else UNKNOWN
+    found = value.xreplace({s: sympy.Integer(GPU_HINT) for s in value.free_symbols})
+    return int(found) if found.is_Integer else GPU_HINT
 
 
 def most(start: Dim, stop: Dim) -> Dim:

@@ -2,7 +2,7 @@
 
 Each program holds its part of the row, reduces it, gives what it has to the others, waits for theirs (`loop.exchange`), and goes on with
 the part that it still holds: memory is read once. Programs begin in the order of their numbers, and those of a row are neighbours;
-no more than `MOST` share one, and than half of the GPU's multiprocessors, so that a program only ever waits for some that are running:
+no more than `SHARERS` share one, and than half of the GPU's multiprocessors, so that a program only ever waits for some that are running:
 also beside the same on another stream.
 """
 
@@ -17,26 +17,26 @@ from ...ir.scalars import JOINT
 from ...ir.symbols import Dim, dim, power_of_two, product
 from ...ir.types import ref_type
 from ..analysis.affine import accesses, merge
+from ..analysis.cost import (
+    ALONE,
+    HELD,
+    HELD_ODD,
+    HELD_WARPS,
+    LEAST_SHARERS,
+    READ_ONCE,
+    READ_ONCE_WARPS,
+    SHARED_LANES,
+    SHARED_LEAST,
+    SHARED_PROGRAMS,
+    SHARED_ROW_BYTES,
+    SHARERS,
+)
 from ..analysis.machine import Processor
 from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
 from .lower import Lowering, Memory
 from .moments import one_pass
 from .nests import Loop, Nest, Stage, Store
 from .tiling import by_stride
-
-ROW_BYTES = 128 * 1024  # of a row; shorter ones are read again from the L2 cache while a program works on them
-LEAST = 1 << 20  # elements in all; fewer are not worth the waiting
-ALONE = 16 * 1024  # elements; a row of no more is held by one program
-# Elements that a program holds, and its warps: log_softmax of 131,072 float32 on an H200 reaches 89 % of the copy rate with 8,192; of rows
-# that are not multiples of 16 bytes, where loads are single elements, 62 % with 4,096 and 39 % with 8,192.
-HELD, HELD_WARPS, ODD = 8 * 1024, 8, 4 * 1024
-PIECE, PIECE_WARPS = (
-    2 * 1024,
-    4,
-)  # elements that it takes at a time where it reads them once: all programs of 2,048 run at once then
-LANES = 64, 32  # neighbouring rows that are taken together; where they are held
-MOST, LEAST_MOST = 64, 8  # programs of a row; a GPU that may hold fewer than these at once reads rows again instead
-PROGRAMS = 2048  # in all, where a row is read once
 
 Flat = Callable[[Sequence[Loop], dict[sympy.Symbol, Dim], int, str], list[LoopSpec]]
 
@@ -54,27 +54,27 @@ def cooperative(
 
     Where memory is contiguous along the rows' loop `lane`, a block of neighbouring rows takes the place of a row.
     """
-    most = min(MOST, processor.multiprocessors // 2)
-    if most < LEAST_MOST:
+    most = min(SHARERS, processor.multiprocessors // 2)
+    if most < LEAST_SHARERS:
         return None
     stages = one_pass(lowering, nest.stages)
     total, rows = _elements(stages), product(r.size for r in nest.rows)
     if total is None or not isinstance(rows, int) or any(r.start != 0 for r in nest.rows):
         return None
     again = any(s.loops for s in stages[1:])
-    lanes = 1 if lane is None else min(LANES[again], power_of_two(product([lane.size])))
+    lanes = 1 if lane is None else min(SHARED_LANES[again], power_of_two(product([lane.size])))
     count = -(-rows // lanes)
     first = stages[0]
     used = accesses(first.nodes, [], lowering.ranges)
     inner = {each.var for each in first.loops}
     width = max((n.data[0].ref.dtype.bytes for n in used.loads if n.free & inner), default=0)
     odd = lane is None and total * width % 16 != 0
-    large = total * lanes * width >= ROW_BYTES // (1 + odd) and rows * total * width >= processor.stays_cached
-    few = count < 2 * processor.multiprocessors and rows * total >= LEAST and total * lanes > 2 * ALONE
+    large = total * lanes * width >= SHARED_ROW_BYTES // (1 + odd) and rows * total * width >= processor.stays_cached
+    few = count < 2 * processor.multiprocessors and rows * total >= SHARED_LEAST and total * lanes > 2 * ALONE
     if not width or total * lanes <= ALONE or not (again and large or few):
         return None
-    block = (ODD if odd else HELD) // lanes if again else PIECE // lanes
-    programs = min(most, -(-total // block) if again else max(2, PROGRAMS // count))
+    block = (HELD_ODD if odd else HELD) // lanes if again else READ_ONCE // lanes
+    programs = min(most, -(-total // block) if again else max(2, SHARED_PROGRAMS // count))
     if again and total > most * block:
         block *= 2
     share = -(-total // (programs * block)) * block
@@ -90,7 +90,7 @@ def cooperative(
     every = accesses([n for s in stages for n in s.nodes], [t for s in stages for t in s.stores], lowering.ranges)
     order = by_stride([r for r in nest.rows if r is not lane], every.stores, every.loads)
     loops, env = merge([*order, lane] if lane is not None else order, every.all, lowering.ranges, merged)
-    warps = PIECE_WARPS if not again else HELD_WARPS // 2 if odd else HELD_WARPS
+    warps = READ_ONCE_WARPS if not again else HELD_WARPS // 2 if odd else HELD_WARPS
     spec = NestSpec(flat(loops, env, lanes, "parallel"), env, [], warps=warps)
     number = lowering.variable("k", programs)
     for stage in stages:

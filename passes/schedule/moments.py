@@ -17,13 +17,10 @@ from collections.abc import Sequence
 import sympy
 
 from ...ir.symbols import Dim, dim, known_equal, product, substitute
+from ..analysis.cost import MOMENTS_BLOCK, MOMENTS_BYTES, MOMENTS_FIRST
 from .emit_loops import LoopSpec, Segment, StageSpec
 from .lower import Lowering, Node
 from .nests import Join, Loop, Stage
-
-LEAST_BYTES = 64 * 1024  # of a row; smaller ones are read again from a near cache at no cost
-BLOCK = 256, 16 * 1024  # elements of the innermost loop that are a block
-FIRST = 1024  # bytes of the next block that are asked for early: the processor foresees the rest
 
 
 def blocked_moments(
@@ -39,7 +36,11 @@ def blocked_moments(
     count = 1
     for each in loops:
         count *= int(each.size)
-    if x is None or count * x.dtype.bytes < LEAST_BYTES or not BLOCK[0] <= int(inner.size) <= BLOCK[1]:
+    if (
+        x is None
+        or count * x.dtype.bytes < MOMENTS_BYTES
+        or not MOMENTS_BLOCK[0] <= int(inner.size) <= MOMENTS_BLOCK[1]
+    ):
         return None
     (total,), (squares,) = stages[0].joins, stages[1].joins
     size, variables = int(inner.size), [each.var for each in outer]
@@ -65,7 +66,7 @@ def blocked_moments(
     step: dict[sympy.Symbol, Dim] = {inner.var: inner.start, outer[-1].var: dim(outer[-1].var + 1)}
     for load in [n for n in x.walk() if n.kind == "load" and not n.args and not n.data[2]]:
         flat = substitute(substitute(load.data[1], env), step)
-        specs[-1].prefetch.append((load.data[0], flat, min(size, FIRST // load.data[0].ref.dtype.bytes), ()))
+        specs[-1].prefetch.append((load.data[0], flat, min(size, MOMENTS_FIRST // load.data[0].ref.dtype.bytes), ()))
     inside = [
         StageSpec([Segment([line])], [Join(block_sum, "sum", (x,))]),
         StageSpec([Segment([line])], [Join(block_squares, "sum", (op("mul", distance, distance),))]),

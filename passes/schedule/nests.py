@@ -27,11 +27,9 @@ from ...ir.symbols import (
     substitute,
 )
 from ...ir.types import ref_type
+from ..analysis.cost import MIN_UNITS, MIN_WORK
 from ..analysis.indexing import Index
 from .lower import Lowering, Memory, Node
-
-MIN_UNITS = 16  # fewer rows than this are not enough for the threads of a large machine
-MIN_WORK = 1 << 16  # elements; below this a reduction is not worth spreading
 
 
 @dataclass

@@ -17,14 +17,13 @@ from ...ir.scalars import DOT
 from ...ir.symbols import Dim, product
 from ...ir.syntax import Op
 from ..analysis.affine import accesses, merge
+from ..analysis.cost import GROUP
 from ..analysis.machine import Processor
 from ..analysis.product_model import Tile
 from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec, product_of
 from .lower import Lowering
 from .nests import Join, Loop, Nest, Stage
 from .tiling import by_stride
-
-GROUP = 8  # blocks of rows that programs take with one block of columns, at least
 
 Flat: TypeAlias = Callable[[list[Loop], dict[sympy.Symbol, Dim], int, str], list[LoopSpec]]
 

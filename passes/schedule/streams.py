@@ -12,10 +12,8 @@ from xdsl.ir import Block, SSAValue
 from ...ir.dialects import loop
 from ...ir.symbols import dim, symbol
 from ...ir.types import RefType
+from ..analysis.cost import SHORTEST_STREAM, STREAMED
 from .nests import coefficient
-
-STREAMED = 32 << 20  # bytes of a result
-SHORTEST = 128  # bytes that are written at a time, at least
 
 
 def set_streams(block: Block, results: Sequence[SSAValue]) -> None:
@@ -50,4 +48,4 @@ def is_streamed(ref: RefType) -> bool:
 def _is_long(op: loop.For, bytes_each: int) -> bool:
     """Whether every element is written, and enough of them one after another; tiles with a rest are long."""
     trips = dim(op["stop"] - sympy.sympify(op.get("start", 0)))
-    return op.get("step", 1) == 1 and (not isinstance(trips, int) or trips * bytes_each >= SHORTEST)
+    return op.get("step", 1) == 1 and (not isinstance(trips, int) or trips * bytes_each >= SHORTEST_STREAM)

@@ -11,10 +11,8 @@ from ...ir.dialects import loop
 from ...ir.scalars import SCALARS
 from ...ir.symbols import Dim, dim, substitute, symbol
 from ...ir.syntax import Op
+from ..analysis.cost import HINT, SCALAR_FACTOR, WORTH_A_THREAD
 
-WORTH_A_THREAD = 40_000  # simple vectorised operations: about 10 us, where a parallel region costs 2 to 5
-SCALAR_FACTOR = 4  # an operation outside vector lanes counts for this many inside
-UNKNOWN_TRIPS = 64  # for sizes that are not known
 Variables: TypeAlias = dict[sympy.Symbol, Dim]
 
 
@@ -57,7 +55,7 @@ def _work(block: Block, vector: bool, outer: Variables) -> tuple[int, bool]:
             trips = _trips(op, outer)
             inside, sure = _work(op.block_body, vector or bool(op.get("vector")), _first(op, outer))
             known = known and sure and isinstance(trips, int)
-            total += (trips if isinstance(trips, int) else UNKNOWN_TRIPS) * inside
+            total += (trips if isinstance(trips, int) else HINT) * inside
         elif isinstance(op, loop.ScalarOp):
             total += SCALARS[op.row.name].cost * (1 if vector else SCALAR_FACTOR)
         else:

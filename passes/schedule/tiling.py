@@ -26,25 +26,29 @@ from ...ir.symbols import (
 )
 from ...ir.types import ref_type
 from ..analysis.affine import Accesses, accesses, cuts, hint, merge
+from ..analysis.cost import (
+    AHEAD,
+    ANGLES,
+    ASKED,
+    CHUNK,
+    COSTLY,
+    FAR,
+    JAM,
+    MAX_CHUNKS,
+    MAX_PARTS,
+    MIN_UNITS,
+    MIN_WORK,
+    SERIAL_OPERATIONS,
+    SHORT,
+    TILE_AGAIN,
+    TILE_ONCE,
+)
 from ..analysis.indexing import row_major
 from ..analysis.machine import Processor
 from .emit_loops import LoopSpec, NestSpec, Prefetch, Segment, StageSpec
 from .lower import Lowering, Memory, Node
 from .moments import blocked_moments
-from .nests import MIN_UNITS, MIN_WORK, Join, Loop, Nest, Stage, Store, coefficient, column_votes
-
-SMALL = 16 * 1024  # simple operations; a kernel below this is not worth a second thread
-ANGLES = 1024  # elements that a thread takes at a time where sin or cos look at their angles first
-AGAIN, ONCE = 32, 8  # parts of the nearest cache that a tile of columns has, where rows are read again and where not
-CHUNK = 32 * 1024  # elements of a split reduction that one thread takes at a time
-MAX_CHUNKS = 64
-JAM = 4  # steps of a column reduction taken at a time
-ASKED = 256  # elements of the next row that are asked for at a time
-FAR = 2 << 20  # bytes; a smaller operand lies in a near cache anyway
-AHEAD = 512, 16 * 1024  # bytes of a row, gathered by number, that are asked for while the row before is worked on
-COSTLY = 4  # simple operations that are worth a place in scratch, where the loops would repeat them
-MAX_PARTS = 8  # copies of a loop body at seams
-SHORT = 16  # iterations; a loop of fewer is not worth being the innermost one
+from .nests import Join, Loop, Nest, Stage, Store, coefficient, column_votes
 
 Ranges = dict[sympy.Symbol, Range]
 
@@ -419,7 +423,7 @@ class Tiler:
         """Take the last row loop in tiles of lanes: accumulators become arrays, and each stage walks the lanes innermost."""
         others = product(each.size for each in spec_loops(spec.rows[:-1]))
         again = any(len(s.loops) for s in nest.stages[1:] if s.stores)
-        width = self.processor.strip // (AGAIN if again else ONCE)
+        width = self.processor.strip // (TILE_AGAIN if again else TILE_ONCE)
         if isinstance(row.size, int):
             while width > 64 and row.size // width * hint(others) < MIN_UNITS // 2:
                 width //= 2
@@ -599,7 +603,7 @@ class Tiler:
             if not isinstance(points, int):
                 return True
             work += points * max(1, cost_of(stage.nodes))
-        return work >= SMALL
+        return work >= SERIAL_OPERATIONS
 
     def _lane(self, nest: Nest) -> Loop | None:
         """The row variable along which neighbours in memory lie, when that is no inner variable."""

@@ -51,7 +51,7 @@ def test_values(name: str) -> None:
             torch.testing.assert_close(b, a, rtol=2e-5, atol=2e-5)
     (op,) = [op for op in kernel.block_body.walk() if isinstance(op, loop.Exchange)]
     blocks = {"softmax_columns_shared_rows": 2, "column_variance_shared_rows": 3, "mean_var_shared_rows": 20}
-    assert program_count(kernel) == blocks.get(name, 16) * op["count"] and 2 <= op["count"] <= cooperative.MOST
+    assert program_count(kernel) == blocks.get(name, 16) * op["count"] and 2 <= op["count"] <= cooperative.SHARERS
     PlanBuffers().apply(CompileContext(), module)
     assert print_module(parse_module(print_module(module))) == print_module(module)
     assert "tl.store(out0 + i0, " in emit_module([zeros])  # the counters

@@ -1,0 +1,106 @@
+"""The constants by which passes weigh one way against another, each with the measurement that gave it. What a machine has stands in `machine`.
+
+"Zen 4" is a machine with two cores of it, "H200" the GPU of that name; measured in 2026. A constant without a measurement says so: it is
+what its pass was written with, and the benchmarks were taken with it.
+"""
+
+from __future__ import annotations
+
+# Sizes that nobody knows: they stand for these where orders and costs are compared.
+HINT = 64  # not measured
+GPU_HINT = 16 * 1024  # a small kernel loses less by blocks for a large one than a large one by small blocks
+
+# What shares a kernel (fusion/). Bytes are those that could be moved in the same time.
+LAUNCH = 16384  # starting one more kernel on a CPU; not measured
+GPU_LAUNCH = 8 << 20  # the same on a GPU: 2 us of an H200
+PER_OPERATION = 0.25  # one vectorised scalar instruction; not measured
+MOST_LOADS = 32  # of what a GPU's kernel computes again at other places: windows of windows; not measured
+MOST_AGAIN = 256  # operations that a GPU's kernel has once more: Triton took 10 s for a scan of 12 steps with 440
+SERIAL_ELEMENTS = 16384  # below which a kernel need not be spread over threads; not measured
+ADDRESS_COST = 64  # instructions from which on what is computed from positions is worth storing; not measured
+LINE = 64  # bytes of a cache line
+LARGEST_CONE = 16  # computations that are repeated for one value; not measured
+SMALLER = 16  # a value this many times smaller may be stored to avoid storing a larger one; not measured
+STAGED_BESIDE = 1024  # bytes of shared memory for what is not an operand of a product: what Triton took beside tiles
+
+# Threads and tiles of a CPU (schedule/). An operation is a simple one on a vector's lane.
+MIN_UNITS = 16  # fewer rows than this are not enough for the threads of a large machine; not measured
+MIN_WORK = 1 << 16  # elements; below this a reduction is not worth spreading; not measured
+SERIAL_OPERATIONS = 16 * 1024  # a kernel below this is not worth a second thread; not measured
+WORTH_A_THREAD = 40_000  # operations: about 10 us on Zen 4, where a parallel region costs 2 to 5
+SCALAR_FACTOR = 4  # an operation outside vector lanes counts for this many inside; not measured
+ANGLES = 1024  # elements that a thread takes at a time where sin or cos look at their angles first; not measured
+TILE_AGAIN, TILE_ONCE = (
+    32,
+    8,
+)  # parts of the nearest cache that a tile of columns has, where rows are read again or not; not measured
+CHUNK = 32 * 1024  # elements of a split reduction that one thread takes at a time; not measured
+MAX_CHUNKS = 64  # not measured
+JAM = 4  # steps of a column reduction taken at a time: gcc vectorises a body of so many; not measured
+ASKED = 256  # elements of the next row that are asked for at a time; not measured
+FAR = 2 << 20  # bytes; a smaller operand lies in a near cache anyway
+AHEAD = (
+    512,
+    16 * 1024,
+)  # bytes of a row, gathered by number, that are asked for while the row before is worked on; not measured
+COSTLY = 4  # operations that are worth a place in scratch, where the loops would repeat them; not measured
+MAX_PARTS = 8  # copies of a loop body at seams; not measured
+SHORT = 16  # iterations; a loop of fewer is not worth being the innermost one; not measured
+MOMENTS_BYTES = 64 * 1024  # of a row; smaller ones are read again from a near cache at no cost
+MOMENTS_BLOCK = 256, 16 * 1024  # elements of the innermost loop that are a block of a running mean; not measured
+MOMENTS_FIRST = 1024  # bytes of the next block that are asked for early: the processor foresees the rest; not measured
+STREAMED = 32 << 20  # bytes of a result that is written past the caches; not measured
+SHORTEST_STREAM = 128  # bytes that are written past them at a time, at least: two lines
+
+# Blocks of a GPU's programs (schedule/).
+PROGRAM_POINTS = 1024  # elements that one program takes of a kernel without reductions; not measured
+PROGRAM_SQUARE = 64  # side of the tiles in which transposes are walked; not measured
+# Elements of a longer row that a program takes at a time; half of them where there are rows enough, or nobody knows: cross_entropy of 8,192
+# rows of 50,304 bfloat16 on an H200 reaches 101 % of the copy rate with 2,048 and 98 % with 4,096.
+PROGRAM_PIECE = 4 * 1024
+ENOUGH_ROWS = 4 * 1024  # such rows
+# The same where a row is walked again, by 16 warps: fewer programs run at once then, and the L2 cache has their rows. group_norm of 32,768
+# bfloat16 reaches 71 % of the H200's copy rate with 16,384 and 60 % with 4,096, where every row comes from memory twice.
+PROGRAM_PIECE_AGAIN = 8 * 1024
+LEAST_SIDE = 16  # rows shorter than this are no side of a tile; not measured
+TAPS = 4  # loads of one memory from which on their addresses cost more than the data
+# Of such a kernel: a pool of 3 x 3 takes 34 us with 512 elements a program (36 loads a thread), 42 with 1,024; a bilinear interpolation, which
+# has 4, 61, 58, 53 and 60 us with 512, 1,024, 2,048 and 4,096 (H200).
+LOADS_A_THREAD = 64
+# Of a row that a program holds: 64 bytes a thread are on their way at once. layer_norm of 4,096 bf16 on an H200 reaches 91 % of the copy
+# rate with 32 elements a thread, 87 % with 16; softmax of 2,048 bf16 96, 95, and 85 % with 8.
+BYTES_A_THREAD, ELEMENTS_A_THREAD = 64, 16
+PROGRAM_LANES, PROGRAM_STEPS = 64, 32  # a tile of a reduction over columns; not measured
+PROGRAM_WIDE_LANES = 256  # the same where rows end within a line of memory, which programs then share; not measured
+LEAST_LANES = 16  # of columns that a program holds: two sectors of memory in float32
+WARPS_OF_A_ROW = 8  # of a product of one row: more were slower (H200)
+ENOUGH_PROGRAMS = 1024  # fewer than this leave a large GPU idle; not measured
+PROGRAM_CHUNK = 8 * 1024  # elements of a split reduction that one program takes at least; not measured
+BAG_STEP = 16  # elements at a time where numbers in memory say how many there are: mostly few
+GROUP = 8  # blocks of rows that programs take with one block of columns, at least; not measured
+
+# Rows that several of a GPU's programs share (schedule/cooperative).
+SHARED_ROW_BYTES = 128 * 1024  # of a row; shorter ones are read again from the L2 cache while a program works on them
+SHARED_LEAST = 1 << 20  # elements in all; fewer are not worth the waiting; not measured
+ALONE = 16 * 1024  # elements; a row of no more is held by one program
+# Elements that a program holds, and its warps: log_softmax of 131,072 float32 on an H200 reaches 89 % of the copy rate with 8,192; of rows
+# that are not multiples of 16 bytes, where loads are single elements, 62 % with 4,096 and 39 % with 8,192.
+HELD, HELD_WARPS, HELD_ODD = 8 * 1024, 8, 4 * 1024
+READ_ONCE, READ_ONCE_WARPS = (
+    2 * 1024,
+    4,
+)  # elements that it takes at a time where it reads them once: all 2,048 programs run at once then
+SHARED_LANES = 64, 32  # neighbouring rows that are taken together; where they are held; not measured
+SHARERS, LEAST_SHARERS = (
+    64,
+    8,
+)  # programs of a row; a GPU that may hold fewer than these at once reads rows again instead
+SHARED_PROGRAMS = 2048  # in all, where a row is read once
+
+# Memory and what is known (memory/, layout/, analysis/).
+ALIGNMENT = 64  # bytes that buffers begin at multiples of: a cache line, and the widest vector
+EARLY = 4 << 20  # bytes of a GPU's memory that is taken before it is needed; not measured
+MOST_GAPS = 2  # times as many elements in memory as in a value, where a library call wants them apart; not measured
+LARGEST_KNOWN = 1 << 23  # elements of a value that is computed while compiling; not measured
+MOST_KNOWN = 512  # operations of one; not measured
+LARGEST_SUM = 4096  # elements that folding a reduction may add up; not measured
