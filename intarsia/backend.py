@@ -275,7 +275,7 @@ def pipeline_of(config: Config, passes: Sequence[Pass] = (), *, gpu: bool = Fals
     if not config.packing:
         left += ("hoist", "own-convolution", "convolution-epilogue", "linear-epilogue")
     if config.numerics == "eager":  # these go on with a product that is not rounded yet
-        left += ("linear-epilogue", "matmul-kernels", "written-attention")
+        left += ("linear-epilogue", "select", "written-attention")
     return [_as_configured(item, config) for item in default_pipeline(passes, gpu=gpu) if item.name not in left]
 
 

@@ -51,7 +51,7 @@ GPU: Road = (
     ("hoist", "graph.hoist:Hoist"),  # what depends on no input is computed once
     ("channels-last", "layout.channels_last:ChannelsLast"),  # convolutions run on channels-last memory
     ("fuse", "fusion.fuse:Fuse"),  # primitives are grouped, by bytes moved: prim -> kernel
-    ("matmul-kernels", "kernels.matmul_kernels:MatmulKernels"),  # a product and what follows are one kernel
+    ("select", "kernels.select:Select"),  # a product and what is around it are one kernel
     ("layout", "layout.layout:Layout"),  # every stored value gets its strides
     ("schedule", "schedule.schedule:Schedule"),  # loops: order, blocks, warps: kernel -> loop
     ("attention-kernels", "kernels.short_attention:AttentionKernels"),  # loops of short attention

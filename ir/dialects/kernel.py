@@ -44,10 +44,11 @@ class Fused(Op):
 
 
 class Contract(Fused):
-    """A kernel around one `prim.contract`: what its operands are computed by (the prologue), and what is computed from it (the epilogue).
+    """A kernel around one `prim.contract`, with what its operands are computed by and what is computed from it.
 
-    Both are operations on single elements; nothing else is reduced. `choice`: how the sums are carried out, once that is decided:
-    "tile 128x128x64x8x3x1" by tiles of a GPU (rows x columns x inner size x warps x stages x chunks of the inner size, and x most programs).
+    Before it stands the prologue, behind it the epilogue: operations on single elements; nothing else is reduced.
+    `choice`: how the sums are carried out, once that is decided: "tile 128x128x64x8x3x1" by tiles of a GPU (rows x
+    columns x inner size x warps x stages x chunks of the inner size, and x most programs).
     """
 
     name = "kernel.contract"

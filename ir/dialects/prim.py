@@ -383,10 +383,10 @@ class Bag(PrimOp):
 class Contract(PrimOp):
     """Sums of products of two operands: a matrix product, a batch of them, a convolution.
 
-    The result's dimensions are `d0`, `d1`, ..., then come those that are added up, whose sizes are `reduced`. `maps` gives for each operand the
-    index of its element in these: `[[d0, d2], [d2, d1]]` is (m, k) by (k, n). `padded = true`: elements outside of an operand count as 0.
-    Operands have one floating dtype, sums have the result's: float32 for half types. `tf32 = true`: operands in float32 may be rounded to 10
-    bits of mantissa.
+    The result's dimensions are `d0`, `d1`, ..., then come those that are added up, whose sizes are `reduced`. `maps`
+    gives for each operand the index of its element in these: `[[d0, d2], [d2, d1]]` is (m, k) by (k, n). `padded =
+    true`: elements outside of an operand count as 0. Operands have one floating dtype, sums have the result's: float32
+    for half types. `tf32 = true`: operands in float32 may be rounded to 10 bits of mantissa.
     """
 
     name = "prim.contract"

@@ -50,6 +50,20 @@ class Tile:
 
 
 @dataclass(frozen=True)
+class Front:
+    """What is computed in front of a product.
+
+    Attributes:
+        moved: bytes that each kernel of its own reads and writes.
+        first, second: operations for an element of the first factor, and of the second one.
+    """
+
+    moved: tuple[int, ...]
+    first: float
+    second: float
+
+
+@dataclass(frozen=True)
 class Shape:
     """What a choice is made for: `batch` products of (rows, inner) by (inner, columns) of a dtype.
 
@@ -61,6 +75,7 @@ class Shape:
         shared_bytes: memory of a multiprocessor that a program may use.
         multiprocessors: how many there are.
         tensor_maps: whether there are any (Hopper), and the sizes that they are made of are known.
+        front: what its factors are computed by, where that can be part of a kernel of ours.
         by_rows: whether the second factor lies contiguously along the inner size.
     """
 
@@ -77,6 +92,7 @@ class Shape:
     multiprocessors: int = 132
     tensor_maps: bool = True
     narrow: bool = True
+    front: Front | None = None
 
     @property
     def is_uneven(self) -> bool:
@@ -117,6 +133,9 @@ OPERATIONS = 800e6  # a microsecond, of the library's large products
 BYTES = 4.26e6  # a microsecond, of copies
 LIBRARY_FIXED, FIXED = 3.5, 3.0  # of a product by the library, and of our kernels
 KERNEL_FIXED, LEAST_KERNEL, KERNEL_BYTES = 0.5, 1.8, 4.3e6  # of an elementwise kernel behind a product
+SCALAR = (
+    128 * 1755
+)  # operations on single numbers a microsecond, of a multiprocessor, by the data sheet: lanes and clock
 HIDDEN = 1500  # an inner size from which on the library hides that it writes its result
 CACHED, FROM_MEMORY = 16 << 20, 1.13  # a second factor larger than this does not stay in the cache, and what that costs
 MARGIN = 0.99
@@ -164,25 +183,51 @@ def library_time(shape: Shape) -> float:
     read = 0.5 * rows * inner * size / BYTES * min(1.0, HIDDEN / inner)
     behind = 0.0
     if shape.epilogue:
-        moved = (2 + shape.tensors) * rows * columns * size
+        moved = (2 + shape.tensors) * shape.batch * rows * columns * size
         behind = max(LEAST_KERNEL, KERNEL_FIXED + moved / KERNEL_BYTES / speed)
     if shape.is_uneven and 2 * rows * columns * inner >= PADDED:
         behind += 2 * columns * (rows * size / CUT + inner * size / BYTES) / speed
     elif shape.is_uneven:
         work = 2 * rows * columns * inner / UNEVEN
-    return LIBRARY_FIXED + (work + written + read) / speed + behind
+    return LIBRARY_FIXED + shape.batch * (work + written + read) / speed + behind
 
 
 def own_time(shape: Shape, cost: _Cost) -> float:
     """Microseconds of our kernel with what is behind it."""
-    blocks = -(-shape.rows // cost.tile.rows) * -(-shape.columns // cost.tile.columns)
+    blocks = shape.batch * -(-shape.rows // cost.tile.rows) * -(-shape.columns // cost.tile.columns)
     programs = -(-blocks // shape.multiprocessors)
     walk = max(programs * cost.inner, -(-programs // cost.beside) * cost.alone) * shape.inner
     if shape.columns * shape.inner * 2 > CACHED and programs > 2 and not cost.tile.programs:
         walk *= FROM_MEMORY
-    more = max(0, shape.tensors - 1) * shape.rows * shape.columns * 2 / BYTES * MEASURED_ON / shape.multiprocessors
+    more = (
+        max(0, shape.tensors - 1)
+        * shape.batch
+        * shape.rows
+        * shape.columns
+        * 2
+        / BYTES
+        * MEASURED_ON
+        / shape.multiprocessors
+    )
     rest = cost.rest + shape.epilogue * cost.behind + min(1, shape.tensors) * cost.tensor
     return FIXED + walk * (2 if shape.dtype == "f32" else 1) + programs * rest + more
+
+
+def front_time(shape: Shape) -> float:
+    """Microseconds of the kernels in front of a product as kernels of their own."""
+    moved = shape.front.moved if shape.front is not None else ()
+    speed = shape.multiprocessors / MEASURED_ON
+    return sum(max(LEAST_KERNEL, KERNEL_FIXED + each / KERNEL_BYTES / speed) for each in moved)
+
+
+def again_time(shape: Shape, tile: Tile) -> float:
+    """Microseconds of computing factors in each program: the first for all blocks of columns, the second for all of rows."""
+    if shape.front is None:
+        return 0.0
+    rows, columns = (1, 1) if shape.rows == 1 else (tile.rows, tile.columns)
+    first = shape.front.first * shape.rows * -(-shape.columns // columns)
+    second = shape.front.second * shape.columns * -(-shape.rows // rows)
+    return shape.batch * shape.inner * (first + second) / SCALAR / shape.multiprocessors
 
 
 PERSISTENT = ("128x256x64x8x3x1x1", "128x256x64x8x4x1x1", "128x128x64x4x3x1x2")
@@ -232,6 +277,38 @@ def choose(shape: Shape) -> Tile | None:
         return None
     tile = _fitted(shape, found)
     return tile if shape.holds(tile) or shape.rows == 1 else None
+
+
+def choose_joined(shape: Shape) -> Tile | None:
+    """The tile of a kernel that computes its factors itself; None where kernels in front of the product are faster."""
+    if shape.front is None:
+        return None
+    if shape.batch == 1 and shape.rows <= FEW:
+        return _few_joined(shape)
+    costs = [cost for cost in _COSTS if shape.holds(_fitted(shape, cost.tile))]
+    apart = front_time(shape) + min([library_time(shape), *(own_time(shape, cost) for cost in costs)])
+    plain = [cost for cost in costs if not cost.tile.programs]  # tensor maps read what lies in memory
+    if not plain:
+        return None
+    joined = {cost.tile: own_time(shape, cost) + again_time(shape, cost.tile) for cost in plain}
+    best = min(joined, key=lambda tile: joined[tile])
+    return _fitted(shape, best) if joined[best] < MARGIN * apart else None
+
+
+def _few_joined(shape: Shape) -> Tile | None:
+    """Of few rows: where the product is ours anyway, computing again is the cost; else the weight is read as well."""
+    plain = _choose(shape)
+    found = plain or (None if shape.rows == 1 or shape.is_uneven else _few_rows(shape))
+    tile = found and replace(_fitted(shape, found), programs=0)
+    if tile is None or not (shape.holds(tile) or shape.rows == 1):
+        return None
+    apart, joined = front_time(shape), again_time(shape, tile)
+    if plain is None:
+        programs = -(-shape.rows // tile.rows) * -(-shape.columns // tile.columns) * tile.split
+        read = shape.columns * shape.inner * (4 if shape.dtype == "f32" else 2) / BYTES
+        apart += library_time(shape)
+        joined += FIXED + read * max(MEASURED_ON / shape.multiprocessors, MEASURED_ON / programs)
+    return tile if joined < apart else None
 
 
 def _choose(shape: Shape) -> Tile | None:

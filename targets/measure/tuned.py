@@ -21,7 +21,7 @@ from ...ir.dialects import prim
 from ...ir.text import parse_module, print_module
 from ...passes.core.context import CompileContext
 from ...passes.core.manager import run_pipeline
-from ...passes.kernels.matmul_kernels import MatmulKernels
+from ...passes.kernels.select import Select
 from ...passes.pipeline import registry
 from ..build.cache import Cache, cache_key
 from ..build.program import Program, build, generate
@@ -93,7 +93,7 @@ class MeasuredProducts:
         module = parse_module(text)
         passes = registry().parse(BEHIND)
         if name != LIBRARY:
-            passes.insert(0, MatmulKernels(tile=name))
+            passes.insert(0, Select(tile=name))
         library = Library(0, record=False)
         try:
             run_pipeline(CompileContext(self.ctx.machine), module, passes)

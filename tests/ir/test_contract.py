@@ -1,4 +1,4 @@
-"""Sums of products with index maps: what the interpreter and the loops give is what torch gives, and maps that lead astray are refused."""
+"""Sums of products with index maps: interpreter and loops give what torch gives; maps that lead astray are refused."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.analysis.machine import Machine
 from intarsia.passes.core.context import CompileContext
-from intarsia.passes.kernels.matmul_kernels import MatmulKernels
+from intarsia.passes.kernels.select import Select
 from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets.triton.compile import load_text
 from intarsia.targets.triton.emit import emit_module
@@ -35,7 +35,7 @@ class ProductProgram(Program):
     def on_gpu(self) -> ModuleOp:
         module = parse_module(print_module(self.module))
         retarget(module, DEVICE)
-        for item in default_pipeline([MatmulKernels(tile=self.tile)], gpu=True, until="schedule"):
+        for item in default_pipeline([Select(tile=self.tile)], gpu=True, until="schedule"):
             item.apply(CompileContext(Machine(tf32_products=True)), module)
         module.verify()
         return module
@@ -49,7 +49,38 @@ def half(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
 torch.manual_seed(0)  # for the arguments of the cases: sums of half types are near their bounds
 Case = tuple[str, Callable[..., Any], list[Tensor]]
 
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Positions as angles between the halves of a head."""
+    half_size = x.shape[-1] // 2
+    return x * cos + torch.cat([-x[..., half_size:], x[..., :half_size]], -1) * sin
+
+
+PROLOGUES: dict[str, Case] = {  # what factors are computed by, without a tile: by the cost model
+    "dequantized": (
+        "",
+        lambda x, w, s: F.linear(x, w.to(x.dtype) * s[:, None]),
+        [
+            half(48, 256, dtype=torch.float16),
+            torch.randint(-127, 128, (96, 256), dtype=torch.int8),
+            half(96, dtype=torch.float16) / 64,
+        ],
+    ),
+    "rotary_scores": (
+        "",
+        lambda q, k, cos, sin: rotated(q, cos, sin) @ rotated(k, cos, sin).transpose(-1, -2),
+        [half(2, 3, 32, 64), half(2, 3, 32, 64), half(32, 64), half(32, 64)],
+    ),
+    "scaled_by_a_norm": ("", lambda x, g, w: F.linear(x * g, w), [half(40, 128), half(128), half(64, 128)]),
+}
+
 CASES: dict[str, Case] = {
+    **PROLOGUES,
+    "prologue_and_epilogue": (
+        "32x32x32x4x2",
+        lambda x, g, w, r: F.silu(F.linear(torch.tanh(x + g), w)) + r,
+        [half(40, 64), half(64), half(96, 64), half(40, 96)],
+    ),
     "linear_gelu": ("32x32x32x4x3", lambda x, w, b: F.gelu(F.linear(x, w, b)), [half(64, 64), half(96, 64), half(96)]),
     "residual": (
         "32x64x32x4x3",

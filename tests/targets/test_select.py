@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from product_programs import CASES, captured, half, products, ptx_of
+from product_programs import CASES, PROLOGUES, captured, half, products, ptx_of
 from torch import Tensor
 from triton_programs import kernels_of
 from xdsl.dialects.builtin import ModuleOp
@@ -40,6 +40,27 @@ def test_loops(name: str) -> None:
         torch.testing.assert_close(found, expected, rtol=2e-2, atol=4e-2)
 
 
+@pytest.mark.parametrize("name", PROLOGUES)
+def test_prologues(name: str) -> None:
+    """What factors are computed by is part of the product's kernel: one launch, nothing of the library's."""
+    (program,) = products([name])
+    module = program.on_gpu()
+    assert not [op for op in module.walk() if isinstance(op, kernel.Extern)]
+    (launch,) = [op for op in module.walk() if isinstance(op, loop.Launch)]
+    assert len(kernels_of(module)) == 1 and len(launch.operands) == len(program.args)
+    assert any(isinstance(op, loop.Accumulate) and op["kind"] == "dot" for op in module.walk())
+
+
+def test_prologues_that_stay() -> None:
+    """A factor of many blocks of columns is computed once, in front of the call; so is one that is read elsewhere."""
+    for fn, args in (
+        (lambda x, w: F.linear(torch.erf(x), w), [half(2048, 512), half(2048, 512)]),
+        (lambda x, w: ((y := x.sin()), F.linear(y, w)), [half(64, 64), half(64, 64)]),
+    ):
+        module = captured("stays", fn, args).on_gpu()
+        assert [op["target"] for op in module.walk() if isinstance(op, kernel.Extern)] == ["aten.linear.default"]
+
+
 @dataclass
 class Remembering:
     """A tuner that takes the last tile, and keeps what it was asked to measure."""
@@ -56,7 +77,7 @@ def test_what_is_measured() -> None:
     (program,) = products(["residual"])
     module, tuner = parse_module(print_module(program.module)), Remembering()
     retarget(module, "cuda:0")
-    for item in default_pipeline(gpu=True, until="matmul-kernels"):
+    for item in default_pipeline(gpu=True, until="select"):
         item.apply(CompileContext(tuner=tuner), module)
     ((key, measured),) = tuner.asked.items()
     assert key.startswith("matmul 1x64x96x64 bf16 linear bias ")
