@@ -6,7 +6,7 @@ the second axis, for the second one the first axis, so each operand is written b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import sympy
 from xdsl.ir import Operation, SSAValue
@@ -28,8 +28,8 @@ def product_in(op: loop.For) -> loop.Accumulate | None:
     return next((a for a in op.block_body.ops if isinstance(a, loop.Accumulate) and a["kind"] == DOT), None)
 
 
-def dot_loop(w: Writer, op: loop.For, join: loop.Accumulate, emit: Callable[[Writer, Op], None]) -> None:
-    """The walk over the inner size; `emit` writes an operation of its body."""
+def dot_loop(w: Writer, op: loop.For, join: loop.Accumulate) -> None:
+    """The walk over the inner size."""
     memory, var, block = join.operands[-1], op["var"].name, op["block"]
     start, size = op.get("start", 0), dim(sympy.sympify(op["stop"]) - op.get("start", 0))
     even = isinstance(size, int) and size % block == 0
@@ -66,8 +66,7 @@ def dot_loop(w: Writer, op: loop.For, join: loop.Accumulate, emit: Callable[[Wri
         plain = load is not None and load.ref.dtype == dtype
         if load is not None and plain:
             w.raw.add(load)
-        for inner in side:
-            emit(w, inner)
+        w.operations(side)
         text = w.names[value]
         if not plain:
             text = w.spread(text, w.spans.get(value, frozenset()))

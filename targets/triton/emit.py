@@ -9,28 +9,29 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import sympy
 import torch
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from ...ir.dialects import loop
 from ...ir.dtypes import BOOL, F32
-from ...ir.symbols import Dim, FloorDiv, Mod, bounds, dim, known_equal
-from ...ir.syntax import Op, comment_of, location_of
-from ...ir.types import RefType, ScalarType
+from ...ir.symbols import Dim, FloorDiv, Mod, bounds, dim
+from ...ir.syntax import Op
+from ...ir.types import RefType
 from ...passes.analysis.size_names import names_of
+from ..text.walk import argument_names, dtype_of, memory_of, origin
 from .descriptors import descriptors
-from .dot import dot_loop, product_in
-from .parts import blocks, emit_parts, nests_of, program_count, programs_of_a_row, tiles_of
-from .reductions import accumulate, exchange, fills, finish_join, start_join, sum_dtype
-from .text import as_tensor, constant_text, converted, dtype_of, full, index_text, scalar_text, triton_type
-from .writer import OpenLoop, Writer, is_one_block, joined, longest, whole_blocks
+from .dot import product_in
+from .loops import loop_for
+from .parts import emit_parts, nests_of, program_count
+from .reductions import accumulate, exchange, fills, sum_dtype
+from .text import as_tensor, constant_text, converted, full, index_text, scalar_text, triton_type
+from .writer import Writer, is_one_block
 
 PRELUDE = "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n\nfrom intarsia.targets.triton.language import *  # noqa: F403\n"
 INT32_MAX = 2**31 - 1
-LARGE = 1 << 20  # elements; the loads of a smaller kernel take no time
 
 
 def emit_module(kernels: Iterable[loop.Kernel]) -> str:
@@ -40,12 +41,8 @@ def emit_module(kernels: Iterable[loop.Kernel]) -> str:
 
 def emit_kernel(kernel: loop.Kernel) -> str:
     """The text of one function; of several, where the kernel's programs are shared out between loop nests."""
-    inputs, ops = kernel["inputs"], list(kernel.block_body.ops)
-    arguments: dict[SSAValue, str] = {}
-    for i, argument in enumerate(kernel.block_body.args):
-        arguments[argument] = f"in{i}" if i < inputs else f"out{i - inputs}"
-    lines = kernel.get("lines", ())
-    comment = f"# from {comment_of(', '.join(lines))}\n" if lines else ""
+    arguments, ops = argument_names(kernel), list(kernel.block_body.ops)
+    comment = origin(kernel, "#")
     if len(nests_of(kernel)) > 1:
         return comment + emit_parts(kernel, arguments, needs_int64(kernel), _function)
     writer = Writer(wide=needs_int64(kernel), contract=kernel.get("contract", True))
@@ -99,7 +96,7 @@ def _function(
     w.axes = _axes(ops)
     w.shared = _shared(ops)
     w.sizes = names_of(size for a in arguments if isinstance(a.type, RefType) for size in a.type.shape)
-    _operations(w, ops)
+    w.operations(ops)
     used = set(re.findall(r"\bsize\d+\b", "\n".join(w.text)))
     sizes = [f"    {n} = {index_text(size, {})}" for n, size in w.sizes.sizes.items() if n.name in used]
     head = f"@triton.jit\ndef {name}({', '.join([*arguments.values(), *others])}):"
@@ -131,207 +128,6 @@ def _axes(ops: Iterable[Operation]) -> dict[loop.For, int]:
     return found | {op: last - 1 if product_in(op) is not None else last for op in inner}
 
 
-def _block(w: Writer, block: Block) -> None:
-    _operations(w, block.ops)
-
-
-def _operations(w: Writer, ops: Iterable[Operation]) -> None:
-    """Operations one after another, each behind the user's line that it comes from."""
-    for op in ops:
-        assert isinstance(op, Op)
-        _operation(w, op)
-
-
-def _operation(w: Writer, op: Op) -> None:
-    place = location_of(op)
-    if place is not None and place != w.place and not isinstance(op, loop.For | loop.Local):
-        w.place = place
-        w.line(f"# {comment_of(f'{place[0]}:{place[1]}')}")
-    _EMIT[op.name](w, op)
-
-
-def _for(w: Writer, op: Op) -> None:
-    assert isinstance(op, loop.For)
-    product = product_in(op)
-    if op.get("persistent"):
-        _persistent(w, op)
-    elif op["kind"] == "parallel":
-        _parallel(w, op)
-    elif op.get("cooperative"):
-        _cooperative(w, op)
-    elif product is not None:
-        dot_loop(w, op, product, _operation)
-    elif op.get("block", 1) > 1 and is_one_block(op):
-        _walk(w, op, f"{w.index(op.get('start', 0))}" if op.get("start", 0) != 0 else "")
-    else:
-        _looped(w, op)
-
-
-def _parallel(w: Writer, op: loop.For) -> None:
-    """A loop over the programs of the grid."""
-    inner: Dim = 1
-    for each in op.block_body.walk():
-        if isinstance(each, loop.For) and each["kind"] == "parallel":
-            inner = dim(inner * blocks(each))
-    inner = dim(inner * programs_of_a_row(op.block_body))
-    _program(w)
-    if op in w.axes and blocks(op) == 1 and op not in w.places and not op.get("group"):
-        _walk(w, op, "" if op.get("start", 0) == 0 else w.index(op["start"]))
-        return
-    text = "program" if inner == 1 else f"program // {w.factor(inner)}"
-    if w.open:
-        text = f"{text} % {w.factor(blocks(op))}"
-    text = _in_groups(w, op, inner) or w.places.pop(op, "") or text
-    block, start = op.get("block", 1), op.get("start", 0)
-    if block > 1:
-        text = f"{text} * {block}" if text == "program" else f"({text}) * {block}"
-    if start != 0:
-        text = f"{text} + {w.index(start)}"
-    if any(each.row is op for each in w.described.values()):
-        text = w.hold("b", text)
-        w.bases[op] = w.hold("b", f"{text}.to(tl.int32)") if w.wide else text
-    _walk(w, op, text)
-
-
-def _persistent(w: Writer, op: loop.For) -> None:
-    """The loop of a program over its share of the tiles; in Triton it is one with the loop inside, whose loads run ahead of it."""
-    tile = "tile" if w.wide else "program"
-    w.line(f"for {tile} in tl.range(tl.program_id(0), {w.index(tiles_of(op))}, tl.num_programs(0), flatten=True):")
-    w.depth += 1
-    if w.wide:
-        w.line("program = tile.to(tl.int64)")
-    w.known["tl.program_id(0).to(tl.int64)" if w.wide else "tl.program_id(0)"] = "program"
-    _parallel(w, op)
-    w.depth -= 1
-
-
-def _program(w: Writer) -> None:
-    """The number of the program, in front of its loops."""
-    if not w.open and not w.numbered:
-        w.hold("p", "tl.program_id(0).to(tl.int64)" if w.wide else "tl.program_id(0)", "program")
-
-
-def _cooperative(w: Writer, op: loop.For) -> None:
-    """A loop whose iterations are programs of one row."""
-    _program(w)
-    name = w.hold("i", f"program % {op['stop']}") if w.open else "program"
-    w.bound[op["var"].name] = (name, frozenset([op["var"].name]))
-    w.open.append(OpenLoop(op, name))
-    _block(w, op.block_body)
-    w.open.pop()
-
-
-def _in_groups(w: Writer, op: loop.For, inner: Dim) -> str:
-    """The block of a loop whose programs take a few of its blocks with each one of the loop inside; that one's is put into `w.places`."""
-    within = next((each for each in op.block_body.ops if isinstance(each, loop.For)), None)
-    if not op.get("group") or within is None or within["kind"] != "parallel" or not known_equal(inner, blocks(within)):
-        return ""
-    count, size = blocks(op), dim(op["group"] * blocks(within))
-    here = "program" if not w.open else w.hold("p", f"program % {w.factor(dim(count * inner))}")
-    first = w.hold("p", f"{here} // {w.factor(size)} * {op['group']}")
-    tall = w.hold("p", f"tl.minimum({w.factor(count)} - {first}, {op['group']})")
-    place = w.hold("p", f"{here} % {w.factor(size)}")
-    w.places[within] = f"{place} // {tall}"
-    return f"{first} + {place} % {tall}"
-
-
-def _walk(w: Writer, op: loop.For, base: str) -> None:
-    """The body of a loop whose variable is one tensor from `base` on, or the number `base` itself."""
-    var, block = op["var"].name, op.get("block", 1)
-    text = base
-    if op in w.axes:
-        text = f"tl.arange(0, {block}){w.shape(w.axes[op])}"
-        text = f"{base} + {text}" if base else text
-        if op.get("apart"):
-            text = f"tl.max_contiguous({text}, [{', '.join(['1'] * w.rank)}])"
-    name = w.hold("i", text) if op in w.axes or op["kind"] == "parallel" else text
-    size = dim(sympy.sympify(op["stop"]) - op.get("start", 0))
-    outer, place = dict(w.known), w.place
-    w.bound[var] = (name, frozenset([var]))
-    if _is_in_two(w, op, size):
-        for line in (f"if {base} + {block} <= {w.index(op['stop'])}:", "else:"):
-            w.known, w.place = dict(outer), place
-            w.line(line)
-            w.depth += 1
-            _inside(w, op, name, masked=line == "else:")
-            w.depth -= 1
-        w.known = outer
-    else:
-        _inside(w, op, name, masked=op in w.axes and not (isinstance(size, int) and size % block == 0))
-        if op["kind"] != "parallel" and not is_one_block(op):
-            w.known = outer
-    w.place = place
-
-
-def _inside(w: Writer, op: loop.For, name: str, masked: bool) -> None:
-    """The body of a loop whose variable is `name`."""
-    mask = w.hold("m", f"{name} < {w.index(_bound(op))}") if masked else ""
-    w.open.append(OpenLoop(op, name, mask))
-    joins = joined(op)
-    _block(w, op.block_body)
-    for local in joins:
-        finish_join(w, op, local)
-    w.open.pop()
-
-
-def _bound(op: loop.For) -> Dim:
-    """What a block must stay below: of the ends of a part of a row, the end of the block says nothing."""
-    stop, end = op["stop"], dim(op.get("start", 0) + op.get("block", 1))
-    if not isinstance(stop, sympy.Min):
-        return stop
-    ends = [each for each in stop.args if not known_equal(dim(each), end)]
-    return dim(sympy.Min(*ends)) if ends else stop
-
-
-def _is_in_two(w: Writer, op: loop.For, size: Dim) -> bool:
-    """Whether the last block of many has a text of its own: its mask would end within what a thread loads at once, and keep all loads small."""
-    if op["kind"] != "parallel" or op not in w.axes or w.rank != 1 or w.numbered:
-        return False
-    if isinstance(size, int) and (size < LARGE or size % 16 == 0 or size % op["block"] == 0):
-        return False
-    return not any(isinstance(each, loop.For | loop.Bind) for each in op.block_body.walk())
-
-
-def _looped(w: Writer, op: loop.For) -> None:
-    """A loop that a program walks, block by block or one by one."""
-    var, block = op["var"].name, op.get("block", 1)
-    joins = joined(op)
-    outer = dict(w.known)
-    for local in joins:
-        start_join(w, op, local)
-    at = w.fresh("at")
-    start, step = op.get("start", 0), f", {block}" if block > 1 else ""
-    before = "" if start == 0 else w.hold("i", w.index(start)) + " + "
-    whole = whole_blocks(op)
-    w.line(f"for {at} in range(0, {w.index(longest(op) if whole is None else whole)}{step}):")
-    w.depth += 1
-    if block > 1:
-        _body(w, op, w.hold("r", f"{before}{at} + tl.arange(0, {block}){w.shape(w.axes[op])}"), whole is None)
-    else:
-        _body(w, op, f"({before}{at})" if before else at)
-    w.depth -= 1
-    if whole is not None and not known_equal(whole, longest(op)):
-        w.known = dict(outer)
-        _body(w, op, w.hold("r", f"{before}{_place(w, whole)} + tl.arange(0, {block}){w.shape(w.axes[op])}"))
-    w.known = outer
-    for local in joins:
-        finish_join(w, op, local)
-    w.bound.pop(var, None)
-
-
-def _body(w: Writer, op: loop.For, name: str, masked: bool = True) -> None:
-    size, most, block = dim(sympy.sympify(op["stop"]) - op.get("start", 0)), longest(op), op.get("block", 1)
-    mask = ""
-    if masked and (not known_equal(size, most) or (block > 1 and not (isinstance(size, int) and size % block == 0))):
-        mask = w.hold("m", f"{name} < {w.index(op['stop'])}")
-    w.bound[op["var"].name] = (name, frozenset([op["var"].name]))
-    w.open.append(OpenLoop(op, name, mask))
-    place = w.place
-    _block(w, op.block_body)
-    w.place = place
-    w.open.pop()
-
-
 def _local(w: Writer, op: Op) -> None:
     """A register, or what one block of a loop within the row stores: a tensor, too."""
     assert isinstance(op, loop.Local)
@@ -347,8 +143,7 @@ def _load(w: Writer, op: Op) -> None:
         w.names[op.results[0]] = w.names[memory]
         w.spans[op.results[0]] = w.spans.get(memory, rows) | w.index_spans(op["index"])
         return
-    ref, result = memory.type, op.results[0].type
-    assert isinstance(ref, RefType) and isinstance(result, ScalarType)
+    ref, dtype = memory_of(memory), dtype_of(op.results[0])
     spans = w.index_spans(op["index"], *op.get("mask", ()))
     masks = w.masks(spans) + w.conditions(op)
     address = _address(w, memory, op["index"])
@@ -359,7 +154,7 @@ def _load(w: Writer, op: Op) -> None:
     def text(other: object) -> str:
         mask = f", mask={' & '.join(masks)}, other={constant_text(other, ref.dtype, exact=False)}" if masks else ""
         loaded = f"tl.load({address}{mask})"
-        return converted(loaded, ref.dtype, result.dtype) if ref.dtype != result.dtype and op not in w.raw else loaded
+        return converted(loaded, ref.dtype, dtype) if ref.dtype != dtype and op not in w.raw else loaded
 
     others = [op["other"]] if op.get("mask") else fills(op, ref.dtype)
     other = next((o for o in others if text(o) in w.known), others[0])  # what was read before is not read again
@@ -385,8 +180,8 @@ def _address(w: Writer, memory: SSAValue, index: Dim) -> str:
         return w.names[memory]
     apart, rest = sympy.sympify(index).as_coeff_Add()
     if (memory, rest) not in w.shared:
-        return f"{w.names[memory]} + {_place(w, index)}"
-    first = w.hold("p", f"{w.names[memory]} + {_place(w, dim(rest))}")
+        return f"{w.names[memory]} + {w.term(index)}"
+    first = w.hold("p", f"{w.names[memory]} + {w.term(dim(rest))}")
     return f"{first} {'-' if apart < 0 else '+'} {abs(apart)}" if apart else first
 
 
@@ -404,15 +199,9 @@ def _shared(ops: Iterable[Operation]) -> frozenset[tuple[SSAValue, sympy.Expr]]:
     return frozenset(place for place, count in found.items() if count > MOST_SHARED)
 
 
-def _place(w: Writer, index: Dim) -> str:
-    text = w.index(index)
-    return f"({text})" if any(c in text for c in " ") else text
-
-
 def _store(w: Writer, op: Op) -> None:
     value, memory = op.operands
-    ref = memory.type
-    assert isinstance(ref, RefType)
+    dtype = memory_of(memory).dtype
     if memory in w.locals:
         _keep(w, value, memory, op["index"])
         return
@@ -420,8 +209,8 @@ def _store(w: Writer, op: Op) -> None:
     masks = w.masks(spans | w.spans.get(value, frozenset())) + w.conditions(op)
     address = _address(w, memory, op["index"])
     text = w.names[value]
-    if dtype_of(value) != ref.dtype:
-        text = converted(as_tensor(value, text), dtype_of(value), ref.dtype)
+    if dtype_of(value) != dtype:
+        text = converted(as_tensor(value, text), dtype_of(value), dtype)
     if w.rank:  # addresses and values have the same shape
         text = w.spread(as_tensor(value, text), w.spans.get(value, frozenset()))
         address = w.spread(address, spans)
@@ -612,8 +401,8 @@ def _one_plus(op: Operation) -> loop.ScalarOp | None:
 _OF_TENSORS = ("floordiv", "mod", "sigmoid", "sign", "sqrt", "pow", "shl", "shr", "philox")
 
 
-_EMIT: dict[str, Callable[[Writer, Op], None]] = {
-    "loop.for": _for,
+Writer.table = {
+    "loop.for": loop_for,
     "loop.local": _local,
     "loop.load": _load,
     "loop.store": _store,

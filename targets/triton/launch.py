@@ -18,7 +18,7 @@ from ...ir.dialects import loop
 from ...ir.symbols import Dim, dim, free_symbols
 from ...ir.types import RefType
 from ...passes.analysis.alignment import ALIGNMENT
-from ..cpp.emit import cpp_index
+from ..cpp.text import cpp_index
 from ..run.errors import MISALIGNED, TOO_LARGE
 from .compile import Binary, KernelSource
 from .descriptors import Descriptor, descriptors

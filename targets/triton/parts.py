@@ -113,14 +113,10 @@ def _divide(w: Writer, ends: Sequence[Dim], write: Callable[[int], None], first:
         write(first)
         return
     middle = len(ends) // 2
-    w.line(f"if program < {index_text(ends[middle - 1], {})}:")
-    w.depth += 1
-    _divide(w, ends[:middle], write, first)
-    w.depth -= 1
-    w.line("else:")
-    w.depth += 1
-    _divide(w, ends[middle:], write, first + middle)
-    w.depth -= 1
+    with w.scope(f"if program < {index_text(ends[middle - 1], {})}:"):
+        _divide(w, ends[:middle], write, first)
+    with w.scope("else:"):
+        _divide(w, ends[middle:], write, first + middle)
 
 
 def _memory_of(nest: loop.For, arguments: Mapping[SSAValue, str]) -> dict[SSAValue, str]:

@@ -9,7 +9,8 @@ from ...ir.dtypes import I32, I64, DType
 from ...ir.scalars import JOINT, REDUCES, identity
 from ...ir.symbols import power_of_two
 from ...ir.syntax import Op
-from .text import as_tensor, constant_text, dtype_of, full, scalar_text, triton_type
+from ..text.walk import dtype_of
+from .text import as_tensor, constant_text, full, scalar_text, triton_type
 from .writer import Writer, accumulates, is_one_block, longest, whole_blocks
 
 

@@ -12,8 +12,8 @@ from xdsl.ir import SSAValue
 from ...ir.dialects import loop
 from ...ir.dtypes import E4M3_OVERFLOW, F8E4M3, DType
 from ...ir.symbols import Dim
-from ...ir.types import ScalarType
 from ..text.index import IndexSyntax
+from ..text.walk import dtype_of
 
 
 def full(shape: str, value: str, dtype: DType | None) -> str:
@@ -42,12 +42,6 @@ def scalar_text(name: str, names: Sequence[str], dtype: DType | None = None) -> 
 def is_simple(text: str) -> bool:
     """Whether an operand needs no parentheses."""
     return text.replace("_", "a").replace(".", "a").isalnum() or text.startswith("tl.full(")
-
-
-def dtype_of(value: SSAValue) -> DType:
-    """The dtype of a scalar."""
-    assert isinstance(value.type, ScalarType)
-    return value.type.dtype
 
 
 _TYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "bool": "int1"} | dict.fromkeys(

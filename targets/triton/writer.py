@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import sympy
 from xdsl.ir import SSAValue
@@ -14,6 +14,7 @@ from ...ir.symbols import Dim, FloorDiv, dim, known_equal
 from ...ir.syntax import Op
 from ...passes.analysis.size_names import SizeNames
 from ...passes.schedule.blocks import most
+from ..text.walk import Walk
 from .text import index_text
 
 if TYPE_CHECKING:
@@ -29,15 +30,15 @@ class OpenLoop:
     mask: str = ""
 
 
-@dataclass
-class Writer:
+@dataclass(kw_only=True)
+class Writer(Walk):
     """The function being written. `numbered`: its parameter `program` is the program's number."""
 
+    indent: ClassVar[str] = "    "
+    comment: ClassVar[str] = "#"
     wide: bool
     numbered: bool = False
     contract: bool = True  # whether quotients of float32 may be off by two units in the last place
-    text: list[str] = field(default_factory=list)
-    names: dict[SSAValue, str] = field(default_factory=dict)
     axes: dict[loop.For, int] = field(default_factory=dict)
     open: list[OpenLoop] = field(default_factory=list)
     spans: dict[SSAValue, frozenset[str]] = field(default_factory=dict)  # the loops that a value depends on
@@ -50,9 +51,6 @@ class Writer:
     scanned: dict[SSAValue, str] = field(
         default_factory=dict
     )  # scratch of a scan: the name of what came before the block
-    depth: int = 1
-    count: int = 0
-    place: tuple[str, int] | None = None
     places: dict[loop.For, str] = field(default_factory=dict)  # the blocks of loops that are not simply counted
     shared: frozenset[tuple[SSAValue, sympy.Expr]] = (
         frozenset()
@@ -65,13 +63,6 @@ class Writer:
     @property
     def rank(self) -> int:
         return max(self.axes.values(), default=-1) + 1
-
-    def line(self, text: str) -> None:
-        self.text.append("    " * self.depth + text)
-
-    def fresh(self, prefix: str) -> str:
-        self.count += 1
-        return f"{prefix}{self.count - 1}"
 
     def folded(self, op: loop.For) -> str:
         """The shape of a row's block with neighbours that one thread loads at once along an axis of their own."""
@@ -116,6 +107,11 @@ class Writer:
     def factor(self, value: Dim) -> str:
         """An index expression as an operand."""
         return str(value) if isinstance(value, int) else f"({self.index(value)})"
+
+    def term(self, value: Dim) -> str:
+        """An index expression behind a sign."""
+        text = self.index(value)
+        return f"({text})" if " " in text else text
 
     def far_index(self, value: Dim) -> str:
         """The same in 64 bits, for numbers that are no places in memory."""
