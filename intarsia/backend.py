@@ -43,7 +43,7 @@ from .passes.graph.narrow_weights import NarrowWeights
 from .passes.kernels.own_convolution import OwnConvolution
 from .passes.kernels.own_kernels import OwnKernels
 from .passes.pipeline import default_pipeline, registry
-from .passes.schedule.schedule import Schedule
+from .passes.schedule.lower import Lower
 from .targets.build.cache import Cache, Entry, NoRoom, cache_key, shared_cache
 from .targets.build.program import Program, UnusableLibrary, build, generate, load
 from .targets.build.toolchain import (
@@ -284,7 +284,7 @@ def _as_configured(item: Pass, config: Config) -> Pass:
         return replace(item, random=config.random)
     if isinstance(item, Fuse):
         return replace(item, numerics=config.numerics)
-    if isinstance(item, Schedule):
+    if isinstance(item, Lower):
         return replace(item, contract=config.numerics != "eager")
     if isinstance(item, OwnConvolution) and not config.winograd:
         return replace(item, winograd=False)

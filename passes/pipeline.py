@@ -1,6 +1,6 @@
 """The pipeline: the passes in the order in which they run, once for programs on a CPU, once for those on a GPU.
 
-aten  --decompose-->  prim  --fuse-->  kernel  --schedule-->  loop  --plan-buffers-->  buffer
+aten  --decompose-->  prim  --fuse-->  kernel  --lower-->  loop  --plan-buffers-->  buffer
 
 The manager checks each list against the passes' `after`, `before`, `requires` and levels. Passes of others are placed by
 these edges. A pass that stands on one list only is not run on the other.
@@ -35,7 +35,8 @@ CPU: Road = (
     ("own-kernels", "kernels.own_kernels:OwnKernels"),  # attention and products get kernels of our own
     ("fuse", "fusion.fuse:Fuse"),  # primitives are grouped, by bytes moved: prim -> kernel
     ("layout", "layout.layout:Layout"),  # every stored value gets its strides
-    ("schedule", "schedule.schedule:Schedule"),  # loops: order, tiles, lanes, threads: kernel -> loop
+    ("lower", "schedule.lower:Lower"),  # plain loops: rows, reductions, stores: kernel -> loop
+    ("schedule", "schedule.schedule:Schedule"),  # loops are chosen: order, tiles, lanes, threads
     ("plan-buffers", "memory.plan_buffers:PlanBuffers"),  # every value gets its memory: loop -> buffer
 )
 
@@ -53,7 +54,8 @@ GPU: Road = (
     ("fuse", "fusion.fuse:Fuse"),  # primitives are grouped, by bytes moved: prim -> kernel
     ("select", "kernels.select:Select"),  # a product and what is around it are one kernel
     ("layout", "layout.layout:Layout"),  # every stored value gets its strides
-    ("schedule", "schedule.schedule:Schedule"),  # loops: order, blocks, warps: kernel -> loop
+    ("lower", "schedule.lower:Lower"),  # plain loops: rows, reductions, stores: kernel -> loop
+    ("schedule", "schedule.schedule:Schedule"),  # loops are chosen: order, blocks, warps
     ("attention-kernels", "kernels.short_attention:AttentionKernels"),  # loops of short attention
     ("depthwise-kernels", "kernels.depthwise_kernels:DepthwiseKernels"),  # loops of depthwise convolutions
     ("horizontal-fusion", "fusion.horizontal:HorizontalFusion"),  # independent small kernels are launched together

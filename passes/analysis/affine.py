@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import sympy
 
 from ...ir.symbols import Dim, FloorDiv, Range, dim, is_nonnegative, known_equal, substitute
-from ..schedule.lower import Node
+from ..schedule.expressions import Node
 from ..schedule.nests import Loop, Store, coefficient
 from .cost import HINT
 

@@ -23,7 +23,8 @@ from ...ir.symbols import Dim, dim, is_nonnegative, known_equal
 from ..analysis.known_values import known_value
 from ..core.base import Pass
 from ..core.context import CompileContext
-from ..schedule.lower import Lowering, Node
+from ..schedule.elements import Lowering
+from ..schedule.expressions import Node
 
 ATTENTION = "aten.scaled_dot_product_attention.default"
 FULL, CAUSAL = "full", "causal"
@@ -104,7 +105,7 @@ def _known_kind(mask: SSAValue) -> str | None:
 def _lowered_kind(mask: SSAValue) -> str | None:
     if not _computed(mask):
         return None
-    lowering = Lowering({})
+    lowering = Lowering()
     shape = prim.tensor(mask).shape
     index = tuple(0 if s == 1 else lowering.variable("o", s) for s in shape)
     if len(index) < 2:

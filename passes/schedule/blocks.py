@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import sympy
 
-from ...ir.dialects import prim
 from ...ir.symbols import Dim, FloorDiv, Mod, Range, dim, free_symbols, power_of_two, product
 from ..analysis.affine import accesses, merge
 from ..analysis.cost import (
@@ -39,7 +38,7 @@ from ..analysis.cost import (
 from ..analysis.machine import Processor
 from .cooperative import cooperative
 from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
-from .lower import Lowering, Memory, Node
+from .expressions import Expressions, Memory, Node
 from .moments import one_pass
 from .nests import Loop, Nest, Stage, coefficient
 from .product_blocks import is_product, product_blocks, split_of, summed
@@ -53,7 +52,7 @@ class Blocker(Tiler):
     """Chooses the blocks of the nests of one kernel; every nest becomes a kernel of its own, because blocks do not all wait for each other."""
 
     processor: Processor
-    lowering: Lowering
+    lowering: Expressions
     scratch: list[Memory]
 
     def nests(self, nests: Sequence[Nest]) -> list[NestSpec]:
@@ -83,7 +82,7 @@ class Blocker(Tiler):
         if not nest.stages[0].joins or not nest.stages[0].loops or sum(bool(s.joins) for s in nest.stages) != 1:
             return [nest]
         first = nest.stages[0]
-        if self._numbers(first):
+        if first.numbers:
             return [nest]
         work, count = product(s.size for s in first.loops), product(r.size for r in nest.rows)
         lane = self._lane(nest)
@@ -117,22 +116,16 @@ class Blocker(Tiler):
     def _alone(self, nest: Nest) -> list[Loop]:
         """The rows of which a program takes one at a time: where its loops begin must be one number, and bags have rows of their own."""
         bounds = free_symbols(b for s in nest.stages for each in s.loops for b in (each.start, each.stop))
-        for join in [j for s in nest.stages for j in s.joins if j.target in self.lowering.bodies]:
-            body = self.lowering.bodies[join.target]
-            if isinstance(body.op, prim.Bag) and (body.numbers or len(body.index) > 1):
-                bounds |= free_symbols(body.index[:1])
+        for stage in nest.stages:
+            for join in [j for j in stage.joins if j.attrs.get("bag")]:
+                index = join.target.data[1]
+                if stage.numbers or len(index) > 1:
+                    bounds |= free_symbols(index[:1])
         return [r for r in nest.rows if r.var in bounds]
 
     def _lane(self, nest: Nest) -> Loop | None:
         alone = self._alone(nest)
         return super()._lane(replace(nest, rows=[r for r in nest.rows if r not in alone]) if alone else nest)
-
-    def _numbers(self, stage: Stage) -> tuple[Node, ...]:
-        """The integers from memory that say where the stage's loops begin and end."""
-        found = [
-            n for j in stage.joins if j.target in self.lowering.bodies for n in self.lowering.bodies[j.target].numbers
-        ]
-        return tuple(dict.fromkeys(found))
 
     @staticmethod
     def _scans(nest: Nest) -> bool:
@@ -216,7 +209,7 @@ class Blocker(Tiler):
             block, step = self._columns(longest, hold, lane, self._lanes_at_once(nest, lane))
         else:
             block, step = self._shape(product(r.size for r in rows), longest, known, again, self._bytes(nest))
-        if any(self._numbers(s) for s in nest.stages):  # nobody knows how many, and mostly few
+        if any(s.numbers for s in nest.stages):  # nobody knows how many, and mostly few
             block, step = (1 if lane is None else block), min(step, BAG_STEP)
         stages = nest.stages if known and hint(longest) <= step else fewer
         spec = NestSpec([], env, [])
@@ -234,7 +227,7 @@ class Blocker(Tiler):
             width = min(step, power_of_two(size)) if isinstance(size, int) else step
             specs = self._flat(loops, inner, width, kind)
             spec.stages.append(
-                StageSpec([Segment(specs, inner)], stage.joins, stage.stores, before=self._numbers(stage))
+                StageSpec([Segment(specs, inner)], stage.joins, stage.stores, before=stage.numbers)
             )
         held = known and hint(longest) <= step and lane is None and not self._scans(nest)
         each = ELEMENTS_A_THREAD

@@ -33,7 +33,7 @@ from ..analysis.cost import (
 )
 from ..analysis.machine import Processor
 from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
-from .lower import Lowering, Memory
+from .expressions import Expressions, Memory
 from .moments import one_pass
 from .nests import Loop, Nest, Stage, Store
 from .tiling import by_stride
@@ -42,7 +42,7 @@ Flat = Callable[[Sequence[Loop], dict[sympy.Symbol, Dim], int, str], list[LoopSp
 
 
 def cooperative(
-    lowering: Lowering,
+    lowering: Expressions,
     nest: Nest,
     lane: Loop | None,
     flat: Flat,
@@ -121,7 +121,7 @@ def _elements(stages: Sequence[Stage]) -> int | None:
 
 
 def _shared(
-    lowering: Lowering,
+    lowering: Expressions,
     stage: Stage,
     number: sympy.Symbol,
     parts: tuple[int, int, int, int],
@@ -154,7 +154,7 @@ def _memories(stage: Stage, size: int, scratch: list[Memory]) -> list[Memory]:
     return found
 
 
-def _zeros(lowering: Lowering, counter: Memory, count: int) -> NestSpec:
+def _zeros(lowering: Expressions, counter: Memory, count: int) -> NestSpec:
     at = lowering.variable("z", count)
     block = min(1024, power_of_two(count))
     stage = StageSpec([Segment([])], [], [Store(counter, at, lowering.const(0, I32))])

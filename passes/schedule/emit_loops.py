@@ -10,14 +10,13 @@ import sympy
 from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ...ir.dialects import loop as ir
-from ...ir.dialects import prim
 from ...ir.dtypes import BOOL, BY_NAME, I64, DType
 from ...ir.scalars import DOT, JOINT, identity
 from ...ir.symbols import Dim, Range, dim, free_symbols, is_nonnegative, simplify_index, substitute, symbol
 from ...ir.syntax import Op
-from ...ir.types import ref_type, scalar_type
-from .lower import Memory, Node
-from .nests import Join, Store
+from ...ir.types import RefType, ref_type, scalar_type
+from .expressions import Expressions, Memory, Node
+from .nests import Join, Nest, Store
 
 # Memory, first index, elements, integers from memory that the index is made of
 Prefetch: TypeAlias = tuple[Memory, Dim, Dim, tuple[Node, ...]]
@@ -95,6 +94,19 @@ class _Scope:
     runs: Dim = 0  # not negative when the loop has an iteration
 
 
+def plain_nest(nest: Nest, expressions: Expressions) -> NestSpec:
+    """The nest with the loops that it has, as `read` knows them: rows are parallel, and there is one wherever it has more than stores."""
+    rows = [LoopSpec(r.var, r.start, r.stop, kind="parallel") for r in nest.rows]
+    if not rows and (len(nest.stages) > 1 or any(s.joins or any(t.scan for t in s.stores) for s in nest.stages)):
+        rows = [LoopSpec(expressions.variable("o", 1), 0, 1, kind="parallel")]
+    spec = NestSpec(rows, {}, [])
+    for stage in nest.stages:
+        kind = "reduce" if stage.joins else "scan" if any(s.scan for s in stage.stores) else "serial"
+        loops = [LoopSpec(each.var, each.start, each.stop, kind=kind) for each in stage.loops]
+        spec.stages.append(StageSpec([Segment(loops)], stage.joins, stage.stores, before=stage.numbers))
+    return spec
+
+
 class LoopEmitter:
     """Writes the nests of one kernel into its block."""
 
@@ -104,13 +116,16 @@ class LoopEmitter:
         places: Mapping[Memory, SSAValue],
         ranges: Mapping[sympy.Symbol, Range],
         in_order: bool = False,
+        plain: bool = False,
     ) -> None:
+        self.plain = plain  # all that `read` needs is written
         self.in_order = (
             in_order  # operands from left to right: few loads of a long sum wait in registers for their turn
         )
         self.places = dict(places)
         self.ranges = dict(ranges)
         self.scopes = [_Scope(block, 0)]
+        self.outermost = 0
         self.env: dict[sympy.Symbol, Dim] = {}
         self.depths: dict[sympy.Symbol, int] = {}
         self.accumulators: dict[Node, tuple[SSAValue, Dim]] = {}
@@ -131,6 +146,8 @@ class LoopEmitter:
         self.env = dict(nest.env)
         self.accumulators, self.kept, self.keeping = {}, {}, {}
         self.kept = {node: self.places[memory] for node, memory in nest.lent.items()}
+        single = self.plain and len(nest.rows) == 1 and nest.rows[0].stop == 1
+        self.outermost = 1 if single else 0  # what belongs to the nest's single row says so by no variable
         self._loops(nest.rows, lambda: self._stages(nest))
 
     def _loops(self, loops: Sequence[LoopSpec], body: Callable[[], None]) -> None:
@@ -224,10 +241,13 @@ class LoopEmitter:
         self._add(row, ir.Exchange.make(operands, [], {"count": walk.stop}))
 
     def _declare(self, row: _Scope, target: Node, kind: str, args: Sequence[Node], nest: NestSpec) -> None:
-        memory = self._local(row, nest.lanes, args[0].dtype, identity(kind, args[0].dtype))
+        index = tuple(map(self.index, target.data[1])) if self.plain else ()
+        rows = {self.env[s.var] for s in nest.rows if s.stop != 1}
+        element = index if {i for i in index if not isinstance(i, int)} != rows else ()
+        memory = self._local(row, nest.lanes, args[0].dtype, identity(kind, args[0].dtype), element)
         self.accumulators[target] = (memory, nest.lane)
         if len(args) == 2 and kind != DOT:
-            places = self._local(row, nest.lanes, I64, 0)
+            places = self._local(row, nest.lanes, I64, 0, element)
             self.accumulators[target] = (places, nest.lane)
             self.kept_values[target] = (memory, nest.lane)
 
@@ -241,8 +261,11 @@ class LoopEmitter:
     def _scan_memory(self, row: _Scope, store: Store, nest: NestSpec) -> SSAValue:
         return self._local(row, nest.lanes, store.node.dtype, identity(store.scan, store.node.dtype))
 
-    def _local(self, scope: _Scope, size: Dim, dtype: DType, value: object = None) -> SSAValue:
+    def _local(
+        self, scope: _Scope, size: Dim, dtype: DType, value: object = None, element: Sequence[Dim] = ()
+    ) -> SSAValue:
         attrs: dict[str, object] = {"size": size} if value is None else {"size": size, "value": value}
+        attrs |= {"element": element} if element else {}
         return self._add(scope, ir.Local.make([], [ref_type([size], None, dtype)], attrs)).results[0]
 
     def _body(self, stage: StageSpec, scans: Mapping[int, SSAValue], nest: NestSpec) -> None:
@@ -257,9 +280,9 @@ class LoopEmitter:
             memory, lane = self.accumulators[join.target]
             operands = [values[0], *self.joint.get(join.target, [memory])]
             attrs: dict[str, object] = {"kind": join.kind, "index": self.index(lane)}
+            attrs |= {name: value for name, value in join.attrs.items() if self.plain or name not in _PLANNED}
             if join.kind == DOT:
                 operands = [*values, memory]
-                attrs |= dot_attributes(join)
             elif len(values) == 2:
                 operands = [*values, self.kept_values[join.target][0], memory]
             self._add(self.scopes[-1], ir.Accumulate.make(operands, [], attrs))
@@ -301,7 +324,7 @@ class LoopEmitter:
     def _stored(self, store: Store) -> Node:
         """The value that a store takes: without a cast where the store itself rounds, and the cast value is not there already."""
         node, dtype = store.node, store.memory.ref.dtype
-        while node.kind == "cast" and node.dtype == dtype and dtype.compute != dtype:
+        while not self.plain and node.kind == "cast" and node.dtype == dtype and dtype.compute != dtype:
             if node in self.keeping or self._made(node) is not None:
                 break
             node = node.args[0]
@@ -317,7 +340,7 @@ class LoopEmitter:
         return simplify_index(found, self.ranges)
 
     def _depth(self, node: Node) -> int:
-        depth = 0
+        depth = self.outermost
         for s in node.free:
             expr = self.env.get(s, s)
             if isinstance(expr, sympy.Expr):
@@ -412,7 +435,11 @@ class LoopEmitter:
         return self._add(scope, ir.scalar_op(node.data[0], *operands)).results[0]
 
     def _cast(self, node: Node, scope: _Scope, operands: list[SSAValue]) -> SSAValue:
-        return self._add(scope, ir.ScalarCast.make(operands[:1], [scalar_type(BY_NAME[node.data[0]])])).results[0]
+        checked = [self.binds[bind.data[0]] for bind in node.args[1:]] if self.plain else []
+        attrs = {"checked": checked} if checked else {}
+        return self._add(scope, ir.ScalarCast.make(operands[:1], [scalar_type(BY_NAME[node.data[0]])], attrs)).results[
+            0
+        ]
 
     def _const(self, node: Node, scope: _Scope, operands: list[SSAValue]) -> SSAValue:
         return self._constant(scope, node.data[0], node.dtype)
@@ -465,19 +492,7 @@ class LoopEmitter:
         return op
 
 
-def product_of(target: Node) -> prim.Contract:
-    """The operation that the sum of products stands for; of a part of it, the whole's."""
-    op = target.data[0]
-    assert isinstance(op, prim.Contract)
-    return op
-
-
-def dot_attributes(join: Join) -> dict[str, object]:
-    """In which dtype the operands of a sum of products are multiplied."""
-    op = product_of(join.target)
-    found: dict[str, object] = {"dtype": prim.tensor(op.operands[0]).dtype.name}
-    return found | ({"tf32": True} if op.get("tf32") else {})
-
+_PLANNED = ("tile", "bag")  # attributes of `loop.accumulate` that only choose its loops
 
 _EMIT: dict[str, Callable[[LoopEmitter, Node, _Scope, list[SSAValue]], SSAValue]] = {
     "load": LoopEmitter._load,
@@ -489,3 +504,52 @@ _EMIT: dict[str, Callable[[LoopEmitter, Node, _Scope, list[SSAValue]], SSAValue]
     "bind": LoopEmitter._bind,
     "reduced": LoopEmitter._reduced,
 }
+
+
+def drop_unused(block: Block) -> None:
+    """Remove scalars that nothing uses."""
+    for op in reversed(list(block.walk(reverse=False))):
+        if isinstance(op, Op) and op.results and not any(r.uses for r in op.results) and op.parent is not None:
+            op.detach()
+            op.erase()
+
+
+def kernel_symbols(kernel: ir.Kernel, memory: bool) -> list[str]:
+    """The size symbols that a kernel is given.
+
+    Args:
+        memory: whether those of its memory are among them, if there are any: 32 bits count all memory of a GPU's kernel, which a launch checks.
+    """
+    symbols = _symbols(kernel.block_body)
+    if symbols and memory:
+        symbols |= _sizes(kernel.block_body)
+    return sorted(map(str, symbols))
+
+
+def _sizes(block: Block) -> set[sympy.Symbol]:
+    """The size symbols of a kernel's memory."""
+    refs = [a.type for a in block.args if isinstance(a.type, RefType)]
+    return free_symbols([d for ref in refs for d in (*ref.shape, *ref.strides)])
+
+
+def _symbols(block: Block) -> set[sympy.Symbol]:
+    """The size symbols that a kernel's loops use."""
+    used: set[sympy.Symbol] = set()
+    bound: set[sympy.Symbol] = set()
+    for op in block.walk():
+        if not isinstance(op, Op):
+            continue
+        for name, value in op.literals.items():
+            if name == "var":
+                bound.add(value)
+            else:
+                used |= free_symbols(_exprs(value))
+        if isinstance(op, ir.Local):
+            used |= free_symbols(op.results[0].type.shape)  # type: ignore[attr-defined]
+    return used - bound
+
+
+def _exprs(value: object) -> list[Dim]:
+    if isinstance(value, tuple):
+        return [e for v in value for e in _exprs(v)]
+    return [value] if isinstance(value, sympy.Expr) else []

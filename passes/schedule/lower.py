@@ -1,546 +1,246 @@
-"""From tensors to scalars: one element of a value as an expression over loads, at an index that is itself an expression.
-
-`Lowering.lower(value, index)` walks down from a value to memory. Views vanish into the index, elementwise operations become scalar
-operations, gathers bind an integer read from memory to a name, and reductions stop the walk: they stand as `reduced` nodes whose
-bodies the planner turns into loops. Equal nodes are one object, which is what makes values common to several loops visible.
-"""
+"""kernel → loop: every fused kernel becomes the plain loop nests that compute it, and a launch; equal kernels are one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import contextlib
+import hashlib
+import sys
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import ClassVar
 
-import sympy
-import torch
-from xdsl.ir import Block, SSAValue
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Block, Region, SSAValue
 
-from ...ir.dialects import prim
-from ...ir.dtypes import BOOL, F64, I64, DType
-from ...ir.scalars import DOT, SCALARS, identity
-from ...ir.symbols import Dim, FloorDiv, Mod, Range, dim, interval, is_nonnegative, simplify_index, substitute, symbol
-from ...ir.types import RefType, is_gpu
-from ..analysis import indexing
-from ..analysis.indexing import Index
+from ...ir.dialects import kernel, loop, prim
+from ...ir.syntax import Op, location_of
+from ...ir.types import LiteralAttr, RefType, is_gpu, ref_type
+from ..analysis.size_names import named_kernel, replace_sizes, replaced_type
+from ..core.base import Pass, PassError
+from ..core.context import CompileContext
+from .elements import Lowering
+from .emit_loops import LoopEmitter, drop_unused, kernel_symbols, plain_nest
+from .expressions import Memory
+from .plan import Planner
 
-EXACT = {"where", "max", "min", "neg", "abs", "sign", "copysign", "floor", "ceil", "trunc", "round"}
-
-
-@dataclass(eq=False)
-class Memory:
-    """Memory that a kernel reads or writes: an argument (`role` "in" or "out") or its own scratch."""
-
-    name: str
-    ref: RefType
-    role: str
-
-    def position(self, index: Index) -> Dim:
-        """The flat index of an element."""
-        return indexing.linear(index, self.ref.strides)
+_SILENT = {"cast", "where"}
+_LAYOUT = {"strides", "operand_strides"}
 
 
-@dataclass(eq=False)
-class Node:
-    """One scalar value in a loop body.
+@dataclass(frozen=True)
+class Lower(Pass):
+    """Turn every fused kernel into plain loops: for each row its reductions and stores, in order.
 
-    Kinds: load (data: memory, flat index, mask, other), op (name), cast, const (value), index (expression), select (conditions that are
-    all >= 0: operand 0, else 1), bind (variable, size, wrap, mask), reduced (operation, index tuple).
+    Options:
+        contract: whether a GPU's kernels may round a product and a sum at once, and divide with an error of two units in the last place.
     """
 
-    kind: str
-    dtype: DType
-    args: tuple[Node, ...]
-    data: tuple[Any, ...]
-    free: frozenset[sympy.Symbol]  # loop variables on which it depends
-    number: int
-    cost: int
+    name: ClassVar[str] = "lower"
+    level: ClassVar[str] = "kernel"
+    gives: ClassVar[str] = "loop"
+    after: ClassVar[tuple[str, ...]] = ("fuse", "layout")
+    requires: ClassVar[tuple[str, ...]] = ("fuse", "layout")
 
-    def walk(self) -> Iterator[Node]:
-        """This node and all below it, each once."""
-        seen, stack = {self}, [self]
-        while stack:
-            node = stack.pop()
-            yield node
-            for arg in node.args:
-                if arg not in seen:
-                    seen.add(arg)
-                    stack.append(arg)
+    contract: bool = True
 
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        """Replace kernels by launches.
 
-@dataclass
-class Body:
-    """What a reduction joins: `args` (value, or value and position), one element for each point of `loops`."""
-
-    op: prim.Reduce | prim.Bag | prim.Contract | prim.Scan
-    index: Index
-    args: tuple[Node, ...]
-    variables: tuple[sympy.Symbol, ...]
-    sizes: tuple[Dim, ...]
-    numbers: tuple[Node, ...] = ()  # integers from memory: over how many elements it goes, and where they begin
-
-    @property
-    def kind(self) -> str:
-        """The kind of reduction."""
-        found: str = DOT if isinstance(self.op, prim.Contract) else self.op["kind"]
-        return found
-
-    @property
-    def dtype(self) -> DType:
-        """The dtype in which it accumulates."""
-        return self.args[0].dtype
+        Raises:
+            PassError: an operand of a kernel is a view (`layout` makes it memory), or a dtype has no loops.
+        """
+        made: dict[str, loop.Kernel] = {}
+        for func in [op for op in module.ops if isinstance(op, prim.Func)]:
+            refs = _References(func)
+            for op in [op for op in func.block_body.ops if isinstance(op, kernel.Fused)]:
+                inputs = [refs.of(v) for v in op.operands]
+                outputs = [refs.of(v) for v in op.results]
+                body_text = region_text(op.block_body, [*inputs, *outputs]) + op.get("choice", "")
+                found = made.get(body_text)
+                if found is None:
+                    found = made[body_text] = _build(op, inputs, outputs, body_text)
+                    if not self.contract and any(is_gpu(ref.device) for ref in outputs):
+                        found["contract"] = False
+                    module.body.block.add_op(found)
+                else:
+                    found["lines"] = _merge_lines(found["lines"], _lines(op))
+                _launch(func.block_body, op, found)
 
 
-@dataclass
-class Lowering:
-    """The scalar expressions of one kernel.
+def _launch(block: Block, op: kernel.Fused, found: loop.Kernel) -> None:
+    """Put a launch where the fused kernel is."""
+    strides = op.get("strides")
+    given = {"strides": tuple(strides)} if strides and any(strides) else {}
+    attrs = {"kernel": found["sym_name"], **given}
+    launch = loop.Launch.make(list(op.operands), [r.type for r in op.results], attrs, loc=op.location)
+    block.insert_op_before(launch, op)
+    for old, new in zip(op.results, launch.results, strict=True):
+        new.name_hint = old.name_hint
+        old.replace_all_uses_with(new)
+    op.detach()
+    op.erase()
 
-    `memories`: values that can be read from memory. `ranges`: the inclusive ranges of all variables made so far.
-    """
 
-    memories: dict[SSAValue, Memory]
-    ranges: dict[sympy.Symbol, Range] = field(default_factory=dict)
-    binds: dict[sympy.Symbol, Node] = field(default_factory=dict)
-    bodies: dict[Node, Body] = field(default_factory=dict)
-    stored: frozenset[SSAValue] = frozenset()  # reductions and scans that are read from memory
-    _nodes: dict[Any, Node] = field(default_factory=dict)
-    _memo: dict[Any, Node] = field(default_factory=dict)
-    _ancestors: dict[SSAValue, frozenset[SSAValue]] = field(default_factory=dict)
-    _reduce_variables: dict[tuple[Dim, ...], tuple[sympy.Symbol, ...]] = field(default_factory=dict)
+class _References:
+    """The memory type of each value of a function: its shape with the strides that its producer gives it."""
 
-    # Nodes.
+    def __init__(self, func: prim.Func) -> None:
+        self.arg_strides = func.get("arg_strides") or ()
 
-    def node(
-        self, kind: str, dtype: DType, args: Iterable[Node] = (), data: tuple[Any, ...] = (), exprs: Sequence[Dim] = ()
-    ) -> Node:
-        """The node with these parts; `exprs` are the index expressions that it reads."""
-        args = tuple(args)
-        free: set[sympy.Symbol] = set()
-        for expr in exprs:
-            if isinstance(expr, sympy.Expr):
-                for s in expr.free_symbols:
-                    if s in self.binds:
-                        bind = self.binds[s]
-                        if bind not in args:
-                            args = (*args, bind)
-                    elif s in self.ranges:
-                        free.add(s)
-        key = (kind, dtype.name, tuple(a.number for a in args), tuple(_hashable(d) for d in data))
-        found = self._nodes.get(key)
-        if found is None:
-            frozen = frozenset(free).union(*(a.free for a in args))
-            cost = SCALARS[data[0]].cost if kind == "op" else 1 if kind in ("load", "cast", "select") else 0
-            found = Node(kind, dtype, args, data, frozen, len(self._nodes), cost)
-            self._nodes[key] = found
-        return found
-
-    def const(self, value: Any, dtype: DType) -> Node:
-        """A number, as a scalar of the dtype in which values of `dtype` are computed."""
-        if isinstance(value, sympy.Expr) and value.is_number:
-            value = int(value) if value.is_Integer else float(value)
-        if isinstance(value, sympy.Expr):
-            return self.node("index", dtype.compute, (), (dim(value),), (value,))
-        if dtype.is_float:
-            value = float(torch.tensor(value, dtype=dtype.torch).item())
-        elif dtype == BOOL:
-            value = bool(value)
+    def of(self, value: SSAValue) -> RefType:
+        t, owner = prim.tensor(value), value.owner
+        if isinstance(owner, Block):
+            given = self.arg_strides[value.index] if value.index < len(self.arg_strides) else None  # type: ignore[attr-defined]
+        elif isinstance(owner, prim.PrimOp):
+            raise PassError(f"schedule: a kernel reads the view {owner.name}; 'layout' makes such operands memory")
         else:
-            value = int(torch.tensor(value).to(dtype.torch).item())
-        return self.node("const", dtype.compute, (), (value,))
+            assert isinstance(owner, Op)
+            strides = owner.get("strides")
+            given = strides[value.index] if strides else None  # type: ignore[attr-defined]
+        return ref_type(t.shape, given, t.dtype, t.device)
 
-    def load(self, memory: Memory, index: Index, mask: tuple[Dim, ...], other: Any = None) -> Node:
-        """An element of memory, or `other` where an expression of the mask is negative."""
-        flat = memory.position(index)
-        if mask and other is None:
-            other = False if memory.ref.dtype == BOOL else 0.0 if memory.ref.dtype.is_float else 0
-        return self.node("load", memory.ref.dtype.compute, (), (memory, flat, mask, other), (flat, *mask))
 
-    def cast(self, x: Node, dtype: DType) -> Node:
-        """x in another dtype; nothing when it has it."""
-        return x if x.dtype == dtype else self.node("cast", dtype, (x,), (dtype.name,))
-
-    def wide(self, x: Node) -> Node:
-        """x in the dtype for arithmetic: half types become f32."""
-        return self.cast(x, x.dtype.compute)
-
-    def op(self, name: str, *args: Node) -> Node:
-        """A row of the scalar table."""
-        return self.node("op", SCALARS[name].result_dtype([a.dtype for a in args]), args, (name,))
-
-    def select(self, conditions: Sequence[Dim], yes: Node, no: Node) -> Node:
-        """`yes` where all conditions are >= 0, else `no`."""
-        if not conditions:
-            return yes
-        yes, no = self.wide(yes), self.wide(no)
-        return self.node("select", yes.dtype, (yes, no), (tuple(conditions),), conditions)
-
-    def renamed(self, node: Node, mapping: Mapping[sympy.Symbol, Dim]) -> Node | None:
-        """The node with other expressions for its loop variables; None when it depends on an integer from memory or a reduction."""
-        made: dict[Node, Node] = {}
-        for below in sorted(node.walk(), key=lambda n: n.number):  # operands are made before what uses them
-            places = _PLACES.get(below.kind)
-            if places is None:
-                return None
-            data = tuple(
-                tuple(simplify_index(substitute(e, mapping), self.ranges) for e in part)
-                if k in places and isinstance(part, tuple)
-                else simplify_index(substitute(part, mapping), self.ranges)
-                if k in places
-                else part
-                for k, part in enumerate(below.data)
-            )
-            parts: list[Any] = [data[k] for k in places]
-            exprs = [e for part in parts for e in (part if isinstance(part, tuple) else (part,))]
-            made[below] = self.node(below.kind, below.dtype, [made[a] for a in below.args], data, exprs)
-        return made[node]
-
-    def variable(self, prefix: str, size: Dim) -> sympy.Symbol:
-        """A new variable with 0 <= variable < size."""
-        found = symbol(f"{prefix}{sum(1 for s in self.ranges if s.name.rstrip('0123456789') == prefix)}")
-        self.ranges[found] = (0, dim(size - 1))
-        return found
-
-    def made(self, variable: sympy.Symbol) -> int:
-        """The position of a variable among all that were made."""
-        return list(self.ranges).index(variable)
-
-    def reduce_variables(self, sizes: tuple[Dim, ...]) -> tuple[sympy.Symbol, ...]:
-        """The variables of the inner loops of these sizes: the same ones for every stage, so that equal bodies are equal nodes."""
-        if sizes not in self._reduce_variables:
-            self._reduce_variables[sizes] = tuple(self.variable("r", s) for s in sizes)
-        return self._reduce_variables[sizes]
-
-    # Values.
-
-    def lower(self, value: SSAValue, index: Index, mask: tuple[Dim, ...] = ()) -> Node:
-        """The element of `value` at `index`, used only where all expressions of `mask` are >= 0."""
-        key = (value, index, mask, self.stored)
-        found = self._memo.get(key)
-        if found is None:
-            found = self._memo[key] = self._lower(value, index, mask)
-        return found
-
-    def _lower(self, value: SSAValue, index: Index, mask: tuple[Dim, ...]) -> Node:
-        owner = value.owner
-        if isinstance(owner, Block) or value in self.stored:
-            return self.load(self.memories[value], index, mask)
-        if isinstance(owner, prim.Elementwise):
-            return self._elementwise(owner, index, mask)
-        rule = _RULES.get(type(owner))
-        if rule is not None:
-            return rule(self, owner, index, mask)
-        assert isinstance(owner, prim.PrimOp)
-        return self.lower(owner.operands[0], indexing.operand_indices(owner, index, self.ranges)[0], mask)
-
-    def _elementwise(self, owner: prim.Elementwise, index: Index, mask: tuple[Dim, ...]) -> Node:
-        name = owner.row.name
-        args = [self.wide(self.lower(v, index, mask)) for v in owner.operands]
-        if name == "div" and args[1].kind == "reduced" and _sums_powers(args[1].data[0]):
-            name, args[1] = "mul", self.op("div", self.const(1.0, args[1].dtype), args[1])
-        result = self.op(name, *args)
-        if owner.type.dtype != result.dtype and name not in EXACT:
-            result = self.cast(result, owner.type.dtype)
-        return result
-
-    def _cast(self, owner: prim.Cast, index: Index, mask: tuple[Dim, ...]) -> Node:
-        x, dtype = self.lower(owner.operands[0], index, mask), owner.type.dtype
-        if dtype.compute == dtype:
-            return self.cast(self.wide(x), dtype)
-        if prim.tensor(owner.operands[0]).dtype == dtype:
-            return x
-        return self.cast(self.cast(self.wide(x), dtype.compute), dtype)
-
-    def _full(self, owner: prim.Full, index: Index, mask: tuple[Dim, ...]) -> Node:
-        return self.const(owner["value"], owner.type.dtype)
-
-    def _iota(self, owner: prim.Iota, index: Index, mask: tuple[Dim, ...]) -> Node:
-        at, start, step, dtype = index[owner["dim"]], owner["start"], owner["step"], owner.type.dtype.compute
-        if isinstance(start, float) or isinstance(
-            step, float
-        ):  # index expressions are integers: compute as torch does, in f64
-            place = self.node("index", F64, (), (dim(at),), (at,))
-            return self.cast(
-                self.op("add", self.op("mul", place, self.const(step, F64)), self.const(start, F64)), dtype
-            )
-        value = dim(start + step * at)
-        return self.node("index", dtype, (), (value,), (value,))
-
-    def _pad(self, owner: prim.Pad, index: Index, mask: tuple[Dim, ...]) -> Node:
-        inner, conditions = indexing.pad_index(owner, index, self.ranges)
-        x = self.lower(owner.operands[0], inner, (*mask, *conditions))
-        fill = self.const(owner["value"], owner.type.dtype)
-        if conditions and x.kind == "load" and x.data[2] == tuple(conditions):
-            memory, flat, inside, _ = x.data
-            return self.node("load", x.dtype, (), (memory, flat, inside, fill.data[0]), (flat, *inside))
-        return self.select(conditions, x, fill)
-
-    def _concat(self, owner: prim.Concat, index: Index, mask: tuple[Dim, ...]) -> Node:
-        at = index[owner["dim"]]
-        found_roll = indexing.rolled(owner) if is_gpu(owner.type.device) else None
-        if found_roll is not None:
-            source, amount = found_roll
-            whole = sympy.sympify(owner.type.shape[owner["dim"]])
-            place = simplify_index(dim(Mod(sympy.sympify(at + amount), whole)), self.ranges)
-            return self.lower(source, (*index[: owner["dim"]], place, *index[owner["dim"] + 1 :]), mask)
-        parts: list[tuple[Dim, Node]] = []
-        for operand, (inner, start, stop) in zip(owner.operands, indexing.concat_parts(owner, index), strict=True):
-            above, below = dim(at - start), dim(stop - 1 - at)
-            never = is_nonnegative(dim(-1 - above), self.ranges) or is_nonnegative(dim(-1 - below), self.ranges)
-            if never:
-                continue
-            inside = tuple(c for c in (above, below) if not is_nonnegative(c, self.ranges))
-            parts.append((below, self.lower(operand, inner, (*mask, *inside))))
-        if not parts:  # no element at all
-            return self.const(0, owner.type.dtype)
-        found = parts[-1][1]
-        for below, node in reversed(parts[:-1]):
-            found = self.select([below], node, found)
-        return found
-
-    def bound(self, owner: prim.PrimOp, size: Dim, index: Index, mask: tuple[Dim, ...]) -> Dim:
-        """The integer that the index operand holds at `index`: an expression over loop variables, or the name of one from memory."""
-        number, inside = self.lower(owner.operands[1], index, mask), bool(owner.get("inside", False))
-        place = self.expression(number)
-        if place is not None:
-            ranges = self.ranges
-            place = simplify_index(place, ranges)
-            if inside or is_nonnegative(place, ranges) and is_nonnegative(dim(size - 1 - place), ranges):
-                return place
-        variable: sympy.Symbol = self.bind(number, size, bool(owner.get("wrap", False)), mask, inside).data[0]
-        return variable
-
-    def expression(self, node: Node, floats: bool = False) -> Dim | None:
-        """The index expression that is an integer's value; None when it takes more than loop variables and numbers.
-
-        Expressions have no width: a step enters where its dtype holds all that it can be, so that nothing wraps or is rounded.
-        With `floats`, numbers that are computed as floats may be integers, too.
-        """
-        found = self._exact(node, floats)
-        if found is None:
-            return None
-        ends, (least, most) = interval(found, self.ranges), node.dtype.exact
-        return found if ends is not None and least <= ends[0] and ends[1] <= most else None
-
-    def _exact(self, node: Node, floats: bool) -> Dim | None:
-        if node.dtype == BOOL or not (node.dtype.is_integer or (floats and node.dtype.is_float)):
-            return None
-        if node.kind == "const" and isinstance(node.data[0], float):
-            return int(node.data[0]) if node.data[0].is_integer() else None
-        if node.kind in ("index", "const"):
-            found: Dim = node.data[0]
-            return found
-        parts = [self.expression(a, floats) for a in node.args] if node.kind in ("op", "cast") else []
-        rule = _AS_EXPRESSION.get(node.data[0]) if node.kind == "op" else None
-        if any(p is None for p in parts) or (node.kind == "op" and rule is None) or not parts:
-            return None
-        found_by = parts[0] if rule is None else rule(*parts)
-        return None if found_by is None else dim(found_by)
-
-    def bind(self, number: Node, size: Dim, wrap: bool, mask: tuple[Dim, ...] = (), inside: bool = False) -> Node:
-        """The node that gives an integer from memory a name: an index below `size`, checked where all of the mask is >= 0.
-
-        With `inside` it is known to lie there.
-        """
-        number = number if inside else self.cast(number, I64)
-        key = ("bind", number.number, size, wrap, mask, inside)
-        found = self._nodes.get(key)
-        if found is None:
-            name = self.variable("at", size)
-            conditions = [self.node("index", I64, (), (m,), (m,)) for m in mask]
-            free = number.free.union(*(n.free for n in conditions))
-            args = (number, *dict.fromkeys(a for n in conditions for a in n.args))
-            found = Node("bind", I64, args, (name, size, wrap, mask, inside), free, len(self._nodes), 1)
-            self._nodes[key] = self.binds[name] = found
-        return found
-
-    def _take(self, owner: prim.Take, index: Index, mask: tuple[Dim, ...]) -> Node:
-        where, place = indexing.take_index(owner, index)
-        size = prim.tensor(owner.operands[0]).shape[owner["dim"]]
-        found = self.bound(owner, size, where, mask)
-        return self._checked(self.lower(owner.operands[0], place(found), mask), found)
-
-    def _gather(self, owner: prim.Gather, index: Index, mask: tuple[Dim, ...]) -> Node:
-        size = prim.tensor(owner.operands[0]).shape[owner["dim"]]
-        found = self.bound(owner, size, index, mask)
-        return self._checked(self.lower(owner.operands[0], indexing.gather_index(owner, index)(found), mask), found)
-
-    def _checked(self, value: Node, at: Dim) -> Node:
-        """The value, made to depend on the index that selected it: a source that repeats does not, but the index is still checked."""
-        if at not in self.binds or self.binds[at].data[4]:
-            return value
-        bind, seen, stack = self.binds[at], set(), [value]
-        while stack:
-            node = stack.pop()
-            if node is bind:
-                return value
-            if node not in seen:
-                seen.add(node)
-                stack.extend(node.args)
-        value = self.wide(value)
-        return self.node("cast", value.dtype, (value,), (value.dtype.name,), (at,))
-
-    def _reduce(self, owner: prim.Reduce, index: Index, mask: tuple[Dim, ...]) -> Node:
-        if not owner["dims"] and not owner["kind"].startswith("arg"):
-            return self.lower(owner.operands[0], index, mask)
-        data = (owner, index, mask, self.stored & self._above(owner.results[0]))
-        found = self.node("reduced", owner.type.dtype, (), data, (*index, *mask))
-        if found not in self.bodies:
-            sizes = indexing.reduced_sizes(owner)
-            variables = self.reduce_variables(sizes)
-            inner = indexing.reduce_index(owner, index, variables)
-            args = [self.wide(self.lower(owner.operands[0], inner))]
-            if owner["kind"].startswith("arg"):
-                args.append(self.node("index", I64, (), (variables[0],), (variables[0],)))
-            self.bodies[found] = Body(owner, index, tuple(args), variables, sizes)
-        return found
-
-    def _bag(self, owner: prim.Bag, index: Index, mask: tuple[Dim, ...]) -> Node:
-        data = (owner, index, mask, self.stored & self._above(owner.results[0]))
-        found = self.node("reduced", owner.type.dtype, (), data, (*index, *mask))
-        if found not in self.bodies:
-            table, numbers, start, count, *scale = owner.operands
-            size = prim.tensor(numbers).shape[0]
-            first, length = (self._known(self.lower(v, index[:1]), dim(size + 1)) for v in (start, count))
-            variables = self.reduce_variables((length,))
-            place = dim(first + variables[0])
-            number = self.lower(numbers, (place,))
-            at: sympy.Symbol = self.bind(number, prim.tensor(table).shape[0], wrap=False).data[0]
-            value = self._checked(self.wide(self.lower(table, (at, *index[1:]))), at)
-            if scale:
-                value = self.op("mul", value, self.cast(self.wide(self.lower(scale[0], (place,))), value.dtype))
-            if owner.get("padding") is not None:
-                nothing = self.const(identity(owner["kind"], value.dtype), value.dtype)
-                kept = self.op("ne", number, self.const(owner["padding"], number.dtype))
-                value = self.op("where", kept, value, nothing)
-            read = tuple(self.binds[s] for s in (first, length) if s in self.binds)
-            self.bodies[found] = Body(owner, index, (value,), variables, (length,), read)
-        return found
-
-    def _known(self, number: Node, size: Dim) -> Dim:
-        """An integer below `size`: an expression over loop variables, or the name of one from memory."""
-        place = self.expression(number)
-        variable: Dim = self.bind(number, size, wrap=False, inside=True).data[0] if place is None else place
-        return variable
-
-    def _contract(self, owner: prim.Contract, index: Index, mask: tuple[Dim, ...]) -> Node:
-        data = (owner, index, mask, self.stored & self._above(owner.results[0]))
-        found = self.node("reduced", owner.type.dtype, (), data, (*index, *mask))
-        if found not in self.bodies:
-            sizes = owner["reduced"]
-            variables = self.reduce_variables(sizes)
-            at = dict(zip(prim.axes(len(owner.sizes)), (*index, *variables), strict=True))
-            args = tuple(self._factor(owner, k, at) for k in (0, 1))
-            self.bodies[found] = Body(owner, index, args, variables, sizes)
-        return found
-
-    def _factor(self, owner: prim.Contract, number: int, at: Mapping[sympy.Symbol, Dim]) -> Node:
-        """An element of an operand of a contraction, where each dimension of the iteration is at this place."""
-        value = owner.operands[number]
-        place, conditions = indexing.contracted_index(owner, number, at, self.ranges)
-        return self.select(
-            conditions, self.wide(self.lower(value, place, tuple(conditions))), self.const(0, owner.type.dtype)
+def region_text(block: Block, refs: list[RefType]) -> str:
+    """What a kernel computes, on which memory, without names and places: equal texts, equal kernels."""
+    numbers: dict[SSAValue, int] = {a: k for k, a in enumerate(block.args)}
+    lines = [r.text for r in refs]
+    for op in block.ops:
+        for result in op.results:
+            numbers[result] = len(numbers)
+        attrs = ",".join(
+            f"{k}={v.text}" for k, v in op.attributes.items() if k not in _LAYOUT and isinstance(v, LiteralAttr)
         )
-
-    def _above(self, value: SSAValue) -> frozenset[SSAValue]:
-        """The reductions and scans that a value is computed from."""
-        found = self._ancestors.get(value)
-        if found is None:
-            values: set[SSAValue] = set()
-            for v in value.owner.operands if isinstance(value.owner, prim.PrimOp) else ():
-                values |= self._above(v)
-                if isinstance(v.owner, (*prim.JOINS, prim.Scan)):
-                    values.add(v)
-            found = self._ancestors[value] = frozenset(values)
-        return found
-
-    def scan_body(self, owner: prim.Scan, index: Index) -> Node:
-        """The element that a scan joins at `index`."""
-        return self.wide(self.lower(owner.operands[0], index))
-
-    def reached(self, node: Node) -> list[Node]:
-        """All reductions that a node depends on, also through the bodies of others; outer ones first."""
-        found: dict[Node, None] = {}
-        stack = [node]
-        while stack:
-            for inner in stack.pop().walk():
-                if inner.kind == "reduced" and inner not in found:
-                    found[inner] = None
-                    stack += (*self.bodies[inner].args, *self.bodies[inner].numbers)
-        return list(found)
+        types = ",".join(r.type.text for r in op.results if hasattr(r.type, "text"))
+        lines.append(f"{op.name}({','.join(str(numbers[v]) for v in op.operands)}){{{attrs}}}:{types}")
+    return "\n".join(lines)
 
 
-def _divided(a: Dim, b: Dim) -> Dim | None:
-    return dim(FloorDiv(sympy.sympify(a), sympy.Integer(b))) if isinstance(b, int) and b > 0 else None
+def _build(op: kernel.Fused, inputs: list[RefType], outputs: list[RefType], text: str) -> loop.Kernel:
+    """The loops of a fused kernel; on a GPU, sizes that are expressions have names while they are planned."""
+    known = named_kernel(op) if any(is_gpu(ref.device) for ref in outputs) else None
+    if known is None:
+        return plain_kernel(op, inputs, outputs, text)
+    copy, names = known
+    inputs, outputs = ([replaced_type(ref, names.divisions) for ref in part] for part in (inputs, outputs))
+    found = plain_kernel(copy, inputs, outputs, text)
+    copy.erase()
+    replace_sizes(found, names.sizes)
+    found["symbols"] = kernel_symbols(found, memory=True)
+    return found
 
 
-def _rest(a: Dim, b: Dim) -> Dim | None:
-    return dim(Mod(sympy.sympify(a), sympy.Integer(b))) if isinstance(b, int) and b > 0 else None
+def plain_kernel(op: kernel.Fused, inputs: list[RefType], outputs: list[RefType], text: str) -> loop.Kernel:
+    """The loops of one fused kernel: nests with rows, and for each row stages that reduce or store.
+
+    Raises:
+        PassError: a dtype that loops cannot compute with.
+    """
+    source = op.block_body
+    for ref in (*inputs, *outputs):
+        if ref.dtype.kind == "complex":
+            raise PassError(f"lower: loops over {ref.dtype.name} are not supported; 'fuse' leaves them to the library")
+    ins = [Memory(f"in{k}", r, "in") for k, r in enumerate(inputs)]
+    outs = [Memory(f"out{k}", r, "out") for k, r in enumerate(outputs)]
+    last = source.last_op
+    assert isinstance(last, kernel.Yield)
+    lowering = Lowering(memories=dict(zip(source.args, ins, strict=True)))
+    wanted = [
+        (v, out) for v, out in zip(last.operands, outs, strict=True) if 0 not in out.ref.shape
+    ]  # others hold nothing
+    planner = Planner(source, lowering, wanted)
+    with deep_recursion():  # a chain of operations is walked down to memory, a few frames an operation
+        nests = planner.plan()
+    gpu = any(is_gpu(ref.device) for ref in outputs)
+    block = Block(arg_types=[*inputs, *outputs])
+    places: dict[Memory, SSAValue] = dict(zip([*ins, *outs], block.args, strict=True))
+    for memory in planner.scratch:
+        local = loop.Local.make([], [memory.ref], {"size": memory.ref.numel})
+        block.add_op(local)
+        places[memory] = local.results[0]
+    emitter = LoopEmitter(block, places, lowering.ranges, in_order=gpu, plain=True)
+    for nest in nests:
+        emitter.nest(plain_nest(nest, lowering))
+    drop_unused(block)
+    name = f"{kernel_words(source)}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    updated = _scattered_into(op) if gpu else None
+    attrs = {"sym_name": name, "inputs": len(ins)} | ({} if updated is None else {"updates": updated})
+    made = loop.Kernel.make([], [], attrs, [Region(block)], op.location)
+    made["symbols"] = kernel_symbols(made, memory=gpu)
+    made["lines"] = _lines(op)
+    return made
 
 
-# Integer operations that index expressions have.
-_AS_EXPRESSION: Mapping[str, Callable[..., Dim | None]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "neg": lambda a: -a,
-    "abs": lambda a: sympy.Max(a, -a),
-    "max": lambda a, b: sympy.Max(a, b),
-    "min": lambda a, b: sympy.Min(a, b),
-    "floordiv": _divided,
-    "mod": _rest,
-}
-
-_PLACES: Mapping[str, tuple[int, ...]] = {  # where a node's data holds index expressions
-    "load": (1, 2),
-    "op": (),
-    "cast": (),
-    "const": (),
-    "index": (0,),
-    "select": (0,),
-}
+def _scattered_into(op: Op) -> int | None:
+    """The input whose elements stay where a scatter writes none, which is all that its fused kernel does."""
+    for inner in op.block_body.ops:
+        if isinstance(inner, prim.Scatter):
+            value = inner.operands[0]
+            while not isinstance(value.owner, Block):
+                value = value.owner.operands[0]
+            found: int = value.index  # type: ignore[attr-defined]  # an argument of the block
+            return found
+    return None
 
 
-def _sums_powers(op: Any) -> bool:
-    """sum(exp(a - max(a))): between 1 and the number of terms, so that its reciprocal is no worse than a division by it."""
-    exp = op.operands[0].owner if isinstance(op, prim.Reduce) and op["kind"] == "sum" else None
-    sub = exp.operands[0].owner if isinstance(exp, prim.Elementwise) and exp.row.name == "exp" else None
-    if not isinstance(sub, prim.Elementwise) or sub.row.name != "sub":
-        return False
-    spread = sub.operands[1].owner
-    if not isinstance(spread, prim.Broadcast):
-        return False
-    largest, shape = spread.operands[0].owner, prim.tensor(sub.operands[0]).shape
-    places = tuple(d for d in range(len(shape)) if d not in op["dims"])
-    if isinstance(largest, prim.Reshape):  # reduced dimensions of size 1 are kept
-        if largest.type.shape != tuple(s if d in places else 1 for d, s in enumerate(shape)):
-            return False
-        largest, places = largest.operands[0].owner, tuple(range(len(shape)))
-    return (
-        isinstance(largest, prim.Reduce)
-        and (largest["kind"], tuple(largest["dims"])) == ("max", tuple(op["dims"]))
-        and largest.operands[0] is sub.operands[0]
-        and tuple(spread["dims"]) == places
-    )
+@dataclass
+class _Depth:
+    """The process's limit of recursion while threads are in `deep_recursion`: the last of them puts the first one's back."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    threads: int = 0
+    before: int = 0
+    raised: int = 0
 
 
-def _hashable(part: Any) -> Any:
-    return (
-        (type(part).__name__, repr(part))
-        if isinstance(part, float)
-        else (bool, part)
-        if isinstance(part, bool)
-        else part
-    )
+_DEPTH = _Depth()
 
 
-_RULES: Mapping[type, Callable[[Lowering, Any, Index, tuple[Dim, ...]], Node]] = {
-    prim.Cast: Lowering._cast,
-    prim.Full: Lowering._full,
-    prim.Iota: Lowering._iota,
-    prim.Pad: Lowering._pad,
-    prim.Concat: Lowering._concat,
-    prim.Take: Lowering._take,
-    prim.Gather: Lowering._gather,
-    prim.Reduce: Lowering._reduce,
-    prim.Bag: Lowering._bag,
-    prim.Contract: Lowering._contract,
-}
+@contextlib.contextmanager
+def deep_recursion(frames: int = 50_000) -> Iterator[None]:
+    """Allow at least so many Python frames (they take no C stack)."""
+    with _DEPTH.lock:
+        if not _DEPTH.threads:
+            _DEPTH.before = sys.getrecursionlimit()
+        _DEPTH.threads += 1
+        _DEPTH.raised = max(sys.getrecursionlimit(), frames)
+        sys.setrecursionlimit(_DEPTH.raised)
+    try:
+        yield
+    finally:
+        with _DEPTH.lock:
+            _DEPTH.threads -= 1
+            if not _DEPTH.threads and sys.getrecursionlimit() == _DEPTH.raised:  # else the program has set another
+                sys.setrecursionlimit(_DEPTH.before)
+
+
+def kernel_words(block: Block) -> str:
+    """Readable words for what a kernel does: its costly operations and its reductions, in order."""
+    words: list[tuple[str, int]] = []
+    for op in block.ops:
+        if isinstance(op, prim.Contract):
+            words.append(("dot", 6))
+        elif isinstance(op, prim.Bag):
+            words.append((f"bag_{op['kind']}", 5))
+        elif isinstance(op, prim.Reduce | prim.Scan):
+            words.append((op["kind"] if isinstance(op, prim.Reduce) else f"cum{op['kind']}", 5))
+        elif isinstance(op, prim.Elementwise):
+            words.append((op.row.name, 0 if op.row.name in _SILENT else min(4, op.row.cost)))
+        elif not isinstance(op, kernel.Yield | prim.Full | prim.Broadcast | prim.Reshape):
+            words.append((op.name.removeprefix("prim."), -1 if isinstance(op, prim.Cast | prim.Slice) else 0))
+    keep = 4
+    ranked = sorted(range(len(words)), key=lambda k: (-words[k][1], k))
+    chosen: list[str] = []
+    for k in sorted(ranked[: keep + 2]):
+        if words[k][0] not in chosen:
+            chosen.append(words[k][0])
+    return "_".join(chosen[:keep]) or "copy"
+
+
+def _lines(op: kernel.Fused) -> tuple[str, ...]:
+    places = [location_of(inner) for inner in op.block_body.ops] + [location_of(op)]
+    return tuple(dict.fromkeys(f"{p[0]}:{p[1]}" for p in places if p is not None))
+
+
+def _merge_lines(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*a, *b)))

@@ -19,12 +19,12 @@ import sympy
 from ...ir.symbols import Dim, dim, known_equal, product, substitute
 from ..analysis.cost import MOMENTS_BLOCK, MOMENTS_BYTES, MOMENTS_FIRST
 from .emit_loops import LoopSpec, Segment, StageSpec
-from .lower import Lowering, Node
+from .expressions import Expressions, Node
 from .nests import Join, Loop, Stage
 
 
 def blocked_moments(
-    lowering: Lowering, stages: Sequence[Stage], loops: Sequence[Loop], env: dict[sympy.Symbol, Dim]
+    lowering: Expressions, stages: Sequence[Stage], loops: Sequence[Loop], env: dict[sympy.Symbol, Dim]
 ) -> StageSpec | None:
     """The first two stages as one, or None where they are no mean and squares around it; `loops` are theirs, merged, and `env`
     expresses the old variables in these.
@@ -79,7 +79,7 @@ def blocked_moments(
     return StageSpec([Segment(specs, env)], [total, squares], inside=inside, running={so_far: total.target})
 
 
-def one_pass(lowering: Lowering, stages: Sequence[Stage]) -> list[Stage]:
+def one_pass(lowering: Expressions, stages: Sequence[Stage]) -> list[Stage]:
     """The stages with the first two as one, where these are a mean and squares around it, or a maximum and a sum of exp(x - maximum).
 
     Each element is then joined to what is known so far (Welford: Note on a method for calculating corrected sums of squares, 1962;
@@ -113,7 +113,7 @@ def _under_maximum(first: Stage, second: Stage) -> Node | None:
     return x if x is most.args[0] and less is most.target and x.dtype.is_float else None
 
 
-def _around_mean(lowering: Lowering, first: Stage, second: Stage) -> Node | None:
+def _around_mean(lowering: Expressions, first: Stage, second: Stage) -> Node | None:
     """x where the stages are sum(x) and sum((x - sum(x)/n)^2) over the same n elements."""
     same = [each.var for each in first.loops] == [each.var for each in second.loops]
     if not same or len(first.joins) != 1 or len(second.joins) != 1:

@@ -1,35 +1,20 @@
-"""The plan of a kernel: which loop nests it has, and what each of their stages does.
+"""The loop nests of a kernel as data: what `read` makes of a plain `loop.kernel`, and what its text is written from.
 
-A nest has row loops and, for each row, stages in order: reductions (those of one stage share their loops), then stores. A reduction is
-computed inside the nest of its consumer when its index uses exactly the row variables; otherwise it gets a nest of its own and is
-kept in scratch memory. So softmax and layer norm are one nest, a mean over the batch with its consumer are two.
+A nest has row loops and, for each row, stages in order: reductions (those of one stage share their loops), then stores.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import sympy
-from xdsl.ir import Block, Operation, SSAValue
 
-from ...ir.dialects import prim
-from ...ir.symbols import (
-    Dim,
-    FloorDiv,
-    dim,
-    free_symbols,
-    is_nonnegative,
-    known_equal,
-    product,
-    simplify_index,
-    substitute,
-)
-from ...ir.types import ref_type
-from ..analysis.cost import MIN_UNITS, MIN_WORK
-from ..analysis.indexing import Index
-from .lower import Lowering, Memory, Node
+from ...ir.literals import Literal
+from ...ir.symbols import Dim, dim
+from .expressions import Memory, Node
+
 
 
 @dataclass
@@ -54,6 +39,7 @@ class Join:
     kind: str
     args: tuple[Node, ...]
     beside: tuple[Node | None, ...] = ()  # of kinds that give several values: the first ones, `target` is the last
+    attrs: Mapping[str, Literal] = field(default_factory=dict)  # those of `loop.accumulate` that its kind does not say
 
 
 @dataclass
@@ -81,6 +67,7 @@ class Stage:
     loops: list[Loop]
     joins: list[Join] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
+    numbers: tuple[Node, ...] = ()  # integers from memory: over how many elements the loops go, and where these begin
 
     @property
     def nodes(self) -> list[Node]:
@@ -97,391 +84,6 @@ class Nest:
     stages: list[Stage]
 
 
-@dataclass(eq=False)
-class Root:
-    """A value that is written to memory, with its own index variables."""
-
-    value: SSAValue
-    memories: list[Memory]
-    index: Index
-    stored: frozenset[SSAValue]  # what it reads from memory rather than computes
-    node: Node
-    uses: list[Node]
-    rows: list[sympy.Symbol]
-    variables: list[sympy.Symbol]  # of the index, in order; a dimension of size 1 has none, one that is split has two
-
-    @property
-    def is_free(self) -> bool:
-        """Whether it fits into any nest over its elements; nothing ever waits for such a root."""
-        return not self.uses and not isinstance(self.value.owner, prim.Scan)
-
-
-@dataclass
-class Group:
-    """Roots that share their rows; `maps` gives each root's variables in terms of the group's."""
-
-    rows: list[sympy.Symbol]
-    roots: list[Root]
-    maps: list[dict[sympy.Symbol, Dim]]
-    followers: dict[Root, Root] = field(default_factory=dict)  # what is stored in the body of a scan, and that scan
-
-
-@dataclass
-class Planner:
-    """Plans one kernel: `plan()` gives its nests in order, `scratch` the memory that they need beside the arguments."""
-
-    block: Block
-    lowering: Lowering
-    outputs: list[tuple[SSAValue, Memory]]
-    scratch: list[Memory] = field(default_factory=list)
-    only_followed: set[Memory] = field(default_factory=set)  # scratch of scans that only their followers read
-
-    def plan(self) -> list[Nest]:
-        """The nests of the kernel, in the order in which they run."""
-        position = {op: k for k, op in enumerate(self.block.ops)}
-        scans = frozenset(op.results[0] for op in position if isinstance(op, prim.Scan))
-        roots: dict[SSAValue, Root] = {}
-        wanted: list[SSAValue] = [v for v, _ in reversed(self.outputs)]
-        while wanted:
-            value = wanted.pop()
-            if value not in roots:
-                roots[value] = self._root(value, scans - {value})
-                wanted += [v for v in self._needs(roots[value]) if v not in roots]
-        ordered = sorted(
-            roots.values(),
-            key=lambda r: (r.is_free, position.get(r.value.owner, -1) if isinstance(r.value.owner, Operation) else -1),
-        )
-        groups = self._groups(ordered)
-        followed = {root: scan for group in groups for root, scan in group.followers.items()}
-        waiting = {
-            self.lowering.memories[v] for r in ordered for v in self._needs(r) if v is not _value(followed.get(r))
-        }
-        self.only_followed = {scan.memories[0] for scan in followed.values()} & set(self.scratch) - waiting
-        self.scratch = [m for m in self.scratch if m not in self.only_followed]
-        return [self._nest(group) for group in groups]
-
-    def _memory(self, value: SSAValue) -> list[Memory]:
-        found = [memory for v, memory in self.outputs if v is value]
-        if not found:
-            t = prim.tensor(value)
-            found = [Memory(f"tmp{len(self.scratch)}", ref_type(t.shape, None, t.dtype), "scratch")]
-            self.scratch += found
-        return found
-
-    def _needs(self, root: Root) -> list[SSAValue]:
-        """Values that the root reads from memory which the kernel itself has written."""
-        memories = {n.data[0] for n in self._all_nodes(root) if n.kind == "load"}
-        return [v for v in root.stored if self.lowering.memories.get(v) in memories]
-
-    def _all_nodes(self, root: Root) -> list[Node]:
-        found = list(root.node.walk())
-        for use in root.uses:
-            body = self.lowering.bodies[use]
-            found += [n for a in (*body.args, *body.numbers) for n in a.walk()]
-        return found
-
-    def _root(self, value: SSAValue, stored: frozenset[SSAValue]) -> Root:
-        lowering, shape = self.lowering, prim.tensor(_elements(value)).shape
-        index = tuple(0 if s == 1 else lowering.variable("o", s) for s in shape)
-        variables = [v for v in index if isinstance(v, sympy.Symbol)]
-        given = stored
-        while True:
-            for v in stored:
-                if v not in lowering.memories:
-                    lowering.memories[v] = self._memory(v)[0]
-            node = self.element(value, index, stored)
-            uses = lowering.reached(node)
-            root = Root(value, [], index, stored, node, uses, [], variables)
-            refused = self._refused(root)
-            if not refused - stored:
-                break
-            finer = None if isinstance(value.owner, (*prim.JOINS, prim.Scan)) else self._finer(root)
-            if finer is None:
-                stored = stored | refused
-            else:
-                index = tuple(substitute(i, finer) for i in index)
-                (old, value_of) = next(iter(finer.items()))
-                place = variables.index(old)
-                variables[place : place + 1] = sorted(value_of.free_symbols, key=lambda v: lowering.made(v))
-                stored = given
-        if value in lowering.memories:
-            outs = [m for v, m in self.outputs if v is value]
-            root.memories = outs or [lowering.memories[value]]
-        else:
-            root.memories = self._memory(value)
-            if isinstance(value.owner, (*prim.JOINS, prim.Scan)):
-                lowering.memories[value] = root.memories[0]
-        return root
-
-    def _finer(self, root: Root) -> dict[sympy.Symbol, sympy.Expr] | None:
-        """A variable to be split in two, so that a division in the index of a reduction (of groups, say) becomes a row variable."""
-        for use in root.uses:
-            for entry in use.data[1]:
-                for node in entry.atoms(FloorDiv) if isinstance(entry, sympy.Expr) else ():
-                    base, divisor = node.args
-                    for v in root.variables:
-                        a = coefficient(base, v)
-                        quotient = None if not a else sympy.cancel(divisor / sympy.sympify(a))
-                        size = dim(self.lowering.ranges[v][1] + 1)
-                        if quotient is None or not quotient.is_Integer or not isinstance(size, int):
-                            continue
-                        inner = int(quotient)
-                        if 1 < inner < size and size % inner == 0:
-                            high = self.lowering.variable("o", size // inner)
-                            return {v: inner * high + self.lowering.variable("o", inner)}
-        return None
-
-    def element(self, value: SSAValue, index: Index, stored: frozenset[SSAValue]) -> Node:
-        """The node for one element of a root; a root that is a reduction or a scan is not read from its own memory."""
-        self.lowering.stored = stored - {value}
-        if isinstance(value.owner, prim.Scan):
-            return self.lowering.scan_body(value.owner, index)
-        return self.lowering.lower(_elements(value), index)
-
-    def _refused(self, root: Root) -> frozenset[SSAValue]:
-        """Reductions that cannot be computed inside the root's rows; sets `root.rows`."""
-        own = root.value.owner
-        variables = set(root.variables)
-        tuples: dict[SSAValue, set[Index]] = {}
-        refused: set[SSAValue] = set()
-        for use in root.uses:
-            op, index, mask = use.data[:3]
-            tuples.setdefault(op.results[0], set()).add(index)
-            symbols = {s for s in free_symbols(index) if s in self.lowering.ranges}
-            if not symbols <= variables or (mask and not self._inside(index, op)):
-                refused.add(op.results[0])
-        refused |= {v for v, found in tuples.items() if len(found) > 1}
-        fine = [u for u in root.uses if u.data[0].results[0] not in refused]
-        rows = self._choose_rows(root, fine)
-        root.rows = [v for v in root.variables if v in rows]
-        for use in fine:
-            op, index = use.data[:2]
-            if free_symbols(index) & variables != rows or not self._once(index, op, root.rows):
-                refused.add(op.results[0])
-        fine = [u for u in fine if u.data[0].results[0] not in refused]
-        if self._too_few_rows(root, fine):
-            refused |= {u.data[0].results[0] for u in fine}
-        kept = {own.results[0]} if isinstance(own, Operation) and own in root.uses else set()
-        return frozenset(refused - {root.value} - kept)
-
-    def _choose_rows(self, root: Root, uses: Sequence[Node]) -> set[sympy.Symbol]:
-        variables = set(root.variables)
-        if isinstance(root.value.owner, prim.Scan):
-            along = root.index[root.value.owner["dim"]]
-            return {v for v in variables if v != along}
-        if isinstance(root.value.owner, prim.JOINS):
-            return variables
-        candidates = [free_symbols(u.data[1]) & variables for u in uses]
-        return max(candidates, key=lambda c: (len(c), candidates.count(c)), default=set())
-
-    def _inside(self, index: Index, op: prim.Reduce | prim.Bag | prim.Contract) -> bool:
-        """Whether the index lies within the reduction's result whatever the mask says."""
-        return all(
-            is_nonnegative(i, self.lowering.ranges) and is_nonnegative(dim(size - 1 - i), self.lowering.ranges)
-            for i, size in zip(index, op.type.shape, strict=True)
-        )
-
-    def _once(self, index: Index, op: prim.Reduce | prim.Bag | prim.Contract, rows: Sequence[sympy.Symbol]) -> bool:
-        """Whether different rows mean different elements of the reduction, so that nothing is computed twice."""
-        if _plain(index) is not None:
-            return True
-        ranges = self.lowering.ranges
-        return known_equal(product(dim(ranges[r][1] + 1) for r in rows), op.type.numel)
-
-    def _too_few_rows(self, root: Root, uses: Sequence[Node]) -> bool:
-        """Few rows with much work each: the reductions are better spread over threads in a nest of their own."""
-        if not uses or isinstance(root.value.owner, prim.Scan):
-            return False
-        if all(u.data[0].results[0] is root.value for u in uses):
-            return False
-        count = product(dim(self.lowering.ranges[r][1] + 1) for r in root.rows)
-        if not isinstance(count, int):
-            return False
-        if self._by_columns(uses, root.rows):
-            count = count // 64
-        bodies = [self.lowering.bodies[u] for u in uses]
-        work = max(
-            w if isinstance(w, int) else MIN_WORK for w in (1 if b.numbers else product(b.sizes) for b in bodies)
-        )
-        return count < MIN_UNITS and max(1, count) * work >= MIN_WORK
-
-    def _by_columns(self, uses: Sequence[Node], rows: Sequence[sympy.Symbol]) -> bool:
-        """Whether neighbours in memory belong to different rows, for most loads of the reductions' bodies."""
-        loads = {n for u in uses for a in self.lowering.bodies[u].args for n in a.walk() if n.kind == "load"}
-        return column_votes(loads, set(rows)) > 0
-
-    # Groups.
-
-    def _groups(self, roots: Sequence[Root]) -> list[Group]:
-        groups: list[Group] = []
-        home: dict[Memory, int] = {}
-        for root in roots:
-            needed = {self.lowering.memories[v] for v in self._needs(root)}
-            first = max((home[m] + 1 for m in needed if m in home), default=0)
-            for k in range(max(0, first - 1), len(groups)):
-                if k < first and self._follow(groups[k], root, [m for m in needed if home.get(m) == k]):
-                    break
-                if k >= first and self._join(groups[k], root):
-                    break
-            else:
-                k = len(groups)
-                groups.append(Group(list(root.rows), [root], [{v: v for v in root.variables}]))
-            home.update(dict.fromkeys(root.memories, k))
-        return groups
-
-    def _follow(self, group: Group, root: Root, needed: Sequence[Memory]) -> bool:
-        """Put a root into the body of the scan whose value it needs, if it needs no more than the element that the scan is at."""
-        if root.uses or len(needed) != 1 or isinstance(root.value.owner, prim.Scan):
-            return False
-        for scan, mapping in zip(group.roots, group.maps, strict=True):
-            memory = scan.memories[0]
-            if memory is not needed[0] or not isinstance(scan.value.owner, prim.Scan):
-                continue
-            if memory.ref.dtype != memory.ref.dtype.compute or self._sizes(scan.variables) != self._sizes(
-                root.variables
-            ):
-                return False
-            same = dict(zip(scan.variables, root.variables, strict=True))
-            element = self.lowering.load(memory, tuple(substitute(i, same) for i in scan.index), ())
-            if any(n.kind == "load" and n.data[0] is memory and n is not element for n in root.node.walk()):
-                return False
-            group.followers[root] = scan
-            return self._add(group, root, {w: mapping[v] for v, w in same.items()})
-        return False
-
-    def _sizes(self, variables: Sequence[sympy.Symbol]) -> list[Dim]:
-        return [dim(self.lowering.ranges[v][1] + 1) for v in variables]
-
-    def _join(self, group: Group, root: Root) -> bool:
-        """Put the root into the group if their rows are the same; says whether it did."""
-        for other, mapping in zip(group.roots, group.maps, strict=True):
-            if not root.rows and not other.rows and root.uses:
-                continue
-            if not root.uses and self._sizes(root.variables) == self._sizes(other.variables):
-                places = [[r.variables.index(v) for v in r.rows] for r in (root, other)]
-                if not root.rows or places[0] == places[1]:
-                    found = {v: mapping[w] for v, w in zip(root.variables, other.variables, strict=True)}
-                    return self._add(group, root, found)
-            shared = {u.data[0]: u.data[1] for u in other.uses}
-            for use in root.uses:
-                if use.data[0] in shared and self._unify(group, root, use.data[1], mapping, shared[use.data[0]]):
-                    return True
-        plain = all(m[v] == v for r, m in zip(group.roots, group.maps, strict=True) for v in r.rows)
-        if root.rows and plain and self._sizes(root.rows) == self._sizes(group.rows):
-            found = dict(zip(root.rows, group.rows, strict=True))
-            return self._add(group, root, {v: found.get(v, v) for v in root.variables})
-        if group.rows and not root.rows and not root.uses and self._sizes(root.variables) == self._sizes(group.rows):
-            return self._add(group, root, dict(zip(root.variables, group.rows, strict=True)))
-        return False
-
-    def _unify(self, group: Group, root: Root, mine: Index, mapping: dict[sympy.Symbol, Dim], theirs: Index) -> bool:
-        """Make the two accesses to one reduction equal by expressing one side's rows in the other's."""
-        target = [substitute(i, mapping) for i in theirs]
-        plain = _plain(mine)
-        if plain is not None and len(plain) == len(root.rows):
-            found = {v: t for v, t in zip(mine, target, strict=True) if v in plain}
-            return self._add(group, root, {v: found.get(v, v) for v in root.variables})
-        plain = _plain(tuple(target))
-        if plain is None or plain != set(group.rows) or len(plain) != len(group.rows):
-            return False
-        change = {t: m for t, m in zip(target, mine, strict=True) if t in plain}
-        for other in group.maps:
-            for v in other:
-                other[v] = simplify_index(substitute(other[v], change), self.lowering.ranges)
-        group.rows = list(root.rows)
-        return self._add(group, root, {v: v for v in root.variables})
-
-    def _add(self, group: Group, root: Root, mapping: dict[sympy.Symbol, Dim]) -> bool:
-        group.roots.append(root)
-        group.maps.append(mapping)
-        return True
-
-    # Nests.
-
-    def _nest(self, group: Group) -> Nest:
-        rows = [Loop(v, dim(self.lowering.ranges[v][1] + 1)) for v in group.rows]
-        stores: dict[tuple[sympy.Symbol, ...], Stage] = {}
-        uses: dict[Node, None] = {}
-        for root, mapping in zip(group.roots, group.maps, strict=True):
-            inner = [v for v in root.variables if not self._is_row(mapping[v], group.rows)]
-            sizes = tuple(self._sizes(inner))
-            renamed = self.lowering.reduce_variables(sizes)
-            mapping = mapping | dict(zip(inner, renamed, strict=True))
-            index = tuple(
-                simplify_index(substitute(i, mapping), self.lowering.ranges) if isinstance(i, sympy.Expr) else i
-                for i in root.index
-            )
-            node = self.element(root.value, index, root.stored)
-            uses |= dict.fromkeys(self.lowering.reached(node))
-            stage = stores.setdefault(renamed, Stage([Loop(v, s) for v, s in zip(renamed, sizes, strict=True)]))
-            scan = root.value.owner["kind"] if isinstance(root.value.owner, prim.Scan) else ""
-            for memory in root.memories:
-                store = Store(memory, memory.position(index), node, scan)
-                if isinstance(root.value.owner, prim.Scatter):
-                    store = self._scattered(root.value.owner, memory, index, node)
-                if root in group.followers:
-                    store.follows = group.followers[root].memories[0]
-                elif memory in self.only_followed:
-                    store.passes = True
-                if scan:
-                    store.result = self.lowering.load(memory, index, ())
-                stage.stores.append(store)
-        return Nest(rows, [*self._reductions(list(uses)), *_separate_scans(stores.values())])
-
-    def _scattered(self, op: prim.Scatter, memory: Memory, index: Index, node: Node) -> Store:
-        """The store of one element of a scatter's source."""
-        d = op["dim"]
-        at = self.lowering.bound(op, op.type.shape[d], index, ())
-        flat = memory.position((*index[:d], at, *index[d + 1 :]))
-        bind = self.lowering.binds.get(at) if isinstance(at, sympy.Symbol) else None
-        return Store(memory, flat, node, bind=bind, atomic="" if op["kind"] == "set" else op["kind"])
-
-    @staticmethod
-    def _is_row(value: Dim, rows: Sequence[sympy.Symbol]) -> bool:
-        return not isinstance(value, sympy.Expr) or value.free_symbols & set(rows) != set()
-
-    def _reductions(self, uses: Sequence[Node]) -> list[Stage]:
-        """The stages of reductions: by how many others come before, then by their loops."""
-        levels: dict[Node, int] = {}
-
-        def level(node: Node) -> int:
-            if node not in levels:
-                args = self.lowering.bodies[node].args
-                args = (*args, *self.lowering.bodies[node].numbers)
-                inner = {n for a in args for n in a.walk() if n.kind == "reduced"}
-                levels[node] = 1 + max((level(n) for n in inner), default=-1)
-            return levels[node]
-
-        stages: dict[tuple[int, tuple[sympy.Symbol, ...]], Stage] = {}
-        for use in sorted(uses, key=lambda u: (level(u), u.number)):
-            body = self.lowering.bodies[use]
-            loops = [Loop(v, s) for v, s in zip(body.variables, body.sizes, strict=True)]
-            stage = stages.setdefault((level(use), body.variables), Stage(loops))
-            stage.joins.append(Join(use, body.kind, body.args))
-        return list(stages.values())
-
-
-def _separate_scans(stages: Iterable[Stage]) -> list[Stage]:
-    """Scans run in order along their loop: they share it only with what follows them."""
-    found: list[Stage] = []
-    for stage in stages:
-        plain = [s for s in stage.stores if not s.scan and s.follows is None]
-        for scan in [s for s in stage.stores if s.scan]:
-            found.append(Stage(stage.loops, stores=[scan, *(s for s in stage.stores if s.follows is scan.memory)]))
-        if plain:
-            found.append(Stage(stage.loops, stores=plain))
-    return found
-
-
-def _elements(value: SSAValue) -> SSAValue:
-    """What a root computes element by element: itself, but the source of a scatter."""
-    return value.owner.operands[2] if isinstance(value.owner, prim.Scatter) else value
-
-
-def _value(root: Root | None) -> SSAValue | None:
-    return None if root is None else root.value
-
-
 def coefficient(expr: Dim, var: sympy.Symbol) -> Dim | None:
     """c when expr == c*var + terms without var, else None."""
     if not isinstance(expr, sympy.Expr) or var not in expr.free_symbols:
@@ -495,14 +97,6 @@ def coefficient(expr: Dim, var: sympy.Symbol) -> Dim | None:
             return None
         total = total + factor
     return dim(total)
-
-
-def _plain(index: Index) -> set[sympy.Symbol] | None:
-    """The variables of an index made of different variables and constants only, else None."""
-    variables = [i for i in index if isinstance(i, sympy.Expr)]
-    if not all(v.is_Symbol for v in variables) or len(set(variables)) != len(variables):
-        return None
-    return set(variables)
 
 
 def unit_stride(node: Node) -> set[sympy.Symbol]:

@@ -12,16 +12,15 @@ from typing import TypeAlias
 
 import sympy
 
-from ...ir.dialects import prim
+from ...ir.dtypes import BY_NAME
 from ...ir.scalars import DOT
 from ...ir.symbols import Dim, product
-from ...ir.syntax import Op
 from ..analysis.affine import accesses, merge
 from ..analysis.cost import GROUP
 from ..analysis.machine import Processor
 from ..analysis.product_model import Tile
-from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec, product_of
-from .lower import Lowering
+from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
+from .expressions import Expressions
 from .nests import Join, Loop, Nest, Stage
 from .tiling import by_stride
 
@@ -35,9 +34,8 @@ def is_product(nest: Nest) -> bool:
 
 def tile_of(nest: Nest) -> Tile:
     """The tile that the product asks for."""
-    kernel = product_of(nest.stages[0].joins[0].target).parent_op()
-    choice = kernel.get("choice") if isinstance(kernel, Op) else None
-    return Tile.parse(choice.removeprefix("tile ")) if choice else Tile()
+    given = nest.stages[0].joins[0].attrs.get("tile")
+    return Tile.parse(str(given)) if given else Tile()
 
 
 def split_of(nest: Nest) -> int:
@@ -49,7 +47,7 @@ def split_of(nest: Nest) -> int:
 
 
 def product_blocks(
-    processor: Processor, lowering: Lowering, nest: Nest, flat: Flat, fresh: Callable[[Dim], sympy.Symbol]
+    processor: Processor, lowering: Expressions, nest: Nest, flat: Flat, fresh: Callable[[Dim], sympy.Symbol]
 ) -> NestSpec | None:
     """The loops of the nest with their blocks; None where it is no product of a row and a column with operations on the result behind it.
 
@@ -90,7 +88,7 @@ def product_blocks(
 
 def _bytes(nest: Nest) -> int:
     """Of an element of the factors."""
-    return prim.tensor(product_of(nest.stages[0].joins[0].target).operands[0]).dtype.bytes
+    return BY_NAME[str(nest.stages[0].joins[0].attrs["dtype"])].bytes
 
 
 def _group(tile: Tile, inner: Dim, columns: Dim, size: int, cached: int) -> int:
@@ -105,13 +103,13 @@ def _group(tile: Tile, inner: Dim, columns: Dim, size: int, cached: int) -> int:
     return max(GROUP, 1 << max(0, fits.bit_length() - 1))
 
 
-def summed(lowering: Lowering, nest: Nest) -> Nest:
+def summed(lowering: Expressions, nest: Nest) -> Nest:
     """The product as a plain sum, which a single row or column is computed by."""
 
     def plain(join: Join) -> Join:
         if join.kind != DOT:
             return join
         a, b = join.args
-        return replace(join, kind="sum", args=(lowering.op("mul", a, b),))
+        return replace(join, kind="sum", args=(lowering.op("mul", a, b),), attrs={})
 
     return Nest(nest.rows, [Stage(s.loops, [plain(j) for j in s.joins], s.stores) for s in nest.stages])

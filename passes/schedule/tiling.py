@@ -46,7 +46,7 @@ from ..analysis.cost import (
 from ..analysis.indexing import row_major
 from ..analysis.machine import Processor
 from .emit_loops import LoopSpec, NestSpec, Prefetch, Segment, StageSpec
-from .lower import Lowering, Memory, Node
+from .expressions import Expressions, Memory, Node
 from .moments import blocked_moments
 from .nests import Join, Loop, Nest, Stage, Store, coefficient, column_votes
 
@@ -58,7 +58,7 @@ class Tiler:
     """Chooses the loops of the nests of one kernel."""
 
     processor: Processor
-    lowering: Lowering
+    lowering: Expressions
     scratch: list[Memory]
 
     def nests(self, nests: Sequence[Nest]) -> list[NestSpec]:
@@ -134,7 +134,7 @@ class Tiler:
         for join in first.joins:
             op, index = join.target.data[0], join.target.data[1]
             part = lowering.node("reduced", join.target.dtype, (), (op, (*index, chunk), "part"), (row, chunk))
-            partial.joins.append(Join(part, join.kind, join.args))
+            partial.joins.append(replace(join, target=part))
             parts = [part]
             if len(join.args) == 2 and join.kind != DOT:
                 dtype = join.args[0].dtype
