@@ -34,6 +34,7 @@ class Kernel(Op):
     `warps`: how many of a GPU work on one block; `stages`: how many blocks of a product's operands are on their way at once.
     `unaligned`: arguments that may begin anywhere, where the others begin at multiples of 16 bytes (on a GPU).
     `contract = false`: no product and sum are rounded at once, and quotients are rounded to nearest.
+    `plain = true`: loops, rows and stages are as `lower` gives them, and passes that choose loops may still read them back.
     """
 
     name = "loop.kernel"
@@ -98,7 +99,8 @@ class For(Op):
 class Local(Op):
     """Scratch memory that lives for one iteration of the loops around it: `size` elements, all `value` at first.
 
-    `size` 1 is a register. No `value`: not initialised.
+    `size` 1 is a register. No `value`: not initialised. `element`, in a plain kernel: which element of a reduction it gathers, where that is
+    not the one that the row loops around it number.
     """
 
     name = "loop.local"
@@ -154,6 +156,7 @@ class Accumulate(_Access):
     `argmax`/`argmin`: operands are value, position, memory of values, memory of positions (i64); the first position wins.
     `max_expsum`, `moments` (`scalars.JOINT`): operands are the value and one memory for each of what is computed together.
     `dot`: the product of operands 0 and 1, each rounded to `dtype` before, is added to the memory; `tf32 = true`: float32 may lose bits.
+    In a plain kernel `tile` is the tile that a product asks for, and `bag = true` says that numbers in memory choose what is joined.
     """
 
     name = "loop.accumulate"
@@ -286,7 +289,7 @@ class Constant(Op):
 
 
 class ScalarCast(Op):
-    """Convert to the result's dtype."""
+    """Convert to the result's dtype. `checked`, in a plain kernel: names of `loop.bind` that must be in range wherever this is used."""
 
     name = "scalar.cast"
     arity = 1

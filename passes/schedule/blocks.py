@@ -226,9 +226,7 @@ class Blocker(Tiler):
             size = product(most(s.start, s.stop) for s in loops)
             width = min(step, power_of_two(size)) if isinstance(size, int) else step
             specs = self._flat(loops, inner, width, kind)
-            spec.stages.append(
-                StageSpec([Segment(specs, inner)], stage.joins, stage.stores, before=stage.numbers)
-            )
+            spec.stages.append(StageSpec([Segment(specs, inner)], stage.joins, stage.stores, before=stage.numbers))
         held = known and hint(longest) <= step and lane is None and not self._scans(nest)
         each = ELEMENTS_A_THREAD
         if held and block * step >= 2 * PROGRAM_POINTS:

@@ -215,7 +215,7 @@ class Lowering(Expressions):
         if not owner["dims"] and not owner["kind"].startswith("arg"):
             return self.lower(owner.operands[0], index, mask)
         data = (owner, index, mask, self.stored & self._above(owner.results[0]))
-        found = self.node("reduced", owner.type.dtype, (), data, (*index, *mask))
+        found = self.node("reduced", owner.type.dtype, (), data, index)
         if found not in self.bodies:
             sizes = indexing.reduced_sizes(owner)
             variables = self.inner_variables([(0, s) for s in sizes])
@@ -228,7 +228,7 @@ class Lowering(Expressions):
 
     def _bag(self, owner: prim.Bag, index: Index, mask: tuple[Dim, ...]) -> Node:
         data = (owner, index, mask, self.stored & self._above(owner.results[0]))
-        found = self.node("reduced", owner.type.dtype, (), data, (*index, *mask))
+        found = self.node("reduced", owner.type.dtype, (), data, index)
         if found not in self.bodies:
             table, numbers, start, count, *scale = owner.operands
             size = prim.tensor(numbers).shape[0]
@@ -256,7 +256,7 @@ class Lowering(Expressions):
 
     def _contract(self, owner: prim.Contract, index: Index, mask: tuple[Dim, ...]) -> Node:
         data = (owner, index, mask, self.stored & self._above(owner.results[0]))
-        found = self.node("reduced", owner.type.dtype, (), data, (*index, *mask))
+        found = self.node("reduced", owner.type.dtype, (), data, index)
         if found not in self.bodies:
             sizes = owner["reduced"]
             variables = self.inner_variables([(0, s) for s in sizes])

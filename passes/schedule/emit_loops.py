@@ -14,9 +14,9 @@ from ...ir.dtypes import BOOL, BY_NAME, I64, DType
 from ...ir.scalars import DOT, JOINT, identity
 from ...ir.symbols import Dim, Range, dim, free_symbols, is_nonnegative, simplify_index, substitute, symbol
 from ...ir.syntax import Op
-from ...ir.types import RefType, ref_type, scalar_type
+from ...ir.types import RefType, is_gpu, ref_type, scalar_type
 from .expressions import Expressions, Memory, Node
-from .nests import Join, Nest, Store
+from .nests import Join, Nest, Nests, Store
 
 # Memory, first index, elements, integers from memory that the index is made of
 Prefetch: TypeAlias = tuple[Memory, Dim, Dim, tuple[Node, ...]]
@@ -105,6 +105,28 @@ def plain_nest(nest: Nest, expressions: Expressions) -> NestSpec:
         loops = [LoopSpec(each.var, each.start, each.stop, kind=kind) for each in stage.loops]
         spec.stages.append(StageSpec([Segment(loops)], stage.joins, stage.stores, before=stage.numbers))
     return spec
+
+
+def write(found: Nests) -> Block:
+    """The block of a plain kernel with these nests: what `read` makes of it is the same again."""
+    block, places = kernel_block(found.arguments, found.scratch)
+    gpu = any(is_gpu(memory.ref.device) for memory in found.arguments)
+    emitter = LoopEmitter(block, places, found.expressions.ranges, in_order=gpu, plain=True)
+    for nest in found.nests:
+        emitter.nest(plain_nest(nest, found.expressions))
+    drop_unused(block)
+    return block
+
+
+def kernel_block(arguments: Sequence[Memory], scratch: Sequence[Memory]) -> tuple[Block, dict[Memory, SSAValue]]:
+    """The block of a kernel with its memory alone, and where each memory is."""
+    block = Block(arg_types=[m.ref for m in arguments])
+    places: dict[Memory, SSAValue] = dict(zip(arguments, block.args, strict=True))
+    for memory in scratch:
+        local = ir.Local.make([], [memory.ref], {"size": memory.ref.numel})
+        block.add_op(local)
+        places[memory] = local.results[0]
+    return block, places
 
 
 class LoopEmitter:

@@ -20,8 +20,9 @@ from ..analysis.size_names import named_kernel, replace_sizes, replaced_type
 from ..core.base import Pass, PassError
 from ..core.context import CompileContext
 from .elements import Lowering
-from .emit_loops import LoopEmitter, drop_unused, kernel_symbols, plain_nest
+from .emit_loops import kernel_symbols, write
 from .expressions import Memory
+from .nests import Nests
 from .plan import Planner
 
 _SILENT = {"cast", "where"}
@@ -152,22 +153,13 @@ def plain_kernel(op: kernel.Fused, inputs: list[RefType], outputs: list[RefType]
     with deep_recursion():  # a chain of operations is walked down to memory, a few frames an operation
         nests = planner.plan()
     gpu = any(is_gpu(ref.device) for ref in outputs)
-    block = Block(arg_types=[*inputs, *outputs])
-    places: dict[Memory, SSAValue] = dict(zip([*ins, *outs], block.args, strict=True))
-    for memory in planner.scratch:
-        local = loop.Local.make([], [memory.ref], {"size": memory.ref.numel})
-        block.add_op(local)
-        places[memory] = local.results[0]
-    emitter = LoopEmitter(block, places, lowering.ranges, in_order=gpu, plain=True)
-    for nest in nests:
-        emitter.nest(plain_nest(nest, lowering))
-    drop_unused(block)
+    block = write(Nests(nests, lowering, [*ins, *outs], planner.scratch))
     name = f"{kernel_words(source)}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     updated = _scattered_into(op) if gpu else None
     attrs = {"sym_name": name, "inputs": len(ins)} | ({} if updated is None else {"updates": updated})
     made = loop.Kernel.make([], [], attrs, [Region(block)], op.location)
     made["symbols"] = kernel_symbols(made, memory=gpu)
-    made["lines"] = _lines(op)
+    made["lines"], made["plain"] = _lines(op), True
     return made
 
 

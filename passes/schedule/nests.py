@@ -13,7 +13,7 @@ import sympy
 
 from ...ir.literals import Literal
 from ...ir.symbols import Dim, dim
-from .expressions import Memory, Node
+from .expressions import Expressions, Memory, Node
 
 
 
@@ -82,6 +82,16 @@ class Nest:
 
     rows: list[Loop]
     stages: list[Stage]
+
+
+@dataclass
+class Nests:
+    """The nests of a kernel in order, with its memory: arguments, then the scratch that nests pass on to later ones."""
+
+    nests: list[Nest]
+    expressions: Expressions
+    arguments: list[Memory]
+    scratch: list[Memory]
 
 
 def coefficient(expr: Dim, var: sympy.Symbol) -> Dim | None:

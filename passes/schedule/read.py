@@ -19,17 +19,7 @@ from ...ir.scalars import DOT, JOINT
 from ...ir.symbols import Dim, dim, free_symbols, substitute, symbol
 from ...ir.types import RefType
 from .expressions import Expressions, Memory, Node
-from .nests import Join, Loop, Nest, Stage, Store
-
-
-@dataclass
-class Nests:
-    """The nests of a kernel in order, with its memory: arguments, then the scratch that nests pass on to later ones."""
-
-    nests: list[Nest]
-    expressions: Expressions
-    arguments: list[Memory]
-    scratch: list[Memory]
+from .nests import Join, Loop, Nest, Nests, Stage, Store
 
 
 def read(kernel: loop.Kernel) -> Nests:
@@ -217,7 +207,7 @@ class _Reader:
 
     def _index(self, value: Any) -> Dim:
         if isinstance(value, int) or not self.variables or value.free_symbols.isdisjoint(self.variables):
-            return value  # type: ignore[no-any-return]  # an index expression
+            return value
         return substitute(value, self.variables)
 
     def _scalar(self, op: Operation) -> None:

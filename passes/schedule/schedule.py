@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, Region, SSAValue
+from xdsl.ir import Region
 
 from ...ir.dialects import loop, prim
 from ...ir.types import RefType, is_gpu
 from ..core.base import Pass
 from ..core.context import CompileContext
-from .emit_loops import LoopEmitter, drop_unused, kernel_symbols
-from .expressions import Memory
+from .emit_loops import LoopEmitter, drop_unused, kernel_block, kernel_symbols
 from .read import read
 from .schedule_blocks import divide
 from .streams import set_streams
@@ -32,7 +31,7 @@ class Schedule(Pass):
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         """Replace the loops of kernels; on a GPU a kernel becomes one for each of its nests."""
-        kernels = [op for op in module.ops if isinstance(op, loop.Kernel)]
+        kernels = [op for op in module.ops if isinstance(op, loop.Kernel) and op.get("plain")]
         launches: dict[str, list[loop.Launch]] = {}
         for func in [op for op in module.ops if isinstance(op, prim.Func)]:
             for op in func.block_body.ops:
@@ -42,7 +41,7 @@ class Schedule(Pass):
         for kernel in kernels:
             calls = launches.get(kernel["sym_name"], [])
             if any(isinstance(a.type, RefType) and is_gpu(a.type.device) for a in kernel.block_body.args):
-                parts = divide(ctx.target, kernel, calls)
+                parts = divide(ctx.machine.gpu, kernel, calls)
             else:
                 parts = [self._tiled(ctx, kernel)]
             count, launched = count + len(parts), launched + len(parts) * len(calls)
@@ -52,13 +51,8 @@ class Schedule(Pass):
     def _tiled(self, ctx: CompileContext, kernel: loop.Kernel) -> loop.Kernel:
         """The kernel with its loops chosen for a CPU, in its place."""
         found = read(kernel)
-        block = Block(arg_types=[m.ref for m in found.arguments])
-        specs = Tiler(ctx.target, found.expressions, found.scratch).nests(found.nests)
-        places: dict[Memory, SSAValue] = dict(zip(found.arguments, block.args, strict=True))
-        for memory in found.scratch:
-            local = loop.Local.make([], [memory.ref], {"size": memory.ref.numel})
-            block.add_op(local)
-            places[memory] = local.results[0]
+        specs = Tiler(ctx.machine.cpu, found.expressions, found.scratch).nests(found.nests)
+        block, places = kernel_block(found.arguments, found.scratch)
         emitter = LoopEmitter(block, places, found.expressions.ranges)
         for spec in specs:
             emitter.nest(spec)
@@ -66,6 +60,7 @@ class Schedule(Pass):
         set_grain(block)
         set_streams(block, block.args[kernel["inputs"] :])
         made = loop.Kernel.make([], [], kernel.literals, [Region(block)], kernel.location)
+        del made.attributes["plain"]
         made["symbols"] = kernel_symbols(made, memory=False)
         owner = kernel.parent
         assert owner is not None

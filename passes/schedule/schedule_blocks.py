@@ -9,8 +9,8 @@ from xdsl.ir import Attribute, Block, Region, SSAValue
 
 from ...ir.dialects import loop
 from ...ir.types import RefType, ref_type, tensor_type
+from ..analysis.machine import Processor
 from ..analysis.size_names import names_of, replace_sizes, replaced_type
-from ..core.context import Target
 from .blocks import Blocker
 from .emit_loops import LoopEmitter, NestSpec, drop_unused, kernel_symbols
 from .expressions import Expressions, Memory
@@ -26,7 +26,7 @@ class Part:
     writes: list[Memory]
 
 
-def divide(target: Target, kernel: loop.Kernel, calls: Sequence[loop.Launch]) -> list[loop.Kernel]:
+def divide(gpu: Processor, kernel: loop.Kernel, calls: Sequence[loop.Launch]) -> list[loop.Kernel]:
     """The kernel as one for each of its nests, and its launches `calls` as launches of all of these, in order."""
     refs = [a.type for a in kernel.block_body.args if isinstance(a.type, RefType)]
     stops = [op["stop"] for op in kernel.walk() if isinstance(op, loop.For)]
@@ -35,7 +35,7 @@ def divide(target: Target, kernel: loop.Kernel, calls: Sequence[loop.Launch]) ->
         replace_sizes(kernel, names.divisions)
     found = read(kernel)
     memories, scratch = found.arguments, found.scratch
-    specs = Blocker(target, found.expressions, scratch).nests(found.nests)
+    specs = Blocker(gpu, found.expressions, scratch).nests(found.nests)
     device = memories[-1].ref.device
     for memory in scratch:
         memory.ref = ref_type(memory.ref.shape, memory.ref.strides, memory.ref.dtype, device)

@@ -33,7 +33,7 @@ from .store import Measurements
 
 log = logging.getLogger("intarsia")
 
-BEHIND = "layout,schedule,plan-buffers"  # what a program goes through after the choice
+BEHIND = "layout,lower,schedule,plan-buffers"  # what a program goes through after the choice
 LIBRARY = "library"
 CLEARLY = 0.97  # of the library's time: less is noise
 BYTES = 192 << 20  # that a round touches, more than the caches hold

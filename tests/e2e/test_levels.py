@@ -90,7 +90,9 @@ def test_passes_opt_repeats_compile(lowered, tmp_path, capsys):
     before = names[names.index("fuse") - 1]
     path = tmp_path / "graph.ir"
     path.write_text(low.stages[before])
-    assert passes_opt(["--pipeline", "fuse,layout,schedule", f"--threads={torch.get_num_threads()}", str(path)]) in (
+    assert passes_opt(
+        ["--pipeline", "fuse,layout,lower,schedule", f"--threads={torch.get_num_threads()}", str(path)]
+    ) in (
         0,
         None,
     )

@@ -11,7 +11,7 @@ from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.core.context import CompileContext
 from intarsia.passes.fusion.fuse import Fuse
 from intarsia.passes.layout.layout import Layout
-from intarsia.passes.schedule.schedule import Schedule
+from tests.ladder import schedule
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -26,7 +26,7 @@ def test_same_values(start: int) -> None:
         for step in (Fuse(), Layout()):
             step.apply(CompileContext(), module)
         before, text = run(module, program.args), print_module(module)
-        Schedule().apply(CompileContext(), module)
+        schedule(module)
         module.verify()
         printed = print_module(module)
         assert print_module(parse_module(printed)) == printed

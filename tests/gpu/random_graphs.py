@@ -127,7 +127,7 @@ def _on_gpu(program: ModuleOp, kernels: bool = False) -> ModuleOp:
     module = parse_module(print_module(program))
     retarget(module, GPU)
     passes = default_pipeline(gpu=True)
-    first = next(k for k, item in enumerate(passes) if item.name == "schedule") if kernels else 0
+    first = next(k for k, item in enumerate(passes) if item.name == "lower") if kernels else 0
     for item in passes[first:]:
         if item.level != "aten":
             item.apply(CompileContext(), module)

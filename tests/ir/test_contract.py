@@ -10,8 +10,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from intarsia.ir.interpreter.run import run
 from intarsia.ir.text import parse_module
-from intarsia.passes.core.context import CompileContext
-from intarsia.passes.schedule.schedule import Schedule
+from tests.ladder import schedule
 
 CONV = "[[d0, d4, 2*d2 + d5 - 1, 2*d3 + d6 - 1], [d1, d4, d5, d6]]"
 
@@ -54,7 +53,7 @@ def test_values(name: str) -> None:
     module.verify()
     args = [left.contiguous(), right.contiguous()]
     torch.testing.assert_close(run(module, args)[0], expected, rtol=1e-5, atol=1e-5)
-    Schedule().apply(CompileContext(), module)
+    schedule(module)
     module.verify()
     torch.testing.assert_close(run(module, args)[0], expected, rtol=1e-5, atol=1e-5)
 

@@ -17,9 +17,9 @@ from intarsia.passes.analysis.machine import Machine, gpu_facts
 from intarsia.passes.core.context import CompileContext
 from intarsia.passes.memory.plan_buffers import PlanBuffers
 from intarsia.passes.schedule import cooperative
-from intarsia.passes.schedule.schedule import Schedule
 from intarsia.targets.triton.emit import emit_module
 from intarsia.targets.triton.parts import program_count
+from tests.ladder import schedule
 
 NAMES = [name for name in CASES if name.endswith("shared_rows")]
 
@@ -34,7 +34,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def scheduled(name: str) -> tuple[object, list[loop.Kernel]]:
     module = CASES[name].module()
     retarget(module, "cuda:0")
-    Schedule().apply(CompileContext(), module)
+    schedule(module)
     module.verify()
     return module, [op for op in module.body.block.ops if isinstance(op, loop.Kernel)]
 

@@ -99,14 +99,14 @@ def test_a_road_leads_through_all_levels() -> None:
 
 def test_a_list_that_contradicts_an_edge_is_an_error_that_names_both() -> None:
     kinds = {item.name: type(item) for gpu in (False, True) for item in default_pipeline(gpu=gpu)}
-    check_road([kinds[name] for name in ("decompose", "dce", "hoist", "fuse", "layout", "schedule")])
+    check_road([kinds[name] for name in ("decompose", "dce", "hoist", "fuse", "layout", "lower", "schedule")])
     for order_, message in [
         (("decompose", "hoist", "dce", "fuse"), "'hoist' stands before 'dce', and has to run after it"),
         (
             ("decompose", "fuse", "hoist"),
             "'hoist' works at level 'prim', and stands where the module is at level 'kernel'",
         ),
-        (("decompose", "fuse", "schedule"), "'schedule' requires 'layout', which does not stand before it"),
+        (("decompose", "fuse", "lower"), "'lower' requires 'layout', which does not stand before it"),
     ]:
         with pytest.raises(PipelineError) as error:
             check_road([kinds[name] for name in order_])
@@ -249,7 +249,7 @@ def test_a_level_that_does_not_hold_names_the_pass_that_establishes_it() -> None
     with pytest.raises(PassError) as error:
         run_pipeline(CompileContext(), parse_module(MODULE), registry().parse("plan-buffers"))
     assert "works at level 'loop', but the module is at level 'prim'" in str(error.value)
-    assert "the pass 'schedule' establishes it: run it before" in str(error.value)
+    assert "the pass 'lower' establishes it: run it before" in str(error.value)
 
 
 @pytest.mark.parametrize("kind", [Broken, Corrupts])

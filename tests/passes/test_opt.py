@@ -136,7 +136,7 @@ def test_output_file(run: Run) -> None:
 def test_until_inserts_what_is_required_from_the_modules_level(run: Run) -> None:
     code, out, err = run("--until", "plan-buffers", "--print-pipeline")
     assert code == 0 and "buffer.launch" in out
-    assert err == "pipeline: fuse,layout,schedule,plan-buffers\n"
+    assert err == "pipeline: fuse,layout,lower,schedule,plan-buffers\n"
     code, out, err = run("--until", "loop", "--print-pipeline", text=KERNEL)
     assert code == 0 and "loop.kernel" in out and "fuse" not in err
 
@@ -270,7 +270,7 @@ def test_a_wrong_command_line_exits_with_2(run: Run, arguments: tuple[str, ...],
 
 
 def test_a_level_that_does_not_hold(run: Run) -> None:
-    code, _, err = run("--pipeline", "schedule")
+    code, _, err = run("--pipeline", "lower")
     assert code == 1 and "works at level 'kernel'" in err and "the pass 'fuse' establishes it" in err
     code, _, err = run("--pipeline", "fuse", text=KERNEL)
     assert code == 1 and "the module is at level 'kernel'" in err and "run it before" not in err

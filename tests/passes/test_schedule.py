@@ -9,12 +9,19 @@ import pytest
 import torch
 from kernel_zoo import CASES, Case
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Region
 
+from intarsia.ir.dialects import loop
 from intarsia.ir.interpreter.run import run
+from intarsia.ir.retarget import retarget
 from intarsia.ir.symbols import substitute, symbol
 from intarsia.ir.text import parse_module, print_module
+from intarsia.passes.analysis.size_names import replace_sizes
 from intarsia.passes.core.context import CompileContext
-from intarsia.passes.schedule.schedule import Schedule, deep_recursion
+from intarsia.passes.schedule.emit_loops import write
+from intarsia.passes.schedule.lower import Lower, deep_recursion
+from intarsia.passes.schedule.read import read
+from tests.ladder import schedule
 
 
 def arguments(case: Case, seed: int = 0) -> list[torch.Tensor]:
@@ -52,7 +59,7 @@ def test_case(name: str) -> None:
     module, args = case.module(), arguments(case)
     module.verify()
     expected = run(module, args)
-    Schedule().apply(CompileContext(), module)
+    schedule(module)
     module.verify()
     agrees(module, args, expected)
 
@@ -70,3 +77,27 @@ def test_the_recursion_limit_comes_back_from_threads_side_by_side():
         sys.setrecursionlimit(before + 7)  # a program's own
     assert sys.getrecursionlimit() == before + 7
     sys.setrecursionlimit(before)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+@pytest.mark.parametrize("name", CASES)
+def test_plain_loops_keep_the_answer_and_are_read_back(name: str, device: str) -> None:
+    case = CASES[name]
+    module, args = case.module(), arguments(case)
+    expected = run(module, args)
+    if device != "cpu":
+        retarget(module, device)
+    Lower().apply(CompileContext(), module)
+    module.verify()
+    agrees(module, args, expected)
+    for kernel in [op for op in module.body.block.ops if isinstance(op, loop.Kernel)]:
+        again = loop.Kernel.make([], [], kernel.literals, [Region(write(read(kernel)))])
+        assert kernel_text(again) == kernel_text(kernel)
+
+
+def kernel_text(kernel: loop.Kernel) -> str:
+    """The text of a kernel with its variables numbered as they come."""
+    copy = kernel.clone()
+    variables = [symbol(str(op["var"])) for op in copy.walk() if isinstance(op, loop.For | loop.Bind)]
+    replace_sizes(copy, {v: symbol(f"v{k:03}") for k, v in enumerate(variables)})
+    return print_module(ModuleOp([copy]))

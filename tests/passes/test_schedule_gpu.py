@@ -11,7 +11,7 @@ from intarsia.ir.interpreter.run import run
 from intarsia.ir.retarget import retarget
 from intarsia.passes.core.context import CompileContext
 from intarsia.passes.memory.plan_buffers import PlanBuffers
-from intarsia.passes.schedule.schedule import Schedule
+from tests.ladder import ladder, schedule
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -20,7 +20,7 @@ def test_case(name: str) -> None:
     module, args = case.module(), arguments(case)
     expected = run(module, args)
     retarget(module, "cuda:0")
-    for step in (Schedule(), PlanBuffers()):
+    for step in (*ladder(gpu=True), PlanBuffers()):
         step.apply(CompileContext(), module)
         module.verify()
         agrees(module, args, expected)
@@ -30,7 +30,7 @@ def test_case(name: str) -> None:
 def test_blocks_are_powers_of_two(name: str) -> None:
     module = CASES[name].module()
     retarget(module, "cuda:0")
-    Schedule().apply(CompileContext(), module)
+    schedule(module)
     kernels = [op for op in module.body.block.ops if isinstance(op, loop.Kernel)]
     assert kernels
     for kernel in kernels:

@@ -8,10 +8,9 @@ import intarsia
 from intarsia.explain.kernel_facts import kernel_facts
 from intarsia.ir.dtypes import BF16
 from intarsia.ir.text import parse_module, print_module
-from intarsia.passes.core.context import CompileContext
-from intarsia.passes.schedule.schedule import Schedule
 from intarsia.targets.measure.limits import Limits
 from intarsia.targets.run import timed
+from tests.ladder import schedule
 
 
 @pytest.fixture(autouse=True)
@@ -201,7 +200,7 @@ builtin.module {
 
 def test_products_in_kernels_on_a_gpu():
     module = parse_module(PRODUCT)
-    Schedule().apply(CompileContext(), module)
+    schedule(module)
     (facts,) = kernel_facts(print_module(module)).values()
     assert facts.products == 2 * 48 * 64 * 96 and facts.product_type == BF16 and facts.operations == 48 * 96
     assert (facts.read, facts.written) == (2 * (48 * 64 + 64 * 96), 2 * 48 * 96)

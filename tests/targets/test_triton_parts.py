@@ -19,8 +19,6 @@ import intarsia
 from intarsia.ir.dialects import loop
 from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module
-from intarsia.passes.core.context import CompileContext
-from intarsia.passes.schedule.schedule import Schedule
 from intarsia.targets.build.toolchain import find_toolchain
 from intarsia.targets.host.ir import Function, HostProgram, Statement
 from intarsia.targets.host.render import aligned as copying
@@ -36,6 +34,7 @@ from intarsia.targets.triton.device import NoTriton, gpu_of, triton_version
 from intarsia.targets.triton.emit import PRELUDE, emit_module
 from intarsia.targets.triton.launch import kernel_source, launchers
 from intarsia.targets.triton.worker import TritonError, Workers
+from tests.ladder import schedule
 from tests.processes import is_gone
 
 POINTWISE = """
@@ -57,7 +56,7 @@ def kernel(size: int) -> loop.Kernel:
     """exp of a matrix with a symbolic number of rows."""
     module = parse_module(POINTWISE.replace("SIZE", str(size)))
     retarget(module, "cuda:0")
-    Schedule().apply(CompileContext(), module)
+    schedule(module)
     (found,) = [op for op in module.body.block.ops if isinstance(op, loop.Kernel)]
     return found
 
@@ -180,7 +179,7 @@ def test_many_elements_are_counted_in_64_bits() -> None:
     static = POINTWISE.replace("s0, SIZE", "3, 2147483648").replace('[["s0", 0, 0, 0, none]]', "[]")
     module = parse_module(static)
     retarget(module, "cuda:0")
-    Schedule().apply(CompileContext(), module)
+    schedule(module)
     (large,) = [op for op in module.body.block.ops if isinstance(op, loop.Kernel)]
     assert "tl.program_id(0).to(tl.int64)" in emit_module([large])
 
@@ -219,7 +218,7 @@ builtin.module {
 def test_sizes_that_are_multiples_of_16_are_seen() -> None:
     module = parse_module(ROWS)
     retarget(module, "cuda:0")
-    Schedule().apply(CompileContext(), module)
+    schedule(module)
     text = emit_module([op for op in module.body.block.ops if isinstance(op, loop.Kernel)])
     assert "if s0 % 16 == 0:" in text and "s0 // 16 * 16)" in text
 

@@ -37,6 +37,8 @@ from graphs import random_program  # noqa: E402
 from kernel_zoo import CASES, Case, Region_, t  # noqa: E402
 from test_schedule import arguments  # noqa: E402
 
+from tests.ladder import ladder  # noqa: E402
+
 DEVICE = "cuda:0"
 ROW_DTYPES = (F32, F64, BF16, F16, I64, BOOL)
 NOT_OF_BOOL = ("neg", "abs", "sign", "add", "sub", "mul", "floordiv", "mod", "fmod", "pow", "shl", "shr")
@@ -62,7 +64,7 @@ class Program:
         levels = {op.name.partition(".")[0] for op in module.walk()}
         for item in default_pipeline(gpu=True, until="horizontal-fusion"):
             if (
-                item.name in ("schedule", "horizontal-fusion")
+                item.name in (*(each.name for each in ladder(gpu=True)), "horizontal-fusion")
                 or "kernel" not in levels
                 and (item.level != "aten" or "aten" in levels)
             ):
