@@ -76,9 +76,8 @@ def test_no_more_programs_wait_for_each_other_than_a_gpu_surely_runs(multiproces
     for name in NAMES:
         module = CASES[name].module()
         retarget(module, "cuda:0")
-        Schedule().apply(
-            CompileContext(Machine(gpu=replace(gpu_facts("sm_90"), multiprocessors=multiprocessors))), module
-        )
+        facts = replace(gpu_facts("sm_90"), multiprocessors=multiprocessors)
+        schedule(module, CompileContext(Machine(gpu=facts)))
         shared = [op["stop"] for op in module.walk() if isinstance(op, loop.For) and op.get("cooperative")]
         assert bool(shared) == bool(most)
         assert all(stop <= most for stop in shared)
