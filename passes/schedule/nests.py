@@ -16,7 +16,6 @@ from ...ir.symbols import Dim, dim
 from .expressions import Expressions, Memory, Node
 
 
-
 @dataclass
 class Loop:
     """`var` from `start` below `stop`."""
