@@ -19,6 +19,7 @@ from ..graph.rolls import sink_rolls
 from ..memory.kernel_order import kernel_order
 from .graph import EXTERN, Access, Graph, Node, is_free, size_in_bytes
 from .groups import Group, Groups, Plan
+from .join import drop_unused
 from .recompute import recompute
 
 _WEIGHT: dict[type[Op], int] = {
@@ -240,7 +241,7 @@ class _Emitter:
             local[op.results[0]] = exact
         outputs = sorted(group.stored, key=lambda n: n.index)
         block.add_op(kernel.Yield.make([local[n.value] for n in outputs]))
-        _drop_unused(block)
+        drop_unused(block)
         strides = tuple(self._strides(n) for n in outputs)
         fused = kernel.Fused.make(
             [self._memory(v) for v in inputs],
@@ -364,13 +365,6 @@ def _rounded(value: SSAValue, x: SSAValue, block: Block) -> SSAValue:
     back = prim.Cast.make([half.results[0]], [kind], loc=cast_up.location)
     block.add_ops([half, back])
     return back.results[0]
-
-
-def _drop_unused(block: Block) -> None:
-    for op in reversed(list(block.ops)):
-        if op.results and not any(r.first_use for r in op.results):
-            op.detach()
-            op.erase()
 
 
 def _clone(op: Op, operands: list[SSAValue], keep_strides: bool) -> Op:

@@ -12,7 +12,7 @@ from ...ir.dtypes import F32
 from ...ir.symbols import Dim, known_equal, product
 from ...ir.syntax import Op, single_block
 from ...ir.types import TensorType
-from .join import layout_of
+from ..fusion.join import layout_of
 
 Kernel = TypeVar("Kernel", bound=kernel.Fused)
 

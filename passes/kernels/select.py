@@ -26,8 +26,8 @@ from ..analysis.product_model import FEW, Front, Shape, Tile, candidates, choose
 from ..analysis.strides import view_of
 from ..core.base import Pass
 from ..core.context import CompileContext
+from ..fusion.join import ONE_TO_ONE, erase, join, layout_of, uses_of, viewed
 from .contract import Contraction, added_chunks, contract_kernel, contraction_of, sums_kernel
-from .join import ONE_TO_ONE, erase, join, layout_of, uses_of, viewed, views_of
 from .matmul_activation import is_tanh_gelu, with_gelu
 
 ELEMENTWISE = (prim.Elementwise, prim.Cast)
@@ -80,7 +80,7 @@ class Select(Pass):
             return
         shape = found.shape(behind, siblings, ctx.machine.gpu)
         chunks = chunks_for(shape) if behind is None and reader is not None and not self.tile else None
-        if chunks is not None and reader is not None and not found.front and _sums(reader, op.results[0]):
+        if chunks is not None and reader is not None and found.reads_fast and _sums(reader, op.results[0]):
             parts = sums_kernel(found, replace(chunks, split=1).choice, chunks.split)
             join(added_chunks(found, parts.results[0]), reader)
             ctx.diagnostics.count(self.name, "products in chunks that their reader adds up")
@@ -108,16 +108,20 @@ class Select(Pass):
     def _tile(
         self, ctx: CompileContext, shape: Shape, found: Product, behind: kernel.Fused | None
     ) -> tuple[Tile | None, bool]:
-        """The tile (None: the library's call), and whether what is in front of the product is computed in its kernel."""
-        maps = ctx.machine.gpu.tensor_maps
+        """The tile (None: the library's call), and whether the kernel computes what is in front of the product."""
+        joined = bool(found.front)
         if self.tile:
-            given = Tile.parse(self.tile)
-            return (given if maps else replace(given, programs=0)), bool(found.front)
-        joined = choose_joined(shape)
-        if joined is not None:
-            return joined, True
-        tile = _chosen(ctx, shape, found.op, behind) if found.reads_fast else None
-        return (replace(tile, programs=0) if tile is not None and not maps else tile), False
+            tile: Tile | None = Tile.parse(self.tile)
+        elif (text := _measured(ctx, shape, found, behind)) is not None:
+            tile = Tile.parse(text) if text else None
+        else:
+            tile = choose_joined(shape)
+            joined = tile is not None
+            if tile is None and found.reads_fast:
+                tile = choose(shape)
+        if tile is not None and not ctx.machine.gpu.tensor_maps:
+            tile = replace(tile, programs=0)
+        return tile, joined
 
 
 @dataclass
@@ -241,36 +245,35 @@ def _takes_gelu(found: Product, behind: kernel.Fused) -> bool:
     return alone and kept and is_tanh_gelu(behind)
 
 
-def _chosen(ctx: CompileContext, shape: Shape, op: kernel.Extern, behind: kernel.Fused | None) -> Tile | None:
-    """The tile that was measured to be the fastest, or is expected to be; None: the library's call."""
-    found = candidates(shape) if ctx.tuner is not None else ()
-    calls = [op] if behind is None else [op, behind]
+def _measured(ctx: CompileContext, shape: Shape, found: Product, behind: kernel.Fused | None) -> str | None:
+    """The tile that was measured to be the fastest, "" for the library's call; None where nothing is measured."""
+    tiles = candidates(shape) if ctx.tuner is not None else ()
+    calls: list[Op] = [*(f.kernel for f in found.front), found.op, *([] if behind is None else [behind])]
     sizes = [n for call in calls for v in (*call.operands, *call.results) for n in prim.tensor(v).shape]
-    if ctx.tuner is None or not found or not all(isinstance(n, int) for n in sizes):
-        return choose(shape)
-    told = _words(calls)
-    text = ctx.tuner.pick(f"matmul {shape.bucket} {told}", lambda: _isolated(calls), [t.text for t in found])
-    return Tile.parse(text) if text else None
+    if ctx.tuner is None or not tiles or not all(isinstance(n, int) for n in sizes):
+        return None
+    words = f"{found.op['target'].removeprefix('aten.').removesuffix('.default')}{' bias' if found.added is not None else ''}"
+    behind_it = "" if behind is None else f" {_digest([behind])}"
+    before = f" after {_digest([f.kernel for f in found.front])}" if found.front else ""
+    key = f"matmul {shape.bucket} {words}{behind_it}{before}"
+    return ctx.tuner.pick(key, lambda: _isolated(calls), [t.text for t in tiles])
 
 
-def _words(calls: Sequence[Op]) -> str:
-    """What is computed, without sizes: the operator, and a digest of what is behind it."""
-    op, lines = calls[0], []
-    for call in calls[1:]:
-        for inner in call.block_body.ops:
-            kinds = ",".join(prim.tensor(r).dtype.name for r in inner.results)
-            lines.append(f"{inner.name}:{kinds}")
-    bias = " bias" if len(op.operands) > 2 else ""
-    behind = f" {hashlib.sha256(' '.join(lines).encode()).hexdigest()[:8]}" if lines else ""
-    return f"{op['target'].removeprefix('aten.').removesuffix('.default')}{bias}{behind}"
+def _digest(kernels: Sequence[kernel.Fused]) -> str:
+    """What kernels compute, without sizes."""
+    lines = []
+    for inner in (inner for each in kernels for inner in each.block_body.ops):
+        lines.append(f"{inner.name}:{','.join(prim.tensor(r).dtype.name for r in inner.results)}")
+    return hashlib.sha256(" ".join(lines).encode()).hexdigest()[:8]
 
 
 def _isolated(calls: Sequence[Op]) -> ModuleOp:
     """A module whose function does only these calls, on arguments that lie in memory as what they are called with."""
-    first, last = calls[0], calls[-1]
-    assert first.parent is not None
-    between = [op for op in views_of(first.results[0], ONE_TO_ONE) if last is not first and op.is_before_in_block(last)]
-    inside = [first, *between, *calls[1:]]
+    last, inside = calls[-1], list[Op]()
+    for call in calls:
+        chains = [viewed(v, prim.VIEWS) for v in call.operands]
+        inside += [view for base, views in chains if base.owner in calls for view in views if view not in inside]
+        inside.append(call)
     made = {r for op in inside for r in op.results}
     given = list(dict.fromkeys(v for op in inside for v in op.operands if v not in made))
     region = single_block(arg_types=[v.type for v in given])

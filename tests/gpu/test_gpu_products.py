@@ -53,6 +53,14 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[torch.dtype], list[Tensor]]
     "vocabulary": (F.linear, lambda d: [half(600, 256, dtype=d), half(2051, 256, dtype=d)]),
     "vocabulary_of_few": (F.linear, lambda d: [half(4, 256, dtype=d), half(2051, 256, dtype=d)]),
     "padded_inner": (F.linear, lambda d: [half(4096, 1001, dtype=d), half(2048, 1001, dtype=d) * 0.1]),
+    "dequantized": (
+        lambda x, w, s: F.linear(x, w.to(x.dtype) * s[:, None]),
+        lambda d: [
+            half(64, 512, dtype=d),
+            torch.randint(-127, 128, (384, 512), device="cuda").char(),
+            half(384, dtype=d) / 64,
+        ],
+    ),
     "gated": (gated, lambda d: [half(128, 256, dtype=d), half(256, 512, dtype=d), half(256, 512, dtype=d)]),
 }
 

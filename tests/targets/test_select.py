@@ -91,6 +91,24 @@ def test_what_is_measured() -> None:
     assert Tile.parse(made["choice"].removeprefix("tile ")) in candidates(Shape(1, 46, 96, 64, "bf16", True))
 
 
+def test_what_is_measured_with_a_prologue() -> None:
+    """What is in front of a product is part of what is measured, and has a key of its own."""
+    (program,) = products(["dequantized"])
+    module, tuner = parse_module(print_module(program.module)), Remembering()
+    retarget(module, "cuda:0")
+    for item in default_pipeline(gpu=True, until="select"):
+        item.apply(CompileContext(tuner=tuner), module)
+    ((key, measured),) = tuner.asked.items()
+    assert key.startswith("matmul 1x64x96x256 f16 linear after ")
+    measured.verify()
+    func = next(op for op in measured.body.block.ops if isinstance(op, prim.Func))
+    given = {tuple(a.shape): a for a in program.args}
+    args = [given[prim.tensor(a).shape] for a in func.block_body.args]
+    torch.testing.assert_close(run(measured, args)[0], run(program.module, program.args)[0])
+    assert len([op for op in module.walk() if isinstance(op, kernel.Contract)]) == 1
+    assert not [op for op in module.walk() if isinstance(op, kernel.Extern)]
+
+
 def test_the_table(tmp_path: Path) -> None:
     """What was measured is kept on disk, and a name that nobody knows any more is measured again."""
     asked: list[str] = []
