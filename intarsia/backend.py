@@ -38,6 +38,7 @@ from .passes.core.base import Pass, PassError
 from .passes.core.context import CompileContext, Diagnostics
 from .passes.core.manager import PassFailure, pass_fingerprint, pipeline_text, run_pipeline
 from .passes.fusion.fuse import Fuse
+from .passes.graph.attention.match import MatchAttention
 from .passes.graph.decompose import Decompose
 from .passes.graph.narrow_weights import NarrowWeights
 from .passes.kernels.own_convolution import OwnConvolution
@@ -275,7 +276,7 @@ def pipeline_of(config: Config, passes: Sequence[Pass] = (), *, gpu: bool = Fals
     if not config.packing:
         left += ("hoist", "own-convolution", "convolution-epilogue", "linear-epilogue")
     if config.numerics == "eager":  # these go on with a product that is not rounded yet
-        left += ("linear-epilogue", "select", "written-attention")
+        left += ("linear-epilogue", "select")
     return [_as_configured(item, config) for item in default_pipeline(passes, gpu=gpu) if item.name not in left]
 
 
@@ -284,6 +285,8 @@ def _as_configured(item: Pass, config: Config) -> Pass:
         return replace(item, random=config.random)
     if isinstance(item, Fuse):
         return replace(item, numerics=config.numerics)
+    if isinstance(item, MatchAttention) and config.numerics == "eager":  # so does one call instead of two products
+        return replace(item, products=False)
     if isinstance(item, Lower):
         return replace(item, contract=config.numerics != "eager")
     if isinstance(item, OwnConvolution) and not config.winograd:

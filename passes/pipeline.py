@@ -25,14 +25,14 @@ CPU: Road = (
     ("canonicalize", "graph.canonicalize:Canonicalize"),  # equal programs get one form
     ("constant-fold", "graph.constant_fold:ConstantFold"),  # what depends on numbers alone is computed
     ("cse", "graph.cse:CSE"),  # equal values are computed once
-    ("attention-mask", "graph.attention_mask:AttentionMask"),  # masks that are full or causal are said to be
     ("dce", "graph.dce:DCE"),  # what nobody reads goes
     ("own-convolution", "kernels.own_convolution:OwnConvolution"),  # convolutions whose weights are packed once
-    ("written-attention", "graph.written_attention:WrittenAttention"),  # products around a softmax are attention
+    ("match-attention", "graph.attention.match:MatchAttention"),  # products around a softmax are attention
+    ("attention", "kernels.attention:Attention"),  # attention gets a kernel, in the form that it takes
     ("narrow-weights", "graph.narrow_weights:NarrowWeights"),  # weights are widened in the product's kernel
     ("hoist", "graph.hoist:Hoist"),  # what depends on parameters alone is computed once
     ("channels-last", "layout.channels_last:ChannelsLast"),  # convolutions run on channels-last memory
-    ("own-kernels", "kernels.own_kernels:OwnKernels"),  # attention and products get kernels of our own
+    ("own-kernels", "kernels.own_kernels:OwnKernels"),  # products get kernels of our own
     ("fuse", "fusion.fuse:Fuse"),  # primitives are grouped, by bytes moved: prim -> kernel
     ("layout", "layout.layout:Layout"),  # every stored value gets its strides
     ("lower", "schedule.lower:Lower"),  # plain loops: rows, reductions, stores: kernel -> loop
@@ -45,10 +45,9 @@ GPU: Road = (
     ("canonicalize", "graph.canonicalize:Canonicalize"),  # equal programs get one form
     ("constant-fold", "graph.constant_fold:ConstantFold"),  # what depends on numbers alone is computed
     ("cse", "graph.cse:CSE"),  # equal values are computed once
-    ("attention-mask", "graph.attention_mask:AttentionMask"),  # masks that are full or causal are said to be
     ("dce", "graph.dce:DCE"),  # what nobody reads goes
-    ("written-attention", "graph.written_attention:WrittenAttention"),  # products around a softmax are attention
-    ("gpu-attention", "graph.gpu_attention:GpuAttention"),  # attention gets the form of its fastest kernel
+    ("match-attention", "graph.attention.match:MatchAttention"),  # products around a softmax are attention
+    ("attention", "kernels.attention:Attention"),  # attention gets a kernel, in the form that it takes
     ("hoist", "graph.hoist:Hoist"),  # what depends on no input is computed once
     ("channels-last", "layout.channels_last:ChannelsLast"),  # convolutions run on channels-last memory
     ("fuse", "fusion.fuse:Fuse"),  # primitives are grouped, by bytes moved: prim -> kernel

@@ -21,6 +21,9 @@ from ..syntax import Op
 from . import prim
 from .aten import check_canonical
 
+ATTENTION = "aten.scaled_dot_product_attention.default"
+ATTENTION_ATTRIBUTES = {"empty_rows": ("nan", "none"), "backend": ("cudnn", "flash", "efficient", "any")}
+
 
 class Fused(Op):
     """One kernel: a region of `prim` operations over the operands, each yielded value stored.
@@ -87,7 +90,9 @@ class Extern(Op):
     Arguments are written as on `aten` operations; those that have a default may be left out, but for those of windows. `operand_strides` and `strides`: one entry an operand or result (none: contiguous).
     `epilogue`: steps that the call carries out on its result (ir/epilogue.py); their tensors are the operands `epilogue.0`, ...
     `own`: the kernel of our own that carries out the call (passes/kernels/own_kernels.py); it reads any view and writes planned memory.
-    `written`: attention as a program writes it, nan where a row has no score above -inf (passes/graph/written_attention.py).
+    `empty_rows`: attention that stands for two products with a softmax between them (passes/graph/attention/match.py) gives nan, not zeros, where a row
+    has no score above -inf: "nan" where masks may shut such rows, "none" where they are known to leave something open.
+    `backend`: the library's kernel that carries out an attention on a GPU (passes/kernels/attention.py).
     At the `aten` level only calls with an epilogue stand among `aten` operations.
     """
 
@@ -101,6 +106,10 @@ class Extern(Op):
         if len(self["operands"]) != len(self.operands):
             raise VerifyException(f"{self.name} names {len(self['operands'])} operands but has {len(self.operands)}")
         check_canonical(self, self["target"], whole=False)
+        for name, values in ATTENTION_ATTRIBUTES.items():
+            given = self.get(name)
+            if given is not None and (self["target"] != ATTENTION or given not in values):
+                raise VerifyException(f"{self.name}: '{name}' is one of {', '.join(values)}, of {ATTENTION} only")
 
 
 OPS = (Fused, Contract, Yield, Extern)

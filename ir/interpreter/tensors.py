@@ -121,8 +121,8 @@ def call(machine: Machine, op: Op, target: str, values: list[Any]) -> list[Tenso
     """Call the registered operator; the tensors among its results, in order."""
     if op.get("packed"):
         values = [values[0], unpack(values[1], op["packed"]), *values[2:]]
-    if op.get("written"):
-        return [_written_attention(op, values)]
+    if op.get("empty_rows"):
+        return [_attention_of_products(op, values)]
     args, kwargs = aten.call_arguments(op, values, target)
     if "device" in kwargs:
         kwargs["device"] = "cpu"  # where all programs run here
@@ -137,13 +137,20 @@ def call(machine: Machine, op: Op, target: str, values: list[Any]) -> list[Tenso
     return tensors
 
 
-def _written_attention(op: Op, values: list[Any]) -> Tensor:
-    """scaled_dot_product_attention as a program writes it: nan, not zeros, where a row has no score above -inf."""
+def _attention_of_products(op: Op, values: list[Any]) -> Tensor:
+    """scaled_dot_product_attention as two products: nan, not zeros, where a row has no score above -inf. Half types are rounded once, at the end."""
     given = dict(zip(op["operands"], values, strict=True))
-    scores = torch.matmul(given["query"], given["key"].transpose(-1, -2)) * op["scale"]
-    if "attn_mask" in given:
-        scores = scores + given["attn_mask"]
-    return torch.matmul(torch.softmax(scores, -1), given["value"])
+    q, k, v = (given[name] for name in ("query", "key", "value"))
+    wide = q.dtype if q.dtype == torch.float64 else torch.float32
+    if op.get("enable_gqa"):
+        k, v = (x.repeat_interleave(q.size(1) // x.size(1), 1) for x in (k, v))
+    scores = torch.matmul(q.to(wide), k.to(wide).transpose(-1, -2)) * op["scale"]
+    mask = given.get("attn_mask")
+    if op.get("is_causal"):
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    return torch.matmul(torch.softmax(scores, -1), v.to(wide)).to(q.dtype)
 
 
 def _numbers(machine: Machine, value: Any) -> Any:

@@ -8,13 +8,12 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ...ir.syntax import Op
 from ..analysis.machine import Machine
+from ..kernels.attention import CPP, LOOPS, takes_cpp, takes_loops
 from ..kernels.convolution import takes_convolution, takes_max_pool
 from ..kernels.depthwise_kernels import OWN as DEPTHWISE
 from ..kernels.depthwise_kernels import takes_depthwise_on_gpu
 from ..kernels.linear import takes_linear, takes_narrow, takes_rows
-from ..kernels.own_kernels import takes_attention, takes_index_add
-from ..kernels.short_attention import OWN as SHORT_ATTENTION
-from ..kernels.short_attention import takes_short_attention
+from ..kernels.own_kernels import takes_index_add
 from .clauses import Clauses, broken
 from .levels import host_operations
 
@@ -24,10 +23,10 @@ CONTRACTS: dict[str, Callable[[Op, Machine], Clauses]] = {
     "linear": takes_linear,
     "narrow": takes_narrow,
     "rows": takes_rows,
-    "attention": takes_attention,
+    CPP: takes_cpp,
     "index_add": takes_index_add,
     DEPTHWISE: takes_depthwise_on_gpu,
-    SHORT_ATTENTION: takes_short_attention,
+    LOOPS: takes_loops,
 }
 
 

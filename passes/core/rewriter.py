@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias, TypeVar, get_type_hints
 
 from xdsl.dialects.builtin import ModuleOp, UnknownLoc
-from xdsl.ir import Attribute, BlockArgument, Operation, OpResult, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, OpResult, SSAValue
 
 from ...ir.dialects.prim import VIEWS, Full, Func
 from ...ir.literals import Literal
@@ -48,6 +49,20 @@ def splat(value: SSAValue) -> Literal:
     return None if source is None else source["value"]
 
 
+@dataclass(frozen=True)
+class InFrontOf:
+    """Puts operations in front of another one, with its place in the user's code."""
+
+    op: Operation
+
+    def add(self, new: Operation) -> SSAValue:
+        """Insert an operation; its first result."""
+        new.location = self.op.location
+        assert self.op.parent is not None
+        self.op.parent.insert_op_before(new, self.op)
+        return new.results[0]
+
+
 def is_dead(op: Operation) -> bool:
     """No effect, and nothing reads a result."""
     return (
@@ -57,6 +72,13 @@ def is_dead(op: Operation) -> bool:
         and not op.get("effect", False)
         and all(result.first_use is None for result in op.results)
     )
+
+
+def erase_dead(block: Block) -> None:
+    """Erase what nobody reads: all readers of a value stand behind it."""
+    for op in reversed(list(block.ops)):
+        if is_dead(op):
+            block.erase_op(op)
 
 
 def apply_rules(module: ModuleOp, table: Table) -> int:

@@ -2,163 +2,36 @@
 
     s[c] = sum_d q[m, d] k[c, d] * scale + mask[m, c];  p[c] = exp(s[c] - max s);  y[m, e] = sum_c p[c] v[c, e] / sum p
 
-`gpu-attention` gives calls to it (`own = "short_attention"`, `tile`: rows of a program, warps) where the libraries' kernels, made for long rows, are expected
-to be slower. Scores are float32, the weights p are rounded to the values' dtype, as flash attention has it. A row without a score above -inf gives zeros.
+`attention` gives calls to it (`own = "short_attention"`, `tile`: rows of a program, warps) where the libraries' kernels, made for long rows, are expected to be
+slower. Scores are float32, the weights p are rounded to the values' dtype, as flash attention has it. A row without a score above -inf gives zeros.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, cast
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Region, SSAValue
 
 from ...ir.dialects import kernel, loop, prim
-from ...ir.dtypes import BF16, BOOL, F16, F32, I64, DType
+from ...ir.dtypes import BOOL, F32, I64, DType
 from ...ir.scalars import DOT
-from ...ir.symbols import Dim, dim, free_symbols, power_of_two, symbol
+from ...ir.symbols import Dim, dim, free_symbols, symbol
 from ...ir.syntax import Op
-from ...ir.types import RefType, is_gpu, ref_type, scalar_type
-from ..analysis.machine import Machine
+from ...ir.types import RefType, ref_type, scalar_type
 from ..analysis.strides import Strides, View, memory_strides, view_of
 from ..core.base import Pass
-from ..core.clauses import Clauses, broken
 from ..core.context import CompileContext
+from .attention import LOOPS, Tile, block_of
 from .own_loops import launch_own
-
-OWN = "short_attention"
-ROWS = ("query", "key", "value")
-MOST_KEYS, MOST_WIDTH = 256, 128
-LEAST = 16  # of a tile, along each axis: what the matrix units take
-FEW_KEYS = 64  # up to here the library's kernels for short rows are far from the limit
-
-# In microseconds, on one H200 in half types.
-FIXED, BYTES, MULTIPROCESSORS = 3.0, 4.2e6, 132
-LIBRARY_HEAD = 0.0145  # the memory-efficient kernel for the windows of one head, of up to 64 tokens in heads of 32
-TILE = 0.5  # our kernel on one multiprocessor for 64 queries by 64 keys
-GAIN = 1.3  # what is asked of the estimate
-
-
-@dataclass(frozen=True)
-class Call:
-    """The sizes of a call: `heads` is all that lies in front of rows and columns, `bytes` what must be read and written."""
-
-    heads: int
-    rows: int
-    keys: int
-    width: int
-    values: int
-    bytes: int
-
-    @classmethod
-    def of(cls, op: kernel.Extern, machine: Machine) -> Call | None:
-        """None: a call that no kernel of ours can carry out."""
-        given = {name: prim.tensor(v) for name, v in zip(op["operands"], op.operands, strict=True)}
-        if broken(takes_short_attention(op, machine)) is not None or given["query"].rank != 4:
-            return None
-        q, k, v = (given[name] for name in ROWS)
-        images, heads, rows, width, keys, values = cast(tuple[int, ...], (*q.shape, k.shape[2], v.shape[3]))
-        mask = given.get("attn_mask")
-        more = cast(int, mask.numel) if mask is not None else 0
-        return cls.sized(images * heads, rows, keys, width, values, q.dtype, more)
-
-    @classmethod
-    def sized(
-        cls, heads: int, rows: int, keys: int, width: int, values: int, dtype: DType, more: int = 0
-    ) -> Call | None:
-        """A call of these sizes, which reads `more` elements of a mask; None: out of what the kernel can do."""
-        if keys > MOST_KEYS or max(width, values) > MOST_WIDTH or width % 8 or values % 8:
-            return None
-        moved = heads * (rows + keys) * (width + values) + more
-        return cls(heads, rows, keys, width, values, moved * dtype.bytes)
-
-
-def takes_short_attention(op: Op, machine: Machine) -> Clauses:
-    """What the loops here take of `scaled_dot_product_attention`: rows and columns, and in front of them heads and any images of one size each."""
-    given = {name: prim.tensor(v) for name, v in zip(op["operands"], op.operands, strict=True)}
-    yield tuple(given) in (ROWS, (*ROWS, "attn_mask")), "queries, keys, values and perhaps a mask"
-    q, k, v = (given[name] for name in ROWS)
-    mask = given.get("attn_mask")
-    yield op.get("dropout_p", 0.0) == 0.0, "no dropout"
-    yield (
-        not op.get("enable_gqa") and not op.get("epilogue"),
-        "as many heads of keys as of queries, and nothing behind it",
-    )
-    yield is_gpu(q.device), "a GPU"
-    yield q.dtype in ((F16, BF16, F32) if machine.tf32_products else (F16, BF16)), "half types, or products in TF32"
-    yield all(t.dtype == q.dtype and t.device == q.device for t in (k, v)), "one type on one GPU"
-    yield all(isinstance(n, int) and n > 0 for t in given.values() for n in t.shape), "known sizes, nothing empty"
-    yield (
-        q.rank == k.rank == v.rank and q.rank in (4, 5),
-        "four dimensions, or five where windows have masks of their own",
-    )
-    yield q.shape[:-2] == k.shape[:-2] == v.shape[:-2], "as many heads each"
-    yield q.shape[-1] == k.shape[-1] and k.shape[-2] == v.shape[-2], "rows as long as keys, as many keys as values"
-    yield mask is None or not op.get("is_causal"), "a mask, or causal, and not both"
-    yield mask is None or mask.dtype in (BOOL, q.dtype), "a mask of the same type, or of truth values"
-    scores = (*q.shape[:-1], k.shape[-2])
-    sizes = zip(reversed(mask.shape), reversed(scores), strict=False) if mask is not None else ()
-    yield (
-        mask is None or 1 <= mask.rank <= q.rank and all(s in (1, t) for s, t in sizes),
-        "a mask that spreads to the scores",
-    )
-
-
-@dataclass(frozen=True)
-class Tile:
-    """How many queries a program has, and how many warps.
-
-    Attributes:
-        padded: numbers that are added to the scores lie in memory as rows as long as a block of keys, -inf behind the last key: they are then
-            read 16 bytes at a time, and no key is masked.
-    """
-
-    rows: int
-    warps: int
-    padded: int = 0
-
-    @classmethod
-    def parse(cls, text: str) -> Tile:
-        """The tile of a text such as "64x4"."""
-        return cls(*map(int, text.split("x")))
-
-    @property
-    def attribute(self) -> tuple[int, ...]:
-        """As the call has it."""
-        return astuple(self)
-
-
-def block_of(size: int) -> int:
-    """The block that a whole row is."""
-    return max(LEAST, power_of_two(size))
-
-
-def choose(call: Call, dtype: DType) -> Tile | None:
-    """The tile for a call; None where the library is expected to be about as fast."""
-    if dtype == F32 or max(call.rows, call.keys) > FEW_KEYS:
-        return None
-    tile = Tile(block_of(call.rows), 4)
-    return tile if own_time(call, tile) * GAIN < library_time(call) else None
-
-
-def library_time(call: Call) -> float:
-    """Microseconds of the library's call, for short rows."""
-    return FIXED + max(call.bytes / BYTES, call.heads * LIBRARY_HEAD * max(1.0, call.width / 64))
-
-
-def own_time(call: Call, tile: Tile) -> float:
-    """Microseconds of our kernel."""
-    programs = call.heads * -(-call.rows // tile.rows)
-    scores = tile.rows * block_of(call.keys) / 4096
-    return FIXED + max(call.bytes / BYTES, programs / MULTIPROCESSORS * TILE * max(scores, 0.5))
 
 
 @dataclass(frozen=True)
 class AttentionKernels(Pass):
-    """Make loops of the attention that `gpu-attention` gave to a kernel of our own."""
+    """Make loops of the attention that `attention` gave to them."""
 
     name: ClassVar[str] = "attention-kernels"
     level: ClassVar[str] = "loop"
@@ -167,7 +40,7 @@ class AttentionKernels(Pass):
     before: ClassVar[tuple[str, ...]] = ("plan-buffers",)
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
-        if count := launch_own(module, OWN, _Plan.of):
+        if count := launch_own(module, LOOPS, _Plan.of):
             ctx.diagnostics.count(self.name, "launches", count)
 
 

@@ -113,8 +113,9 @@ def _attention(op: Op) -> OwnKernel:
     lines = ["  im::Attention s{};"]
     lines += [f"  s.{name} = {v if isinstance(v, str) else cpp_index(v)};" for name, v in values.items()]
     lines += [f"  s.scale = {factor};", f"  s.causal = {str(bool(op.get('is_causal'))).lower()};"]
-    nothing = '__builtin_nanf("")' if op.get("written") else "0.0f"
-    forgets = not op.get("written") and mask is None and depth == width
+    products = op.get("empty_rows") is not None  # the call stands for them, and gives what they give
+    nothing = '__builtin_nanf("")' if products else "0.0f"
+    forgets = not products and mask is None and depth == width
     lines.append(f"  s.masked = {nothing};")
     lines.append(f"  s.forgets = {str(forgets).lower()};")
     places = {name: f"in{i}" for i, name in enumerate(names)}

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ...ir.dialects import prim
+from ...ir.dialects.kernel import ATTENTION
 from ...ir.dtypes import BF16, F32
 from ...ir.epilogue import apply_epilogue
 from ...ir.syntax import Op
@@ -206,7 +207,7 @@ CHOOSERS: dict[str, Callable[[Op, prim.Func], Step | None]] = {
     "aten.addmm.default": choose_addmm,
     "aten.mm.default": choose_mm,
     "aten.convolution.default": _convolution,
-    "aten.scaled_dot_product_attention.default": choose_attention,
+    ATTENTION: choose_attention,
 }
 BUILDERS: dict[str, Callable[..., Callable[..., Any]]] = {
     "packed-panels": PackedPanels,

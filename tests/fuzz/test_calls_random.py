@@ -30,6 +30,7 @@ import intarsia
 from intarsia.passes.core import clauses, contracts
 from intarsia.passes.graph import narrow_weights
 from intarsia.passes.kernels import convolution as convolutions
+from intarsia.passes.kernels import attention as attention_kernels
 from intarsia.passes.kernels import linear, own_kernels
 from intarsia.passes.layout import channels_last
 from intarsia.targets.build.toolchain import detect_isa
@@ -80,6 +81,7 @@ def test_both_sides_of_every_clause(monkeypatch: pytest.MonkeyPatch) -> None:
         return None
 
     for module in (
+        attention_kernels,
         channels_last,
         contracts,
         convolutions,
@@ -102,7 +104,8 @@ def test_both_sides_of_every_clause(monkeypatch: pytest.MonkeyPatch) -> None:
         drawn = cases(1000 * first, 24, kinds)
         with torch.no_grad():
             intarsia.lower(Batch(drawn).eval(), *[x for case in drawn for x in case.inputs]).source()
-    most = ("takes_depthwise_on_gpu", "takes_max_pool", "takes_rows")  # these are asked little of what they do not take
+    on_gpu = ("takes_short", "takes_cudnn", "takes_flash", "takes_efficient", "takes_library")
+    most = (*on_gpu, "takes_depthwise_on_gpu", "takes_max_pool", "takes_rows")  # these are asked little of what they do not take
     seen = {(name, what): sides for (name, what), sides in seen.items() if name not in most and what not in ALWAYS}
     missing = [(*clause, sides) for clause, sides in seen.items() if len(sides) < 2]
     assert not missing, "\n".join(map(str, missing))

@@ -24,7 +24,7 @@ from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.core.base import Pass
 from intarsia.passes.core.context import CompileContext
-from intarsia.passes.graph.gpu_attention import GpuAttention
+from intarsia.passes.kernels.attention import Attention
 from intarsia.passes.kernels.select import Select
 from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets.build.cache import shared_cache
@@ -105,7 +105,7 @@ def captured() -> list[Lowered]:
         if isinstance(program, ProductProgram):
             passes = [Select(tile=program.tile)]
         elif isinstance(program, AttentionProgram):
-            passes = [GpuAttention(tile=program.tile)]
+            passes = [Attention(tile=program.tile)]
         module = parse_module(print_module(program.module))
         retarget(module, GPU)
         for item in default_pipeline(passes, gpu=True):

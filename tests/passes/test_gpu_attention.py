@@ -34,7 +34,7 @@ def _for_gpu(fn: Attention, args: tuple[Tensor, ...]) -> tuple[ModuleOp, list[Te
     def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:
         module = import_fx(functionalize(graph, inputs)).module
         retarget(module, "cuda:0")
-        run_pipeline(CompileContext(), module, default_pipeline(gpu=True, until="gpu-attention"))
+        run_pipeline(CompileContext(), module, default_pipeline(gpu=True, until="attention"))
         made.append(module)
         results.extend(run_user(module, inputs))
         return graph.forward

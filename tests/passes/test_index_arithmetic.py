@@ -17,7 +17,7 @@ from intarsia.ir.symbols import FloorDiv, Mod, interval, symbol
 from intarsia.ir.types import tensor_type
 from intarsia.passes.core.context import CompileContext
 from intarsia.passes.core.manager import run_pipeline
-from intarsia.passes.graph.attention_mask import CAUSAL, FULL, mask_kind
+from intarsia.passes.graph.attention.mask_kind import CAUSAL, FULL, mask_kind
 from intarsia.passes.pipeline import registry
 
 INTEGERS = ("i64", "i32", "i16", "i8", "u8", "u16", "u32")

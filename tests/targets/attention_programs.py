@@ -16,7 +16,7 @@ from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.analysis.machine import Machine
 from intarsia.passes.core.context import CompileContext
-from intarsia.passes.graph.gpu_attention import GpuAttention
+from intarsia.passes.kernels.attention import Attention as AttentionPass
 from intarsia.passes.pipeline import default_pipeline
 
 HALF = (torch.bfloat16, torch.float16)
@@ -32,7 +32,7 @@ class AttentionProgram(Program):
     def on_gpu(self) -> ModuleOp:
         module = parse_module(print_module(self.module))
         retarget(module, DEVICE)
-        for item in default_pipeline([GpuAttention(tile=self.tile)], gpu=True, until="attention-kernels"):
+        for item in default_pipeline([AttentionPass(tile=self.tile)], gpu=True, until="attention-kernels"):
             item.apply(CompileContext(Machine(tf32_products=True)), module)
         module.verify()
         return module

@@ -10,11 +10,14 @@ from attention_programs import captured, cases, heads, joint, of_heads, of_joint
 from product_programs import ptx_of
 from torch import Tensor
 from triton_programs import kernels_of
+from xdsl.ir import Block
 
 from intarsia.ir.dialects import kernel, loop
-from intarsia.ir.dtypes import BF16, F32
+from intarsia.ir.dtypes import BF16, F32, DType
 from intarsia.ir.interpreter.run import run
-from intarsia.passes.kernels.short_attention import Call, Tile, choose
+from intarsia.ir.types import tensor_type
+from intarsia.passes.analysis.machine import Machine
+from intarsia.passes.kernels.attention import CUDNN, EFFICIENT, LOOPS, choose
 
 CASES = cases()
 
@@ -101,15 +104,17 @@ def test_what_stays_with_the_library() -> None:
 def test_the_choice() -> None:
     """Windows are ours, long rows, float32 and a few heads of one image the library's."""
 
-    def call(images: int, count: int, tokens: int, width: int) -> Call:
-        moved = 2 * images * count * 2 * tokens * 2 * width
-        return Call(images * count, tokens, tokens, width, width, moved)
+    def chosen(images: int, count: int, tokens: int, width: int, dtype: DType = BF16) -> str:
+        kind = tensor_type([images, count, tokens, width], dtype, "cuda:0")
+        attrs = {"target": kernel.ATTENTION, "operands": ("query", "key", "value")}
+        found = choose(kernel.Extern.make(Block(arg_types=[kind] * 3).args, [kind], attrs), Machine())
+        assert found is not None
+        return found.name
 
-    assert choose(call(2048, 3, 49, 32), BF16) == Tile(64, 4)
-    assert choose(call(32, 24, 49, 32), BF16) is not None
-    assert choose(call(2048, 3, 49, 32), F32) is None
-    assert choose(call(32, 12, 512, 64), BF16) is None
-    assert choose(call(1, 12, 49, 64), BF16) is None
+    assert chosen(2048, 3, 49, 32) == chosen(32, 24, 49, 32) == LOOPS
+    assert chosen(2048, 3, 49, 32, F32) == EFFICIENT
+    assert chosen(32, 12, 512, 64) == CUDNN
+    assert chosen(1, 12, 49, 64) == EFFICIENT
     assert not calls_of(
         windows, [joint(256, 49, 3, 32), torch.zeros(1, 3, 49, 49).bfloat16(), torch.zeros(64, 49, 49).bfloat16()]
     )

@@ -8,6 +8,7 @@ from xdsl.ir import SSAValue
 
 from ....ir.dialects import kernel, prim
 from ....ir.dialects.aten import overload
+from ....ir.dialects.kernel import ATTENTION
 from ....ir.dtypes import BF16, F16
 from ....ir.symbols import dim, product
 from ....ir.types import TensorType, is_gpu
@@ -120,7 +121,7 @@ def _multi_head_attention(b: Builder) -> Result:
     all_ = b.reshape(_product(b, b.reshape(x, (rows, width)), "qkv"), (n, length, 3, heads, width // heads))
     parts = [b.reshape(b.slice(all_, 2, k, 1), (n, length, heads, width // heads)) for k in range(3)]
     operands = [b.permute(part, (0, 2, 1, 3)) for part in parts]
-    attrs = {"target": "aten.scaled_dot_product_attention.default", "operands": ("query", "key", "value")}
+    attrs = {"target": ATTENTION, "operands": ("query", "key", "value")}
     mixed = b.add(kernel.Extern.make(operands, [prim.tensor(operands[0])], attrs))
     flat = b.reshape(b.permute(mixed, (0, 2, 1, 3)), (rows, width))
     result = b.reshape(_product(b, flat, "proj"), (n, length, width))

@@ -1,4 +1,4 @@
-"""attention-mask: a mask that lets everything through is no mask, and a triangle is `is_causal`.
+"""What a mask of attention is known to let through: everything, or a triangle.
 
 Libraries have their fastest attention for calls without a mask. Programs often build one from positions that says no more than that.
 """
@@ -10,23 +10,19 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import sympy
 import torch
-from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, SSAValue
 
-from ...ir.dialects import kernel, prim
-from ...ir.dtypes import BOOL, DType
-from ...ir.symbols import Dim, dim, is_nonnegative, known_equal
-from ..analysis.known_values import known_value
-from ..core.base import Pass
-from ..core.context import CompileContext
-from ..schedule.elements import Lowering
-from ..schedule.expressions import Node
+from ....ir.dialects import prim
+from ....ir.dtypes import BOOL, DType
+from ....ir.symbols import Dim, dim, is_nonnegative, known_equal
+from ...analysis.known_values import known_value
+from ...schedule.elements import Lowering
+from ...schedule.expressions import Node
 
-ATTENTION = "aten.scaled_dot_product_attention.default"
 FULL, CAUSAL = "full", "causal"
 OPPOSITE = {"ge": "lt", "gt": "le", "le": "gt", "lt": "ge"}
 COMPARED: dict[str, Callable[[Any, Any], bool]] = {
@@ -35,54 +31,8 @@ COMPARED: dict[str, Callable[[Any, Any], bool]] = {
 LEAST = {"f64": -1.7976931348623157e308, "f32": -3.4028234663852886e38, "f16": -65504.0, "bf16": -3.3895313892515355e38}
 
 
-@dataclass(frozen=True)
-class AttentionMask(Pass):
-    """Drop masks of attention that are known to be full, and say `is_causal` for those that are a triangle."""
-
-    name: ClassVar[str] = "attention-mask"
-    level: ClassVar[str] = "prim"
-    after: ClassVar[tuple[str, ...]] = ("decompose", "canonicalize", "cse")
-    before: ClassVar[tuple[str, ...]] = ("dce",)
-
-    def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
-        kinds: dict[SSAValue, str | None] = {}  # layers share masks
-        for op in list(module.walk()):
-            if isinstance(op, kernel.Extern) and op["target"] == ATTENTION and "attn_mask" in op["operands"]:
-                place = list(op["operands"]).index("attn_mask")
-                mask = op.operands[place]
-                if mask not in kinds:
-                    kinds[mask] = mask_kind(mask)
-                kind = kinds[mask]
-                if kind is None or op.get("is_causal"):
-                    continue
-                _without(op, place, kind == CAUSAL)
-                ctx.diagnostics.count(self.name, f"{kind} masks")
-
-
-def _without(op: kernel.Extern, place: int, causal: bool) -> None:
-    """The same call without the operand at `place`."""
-    literals = dict(op.literals)
-    for name in ("operands", "operand_strides"):
-        if name in literals:
-            literals[name] = tuple(v for k, v in enumerate(literals[name]) if k != place)
-    if all(s is None for s in literals.get("operand_strides", (None,))):
-        literals.pop("operand_strides", None)
-    if causal:
-        literals["is_causal"] = True
-    operands = [v for k, v in enumerate(op.operands) if k != place]
-    new = kernel.Extern.make(operands, [r.type for r in op.results], literals, loc=op.location)
-    block = op.parent
-    assert block is not None
-    block.insert_op_before(new, op)
-    for old, result in zip(op.results, new.results, strict=True):
-        result.name_hint = old.name_hint
-        old.replace_all_uses_with(result)
-    op.detach()
-    op.erase()
-
-
 def mask_kind(mask: SSAValue) -> str | None:
-    """FULL or CAUSAL where that follows from how the mask is computed, or from the mask itself where its sizes are known, else None."""
+    """FULL or CAUSAL where that follows from how the mask is computed, or from its numbers where its sizes are known, else None."""
     return _lowered_kind(mask) or _known_kind(mask)
 
 
@@ -179,7 +129,7 @@ class _Classifier:
 
     @staticmethod
     def _decided(node: Node) -> tuple[Node | bool, bool] | None:
-        """A truth value that depends on the condition of where(c, number, number) alone: c and whether it is the same, or a constant."""
+        """A truth value that depends on c of where(c, number, number) alone: c and whether it is the same, or a constant."""
         if node.dtype.kind != "bool":
             return None
         test: Callable[[Any], bool] = bool
