@@ -29,8 +29,8 @@ from calls import (
 import intarsia
 from intarsia.passes.core import clauses, contracts
 from intarsia.passes.graph import narrow_weights
-from intarsia.passes.kernels import convolution as convolutions
 from intarsia.passes.kernels import attention as attention_kernels
+from intarsia.passes.kernels import convolution as convolutions
 from intarsia.passes.kernels import linear, own_kernels
 from intarsia.passes.layout import channels_last
 from intarsia.targets.build.toolchain import detect_isa
@@ -61,7 +61,7 @@ ALWAYS = {
     "one group", "channels-last memory", "x, a weight and perhaps a bias", "a product with a matrix", "bfloat16 where its dot product is the fastest way to multiply",
     "memory without gaps, but for the weight", "memory without gaps", "rows without gaps", "a tensor, places and what is added there", "places in int32 or int64",
     "whole factors of whole numbers", "places along one dimension", "a dimension", "memory of the host, nothing empty", "a result without gaps", "a weight of known size",
-    "a matrix as the weight", "as many heads of keys as of values", "equal batches", "no dropout", "a mask, or causal, and not both", "a mask of the same type, or of truth values",
+    "a matrix as the weight", "as many heads of keys as of values", "equal batches", "no dropout", "a mask, or causal, and not both", "a mask of the same type, in float32, or of truth values",
     "nothing behind the sums", "queries, keys, values and perhaps a mask", "a torch with oneDNN", "a mask of two to four dimensions", "a type that is summed", "at most one activation behind it",
     "a result channels-last", "no factors", "a row of the window in registers", "known sizes", "as many heads, or shared ones", "a matrix as the weight, nothing empty",
 }  # fmt: skip
@@ -105,7 +105,12 @@ def test_both_sides_of_every_clause(monkeypatch: pytest.MonkeyPatch) -> None:
         with torch.no_grad():
             intarsia.lower(Batch(drawn).eval(), *[x for case in drawn for x in case.inputs]).source()
     on_gpu = ("takes_short", "takes_cudnn", "takes_flash", "takes_efficient", "takes_library")
-    most = (*on_gpu, "takes_depthwise_on_gpu", "takes_max_pool", "takes_rows")  # these are asked little of what they do not take
+    most = (
+        *on_gpu,
+        "takes_depthwise_on_gpu",
+        "takes_max_pool",
+        "takes_rows",
+    )  # these are asked little of what they do not take
     seen = {(name, what): sides for (name, what), sides in seen.items() if name not in most and what not in ALWAYS}
     missing = [(*clause, sides) for clause, sides in seen.items() if len(sides) < 2]
     assert not missing, "\n".join(map(str, missing))
