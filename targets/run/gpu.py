@@ -13,8 +13,7 @@ from ..host.source import HostSource
 from .capture import INVALID_CONTEXT
 from .errors import MISALIGNED, TOO_LARGE, UNALIGNED_WRITE, Misaligned, NoContext, UnplannedResult
 from .graphs import Recorded, Run
-from .pieces import Pieces
-from .tail import Divided
+from .pieces import Divided, Pieces
 
 Make = Callable[..., Any]  # makes the functions of a program; of one with parts, from what becomes of these
 
@@ -136,7 +135,7 @@ def aligned(tensor: torch.Tensor, copies: list[torch.Tensor]) -> int:
 
 
 def moved(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy, with its strides, that begins at a multiple of 16 bytes; `tensor` does not."""
+    """A copy, with its strides, that begins at a multiple of 16 bytes."""
     shape, strides = tensor.shape, tensor.stride()
     extent = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if tensor.numel() else 0
     return tensor.as_strided((extent,), (1,)).clone().as_strided(shape, strides)

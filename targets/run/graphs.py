@@ -3,7 +3,7 @@
 A program runs as it is at first, then once more into a recording, and from then on the recording is played back. What a user sees stays the same:
 
 - results are copies that the caller owns, never memory of the recording; large ones are written into the caller's memory by steps that run
-  after the recording (see tail.py);
+  after the recording (see pieces.py);
 - parameters are read and written where they are, and so are arguments that the program writes to, or that are large, when they lay at one
   place in the calls before: another address is another recording. Other arguments are copied in, and back where they are written to;
 - a recording belongs to one stream; a call from a second thread at the same time or inside the user's own capture runs the program itself;
@@ -25,10 +25,9 @@ from torch.autograd.graph import increment_version
 
 from ..torch_private import counts_uses, storage_address, storage_uses
 from .capture import Replay, first_line
-from .pieces import Pieces
+from .pieces import Divided, Ending, Pieces
 from .playback import POOLS, Gpu, Memory, Pool, copies, recorded_bytes, result_makers
 from .recordable import SPARED
-from .tail import Divided, Ending
 
 __all__ = ["STATISTICS", "WARM", "Recorded", "recorded_bytes"]
 

@@ -1,20 +1,22 @@
-"""Programs whose sizes change from call to call: the parts of them whose sizes do not are recorded, each as a CUDA graph of its own.
+"""Programs of which some steps are recorded and others are not.
 
-host/parts.py finds the parts, and `Pieces` runs a program with these recorded. What one part gives lies at the same place in each call, where
-later parts find it without a copy.
+Of programs whose sizes change from call to call the parts whose sizes do not (host/parts.py) are recorded, each as a CUDA graph of its own:
+`Pieces`. What one part gives lies at the same place in each call, where later parts find it without a copy. Of programs with large results the
+steps that write these, the tail (host/tail.py), run after the recording, into memory of the caller's own: `Divided`, `Ending`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ..torch_private import storage_address
 from .capture import Replay, first_line
-from .playback import Gpu, Memory, Pool, result_makers
+from .playback import Gpu, Maker, Memory, Pool, owned, with_copies
 
 Run = Callable[..., Sequence[Any]]
 WORTH = 50  # calls that pay for recording the parts
@@ -59,9 +61,8 @@ class Pieces:
             self.run = self.make(self._part)
         self.calls += 1
         results = self.run(*args)
-        if not any(isinstance(r, torch.Tensor) and storage_address(r) in self.places for r in results):
-            return results
-        return self._copied(results, key[0])
+        copied = owned(results, self.places, self.gpu)  # the next call writes there
+        return with_copies(results, copied, key[0]) if copied else results
 
     @property
     def is_worth_it(self) -> bool:
@@ -71,16 +72,6 @@ class Pieces:
     def _part(self, function: Run) -> Run:
         self.parts.append(_Part(function, self))
         return self.parts[-1]
-
-    def _copied(self, results: Sequence[Any], stream: int) -> list[Any]:
-        """Results that lie where the next call writes as copies; the others as they are."""
-        ours = [isinstance(r, torch.Tensor) and storage_address(r) in self.places for r in results]
-        makers, _ = result_makers([r for r, our in zip(results, ours, strict=True) if our], (), self.gpu)
-        made: list[Any] = []
-        for make in makers:
-            made.append(make((), made, stream))
-        copies = iter(made)
-        return [next(copies) if our else r for r, our in zip(results, ours, strict=True)]
 
 
 class _Part:
@@ -121,3 +112,40 @@ class _Part:
         statics = {storage_address(x) for x in args if id(x) in whole.fixed} - whole.places
         whole.fixed |= set(map(id, self.gives))
         whole.places |= {storage_address(x) for x in self.gives} - statics
+
+
+@dataclass(frozen=True)
+class Divided:
+    """A program as two functions.
+
+    Attributes:
+        make: makes what is recorded, which gives values for the tail, and the tail, which takes these and the program's arguments.
+        steps: of the tail.
+        results: positions of the results whose memory the tail takes.
+    """
+
+    make: Callable[[], Sequence[Run]]
+    steps: int
+    results: Sequence[int]
+
+
+class Ending:
+    """The tail of a recorded program.
+
+    Args:
+        run: the function.
+        values: what the recording gives, as it lies in its memory.
+        gpu: where it runs.
+    """
+
+    def __init__(self, run: Run, values: Sequence[Any], gpu: Gpu) -> None:
+        self.run, self.values, self.gpu = run, tuple(values), gpu
+        self.places = {storage_address(v) for v in values if isinstance(v, torch.Tensor)}
+        self.copied: list[tuple[int, Maker]] | None = None  # known after the first call
+
+    def __call__(self, args: Sequence[Any], stream: int) -> list[Any]:
+        """The user's results. The caller holds the lock of the recording's memory."""
+        results = self.run(self.values, *args)
+        if self.copied is None:
+            self.copied = owned(results, self.places, self.gpu)
+        return with_copies(results, self.copied, stream)

@@ -260,6 +260,22 @@ def result_makers(
     return makers, held
 
 
+def owned(results: Sequence[Any], places: set[int], gpu: Gpu) -> list[tuple[int, Maker]]:
+    """Which results lie in these storages, and what makes the caller's own of each."""
+    ours = [k for k, r in enumerate(results) if isinstance(r, torch.Tensor) and storage_address(r) in places]
+    makers, _ = result_makers([results[k] for k in ours], (), gpu)
+    return list(zip(ours, makers, strict=True))
+
+
+def with_copies(results: Sequence[Any], copied: Iterable[tuple[int, Maker]], stream: int) -> list[Any]:
+    """The results, some of them copied."""
+    found, made = list(results), list[Any]()
+    for k, make in copied:
+        made.append(make((), made, stream))
+        found[k] = made[-1]
+    return found
+
+
 def _constant(value: Any) -> Maker:
     return lambda args, done, stream: value
 

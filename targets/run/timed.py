@@ -21,6 +21,7 @@ from ..build.program import Program
 from ..host.kernels import is_step
 from ..host.render import timed
 from ..torch_private import gpu_sleep
+from .gpu import moved
 from .load import load_program
 
 LEAST_ROUNDS, MOST_ROUNDS = 3, 30
@@ -103,7 +104,7 @@ def time_steps(program: Program, args: Sequence[Any], seconds: float = 0.5) -> l
     source = replace(source, program=timed(source.program), not_recorded="it is timed")
     run = load_program(source, functions, program.library, "timed")
     written = {argument for argument, _ in main.get("mutations", ())}
-    given = [_copied(x) if k in written and isinstance(x, torch.Tensor) else x for k, x in enumerate(args)]
+    given = [moved(x.detach()) if k in written and isinstance(x, torch.Tensor) else x for k, x in enumerate(args)]
     best = [float("inf")] * len(steps)
     with torch.no_grad(), _same_random_numbers():
         run(*given)  # libraries choose and pack in the first call
@@ -113,15 +114,6 @@ def time_steps(program: Program, args: Sequence[Any], seconds: float = 0.5) -> l
             best = list(map(min, best, clock.read()))
             rounds += 1
     return [StepTime(op, least) for op, least in zip(steps, best, strict=True)]
-
-
-def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides, for which the program was compiled, whatever they are."""
-    if not tensor.numel():
-        return tensor
-    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    flat = tensor.detach().as_strided((extent,), (1,)).clone()
-    return flat.as_strided(tensor.shape, tensor.stride())
 
 
 def device_of(args: Sequence[Any], gpu: int | None) -> int | None:

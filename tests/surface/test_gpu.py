@@ -35,7 +35,7 @@ from intarsia.targets.run.errors import MISALIGNED, TOO_LARGE, Misaligned
 from intarsia.targets.run.gpu import not_launched
 from intarsia.targets.run.graphs import STATISTICS, Recorded
 from intarsia.targets.run.load import load_program
-from intarsia.targets.run.tail import Divided
+from intarsia.targets.run.pieces import Divided
 from intarsia.targets.triton import device
 from intarsia.targets.triton.device import NoTriton, triton_version
 from intarsia.targets.triton.launch import DriverError
