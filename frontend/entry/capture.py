@@ -42,10 +42,12 @@ from ..runtime.blame import culprit, of_fake_tensors
 from ..values.kinds import isinstance, namespace_of
 from ..values.unread import Unread
 from .effects import DELETED
+from .entry import Entry
 from .inlined import with_program
+from .parameters import Parameters
 from .residual import Residual
 
-__all__ = ["UNGIVEN", "Capture", "Parameters", "ProgramRaised", "capture", "capture_bound"]
+__all__ = ["Capture", "ProgramRaised", "capture", "capture_bound"]
 
 
 class ProgramRaised(Exception):
@@ -81,8 +83,8 @@ class Capture:
     """What one capture found.
 
     `graph_module` takes the tensors of `inputs` in order and returns a tuple of tensors; `example_inputs` are their
-    fake twins. `residual` is the source of a function that checks `guards`, fetches the inputs, calls the graph,
-    replays effects and builds the result; `compile_entry` makes that function for a compiled graph. Where the graph
+    fake twins. `entry` is a function that checks `guards`, fetches the inputs, calls the graph, replays effects and
+    builds the result, as data; `compile_entry` makes it for a compiled graph. Where the graph
     broke, `broken` says why, and the function ends in the pending instruction and the pieces that follow it.
     """
 
@@ -90,7 +92,7 @@ class Capture:
     example_inputs: list[Any]
     inputs: list[Source]
     guards: GuardSet
-    residual: str
+    entry: Entry
     parameters: Parameters
     broken: Break | None = None
     namespace: dict[str, Any] = field(repr=False, default_factory=dict)
@@ -124,107 +126,10 @@ class Capture:
         namespace = {**self.namespace, "graph": graph, "failed": failed}
         namespace["profiled"] = profiling.graph_range(graph, self.label, self.ranges)
         if self.symbols is not None:
-            self.residual = self.symbols.complete(self.residual)
-        self.residual = with_program(self.residual, namespace, graph)
-        exec(compile(self.residual, unseen.name_of("<intarsia residual>"), "exec"), namespace)
+            self.entry = self.entry.with_late(self.symbols.late())
+        self.entry = with_program(self.entry, namespace, graph)
+        exec(compile(self.entry.text(), unseen.name_of("<intarsia residual>"), "exec"), namespace)
         return namespace.pop("entry")  # type: ignore[no-any-return]  # a function that its own globals hold is a cycle
-
-
-class _Ungiven:
-    def __repr__(self) -> str:
-        return "UNGIVEN"
-
-
-UNGIVEN = _Ungiven()  # stands for the argument of a parameter that a call leaves out
-_PACKED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-_PINS = ("equals", "is", "type")  # guards that never hold for UNGIVEN
-
-
-def default_of(function: types.FunctionType, name: str) -> Any:
-    """The default that a parameter of a function has now, or UNGIVEN."""
-    code, by_name, in_turn = function.__code__, function.__kwdefaults__ or {}, function.__defaults__ or ()
-    if name in by_name:
-        return by_name[name]
-    names = code.co_varnames[: code.co_argcount]
-    place = names.index(name) - len(names) if name in names else 0
-    return in_turn[place] if -len(in_turn) <= place < 0 else UNGIVEN
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """How the target is called: its parameters by name and kind, `self` left out.
-
-    `function` is the Python function whose defaults a call takes, where the signature is its own: these may come and go.
-    """
-
-    signature: inspect.Signature
-    function: types.FunctionType | None = None
-    ours: bool = False  # of a piece, which is always called rightly
-
-    @staticmethod
-    def of(target: Any) -> Parameters:
-        """The parameters of a function, bound method or module (its `forward`)."""
-        try:
-            if isinstance(target, Piece):
-                return Parameters(target.signature, ours=True)
-            function: Any = target.forward if isinstance(target, nn.Module) else target
-            signature = inspect.signature(function, follow_wrapped=False)
-        except (TypeError, ValueError):
-            return Parameters(inspect.signature(lambda *args, **kwargs: None))
-        function = function.__func__ if isinstance(function, types.MethodType) else function
-        own = type(function) is types.FunctionType and not hasattr(function, "__signature__")
-        return Parameters(signature, function if own else None)
-
-    @property
-    def names(self) -> list[str]:
-        return list(self.signature.parameters)
-
-    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments by name, defaults filled in; the same TypeError as the call would give."""
-        bound = self.signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        return dict(bound.arguments)
-
-    @property
-    def named(self) -> list[str]:
-        """Parameters that are UNGIVEN without an argument and a default: one may have come, else eager raises."""
-        given = () if self.ours else self.signature.parameters.items()
-        return [name for name, parameter in given if parameter.kind not in _PACKED]
-
-    def complete(self, values: dict[str, Any]) -> dict[str, Any]:
-        """The values with those defaults that came since; what is still missing stays UNGIVEN."""
-        function: Any = self.function
-        if function is None:
-            return values
-        return {n: default_of(function, n) if v is UNGIVEN else v for n, v in values.items()}
-
-    def given(self, emit: Emitter, guards: GuardSet) -> str:
-        """The statement that misses where a parameter that no guard pins down was left out; none where all are pinned."""
-        pinned = {g.source.arg for g in guards.parts.values() if g.kind in _PINS and isinstance(g.source, Arg)}
-        tensors = {f.source.arg for c in guards.extra for f in getattr(c, "facts", ()) if isinstance(f.source, Arg)}
-        names = [f"{n}_" for n in self.named if n not in pinned | tensors]
-        tests = " or ".join(f"{name} is {emit.constant(UNGIVEN, 'UNGIVEN')}" for name in names)
-        return f"if {tests}: return MISS" if names else ""
-
-    def spread(self, values: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Positional and keyword arguments again."""
-        args: list[Any] = []
-        kwargs: dict[str, Any] = {}
-        missing = False
-        for name, parameter in self.signature.parameters.items():
-            if values[name] is UNGIVEN:
-                missing = True
-            elif missing and parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
-                kwargs[name] = values[name]
-            elif parameter.kind is parameter.VAR_POSITIONAL:
-                args += values[name]
-            elif parameter.kind is parameter.VAR_KEYWORD:
-                kwargs.update(values[name])
-            elif parameter.kind is parameter.KEYWORD_ONLY:
-                kwargs[name] = values[name]
-            else:
-                args.append(values[name])
-        return tuple(args), kwargs
 
 
 def capture(
@@ -515,28 +420,19 @@ def _finish(
     outputs = body.outputs
     module = vm.out.finish(outputs)
     fetch = _given(vm.out.used, emit)
-    emit.lines += filter(None, [parameters.given(emit, vm.guards)])
-    lines = [f"def entry({', '.join(f'{n}_' for n in parameters.names)}):", "    try:"]
-    guarded, lines = len(lines), [*lines, *(f"        {line}" for line in emit.lines or ["pass"])]
-    lines += ["    except Exception:", "        return MISS"]
-    rest = len(lines)
-    if outputs or any(n.op not in ("placeholder", "output") for n in module.graph.nodes):
-        arguments = "".join(f"{n}_, " for n in parameters.names)
-        shown = profiling.test(emit)
-        lines += ["    try:"]
-        if shown:
-            lines += [
-                f"        if {shown}:",
-                f"            out = profiled({', '.join(fetch)})",
-                "        else:",
-                "    " * 3 + f"out = graph({', '.join(fetch)})",
-            ]
-        else:
-            lines.append(f"        out = graph({', '.join(fetch)})")
-        lines += ["    except Exception as error:", f"        return failed(error, ({arguments}))"]
-    lines += [f"    {line}" for line in body.post]
-    lines.append(f"    return {text}")
-    lines[guarded : rest - 2] = with_few_locals(lines[guarded : rest - 2], "\n".join(lines[rest:]))
+    emit.lines += parameters.given(emit, vm.guards)
+    shown = profiling.test(emit)
+    entry = Entry(
+        parameters.names,
+        with_few_locals(emit.lines, "\n".join([*fetch, *body.post, text])),
+        text,
+        body.post,
+        fetch,
+        len(outputs),
+        bool(outputs) or any(n.op not in ("placeholder", "output") for n in module.graph.nodes),
+        shown,
+        late=emit.late,
+    )
     _forget_arguments(vm)
     vm.guards.where = None
     vm.dynamic.release()
@@ -545,7 +441,7 @@ def _finish(
         [i.example() for i in vm.out.used],
         [i.source for i in vm.out.used],
         vm.guards,
-        "\n".join(lines) + "\n",
+        entry,
         parameters,
         end.broken,
         emit.namespace,

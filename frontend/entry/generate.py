@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -12,7 +13,8 @@ from torch import nn
 from ..guards.emitter import Emitter
 from ..guards.guards import GuardSet
 from ..runtime.hidden_frames import name_of
-from .capture import UNGIVEN, Parameters, default_of
+from .entry import Entry
+from .parameters import UNGIVEN, Parameters, default_of
 
 __all__ = ["MISS", "Default", "compiled_function", "eager_entry"]
 
@@ -24,6 +26,31 @@ class _Miss:
 
 MISS = _Miss()
 _STARS = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """The text of a compiled function: the head with its defaults, the names of the parameters, the pairs of name and value."""
+
+    head: str
+    names: tuple[str, ...]
+    pairs: str
+
+    def text(self, first: Sequence[str] = ()) -> str:
+        """The function; `first` are statements that run before it looks for an entry."""
+        lines = [
+            *first,
+            "__missed = None",
+            "for __entry in __entries:",
+            f"    __result = __entry({', '.join(self.names)})",
+            "    if __result is not __MISS:",
+            "        if __missed is not None:",
+            "            __runtime.prefer(__entry)",
+            "        return __result",
+            "    __missed = __entry",
+            f"return __runtime.miss({self.pairs})",
+        ]
+        return self.head + "".join(f"    {line}\n" for line in lines)
 
 
 def compiled_function(
@@ -59,25 +86,13 @@ def compiled_function(
         if parameter.kind is parameter.POSITIONAL_ONLY and not any(p.kind is p.POSITIONAL_ONLY for p in following):
             heads.append("/")
     wrong = _wrong_call(heads, star, parameters)
-    names = ", ".join(given)
     heads = ["__self", *heads] if owner_of(target) is not None else heads  # errors of wrong calls count it
     pairs = ", ".join(f"{n!r}: {n}" for n in given)
-    text = (
-        f"def compiled({', '.join(heads)}):\n{wrong}{filled}"
-        "    __missed = None\n"
-        "    for __entry in __entries:\n"
-        f"        __result = __entry({names})\n"
-        "        if __result is not __MISS:\n"
-        "            if __missed is not None:\n"
-        "                __runtime.prefer(__entry)\n"
-        "            return __result\n"
-        "        __missed = __entry\n"
-        f"    return __runtime.miss({{{pairs}}})\n"
-    )
-    namespace["__text"] = text
+    lookup = Lookup(f"def compiled({', '.join(heads)}):\n{wrong}{filled}", tuple(given), f"{{{pairs}}}")
+    namespace["__lookup"] = lookup
     # Of a module, it stands for one of the two frames of torch's that call `forward` (see `CompiledModule.__call__`).
     name = "<intarsia entry>" if isinstance(target, nn.Module) else name_of("<intarsia entry>")
-    exec(compile(text, name, "exec"), namespace)
+    exec(compile(lookup.text(), name, "exec"), namespace)
     return namespace.pop("compiled")  # type: ignore[no-any-return]
 
 
@@ -126,12 +141,8 @@ def eager_entry(guards: GuardSet, parameters: Parameters, eager: Callable[[dict[
     """An entry that remembers, under the same guards, that these calls run in eager."""
     emit, names = Emitter(), parameters.names
     guards.lines(emit)
-    emit.lines += filter(None, [parameters.given(emit, guards)])
-    values = ", ".join(f"{n!r}: {n}_" for n in names)
-    lines = [f"def entry({', '.join(f'{n}_' for n in names)}):", "    try:"]
-    lines += [f"        {line}" for line in emit.lines] or ["        pass"]
-    lines += ["    except Exception:", "        return MISS"]
-    lines += [f"    return eager({{{values}}})"]
+    checks = [*emit.lines, *parameters.given(emit, guards)]
+    made = Entry(names, checks, f"eager({{{', '.join(f'{n!r}: {n}_' for n in names)}}})")
     namespace = {**emit.namespace, "MISS": MISS, "eager": eager}
-    exec(compile("\n".join(lines), name_of("<intarsia eager entry>"), "exec"), namespace)
+    exec(compile(made.text(), name_of("<intarsia eager entry>"), "exec"), namespace)
     return namespace.pop("entry")  # type: ignore[no-any-return]

@@ -45,11 +45,10 @@ from ..values.sets import removed, table
 from ..values.tensor import TensorMethod
 from ..values.unread import Append, Unread
 from .effects import DELETED
+from .entry import Message
 from .views import Views
 
-__all__ = ["MESSAGE", "Residual"]
-
-MESSAGE = "# a message, or what else is for others than the program"
+__all__ = ["Residual"]
 
 
 class Residual:
@@ -107,7 +106,7 @@ class Residual:
             )
         for function, args, kwargs in effects.calls:
             parts = [self.value(a) for a in args] + [f"{k}={self.value(v)}" for k, v in kwargs.items()]
-            self.post.append(f"{self.emit.constant(function, function.__name__)}({', '.join(parts)})  {MESSAGE}")
+            self.post.append(Message(f"{self.emit.constant(function, function.__name__)}({', '.join(parts)})"))
 
     def made(self) -> list[str]:
         """The names of what was built, where dropping it can be noticed: where generators or other iterators are among it."""
@@ -216,8 +215,8 @@ class Residual:
             at = self._place(tensor)
         if id(tensor) in self.vm.parameters:
             cls = self.emit.constant(nn.Parameter, "Parameter")
-            return self._fresh(tensor, f"{cls}(out[{at}], {self.vm.parameters[id(tensor)]})")
-        return f"out[{at}]"
+            return self._fresh(tensor, f"{cls}(out{at}, {self.vm.parameters[id(tensor)]})")
+        return f"out{at}"
 
     def _place(self, tensor: Tensor) -> int:
         """Where the tensor is among the graph's results."""
@@ -229,7 +228,7 @@ class Residual:
 
     def base(self, tensor: Tensor) -> str:
         """An input, or a result of the graph's own even if it is a view of something."""
-        return self._tensor(tensor) if id(tensor) in self.vm.out.inputs else f"out[{self._place(tensor)}]"
+        return self._tensor(tensor) if id(tensor) in self.vm.out.inputs else f"out{self._place(tensor)}"
 
     def _symbolic(self, value: Any) -> str:
         expr = value.node.expr

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from .. import torch_private
 from ..errors import Frame
-from ..guards.checks import LATE_SIZES, SizeCheck
+from ..guards.checks import SizeCheck
+from ..guards.emitter import Statement
 from ..guards.source import Arg, Computed, Fetch, Item, Number, SizeExpression, Source
 from ..state import Interpreter
 from ..values.kinds import isinstance
@@ -415,19 +416,14 @@ class Symbols:
         """Raise ConstraintError where a promise is broken."""
         self.dynamic.check_promises(self.sizes.place_of)
 
-    def complete(self, residual: str) -> str:
-        """The residual with the relations that are new since it was written.
+    def late(self) -> list[Statement]:
+        """Checks of the relations that the backend has come to rely on.
 
         Raises:
             ConstraintError: the backend fixed a size that was promised to be dynamic.
         """
         self.check()
-        late = self.sizes.late()
-        for line in residual.splitlines():
-            if line.strip() == LATE_SIZES:
-                indent = line[: len(line) - len(line.lstrip())]
-                return residual.replace(line, "\n".join([*(indent + text for text in late), line]), 1)
-        return residual
+        return self.sizes.late()
 
 
 # ---- symbols that reach Python's own code ----

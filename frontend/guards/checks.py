@@ -17,12 +17,11 @@ from .. import torch_private
 from ..errors import Frame, Unsupported
 from ..graph.output import GraphInput, OutputGraph
 from ..values.kinds import isinstance
-from .emitter import Emitter
+from .emitter import Emitter, MissIf, Statement
 from .guards import Guard, Miss
 from .source import Arg, Const, Source
 
 __all__ = [
-    "LATE_SIZES",
     "Classes",
     "Distinct",
     "HeldModules",
@@ -120,16 +119,14 @@ class TensorCheck:
         """One call over all tensors; those held by identity are constants of the generated code."""
         if all(f.real is not None for f in self.facts):  # one constant: there may be hundreds
             check, held = self._guard.check, tuple(f.real for f in self.facts)
-            emit.lines.append(
-                f"if not {emit.constant(check, 'tensors_ok')}(*{emit.constant(held, 'tensors')}): return MISS"
-            )
+            emit.miss_if(f"not {emit.constant(check, 'tensors_ok')}(*{emit.constant(held, 'tensors')})")
             return
         names = [emit.fetch(f.source) if f.real is None else emit.constant(f.real, f.source.name()) for f in self.facts]
         check = emit.constant(self._guard.check, "tensors_ok")
         for facts, name in zip(self.facts, names, strict=True):
             if facts.real is None:
                 emit.lines.append(f"# {name}: {facts}")
-        emit.lines.append(f"if not {check}({', '.join(names)}): return MISS")
+        emit.miss_if(f"not {check}({', '.join(names)})")
 
     def explain(self, args: Mapping[str, Any]) -> Miss | None:
         """The first fact of the first tensor that differs."""
@@ -206,7 +203,7 @@ class StateCheck:
         if not self.with_tensors:
             infer = emit.constant(torch.is_inference_mode_enabled, "inference_mode")
             tests.append(f"{infer}() is not {self.inference}")
-        emit.lines.append(f"if {' or '.join(tests)}: return MISS")
+        emit.miss_if(" or ".join(tests))
 
     def explain(self, args: Mapping[str, Any]) -> Miss | None:
         """What changed, in torch's words."""
@@ -287,9 +284,9 @@ class Distinct:
         """Compare identities as a set."""
         names = [emit.fetch(s) for s in self.sources]
         if len(names) == 2:
-            emit.lines.append(f"if {names[0]} is {names[1]}: return MISS")
+            emit.miss_if(f"{names[0]} is {names[1]}")
         elif len(names) > 2:
-            emit.lines.append(f"if len({{{', '.join(f'id({n})' for n in names)}}}) != {len(names)}: return MISS")
+            emit.miss_if(f"len({{{', '.join(f'id({n})' for n in names)}}}) != {len(names)}")
 
     def explain(self, args: Mapping[str, Any]) -> Miss | None:
         """Name the group."""
@@ -337,7 +334,7 @@ class Classes:
         modules, classes = emit.constant(self.modules, "all_modules"), emit.constant(self.classes, "classes")
         if self.modules:
             kinds = f"{emit.constant(map, 'map')}({emit.constant(type, 'type')}, {modules})"
-            emit.lines.append(f"if [*{kinds}] != {classes}: return MISS")
+            emit.miss_if(f"[*{kinds}] != {classes}")
 
     def explain(self, args: Mapping[str, Any]) -> Miss | None:
         """The first module of another class."""
@@ -352,9 +349,6 @@ class Classes:
 
 def _holds_module(source: Source) -> TypeGuard[Const]:
     return isinstance(source, Const) and isinstance(source.value, torch.nn.Module)
-
-
-LATE_SIZES = "# relations between sizes that the backend relies on"
 
 
 class SizeCheck:
@@ -395,9 +389,9 @@ class SizeCheck:
                 self.relations.setdefault(text, None if place is None else Frame(*place))
         return [r for r in self.relations if r not in known]
 
-    def late(self) -> list[str]:
-        """Lines for what came to be relied on after `lines` was written."""
-        return [self._line(f"({r})") for r in self._collect()]
+    def late(self) -> list[Statement]:
+        """Checks of what came to be relied on after `lines` was written."""
+        return [MissIf(f"not ({r})") for r in self._collect()]
 
     def place_of(self, symbol: sympy.Symbol) -> Frame | None:
         """The user's line that first made a relation with this symbol necessary."""
@@ -422,10 +416,6 @@ class SizeCheck:
             raise Unsupported(f"a size relation uses a symbol that no input binds: {expr}")
         return torch_private.python_text(expr, self._names)
 
-    @staticmethod
-    def _line(test: str) -> str:
-        return f"if not {test}: return MISS"
-
     def lines(self, emit: Emitter) -> None:
         """Bind each symbol, then test equations and relations."""
         emit.namespace.setdefault("math", math)
@@ -433,8 +423,8 @@ class SizeCheck:
         for symbol, source, place in self.bindings:
             emit.lines.append(f"{self._names[symbol]} = {emit.fetch(source)}{place}")
         tests = [f"{emit.fetch(source)}{place} == {self._text(expr)}" for source, place, expr in self.equations]
-        emit.lines += [self._line(test) for test in [*tests, *(f"({r})" for r in self.relations)]]
-        emit.lines.append(LATE_SIZES)
+        emit.lines += [MissIf(f"not {test}") for test in [*tests, *(f"({r})" for r in self.relations)]]
+        emit.late = len(emit.lines)
 
     def number(self, symbol: sympy.Symbol, hint: Any) -> Any:
         """The symbol as a number that computes with symbols; `hint` is its value in the example."""

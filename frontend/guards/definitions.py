@@ -203,13 +203,13 @@ class DefinitionCheck:
         if not self.classes and not self.asked and len(self.functions) <= _FEW:
             for (function, part), known in self.functions:
                 test = f"{emit.constant(function, function.__name__)}.{part} is not {emit.literal(known)}"
-                emit.lines.append(f"if {test}: return MISS")
+                emit.miss_if(test)
             return
         name = emit.constant(self, "definitions")
         test = f"{emit.constant(b''.join, 'join')}({name}.parts) == {name}.memory"
         if self.registers:
             test += f" and {emit.constant(abc.get_cache_token, 'registered')}() == {name}.token"
-        emit.lines.append(f"if not ({test} or {name}.holds()): return MISS")
+        emit.miss_if(f"not ({test} or {name}.holds())")
 
     def explain(self, args: Mapping[str, Any]) -> Miss | None:
         """The first answer that is another one."""

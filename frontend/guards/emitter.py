@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["Emitter", "with_few_locals"]
+__all__ = ["Emitter", "MissIf", "Statement", "with_few_locals"]
 
 
 class Fetchable(Protocol):
@@ -15,14 +17,35 @@ class Fetchable(Protocol):
         """The expression; `emit` names constants and shared prefixes."""
 
 
+@dataclass(frozen=True)
+class MissIf:
+    """A check: where the test holds, the entry does not fit the call."""
+
+    test: str
+
+    def text(self, miss: str = "return MISS") -> str:
+        """The statement."""
+        return f"if {self.test}: {miss}"
+
+    __str__ = text
+
+
+Statement = str | MissIf
+
+
 class Emitter:
     """Names for the generated function: constants in its namespace, fetched paths in its locals."""
 
     def __init__(self) -> None:
         self.namespace: dict[str, Any] = {}
-        self.lines: list[str] = []
+        self.lines: list[Statement] = []
+        self.late = 0  # the place of checks that follow when the backend has seen the graph
         self._constants: dict[int, str] = {}
         self._fetched: dict[Fetchable, str] = {}
+
+    def miss_if(self, test: str) -> None:
+        """Add a check."""
+        self.lines.append(MissIf(test))
 
     def sibling(self) -> Emitter:
         """Another function over the same constants."""
@@ -72,22 +95,23 @@ class Emitter:
 _FETCHED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|(?<![\w.])v\d+\b""")
 
 
-def with_few_locals(lines: list[str], kept: str) -> list[str]:
+def with_few_locals(lines: Sequence[Statement], kept: str) -> list[Statement]:
     """The same straight-line statements; a local that is not read again, also not in the text `kept`, gives its name to a later one.
 
     A frame with hundreds of locals does not fit into what is left of CPython's block of frames (16 KiB), and each call then takes a
     block from the system and gives it back.
     """
-    names = [[m for m in _FETCHED.findall(line) if m[0] == "v"] for line in lines]
+    names = [[m for m in _FETCHED.findall(str(line)) if m[0] == "v"] for line in lines]
     last = {name: number for number, found in enumerate(names) for name in found}
     keep = {m for m in _FETCHED.findall(kept) if m[0] == "v"}
     free: list[str] = []
     given: dict[str, str] = {name: name for name in keep}
-    made = []
+    made: list[Statement] = []
     for number, line in enumerate(lines):
         for name in names[number]:
             if name not in given:
                 given[name] = free.pop() if free else f"kept{len(given)}"
-        made.append(_FETCHED.sub(lambda m: given.get(m.group(), m.group()), line))
+        text = _FETCHED.sub(lambda m: given.get(m.group(), m.group()), line.test if isinstance(line, MissIf) else line)
+        made.append(MissIf(text) if isinstance(line, MissIf) else text)
         free += [given[name] for name in dict.fromkeys(names[number]) if last[name] == number and name not in keep]
     return made

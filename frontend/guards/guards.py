@@ -20,7 +20,7 @@ from torch import nn
 
 from ..errors import Frame, Unsupported
 from ..values.kinds import isinstance
-from .emitter import Emitter, with_few_locals
+from .emitter import Emitter, MissIf, with_few_locals
 from .sameness import indistinguishable, is_told_by_equality, is_value_type, same_keys
 from .source import Arg, Const, Source
 from .watch import Settled, Watch
@@ -336,11 +336,12 @@ class GuardSet:
             return parts
         inner = emit.sibling()
         self._parts(inner, compress(parts, found))
-        lines = [line.replace("return MISS", "return False") for line in with_few_locals(inner.lines, "")]
+        checks = with_few_locals(inner.lines, "")
+        lines = [c.text("return False") if isinstance(c, MissIf) else c for c in checks]
         text = "\n    ".join(["def holds():", *lines, "return True"])
         exec(compile(text, "<intarsia guards>", "exec"), emit.namespace)
         watch = emit.constant(Watch(settled, emit.namespace.pop("holds")), "names" if settled.names else "modules")
-        emit.lines.append(f"if not ({watch}.check() or {watch}.holds()): return MISS")
+        emit.miss_if(f"not ({watch}.check() or {watch}.holds())")
         return list(compress(parts, map(operator.not_, found)))
 
     def _parts(self, emit: Emitter, parts: Iterable[Guard]) -> None:
@@ -359,7 +360,7 @@ class GuardSet:
     @staticmethod
     def _flush(emit: Emitter, tests: list[str]) -> None:
         for start in range(0, len(tests), 8):
-            emit.lines.append(f"if not ({' and '.join(tests[start : start + 8])}): return MISS")
+            emit.miss_if(f"not ({' and '.join(tests[start : start + 8])})")
         tests.clear()
 
     def explain(self, args: Mapping[str, Any]) -> Miss | None:
@@ -395,7 +396,7 @@ class GuardSet:
         """The compiled check as source text."""
         emit = Emitter()
         self.lines(emit)
-        return "\n".join(emit.lines)
+        return "\n".join(map(str, emit.lines))
 
     def __iter__(self) -> Any:
         return iter([*self.parts.values(), *self.extra])

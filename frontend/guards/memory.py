@@ -141,7 +141,7 @@ class Memory:
 
     def lines(self, emit: Emitter) -> None:
         """Miss where it does not hold."""
-        emit.lines.append(f"if not {self.text(emit)}: return MISS")
+        emit.miss_if(f"not {self.text(emit)}")
 
     def explain(self, args: Mapping[str, Any]) -> Miss | None:
         """Name the inputs."""
@@ -170,7 +170,7 @@ class _Shared:
 
     def lines(self, emit: Emitter) -> None:
         """Miss where it does hold."""
-        emit.lines.append(f"if {self.memory.text(emit)}: return MISS")
+        emit.miss_if(self.memory.text(emit))
 
     def explain(self, args: Mapping[str, Any]) -> Miss | None:
         """The opposite of the rule's."""

@@ -27,9 +27,10 @@ from torch import fx
 from .. import torch_private
 from ..breaks.breaks import Break
 from ..breaks.pieces import Piece
-from ..entry.capture import UNGIVEN, Capture, Parameters, ProgramRaised, capture_bound
+from ..entry.capture import Capture, ProgramRaised, capture_bound
 from ..entry.generate import MISS, Default, compiled_function, eager_entry, owner_of
 from ..entry.inlined import inlined_entry
+from ..entry.parameters import UNGIVEN, Parameters
 from ..errors import Busy, CaptureError, InternalError
 from ..graph.dynamic import Marks
 from ..guards.checks import HeldModules
@@ -361,7 +362,7 @@ class Runtime:
         stays = not any(g.is_replaceable() for g in made.guards.parts.values())  # what is inlined is never dropped
         if not self.inlined and not isinstance(self.target, Piece) and function is not None and stays:
             self.inlined = True  # once: other threads may be inside
-            inlined_entry(function, made.residual, entry.__globals__, self.parameters.names, entry)
+            inlined_entry(function, made.entry, entry.__globals__, entry)
         self._tell("on_phase", "entry", time.perf_counter() - start)
         self._let_go(values)
         self._publish(entry, made.guards, made, seen)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor, fx, nn
 from ..compile import check_function
 from ..explain.explanation import GuardInfo, guards_of
 from ..frontend.entry.capture import Capture, ProgramRaised, capture
-from ..frontend.entry.residual import MESSAGE
+from ..frontend.entry.entry import Message
 from ..frontend.errors import CaptureError, Frame
 from ..frontend.functional.spec import FunctionalGraph
 from ..frontend.functional.trace import functionalize
@@ -282,22 +283,20 @@ class _Export:
         outputs = self.made.graph_module.graph.find_nodes(op="output")[0].args[0]
         self.markers = [torch.empty(0) for _ in outputs]
         # Numbers that depend on sizes are computed with symbols, so that they are not taken for constants.
-        text = "".join(row for row in self.made.residual.splitlines(True) if not row.rstrip().endswith(MESSAGE))
         names: dict[str, Any] = {}
         if self.sizes is not None:
             for symbol, source, place in self.sizes.bindings:
                 hint = eval(f"value{place}", {"value": source.fetch(self.values)})
                 names[self.sizes.symbol_text(symbol)] = self.sizes.number(symbol, hint)
-        if names:
-            head, middle, tail = text.partition("    except Exception:\n        return MISS\n")
-            text = head + middle + "".join(f"    {n} = symbol_{n}\n" for n in names) + tail
+        effects = [effect for effect in self.made.entry.effects if not isinstance(effect, Message)]
+        entry = replace(self.made.entry, effects=[*(f"{n} = symbol_{n}" for n in names), *effects])
         namespace = {
             **self.made.namespace,
             "graph": lambda *_: self.markers,
             "MISS": _MISS,
             **{f"symbol_{n}": v for n, v in names.items()},
         }
-        exec(compile(text, "<intarsia export>", "exec"), namespace)
+        exec(compile(entry.text(), "<intarsia export>", "exec"), namespace)
         result = namespace["entry"](*self.values.values())
         if result is _MISS:
             raise ExportError(f"a fresh capture fails its own guards: {self.made.guards.explain(self.values)}")

@@ -146,7 +146,7 @@ def test_capture_is_printable():
     made = capture(lambda x, k: x * k, (X, 3), {})
     assert "k: 3" in str(made.guards)
     assert "return MISS" in made.guards.code and "# x_: float32(4, 8)" in made.guards.code
-    assert made.residual.startswith("def entry(x_, k_):")
+    assert made.entry.text().startswith("def entry(x_, k_):")
     assert made.guards.explain({"x": X, "k": 3}) is None
 
 
