@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
-from types import CellType, CodeType, FunctionType
+from types import CodeType, FunctionType
 from typing import Any, Protocol
 
 import torch
@@ -91,6 +91,7 @@ class Interpreter(Protocol):
     effects: Effects
     frames: list[Frame]
     codes: dict[int, CodeType]
+    globals_read: dict[tuple[int, str], Any]
     generators: weakref.WeakSet[Any]
     fake_mode: Any
     dynamic: Any  # `graph.dynamic.Dynamic`
@@ -162,44 +163,8 @@ class Interpreter(Protocol):
     def is_library(self, module: str | None, /) -> bool:
         """Whether a module is torch's or Python's, and so not expected to change between calls."""
 
-    def is_library_function(self, function: FunctionType, /) -> bool:
-        """Whether a function comes from torch or Python."""
-
-    def wrap_library(self, value: Any, source: Source, /) -> Any:
-        """A value of a library's namespace: code and constants are taken as they are."""
-
     def argument(self, value: Any, source: Source, /) -> Any:
         """Bring an argument of the call onto the stack."""
-
-    def load_global(self, frame: Frame, name: str, /) -> Any:
-        """A global or builtin name."""
-
-    def load_global_value(self, namespace: dict[str, Any], name: str, module: str, /) -> Any:
-        """The value of a global that exists, guarded."""
-
-    def rely_on_entry(self, namespace: dict[str, Any], name: str, /) -> Source | None:
-        """Rely on a name in a namespace of Python's or torch's; its source, by the module where it has one."""
-
-    def rely_on_definition(self, function: FunctionType, part: str = "__code__", /) -> None:
-        """Rely on a function's code, or on which object holds its defaults."""
-
-    def load_cell(self, cell: CellType, name: str, /) -> Any:
-        """The contents of a closure cell."""
-
-    def store_cell(self, cell: CellType, value: Any, /) -> None:
-        """Assign to a closure cell."""
-
-    def namespace_source(self, obj: Any, source: Source, /) -> Source:
-        """Where guards look for the attributes of an instance's own."""
-
-    def instance_attr(self, obj: Any, name: str, /) -> tuple[bool, Any]:
-        """(found, value) of the instance's own attribute."""
-
-    def write_instance(self, obj: Any, name: str, value: Any, /) -> None:
-        """Set an attribute of the instance's own."""
-
-    def wrap_class_value(self, value: Any, owner: type, name: str, /) -> Any:
-        """A plain value stored on a class."""
 
     def need_symbols(self) -> None:
         """From here on, sizes and numbers may be symbolic."""

@@ -17,6 +17,7 @@ from ..values import object as objects
 from ..values import operators
 from ..values.container import InstanceDict, LazyDict
 from ..values.kinds import isinstance
+from ..values.namespaces import load_cell, load_global, store_cell
 from ..values.unread import Append, Unread
 from . import closing
 from . import exceptions as raising
@@ -83,7 +84,7 @@ def DELETE_FAST(vm: Interpreter, frame: Frame, name: str) -> None:
 
 
 def LOAD_GLOBAL(vm: Interpreter, frame: Frame, name: str) -> None:
-    frame.stack.append(vm.load_global(frame, name))
+    frame.stack.append(load_global(vm, frame, name))
 
 
 def LOAD_BUILD_CLASS(vm: Interpreter, frame: Frame, _: Any) -> None:
@@ -114,16 +115,16 @@ def MAKE_CELL(vm: Interpreter, frame: Frame, name: str) -> None:
 
 
 def LOAD_DEREF(vm: Interpreter, frame: Frame, name: str) -> None:
-    frame.push(vm.load_cell(frame.fast[name], name))
+    frame.push(load_cell(vm, frame.fast[name], name))
 
 
 def STORE_DEREF(vm: Interpreter, frame: Frame, name: str) -> None:
-    vm.store_cell(frame.fast[name], frame.pop())
+    store_cell(vm, frame.fast[name], frame.pop())
 
 
 def DELETE_DEREF(vm: Interpreter, frame: Frame, name: str) -> None:
     cell = frame.fast[name]
-    vm.load_cell(cell, name)
+    load_cell(vm, cell, name)
     if vm.is_created(cell):
         del cell.cell_contents
     else:

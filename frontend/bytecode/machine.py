@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import functools
 import sys
 import sysconfig
@@ -21,7 +20,7 @@ from ..calls import dispatch
 from ..calls.builtins import TENSOR_METHODS
 from ..calls.tables import REFUSED_BUILTINS
 from ..calls.visibility import refuse_opaque
-from ..entry.effects import DELETED, Effects
+from ..entry.effects import Effects
 from ..errors import CaptureError, GraphBreak, InternalError, Unsupported, UserRaise
 from ..errors import Frame as Place
 from ..graph.dynamic import Dynamic, Marks
@@ -29,14 +28,14 @@ from ..graph.fake_dispatch import new_fake_mode
 from ..graph.output import OutputGraph
 from ..guards.definitions import Definitions
 from ..guards.guards import GuardSet
-from ..guards.source import Attr, Const, Fetch, Item, Namespace, Source
+from ..guards.source import Attr, Item, Source
 from ..state import Generator
 from ..values import function as functions
 from ..values import object as objects
 from ..values import operators
-from ..values.constant import is_constant, is_static
 from ..values.container import InstanceDict, LazyDict
-from ..values.kinds import isinstance, namespace_of, namespace_reader
+from ..values.kinds import isinstance
+from ..values.namespaces import rely_on_definition
 from ..values.tensor import ASKED, asked, refuse_method, tensor_class
 from ..values.unread import Append, Unread
 from ..values.user import UserState
@@ -115,7 +114,7 @@ class Machine:
         self.pending: CaptureError | None = None  # a break that was found where none can be raised
         self.generators: weakref.WeakSet[Generator] = weakref.WeakSet()
         self.codes: dict[int, types.CodeType] = {}  # of all frames so far
-        self._globals: dict[tuple[int, str], Any] = {}
+        self.globals_read: dict[tuple[int, str], Any] = {}
         self._trace_cache: dict[tuple[str, int, str], str] = {}
         here, frame = 0, sys._getframe()
         while frame is not None:
@@ -305,7 +304,7 @@ class Machine:
     def inline(self, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Interpret a Python function."""
         code = function.__code__
-        self.rely_on_definition(function)
+        rely_on_definition(self, function)
         fast = functions.bind(self, function, args, kwargs)
         frame = Frame(function, fast)
         frame.direct, self.tail = self.tail, False
@@ -390,138 +389,9 @@ class Machine:
         """Whether a module is torch's or Python's, and so not expected to change between calls."""
         return _is_library((module or "").partition(".")[0])
 
-    def is_library_function(self, function: types.FunctionType) -> bool:
-        """Whether a function comes from torch or Python."""
-        return self.is_library(function.__globals__.get("__name__"))
-
     def is_library_frame(self, frame: Frame) -> bool:
         """Whether a frame runs torch's or Python's code."""
         return self.is_library(frame.globals.get("__name__"))
-
-    def wrap_library(self, value: Any, source: Source) -> Any:
-        """A value of a library's namespace: code and constants are taken as they are."""
-        if is_static(value) or isinstance(value, types.FunctionType) or type(value) in _FIXED:
-            return self.user.held(value)
-        return self.user.wrap(value, source)
-
-    def load_global(self, frame: Frame, name: str) -> Any:
-        """A global or builtin name."""
-        namespace = frame.globals
-        written = self.effects.globals.get((id(namespace), name))
-        if written is not None:
-            if written[1] is DELETED:
-                raise raising.name_error(name)
-            return written[1]
-        if name in namespace:
-            return self.load_global_value(namespace, name, namespace.get("__name__", "module"))
-        found = namespace.get("__builtins__", builtins)
-        found = found if isinstance(found, dict) else found.__dict__
-        if name not in found or not self.is_library(namespace.get("__name__")):
-            self.guards.add("missing", Const(namespace, namespace.get("__name__", "module")), name)
-        if name not in found:
-            raise raising.name_error(name)
-        self.rely_on_entry(found, name)
-        return found[name]
-
-    def load_global_value(self, namespace: dict[str, Any], name: str, module: str) -> Any:
-        """The value of a global that exists, guarded."""
-        key = (id(namespace), name)
-        if key in self._globals:
-            return self._globals[key]
-        source = Item(Const(namespace, f"{module}"), name)
-        raw = namespace[name]
-        if self.is_library(module):
-            value = self.wrap_library(raw, self.rely_on_entry(namespace, name) or source)
-        else:
-            value = self.user.wrap(raw, source)
-        if value is raw:
-            self._globals[key] = value
-        return value
-
-    def rely_on_entry(self, namespace: dict[str, Any], name: str) -> Source | None:
-        """Rely on a name in a namespace of Python's or torch's, which a program may patch; its source, by the module where it has one."""
-        module = sys.modules.get(namespace.get("__name__", ""))
-        if module is None or module.__dict__ is not namespace:
-            return None
-        source = Attr(Const(module, module.__name__), name)
-        raw = namespace[name]
-        if isinstance(raw, _PATCHED) or raw is None:
-            self.guards.add("is", source, raw)
-        return source
-
-    def load_cell(self, cell: types.CellType, name: str) -> Any:
-        """The contents of a closure cell."""
-        written = self.effects.cells.get(id(cell))
-        if written is not None and written[1] is not DELETED:
-            return written[1]
-        source = None if self.is_created(cell) else self.user.source_of(cell) or Const(cell, name)
-        if written is not None or _is_empty(cell):
-            if written is None and source is not None:
-                self.guards.add("equals", Fetch(_is_empty, source), True)
-            own = name in self.frames[-1].code.co_cellvars
-            raise raising.unbound_local(name) if own else raising.name_error(name, free=True)
-        value = cell.cell_contents
-        return value if source is None else self.user.wrap(value, Attr(source, "cell_contents"))
-
-    def store_cell(self, cell: types.CellType, value: Any) -> None:
-        """Assign to a closure cell."""
-        if self.is_created(cell):
-            cell.cell_contents = value
-        else:
-            self.effects.cells[id(cell)] = (cell, value)
-
-    @staticmethod
-    def namespace_source(obj: Any, source: Source) -> Source:
-        """Where guards look for the attributes of an instance's own: past a `__getattribute__` of the program's, which they must not run."""
-        own = objects.find_method(type(obj), "__getattribute__") is not None
-        return Namespace(namespace_reader(type(obj)), source) if own else Attr(source, "__dict__")
-
-    def instance_attr(self, obj: Any, name: str) -> tuple[bool, Any]:
-        """(found, value) of the instance's own attribute."""
-        found, value = self.effects.attr(obj, name)
-        if found:
-            return (False, None) if value is DELETED else (True, value)
-        namespace = namespace_of(obj)
-        if namespace is None:
-            return False, None
-        source = None if self.is_created(obj) else self.user.source_of(obj)
-        if source is None:
-            return (True, namespace[name]) if name in namespace else (False, None)
-        where = self.namespace_source(obj, source)
-        if isinstance(where, Namespace):
-            self.guards.add("type", where, dict)  # another one's methods would run
-        if name in namespace:
-            return True, self.user.wrap(namespace[name], Item(where, name))
-        self.guards.add("missing", where, name)
-        return False, None
-
-    def write_instance(self, obj: Any, name: str, value: Any) -> None:
-        """Set an attribute of the instance's own."""
-        if self.is_created(obj):
-            self.native(object.__setattr__, obj, name, value)
-        elif self.user.source_of(obj) is not None:
-            self.effects.write_attr(obj, name, value)
-        elif isinstance(obj, types.FunctionType | BaseException):
-            raise Unsupported(f"an attribute of {obj!r} is assigned: {name}")
-        else:
-            raise Unsupported(
-                f"an attribute of an object that capture did not make is assigned: {type(obj).__name__}.{name}"
-            )
-
-    def rely_on_definition(self, function: types.FunctionType, part: str = "__code__") -> None:
-        """Rely on a function's code, or on which object holds its defaults, where guards hold it by identity."""
-        source = self.user.source_of(function)
-        held = not self.is_created(function) and (source is None or isinstance(source, Const))
-        if held and not self.is_library_function(function):
-            self.definitions.note_function(function, part)
-
-    def wrap_class_value(self, value: Any, owner: type, name: str) -> Any:
-        """A plain value stored on a class."""
-        if self.is_library(owner.__module__) and is_constant(value):
-            return self.user.held(value)
-        if self.is_created(owner):
-            return value
-        return self.user.wrap(value, Item(Attr(Const(owner, owner.__name__), "__dict__"), name))
 
     def need_symbols(self) -> None:
         """From here on, sizes and numbers may be symbolic."""
@@ -653,14 +523,8 @@ class Machine:
             )
 
 
-def _is_empty(cell: types.CellType) -> bool:
-    return cell == types.CellType()  # a cell with a value differs from one without, whatever the value is
-
-
 _LIBRARIES = frozenset({"torch", "numpy", "typing_extensions", _OWN.partition(".")[0]})
 _PLAIN_KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool, InstanceDict: dict}
-_PATCHED = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type, float)
-_FIXED = frozenset({torch.dtype, torch.layout, torch.memory_format, float, type(None), type(NotImplemented)})
 
 
 @functools.lru_cache(maxsize=1024)

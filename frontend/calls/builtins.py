@@ -31,6 +31,7 @@ from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import trampoline
 from ..values.kinds import isinstance
+from ..values.namespaces import load_cell
 from ..values.unread import Unread
 from . import higher_order, library, natives, tables, torch_rules, transforms  # noqa: F401  (they fill the registry)
 from .contexts import RealContext
@@ -173,7 +174,7 @@ def _super(vm: Interpreter, *args: Any) -> Any:
     if type(first) is Unread:
         first = first.read()
     if isinstance(first, types.CellType):
-        first = vm.load_cell(first, frame.code.co_varnames[0])
+        first = load_cell(vm, first, frame.code.co_varnames[0])
     return objects.Super(cell.cell_contents, first)
 
 

@@ -28,6 +28,7 @@ from ..values import operators
 from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
 from ..values.kinds import isinstance
+from ..values.namespaces import instance_attr
 from .registry import rule
 from .visibility import check_sight, is_same, refuse_opaque
 
@@ -279,7 +280,7 @@ def _rebuild(vm: Interpreter, value: Any, who: str, item_of: Callable[[Any], Any
     if made_of is not None:
         made_of(made)
     for name in vm.effects.names(value, list(value.__dict__)):
-        found, item = vm.instance_attr(value, name)
+        found, item = instance_attr(vm, value, name)
         if found:
             made.__dict__[name] = item_of(item)
     return made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import datetime
 import decimal
@@ -10,7 +9,6 @@ import fractions
 import functools
 import gc
 import ipaddress
-import itertools
 import operator
 import pathlib
 import re
@@ -39,13 +37,13 @@ from ..state import Interpreter
 from ..values.constant import has_identity, is_bound, is_constant, is_static, plain_value
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import CallBack
-from ..values.kinds import isinstance, namespace_of
+from ..values.kinds import isinstance
 from ..values.object import find_method, is_data_descriptor
-from ..values.sets import removed, table
 from ..values.tensor import TensorMethod
 from ..values.unread import Append, Unread
 from .effects import DELETED
 from .entry import Message
+from .replay import change_set, forget, put, refill, refill_dict, remake_set, set_changes
 from .views import Views
 
 __all__ = ["Residual"]
@@ -84,9 +82,9 @@ class Residual:
                 remove = self.emit.constant(object.__delattr__, "delete_attribute") if plain else "delattr"
                 self.post.append(f"{remove}({target}, {name!r})")
             elif value is DELETED:
-                self.post.append(f"{self.emit.constant(_forget, 'forget')}({target}, {name!r})")
+                self.post.append(f"{self.emit.constant(forget, 'forget')}({target}, {name!r})")
             elif (_, name) in effects.moved or is_data_descriptor(type(obj), name):
-                self.post.append(f"{self.emit.constant(_put, 'put')}({target}, {name!r}, {self.value(value)})")
+                self.post.append(f"{self.emit.constant(put, 'put')}({target}, {name!r}, {self.value(value)})")
             elif (
                 isinstance(obj, nn.Module)
                 and (name in obj._buffers or not isinstance(value, Tensor))
@@ -133,14 +131,14 @@ class Residual:
             new = ", ".join(self.value(v) for v in copy)
             self.post.append(f"{target}[:] = [{new}]" if isinstance(real, list) else f"refill({target}, [{new}])")
             if isinstance(real, deque):
-                self.emit.namespace["refill"] = _refill
+                self.emit.namespace["refill"] = refill
         elif isinstance(real, dict):
             pairs = ", ".join(f"({self.value(k)}, {self.value(v)})" for k, v in copy.items())
-            self.emit.namespace["refill_dict"] = _refill_dict
+            self.emit.namespace["refill_dict"] = refill_dict
             self.post.append(f"refill_dict({target}, [{pairs}])")
         else:
-            steps = _set_changes(real, copy)
-            change = self.emit.constant(_change_set if isinstance(steps, list) else _remake_set, "change_set")
+            steps = set_changes(real, copy)
+            change = self.emit.constant(change_set if isinstance(steps, list) else remake_set, "change_set")
             self.post.append(f"{change}({target}, {', '.join(map(self._items, steps))})")
 
     def _items(self, items: Any) -> str:
@@ -250,7 +248,7 @@ class Residual:
     def _build(self, value: Any) -> str:
         kind = type(value)
         if kind in (LazyDict, InstanceDict):
-            return self._lazy(value)
+            return self._fetch(value.source)
         rule = _BUILDERS.get(kind)
         if rule is not None:
             return rule(self, value)
@@ -363,21 +361,13 @@ class Residual:
         kind = {type({}.values()): "values", type({}.items()): "items"}.get(type(view), "keys")
         return f"{self.value(gc.get_referents(view)[0])}.{kind}()"
 
-    def _lazy(self, value: Any) -> str:
-        if isinstance(value, LazyDict):
-            return self._fetch(value.source)
-        return self._fetch(value.source)
-
     def _named_tuple(self, value: Any) -> str:
         items = ", ".join(self.value(v) for v in value)
         cls = self.emit.constant(type(value), type(value).__name__)
-        if type(value) is torch.Size:
+        module = type(value).__module__
+        if type(value) is torch.Size or module.startswith("torch.return_types"):
             return self._fresh(value, f"{cls}([{items}])")
-        if hasattr(type(value), "_fields") and not type(value).__module__.startswith("torch"):
-            return self._fresh(value, f"tuple.__new__({cls}, [{items}])")
-        if type(value).__module__.startswith("torch.return_types"):
-            return self._fresh(value, f"{cls}([{items}])")
-        if self.vm.is_created(value):
+        if hasattr(type(value), "_fields") and not module.startswith("torch") or self.vm.is_created(value):
             return self._fresh(value, f"tuple.__new__({cls}, [{items}])")
         raise Unsupported(f"an object of type {type(value).__name__} is returned")
 
@@ -540,77 +530,6 @@ class Residual:
 def _slots(cls: type) -> list[str]:
     slots = [(n, d) for c in cls.__mro__ if c.__flags__ & 1 << 9 for n, d in c.__dict__.items()]
     return [name for name, raw in slots if isinstance(raw, types.MemberDescriptorType)]
-
-
-def _forget(target: Any, name: str) -> None:
-    """Delete an attribute of the instance's own, where it has it."""
-    namespace = namespace_of(target) or {}
-    if name in namespace:
-        del namespace[name]
-    elif isinstance(getattr(type(target), name, None), types.MemberDescriptorType):
-        with contextlib.suppress(AttributeError):
-            object.__delattr__(target, name)
-
-
-def _put(target: Any, name: str, value: Any) -> None:
-    """Set an attribute of the instance's own, as the last one, past descriptors of its class."""
-    _forget(target, name)
-    if isinstance(getattr(type(target), name, None), types.MemberDescriptorType):
-        object.__setattr__(target, name, value)
-    else:
-        namespace = namespace_of(target)
-        (target.__dict__ if namespace is None else namespace)[name] = value
-
-
-def _refill(target: Any, items: list[Any]) -> None:
-    target.clear()
-    target.extend(items)
-
-
-def _refill_dict(target: Any, pairs: list[Any]) -> None:
-    target.clear()
-    for key, item in pairs:
-        target[key] = item
-
-
-def _set_changes(real: set[Any], copy: set[Any]) -> list[list[Any]] | tuple[Any, ...]:
-    """Arguments of `_change_set` (a list) or `_remake_set` (a tuple) by which a set of the caller's becomes like its stand-in.
-
-    Like it is: the same order, in a table of the same size. An item that was removed may have been in the way of a new one.
-    """
-    gone, new = [v for v in real if v not in copy], [v for v in copy if v not in real]
-    if not all(map(is_constant, (*real, *copy))):
-        return [gone, new, []]
-    made, anew = recipe(real), recipe(copy)
-    orders = [*map(list, itertools.permutations(new))] if len(new) <= 4 else [new, new[::-1]]
-    ways = [[gone, order, []] for order in orders] + [[[], order, gone] for order in orders]
-    same: list[Any] = []  # those that give the order
-    for steps in ways if made is not None else ():
-        trial = made_set(*made or ())
-        _change_set(trial, *steps)
-        if same_keys(trial, [*copy]) and trial.__sizeof__() == copy.__sizeof__():
-            same.append(steps)
-            if removed(trial) == removed(copy) and table(trial) == table(copy):
-                return steps
-    if anew is not None and (not same or removed(copy) == 0 and table(made_set(*anew)) == table(copy)):
-        return anew
-    if not same:
-        raise Unsupported("a set of the caller's is changed, and what is known of it does not tell its order")
-    return same[0]  # type: ignore[no-any-return]
-
-
-def _change_set(target: Any, gone: list[Any], new: list[Any], passing: list[Any]) -> None:
-    """Remove items, add new ones in turn, then remove those that were there while these came."""
-    for item in gone:
-        target.discard(item)
-    for item in new:
-        target.add(item)
-    for item in passing:
-        target.discard(item)
-
-
-def _remake_set(target: Any, items: list[Any], fillers: int, late: list[Any]) -> None:
-    made_set(items, fillers, late, target)
 
 
 # Values that say how they are made; `copy.copy` gives some of them back as they are.

@@ -13,6 +13,7 @@ from ..guards.source import Attr, Fetch, Item, Source
 from ..state import Interpreter, Tracked
 from .constant import is_constant
 from .kinds import isinstance
+from .namespaces import instance_attr, namespace_source
 from .sets import removed, table
 
 __all__ = ["InstanceDict", "LazyDict", "Shadow", "list_items", "shadow_of"]
@@ -305,10 +306,10 @@ class InstanceDict:
     """`obj.__dict__` of a user's object: reads and writes go through the object's tracked attributes."""
 
     def __init__(self, vm: Interpreter, obj: Any, source: Source) -> None:
-        self.vm, self.obj, self.source = vm, obj, vm.namespace_source(obj, source)
+        self.vm, self.obj, self.source = vm, obj, namespace_source(obj, source)
 
     def __getitem__(self, key: Any) -> Any:
-        found, value = self.vm.instance_attr(self.obj, key)
+        found, value = instance_attr(self.vm, self.obj, key)
         if not found:
             raise UserRaise(KeyError(key))
         return value
@@ -320,7 +321,7 @@ class InstanceDict:
         self.pop(key)
 
     def __contains__(self, key: Any) -> bool:
-        return bool(self.vm.instance_attr(self.obj, key)[0])
+        return bool(instance_attr(self.vm, self.obj, key)[0])
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.keys())
@@ -330,7 +331,7 @@ class InstanceDict:
 
     def get(self, key: Any, default: Any = None) -> Any:
         """`dict.get`."""
-        found, value = self.vm.instance_attr(self.obj, key)
+        found, value = instance_attr(self.vm, self.obj, key)
         return value if found else default
 
     def keys(self) -> Any:

@@ -12,6 +12,7 @@ from ..guards.source import Attr, Const, Item, Source
 from ..state import Interpreter
 from .constant import is_constant
 from .kinds import isinstance
+from .namespaces import is_library_function, rely_on_definition
 
 __all__ = ["CallBack", "bind", "function_source", "trampoline"]
 
@@ -64,7 +65,7 @@ def _defaults(
     first = n_pos - len(defaults)
     for i in missing:
         if i < first:
-            vm.rely_on_definition(function, "__defaults__")
+            rely_on_definition(vm, function, "__defaults__")
             raise UserRaise(binding_error(function, args, kwargs))
         fast[names[i]] = _default(vm, function, "__defaults__", i - first, defaults[i - first])
     for name in names[n_pos : n_pos + n_kwonly]:
@@ -73,7 +74,7 @@ def _defaults(
         values = function.__kwdefaults__ or {}
         if name not in values:
             if function.__kwdefaults__ is None:
-                vm.rely_on_definition(function, "__kwdefaults__")
+                rely_on_definition(vm, function, "__kwdefaults__")
             elif not vm.is_created(function):
                 vm.guards.add("missing", Attr(function_source(vm, function), "__kwdefaults__"), name)
             raise UserRaise(binding_error(function, args, kwargs))
@@ -93,7 +94,7 @@ def _default(vm: Interpreter, function: types.FunctionType, where: str, key: Any
     source = function_source(vm, function)
     # Which tuple holds the defaults of such a function is part of its definition, and a tuple never changes.
     known = isinstance(source, Const) and where == "__defaults__" and is_constant(value)
-    library = vm.is_library_function(function)
+    library = is_library_function(vm, function)
     if isinstance(source, Const) and not library:
         vm.definitions.note_function(function, where)
     if known or is_constant(value) and library:

@@ -21,6 +21,17 @@ from ..guards.source import Attr, Const, Fetch, Item, Source
 from ..state import Interpreter
 from .container import InstanceDict
 from .kinds import is_honest, isinstance, namespace_of
+from .namespaces import (
+    find_method,
+    instance_attr,
+    is_library_function,
+    load_cell,
+    load_global_value,
+    rely_on_entry,
+    wrap_class_value,
+    wrap_library,
+    write_instance,
+)
 from .tensor import TensorMethod, load_tensor_attr, store_tensor_attr
 
 __all__ = [
@@ -50,18 +61,6 @@ class Super:
 
     def __init__(self, cls: type, obj: Any) -> None:
         self.cls, self.obj = cls, obj
-
-
-def find_method(cls: type, name: str) -> types.FunctionType | None:
-    """The Python-level function behind a special method of `cls`; None when it is C's, absent, or our own."""
-    if cls in _SYMBOLIC:
-        return None
-    found = lookup(cls, name)[0]
-    if isinstance(found, staticmethod | classmethod):
-        found = found.__func__
-    if isinstance(found, types.FunctionType) and not (found.__module__ or "").startswith(__name__.rsplit(".", 2)[0]):
-        return found
-    return None
 
 
 def load_attr(vm: Interpreter, obj: Any, name: str) -> Any:
@@ -108,20 +107,20 @@ def _module_attr(vm: Interpreter, module: types.ModuleType, name: str) -> Any:
     if vm.is_library(module.__name__):
         value = vm.native(getattr, module, name)
         if name in module.__dict__:
-            vm.rely_on_entry(module.__dict__, name)
-        return vm.wrap_library(value, Attr(Const(module, module.__name__), name))
+            rely_on_entry(vm, module.__dict__, name)
+        return wrap_library(vm, value, Attr(Const(module, module.__name__), name))
     written = vm.effects.globals.get((id(module.__dict__), name))
     if written is not None:
         return _checked(written[1], type(module), name)
     namespace = module.__dict__
     if name in namespace:
-        return vm.load_global_value(namespace, name, module.__name__)
+        return load_global_value(vm, namespace, name, module.__name__)
     source = Const(namespace, module.__name__)
     if lookup(type(module), name)[1] is not None:
         return vm.user.wrap(vm.native(getattr, module, name), Attr(Const(module, module.__name__), name))
     vm.guards.add("missing", source, name)
     if "__getattr__" in namespace:
-        return vm.call(vm.load_global_value(namespace, "__getattr__", module.__name__), (name,), {})
+        return vm.call(load_global_value(vm, namespace, "__getattr__", module.__name__), (name,), {})
     vm.guards.add("missing", source, "__getattr__")
     return vm.native(getattr, module, name)
 
@@ -161,7 +160,7 @@ def _class_attr(vm: Interpreter, cls: type, name: str) -> Any:
             if getter is not None and not vm.is_library(getter.__module__):
                 return vm.call(getter, (cls, name), {})
         if meta is not _MISSING and not _has(meta, "__get__"):
-            return vm.wrap_class_value(meta, meta_owner, name)
+            return wrap_class_value(vm, meta, meta_owner, name)
         value = vm.native(getattr, cls, name)
         if name in ("__name__", "__qualname__") and can_change(cls) and not vm.is_library(cls.__module__):
             vm.guards.add("equals", Attr(Const(cls, value), name), value)
@@ -177,7 +176,7 @@ def _class_attr(vm: Interpreter, cls: type, name: str) -> Any:
         if getter is not None and not vm.is_library(getter.__module__):
             return vm.call(getter, (raw, None, cls), {})
         return vm.native(getattr, cls, name)
-    return vm.wrap_class_value(raw, owner, name)
+    return wrap_class_value(vm, raw, owner, name)
 
 
 def _bind_class(function: Any, cls: type) -> Any:
@@ -218,7 +217,7 @@ def _bind(vm: Interpreter, raw: Any, owner: type, obj: Any, cls: type, name: str
         return vm.call(raw.fget, (obj,), {})
     if isinstance(raw, functools.cached_property):
         value = vm.call(raw.func, (obj,), {})
-        vm.write_instance(obj, name, value)
+        write_instance(vm, obj, name, value)
         return value
     if isinstance(raw, types.MethodDescriptorType | types.WrapperDescriptorType):
         return types.MethodType(raw, obj)
@@ -232,7 +231,7 @@ def _bind(vm: Interpreter, raw: Any, owner: type, obj: Any, cls: type, name: str
         known = vm.user.by_value.get(id(obj))
         # What a stand-in holds is on the stack already.
         return value if known is None or known.real is not obj else vm.user.wrap(value, Attr(known.source, name))
-    return vm.wrap_class_value(raw, owner, name)
+    return wrap_class_value(vm, raw, owner, name)
 
 
 def is_data_descriptor(cls: type, name: str) -> bool:
@@ -276,7 +275,7 @@ def generic_attr(vm: Interpreter, obj: Any, kind: type, name: str) -> Any:
         if source is not None:
             vm.guards.add("missing", Attr(source, "__dict__"), name)
         return _module_member(vm, obj, name)
-    found, value = vm.instance_attr(obj, name)
+    found, value = instance_attr(vm, obj, name)
     if not found:
         found, value = _written_class_value(vm, kind, name)
     if found:
@@ -353,7 +352,7 @@ def _function_attr(vm: Interpreter, function: types.FunctionType, name: str) -> 
         return function.__get__
     if vm.is_created(function) or name == "__globals__":
         return vm.native(getattr, function, name)
-    if vm.is_library_function(function) and name in _TOLD_BY_FUNCTION:
+    if is_library_function(vm, function) and name in _TOLD_BY_FUNCTION:
         return getattr(function, name)
     source: Source = vm.user.source_of(function) or Const(function, function.__name__)
     if name not in function.__dict__ and lookup(type(function), name)[1] is None:
@@ -366,7 +365,7 @@ _TOLD_BY_FUNCTION = ("__name__", "__qualname__", "__module__", "__code__", "__do
 
 def _cell_contents(vm: Interpreter, cell: types.CellType) -> Any:
     try:
-        return vm.load_cell(cell, "cell_contents")
+        return load_cell(vm, cell, "cell_contents")
     except UserRaise as raised:
         if isinstance(raised.value, NameError):
             raise UserRaise(ValueError("Cell is empty")) from None
@@ -498,7 +497,7 @@ def generic_store(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
     of_c = not slot and _has(raw, "__set__") and not vm.is_created(obj)
     if of_c and not isinstance(obj, types.FunctionType | BaseException):
         raise Unsupported(f"the attribute {name!r} of a {kind.__name__} is assigned")
-    vm.write_instance(obj, name, value)
+    write_instance(vm, obj, name, value)
 
 
 def _twin(vm: Interpreter, obj: Any) -> Any:
@@ -555,6 +554,6 @@ def generic_delete(vm: Interpreter, obj: Any, name: str) -> None:
         raise Unsupported(f"the attribute {name!r} of a {kind.__name__} is deleted")
     elif isinstance(obj, nn.Module) and _is_member(obj, name):
         _module_member(vm, obj, name)
-    elif not vm.instance_attr(obj, name)[0]:
+    elif not instance_attr(vm, obj, name)[0]:
         vm.native(object.__delattr__, _twin(vm, obj), name)
     vm.effects.delete_attr(obj, name)

@@ -1,0 +1,90 @@
+"""What entries call to bring the caller's objects into the state in which the program left them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import types
+from typing import Any
+
+from ..errors import Unsupported
+from ..guards.sameness import made_set, recipe, same_keys
+from ..values.constant import is_constant
+from ..values.kinds import isinstance, namespace_of
+from ..values.sets import removed, table
+
+__all__ = ["change_set", "forget", "put", "refill", "refill_dict", "remake_set", "set_changes"]
+
+
+def forget(target: Any, name: str) -> None:
+    """Delete an attribute of the instance's own, where it has it."""
+    namespace = namespace_of(target) or {}
+    if name in namespace:
+        del namespace[name]
+    elif isinstance(getattr(type(target), name, None), types.MemberDescriptorType):
+        with contextlib.suppress(AttributeError):
+            object.__delattr__(target, name)
+
+
+def put(target: Any, name: str, value: Any) -> None:
+    """Set an attribute of the instance's own, as the last one, past descriptors of its class."""
+    forget(target, name)
+    if isinstance(getattr(type(target), name, None), types.MemberDescriptorType):
+        object.__setattr__(target, name, value)
+    else:
+        namespace = namespace_of(target)
+        (target.__dict__ if namespace is None else namespace)[name] = value
+
+
+def refill(target: Any, items: list[Any]) -> None:
+    """Give a deque other items."""
+    target.clear()
+    target.extend(items)
+
+
+def refill_dict(target: Any, pairs: list[Any]) -> None:
+    """Give a dict other items."""
+    target.clear()
+    for key, item in pairs:
+        target[key] = item
+
+
+def set_changes(real: set[Any], copy: set[Any]) -> list[list[Any]] | tuple[Any, ...]:
+    """Arguments of `change_set` (a list) or `remake_set` (a tuple) by which a set of the caller's becomes like its stand-in.
+
+    Like it is: the same order, in a table of the same size. An item that was removed may have been in the way of a new one.
+    """
+    gone, new = [v for v in real if v not in copy], [v for v in copy if v not in real]
+    if not all(map(is_constant, (*real, *copy))):
+        return [gone, new, []]
+    made, anew = recipe(real), recipe(copy)
+    orders = [*map(list, itertools.permutations(new))] if len(new) <= 4 else [new, new[::-1]]
+    ways = [[gone, order, []] for order in orders] + [[[], order, gone] for order in orders]
+    same: list[Any] = []  # those that give the order
+    for steps in ways if made is not None else ():
+        trial = made_set(*made or ())
+        change_set(trial, *steps)
+        if same_keys(trial, [*copy]) and trial.__sizeof__() == copy.__sizeof__():
+            same.append(steps)
+            if removed(trial) == removed(copy) and table(trial) == table(copy):
+                return steps
+    if anew is not None and (not same or removed(copy) == 0 and table(made_set(*anew)) == table(copy)):
+        return anew
+    if not same:
+        raise Unsupported("a set of the caller's is changed, and what is known of it does not tell its order")
+    return same[0]  # type: ignore[no-any-return]
+
+
+def change_set(target: Any, gone: list[Any], new: list[Any], passing: list[Any]) -> None:
+    """Remove items, add new ones in turn, then remove those that were there while these came."""
+    for item in gone:
+        target.discard(item)
+    for item in new:
+        target.add(item)
+    for item in passing:
+        target.discard(item)
+
+
+def remake_set(target: Any, items: list[Any], fillers: int, late: list[Any]) -> None:
+    """Make a set anew, as `sameness.recipe` says."""
+    made_set(items, fillers, late, target)

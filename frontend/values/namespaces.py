@@ -1,0 +1,200 @@
+"""Names of the program: globals, closure cells, what instances and classes hold, each with the guard that reading it needs."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import types
+from typing import Any
+
+import torch
+
+from ..bytecode import exceptions as raising
+from ..bytecode.frame import Frame
+from ..entry.effects import DELETED
+from ..errors import Unsupported
+from ..guards.definitions import lookup
+from ..guards.source import Attr, Const, Fetch, Item, Namespace, Source
+from ..state import Interpreter
+from .constant import is_constant, is_static
+from .kinds import isinstance, namespace_of, namespace_reader
+
+__all__ = [
+    "find_method",
+    "instance_attr",
+    "is_library_function",
+    "load_cell",
+    "load_global",
+    "load_global_value",
+    "namespace_source",
+    "rely_on_definition",
+    "rely_on_entry",
+    "store_cell",
+    "wrap_class_value",
+    "wrap_library",
+    "write_instance",
+]
+
+_FRONTEND = __name__.rsplit(".", 2)[0]
+# Symbolic numbers compute for themselves; their Python methods are not the program's.
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def find_method(cls: type, name: str) -> types.FunctionType | None:
+    """The Python-level function behind a special method of `cls`; None when it is C's, absent, or our own."""
+    if cls in _SYMBOLIC:
+        return None
+    found = lookup(cls, name)[0]
+    if isinstance(found, staticmethod | classmethod):
+        found = found.__func__
+    if isinstance(found, types.FunctionType) and not (found.__module__ or "").startswith(_FRONTEND):
+        return found
+    return None
+
+
+def wrap_library(vm: Interpreter, value: Any, source: Source) -> Any:
+    """A value of a library's namespace: code and constants are taken as they are."""
+    if is_static(value) or isinstance(value, types.FunctionType) or type(value) in _FIXED:
+        return vm.user.held(value)
+    return vm.user.wrap(value, source)
+
+
+def load_global(vm: Interpreter, frame: Frame, name: str) -> Any:
+    """A global or builtin name."""
+    namespace = frame.globals
+    written = vm.effects.globals.get((id(namespace), name))
+    if written is not None:
+        if written[1] is DELETED:
+            raise raising.name_error(name)
+        return written[1]
+    if name in namespace:
+        return load_global_value(vm, namespace, name, namespace.get("__name__", "module"))
+    found = namespace.get("__builtins__", builtins)
+    found = found if isinstance(found, dict) else found.__dict__
+    if name not in found or not vm.is_library(namespace.get("__name__")):
+        vm.guards.add("missing", Const(namespace, namespace.get("__name__", "module")), name)
+    if name not in found:
+        raise raising.name_error(name)
+    rely_on_entry(vm, found, name)
+    return found[name]
+
+
+def load_global_value(vm: Interpreter, namespace: dict[str, Any], name: str, module: str) -> Any:
+    """The value of a global that exists, guarded."""
+    key = (id(namespace), name)
+    if key in vm.globals_read:
+        return vm.globals_read[key]
+    source = Item(Const(namespace, f"{module}"), name)
+    raw = namespace[name]
+    if vm.is_library(module):
+        value = wrap_library(vm, raw, rely_on_entry(vm, namespace, name) or source)
+    else:
+        value = vm.user.wrap(raw, source)
+    if value is raw:
+        vm.globals_read[key] = value
+    return value
+
+
+def rely_on_entry(vm: Interpreter, namespace: dict[str, Any], name: str) -> Source | None:
+    """Rely on a name in a namespace of Python's or torch's, which a program may patch; its source, by the module where it has one."""
+    module = sys.modules.get(namespace.get("__name__", ""))
+    if module is None or module.__dict__ is not namespace:
+        return None
+    source = Attr(Const(module, module.__name__), name)
+    raw = namespace[name]
+    if isinstance(raw, _PATCHED) or raw is None:
+        vm.guards.add("is", source, raw)
+    return source
+
+
+def load_cell(vm: Interpreter, cell: types.CellType, name: str) -> Any:
+    """The contents of a closure cell."""
+    written = vm.effects.cells.get(id(cell))
+    if written is not None and written[1] is not DELETED:
+        return written[1]
+    source = None if vm.is_created(cell) else vm.user.source_of(cell) or Const(cell, name)
+    if written is not None or _is_empty(cell):
+        if written is None and source is not None:
+            vm.guards.add("equals", Fetch(_is_empty, source), True)
+        own = name in vm.frames[-1].code.co_cellvars
+        raise raising.unbound_local(name) if own else raising.name_error(name, free=True)
+    value = cell.cell_contents
+    return value if source is None else vm.user.wrap(value, Attr(source, "cell_contents"))
+
+
+def store_cell(vm: Interpreter, cell: types.CellType, value: Any) -> None:
+    """Assign to a closure cell."""
+    if vm.is_created(cell):
+        cell.cell_contents = value
+    else:
+        vm.effects.cells[id(cell)] = (cell, value)
+
+
+def namespace_source(obj: Any, source: Source) -> Source:
+    """Where guards look for the attributes of an instance's own: past a `__getattribute__` of the program's, which they must not run."""
+    own = find_method(type(obj), "__getattribute__") is not None
+    return Namespace(namespace_reader(type(obj)), source) if own else Attr(source, "__dict__")
+
+
+def instance_attr(vm: Interpreter, obj: Any, name: str) -> tuple[bool, Any]:
+    """(found, value) of the instance's own attribute."""
+    found, value = vm.effects.attr(obj, name)
+    if found:
+        return (False, None) if value is DELETED else (True, value)
+    namespace = namespace_of(obj)
+    if namespace is None:
+        return False, None
+    source = None if vm.is_created(obj) else vm.user.source_of(obj)
+    if source is None:
+        return (True, namespace[name]) if name in namespace else (False, None)
+    where = namespace_source(obj, source)
+    if isinstance(where, Namespace):
+        vm.guards.add("type", where, dict)  # another one's methods would run
+    if name in namespace:
+        return True, vm.user.wrap(namespace[name], Item(where, name))
+    vm.guards.add("missing", where, name)
+    return False, None
+
+
+def write_instance(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
+    """Set an attribute of the instance's own."""
+    if vm.is_created(obj):
+        vm.native(object.__setattr__, obj, name, value)
+    elif vm.user.source_of(obj) is not None:
+        vm.effects.write_attr(obj, name, value)
+    elif isinstance(obj, types.FunctionType | BaseException):
+        raise Unsupported(f"an attribute of {obj!r} is assigned: {name}")
+    else:
+        raise Unsupported(
+            f"an attribute of an object that capture did not make is assigned: {type(obj).__name__}.{name}"
+        )
+
+
+def rely_on_definition(vm: Interpreter, function: types.FunctionType, part: str = "__code__") -> None:
+    """Rely on a function's code, or on which object holds its defaults, where guards hold it by identity."""
+    source = vm.user.source_of(function)
+    held = not vm.is_created(function) and (source is None or isinstance(source, Const))
+    if held and not is_library_function(vm, function):
+        vm.definitions.note_function(function, part)
+
+
+def wrap_class_value(vm: Interpreter, value: Any, owner: type, name: str) -> Any:
+    """A plain value stored on a class."""
+    if vm.is_library(owner.__module__) and is_constant(value):
+        return vm.user.held(value)
+    if vm.is_created(owner):
+        return value
+    return vm.user.wrap(value, Item(Attr(Const(owner, owner.__name__), "__dict__"), name))
+
+
+def is_library_function(vm: Interpreter, function: types.FunctionType) -> bool:
+    """Whether a function comes from torch or Python."""
+    return vm.is_library(function.__globals__.get("__name__"))
+
+
+def _is_empty(cell: types.CellType) -> bool:
+    return cell == types.CellType()  # a cell with a value differs from one without, whatever the value is
+
+
+_PATCHED = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, type, float)
+_FIXED = frozenset({torch.dtype, torch.layout, torch.memory_format, float, type(None), type(NotImplemented)})
