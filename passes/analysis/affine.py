@@ -10,15 +10,6 @@ import sympy
 from ...ir.symbols import Dim, FloorDiv, Range, dim, is_nonnegative, known_equal, substitute
 from ..schedule.expressions import Node
 from ..schedule.nests import Loop, Store, coefficient
-from .cost import HINT
-
-
-def hint(value: Dim, known: Mapping[str, int] | None = None) -> int:
-    """A number to compare symbolic values by; `known`: what symbols are likely to be, by name."""
-    if isinstance(value, int):
-        return value
-    found = value.xreplace({s: sympy.Integer((known or {}).get(str(s), HINT)) for s in value.free_symbols})
-    return int(found) if found.is_Integer else HINT
 
 
 @dataclass

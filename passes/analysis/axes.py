@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ...ir.dialects import prim
 from ...ir.symbols import Dim
 from .strides import exact_quotient
+from .views import kept_dimensions
 
 Dims = list[list[int]]  # the axes of each dimension
 
@@ -120,6 +122,14 @@ class Axes:
                 rest += self._split(axis, missing, quotient)
             result.append(axes)
         return result if not rest else None
+
+    def through(self, op: prim.PrimOp, dims: Dims) -> Dims | None:
+        """The axes of a view's dimensions from those of its operand; dimensions that do not correspond get fresh axes."""
+        shape = op.type.shape
+        if isinstance(op, prim.Reshape):
+            return self.regroup(dims, shape)
+        given = {d: axes for d, axes in zip(kept_dimensions(op), dims, strict=True) if d is not None}
+        return [given[d] if d in given else self.dims([size])[0] for d, size in enumerate(shape)]
 
     def _pop(self, stack: list[int]) -> int | None:
         while stack:

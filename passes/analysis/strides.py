@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import cast
 
 import sympy
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, SSAValue
 
 from ...ir.dialects import kernel, prim
 from ...ir.symbols import Dim, FloorDiv, contiguous_strides, dim, known_equal, product
 from ...ir.syntax import Op
 from ...ir.types import TensorType
+from .views import view_strides
 
 Strides = tuple[Dim, ...]
 
@@ -72,69 +73,12 @@ def same_layout(shape: Sequence[Dim], a: Sequence[Dim], b: Sequence[Dim]) -> boo
     return all(s == 1 or known_equal(x, y) for s, x, y in zip(shape, a, b, strict=True))
 
 
-def reshape_strides(shape: Sequence[Dim], strides: Sequence[Dim], new_shape: Sequence[Dim]) -> Strides | None:
-    """Strides of memory seen under another shape, or None when no strides can express it."""
-    if any(s == 0 for s in shape):
-        return contiguous_strides(new_shape)
-    chunks: list[tuple[Dim, Dim]] = []  # (elements, innermost stride) of runs that are one dimension in memory
-    for size, stride in zip(shape, strides, strict=True):
-        if size == 1:
-            continue
-        if chunks and known_equal(chunks[-1][1], dim(size * stride)):
-            chunks[-1] = (dim(chunks[-1][0] * size), stride)
-        else:
-            chunks.append((size, stride))
-    result: list[Dim] = []
-    left: Dim = 1  # elements of the run at hand, of which `taken` are in the sizes seen so far
-    taken: Dim = 1
-    step: Dim = 1
-    for size in reversed(new_shape):
-        if size == 1:
-            result.append(dim(step * taken))
-            continue
-        if known_equal(taken, left):
-            if not chunks:
-                return None
-            (left, step), taken = chunks.pop(), 1
-        result.append(dim(step * taken))
-        taken = dim(taken * size)
-        if isinstance(taken, int) and isinstance(left, int) and left % taken:
-            return None
-    return tuple(reversed(result)) if known_equal(taken, left) and not chunks else None
-
-
-def _reshape(op: Op, shape: Strides, strides: Strides, offset: Dim) -> tuple[Strides, Dim] | None:
-    found = reshape_strides(shape, strides, prim.tensor(op.results[0]).shape)
-    return None if found is None else (found, offset)
-
-
-def _permute(op: Op, shape: Strides, strides: Strides, offset: Dim) -> tuple[Strides, Dim] | None:
-    return tuple(strides[p] for p in op["perm"]), offset
-
-
-def _slice(op: Op, shape: Strides, strides: Strides, offset: Dim) -> tuple[Strides, Dim] | None:
-    start = sum((s * t for s, t in zip(op["starts"], strides, strict=True)), cast(Dim, 0))
-    return tuple(dim(s * t) for s, t in zip(op["steps"], strides, strict=True)), dim(offset + start)
-
-
-def _broadcast(op: Op, shape: Strides, strides: Strides, offset: Dim) -> tuple[Strides, Dim] | None:
-    result: list[Dim] = [0] * prim.tensor(op.results[0]).rank
-    for size, stride, d in zip(shape, strides, op["dims"], strict=True):
-        result[d] = 0 if size == 1 else stride
-    return tuple(result), offset
-
-
-_STEPS: dict[type[Operation], Callable[[Op, Strides, Strides, Dim], tuple[Strides, Dim] | None]] = {
-    prim.Reshape: _reshape,
-    prim.Permute: _permute,
-    prim.Slice: _slice,
-    prim.Broadcast: _broadcast,
-}
+_STRIDED = (prim.Reshape, prim.Permute, prim.Slice, prim.Broadcast)
 
 
 def is_view(op: object) -> bool:
     """Whether the operation may be a strided view of its operand's memory (flip is not: strides are not negative)."""
-    return type(op) in _STEPS
+    return isinstance(op, _STRIDED)
 
 
 def view_of(value: SSAValue, strides_of: Callable[[SSAValue], Strides] = memory_strides) -> View | None:
@@ -142,19 +86,18 @@ def view_of(value: SSAValue, strides_of: Callable[[SSAValue], Strides] = memory_
 
     `strides_of` gives the strides of that memory (default: as recorded).
     """
-    chain: list[Op] = []
+    chain: list[prim.PrimOp] = []
     base = value
-    while is_view(base.owner):
-        chain.append(cast(Op, base.owner))
-        base = base.owner.operands[0]  # type: ignore[union-attr]
-    shape, strides, offset = cast(TensorType, base.type).shape, strides_of(base), cast(Dim, 0)
+    while isinstance(base.owner, _STRIDED):
+        chain.append(base.owner)
+        base = base.owner.operands[0]
+    strides, offset = strides_of(base), cast(Dim, 0)
     for op in reversed(chain):
-        found = _STEPS[type(op)](op, shape, strides, offset)
+        found = view_strides(op, strides, offset)
         if found is None:
             return None
         strides, offset = found
-        shape = prim.tensor(op.results[0]).shape
-    return View(base, shape, strides, offset)
+    return View(base, cast(TensorType, value.type).shape, strides, offset)
 
 
 def operand_strides(op: Op, index: int) -> Strides:

@@ -15,7 +15,6 @@ from ...ir.syntax import Op, location_of, single_block
 from ..analysis.strides import is_view
 from ..core.base import Pass, PassError
 from ..core.context import CompileContext
-from ..graph.rolls import sink_rolls
 from ..memory.kernel_order import kernel_order
 from .graph import EXTERN, Access, Graph, Node, is_free, size_in_bytes
 from .groups import Group, Groups, Plan
@@ -54,7 +53,6 @@ class Fuse(Pass):
             raise PassError(f"fuse: numerics is float32 or eager, not {self.numerics}")
         for func in module.ops:
             if isinstance(func, prim.Func):
-                ctx.diagnostics.count(self.name, "rolls in front of reductions", sink_rolls(func.block_body))
                 _Fusion(self, ctx, func.block_body).run()
 
 

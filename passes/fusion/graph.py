@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, cast
 
 from xdsl.ir import Block, Operation, SSAValue
@@ -20,7 +19,7 @@ from ...ir.symbols import Dim, contiguous_strides
 from ...ir.syntax import Op
 from ...ir.types import TensorType
 from ..analysis.axes import Axes, Dims
-from ..analysis.cost import HINT
+from ..analysis.sizes import hint
 from ..analysis.strides import is_view, operand_strides, same_layout, takes_view, view_of
 
 EXTERN, POINTWISE, REDUCE, SCAN = "extern", "pointwise", "reduce", "scan"
@@ -36,14 +35,6 @@ _COSTS: dict[type[Operation], float] = {
     prim.Bag: 4,
     prim.Scan: 4,
 }
-
-
-@lru_cache(maxsize=65536)
-def hint(value: Dim) -> int:
-    """A number to stand for a dimension in the cost model."""
-    if isinstance(value, int):
-        return value
-    return int(value.subs(dict.fromkeys(value.free_symbols, HINT)))
 
 
 def elements(value: SSAValue) -> int:
@@ -210,7 +201,8 @@ class Graph:
         base_dims = self.axes.dims(cast(TensorType, value.type).shape)
         dims: Dims | None = base_dims
         for op in reversed(views):
-            dims = None if dims is None else _through(op, dims, self.axes)
+            if isinstance(op, prim.VIEWS) and dims is not None:
+                dims = self.axes.through(op, dims)
         wanted, indirect = _operand_dims(node, index)
         if wanted is not None and dims is not None:
             for given, taken in zip(dims, wanted, strict=True):
@@ -268,48 +260,6 @@ def _operand_dims(node: Node, index: int) -> tuple[list[Any] | None, bool]:
         pads = zip(op["low"], op["high"], strict=True)
         return [axes if low == high == 0 else None for axes, (low, high) in zip(loops, pads, strict=True)], False
     return loops, False
-
-
-def _through(op: Op, dims: Dims, axes: Axes) -> Dims | None:
-    """The axes of a view's dimensions from those of its operand; dimensions that do not correspond get fresh axes."""
-    shape = prim.tensor(op.results[0]).shape
-    match op:
-        case prim.Cast():
-            return dims
-        case prim.Permute():
-            return [dims[p] for p in op["perm"]]
-        case prim.Reshape():
-            return axes.regroup(dims, shape)
-        case prim.Broadcast():
-            result = axes.dims(shape)
-            for d, given, size in zip(op["dims"], dims, prim.tensor(op.operands[0]).shape, strict=True):
-                if size != 1 or shape[d] == 1:
-                    result[d] = given
-            return result
-        case prim.Slice():
-            parts = zip(op["starts"], op["steps"], prim.tensor(op.operands[0]).shape, shape, strict=True)
-            kept = [start == 0 and step == 1 and old == new for start, step, old, new in parts]
-        case prim.Flip():
-            kept = [i not in op["dims"] for i in range(len(shape))]
-        case _:
-            return None
-    fresh = axes.dims(shape)
-    return [given if keep else new for given, new, keep in zip(dims, fresh, kept, strict=True)]
-
-
-__all__ = [
-    "EXTERN",
-    "POINTWISE",
-    "REDUCE",
-    "SCAN",
-    "Access",
-    "Graph",
-    "Node",
-    "elements",
-    "hint",
-    "is_free",
-    "size_in_bytes",
-]
 
 
 def _lies(op: kernel.Extern, index: int) -> bool:

@@ -26,9 +26,10 @@ from ..analysis.cost import (
     PER_OPERATION,
     SERIAL_ELEMENTS,
 )
+from ..analysis.sizes import hint
 from ..analysis.strides import memory_strides
 from ..core.context import CompileContext
-from .graph import EXTERN, POINTWISE, REDUCE, SCAN, Access, Graph, Node, elements, hint, size_in_bytes
+from .graph import EXTERN, POINTWISE, REDUCE, SCAN, Access, Graph, Node, elements, size_in_bytes
 
 Matching = dict[int, int]  # axes of one group to axes of the other
 

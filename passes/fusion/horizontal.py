@@ -18,10 +18,10 @@ from ...ir.symbols import Dim, free_symbols, product, substitute, symbol
 from ...ir.syntax import Op
 from ...ir.types import RefType, is_gpu
 from ..analysis.cost import STAGED_BESIDE
+from ..analysis.sizes import hint
 from ..analysis.strides import is_view
 from ..core.base import Pass
 from ..core.context import CompileContext
-from .graph import hint
 
 
 @dataclass(frozen=True)

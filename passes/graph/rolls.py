@@ -6,26 +6,37 @@ A window that moves (Swin) rolls the result of a layer norm: rows that a kernel 
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
 
-from xdsl.ir import Block, OpResult, SSAValue
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import OpResult, SSAValue
 
 from ...ir.dialects import prim
 from ...ir.syntax import Op
-from ...ir.types import is_gpu
 from ..analysis.indexing import rolled
+from ..analysis.views import kept_dimensions
+from ..core.base import Pass
+from ..core.context import CompileContext
 
 Dimension: TypeAlias = int | None  # the one that is rolled, of a value; None where it has no such
 
 
-def sink_rolls(block: Block) -> int:
-    """Roll what a chain of operations with a reduction begins with instead of what it ends with; gives the number of rolls that moved."""
-    moved = 0
-    for op in list(block.ops):
-        found = rolled(op) if isinstance(op, prim.Concat) and is_gpu(op.type.device) else None
-        if found is not None and isinstance(op, prim.Concat):
-            moved += _sink(op, *found)
-    return moved
+@dataclass(frozen=True)
+class SinkRolls(Pass):
+    """Roll what a chain of operations with a reduction begins with instead of what it ends with."""
+
+    name: ClassVar[str] = "sink-rolls"
+    level: ClassVar[str] = "prim"
+    after: ClassVar[tuple[str, ...]] = ("decompose", "canonicalize", "cse", "dce")
+    before: ClassVar[tuple[str, ...]] = ("fuse",)
+
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        for func in [op for op in module.ops if isinstance(op, prim.Func)]:
+            for op in list(func.block_body.ops):
+                found = rolled(op) if isinstance(op, prim.Concat) else None
+                if found is not None and isinstance(op, prim.Concat) and _sink(op, *found):
+                    ctx.diagnostics.count(self.name, "rolls in front of reductions")
 
 
 def _sink(op: prim.Concat, source: SSAValue, amount: int) -> bool:
@@ -97,25 +108,15 @@ def _operand_dimensions(op: prim.PrimOp, dimension: int) -> list[Dimension] | No
         return [dimension] * len(op.operands)
     if isinstance(op, prim.Full):
         return []
-    if isinstance(op, prim.Broadcast):
-        shape = prim.tensor(op.operands[0]).shape
-        found = [k for k, d in enumerate(op["dims"]) if d == dimension and shape[k] != 1]
-        return [found[0] if found else None]
     if isinstance(op, prim.Reduce):
         kept = [d for d in range(prim.tensor(op.operands[0]).rank) if d not in op["dims"]]
         return [kept[dimension]]
-    if isinstance(op, prim.Reshape):
-        return _reshaped(op, dimension)
+    if isinstance(op, prim.Broadcast | prim.Reshape):
+        places = kept_dimensions(op)
+        if dimension in places:
+            return [places.index(dimension)]
+        return [None] if isinstance(op, prim.Broadcast) else None
     return None
-
-
-def _reshaped(op: prim.Reshape, dimension: int) -> list[Dimension] | None:
-    """Where a reshape only adds or takes away dimensions of one element."""
-    before, after = prim.tensor(op.operands[0]).shape, op.type.shape
-    old, new = ([k for k, s in enumerate(shape) if s != 1] for shape in (before, after))
-    if [before[k] for k in old] != [after[k] for k in new] or dimension not in new:
-        return None
-    return [old[new.index(dimension)]]
 
 
 def _roll(value: SSAValue, d: int, amount: int) -> list[prim.PrimOp]:

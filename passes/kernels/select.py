@@ -20,9 +20,9 @@ from ...ir.dtypes import BF16, F16, F32
 from ...ir.symbols import Dim
 from ...ir.syntax import Op, location_of, single_block
 from ...ir.types import is_gpu
-from ..analysis.affine import hint
 from ..analysis.machine import Processor
 from ..analysis.product_model import FEW, Front, Shape, Tile, candidates, choose, choose_joined, chunks_for
+from ..analysis.sizes import hint
 from ..analysis.strides import view_of
 from ..core.base import Pass
 from ..core.context import CompileContext

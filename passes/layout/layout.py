@@ -27,11 +27,11 @@ from ..analysis.strides import (
     memory_strides,
     operand_strides,
     recorded_strides,
-    reshape_strides,
     same_layout,
     takes_view,
     view_of,
 )
+from ..analysis.views import reshape_strides
 from ..core.base import Pass
 from ..core.context import CompileContext
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import sympy
 
 from ...ir.symbols import Dim, FloorDiv, Mod, Range, dim, free_symbols, power_of_two, product
+from ..analysis import sizes
 from ..analysis.affine import accesses, merge
 from ..analysis.cost import (
     BAG_STEP,
@@ -322,11 +323,8 @@ def _points_of(taps: int) -> int:
 
 
 def hint(value: Dim) -> int:
-    """A number to choose blocks by: unknown sizes are taken to be large, since a small kernel loses less by blocks for a large one."""
-    if isinstance(value, int):
-        return value
-    found = value.xreplace({s: sympy.Integer(GPU_HINT) for s in value.free_symbols})
-    return int(found) if found.is_Integer else GPU_HINT
+    """A number to choose blocks by."""
+    return sizes.hint(value, unknown=GPU_HINT)
 
 
 def most(start: Dim, stop: Dim) -> Dim:

@@ -20,7 +20,7 @@ from ...ir.scalars import DOT, identity
 from ...ir.symbols import Dim, FloorDiv, Mod, dim, interval, is_nonnegative, simplify_index
 from ...ir.types import is_gpu
 from ..analysis import indexing
-from ..analysis.indexing import Index
+from ..analysis.views import Index
 from .expressions import Expressions, Memory, Node
 
 EXACT = {"where", "max", "min", "neg", "abs", "sign", "copysign", "floor", "ceil", "trunc", "round"}

@@ -13,8 +13,7 @@ from ...ir.dtypes import BOOL, I64, DType
 from ...ir.scalars import SCALARS
 from ...ir.symbols import Dim, Range, dim, simplify_index, substitute, symbol
 from ...ir.types import RefType
-from ..analysis import indexing
-from ..analysis.indexing import Index
+from ..analysis.views import Index, linear
 
 
 @dataclass(eq=False)
@@ -27,7 +26,7 @@ class Memory:
 
     def position(self, index: Index) -> Dim:
         """The flat index of an element."""
-        return indexing.linear(index, self.ref.strides)
+        return linear(index, self.ref.strides)
 
 
 @dataclass(eq=False)

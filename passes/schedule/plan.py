@@ -29,7 +29,7 @@ from ...ir.symbols import (
 from ...ir.syntax import Op
 from ...ir.types import ref_type
 from ..analysis.cost import MIN_UNITS, MIN_WORK
-from ..analysis.indexing import Index
+from ..analysis.views import Index
 from .elements import Lowering
 from .expressions import Memory, Node
 from .nests import Join, Loop, Nest, Stage, Store, coefficient, column_votes

@@ -25,7 +25,7 @@ from ...ir.symbols import (
     substitute,
 )
 from ...ir.types import ref_type
-from ..analysis.affine import Accesses, accesses, cuts, hint, merge
+from ..analysis.affine import Accesses, accesses, cuts, merge
 from ..analysis.cost import (
     AHEAD,
     ANGLES,
@@ -43,8 +43,9 @@ from ..analysis.cost import (
     TILE_AGAIN,
     TILE_ONCE,
 )
-from ..analysis.indexing import row_major
 from ..analysis.machine import Processor
+from ..analysis.sizes import hint
+from ..analysis.views import row_major
 from .emit_loops import LoopSpec, NestSpec, Prefetch, Segment, StageSpec
 from .expressions import Expressions, Memory, Node
 from .moments import blocked_moments

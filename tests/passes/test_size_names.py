@@ -20,7 +20,7 @@ from intarsia.ir.retarget import retarget
 from intarsia.ir.symbols import FloorDiv, Mod, dim, simplify_index, symbol
 from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.analysis.size_names import names_of
-from intarsia.passes.analysis.strides import reshape_strides
+from intarsia.passes.analysis.views import reshape_strides
 from intarsia.passes.core.context import CompileContext
 from intarsia.passes.kernels.select import Select
 from intarsia.passes.pipeline import default_pipeline
