@@ -19,6 +19,7 @@ MOST_AGAIN = 256  # operations that a GPU's kernel has once more: Triton took 10
 SERIAL_ELEMENTS = 16384  # below which a kernel need not be spread over threads; not measured
 ADDRESS_COST = 64  # instructions from which on what is computed from positions is worth storing; not measured
 LINE = 64  # bytes of a cache line
+CONTRACT_TILE = 64  # rows or columns that share what a tile of a contraction computes of a factor; not measured
 LARGEST_CONE = 16  # computations that are repeated for one value; not measured
 SMALLER = 16  # a value this many times smaller may be stored to avoid storing a larger one; not measured
 STAGED_BESIDE = 1024  # bytes of shared memory for what is not an operand of a product: what Triton took beside tiles

@@ -22,7 +22,7 @@ from .join import drop_unused
 from .recompute import recompute
 
 _WEIGHT: dict[type[Op], int] = {
-    prim.Reduce: 1000, prim.Bag: 1000, prim.Scan: 900, prim.Take: 800, prim.Gather: 800, prim.Concat: 100,
+    prim.Contract: 1000, prim.Reduce: 1000, prim.Bag: 1000, prim.Scan: 900, prim.Take: 800, prim.Gather: 800, prim.Concat: 100,
 }  # fmt: skip
 
 
@@ -241,7 +241,8 @@ class _Emitter:
         block.add_op(kernel.Yield.make([local[n.value] for n in outputs]))
         drop_unused(block)
         strides = tuple(self._strides(n) for n in outputs)
-        fused = kernel.Fused.make(
+        kind = kernel.Contract if any(isinstance(op, prim.Contract) for op in ops) else kernel.Fused
+        fused = kind.make(
             [self._memory(v) for v in inputs],
             [n.value.type for n in outputs],
             {"strides": strides} if any(s is not None for s in strides) else {},

@@ -22,8 +22,14 @@ from ..analysis.axes import Axes, Dims
 from ..analysis.sizes import hint
 from ..analysis.strides import is_view, operand_strides, same_layout, takes_view, view_of
 
-EXTERN, POINTWISE, REDUCE, SCAN = "extern", "pointwise", "reduce", "scan"
-_KINDS: dict[type[Operation], str] = {kernel.Extern: EXTERN, prim.Reduce: REDUCE, prim.Bag: REDUCE, prim.Scan: SCAN}
+EXTERN, POINTWISE, REDUCE, SCAN, CONTRACT = "extern", "pointwise", "reduce", "scan", "contract"
+_KINDS: dict[type[Operation], str] = {
+    kernel.Extern: EXTERN,
+    prim.Reduce: REDUCE,
+    prim.Bag: REDUCE,
+    prim.Scan: SCAN,
+    prim.Contract: CONTRACT,
+}
 _COSTS: dict[type[Operation], float] = {
     prim.Cast: 1,
     prim.Take: 4,
@@ -33,6 +39,7 @@ _COSTS: dict[type[Operation], float] = {
     prim.Pad: 2,
     prim.Reduce: 1,
     prim.Bag: 4,
+    prim.Contract: 2,
     prim.Scan: 4,
 }
 
@@ -159,12 +166,14 @@ class Graph:
                 shape = prim.tensor(op.operands[2]).shape
             if isinstance(op, prim.Bag):
                 shape = (*op.type.shape, _rows_of_a_bag(op))
+            if isinstance(op, prim.Contract):
+                shape = op.sizes
             node.loops = self.axes.dims(shape)
             node.dims = self.axes.dims(op.type.shape) if isinstance(op, prim.Scatter) else node.loops
             if isinstance(op, prim.Reduce):
                 node.dims = [axes for i, axes in enumerate(node.loops) if i not in op["dims"]]
-            if isinstance(op, prim.Bag):
-                node.dims = node.loops[:-1]
+            if isinstance(op, prim.Bag | prim.Contract):
+                node.dims = node.loops[: op.type.rank]
             node.iterations = math.prod(hint(d) for d in shape)
             node.cost = _cost(op)
             if isinstance(op, prim.Scatter):  # what it writes to is memory
@@ -253,6 +262,9 @@ def _operand_dims(node: Node, index: int) -> tuple[list[Any] | None, bool]:
         if index in (2, 3):  # where bags begin, and how many rows they have
             return loops[:1], False
         return ([None], False) if index else ([None, *loops[1:-1]], True)
+    if isinstance(op, prim.Contract):
+        names = dict(zip(prim.axes(len(loops)), loops, strict=True))
+        return [names.get(place) for place in op["maps"][index]], False
     if isinstance(op, prim.Concat):
         shift = None if len(op.operands) > 1 else loops[op["dim"]]
         return [shift if i == op["dim"] else axes for i, axes in enumerate(loops)], False

@@ -18,6 +18,7 @@ from ...ir.dialects import prim
 from ...ir.types import TensorType, is_gpu
 from ..analysis.cost import (
     ADDRESS_COST,
+    CONTRACT_TILE,
     GPU_LAUNCH,
     LAUNCH,
     LINE,
@@ -29,7 +30,7 @@ from ..analysis.cost import (
 from ..analysis.sizes import hint
 from ..analysis.strides import memory_strides
 from ..core.context import CompileContext
-from .graph import EXTERN, POINTWISE, REDUCE, SCAN, Access, Graph, Node, elements, size_in_bytes
+from .graph import CONTRACT, EXTERN, POINTWISE, REDUCE, SCAN, Access, Graph, Node, elements, size_in_bytes
 
 Matching = dict[int, int]  # axes of one group to axes of the other
 
@@ -169,7 +170,7 @@ class Groups:
     def _single(self, node: Node) -> Group:
         axes, columns = self.axes, list[int]()
         rows = axes.flat(node.loops)
-        if node.kind == REDUCE:
+        if node.kind in (REDUCE, CONTRACT):
             kept = set(axes.flat(node.dims))
             rows, columns = [a for a in rows if a in kept], [a for a in rows if a not in kept]
         elif node.kind == SCAN:
@@ -212,6 +213,8 @@ class Groups:
         """How the producer `a` could join its consumer `b`."""
         if EXTERN in (a.kind, b.kind):
             return Refusal("a library call is not fused")
+        if CONTRACT in (a.kind, b.kind) and POINTWISE not in (a.kind, b.kind):
+            return Refusal("nothing else is reduced in the kernel of a contraction")
         if _scatters(a) or _scatters(b) and (a.kind != POINTWISE or self._stored(a, b) & a.stored):
             return Refusal(
                 "elements at indices from memory are stored when all of what they are computed from is known"
@@ -243,6 +246,8 @@ class Groups:
         """How two groups that read the same memory could run together."""
         if EXTERN in (a.kind, b.kind):
             return Refusal("a library call is not fused")
+        if CONTRACT in (a.kind, b.kind):
+            return Refusal("a contraction shares its kernel with what it reads and what reads it")
         if _scatters(a) or _scatters(b):
             return Refusal("elements are stored at indices from memory")
         if b.index in a.succs or a.index in b.succs:
@@ -384,6 +389,9 @@ class Groups:
                 return fits
             images = {matching[x] for x in domain_a}
             evaluations = self._hoisted(self._memory_order(b, domain_b), images)
+            if b.kind == CONTRACT:  # once for each tile that reads it
+                apart = [axis for axis in self.axes.leaves(b.rows) if axis not in images]
+                evaluations = self._numel(domain_a) * -(-self._numel(apart) // CONTRACT_TILE)
             joins = list(matching.items())
         else:
             if stored:
@@ -413,6 +421,8 @@ class Groups:
         fits = len(images) == len(domain_a) and images in (set(rows + columns), set(rows))
         if not fits:
             return Refusal("the intermediate is stored as well, over another domain")
+        if b.kind == CONTRACT and images != set(rows):
+            return Refusal("what a contraction reads is stored as well")
         is_serial = b.kind != POINTWISE and images != set(rows) and (stored or b.kind == SCAN)
         if is_serial and not self._enough_rows(rows, columns):
             return Refusal("too few rows to spread over threads")
@@ -444,7 +454,9 @@ class Groups:
             refusal = self._whole_domain_consumer(a, b)
             if refusal is not None:
                 return refusal
-        kind = SCAN if SCAN in (a.kind, b.kind) else REDUCE
+        if rest and a.kind == CONTRACT:
+            return Refusal("what is computed from a contraction is computed of its elements")
+        kind = CONTRACT if a.kind == CONTRACT else SCAN if SCAN in (a.kind, b.kind) else REDUCE
         return Plan(joins, kind, a.rows, a.columns)
 
     def _order_like(self, group: Group, axes: list[int]) -> list[int]:

@@ -74,7 +74,8 @@ def dot_loop(w: Writer, op: loop.For, join: loop.Accumulate) -> None:
                 text = w.hold("t", f"tl.where({mask}, {text}, 0.0)")
             text = w.hold("t", f"{text}.to(tl.{triton_type(dtype)})")
         texts.append(text)
-    precision = ', input_precision="tf32"' if join.get("tf32") else ""
+    exact = "tf32" if join.get("tf32") else "ieee"
+    precision = f', input_precision="{exact}"' if join["dtype"] == "f32" else ""
     w.line(f"{acc} = tl.dot({texts[0]}, {texts[1]}{'' if whole else f', {acc}'}{precision})")
     w.depth -= not whole
     w.open, w.bound, w.known, w.place = rows, bound, outer, place

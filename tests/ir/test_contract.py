@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,7 +11,10 @@ from torch import Tensor
 from xdsl.utils.exceptions import VerifyException
 
 from intarsia.ir.interpreter.run import run
+from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module
+from intarsia.passes.core.context import CompileContext
+from intarsia.passes.pipeline import default_pipeline
 from tests.ladder import schedule
 
 CONV = "[[d0, d4, 2*d2 + d5 - 1, 2*d3 + d6 - 1], [d1, d4, d5, d6]]"
@@ -56,6 +61,22 @@ def test_values(name: str) -> None:
     schedule(module)
     module.verify()
     torch.testing.assert_close(run(module, args)[0], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_all_levels(gpu: bool) -> None:
+    """From tensor algebra to loops, on both roads: with a prologue, an epilogue, and a reduction that stays behind."""
+    module = parse_module((Path(__file__).parents[1] / "passes" / "fuse" / "contraction.ir").read_text())
+    args = [torch.randn(s) for s in ((20, 24), (12, 24), (24,), (12, 5))]
+    t = torch.tanh((args[0] * args[2]) @ args[1].T)
+    if gpu:
+        retarget(module, "cuda:0")
+    for item in [None, *default_pipeline(gpu=gpu)]:
+        if item is not None and item.level != "aten":
+            item.apply(CompileContext(), module)
+            module.verify()
+        for found, expected in zip(run(module, args), (t, t.amax(1), t @ args[3]), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
