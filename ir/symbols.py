@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import sympy
 
@@ -155,6 +155,14 @@ def contiguous_strides(shape: Iterable[Dim]) -> tuple[Dim, ...]:
         strides.append(running)
         running = dim(running * (1 if size == 0 else size))
     return tuple(reversed(strides))
+
+
+_Size = TypeVar("_Size", int, Dim)
+
+
+def span(sizes: Sequence[_Size], strides: Sequence[_Size]) -> _Size:
+    """How many elements of memory sizes and strides reach over."""
+    return 0 if 0 in sizes else 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
 
 
 def known_equal(a: Dim, b: Dim) -> bool:

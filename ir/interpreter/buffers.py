@@ -13,8 +13,9 @@ from torch import Tensor
 from xdsl.ir import Operation, SSAValue
 
 from ..dialects.aten import may_share
+from ..symbols import span
 from ..types import RefType
-from .loops import find_kernel, fits, poison, run_kernel, span
+from .loops import find_kernel, fits, poison, run_kernel
 from .tensors import InterpreterError, Machine, Rule, call, restride
 
 

@@ -22,7 +22,7 @@ from ..dialects import loop, prim
 from ..dtypes import BY_NAME, DType, dtype_of
 from ..literals import Literal
 from ..scalars import DOT, JOINT, REDUCES, SCALARS, identity
-from ..symbols import Dim, FloorDiv, Mod, symbol
+from ..symbols import Dim, FloorDiv, Mod, span, symbol
 from ..syntax import location_of
 from ..types import RefType
 from .tensors import InterpreterError, Machine, Rule, elementwise, filled, restride
@@ -557,11 +557,6 @@ def find_kernel(machine: Machine, name: str) -> loop.Kernel:
     if name not in machine.kernels:
         raise InterpreterError(f"the module has no loop.kernel @{name}")
     return machine.kernels[name]  # type: ignore[no-any-return]
-
-
-def span(sizes: Sequence[int], strides: Sequence[int]) -> int:
-    """How many elements of memory sizes and strides reach over."""
-    return 0 if 0 in sizes else 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
 
 
 def _flat(value: Tensor) -> Tensor:

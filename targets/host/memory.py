@@ -10,6 +10,7 @@ from torch import fx
 from xdsl.ir import SSAValue
 
 from ...ir.dialects import buffer, prim
+from ...ir.symbols import free_symbols, span
 from ...ir.syntax import Op
 from ...ir.types import RefType
 from ...passes.analysis.aliases import makes_memory
@@ -42,14 +43,8 @@ def planned_bytes(func: prim.Func) -> tuple[int, int] | None:
 def _bytes(value: SSAValue) -> int | None:
     ref = value.type
     assert isinstance(ref, RefType)
-    extent = 1
-    for size, stride in zip(ref.shape, ref.strides, strict=True):
-        if not isinstance(size, int) or not isinstance(stride, int):
-            return None
-        if size == 0:
-            return 0
-        extent += (size - 1) * stride
-    return extent * ref.dtype.bytes
+    size = span(ref.shape, ref.strides)
+    return None if free_symbols([size]) else int(size) * ref.dtype.bytes
 
 
 def eager_bytes(module: fx.GraphModule) -> int | None:

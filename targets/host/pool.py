@@ -27,6 +27,7 @@ from weakref import WeakSet
 import torch
 
 from ...ir.snapshots import members
+from ...ir.symbols import span
 from ..torch_private import counts_uses, empty_strided_cpu, storage_address, storage_uses
 
 LARGE = 8 << 20  # bytes: below, taking a block again gains nothing
@@ -188,9 +189,7 @@ def _slots() -> list[Slot]:
 
 
 def _bytes(shape: Dims, strides: Dims, dtype: torch.dtype) -> int:
-    if 0 in shape:
-        return 0
-    return (1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))) * dtype.itemsize
+    return span(shape, strides) * dtype.itemsize
 
 
 def _quarter_of_memory() -> int:

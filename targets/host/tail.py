@@ -28,7 +28,7 @@ from xdsl.ir import BlockArgument, SSAValue
 
 from ...ir.dialects import buffer, loop, prim
 from ...ir.dialects.aten import overload
-from ...ir.symbols import Dim, free_symbols, substitute
+from ...ir.symbols import Dim, free_symbols, span, substitute
 from ...ir.syntax import Op
 from ...ir.types import RefType
 from ...passes.analysis.aliases import Aliases, shared_operands, written_operands
@@ -203,9 +203,7 @@ def _bytes(value: SSAValue, each: int | None = None) -> int | None:
         return None
     numbers: dict[sympy.Symbol, Dim] = dict.fromkeys(symbols, each or 0)
     shape, strides = ([int(substitute(d, numbers)) for d in dims] for dims in (ref.shape, ref.strides))
-    if 0 in shape:
-        return 0
-    return (1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))) * ref.dtype.bytes
+    return span(shape, strides) * ref.dtype.bytes
 
 
 def halves(

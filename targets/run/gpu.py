@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...ir.symbols import span
 from ...passes.analysis.alignment import ALIGNMENT
 from ..host.ir import HostProgram
 from ..host.source import HostSource
@@ -137,8 +138,7 @@ def aligned(tensor: torch.Tensor, copies: list[torch.Tensor]) -> int:
 def moved(tensor: torch.Tensor) -> torch.Tensor:
     """A copy, with its strides, that begins at a multiple of 16 bytes."""
     shape, strides = tensor.shape, tensor.stride()
-    extent = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if tensor.numel() else 0
-    return tensor.as_strided((extent,), (1,)).clone().as_strided(shape, strides)
+    return tensor.as_strided((span(shape, strides),), (1,)).clone().as_strided(shape, strides)
 
 
 def finished(run: Run, gpu: int) -> Run:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from ...ir.snapshots import members
+from ...ir.symbols import span
 from ..torch_private import current_stream, empty_strided_gpu, storage_address
 from .capture import Replay, capture, in_context
 
@@ -150,10 +151,7 @@ def recorded_bytes() -> int:
 
 def extent(tensor: torch.Tensor) -> int:
     """Bytes from the first element to the last."""
-    if not tensor.numel():
-        return 0
-    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return (last + 1) * tensor.element_size()
+    return span(tensor.shape, tensor.stride()) * tensor.element_size()
 
 
 def copies(copied: Sequence[torch.Tensor], results: Sequence[Any], args: Sequence[Any]) -> tuple[int, int]:

@@ -22,6 +22,8 @@ from weakref import WeakValueDictionary
 
 import torch
 
+from ...ir.symbols import span
+
 __all__ = ["PAGES", "Contents", "Fingerprint", "seconds_to_ask"]
 
 # The address of a table of (address, bytes) pairs and its length in bytes -> a number that changes with what is there.
@@ -67,10 +69,7 @@ class Contents:
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
     """Address and bytes of the memory from a tensor's first to its last element."""
-    if tensor.numel() == 0:
-        return tensor.data_ptr(), 0
-    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), (last + 1) * tensor.itemsize
+    return tensor.data_ptr(), span(tensor.shape, tensor.stride()) * tensor.itemsize
 
 
 def _table(spans: Sequence[tuple[int, int]]) -> Any:

@@ -17,7 +17,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ...ir.dialects import loop
 from ...ir.dtypes import BOOL, F32
-from ...ir.symbols import Dim, FloorDiv, Mod, bounds, dim
+from ...ir.symbols import Dim, FloorDiv, Mod, bounds, dim, span
 from ...ir.syntax import Op
 from ...ir.types import RefType
 from ...passes.analysis.size_names import names_of
@@ -105,13 +105,10 @@ def _function(
 
 def needs_int64(kernel: loop.Kernel) -> bool:
     """Whether an element's number may not fit into 32 bits. Symbolic sizes are taken to fit; a launch checks that."""
-    extents = [_extent(a.type) for a in kernel.block_body.args if isinstance(a.type, RefType)]
+    refs = [a.type for a in kernel.block_body.args if isinstance(a.type, RefType)]
+    extents = [dim(span(ref.shape, ref.strides)) for ref in refs]
     grid = program_count(kernel)
     return any(isinstance(e, int) and e > INT32_MAX for e in (*extents, grid))
-
-
-def _extent(ref: RefType) -> Dim:
-    return dim(1 + sum((size - 1) * stride for size, stride in zip(ref.shape, ref.strides, strict=True)))
 
 
 def _axes(ops: Iterable[Operation]) -> dict[loop.For, int]:
