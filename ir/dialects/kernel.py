@@ -90,8 +90,9 @@ class Extern(Op):
     Arguments are written as on `aten` operations; those that have a default may be left out, but for those of windows. `operand_strides` and `strides`: one entry an operand or result (none: contiguous).
     `epilogue`: steps that the call carries out on its result (ir/epilogue.py); their tensors are the operands `epilogue.0`, ...
     `own`: the kernel of our own that carries out the call (passes/kernels/own_kernels.py); it reads any view and writes planned memory.
-    `empty_rows`: attention that stands for two products with a softmax between them (passes/graph/attention/match.py) gives nan, not zeros, where a row
-    has no score above -inf: "nan" where masks may shut such rows, "none" where they are known to leave something open.
+    `empty_rows`: attention that stands for two products with a softmax between them (match-attention) gives nan, not zeros,
+    where a row has no score above -inf: "nan" where masks may shut such rows, "none" where they are known to leave
+    something open.
     `backend`: the library's kernel that carries out an attention on a GPU (passes/kernels/attention.py).
     At the `aten` level only calls with an epilogue stand among `aten` operations.
     """

@@ -138,7 +138,7 @@ def call(machine: Machine, op: Op, target: str, values: list[Any]) -> list[Tenso
 
 
 def _attention_of_products(op: Op, values: list[Any]) -> Tensor:
-    """scaled_dot_product_attention as two products: nan, not zeros, where a row has no score above -inf. Half types are rounded once, at the end."""
+    """scaled_dot_product_attention as two products: nan where a row has no score above -inf, half types rounded once."""
     given = dict(zip(op["operands"], values, strict=True))
     q, k, v = (given[name] for name in ("query", "key", "value"))
     wide = q.dtype if q.dtype == torch.float64 else torch.float32

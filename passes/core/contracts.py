@@ -8,12 +8,13 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ...ir.syntax import Op
 from ..analysis.machine import Machine
-from ..kernels.attention import CPP, LOOPS, takes_cpp, takes_loops
+from ..kernels.attention import CPP, takes_cpp
 from ..kernels.convolution import takes_convolution, takes_max_pool
 from ..kernels.depthwise_kernels import OWN as DEPTHWISE
 from ..kernels.depthwise_kernels import takes_depthwise_on_gpu
 from ..kernels.linear import takes_linear, takes_narrow, takes_rows
 from ..kernels.own_kernels import takes_index_add
+from ..kernels.short_attention import LOOPS, takes_loops
 from .clauses import Clauses, broken
 from .levels import host_operations
 

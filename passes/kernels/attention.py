@@ -1,13 +1,14 @@
 """attention: which kernel carries out each `scaled_dot_product_attention`, and its operands as that kernel wants them.
 
-`LOWERINGS` is the choice: what each kernel takes, and how long it is expected to need. A call that none takes is the library's operator, as eager has it.
+`LOWERINGS` is the choice: what each kernel takes, and how long it is expected to need. A call that none takes is the
+library's operator, as eager has it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, cast
 
 from xdsl.dialects.builtin import ModuleOp
@@ -16,7 +17,7 @@ from xdsl.ir import SSAValue
 from ...ir.dialects import kernel, prim
 from ...ir.dialects.kernel import ATTENTION
 from ...ir.dtypes import BF16, BOOL, F16, F32, DType
-from ...ir.symbols import Dim, contiguous_strides, dim, known_equal, power_of_two
+from ...ir.symbols import Dim, contiguous_strides, dim, known_equal
 from ...ir.syntax import Op
 from ...ir.types import RefType, is_gpu
 from ..analysis.machine import Machine
@@ -25,26 +26,24 @@ from ..core.base import Pass
 from ..core.clauses import Call, Clauses, broken
 from ..core.context import CompileContext
 from ..core.rewriter import InFrontOf
+from .short_attention import BYTES, FIXED, LOOPS, ROWS, Tile, block_of, loops_time, moved_bytes, takes_loops
 
-CPP, LOOPS = "attention", "short_attention"  # kernels that are generated, by the attribute `own`
+CPP = "attention"  # the C++ kernel, as LOOPS by the attribute `own`
 CUDNN, FLASH, EFFICIENT, ANY = "cudnn", "flash", "efficient", "any"  # kernels of libraries, by the attribute `backend`
-ROWS = ("query", "key", "value")
 ALIGNED = 8  # elements of a half type: 16 bytes
 MOST_WIDTH = 256  # of a head, in the libraries
-MOST_KEYS, MOST_LOOP_WIDTH = 256, 128  # of the loops
-LEAST = 16  # of a tile, along each axis: what the matrix units take
 FEW_KEYS = 64  # up to here the libraries' kernels are far from the limit of the memory
 
 # In microseconds, on one H200 in half types.
-FIXED, BYTES = 3.0, 4.2e6
 LIBRARY_HEAD = 0.0145  # the memory-efficient kernel for the windows of one head, of up to 64 tokens in heads of 32
-TILE = 0.5  # our kernel on one multiprocessor for 64 queries by 64 keys
 GAIN = 1.3  # what is asked of the estimate
-# How much longer each needs than the fastest library, up to FEW_KEYS and beyond. On one H200, us for cuDNN, flash, memory-efficient (torch 2.11, cuDNN 9.19):
-# 64 sequences of 64 tokens 17, 20, 12; 32 of 512 in 12 heads of 64 elements 69, 102, 218; causal with 8 of 8,192 in heads of 128 906, 1783, 3317;
-# one query among 2,048 keys 9, 14, 67; windows of 49 tokens with a bias 161, -, 89.
+# How much longer each needs than the fastest library, up to FEW_KEYS and beyond. On one H200, us for cuDNN, flash,
+# memory-efficient (torch 2.11, cuDNN 9.19): 64 sequences of 64 tokens 17, 20, 12; 32 of 512 in 12 heads of 64 elements
+# 69, 102, 218; causal with 8 of 8,192 in heads of 128 906, 1783, 3317; one query among 2,048 keys 9, 14, 67; windows of
+# 49 tokens with a bias 161, -, 89.
 SLOWER = {CUDNN: (1.4, 1.0), FLASH: (1.7, 1.5), EFFICIENT: (1.0, 3.2), ANY: (4.0, 4.0)}
-# Masks on a GPU are numbers of the operands' type, none between these and -inf: times log2(e) they still are numbers, added to a score they leave nothing of it.
+# Masks on a GPU are numbers of the operands' type, none between these and -inf: times log2(e) they still are numbers,
+# added to a score they leave nothing of it.
 LOWEST = {F16: -65504.0, BF16: -1e30, F32: -1e30}
 
 
@@ -69,8 +68,8 @@ class Attention(Pass):
     """Choose a kernel for each attention, and bring operands, masks and results into the form that it takes.
 
     Options:
-        tile: queries of a program x warps ("64x4") of the loops for short rows, for all calls that they can carry out; "library": no kernel that
-            is generated; the default chooses by size.
+        tile: queries of a program x warps ("64x4") of the loops for short rows, for all calls that they can carry out;
+            "library": no kernel that is generated; the default chooses by size.
     """
 
     name: ClassVar[str] = "attention"
@@ -110,15 +109,16 @@ def choose(op: Op, machine: Machine, tile: str = "") -> Lowering | None:
 def has_kernel(op: Op, machine: Machine) -> bool:
     """Whether a call is worth making of two products that a program has written.
 
-    Where oneDNN multiplies in bfloat16 the products are faster on a CPU: Zen 4, one thread, products over call 0.8 for 48 heads of 512 tokens, 0.5
-    with a mask for 16 of 512, 0.5 for one query, 1.4 for 8 of 2,048. In float16 they take 25 to 40 times as long.
+    Where oneDNN multiplies in bfloat16 the products are faster on a CPU: Zen 4, one thread, products over call 0.8 for
+    48 heads of 512 tokens, 0.5 with a mask for 16 of 512, 0.5 for one query, 1.4 for 8 of 2,048. In float16 they take
+    25 to 40 times as long.
     """
     t = prim.tensor(op.operands[0])
     dots = machine.bfloat16 and t.dtype == BF16 and not is_gpu(t.device)
     return not dots and choose(op, machine) is not None
 
 
-# ---- what each takes, and how long it needs -----------------------------------------------------------------------------
+# ---- what each takes, and how long it needs ----
 
 
 def takes_cpp(op: Op, machine: Machine) -> Clauses:
@@ -148,40 +148,6 @@ def takes_cpp(op: Op, machine: Machine) -> Clauses:
         (name, kind) for name, kind in call.tensors.items() if isinstance(kind, RefType) and name != "attn_mask"
     ]
     yield all(m.shape[-1] == 1 or m.strides[-1] == 1 for _, m in memories), "rows without gaps"
-
-
-def takes_loops(op: Op, machine: Machine) -> Clauses:
-    """What passes/kernels/short_attention.py takes: rows and columns, and in front of them heads and any images of one size each."""
-    given = {name: prim.tensor(v) for name, v in zip(op["operands"], op.operands, strict=True)}
-    yield tuple(given) in (ROWS, (*ROWS, "attn_mask")), "queries, keys, values and perhaps a mask"
-    q, k, v = (given[name] for name in ROWS)
-    mask = given.get("attn_mask")
-    yield op.get("dropout_p", 0.0) == 0.0, "no dropout"
-    yield (
-        not op.get("enable_gqa") and not op.get("epilogue"),
-        "as many heads of keys as of queries, and nothing behind it",
-    )
-    yield is_gpu(q.device), "a GPU"
-    yield q.dtype in ((F16, BF16, F32) if machine.tf32_products else (F16, BF16)), "half types, or products in TF32"
-    yield all(t.dtype == q.dtype and t.device == q.device for t in (k, v)), "one type on one GPU"
-    yield all(isinstance(n, int) and n > 0 for t in given.values() for n in t.shape), "known sizes, nothing empty"
-    yield (
-        q.rank == k.rank == v.rank and q.rank in (4, 5),
-        "four dimensions, or five where windows have masks of their own",
-    )
-    yield q.shape[:-2] == k.shape[:-2] == v.shape[:-2], "as many heads each"
-    yield q.shape[-1] == k.shape[-1] and k.shape[-2] == v.shape[-2], "rows as long as keys, as many keys as values"
-    keys, width, values = cast(tuple[int, ...], (k.shape[-2], q.shape[-1], v.shape[-1]))
-    yield keys <= MOST_KEYS and max(width, values) <= MOST_LOOP_WIDTH, "rows and heads that a program holds"
-    yield width % 8 == values % 8 == 0, "heads of a multiple of 8 elements"
-    yield mask is None or not op.get("is_causal"), "a mask, or causal, and not both"
-    yield mask is None or mask.dtype in (BOOL, q.dtype), "a mask of the same type, or of truth values"
-    scores = (*q.shape[:-1], k.shape[-2])
-    sizes = zip(reversed(mask.shape), reversed(scores), strict=False) if mask is not None else ()
-    yield (
-        mask is None or 1 <= mask.rank <= q.rank and all(s in (1, t) for s, t in sizes),
-        "a mask that spreads to the scores",
-    )
 
 
 def takes_short(op: Op, machine: Machine) -> Clauses:
@@ -239,27 +205,11 @@ def is_short(op: Op) -> bool:
     return all(isinstance(n, int) and n <= FEW_KEYS for n in lengths)
 
 
-def moved_bytes(op: Op) -> int:
-    """What must be read and written, where sizes are known."""
-    q, k, v = (prim.tensor(x) for x in op.operands[:3])
-    heads, width = math.prod(cast(tuple[int, ...], q.shape[:-2])), cast(int, dim(q.shape[-1] + v.shape[-1]))
-    masks = sum(cast(int, prim.tensor(x).numel) for x in op.operands[3:])
-    return (heads * cast(int, dim(q.shape[-2] + k.shape[-2])) * width + masks) * q.dtype.bytes
-
-
 def library_time(op: Op) -> float:
     """Microseconds of the fastest library for short rows."""
     *outer, _, width = cast(tuple[int, ...], prim.tensor(op.operands[0]).shape)
     heads = math.prod(outer)
     return FIXED + max(moved_bytes(op) / BYTES, heads * LIBRARY_HEAD * max(1.0, width / 64))
-
-
-def loops_time(op: Op, tile: Tile, machine: Machine) -> float:
-    """Microseconds of the loops."""
-    *outer, rows, _ = cast(tuple[int, ...], prim.tensor(op.operands[0]).shape)
-    programs = math.prod(outer) * -(-rows // tile.rows)
-    scores = tile.rows * block_of(cast(int, prim.tensor(op.operands[1]).shape[-2])) / 4096
-    return FIXED + max(moved_bytes(op) / BYTES, programs / machine.gpu.multiprocessors * TILE * max(scores, 0.5))
 
 
 def _time_of(name: str) -> Callable[[Op, Machine], float]:
@@ -287,41 +237,7 @@ def _time_of_cpp(op: Op, machine: Machine) -> float:
     return 0.0
 
 
-# ---- calls as the kernels want them -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Tile:
-    """How many queries a program of the loops has, and how many warps.
-
-    Attributes:
-        padded: numbers that are added to the scores lie in memory as rows as long as a block of keys, -inf behind the last key: they are then
-            read 16 bytes at a time, and no key is masked.
-    """
-
-    rows: int
-    warps: int
-    padded: int = 0
-
-    @classmethod
-    def parse(cls, text: str) -> Tile:
-        """The tile of a text such as "64x4"."""
-        return cls(*map(int, text.split("x")))
-
-    @classmethod
-    def of(cls, op: Op) -> Tile:
-        """The default for a call of short rows."""
-        return cls(block_of(cast(int, prim.tensor(op.operands[0]).shape[-2])), 4)
-
-    @property
-    def attribute(self) -> tuple[int, ...]:
-        """As the call has it."""
-        return astuple(self)
-
-
-def block_of(size: int) -> int:
-    """The block that a whole row is."""
-    return max(LEAST, power_of_two(size))
+# ---- calls as the kernels want them ----
 
 
 @dataclass
@@ -356,14 +272,14 @@ class _Call:
             self.op["operand_strides"] = tuple(None if k == place else s for k, s in enumerate(given))
 
     def share_heads(self) -> None:
-        """attention(q, repeat(k), repeat(v)) -> attention(q, k, v) {enable_gqa}: repeated heads are not written to memory."""
+        """attention(q, repeat(k), repeat(v)) -> attention(q, k, v) {enable_gqa}: no repeated heads in memory."""
         if found := _shared_heads(self.op):
             self.set("key", found[0])
             self.set("value", found[1])
             self.op["enable_gqa"] = True
 
     def write_out_empty_rows(self) -> None:
-        """What `empty_rows` says as numbers of the mask, of the operands' type: libraries have their own ideas of rows without a score."""
+        """What `empty_rows` says as numbers of the mask: libraries have their own ideas of rows without a score."""
         rows = self.op.get("empty_rows")
         self.op.attributes.pop("empty_rows", None)
         mask, dtype = self.values.get("attn_mask"), prim.tensor(self.values["query"]).dtype
@@ -373,7 +289,7 @@ class _Call:
         self.set("attn_mask", self.masks.once(mask, (dtype, deadly), lambda: self.bounded(mask, dtype, deadly)))
 
     def bounded(self, mask: SSAValue, dtype: DType, deadly: bool) -> SSAValue:
-        """The mask in a type, no number below LOWEST but -inf; `deadly`: nan in rows that are -inf all over, as products give them."""
+        """The mask in a type, no number below LOWEST but -inf; `deadly`: nan in rows that are -inf all over."""
         spread = mask.owner
         if isinstance(spread, prim.Broadcast | prim.Reshape) and _before_images(mask) is not None:
             inner = self.bounded(spread.operands[0], dtype, deadly)
@@ -445,7 +361,7 @@ class _Call:
         op.parent.erase_op(op)
 
     def for_library(self, backend: str) -> None:
-        """A mask in four dimensions of numbers, heads shared where the kernel reads them so, and how the result will lie.
+        """A mask of numbers, heads shared where the kernel reads them so, and how the result will lie.
 
         Flash attention and cuDNN give results that lie as the query does, the others rows of all heads side by side.
         """
@@ -512,8 +428,11 @@ class _Call:
         return self.add(prim.Slice.make([longer], [t], {"starts": zeros, "steps": (1,) * t.rank}))
 
     def before_windows(self, mask: SSAValue) -> tuple[SSAValue, tuple[Dim, ...]]:
-        """A mask before it was spread over batch, heads or rows; and where that was over images, whose windows have masks of their own, how many of
-        both there are: it has five dimensions then."""
+        """A mask before it was spread over batch, heads or rows.
+
+        Where that was over images, whose windows have masks of their own, with how many of both there are: it has five
+        dimensions then.
+        """
         images = _before_images(mask) if isinstance(mask.owner, prim.Reshape) else None
         if images is not None:
             return self.before_spread(images.results[0]), prim.tensor(images.results[0]).shape[:2]
@@ -539,7 +458,7 @@ def heads_side_by_side(shape: tuple[Dim, ...]) -> Strides:
 
 
 def _before_images(mask: SSAValue) -> prim.Broadcast | None:
-    """The broadcast over images behind (images * windows, heads, rows, keys), or the value itself where it is that broadcast."""
+    """The broadcast over images behind (images * windows, heads, rows, keys), or that makes the value itself."""
     t, op = prim.tensor(mask), mask.owner
     if isinstance(op, prim.Broadcast):
         return op if t.rank == 5 else None

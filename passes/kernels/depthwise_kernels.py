@@ -18,13 +18,13 @@ from ...ir.dialects import kernel, loop, prim
 from ...ir.dtypes import BF16, F16, F32
 from ...ir.symbols import Dim, FloorDiv, dim, free_symbols, symbol
 from ...ir.syntax import Op
-from ...ir.types import RefType, is_gpu, ref_type, scalar_type
+from ...ir.types import RefType, is_gpu, ref_type
 from ..analysis.machine import Machine
 from ..analysis.strides import memory_strides, view_of
 from ..core.base import Pass
 from ..core.clauses import Call, Clauses
 from ..core.context import CompileContext
-from .own_loops import launch_own
+from .own_loops import LoopWriter, launch_own
 
 OWN = "depthwise"
 LARGEST = 7  # rows or columns of a window
@@ -162,58 +162,31 @@ class _Plan:
         return loop.Kernel.make([], [], attrs | {"lines": ()}, [Region(block)])
 
 
-class _Loops:
+class _Loops(LoopWriter):
     """Writes the loops of one convolution."""
 
     def __init__(self, plan: _Plan, block: Block) -> None:
-        self.plan, self.blocks = plan, [block]
-        self.x, self.w, self.y = block.args
-        self.tile = _Tile.of(plan)
+        super().__init__(block)
+        self.plan, self.tile = plan, _Tile.of(plan)
+        self.x, self.w, self.y = self.memories
         self.strip = self.tile.rows
-
-    def add(self, op: Op) -> SSAValue:
-        self.blocks[-1].add_op(op)
-        return op.results[0] if op.results else self.x
 
     def write(self) -> None:
         n, channels, rows, columns = self.plan.shape
         image, strip, column, channel = (symbol(name) for name in ("o0", "o1", "o2", "o3"))
         strips = dim(FloorDiv(sympy.sympify(rows + self.strip - 1), sympy.Integer(self.strip)))
-        extents = [
-            (image, n, 1),
-            (strip, strips, 1),
-            (column, columns, self.tile.columns),
-            (channel, channels, self.tile.channels),
-        ]
-        opened = []
-        for var, stop, block in extents:
-            attrs = {"kind": "parallel", "var": var, "stop": stop} | ({"block": block} if block > 1 else {})
-            opened.append(attrs)
-            self.blocks.append(Block())
-        sums = [self.local() for _ in range(self.strip)]
-        self.blocks.append(Block())
-        tap = symbol("r0")
-        self.taps(image, strip, column, channel, tap, sums)
-        self.close({"kind": "reduce", "var": tap, "stop": self.plan.window[1]})
-        at, memory = self.plan.strides[2], self.y
-        for o, total in enumerate(sums):
-            value = self.add(loop.Load.make([total], [scalar_type(F32)], {"index": 0}))
-            row = dim(strip * self.strip + o)
-            index = dim(image * at[0] + channel * at[1] + row * at[2] + column * at[3])
-            attrs = {"index": index}
-            if not isinstance(rows, int) or rows % self.strip:
-                attrs["mask"] = (dim(rows - 1 - row),)
-            self.add(loop.Store.make([value, memory], [], attrs))
-        for attrs in reversed(opened):
-            self.close(attrs)
-
-    def local(self) -> SSAValue:
-        return self.add(loop.Local.make([], [ref_type([1], None, F32)], {"size": 1, "value": 0.0}))
-
-    def close(self, attrs: dict[str, object]) -> None:
-        """The innermost open block is the body of a loop."""
-        body = self.blocks.pop()
-        self.add(loop.For.make([], [], attrs, [Region(body)]))
+        tiles = [(column, columns, self.tile.columns), (channel, channels, self.tile.channels)]
+        with self.nest([(image, n, 1), (strip, strips, 1), *tiles]):
+            sums = [self.local() for _ in range(self.strip)]
+            tap = symbol("r0")
+            with self.loop("reduce", tap, self.plan.window[1]):
+                self.taps(image, strip, column, channel, tap, sums)
+            at = self.plan.strides[2]
+            for o, total in enumerate(sums):
+                value, row = self.read(total), dim(strip * self.strip + o)
+                whole = isinstance(rows, int) and rows % self.strip == 0
+                index = image * at[0] + channel * at[1] + row * at[2] + column * at[3]
+                self.store(value, self.y, index, () if whole else [dim(rows - 1 - row)])
 
     def taps(self, image: Dim, strip: Dim, column: Dim, channel: Dim, tap: Dim, sums: list[SSAValue]) -> None:
         """One column of the window, for all rows of the strip."""
@@ -231,16 +204,9 @@ class _Loops:
             value = self.load(self.x, place + image * at[0] + channel * at[1] + row * at[2] + across * at[3], mask)
             for o in range(self.strip):
                 if 0 <= r - o * down < high:
-                    part = self.add(loop.scalar_op("mul", value, weights[r - o * down]))
-                    self.add(loop.Accumulate.make([part, sums[o]], [], {"kind": "sum", "index": 0}))
+                    self.accumulate("sum", self.scalar("mul", value, weights[r - o * down]), sums[o])
 
     @staticmethod
     def inside(place: Dim, size: Dim) -> list[Dim]:
         """What must not be negative for a place to lie in the image."""
         return [place, dim(size - 1 - place)]
-
-    def load(self, memory: SSAValue, index: Dim, mask: list[Dim] | None = None) -> SSAValue:
-        attrs: dict[str, object] = {"index": dim(index)}
-        if mask:
-            attrs |= {"mask": tuple(mask), "other": 0.0}
-        return self.add(loop.Load.make([memory], [scalar_type(F32)], attrs))

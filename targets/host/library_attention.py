@@ -1,4 +1,4 @@
-"""Attention on a GPU by the kernel that the pass `attention` names; the operator itself where that kernel does not take the call."""
+"""Attention on a GPU by the kernel that the pass `attention` names, else, where that refuses, by the operator itself."""
 
 from __future__ import annotations
 

@@ -149,3 +149,46 @@ def test_written_attention_that_is_something_else():
     with torch.no_grad():
         for fn in (over_queries, with_weights):
             check(fn, (q, k, v))
+
+
+def filled(number):
+    def attention(q, k, v, m):
+        scores = (q @ k.transpose(-1, -2) / 4).masked_fill(m, number)
+        return scores.softmax(-1) @ v
+
+    return attention
+
+
+def added_and_filled(q, k, v, m):
+    scores = (q @ k.transpose(-1, -2)).float() * 0.25 + m.float().to(q.dtype).float()
+    return scores.masked_fill(m, -1e9).softmax(-1).to(q.dtype) @ v
+
+
+def triangle(q, k, v, m):
+    shut = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).triu(1)
+    return (q * 0.25 @ k.transpose(-1, -2)).masked_fill(shut, float("-inf")).softmax(-1) @ v
+
+
+def three(q, k, v, m):
+    q, k, v, m = (x.flatten(0, 1) for x in (q, k, v, m.expand(-1, q.shape[1], -1, -1)))
+    bias = torch.zeros(m.shape, dtype=q.dtype).masked_fill(m, float("-inf"))
+    return torch.baddbmm(bias, q, k.transpose(1, 2), beta=1, alpha=0.25).softmax(-1) @ v
+
+
+NOT_LOW = filled(-6e4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("fn", [filled(float("-inf")), NOT_LOW, added_and_filled, triangle, three])
+def test_written_masks_are_recognised(fn, dtype):
+    """A row is shut all over, in another only the last key is open; float16 has no number beside which a score vanishes."""
+    q, k, v = (heads(x).contiguous() for x in inputs(dtype))
+    mask = torch.rand(2, 1, 10, 13) < 0.4
+    mask[0, :, 3], mask[1, :, 4, :12], mask[1, :, 4, 12] = True, True, False
+    with torch.no_grad():
+        found = intarsia.compile(fn)(q, k, v, mask)
+        expected = fn(*(x.float() for x in (q, k, v)), mask)
+        bound = 1e-5 if dtype == torch.float32 else 4e-3
+        torch.testing.assert_close(found.float(), expected, atol=bound, rtol=bound, equal_nan=True)
+        products = "bmm" in str(intarsia.explain(fn)(q, k, v, mask).graphs[0].library)
+        assert products == (fn is NOT_LOW or (dtype == torch.float16 and fn is added_and_filled))

@@ -1,6 +1,7 @@
-"""Random programs that write attention out, and such that nearly do: what is matched gives what the products give, on both targets.
+"""Random programs that write attention out, and such that nearly do, on both targets.
 
-Every clause of `takes_products` and of the kernels is drawn on both sides: `SPOILERS` break one each, and no call may be made of them.
+The clauses of `takes_products` and of the kernels are drawn on both sides: `SPOILERS` break one each, and no call may
+be made of them.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ from intarsia.ir.dtypes import BF16, F32, DType
 from intarsia.ir.interpreter.run import run
 from intarsia.ir.types import tensor_type
 from intarsia.passes.analysis.machine import Machine
-from intarsia.passes.kernels.attention import CUDNN, EFFICIENT, LOOPS, choose
+from intarsia.passes.kernels.attention import CUDNN, EFFICIENT, choose
+from intarsia.passes.kernels.short_attention import LOOPS
 
 CASES = cases()
 

@@ -1,6 +1,8 @@
-"""Attention as programs write it: from the last product through the softmax back to the first, and what happens to the scores on the way.
+"""Attention as programs write it: from the last product through the softmax back to the first.
 
-softmax(q k^T * s + m) v    with m a sum, `masked_fill`, `where` or `baddbmm`, over three or four dimensions, softmax in the dtype or in float32
+    softmax(q k^T * s + m) v    with m a sum, `masked_fill`, `where` or `baddbmm`
+
+Over three to five dimensions, softmax in the dtype or in float32.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ LONGEST = 32  # operations between a sum and the product that it adds to
 
 @dataclass(frozen=True)
 class Mask:
-    """What happens to the scores, with their shape there: `value` is added, or it is a truth value that opens (shuts) them.
+    """What happens to the scores, with their shape there: `value` is added, or a truth value opens (shuts) them.
 
     Attributes:
         shuts: what the truth value is where the score is replaced by `number`; None: the value is added.
@@ -241,9 +243,10 @@ class _Walk:
         return None
 
     def is_low(self, number: float, condition: SSAValue, truth: bool) -> bool:
-        """Whether nothing is left of a score where this number stands in its place, and the same comes out where one is added to it.
+        """Whether nothing is left of a score that this number replaces, and the same comes out where one is added.
 
-        A float16 mask holds no number beside which a score vanishes: a row that is shut all over would weigh values by its scores, not equally.
+        A float16 mask holds no number beside which a score vanishes: a row that is shut all over would weigh values by
+        its scores, not equally.
         """
         if number == -math.inf or self.dtype != F16:
             return number <= ENOUGH
@@ -282,7 +285,7 @@ def _leads_to_product(value: SSAValue) -> bool:
 
 
 def _dtypes(value: SSAValue) -> set[DType]:
-    """The floating types that the value's numbers have been through last: it is spread and cast without loss from the narrowest."""
+    """The floating types of the value and of what it is spread and cast from: no loss since the narrowest."""
     found = {prim.tensor(value).dtype}
     while isinstance(value.owner, prim.Broadcast | prim.Cast) and prim.tensor(value.owner.operands[0]).dtype.is_float:
         value = value.owner.operands[0]

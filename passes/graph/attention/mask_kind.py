@@ -1,6 +1,7 @@
 """What a mask of attention is known to let through: everything, or a triangle.
 
-Libraries have their fastest attention for calls without a mask. Programs often build one from positions that says no more than that.
+Libraries have their fastest attention for calls without a mask. Programs often build one from positions that says no
+more than that.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ LEAST = {"f64": -1.7976931348623157e308, "f32": -3.4028234663852886e38, "f16": -
 
 
 def mask_kind(mask: SSAValue) -> str | None:
-    """FULL or CAUSAL where that follows from how the mask is computed, or from its numbers where its sizes are known, else None."""
+    """FULL or CAUSAL where that follows from how the mask is computed, or from its numbers, else None."""
     return _lowered_kind(mask) or _known_kind(mask)
 
 
@@ -129,7 +130,7 @@ class _Classifier:
 
     @staticmethod
     def _decided(node: Node) -> tuple[Node | bool, bool] | None:
-        """A truth value that depends on c of where(c, number, number) alone: c and whether it is the same, or a constant."""
+        """A truth value of where(c, number, number) alone: c and whether it is the same, or a constant."""
         if node.dtype.kind != "bool":
             return None
         test: Callable[[Any], bool] = bool

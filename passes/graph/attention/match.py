@@ -1,7 +1,8 @@
 """match-attention: softmax(q k^T * s + m) v in whatever way a program writes it is one `scaled_dot_product_attention`.
 
-A call that stands for products has the attribute `empty_rows` (ir/dialects/kernel.py): the operations that were written give nan in rows without a
-score above -inf, and the operator would give zeros. Masks that let everything through are dropped, triangles become `is_causal`.
+A call that stands for products has the attribute `empty_rows` (ir/dialects/kernel.py): products give nan in rows
+without a score above -inf, the operator gives zeros. Masks that let everything through are dropped, triangles become
+`is_causal`.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class _Masks:
 
 
 def _simplify(op: kernel.Extern, masks: _Masks) -> str | None:
-    """attention(q, k, v, mask) -> attention(q, k, v) {is_causal} where nothing else is in the mask; the kind that it is of."""
+    """attention(q, k, v, mask) -> attention(q, k, v) {is_causal} where the mask says no more; the mask's kind."""
     if "attn_mask" not in op["operands"] or op.get("is_causal"):
         return None
     place = list(op["operands"]).index("attn_mask")
@@ -130,7 +131,7 @@ def _outline(found: Products) -> kernel.Extern:
 
 
 def _unscaled(q: SSAValue) -> tuple[SSAValue, float]:
-    """x and f for queries x * f, perhaps of another shape: the kernel multiplies the scores, x may be a view of memory."""
+    """x, perhaps of another shape, and f for queries x * f: the kernel multiplies the scores, x may be a view."""
     inner = producer(q, prim.Reshape)
     source = q if inner is None else inner.operands[0]
     rounded = producer(source, prim.Cast)
@@ -220,7 +221,7 @@ class _Builder:
         return Mask(self.masks.opened[mask.value], False, mask.number)
 
     def small(self, value: SSAValue, rank: int) -> SSAValue:
-        """The value before it was spread, as four dimensions that broadcast to the scores', or five with images and windows."""
+        """The value before it was spread: four dimensions that broadcast to the scores', or five with images."""
         batch, heads, _, _ = self.found.shape
         whole = prim.tensor(value).shape
         dims = tuple(range(len(whole)))
@@ -249,7 +250,7 @@ class _Builder:
         return result
 
     def joined(self, masks: list[Mask]) -> SSAValue:
-        """All masks in one of four dimensions: one that is alone as it is, a truth value as one, else their sum in float32."""
+        """All masks in one of four dimensions: one that is alone as it is, else their sum in float32."""
         rank = 5 if self.outer else 4
         values = [self.small(mask.value, rank) for mask in masks]
         shapes = [prim.tensor(v).shape for v in values]
