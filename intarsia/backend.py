@@ -37,6 +37,7 @@ from .passes.analysis.machine import CPUS, Machine, gpu_facts
 from .passes.core.base import Pass, PassError
 from .passes.core.context import CompileContext, Diagnostics
 from .passes.core.manager import PassFailure, pass_fingerprint, pipeline_text, run_pipeline
+from .passes.fusion.contraction_epilogue import ContractionEpilogue
 from .passes.fusion.fuse import Fuse
 from .passes.graph.attention.match import MatchAttention
 from .passes.graph.decompose import Decompose
@@ -274,15 +275,17 @@ def pipeline_of(config: Config, passes: Sequence[Pass] = (), *, gpu: bool = Fals
         return registry(passes).parse(config.pipeline)
     left: tuple[str, ...] = ()
     if not config.packing:
-        left += ("hoist", "own-convolution", "convolution-epilogue", "linear-epilogue")
+        left += ("hoist", "own-convolution")
     if config.numerics == "eager":  # these go on with a product that is not rounded yet
-        left += ("linear-epilogue", "select")
+        left += ("select",)
     return [_as_configured(item, config) for item in default_pipeline(passes, gpu=gpu) if item.name not in left]
 
 
 def _as_configured(item: Pass, config: Config) -> Pass:
     if isinstance(item, Decompose):
         return replace(item, random=config.random)
+    if isinstance(item, ContractionEpilogue):
+        return replace(item, halves=config.numerics != "eager")
     if isinstance(item, Fuse):
         return replace(item, numerics=config.numerics)
     if isinstance(item, MatchAttention) and config.numerics == "eager":  # so does one call instead of two products

@@ -5,8 +5,6 @@ are the tensors that steps refer to by number:
 
     ["batch_norm", eps, mean, variance, weight, bias]   numbers of operands; weight and bias may be none
     ["gelu", "none" or "tanh"], ["leaky_relu", slope], ["silu"], ["hardswish"], ["sigmoid"], ["tanh"]
-    ["relu"], ["hardsigmoid"], ["hardtanh", least, most]
-    ["add", operand]                                    a tensor of the result's shape
 
 The meaning of the whole is the operator, then torch's own operators for the steps: `apply_epilogue`.
 """
@@ -55,8 +53,4 @@ _STEPS: dict[str, Callable[..., Tensor]] = {
     "hardswish": lambda x, _: F.hardswish(x),
     "sigmoid": lambda x, _: torch.sigmoid(x),
     "tanh": lambda x, _: torch.tanh(x),
-    "relu": lambda x, _: F.relu(x),
-    "hardsigmoid": lambda x, _: F.hardsigmoid(x),
-    "hardtanh": lambda x, _, least, most: F.hardtanh(x, least, most),
-    "add": lambda x, extras, k: x + extras[k],
 }

@@ -37,6 +37,7 @@ class Op(Operation):
     required: ClassVar[tuple[str, ...]] = ()  # attributes that must be there
     is_pure: ClassVar[bool] = True  # no effect but its results
     has_body: ClassVar[bool] = False  # one region of one block
+    may_have_body: ClassVar[bool] = False  # such a region, or none
 
     traits: ClassVar[OpTraits] = OpTraits(lambda: ())
 
@@ -90,7 +91,8 @@ class Op(Operation):
             raise VerifyException(f"{self.name} takes {self.arity} operands, not {len(self.operands)}")
         if self.outputs is not None and len(self.results) != self.outputs:
             raise VerifyException(f"{self.name} gives {self.outputs} results, not {len(self.results)}")
-        if len(self.regions) != self.has_body or (self.has_body and len(self.regions[0].blocks) != 1):
+        wanted = self.has_body or (self.may_have_body and bool(self.regions))
+        if len(self.regions) != wanted or (wanted and len(self.regions[0].blocks) != 1):
             raise VerifyException(f"{self.name} has " + ("one region of one block" if self.has_body else "no region"))
         for name in self.required:
             if name not in self.attributes:

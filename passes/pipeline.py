@@ -19,8 +19,6 @@ from .core.base import Pass
 from .core.manager import Registry, Road
 
 CPU: Road = (
-    ("convolution-epilogue", "fusion.convolution_epilogue:ConvolutionEpilogue"),  # batch norms go into convolutions
-    ("linear-epilogue", "fusion.linear_epilogue:LinearEpilogue"),  # activations go into linear layers
     ("decompose", "graph.decompose:Decompose"),  # ATen operations become primitives: aten -> prim
     ("canonicalize", "graph.canonicalize:Canonicalize"),  # equal programs get one form
     ("constant-fold", "graph.constant_fold:ConstantFold"),  # what depends on numbers alone is computed
@@ -33,6 +31,7 @@ CPU: Road = (
     ("hoist", "graph.hoist:Hoist"),  # what depends on parameters alone is computed once
     ("channels-last", "layout.channels_last:ChannelsLast"),  # convolutions run on channels-last memory
     ("own-kernels", "kernels.own_kernels:OwnKernels"),  # products get kernels of our own
+    ("contraction-epilogue", "fusion.contraction_epilogue:ContractionEpilogue"),  # they take over what follows
     ("fuse", "fusion.fuse:Fuse"),  # primitives are grouped, by bytes moved: prim -> kernel
     ("layout", "layout.layout:Layout"),  # every stored value gets its strides
     ("lower", "schedule.lower:Lower"),  # plain loops: rows, reductions, stores: kernel -> loop

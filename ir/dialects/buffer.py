@@ -55,10 +55,11 @@ class Extern(Op):
 
     A result that may be memory of an operand, by the operator's schema, keeps it alive.
     `own`: the kernel of our own that carries it out, with `out = true`.
-    `epilogue`: steps that the call carries out on its result, as on `kernel.extern` (ir/epilogue.py).
+    `epilogue`: steps that the call carries out on its result, as on `kernel.extern` (ir/epilogue.py); so is a region.
     """
 
     name = "buffer.extern"
+    may_have_body = True
     angle = "target"
     arity = None
     outputs = None

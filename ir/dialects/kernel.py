@@ -16,6 +16,7 @@ from xdsl.ir import OpTraits
 from xdsl.traits import IsolatedFromAbove, IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
+from ..epilogue import PREFIX
 from ..literals import print_literal
 from ..syntax import Op
 from . import prim
@@ -89,6 +90,7 @@ class Extern(Op):
 
     Arguments are written as on `aten` operations; those that have a default may be left out, but for those of windows. `operand_strides` and `strides`: one entry an operand or result (none: contiguous).
     `epilogue`: steps that the call carries out on its result (ir/epilogue.py); their tensors are the operands `epilogue.0`, ...
+    A region is what a kernel of our own computes from the operator's result, its first argument, and from these operands.
     `own`: the kernel of our own that carries out the call (passes/kernels/own_kernels.py); it reads any view and writes planned memory.
     `empty_rows`: attention that stands for two products with a softmax between them (match-attention) gives nan, not zeros,
     where a row has no score above -inf: "nan" where masks may shut such rows, "none" where they are known to leave
@@ -101,9 +103,12 @@ class Extern(Op):
     angle = "target"
     arity = None
     outputs = None
+    may_have_body = True
     required = ("target", "operands")
 
     def check(self) -> None:
+        if self.regions:
+            check_behind(self)
         if len(self["operands"]) != len(self.operands):
             raise VerifyException(f"{self.name} names {len(self['operands'])} operands but has {len(self.operands)}")
         check_canonical(self, self["target"], whole=False)
@@ -111,6 +116,14 @@ class Extern(Op):
             given = self.get(name)
             if given is not None and (self["target"] != ATTENTION or given not in values):
                 raise VerifyException(f"{self.name}: '{name}' is one of {', '.join(values)}, of {ATTENTION} only")
+
+
+def check_behind(op: Op) -> None:
+    """The region of a library call goes on with its result."""
+    inside, last = [v.type for v in op.block_body.args[1:]], op.block_body.last_op
+    extras = [v.type for name, v in zip(op["operands"], op.operands, strict=False) if name.startswith(PREFIX)]
+    if len(inside) != len(extras) or not isinstance(last, Yield) or len(last.operands) != 1:
+        raise VerifyException(f"{op.name}: the region takes the result and {len(extras)} operands, and gives one value")
 
 
 OPS = (Fused, Contract, Yield, Extern)

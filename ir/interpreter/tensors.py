@@ -131,9 +131,12 @@ def call(machine: Machine, op: Op, target: str, values: list[Any]) -> list[Tenso
     if op.get("returned"):  # the others are None, or what no one asked for
         flat = [flat[position] for position in op["returned"]]
     tensors = [t for t in flat if isinstance(t, Tensor)]
-    steps = op.get("epilogue")
-    if steps:
-        tensors[0] = apply_epilogue(tensors[0], steps, extras_of(op["operands"], values))
+    extras = extras_of(op["operands"], values) if op.regions or op.get("epilogue") else []
+    if op.get("epilogue"):
+        tensors[0] = apply_epilogue(tensors[0], op["epilogue"], extras)
+    if op.regions:
+        machine.values |= dict(zip(op.block_body.args, [tensors[0], *extras], strict=True))
+        tensors = run_block(machine, list(op.block_body.ops))
     return tensors
 
 

@@ -20,8 +20,8 @@ from ..core.base import Pass
 from ..core.clauses import broken
 from ..core.context import CompileContext
 from ..core.rewriter import is_dead, producer, splat
-from ..kernels.linear import KEPT_BYTES, NARROW_TYPES, OPERANDS, linear_tile, takes_narrow
-from ..kernels.own_kernels import LINEAR, is_row_by_row
+from ..kernels.linear import KEPT_BYTES, LINEAR, NARROW_TYPES, OPERANDS, linear_tile, takes_narrow
+from ..kernels.own_kernels import is_row_by_row
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which convolutions a kernel of our own carries out, and how: what the passes `convolution-epilogue` and `own-convolution` agree on."""
+"""Which convolutions a kernel of our own carries out, and how: what the passes `contraction-epilogue` and `own-convolution` agree on."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from ..analysis.machine import Machine, Processor
 from ..analysis.strides import channels_last
 from ..core.clauses import Call, Clauses, broken
 from ..core.rewriter import is_static
-from .linear import has_room
+from .linear import has_room, is_short
 
 FEW_CHANNELS = 8  # the kernel reads fewer input channels from any layout
 LEAST_PIXELS = 48  # of all images, for Winograd
 MOST_PIXELS = 8  # each takes an address register
 LATENCY = 4  # products of whole vectors of AVX-512 that must be under way for one to end in every cycle; twice as many of half of it
-MOST_TENSORS = 8  # that `Tail` of the header holds: the bias, and what is added
 MOST_COLUMNS = 7  # of a window of a depthwise convolution: a row of it lies in registers
 
 
@@ -43,8 +42,7 @@ def takes_convolution(op: Op, machine: Machine) -> Clauses:
     yield call.on_cpu, "memory of the host"
     yield not call.empty, "nothing empty"
     yield all(isinstance(n, int) for n in _window(op)), "a weight of known size"
-    added = sum(step[0] == "add" for step in op.get("epilogue", ()))
-    yield added < MOST_TENSORS, "as many tensors behind the sums as there is room for"
+    yield is_short(op), "as many tensors behind the sums as there is room for"
     yield op["groups"] == 1 or is_depthwise(op), "one group, or one filter a channel as the depthwise kernel takes it"
     packed = "packed" in op.literals and len(call.shape("weight"))
     yield packed != 3 or is_depthwise(op), "a weight packed for one filter a channel belongs to such a window"

@@ -1,4 +1,4 @@
-"""Which products with a parameter a kernel of our own carries out: what `linear-epilogue`, `own-kernels` and the target agree on.
+"""Which products with a parameter a kernel of our own carries out: what `contraction-epilogue`, `own-kernels` and the target agree on.
 
 The kernel (targets/cpp/include/intarsia_linear.h) holds the sums of a few rows and two vectors of columns in registers; the host packs the weight
 for it, once for each state of the parameter, as it does for oneDNN.
@@ -11,14 +11,16 @@ from typing import cast
 
 from ...ir.dialects import prim
 from ...ir.dtypes import BF16, F16, F32, I8, U8
+from ...ir.epilogue import PREFIX
 from ...ir.syntax import Op
 from ..analysis.machine import Machine, Processor
 from ..core.clauses import Call, Clauses, broken
 from ..core.rewriter import is_static
 
 # The operands that are x, the weight and the bias. The weight of `aten.linear` is (columns, inner), the others' (inner, columns).
+LINEAR = "aten.linear.default"
 OPERANDS = {
-    "aten.linear.default": ("input", "weight", "bias"),
+    LINEAR: ("input", "weight", "bias"),
     "aten.addmm.default": ("mat1", "mat2", "self"),
     "aten.mm.default": ("self", "mat2", ""),
 }
@@ -36,6 +38,11 @@ LEAST_ROWS, LEAST_COLUMNS, LEAST_INNER = 8, 16, 16
 def has_room(cpu: Processor) -> bool:
     """Whether the registers hold tiles of sums that are worth it."""
     return cpu.vector_bytes * cpu.vector_registers >= REGISTER_BYTES
+
+
+def is_short(op: Op) -> bool:
+    """Whether the tail has room for what the call goes on with: the tensors of the region behind it, and the bias."""
+    return sum(name.startswith(PREFIX) for name in op["operands"]) < MOST_TENSORS and not op.get("epilogue")
 
 
 def takes_linear(op: Op, machine: Machine) -> Clauses:
@@ -56,8 +63,7 @@ def takes_linear(op: Op, machine: Machine) -> Clauses:
     yield len(call.shape(w)) == 2 and len(call.shape("result")) > 0, "a matrix as the weight"
     yield b not in call.names or call.shape(b) == call.shape("result")[-1:], "a bias with a number for each column"
     yield dtype == F32 or cast(int, call.shape(x)[-1]) % 2 == 0, "pairs of bfloat16"
-    added = sum(step[0] == "add" for step in op.get("epilogue", ()))
-    yield added < MOST_TENSORS, "as many tensors behind the sums as there is room for"
+    yield is_short(op), "as many tensors behind the sums as there is room for"
     yield all(s is None for s in op.get("strides", ())), "a result without gaps"
     yield call.lies_in_order(*(name for name in call.tensors if name != w)), "memory without gaps, but for the weight"
 
@@ -66,7 +72,7 @@ def takes_rows(op: Op, machine: Machine) -> Clauses:
     """What `rows_product` of targets/cpp/include/intarsia_rows.h takes of `aten.linear`: the weight is read where it lies."""
     call = Call.of(op)
     yield call.names in (("input", "weight"), ("input", "weight", "bias")), "x, a weight and perhaps a bias"
-    yield not op.get("epilogue"), "nothing behind the sums"
+    yield not op.get("epilogue") and not op.regions, "nothing behind the sums"
     yield call.are(*MOST_ROWS), "float32 or bfloat16"
     yield call.on_cpu, "memory of the host"
     yield len(call.shape("weight")) == 2 and not call.empty, "a matrix as the weight, nothing empty"
@@ -86,8 +92,9 @@ def takes_narrow(op: Op, machine: Machine) -> Clauses:
     call = Call.of(op)
     yield has_room(machine.cpu), "a CPU with registers for a tile of sums"
     yield set(call.names) - {"scale", "bias"} == {"input", "weight"}, "x, a weight, perhaps a scale and a bias"
-    yield not op.get("epilogue"), "nothing behind the sums"
-    yield call.are(F32, names=tuple(name for name in call.tensors if name != "weight")), "float32"
+    yield is_short(op), "as many tensors behind the sums as there is room for"
+    given = tuple(name for name in (*call.names, "result") if name != "weight")
+    yield call.are(F32, names=given), "float32"
     yield call.tensors["weight"].dtype in NARROW_TYPES, "a weight of bytes or of a half type"
     yield call.on_cpu and not call.empty, "memory of the host, nothing empty"
     yield all(isinstance(n, int) for name in call.tensors for n in call.shape(name)), "known sizes"

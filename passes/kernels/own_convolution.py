@@ -1,7 +1,6 @@
 """own-convolution: convolutions by a parameter go to a kernel of our own, with the weight packed and batch norm folded into it.
 
-    convolution(x, w, b) {epilogue = [batch_norm, ...]}
-      -> convolution(x, pack(w * factor), (b - mean) * factor + shift) {own, packed, epilogue = [...]},  factor = scale / sqrt(variance + eps)
+    (convolution(x, w, b) - mean) * factor + shift -> convolution(x, pack(w * factor), (b - mean) * factor + shift) {own, packed}
 
 Packing and folding are ordinary operations on parameters: `hoist` computes them once for each state of the parameters. The attribute
 `packed` is the shape that the weight had; what the packed weight is, ir/packing.py says.
@@ -10,21 +9,24 @@ Packing and folding are ordinary operations on parameters: `hoist` computes them
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cmp_to_key
 from typing import Any, ClassVar, cast
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from ...ir.dialects import kernel, prim
-from ...ir.epilogue import PREFIX
 from ...ir.packing import BLOCK, WINOGRAD
+from ...ir.syntax import Op
 from ..analysis.machine import Processor
 from ..analysis.strides import Strides, channels_last, is_view, recorded_strides
 from ..core.base import Pass
 from ..core.context import CompileContext
-from .convolution import FEW_CHANNELS, convolution_tile, is_depthwise, is_ours, is_winograd
+from ..core.rewriter import producer
+from .convolution import FEW_CHANNELS, convolution_tile, is_depthwise, is_ours, is_parameter, is_winograd
 
 CONVOLUTION = "aten.convolution.default"
+MOST_FOLDED = 32  # operations on parameters that say what a channel is multiplied by
 
 
 @dataclass(frozen=True)
@@ -70,58 +72,77 @@ class _Packing:
         op, block = self.op, self.op.parent
         assert block is not None
         named = dict(zip(op["operands"], op.operands, strict=True))
-        weight, bias = named["weight"], named.get("bias")
-        extras = [v for name, v in named.items() if name.startswith(PREFIX)]
-        steps = list(op.get("epilogue", ()))
-        if steps and steps[0][0] == "batch_norm":
-            weight, bias, extras = self._fold(steps.pop(0), weight, bias, extras)
-        steps, extras = _renumbered(steps, extras)
+        weight, bias, last = self._fold(named["weight"], named.get("bias"))
         shape = prim.tensor(weight).shape
         pack = self._transform if self.winograd else self._pack_depthwise if is_depthwise(op) else self._pack
         packed = pack(weight)
-        operands = [named["input"], packed, *([] if bias is None else [bias]), *extras]
-        names = ["input", "weight", *([] if bias is None else ["bias"]), *(f"{PREFIX}{k}" for k in range(len(extras)))]
+        operands = [named["input"], packed, *([] if bias is None else [bias])]
         result = prim.tensor(op.results[0])
-        literals: dict[str, Any] = {k: v for k, v in op.literals.items() if k != "epilogue"}
-        literals |= {"operands": tuple(names), "own": "convolution", "packed": tuple(shape)}
+        literals: dict[str, Any] = dict(op.literals) | {"operands": ("input", "weight", "bias")[: len(operands)]}
+        literals |= {"own": "convolution", "packed": tuple(shape)}
         literals["tile"] = convolution_tile(op, self.winograd, self.cpu)
         literals["strides"] = (channels_last(result.shape),)
-        given: list[Strides | None] = [None] * len(operands)
-        given[0] = _input_strides(named["input"])
-        for k, extra in enumerate(extras):
-            given[len(operands) - len(extras) + k] = channels_last(prim.tensor(extra).shape)
-        literals["operand_strides"] = tuple(given)
-        if steps:
-            literals["epilogue"] = tuple(steps)
+        literals["operand_strides"] = (_input_strides(named["input"]), *(None for _ in operands[1:]))
         call = kernel.Extern.make(operands, [result], literals, loc=op.location)
         call.results[0].name_hint = op.results[0].name_hint
         block.insert_ops_before([*self.made, call], op)
-        op.results[0].replace_all_uses_with(call.results[0])
-        op.detach()
-        op.erase()
+        last.replace_all_uses_with(call.results[0])
+        while last.owner is not op:  # from the last sum or product back to the call
+            owner = cast(Op, last.owner)
+            last = next(v for v in owner.operands if not isinstance(v.owner, prim.Broadcast))
+            block.erase_op(owner)
+        block.erase_op(op)
 
-    def _fold(
-        self, step: tuple[Any, ...], weight: SSAValue, bias: SSAValue | None, extras: list[SSAValue]
-    ) -> tuple[SSAValue, SSAValue, list[SSAValue]]:
-        """Weight and bias of the convolution that gives what batch norm gives after this one."""
-        _, eps, *numbers = step
-        mean, variance, scale, shift = (None if k is None else extras[k] for k in numbers)
-        assert mean is not None and variance is not None
-        small = self.add(prim.full(eps, prim.tensor(variance)))
-        factor = self.add(prim.elementwise("rsqrt", self.add(prim.elementwise("add", variance, small))))
-        if scale is not None:
-            factor = self.add(prim.elementwise("mul", factor, scale))
-        if bias is None:
-            centred = self.add(prim.elementwise("neg", mean))
-        else:
-            centred = self.add(prim.elementwise("sub", bias, mean))
-        new = self.add(prim.elementwise("mul", centred, factor))
-        if shift is not None:
-            new = self.add(prim.elementwise("add", new, shift))
-        spread = self.add(prim.broadcast(factor, prim.tensor(weight).shape, (0,)))
-        used = {k for k in numbers if k is not None}
-        kept = [v for k, v in enumerate(extras) if k not in used]
-        return self.add(prim.elementwise("mul", weight, spread)), new, kept
+    def _fold(self, weight: SSAValue, bias: SSAValue | None) -> tuple[SSAValue, SSAValue | None, SSAValue]:
+        """Weight and bias of the convolution that gives what sums and products with a number a channel make of this one; the last of them."""
+        value = self.op.results[0]
+        while (found := self._number_a_channel(value)) is not None:
+            user, number = found
+            if user.name == "prim.mul":
+                spread = self.add(prim.broadcast(number, prim.tensor(weight).shape, (0,)))
+                weight = self.add(prim.elementwise("mul", weight, spread))
+                bias = None if bias is None else self.add(prim.elementwise("mul", bias, number))
+            elif bias is not None:
+                bias = self.add(prim.elementwise(user.row.name, bias, number))
+            else:
+                bias = number if user.name == "prim.add" else self.add(prim.elementwise("neg", number))
+            value = user.results[0]
+        return weight, bias, value
+
+    def _number_a_channel(self, value: SSAValue) -> tuple[prim.Elementwise, SSAValue] | None:
+        """The only reader of a value, where it adds, takes away or multiplies by what parameters say for each channel."""
+        uses = list(value.uses)
+        user = uses[0].operation if len(uses) == 1 else None
+        if not isinstance(user, prim.Elementwise) or user.name not in ("prim.add", "prim.sub", "prim.mul"):
+            return None
+        place = uses[0].index
+        spread = producer(user.operands[1 - place], prim.Broadcast)
+        if spread is None or tuple(spread["dims"]) != (1,) or (user.name == "prim.sub" and place == 1):
+            return None
+        number = spread.operands[0]
+        fits = prim.tensor(number).shape == prim.tensor(value).shape[1:2] and user.type == value.type
+        return (user, number) if fits and self._of_parameters(number) else None
+
+    def _of_parameters(self, value: SSAValue) -> bool:
+        """Whether parameters alone say what the value is: it moves in front of the call with what computes it."""
+        func = self.op.parent_op()
+        assert isinstance(func, prim.Func)
+        todo, needed = [value], set[Operation]()
+        while todo:
+            owner = todo.pop()
+            if isinstance(owner, BlockArgument):
+                if not is_parameter(owner, func):
+                    return False
+            elif not isinstance(owner.owner, prim.PrimOp) or len(needed) > MOST_FOLDED:
+                return False
+            elif owner.owner not in needed:
+                needed.add(owner.owner)
+                todo += owner.owner.operands
+        late = [op for op in needed if self.op.is_before_in_block(op)]
+        for op in _in_order(late):
+            op.detach()
+            self.op.parent.insert_op_before(op, self.op)  # type: ignore[union-attr]
+        return True
 
     def _pack(self, weight: SSAValue) -> SSAValue:
         """(outputs, inputs, rows, columns) -> (blocks, rows, columns, inputs, BLOCK)."""
@@ -156,15 +177,13 @@ class _Packing:
         return self.add(prim.Pad.make([value], [t.with_(shape=shape)], attrs))
 
 
-def _renumbered(steps: list[Any], extras: list[SSAValue]) -> tuple[list[Any], list[SSAValue]]:
-    """Steps whose tensors are numbered from 0 again; only `add` refers to one."""
-    number, found = 0, []
-    for step in steps:
-        if step[0] == "add":
-            step, number = ("add", number), number + 1
-        found.append(tuple(step))
-    assert number == len(extras)
-    return found, extras
+def _in_order(ops: list[Operation]) -> list[Operation]:
+    """Operations of one block, first one first."""
+
+    def compare(a: Operation, b: Operation) -> int:
+        return -1 if a.is_before_in_block(b) else 1
+
+    return sorted(ops, key=cmp_to_key(compare))
 
 
 def _input_strides(x: SSAValue) -> Strides | None:

@@ -23,9 +23,8 @@ from ..core.base import Pass
 from ..core.clauses import Call, Clauses, broken
 from ..core.context import CompileContext
 from ..core.rewriter import is_static
-from .linear import is_own_linear, linear_tile, takes_rows
+from .linear import LINEAR, is_own_linear, linear_tile, takes_rows
 
-LINEAR = "aten.linear.default"
 INDEX_ADD = "aten.index_add.default"
 
 

@@ -333,7 +333,8 @@ class _Planner:
                     view = buffer.View.make([outputs[i]], [_memory(result)], {"offset": 0})
                     yield view
                     outputs[i] = view.results[0]
-            yield buffer.Extern.make([*operands, *outputs], [], {**_call_literals(op), "out": True}, loc=op.location)
+            attrs, regions = {**_call_literals(op), "out": True}, [region.clone() for region in op.regions]
+            yield buffer.Extern.make([*operands, *outputs], [], attrs, regions, op.location)
         for result in op.results:
             final, memory = self.outputs.get(result), _memory(result)
             itself = any(isinstance(use.operation, kernel.Extern | prim.Return) for use in result.uses)

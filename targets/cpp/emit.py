@@ -21,7 +21,7 @@ from ..text.walk import argument_names, dtype_of, memory_of, origin
 from .angles import FUNCTIONS
 from .idioms import loop_for
 from .moves import moved
-from .text import constant_bits, cpp_cast, cpp_constant, cpp_index, index_text
+from .text import constant_bits, cpp_cast, cpp_constant, cpp_index, index_text, scalar_text
 from .writer import Writer
 
 PRELUDE = '#include "intarsia_kernel.h"\n'
@@ -201,9 +201,7 @@ def _cast(w: Writer, op: Op) -> None:
 
 def _scalar(w: Writer, op: Op) -> None:
     assert isinstance(op, loop.ScalarOp)
-    text = _SCALAR_TEXT[op.row.name]
-    if op.row.name == "where" and dtype_of(op.results[0]).kind == "bool":
-        text = "({0} & {1}) | (!{0} & {2})"  # of a ternary over bools gcc makes a branch
+    text = scalar_text(op.row, dtype_of(op.results[0]))
     if w.near and op.row.name in FUNCTIONS:
         text = text.replace("(", "_small(", 1)
     names = [w.names[v] for v in op.operands]

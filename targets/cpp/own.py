@@ -18,7 +18,7 @@ from ...ir.syntax import Op, comment_of, location_of
 from ...ir.types import RefType
 from ...passes.schedule.streams import is_streamed
 from .own_convolution import convolution_body, max_pool_body
-from .own_linear import linear_body
+from .own_linear import PACKED, linear_body
 from .text import cpp_constant, cpp_index
 
 
@@ -165,7 +165,10 @@ def _rows(op: Op) -> OwnKernel:
 
 def _linear(op: Op) -> OwnKernel:
     body, before = linear_body(op)
-    return replace(_kernel(op["own"], "intarsia_linear.h", body, op, []), before=before)
+    made = replace(_kernel(op["own"], "intarsia_linear.h", body, op, []), before=before)
+    x = op.operands[0].type
+    assert isinstance(x, RefType)
+    return replace(made, parameters=(*made.parameters, f"const {x.dtype.cpp}* {PACKED}")) if packs(op) else made
 
 
 def _index_add(op: Op) -> OwnKernel:

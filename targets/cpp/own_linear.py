@@ -6,8 +6,11 @@ import math
 
 from ...ir.syntax import Op
 from ...ir.types import RefType
-from ...passes.kernels.linear import NARROW_OPERANDS, OPERANDS, row_tiles
+from ...passes.kernels.linear import LINEAR, NARROW_OPERANDS, OPERANDS, row_tiles
 from .tail import tail_of
+from .text import cpp_index
+
+PACKED = "packed"  # the parameter that is the packed weight, null where there is none
 
 
 def linear_body(op: Op) -> tuple[str, str]:
@@ -28,10 +31,14 @@ def linear_body(op: Op) -> tuple[str, str]:
         for size, needed in ((height, there and tall < tiles), (height + 1, there and tall > 0))
     ]
     tail = tail_of(op, bias, outer)
-    sizes, factor = ", ".join(map(str, (rows, inner, outer, tiles, tall, height))), places[weight]
+    w, sizes = refs[names.index(weight)], ", ".join(map(str, (rows, inner, outer, tiles, tall, height)))
     if op["own"] == "narrow":
         scale = places.get("scale", "static_cast<const float*>(nullptr)")
-        factor = f"im::Widened<{refs[names.index(weight)].dtype.cpp}>{{{factor}, {scale}, {inner}}}"
+        factors = {"": f"im::Widened<{w.dtype.cpp}>{{{places[weight]}, {scale}, {inner}}}"}
+    else:  # packed, or where copies may take no more memory as it lies
+        steps = ", ".join(map(cpp_index, w.strides if op["target"] == LINEAR else w.strides[::-1]))
+        factors = {f"if ({PACKED}) ": PACKED, "else ": f"im::Lying<{word}>{{{places[weight]}, {steps}}}"}
     lines = [f"  const im::Linear s{{{sizes}}};", tail.statement]
-    lines.append(f"  im::linear<{word}>(s, {places[given]}, {factor}, tail, {', '.join(sums)});")
+    for condition, factor in factors.items():
+        lines.append(f"  {condition}im::linear<{word}>(s, {places[given]}, {factor}, tail, {', '.join(sums)});")
     return "\n".join(lines) + "\n", tail.text

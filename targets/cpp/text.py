@@ -7,6 +7,7 @@ import math
 import sympy
 
 from ...ir.dtypes import E4M3_OVERFLOW, F8E4M3, DType
+from ...ir.scalars import ScalarRow
 from ...ir.symbols import Dim
 from ..text.index import IndexSyntax
 
@@ -29,6 +30,13 @@ def cpp_cast(text: str, source: DType, target: DType) -> str:
 def _small(text: str, dtype: DType) -> str:
     """A float32 in a type of fewer bits."""
     return f"{dtype.cpp}({text}, {E4M3_OVERFLOW:#x})" if dtype == F8E4M3 else f"{dtype.cpp}({text})"
+
+
+def scalar_text(row: ScalarRow, dtype: DType) -> str:
+    """The expression of a row of the scalar table, for a result of that dtype; `{0}` is the first operand."""
+    if row.name == "where" and dtype.kind == "bool":
+        return "({0} & {1}) | (!{0} & {2})"  # of a ternary over bools gcc makes a branch
+    return row.cpp
 
 
 def constant_bits(value: object, dtype: DType) -> str:

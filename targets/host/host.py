@@ -35,6 +35,7 @@ from ...ir.syntax import Op, comment_of, location_of
 from ...ir.types import RefType, is_gpu
 from ...passes.analysis.aliases import shared_operands
 from ...passes.analysis.alignment import ALIGNMENT
+from ...passes.kernels.linear import OPERANDS
 from ..cpp.emit import uses_heap
 from ..cpp.own import is_own, own_kernel, packs
 from ..run.errors import MISALIGNED, TOO_LARGE, UNALIGNED_WRITE
@@ -338,9 +339,9 @@ class _Writer:
         else:
             self.add(call)
 
-    def _call(self, call: str, otherwise: str, condition: str = "if") -> None:
+    def _call(self, call: str, otherwise: str) -> None:
         """A call that gives 0, or something goes wrong."""
-        self.add(f"{condition} {use('code')} := {call}: {otherwise}")
+        self.add(f"if {use('code')} := {call}: {otherwise}")
 
     def _stream(self) -> Statement:
         """Asks for torch's current stream."""
@@ -372,17 +373,14 @@ class _Writer:
         self._call(call, failure([f"{place[0]}:{place[1]}"] if place else ()))
 
     def packed(self, op: Op, kernel: str) -> None:
-        """A kernel that reads a packed copy of a weight; where copies may take no more memory, the operator itself."""
-        chosen, name, copy = panels_step(op), self.fresh("step"), self.fresh("w")
-        self.steps[name] = chosen.as_json()
-        values = [use(self.tensor(v)) for v in op.operands]
-        arguments = [self.address(v) for v in op.operands]
-        weight = chosen.options["weight"]
-        arguments[weight] = f"{use(copy)}{ADDRESS}"
+        """A kernel that reads a packed copy of a weight; where copies may take no more memory, the weight itself."""
+        name, copy = self.fresh("step"), self.fresh("w")
+        self.steps[name] = panels_step(op).as_json()
+        weight = op.operands[list(op["operands"]).index(OPERANDS[op["target"]][1])]
+        arguments = [*map(self.address, op.operands), f"{use(copy)}{ADDRESS}"]
         self.used_kernels[kernel] = len(arguments)
-        self.add(f"{use(copy)} = {use(name)}({values[weight]})", copy)
-        self.add(f"if {use(copy)} is None: {use(name)}.plain({', '.join(values)})")
-        self._call(f"{use(kernel)}({', '.join(arguments)})", failure(()), "elif")
+        self.add(f"{use(copy)} = {use(name)}({use(self.tensor(weight))})", copy)
+        self._call(f"{use(kernel)}({', '.join(arguments)})", failure(()))
 
     def extern(self, op: Op) -> None:
         self.comment(op)

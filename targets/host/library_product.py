@@ -12,10 +12,9 @@ import torch
 
 from ...ir.dialects import prim
 from ...ir.dtypes import BF16, F32
-from ...ir.epilogue import apply_epilogue, extras_of
+from ...ir.epilogue import apply_epilogue
 from ...ir.syntax import Op
 from ...passes.core.clauses import Call, Clauses, broken
-from ...passes.kernels.linear import OPERANDS
 from ..torch_private import onednn_bfloat16, onednn_linear, onednn_pack_linear
 from .steps import ACTIVATIONS, Fingerprint, PackedWeight, Step, is_static, split_epilogue
 
@@ -74,57 +73,29 @@ def pack_panels(weight: torch.Tensor, panel: int) -> torch.Tensor:
 
 
 class PackedPanels:
-    """The copy of a weight that the kernel of our own reads (`pack_panels`); None where copies may take no more memory.
+    """The copy of a weight that the kernel of our own reads (`pack_panels`); empty, at the address 0, where copies may take no more memory.
 
     Args:
-        x, weight, bias: positions of the operands; bias is None without one.
-        transposed: the weight operand is (inner, columns), as for mm, and not (columns, inner), as for linear.
-        names: of the operands.
+        transposed: the weight is (inner, columns), as for mm, and not (columns, inner), as for linear.
         panel: columns of a panel (targets/cpp/include/intarsia_linear.h).
         limit: the most bytes that packed copies may take.
-        epilogue: steps on the result (ir/epilogue.py).
     """
 
-    def __init__(
-        self,
-        x: int,
-        weight: int,
-        bias: int | None,
-        transposed: bool,
-        names: Sequence[str],
-        panel: int,
-        fingerprint: Fingerprint,
-        limit: int = -1,
-        epilogue: Sequence[Sequence[Any]] = (),
-    ) -> None:
-        self.x, self.weight, self.bias, self.transposed = x, weight, bias, transposed
-        self.names, self.epilogue = names, epilogue
+    def __init__(self, transposed: bool, panel: int, fingerprint: Fingerprint, limit: int = -1) -> None:
         self.packed = PackedWeight(
             lambda w: pack_panels(w.t() if transposed else w, panel), fingerprint, ("panels", panel, transposed), limit
         )
+        self.none = torch.empty(0)
 
-    def __call__(self, weight: torch.Tensor) -> torch.Tensor | None:
+    def __call__(self, weight: torch.Tensor) -> torch.Tensor:
         # Without a version a change could not be noticed.
-        return None if weight.is_inference() else self.packed(weight)
-
-    def plain(self, *operands: torch.Tensor) -> None:
-        """What the kernel does, without a copy of the weight; the last operand is the result."""
-        weight, bias = operands[self.weight], None if self.bias is None else operands[self.bias]
-        result = torch.nn.functional.linear(operands[self.x], weight.t() if self.transposed else weight, bias)
-        operands[-1].copy_(apply_epilogue(result, self.epilogue, extras_of(self.names, operands[:-1])))
+        found = None if weight.is_inference() else self.packed(weight)
+        return self.none if found is None else found
 
 
 def panels_step(op: Op) -> Step:
     """What packs the weight of a `buffer.extern` with own = "linear"."""
-    names = list(op["operands"])
-    x, weight, bias = OPERANDS[op["target"]]
-    options: dict[str, Any] = {"x": names.index(x), "weight": names.index(weight)}
-    options |= {
-        "bias": names.index(bias) if bias in names else None,
-        "transposed": op["target"] != "aten.linear.default",
-    }
-    options["panel"] = op["tile"][1]
-    return Step("packed-panels", options | {"names": names, "epilogue": op.get("epilogue", ())})
+    return Step("packed-panels", {"transposed": op["target"] != "aten.linear.default", "panel": op["tile"][1]})
 
 
 def takes_packed_product(op: Op, x: str, weight: str, bias: str | None) -> Clauses:

@@ -58,6 +58,12 @@ FOLLOWING = {
     "sigmoid": torch.sigmoid,
     "twice": lambda y: F.gelu(y) + y,
     "relu6": F.relu6,
+    "softplus": F.softplus,
+    "chosen": lambda y: torch.where(y > 0, y * 2, y.exp() - 1),
+    "numbers for columns": lambda y: y * torch.arange(50).to(y) + 1,
+    "numbers for rows": lambda y: F.silu(y) * torch.arange(11).to(y)[:, None],
+    "a sine": lambda y: torch.sin(y) + 1,
+    "mean and rest": lambda y: torch.tanh(y) - y.mean(-1, keepdim=True),
 }
 
 

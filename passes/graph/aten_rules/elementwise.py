@@ -324,12 +324,12 @@ def _float(b: Builder, name: str = "self") -> SSAValue:
 @rule("hardswish.default")
 def _hardswish(b: Builder) -> Result:
     x = _float(b)
-    return b.finish(b.ew("div", b.ew("mul", x, _between(b, b.ew("add", x, 3.0), 0.0, 6.0)), 6.0))
+    return b.finish(b.ew("mul", b.ew("mul", x, _between(b, b.ew("add", x, 3.0), 0.0, 6.0)), 1 / 6))
 
 
 @rule("hardsigmoid.default")
 def _hardsigmoid(b: Builder) -> Result:
-    return b.finish(b.ew("div", _between(b, b.ew("add", _float(b), 3.0), 0.0, 6.0), 6.0))
+    return b.finish(b.ew("mul", _between(b, b.ew("add", _float(b), 3.0), 0.0, 6.0), 1 / 6))
 
 
 @rule("silu.default")

@@ -125,6 +125,14 @@ template <class T> constexpr bool is_computed(const T* const&) { return false; }
 template <class T, class Factor> IM_FN const T* memory_of(const Factor&) { return nullptr; }
 template <class T> IM_FN const T* memory_of(const T* const& x) { return x; }
 
+// The weight as it lies: columns and their elements so many numbers apart.
+template <class T>
+struct Lying {
+  const T* w;
+  int64_t column_step, step;
+  IM_FN_MEMBER T at(int64_t column, int64_t i) const { return w[column * column_step + i * step]; }
+};
+
 // The weight times a number for each column, read where it lies.
 template <class W>
 struct Widened {
@@ -156,7 +164,11 @@ IM_FN const T* panel_of(const Elements& w, int64_t inner, int64_t column, int64_
       #pragma omp simd
       for (int64_t i = 0; i < size; ++i) row[i] = T(w.at(there, from + i));
     }
-    transpose(rows, computed_at_once, panel_columns, to + from * panel_columns, panel_columns, size);
+    T* const there = to + from * panel_columns;
+    if constexpr (sizeof(T) == 4) transpose(rows, computed_at_once, panel_columns, there, panel_columns, size);
+    else  // pairs
+      for (int64_t c = 0; c < panel_columns; ++c)
+        for (int64_t i = 0; i < size; ++i) there[i / 2 * 2 * panel_columns + 2 * c + i % 2] = rows[c * computed_at_once + i];
   }
   return to;
 }
