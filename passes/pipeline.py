@@ -36,6 +36,9 @@ CPU: Road = (
     ("layout", "layout.layout:Layout"),  # every stored value gets its strides
     ("lower", "schedule.lower:Lower"),  # plain loops: rows, reductions, stores: kernel -> loop
     ("schedule", "schedule.schedule:Schedule"),  # loops are chosen: order, tiles, lanes, threads
+    ("vectorize", "schedule.vectorize:Vectorize"),  # innermost loops run in vector lanes
+    ("parallelize", "schedule.parallelize:Parallelize"),  # outer loops are spread over threads
+    ("stream", "schedule.stream:Stream"),  # large results are written past the caches
     ("plan-buffers", "memory.plan_buffers:PlanBuffers"),  # every value gets its memory: loop -> buffer
 )
 
@@ -55,6 +58,9 @@ GPU: Road = (
     ("layout", "layout.layout:Layout"),  # every stored value gets its strides
     ("lower", "schedule.lower:Lower"),  # plain loops: rows, reductions, stores: kernel -> loop
     ("schedule", "schedule.schedule:Schedule"),  # loops are chosen: order, blocks, warps
+    ("vectorize", "schedule.vectorize:Vectorize"),  # innermost loops run in vector lanes
+    ("parallelize", "schedule.parallelize:Parallelize"),  # outer loops are spread over threads
+    ("stream", "schedule.stream:Stream"),  # large results are written past the caches
     ("attention-kernels", "kernels.short_attention:AttentionKernels"),  # loops of short attention
     ("depthwise-kernels", "kernels.depthwise_kernels:DepthwiseKernels"),  # loops of depthwise convolutions
     ("horizontal-fusion", "fusion.horizontal:HorizontalFusion"),  # independent small kernels are launched together

@@ -10,8 +10,8 @@ from intarsia.passes.pipeline import default_pipeline, is_for_gpu
 
 
 def ladder(gpu: bool = False) -> list[Pass]:
-    """`lower` and all that stands between it and `schedule`, the last one."""
-    passes = default_pipeline(gpu=gpu, until="schedule")
+    """`lower` and all that choose the loops of its kernels, in order."""
+    passes = default_pipeline(gpu=gpu, until="stream")
     return passes[next(k for k, item in enumerate(passes) if item.name == "lower") :]
 
 

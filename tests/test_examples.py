@@ -30,6 +30,7 @@ SAYS = {
         "whole calls in eager: 0",
         "breaks.py:12: history.append(",
     ],
+    "unroll_by_two.py": ["close: True", "stop = 32, step = 2}", " + r0 + 1]"],
     "machine_row.py": [
         "size = 48, value = 0.0",
         "step = 64}",

@@ -36,8 +36,8 @@ class PlanBuffers(Pass):
     name: ClassVar[str] = "plan-buffers"
     level: ClassVar[str] = "loop"
     gives: ClassVar[str | None] = "buffer"
-    requires: ClassVar[tuple[str, ...]] = ("schedule",)
-    after: ClassVar[tuple[str, ...]] = ("schedule",)
+    requires: ClassVar[tuple[str, ...]] = ("stream",)
+    after: ClassVar[tuple[str, ...]] = ("stream",)
 
     in_place: bool = True
     reuse: bool = True

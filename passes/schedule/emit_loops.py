@@ -31,7 +31,6 @@ class LoopSpec:
     stop: Dim
     step: Dim = 1
     kind: str = "serial"
-    vector: bool = False
     grain: int = 0
     unroll: int = 0  # so many copies of the body; the loop has no more iterations
     transpose: bool = False  # this loop and the one inside only copy, across
@@ -203,8 +202,6 @@ class LoopEmitter:
         attrs["stop"] = stop
         if spec.step != 1:
             attrs["step"] = spec.step
-        if spec.vector:
-            attrs["vector"] = True
         if spec.transpose:
             attrs["transpose"] = True
         if spec.unroll:

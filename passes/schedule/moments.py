@@ -62,7 +62,7 @@ def blocked_moments(
     weight = op("div", op("mul", before, here), op("add", before, here))
     joined = op("add", block_squares, op("mul", op("mul", weight, apart), apart))
     specs = [LoopSpec(each.var, each.start, each.stop, kind="scan") for each in outer]
-    line = LoopSpec(inner.var, inner.start, inner.stop, kind="reduce", vector=True)
+    line = LoopSpec(inner.var, inner.start, inner.stop, kind="reduce")
     step: dict[sympy.Symbol, Dim] = {inner.var: inner.start, outer[-1].var: dim(outer[-1].var + 1)}
     for load in [n for n in x.walk() if n.kind == "load" and not n.args and not n.data[2]]:
         flat = substitute(substitute(load.data[1], env), step)

@@ -1,4 +1,4 @@
-"""loop → loop: how the plain nests of each kernel are walked: order, tiles, vector lanes, threads; on a GPU, the blocks of its programs."""
+"""loop → loop: how the plain nests of each kernel are walked: order, tiles, chunks; on a GPU, the blocks of its programs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from ..core.context import CompileContext
 from .emit_loops import LoopEmitter, drop_unused, kernel_block, kernel_symbols
 from .read import read
 from .schedule_blocks import divide
-from .streams import set_streams
-from .thread_cost import set_grain
 from .tiling import Tiler
 
 
 @dataclass(frozen=True)
 class Schedule(Pass):
-    """Choose the loops of every kernel: order, tiles, vector lanes, threads, blocks."""
+    """Choose the loops of every kernel: order, tiles; on a GPU blocks."""
 
     name: ClassVar[str] = "schedule"
     level: ClassVar[str] = "loop"
@@ -57,8 +55,6 @@ class Schedule(Pass):
         for spec in specs:
             emitter.nest(spec)
         drop_unused(block)
-        set_grain(block)
-        set_streams(block, block.args[kernel["inputs"] :])
         made = loop.Kernel.make([], [], kernel.literals, [Region(block)], kernel.location)
         del made.attributes["plain"]
         made["symbols"] = kernel_symbols(made, memory=False)

@@ -161,7 +161,7 @@ class Tiler:
         """Nests without reductions: every part between seams has its own loops, merged where memory allows it."""
         stage = self._regular(stage)
         large, parts = self._large(Nest([], [stage])), self._parts(stage)
-        together = self._together(parts, large) if len(parts) > 1 else None
+        together = self._together(parts) if len(parts) > 1 else None
         return [together] if together else [self._elements(part, ranges, large) for part, ranges in parts]
 
     def _regular(self, stage: Stage) -> Stage:
@@ -207,7 +207,7 @@ class Tiler:
                         return each, period
         return None
 
-    def _together(self, parts: Sequence[tuple[Stage, Ranges]], large: bool) -> NestSpec | None:
+    def _together(self, parts: Sequence[tuple[Stage, Ranges]]) -> NestSpec | None:
         """All parts between seams in one nest, one after another for each row: one parallel loop, and operands that several parts
         read come from memory once. None where the seams leave too few rows, or a part is a transpose.
         """
@@ -227,12 +227,9 @@ class Tiler:
             if self._across([*rows, *loops], [substitute(f, env | inside) for f in used.flats]) is not None:
                 return None
             specs = [LoopSpec(each.var, each.start, each.stop) for each in loops]
-            specs[-1].vector = True
             segments.append(Segment(specs, inside))
         nest = NestSpec([LoopSpec(r.var, r.start, r.stop) for r in rows], env, [])
         nest.stages.append(StageSpec(segments, [], parts[0][0].stores))
-        if large:
-            _spread(nest.rows)
         return nest
 
     def _parts(self, stage: Stage) -> list[tuple[Stage, Ranges]]:
@@ -259,7 +256,6 @@ class Tiler:
         inner = loops[-1]
         across = self._across(loops, [substitute(f, env) for f in found.flats])
         specs = [LoopSpec(each.var, each.start, each.stop) for each in loops]
-        specs[-1].vector = True
         if across is not None:
             return self._squares(stage, specs, env, loops.index(across), found, large)
         if large and self._block(loops):
@@ -268,11 +264,9 @@ class Tiler:
             if isinstance(inner.size, int) and inner.size % length == 0:
                 stop = dim(block + length)
             specs.insert(-1, LoopSpec(block, inner.start, inner.stop, length))
-            specs[-1] = LoopSpec(inner.var, block, stop, vector=True, within=(inner.start, dim(inner.stop - 1)))
+            specs[-1] = LoopSpec(inner.var, block, stop, within=(inner.start, dim(inner.stop - 1)))
         elif large and len(specs) > 1:
             specs[-2].prefetch = self._ahead(found.loads, env, specs[-2].var, inner)
-        if large:
-            _spread(specs[:-1])
         return NestSpec([], {}, [StageSpec([Segment(specs, env)], [], stage.stores)])
 
     def _ahead(
@@ -340,8 +334,6 @@ class Tiler:
             within = (spec.start, dim(sympy.sympify(spec.stop) - 1))
             tiles.append(LoopSpec(spec.var, block, stop, within=within))
         rows = [*[s for k, s in enumerate(specs[:-1]) if k != place], *blocks]
-        if large:
-            _spread(rows)
         position = dim(side * (outer.var - blocks[0].var) + inner.var - blocks[1].var)
         crossed = [
             n
@@ -356,7 +348,7 @@ class Tiler:
         ahead: list[Prefetch] = [
             (n.data[0], substitute(substitute(n.data[1], env), step), side, ()) for n in crossed if large
         ]
-        working = Segment([replace(tiles[0], prefetch=ahead), replace(tiles[1], vector=True)])
+        working = Segment([replace(tiles[0], prefetch=ahead), tiles[1]])
         stages = [StageSpec([working], [], stage.stores)]
         if crossed:
             stages = [StageSpec(copying, scratch=[(n, position)]) for n in crossed] + stages
@@ -395,8 +387,6 @@ class Tiler:
             spec.stages[first].scratch.append((node, position))
         if lane_loop is not None:
             self._once_a_lane(nest, spec, lane_loop)
-        if self._large(nest):
-            _spread(spec.rows)
         return spec
 
     @staticmethod
@@ -437,7 +427,7 @@ class Tiler:
         within = (row.start, dim(row.stop - 1))
         spec.rows[-1] = LoopSpec(tile, row.start, row.stop, width)
         spec.lanes, spec.lane = width, dim(row.var - tile)
-        return LoopSpec(row.var, tile, stop, vector=True, within=within)
+        return LoopSpec(row.var, tile, stop, within=within)
 
     def _stage(self, stage: Stage, ranges: Ranges, lane: LoopSpec | None) -> StageSpec:
         kind = "reduce" if stage.joins else "scan" if any(s.scan for s in stage.stores) else "serial"
@@ -454,8 +444,6 @@ class Tiler:
                     segments += [Segment(jammed, env) for jammed in self._jammed(specs, lane)]
                     continue
                 specs.append(replace(lane))
-            elif specs and kind != "scan":
-                specs[-1].vector = True
             segments.append(Segment(specs, env))
         return StageSpec(segments, stage.joins, stage.stores)
 
@@ -622,19 +610,6 @@ class Tiler:
 def spec_loops(specs: Sequence[LoopSpec]) -> list[Loop]:
     """The plain loops of specifications."""
     return [Loop(s.var, s.stop, s.start) for s in specs]
-
-
-def _spread(specs: Sequence[LoopSpec]) -> None:
-    """Mark loops from the outside as parallel until there are enough iterations for many threads."""
-    units = 1
-    variables = {s.var for s in specs}
-    for spec in specs:
-        if free_symbols((spec.start, spec.stop)) & variables:
-            return
-        spec.kind = "parallel"
-        units *= max(1, hint(dim(sympy.sympify(spec.stop) - spec.start)) // hint(spec.step))
-        if units >= 4 * MIN_UNITS:
-            return
 
 
 def _jams(stage: Stage, lane: sympy.Symbol) -> bool:

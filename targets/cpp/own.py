@@ -16,7 +16,7 @@ from ...ir.dialects import buffer
 from ...ir.symbols import Dim, dim, free_symbols
 from ...ir.syntax import Op, comment_of, location_of
 from ...ir.types import RefType
-from ...passes.schedule.streams import is_streamed
+from ...passes.schedule.stream import is_streamed
 from .own_convolution import convolution_body, max_pool_body
 from .own_linear import PACKED, linear_body
 from .text import cpp_constant, cpp_index

@@ -35,7 +35,7 @@ class ProductProgram(Program):
     def on_gpu(self) -> ModuleOp:
         module = parse_module(print_module(self.module))
         retarget(module, DEVICE)
-        for item in default_pipeline([Select(tile=self.tile)], gpu=True, until="schedule"):
+        for item in default_pipeline([Select(tile=self.tile)], gpu=True, until="stream"):
             item.apply(CompileContext(Machine(tf32_products=True)), module)
         module.verify()
         return module

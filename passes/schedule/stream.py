@@ -1,10 +1,12 @@
-"""Which results are written past the caches: those larger than any, of which nothing is left there when they are read."""
+"""loop → loop: which results are written past the caches: those larger than any, of which nothing is left there when they are read."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import sympy
 from xdsl.ir import Block, SSAValue
@@ -13,11 +15,26 @@ from ...ir.dialects import loop
 from ...ir.symbols import dim, symbol
 from ...ir.types import RefType
 from ..analysis.cost import SHORTEST_STREAM, STREAMED
+from ..core.context import CompileContext
+from .kernels import CpuLoopPass
 from .nests import coefficient
 
 
-def set_streams(block: Block, results: Sequence[SSAValue]) -> None:
+@dataclass(frozen=True)
+class Stream(CpuLoopPass):
     """Mark the stores of vector loops that write a large result once, in its order, with nothing of it read."""
+
+    name: ClassVar[str] = "stream"
+    after: ClassVar[tuple[str, ...]] = ("parallelize",)
+    requires: ClassVar[tuple[str, ...]] = ("parallelize",)
+
+    def change(self, ctx: CompileContext, kernel: loop.Kernel) -> None:
+        """Mark the stores of a kernel."""
+        block = kernel.block_body
+        _mark(block, block.args[kernel["inputs"] :])
+
+
+def _mark(block: Block, results: Sequence[SSAValue]) -> None:
     large = {r for r in results if isinstance(r.type, RefType) and is_streamed(r.type)}
     if not large:
         return
