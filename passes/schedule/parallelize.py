@@ -12,8 +12,8 @@ from ...ir.dialects import loop
 from ...ir.scalars import SCALARS
 from ...ir.symbols import Dim, dim, free_symbols, substitute, symbol
 from ...ir.syntax import Op
-from ..analysis.affine import hint
 from ..analysis.cost import HINT, MIN_UNITS, SCALAR_FACTOR, WORTH_A_THREAD
+from ..analysis.sizes import hint
 from ..core.context import CompileContext
 from .kernels import CpuLoopPass, loops_in
 
@@ -76,7 +76,9 @@ def _work(block: Block, vector: bool, outer: Variables) -> tuple[int, bool]:
     total, known = 0, True
     for op in block.ops:
         if isinstance(op, loop.For):
-            inside, sure = _work(op.block_body, vector or bool(op.get("vector") or op.get("transpose")), _first(op, outer))
+            inside, sure = _work(
+                op.block_body, vector or bool(op.get("vector") or op.get("transpose")), _first(op, outer)
+            )
             repeated = _repeated(op, inside, outer)
             known = known and sure and repeated is not None
             total += HINT * inside if repeated is None else repeated
