@@ -18,26 +18,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import torch_private  # noqa: F401  (fills the registry)
+from .. import torch_private
 from ..bytecode.exceptions import first_context
 from ..bytecode.generator import InterpretedGenerator
 from ..errors import GraphBreak, Unsupported, UserRaise
-from ..guards import answers  # noqa: F401  (fills the registry)
+from ..guards import answers
 from ..guards.source import Const, Fetch
 from ..state import Interpreter
 from ..values import object as objects
-from ..values import operators  # noqa: F401  (fills the registry)
+from ..values import operators
 from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import trampoline
 from ..values.kinds import isinstance
 from ..values.namespaces import load_cell
 from ..values.unread import Unread
-from . import higher_order, library, natives, tables, torch_rules, transforms  # noqa: F401  (they fill the registry)
+from . import higher_order, tables, torch_rules
 from .contexts import RealContext
-from .registry import rule
+from .registry import Rows
 from .visibility import check_operands, check_text, is_same, refuse_opaque
 
+ROWS = Rows()
 OWN = __name__.rsplit(".", 2)[0]
 
 
@@ -112,7 +113,7 @@ def _real_kinds(kinds: Any) -> Any:
     return () if kinds is torch_private.FakeTensor else kinds
 
 
-@rule(builtins.isinstance)
+@ROWS.rule(builtins.isinstance)
 def _isinstance(vm: Interpreter, obj: Any, kinds: Any) -> bool:
     if type(kinds) is tuple:
         return any(_isinstance(vm, obj, kind) for kind in kinds)
@@ -131,7 +132,7 @@ def _isinstance(vm: Interpreter, obj: Any, kinds: Any) -> bool:
     return objects.is_instance(vm, obj, kinds)
 
 
-@rule(issubclass)
+@ROWS.rule(issubclass)
 def _issubclass(vm: Interpreter, cls: Any, kinds: Any) -> bool:
     if type(kinds) is tuple:
         return any(_issubclass(vm, cls, kind) for kind in kinds)
@@ -142,7 +143,7 @@ def _issubclass(vm: Interpreter, cls: Any, kinds: Any) -> bool:
     return objects.is_subclass(vm, cls, kinds)
 
 
-@rule(torch_private.MODULE_APPLY)
+@ROWS.rule(torch_private.MODULE_APPLY)
 def _apply(vm: Interpreter, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """`module.to(...)` and its like give parameters other data."""
     if not vm.is_created(module):
@@ -152,19 +153,19 @@ def _apply(vm: Interpreter, module: nn.Module, *args: Any, **kwargs: Any) -> Any
     return vm.inline(torch_private.MODULE_APPLY, (module, *args), kwargs)
 
 
-@rule(type)
+@ROWS.rule(type)
 def _type(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
     if len(args) != 1:
         raise Unsupported("a class is made inside the captured code")
     return vm.type_of(args[0])
 
 
-@rule(dataclasses._process_class, dataclasses.make_dataclass, collections.namedtuple)  # type: ignore[attr-defined]
+@ROWS.rule(dataclasses._process_class, dataclasses.make_dataclass, collections.namedtuple)  # type: ignore[attr-defined]
 def _make_class(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
     raise GraphBreak("a class is made inside the captured code")
 
 
-@rule(super)
+@ROWS.rule(super)
 def _super(vm: Interpreter, *args: Any) -> Any:
     if len(args) == 2:
         return objects.Super(*args)
@@ -178,7 +179,7 @@ def _super(vm: Interpreter, *args: Any) -> Any:
     return objects.Super(cell.cell_contents, first)
 
 
-@rule(getattr)
+@ROWS.rule(getattr)
 def _getattr(vm: Interpreter, obj: Any, name: str, *default: Any) -> Any:
     try:
         return objects.load_attr(vm, obj, name)
@@ -188,7 +189,7 @@ def _getattr(vm: Interpreter, obj: Any, name: str, *default: Any) -> Any:
         raise
 
 
-@rule(hasattr)
+@ROWS.rule(hasattr)
 def _hasattr(vm: Interpreter, obj: Any, name: str) -> bool:
     try:
         objects.load_attr(vm, obj, name)
@@ -199,17 +200,17 @@ def _hasattr(vm: Interpreter, obj: Any, name: str) -> bool:
     return True
 
 
-@rule(setattr)
+@ROWS.rule(setattr)
 def _setattr(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
     objects.store_attr(vm, obj, name, value)
 
 
-@rule(delattr)
+@ROWS.rule(delattr)
 def _delattr(vm: Interpreter, obj: Any, name: str) -> None:
     objects.delete_attr(vm, obj, name)
 
 
-@rule(len)
+@ROWS.rule(len)
 def _len(vm: Interpreter, obj: Any) -> Any:
     method = objects.find_method(type(obj), "__len__")
     if isinstance(obj, Tensor):
@@ -224,12 +225,12 @@ def _len(vm: Interpreter, obj: Any) -> Any:
     return vm.native(len, obj if mapping is None else mapping)
 
 
-@rule(iter)
+@ROWS.rule(iter)
 def _iter(vm: Interpreter, obj: Any, *sentinel: Any) -> Any:
     return vm.native_recorded(iter, trampoline(vm, obj), *sentinel) if sentinel else vm.iterate(obj)
 
 
-@rule(next)
+@ROWS.rule(next)
 def _next(vm: Interpreter, iterator: Any, *default: Any) -> Any:
     more, value = vm.advance(iterator)
     if more:
@@ -239,13 +240,13 @@ def _next(vm: Interpreter, iterator: Any, *default: Any) -> Any:
     raise UserRaise(StopIteration(value))
 
 
-@rule(callable)
+@ROWS.rule(callable)
 def _callable(vm: Interpreter, obj: Any) -> bool:
     objects.lookup(vm.type_of(obj), "__call__")
     return callable(obj)
 
 
-@rule(id)
+@ROWS.rule(id)
 def _id(vm: Interpreter, obj: Any) -> int:
     """Of what guards hold by identity: that object is alive as long as the guard, and no other has its address."""
     if not isinstance(vm.user.source_of(obj), Const) or isinstance(obj, Tensor):
@@ -253,12 +254,12 @@ def _id(vm: Interpreter, obj: Any) -> int:
     return id(obj)
 
 
-@rule(vars)
+@ROWS.rule(vars)
 def _vars(vm: Interpreter, obj: Any) -> Any:
     return objects.load_attr(vm, obj, "__dict__")
 
 
-@rule(dir)
+@ROWS.rule(dir)
 def _dir(vm: Interpreter, *args: Any) -> Any:
     raise Unsupported("dir() is called")
 
@@ -284,11 +285,11 @@ def _text(name: str, function: Any) -> Any:
     return apply
 
 
-_str = rule(str)(_text("__str__", str))
-rule(repr)(_text("__repr__", repr))
+_str = ROWS.rule(str)(_text("__str__", str))
+ROWS.rule(repr)(_text("__repr__", repr))
 
 
-@rule(format)
+@ROWS.rule(format)
 def _format(vm: Interpreter, value: Any, spec: str = "") -> Any:
     if isinstance(value, Tensor):
         raise GraphBreak("a tensor is formatted")
@@ -301,22 +302,22 @@ def _format(vm: Interpreter, value: Any, spec: str = "") -> Any:
     return vm.native(format, value, spec)
 
 
-@rule(object.__getattribute__)
+@ROWS.rule(object.__getattribute__)
 def _generic_attribute(vm: Interpreter, obj: Any, name: str) -> Any:
     return objects.generic_attr(vm, obj, type(obj), name)
 
 
-@rule(types.ModuleType.__getattribute__, type.__getattribute__)
+@ROWS.rule(types.ModuleType.__getattribute__, type.__getattribute__)
 def _attribute(vm: Interpreter, obj: Any, name: str) -> Any:
     return objects.load_attr(vm, obj, name)
 
 
-@rule(bool)
+@ROWS.rule(bool)
 def _bool(vm: Interpreter, *args: Any) -> bool:
     return vm.truth(args[0]) if args else False
 
 
-@rule(math.sqrt)
+@ROWS.rule(math.sqrt)
 def _sqrt(vm: Interpreter, x: Any) -> Any:
     return torch_private.sym_sqrt(x) if isinstance(x, torch.SymInt) else vm.native(math.sqrt, x)
 
@@ -328,60 +329,60 @@ def _via(apply: Any) -> Any:
 import operator as _operator  # noqa: E402
 
 for _symbol, (_function, _) in operators.BINARY.items():
-    rule(_function)(functools.partial(lambda s, vm, a, b: operators.binary(vm, s, a, b), _symbol))
+    ROWS.rule(_function)(functools.partial(lambda s, vm, a, b: operators.binary(vm, s, a, b), _symbol))
 for _symbol, (_function, *_rest) in operators.COMPARE.items():
-    rule(_function)(functools.partial(lambda s, vm, a, b: operators.compare(vm, s, a, b), _symbol))
+    ROWS.rule(_function)(functools.partial(lambda s, vm, a, b: operators.compare(vm, s, a, b), _symbol))
 for _symbol, (_function, _) in operators.UNARY.items():
-    rule(_function)(functools.partial(lambda s, vm, a: operators.unary(vm, s, a), _symbol))
-rule(_operator.getitem)(_via(operators.get_item))
-rule(_operator.setitem)(_via(operators.set_item))
-rule(_operator.contains)(_via(operators.contains))
-rule(_operator.is_)(is_same)
-rule(_operator.is_not)(lambda vm, a, b: not is_same(vm, a, b))
-rule(_operator.not_)(lambda vm, a: not vm.truth(a))
-rule(_operator.truth)(lambda vm, a: vm.truth(a))
+    ROWS.rule(_function)(functools.partial(lambda s, vm, a: operators.unary(vm, s, a), _symbol))
+ROWS.rule(_operator.getitem)(_via(operators.get_item))
+ROWS.rule(_operator.setitem)(_via(operators.set_item))
+ROWS.rule(_operator.contains)(_via(operators.contains))
+ROWS.rule(_operator.is_)(is_same)
+ROWS.rule(_operator.is_not)(lambda vm, a, b: not is_same(vm, a, b))
+ROWS.rule(_operator.not_)(lambda vm, a: not vm.truth(a))
+ROWS.rule(_operator.truth)(lambda vm, a: vm.truth(a))
 
 
 # ---- questions that libraries ask ----
 
 for _question in (torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, *torch_private.IS_COMPILING):
-    rule(_question)(lambda vm: True)
-rule(torch.jit.is_scripting)(lambda vm: False)
-rule(torch.jit.is_tracing)(lambda vm: False)
-rule(torch_private.TRACING_STATE)(lambda vm: None)
-rule(torch.compiler.is_exporting)(lambda vm: False)
-rule(torch_private.IS_SCRIPTING)(lambda vm: False)
-rule(torch._assert)(lambda vm, condition, message="": _assert(vm, condition, message))
-rule(torch._check)(lambda vm, condition, message=None: _assert(vm, condition, ""))
-rule(torch.is_inference)(lambda vm, value: vm.call_tensor_method(value, "is_inference", (), {}))
-rule(torch.is_tensor)(lambda vm, value: isinstance(value, Tensor))
-rule(torch.nn.attention.sdpa_kernel)(lambda vm, *a, **k: RealContext(torch.nn.attention.sdpa_kernel(*a, **k)))
+    ROWS.rule(_question)(lambda vm: True)
+ROWS.rule(torch.jit.is_scripting)(lambda vm: False)
+ROWS.rule(torch.jit.is_tracing)(lambda vm: False)
+ROWS.rule(torch_private.TRACING_STATE)(lambda vm: None)
+ROWS.rule(torch.compiler.is_exporting)(lambda vm: False)
+ROWS.rule(torch_private.IS_SCRIPTING)(lambda vm: False)
+ROWS.rule(torch._assert)(lambda vm, condition, message="": _assert(vm, condition, message))
+ROWS.rule(torch._check)(lambda vm, condition, message=None: _assert(vm, condition, ""))
+ROWS.rule(torch.is_inference)(lambda vm, value: vm.call_tensor_method(value, "is_inference", (), {}))
+ROWS.rule(torch.is_tensor)(lambda vm, value: isinstance(value, Tensor))
+ROWS.rule(torch.nn.attention.sdpa_kernel)(lambda vm, *a, **k: RealContext(torch.nn.attention.sdpa_kernel(*a, **k)))
 
 
-@rule(torch_private.DISPATCH_MODES)
+@ROWS.rule(torch_private.DISPATCH_MODES)
 def _dispatch_modes(vm: Interpreter) -> int:
     """Nothing is captured under a dispatch mode; the one that is active now is capture's own."""
     vm.guards.add("equals", answers.Answer(torch_private.DISPATCH_MODES), 0)
     return 0
 
 
-@rule(torch_private.FUNCTION_MODES)
+@ROWS.rule(torch_private.FUNCTION_MODES)
 def _function_modes(vm: Interpreter) -> int:
     return torch_private.function_mode_count()  # guarded in every entry
 
 
-rule(torch_private.LOG_USAGE)(lambda vm, *a: None)
-rule(inspect.currentframe)(lambda vm: _refuse("the call stack is inspected"))
-rule(builtins.__import__)(lambda vm, *a, **k: vm.native(builtins.__import__, *a, **k))
+ROWS.rule(torch_private.LOG_USAGE)(lambda vm, *a: None)
+ROWS.rule(inspect.currentframe)(lambda vm: _refuse("the call stack is inspected"))
+ROWS.rule(builtins.__import__)(lambda vm, *a, **k: vm.native(builtins.__import__, *a, **k))
 
 
-@rule(torch.is_inference_mode_enabled)
+@ROWS.rule(torch.is_inference_mode_enabled)
 def _is_inference_mode_enabled(vm: Interpreter) -> bool:
     vm.out.asked = True
     return vm.inference
 
 
-@rule(torch.inference_mode.__exit__)
+@ROWS.rule(torch.inference_mode.__exit__)
 def _leave_inference_mode(vm: Interpreter, *_: Any) -> None:
     raise GraphBreak("inference mode is left")
 
@@ -395,18 +396,18 @@ def _assert(vm: Interpreter, condition: Any, message: Any) -> None:
         raise UserRaise(AssertionError(message))
 
 
-@rule(torch_private.GRAPH_BREAK)
+@ROWS.rule(torch_private.GRAPH_BREAK)
 def _break(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
     raise GraphBreak("torch._dynamo.graph_break() is called")
 
 
-rule(*torch_private.SIZE_MARKS)(lambda vm, *args, **kwargs: None)
+ROWS.rule(*torch_private.SIZE_MARKS)(lambda vm, *args, **kwargs: None)
 
 
 # ---- library functions with a meaning of their own ----
 
 
-@rule(sys.exc_info)
+@ROWS.rule(sys.exc_info)
 def _exc_info(vm: Interpreter) -> Any:
     error = vm.current_error
     if error is not None:
@@ -415,17 +416,17 @@ def _exc_info(vm: Interpreter) -> Any:
     return None, None, None
 
 
-@rule(dataclasses.fields)
+@ROWS.rule(dataclasses.fields)
 def _fields(vm: Interpreter, value: Any) -> Any:
     return vm.native(dataclasses.fields, value)
 
 
-@rule(dataclasses.is_dataclass)
+@ROWS.rule(dataclasses.is_dataclass)
 def _is_dataclass(vm: Interpreter, value: Any) -> Any:
     return vm.native(dataclasses.is_dataclass, value)
 
 
-@rule(functools.wraps)
+@ROWS.rule(functools.wraps)
 def _wraps(vm: Interpreter, wrapped: Any, *args: Any, **kwargs: Any) -> Any:
     def apply(wrapper: Any) -> Any:
         return vm.native(functools.update_wrapper, wrapper, wrapped, *args, **kwargs)
@@ -433,12 +434,12 @@ def _wraps(vm: Interpreter, wrapped: Any, *args: Any, **kwargs: Any) -> Any:
     return apply
 
 
-@rule(itertools.chain.from_iterable)
+@ROWS.rule(itertools.chain.from_iterable)
 def _chain_nested(vm: Interpreter, cls: type, values: Any) -> Any:
     return itertools.chain.from_iterable(iterable(vm, v) for v in vm.listed(values))
 
 
-@rule(functools.reduce)
+@ROWS.rule(functools.reduce)
 def _reduce(vm: Interpreter, function: Any, values: Any, *first: Any) -> Any:
     items = [*first, *vm.listed(values)]
     if not items:
@@ -449,7 +450,7 @@ def _reduce(vm: Interpreter, function: Any, values: Any, *first: Any) -> Any:
     return total
 
 
-@rule(sum)
+@ROWS.rule(sum)
 def _sum(vm: Interpreter, values: Any, start: Any = 0) -> Any:
     total = start
     for item in vm.listed(values):
@@ -457,7 +458,7 @@ def _sum(vm: Interpreter, values: Any, start: Any = 0) -> Any:
     return total
 
 
-@rule(nn.Module.__init__)
+@ROWS.rule(nn.Module.__init__)
 def module_init(vm: Interpreter, module: nn.Module, *args: Any, **kwargs: Any) -> None:
     """`nn.Module.__init__` of a module that the program makes."""
     if not vm.is_created(module):
@@ -481,8 +482,8 @@ def _state_refused(vm: Interpreter, variable: Any, *args: Any) -> Any:
     raise Unsupported(f"a context variable is changed ({variable.name})")
 
 
-rule(contextvars.ContextVar.get)(_context_get)
-rule(contextvars.ContextVar.set, contextvars.ContextVar.reset)(_state_refused)
+ROWS.rule(contextvars.ContextVar.get)(_context_get)
+ROWS.rule(contextvars.ContextVar.set, contextvars.ContextVar.reset)(_state_refused)
 
 
 # ---- tensor methods with a meaning of their own ----
@@ -536,6 +537,6 @@ TENSOR_METHODS: dict[str, Any] = {
 }
 
 
-rule(torch_private.ASSOCIATIVE_SCAN)(higher_order.associative_scan)
+ROWS.rule(torch_private.ASSOCIATIVE_SCAN)(higher_order.associative_scan)
 TENSOR_METHODS.update(torch_rules.TENSOR_METHODS)
 TENSOR_METHODS["nelement"], TENSOR_METHODS["ndimension"] = TENSOR_METHODS["numel"], TENSOR_METHODS["dim"]

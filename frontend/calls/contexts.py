@@ -17,7 +17,7 @@ from ..state import Interpreter
 from ..torch_private import ENTER_AUTOCAST, EXIT_AUTOCAST, SET_GRAD_MODE
 from ..values import object as objects
 from ..values.kinds import isinstance
-from .registry import rule
+from .registry import Rows
 
 __all__ = [
     "GradMode",
@@ -30,6 +30,8 @@ __all__ = [
     "mode_keeper",
     "set_grad",
 ]
+
+ROWS = Rows()
 
 _GRAD = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled)
 _SILENT = (torch.profiler.record_function, torch.autograd.profiler.record_function)
@@ -115,7 +117,7 @@ def enter(vm: Interpreter, manager: Any) -> tuple[Any, Any]:
     return types.MethodType(leave, manager), value
 
 
-@rule(torch.profiler.record_function.__enter__, torch.profiler.record_function.__exit__)
+@ROWS.rule(torch.profiler.record_function.__enter__, torch.profiler.record_function.__exit__)
 def _range_of_the_profiler(vm: Interpreter, *_: Any) -> None:
     raise GraphBreak("a range of the profiler that began before this graph ends here")
 

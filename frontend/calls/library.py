@@ -29,10 +29,12 @@ from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
 from ..values.kinds import isinstance
 from ..values.namespaces import instance_attr
-from .registry import rule
+from .registry import Rows
 from .visibility import check_sight, is_same, refuse_opaque
 
 __all__ = ["call_cached", "call_methodcaller", "methodcaller_parts", "special_function"]
+
+ROWS = Rows()
 
 # ---- order ----
 
@@ -51,7 +53,7 @@ class _Compared:
         self.compare, self.value = compare, value
 
 
-@rule(functools.cmp_to_key)
+@ROWS.rule(functools.cmp_to_key)
 def _cmp_to_key(vm: Interpreter, compare: Any) -> Any:
     return lambda value: _Compared(compare, value)
 
@@ -75,7 +77,7 @@ def _keys(vm: Interpreter, items: list[Any], key: Any) -> list[Any]:
     return items if key is None else [vm.call(key, (item,), {}) for item in items]
 
 
-@rule(sorted)
+@ROWS.rule(sorted)
 def _sorted(vm: Interpreter, values: Any, *, key: Any = None, reverse: Any = False) -> list[Any]:
     items = vm.listed(values)
     keys = _keys(vm, items, key)
@@ -105,16 +107,16 @@ def _extreme(function: Callable[..., Any], symbol: str) -> Callable[..., Any]:
     return apply
 
 
-rule(max)(_extreme(max, ">"))
-rule(min)(_extreme(min, "<"))
+ROWS.rule(max)(_extreme(max, ">"))
+ROWS.rule(min)(_extreme(min, "<"))
 
 
-@rule(any)
+@ROWS.rule(any)
 def _any(vm: Interpreter, values: Any) -> bool:
     return _first(vm, values, True)
 
 
-@rule(all)
+@ROWS.rule(all)
 def _all(vm: Interpreter, values: Any) -> bool:
     return not _first(vm, values, False)
 
@@ -130,7 +132,7 @@ def _first(vm: Interpreter, values: Any, wanted: bool) -> bool:
             return True
 
 
-@rule(reversed)
+@ROWS.rule(reversed)
 def _reversed(vm: Interpreter, values: Any) -> Any:
     if isinstance(values, Tensor):
         return vm.call(torch.flip, (values, [0]), {}) if values.dim() else values
@@ -179,10 +181,10 @@ def _of_known_items(function: Any) -> Any:
     return apply
 
 
-rule(list.sort)(_of_known_items(_sort))
-rule(list.count, tuple.count)(_of_known_items(_count))
-rule(list.index, tuple.index)(_of_known_items(_index))
-rule(list.remove)(_of_known_items(_remove))
+ROWS.rule(list.sort)(_of_known_items(_sort))
+ROWS.rule(list.count, tuple.count)(_of_known_items(_count))
+ROWS.rule(list.index, tuple.index)(_of_known_items(_index))
+ROWS.rule(list.remove)(_of_known_items(_remove))
 
 
 # ---- numbers ----
@@ -208,19 +210,21 @@ def _number(function: Callable[..., Any], *names: str, symbolic: Any = None) -> 
     return apply
 
 
-rule(int)(_number(int, "__int__", "__index__", symbolic=torch.sym_int))
-rule(float)(_number(float, "__float__", "__index__", symbolic=torch.sym_float))
-rule(complex)(_number(complex, "__complex__", "__float__"))
-rule(round)(_number(round, "__round__"))
-rule(math.floor)(_number(math.floor, "__floor__"))
-rule(math.ceil)(_number(math.ceil, "__ceil__"))
-rule(math.trunc)(_number(math.trunc, "__trunc__"))
-rule(operator.index)(_number(operator.index, "__index__"))
+ROWS.rule(int)(_number(int, "__int__", "__index__", symbolic=torch.sym_int))
+ROWS.rule(float)(_number(float, "__float__", "__index__", symbolic=torch.sym_float))
+ROWS.rule(complex)(_number(complex, "__complex__", "__float__"))
+ROWS.rule(round)(_number(round, "__round__"))
+ROWS.rule(math.floor)(_number(math.floor, "__floor__"))
+ROWS.rule(math.ceil)(_number(math.ceil, "__ceil__"))
+ROWS.rule(math.trunc)(_number(math.trunc, "__trunc__"))
+ROWS.rule(operator.index)(_number(operator.index, "__index__"))
 _ABS = _number(abs, "__abs__")
-rule(abs, operator.abs)(lambda vm, x: vm.call_tensor_method(x, "abs", (), {}) if isinstance(x, Tensor) else _ABS(vm, x))
+ROWS.rule(abs, operator.abs)(
+    lambda vm, x: vm.call_tensor_method(x, "abs", (), {}) if isinstance(x, Tensor) else _ABS(vm, x)
+)
 
 
-@rule(divmod)
+@ROWS.rule(divmod)
 def _divmod(vm: Interpreter, left: Any, right: Any) -> Any:
     for owner, other, name in ((left, right, "__divmod__"), (right, left, "__rdivmod__")):
         method = objects.find_method(type(owner), name)
@@ -229,7 +233,7 @@ def _divmod(vm: Interpreter, left: Any, right: Any) -> Any:
     return operators.binary(vm, "//", left, right), operators.binary(vm, "%", left, right)
 
 
-@rule(hash)
+@ROWS.rule(hash)
 def _hash(vm: Interpreter, obj: Any) -> Any:
     obj = concrete(obj)
     method = objects.find_method(type(obj), "__hash__")
@@ -245,7 +249,7 @@ def _hash(vm: Interpreter, obj: Any) -> Any:
 # ---- copies ----
 
 
-@rule(copy.copy)
+@ROWS.rule(copy.copy)
 def _copy(vm: Interpreter, value: Any) -> Any:
     if isinstance(value, LazyDict | InstanceDict):
         return value.force()
@@ -293,7 +297,7 @@ def _has_slots(kind: type) -> bool:
 _MEMO = object()  # the key under which a memo keeps what it refers to alive
 
 
-@rule(copy.deepcopy)
+@ROWS.rule(copy.deepcopy)
 def _deepcopy(vm: Interpreter, value: Any, memo: Any = None) -> Any:
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool) or is_constant(value):
         return value
@@ -435,7 +439,7 @@ def _of_plain_data(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 for _function in (json.dumps, json.loads, sys.intern):
-    rule(_function)(_of_plain_data(_function))
+    ROWS.rule(_function)(_of_plain_data(_function))
 
 
 # ---- caches ----

@@ -48,9 +48,11 @@ import torch
 
 from ..values.kinds import isinstance
 from . import tables
-from .registry import ANY, describe
+from .registry import ANY, Rows
 
 __all__: list[str] = []
+
+ROWS = Rows()
 
 
 def _of(owner: Any, names: str) -> list[Any]:
@@ -62,7 +64,7 @@ def _of(owner: Any, names: str) -> list[Any]:
 
 def _each(owners: Iterable[Any], names: str, **facts: Any) -> None:
     for owner in owners:
-        describe(*_of(owner, names), **facts)
+        ROWS.describe(*_of(owner, names), **facts)
 
 
 def _all(*owners: Any, but: str = "") -> None:
@@ -70,8 +72,8 @@ def _all(*owners: Any, but: str = "") -> None:
     for owner in owners:
         names = {*vars(owner)} - {*but.split()}
         if isinstance(owner, type):
-            describe(owner)
-        describe(*(_plain(v) for n, v in vars(owner).items() if n in names and _is_c(_plain(v))))
+            ROWS.describe(owner)
+        ROWS.describe(*(_plain(v) for n, v in vars(owner).items() if n in names and _is_c(_plain(v))))
 
 
 def _plain(value: Any) -> Any:
@@ -136,9 +138,9 @@ _all(
     _typing,
 )
 _all(functools, _collections)
-describe(*(getattr(collections, "namedtuple", None),), type(operator))
-describe(sys.intern, sys.getsizeof)
-describe(*_of(os, "fspath"))
+ROWS.describe(*(getattr(collections, "namedtuple", None),), type(operator))
+ROWS.describe(sys.intern, sys.getsizeof)
+ROWS.describe(*_of(os, "fspath"))
 
 # ---- what looks at less than all values, iterates, calls back ----
 
@@ -162,10 +164,10 @@ _each(
     """,
     sees="nothing",
 )
-describe(
+ROWS.describe(
     *_ITERTOOLS, *_WRAPPERS, *_ERRORS, list, tuple, collections.deque, weakref.ref, functools.partial, sees="nothing"
 )
-describe(
+ROWS.describe(
     builtins.isinstance,
     issubclass,
     callable,
@@ -176,53 +178,57 @@ describe(
     operator.length_hint,
     sees="nothing",
 )
-describe(operator.itemgetter, operator.attrgetter, operator.methodcaller, functools.reduce, sees="nothing")
+ROWS.describe(operator.itemgetter, operator.attrgetter, operator.methodcaller, functools.reduce, sees="nothing")
 _each(_EVERY, "get setdefault __getitem__ __setitem__ __delitem__ __contains__ add discard move_to_end", sees="key")
 _each(
     (dict, set, frozenset, _ORDERED, collections.defaultdict),
     "fromkeys update union intersection difference symmetric_difference issubset issuperset isdisjoint",
     sees="keys",
 )
-describe(dict, set, frozenset, _ORDERED, collections.defaultdict, sees="keys")
-describe(dict.pop, _ORDERED.pop, sees="key")
+ROWS.describe(dict, set, frozenset, _ORDERED, collections.defaultdict, sees="keys")
+ROWS.describe(dict.pop, _ORDERED.pop, sees="key")
 
-describe(map, filter, functools.reduce, itertools.starmap, itertools.takewhile, calls=(0,))
-describe(itertools.dropwhile, itertools.filterfalse, iter, calls=(0,))
-describe(itertools.accumulate, itertools.groupby, calls=(1,))
-describe(sorted, min, max, list.sort, re.Pattern.sub, re.Pattern.subn, calls=ANY)
+ROWS.describe(map, filter, functools.reduce, itertools.starmap, itertools.takewhile, calls=(0,))
+ROWS.describe(itertools.dropwhile, itertools.filterfalse, iter, calls=(0,))
+ROWS.describe(itertools.accumulate, itertools.groupby, calls=(1,))
+ROWS.describe(sorted, min, max, list.sort, re.Pattern.sub, re.Pattern.subn, calls=ANY)
 
-describe(list, tuple, set, frozenset, dict, zip, enumerate, sum, any, all, sorted, map, filter, reversed, iterates=True)
-describe(functools.reduce, collections.deque, _ORDERED, collections.defaultdict, iterates=True)
-describe(*_ITERTOOLS, itertools.chain.from_iterable, str.join, bytes.join, iterates=True)
-describe(itertools.count, itertools.repeat, iterates=False)
+ROWS.describe(
+    list, tuple, set, frozenset, dict, zip, enumerate, sum, any, all, sorted, map, filter, reversed, iterates=True
+)
+ROWS.describe(functools.reduce, collections.deque, _ORDERED, collections.defaultdict, iterates=True)
+ROWS.describe(*_ITERTOOLS, itertools.chain.from_iterable, str.join, bytes.join, iterates=True)
+ROWS.describe(itertools.count, itertools.repeat, iterates=False)
 _each((list, dict, set, collections.deque, _ORDERED), "extend extendleft update fromkeys", iterates=True)
 _each((set, frozenset), "union intersection difference", iterates=True)
-describe(dict, _ORDERED, collections.defaultdict, maps=True)
+ROWS.describe(dict, _ORDERED, collections.defaultdict, maps=True)
 _each((dict, set, _ORDERED, collections.defaultdict), "update __init__ __ior__ __or__", maps=True)
-describe(str.format, str.format_map, writes=True)
+ROWS.describe(str.format, str.format_map, writes=True)
 
 # ---- what reads the state of the process: a guard asks again, or the graph breaks where the answer differs each time ----
 
-describe(sys.getrecursionlimit, sys.getswitchinterval, sys.getdefaultencoding, sys.getfilesystemencoding, reads="state")
-describe(*_of(sys, "get_int_max_str_digits gettrace getprofile is_finalizing"), reads="state")
-describe(os.getpid, os.getppid, os.cpu_count, reads="state")
-describe(decimal.Decimal, *(v for v in vars(decimal.Decimal).values() if _is_c(v)), reads="decimal")
-describe(_thread.allocate_lock, _thread.RLock, sees="nothing")
-describe(_thread.get_ident, refused="the thread is asked for")
+ROWS.describe(
+    sys.getrecursionlimit, sys.getswitchinterval, sys.getdefaultencoding, sys.getfilesystemencoding, reads="state"
+)
+ROWS.describe(*_of(sys, "get_int_max_str_digits gettrace getprofile is_finalizing"), reads="state")
+ROWS.describe(os.getpid, os.getppid, os.cpu_count, reads="state")
+ROWS.describe(decimal.Decimal, *(v for v in vars(decimal.Decimal).values() if _is_c(v)), reads="decimal")
+ROWS.describe(_thread.allocate_lock, _thread.RLock, sees="nothing")
+ROWS.describe(_thread.get_ident, refused="the thread is asked for")
 _each((datetime.datetime, datetime.date), "now utcnow today", refused="the clock is read")
 _each(
     (datetime.datetime, datetime.date),
     "fromtimestamp astimezone timestamp strftime __format__ ctime",
     refused="the time zone or language of the process is read",
 )
-describe(datetime.time.strftime, refused="the time zone or language of the process is read")
+ROWS.describe(datetime.time.strftime, refused="the time zone or language of the process is read")
 
 # ---- Python's own functions that run as they are: they look at types, signatures and text only ----
 
 _each((typing,), "cast get_origin get_args get_type_hints is_typeddict", sees="nothing")
-describe(*(v for v in vars(re).values() if isinstance(v, types.FunctionType) and v.__module__ == "re"))
-describe(re.sub, re.subn, calls=ANY)
-describe(*(v for v in vars(string).values() if isinstance(v, types.FunctionType)))
+ROWS.describe(*(v for v in vars(re).values() if isinstance(v, types.FunctionType) and v.__module__ == "re"))
+ROWS.describe(re.sub, re.subn, calls=ANY)
+ROWS.describe(*(v for v in vars(string).values() if isinstance(v, types.FunctionType)))
 _each((posixpath,), "join split splitext splitdrive basename dirname normpath normcase isabs commonpath commonprefix")
 _each(
     (inspect,),
@@ -235,6 +241,6 @@ _each(
 )
 _each((inspect,), "getdoc getmodule", reads="state")
 _each((inspect,), "signature getfullargspec", reads="signature")
-describe(importlib.import_module, importlib.util.resolve_name)
-describe(importlib.util.find_spec, importlib.metadata.version, reads="state")
-describe(abc.get_cache_token, reads="state")
+ROWS.describe(importlib.import_module, importlib.util.resolve_name)
+ROWS.describe(importlib.util.find_spec, importlib.metadata.version, reads="state")
+ROWS.describe(abc.get_cache_token, reads="state")

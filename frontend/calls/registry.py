@@ -1,7 +1,7 @@
 """How capture treats calls of functions that it does not interpret: one row a function, found by the function itself.
 
 A row holds its target, so that no other object can come to have its address, and is found by `is`. A method of a C type is found
-by what its class holds, whether it is called on the class or on an instance.
+by what its class holds, whether it is called on the class or on an instance. `dispatch` lists the files whose rows these are.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = ["ANY", "Row", "called_row", "describe", "row_of", "rule", "rule_of"]
+__all__ = ["ANY", "Row", "Rows", "called_row", "fill", "row_of", "rule_of"]
 
 ANY: Any = None  # as `calls`: any argument may be called back
 _C_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
@@ -54,21 +54,32 @@ def _raw(target: Any) -> Any:
     return target
 
 
-def describe(*targets: Any, **facts: Any) -> None:
+class Rows:
+    """What one file knows of functions; `fill` puts it into the registry."""
+
+    def __init__(self) -> None:
+        self.facts: list[tuple[Any, dict[str, Any]]] = []
+
+    def describe(self, *targets: Any, **facts: Any) -> None:
+        """Add facts of functions."""
+        self.facts += [(target, facts) for target in targets]
+
+    def rule(self, *targets: Any) -> Callable[[Any], Any]:
+        """Add a function `(vm, *args, **kwargs)` as the meaning of calling `targets`."""
+
+        def add(function: Any) -> Any:
+            self.describe(*targets, apply=function)
+            return function
+
+        return add
+
+
+def fill(*files: Rows) -> None:
     """Add rows, or more facts to rows that exist."""
-    for target in map(_raw, targets):
-        known = row_of(target)
-        _ROWS[id(target)] = Row(target, **facts) if known is None else replace(known, **facts)
-
-
-def rule(*targets: Any) -> Callable[[Any], Any]:
-    """Register a function `(vm, *args, **kwargs)` as the meaning of calling `targets`."""
-
-    def register(function: Any) -> Any:
-        describe(*targets, apply=function)
-        return function
-
-    return register
+    for target, facts in (known for rows in files for known in rows.facts):
+        target = _raw(target)
+        row = row_of(target)
+        _ROWS[id(target)] = Row(target, **facts) if row is None else replace(row, **facts)
 
 
 def row_of(target: Any) -> Row | None:

@@ -19,10 +19,12 @@ from ..values import object as objects
 from ..values import operators
 from ..values.kinds import isinstance
 from . import contexts
-from . import dispatch as calls
-from .registry import rule
+from .registry import Rows
+from .torch_calls import torch_call
 
 __all__ = ["LEGACY", "TENSOR_METHODS", "check_uncompiled", "legacy_tensor", "parameter"]
+
+ROWS = Rows()
 
 # Closures of torch's that mark a function as not to be compiled, and modules whose functions look at real tensors or at the device.
 _MARKS = {
@@ -57,7 +59,7 @@ def check_uncompiled(function: types.FunctionType) -> None:
             raise GraphBreak(f"{reason} ({function.__name__})")
 
 
-@rule(contexts.GradMode.__exit__)
+@ROWS.rule(contexts.GradMode.__exit__)
 def _leave_grad_mode(vm: Interpreter, mode: contexts.GradMode, *_: Any) -> None:
     """A `set_grad_enabled` block that began before a graph break."""
     source = vm.user.source_of(mode)
@@ -66,7 +68,7 @@ def _leave_grad_mode(vm: Interpreter, mode: contexts.GradMode, *_: Any) -> None:
     contexts.set_grad(vm, mode.before)
 
 
-@rule(nn.functional.dropout)
+@ROWS.rule(nn.functional.dropout)
 def _dropout(
     vm: Interpreter, input: Any, p: Any = 0.5, training: Any = True, inplace: Any = False, **kwargs: Any
 ) -> Any:
@@ -78,7 +80,7 @@ def _dropout(
     if everything and isinstance(input, Tensor) and not any(type(n) is int and n == 0 for n in input.shape):
         none = vm.call(torch.zeros, ((),), {"dtype": input.dtype, "device": input.device})
         return vm.call(torch.mul, (input, none), {})  # eager draws no numbers then, torch's replacement does
-    return calls.torch_call(vm, nn.functional.dropout, (input, p, training, inplace), kwargs)
+    return torch_call(vm, nn.functional.dropout, (input, p, training, inplace), kwargs)
 
 
 def _renormed(function: Any) -> Any:
@@ -89,7 +91,7 @@ def _renormed(function: Any) -> Any:
         try:
             given = parameters.bind(*args, **kwargs)
         except TypeError:
-            return calls.torch_call(vm, function, args, kwargs)
+            return torch_call(vm, function, args, kwargs)
         given.apply_defaults()
         named, weight = given.arguments, given.arguments["weight"]
         tracked = isinstance(weight, Tensor) and weight.requires_grad and torch.is_grad_enabled()
@@ -99,23 +101,23 @@ def _renormed(function: Any) -> Any:
             vm.out.call_function(torch.embedding_renorm_, (weight, indices, named["max_norm"], named["norm_type"]), {})
             contexts.set_grad(vm, True)
             named["max_norm"] = None
-        return calls.torch_call(vm, function, given.args, given.kwargs)
+        return torch_call(vm, function, given.args, given.kwargs)
 
     return apply
 
 
 for _lookup in (nn.functional.embedding, nn.functional.embedding_bag):
-    rule(_lookup)(_renormed(_lookup))
+    ROWS.rule(_lookup)(_renormed(_lookup))
 
 
-@rule(nn.functional.one_hot, torch.ops.aten.one_hot, torch.ops.aten.one_hot.default)
+@ROWS.rule(nn.functional.one_hot, torch.ops.aten.one_hot, torch.ops.aten.one_hot.default)
 def _one_hot(vm: Interpreter, tensor: Any, num_classes: Any = -1) -> Any:
     """Eager looks at all classes on a CPU; torch's form for tracing compares them with the numbers that there are."""
     if torch_private.is_fake(tensor) and tensor.device.type == "cpu" and type(num_classes) is int and num_classes >= 0:
         for test, bound, words in ((torch.ge, 0, "non-negative"), (torch.lt, num_classes, "smaller than num_classes")):
             holds = vm.call(torch.all, (vm.call(test, (tensor, bound), {}),), {})
             vm.call(torch_private.ASSERT_ASYNC, (holds, f"Class values must be {words}."), {})
-    return calls.torch_call(vm, nn.functional.one_hot, (tensor, num_classes), {})
+    return torch_call(vm, nn.functional.one_hot, (tensor, num_classes), {})
 
 
 # ---- torch.autograd.Function ----
@@ -142,7 +144,7 @@ class FunctionContext:
     mark_non_differentiable = set_materialize_grads = save_for_forward = _ignore
 
 
-@rule(torch.autograd.Function.apply)
+@ROWS.rule(torch.autograd.Function.apply)
 def _apply(vm: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args):
         raise Unsupported(
@@ -202,13 +204,13 @@ def _data_of_numbers(function: Any) -> Any:
         data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
         if isinstance(data, list | tuple) and any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(data)):
             raise GraphBreak(f"torch.{function.__name__} reads the values of tensors")
-        return calls.torch_call(vm, function, args, kwargs)
+        return torch_call(vm, function, args, kwargs)
 
     return apply
 
 
 for _function in (torch.tensor, torch.as_tensor, torch.asarray):
-    rule(_function)(_data_of_numbers(_function))
+    ROWS.rule(_function)(_data_of_numbers(_function))
 LEGACY = type(torch.FloatTensor)
 
 
@@ -227,7 +229,7 @@ def legacy_tensor(vm: Interpreter, cls: Any, args: tuple[Any, ...], kwargs: dict
 TENSOR_METHODS: dict[str, Any] = {"requires_grad_": _requires_grad}
 
 
-@rule(nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_, nn.utils.get_total_norm, nn.utils.clip_grads_with_norm_)
+@ROWS.rule(nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_, nn.utils.get_total_norm, nn.utils.clip_grads_with_norm_)
 def _clip_gradients(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
     raise GraphBreak("the gradients of parameters are read and scaled")
 
@@ -235,7 +237,7 @@ def _clip_gradients(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
 # ---- functions that call functions ----
 
 
-@rule(checkpoints.checkpoint)
+@ROWS.rule(checkpoints.checkpoint)
 def _checkpoint(
     vm: Interpreter,
     function: Any,
@@ -254,14 +256,14 @@ def _checkpoint(
     return vm.call(function, args, kwargs)
 
 
-@rule(torch.cond)
+@ROWS.rule(torch.cond)
 def _cond(vm: Interpreter, pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
     if not isinstance(pred, bool):
         raise GraphBreak("torch.cond depends on a tensor's value")
     return vm.call(true_fn if pred else false_fn, tuple(operands), {})
 
 
-@rule(torch.func.functional_call)
+@ROWS.rule(torch.func.functional_call)
 def _functional_call(
     vm: Interpreter,
     module: Any,

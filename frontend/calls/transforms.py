@@ -20,9 +20,11 @@ from ..graph.output import GraphInput, OutputGraph
 from ..state import Interpreter
 from ..torch_private import CaptureMode
 from ..values.kinds import isinstance
-from .registry import rule
+from .registry import Rows
 
 __all__ = ["Transformed"]
+
+ROWS = Rows()
 
 
 class _Inner(OutputGraph):
@@ -166,5 +168,5 @@ def _transform(transform: Any) -> Callable[..., Any]:
 
 
 for _name in ("vmap", "grad", "grad_and_value", "jacrev"):  # forward mode meets the meta device on its way
-    rule(getattr(torch.func, _name))(_transform(getattr(torch.func, _name)))
-rule(torch.vmap)(_transform(torch.vmap))
+    ROWS.rule(getattr(torch.func, _name))(_transform(getattr(torch.func, _name)))
+ROWS.rule(torch.vmap)(_transform(torch.vmap))

@@ -342,8 +342,6 @@ def _arguments(vm: Machine, target: Any, parameters: Parameters, values: Mapping
 
 def _is_plain(target: Any) -> bool:
     """Whether calling `target` does nothing but run one Python function of the user's."""
-    from ..calls import builtins as rules  # noqa: F401  (fills the registry)
-
     if isinstance(target, nn.Module):
         target = target.forward
     if isinstance(target, types.MethodType):

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..bytecode.frame import Frame
-from ..calls.registry import row_of, rule
+from ..calls.registry import Rows, row_of
 from ..errors import GraphBreak
 from ..guards import answers
 from ..guards.source import Attr, Const
@@ -24,6 +24,8 @@ from ..state import Interpreter
 from ..values.kinds import isinstance
 
 __all__ = ["call"]
+
+ROWS = Rows()
 
 
 def call(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -88,7 +90,7 @@ _WARNINGS = Const(warnings, "warnings")
 _SHOWS = {"showwarning": getattr(warnings, "_showwarning_orig", None), "_showwarnmsg_impl": _shown_by_python()}
 
 
-@rule(warnings.warn)
+@ROWS.rule(warnings.warn)
 def _warn(
     vm: Interpreter, message: Any, category: Any = None, stacklevel: Any = 1, source: Any = None, **more: Any
 ) -> None:
@@ -208,18 +210,18 @@ def _held(vm: Interpreter, logger: logging.Logger) -> logging.Logger:
 
 
 for _name, _level in _LEVELS.items():
-    rule(getattr(logging.Logger, _name))(_of_level(_level))
-    rule(getattr(logging, _name))(_of_root(_level))
-rule(logging.Logger.log)(_log)
+    ROWS.rule(getattr(logging.Logger, _name))(_of_level(_level))
+    ROWS.rule(getattr(logging, _name))(_of_root(_level))
+ROWS.rule(logging.Logger.log)(_log)
 
 
-@rule(logging.getLogger)
+@ROWS.rule(logging.getLogger)
 def _get_logger(vm: Interpreter, name: Any = None) -> Any:
     return _held(vm, vm.native(logging.getLogger, name))
 
 
 def _asked(function: Any) -> None:
-    rule(function)(lambda vm, *args, **kwargs: answers.ask(vm, function, args, kwargs))
+    ROWS.rule(function)(lambda vm, *args, **kwargs: answers.ask(vm, function, args, kwargs))
 
 
 for _function in (logging.Logger.isEnabledFor, logging.Logger.getEffectiveLevel, logging.Logger.hasHandlers):

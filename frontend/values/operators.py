@@ -20,8 +20,6 @@ from .kinds import isinstance
 from .protocol import (
     binary_by_methods,
     compare_by_methods,
-    compare_dicts,
-    compare_sequences,
     is_written_in_python,
 )
 from .sets import rely_on_table
@@ -177,13 +175,32 @@ def compare(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
         return compare_by_methods(vm, symbol, method, reflected, left, right)
     if not (is_constant(left) or is_constant(right)):
         if type(left) is type(right) and type(left) in (list, tuple):
-            return compare_sequences(vm, symbol, left, right)
+            return _compare_sequences(vm, symbol, left, right)
         if type(left) is type(right) is dict and symbol in ("==", "!="):
-            return compare_dicts(vm, symbol, left, right)
+            return _compare_dicts(vm, symbol, left, right)
     check_operands(vm, (left, right), f"`{symbol}`")
     if objects.lookup(type(left), "__eq__")[1] is object:
         is_same(vm, left, right)
     return vm.native_recorded(function, vm.settle(left), vm.settle(right))
+
+
+def _compare_sequences(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
+    """A comparison of two lists or two tuples, item by item."""
+    for x, y in zip(left, right, strict=False):
+        if x is not y and not vm.truth(compare(vm, "==", x, y)):
+            return symbol == "!=" if symbol in ("==", "!=") else compare(vm, symbol, x, y)
+    return compare(vm, symbol, len(left), len(right))
+
+
+def _compare_dicts(vm: Interpreter, symbol: str, left: dict[Any, Any], right: dict[Any, Any]) -> bool:
+    """`==` or `!=` of two dicts."""
+    same = len(left) == len(right)
+    if same:
+        for key, value in left.items():
+            if key not in right or right[key] is not value and not vm.truth(compare(vm, "==", value, right[key])):
+                same = False
+                break
+    return same is (symbol == "==")
 
 
 def unary(vm: Interpreter, symbol: str, value: Any) -> Any:

@@ -130,26 +130,3 @@ def _compare_once(vm: Interpreter, symbol: str, owner: Any, operand: Any, name: 
             check_operands(vm, (owner, operand), f"`{symbol}`")
         return vm.native(method, owner, operand)
     raise GraphBreak(f"`{symbol}` finds a method of {type(owner).__qualname__} of an unusual kind")
-
-
-def compare_sequences(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
-    """A comparison of two lists or two tuples, item by item."""
-    from .operators import compare
-
-    for x, y in zip(left, right, strict=False):
-        if x is not y and not vm.truth(compare(vm, "==", x, y)):
-            return symbol == "!=" if symbol in ("==", "!=") else compare(vm, symbol, x, y)
-    return compare(vm, symbol, len(left), len(right))
-
-
-def compare_dicts(vm: Interpreter, symbol: str, left: dict[Any, Any], right: dict[Any, Any]) -> bool:
-    """`==` or `!=` of two dicts."""
-    from .operators import compare
-
-    same = len(left) == len(right)
-    if same:
-        for key, value in left.items():
-            if key not in right or right[key] is not value and not vm.truth(compare(vm, "==", value, right[key])):
-                same = False
-                break
-    return same is (symbol == "==")

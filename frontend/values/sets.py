@@ -10,12 +10,14 @@ import ctypes
 import struct
 from typing import Any
 
-from ..calls.registry import rule
+from ..calls.registry import Rows
 from ..errors import GraphBreak
 from ..guards.source import Fetch
 from ..state import Interpreter
 
 __all__ = ["check_history", "rely_on_table", "removed", "table"]
+
+ROWS = Rows()
 
 _HEAD = object.__basicsize__
 _FORM = struct.Struct(
@@ -83,7 +85,7 @@ def rely_on_table(vm: Interpreter, value: Any) -> None:
     vm.guards.add("equals", Fetch(removed, entry.source), 0)
 
 
-@rule(set.pop)
+@ROWS.rule(set.pop)
 def _pop(vm: Interpreter, items: Any) -> Any:
     if vm.user.source_of(items) is not None:
         raise GraphBreak("an item is popped from a set of the caller's: which one, its history decides")

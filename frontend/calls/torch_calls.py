@@ -1,0 +1,150 @@
+"""Calls of torch's functions and operators: a node of the graph, an answer that is asked again, or a refusal."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from .. import torch_private
+from ..errors import GraphBreak, Unsupported
+from ..guards import answers
+from ..state import Interpreter
+from ..values.kinds import isinstance
+from ..values.tensor import TensorMethod
+from . import tables
+
+__all__ = ["call_operator", "check_torch_state", "is_torch_builtin", "torch_answer", "torch_call"]
+
+_OPERATORS = (torch_private.OpOverload, torch_private.OpOverloadPacket)
+
+
+def check_torch_state(name: str, module: str = "") -> None:
+    """Refuse functions of torch that change its state."""
+    reason = tables.REFUSED_TORCH.get(name)
+    if reason is not None:
+        raise Unsupported(reason)
+    asks = name.startswith(tables.QUESTIONS) or name.endswith(("_enabled", "_allowed", "_available"))
+    if module in tables.NATIVE_PYTHON and name not in tables.TORCH_FIXED | tables.TORCH_PURE and not asks:
+        raise Unsupported(f"{module}.{name} is called, which may change torch's state")
+
+
+_RECURRENT = frozenset({"gru", "lstm", "rnn_relu", "rnn_tanh"})
+
+
+def _drops_between_layers(args: tuple[Any, ...]) -> bool:
+    """Whether a recurrent layer of several is given a dropout, in training: (..., num_layers, dropout, train, bidirectional[, batch_first])."""
+    places = [k for k, a in enumerate(args) if type(a) is float and type(args[k - 1]) is int]
+    return any(args[k] != 0 and args[k - 1] != 1 and args[k + 1 : k + 2] == (True,) for k in places)
+
+
+def _is_on_gpu(args: tuple[Any, ...]) -> bool:
+    return any(isinstance(a, Tensor) and a.is_cuda for a in args)
+
+
+def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call of torch's: one node, or a constant when no tensor is involved."""
+    name = getattr(function, "__name__", "")
+    if name in _RECURRENT and _drops_between_layers(args):
+        raise GraphBreak(f"{name} drops out between its layers, which torch's traces leave out")
+    if name in _RECURRENT and torch.is_autocast_enabled("cuda") and _is_on_gpu(args):
+        raise GraphBreak(
+            f"{name} under autocast on a GPU is float16 by a rule of its own, whatever autocast's dtype is"
+        )
+    check_torch_state(name)
+    if name.startswith(tables.STATE_CHANGES) and not any(isinstance(a, Tensor) for a in args):
+        raise Unsupported(f"torch's state is changed ({name})")
+    args = tuple(map(vm.settle, args))
+    if vm.device is not None and kwargs.get("device") is None and function in torch_private.device_constructors():
+        kwargs = {**kwargs, "device": vm.device}
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, types.FunctionType | types.MethodType | TensorMethod):
+            raise Unsupported(f"torch.{name} takes a Python function")
+    if name in tables.TORCH_THREAD or name in tables.TORCH_PURE or name in tables.TORCH_FIXED:
+        vm.out.asked = True  # the answer may depend on the thread's state, which is guarded then
+        return vm.native(function, *args, **kwargs)
+    if not is_operator(function):
+        return torch_answer(vm, function, args, kwargs)
+    if kwargs.get("out") is not None:
+        check_out(vm, function, args, kwargs, ["out"])
+    return vm.out.call_function(function, args, kwargs)
+
+
+def is_operator(function: Any) -> bool:
+    """Whether a function of torch's computes with tensors, makes them or asks for their facts; others look at the state of the process."""
+    if not isinstance(function, types.BuiltinFunctionType):
+        return not getattr(function, "__name__", "").startswith(tables.QUESTIONS)
+    owner = function.__self__
+    if owner is None:
+        return True
+    return isinstance(owner, types.ModuleType) and owner.__name__ in tables.OPERATOR_MODULES
+
+
+def torch_answer(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function of torch's that makes no tensor: the facts of one, or a question to the process that is asked again in every call."""
+    leaves = pytree.tree_leaves((args, kwargs))
+    if any(isinstance(leaf, Tensor) for leaf in leaves):
+        return vm.native_recorded(function, *map(vm.settle, args), **kwargs)
+    name = function.__name__
+    if not name.startswith(tables.QUESTIONS) and not name.endswith(("_enabled", "_allowed", "_available")):
+        raise GraphBreak(f"{getattr(function, '__module__', 'torch')}.{name} is called, which capture does not know")
+    return answers.ask(vm, function, args, kwargs)
+
+
+def check_out(
+    vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outs: Sequence[str]
+) -> None:
+    """Break where `out=` would be resized: the guards of an input are those of its size before the call."""
+    given = [t for name in outs for t in (kwargs[name] if isinstance(kwargs[name], tuple | list) else (kwargs[name],))]
+    rest = {k: v for k, v in kwargs.items() if k not in outs}
+    if isinstance(function, _OPERATORS):  # one that cannot be called without them: copies, resized for us
+        rest |= pytree.tree_map_only(Tensor, torch.empty_like, {name: kwargs[name] for name in outs})
+    with torch.no_grad():
+        made = vm.native(function, *args, **rest)
+    for out, result in zip(given, made if isinstance(made, tuple | list) else (made,), strict=False):
+        if isinstance(out, Tensor) and isinstance(result, Tensor) and out.shape != result.shape:
+            raise GraphBreak("a tensor given as out= is resized")
+
+
+def is_torch_builtin(function: Any, owner: Any) -> bool:
+    """Whether a C function belongs to torch."""
+    module = getattr(function, "__module__", None) or ""
+    if module.startswith("torch"):
+        return True
+    where = owner.__name__ if isinstance(owner, types.ModuleType) else getattr(owner, "__module__", None) or ""
+    return str(where).startswith("torch") or isinstance(owner, Tensor)
+
+
+def call_operator(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    places = _enumerated(function)
+    given = [args[p] if isinstance(p, int) and p < len(args) else kwargs.get(n) for p, n in places]
+    if any(
+        type(value) is int for value in given
+    ):  # a number that stands for none crashes torch wherever a mode sees it
+        raise GraphBreak(f"{function} is given a number for a dtype, layout or memory format")
+    args = tuple(map(vm.settle, args))
+    if outs := [name for name in _outs(function) if kwargs.get(name) is not None]:
+        check_out(vm, function, args, kwargs, outs)
+    return vm.out.call_function(function, args, kwargs)
+
+
+@functools.cache
+def _outs(function: Any) -> frozenset[str]:
+    """The names by which an operator is given the tensors that it puts its results into."""
+    if isinstance(function, torch_private.OpOverload):
+        return frozenset(a.name for a in function._schema.arguments if a.is_out and a.kwarg_only)
+    return frozenset().union(*(_outs(getattr(function, name)) for name in function.overloads()))
+
+
+@functools.cache
+def _enumerated(function: Any) -> list[tuple[int | None, str]]:
+    """The arguments of an operator that are no numbers, though eager takes numbers for them: place and name."""
+    if not isinstance(function, torch_private.OpOverload):
+        return [(None, name) for name in ("dtype", "layout", "memory_format")]
+    arguments = enumerate(function._schema.arguments)
+    return [(p, a.name) for p, a in arguments if str(a.type) != str(a.real_type)]
