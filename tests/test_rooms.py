@@ -146,3 +146,8 @@ def test_private_names_of_torch_are_used_in_two_places() -> None:
     places = {path.relative_to(ROOT).as_posix(): private_names(path) for _, path in FILES}
     assert not {place: names for place, names in places.items() if names and not place.startswith(PRIVATE_TORCH)}
     assert all(any(names for at, names in places.items() if at.startswith(place)) for place in PRIVATE_TORCH)
+
+
+def test_versions_of_python_are_known_in_one_file() -> None:
+    known = [path.name for room, path in FILES if room == "frontend" and "version_info" in path.read_text()]
+    assert known == ["version.py"]

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..bytecode.instruction import Instruction, Program
+from ..bytecode.version import METHOD_SLOT_FIRST
 
 __all__ = ["CALL_THUNK", "Outcome", "Pending", "operand_count", "pending"]
 
@@ -54,7 +55,6 @@ class _Form:
 
 
 CALL_THUNK = Instruction("CALL", (0, ()))
-_NULL_FIRST = sys.version_info < (3, 13)
 
 _FORMS: dict[str, _Form] = {
     "UNARY": _Form(1, "{arg} {0}"),
@@ -218,7 +218,7 @@ def _outcomes(program: Program, index: int, ins: Instruction, operands: list[str
 def _pushed(ins: Instruction, operands: list[str]) -> tuple[str, ...]:
     op = ins.op
     if op == "LOAD_METHOD":
-        return ("null", "value") if _NULL_FIRST else ("value", "null")
+        return ("null", "value") if METHOD_SLOT_FIRST else ("value", "null")
     if op == "UNPACK_SEQUENCE":
         return ("value",) * int(ins.arg)
     if op == "UNPACK_EX":

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import dis
 import functools
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
+
+from .version import V312, V313
 
 __all__ = ["ExceptionEntry", "Instruction", "Program", "disassemble", "per_code"]
 
@@ -85,8 +86,6 @@ _INTRINSICS_1 = {
     6: "LIST_TO_TUPLE",
 }
 _CONVERSIONS = {0: None, 1: "str", 2: "repr", 3: "ascii"}
-_V312 = sys.version_info >= (3, 12)
-_V313 = sys.version_info >= (3, 13)
 
 
 _MOST_CODE = 8192
@@ -129,7 +128,7 @@ def disassemble(code: CodeType) -> Program:
             pending_names = code.co_consts[ins.arg or 0]
             group = ordinal if group is None else group
             continue
-        if _V313 and _makes_bool(ins) and not _wants_bool(raw, ordinal + 1):
+        if V313 and _makes_bool(ins) and not _wants_bool(raw, ordinal + 1):
             # `not not x`: the optimizer leaves the conversion alone.
             parts = [*([] if ins.opname == "TO_BOOL" else _expand(ins)), ("UNARY", "not"), ("UNARY", "not")]
             origins += [(ordinal, part) for part in range(len(parts))]
@@ -192,7 +191,7 @@ def _target(out: list[Instruction], op: str, index: int) -> int:
     """FOR_ITER and SEND of 3.12 and later jump to a clean-up that the interpreter itself skips; so do we."""
     if op == "FOR_ITER" and index < len(out) and out[index].op == "END_FOR":
         index += 1
-        if _V313 and index < len(out) and out[index].op == "POP_TOP":
+        if V313 and index < len(out) and out[index].op == "POP_TOP":
             index += 1
     if op == "SEND" and index < len(out) and out[index].op == "END_SEND":
         index += 1
@@ -218,18 +217,18 @@ def _load_global(arg: int, value: Any, _: str) -> list[tuple[str, Any]]:
     if not arg & 1:
         return [("LOAD_GLOBAL", value)]
     load, null = ("LOAD_GLOBAL", value), ("PUSH_NULL", None)
-    return [load, null] if _V313 else [null, load]
+    return [load, null] if V313 else [null, load]
 
 
 def _load_attr(arg: int, value: Any, _: str) -> list[tuple[str, Any]]:
-    return [("LOAD_METHOD" if _V312 and arg & 1 else "LOAD_ATTR", value)]
+    return [("LOAD_METHOD" if V312 and arg & 1 else "LOAD_ATTR", value)]
 
 
 def _load_super(arg: int, value: Any, _: str) -> list[tuple[str, Any]]:
     pairs: list[tuple[str, Any]] = [("LOAD_SUPER_ATTR", (value, bool(arg & 2)))]
     if not arg & 1:
         return pairs
-    return [*pairs, ("PUSH_NULL", None)] if _V313 else [*pairs, ("PUSH_NULL", None), ("SWAP", 2)]
+    return [*pairs, ("PUSH_NULL", None)] if V313 else [*pairs, ("PUSH_NULL", None), ("SWAP", 2)]
 
 
 def _format_value(arg: int, _: Any, __: str) -> list[tuple[str, Any]]:

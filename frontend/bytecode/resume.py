@@ -7,7 +7,6 @@ which share them still do.
 
 from __future__ import annotations
 
-import sys
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +15,7 @@ from bytecode import Bytecode, CellVar, ConcreteBytecode, ConcreteInstr, FreeVar
 from bytecode import Instr as TypedInstr
 
 from .instruction import Instruction, Program, disassemble, per_code
+from .version import V312, V313
 
 __all__ = ["free_names", "generator_code", "resume_code"]
 
@@ -23,13 +23,11 @@ Instr: Any = TypedInstr  # the form of its argument depends on its name and on t
 
 _PROLOGUE = frozenset({"COPY_FREE_VARS", "MAKE_CELL", "RETURN_GENERATOR", "POP_TOP", "RESUME"})
 _GENERATOR, _OTHER_COROUTINES, _STARRED = 0x20, 0x80 | 0x200, 0x0C
-_V312 = sys.version_info >= (3, 12)
-_V313 = sys.version_info >= (3, 13)
 _KINDS = frozenset({"value", "saved", "null", "lasti"})
 # Where an instruction sees its operand as a bool, real ones of this version need it to be one.
-_TRUTH = frozenset({"POP_JUMP_IF_FALSE", "POP_JUMP_IF_TRUE", "UNARY_NOT"}) if _V313 else frozenset()
+_TRUTH = frozenset({"POP_JUMP_IF_FALSE", "POP_JUMP_IF_TRUE", "UNARY_NOT"}) if V313 else frozenset()
 # A variable that the original's compiler knew to be bound may not be: it is looked at first.
-_LOAD = "LOAD_FAST_CHECK" if _V312 else "LOAD_FAST"
+_LOAD = "LOAD_FAST_CHECK" if V312 else "LOAD_FAST"
 _PAIRS = {
     "LOAD_FAST_LOAD_FAST": (_LOAD, _LOAD),
     "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
@@ -110,7 +108,7 @@ def _cached(
     prologue = _prologue(made.freevars, names, layout, bool(code.co_flags & _GENERATOR))
     if suspended:
         prologue.append(Instr("LOAD_CONST", None))  # yielded at once
-    if _V313 and at.op == "CALL" and at.arg[1]:
+    if V313 and at.op == "CALL" and at.arg[1]:
         prologue.append(Instr("LOAD_CONST", at.arg[1]))  # the keyword names, which the normal form has in the call
     prologue.append(Instr("JUMP_FORWARD", target))
     # A generator that has not started stands where it is defined.
@@ -170,7 +168,7 @@ class _Names:
         arg = getattr(arg, "name", arg)
         if arg not in self.boxed:
             return Instr(_LOAD if name == "LOAD_FAST" and arg not in self.bound else name, arg)
-        if name not in _SLOTS or _V313:
+        if name not in _SLOTS or V313:
             return Instr("LOAD_FAST" if name == _LOAD else name, FreeVar(arg))
         return Instr(name, arg)  # brought to the cell's slot by `_share_slots`
 

@@ -1,8 +1,12 @@
-"""What differs between the versions of CPython, beside the disassembly of `instruction`."""
+"""Which CPython runs, and what differs between its versions: no other file asks."""
 
 from __future__ import annotations
 
 import sys
 
-METHOD_SLOT_FIRST = sys.version_info < (3, 13)  # the empty slot of a call lies below the callable
-CLOSE_RETURNS = sys.version_info >= (3, 13)  # `generator.close()` gives what the generator returns
+__all__ = ["CLOSE_RETURNS", "METHOD_SLOT_FIRST", "V312", "V313"]
+
+V312 = sys.version_info >= (3, 12)
+V313 = sys.version_info >= (3, 13)
+METHOD_SLOT_FIRST = not V313  # the empty slot of a call lies below the callable
+CLOSE_RETURNS = V313  # `generator.close()` gives what the generator returns

@@ -7,11 +7,12 @@ of that dtype is the same number, and does not raise the dtype of the result.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ..graph.sym_nodes import FUNCTIONS, applied
 
 __all__ = ["has_number", "with_tensors"]
 
@@ -75,25 +76,12 @@ def _computed(expr: Any, shape_env: Any) -> Tensor:
     if expr.is_integer:
         size = shape_env.create_symintnode(expr, hint=int(expr.xreplace(shape_env.backed_var_to_val)))
         return aten.scalar_tensor.default(size, dtype=torch.float64)  # type: ignore[no-any-return]
-    function = _FUNCTIONS.get(type(expr).__name__)
+    _, function = FUNCTIONS.get(type(expr).__name__, (None, None))
     if function is None:
         raise _NoTensor
-    return (
-        reduce(function, [_computed(a, shape_env) for a in expr.args])
-        if len(expr.args) > 1
-        else function(_computed(expr.args[0], shape_env))
-    )
+    return applied(function, [_computed(a, shape_env) for a in expr.args], lambda f, *xs: f(*xs))  # type: ignore[no-any-return]
 
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "Add": torch.add,
-    "Mul": torch.mul,
-    "IntTrueDiv": torch.div,
-    "FloatTrueDiv": torch.div,
-    "FloatPow": torch.pow,
-    "ToFloat": lambda x: x,
-    "OpaqueUnaryFn_sqrt": torch.sqrt,
-}
 Number = Callable[[Any], Any]
 
 

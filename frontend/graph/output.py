@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +18,7 @@ from ..errors import GraphBreak, InternalError, Unsupported, UserRaise
 from ..functional.overlap import is_folded
 from ..guards.source import Source
 from ..values.kinds import isinstance
+from .sym_nodes import FUNCTIONS, applied
 
 __all__ = ["GRAD_MODE", "MUTATES", "GraphInput", "OutputGraph", "in_place_view"]
 
@@ -238,11 +238,10 @@ class OutputGraph:
             if not method:
                 return base
             return self._emit("call_method", method, (base, dim), {}, getattr(info.fake, method)(dim))
-        rule = _EXPRESSIONS.get(type(expr).__name__)
-        if rule is None:
+        function, _ = FUNCTIONS.get(type(expr).__name__, (None, None))
+        if function is None or expr.is_Boolean:
             raise Unsupported(f"symbolic sizes: no rule for {type(expr).__name__} in {expr}")
-        operands = [self._expr_node(arg, None) for arg in expr.args]
-        return rule(self, operands)
+        return applied(function, [self._expr_node(arg, None) for arg in expr.args], self.sym_call)
 
     def sym_call(self, function: Any, *args: Any) -> Any:
         """A node for arithmetic over symbolic numbers, folded when every operand is plain."""
@@ -466,62 +465,6 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
-def _product(out: OutputGraph, xs: list[Any]) -> Any:
-    result = xs[0]
-    for x in xs[1:]:
-        result = out.sym_call(operator.mul, result, x)
-    return result
-
-
-def _sum(out: OutputGraph, xs: list[Any]) -> Any:
-    result = xs[0]
-    for x in xs[1:]:
-        result = out.sym_call(operator.add, result, x)
-    return result
-
-
-def _power(out: OutputGraph, xs: list[Any]) -> Any:
-    return out.sym_call(operator.pow, *xs)
-
-
-def _floordiv(out: OutputGraph, xs: list[Any]) -> Any:
-    return out.sym_call(operator.floordiv, *xs)
-
-
-def _mod(out: OutputGraph, xs: list[Any]) -> Any:
-    return out.sym_call(operator.mod, *xs)
-
-
-def _fold(function: Any) -> Any:
-    def rule(out: OutputGraph, xs: list[Any]) -> Any:
-        result = xs[0]
-        for x in xs[1:]:
-            result = out.sym_call(function, result, x)
-        return result
-
-    return rule
-
-
-_EXPRESSIONS: dict[str, Any] = {
-    "Add": _sum,
-    "Mul": _product,
-    "Pow": _power,
-    "PowByNatural": _power,
-    "FloorDiv": _floordiv,
-    "CleanDiv": _floordiv,
-    "Mod": _mod,
-    "PythonMod": _mod,
-    "Max": _fold(torch.sym_max),
-    "Min": _fold(torch.sym_min),
-    "IntTrueDiv": lambda out, xs: out.sym_call(operator.truediv, *xs),
-    "FloatTrueDiv": lambda out, xs: out.sym_call(operator.truediv, *xs),
-    "ToFloat": lambda out, xs: out.sym_call(torch.sym_float, *xs),
-    "FloatPow": _power,
-    "TruncToInt": lambda out, xs: out.sym_call(math.trunc, *xs),
-    "FloorToInt": lambda out, xs: out.sym_call(math.floor, *xs),
-    "CeilToInt": lambda out, xs: out.sym_call(math.ceil, *xs),
-    "OpaqueUnaryFn_sqrt": lambda out, xs: out.sym_call(torch_private.sym_sqrt, *xs),
-}
 _QUANTIZED = (torch.qint8, torch.quint8, torch.qint32)
 
 

@@ -77,14 +77,11 @@ class SymNodes:
         self.nodes[expr] = node
         return node
 
-    def _compute(self, expr: Any) -> fx.Node:
-        function = _FUNCTIONS.get(type(expr).__name__)
+    def _compute(self, expr: Any) -> Any:
+        function, _ = FUNCTIONS.get(type(expr).__name__, (None, None))
         if function is None:
             raise NotImplementedError(f"no operator for the size {expr}")
-        args = [self._build(a) for a in expr.args]
-        if len(args) == 1:
-            return self._call(function, args[0])
-        return reduce(lambda a, b: self._call(function, a, b), args)
+        return applied(function, [self._build(a) for a in expr.args], self._call)
 
     def _call(self, function: Callable[..., Any], *args: Any) -> fx.Node:
         node = self.graph.call_function(function, args)
@@ -93,32 +90,38 @@ class SymNodes:
         return node
 
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "Add": operator.add,
-    "Mul": operator.mul,
-    "Pow": operator.pow,
-    "PowByNatural": operator.pow,
-    "FloorDiv": operator.floordiv,
-    "CleanDiv": operator.floordiv,
-    "Mod": operator.mod,
-    "PythonMod": operator.mod,
-    "Max": torch.sym_max,
-    "Min": torch.sym_min,
-    "ToFloat": torch.sym_float,
-    "IntTrueDiv": operator.truediv,
-    "FloatTrueDiv": operator.truediv,
-    "FloatPow": operator.pow,
-    "TruncToInt": math.trunc,
-    "FloorToInt": math.floor,
-    "CeilToInt": math.ceil,
-    "OpaqueUnaryFn_sqrt": sym_sqrt,
-    "Equality": operator.eq,
-    "Unequality": operator.ne,
-    "StrictLessThan": operator.lt,
-    "LessThan": operator.le,
-    "StrictGreaterThan": operator.gt,
-    "GreaterThan": operator.ge,
-    "Not": torch.sym_not,
-    "And": operator.and_,
-    "Or": operator.or_,
+# Functions of torch's sizes by the names of their classes: of numbers; of 0-dim tensors, where floats are computed on these.
+FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any] | None]] = {
+    "Add": (operator.add, torch.add),
+    "Mul": (operator.mul, torch.mul),
+    "Pow": (operator.pow, None),
+    "PowByNatural": (operator.pow, None),
+    "FloorDiv": (operator.floordiv, None),
+    "CleanDiv": (operator.floordiv, None),
+    "Mod": (operator.mod, None),
+    "PythonMod": (operator.mod, None),
+    "Max": (torch.sym_max, None),
+    "Min": (torch.sym_min, None),
+    "ToFloat": (torch.sym_float, lambda x: x),
+    "IntTrueDiv": (operator.truediv, torch.div),
+    "FloatTrueDiv": (operator.truediv, torch.div),
+    "FloatPow": (operator.pow, torch.pow),
+    "TruncToInt": (math.trunc, None),
+    "FloorToInt": (math.floor, None),
+    "CeilToInt": (math.ceil, None),
+    "OpaqueUnaryFn_sqrt": (sym_sqrt, torch.sqrt),
+    "Equality": (operator.eq, None),
+    "Unequality": (operator.ne, None),
+    "StrictLessThan": (operator.lt, None),
+    "LessThan": (operator.le, None),
+    "StrictGreaterThan": (operator.gt, None),
+    "GreaterThan": (operator.ge, None),
+    "Not": (torch.sym_not, None),
+    "And": (operator.and_, None),
+    "Or": (operator.or_, None),
 }
+
+
+def applied(function: Callable[..., Any], operands: list[Any], call: Callable[..., Any]) -> Any:
+    """`call(function, ...)` for an expression's operands: sums and products have many."""
+    return call(function, *operands) if len(operands) == 1 else reduce(lambda a, b: call(function, a, b), operands)

@@ -12,9 +12,10 @@ from intarsia.frontend.bytecode import instruction
 from intarsia.frontend.bytecode.opcodes import HANDLERS, NOT_CAPTURED
 
 PROBE = """
-import importlib.util, json, sys
-spec = importlib.util.spec_from_file_location("instruction", sys.argv[1])
-module = importlib.util.module_from_spec(spec); sys.modules["instruction"] = module; spec.loader.exec_module(module)
+import importlib, json, os, sys, types
+package = sys.modules["layer"] = types.ModuleType("layer")
+package.__path__ = [os.path.dirname(sys.argv[1])]
+module = importlib.import_module("layer.instruction")
 
 def plain(x, n=2):
     for i in range(n):
