@@ -178,3 +178,34 @@ def test_what_is_no_attention(spoiler: str, gpu: bool) -> None:
         first = expected if isinstance(expected, Tensor) else expected[0]
         bound = {torch.bfloat16: 8e-2, torch.float16: 8e-3}.get(case.dtype, 1e-5)
         torch.testing.assert_close(found[0].double(), first.double(), atol=bound, rtol=bound, equal_nan=True)
+
+
+@pytest.mark.parametrize("gpu", [False, True], ids=["cpu", "gpu"])
+def test_positions_that_are_products(gpu: bool) -> None:
+    """Scores between queries and positions are added to those between queries and keys: one of the two is the mask."""
+
+    def relative(q: Tensor, k: Tensor, v: Tensor, positions: Tensor) -> Tensor:
+        scores = q @ k.transpose(-2, -1) + q @ positions.transpose(-2, -1)
+        return (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+    torch.manual_seed(0)
+    args = [torch.randn(2, 3, 16, 24) for _ in range(4)]
+    module, (found,) = _lowered(relative, args, gpu)
+    targets = [op["target"] for op in module.walk() if isinstance(op, kernel.Extern)]
+    assert sorted(targets) == ["aten.bmm.default", kernel.ATTENTION]
+    torch.testing.assert_close(found, relative(*args), atol=1e-5, rtol=1e-5)
+
+
+def test_layers_share_a_mask() -> None:
+    """What is made of a mask is made once, however many layers read it."""
+
+    def layers(x: Tensor, shut: Tensor) -> Tensor:
+        for _ in range(3):
+            x = (x @ x.transpose(-2, -1)).masked_fill(shut, -1e9).softmax(-1) @ x
+        return x
+
+    args = [torch.randn(2, 3, 16, 24), torch.rand(2, 1, 16, 16) < 0.3]
+    for gpu in (False, True):
+        module, _ = _lowered(layers, args, gpu)
+        calls = [op for op in module.walk() if isinstance(op, kernel.Extern)]
+        assert len(calls) == 3 and len({op.operands[3] for op in calls}) == 1
