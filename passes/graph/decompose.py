@@ -31,8 +31,9 @@ from .aten_rules import (  # noqa: F401  (they register their rules)
     special,
     windows,
 )
-from .aten_rules.builder import RULES, Builder, NotCovered
+from .aten_rules.builder import CPU_RULES, RULES, Builder, NotCovered
 from .aten_rules.random import RANDOM
+from .coverage import left_to_library
 
 
 @dataclass(frozen=True)
@@ -119,13 +120,15 @@ def _replace(ctx: CompileContext, op: AtenOp, streams: _Streams | None) -> None:
 
 def _by_rule(op: AtenOp, builder: Builder) -> tuple[list[SSAValue | None], str]:
     """The replacing values, or the reason why there are none."""
-    rule = RULES.get(op.target)
+    rule = RULES.get(op.target) if builder.on_gpu else CPU_RULES.get(op.target) or RULES.get(op.target)
     if op.get("effect"):
         rule = RANDOM.get(op.target)
         if rule is None or builder.stream is None:
             return [], "it has an effect"
     if rule is None:
         return [], "no rule decomposes it"
+    if kept := left_to_library(builder):
+        return [], f"its rule does not cover {kept}"
     try:
         result = rule(builder)
     except NotCovered as why:

@@ -14,7 +14,6 @@ from xdsl.ir import SSAValue
 from ....ir.dialects import prim
 from ....ir.dtypes import I64
 from ....ir.symbols import Dim
-from ....ir.types import is_gpu
 from .builder import Builder, NotCovered, Result, rule
 
 
@@ -104,7 +103,7 @@ def _mish(b: Builder, g: SSAValue, x: SSAValue) -> SSAValue:
 @_activation("hardtanh_backward")
 def _hardtanh(b: Builder, g: SSAValue, x: SSAValue) -> SSAValue:
     least, most = float(b.get("min_val")), float(b.get("max_val"))
-    if is_gpu(b.type.device):  # where x is nan, the gradient passes
+    if b.on_gpu:  # where x is nan, the gradient passes
         outside = b.ew("or", b.ew("le", x, least), b.ew("ge", x, most))
         return b.ew("where", outside, _zero(b, g), g)
     return _only(b, b.ew("and", b.ew("gt", x, least), b.ew("lt", x, most)), g)
@@ -136,7 +135,7 @@ def _elu(b: Builder, g: SSAValue, x: SSAValue) -> SSAValue:
     else:
         low = b.ew("mul", b.ew("mul", g, rate * alpha * scale), b.ew("exp", b.ew("mul", x, rate)))
     high = b.ew("mul", g, scale)
-    if is_gpu(b.type.device):
+    if b.on_gpu:
         return b.ew("where", b.ew("le", x, 0.0), low, high)
     return b.ew("where", b.ew("gt", x, 0.0), high, low)  # nan stays nan
 
@@ -165,7 +164,7 @@ def _log_sigmoid_forward(b: Builder) -> Result:
 
 def _shrunk(b: Builder, g: SSAValue, x: SSAValue) -> SSAValue:
     bound = float(b.get("lambd"))
-    if not is_gpu(b.type.device):  # where x is nan, no gradient passes
+    if not b.on_gpu:  # where x is nan, no gradient passes
         return _only(b, b.ew("or", b.ew("lt", x, -bound), b.ew("gt", x, bound)), g)
     inside = b.ew("and", b.ew("ge", x, -bound), b.ew("le", x, bound))
     return b.ew("where", inside, _zero(b, g), g)
@@ -238,7 +237,7 @@ def _softmax(b: Builder) -> Result:
         return b.finish(b.ew("sub", g, b.ew("mul", b.ew("exp", y), total)))
     weighted = b.ew("mul", g, y)
     total = b.spread(b.reduce("sum", weighted, axes), shape, axes)
-    if not is_gpu(b.type.device):  # each library's order: infinities and what cancels out follow from it
+    if not b.on_gpu:  # each library's order: infinities and what cancels out follow from it
         return b.finish(b.ew("mul", b.ew("sub", g, total), y))
     return b.finish(b.ew("sub", weighted, b.ew("mul", y, total)))
 
@@ -348,9 +347,7 @@ def _layer_norm(b: Builder) -> Result:
 
 @rule("native_group_norm_backward.default")
 def _group_norm(b: Builder) -> Result:
-    """On a GPU: a CPU's library joins the sums over groups and over channels in one pass, which loops of ours do not."""
-    if prim.tensor(b.tensor("input")).device == "cpu":
-        raise NotCovered("a CPU, whose library makes one pass for both kinds of sums")
+    """A CPU's library joins the sums over groups and over channels in one pass, which loops of ours do not."""
     n, channels, area, groups = (b.get(name) for name in ("N", "C", "HxW", "group"))
     g, x = _grad(b), _float(b, "input")
     _nonempty(b, x)
@@ -375,14 +372,10 @@ def _group_norm(b: Builder) -> Result:
 
 @rule("native_batch_norm_backward.default")
 def _batch_norm(b: Builder) -> Result:
-    """On a GPU, and where input and parameters have other dtypes, which the CPU's library call does not take together.
+    """The gradient of a batch norm, with the statistics of its batch or those that it has learned.
 
     The saved statistics are float32 in eager; a graph's may have been rounded to the input's dtype, and are then computed again.
     """
-    x_type = prim.tensor(b.tensor("input"))
-    mixed = b.has("weight") and b.dtype_of(b.tensor("weight")) != x_type.dtype
-    if x_type.device == "cpu" and not mixed:
-        raise NotCovered("one dtype on a CPU: the library makes one pass for both sums")
     g, x = _grad(b), _float(b, "input")
     _nonempty(b, x)
     shape = b.shape_of(x)

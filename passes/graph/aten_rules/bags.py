@@ -13,22 +13,28 @@ from ....ir.dialects import prim
 from ....ir.dtypes import BOOL, I32, I64
 from ....ir.scalars import identity
 from ....ir.symbols import Dim, FloorDiv, dim, known_equal
-from ....ir.types import is_gpu
 from .builder import Builder, NotCovered, Result, rule
 
 MEAN, MAX = 1, 2  # torch's numbers of the modes; 0 is a sum
 
 
-@rule("_embedding_bag_forward_only.default", "_embedding_bag.default")
-def _embedding_bag(b: Builder) -> Result:
-    """What `nn.EmbeddingBag` does."""
+_BAGS = ("_embedding_bag_forward_only.default", "_embedding_bag.default")
+
+
+def _operands(b: Builder) -> tuple[SSAValue, SSAValue]:
+    """The table and the numbers of its rows."""
     if any(r.uses for r in list(b.op.results)[1:]):
         raise NotCovered("what its gradient needs")
     weight, indices = b.tensor("weight"), b.tensor("indices")
     if b.dtype_of(indices) not in (I32, I64) or not b.type.dtype.is_float:
         raise NotCovered("a table of no floats, or an index that is not int32 or int64")
-    if is_gpu(b.type.device):
-        return _bags(b, weight, indices)
+    return weight, indices
+
+
+@rule(*_BAGS, cpu=True)
+def _largest(b: Builder) -> Result:
+    """The largest of each bag's rows: the library does as fast what is not that."""
+    weight, indices = _operands(b)
     if b.get("mode", 0) != MAX:
         raise NotCovered("what the library does as fast")
     bags, width = b.type.shape
@@ -65,8 +71,10 @@ def _length(b: Builder, offsets: SSAValue, count: Dim, bags: Dim) -> int:
 # ---- on a GPU ---------------------------------------------------------------------------------------------------------
 
 
-def _bags(b: Builder, weight: SSAValue, indices: SSAValue) -> Result:
+@rule(*_BAGS)
+def _bags(b: Builder) -> Result:
     """`prim.bag`; a mean is a sum over the number of rows that count, and a bag without any is 0."""
+    weight, indices = _operands(b)
     bags, width = b.type.shape
     if any(s == 0 for s in (bags, width, *b.shape_of(indices), *b.shape_of(weight))):
         raise NotCovered("nothing to join")

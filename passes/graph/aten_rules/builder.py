@@ -14,24 +14,24 @@ from ....ir.dialects import prim
 from ....ir.dialects.aten import AtenOp
 from ....ir.dtypes import BOOL, F32, I64, DType, dtype_of
 from ....ir.symbols import Dim, dim, known_equal, product
-from ....ir.types import TensorType, tensor_type
+from ....ir.types import TensorType, is_gpu, tensor_type
 
 Result: TypeAlias = SSAValue | Sequence[SSAValue | None]
 Rule: TypeAlias = Callable[["Builder"], Result]
 
 RULES: dict[str, Rule] = {}
+CPU_RULES: dict[str, Rule] = {}  # in the place of those of the same name, for results on a CPU
 
 
 class NotCovered(Exception):
     """The rule does not hold for these types or arguments; the operation stays a library call."""
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register a rule for overloads: `rule("relu.default")`."""
+def rule(*names: str, cpu: bool = False) -> Callable[[Rule], Rule]:
+    """Register a rule for overloads: `rule("relu.default")`; `cpu`: on a CPU, instead of the other one of that name."""
 
     def register(fn: Rule) -> Rule:
-        for name in names:
-            RULES[f"aten.{name}"] = fn
+        (CPU_RULES if cpu else RULES).update(dict.fromkeys([f"aten.{name}" for name in names], fn))
         return fn
 
     return register
@@ -83,6 +83,11 @@ class Builder:
     def type(self) -> TensorType:
         """The type of the first result."""
         return prim.tensor(self.op.results[0])
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the first result lies on a GPU."""
+        return bool(self.op.results) and is_gpu(self.type.device)
 
     def axes(self, value: Any, rank: int) -> tuple[int, ...]:
         """Sorted dimensions; none or empty: all."""
@@ -281,4 +286,4 @@ def real(*kinds: DType) -> None:
         raise NotCovered("complex numbers")
 
 
-__all__ = ["BOOL", "F32", "I64", "RULES", "Builder", "NotCovered", "Result", "Rule", "real", "rule"]
+__all__ = ["BOOL", "CPU_RULES", "F32", "I64", "RULES", "Builder", "NotCovered", "Result", "Rule", "real", "rule"]

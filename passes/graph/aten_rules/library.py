@@ -11,7 +11,7 @@ from ....ir.dialects.aten import overload
 from ....ir.dialects.kernel import ATTENTION
 from ....ir.dtypes import BF16, F16
 from ....ir.symbols import dim, product
-from ....ir.types import TensorType, is_gpu
+from ....ir.types import TensorType
 from .builder import Builder, NotCovered, Result, rule
 
 
@@ -32,7 +32,7 @@ def _linear(b: Builder) -> Result:
     return b.add(prim.reshape(call, b.type.shape))
 
 
-@rule("convolution.default")
+@rule("convolution.default", cpu=True)
 def _convolution(b: Builder) -> Result:
     """convolution(x, w) -> linear(x, w) for images and windows of one pixel in bfloat16: oneDNN's call takes 25 to 50 us for what takes 2.
 
@@ -40,8 +40,6 @@ def _convolution(b: Builder) -> Result:
     """
     x, weight, bias = b.tensor("input"), b.tensor("weight"), b.maybe("bias")
     shape = b.shape_of(x)
-    if is_gpu(b.type.device):
-        return _on_gpu(b, x, weight, bias)
     if b.rank_of(x) != 4 or b.dtype_of(x) != BF16 or shape[2:] != (1, 1) or b.shape_of(weight)[2:] != (1, 1):
         raise NotCovered("a convolution of more than one pixel")
     if b.get("transposed") or b.get("groups") != 1 or any(b.get("padding")) or 0 in (*shape, *b.type.shape):
@@ -57,11 +55,13 @@ IMAGE_CHANNELS = (
 )
 
 
-def _on_gpu(b: Builder, x: SSAValue, weight: SSAValue, bias: SSAValue | None) -> Result:
+@rule("convolution.default")
+def _convolution_on_gpu(b: Builder) -> Result:
     """convolution(x, w, bias) -> convolution(x, w) + bias, or a product where the windows are patches side by side.
 
     ATen adds the bias in a pass of its own, ours is part of what follows.
     """
+    x, weight, bias = b.tensor("input"), b.tensor("weight"), b.maybe("bias")
     patches = _patches(b, x, weight)
     if bias is None and patches is None or not b.type.dtype.is_float:
         raise NotCovered("a convolution of the library's")
@@ -109,8 +109,8 @@ def _patches(b: Builder, x: SSAValue, weight: SSAValue) -> SSAValue | None:
 def _multi_head_attention(b: Builder) -> Result:
     """The fast path of torch.nn.MultiheadAttention -> linear, attention, linear on a GPU, where attention has faster kernels than the path knows."""
     x = b.tensor("query")
-    if not is_gpu(b.type.device) or b.tensor("key") is not x or b.tensor("value") is not x or b.has("mask"):
-        raise NotCovered("attention between different sequences, or on a CPU")
+    if b.tensor("key") is not x or b.tensor("value") is not x or b.has("mask"):
+        raise NotCovered("attention between different sequences")
     if b.get("need_weights", True) or b.rank_of(x) != 3 or any(r.first_use is not None for r in b.op.results[1:]):
         raise NotCovered("attention whose weights are needed")
     n, length, width = b.shape_of(x)
@@ -149,7 +149,7 @@ def _saved_attention(b: Builder) -> Result:
 
     They are memory without values on whichever device the library likes; zeros lie where the types say, and recordings can copy them.
     """
-    if b.get("dropout_p", 0.0) != 0.0 or not is_gpu(prim.tensor(b.op.results[0]).device):
+    if b.get("dropout_p", 0.0) != 0.0:
         raise NotCovered("attention with dropout")
     made = kernel.Extern.make(
         list(b.op.operands), [r.type for r in b.op.results], {"target": b.op.target, **b.op.literals}

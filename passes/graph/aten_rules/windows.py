@@ -13,7 +13,6 @@ from ....ir.dialects import prim
 from ....ir.dtypes import F32, F64, I32, I64
 from ....ir.scalars import identity
 from ....ir.symbols import Dim, dim
-from ....ir.types import is_gpu
 from .builder import Builder, NotCovered, Result, real, rule
 
 MOST_SLICES = 8  # of a window in one row that is written out on a CPU
@@ -75,9 +74,7 @@ def _windows(b: Builder, n: int) -> list[Window]:
     ]
 
 
-def _on_gpu(b: Builder) -> None:
-    if not is_gpu(b.type.device):
-        raise NotCovered("a pooling on a CPU")
+def _not_empty(b: Builder) -> None:
     if any(s == 0 for r in (*b.op.operands, *b.op.results) for s in prim.tensor(r).shape):
         raise NotCovered("nothing to pool")
 
@@ -170,9 +167,7 @@ def _line_by_line(b: Builder, kind: str, padded: SSAValue, windows: Sequence[Win
 
 @rule("max_pool2d_with_indices.default", "max_pool3d_with_indices.default", "max_pool2d.default", "max_pool3d.default")
 def _max_pool(b: Builder) -> Result:
-    if not is_gpu(b.type.device):
-        return _max_pool1d(b)
-    _on_gpu(b)
+    _not_empty(b)
     x = b.op.operands[0]
     real(b.dtype_of(x))
     windows = _windows(b, 3 if "pool3d" in b.op.target else 2)
@@ -223,6 +218,7 @@ def _number(
     return found
 
 
+@rule("max_pool2d_with_indices.default", cpu=True)
 def _max_pool1d(b: Builder) -> Result:
     """Windows of one row whose indices nobody reads (max_pool1d): the largest of a few slices."""
     x, (places, at) = b.op.operands[0], b.op.results
@@ -243,7 +239,7 @@ def _max_pool1d(b: Builder) -> Result:
 @rule("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")
 def _avg_pool(b: Builder) -> Result:
     """The sum of each window over the number of its elements, those of the padding counted or not."""
-    _on_gpu(b)
+    _not_empty(b)
     x = b.op.operands[0]
     if not b.dtype_of(x).is_float:
         raise NotCovered("integers")
@@ -284,7 +280,7 @@ def _counts(b: Builder, like: SSAValue, windows: Sequence[Window], padding: bool
 )  # fmt: skip
 def _adaptive_pool(b: Builder) -> Result:
     """Window o of n over s elements goes from floor(o * s / n) up to ceil((o + 1) * s / n)."""
-    _on_gpu(b)
+    _not_empty(b)
     x, n = b.op.operands[0], int(b.op.target.split("pool")[1][0])
     is_max = "max" in b.op.target
     real(b.dtype_of(x))
@@ -365,7 +361,7 @@ def _uneven_reduced(
 @rule("im2col.default")
 def _im2col(b: Builder) -> Result:
     """The elements of each window as a column."""
-    _on_gpu(b)
+    _not_empty(b)
     x = b.tensor("self")
     real(b.dtype_of(x))
     if b.rank_of(x) != 4:
@@ -386,7 +382,7 @@ def _im2col(b: Builder) -> Result:
 @rule("col2im.default")
 def _col2im(b: Builder) -> Result:
     """Each element of the image is the sum of the columns' elements that lie on it; where windows lie side by side there is one."""
-    _on_gpu(b)
+    _not_empty(b)
     x, shape = b.tensor("self"), b.type.shape
     real(b.dtype_of(x))
     if b.rank_of(x) != 3 or not all(isinstance(s, int) for s in shape[1:]):
