@@ -432,6 +432,14 @@ def _apply(item: Pass, ctx: CompileContext, module: ModuleOp) -> None:
         diagnostics.want_remarks = wanted
 
 
+def _own_passes(kind: type[Pass]) -> Iterator[type[Pass]]:
+    """The classes below this one that are Intarsia's own, as far as they are loaded."""
+    for each in kind.__subclasses__():
+        if _is_own(each):
+            yield each
+        yield from _own_passes(each)
+
+
 def check_level(item: Pass, levels: set[str], module: ModuleOp) -> None:
     """Check that a pass may run on a module that is legal at `levels`.
 
@@ -440,12 +448,10 @@ def check_level(item: Pass, levels: set[str], module: ModuleOp) -> None:
     """
     if levels & {item.level, *item.accepts}:
         return
-    from ..pipeline import registry
-
     illegal = first_illegal(module, item.level)
     found = f"the module is at level '{min(levels, key=LEVELS.index)}'" if levels else "the module mixes levels"
     shown = f" (it holds {illegal.name})" if illegal is not None else ""
-    givers = registry().giving(item.level)
+    givers = sorted({kind.name for kind in _own_passes(Pass) if kind.gives == item.level != kind.level})
     ways = " or ".join(f"'{name}'" for name in givers)
     behind = levels and max(map(LEVELS.index, levels)) > LEVELS.index(item.level)
     advice = f"; the pass {ways} establishes it: run it before" if givers and not behind else ""

@@ -42,7 +42,7 @@ _ROWS: tuple[tuple[str, tuple[str, ...], Unless], ...] = (
 @cache
 def library_on_cpu() -> dict[str, tuple[str, Unless]]:
     """The table by overload, of those that have a rule."""
-    table = {}
+    table: dict[str, tuple[str, Unless]] = {}
     for reason, patterns, unless in _ROWS:
         for pattern in patterns:
             found = [name for name in RULES if fnmatchcase(name, f"aten.{pattern}")]

@@ -14,13 +14,15 @@ from xdsl.ir import Block, Region, SSAValue
 from intarsia.ir.dialects import prim
 from intarsia.ir.dtypes import F32
 from intarsia.ir.interpreter.run import run
+from intarsia.ir.retarget import retarget
 from intarsia.ir.symbols import substitute, symbol
-from intarsia.ir.text import parse_module
+from intarsia.ir.text import parse_module, print_module
 from intarsia.ir.types import TensorType, tensor_type
-from intarsia.passes.core.context import CompileContext
+from intarsia.passes.core.context import CompileContext, Diagnostics
 from intarsia.passes.core.levels import module_levels
 from intarsia.passes.graph.canonicalize import RULES as CANONICAL
 from intarsia.passes.graph.constant_fold import RULES as FOLDS
+from intarsia.passes.graph.coverage import library_on_cpu
 from intarsia.passes.pipeline import registry
 
 HERE = Path(__file__).parent
@@ -110,3 +112,23 @@ def test_time_grows_with_the_length_of_the_program_only() -> None:
         seconds.append(time.process_time() - start)
         assert len(list(module.walk())) < count // 4
     assert seconds[1] < 40 * seconds[0] + 0.5
+
+
+def test_calls_that_a_cpus_library_does_faster_stay_calls() -> None:
+    """The table names overloads that have rules; the same call is decomposed on a GPU."""
+    assert {"aten.avg_pool2d.default", "aten.index_add.default", "aten.cummax.default"} <= library_on_cpu().keys()
+    text = """
+prim.func @main() {symbols = []} ({
+^bb0(%x: !prim.tensor<[1, 2, 8, 8], f32>):
+  %0 = aten.avg_pool2d.default(%x) {operands = ["self"], kernel_size = [2, 2], stride = [2, 2], padding = [0, 0], ceil_mode = false, count_include_pad = true} : !prim.tensor<[1, 2, 4, 4], f32>
+  prim.return(%0)
+})
+"""
+    for device, calls in (("cpu", 1), ("cuda:0", 0)):
+        module, diagnostics = parse_module(text), Diagnostics(want_remarks=True)
+        retarget(module, device)
+        registry().make("decompose").apply(CompileContext(diagnostics=diagnostics), module)
+        assert print_module(module).count("kernel.extern") == calls
+        assert [r.message for r in diagnostics.remarks] == calls * [
+            "aten.avg_pool2d.default is a library call: its rule does not cover a pooling on a CPU"
+        ]
