@@ -84,16 +84,7 @@ def import_graph(room: str) -> nx.DiGraph:
     return graph
 
 
-STILL = {  # rooms with a circle that is too large
-    "passes": "core.manager and pipeline",
-}
-ROOMS = [
-    pytest.param(room, marks=pytest.mark.xfail(reason=STILL[room], strict=True)) if room in STILL else room
-    for room in MAY_IMPORT
-]
-
-
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("room", MAY_IMPORT)
 def test_files_import_each_other_in_circles_only_within_a_folder(room: str) -> None:
     """A circle is one thing in pieces: it stays inside of a folder, and has at most four files."""
     for circle in nx.strongly_connected_components(import_graph(room)):
