@@ -84,7 +84,7 @@ def on_gpu(
     make: Callable[[HostProgram, bool], Make],
     refused: str = "",
     recorded: list[Recorded] | None = None,
-) -> Callable[[], Recorded]:
+) -> Callable[[], Run]:
     """A maker of calls of a program on a GPU.
 
     Args:
@@ -103,8 +103,10 @@ def on_gpu(
         runs: Sequence[Run] = make(halves, False)()
         return [GpuFunction(run, lambda k=k: make(halves, True)()[k]) for k, run in enumerate(runs)]  # type: ignore[misc]
 
-    def on_this_gpu() -> Recorded:
+    def on_this_gpu() -> Run:
         run = GpuFunction(plain(), copying)
+        if refused and torch.cuda.device_count() < 2:  # there is nothing else to do
+            return run
         there = Recorded(
             run,
             source.arguments,

@@ -141,7 +141,7 @@ class Recorded:
             self.warm = WARM + 3
 
     def __call__(self, *args: Any) -> Sequence[Any]:
-        if self.gpu.is_current():
+        if self.gpu.is_only or self.gpu.is_current():
             results = self._call(args)
         else:
             with self.gpu.as_current():

@@ -52,7 +52,7 @@ class Gpu:
 
     def is_current(self) -> bool:
         """Whether torch works on it at present."""
-        return self.is_only or torch.cuda.current_device() == self.index
+        return torch.cuda.current_device() == self.index
 
     def as_current(self) -> Any:
         """Inside of this context torch works on it."""

@@ -24,7 +24,7 @@ class Fake:
     """The CPU as a GPU. Results of a recording lie at fixed places; between playbacks these are overwritten, as shared memory is."""
 
     def __init__(self) -> None:
-        self.index, self.now, self.busy, self.moved = 0, 0, False, 0
+        self.index, self.now, self.busy, self.moved, self.is_only = 0, 0, False, 0, True
         self.kept: list[Tensor] = []
         self.away: list[Tensor] = []  # what is on the CPU
 
@@ -77,9 +77,6 @@ class Fake:
                 ctypes.memmove(memory, storage.data_ptr(), storage.nbytes())
 
         return replay, made
-
-    def is_current(self) -> bool:
-        return True
 
     def move(self, target: int, source: int, size: int, stream: int) -> None:
         self.moved += 1
