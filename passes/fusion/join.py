@@ -53,7 +53,7 @@ def join(producer: kernel.Fused, consumer: kernel.Fused) -> kernel.Fused:
         if wide is not None and isinstance(op, prim.Cast) and op.type.dtype == F32:
             made[result] = wide
             continue
-        if wide is not None and isinstance(op, ONE_TO_ONE):
+        if wide is not None and type(op) in ONE_TO_ONE:
             exact[result] = _again(block, op, [wide])
         made[result] = _again(block, op, [made[v] for v in op.operands])
     kept = [r for r in producer.results if any(use.operation is not consumer for use in uses_of(r, prim.VIEWS))]
@@ -90,7 +90,7 @@ def _yielded(op: kernel.Fused) -> list[SSAValue]:
 def _again(block: Block, op: Op, operands: list[SSAValue]) -> SSAValue:
     """The operation on other operands; a view has the dtype of what it shows."""
     kind = prim.tensor(op.results[0])
-    if isinstance(op, prim.VIEWS):
+    if type(op) in prim.VIEWS:
         kind = kind.with_(dtype=prim.tensor(operands[0]).dtype)
     attributes = {k: v for k, v in op.attributes.items() if k != "strides"}
     made = type(op).create(operands=operands, result_types=[kind], attributes=attributes, location=op.location)
@@ -133,7 +133,7 @@ def uses_of(value: SSAValue, views: Views = ONE_TO_ONE) -> list[Use]:
     """The uses of a value, also through such views."""
     found: list[Use] = []
     for use in value.uses:
-        found += uses_of(use.operation.results[0], views) if isinstance(use.operation, views) else [use]
+        found += uses_of(use.operation.results[0], views) if type(use.operation) in views else [use]
     return found
 
 
@@ -141,7 +141,7 @@ def views_of(value: SSAValue, views: Views = prim.VIEWS) -> list[Op]:
     """The views of a value, in an order in which each follows what it is a view of."""
     found: list[Op] = []
     for use in value.uses:
-        if isinstance(use.operation, views):
+        if type(use.operation) in views:
             found += [use.operation, *views_of(use.operation.results[0], views)]
     return found
 
@@ -149,7 +149,7 @@ def views_of(value: SSAValue, views: Views = prim.VIEWS) -> list[Op]:
 def viewed(value: SSAValue, views: Views = ONE_TO_ONE) -> tuple[SSAValue, list[Op]]:
     """What a value is a view of, and the views that lead from there to it."""
     steps: list[Op] = []
-    while isinstance(value.owner, views):
-        steps.append(value.owner)
-        value = value.owner.operands[0]
+    while type(owner := value.owner) in views:
+        steps.append(cast(Op, owner))
+        value = steps[-1].operands[0]
     return value, steps[::-1]

@@ -31,10 +31,10 @@ from .contract import Contraction, added_chunks, contract_kernel, contraction_of
 from .matmul_activation import is_tanh_gelu, with_gelu
 
 ELEMENTWISE = (prim.Elementwise, prim.Cast)
-# Of single elements, read at places that the index says: what a factor may be computed by.
+# Beside operations on single elements, what a factor may be computed by: elements at places that an index says.
 PARTS = (prim.Slice, prim.Take, prim.Gather)  # each is one more place at which memory is read
 MOVED = (*PARTS, prim.Reshape, prim.Permute, prim.Flip, prim.Pad, prim.Concat)
-IN_FRONT = (*ELEMENTWISE, *MOVED, prim.Broadcast, *prim.SOURCES, kernel.Yield)
+IN_FRONT = (prim.Cast, *MOVED, prim.Broadcast, *prim.SOURCES, kernel.Yield)
 MOST_WORK = 128  # operations for an element; windows of pixels and the like are worth a kernel of their own
 READ = 16  # operations in whose time an element at a place of its own is read; assumed, not measured
 
@@ -58,14 +58,10 @@ class Select(Pass):
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         for func in [op for op in module.ops if isinstance(op, prim.Func)]:
-            calls = [
-                op
-                for op in func.block_body.ops
-                if isinstance(op, kernel.Extern) and _product(op, ctx.machine.tf32_products)
-            ]
+            calls = [op for op in func.block_body.ops if isinstance(op, kernel.Extern) and contraction_of(op)]
             siblings = [_siblings(op) for op in calls]  # of all products, before the first is replaced
             for op, number in zip(calls, siblings, strict=True):
-                found = _product(op, ctx.machine.tf32_products)  # anew: its factor may be what a kernel made now gives
+                found = _product(op, ctx.machine.tf32_products)  # its factor may be what a kernel made now gives
                 if found is not None:
                     self._select(ctx, found, number)
 
@@ -134,14 +130,15 @@ class _InFront:
 
 @dataclass
 class Product(Contraction):
-    """A contraction that a kernel of ours can carry out. `front`: kernels before it that this can take in."""
+    """A contraction that a kernel of ours can carry out.
+
+    Attributes:
+        front: kernels before it that this can take in.
+        reads_fast: whether the factors lie in memory as tiles of them are read.
+    """
 
     front: tuple[_InFront, ...] = ()
-
-    @property
-    def reads_fast(self) -> bool:
-        """Whether the factors lie in memory as tiles of them are read."""
-        return _reads_fast(self.a) and _reads_fast(self.b)
+    reads_fast: bool = True
 
     def hint(self, size: Dim) -> int:
         """What a size is likely to be, if it is not known: what it was when the program was captured, but never 1."""
@@ -197,8 +194,9 @@ def _product(op: kernel.Extern, tf32: bool) -> Product | None:
         return None
     made = Product(op, found.a, found.b, found.added)
     made.front = tuple(_in_front(made))
-    computed = [any(viewed(v, prim.VIEWS)[0].owner is f.kernel for f in made.front) for v in (made.a, made.b)]
-    fine = all(done or _reads_fast(v) for v, done in zip((made.a, made.b), computed, strict=True))
+    made.reads_fast = _reads_fast(made.a) and _reads_fast(made.b)
+    inside = [f.kernel for f in made.front]
+    fine = made.reads_fast or all(viewed(v, prim.VIEWS)[0].owner in inside or _reads_fast(v) for v in (made.a, made.b))
     return made if fine else None
 
 
@@ -206,7 +204,7 @@ def _in_front(found: Product) -> Iterator[_InFront]:
     """The kernels that compute a factor element by element, and nothing that others read."""
     bases = [viewed(v, prim.VIEWS)[0] for v in (found.a, found.b)]
     for op in dict.fromkeys(base.owner for base in bases):
-        if type(op) is not kernel.Fused or not all(isinstance(inner, IN_FRONT) for inner in op.block_body.ops):
+        if type(op) is not kernel.Fused or not all(map(_may_stand_in_front, op.block_body.ops)):
             continue
         if any(use.operation is not found.op for result in op.results for use in uses_of(result, prim.VIEWS)):
             continue
@@ -215,6 +213,10 @@ def _in_front(found: Product) -> Iterator[_InFront]:
         work = [_work(op, base.index) if base.owner is op else 0.0 for base in bases]  # type: ignore[attr-defined]
         if max(work) <= MOST_WORK:
             yield _InFront(op, (work[0], work[1]))
+
+
+def _may_stand_in_front(op: Operation) -> bool:
+    return type(op) in IN_FRONT or isinstance(op, prim.Elementwise)
 
 
 def _work(op: kernel.Fused, number: int) -> float:
@@ -227,7 +229,7 @@ def _work(op: kernel.Fused, number: int) -> float:
         stack += [v for v in operands if v not in needed]
         needed.update(operands)
     owners = [v.owner for v in needed]
-    read = READ if any(isinstance(each, MOVED) for each in owners) else 1
+    read = READ if any(type(each) in MOVED for each in owners) else 1
     reads = sum(isinstance(each, (Block, *PARTS)) for each in owners)
     costs = [
         each.row.cost if isinstance(each, prim.Elementwise) else 1 for each in owners if isinstance(each, ELEMENTWISE)
@@ -252,7 +254,8 @@ def _measured(ctx: CompileContext, shape: Shape, found: Product, behind: kernel.
     sizes = [n for call in calls for v in (*call.operands, *call.results) for n in prim.tensor(v).shape]
     if ctx.tuner is None or not tiles or not all(isinstance(n, int) for n in sizes):
         return None
-    words = f"{found.op['target'].removeprefix('aten.').removesuffix('.default')}{' bias' if found.added is not None else ''}"
+    bias = "" if found.added is None else " bias"
+    words = f"{found.op['target'].removeprefix('aten.').removesuffix('.default')}{bias}"
     behind_it = "" if behind is None else f" {_digest([behind])}"
     before = f" after {_digest([f.kernel for f in found.front])}" if found.front else ""
     key = f"matmul {shape.bucket} {words}{behind_it}{before}"
@@ -326,6 +329,11 @@ def _before(a: Operation, b: Operation) -> bool:
     return a is not b and a.is_before_in_block(b)
 
 
+def _computes_elements(op: Operation) -> bool:
+    """Whether each element of the result is computed from one of each operand; views of all of it among them."""
+    return type(op) in (prim.Cast, *ONE_TO_ONE) or isinstance(op, prim.Elementwise)
+
+
 def _is_elementwise(fused: kernel.Fused, result: SSAValue) -> bool:
     """Whether a kernel computes single elements from single elements of the value, and nothing else."""
     block = fused.block_body
@@ -336,7 +344,7 @@ def _is_elementwise(fused: kernel.Fused, result: SSAValue) -> bool:
         if isinstance(op, kernel.Yield):
             return all(v in depends for v in op.operands)
         if any(v in depends for v in op.operands):
-            if not isinstance(op, (*ELEMENTWISE, *ONE_TO_ONE)):
+            if not _computes_elements(op):
                 return False
             depends.update(op.results)
     return False
@@ -349,7 +357,7 @@ def _sums(fused: kernel.Fused, result: SSAValue) -> bool:
     for op in block.ops:
         if isinstance(op, kernel.Yield) or not any(v in depends for v in op.operands):
             continue
-        if isinstance(op, (*ELEMENTWISE, *ONE_TO_ONE)):
+        if _computes_elements(op):
             depends.update(op.results)
         elif not isinstance(op, prim.Reduce):
             return False
