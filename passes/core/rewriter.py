@@ -146,6 +146,18 @@ def _keep_strides(op: Op, value: SSAValue) -> None:
     owner.attributes["strides"] = strides
 
 
+def replace(op: Operation, values: Sequence[SSAValue | None], made: Iterable[Operation] = ()) -> None:
+    """Put `made` in front of the operation and `values` in the place of its results (None: nobody reads it); it goes."""
+    block = op.parent
+    assert block is not None
+    block.insert_ops_before(list(made), op)
+    for old, new in zip(op.results, values, strict=True):
+        if new is not None:
+            new.name_hint = new.name_hint or old.name_hint
+            old.replace_all_uses_with(new)
+    block.erase_op(op)
+
+
 def _erase_dead(value: SSAValue) -> None:
     """Erase the value's producer when nothing reads it, and so on upwards."""
     work = [value]

@@ -17,6 +17,7 @@ from ...ir.types import TensorType, tensor_type
 from ..analysis.strides import is_view
 from ..core.base import Pass, PassError
 from ..core.context import CompileContext
+from ..core.rewriter import replace
 from .aten_rules import (  # noqa: F401  (they register their rules)
     backward,
     bags,
@@ -94,8 +95,6 @@ class _Streams:
 
 
 def _replace(ctx: CompileContext, op: AtenOp, streams: _Streams | None) -> None:
-    block = op.parent
-    assert block is not None
     builder = Builder(op, stream=streams)
     values, reason = _by_rule(op, builder)
     if reason:
@@ -105,17 +104,10 @@ def _replace(ctx: CompileContext, op: AtenOp, streams: _Streams | None) -> None:
         builder.ops, values = [call], list(call.results)
         ctx.diagnostics.count("decompose", "library calls")
         ctx.diagnostics.remark("decompose", "extern", lambda: f"{op.target} is a library call: {reason}", _place(op))
-    block.insert_ops_before(builder.ops, op)
-    for i, (old, new) in enumerate(zip(op.results, values, strict=True)):
-        if new is None:
-            continue
-        if not reason:
+    for i, new in enumerate(values):
+        if new is not None and not reason:
             _keep_strides(op, i, new, builder)
-        if new.name_hint is None:
-            new.name_hint = old.name_hint
-        old.replace_all_uses_with(new)
-    op.detach()
-    op.erase()
+    replace(op, values, builder.ops)
 
 
 def _by_rule(op: AtenOp, builder: Builder) -> tuple[list[SSAValue | None], str]:

@@ -22,7 +22,7 @@ from ..analysis.strides import channels_last, same_layout
 from ..core.base import Pass
 from ..core.clauses import broken
 from ..core.context import CompileContext
-from ..core.rewriter import is_static
+from ..core.rewriter import is_static, replace
 from ..kernels.convolution import takes_max_pool
 from ..kernels.depthwise_kernels import OWN as DEPTHWISE
 from ..kernels.depthwise_kernels import takes_depthwise_on_gpu
@@ -162,13 +162,7 @@ def _as_product(op: kernel.Extern, values: set[SSAValue]) -> SSAValue:
     call = kernel.Extern.make([flat.results[0], matrix.results[0]], [kind], literals, loc=op.location)
     image = prim.reshape(call.results[0], (n, rows, columns, outputs))
     back = prim.permute(image.results[0], (0, 3, 1, 2))
-    block = op.parent
-    assert block is not None
-    block.insert_ops_before([last, flat, matrix, call, image, back], op)
-    back.results[0].name_hint = op.results[0].name_hint
-    op.results[0].replace_all_uses_with(back.results[0])
-    op.detach()
-    op.erase()
+    replace(op, back.results, [last, flat, matrix, call, image, back])
     return back.results[0]
 
 
@@ -221,11 +215,5 @@ def _own_pool(op: kernel.Extern) -> kernel.Extern:
     literals = {k: v for k, v in op.literals.items() if k not in ("strides", "returned")}
     literals |= {"target": "aten.max_pool2d.default", "own": "max_pool", "strides": (op["strides"][0],)}
     call = kernel.Extern.make(op.operands, [op.results[0].type], literals, loc=op.location)
-    call.results[0].name_hint = op.results[0].name_hint
-    block = op.parent
-    assert block is not None
-    block.insert_ops_before([call], op)
-    op.results[0].replace_all_uses_with(call.results[0])
-    op.detach()
-    op.erase()
+    replace(op, [call.results[0], *(None for _ in op.results[1:])], [call])
     return call

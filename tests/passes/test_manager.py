@@ -340,6 +340,24 @@ def test_what_others_leave_is_checked_where_it_stands(rest: str) -> None:
     assert f"({Corrupts.__module__}.{Corrupts.__qualname__}, which is not Intarsia's own)" in str(error.value)
 
 
+@dataclass(frozen=True)
+class ChangesAttributes(Pass):
+    """Changes nothing but an attribute: strides for two arguments of a function that has one."""
+
+    name: ClassVar[str] = "changes-attributes"
+
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        for func in module.body.block.ops:
+            func["arg_strides"] = (None, None)  # type: ignore[index]
+
+
+def test_a_pass_that_changes_attributes_alone_is_named_too() -> None:
+    passes = [registry().make("cse"), ChangesAttributes(), registry().make("dce")]
+    with pytest.raises(PassFailure, match="arg_strides has 2 entries for 1 arguments") as error:
+        run_pipeline(CompileContext(), parse_module(MODULE), passes)
+    assert error.value.pass_name == "changes-attributes" and "not Intarsia's own" in str(error.value)
+
+
 def test_others_are_not_blamed_for_what_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
     own = type("Cse", (Corrupts,), {"name": "own-corrupts", "__module__": "intarsia.passes.own"})
     with registered(own, Adrift), pytest.raises(PassFailure) as error:
