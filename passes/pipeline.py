@@ -57,7 +57,12 @@ GPU: Road = (
     ("select", "kernels.select:Select"),  # a product and what is around it are one kernel
     ("layout", "layout.layout:Layout"),  # every stored value gets its strides
     ("lower", "schedule.lower:Lower"),  # plain loops: rows, reductions, stores: kernel -> loop
-    ("schedule", "schedule.schedule:Schedule"),  # loops are chosen: order, blocks, warps
+    ("chunk-reductions", "schedule.gpu.chunks:ChunkReductions"),  # reductions of few rows are cut into chunks
+    ("split-launches", "schedule.gpu.launches:SplitLaunches"),  # every loop nest is a kernel of its own
+    ("cooperate", "schedule.gpu.cooperative:Cooperate"),  # programs share rows that are long, or few
+    ("tile-products", "schedule.gpu.product_tiles:TileProducts"),  # products are laid out in the tile chosen for each
+    ("block", "schedule.gpu.blocks:BlockLoops"),  # all other loops: blocks of programs, blocks within a row, warps
+    ("schedule", "schedule.schedule:Schedule"),  # kernels of the host's memory: order, tiles, lanes, threads
     ("vectorize", "schedule.vectorize:Vectorize"),  # innermost loops run in vector lanes
     ("parallelize", "schedule.parallelize:Parallelize"),  # outer loops are spread over threads
     ("stream", "schedule.stream:Stream"),  # large results are written past the caches

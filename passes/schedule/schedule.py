@@ -8,13 +8,12 @@ from typing import ClassVar
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Region
 
-from ...ir.dialects import loop, prim
-from ...ir.types import RefType, is_gpu
+from ...ir.dialects import loop
 from ..core.base import Pass
 from ..core.context import CompileContext
 from .emit_loops import LoopEmitter, drop_unused, kernel_block, kernel_symbols
+from .gpu.parts import is_grid
 from .read import read
-from .schedule_blocks import divide
 from .tiling import Tiler
 
 
@@ -28,23 +27,12 @@ class Schedule(Pass):
     requires: ClassVar[tuple[str, ...]] = ("lower",)
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
-        """Replace the loops of kernels; on a GPU a kernel becomes one for each of its nests."""
-        kernels = [op for op in module.ops if isinstance(op, loop.Kernel) and op.get("plain")]
-        launches: dict[str, list[loop.Launch]] = {}
-        for func in [op for op in module.ops if isinstance(op, prim.Func)]:
-            for op in func.block_body.ops:
-                if isinstance(op, loop.Launch):
-                    launches.setdefault(op["kernel"], []).append(op)
-        count = launched = 0
-        for kernel in kernels:
-            calls = launches.get(kernel["sym_name"], [])
-            if any(isinstance(a.type, RefType) and is_gpu(a.type.device) for a in kernel.block_body.args):
-                parts = divide(ctx.machine.gpu, kernel, calls)
-            else:
-                parts = [self._tiled(ctx, kernel)]
-            count, launched = count + len(parts), launched + len(parts) * len(calls)
-        ctx.diagnostics.count(self.name, "kernels", count)
-        ctx.diagnostics.count(self.name, "launches", launched)
+        """Replace the loops of kernels that are plain, but for those of a grid: `block` and the passes before it choose these."""
+        for kernel in [op for op in module.ops if isinstance(op, loop.Kernel) and op.get("plain")]:
+            if not is_grid(kernel, ctx.machine):
+                self._tiled(ctx, kernel)
+        for what, kind in (("kernels", loop.Kernel), ("launches", loop.Launch)):
+            ctx.diagnostics.count(self.name, what, sum(isinstance(op, kind) for op in module.walk()))
 
     def _tiled(self, ctx: CompileContext, kernel: loop.Kernel) -> loop.Kernel:
         """The kernel with its loops chosen for a CPU, in its place."""

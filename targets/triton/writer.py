@@ -13,7 +13,7 @@ from ...ir.dialects import loop
 from ...ir.symbols import Dim, FloorDiv, dim, known_equal
 from ...ir.syntax import Op
 from ...passes.analysis.size_names import SizeNames
-from ...passes.schedule.blocks import most
+from ...passes.schedule.gpu.blocks import most
 from ..text.walk import Walk
 from .text import index_text
 

@@ -17,7 +17,7 @@ from intarsia.ir.types import TensorType, tensor_type
 
 Shape = Sequence[Dim]
 S0 = symbol("s0")
-# constants of passes/analysis/cost.py that passes/schedule/cooperative.py reads as for a GPU that holds a few hundred elements
+# constants of passes/analysis/cost.py that passes/schedule/gpu/cooperative.py reads as for a GPU that holds a few hundred elements
 SMALL_GPU = {"SHARED_ROW_BYTES": 512, "SHARED_LEAST": 512, "ALONE": 256, "HELD": 128, "HELD_ODD": 128, "READ_ONCE": 64}
 SMALL_GPU |= {"SHARED_LANES": (32, 32)}  # type: ignore[dict-item]
 

@@ -16,7 +16,7 @@ from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.analysis.machine import Machine, gpu_facts
 from intarsia.passes.core.context import CompileContext
 from intarsia.passes.memory.plan_buffers import PlanBuffers
-from intarsia.passes.schedule import cooperative
+from intarsia.passes.schedule.gpu import cooperative
 from intarsia.targets.triton.emit import emit_module
 from intarsia.targets.triton.parts import program_count
 from tests.ladder import schedule

@@ -32,7 +32,7 @@ from intarsia.ir.dialects import loop
 from intarsia.ir.interpreter import run as reference
 from intarsia.ir.interpreter.loops import find_kernel, fits, poison, restride
 from intarsia.ir.symbols import symbol
-from intarsia.passes.schedule import cooperative
+from intarsia.passes.schedule.gpu import cooperative
 from intarsia.targets.triton import language
 from intarsia.targets.triton.compile import load_text
 from intarsia.targets.triton.descriptors import descriptors

@@ -1,4 +1,4 @@
-"""How a matrix product with its epilogue is laid over a GPU: a program takes a tile of the result, walks over the inner size, and stores.
+"""tile-products: how a matrix product with its epilogue is laid over a GPU: a program takes a tile of the result, walks over the inner size, and stores.
 
 The nest is one like any other: rows, a stage that accumulates, and stages that store what follows. Rows that only the first operand depends
 on are one loop in blocks, those of the second one another, what both depend on is a batch.
@@ -6,25 +6,54 @@ on are one loop in blocks, those of the second one another, what both depend on 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-import sympy
+from xdsl.dialects.builtin import ModuleOp
 
-from ...ir.dtypes import BY_NAME
-from ...ir.scalars import DOT
-from ...ir.symbols import Dim, product
-from ..analysis.affine import accesses, merge
-from ..analysis.cost import GROUP
-from ..analysis.machine import Processor
-from ..analysis.product_model import Tile
-from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
-from .expressions import Expressions
-from .nests import Join, Loop, Nest, Stage
-from .tiling import by_stride
+from ....ir.dialects import loop
+from ....ir.dtypes import BY_NAME
+from ....ir.scalars import DOT
+from ....ir.symbols import Dim, product
+from ...analysis.affine import accesses, merge
+from ...analysis.cost import GROUP, WARPS_OF_A_ROW
+from ...analysis.product_model import Tile
+from ...core.base import Pass
+from ...core.context import CompileContext
+from ..emit_loops import LoopSpec, NestSpec, Segment, StageSpec
+from ..expressions import Expressions
+from ..nests import Join, Nest, Nests, Stage
+from ..tiling import by_stride
+from .blocks import Blocker
+from .parts import divide, grid_kernels
 
-Flat: TypeAlias = Callable[[list[Loop], dict[sympy.Symbol, Dim], int, str], list[LoopSpec]]
+
+@dataclass(frozen=True)
+class TileProducts(Pass):
+    """Lay matrix products over a GPU in the tile that was chosen for each: rows by columns, the inner size in steps, stages on their way."""
+
+    name: ClassVar[str] = "tile-products"
+    level: ClassVar[str] = "loop"
+    after: ClassVar[tuple[str, ...]] = ("split-launches",)
+    requires: ClassVar[tuple[str, ...]] = ("split-launches",)
+
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        """A product of a single row or column is a sum, in blocks as any other."""
+        for kernel, calls in grid_kernels(module, ctx.machine):
+            if any(isinstance(op, loop.Accumulate) and op["kind"] == DOT for op in kernel.walk()):
+                divide(kernel, calls, lambda found: _tiled(ctx, found))
+
+
+def _tiled(ctx: CompileContext, found: Nests) -> list[NestSpec] | None:
+    blocker = Blocker(ctx.machine.gpu, found.expressions, found.scratch)
+    (nest,) = found.nests
+    if not is_product(nest):
+        return None
+    tiled = product_tiles(blocker, nest)
+    if tiled is None:
+        tiled = blocker.row_blocks(summed(found.expressions, nest))
+        tiled.warps = min(tiled.warps, WARPS_OF_A_ROW)
+    return [tiled]
 
 
 def is_product(nest: Nest) -> bool:
@@ -46,15 +75,9 @@ def split_of(nest: Nest) -> int:
     return tile.split if even and len(nest.stages[0].joins) == 1 else 1
 
 
-def product_blocks(
-    processor: Processor, lowering: Expressions, nest: Nest, flat: Flat, fresh: Callable[[Dim], sympy.Symbol]
-) -> NestSpec | None:
-    """The loops of the nest with their blocks; None where it is no product of a row and a column with operations on the result behind it.
-
-    Args:
-        flat: makes several loops one, in blocks.
-        fresh: gives a variable of a size.
-    """
+def product_tiles(blocker: Blocker, nest: Nest) -> NestSpec | None:
+    """The loops of the nest with their blocks; None where it is no product of a row and a column with operations on the result behind it."""
+    lowering, flat = blocker.lowering, blocker.flat
     first, *rest = nest.stages
     if len(first.joins) != 1 or len(first.loops) != 1 or any(s.joins or s.loops for s in rest):
         return None
@@ -67,13 +90,13 @@ def product_blocks(
     batch = [r for r in nest.rows if r not in tall and r not in wide]
     tile = tile_of(nest)
     loads = accesses([a], [], lowering.ranges).loads
-    tall, env = merge(by_stride(tall, used.stores, loads), used.all, lowering.ranges, fresh)
-    wide, more = merge(by_stride(wide, used.stores, used.loads), used.all, lowering.ranges, fresh)
+    tall, env = merge(by_stride(tall, used.stores, loads), used.all, lowering.ranges, blocker.merged)
+    wide, more = merge(by_stride(wide, used.stores, used.loads), used.all, lowering.ranges, blocker.merged)
     env |= more
     spec = NestSpec([], env, [], warps=tile.warps, pipeline=tile.stages)
     spec.rows += flat(batch, env, 1, "parallel")
     group = _group(
-        tile, first.loops[0].size, product([r.size for r in wide]), _bytes(nest), processor.stays_cached // 2
+        tile, first.loops[0].size, product([r.size for r in wide]), _bytes(nest), blocker.processor.stays_cached // 2
     )
     spec.rows += [replace(each, group=group) for each in flat(tall, env, tile.rows, "parallel")]
     spec.rows += flat(wide, env, tile.columns, "parallel")

@@ -1,4 +1,4 @@
-"""How the loops of a nest are laid over a GPU: each program of a grid takes a block of rows, and walks what is within a row in blocks.
+"""block: how the loops of a nest are laid over a GPU. Each program of a grid takes a block of rows, and walks what is within a row in blocks.
 
 The loops stay what they are: `block = n` on a loop says that n iterations are one tensor operation. A row that fits is one block,
 and is then read from memory once however many stages it has; a longer one is walked several times, which the L2 cache sees.
@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import sympy
+from xdsl.dialects.builtin import ModuleOp
 
-from ...ir.symbols import Dim, FloorDiv, Mod, Range, dim, free_symbols, power_of_two, product
-from ..analysis import sizes
-from ..analysis.affine import accesses, merge
-from ..analysis.cost import (
+from ....ir.dialects import loop
+from ....ir.symbols import Dim, FloorDiv, Mod, Range, dim, free_symbols, power_of_two, product
+from ...analysis import sizes
+from ...analysis.affine import accesses, merge
+from ...analysis.cost import (
     BAG_STEP,
     BYTES_A_THREAD,
     ELEMENTS_A_THREAD,
@@ -25,7 +28,6 @@ from ..analysis.cost import (
     LEAST_LANES,
     LEAST_SIDE,
     LOADS_A_THREAD,
-    PROGRAM_CHUNK,
     PROGRAM_LANES,
     PROGRAM_PIECE,
     PROGRAM_PIECE_AGAIN,
@@ -34,85 +36,56 @@ from ..analysis.cost import (
     PROGRAM_STEPS,
     PROGRAM_WIDE_LANES,
     TAPS,
-    WARPS_OF_A_ROW,
 )
-from ..analysis.machine import Processor
-from .cooperative import cooperative
-from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
-from .expressions import Expressions, Memory, Node
-from .moments import one_pass
-from .nests import Loop, Nest, Stage, coefficient
-from .product_blocks import is_product, product_blocks, split_of, summed
-from .tiling import Tiler, by_stride
+from ...analysis.machine import Processor
+from ...core.base import Pass
+from ...core.context import CompileContext
+from ..emit_loops import LoopSpec, NestSpec, Segment, StageSpec
+from ..expressions import Expressions, Memory, Node
+from ..moments import one_pass
+from ..nests import Loop, Nest, Nests, Stage, coefficient
+from ..tiling import Tiler, by_stride
+from .parts import divide, grid_kernels
 
 Ranges = dict[sympy.Symbol, Range]
 
 
+@dataclass(frozen=True)
+class BlockLoops(Pass):
+    """Lay the loops of kernels over a GPU: blocks of rows for its programs, blocks of elements within a row, warps."""
+
+    name: ClassVar[str] = "block"
+    level: ClassVar[str] = "loop"
+    after: ClassVar[tuple[str, ...]] = ("cooperate", "tile-products")
+    requires: ClassVar[tuple[str, ...]] = ("split-launches",)
+
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        """No kernel of a GPU is plain afterwards."""
+        for kernel, calls in grid_kernels(module, ctx.machine):
+            divide(kernel, calls, lambda found: [_blocker(ctx, found).blocks(nest) for nest in found.nests])
+
+
+def _blocker(ctx: CompileContext, found: Nests) -> Blocker:
+    return Blocker(ctx.machine.gpu, found.expressions, found.scratch)
+
+
 @dataclass
 class Blocker(Tiler):
-    """Chooses the blocks of the nests of one kernel; every nest becomes a kernel of its own, because blocks do not all wait for each other."""
+    """Chooses the blocks of a nest."""
 
     processor: Processor
     lowering: Expressions
     scratch: list[Memory]
 
-    def nests(self, nests: Sequence[Nest]) -> list[NestSpec]:
-        """The nests with their blocks, in order."""
-        return [spec for nest in nests for part in self._split(nest) for spec in self._specs(part)]
+    def merged(self, size: Dim) -> sympy.Symbol:
+        """A variable for loops that become one."""
+        return self._merged(size)
 
-    def _specs(self, nest: Nest) -> list[NestSpec]:
-        if not is_product(nest):
-            found = cooperative(
-                self.lowering,
-                nest,
-                self._lane(nest),
-                self._flat,
-                self._merged,
-                self.scratch,
-                self.processor,
-            )
-            if found is not None:
-                return found
-        return [self._blocks(nest)]
-
-    def _split(self, nest: Nest) -> list[Nest]:
-        """A reduction over much for few rows becomes one over chunks, and one over what these give."""
-        if is_product(nest):
-            first, chunks = nest.stages[0], split_of(nest)
-            return [nest] if chunks < 2 else self._chunked(nest, first, first.loops[0], chunks)
-        if not nest.stages[0].joins or not nest.stages[0].loops or sum(bool(s.joins) for s in nest.stages) != 1:
-            return [nest]
-        first = nest.stages[0]
-        if first.numbers:
-            return [nest]
-        work, count = product(s.size for s in first.loops), product(r.size for r in nest.rows)
-        lane = self._lane(nest)
-        lanes = 1 if lane is None else self._lanes_at_once(nest, lane)
-        programs = -(-hint(count) // lanes)
-        if programs * 4 > ENOUGH_PROGRAMS or hint(work) * hint(count) < 2 * PROGRAM_CHUNK * max(1, programs):
-            return [nest]
-        share = PROGRAM_CHUNK // lanes
-        # The sum of 67 million float32 reaches 98 % of the copy rate with twice as many, 96 without.
-        most_programs = 2 * ENOUGH_PROGRAMS if lane is None else ENOUGH_PROGRAMS
-        chunks = min(most_programs // max(1, programs), max(1, hint(work) // share))
-        first = self._flattened(first)
-        used = accesses(first.nodes, [], self.lowering.ranges)
-        enough = [s for s in by_stride(first.loops, [], used.loads) if hint(s.size) >= chunks]
-        if chunks < 2 or not enough:
-            return [nest]
-        return self._chunked(nest, first, enough[0], chunks)
-
-    def _blocks(self, nest: Nest) -> NestSpec:
-        if is_product(nest):
-            found = product_blocks(self.processor, self.lowering, nest, self._flat, self._merged)
-            if found is not None:
-                return found
-            found = self._row_blocks(summed(self.lowering, nest))
-            found.warps = min(found.warps, WARPS_OF_A_ROW)
-            return found
+    def blocks(self, nest: Nest) -> NestSpec:
+        """The nest with its blocks."""
         if not nest.rows and len(nest.stages) == 1 and not nest.stages[0].joins and not self._scans(nest):
             return self._points(nest.stages[0])
-        return self._row_blocks(nest)
+        return self.row_blocks(nest)
 
     def _alone(self, nest: Nest) -> list[Loop]:
         """The rows of which a program takes one at a time: where its loops begin must be one number, and bags have rows of their own."""
@@ -124,7 +97,8 @@ class Blocker(Tiler):
                     bounds |= free_symbols(index[:1])
         return [r for r in nest.rows if r.var in bounds]
 
-    def _lane(self, nest: Nest) -> Loop | None:
+    def lane(self, nest: Nest) -> Loop | None:
+        """The row along which memory is contiguous, of those that a program takes several of."""
         alone = self._alone(nest)
         return super()._lane(replace(nest, rows=[r for r in nest.rows if r not in alone]) if alone else nest)
 
@@ -138,25 +112,25 @@ class Blocker(Tiler):
         used = accesses(stage.nodes, stage.stores, ranges)
         scatters = any(s.bind is not None for s in stage.stores)  # as the source lies
         order = stage.loops if scatters else by_stride(stage.loops, used.stores, used.loads)
-        loops, env = merge(order, used.all, ranges, self._merged)
+        loops, env = merge(order, used.all, ranges, self.merged)
         across = self._across(loops, [_in(f, env) for f in used.flats]) if loops else None
         spec = NestSpec([], env, [StageSpec([Segment([])], [], stage.stores)])
         if across is not None:
             inner = loops[-1]
             rest = [s for s in loops if s is not across and s is not inner]
-            spec.rows = [*self._flat(rest, env, 1), *(self._tile_of(s, PROGRAM_SQUARE) for s in (across, inner))]
+            spec.rows = [*self.flat(rest, env, 1), *(self._tile_of(s, PROGRAM_SQUARE) for s in (across, inner))]
             spec.warps = 8
         elif self._shares_places(loops, used.loads):
             width = _width(hint(loops[-1].size))
             # Columns are axis 0: along it Triton lays threads where it cannot tell which axis is contiguous (steps of 2, masks).
             points = _points_of(_most_of_one(used.loads))
-            spec.rows = [self._tile_of(loops[-1], width), *self._flat(loops[:-1], env, max(1, points // width))]
+            spec.rows = [self._tile_of(loops[-1], width), *self.flat(loops[:-1], env, max(1, points // width))]
             spec.rows[0].apart = not self._aligned(loops[-1], used.loads, env)
             spec.warps = 4
         else:
             total = product(s.size for s in loops)
             small = isinstance(total, int) and total < PROGRAM_POINTS * ENOUGH_PROGRAMS // 4
-            spec.rows = self._flat(
+            spec.rows = self.flat(
                 loops, env, min(power_of_two(hint(total)), PROGRAM_POINTS // 4 if small else PROGRAM_POINTS)
             )
             spec.warps = 4
@@ -188,17 +162,18 @@ class Blocker(Tiler):
                 return False
         return True
 
-    def _row_blocks(self, nest: Nest) -> NestSpec:
+    def row_blocks(self, nest: Nest) -> NestSpec:
+        """A nest with rows, or reductions, with its blocks."""
         lowering = self.lowering
         used = accesses(
             [n for s in nest.stages for n in s.nodes], [t for s in nest.stages for t in s.stores], lowering.ranges
         )
-        lane = self._lane(nest)
+        lane = self.lane(nest)
         alone = self._alone(nest)
         order = by_stride([r for r in nest.rows if r not in alone], used.stores, used.loads)
         if lane is not None:
             order = [r for r in order if r is not lane] + [lane]
-        rows, env = merge(order, used.all, lowering.ranges, self._merged)
+        rows, env = merge(order, used.all, lowering.ranges, self.merged)
         sizes = [product(most(s.start, s.stop) for s in stage.loops) for stage in nest.stages if stage.loops]
         longest = max(sizes, key=hint, default=1)
         known = all(isinstance(s, int) for s in sizes)
@@ -207,14 +182,14 @@ class Blocker(Tiler):
         if lane is not None:
             few = hint(product(r.size for r in nest.rows)) < PROGRAM_LANES * self.processor.multiprocessors
             hold = known and (few or sum(bool(s.loops) for s in nest.stages) > 1)
-            block, step = self._columns(longest, hold, lane, self._lanes_at_once(nest, lane))
+            block, step = self._columns(longest, hold, lane, self.lanes_at_once(nest, lane))
         else:
             block, step = self._shape(product(r.size for r in rows), longest, known, again, self._bytes(nest))
         if any(s.numbers for s in nest.stages):  # nobody knows how many, and mostly few
             block, step = (1 if lane is None else block), min(step, BAG_STEP)
         stages = nest.stages if known and hint(longest) <= step else fewer
         spec = NestSpec([], env, [])
-        spec.rows = [*(self._tile_of(r, 1) for r in alone), *self._flat(rows, env, block)]
+        spec.rows = [*(self._tile_of(r, 1) for r in alone), *self.flat(rows, env, block)]
         for stage in stages:
             kind = "reduce" if stage.joins else "scan" if any(s.scan for s in stage.stores) else "serial"
             inside = accesses(stage.nodes, stage.stores, lowering.ranges)
@@ -223,10 +198,10 @@ class Blocker(Tiler):
             if kind != "scan":
                 loops = by_stride(loops, inside.stores, inside.loads)
                 loops = [s for s in loops if s.start != 0] + [s for s in loops if s.start == 0]
-                loops, inner = merge(loops, inside.all, dict(lowering.ranges), self._merged)
+                loops, inner = merge(loops, inside.all, dict(lowering.ranges), self.merged)
             size = product(most(s.start, s.stop) for s in loops)
             width = min(step, power_of_two(size)) if isinstance(size, int) else step
-            specs = self._flat(loops, inner, width, kind)
+            specs = self.flat(loops, inner, width, kind)
             spec.stages.append(StageSpec([Segment(specs, inner)], stage.joins, stage.stores, before=stage.numbers))
         held = known and hint(longest) <= step and lane is None and not self._scans(nest)
         each = ELEMENTS_A_THREAD
@@ -246,7 +221,7 @@ class Blocker(Tiler):
         inner = {each.var for s in nest.stages for each in s.loops}
         return min((n.data[0].ref.dtype.bytes for n in used.loads if n.free & inner), default=4)
 
-    def _lanes_at_once(self, nest: Nest, lane: Loop) -> int:
+    def lanes_at_once(self, nest: Nest, lane: Loop) -> int:
         """How many columns a program takes: more where rows end within the 64 bytes that memory gives at once, which programs then share."""
         pitch = hint(lane.size) * self._bytes(nest)
         return PROGRAM_WIDE_LANES if pitch % 64 and hint(lane.size) > PROGRAM_WIDE_LANES else PROGRAM_LANES
@@ -280,7 +255,7 @@ class Blocker(Tiler):
             step //= 2
         return 1, step
 
-    def _flat(
+    def flat(
         self, loops: Sequence[Loop], env: dict[sympy.Symbol, Dim], block: int, kind: str = "parallel"
     ) -> list[LoopSpec]:
         """The loops as one, in blocks; `env` is extended by what the old variables are in the new one."""
@@ -332,6 +307,19 @@ def most(start: Dim, stop: Dim) -> Dim:
     ends = stop.args if isinstance(stop, sympy.Min) else (stop,)
     counts = [dim(sympy.sympify(end) - start) for end in ends]
     return min(counts, key=lambda c: len(c.free_symbols) if isinstance(c, sympy.Expr) else 0)
+
+
+def reduced(kernel: loop.Kernel) -> int:
+    """The elements that a plain kernel's largest reduction reads, about; 0 without one."""
+    found = 0
+    for op in kernel.walk():
+        if isinstance(op, loop.Accumulate):
+            count, around = 1, op.parent_op()
+            while isinstance(around, loop.For):
+                count *= max(1, hint(most(around.get("start", 0), around["stop"])))
+                around = around.parent_op()
+            found = max(found, count)
+    return found
 
 
 def _in(value: Dim, env: dict[sympy.Symbol, Dim]) -> Dim:

@@ -1,4 +1,4 @@
-"""Rows that are too long for one multiprocessor of a GPU, or too few for all of them: several programs of the grid share a row.
+"""cooperate: rows that are too long for one multiprocessor of a GPU, or too few for all of them: several programs of the grid share a row.
 
 Each program holds its part of the row, reduces it, gives what it has to the others, waits for theirs (`loop.exchange`), and goes on with
 the part that it still holds: memory is read once. Programs begin in the order of their numbers, and those of a row are neighbours;
@@ -8,16 +8,19 @@ also beside the same on another stream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 import sympy
+from xdsl.dialects.builtin import ModuleOp
 
-from ...ir.dtypes import I32
-from ...ir.scalars import JOINT
-from ...ir.symbols import Dim, dim, power_of_two, product
-from ...ir.types import ref_type
-from ..analysis.affine import accesses, merge
-from ..analysis.cost import (
+from ....ir.dtypes import I32
+from ....ir.scalars import JOINT
+from ....ir.symbols import dim, power_of_two, product
+from ....ir.types import ref_type
+from ...analysis.affine import accesses, merge
+from ...analysis.cost import (
     ALONE,
     HELD,
     HELD_ODD,
@@ -31,29 +34,44 @@ from ..analysis.cost import (
     SHARED_ROW_BYTES,
     SHARERS,
 )
-from ..analysis.machine import Processor
-from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
-from .expressions import Expressions, Memory
-from .moments import one_pass
-from .nests import Loop, Nest, Stage, Store
-from .tiling import by_stride
+from ...core.base import Pass
+from ...core.context import CompileContext
+from ..emit_loops import LoopSpec, NestSpec, Segment, StageSpec
+from ..expressions import Expressions, Memory
+from ..moments import one_pass
+from ..nests import Nest, Nests, Stage, Store
+from ..tiling import by_stride
+from .blocks import Blocker, reduced
+from .parts import divide, grid_kernels
 
-Flat = Callable[[Sequence[Loop], dict[sympy.Symbol, Dim], int, str], list[LoopSpec]]
+
+@dataclass(frozen=True)
+class Cooperate(Pass):
+    """Let several programs of a GPU share rows that are too long for one, or too few for all multiprocessors."""
+
+    name: ClassVar[str] = "cooperate"
+    level: ClassVar[str] = "loop"
+    after: ClassVar[tuple[str, ...]] = ("split-launches",)
+    requires: ClassVar[tuple[str, ...]] = ("split-launches",)
+
+    def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+        """A kernel whose rows are shared is launched behind one that sets its counters to 0."""
+        for kernel, calls in grid_kernels(module, ctx.machine):
+            if 2 * reduced(kernel) > ALONE:  # with neighbours up to a power of two
+                divide(kernel, calls, lambda found: _shared_rows(ctx, found))
 
 
-def cooperative(
-    lowering: Expressions,
-    nest: Nest,
-    lane: Loop | None,
-    flat: Flat,
-    merged: Callable[[Dim], sympy.Symbol],
-    scratch: list[Memory],
-    processor: Processor,
-) -> list[NestSpec] | None:
+def _shared_rows(ctx: CompileContext, found: Nests) -> list[NestSpec] | None:
+    blocker = Blocker(ctx.machine.gpu, found.expressions, found.scratch)
+    return cooperative(blocker, found.nests[0]) if len(found.nests) == 1 else None
+
+
+def cooperative(blocker: Blocker, nest: Nest) -> list[NestSpec] | None:
     """The nest with its rows shared among programs, behind one that sets its counters to 0; None where rows are better left whole.
 
     Where memory is contiguous along the rows' loop `lane`, a block of neighbouring rows takes the place of a row.
     """
+    lowering, processor, lane = blocker.lowering, blocker.processor, blocker.lane(nest)
     most = min(SHARERS, processor.multiprocessors // 2)
     if most < LEAST_SHARERS:
         return None
@@ -89,15 +107,15 @@ def cooperative(
         return None
     every = accesses([n for s in stages for n in s.nodes], [t for s in stages for t in s.stores], lowering.ranges)
     order = by_stride([r for r in nest.rows if r is not lane], every.stores, every.loads)
-    loops, env = merge([*order, lane] if lane is not None else order, every.all, lowering.ranges, merged)
+    loops, env = merge([*order, lane] if lane is not None else order, every.all, lowering.ranges, blocker.merged)
     warps = READ_ONCE_WARPS if not again else HELD_WARPS // 2 if odd else HELD_WARPS
-    spec = NestSpec(flat(loops, env, lanes, "parallel"), env, [], warps=warps)
+    spec = NestSpec(blocker.flat(loops, env, lanes, "parallel"), env, [], warps=warps)
     number = lowering.variable("k", programs)
     for stage in stages:
-        spec.stages.append(_shared(lowering, stage, number, (programs, share, total, block), flat, merged))
-    spec.stages[0].exchange = _memories(first, count * programs * lanes, scratch)
-    counter = Memory(f"count{len(scratch)}", ref_type([count], None, I32), "scratch")
-    scratch.append(counter)
+        spec.stages.append(_shared(blocker, stage, number, (programs, share, total, block)))
+    spec.stages[0].exchange = _memories(first, count * programs * lanes, blocker.scratch)
+    counter = Memory(f"count{len(blocker.scratch)}", ref_type([count], None, I32), "scratch")
+    blocker.scratch.append(counter)
     spec.stages[0].exchange.append(counter)
     return [_zeros(lowering, counter, count), spec]
 
@@ -120,22 +138,18 @@ def _elements(stages: Sequence[Stage]) -> int | None:
     return total if isinstance(total, int) else None
 
 
-def _shared(
-    lowering: Expressions,
-    stage: Stage,
-    number: sympy.Symbol,
-    parts: tuple[int, int, int, int],
-    flat: Flat,
-    merged: Callable[[Dim], sympy.Symbol],
-) -> StageSpec:
+def _shared(blocker: Blocker, stage: Stage, number: sympy.Symbol, parts: tuple[int, int, int, int]) -> StageSpec:
     """A stage with each program on its part of the row; what is not a walk over the row, all of them do."""
     if not stage.loops:
         return StageSpec([Segment([])], stage.joins, stage.stores)
     programs, share, total, block = parts
+    lowering = blocker.lowering
     inside = accesses(stage.nodes, stage.stores, lowering.ranges)
     kind = "reduce" if stage.joins else "serial"
-    loops, env = merge(by_stride(stage.loops, inside.stores, inside.loads), inside.all, dict(lowering.ranges), merged)
-    (walk,) = flat(loops, env, block, kind)
+    loops, env = merge(
+        by_stride(stage.loops, inside.stores, inside.loads), inside.all, dict(lowering.ranges), blocker.merged
+    )
+    (walk,) = blocker.flat(loops, env, block, kind)
     walk.start, walk.stop, walk.within = dim(number * share), dim(number * share + share), (0, total - 1)
     if total % share:
         walk.stop = dim(sympy.Min(sympy.Integer(total), sympy.sympify(walk.stop)))

@@ -1,0 +1,166 @@
+"""Kernels of a GPU that are not laid out yet, and how a pass puts launches of others into the place of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Attribute, Block, Region, SSAValue
+
+from ....ir.dialects import loop, prim
+from ....ir.types import RefType, ref_type, tensor_type
+from ...analysis.machine import Machine
+from ...analysis.size_names import SizeNames, names_of, replace_sizes, replaced_type
+from ..emit_loops import LoopEmitter, NestSpec, drop_unused, kernel_symbols, plain_nest
+from ..expressions import Expressions, Memory
+from ..nests import Nest, Nests
+from ..read import read
+
+Calls: TypeAlias = list[loop.Launch]
+
+
+@dataclass
+class Part:
+    """One launch: its kernel, and the memories that are its operands and its results, in order."""
+
+    kernel: loop.Kernel
+    reads: list[Memory]
+    writes: list[Memory]
+
+
+def grid_kernels(module: ModuleOp, machine: Machine) -> Iterator[tuple[loop.Kernel, Calls]]:
+    """The plain kernels that will be grids of programs, each with its launches."""
+    launches: dict[str, Calls] = {}
+    for func in [op for op in module.ops if isinstance(op, prim.Func)]:
+        for op in func.block_body.ops:
+            if isinstance(op, loop.Launch):
+                launches.setdefault(op["kernel"], []).append(op)
+    for kernel in [op for op in module.ops if isinstance(op, loop.Kernel) and op.get("plain")]:
+        if is_grid(kernel, machine):
+            yield kernel, launches.get(kernel["sym_name"], [])
+
+
+def is_grid(kernel: loop.Kernel, machine: Machine) -> bool:
+    """Whether programs over blocks run the kernel, by where its memory lies."""
+    refs = [a.type for a in kernel.block_body.args]
+    return any(isinstance(ref, RefType) and machine.at(ref.device).is_grid for ref in refs)
+
+
+@contextmanager
+def named_sizes(kernel: loop.Kernel) -> Iterator[SizeNames]:
+    """Give sizes that are expressions names while a kernel's loops are planned."""
+    refs = [a.type for a in kernel.block_body.args if isinstance(a.type, RefType)]
+    stops = [op["stop"] for op in kernel.walk() if isinstance(op, loop.For)]
+    names = names_of([*(d for ref in refs for d in ref.shape), *stops])
+    if names.sizes:
+        replace_sizes(kernel, names.divisions)
+    yield names
+    if names.sizes and kernel.parent is not None:
+        replace_sizes(kernel, names.sizes)
+
+
+def divide(
+    kernel: loop.Kernel, calls: Calls, plan: Callable[[Nests], Sequence[Nest | NestSpec] | None]
+) -> list[loop.Kernel]:
+    """Put kernels in the place of one, and their launches in the place of its `calls`.
+
+    Args:
+        plan: gives a nest for each kernel, with its loops chosen or plain, in order; None keeps the kernel as it is.
+    """
+    with named_sizes(kernel) as names:
+        found = read(kernel)
+        nests = plan(found)
+        if nests is None:
+            return [kernel]
+        memories, scratch = found.arguments, found.scratch
+        device = memories[-1].ref.device
+        for memory in scratch:
+            memory.ref = ref_type(memory.ref.shape, memory.ref.strides, memory.ref.dtype, device)
+        parts = [_part(kernel, nest, found.expressions, [*memories, *scratch]) for nest in nests]
+        _write_empty(kernel, memories, parts)
+        block = kernel.parent
+        assert block is not None
+        for number, part in enumerate(parts):
+            part.kernel["sym_name"] = kernel["sym_name"] if len(parts) == 1 else f"{kernel['sym_name']}_{number}"
+            if names.sizes:
+                replace_sizes(part.kernel, names.sizes)
+            part.kernel["symbols"] = kernel_symbols(part.kernel, memory=True)
+            part.kernel["lines"] = kernel["lines"]
+            if "contract" in kernel.attributes:
+                part.kernel["contract"] = kernel["contract"]
+            block.insert_op_before(part.kernel, kernel)
+        types: dict[str, Attribute] = {
+            m.name: replaced_type(tensor_type(m.ref.shape, m.ref.dtype, m.ref.device), names.sizes) for m in scratch
+        }
+        for call in calls:
+            _launch(call, parts, types)
+        kernel.detach()
+        kernel.erase()
+    return [part.kernel for part in parts]
+
+
+def _launch(call: loop.Launch, parts: Sequence[Part], types: dict[str, Attribute]) -> None:
+    """Put launches of the parts where the whole kernel is launched."""
+    values: dict[str, SSAValue] = {f"in{k}": v for k, v in enumerate(call.operands)}
+    types = types | {f"out{k}": r.type for k, r in enumerate(call.results)}
+    strides = call.get("strides")
+    for part in parts:
+        writes = [m.name for m in part.writes]
+        given = [strides[int(n[3:])] if strides and n.startswith("out") else None for n in writes]
+        attrs = {"kernel": part.kernel["sym_name"], **({"strides": tuple(given)} if any(given) else {})}
+        launch = loop.Launch.make(
+            [values[m.name] for m in part.reads], [types[n] for n in writes], attrs, loc=call.location
+        )
+        block = call.parent
+        assert block is not None
+        block.insert_op_before(launch, call)
+        values.update(zip(writes, launch.results, strict=True))
+    for k, old in enumerate(call.results):
+        new = values[f"out{k}"]
+        new.name_hint = old.name_hint
+        old.replace_all_uses_with(new)
+    call.detach()
+    call.erase()
+
+
+def _write_empty(kernel: loop.Kernel, memories: Sequence[Memory], parts: list[Part]) -> None:
+    """Results without elements, which nothing writes, are given by the last part."""
+    if not parts:
+        attrs = {"sym_name": "", "inputs": 0, "warps": 1}
+        parts.append(Part(loop.Kernel.make([], [], attrs, [Region(Block())], kernel.location), [], []))
+    written = {memory for part in parts for memory in part.writes}
+    for memory in memories[kernel["inputs"] :]:
+        if memory not in written:
+            parts[-1].writes.append(memory)
+            body = parts[-1].kernel.block_body
+            body.insert_arg(memory.ref, len(body.args))
+
+
+def _part(kernel: loop.Kernel, nest: Nest | NestSpec, expressions: Expressions, memories: list[Memory]) -> Part:
+    plain = isinstance(nest, Nest)
+    spec = plain_nest(nest, expressions) if isinstance(nest, Nest) else nest
+    stored = {s.memory for stage in spec.stages for s in stage.stores}
+    stored |= {m for stage in spec.stages for m in stage.exchange[:-1]}
+    ordered = [m for m in memories if m not in stored] + [m for m in memories if m in stored]
+    block = Block(arg_types=[m.ref for m in ordered])
+    places: dict[Memory, SSAValue] = dict(zip(ordered, block.args, strict=True))
+    LoopEmitter(block, places, expressions.ranges, in_order=True, plain=plain).nest(spec)
+    drop_unused(block)
+    updates = kernel.get("updates")
+    before = None if updates is None else memories[updates]
+    used = [m for m in ordered if places[m].uses or m is before]
+    for memory in ordered:
+        if memory not in used:
+            block.erase_arg(places[memory])  # type: ignore[arg-type]  # the places are the block's arguments
+    reads, writes = [m for m in used if m not in stored], [m for m in used if m in stored]
+    attrs: dict[str, object] = {"sym_name": "", "inputs": len(reads)} | (
+        {"plain": True} if plain else {"warps": spec.warps}
+    )
+    if before is not None:
+        attrs["updates"] = reads.index(before)
+    if spec.pipeline:
+        attrs["stages"] = spec.pipeline
+    return Part(loop.Kernel.make([], [], attrs, [Region(block)], kernel.location), reads, writes)
