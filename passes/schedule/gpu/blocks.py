@@ -267,12 +267,12 @@ class Blocker(Tiler):
         var = self.lowering.variable("x", total)
         step: dict[sympy.Symbol, Dim] = {}
         below: Dim = 1
-        for k, loop in reversed(list(enumerate(loops))):
+        for k, each in reversed(list(enumerate(loops))):
             part: Dim = dim(FloorDiv(var, sympy.sympify(below)))
             if k:
-                part = dim(Mod(sympy.sympify(part), sympy.sympify(loop.size)))
-            step[loop.var] = dim(loop.start + part)
-            below = dim(below * loop.size)
+                part = dim(Mod(sympy.sympify(part), sympy.sympify(each.size)))
+            step[each.var] = dim(each.start + part)
+            below = dim(below * each.size)
         for v in env:
             env[v] = _in(env[v], step)
         env.update(step)
