@@ -1,4 +1,4 @@
-"""loop → loop: how the plain nests of each kernel are walked: order, tiles, chunks; on a GPU, the blocks of its programs."""
+"""loop → loop: how the plain nests of each kernel are walked: order, tiles, chunks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .tiling import Tiler
 
 @dataclass(frozen=True)
 class Schedule(Pass):
-    """Choose the loops of every kernel: order, tiles; on a GPU blocks."""
+    """Choose the loops of the kernels of a CPU: order, tiles."""
 
     name: ClassVar[str] = "schedule"
     level: ClassVar[str] = "loop"
