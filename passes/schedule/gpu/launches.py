@@ -15,7 +15,7 @@ from .parts import divide, grid_kernels
 
 @dataclass(frozen=True)
 class SplitLaunches(Pass):
-    """Make a kernel of each loop nest on a GPU: what a later one reads of an earlier one is memory between two launches."""
+    """Make a kernel of each loop nest on a GPU, with memory between two launches."""
 
     name: ClassVar[str] = "split-launches"
     level: ClassVar[str] = "loop"

@@ -30,7 +30,7 @@ from .parts import divide, grid_kernels
 
 @dataclass(frozen=True)
 class TileProducts(Pass):
-    """Lay matrix products over a GPU in the tile that was chosen for each: rows by columns, the inner size in steps, stages on their way."""
+    """Lay matrix products over a GPU, each in the tile that was chosen for it."""
 
     name: ClassVar[str] = "tile-products"
     level: ClassVar[str] = "loop"
