@@ -42,7 +42,8 @@ def test_the_end_of_a_group_ends_what_its_processes_started() -> None:
 # The modules alone: the package imports torch.
 ALONE = f"""
 import sys, types
-places = (("intarsia", None), ("intarsia.targets", None), ("intarsia.targets.build", {str(Path(locks.__file__).parent)!r}))
+root = {str(Path(locks.__file__).parents[2])!r}
+places = (("intarsia", root), ("intarsia.targets", root + "/targets"), ("intarsia.targets.build", root + "/targets/build"))
 for name, path in places:
     sys.modules[name] = types.ModuleType(name)
     sys.modules[name].__path__ = [path] if path else []
