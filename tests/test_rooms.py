@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import networkx as nx
@@ -98,6 +99,18 @@ def test_circles_are_seen() -> None:
     assert nx.has_path(graph, machine, state) and not nx.has_path(graph, state, machine)
     graph.add_edge(state, machine)
     assert max(map(len, nx.strongly_connected_components(graph))) > MOST_IN_A_CIRCLE
+
+
+MOST_LINES, MOST_MODULES = 600, 15
+STILL_LARGE = {"ir/dialects/prim.py", "ir/interpreter/loops.py", "passes/schedule/tiling.py"}  # to be divided
+SOURCES = [path for room in MAY_IMPORT for kind in ("*.py", "*.h") for path in (ROOT / room).rglob(kind)]
+
+
+def test_files_and_folders_are_small() -> None:
+    lines = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in SOURCES}
+    assert {name for name, count in lines.items() if count > MOST_LINES} == STILL_LARGE
+    modules = Counter(path.parent for path in SOURCES if path.name != "__init__.py")
+    assert max(modules.values()) <= MOST_MODULES, modules.most_common(1)
 
 
 PRIVATE_TORCH = ("frontend/torch_private/", "targets/torch_private.py")
