@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any
 
 import sympy
@@ -22,14 +21,13 @@ from ..dialects import loop, prim
 from ..dtypes import BY_NAME, DType, dtype_of
 from ..literals import Literal
 from ..scalars import DOT, JOINT, REDUCES, SCALARS, identity
-from ..symbols import Dim, FloorDiv, Mod, span, symbol
+from ..symbols import Dim, span, symbol
 from ..syntax import location_of
 from ..types import RefType
+from .indices import Index, compiled, floor_div
 from .tensors import InterpreterError, Machine, Rule, elementwise, filled, restride
 
 LANES = 1 << 21  # loops are cut into pieces so that no more lanes than this run at once
-
-Index = int | Tensor
 
 
 @dataclass
@@ -60,7 +58,7 @@ class Lanes:
         """The value of an index expression."""
         if isinstance(value, int):
             return value
-        code, names = _compiled(value)
+        code, names = compiled(value)
         missing = [n for n in names if n not in self.variables]
         if missing:
             raise InterpreterError(
@@ -111,64 +109,6 @@ class Kernel:
         return found
 
 
-# ---- index expressions ------------------------------------------------------------------------------------------------
-
-
-def _floor_div(a: Index, b: Index) -> Index:
-    if isinstance(a, int) and isinstance(b, int):
-        return a // b
-    return torch.div(a, b, rounding_mode="floor")
-
-
-def _mod(a: Index, b: Index) -> Index:
-    return a % b
-
-
-def _extreme(python: Any, tensor: Any) -> Callable[..., Index]:
-    def run(*values: Index) -> Index:
-        if all(isinstance(v, int) for v in values):
-            return python(values)  # type: ignore[no-any-return]
-        found = torch.as_tensor(values[0])
-        for v in values[1:]:
-            found = tensor(found, torch.as_tensor(v))
-        return found
-
-    return run
-
-
-_INDEX_FUNCTIONS: dict[Any, str] = {FloorDiv: "_floor_div", Mod: "_mod", sympy.Max: "_max", sympy.Min: "_min"}
-_INDEX_SCOPE = {
-    "_floor_div": _floor_div,
-    "_mod": _mod,
-    "_max": _extreme(max, torch.maximum),
-    "_min": _extreme(min, torch.minimum),
-    "__builtins__": {},
-}
-
-
-@lru_cache(maxsize=16384)
-def _compiled(value: sympy.Expr) -> tuple[Callable[..., Index], tuple[sympy.Symbol, ...]]:
-    """Python code for an index expression, and the symbols that it takes."""
-    names = tuple(sorted(value.free_symbols, key=str))
-    places = {s: f"v{i}" for i, s in enumerate(names)}
-
-    def text(node: sympy.Expr) -> str:
-        if node in places:
-            return places[node]
-        if node.is_Integer:
-            return f"({int(node)})"
-        arguments = [text(a) for a in node.args]
-        if node.is_Add or node.is_Mul:
-            return "(" + (" + " if node.is_Add else "*").join(arguments) + ")"
-        if node.is_Pow and node.exp.is_Integer and node.exp > 0:
-            return f"{arguments[0]}**{int(node.exp)}"
-        if node.func in _INDEX_FUNCTIONS:
-            return f"{_INDEX_FUNCTIONS[node.func]}({', '.join(arguments)})"
-        raise InterpreterError(f"{node} is not an index expression")
-
-    return eval(f"lambda {', '.join(places.values())}: {text(value)}", dict(_INDEX_SCOPE)), names
-
-
 # ---- loops ------------------------------------------------------------------------------------------------------------
 
 
@@ -179,7 +119,7 @@ def _largest(value: Index) -> int:
 def _range(lanes: Lanes, op: Any) -> tuple[Index, Index, Index, int]:
     """start, stop, step, and the largest number of iterations that a lane makes."""
     start, stop, step = (lanes.index(v) for v in (op.get("start", 0), op["stop"], op.get("step", 1)))
-    return start, stop, step, max(0, _largest(_floor_div(stop - start + step - 1, step)))
+    return start, stop, step, max(0, _largest(floor_div(stop - start + step - 1, step)))
 
 
 def _for(kernel: Kernel, lanes: Lanes, op: Any) -> None:

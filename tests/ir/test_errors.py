@@ -147,6 +147,7 @@ def test_verifier(line: str, message: str) -> None:
 FUNCTIONS = [
     ("{arg_names = []}", "arg_names has 0 entries for 1 arguments"),
     ("{result_strides = []}", "result_strides has 0 entries for 1 returned values"),
+    ("{arg_strides = [[1, 1, 1]]}", "arg_strides has [1, 1, 1] for"),
     ('{symbols = [["s0", 3, 0, 0, none]]}', "argument 3"),
     ('{symbols = [["s0", 0, 2, 0, none]]}', "dimension 2"),
     ('{symbols = [["s0", 0]]}', "[name, argument, dimension, lower, upper]"),
