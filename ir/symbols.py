@@ -175,14 +175,31 @@ def free_symbols(dims: Iterable[Dim]) -> set[sympy.Symbol]:
     found: set[sympy.Symbol] = set()
     for d in dims:
         if isinstance(d, sympy.Expr):
-            found |= d.free_symbols
+            found |= symbols_of(d)
     return found
+
+
+@lru_cache(maxsize=1 << 15)
+def symbols_of(value: sympy.Expr) -> frozenset[sympy.Symbol]:
+    """The symbols of an expression, which sympy collects anew each time."""
+    return frozenset(value.free_symbols)
 
 
 def substitute(value: Dim, mapping: Mapping[sympy.Symbol, Dim]) -> Dim:
     """Replace symbols; with all symbols replaced by ints the result is an int."""
     if isinstance(value, int):
         return value
+    used = frozenset([(s, mapping[s]) for s in symbols_of(value) if s in mapping])
+    return _substituted(value, used) if used else dim(value)
+
+
+@lru_cache(maxsize=1 << 15)
+def _substituted(value: sympy.Expr, used: frozenset[tuple[sympy.Symbol, Dim]]) -> Dim:
+    return replace_terms(value, dict(used))
+
+
+def replace_terms(value: sympy.Expr, mapping: Mapping[sympy.Expr, Dim]) -> Dim:
+    """Replace expressions wherever they stand in another one."""
     return dim(value.xreplace({k: sympy.sympify(v) for k, v in mapping.items()}))
 
 
@@ -302,10 +319,32 @@ def _corners(a: tuple[int, int], b: tuple[int, int], combine: Callable[[int, int
     return min(values), max(values)
 
 
+# Ranges as a key: those that an answer about one expression depends on.
+_Known: TypeAlias = frozenset[tuple[sympy.Symbol, Range]]
+
+
+def _known(value: sympy.Expr, ranges: Mapping[sympy.Symbol, Range]) -> _Known:
+    """The ranges of the symbols of an expression, and of those in their bounds, and so on."""
+    found: dict[sympy.Symbol, Range] = {}
+    waiting = [*symbols_of(value)]
+    while waiting:
+        s = waiting.pop()
+        if s in ranges and s not in found:
+            found[s] = ends = ranges[s]
+            for end in ends:
+                if isinstance(end, sympy.Expr):
+                    waiting += symbols_of(end)
+    return frozenset(found.items())
+
+
 def is_nonnegative(value: Dim, ranges: Mapping[sympy.Symbol, Range]) -> bool:
     """True when value >= 0 follows from the ranges (False means: not known)."""
-    if isinstance(value, int):
-        return value >= 0
+    return value >= 0 if isinstance(value, int) else _is_nonnegative(value, _known(value, ranges))
+
+
+@lru_cache(maxsize=1 << 15)
+def _is_nonnegative(value: sympy.Expr, known: _Known) -> bool:
+    ranges = dict(known)
     low, _ = bounds(value, ranges)
     if low is None or isinstance(low, int):
         return low is not None and low >= 0
@@ -339,8 +378,20 @@ def simplify_index(value: Dim, ranges: Mapping[sympy.Symbol, Range]) -> Dim:
 
     FloorDiv(i, n) -> 0 and Mod(i, n) -> i when 0 <= i < n; also after splitting off multiples of n.
     """
-    if isinstance(value, int) or not value.has(FloorDiv, Mod):
+    if isinstance(value, int) or not _divides(value):
         return dim(value)
+    return _simplified(value, _known(value, ranges))
+
+
+@lru_cache(maxsize=1 << 15)
+def _divides(value: sympy.Expr) -> bool:
+    found: bool = value.has(FloorDiv, Mod)
+    return found
+
+
+@lru_cache(maxsize=1 << 15)
+def _simplified(value: sympy.Expr, known: _Known) -> Dim:
+    ranges = dict(known)
 
     def rewrite(node: sympy.Expr) -> sympy.Expr:
         if not node.args:

@@ -15,7 +15,7 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.rewriter import Rewriter
 
 from ...ir.dialects import kernel
-from ...ir.symbols import Dim, FloorDiv, substitute, symbol
+from ...ir.symbols import Dim, FloorDiv, replace_terms, substitute, symbol
 from ...ir.syntax import Op, defined_values
 from ...ir.types import RefType, TensorType, ref_type, tensor_type
 
@@ -36,7 +36,7 @@ class SizeNames:
 
     def named(self, value: Dim) -> Dim:
         """An expression in names: whatever is replaced stands for an integer."""
-        return substitute(value, self.divisions) if self.divisions else value
+        return replace_terms(value, self.divisions) if isinstance(value, sympy.Expr) else value
 
     def spelled(self, value: Dim) -> Dim:
         """An expression without names."""
@@ -101,5 +101,5 @@ def _replaced(value: Any, mapping: Mapping[sympy.Expr, Dim]) -> Any:
         made = tuple(_replaced(v, mapping) for v in value)
         return value if all(a is b for a, b in zip(made, value, strict=True)) else made
     if isinstance(value, sympy.Expr) and value.has(*mapping):
-        return substitute(value, mapping)
+        return replace_terms(value, mapping)
     return value

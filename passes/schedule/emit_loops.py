@@ -12,7 +12,7 @@ from xdsl.ir import Block, Operation, Region, SSAValue
 from ...ir.dialects import loop as ir
 from ...ir.dtypes import BOOL, BY_NAME, I64, DType
 from ...ir.scalars import DOT, JOINT, identity
-from ...ir.symbols import Dim, Range, dim, free_symbols, is_nonnegative, simplify_index, substitute, symbol
+from ...ir.symbols import Dim, Range, dim, free_symbols, is_nonnegative, simplify_index, substitute, symbol, symbols_of
 from ...ir.syntax import Op
 from ...ir.types import RefType, is_gpu, ref_type, scalar_type
 from .expressions import Expressions, Memory, Node
@@ -363,7 +363,7 @@ class LoopEmitter:
         for s in node.free:
             expr = self.env.get(s, s)
             if isinstance(expr, sympy.Expr):
-                depth = max([depth, *(self.depths.get(v, 0) for v in expr.free_symbols)])
+                depth = max([depth, *(self.depths.get(v, 0) for v in symbols_of(expr))])
         bound = bool(node.args)  # an index at a bound position stands behind its bind
         return depth if node.kind in ("const", "index") and not bound else max(depth, self._may_not_run(depth))
 

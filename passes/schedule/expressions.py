@@ -11,7 +11,7 @@ import torch
 
 from ...ir.dtypes import BOOL, I64, DType
 from ...ir.scalars import SCALARS
-from ...ir.symbols import Dim, Range, dim, simplify_index, substitute, symbol
+from ...ir.symbols import Dim, Range, dim, simplify_index, substitute, symbol, symbols_of
 from ...ir.types import RefType
 from ..analysis.views import Index, linear
 
@@ -78,7 +78,7 @@ class Expressions:
         free: set[sympy.Symbol] = set()
         for expr in exprs:
             if isinstance(expr, sympy.Expr):
-                for s in expr.free_symbols:
+                for s in symbols_of(expr):
                     if s in self.binds:
                         bind = self.binds[s]
                         if bind not in args:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import sympy
 
 from ...ir.literals import Literal
-from ...ir.symbols import Dim, dim
+from ...ir.symbols import Dim, dim, symbols_of
 from .expressions import Expressions, Memory, Node
 
 
@@ -95,11 +96,16 @@ class Nests:
 
 def coefficient(expr: Dim, var: sympy.Symbol) -> Dim | None:
     """c when expr == c*var + terms without var, else None."""
-    if not isinstance(expr, sympy.Expr) or var not in expr.free_symbols:
+    if not isinstance(expr, sympy.Expr) or var not in symbols_of(expr):
         return 0
+    return _coefficient(expr, var)
+
+
+@lru_cache(maxsize=1 << 14)
+def _coefficient(expr: sympy.Expr, var: sympy.Symbol) -> Dim | None:
     total: Dim = 0
     for term in sympy.Add.make_args(expr):
-        if var not in term.free_symbols:
+        if var not in symbols_of(term):
             continue
         factor, rest = term.as_independent(var, as_Add=False)
         if rest != var:

@@ -206,9 +206,7 @@ class _Reader:
     # Scalars.
 
     def _index(self, value: Any) -> Dim:
-        if isinstance(value, int) or not self.variables or value.free_symbols.isdisjoint(self.variables):
-            return value
-        return substitute(value, self.variables)
+        return substitute(value, self.variables) if self.variables else value
 
     def _scalar(self, op: Operation) -> None:
         rule = _RULES.get(op.name)

@@ -15,7 +15,7 @@ import sympy
 from xdsl.dialects.builtin import ModuleOp
 
 from ....ir.dialects import loop
-from ....ir.symbols import Dim, FloorDiv, Mod, Range, dim, free_symbols, power_of_two, product
+from ....ir.symbols import Dim, FloorDiv, Mod, Range, dim, free_symbols, power_of_two, product, substitute
 from ...analysis import sizes
 from ...analysis.affine import accesses, merge
 from ...analysis.cost import (
@@ -113,7 +113,7 @@ class Blocker(Tiler):
         scatters = any(s.bind is not None for s in stage.stores)  # as the source lies
         order = stage.loops if scatters else by_stride(stage.loops, used.stores, used.loads)
         loops, env = merge(order, used.all, ranges, self.merged)
-        across = self._across(loops, [_in(f, env) for f in used.flats]) if loops else None
+        across = self._across(loops, [substitute(f, env) for f in used.flats]) if loops else None
         spec = NestSpec([], env, [StageSpec([Segment([])], [], stage.stores)])
         if across is not None:
             inner = loops[-1]
@@ -148,7 +148,7 @@ class Blocker(Tiler):
         moving = {v for v, e in env.items() if inner.var in free_symbols([e])} | {inner.var}
         binds = self.lowering.binds
         for load in loads:
-            memory, flat = load.data[0], _in(load.data[1], env)
+            memory, flat = load.data[0], substitute(load.data[1], env)
             if any(s in binds and binds[s].free & moving for s in free_symbols([flat])):
                 return False
             together = 16 // memory.ref.dtype.bytes
@@ -274,7 +274,7 @@ class Blocker(Tiler):
             step[each.var] = dim(each.start + part)
             below = dim(below * each.size)
         for v in env:
-            env[v] = _in(env[v], step)
+            env[v] = substitute(env[v], step)
         env.update(step)
         return [LoopSpec(var, 0, total, kind=kind, block=block)]
 
@@ -320,12 +320,6 @@ def reduced(kernel: loop.Kernel) -> int:
                 around = around.parent_op()
             found = max(found, count)
     return found
-
-
-def _in(value: Dim, env: dict[sympy.Symbol, Dim]) -> Dim:
-    return (
-        dim(value.xreplace({s: sympy.sympify(e) for s, e in env.items()})) if isinstance(value, sympy.Expr) else value
-    )
 
 
 def _width(size: int) -> int:
