@@ -39,6 +39,7 @@ CPU: Road = (
     ("vectorize", "schedule.vectorize:Vectorize"),  # innermost loops run in vector lanes
     ("parallelize", "schedule.parallelize:Parallelize"),  # outer loops are spread over threads
     ("stream", "schedule.stream:Stream"),  # large results are written past the caches
+    ("choose-forms", "schedule.forms:ChooseForms"),  # loops that have a better form get it: transposes, argmax, scans
     ("plan-buffers", "memory.plan_buffers:PlanBuffers"),  # every value gets its memory: loop -> buffer
 )
 
@@ -66,6 +67,7 @@ GPU: Road = (
     ("vectorize", "schedule.vectorize:Vectorize"),  # innermost loops run in vector lanes
     ("parallelize", "schedule.parallelize:Parallelize"),  # outer loops are spread over threads
     ("stream", "schedule.stream:Stream"),  # large results are written past the caches
+    ("choose-forms", "schedule.forms:ChooseForms"),  # loops that have a better form get it: transposes, argmax, scans
     ("attention-kernels", "kernels.short_attention:AttentionKernels"),  # loops of short attention
     ("depthwise-kernels", "kernels.depthwise_kernels:DepthwiseKernels"),  # loops of depthwise convolutions
     ("horizontal-fusion", "fusion.horizontal:HorizontalFusion"),  # independent small kernels are launched together

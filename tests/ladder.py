@@ -11,7 +11,7 @@ from intarsia.passes.pipeline import default_pipeline, is_for_gpu
 
 def ladder(gpu: bool = False) -> list[Pass]:
     """`lower` and all that choose the loops of its kernels, in order."""
-    passes = default_pipeline(gpu=gpu, until="stream")
+    passes = default_pipeline(gpu=gpu, until="choose-forms")
     return passes[next(k for k, item in enumerate(passes) if item.name == "lower") :]
 
 

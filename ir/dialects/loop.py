@@ -67,6 +67,7 @@ class Launch(Op):
 
 
 KINDS = ("parallel", "serial", "reduce", "scan")
+FORMS = ("transpose", "extreme", "arg_rows", "blocked_scan", "near_angles", "measured_angles")
 
 
 class For(Op):
@@ -80,6 +81,12 @@ class For(Op):
     The iterations of a `cooperative` loop are programs, too, as many for each row as it has iterations (`loop.exchange`).
     `group = n`: programs take n blocks of this loop with one of the loop inside, then with the next one, so that caches serve both.
     `persistent = n`, of the outermost loop: at most n programs walk over all blocks, so that one's loads begin while another's is stored.
+    `transpose = true`: this loop and the one directly in it copy, reading along one of them and writing along the other.
+
+    `form`, which `choose-forms` sets on loops of that shape: what a CPU runs in the loop's place, with the same results.
+    `transpose`: blocks turned in registers. `extreme`: an argmax or argmin in two vector loops, the extreme and then its first place.
+    `arg_rows`: argmax or argmin of columns, row by row. `blocked_scan`: a running reduction of blocks in the nearest cache.
+    `near_angles`: sin and cos for angles near zero. `measured_angles`: these where a loop that runs before finds no angle far from it.
     """
 
     name = "loop.for"
@@ -94,6 +101,8 @@ class For(Op):
     def check(self) -> None:
         if self["kind"] not in KINDS:
             raise VerifyException(f"loop.for: unknown kind '{self['kind']}'; known: {', '.join(KINDS)}")
+        if self.get("form", FORMS[0]) not in FORMS:
+            raise VerifyException(f"loop.for: unknown form '{self['form']}'; known: {', '.join(FORMS)}")
 
 
 class Local(Op):
@@ -107,6 +116,11 @@ class Local(Op):
     arity = 0
     required = ("size",)
     is_pure = False
+
+
+def is_register(memory: SSAValue) -> bool:
+    """Whether memory is scratch of one element."""
+    return isinstance(memory.owner, Local) and memory.owner["size"] == 1
 
 
 class _Access(Op):

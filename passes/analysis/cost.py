@@ -31,6 +31,8 @@ SERIAL_OPERATIONS = 16 * 1024  # a kernel below this is not worth a second threa
 WORTH_A_THREAD = 40_000  # operations: about 10 us on Zen 4, where a parallel region costs 2 to 5
 SCALAR_FACTOR = 4  # an operation outside vector lanes counts for this many inside; not measured
 ANGLES = 1024  # elements that a thread takes at a time where sin or cos look at their angles first; not measured
+MOST_FOR_ANGLES = 32  # for computing angles once more; about what the cheaper sin and cos save; not measured
+SHORTEST_SCAN = 32  # elements of a running reduction that is joined block by block; not measured
 TILE_AGAIN, TILE_ONCE = (
     32,
     8,

@@ -36,8 +36,8 @@ class PlanBuffers(Pass):
     name: ClassVar[str] = "plan-buffers"
     level: ClassVar[str] = "loop"
     gives: ClassVar[str | None] = "buffer"
-    requires: ClassVar[tuple[str, ...]] = ("stream",)
-    after: ClassVar[tuple[str, ...]] = ("stream",)
+    requires: ClassVar[tuple[str, ...]] = ("choose-forms",)
+    after: ClassVar[tuple[str, ...]] = ("choose-forms",)
 
     in_place: bool = True
     reuse: bool = True

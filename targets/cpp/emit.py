@@ -18,8 +18,7 @@ from ...ir.symbols import free_symbols
 from ...ir.syntax import Op
 from ...ir.types import RefType
 from ..text.walk import argument_names, dtype_of, memory_of, origin
-from .angles import FUNCTIONS
-from .idioms import loop_for
+from .forms import loop_for
 from .moves import moved
 from .text import constant_bits, cpp_cast, cpp_constant, cpp_index, index_text, scalar_text
 from .writer import Writer
@@ -105,7 +104,6 @@ def _local(w: Writer, op: Op) -> None:
     name = w.fresh("acc" if size == 1 else "scratch")
     w.names[op.results[0]] = name
     if size == 1:
-        w.registers.add(op.results[0])
         w.line(f"{cpp} {name} = {start};" if start is not None else f"{cpp} {name};")
         return
     if op in w.stack:
@@ -202,7 +200,7 @@ def _cast(w: Writer, op: Op) -> None:
 def _scalar(w: Writer, op: Op) -> None:
     assert isinstance(op, loop.ScalarOp)
     text = scalar_text(op.row, dtype_of(op.results[0]))
-    if w.near and op.row.name in FUNCTIONS:
+    if w.near and op.row.name in ("sin", "cos"):
         text = text.replace("(", "_small(", 1)
     names = [w.names[v] for v in op.operands]
     half = w.moved.get(op.results[0])

@@ -139,7 +139,7 @@ def _reductions(w: Writer, op: Op) -> list[str]:
     """A reduction clause for each register that the loop accumulates into."""
     found: dict[str, str] = {}
     for inner in op.block_body.walk():
-        if isinstance(inner, loop.Accumulate) and inner.operands[1] in w.registers:
+        if isinstance(inner, loop.Accumulate) and loop.is_register(inner.operands[1]):
             found[w.names[inner.operands[1]]] = _OMP_REDUCTION[inner["kind"]]
     return [f"reduction({how} : {name})" for name, how in found.items()]
 

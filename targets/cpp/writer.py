@@ -15,7 +15,6 @@ from ...ir.syntax import Op
 from ..text.walk import Walk, dtype_of
 from .text import cpp_index, index_text
 
-PURE = (loop.Load, loop.ScalarOp, loop.ScalarCast, loop.Constant, loop.Index)
 JOINS = {"sum": "Sum", "prod": "Product", "max": "Largest", "min": "Smallest"}  # names in the headers
 
 
@@ -24,7 +23,6 @@ class Writer(Walk):
     """The function being written.
 
     Attributes:
-        registers: scratch of one element: a variable, not an array.
         stack: the scratch that lies on the stack.
         moved: what is held as the bits of its half type.
         checks: whether a place may lie outside of its dimension.
@@ -34,7 +32,6 @@ class Writer(Walk):
 
     indent: ClassVar[str] = "  "
     comment: ClassVar[str] = "//"
-    registers: set[SSAValue] = field(default_factory=set)
     stack: set[Operation] = field(default_factory=set)
     moved: dict[SSAValue, DType] = field(default_factory=dict)
     checks: bool = False
@@ -53,7 +50,7 @@ class Writer(Walk):
     def element(self, memory: SSAValue, index: Dim) -> str:
         """The text of one element of memory."""
         name = self.names[memory]
-        return name if memory in self.registers else f"{name}[{cpp_index(index)}]"
+        return name if loop.is_register(memory) else f"{name}[{cpp_index(index)}]"
 
     def address(self, memory: SSAValue, index: sympy.Expr) -> str:
         """The text of the address of an element."""

@@ -132,6 +132,10 @@ VERIFY = [
         "loop.for<sideways>() {var = i0, stop = 4} ({\n%1 = loop.index() {value = 0} : !loop.scalar<i64>\n})",
         "unknown kind 'sideways'",
     ),
+    (
+        'loop.for<serial>() {var = i0, stop = 4, form = "round"} ({\n%1 = loop.index() {value = 0} : !loop.scalar<i64>\n})',
+        "unknown form 'round'",
+    ),
     ("%1 = prim.neg(%x) {strides = 3} : !prim.tensor<[4, s0], f32>", "strides"),
 ]
 

@@ -35,7 +35,7 @@ def test_each_step(name: str, gpu: bool) -> None:
         retarget(module, "cuda:0")
     passes = default_pipeline(gpu=gpu)
     first = next(k for k, item in enumerate(passes) if item.name == "lower")
-    last = next(k for k, item in enumerate(passes) if item.name == "stream")
+    last = next(k for k, item in enumerate(passes) if item.name == "choose-forms")
     if name not in CASES:  # those are kernels already
         advance(module, [item for item in passes[:first] if item.level != "aten"])
     texts = []

@@ -35,7 +35,7 @@ class ProductProgram(Program):
     def on_gpu(self) -> ModuleOp:
         module = parse_module(print_module(self.module))
         retarget(module, DEVICE)
-        for item in default_pipeline([Select(tile=self.tile)], gpu=True, until="stream"):
+        for item in default_pipeline([Select(tile=self.tile)], gpu=True, until="choose-forms"):
             item.apply(CompileContext(Machine(tf32_products=True)), module)
         module.verify()
         return module

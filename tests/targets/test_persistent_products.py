@@ -37,7 +37,7 @@ def product(columns: int = 600, tile: str = TILE, machine: Machine | None = None
     program = captured("linear", F.linear, [half(512, 320), half(columns, 320)], tile)
     module = parse_module(print_module(program.module))
     retarget(module, "cuda:0")
-    for item in default_pipeline([Select(tile=tile)], gpu=True, until="stream"):
+    for item in default_pipeline([Select(tile=tile)], gpu=True, until="choose-forms"):
         item.apply(CompileContext(machine or Machine()), module)
     (kernel,) = kernels_of(module)
     return kernel

@@ -178,7 +178,7 @@ def test_chunks_that_a_norm_adds_up(transposed: bool) -> None:
     program = captured("norm", layer, args)
     module = parse_module(print_module(program.module))
     retarget(module, "cuda:0")
-    for item in default_pipeline(gpu=True, until="stream"):
+    for item in default_pipeline(gpu=True, until="choose-forms"):
         item.apply(CompileContext(), module)
     (dot,) = [op for op in module.walk() if isinstance(op, loop.Accumulate) and op["kind"] == "dot"]
     (launch, *_) = [op for op in module.walk() if isinstance(op, loop.Launch)]
