@@ -8,6 +8,7 @@ Strides, axes and dimensions are followed through views by these maps alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
@@ -119,8 +120,13 @@ def kept_dimensions(op: prim.PrimOp) -> list[int | None]:
     return [r.dim if kept else None for r, kept in zip(reads(op), whole, strict=True)]
 
 
-def reshape_groups(a: Sequence[Dim], b: Sequence[Dim]) -> list[tuple[int, int, int, int]]:
+def reshape_groups(a: Sequence[Dim], b: Sequence[Dim]) -> tuple[tuple[int, int, int, int], ...]:
     """Split two shapes of equal element count into the smallest runs of equal element count: (a from, a to, b from, b to)."""
+    return _reshape_groups(tuple(a), tuple(b))
+
+
+@lru_cache(maxsize=1 << 14)
+def _reshape_groups(a: tuple[Dim, ...], b: tuple[Dim, ...]) -> tuple[tuple[int, int, int, int], ...]:
     groups: list[tuple[int, int, int, int]] = []
     i = j = 0
     while i < len(a) or j < len(b):
@@ -137,7 +143,7 @@ def reshape_groups(a: Sequence[Dim], b: Sequence[Dim]) -> list[tuple[int, int, i
             else:
                 break
         groups.append((i0, i, j0, j))
-    return groups
+    return tuple(groups)
 
 
 def _grows_left(left: Dim, right: Dim, left_has: bool, right_has: bool) -> bool:
@@ -203,6 +209,11 @@ def unflatten(position: Dim, shape: Sequence[Dim], ranges: Ranges) -> Index:
 
 def reshape_strides(shape: Sequence[Dim], strides: Sequence[Dim], new_shape: Sequence[Dim]) -> Index | None:
     """Strides of memory seen under another shape, or None when no strides can express it."""
+    return _reshape_strides(tuple(shape), tuple(strides), tuple(new_shape))
+
+
+@lru_cache(maxsize=1 << 14)
+def _reshape_strides(shape: tuple[Dim, ...], strides: tuple[Dim, ...], new_shape: tuple[Dim, ...]) -> Index | None:
     if any(s == 0 for s in shape):
         return contiguous_strides(new_shape)
     result: list[Dim] = []

@@ -438,12 +438,10 @@ class _Planner:
     ) -> Iterable[Operation]:
         """Give back memory of libraries and of GPUs after its last use."""
         for value in dict.fromkeys(root for v in (*op.operands, *op.results) for root in self.aliases.roots(v)):
+            if self.last_use.get(value, number) != number or value in freed or value in self.writes.target:
+                continue
             library_owned = isinstance(value.owner, kernel.Extern) and not _is_planned(value.owner)
-            if (
-                (library_owned or value in self.on_device)
-                and value not in (*freed, *self.writes.target)
-                and self.last_use.get(value, number) == number
-            ):
+            if library_owned or value in self.on_device:
                 freed.add(value)
                 yield buffer.Free.make([new[value]], [])
 
