@@ -35,6 +35,7 @@ CPU: Road = (
     ("fuse", "fusion.fuse:Fuse"),  # primitives are grouped, by bytes moved: prim -> kernel
     ("layout", "layout.layout:Layout"),  # every stored value gets its strides
     ("lower", "schedule.lower:Lower"),  # plain loops: rows, reductions, stores: kernel -> loop
+    ("split-reductions", "schedule.chunks:SplitReductions"),  # reductions of few rows on a CPU are cut into chunks
     ("schedule", "schedule.schedule:Schedule"),  # loops are chosen: order, tiles, lanes, threads
     ("vectorize", "schedule.vectorize:Vectorize"),  # innermost loops run in vector lanes
     ("parallelize", "schedule.parallelize:Parallelize"),  # outer loops are spread over threads
@@ -63,6 +64,7 @@ GPU: Road = (
     ("cooperate", "schedule.gpu.cooperative:Cooperate"),  # programs share rows that are long, or few
     ("tile-products", "schedule.gpu.product_tiles:TileProducts"),  # products are laid out in the tile chosen for each
     ("block", "schedule.gpu.blocks:BlockLoops"),  # all other loops: blocks of programs, blocks within a row, warps
+    ("split-reductions", "schedule.chunks:SplitReductions"),  # reductions of few rows on a CPU are cut into chunks
     ("schedule", "schedule.schedule:Schedule"),  # kernels of the host's memory: order, tiles, lanes, threads
     ("vectorize", "schedule.vectorize:Vectorize"),  # innermost loops run in vector lanes
     ("parallelize", "schedule.parallelize:Parallelize"),  # outer loops are spread over threads

@@ -19,11 +19,11 @@ from ...ir.types import LiteralAttr, RefType, is_gpu, ref_type
 from ..analysis.size_names import named_kernel, replace_sizes, replaced_type
 from ..core.base import Pass, PassError
 from ..core.context import CompileContext
-from .elements import Lowering
 from .emit_loops import kernel_symbols, write
 from .expressions import Memory
 from .nests import Nests
-from .plan import Planner
+from .plain.elements import Lowering
+from .plain.plan import Planner
 
 _SILENT = {"cast", "where"}
 _LAYOUT = {"strides", "operand_strides"}

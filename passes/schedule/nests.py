@@ -6,7 +6,7 @@ A nest has row loops and, for each row, stages in order: reductions (those of on
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -14,6 +14,7 @@ import sympy
 
 from ...ir.literals import Literal
 from ...ir.symbols import Dim, dim, symbols_of
+from ..analysis.sizes import hint
 from .expressions import Expressions, Memory, Node
 
 
@@ -133,3 +134,29 @@ def column_votes(loads: set[Node], rows: set[sympy.Symbol], sizes: Mapping[sympy
         along, read = unit_stride(load), math.prod((sizes or {}).get(v, 1) for v in load.free)
         votes += read if along & rows else -read if along else 0
     return votes
+
+
+def contiguous_row(nest: Nest) -> Loop | None:
+    """The row variable along which neighbours in memory lie, when that is no inner variable."""
+    loads = {n for s in nest.stages for top in s.nodes for n in top.walk() if n.kind == "load"}
+    rows = {r.var for r in nest.rows}
+    sizes = {
+        each.var: max(1, hint(each.size)) for each in [*nest.rows, *(each for s in nest.stages for each in s.loops)]
+    }
+    if not rows or column_votes(loads, rows, sizes) <= 0:
+        return None
+    best = max(nest.rows, key=lambda r: sum(1 for n in loads if column_votes({n}, {r.var}) > 0))
+    return best if hint(best.size) >= 8 and best.start == 0 else None
+
+
+def by_stride(loops: Sequence[Loop], stores: Sequence[Store], loads: Sequence[Node]) -> list[Loop]:
+    """Loops ordered so that the memory written, or else most memory read, is walked in its order."""
+
+    def key(loop: Loop) -> tuple[int, ...]:
+        steps = [coefficient(s.flat, loop.var) for s in stores]
+        steps += [coefficient(n.data[1], loop.var) for n in loads]
+        known = [abs(hint(s)) for s in steps if s is not None and s != 0]
+        written = [abs(hint(s)) for s in steps[: len(stores)] if s is not None and s != 0]
+        return (-(max(written) if written else max(known, default=0)),)
+
+    return sorted(loops, key=key)

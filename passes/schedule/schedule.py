@@ -1,4 +1,4 @@
-"""loop → loop: how the plain nests of each kernel are walked: order, tiles, chunks."""
+"""loop → loop: how the plain nests of each kernel are walked: order, tiles."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Schedule(Pass):
     name: ClassVar[str] = "schedule"
     level: ClassVar[str] = "loop"
     after: ClassVar[tuple[str, ...]] = ("lower",)
-    requires: ClassVar[tuple[str, ...]] = ("lower",)
+    requires: ClassVar[tuple[str, ...]] = ("split-reductions",)
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         """Replace the loops of kernels that are plain, but for those of a grid: `block` and the passes before it choose these."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import sympy
 
 from ...ir.dtypes import F32
-from ...ir.scalars import DOT
 from ...ir.symbols import (
     Dim,
     FloorDiv,
@@ -24,20 +23,16 @@ from ...ir.symbols import (
     simplify_index,
     substitute,
 )
-from ...ir.types import ref_type
 from ..analysis.affine import Accesses, accesses, cuts, merge
 from ..analysis.cost import (
     AHEAD,
     ANGLES,
     ASKED,
-    CHUNK,
     COSTLY,
     FAR,
     JAM,
-    MAX_CHUNKS,
     MAX_PARTS,
     MIN_UNITS,
-    MIN_WORK,
     SERIAL_OPERATIONS,
     SHORT,
     TILE_AGAIN,
@@ -49,7 +44,7 @@ from ..analysis.views import row_major
 from .emit_loops import LoopSpec, NestSpec, Prefetch, Segment, StageSpec
 from .expressions import Expressions, Memory, Node
 from .moments import blocked_moments
-from .nests import Join, Loop, Nest, Stage, Store, coefficient, column_votes
+from .nests import Loop, Nest, Stage, Store, by_stride, coefficient, contiguous_row
 
 Ranges = dict[sympy.Symbol, Range]
 
@@ -64,93 +59,7 @@ class Tiler:
 
     def nests(self, nests: Sequence[Nest]) -> list[NestSpec]:
         """The nests with their loops, in order."""
-        found: list[NestSpec] = []
-        for nest in nests:
-            for part in self._split(nest):
-                found += self._tile(part)
-        return found
-
-    # Reductions with too few rows for the threads.
-
-    def _split(self, nest: Nest) -> list[Nest]:
-        """A reduction over much for few rows becomes one over chunks of a fixed size, and one over the chunks."""
-        stages = [s for s in nest.stages if s.joins]
-        if len(stages) != 1 or not nest.stages[0].loops:
-            return [nest]
-        first = nest.stages[0]
-        work = product(each.size for each in first.loops)
-        count = product(r.size for r in nest.rows)
-        if not isinstance(count, int):
-            return [nest]
-        lane = self._lane(nest)
-        units = count
-        if lane is not None:
-            width = lane.size if isinstance(lane.size, int) else 64
-            units = count // width * max(1, width // 256) if width else 0
-        total = work * count if isinstance(work, int) else None
-        if units >= MIN_UNITS or (total is not None and total < MIN_WORK):
-            return [nest]
-        chunks = MAX_CHUNKS // 2 if total is None else min(MAX_CHUNKS, total // CHUNK)
-        chunks = -(-chunks // max(1, units))
-        if chunks < 2:
-            return [nest]
-        first = self._flattened(first)
-        used = accesses(first.nodes, [], self.lowering.ranges)
-        loops = by_stride(first.loops, [], used.loads)
-        enough = [each for each in loops if not isinstance(each.size, int) or each.size >= chunks]
-        longest = enough[0] if enough else max(loops, key=lambda each: hint(each.size))
-        if isinstance(longest.size, int):
-            chunks = min(chunks, longest.size)
-        return [nest] if chunks < 2 else self._chunked(nest, first, longest, chunks)
-
-    def _flattened(self, stage: Stage) -> Stage:
-        """The stage with neighbouring loops as one wherever memory allows it, so that chunks are contiguous."""
-        used = accesses(stage.nodes, [], self.lowering.ranges)
-        loops, env = merge(by_stride(stage.loops, [], used.loads), used.all, self.lowering.ranges, self._merged)
-        if not env:
-            return stage
-        joins = []
-        for join in stage.joins:
-            args = [self.lowering.renamed(a, env) for a in join.args]
-            known = tuple(a for a in args if a is not None)
-            if len(known) < len(args):
-                return stage
-            joins.append(replace(join, args=known))
-        return Stage(loops, joins)
-
-    def _chunked(self, nest: Nest, first: Stage, longest: Loop, chunks: int) -> list[Nest]:
-        lowering = self.lowering
-        chunk, step = lowering.variable("k", chunks), lowering.variable("k", chunks)
-        size = dim(FloorDiv(sympy.sympify(dim(longest.size + chunks - 1)), sympy.Integer(chunks)))
-        start = dim(chunk * size)
-        stop = dim(start + size)
-        if not isinstance(longest.size, int) or longest.size % chunks:
-            stop = dim(sympy.Min(sympy.sympify(longest.stop), sympy.sympify(stop)))
-        count = product(r.size for r in nest.rows)
-        row: Dim = 0
-        for r in nest.rows:
-            row = dim(row * r.size + r.var)
-        partial = Stage([Loop(each.var, stop, start) if each is longest else each for each in first.loops])
-        save, rest = Stage([]), Stage([Loop(step, chunks)])
-        for join in first.joins:
-            op, index = join.target.data[0], join.target.data[1]
-            part = lowering.node("reduced", join.target.dtype, (), (op, (*index, chunk), "part"), (row, chunk))
-            partial.joins.append(replace(join, target=part))
-            parts = [part]
-            if len(join.args) == 2 and join.kind != DOT:
-                dtype = join.args[0].dtype
-                parts = [lowering.node("reduced", dtype, (), (part, "values"), (row, chunk)), part]
-            loads = []
-            for node in parts:
-                memory = Memory(f"part{len(self.scratch)}", ref_type([chunks, count], None, node.dtype), "scratch")
-                self.scratch.append(memory)
-                save.stores.append(Store(memory, dim(chunk * count + row), node))
-                flat = dim(step * count + row)
-                loads.append(lowering.node("load", node.dtype, (), (memory, flat, (), None), (flat,)))
-            rest.joins.append(Join(join.target, "sum" if join.kind == DOT else join.kind, tuple(loads)))
-        return [Nest([Loop(chunk, chunks), *nest.rows], [partial, save]), Nest(nest.rows, [rest, *nest.stages[1:]])]
-
-    # Loops.
+        return [spec for nest in nests for spec in self._tile(nest)]
 
     def _tile(self, nest: Nest) -> list[NestSpec]:
         if not nest.rows and not any(s.joins or any(t.scan for t in s.stores) for s in nest.stages):
@@ -365,7 +274,7 @@ class Tiler:
     def _rows(self, nest: Nest) -> NestSpec:
         ranges = dict(self.lowering.ranges)
         found = accesses([n for s in nest.stages for n in s.nodes], [t for s in nest.stages for t in s.stores], ranges)
-        lane = self._lane(nest)
+        lane = contiguous_row(nest)
         order = by_stride(nest.rows, found.stores, found.loads)
         if lane is not None:
             order = [r for r in order if r is not lane] + [lane]
@@ -594,18 +503,6 @@ class Tiler:
             work += points * max(1, cost_of(stage.nodes))
         return work >= SERIAL_OPERATIONS
 
-    def _lane(self, nest: Nest) -> Loop | None:
-        """The row variable along which neighbours in memory lie, when that is no inner variable."""
-        loads = {n for s in nest.stages for top in s.nodes for n in top.walk() if n.kind == "load"}
-        rows = {r.var for r in nest.rows}
-        sizes = {
-            each.var: max(1, hint(each.size)) for each in [*nest.rows, *(each for s in nest.stages for each in s.loops)]
-        }
-        if not rows or column_votes(loads, rows, sizes) <= 0:
-            return None
-        best = max(nest.rows, key=lambda r: sum(1 for n in loads if column_votes({n}, {r.var}) > 0))
-        return best if hint(best.size) >= 8 and best.start == 0 else None
-
 
 def spec_loops(specs: Sequence[LoopSpec]) -> list[Loop]:
     """The plain loops of specifications."""
@@ -629,19 +526,6 @@ def _conditions(node: Node) -> tuple[Dim, ...]:
     if node.kind == "select":
         return tuple(node.data[0])
     return tuple(node.data[2]) if node.kind == "load" else tuple(node.data[3]) if node.kind == "bind" else ()
-
-
-def by_stride(loops: Sequence[Loop], stores: Sequence[Store], loads: Sequence[Node]) -> list[Loop]:
-    """Loops ordered so that the memory written, or else most memory read, is walked in its order."""
-
-    def key(loop: Loop) -> tuple[int, ...]:
-        steps = [coefficient(s.flat, loop.var) for s in stores]
-        steps += [coefficient(n.data[1], loop.var) for n in loads]
-        known = [abs(hint(s)) for s in steps if s is not None and s != 0]
-        written = [abs(hint(s)) for s in steps[: len(stores)] if s is not None and s != 0]
-        return (-(max(written) if written else max(known, default=0)),)
-
-    return sorted(loops, key=key)
 
 
 def _worth_keeping(node: Node, rows: set[sympy.Symbol], kept: Collection[Node]) -> bool:

@@ -19,10 +19,11 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ...ir.dialects import prim
 from ...ir.text import parse_module, print_module
+from ...passes.core.base import Pass
 from ...passes.core.context import CompileContext
 from ...passes.core.manager import run_pipeline
 from ...passes.kernels.select import Select
-from ...passes.pipeline import registry
+from ...passes.pipeline import GPU, registry
 from ..build.cache import Cache, cache_key
 from ..build.program import Program, build, generate
 from ..build.toolchain import Toolchain, cpu_identity
@@ -33,7 +34,6 @@ from .store import Measurements
 
 log = logging.getLogger("intarsia")
 
-BEHIND = "layout,lower,schedule,plan-buffers"  # what a program goes through after the choice
 LIBRARY = "library"
 CLEARLY = 0.97  # of the library's time: less is noise
 BYTES = 192 << 20  # that a round touches, more than the caches hold
@@ -91,7 +91,7 @@ class MeasuredProducts:
     def _build(self, text: str, name: str) -> Program | None:
         """The program of a candidate; None where Triton cannot compile it, as tiles that are too large for this GPU."""
         module = parse_module(text)
-        passes = registry().parse(BEHIND)
+        passes = behind_choice()
         if name != LIBRARY:
             passes.insert(0, Select(tile=name))
         library = Library(0, record=False)
@@ -108,6 +108,12 @@ class MeasuredProducts:
         except RuntimeError:
             log.debug("the candidate %s is not measured", name, exc_info=True)
             return None
+
+
+def behind_choice() -> list[Pass]:
+    """What a GPU's program goes through after the choice of its products' kernels."""
+    names, known = [name for name, _ in GPU], registry()
+    return [known.make(name) for name in names[names.index(Select.name) + 1 :]]
 
 
 def _operands(module: ModuleOp, gpu: int) -> list[list[Any]]:

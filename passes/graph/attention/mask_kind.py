@@ -21,8 +21,8 @@ from ....ir.dialects import prim
 from ....ir.dtypes import BOOL, DType
 from ....ir.symbols import Dim, dim, is_nonnegative, known_equal
 from ...analysis.known_values import known_value
-from ...schedule.elements import Lowering
 from ...schedule.expressions import Node
+from ...schedule.plain.elements import Lowering
 
 FULL, CAUSAL = "full", "causal"
 OPPOSITE = {"ge": "lt", "gt": "le", "le": "gt", "lt": "ge"}

@@ -43,8 +43,8 @@ from ...core.context import CompileContext
 from ..emit_loops import LoopSpec, NestSpec, Segment, StageSpec
 from ..expressions import Expressions, Memory, Node
 from ..moments import one_pass
-from ..nests import Loop, Nest, Nests, Stage, coefficient
-from ..tiling import Tiler, by_stride
+from ..nests import Loop, Nest, Nests, Stage, by_stride, coefficient, contiguous_row
+from ..tiling import Tiler
 from .parts import divide, grid_kernels
 
 Ranges = dict[sympy.Symbol, Range]
@@ -100,7 +100,7 @@ class Blocker(Tiler):
     def lane(self, nest: Nest) -> Loop | None:
         """The row along which memory is contiguous, of those that a program takes several of."""
         alone = self._alone(nest)
-        return super()._lane(replace(nest, rows=[r for r in nest.rows if r not in alone]) if alone else nest)
+        return contiguous_row(replace(nest, rows=[r for r in nest.rows if r not in alone]) if alone else nest)
 
     @staticmethod
     def _scans(nest: Nest) -> bool:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Region
 
 from ....ir.dialects import loop
 from ....ir.scalars import DOT
@@ -15,10 +14,10 @@ from ...analysis.affine import accesses
 from ...analysis.cost import ENOUGH_PROGRAMS, PROGRAM_CHUNK
 from ...core.base import Pass
 from ...core.context import CompileContext
-from ..emit_loops import kernel_symbols, write
-from ..nests import Nest
+from ..chunks import flattened, in_chunks, replace_nests
+from ..emit_loops import kernel_symbols
+from ..nests import Nest, Nests, by_stride
 from ..read import read
-from ..tiling import by_stride
 from .blocks import Blocker, hint, reduced
 from .parts import grid_kernels, named_sizes
 from .product_tiles import is_product, split_of
@@ -43,25 +42,18 @@ class ChunkReductions(Pass):
             with named_sizes(kernel):
                 found = read(kernel)
                 blocker = Blocker(ctx.machine.gpu, found.expressions, found.scratch)
-                nests = [part for nest in found.nests for part in chunked(blocker, nest)]
+                nests = [part for nest in found.nests for part in _chunked(blocker, found, nest)]
                 if len(nests) > len(found.nests):
-                    found.nests = nests
-                    _replace_body(kernel, Region(write(found)))
+                    replace_nests(kernel, found, nests)
             kernel["symbols"] = kernel_symbols(kernel, memory=True)
 
 
-def _replace_body(kernel: loop.Kernel, body: Region) -> None:
-    """Give a kernel another body with the same arguments."""
-    kernel.detach_region(kernel.regions[0]).erase()
-    kernel.add_region(body)
-
-
-def chunked(blocker: Blocker, nest: Nest) -> list[Nest]:
+def _chunked(blocker: Blocker, found: Nests, nest: Nest) -> list[Nest]:
     """The nest, or that over its chunks and that over what these give."""
     first = nest.stages[0]
     if is_product(nest):
         chunks = split_of(nest)
-        return [nest] if chunks < 2 else blocker._chunked(nest, first, first.loops[0], chunks)
+        return [nest] if chunks < 2 else in_chunks(found, nest, first, first.loops[0], chunks)
     if not first.joins or not first.loops or first.numbers or sum(bool(s.joins) for s in nest.stages) != 1:
         return [nest]
     work, count = product(s.size for s in first.loops), product(r.size for r in nest.rows)
@@ -73,7 +65,7 @@ def chunked(blocker: Blocker, nest: Nest) -> list[Nest]:
     # The sum of 67 million float32 reaches 98 % of the copy rate with twice as many, 96 without.
     most = 2 * ENOUGH_PROGRAMS if lane is None else ENOUGH_PROGRAMS
     chunks = min(most // max(1, programs), max(1, hint(work) // (PROGRAM_CHUNK // lanes)))
-    first = blocker._flattened(first)
-    used = accesses(first.nodes, [], blocker.lowering.ranges)
+    first = flattened(found.expressions, first)
+    used = accesses(first.nodes, [], found.expressions.ranges)
     enough = [s for s in by_stride(first.loops, [], used.loads) if hint(s.size) >= chunks]
-    return blocker._chunked(nest, first, enough[0], chunks) if chunks >= 2 and enough else [nest]
+    return in_chunks(found, nest, first, enough[0], chunks) if chunks >= 2 and enough else [nest]

@@ -39,8 +39,7 @@ from ...core.context import CompileContext
 from ..emit_loops import LoopSpec, NestSpec, Segment, StageSpec
 from ..expressions import Expressions, Memory
 from ..moments import one_pass
-from ..nests import Nest, Nests, Stage, Store
-from ..tiling import by_stride
+from ..nests import Nest, Nests, Stage, Store, by_stride
 from .blocks import Blocker, reduced
 from .parts import divide, grid_kernels
 

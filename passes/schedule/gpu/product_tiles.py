@@ -22,8 +22,7 @@ from ...core.base import Pass
 from ...core.context import CompileContext
 from ..emit_loops import LoopSpec, NestSpec, Segment, StageSpec
 from ..expressions import Expressions
-from ..nests import Join, Nest, Nests, Stage
-from ..tiling import by_stride
+from ..nests import Join, Nest, Nests, Stage, by_stride
 from .blocks import Blocker
 from .parts import divide, grid_kernels
 

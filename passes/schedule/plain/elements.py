@@ -14,14 +14,14 @@ from typing import Any
 import sympy
 from xdsl.ir import Block, SSAValue
 
-from ...ir.dialects import prim
-from ...ir.dtypes import BOOL, F64, I64, DType
-from ...ir.scalars import DOT, identity
-from ...ir.symbols import Dim, FloorDiv, Mod, dim, interval, is_nonnegative, simplify_index
-from ...ir.types import is_gpu
-from ..analysis import indexing
-from ..analysis.views import Index
-from .expressions import Expressions, Memory, Node
+from ....ir.dialects import prim
+from ....ir.dtypes import BOOL, F64, I64, DType
+from ....ir.scalars import DOT, identity
+from ....ir.symbols import Dim, FloorDiv, Mod, dim, interval, is_nonnegative, simplify_index
+from ....ir.types import is_gpu
+from ...analysis import indexing
+from ...analysis.views import Index
+from ..expressions import Expressions, Memory, Node
 
 EXACT = {"where", "max", "min", "neg", "abs", "sign", "copysign", "floor", "ceil", "trunc", "round"}
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import sympy
 from xdsl.ir import Block, Operation, SSAValue
 
-from ...ir.dialects import prim
-from ...ir.literals import Literal
-from ...ir.symbols import (
+from ....ir.dialects import prim
+from ....ir.literals import Literal
+from ....ir.symbols import (
     Dim,
     FloorDiv,
     dim,
@@ -26,13 +26,13 @@ from ...ir.symbols import (
     simplify_index,
     substitute,
 )
-from ...ir.syntax import Op
-from ...ir.types import ref_type
-from ..analysis.cost import MIN_UNITS, MIN_WORK
-from ..analysis.views import Index
+from ....ir.syntax import Op
+from ....ir.types import ref_type
+from ...analysis.cost import MIN_UNITS, MIN_WORK
+from ...analysis.views import Index
+from ..expressions import Memory, Node
+from ..nests import Join, Loop, Nest, Stage, Store, coefficient, column_votes
 from .elements import Lowering
-from .expressions import Memory, Node
-from .nests import Join, Loop, Nest, Stage, Store, coefficient, column_votes
 
 
 @dataclass(eq=False)
