@@ -178,6 +178,11 @@ def reshape_index(index: Index, result: Sequence[Dim], operand: Sequence[Dim], r
 
 def linear(index: Sequence[Dim], strides: Sequence[Dim]) -> Dim:
     """sum(index[k] * strides[k])."""
+    return _linear(tuple(index), tuple(strides))
+
+
+@lru_cache(maxsize=1 << 15)
+def _linear(index: Index, strides: Index) -> Dim:
     total: Dim = 0
     for i, s in zip(index, strides, strict=True):
         if i != 0:
