@@ -1,4 +1,4 @@
-"""Operators of our own over weights; weights as kernels of our own read them, and the way back: what the attribute `packed` of a call means.
+"""An operator of our own over weights; weights as kernels of our own read them, and the way back: what the attribute `packed` of a call means.
 
 packed = [outputs, inputs, rows, columns]   the weight of a convolution. How it is packed, its rank says, with output channels in blocks of 16,
                                             the last block filled up with zeros:
@@ -17,12 +17,10 @@ from torch import Tensor
 
 POINTS = (0.0, 0.75, -0.75, 1.5, -1.5)  # and infinity (targets/cpp/include/intarsia_winograd.h)
 WINOGRAD = "aten.ops.intarsia.winograd_weight.default"
-NARROW = "aten.ops.intarsia.narrow_linear.default"
 BLOCK = 16
 
 _LIBRARY = torch.library.Library("intarsia", "DEF")
 _LIBRARY.define("winograd_weight(Tensor weight) -> Tensor")
-_LIBRARY.define("narrow_linear(Tensor input, Tensor weight, Tensor? scale=None, Tensor? bias=None) -> Tensor")
 
 
 @cache
@@ -47,13 +45,6 @@ def winograd_weight(weight: Tensor) -> Tensor:
     taps = weight.reshape(blocks, BLOCK, inputs, 9).permute(0, 3, 2, 1).reshape(blocks, 9, inputs * BLOCK)
     g = _points_of_taps()
     return torch.matmul(torch.kron(g, g).to(weight.dtype), taps).reshape(blocks, 36, inputs, BLOCK)
-
-
-@torch.library.impl(_LIBRARY, "narrow_linear", "CompositeExplicitAutograd")
-def narrow_linear(input: Tensor, weight: Tensor, scale: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-    """(..., inner), (outer, inner) of another dtype, (outer,) -> (..., outer): the weight is widened, and each of its rows multiplied by its scale."""
-    wide = weight.to(input.dtype)
-    return torch.nn.functional.linear(input, wide if scale is None else wide * scale[:, None], bias)
 
 
 def unpack(weight: Tensor, shape: Sequence[int]) -> Tensor:

@@ -11,8 +11,10 @@ of memory), and nothing else.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import cast
 
-from xdsl.ir import OpTraits
+from xdsl.ir import Block, OpTraits, SSAValue
 from xdsl.traits import IsolatedFromAbove, IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
@@ -91,6 +93,7 @@ class Extern(Op):
     Arguments are written as on `aten` operations; those that have a default may be left out, but for those of windows. `operand_strides` and `strides`: one entry an operand or result (none: contiguous).
     `epilogue`: steps that the call carries out on its result (ir/epilogue.py); their tensors are the operands `epilogue.0`, ...
     A region is what a kernel of our own computes from the operator's result, its first argument, and from these operands.
+    `computed`: factors that it computes, too. The region reads the memory that stands in the operand's place, and gives them behind the result.
     `own`: the kernel of our own that carries out the call (passes/kernels/own_kernels.py); it reads any view and writes planned memory.
     `empty_rows`: attention that stands for two products with a softmax between them (match-attention) gives nan, not zeros,
     where a row has no score above -inf: "nan" where masks may shut such rows, "none" where they are known to leave
@@ -108,7 +111,7 @@ class Extern(Op):
 
     def check(self) -> None:
         if self.regions:
-            check_behind(self)
+            check_region(self)
         if len(self["operands"]) != len(self.operands):
             raise VerifyException(f"{self.name} names {len(self['operands'])} operands but has {len(self.operands)}")
         check_canonical(self, self["target"], whole=False)
@@ -118,12 +121,33 @@ class Extern(Op):
                 raise VerifyException(f"{self.name}: '{name}' is one of {', '.join(values)}, of {ATTENTION} only")
 
 
-def check_behind(op: Op) -> None:
-    """The region of a library call goes on with its result."""
-    inside, last = [v.type for v in op.block_body.args[1:]], op.block_body.last_op
-    extras = [v.type for name, v in zip(op["operands"], op.operands, strict=False) if name.startswith(PREFIX)]
-    if len(inside) != len(extras) or not isinstance(last, Yield) or len(last.operands) != 1:
-        raise VerifyException(f"{op.name}: the region takes the result and {len(extras)} operands, and gives one value")
+def read_by_region(op: Op) -> list[int]:
+    """Which operands of a library call its region reads: an epilogue's tensors, and what factors are computed from."""
+    names, computed = op["operands"], op.get("computed", ())
+    return [k for k, name in enumerate(names) if name.startswith(PREFIX) or name in computed]
+
+
+def computing(block: Block, values: Iterable[SSAValue]) -> list[Op]:
+    """The operations of a block that these values are computed by, in order."""
+    wanted = set(values)
+    found: list[Op] = []
+    for op in reversed(list(block.ops)):
+        if any(result in wanted for result in op.results):
+            wanted.update(op.operands)
+            found.append(cast(Op, op))
+    return found[::-1]
+
+
+def check_region(op: Op) -> None:
+    """The region of a library call goes on with its result, and computes factors without it."""
+    read, computed, last = read_by_region(op), op.get("computed", ()), op.block_body.last_op
+    given = list(last.operands) if isinstance(last, Yield) else []
+    if len(op.block_body.args) != 1 + len(read) or len(given) != 1 + len(computed):
+        values = f"{1 + len(computed)} values" if computed else "one value"
+        raise VerifyException(f"{op.name}: the region takes the result and {len(read)} operands, and gives {values}")
+    ahead = [v for inner in computing(op.block_body, given[1:]) for v in inner.operands]
+    if op.block_body.args[0] in (*ahead, *given[1:]):
+        raise VerifyException(f"{op.name}: a factor is computed from the result")
 
 
 OPS = (Fused, Contract, Yield, Extern)

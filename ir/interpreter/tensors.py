@@ -119,6 +119,8 @@ def run_block(machine: Machine, ops: Sequence[Operation]) -> list[Any]:
 
 def call(machine: Machine, op: Op, target: str, values: list[Any]) -> list[Tensor]:
     """Call the registered operator; the tensors among its results, in order."""
+    if op.get("computed"):
+        values = _with_factors(machine, op, values)
     if op.get("packed"):
         values = [values[0], unpack(values[1], op["packed"]), *values[2:]]
     if op.get("empty_rows"):
@@ -135,9 +137,26 @@ def call(machine: Machine, op: Op, target: str, values: list[Any]) -> list[Tenso
     if op.get("epilogue"):
         tensors[0] = apply_epilogue(tensors[0], op["epilogue"], extras)
     if op.regions:
-        machine.values |= dict(zip(op.block_body.args, [tensors[0], *extras], strict=True))
-        tensors = run_block(machine, list(op.block_body.ops))
+        last = op.block_body.last_op
+        assert last is not None
+        behind = kernel.computing(op.block_body, last.operands[:1])
+        machine.values[op.block_body.args[0]] = tensors[0]
+        if not op.get("computed"):
+            machine.values |= dict(zip(op.block_body.args[1:], extras, strict=True))
+        run_block(machine, behind)
+        tensors = [machine.values[last.operands[0]]]
     return tensors
+
+
+def _with_factors(machine: Machine, op: Op, values: Sequence[Any]) -> list[Any]:
+    """The operands, where the region computes some of them."""
+    block, found = op.block_body, list(values)
+    machine.values |= dict(zip(block.args[1:], [values[k] for k in kernel.read_by_region(op)], strict=True))
+    factors = block.last_op.operands[1:] if block.last_op else ()
+    run_block(machine, kernel.computing(block, factors))
+    for name, value in zip(op["computed"], factors, strict=True):
+        found[op["operands"].index(name)] = machine.values[value]
+    return found
 
 
 def _attention_of_products(op: Op, values: list[Any]) -> Tensor:

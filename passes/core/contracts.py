@@ -12,7 +12,7 @@ from ..kernels.attention import CPP, takes_cpp
 from ..kernels.convolution import takes_convolution, takes_max_pool
 from ..kernels.depthwise_kernels import OWN as DEPTHWISE
 from ..kernels.depthwise_kernels import takes_depthwise_on_gpu
-from ..kernels.linear import takes_linear, takes_narrow, takes_rows
+from ..kernels.linear import takes_linear, takes_rows
 from ..kernels.own_kernels import takes_index_add
 from ..kernels.short_attention import LOOPS, takes_loops
 from .clauses import Clauses, broken
@@ -22,7 +22,6 @@ CONTRACTS: dict[str, Callable[[Op, Machine], Clauses]] = {
     "convolution": takes_convolution,
     "max_pool": takes_max_pool,
     "linear": takes_linear,
-    "narrow": takes_narrow,
     "rows": takes_rows,
     CPP: takes_cpp,
     "index_add": takes_index_add,

@@ -74,6 +74,16 @@ def is_dead(op: Operation) -> bool:
     )
 
 
+def erase_unread(value: SSAValue) -> None:
+    """Erase what makes a value, as far as nothing reads it."""
+    todo = [value]
+    while todo:
+        owner = todo.pop().owner
+        if isinstance(owner, Operation) and owner.parent is not None and is_dead(owner):
+            todo += owner.operands
+            owner.parent.erase_op(owner)
+
+
 def erase_dead(block: Block) -> None:
     """Erase what nobody reads: all readers of a value stand behind it."""
     for op in reversed(list(block.ops)):

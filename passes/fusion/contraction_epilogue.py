@@ -1,10 +1,13 @@
-"""contraction-epilogue: products and convolutions that are kernels of our own go on with what is computed from their elements.
+"""contraction-epilogue: products and convolutions that are kernels of our own take over operations on single elements around them.
 
     %1 = kernel.extern<aten.linear.default>(%x, %w) {own = "linear"}
     %2 = prim.tanh(%1)    %3 = prim.add(%2, %y)
       -> %3 = kernel.extern<aten.linear.default>(%x, %w, %y) {own = "linear"} ({^bb0(%s, %t): prim.tanh(%s) ... kernel.yield})
 
-The kernel computes the region on sums that are in registers or in the first cache.
+The kernel computes the region on sums that are in registers or in the first cache. x of a product may be computed, too, an element once:
+
+    %1 = prim.mul(%x, %g)    %2 = kernel.extern<aten.linear.default>(%1, %w) {own = "linear"}
+      -> %2 = kernel.extern<aten.linear.default>(%x, %w, %g) {own = "linear", computed = ["input"]} ({... kernel.yield(%s, %x * %g)})
 """
 
 from __future__ import annotations
@@ -19,16 +22,17 @@ from xdsl.ir import Block, Operation, SSAValue
 from ...ir.dialects import kernel, prim
 from ...ir.epilogue import PREFIX
 from ...ir.symbols import Dim
-from ...ir.syntax import Op, single_block
+from ...ir.syntax import Op
 from ..analysis.strides import Strides, channels_last, memory_strides, recorded_strides, same_layout
 from ..core.base import Pass
+from ..core.clauses import broken
 from ..core.context import CompileContext
-from ..kernels.linear import MOST_TENSORS
+from ..core.rewriter import erase_unread
+from ..kernels.linear import MOST_TENSORS, OPERANDS, takes_linear
+from .call_region import LEFT, MOST_OPERATIONS, in_front, is_cheap_input, rebuilt
 from .graph import is_free
 
-CONTRACTIONS = ("linear", "narrow", "convolution")  # what `own` says of calls that have a tail
-MOST_OPERATIONS = 64
-LEFT = frozenset(f"prim.{name}" for name in ("sin", "cos", "tan"))  # their loops look for the largest angle first
+CONTRACTIONS = ("linear", "convolution")  # what `own` says of calls that have a tail
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class ContractionEpilogue(Pass):
         for func in [op for op in module.body.block.ops if isinstance(op, prim.Func)]:
             position = {op: k for k, op in enumerate(func.block_body.ops)}
             for op in list(func.block_body.ops):
-                if not isinstance(op, kernel.Extern) or op.get("own") not in CONTRACTIONS or op.regions:
+                if not isinstance(op, kernel.Extern) or op.get("own") not in CONTRACTIONS:
                     continue
                 dtype = prim.tensor(op.results[0]).dtype
                 if dtype != dtype.compute and not self.halves:
@@ -59,6 +63,27 @@ class ContractionEpilogue(Pass):
                 if found.grow():
                     found.replace()
                     ctx.diagnostics.count(self.name, "operations taken over", len(found.ops))
+            for op in list(func.block_body.ops):  # what follows one call is not in front of the next
+                if isinstance(op, kernel.Extern) and op.get("own") == "linear":
+                    self._compute_input(op, ctx)
+
+    def _compute_input(self, call: kernel.Extern, ctx: CompileContext) -> None:
+        """Let the kernel compute x, where nothing is left to do in front of it."""
+        name = OPERANDS[call["target"]][0]
+        memory = in_front(call, name)
+        if not memory or not is_cheap_input(memory):
+            return
+        base, *others = memory
+        made = rebuilt(call, factors={name: base}, extras=dict.fromkeys(others))
+        if broken(takes_linear(made, ctx.machine)):
+            made.erase()
+            return
+        parent, x = cast(Block, call.parent), call.operands[list(call["operands"]).index(name)]
+        parent.insert_op_before(made, call)
+        call.results[0].replace_all_uses_with(made.results[0])
+        parent.erase_op(call)
+        erase_unread(x)
+        ctx.diagnostics.count(self.name, "factors computed")
 
 
 @dataclass
@@ -91,7 +116,7 @@ class _Following:
     @property
     def _given(self) -> int:
         """Tensors that the tail reads already."""
-        return sum(name in ("bias", "self") for name in self.call["operands"])
+        return sum(name in ("bias", "self") or name.startswith(PREFIX) for name in self.call["operands"])
 
     def _push_readers(self, value: SSAValue, todo: list[tuple[int, Op]]) -> bool:
         """Add the readers to the candidates, in program order; whether all of them are some."""
@@ -138,33 +163,11 @@ class _Following:
 
     def replace(self) -> None:
         """One call in the place of the last of them."""
-        call, last = self.call, self.ops[-1]
-        kinds = [call.results[0].type, *(v.type for v in self.extras)]
-        region = single_block(arg_types=kinds)
-        block = region.block
-        inner: dict[SSAValue, SSAValue] = dict(zip([call.results[0], *self.extras], block.args, strict=True))
-        for op in self.ops:
-            for value in op.operands:
-                _bring(value, inner, block)
-            copy = op.clone(inner)
-            copy.attributes.pop("strides", None)
-            block.add_op(copy)
-            inner[op.results[0]] = copy.results[0]
-        block.add_op(kernel.Yield.make([inner[last.results[0]]]))
-        literals = call.literals
-        given = call.get("operand_strides") or (None,) * len(call.operands)
-        literals["operands"] = (*call["operands"], *(f"{PREFIX}{k}" for k in range(len(self.extras))))
-        literals["operand_strides"] = (*given, *map(self._wanted, self.extras))
-        if not any(literals["operand_strides"]):
-            del literals["operand_strides"]
-        made = kernel.Extern.make(
-            [*call.operands, *self.extras], [last.results[0].type], literals, [region], call.location
-        )
-        made.results[0].name_hint = last.results[0].name_hint
-        parent = cast(Block, call.parent)
+        made = rebuilt(self.call, self.ops, extras={v: self._wanted(v) for v in self.extras})
+        last, parent = self.ops[-1], cast(Block, self.call.parent)
         parent.insert_op_before(made, last)
         last.results[0].replace_all_uses_with(made.results[0])
-        for op in reversed([call, *self.ops]):
+        for op in reversed([self.call, *self.ops]):
             parent.erase_op(op)
 
     def _wanted(self, extra: SSAValue) -> Strides | None:
@@ -183,16 +186,3 @@ def _memory(value: SSAValue) -> tuple[SSAValue, tuple[int, ...] | None]:
         elif not isinstance(owner, prim.Cast) or not is_free(owner):
             return value, dims
         value = owner.operands[0]
-
-
-def _bring(value: SSAValue, inner: dict[SSAValue, SSAValue], block: Block) -> None:
-    """Copy what makes a value, from memory on, into the region."""
-    if value in inner:
-        return
-    owner = cast(Op, value.owner)
-    for operand in owner.operands:
-        _bring(operand, inner, block)
-    copy = owner.clone(inner)
-    copy.attributes.pop("strides", None)
-    block.add_op(copy)
-    inner[value] = copy.results[0]

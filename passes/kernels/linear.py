@@ -10,7 +10,7 @@ import math
 from typing import cast
 
 from ...ir.dialects import prim
-from ...ir.dtypes import BF16, F16, F32, I8, U8
+from ...ir.dtypes import BF16, F32
 from ...ir.epilogue import PREFIX
 from ...ir.syntax import Op
 from ..analysis.machine import Machine, Processor
@@ -24,13 +24,11 @@ OPERANDS = {
     "aten.addmm.default": ("mat1", "mat2", "self"),
     "aten.mm.default": ("self", "mat2", ""),
 }
-NARROW_OPERANDS = ("input", "weight", "bias")  # of `narrow_linear`
 REGISTER_BYTES = 512  # of all vectors, from which on a tile of sums is worth it: 16 of AVX2, 32 of NEON
 MOST_TENSORS = 8  # that `Tail` of intarsia_tail.h holds: the bias, and what is added
 # The most rows of x for which reading the weight once, where it lies, beats oneDNN's call on a packed copy. Measured on Zen 4, two threads,
 # weights of 2 to 12 MiB from memory, own over oneDNN: f32 1.6, 1.8 and 1.05 for 1, 2 and 4 rows; bf16 1.6, 1.4 and 0.8.
 MOST_ROWS = {F32: 4, BF16: 2}
-NARROW_TYPES = (I8, U8, BF16, F16)  # that a kernel of ours widens
 KEPT_BYTES = 1 << 24  # a widened weight up to this size is kept: reading it is faster than widening it in each call
 LEAST_ROWS, LEAST_COLUMNS, LEAST_INNER = 8, 16, 16
 
@@ -46,7 +44,10 @@ def is_short(op: Op) -> bool:
 
 
 def takes_linear(op: Op, machine: Machine) -> Clauses:
-    """What `linear` of targets/cpp/include/intarsia_linear.h takes: x @ weight + bias of known sizes; the host packs the weight."""
+    """What `linear` of targets/cpp/include/intarsia_linear.h takes: x @ weight + bias of known sizes; the host packs the weight.
+
+    A factor may be computed, each element by itself: the region says from what.
+    """
     call = Call.of(op)
     target = op.name if op.name.startswith("aten.") else op["target"]
     yield has_room(machine.cpu), "a CPU with registers for a tile of sums"
@@ -83,24 +84,6 @@ def takes_rows(op: Op, machine: Machine) -> Clauses:
         "bias" not in call.names or call.shape("bias") == call.shape("weight")[:1],
         "a bias with a number for each column",
     )
-    yield all(s is None for s in op.get("strides", ())), "a result without gaps"
-    yield call.lies_in_order(*call.tensors), "memory without gaps"
-
-
-def takes_narrow(op: Op, machine: Machine) -> Clauses:
-    """What `linear` of targets/cpp/include/intarsia_linear.h takes of the operator of that name: the weight is read where it lies."""
-    call = Call.of(op)
-    yield has_room(machine.cpu), "a CPU with registers for a tile of sums"
-    yield set(call.names) - {"scale", "bias"} == {"input", "weight"}, "x, a weight, perhaps a scale and a bias"
-    yield is_short(op), "as many tensors behind the sums as there is room for"
-    given = tuple(name for name in (*call.names, "result") if name != "weight")
-    yield call.are(F32, names=given), "float32"
-    yield call.tensors["weight"].dtype in NARROW_TYPES, "a weight of bytes or of a half type"
-    yield call.on_cpu and not call.empty, "memory of the host, nothing empty"
-    yield all(isinstance(n, int) for name in call.tensors for n in call.shape(name)), "known sizes"
-    yield len(call.shape("weight")) == 2 and len(call.shape("result")) > 0, "a matrix as the weight"
-    rows = call.shape("weight")[:1]
-    yield all(call.shape(name) == rows for name in call.names[2:]), "a number for each column"
     yield all(s is None for s in op.get("strides", ())), "a result without gaps"
     yield call.lies_in_order(*call.tensors), "memory without gaps"
 

@@ -18,7 +18,7 @@ from ...ir.syntax import Op, comment_of, location_of
 from ...ir.types import RefType
 from ...passes.schedule.stream import is_streamed
 from .own_convolution import convolution_body, max_pool_body
-from .own_linear import PACKED, linear_body
+from .own_linear import PACKED, computes, linear_body, weight_of
 from .text import cpp_constant, cpp_index
 
 
@@ -38,7 +38,7 @@ class OwnKernel:
     body: str
     parameters: tuple[str, ...]
     symbols: tuple[str, ...]
-    before: str = ""
+    before: tuple[str, ...] = ()
     checks: bool = False
 
     def text(self, lines: Iterable[str] = ()) -> str:
@@ -69,7 +69,7 @@ def emit_own_unit(calls: Iterable[Op]) -> str | None:
     if not kernels:
         return None
     headers = sorted({k.header for k in kernels.values()})
-    before = [text for text in dict.fromkeys(k.before for k in kernels.values()) if text]
+    before = [text for text in dict.fromkeys(text for k in kernels.values() for text in k.before) if text]
     texts = [k.text(lines[name]) for name, k in kernels.items()]
     return "\n".join(["".join(f'#include "{h}"\n' for h in headers), *before, *texts])
 
@@ -139,13 +139,13 @@ def is_own(op: object) -> bool:
 
 def packs(op: object) -> bool:
     """An own kernel whose weight the host packs."""
-    return isinstance(op, buffer.Extern) and op.get("own") == "linear"
+    return isinstance(op, buffer.Extern) and op.get("own") == "linear" and not computes(op, weight_of(op))
 
 
 def _convolution(op: Op) -> OwnKernel:
     body, dims, before = convolution_body(op)
     header = "intarsia_winograd.h" if "im::winograd" in body else "intarsia_convolution.h"
-    return replace(_kernel("convolution", header, body, op, dims), before=before)
+    return replace(_kernel("convolution", header, body, op, dims), before=(before,))
 
 
 def _max_pool(op: Op) -> OwnKernel:
@@ -165,10 +165,10 @@ def _rows(op: Op) -> OwnKernel:
 
 def _linear(op: Op) -> OwnKernel:
     body, before = linear_body(op)
-    made = replace(_kernel(op["own"], "intarsia_linear.h", body, op, []), before=before)
-    x = op.operands[0].type
-    assert isinstance(x, RefType)
-    return replace(made, parameters=(*made.parameters, f"const {x.dtype.cpp}* {PACKED}")) if packs(op) else made
+    made = replace(_kernel("linear", "intarsia_linear.h", body, op, []), before=before)
+    out = op.operands[-1].type
+    assert isinstance(out, RefType)
+    return replace(made, parameters=(*made.parameters, f"const {out.dtype.cpp}* {PACKED}")) if packs(op) else made
 
 
 def _index_add(op: Op) -> OwnKernel:
@@ -185,7 +185,6 @@ def _index_add(op: Op) -> OwnKernel:
 
 OWN: dict[str, Callable[[Op], OwnKernel]] = {
     "linear": _linear,
-    "narrow": _linear,
     "rows": _rows,
     "index_add": _index_add,
     "attention": _attention,

@@ -1,19 +1,21 @@
-"""What happens to a sum on its way to memory, as C++: a struct for the `Tail` of targets/cpp/include/intarsia_tail.h."""
+"""The region of a call as structs of C++: what happens to a sum on its way to memory, for the `Tail` of targets/cpp/include/intarsia_tail.h, and the elements of a factor."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias, cast
 
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import SSAValue
 
 from ...ir.dialects import kernel, prim
 from ...ir.dtypes import DType
-from ...ir.epilogue import PREFIX
+from ...ir.symbols import Dim, simplify_index, symbol
 from ...ir.syntax import Op
 from ...ir.types import RefType
-from .text import cpp_cast, cpp_constant, scalar_text
+from ...passes.analysis.views import Ranges, operand_index, reshape_index, row_major
+from .text import cpp_cast, cpp_constant, cpp_index, scalar_text
 
 _BOUNDS = {"max": "{0} < {1} ? {1} : {0}", "min": "{0} > {1} ? {1} : {0}"}  # for a bound that is a number
 MOST_WORDS = 4  # operations in the name of a struct
@@ -34,7 +36,8 @@ def tail_of(op: Op, bias: str, columns: int) -> Tail:
         columns: of the result, which is the last operand.
     """
     names, refs = list(op["operands"]), [v.type for v in op.operands if isinstance(v.type, RefType)]
-    extras = [name for name in names if name == bias or name.startswith(PREFIX)]
+    read, steps = _read(op, 0) if op.regions else ({}, [])
+    extras = [*[name for name in names if name == bias], *read]
     kinds = [refs[names.index(name)].dtype.cpp for name in extras]
     words, lines, value = ["tail"], [], "sum"
     if bias in extras:
@@ -42,8 +45,17 @@ def tail_of(op: Op, bias: str, columns: int) -> Tail:
         lines.append(f"const float v = sum + float(static_cast<const {kinds[0]}*>(in[0])[column]);")
         value = "v"
     if op.regions:
-        region = _Region(op.block_body, value, kinds[bias in extras :], bias in extras, refs[-1].shape)
-        lines, value = lines + region.lines, region.result
+        region = _Region()
+        region.names[op.block_body.args[0], None] = value
+        for k, (name, argument) in enumerate(read.items()):
+            t = prim.tensor(argument)
+            place = "0" if t.rank == 0 else "at" if t.shape == refs[-1].shape else "column"
+            text = f"static_cast<const {refs[names.index(name)].dtype.cpp}*>(in[{k + (bias in extras)}])[{place}]"
+            region.load(argument, None, text)
+        for step in steps:
+            region.element(step.results[0], None)
+        last = cast(kernel.Yield, op.block_body.last_op).operands[0]
+        lines, value = lines + region.lines, region.names[last, None]
         words += region.words[:MOST_WORDS]
     head = "  IM_FN_MEMBER static float of(float sum, const void* const* in, int64_t at, int64_t column) {"
     void = "    (void)in, (void)at, (void)column;"
@@ -55,50 +67,102 @@ def tail_of(op: Op, bias: str, columns: int) -> Tail:
     return Tail(f"struct {name} {{\n{body}\n}};\n", statement)
 
 
-class _Region:
-    """The statements of a region of operations on single elements. Half types are float until they are stored."""
+def factor_of(op: Op, name: str, sizes: tuple[int, int]) -> Tail:
+    """A factor that the region computes, as a matrix of these sizes: its struct, and an object of it."""
+    names, refs = list(op["operands"]), [v.type for v in op.operands if isinstance(v.type, RefType)]
+    number = 1 + op["computed"].index(name)
+    read, _ = _read(op, number)
+    value = cast(kernel.Yield, op.block_body.last_op).operands[number]
+    ranges = {symbol(word): (0, size - 1) for word, size in zip(("row", "i"), sizes, strict=True)}
+    region = _Region({argument: f"in{k}" for k, argument in enumerate(read.values())}, ranges)
+    result = region.element(value, reshape_index((*ranges,), sizes, prim.tensor(value).shape, ranges))
+    word = prim.tensor(value).dtype
+    members = [f"  const {refs[names.index(extra)].dtype.cpp}* in{k};" for k, extra in enumerate(read)]
+    head = f"  IM_FN_MEMBER {_held(word).cpp} at(int64_t row, int64_t i) const {{"
+    body = "\n".join(
+        [
+            *members,
+            head,
+            "    (void)row, (void)i;",
+            *(f"    {line}" for line in region.lines),
+            f"    return {result};",
+            "  }",
+        ]
+    )
+    title = "_".join(["factor", *region.words[:MOST_WORDS], hashlib.sha256(body.encode()).hexdigest()[:6]])
+    places = ", ".join(f"in{names.index(extra)}" for extra in read)
+    return Tail(f"struct {title} {{\n{body}\n}};\n", f"{title}{{{places}}}")
 
-    def __init__(self, block: Block, value: str, kinds: Sequence[str], first: int, shape: Sequence[object]) -> None:
+
+def _read(op: Op, number: int) -> tuple[dict[str, SSAValue], list[Op]]:
+    """What one of the region's values is computed from, by name, and the operations that compute it.
+
+    A tail has all tensors of the region that no factor alone reads.
+    """
+    last = cast(kernel.Yield, op.block_body.last_op)
+    steps = {k: kernel.computing(op.block_body, [value]) for k, value in enumerate(last.operands)}
+    used = {k: {last.operands[k], *(v for step in found for v in step.operands)} for k, found in steps.items()}
+    arguments = zip(kernel.read_by_region(op), op.block_body.args[1:], strict=True)
+    return {op["operands"][k]: argument for k, argument in arguments if argument in used[number]}, steps[number]
+
+
+Index: TypeAlias = tuple[Dim, ...] | None
+
+
+class _Region:
+    """The statements of operations on single elements, each at an index: none where all are at one place. Half types are float until they are stored."""
+
+    def __init__(self, memory: Mapping[SSAValue, str] | None = None, ranges: Ranges | None = None) -> None:
         self.lines: list[str] = []
         self.words: list[str] = []
-        self.names: dict[SSAValue, str] = {block.args[0]: value}
-        for k, (argument, kind) in enumerate(zip(block.args[1:], kinds, strict=True)):
-            t = prim.tensor(argument)
-            place = "0" if t.rank == 0 else "at" if t.shape == tuple(shape) else "column"
-            text = f"static_cast<const {kind}*>(in[{first + k}])[{place}]"
-            self._bind(argument, f"float({text})" if _held(t.dtype) != t.dtype else text)
-        for op in block.ops:
-            assert isinstance(op, Op)
-            if isinstance(op, kernel.Yield):
-                self.result = self.names[op.operands[0]]
-            elif isinstance(op, prim.Full):
-                self.names[op.results[0]] = cpp_constant(op["value"], _held(op.type.dtype))
-            elif isinstance(op, prim.Broadcast):
-                self.names[op.results[0]] = self.names[op.operands[0]]
-            elif isinstance(op, prim.Cast):
-                self._cast(op)
-            else:
-                assert isinstance(op, prim.Elementwise)
-                self.words.append(op.row.name)
-                bound = op.operands[-1].owner  # nan stays nan: the comparison is false
-                known = isinstance(bound, prim.Full) and op.type.dtype.is_float and bound["value"] == bound["value"]
-                text = _BOUNDS[op.row.name] if known and op.row.name in _BOUNDS else scalar_text(op.row, op.type.dtype)
-                self._bind(op.results[0], text.format(*(self.names[v] for v in op.operands)))
+        self.memory, self.ranges = memory or {}, ranges or {}
+        self.names: dict[tuple[SSAValue, Index], str] = {}
 
-    def _cast(self, op: prim.Cast) -> None:
-        (value,), dtype = op.operands, op.type.dtype
-        source = prim.tensor(value).dtype
-        text = cpp_cast(self.names[value], _held(source), _held(dtype))
+    def load(self, argument: SSAValue, index: Index, text: str) -> str:
+        dtype = prim.tensor(argument).dtype
+        return self._bind(argument, index, f"float({text})" if _held(dtype) != dtype else text)
+
+    def element(self, value: SSAValue, index: Index) -> str:
+        """The name of a value's element."""
+        if (value, index) in self.names:
+            return self.names[value, index]
+        op = value.owner
+        if not isinstance(op, prim.PrimOp):
+            assert index is not None
+            place = simplify_index(row_major(index, prim.tensor(value).shape), self.ranges)
+            return self.load(value, index, f"{self.memory[value]}[{cpp_index(place)}]")
+        if isinstance(op, prim.Full):
+            text = cpp_constant(op["value"], _held(op.type.dtype))
+        elif type(op) in prim.VIEWS:
+            text = self.element(op.operands[0], None if index is None else operand_index(op, index, self.ranges))
+        elif isinstance(op, prim.Cast):
+            return self._bind(value, index, self._cast(op, self.element(op.operands[0], index)))
+        else:
+            assert isinstance(op, prim.Elementwise)
+            given = [self.element(v, index) for v in op.operands]
+            self.words.append(op.row.name)
+            bound = op.operands[-1].owner  # nan stays nan: the comparison is false
+            known = isinstance(bound, prim.Full) and op.type.dtype.is_float and bound["value"] == bound["value"]
+            form = _BOUNDS[op.row.name] if known and op.row.name in _BOUNDS else scalar_text(op.row, op.type.dtype)
+            return self._bind(value, index, form.format(*given))
+        self.names[value, index] = text
+        return text
+
+    @staticmethod
+    def _cast(op: prim.Cast, value: str) -> str:
+        dtype, source = op.type.dtype, prim.tensor(op.operands[0]).dtype
+        text = cpp_cast(value, _held(source), _held(dtype))
         if op.get("rounds") and dtype != _held(dtype):
             text = f"float({cpp_cast(text, _held(dtype), dtype)})"
-        self._bind(op.results[0], text)
+        return text
 
-    def _bind(self, value: SSAValue, text: str) -> None:
-        if text.isidentifier():
-            self.names[value] = text
-            return
-        self.names[value] = f"t{len(self.names)}"
-        self.lines.append(f"const {_held(prim.tensor(value).dtype).cpp} {self.names[value]} = {text};")
+    def _bind(self, value: SSAValue, index: Index, text: str) -> str:
+        name = text
+        if not text.isidentifier():
+            name = f"t{len(self.names)}"
+            self.lines.append(f"const {_held(prim.tensor(value).dtype).cpp} {name} = {text};")
+        self.names[value, index] = name
+        return name
 
 
 def _held(dtype: DType) -> DType:

@@ -13,7 +13,7 @@ import intarsia
 from intarsia.targets.build.toolchain import detect_isa
 from intarsia.testing import check
 
-OWN = re.compile(r"narrow_\w{8}\(")
+OWN = re.compile(r"linear_\w{8}\(")
 pytestmark = pytest.mark.skipif(detect_isa() != "avx512", reason="a kernel for AVX-512")
 
 

@@ -133,15 +133,6 @@ struct Lying {
   IM_FN_MEMBER T at(int64_t column, int64_t i) const { return w[column * column_step + i * step]; }
 };
 
-// The weight times a number for each column, read where it lies.
-template <class W>
-struct Widened {
-  const W* w;
-  const float* scale;  // may be null
-  int64_t inner;
-  IM_FN_MEMBER float at(int64_t column, int64_t i) const { return float(w[column * inner + i]) * (scale ? scale[column] : 1.0f); }
-};
-
 template <class T>
 IM_FN void copy_row(const T* x, int64_t row, int64_t inner, T* to) { __builtin_memcpy(to, x + row * inner, inner * sizeof(T)); }
 template <class T, class Elements>
