@@ -71,14 +71,15 @@ class ContractionEpilogue(Pass):
         """Let the kernel compute x, where nothing is left to do in front of it."""
         name = OPERANDS[call["target"]][0]
         memory = in_front(call, name)
-        if not memory or not is_cheap_input(memory):
+        x = call.operands[list(call["operands"]).index(name)]
+        if not memory or not is_cheap_input(prim.tensor(x), memory):
             return
         base, *others = memory
         made = rebuilt(call, factors={name: base}, extras=dict.fromkeys(others))
         if broken(takes_linear(made, ctx.machine)):
             made.erase()
             return
-        parent, x = cast(Block, call.parent), call.operands[list(call["operands"]).index(name)]
+        parent = cast(Block, call.parent)
         parent.insert_op_before(made, call)
         call.results[0].replace_all_uses_with(made.results[0])
         parent.erase_op(call)

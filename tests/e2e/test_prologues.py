@@ -140,6 +140,13 @@ def test_what_follows_one_product_is_not_in_front_of_the_next() -> None:
 
 
 @torch.no_grad()
+def test_a_large_x_is_computed_by_a_kernel_of_its_own() -> None:
+    model = Layer(FUSED["a norm's scale"])
+    found = [calls(model, torch.randn(rows, INNER)) for rows in (341, 342)]  # 128 KiB
+    assert found == [(1, 0), (0, 1)]
+
+
+@torch.no_grad()
 def test_memory_with_gaps() -> None:
     """x of every layout; what has gaps may be copied first."""
     model = Layer(FUSED["scale and shift"])

@@ -136,7 +136,7 @@ struct Lying {
 template <class T>
 IM_FN void copy_row(const T* x, int64_t row, int64_t inner, T* to) { __builtin_memcpy(to, x + row * inner, inner * sizeof(T)); }
 template <class T, class Elements>
-IM_FN void copy_row(const Elements& x, int64_t row, int64_t inner, T* to) {
+IM_FN void copy_row(const Elements x, int64_t row, int64_t inner, T* to) {
   #pragma omp simd
   for (int64_t i = 0; i < inner; ++i) to[i] = T(x.at(row, i));
 }
