@@ -10,7 +10,7 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
-from .breaks.remedies import remedy
+from .breaks.hints import remedy
 
 __all__ = ["Busy", "CaptureError", "Frame", "GraphBreak", "InternalError", "Unsupported", "UserRaise"]
 

@@ -21,7 +21,7 @@ try:
     from .counters import counters
     from .explain.explanation import Explanation, explain
     from .explain.logs import set_logs, set_logs_from_environment
-    from .explain.lower import Lowered, lower
+    from .explain.stages import Lowered, lower
     from .export.graph import Exported, ExportError, export
     from .frontend.errors import GraphBreak, Unsupported
     from .frontend.graph.dynamic import ConstraintError, mark_dynamic, mark_static, maybe_mark_dynamic

@@ -26,8 +26,8 @@ from .explain import logs
 from .explain.roofline import WATCH
 from .frontend.errors import Unsupported
 from .frontend.functional.trace import functionalize
-from .frontend.runtime.blame import blamed
 from .frontend.runtime.collector import collector_paused
+from .frontend.runtime.error_origin import blamed
 from .frontend.runtime.profiling import STARTED
 from .frontend.torch_private import without_autocast
 from .ir.dtypes import UnknownDType

@@ -26,7 +26,7 @@ from .frontend.runtime.callable import compile_callable, forget_all, load_rules
 from .passes.core.base import Pass
 from .targets.host.pool import forget_results
 from .targets.run.graphs import STATISTICS
-from .targets.run.playback import POOLS
+from .targets.run.recording_memory import POOLS
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 

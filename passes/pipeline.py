@@ -54,7 +54,7 @@ GPU: Road = (
     ("attention", "kernels.attention:Attention"),  # attention gets a kernel, in the form that it takes
     ("hoist", "graph.hoist:Hoist"),  # what depends on no input is computed once
     ("channels-last", "layout.channels_last:ChannelsLast"),  # convolutions run on channels-last memory
-    ("sink-rolls", "graph.rolls:SinkRolls"),  # a roll behind a norm goes in front of it, into addresses
+    ("sink-rolls", "graph.sink_rolls:SinkRolls"),  # a roll behind a norm goes in front of it, into addresses
     ("fuse", "fusion.fuse:Fuse"),  # primitives are grouped, by bytes moved: prim -> kernel
     ("select", "kernels.select:Select"),  # a product and what is around it are one kernel
     ("layout", "layout.layout:Layout"),  # every stored value gets its strides

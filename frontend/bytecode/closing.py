@@ -18,7 +18,7 @@ from ..breaks.breaks import Restart
 from ..errors import CaptureError, GraphBreak
 from ..guards.source import Fetch
 from ..state import Generator, Interpreter
-from ..values.unread import Unread
+from ..values.lazy import Unread
 from .frame import Frame
 from .instruction import Program, disassemble
 

@@ -17,8 +17,8 @@ from ..values import object as objects
 from ..values import operators
 from ..values.container import InstanceDict, LazyDict
 from ..values.kinds import isinstance
+from ..values.lazy import Append, Unread
 from ..values.namespaces import load_cell, load_global, store_cell
-from ..values.unread import Append, Unread
 from . import closing
 from . import exceptions as raising
 from .frame import NULL, Frame

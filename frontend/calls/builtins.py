@@ -22,7 +22,7 @@ from .. import torch_private
 from ..bytecode.exceptions import first_context
 from ..bytecode.generator import InterpretedGenerator
 from ..errors import GraphBreak, Unsupported, UserRaise
-from ..guards import answers
+from ..guards import process_state
 from ..guards.source import Const, Fetch
 from ..state import Interpreter
 from ..values import object as objects
@@ -31,8 +31,8 @@ from ..values.constant import is_constant
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import trampoline
 from ..values.kinds import isinstance
+from ..values.lazy import Unread
 from ..values.namespaces import load_cell
-from ..values.unread import Unread
 from . import higher_order, tables, torch_rules
 from .contexts import RealContext
 from .registry import Rows
@@ -362,7 +362,7 @@ ROWS.rule(torch.nn.attention.sdpa_kernel)(lambda vm, *a, **k: RealContext(torch.
 @ROWS.rule(torch_private.DISPATCH_MODES)
 def _dispatch_modes(vm: Interpreter) -> int:
     """Nothing is captured under a dispatch mode; the one that is active now is capture's own."""
-    vm.guards.add("equals", answers.Answer(torch_private.DISPATCH_MODES), 0)
+    vm.guards.add("equals", process_state.Answer(torch_private.DISPATCH_MODES), 0)
     return 0
 
 

@@ -11,7 +11,7 @@ import torch
 
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..graph.dynamic import concrete
-from ..guards import answers
+from ..guards import process_state
 from ..runtime import profiling
 from ..state import Interpreter
 from ..torch_private import ENTER_AUTOCAST, EXIT_AUTOCAST, SET_GRAD_MODE
@@ -50,7 +50,7 @@ def make(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, An
     args, kwargs = concrete(args), concrete(kwargs)  # a mode is one or the other: which way a size decides is guarded
     made = vm.create(vm.native(cls, *args, **kwargs))
     if isinstance(made, torch.autocast):
-        answers.ask(vm, torch.get_autocast_dtype, (made.device,), {})
+        process_state.ask(vm, torch.get_autocast_dtype, (made.device,), {})
     after = torch.is_grad_enabled()
     if after is not before:
         SET_GRAD_MODE(before)

@@ -16,7 +16,7 @@ from ..bytecode.generator import InterpretedGenerator
 from ..bytecode.unpacking import as_dict
 from ..entry import messages
 from ..errors import GraphBreak, Unsupported, UserRaise
-from ..guards import answers
+from ..guards import process_state
 from ..guards.sameness import is_value_type
 from ..guards.source import Attr, Const, Fetch, Item
 from ..state import Interpreter
@@ -265,9 +265,9 @@ def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[s
     if row is None or row.refused:
         raise GraphBreak(rules.refusal(function) if row is None else row.refused)
     if row.reads == "state":
-        return answers.ask(vm, function, args, kwargs)
+        return process_state.ask(vm, function, args, kwargs)
     if row.reads:
-        answers.KINDS[row.reads](vm, args)
+        process_state.KINDS[row.reads](vm, args)
     _check_sight(vm, row, function, args, kwargs)
     check_history(vm, function, args)
     if row.calls != ():

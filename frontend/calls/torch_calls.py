@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from .. import torch_private
 from ..errors import GraphBreak, Unsupported
-from ..guards import answers
+from ..guards import process_state
 from ..state import Interpreter
 from ..values.kinds import isinstance
 from ..values.tensor import TensorMethod
@@ -93,7 +93,7 @@ def torch_answer(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: 
     name = function.__name__
     if not name.startswith(tables.QUESTIONS) and not name.endswith(("_enabled", "_allowed", "_available")):
         raise GraphBreak(f"{getattr(function, '__module__', 'torch')}.{name} is called, which capture does not know")
-    return answers.ask(vm, function, args, kwargs)
+    return process_state.ask(vm, function, args, kwargs)
 
 
 def check_out(

@@ -23,7 +23,7 @@ from ..breaks.suspend import suspend
 from ..bytecode import closing
 from ..bytecode.frame import NULL, Lasti, Saved
 from ..bytecode.frame import Frame as Activation
-from ..bytecode.machine import Machine
+from ..bytecode.symbolic_interpreter import Machine
 from ..calls.contexts import changes_modes, mode_keeper, set_grad
 from ..calls.dispatch import call_forward
 from ..calls.registry import rule_of
@@ -38,9 +38,9 @@ from ..guards.memory import Memory
 from ..guards.source import Arg, Attr, Const, Source
 from ..runtime import hidden_frames as unseen
 from ..runtime import profiling
-from ..runtime.blame import culprit, of_fake_tensors
+from ..runtime.error_origin import culprit, of_fake_tensors
 from ..values.kinds import isinstance, namespace_of
-from ..values.unread import Unread
+from ..values.lazy import Unread
 from .effects import DELETED
 from .entry import Entry
 from .inlined import with_program

@@ -17,7 +17,7 @@ from typing import Any
 from ..bytecode.frame import Frame
 from ..calls.registry import Rows, row_of
 from ..errors import GraphBreak
-from ..guards import answers
+from ..guards import process_state
 from ..guards.source import Attr, Const
 from ..runtime.hidden_frames import caller
 from ..state import Interpreter
@@ -168,9 +168,9 @@ def _log(vm: Interpreter, logger: Any, level: Any, message: Any, *args: Any, **k
     ]
     if own or kwargs.keys() - {"extra"} or type(level) is not int:
         raise GraphBreak("a message is logged in an unusual way")
-    if not answers.ask(vm, logging.Logger.isEnabledFor, (logger, level), {}):
+    if not process_state.ask(vm, logging.Logger.isEnabledFor, (logger, level), {}):
         return
-    if vm.splits and answers.ask(vm, _is_seen, (logger,), {}):
+    if vm.splits and process_state.ask(vm, _is_seen, (logger,), {}):
         raise GraphBreak("a message goes to a handler of the program's")
     vm.effects.calls.append((_Record(_place(vm, stacklevel)), (logger, level, message, *args), kwargs))
 
@@ -221,7 +221,7 @@ def _get_logger(vm: Interpreter, name: Any = None) -> Any:
 
 
 def _asked(function: Any) -> None:
-    ROWS.rule(function)(lambda vm, *args, **kwargs: answers.ask(vm, function, args, kwargs))
+    ROWS.rule(function)(lambda vm, *args, **kwargs: process_state.ask(vm, function, args, kwargs))
 
 
 for _function in (logging.Logger.isEnabledFor, logging.Logger.getEffectiveLevel, logging.Logger.hasHandlers):

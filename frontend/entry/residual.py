@@ -38,9 +38,9 @@ from ..values.constant import has_identity, is_bound, is_constant, is_static, pl
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import CallBack
 from ..values.kinds import isinstance
+from ..values.lazy import Append, Unread
 from ..values.object import find_method, is_data_descriptor
 from ..values.tensor import TensorMethod
-from ..values.unread import Append, Unread
 from .effects import DELETED
 from .entry import Message
 from .replay import change_set, forget, put, refill, refill_dict, remake_set, set_changes

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..breaks.breaks import Break
 from ..errors import CaptureError, InternalError
-from .blame import blamed
+from .error_origin import blamed
 from .report import write_reproducer
 
 __all__ = ["Teller", "fallback_text"]

@@ -21,7 +21,7 @@ from ..state import Interpreter, Tracked
 from .constant import has_identity, is_bound, is_constant, is_static, plain_value
 from .container import LazyDict, Shadow, list_items, shadow_of
 from .kinds import isinstance
-from .unread import Unread
+from .lazy import Unread
 
 __all__ = ["UserState"]
 

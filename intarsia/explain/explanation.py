@@ -20,7 +20,7 @@ from ..backend import Report, open_cache, reports_of
 from ..compile import compile
 from ..config import Config
 from ..counters import COUNTERS
-from ..frontend.breaks.remedies import remedy
+from ..frontend.breaks.hints import remedy
 from ..frontend.entry.capture import Capture
 from ..frontend.errors import Frame
 from ..frontend.guards.guards import GuardSet

@@ -21,9 +21,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..compile import compile
-from ..explain.lower import lower
+from ..explain.stages import lower
 from ..frontend import versions
-from ..frontend.runtime.blame import blamed
+from ..frontend.runtime.error_origin import blamed
 from ..targets.build.cache import shared_cache
 from ..targets.build.load import Library
 from ..targets.build.toolchain import (

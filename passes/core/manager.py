@@ -459,7 +459,7 @@ def check_level(item: Pass, levels: set[str], module: ModuleOp) -> None:
 
 
 def _verify(module: ModuleOp, item: Pass, run: PipelineRun, ctx: CompileContext) -> None:
-    from .contracts import check
+    from .kernel_contracts import check
 
     start = time.perf_counter()
     module.verify()

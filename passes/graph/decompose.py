@@ -20,8 +20,8 @@ from ..core.context import CompileContext
 from ..core.rewriter import replace
 from .aten_rules import (  # noqa: F401  (they register their rules)
     backward,
-    bags,
     elementwise,
+    embedding_bags,
     index,
     library,
     reduce,

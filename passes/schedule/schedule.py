@@ -12,7 +12,7 @@ from ...ir.dialects import loop
 from ..core.base import Pass
 from ..core.context import CompileContext
 from .emit_loops import LoopEmitter, drop_unused, kernel_block, kernel_symbols
-from .gpu.parts import is_grid
+from .gpu.grid_kernels import is_grid
 from .read import read
 from .tiling import Tiler
 

@@ -16,7 +16,7 @@ from typing import Any, cast
 from xdsl.dialects.builtin import ModuleOp
 
 from ..cpp.emit import kernels_of
-from ..cpp.units import units_of
+from ..cpp.translation_units import units_of
 from ..host.host import host_source
 from ..host.kernels import one_device, runs_on_gpu
 from ..host.library import WEIGHTS_SOURCE, Fingerprint, Library

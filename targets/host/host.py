@@ -43,13 +43,13 @@ from ..run.recordable import argument_kinds, on_cpu, refusal, size_reads
 from ..triton.launch import counted
 from .ir import ADDRESS, Function, HostProgram, Kind, Statement, address_of, tuple_of, use, verbatim
 from .kernels import SeveralGPUs, gpu_index, is_quick, is_read_on_gpu, is_step, memories, runs_on_gpu
+from .large_results import halves
 from .library import Library
 from .library_product import panels_step
 from .memory import planned_bytes
-from .parts import Step, split
+from .partition import Step, split
 from .pool import LARGE
 from .source import HostSource
-from .tail import halves
 from .text import dtype_text, failure, python_index, python_literal, shape_text, view_text
 
 

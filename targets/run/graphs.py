@@ -26,8 +26,8 @@ from torch.autograd.graph import increment_version
 from ..torch_private import counts_uses, storage_address, storage_uses
 from .capture import Replay, first_line
 from .pieces import Divided, Ending, Pieces
-from .playback import POOLS, Gpu, Memory, Pool, copies, recorded_bytes, result_makers
 from .recordable import SPARED
+from .recording_memory import POOLS, Gpu, Memory, Pool, copies, recorded_bytes, result_makers
 
 __all__ = ["STATISTICS", "WARM", "Recorded", "recorded_bytes"]
 

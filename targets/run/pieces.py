@@ -1,6 +1,6 @@
 """Programs of which some steps are recorded and others are not.
 
-Of programs whose sizes change from call to call the parts whose sizes do not (host/parts.py) are recorded, each as a CUDA graph of its own:
+Of programs whose sizes change from call to call the parts whose sizes do not (host/partition.py) are recorded, each as a CUDA graph of its own:
 `Pieces`. What one part gives lies at the same place in each call, where later parts find it without a copy. Of programs with large results the
 steps that write these, the tail (host/tail.py), run after the recording, into memory of the caller's own: `Divided`, `Ending`.
 """
@@ -16,7 +16,7 @@ import torch
 
 from ..torch_private import storage_address
 from .capture import Replay, first_line
-from .playback import Gpu, Maker, Memory, Pool, owned, with_copies
+from .recording_memory import Gpu, Maker, Memory, Pool, owned, with_copies
 
 Run = Callable[..., Sequence[Any]]
 WORTH = 50  # calls that pay for recording the parts

@@ -17,7 +17,7 @@ from ...ir.symbols import Dim, dim
 from ...ir.types import RefType
 from ...passes.schedule.nests import coefficient
 from .dot import product_in
-from .parts import nests_of
+from .grid import nests_of
 from .text import pointer_type
 
 MOST = 256  # elements of a tile along a dimension

@@ -24,8 +24,8 @@ from ...passes.analysis.size_names import names_of
 from ..text.walk import argument_names, dtype_of, memory_of, origin
 from .descriptors import descriptors
 from .dot import product_in
+from .grid import emit_parts, nests_of, program_count
 from .loops import loop_for
-from .parts import emit_parts, nests_of, program_count
 from .reductions import accumulate, exchange, fills, sum_dtype
 from .text import as_tensor, constant_text, converted, full, index_text, scalar_text, triton_type
 from .writer import Writer, is_one_block

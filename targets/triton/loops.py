@@ -8,7 +8,7 @@ from ...ir.dialects import loop
 from ...ir.symbols import Dim, dim, known_equal
 from ...ir.syntax import Op
 from .dot import dot_loop, product_in
-from .parts import blocks, programs_of_a_row, tiles_of
+from .grid import blocks, programs_of_a_row, tiles_of
 from .reductions import finish_join, start_join
 from .writer import OpenLoop, Writer, is_one_block, joined, longest, whole_blocks
 

@@ -25,7 +25,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from intarsia.frontend.bytecode.machine import Machine
+from intarsia.frontend.bytecode.symbolic_interpreter import Machine
 from intarsia.frontend.runtime.callable import compile_callable
 
 __all__ = ["LOG", "Suite", "t"]

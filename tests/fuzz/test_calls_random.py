@@ -27,7 +27,7 @@ from calls import (
 )
 
 import intarsia
-from intarsia.passes.core import clauses, contracts
+from intarsia.passes.core import clauses, kernel_contracts
 from intarsia.passes.graph import narrow_weights
 from intarsia.passes.kernels import attention as attention_kernels
 from intarsia.passes.kernels import convolution as convolutions
@@ -83,7 +83,7 @@ def test_both_sides_of_every_clause(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (
         attention_kernels,
         channels_last,
-        contracts,
+        kernel_contracts,
         convolutions,
         linear,
         narrow_weights,

@@ -12,7 +12,7 @@ from torch import nn
 import intarsia
 from intarsia.ir.text import parse_module
 from intarsia.passes.analysis.machine import Machine
-from intarsia.passes.core.contracts import CONTRACTS, check
+from intarsia.passes.core.kernel_contracts import CONTRACTS, check
 from intarsia.targets.build.toolchain import detect_isa
 
 

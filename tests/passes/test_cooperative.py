@@ -18,7 +18,7 @@ from intarsia.passes.core.context import CompileContext
 from intarsia.passes.memory.plan_buffers import PlanBuffers
 from intarsia.passes.schedule.gpu import cooperative
 from intarsia.targets.triton.emit import emit_module
-from intarsia.targets.triton.parts import program_count
+from intarsia.targets.triton.grid import program_count
 from tests.ladder import schedule
 
 NAMES = [name for name in CASES if name.endswith("shared_rows")]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import intarsia
-from intarsia.frontend.runtime.blame import blamed, culprit
+from intarsia.frontend.runtime.error_origin import blamed, culprit
 from intarsia.passes.core.base import Pass
 from intarsia.targets.measure import choices
 

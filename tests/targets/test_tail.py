@@ -14,7 +14,7 @@ from torch import Tensor
 from intarsia.ir.dialects import loop
 from intarsia.ir.symbols import substitute, symbol
 from intarsia.targets.host import host as host_programs
-from intarsia.targets.host import tail
+from intarsia.targets.host import large_results
 from intarsia.targets.host.library import Library
 from intarsia.targets.host.pool import Results
 from intarsia.targets.host.render import render
@@ -142,12 +142,12 @@ def _numbers(source: HostSource, kernels: dict[str, loop.Kernel], args: Sequence
 def test_tails(
     fn: Any, count: int, results: list[int], lengths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail, "SPARED", LARGE // max(1, count))
+    monkeypatch.setattr(large_results, "SPARED", LARGE // max(1, count))
     kernels: dict[str, loop.Kernel] = {}
 
     def remembered(func: Any, known: dict[str, loop.Kernel], *rest: Any) -> Any:
         kernels.update(known)
-        return tail.halves(func, known, *rest)
+        return large_results.halves(func, known, *rest)
 
     monkeypatch.setattr(host_programs, "halves", remembered)
     source = host(fn, lengths)

@@ -45,7 +45,7 @@ from ..expressions import Expressions, Memory, Node
 from ..moments import one_pass
 from ..nests import Loop, Nest, Nests, Stage, by_stride, coefficient, contiguous_row
 from ..tiling import Tiler
-from .parts import divide, grid_kernels
+from .grid_kernels import divide, grid_kernels
 
 Ranges = dict[sympy.Symbol, Range]
 

@@ -19,7 +19,7 @@ from ..emit_loops import kernel_symbols
 from ..nests import Nest, Nests, by_stride
 from ..read import read
 from .blocks import Blocker, hint, reduced
-from .parts import grid_kernels, named_sizes
+from .grid_kernels import grid_kernels, named_sizes
 from .product_tiles import is_product, split_of
 
 

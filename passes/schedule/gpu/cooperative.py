@@ -41,7 +41,7 @@ from ..expressions import Expressions, Memory
 from ..moments import one_pass
 from ..nests import Nest, Nests, Stage, Store, by_stride
 from .blocks import Blocker, reduced
-from .parts import divide, grid_kernels
+from .grid_kernels import divide, grid_kernels
 
 
 @dataclass(frozen=True)

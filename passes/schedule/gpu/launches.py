@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from ....ir.dialects import loop
 from ...core.base import Pass
 from ...core.context import CompileContext
-from .parts import divide, grid_kernels
+from .grid_kernels import divide, grid_kernels
 
 
 @dataclass(frozen=True)

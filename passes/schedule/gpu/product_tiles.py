@@ -24,7 +24,7 @@ from ..emit_loops import LoopSpec, NestSpec, Segment, StageSpec
 from ..expressions import Expressions
 from ..nests import Join, Nest, Nests, Stage, by_stride
 from .blocks import Blocker
-from .parts import divide, grid_kernels
+from .grid_kernels import divide, grid_kernels
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from ...ir.types import RefType
 from ...passes.analysis.aliases import Aliases, shared_operands, written_operands
 from ..run.recordable import LEAST, SPARED
 from .ir import Function, Halves, HostProgram, Names, Statement, tuple_of, use
-from .parts import Step
+from .partition import Step
 
 UNKNOWN = 2  # steps for a result whose size is a symbol: whether they are worth it is decided when it is known
 ANY = 256  # a size for all symbols, where memory is compared

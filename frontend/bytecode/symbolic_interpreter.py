@@ -35,9 +35,9 @@ from ..values import object as objects
 from ..values import operators
 from ..values.container import InstanceDict, LazyDict
 from ..values.kinds import isinstance
+from ..values.lazy import Append, Unread
 from ..values.namespaces import rely_on_definition
 from ..values.tensor import ASKED, asked, refuse_method, tensor_class
-from ..values.unread import Append, Unread
 from ..values.user import UserState
 from . import closing
 from . import exceptions as raising
