@@ -31,6 +31,8 @@ from .load import Calls, call_name
 from .load import Library as SharedLibrary
 from .toolchain import CompilerError, Progress, Source, Toolchain, compile_sources
 
+HOST = "host.bin"  # of an entry: the host program as it is loaded; "host.py" is for readers
+
 
 class UnusableLibrary(RuntimeError):
     """The machine does not load what its compiler made."""
@@ -180,8 +182,8 @@ def _compiled(
     files: dict[str, bytes | str | Path] = {path.name: path for path in libraries}
     files |= {f"{unit.name}.cpp": unit.text for unit in generated.units}
     files |= {"host.py": generated.host.text, "module.ir": generated.ir}
-    host = generated.host.as_json()
-    meta: dict[str, Any] = {"host": host, "units": [unit.name for unit in generated.units]}
+    files[HOST] = generated.host.as_bytes(f"<intarsia host program {key[:12]}>")
+    meta: dict[str, Any] = {"units": [unit.name for unit in generated.units]}
     if generated.gpu is not None:
         files |= {KERNELS: generated.gpu.text} | {f"{b.name}.cubin": b.code for b in made}
         meta["binaries"] = [b.as_json() for b in made]
@@ -193,7 +195,7 @@ def _compiled(
 def load(entry: Entry, library: Library, results: Results | None = None) -> Program:
     """The program of a cache entry; `results` is where the memory of large results comes from."""
     start = time.perf_counter()
-    host = HostSource.from_json(entry.meta["host"])
+    host = HostSource.from_bytes(entry.files[HOST].read_bytes())
     units = tuple(Source(name, entry.files[f"{name}.cpp"].read_text()) for name in entry.meta["units"])
     keep = host.gpu is not None  # the driver and recordings know what is in it
     shared = [SharedLibrary(entry.files[f"{name}.so"], keep) for name in entry.meta["units"]]

@@ -324,7 +324,7 @@ class _Writer:
         if gpu:
             if "stream" not in self.known:  # asked for once a call
                 self.known["stream"] = "stream"
-                self.each.append(replace(self._stream(), step=self.number))
+                self.each.append(self._stream()._replace(step=self.number))
             arguments.append(use("stream"))
         self.used_kernels[op["kernel"]] = len(arguments)
         if gpu or is_quick(op):

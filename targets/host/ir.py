@@ -9,9 +9,9 @@ and that may have to be copied for it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from types import CodeType
+from typing import Any, Literal, NamedTuple
 
 ADDRESS = ".data_ptr()"  # at the end of a slot: the address of the tensor that is named before it
 Kind = Literal["step", "comment", "size", "stream", "alignment"]
@@ -45,8 +45,7 @@ class _Recorder(dict[str, str]):
         return ""
 
 
-@dataclass(frozen=True)
-class Statement:
+class Statement(NamedTuple):
     """One line.
 
     Attributes:
@@ -64,27 +63,12 @@ class Statement:
     kind: Kind = "step"
     step: int = -1
 
-    @cached_property
-    def slots(self) -> tuple[str, ...]:
-        """What stands in its slots, each once."""
-        found = _Recorder()
-        self.text % found
-        return tuple(found)
-
     @property
     def reads(self) -> set[str]:
         """The names that it uses, those of functions and dtypes too."""
-        return {slot.removesuffix(ADDRESS) for slot in self.slots}.difference(self.writes, self.frees)
-
-    def as_json(self) -> list[Any]:
-        """Plain data for the cache."""
-        return [self.text, list(self.writes), list(self.frees), self.kind, self.step]
-
-    @staticmethod
-    def from_json(data: Sequence[Any]) -> Statement:
-        """The inverse of `as_json`."""
-        text, writes, frees, kind, step = data
-        return Statement(text, tuple(writes), tuple(frees), kind, step)
+        slots = _Recorder()
+        self.text % slots
+        return {slot.removesuffix(ADDRESS) for slot in slots}.difference(self.writes, self.frees)
 
 
 @dataclass(frozen=True)
@@ -106,8 +90,7 @@ class Names:
         )
 
 
-@dataclass(frozen=True)
-class Function:
+class Function(NamedTuple):
     """A function of a program.
 
     Attributes:
@@ -121,16 +104,6 @@ class Function:
     result: str
     is_part: bool = False
 
-    def as_json(self) -> list[Any]:
-        """Plain data for the cache."""
-        return [self.name, list(self.arguments), [s.as_json() for s in self.statements], self.result, self.is_part]
-
-    @staticmethod
-    def from_json(data: Sequence[Any]) -> Function:
-        """The inverse of `as_json`."""
-        name, arguments, statements, result, is_part = data
-        return Function(name, tuple(arguments), tuple(map(Statement.from_json, statements)), result, is_part)
-
 
 @dataclass(frozen=True)
 class HostProgram:
@@ -141,6 +114,7 @@ class HostProgram:
         functions: the functions; parts come before what calls them.
         gives: the names of those that `make` gives.
         has_arena: whether `run` owns memory for its intermediate values, so that two threads need two of it.
+        code: its text compiled, where the cache has kept it; a program that is made of this one has none.
     """
 
     once: tuple[Statement, ...]
@@ -148,6 +122,7 @@ class HostProgram:
     gives: tuple[str, ...] = ("run",)
     has_arena: bool = False
     name: str = "make"
+    code: CodeType | None = field(default=None, init=False, compare=False, repr=False)
 
     @property
     def has_parts(self) -> bool:
@@ -162,20 +137,22 @@ class HostProgram:
 
     def with_statements(self, statements: Mapping[str, Iterable[Statement]]) -> HostProgram:
         """With other statements in the functions of these names."""
-        functions = [replace(f, statements=tuple(statements.get(f.name, f.statements))) for f in self.functions]
+        functions = [f._replace(statements=tuple(statements.get(f.name, f.statements))) for f in self.functions]
         return replace(self, functions=tuple(functions))
 
-    def as_json(self) -> list[Any]:
+    def as_data(self, code: CodeType | None = None) -> tuple[Any, ...]:
         """Plain data for the cache."""
-        functions = [f.as_json() for f in self.functions]
-        return [[s.as_json() for s in self.once], functions, list(self.gives), self.has_arena, self.name]
+        functions = tuple((*f[:2], tuple(map(tuple, f.statements)), *f[3:]) for f in self.functions)
+        return tuple(map(tuple, self.once)), functions, self.gives, self.has_arena, self.name, code
 
     @staticmethod
-    def from_json(data: Sequence[Any]) -> HostProgram:
-        """The inverse of `as_json`."""
-        once, functions, gives, has_arena, name = data
-        made = tuple(map(Function.from_json, functions))
-        return HostProgram(tuple(map(Statement.from_json, once)), made, tuple(gives), has_arena, name)
+    def from_data(data: tuple[Any, ...]) -> HostProgram:
+        """The inverse of `as_data`."""
+        once, functions, *others, code = data
+        made = tuple(Function._make((*f[:2], tuple(map(Statement._make, f[2])), *f[3:])) for f in functions)
+        program = HostProgram(tuple(map(Statement._make, once)), made, *others)
+        object.__setattr__(program, "code", code)
+        return program
 
 
 @dataclass(frozen=True)

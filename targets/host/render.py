@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 from .ir import ADDRESS, Function, HostProgram, Statement, use
@@ -40,6 +41,11 @@ class _Prefixed(dict[str, str]):
 def render(program: HostProgram) -> str:
     """The program as Python text."""
     return _text(program, _Plain())
+
+
+def compiled(program: HostProgram, title: str) -> CodeType:
+    """The text's code: as the cache has it, or as it is compiled now."""
+    return program.code or compile(render(program), title, "exec")
 
 
 def aligned(program: HostProgram) -> str:
@@ -89,12 +95,10 @@ class Inlinable:
 
     Attributes:
         arguments: the names of its arguments.
-        length: how many characters its text has.
         known: what the names of functions and dtypes in it mean.
     """
 
     function: Function
-    length: int
     known: Mapping[str, Any]
 
     @staticmethod
@@ -102,12 +106,17 @@ class Inlinable:
         """The program; None where it is no such one."""
         if program.once or len(program.functions) != 1 or program.has_arena:
             return None
-        return Inlinable(program.functions[0], len(render(program)), known)
+        return Inlinable(program.functions[0], known)
 
     @property
     def arguments(self) -> tuple[str, ...]:
         """The names of its arguments."""
         return self.function.arguments
+
+    @property
+    def length(self) -> int:
+        """How many characters its text has."""
+        return len(render(HostProgram((), (self.function,))))
 
     def written(self, prefix: str, given: Sequence[str]) -> tuple[str, str, dict[str, Any], set[str]]:
         """Its lines, its results, what the functions and dtypes in them are, and all names but those of arguments.

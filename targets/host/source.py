@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
 from .ir import Halves, HostProgram, use
-from .render import render
+from .render import compiled, render
 
 
 @dataclass
@@ -62,22 +63,26 @@ class HostSource:
         """How often a function is called in the program's text."""
         return sum(s.text.count(f"{use(name)}(") for program in self.programs() for s in program.statements())
 
-    def as_json(self) -> dict[str, Any]:
-        """Plain data for the cache."""
+    def as_bytes(self, title: str) -> bytes:
+        """What the cache keeps: plain data, with the compiled texts, in the format of this version of Python, which is in every key.
+
+        Args:
+            title: stands for a file's name where an error comes from the text.
+        """
         data = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name in ("program", "make_constants"):
-            data[name] = None if data[name] is None else data[name].as_json()
+        for name, program in zip(("program", "make_constants"), self.programs(), strict=False):
+            data[name] = program.as_data(compiled(program, title))
         if self.halves is not None:
-            data["halves"] = [self.halves.program.as_json(), self.halves.steps, list(self.halves.results)]
-        return data
+            data["halves"] = self.halves.program.as_data(), self.halves.steps, self.halves.results
+        return marshal.dumps(data)
 
     @staticmethod
-    def from_json(data: dict[str, Any]) -> HostSource:
-        """The inverse of `as_json`."""
-        data = dict(data)
+    def from_bytes(kept: bytes) -> HostSource:
+        """The inverse of `as_bytes`."""
+        data = marshal.loads(kept)
         for name in ("program", "make_constants"):
-            data[name] = None if data[name] is None else HostProgram.from_json(data[name])
+            data[name] = data[name] and HostProgram.from_data(data[name])
         if data["halves"] is not None:
             program, steps, results = data["halves"]
-            data["halves"] = Halves(HostProgram.from_json(program), steps, tuple(results))
+            data["halves"] = Halves(HostProgram.from_data(program), steps, results)
         return HostSource(**data)

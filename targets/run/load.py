@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from types import CodeType
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from ...ir.epilogue import apply_epilogue
 from ..host.ir import HostProgram
 from ..host.library import Library
 from ..host.pool import Results
-from ..host.render import Inlinable, aligned, render
+from ..host.render import Inlinable, aligned, compiled
 from ..host.source import HostSource
 from ..host.steps import Folded, Step
 from ..torch_private import current_stream, empty_strided_cpu, empty_strided_gpu, fast_overload
@@ -75,8 +76,8 @@ def load_program(
 
     def make(program: HostProgram, copied: bool) -> Callable[..., Any]:
         if copied:
-            return made(aligned(program), program, dict(names), title)
-        return made(render(program), program, names, title)
+            return made(compile(aligned(program), title, "exec"), program, dict(names))
+        return made(compiled(program, title), program, names)
 
     if source.gpu is not None:
         custom = of_a_library(source.operators.values(), library.record_custom)
@@ -100,9 +101,9 @@ def load_program(
     return _with_constants(run, constants, source.constants, library)
 
 
-def made(text: str, program: HostProgram, names: dict[str, Any], title: str) -> Callable[..., Any]:
-    """What makes the functions of a program, from its text; `names` is their namespace."""
-    exec(compile(text, title, "exec"), names)
+def made(code: CodeType, program: HostProgram, names: dict[str, Any]) -> Callable[..., Any]:
+    """What makes the functions of a program; `names` is their namespace."""
+    exec(code, names)
     return names.pop(program.name)  # type: ignore[no-any-return]  # functions that their own globals hold are a cycle
 
 

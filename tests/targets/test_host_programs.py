@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from intarsia.targets.host.ir import Function, HostProgram, Names, Statement, verbatim
 from intarsia.targets.host.render import Inlinable, aligned, render, timed
+from intarsia.targets.host.source import HostSource
 from tests.targets.test_pieces import host
 
 LINES = (
@@ -44,7 +45,17 @@ def test_forms() -> None:
     clock: list[Any] = []
     run(render(timed(PROGRAM)), x, refuse=list, begin=clock.append, end=lambda k: clock.append(-k - 1))
     assert clock == [0, -1, 1, -2]
-    assert render(HostProgram.from_json(json.loads(json.dumps(PROGRAM.as_json())))) == render(PROGRAM)
+
+
+def test_what_the_cache_keeps() -> None:
+    source = HostSource(PROGRAM, {"k": 2}, make_constants=replace(PROGRAM, name="make_constants"))
+    kept = HostSource.from_bytes(source.as_bytes("a title"))
+    assert kept == source and kept.text == source.text
+    assert kept.program.code is not None and kept.program.code.co_filename == "a title"
+    exec(kept.program.code, names := {**NAMES, "refuse": list})
+    assert names["make"]()(torch.tensor([1.0]))[0].tolist() == [2, 2]
+    # What is made of a program has other text, and so no code of it.
+    assert timed(kept.program).code is None and replace(kept.program, name="other").code is None
 
 
 def test_inside_of_a_caller() -> None:

@@ -252,7 +252,8 @@ def on_a_gpu(started: list[int], takes: int) -> object:
     names = {"started": started, "launch": launch, "aligned": aligned}
 
     def make(program: HostProgram, copied: bool) -> Callable[..., Any]:
-        return made(copying(program) if copied else render(program), program, dict(names), "a test")
+        text = copying(program) if copied else render(program)
+        return made(compile(text, "a test", "exec"), program, dict(names))
 
     return on_gpu(HostSource(PROGRAM, {}, gpu=0), PROGRAM, make, "a test")()
 
