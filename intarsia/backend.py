@@ -67,8 +67,6 @@ from .targets.run.profiling import show_kernels
 from .targets.torch_private import (
     convolutions_in_tf32,
     onednn_bfloat16,
-    onednn_convolution,
-    onednn_linear,
     products_in_tf32,
 )
 from .targets.triton.device import (
@@ -496,11 +494,9 @@ def reports_of(gm: fx.GraphModule) -> list[Report]:
 def machine(toolchain: Toolchain, config: Config, gpu: str = "") -> Machine:
     """The machine as the passes see it; `gpu` is what kernels for it are compiled for, "sm_90"."""
     threads = config.threads or torch.get_num_threads()
-    onednn = onednn_convolution is not None and onednn_linear is not None
     return Machine(
         replace(CPUS[toolchain.isa], threads=threads if toolchain.openmp else 1, dots_bfloat16=dots_bfloat16()),
         replace(gpu_facts(gpu or "sm_90"), multiprocessors=multiprocessors()),
-        onednn=onednn,
         bfloat16=onednn_bfloat16,
         tf32=convolutions_in_tf32(),
         tf32_products=products_in_tf32(),

@@ -76,13 +76,6 @@ GPU: Road = (
     ("plan-buffers", "memory.plan_buffers:PlanBuffers"),  # every value gets its memory: loop -> buffer
 )
 
-BY_NAME: Road = (  # on no list: they run where a pipeline names them
-    (
-        "library-epilogue",
-        "fusion.library_epilogue:LibraryEpilogue",
-    ),  # oneDNN's calls take over what follows: no faster on most models
-)
-
 
 def registry(extra: Iterable[Pass | type[Pass]] = ()) -> Registry:
     """Our passes, those of installed packages, those registered around this call, and `extra`.
@@ -90,7 +83,7 @@ def registry(extra: Iterable[Pass | type[Pass]] = ()) -> Registry:
     Raises:
         PipelineError: two passes share a name.
     """
-    return Registry.collect(dict([*CPU, *GPU, *BY_NAME]).items(), extra)
+    return Registry.collect(dict([*CPU, *GPU]).items(), extra)
 
 
 def default_pipeline(

@@ -55,7 +55,7 @@ class Extern(Op):
 
     A result that may be memory of an operand, by the operator's schema, keeps it alive.
     `own`: the kernel of our own that carries it out, with `out = true`.
-    `epilogue`: steps that the call carries out on its result, as on `kernel.extern` (ir/epilogue.py); so is a region.
+    A region is as on `kernel.extern`.
     """
 
     name = "buffer.extern"

@@ -18,12 +18,12 @@ from xdsl.ir import Block, OpTraits, SSAValue
 from xdsl.traits import IsolatedFromAbove, IsTerminator
 from xdsl.utils.exceptions import VerifyException
 
-from ..epilogue import PREFIX
 from ..literals import print_literal
 from ..syntax import Op
 from . import prim
 from .aten import check_canonical
 
+PREFIX = "epilogue."  # of the operands that the region of a library call reads
 ATTENTION = "aten.scaled_dot_product_attention.default"
 ATTENTION_ATTRIBUTES = {"empty_rows": ("nan", "none"), "backend": ("cudnn", "flash", "efficient", "any")}
 
@@ -91,15 +91,14 @@ class Extern(Op):
     """A library call: an operator of ATen (`target`), with the strides it is given and gives, as eager has them.
 
     Arguments are written as on `aten` operations; those that have a default may be left out, but for those of windows. `operand_strides` and `strides`: one entry an operand or result (none: contiguous).
-    `epilogue`: steps that the call carries out on its result (ir/epilogue.py); their tensors are the operands `epilogue.0`, ...
-    A region is what a kernel of our own computes from the operator's result, its first argument, and from these operands.
+    A region is what a kernel of our own computes from the operator's result, its first argument, and from the operands
+    `epilogue.0`, ...
     `computed`: factors that it computes, too. The region reads the memory that stands in the operand's place, and gives them behind the result.
     `own`: the kernel of our own that carries out the call (passes/kernels/own_kernels.py); it reads any view and writes planned memory.
     `empty_rows`: attention that stands for two products with a softmax between them (match-attention) gives nan, not zeros,
     where a row has no score above -inf: "nan" where masks may shut such rows, "none" where they are known to leave
     something open.
     `backend`: the library's kernel that carries out an attention on a GPU (passes/kernels/attention.py).
-    At the `aten` level only calls with an epilogue stand among `aten` operations.
     """
 
     name = "kernel.extern"

@@ -14,7 +14,6 @@ from xdsl.ir import Operation, SSAValue
 
 from ..dialects import aten, kernel, prim
 from ..dtypes import DType
-from ..epilogue import apply_epilogue, extras_of
 from ..literals import Literal
 from ..packing import unpack
 from ..scalars import REDUCES, ScalarRow, identity
@@ -133,10 +132,8 @@ def call(machine: Machine, op: Op, target: str, values: list[Any]) -> list[Tenso
     if op.get("returned"):  # the others are None, or what no one asked for
         flat = [flat[position] for position in op["returned"]]
     tensors = [t for t in flat if isinstance(t, Tensor)]
-    extras = extras_of(op["operands"], values) if op.regions or op.get("epilogue") else []
-    if op.get("epilogue"):
-        tensors[0] = apply_epilogue(tensors[0], op["epilogue"], extras)
     if op.regions:
+        extras = [v for name, v in zip(op["operands"], values, strict=True) if name.startswith(kernel.PREFIX)]
         last = op.block_body.last_op
         assert last is not None
         behind = kernel.computing(op.block_body, last.operands[:1])

@@ -122,7 +122,6 @@ class Machine:
 
     Attributes:
         cpu, gpu: for what lies in the host's memory, and in a GPU's.
-        onednn: torch's build offers oneDNN's calls on packed weights.
         bfloat16: oneDNN multiplies in bfloat16 on this processor.
         tf32: convolutions in float32 on a GPU may round their operands to TF32, as torch's setting says.
         tf32_products: products of matrices may.
@@ -130,7 +129,6 @@ class Machine:
 
     cpu: Processor = field(default=CPUS["avx512"])
     gpu: Processor = field(default=GPUS["sm_90"])
-    onednn: bool = True
     bfloat16: bool = True
     tf32: bool = True
     tf32_products: bool = False

@@ -12,8 +12,8 @@ from typing import TypeAlias, cast
 
 from xdsl.ir import Operation
 
+from ...ir.dialects.kernel import PREFIX
 from ...ir.dtypes import DType
-from ...ir.epilogue import PREFIX
 from ...ir.symbols import Dim, contiguous_strides
 from ...ir.syntax import Op
 from ...ir.types import RefType, TensorType

@@ -18,7 +18,7 @@ _LEGAL_AT = {"aten": {"aten"}, "loop": {"loop"}, "buffer": {"buffer"}, "scalar":
 _LEGAL_OP_AT = {
     "prim.func": set(LEVELS),
     "prim.return": set(LEVELS),
-    "kernel.extern": {"aten", "prim", "kernel", "loop"},
+    "kernel.extern": {"prim", "kernel", "loop"},
     "kernel.fused": {"kernel"},
     "kernel.contract": {"kernel"},
     "loop.kernel": {"loop", "buffer"},

@@ -8,7 +8,7 @@ from typing import cast
 from xdsl.ir import Block, BlockArgument, SSAValue
 
 from ...ir.dialects import kernel, prim
-from ...ir.epilogue import PREFIX
+from ...ir.dialects.kernel import PREFIX
 from ...ir.symbols import contiguous_strides
 from ...ir.syntax import Op, single_block
 from ...ir.types import TensorType

@@ -20,7 +20,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...ir.dialects import kernel, prim
-from ...ir.epilogue import PREFIX
+from ...ir.dialects.kernel import PREFIX
 from ...ir.symbols import Dim
 from ...ir.syntax import Op
 from ..analysis.strides import Strides, channels_last, memory_strides, recorded_strides, same_layout

@@ -75,7 +75,7 @@ class NarrowWeights(Pass):
 def _by_rows(op: kernel.Extern) -> kernel.Extern | None:
     """The call as `aten.linear`, not in a block: x, the weight row by row, the bias; None where it is not one."""
     named, (x, w, b) = dict(zip(op["operands"], op.operands, strict=True)), OPERANDS[op["target"]]
-    if op.get("epilogue") or op.get("strides") or op.get("beta", 1) != 1 or op.get("alpha", 1) != 1:
+    if op.get("strides") or op.get("beta", 1) != 1 or op.get("alpha", 1) != 1:
         return None
     weight: SSAValue | None = named[w]
     if op["target"] != LINEAR:

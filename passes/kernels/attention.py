@@ -125,7 +125,7 @@ def takes_cpp(op: Op, machine: Machine) -> Clauses:
     """What targets/cpp/include/intarsia_attention.h takes of `scaled_dot_product_attention`."""
     call = Call.of(op)
     yield (
-        call.names in (ROWS, (*ROWS, "attn_mask")) and not op.get("epilogue"),
+        call.names in (ROWS, (*ROWS, "attn_mask")),
         "queries, keys, values and perhaps a mask",
     )
     yield op.get("dropout_p", 0.0) == 0.0, "no dropout"
@@ -161,7 +161,7 @@ def takes_library(op: Op, machine: Machine) -> Clauses:
     given = {name: prim.tensor(v) for name, v in zip(op["operands"], op.operands, strict=True)}
     q, k, v = (given[name] for name in ROWS)
     mask = given.get("attn_mask")
-    yield is_gpu(q.device) and not op.get("epilogue"), "a GPU"
+    yield is_gpu(q.device), "a GPU"
     yield op.get("dropout_p", 0.0) == 0.0, "no dropout"
     yield all(t.rank == 4 and t.dtype == q.dtype and 0 not in t.shape for t in (q, k, v)), "four dimensions of one type"
     yield q.dtype in (F16, BF16, F32), "half types or float32"

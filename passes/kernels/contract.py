@@ -95,7 +95,7 @@ def contraction_of(op: Op) -> Contraction | None:
     if not isinstance(op, kernel.Extern) or op["target"] not in FORMS:
         return None
     form, names = FORMS[op["target"]], list(op["operands"])
-    plain = op.get("beta", 1) == 1 and op.get("alpha", 1) == 1 and not any(map(op.get, ("own", "epilogue", "effect")))
+    plain = op.get("beta", 1) == 1 and op.get("alpha", 1) == 1 and not any(map(op.get, ("own", "effect")))
     if not plain or not {form.a, form.b} <= set(names) <= {form.a, form.b, form.added}:
         return None
     values = dict(zip(names, op.operands, strict=True))

@@ -9,8 +9,8 @@ from typing import cast
 from xdsl.ir import SSAValue
 
 from ...ir.dialects import prim
+from ...ir.dialects.kernel import PREFIX
 from ...ir.dtypes import BF16, F32
-from ...ir.epilogue import PREFIX
 from ...ir.packing import BLOCK
 from ...ir.symbols import Dim, FloorDiv, dim
 from ...ir.syntax import Op

@@ -44,7 +44,7 @@ def takes_depthwise_on_gpu(op: Op, machine: Machine) -> Clauses:
     yield is_gpu(call.tensors["result"].device), "a GPU"
     yield call.are(F16, BF16, F32), "one floating type"
     yield call.two_numbers("stride", "padding", "dilation"), "two numbers each for stride, padding and dilation"
-    yield op.get("transposed") is not True and not op.get("epilogue"), "a plain convolution"
+    yield op.get("transposed") is not True, "a plain convolution"
     yield tuple(op["dilation"]) == (1, 1), "no dilation"
     yield (
         all(isinstance(n, int) for n in (shapes[0][1], *shapes[1])) and not call.empty,

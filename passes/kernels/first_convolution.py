@@ -36,7 +36,6 @@ def is_first(op: kernel.Extern) -> bool:
         or not Call.of(op).two_numbers("stride", "padding", "dilation")
         or op["groups"] != 1
         or op.get("transposed") is True
-        or op.get("epilogue")
     ):
         return False
     if result.dtype not in (F16, BF16, F32) or len({x.dtype, weight.dtype, result.dtype}) > 1 or x.shape[0] == 0:

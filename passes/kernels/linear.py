@@ -10,8 +10,8 @@ import math
 from typing import cast
 
 from ...ir.dialects import prim
+from ...ir.dialects.kernel import PREFIX
 from ...ir.dtypes import BF16, F32
-from ...ir.epilogue import PREFIX
 from ...ir.syntax import Op
 from ..analysis.machine import Machine, Processor
 from ..core.clauses import Call, Clauses, broken
@@ -40,7 +40,7 @@ def has_room(cpu: Processor) -> bool:
 
 def is_short(op: Op) -> bool:
     """Whether the tail has room for what the call goes on with: the tensors of the region behind it, and the bias."""
-    return sum(name.startswith(PREFIX) for name in op["operands"]) < MOST_TENSORS and not op.get("epilogue")
+    return sum(name.startswith(PREFIX) for name in op["operands"]) < MOST_TENSORS
 
 
 def takes_linear(op: Op, machine: Machine) -> Clauses:
@@ -73,7 +73,7 @@ def takes_rows(op: Op, machine: Machine) -> Clauses:
     """What `rows_product` of targets/cpp/include/intarsia_rows.h takes of `aten.linear`: the weight is read where it lies."""
     call = Call.of(op)
     yield call.names in (("input", "weight"), ("input", "weight", "bias")), "x, a weight and perhaps a bias"
-    yield not op.get("epilogue") and not op.regions, "nothing behind the sums"
+    yield not op.regions, "nothing behind the sums"
     yield call.are(*MOST_ROWS), "float32 or bfloat16"
     yield call.on_cpu, "memory of the host"
     yield len(call.shape("weight")) == 2 and not call.empty, "a matrix as the weight, nothing empty"

@@ -75,7 +75,7 @@ def takes_index_add(op: Op, machine: Machine) -> Clauses:
     """What targets/cpp/include/intarsia_scatter.h takes of `index_add`."""
     call = Call.of(op)
     yield (
-        call.names == ("self", "index", "source") and not op.get("epilogue"),
+        call.names == ("self", "index", "source"),
         "a tensor, places and what is added there",
     )
     yield call.on_cpu and not call.empty, "memory of the host, nothing empty"

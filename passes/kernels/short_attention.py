@@ -51,7 +51,7 @@ def takes_loops(op: Op, machine: Machine) -> Clauses:
     mask = given.get("attn_mask")
     yield op.get("dropout_p", 0.0) == 0.0, "no dropout"
     yield (
-        not op.get("enable_gqa") and not op.get("epilogue"),
+        not op.get("enable_gqa"),
         "as many heads of keys as of queries, and nothing behind it",
     )
     yield is_gpu(q.device), "a GPU"

@@ -145,7 +145,7 @@ def _chain(value: SSAValue, argument: SSAValue) -> list[kernel.Extern]:
 
 def _writes_elements(op: kernel.Extern) -> bool:
     names = list(op["operands"])
-    if op.get("own") or op.get("epilogue") or len(op.results) != 1 or not names or names[0] not in ("self", "input"):
+    if op.get("own") or len(op.results) != 1 or not names or names[0] not in ("self", "input"):
         return False
     if op["target"] in PARTS:
         return _part(op) is not None

@@ -28,7 +28,6 @@ from xdsl.ir import BlockArgument, SSAValue
 from ...ir.dialects import buffer, loop, prim
 from ...ir.dialects.aten import overload
 from ...ir.dtypes import U8, DType
-from ...ir.epilogue import extras_of
 from ...ir.interpreter.loops import find_function
 from ...ir.symbols import Dim, contiguous_strides, dim, free_symbols
 from ...ir.syntax import Op, comment_of, location_of
@@ -410,10 +409,6 @@ class _Writer:
         self.add(f"{unpacked} = {call}" if names else call, *names)
         if "_" in taken:
             self.add(f"{use('_')} = None")
-        if step is None and op.get("epilogue"):
-            extras = ", ".join(map(use, extras_of(op["operands"], values)))
-            epilogue = f"{use(names[0])}, {python_literal(op['epilogue'])}, [{extras}]"
-            self.add(f"{use(names[0])} = {use('apply_epilogue')}({epilogue})", names[0])
         for name, result in zip(names, op.results, strict=True):
             ref = result.type
             assert isinstance(ref, RefType)

@@ -8,7 +8,7 @@ A packed copy belongs to one tensor, address and version: a parameter that was c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,19 +17,18 @@ import torch
 from ...ir.dialects import prim
 from ...ir.dialects.kernel import ATTENTION
 from ...ir.dtypes import BF16, F32
-from ...ir.epilogue import apply_epilogue
 from ...ir.syntax import Op
 from ...ir.types import RefType
 from ...passes.analysis.strides import channels_last
 from ...passes.core.clauses import Call, Clauses, broken
 from ..measure.choices import Choices
-from ..torch_private import onednn_bfloat16, onednn_convolution, onednn_pack_convolution
+from ..torch_private import NO_ACTIVATION, onednn_bfloat16, onednn_convolution, onednn_pack_convolution
 from ..triton.products import PaddedLinear, choose_padded
 from .library_attention import Attention, choose_attention
 from .library_product import PackedPanels, PackedProduct, choose_addmm, choose_linear, choose_mm
-from .steps import WEIGHTS_SOURCE, Fingerprint, Folded, PackedWeight, Step, is_static, split_epilogue
+from .steps import WEIGHTS_SOURCE, Fingerprint, PackedWeight, Step, is_static
 
-__all__ = ["WEIGHTS_SOURCE", "Fingerprint", "Library", "PackedConvolution", "Step", "fold_batch_norm"]
+__all__ = ["WEIGHTS_SOURCE", "Fingerprint", "Library", "PackedConvolution", "Step"]
 
 
 @dataclass
@@ -71,41 +70,16 @@ class Library:
 # -- convolutions by a parameter
 
 
-def fold_batch_norm(
-    weight: torch.Tensor, bias: torch.Tensor | None, step: Sequence[Any], extras: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weight and bias of the convolution that gives what batch norm gives after this one; computed in float64.
-
-    Args:
-        weight: (out, ...) float32.
-        bias: (out,) or None.
-        step: the step `batch_norm` of an epilogue, whose numbers refer to `extras`.
-    """
-    _, eps, *numbers = step
-    mean, variance, scale, shift = (None if k is None else extras[k].double() for k in numbers)
-    assert mean is not None and variance is not None
-    factor = (variance + eps).rsqrt()
-    if scale is not None:
-        factor = factor * scale
-    new = -mean * factor if bias is None else (bias.double() - mean) * factor
-    if shift is not None:
-        new = new + shift
-    return (weight.double() * factor.reshape(-1, *[1] * (weight.dim() - 1))).float(), new.float()
-
-
 class PackedConvolution:
     """A convolution through oneDNN with a packed copy of the weight; the result lies channels-last.
 
     Args:
-        bias: whether there is a third operand.
         padding, stride, dilation, groups: as for the operator.
         size: the size of x at compile time, for which packing prepares.
-        epilogue: steps on the result (ir/epilogue.py), whose tensors follow the other operands.
     """
 
     def __init__(
         self,
-        bias: bool,
         padding: Any,
         stride: Any,
         dilation: Any,
@@ -113,32 +87,18 @@ class PackedConvolution:
         size: Any,
         fingerprint: Fingerprint,
         limit: int = -1,
-        epilogue: Sequence[Sequence[Any]] = (),
     ) -> None:
-        self.epilogue = epilogue
-        self.norm, self.activation, self.rest = split_epilogue(epilogue)
-        self.bias, self.how = bias, (list(padding), list(stride), list(dilation), groups)
+        self.how = (list(padding), list(stride), list(dilation), groups)
         self.packed = PackedWeight(
             lambda w: onednn_pack_convolution(w.contiguous(), *self.how, list(size)), fingerprint, limit=limit
         )
-        self.folded = Folded(self._fold, fingerprint)
 
-    def _fold(self, weight: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        bias, extras = (others[0], others[1:]) if self.bias else (None, others)
-        new_weight, new_bias = fold_batch_norm(weight, bias, self.norm, extras)
-        return self.packed.pack(new_weight), new_bias
-
-    def __call__(self, x: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         padding, stride, dilation, groups = self.how
-        weight, bias = tensors[0], tensors[1] if self.bias else None
-        packed: torch.Tensor | None = None
-        if not any(t.is_inference() for t in tensors):  # without a version; what is made of them could be stale
-            packed, bias = (self.packed(weight), bias) if self.norm is None else self.folded(tensors)
+        packed = None if weight.is_inference() else self.packed(weight)  # without a version a change is not noticed
         if packed is None:
-            plain = torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
-            return apply_epilogue(plain, self.epilogue, tensors[1 + self.bias :])
-        result = onednn_convolution(x, packed, bias, padding, stride, dilation, groups, *self.activation)
-        return apply_epilogue(result, self.rest, tensors[1 + self.bias :]) if self.rest else result
+            return torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
+        return onednn_convolution(x, packed, bias, padding, stride, dilation, groups, *NO_ACTIVATION)
 
 
 SMALL_PRODUCT = 20_000_000  # floating point operations: about 0.1 ms on one thread
@@ -191,15 +151,11 @@ def _convolution(op: Op, func: prim.Func) -> Step | None:
         return None
     x, weight, result = op.operands[0].type, op.operands[1].type, op.results[0].type
     assert isinstance(x, RefType) and isinstance(weight, RefType) and isinstance(result, RefType)
-    if _is_small_product(weight, result) and not op.get("epilogue"):
+    if _is_small_product(weight, result):
         return None
     options = {name: list(op[name]) for name in ("padding", "stride", "dilation")}
     size = [s if isinstance(s, int) else 16 for s in x.shape]
-    return Step(
-        "packed-convolution",
-        options
-        | {"bias": "bias" in op["operands"], "groups": op["groups"], "size": size, "epilogue": op.get("epilogue", ())},
-    )
+    return Step("packed-convolution", options | {"groups": op["groups"], "size": size})
 
 
 CHOOSERS: dict[str, Callable[[Op, prim.Func], Step | None]] = {

@@ -5,18 +5,16 @@ oneDNN multiplies with a weight packed once in 1.0 to 2.3 times the speed of MKL
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from ...ir.dialects import prim
 from ...ir.dtypes import BF16, F32
-from ...ir.epilogue import apply_epilogue
 from ...ir.syntax import Op
 from ...passes.core.clauses import Call, Clauses, broken
-from ..torch_private import onednn_bfloat16, onednn_linear, onednn_pack_linear
-from .steps import ACTIVATIONS, Fingerprint, PackedWeight, Step, is_static, split_epilogue
+from ..torch_private import NO_ACTIVATION, onednn_bfloat16, onednn_linear, onednn_pack_linear
+from .steps import Fingerprint, PackedWeight, Step, is_static
 
 
 class PackedProduct:
@@ -27,7 +25,6 @@ class PackedProduct:
         transposed: the weight operand is (in, out), as for mm, and not (out, in), as for linear.
         rows: how many rows x had at compile time; packing prepares for that many.
         limit: the most bytes that packed copies may take; without a copy the call is ATen's.
-        epilogue: steps on the result (ir/epilogue.py); none of them refers to tensors.
     """
 
     def __init__(
@@ -39,9 +36,7 @@ class PackedProduct:
         rows: int,
         fingerprint: Fingerprint,
         limit: int = -1,
-        epilogue: Sequence[Sequence[Any]] = (),
     ) -> None:
-        self.epilogue, (_, self.activation, _) = epilogue, split_epilogue(epilogue)
         self.x, self.weight, self.bias, self.transposed = x, weight, bias, transposed
         self.packed = PackedWeight(
             lambda w: onednn_pack_linear((w.t() if transposed else w).contiguous(), rows),
@@ -56,9 +51,8 @@ class PackedProduct:
         # Without a version a change could not be noticed.
         packed = None if weight.is_inference() else self.packed(weight)
         if packed is None:
-            plain = torch.nn.functional.linear(x, weight.t() if self.transposed else weight, bias)
-            return apply_epilogue(plain, self.epilogue, ())
-        return onednn_linear(x, packed, bias, *self.activation)
+            return torch.nn.functional.linear(x, weight.t() if self.transposed else weight, bias)
+        return onednn_linear(x, packed, bias, *NO_ACTIVATION)
 
 
 def pack_panels(weight: torch.Tensor, panel: int) -> torch.Tensor:
@@ -114,8 +108,6 @@ def takes_packed_product(op: Op, x: str, weight: str, bias: str | None) -> Claus
     if bias in call.names:
         yield call.shape(bias) == call.shape("result")[-1:], "a bias with a number for each column"
         yield call.lies_in_order(bias), "a bias without gaps"
-    steps = op.get("epilogue", ())
-    yield not steps or (len(steps) == 1 and steps[0][0] in ACTIVATIONS), "at most one activation behind it"
 
 
 def _choose_product(op: Op, func: prim.Func, x: str, weight: str, bias: str | None, transposed: bool) -> Step | None:
@@ -127,8 +119,7 @@ def _choose_product(op: Op, func: prim.Func, x: str, weight: str, bias: str | No
         rows = rows * size
     options: dict[str, Any] = {"x": names.index(x), "weight": names.index(weight)}
     options |= {"bias": names.index(bias) if bias in names else None}
-    options |= {"transposed": transposed, "epilogue": op.get("epilogue", ())}
-    return Step("packed-product", options | {"rows": rows if isinstance(rows, int) else 64})
+    return Step("packed-product", options | {"transposed": transposed, "rows": rows if isinstance(rows, int) else 64})
 
 
 def choose_linear(op: Op, func: prim.Func) -> Step | None:

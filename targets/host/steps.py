@@ -159,28 +159,6 @@ class Folded:
         return made
 
 
-# oneDNN's name of an activation, its numbers and its algorithm, from an epilogue's step. All of them keep nan.
-ACTIVATIONS: dict[str, Callable[..., tuple[str, list[float], str]]] = {
-    "gelu": lambda approximate: ("gelu", [], approximate),
-    "leaky_relu": lambda slope: ("leaky_relu", [slope], ""),
-    "silu": lambda: ("swish", [], ""),
-    "hardswish": lambda: ("hardswish", [], ""),
-    "sigmoid": lambda: ("sigmoid", [], ""),
-    "tanh": lambda: ("tanh", [], ""),
-}
-
-
-def split_epilogue(epilogue: Sequence[Sequence[Any]]) -> tuple[Any, tuple[str, list[float], str], list[Any]]:
-    """The batch norm to fold or None, the activation for oneDNN, and the steps left for torch."""
-    steps = list(epilogue)
-    norm = steps.pop(0) if steps and steps[0][0] == "batch_norm" else None
-    activation: tuple[str, list[float], str] = ("none", [], "")
-    if steps and steps[0][0] in ACTIVATIONS:
-        name, *arguments = steps.pop(0)
-        activation = ACTIVATIONS[name](*arguments)
-    return norm, activation, steps
-
-
 def is_static(value: SSAValue, func: prim.Func) -> bool:
     """Whether the value is a parameter or buffer, or a view of one."""
     while isinstance(value.owner, buffer.View):

@@ -11,7 +11,6 @@ import torch
 from torch.autograd.graph import increment_version
 
 from ...ir.dialects.aten import overload
-from ...ir.epilogue import apply_epilogue
 from ..host.ir import HostProgram
 from ..host.library import Library
 from ..host.pool import Results
@@ -47,7 +46,6 @@ def namespace(
         "fit": fit,
         "failed": failed,
         "results": results,
-        "apply_epilogue": apply_epilogue,
         "FloorDiv": operator.floordiv,
         "Mod": operator.mod,
         "Max": max,

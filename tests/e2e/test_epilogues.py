@@ -1,18 +1,14 @@
-"""Batch norm and activations inside library calls: values, and changes of every tensor involved between calls."""
+"""Batch norm and activations behind the library's calls: values, and changes of every tensor involved between calls."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 
 import intarsia
-from intarsia.ir.interpreter.run import run
-from intarsia.ir.text import parse_module
 from intarsia.passes.pipeline import default_pipeline
-from intarsia.targets.host import library
-from intarsia.targets.host.library import PackedConvolution, fold_batch_norm
+from intarsia.targets.host.library import PackedConvolution
 
 
 def block(activation=None, groups=1, bias=True, affine=True):
@@ -28,10 +24,8 @@ def block(activation=None, groups=1, bias=True, affine=True):
 
 
 def compiled_with(fn):
-    """Compiled with the pass, which the default pipeline leaves out, and without convolutions of our own."""
-    names = [item.name for item in default_pipeline()]
-    names.insert(0, "library-epilogue")
-    kept = [name for name in names if name != "own-convolution"]
+    """Compiled without convolutions of our own."""
+    kept = [item.name for item in default_pipeline() if item.name != "own-convolution"]
     return intarsia.compile(fn, options={"pipeline": ",".join(kept)})
 
 
@@ -92,9 +86,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_changed_tensors_are_folded_again(name, monkeypatch):
-    folds = []
-    monkeypatch.setattr(library, "fold_batch_norm", lambda *given: folds.append(1) or fold_batch_norm(*given))
+def test_changed_tensors(name):
     model = block(nn.Tanh())
     compiled = compiled_with(model)
     x = torch.randn(1, 16, 5, 5)
@@ -102,7 +94,6 @@ def test_changed_tensors_are_folded_again(name, monkeypatch):
     CHANGES[name](model[0], model[1])
     same(compiled, model, x)
     same(compiled, model, x)
-    assert len(folds) == 2
 
 
 def test_channels_last_input():
@@ -129,15 +120,13 @@ def test_train_mode_is_not_folded():
 
 def test_inference_tensors_take_the_plain_road():
     with torch.inference_mode():
-        conv, norm, _ = model = block(nn.Hardswish())
-    steps = [["batch_norm", norm.eps, 0, 1, 2, 3], ["hardswish"]]
-    step = PackedConvolution(True, [1, 1], [1, 1], [1, 1], 1, [2, 16, 6, 6], lambda *_: 0, epilogue=steps)
-    tensors = [conv.weight, conv.bias, norm.running_mean, norm.running_var, norm.weight, norm.bias]
+        conv = block()[0]
+    step = PackedConvolution([1, 1], [1, 1], [1, 1], 1, [2, 16, 6, 6], lambda *_: 0)
     x = torch.randn(2, 16, 6, 6)
     for _ in range(2):
-        torch.testing.assert_close(step(x, *tensors), model(x))
+        torch.testing.assert_close(step(x, conv.weight, conv.bias), conv(x))
         with torch.inference_mode():
-            norm.running_mean.add_(1)
+            conv.weight.add_(1)
 
 
 def test_linear_with_activation_on_three_dimensions_and_changed_bias():
@@ -148,22 +137,3 @@ def test_linear_with_activation_on_three_dimensions_and_changed_bias():
     model[0].bias.data.add_(1)
     model[2].weight.data.mul_(2)
     same(compiled, model, x)
-
-
-def test_folding_is_done_in_float64():
-    conv, norm, _ = block()
-    extras = [norm.running_mean, norm.running_var, norm.weight, norm.bias]
-    weight, bias = fold_batch_norm(conv.weight, conv.bias, ["batch_norm", norm.eps, 0, 1, 2, 3], extras)
-    x = torch.randn(1, 16, 4, 4)
-    torch.testing.assert_close(F.conv2d(x, weight, bias, padding=1), norm(conv(x)), rtol=1e-5, atol=1e-5)
-
-
-def test_the_interpreter_knows_epilogues():
-    kind = "!prim.tensor<[3, 4], f32>"
-    module = parse_module(
-        f"prim.func @main() {{symbols = []}} ({{\n^bb0(%x: {kind}, %w: !prim.tensor<[4, 4], f32>):\n"
-        f'  %0 = kernel.extern<aten.linear.default>(%x, %w) {{operands = ["input", "weight"], epilogue = [["leaky_relu", 0.5]]}} : {kind}\n'
-        f"  prim.return(%0)\n}})\n"
-    )
-    x, w = torch.randn(3, 4), torch.randn(4, 4)
-    torch.testing.assert_close(run(module, [x, w])[0], F.leaky_relu(F.linear(x, w), 0.5))

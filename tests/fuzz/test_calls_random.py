@@ -62,7 +62,7 @@ ALWAYS = {
     "memory without gaps, but for the weight", "memory without gaps", "rows without gaps", "a tensor, places and what is added there", "places in int32 or int64",
     "whole factors of whole numbers", "places along one dimension", "a dimension", "memory of the host, nothing empty", "a result without gaps", "a weight of known size",
     "a matrix as the weight", "as many heads of keys as of values", "equal batches", "no dropout", "a mask, or causal, and not both", "a mask of the same type, in float32, or of truth values",
-    "nothing behind the sums", "queries, keys, values and perhaps a mask", "a torch with oneDNN", "a mask of two to four dimensions", "a type that is summed", "at most one activation behind it",
+    "nothing behind the sums", "queries, keys, values and perhaps a mask", "a torch with oneDNN", "a mask of two to four dimensions", "a type that is summed",
     "a result channels-last", "no factors", "a row of the window in registers", "known sizes", "as many heads, or shared ones", "a matrix as the weight, nothing empty",
 }  # fmt: skip
 

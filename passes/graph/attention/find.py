@@ -87,7 +87,7 @@ def takes_products(found: Products) -> Clauses:
 
 
 def _is_plain(op: kernel.Extern) -> bool:
-    return not op.get("epilogue") and all(s is None for s in op.get("strides", ()))
+    return all(s is None for s in op.get("strides", ()))
 
 
 def _read_elsewhere(found: Products) -> bool:
