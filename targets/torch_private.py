@@ -102,7 +102,7 @@ def _onednn(name: str) -> Any:
         return None
 
 
-NO_ACTIVATION = ("none", [], "")  # oneDNN's activation, its numbers and its algorithm
+NO_ACTIVATION: tuple[str, list[float], str] = ("none", [], "")  # oneDNN's activation, its numbers and its algorithm
 # onednn_linear(x, packed weight, bias, activation, scalars, algorithm); None where torch was built without it.
 onednn_linear: Any = _onednn("_linear_pointwise")
 # onednn_pack_linear(weight of shape (out, in), rows of x) -> packed weight.

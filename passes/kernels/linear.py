@@ -40,7 +40,7 @@ def has_room(cpu: Processor) -> bool:
 
 def is_short(op: Op) -> bool:
     """Whether the tail has room for what the call goes on with: the tensors of the region behind it, and the bias."""
-    return sum(name.startswith(PREFIX) for name in op["operands"]) < MOST_TENSORS
+    return len([name for name in op["operands"] if name.startswith(PREFIX)]) < MOST_TENSORS
 
 
 def takes_linear(op: Op, machine: Machine) -> Clauses:
