@@ -39,6 +39,7 @@ CPU: Road = (
     ("schedule", "schedule.schedule:Schedule"),  # loops are chosen: order, tiles, lanes, threads
     ("vectorize", "schedule.vectorize:Vectorize"),  # innermost loops run in vector lanes
     ("parallelize", "schedule.parallelize:Parallelize"),  # outer loops are spread over threads
+    ("prefetch", "schedule.prefetch:Prefetch"),  # what loops read out of order is asked for early
     ("stream", "schedule.stream:Stream"),  # large results are written past the caches
     ("choose-forms", "schedule.forms:ChooseForms"),  # loops that have a better form get it: transposes, argmax, scans
     ("plan-buffers", "memory.plan_buffers:PlanBuffers"),  # every value gets its memory: loop -> buffer
@@ -68,6 +69,7 @@ GPU: Road = (
     ("schedule", "schedule.schedule:Schedule"),  # kernels of the host's memory: order, tiles, lanes, threads
     ("vectorize", "schedule.vectorize:Vectorize"),  # innermost loops run in vector lanes
     ("parallelize", "schedule.parallelize:Parallelize"),  # outer loops are spread over threads
+    ("prefetch", "schedule.prefetch:Prefetch"),  # what loops read out of order is asked for early
     ("stream", "schedule.stream:Stream"),  # large results are written past the caches
     ("choose-forms", "schedule.forms:ChooseForms"),  # loops that have a better form get it: transposes, argmax, scans
     ("attention-kernels", "kernels.short_attention:AttentionKernels"),  # loops of short attention

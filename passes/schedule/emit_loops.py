@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import sympy
 from xdsl.ir import Block, Operation, Region, SSAValue
@@ -17,9 +16,6 @@ from ...ir.syntax import Op
 from ...ir.types import RefType, is_gpu, ref_type, scalar_type
 from .expressions import Expressions, Memory, Node
 from .nests import Join, Nest, Nests, Store
-
-# Memory, first index, elements, integers from memory that the index is made of
-Prefetch: TypeAlias = tuple[Memory, Dim, Dim, tuple[Node, ...]]
 
 
 @dataclass
@@ -39,7 +35,6 @@ class LoopSpec:
     group: int = 0  # programs take so many blocks with one of the loop inside, then with the next one
     persistent: int = 0  # at most so many programs walk over all blocks of the nest
     within: Range | None = None  # what is known of the variable; default start .. stop - 1
-    prefetch: list[Prefetch] = field(default_factory=list)
     cooperative: bool = False  # iterations are programs that work on one row
 
 
@@ -186,17 +181,12 @@ class LoopEmitter:
         scope = _Scope(Block(), len(self.scopes), runs=dim(stop - start - 1))
         self.scopes.append(scope)
         self.depths[var] = scope.depth
-        for memory, first, count, numbers in spec.prefetch:
-            for number in numbers:
-                self.value(number)
-            attrs: dict[str, object] = {"index": self.index(first), "count": count}
-            self._add(scope, ir.Prefetch.make([self.places[memory]], [], attrs))
         self._loops(loops[1:], body)
         self.scopes.pop()
         self.env = old_env
         if old_range is not None:
             self.ranges[var] = old_range
-        attrs = {"kind": spec.kind, "var": var}
+        attrs: dict[str, object] = {"kind": spec.kind, "var": var}
         if start != 0:
             attrs["start"] = start
         attrs["stop"] = stop

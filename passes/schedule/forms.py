@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,14 +11,12 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ...ir.dialects import loop
 from ...ir.scalars import SCALARS
-from ...ir.symbols import dim, free_symbols, symbol
-from ...ir.syntax import Op
+from ...ir.symbols import dim, free_symbols
 from ...ir.types import ScalarType
 from ..analysis.cost import MOST_FOR_ANGLES, SHORTEST_SCAN
 from ..core.context import CompileContext
-from .kernels import CpuLoopPass
+from .kernels import PURE, CpuLoopPass, names_in, needed_for, variable
 
-PURE = (loop.Load, loop.ScalarOp, loop.ScalarCast, loop.Constant, loop.Index)
 BOUNDED = ("sin", "cos", "tanh", "sigmoid", "erf")  # never more than 1
 SCANS = ("sum", "prod", "max", "min")
 ARGS = ("argmax", "argmin")
@@ -87,7 +85,7 @@ def _is_arg_rows(op: loop.For) -> bool:
     load, join = inner.block_body.ops
     if not isinstance(load, loop.Load) or not isinstance(join, loop.Accumulate) or not inner.get("vector"):
         return False
-    row, lane = (symbol(str(v)) for v in (op["var"], inner["var"]))
+    row, lane = variable(op), variable(inner)
     if join["kind"] not in ARGS or load.get("mask") or number["value"] != row:
         return False
     value, at, best, _ = join.operands
@@ -146,34 +144,19 @@ def far_angles(block: Block) -> list[SSAValue]:
     return [v for v in _angles_in(block) if not (isinstance(v.owner, loop.ScalarOp) and v.owner.row.name in BOUNDED)]
 
 
-def needed_for(values: Iterable[SSAValue], made: Sequence[Operation]) -> list[Operation]:
-    """The operations of `made`, in order, that values depend on."""
-    work, inside, found = [v.owner for v in values], set(made), set()
-    while work:
-        owner = work.pop()
-        if isinstance(owner, Operation) and owner in inside and owner not in found:
-            found.add(owner)
-            work += [v.owner for v in owner.operands]
-    return [o for o in made if o in found]
-
-
 def _are_cheap(needed: Sequence[Operation], block: Block) -> bool:
     """Whether operations of a body may run before it, reading nothing that it changes, at less than what small angles save."""
     changed: set[object] = set()  # variables and memory
     for op in block.walk():
         if isinstance(op, loop.Bind):
-            changed.add(symbol(str(op["var"])))
+            changed.add(variable(op))
         if isinstance(op, loop.Store | loop.Accumulate):
             changed.update(v for v in op.operands if not isinstance(v.type, ScalarType))
     for op in needed:
         if (
             not isinstance(op, PURE)
             or isinstance(op, loop.Load)
-            and (op.operands[0] in changed or _names(op) & changed)
+            and (op.operands[0] in changed or names_in(op) & changed)
         ):
             return False
     return sum(SCALARS[o.row.name].cost if isinstance(o, loop.ScalarOp) else 1 for o in needed) <= MOST_FOR_ANGLES
-
-
-def _names(op: Op) -> set[object]:
-    return {s for value in op.literals.values() for s in free_symbols(value if isinstance(value, tuple) else (value,))}

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import sympy
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block
+from xdsl.ir import Block, Operation, SSAValue
 
 from ...ir.dialects import loop
+from ...ir.symbols import Dim, free_symbols, symbol
+from ...ir.syntax import Op
 from ...ir.types import RefType, is_gpu
 from ..core.base import Pass
 from ..core.context import CompileContext
+
+PURE = (loop.Load, loop.ScalarOp, loop.ScalarCast, loop.Constant, loop.Index)
 
 
 @dataclass(frozen=True)
@@ -50,3 +55,51 @@ def innermost_loops(block: Block) -> Iterator[loop.For]:
             yield from innermost_loops(op.block_body)
         else:
             yield op
+
+
+def surrounding(outermost: loop.For) -> list[loop.For]:
+    """A loop, and the loops in it that stand alone in the one around them, which has no scratch of its own."""
+    found = [outermost]
+    while True:
+        block = found[-1].block_body
+        inner = loops_in(block)
+        if len(inner) != 1 or any(isinstance(op, loop.Local) for op in block.ops):
+            return found
+        found += inner
+
+
+def variable(op: loop.For | loop.Bind) -> sympy.Symbol:
+    """The variable of a loop, or the name of an integer from memory."""
+    return symbol(str(op["var"]))
+
+
+def fresh_variable(kernel: loop.Kernel, prefix: str) -> sympy.Symbol:
+    """A variable that nothing in a kernel has."""
+    taken = {str(op["var"]) for op in kernel.walk() if isinstance(op, loop.For | loop.Bind)}
+    taken |= set(kernel.get("symbols", ()))
+    return symbol(next(name for k in range(len(taken) + 1) if (name := f"{prefix}{k}") not in taken))
+
+
+def set_bounds(op: loop.For, start: Dim, stop: Dim) -> None:
+    """Let a loop go from `start` below `stop`."""
+    kept = {name: value for name, value in op.literals.items() if name not in ("kind", "var", "start", "stop")}
+    attrs = {"kind": op["kind"], "var": op["var"], "start": start, "stop": stop, **kept}
+    op.attributes.clear()
+    for name, value in attrs.items():
+        op[name] = value
+
+
+def names_in(op: Op) -> set[sympy.Symbol]:
+    """The variables and size symbols of an operation's attributes."""
+    return {s for value in op.literals.values() for s in free_symbols(value if isinstance(value, tuple) else (value,))}
+
+
+def needed_for(values: Iterable[SSAValue], made: Sequence[Operation]) -> list[Operation]:
+    """The operations of `made`, in order, that values depend on."""
+    work, inside, found = [v.owner for v in values], set(made), set()
+    while work:
+        owner = work.pop()
+        if isinstance(owner, Operation) and owner in inside and owner not in found:
+            found.add(owner)
+            work += [v.owner for v in owner.operands]
+    return [o for o in made if o in found]

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 import sympy
 
-from ...ir.symbols import Dim, dim, known_equal, product, substitute
-from ..analysis.cost import MOMENTS_BLOCK, MOMENTS_BYTES, MOMENTS_FIRST
+from ...ir.symbols import Dim, dim, known_equal, product
+from ..analysis.cost import MOMENTS_BLOCK, MOMENTS_BYTES
 from .emit_loops import LoopSpec, Segment, StageSpec
 from .expressions import Expressions, Node
 from .nests import Join, Loop, Stage
@@ -63,10 +63,6 @@ def blocked_moments(
     joined = op("add", block_squares, op("mul", op("mul", weight, apart), apart))
     specs = [LoopSpec(each.var, each.start, each.stop, kind="scan") for each in outer]
     line = LoopSpec(inner.var, inner.start, inner.stop, kind="reduce")
-    step: dict[sympy.Symbol, Dim] = {inner.var: inner.start, outer[-1].var: dim(outer[-1].var + 1)}
-    for load in [n for n in x.walk() if n.kind == "load" and not n.args and not n.data[2]]:
-        flat = substitute(substitute(load.data[1], env), step)
-        specs[-1].prefetch.append((load.data[0], flat, min(size, MOMENTS_FIRST // load.data[0].ref.dtype.bytes), ()))
     inside = [
         StageSpec([Segment([line])], [Join(block_sum, "sum", (x,))]),
         StageSpec([Segment([line])], [Join(block_squares, "sum", (op("mul", distance, distance),))]),

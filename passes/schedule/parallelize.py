@@ -10,12 +10,12 @@ from xdsl.ir import Block
 
 from ...ir.dialects import loop
 from ...ir.scalars import SCALARS
-from ...ir.symbols import Dim, dim, free_symbols, substitute, symbol
+from ...ir.symbols import Dim, dim, free_symbols, substitute
 from ...ir.syntax import Op
 from ..analysis.cost import HINT, MIN_UNITS, SCALAR_FACTOR, WORTH_A_THREAD
 from ..analysis.sizes import hint
 from ..core.context import CompileContext
-from .kernels import CpuLoopPass, loops_in
+from .kernels import CpuLoopPass, loops_in, variable
 
 Variables: TypeAlias = dict[sympy.Symbol, Dim]
 
@@ -50,7 +50,7 @@ def _spread(outermost: loop.For) -> bool:
         if free_symbols((start, stop)) & variables:
             break
         op["kind"] = "parallel"
-        variables.add(symbol(str(op["var"])))
+        variables.add(variable(op))
         units *= max(1, hint(dim(stop - start)) // hint(dim(op.get("step", 1))))
         inner = loops_in(op.block_body)
         if units >= 4 * MIN_UNITS or len(inner) != 1 or any(isinstance(each, loop.Local) for each in op.block_body.ops):
@@ -59,9 +59,9 @@ def _spread(outermost: loop.For) -> bool:
     return bool(variables)
 
 
-def _first(op: Op, outer: Variables) -> Variables:
+def _first(op: loop.For, outer: Variables) -> Variables:
     """The variables of the loops around a body, each at its first value."""
-    return {**outer, symbol(str(op["var"])): substitute(dim(op.get("start", 0)), outer)}
+    return {**outer, variable(op): substitute(dim(op.get("start", 0)), outer)}
 
 
 def _repeated(op: Op, inside: int, outer: Variables) -> int | None:

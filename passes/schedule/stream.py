@@ -12,11 +12,11 @@ import sympy
 from xdsl.ir import Block, SSAValue
 
 from ...ir.dialects import loop
-from ...ir.symbols import dim, symbol
+from ...ir.symbols import dim
 from ...ir.types import RefType
 from ..analysis.cost import SHORTEST_STREAM, STREAMED
 from ..core.context import CompileContext
-from .kernels import CpuLoopPass
+from .kernels import CpuLoopPass, variable
 from .nests import coefficient
 
 
@@ -25,8 +25,8 @@ class Stream(CpuLoopPass):
     """Mark the stores of vector loops that write a large result once, in its order, with nothing of it read."""
 
     name: ClassVar[str] = "stream"
-    after: ClassVar[tuple[str, ...]] = ("parallelize",)
-    requires: ClassVar[tuple[str, ...]] = ("parallelize",)
+    after: ClassVar[tuple[str, ...]] = ("prefetch",)
+    requires: ClassVar[tuple[str, ...]] = ("prefetch",)
 
     def change(self, ctx: CompileContext, kernel: loop.Kernel) -> None:
         """Mark the stores of a kernel."""
@@ -49,7 +49,7 @@ def _mark(block: Block, results: Sequence[SSAValue]) -> None:
         stores = [o for o in op.block_body.ops if isinstance(o, loop.Store) and o.operands[1] in large]
         written = Counter(s.operands[1] for s in stores)
         for store in stores:
-            along = coefficient(store["index"], symbol(str(op["var"])))
+            along = coefficient(store["index"], variable(op))
             memory = store.operands[1]
             once = written[memory] == 1 and not uses[memory] and not store.get("mask")
             if along == 1 and once and _is_long(op, store.ref.dtype.bytes):

@@ -17,7 +17,6 @@ from ...ir.symbols import (
     Mod,
     Range,
     dim,
-    free_symbols,
     known_equal,
     product,
     simplify_index,
@@ -25,11 +24,8 @@ from ...ir.symbols import (
 )
 from ..analysis.affine import Accesses, accesses, cuts, merge
 from ..analysis.cost import (
-    AHEAD,
     ANGLES,
-    ASKED,
     COSTLY,
-    FAR,
     JAM,
     MAX_PARTS,
     MIN_UNITS,
@@ -41,7 +37,7 @@ from ..analysis.cost import (
 from ..analysis.machine import Processor
 from ..analysis.sizes import hint
 from ..analysis.views import row_major
-from .emit_loops import LoopSpec, NestSpec, Prefetch, Segment, StageSpec
+from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
 from .expressions import Expressions, Memory, Node
 from .moments import blocked_moments
 from .nests import Loop, Nest, Stage, Store, by_stride, coefficient, contiguous_row
@@ -166,7 +162,7 @@ class Tiler:
         across = self._across(loops, [substitute(f, env) for f in found.flats])
         specs = [LoopSpec(each.var, each.start, each.stop) for each in loops]
         if across is not None:
-            return self._squares(stage, specs, env, loops.index(across), found, large)
+            return self._squares(stage, specs, env, loops.index(across), found)
         if large and self._block(loops):
             block, length = self._variable("b", inner), ANGLES if _has_angles(stage.nodes) else self.processor.strip
             stop = dim(sympy.Min(sympy.sympify(inner.stop), block + length))
@@ -174,27 +170,7 @@ class Tiler:
                 stop = dim(block + length)
             specs.insert(-1, LoopSpec(block, inner.start, inner.stop, length))
             specs[-1] = LoopSpec(inner.var, block, stop, within=(inner.start, dim(inner.stop - 1)))
-        elif large and len(specs) > 1:
-            specs[-2].prefetch = self._ahead(found.loads, env, specs[-2].var, inner)
         return NestSpec([], {}, [StageSpec([Segment(specs, env)], [], stage.stores)])
-
-    def _ahead(
-        self, loads: Sequence[Node], env: dict[sympy.Symbol, Dim], outer: sympy.Symbol, inner: Loop
-    ) -> list[Prefetch]:
-        """What the next iteration of `outer` reads in no order: parts of memory in which the innermost loop gathers by number."""
-        found: dict[Prefetch, None] = {}
-        for load in loads:
-            memory, flat, mask = load.data[0], substitute(load.data[1], env), load.data[2]
-            numbers = [s for s in free_symbols([flat]) if s in self.lowering.binds]
-            if len(numbers) != 1 or mask or coefficient(flat, inner.var) != 0:
-                continue
-            (at,) = numbers
-            count, step = dim(self.lowering.ranges[at][1] + 1), coefficient(flat, outer)
-            if coefficient(flat, at) != 1 or not isinstance(count, int) or not isinstance(step, int) or step < count:
-                continue
-            if AHEAD[0] <= count * memory.ref.dtype.bytes <= AHEAD[1]:
-                found[memory, substitute(flat, {at: 0, outer: dim(outer + 1)}), count, ()] = None
-        return list(found)
 
     def _block(self, loops: Sequence[Loop]) -> bool:
         """Whether the innermost loop must be cut up so that threads find enough to do."""
@@ -222,7 +198,6 @@ class Tiler:
         env: dict[sympy.Symbol, Dim],
         place: int,
         found: Accesses,
-        large: bool,
     ) -> NestSpec:
         """Walk the loop at `place` and the innermost one in squares.
 
@@ -252,13 +227,7 @@ class Tiler:
             and hint(coefficient(substitute(n.data[1], env), inner.var) or 0) >= 4
         ]
         copying = [Segment([replace(tiles[1], transpose=True), tiles[0]])]
-        # While a row of a square is worked on, a column of the next square is asked for.
-        step = {inner.var: dim(blocks[1].var + side + outer.var - blocks[0].var), outer.var: blocks[0].var}
-        ahead: list[Prefetch] = [
-            (n.data[0], substitute(substitute(n.data[1], env), step), side, ()) for n in crossed if large
-        ]
-        working = Segment([replace(tiles[0], prefetch=ahead), tiles[1]])
-        stages = [StageSpec([working], [], stage.stores)]
+        stages = [StageSpec([Segment(tiles)], [], stage.stores)]
         if crossed:
             stages = [StageSpec(copying, scratch=[(n, position)]) for n in crossed] + stages
         return NestSpec(rows, env, stages, scratch=dict.fromkeys(crossed, side * side))
@@ -290,8 +259,6 @@ class Tiler:
                 spec.stages.append(moments)
             elif number != 1 or not spec.stages[0].inside:
                 spec.stages.append(self._stage(stage, ranges, lane_loop))
-        if lane is None and rows and len(spec.stages) == len(nest.stages) > 2 and self._large(nest):
-            self._ask_ahead(nest, spec)
         for (node, first), position in kept.items():  # then no two stages became one
             spec.stages[first].scratch.append((node, position))
         if lane_loop is not None:
@@ -355,48 +322,6 @@ class Tiler:
                 specs.append(replace(lane))
             segments.append(Segment(specs, env))
         return StageSpec(segments, stage.joins, stage.stores)
-
-    def _ask_ahead(self, nest: Nest, spec: NestSpec) -> None:
-        """Ask for what the next row reads while the second stage works in the nearest cache: memory would wait then."""
-        first, (stage, second) = nest.stages[0], (nest.stages[1], spec.stages[1])
-        segment = second.segments[0] if len(second.segments) == 1 and not second.inside else None
-        last = segment.loops[-1] if segment and segment.loops and spec.rows else None
-        plain = len(first.loops) == 1 and [each.var for each in first.loops] == [each.var for each in stage.loops]
-        if segment is None or last is None or not plain or segment.env or len(segment.loops) > 1 or not stage.joins:
-            return
-        size, row = first.loops[0].size, spec.rows[-1]
-        if not isinstance(size, int) or size < 2 * ASKED or last.start != 0 or not isinstance(row.stop, int):
-            return
-        block = self._variable("b", first.loops[0])
-        asked: dict[Prefetch, None] = {}
-        for load in {n: None for top in first.nodes for n in top.walk() if n.kind == "load" and not n.data[2]}:
-            memory, flat = load.data[0], substitute(load.data[1], spec.env)
-            far = hint(memory.ref.numel) * memory.ref.dtype.bytes >= FAR
-            if coefficient(flat, last.var) != 1 or memory.role != "in" or not far:
-                continue
-            below = self._next_row(flat, row)
-            if below is not None:
-                asked[memory, substitute(below[0], {last.var: block}), ASKED, below[1]] = None
-        if asked:
-            stop = dim(block + ASKED) if size % ASKED == 0 else dim(sympy.Min(size, block + ASKED))
-            within = (0, dim(size - 1))
-            segment.loops[:] = [
-                LoopSpec(block, 0, size, ASKED, kind="reduce", prefetch=list(asked)),
-                replace(last, start=block, stop=stop, within=within),
-            ]
-
-    def _next_row(self, flat: Dim, row: LoopSpec) -> tuple[Dim, tuple[Node, ...]] | None:
-        """The place that the next row reads instead of `flat`, and the integer from memory that it depends on."""
-        numbers = [s for s in free_symbols([flat]) if s in self.lowering.binds]
-        if not numbers:
-            return (substitute(flat, {row.var: dim(row.var + 1)}), ()) if coefficient(flat, row.var) else None
-        bind = self.lowering.binds[numbers[0]]
-        later = dim(sympy.Min(row.var + 1, sympy.sympify(row.stop) - 1))
-        number = self.lowering.renamed(bind.args[0], {row.var: later})
-        if len(numbers) > 1 or len(bind.args) > 1 or bind.data[3] or number is None or row.var not in bind.free:
-            return None
-        found = self.lowering.bind(number, bind.data[1], bind.data[2])
-        return substitute(flat, {numbers[0]: found.data[0], row.var: later}), (found,)
 
     def _moments(self, stages: Sequence[Stage], ranges: Ranges) -> StageSpec | None:
         """The first two stages as one over blocks, where they are a mean and squares around it over much memory."""

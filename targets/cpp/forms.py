@@ -11,7 +11,8 @@ from ...ir.dialects import loop
 from ...ir.scalars import identity
 from ...ir.symbols import dim, symbol
 from ...ir.syntax import Op
-from ...passes.schedule.forms import far_angles, needed_for
+from ...passes.schedule.forms import far_angles
+from ...passes.schedule.kernels import needed_for
 from ..text.walk import dtype_of
 from .loops import head_of, plain_for
 from .text import cpp_constant, cpp_index, index_text
