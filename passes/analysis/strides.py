@@ -101,31 +101,36 @@ def view_of(value: SSAValue, strides_of: Callable[[SSAValue], Strides] = memory_
 
 
 def operand_strides(op: Op, index: int) -> Strides:
-    """The strides with which a library call wants operand `index`."""
+    """The strides with which a library call wants operand `index`: those recorded, unless its kernel cannot read them."""
     wanted = op.get("operand_strides")
     found = wanted[index] if wanted else None
-    return contiguous_strides(prim.tensor(op.operands[index]).shape) if found is None else found
+    value, shape = op.operands[index], prim.tensor(op.operands[index]).shape
+    if found is None or _reads(op, index, View(value, shape, found, 0)) is False:
+        return contiguous_strides(shape)
+    return found
 
 
 def takes_view(op: Op, index: int, view: View) -> bool:
-    """Whether a library call can read operand `index` in this view of memory as it is.
+    """Whether a library call can read operand `index` in this view of memory as it is; ATen's calls want eager's strides."""
+    reads = _reads(op, index, view)
+    return same_layout(view.shape, view.strides, operand_strides(op, index)) if reads is None else reads
 
-    ATen's calls want eager's strides; attention of our own takes any as long as the last dimension has no gaps (a mask may have them), attention
-    on a GPU wants rows that begin at 16 bytes, too.
+
+def _reads(op: Op, index: int, view: View) -> bool | None:
+    """Whether the kernel that was chosen for a call reads a view; None: none was chosen, or it takes what was recorded.
+
+    Attention of our own takes any as long as the last dimension has no gaps (a mask may have them). The libraries' on a
+    GPU want rows that begin at 16 bytes, too, but for a mask without gaps: one that is short by that has longer rows.
     """
+    mask = op.get("operands") is not None and op["operands"][index] == "attn_mask"
     if op.get("backend"):
         steps = [t for s, t in zip(view.shape[:-1], view.strides[:-1], strict=True) if s != 1]
-        rows = op["operands"][index] == "attn_mask" or all(
-            exact_quotient(t, 8) is not None for t in (*steps, view.offset)
-        )
-        return view.strides[-1] == 1 and rows
+        aligned = all(exact_quotient(t, 8) is not None for t in (*steps, view.offset))
+        whole = mask and view.offset == 0 and same_layout(view.shape, view.strides, contiguous_strides(view.shape))
+        return view.strides[-1] == 1 and (aligned or whole)
     if op.get("own") in ("attention", "short_attention"):
-        return (
-            view.strides[-1] == 1
-            or view.shape[-1] == 1
-            or (view.strides[-1] == 0 and op["operands"][index] == "attn_mask")
-        )
-    return same_layout(view.shape, view.strides, operand_strides(op, index))
+        return view.strides[-1] == 1 or view.shape[-1] == 1 or (view.strides[-1] == 0 and mask)
+    return None
 
 
 def result_strides(op: kernel.Fused | kernel.Extern, index: int) -> Strides:

@@ -101,7 +101,7 @@ def test_measured() -> None:
     inputs = args(torch.bfloat16)
     compiled = intarsia.compile(fn, mode="max-autotune")
     torch.testing.assert_close(compiled(*inputs).double(), fn(*(x.double() for x in inputs)), rtol=2e-2, atol=2e-2)
-    tables = list(shared_cache(None).root.glob("choices-*.json"))
+    tables = list(shared_cache(None).root.glob("measured-*.json"))
     assert any("matmul 1x128x3072x768 bf16" in table.read_text() for table in tables)
 
 

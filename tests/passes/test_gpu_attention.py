@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 import torch
@@ -13,13 +14,16 @@ from xdsl.dialects.builtin import ModuleOp
 
 import intarsia
 from intarsia.frontend.functional.trace import functionalize
-from intarsia.ir.dialects import kernel
+from intarsia.ir.dialects import buffer, kernel
 from intarsia.ir.fx.importer import import_fx
 from intarsia.ir.interpreter.run import run_user
 from intarsia.ir.retarget import retarget
+from intarsia.ir.text import parse_module
+from intarsia.ir.types import RefType
 from intarsia.passes.core.context import CompileContext
 from intarsia.passes.core.manager import run_pipeline
 from intarsia.passes.pipeline import default_pipeline
+from intarsia.targets.host import library_attention
 
 ATTENTION = "aten.scaled_dot_product_attention.default"
 B, H, S, D = 2, 4, 24, 16
@@ -287,3 +291,57 @@ def test_triangles_of_another_height(rows: int) -> None:
     module, (found,) = _for_gpu(fn, args)
     assert len(_calls(module)) == 1
     torch.testing.assert_close(found, fn(*args))
+
+
+MASKS: dict[
+    str, Callable[[Tensor], Tensor]
+] = {  # from (keys, rows, heads) numbers: (1, heads, rows, keys) in many layouts
+    "stored with heads innermost": lambda n: (n * 2).permute(2, 1, 0)[None],
+    "an argument with heads innermost": lambda n: n.permute(2, 1, 0)[None],
+    "of each head, for all rows": lambda n: n[:, :1].permute(2, 1, 0)[None],
+    "rows of a wider one": lambda n: n.permute(2, 1, 0).contiguous()[None, :, :, 1:],
+    "rows of a wider argument": lambda n: n.reshape(H, S, -1)[None, :, :, :-1],
+    "keys that are no multiple of 8": lambda n: (n * 2).permute(2, 1, 0)[None, :, :, :-1],
+    "one key": lambda n: (n * 2).permute(2, 1, 0)[None, :, :, :1],
+}
+
+
+@pytest.mark.parametrize("expand", [False, True], ids=["shared", "expanded"])
+@pytest.mark.parametrize("name", MASKS)
+def test_libraries_read_masks_whose_rows_begin_at_16_bytes(name: str, expand: bool) -> None:
+    """cuDNN's kernel asks for nothing and stops the process's use of the GPU."""
+    keys = 88 + (name in ("rows of a wider one", "rows of a wider argument"))
+    numbers = torch.randn(keys, S, H, dtype=torch.bfloat16)
+
+    def fn(q: Tensor, k: Tensor, v: Tensor, n: Tensor) -> Tensor:
+        mask = MASKS[name](n)
+        k, v = k[:, :, : mask.shape[3]], v[:, :, : mask.shape[3]]
+        return F.scaled_dot_product_attention(q, k, v, mask.expand(B, -1, S, -1) if expand else mask)
+
+    q, k, v = (torch.randn(B, H, n, D, dtype=torch.bfloat16) for n in (S, keys, keys))
+    with torch.no_grad():
+        lowered = intarsia.lower(fn, q, k, v, numbers, target="triton:sm_90")
+    calls = [op for op in parse_module(lowered.ir()).walk() if isinstance(op, buffer.Extern) and op.get("backend")]
+    assert len(calls) == 1
+    mask = calls[0].operands[3].type
+    assert isinstance(mask, RefType)
+    *steps, last = (t for s, t in zip(mask.shape, mask.strides, strict=True) if s != 1 and t != 0)
+    assert (last == 1 or mask.shape[3] == 1) and all(cast(int, t) % 8 == 0 for t in steps)
+
+
+@pytest.mark.parametrize("begin", [0, 1, 8])
+def test_operands_of_libraries_begin_at_16_bytes(begin: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are copied where they do not: eager's own call would end in an error of the driver, too."""
+    seen: list[Tensor] = []
+
+    def call(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, causal: bool, scale: float) -> Tensor:
+        seen.extend((q, k, v, mask))
+        return F.scaled_dot_product_attention(q, k, v, mask)
+
+    monkeypatch.setitem(library_attention.BACKENDS, "efficient", call)
+    memory = torch.randn(4 * B * H * S * S + 8, dtype=torch.bfloat16)
+    given = [memory[begin:][: B * H * S * n].view(B, H, S, n) for n in (D, D, D, S)]
+    found = library_attention.Attention("efficient", False, None, True, False)(*given)
+    assert torch.equal(found, F.scaled_dot_product_attention(*given))
+    assert all(t.data_ptr() % 16 == 0 for t in seen) and len(seen) == 4
+    assert all((t.data_ptr() == g.data_ptr()) == (begin % 8 == 0) for t, g in zip(seen, given, strict=True))
