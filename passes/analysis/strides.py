@@ -103,7 +103,7 @@ def view_of(value: SSAValue, strides_of: Callable[[SSAValue], Strides] = memory_
 def operand_strides(op: Op, index: int) -> Strides:
     """The strides with which a library call wants operand `index`: those recorded, unless its kernel cannot read them."""
     wanted = op.get("operand_strides")
-    found = wanted[index] if wanted else None
+    found: Strides | None = wanted[index] if wanted else None
     value, shape = op.operands[index], prim.tensor(op.operands[index]).shape
     if found is None or _reads(op, index, View(value, shape, found, 0)) is False:
         return contiguous_strides(shape)
