@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar, get_type_hints
 from xdsl.dialects.builtin import ModuleOp, UnknownLoc
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, OpResult, SSAValue
 
-from ...ir.dialects.prim import VIEWS, Full, Func
+from ...ir.dialects.prim import VIEWS, Full, Func, tensor
 from ...ir.literals import Literal
 from ...ir.syntax import Op
 
@@ -66,12 +66,21 @@ class InFrontOf:
 def is_dead(op: Operation) -> bool:
     """No effect, and nothing reads a result."""
     return (
-        isinstance(op, Op)
-        and op.is_pure
-        and bool(op.results)
-        and not op.get("effect", False)
+        bool(op.results)
         and all(result.first_use is None for result in op.results)
+        and isinstance(op, Op)
+        and op.is_pure
+        and not op.get("effect", False)
     )
+
+
+def copy_with(op: Op, operands: Sequence[SSAValue]) -> Op:
+    """The operation on other operands, in no block and no layout yet; a view has the dtype of what it shows."""
+    types = [r.type for r in op.results]
+    if type(op) in VIEWS and tensor(operands[0]).dtype != tensor(op.results[0]).dtype:
+        types = [tensor(op.results[0]).with_(dtype=tensor(operands[0]).dtype)]
+    attributes = {k: v for k, v in op.attributes.items() if k != "strides"}
+    return type(op).create(operands=operands, result_types=types, attributes=attributes, location=op.location)
 
 
 def erase_unread(value: SSAValue) -> None:
@@ -85,10 +94,14 @@ def erase_unread(value: SSAValue) -> None:
 
 
 def erase_dead(block: Block) -> None:
-    """Erase what nobody reads: all readers of a value stand behind it."""
+    """Erase what nobody reads, also in regions: all readers of a value stand behind it."""
     for op in reversed(list(block.ops)):
         if is_dead(op):
             block.erase_op(op)
+            continue
+        for region in op.regions:
+            for inner in region.blocks:
+                erase_dead(inner)
 
 
 def apply_rules(module: ModuleOp, table: Table) -> int:

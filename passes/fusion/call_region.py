@@ -15,6 +15,7 @@ from ...ir.types import TensorType
 from ..analysis.strides import Strides, memory_strides, same_layout
 from ..analysis.views import kept_dimensions
 from ..core.clauses import Clauses, broken
+from ..core.rewriter import copy_with
 
 MOST_OPERATIONS = 64
 LEFT = frozenset(f"prim.{name}" for name in ("sin", "cos", "tan"))  # their loops look for the largest angle first
@@ -159,7 +160,6 @@ def _bring(value: SSAValue, inner: dict[SSAValue, SSAValue], block: Block) -> No
 
 
 def _copy(op: Op, inner: dict[SSAValue, SSAValue], block: Block) -> None:
-    copy = op.clone(inner)
-    copy.attributes.pop("strides", None)
+    copy = copy_with(op, [inner[v] for v in op.operands])
     block.add_op(copy)
     inner[op.results[0]] = copy.results[0]

@@ -15,10 +15,10 @@ from ...ir.syntax import Op, location_of, single_block
 from ..analysis.strides import is_view
 from ..core.base import Pass, PassError
 from ..core.context import CompileContext
+from ..core.rewriter import copy_with, erase_dead
 from ..memory.kernel_order import kernel_order
 from .graph import EXTERN, Access, Graph, Node, is_free, size_in_bytes
 from .groups import Group, Groups, Plan
-from .join import drop_unused
 from .recompute import recompute
 
 _WEIGHT: dict[type[Op], int] = {
@@ -205,7 +205,7 @@ class _Emitter:
         found = self.new_value.get(value)
         if found is None:
             op = cast(Op, value.owner)
-            copy = _clone(op, [self._memory(op.operands[0])], keep_strides=False)
+            copy = copy_with(op, [self._memory(op.operands[0])])
             self.built.append(copy)
             found = self.new_value[value] = copy.results[0]
         return found
@@ -231,7 +231,7 @@ class _Emitter:
                 if _adds_halves(op):
                     sums = zip(op.operands, operands, strict=True)
                     operands = [_rounded(v, x, block) if _widening(v) in unrounded else x for v, x in sums]
-                copy = _clone(op, operands, keep_strides=False)
+                copy = copy_with(op, operands)
                 block.add_op(copy)
                 exact = copy.results[0]
             else:
@@ -239,7 +239,7 @@ class _Emitter:
             local[op.results[0]] = exact
         outputs = sorted(group.stored, key=lambda n: n.index)
         block.add_op(kernel.Yield.make([local[n.value] for n in outputs]))
-        drop_unused(block)
+        erase_dead(block)
         strides = tuple(self._strides(n) for n in outputs)
         kind = kernel.Contract if any(isinstance(op, prim.Contract) for op in ops) else kernel.Fused
         fused = kind.make(
@@ -302,13 +302,7 @@ def _exact(
     if inner.get("rounds") or not (prim.tensor(x).dtype == op.type.dtype == half.compute != half):
         return None
     for view in reversed(views):
-        shape = prim.tensor(view.results[0]).shape
-        copy = type(view).create(
-            operands=[x],
-            result_types=[prim.tensor(x).with_(shape=shape)],
-            attributes={k: v for k, v in view.attributes.items() if k != "strides"},
-            location=view.location,
-        )
+        copy = copy_with(view, [x])
         block.add_op(copy)
         x = copy.results[0]
     return x
@@ -364,13 +358,6 @@ def _rounded(value: SSAValue, x: SSAValue, block: Block) -> SSAValue:
     back = prim.Cast.make([half.results[0]], [kind], loc=cast_up.location)
     block.add_ops([half, back])
     return back.results[0]
-
-
-def _clone(op: Op, operands: list[SSAValue], keep_strides: bool) -> Op:
-    attributes = {k: v for k, v in op.attributes.items() if keep_strides or k != "strides"}
-    return type(op).create(
-        operands=operands, result_types=[r.type for r in op.results], attributes=attributes, location=op.location
-    )
 
 
 def _significant(ops: Iterable[Op]) -> Op:

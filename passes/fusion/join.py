@@ -10,6 +10,7 @@ from xdsl.ir import Block, SSAValue, Use
 from ...ir.dialects import kernel, prim
 from ...ir.dtypes import F32
 from ...ir.syntax import Op, single_block
+from ..core.rewriter import copy_with, erase_dead
 
 ONE_TO_ONE = (prim.Reshape, prim.Permute)  # views with as many elements as there are
 Views = tuple[type[Op], ...]
@@ -59,7 +60,7 @@ def join(producer: kernel.Fused, consumer: kernel.Fused) -> kernel.Fused:
     kept = [r for r in producer.results if any(use.operation is not consumer for use in uses_of(r, prim.VIEWS))]
     olds = [*consumer.results, *kept]
     block.add_op(kernel.Yield.make([*(made[v] for v in _yielded(consumer)), *(results[r] for r in kept)]))
-    drop_unused(block)
+    erase_dead(block)
     first = next((op for op in (producer, consumer) if isinstance(op, kernel.Contract)), producer)
     attributes = {k: v for k, v in first.literals.items() if k != "strides"}
     strides = [layout_of(value) for value in olds]
@@ -88,12 +89,7 @@ def _yielded(op: kernel.Fused) -> list[SSAValue]:
 
 
 def _again(block: Block, op: Op, operands: list[SSAValue]) -> SSAValue:
-    """The operation on other operands; a view has the dtype of what it shows."""
-    kind = prim.tensor(op.results[0])
-    if type(op) in prim.VIEWS:
-        kind = kind.with_(dtype=prim.tensor(operands[0]).dtype)
-    attributes = {k: v for k, v in op.attributes.items() if k != "strides"}
-    made = type(op).create(operands=operands, result_types=[kind], attributes=attributes, location=op.location)
+    made = copy_with(op, operands)
     block.add_op(made)
     return made.results[0]
 
@@ -110,14 +106,6 @@ def layout_of(value: SSAValue) -> object:
     """The strides that a kernel or a call stores one of its results with; None: contiguous."""
     strides = cast(Op, value.owner).get("strides")
     return strides[value.index] if strides else None  # type: ignore[attr-defined]  # a result of an operation
-
-
-def drop_unused(block: Block) -> None:
-    """Erase what nothing reads."""
-    for op in reversed(list(block.ops)):
-        if op.results and not any(r.first_use for r in op.results):
-            op.detach()
-            op.erase()
 
 
 def erase(op: Op) -> None:

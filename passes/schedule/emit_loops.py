@@ -14,6 +14,7 @@ from ...ir.scalars import DOT, JOINT, identity
 from ...ir.symbols import Dim, Range, dim, free_symbols, is_nonnegative, simplify_index, substitute, symbol, symbols_of
 from ...ir.syntax import Op
 from ...ir.types import RefType, is_gpu, ref_type, scalar_type
+from ..core.rewriter import erase_dead
 from .expressions import Expressions, Memory, Node
 from .nests import Join, Nest, Nests, Store
 
@@ -108,7 +109,7 @@ def write(found: Nests) -> Block:
     emitter = LoopEmitter(block, places, found.expressions.ranges, in_order=gpu, plain=True)
     for nest in found.nests:
         emitter.nest(plain_nest(nest, found.expressions))
-    drop_unused(block)
+    erase_dead(block)
     return block
 
 
@@ -513,14 +514,6 @@ _EMIT: dict[str, Callable[[LoopEmitter, Node, _Scope, list[SSAValue]], SSAValue]
     "bind": LoopEmitter._bind,
     "reduced": LoopEmitter._reduced,
 }
-
-
-def drop_unused(block: Block) -> None:
-    """Remove scalars that nothing uses."""
-    for op in reversed(list(block.walk(reverse=False))):
-        if isinstance(op, Op) and op.results and not any(r.uses for r in op.results) and op.parent is not None:
-            op.detach()
-            op.erase()
 
 
 def kernel_symbols(kernel: ir.Kernel, memory: bool) -> list[str]:

@@ -11,7 +11,8 @@ from xdsl.ir import Region
 from ...ir.dialects import loop
 from ..core.base import Pass
 from ..core.context import CompileContext
-from .emit_loops import LoopEmitter, drop_unused, kernel_block, kernel_symbols
+from ..core.rewriter import erase_dead
+from .emit_loops import LoopEmitter, kernel_block, kernel_symbols
 from .gpu.grid_kernels import is_grid
 from .read import read
 from .tiling import Tiler
@@ -42,7 +43,7 @@ class Schedule(Pass):
         emitter = LoopEmitter(block, places, found.expressions.ranges)
         for spec in specs:
             emitter.nest(spec)
-        drop_unused(block)
+        erase_dead(block)
         made = loop.Kernel.make([], [], kernel.literals, [Region(block)], kernel.location)
         del made.attributes["plain"]
         made["symbols"] = kernel_symbols(made, memory=False)

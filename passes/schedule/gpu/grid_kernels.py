@@ -14,7 +14,8 @@ from ....ir.dialects import loop, prim
 from ....ir.types import RefType, ref_type, tensor_type
 from ...analysis.machine import Machine
 from ...analysis.size_names import SizeNames, names_of, replace_sizes, replaced_type
-from ..emit_loops import LoopEmitter, NestSpec, drop_unused, kernel_symbols, plain_nest
+from ...core.rewriter import erase_dead
+from ..emit_loops import LoopEmitter, NestSpec, kernel_symbols, plain_nest
 from ..expressions import Expressions, Memory
 from ..nests import Nest, Nests
 from ..read import read
@@ -148,7 +149,7 @@ def _part(kernel: loop.Kernel, nest: Nest | NestSpec, expressions: Expressions, 
     block = Block(arg_types=[m.ref for m in ordered])
     places: dict[Memory, SSAValue] = dict(zip(ordered, block.args, strict=True))
     LoopEmitter(block, places, expressions.ranges, in_order=True, plain=plain).nest(spec)
-    drop_unused(block)
+    erase_dead(block)
     updates = kernel.get("updates")
     before = None if updates is None else memories[updates]
     used = [m for m in ordered if places[m].uses or m is before]
