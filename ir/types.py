@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Self
 
 from xdsl.ir import Data, TypeAttribute
@@ -61,13 +61,9 @@ class LiteralAttr(_TextData):
 
     name = "prim.literal"
 
-    @property
+    @cached_property
     def text(self) -> str:
-        cached = self.__dict__.get("_cached")
-        if cached is None:
-            cached = print_literal(self.data)
-            object.__setattr__(self, "_cached", cached)
-        return cached
+        return print_literal(self.data)
 
     @classmethod
     def from_text(cls, text: str) -> Literal:
@@ -126,7 +122,7 @@ class TensorType(_TextData, TypeAttribute):
     def numel(self) -> Dim:
         return product(self.shape)
 
-    @property
+    @cached_property
     def text(self) -> str:
         return _tensor_text(*self.data)
 
@@ -198,7 +194,7 @@ class RefType(_TextData, TypeAttribute):
     def is_contiguous(self) -> bool:
         return self.strides == contiguous_strides(self.shape)
 
-    @property
+    @cached_property
     def text(self) -> str:
         shape, strides, dtype, device = self.data
         suffix = "" if device == CPU else f', "{device}"'

@@ -68,6 +68,9 @@ class Axes:
 
     def union(self, a: int, b: int) -> None:
         """Declare that two axes of one size run together."""
+        a, b = self.find(a), self.find(b)
+        if a == b:
+            return
         for x, y in self.align([a], [b]) or ():
             x, y = self.find(x), self.find(y)
             if x != y:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, cast
 
 from xdsl.ir import Block, Operation, SSAValue
@@ -30,6 +31,9 @@ _KINDS: dict[type[Operation], str] = {
     prim.Scan: SCAN,
     prim.Contract: CONTRACT,
 }
+_MOVED = frozenset(
+    (prim.Take, prim.Gather, prim.Bag, prim.Contract, prim.Concat, prim.Pad)
+)  # not read by their own loops
 _COSTS: dict[type[Operation], float] = {
     prim.Cast: 1,
     prim.Take: 4,
@@ -44,9 +48,17 @@ _COSTS: dict[type[Operation], float] = {
 }
 
 
+_FREE = frozenset((*prim.VIEWS, *prim.SOURCES))
+
+
+@lru_cache(maxsize=1 << 14)
+def _count(shape: tuple[Dim, ...]) -> int:
+    return math.prod(map(hint, shape))
+
+
 def elements(value: SSAValue) -> int:
     """The number of elements of a tensor, symbols guessed."""
-    return math.prod(hint(d) for d in cast(TensorType, value.type).shape)
+    return _count(cast(TensorType, value.type).shape)
 
 
 def size_in_bytes(value: SSAValue) -> int:
@@ -77,6 +89,7 @@ class Node:
 
     index: int
     op: Op
+    value: SSAValue  # the first result
     kind: str
     loops: Dims = field(default_factory=list)
     dims: Dims = field(default_factory=list)
@@ -86,10 +99,6 @@ class Node:
     readers: list[Access] = field(default_factory=list)
     is_sink: bool = False  # a library call or the caller reads it
     is_position: bool = False  # computed from constants and positions alone: it reads no memory
-
-    @property
-    def value(self) -> SSAValue:
-        return self.op.results[0]
 
 
 class Graph:
@@ -150,7 +159,8 @@ class Graph:
             self.node_of[value].is_sink = True
 
     def _add(self, op: Op) -> None:
-        node = Node(len(self.nodes), op, _KINDS.get(type(op), POINTWISE))
+        first = cast(SSAValue, op.results[0] if op.results else None)  # nobody asks for that of a call without results
+        node = Node(len(self.nodes), op, first, _KINDS.get(type(op), POINTWISE))
         self.nodes.append(node)
         for result in op.results:
             self.node_of[result] = node
@@ -160,28 +170,23 @@ class Graph:
                 if access.producer is not None:
                     access.producer.is_sink = True
         else:
-            is_loop = node.kind in (REDUCE, SCAN)
-            shape = prim.tensor(op.operands[0] if is_loop else op.results[0]).shape
-            if isinstance(op, prim.Scatter):
-                shape = prim.tensor(op.operands[2]).shape
-            if isinstance(op, prim.Bag):
-                shape = (*op.type.shape, _rows_of_a_bag(op))
-            if isinstance(op, prim.Contract):
-                shape = op.sizes
-            node.loops = self.axes.dims(shape)
-            node.dims = self.axes.dims(op.type.shape) if isinstance(op, prim.Scatter) else node.loops
-            if isinstance(op, prim.Reduce):
+            shape = _domain(op)
+            node.loops = node.dims = self.axes.dims(shape)
+            kind, scatters = type(op), type(op) is prim.Scatter
+            if kind is prim.Reduce:
                 node.dims = [axes for i, axes in enumerate(node.loops) if i not in op["dims"]]
-            if isinstance(op, prim.Bag | prim.Contract):
-                node.dims = node.loops[: op.type.rank]
-            node.iterations = math.prod(hint(d) for d in shape)
-            node.cost = _cost(op)
-            if isinstance(op, prim.Scatter):  # what it writes to is memory
+            elif kind is prim.Bag or kind is prim.Contract:
+                node.dims = node.loops[: prim.tensor(first).rank]
+            elif scatters:
+                node.dims = self.axes.dims(prim.tensor(first).shape)
+            node.iterations = _count(shape)
+            node.cost = op.row.cost if isinstance(op, prim.Elementwise) else _COSTS.get(kind, 0)
+            if scatters:  # what it writes to is memory
                 node.accesses.append(self._plain_access(node, op.operands[0]))
                 if node.accesses[0].producer is not None:
                     node.accesses[0].producer.is_sink = True
-            for i in range(isinstance(op, prim.Scatter), len(op.operands)):
-                if (found := self._access(node, i)) is not None:
+            for i, value in enumerate(op.operands):
+                if (i or not scatters) and (found := self._access(node, i, value)) is not None:
                     node.accesses.append(found)
         node.is_position = node.kind == POINTWISE and all(x.producer and x.producer.is_position for x in node.accesses)
         for access in node.accesses:
@@ -194,32 +199,31 @@ class Graph:
             value = value.owner.operands[0]
         return Access(node, value, self.node_of.get(value), [], 0, True, [])
 
-    def _access(self, node: Node, index: int) -> Access | None:
+    def _access(self, node: Node, index: int, operand: SSAValue) -> Access | None:
         """The access of operand `index`, its axes joined with those of the node; None for a constant."""
-        value = node.op.operands[index]
-        views: list[Op] = [node.op] if is_free(node.op) else []
-        while not isinstance(value.owner, Block):
-            known = self.node_of.get(value)
-            if known is not None and not self.is_transparent(known):
-                break
-            if not value.owner.operands:
-                return None
-            views.append(cast(Op, value.owner))
-            value = value.owner.operands[0]
+        value, views = operand, list[Op]([node.op] if is_free(node.op) else ())
         producer = self.node_of.get(value)
+        while producer is None or self.is_transparent(producer):
+            owner = value.owner
+            if isinstance(owner, Block):
+                break
+            if not owner.operands:
+                return None
+            views.append(cast(Op, owner))
+            value = owner.operands[0]
+            producer = self.node_of.get(value)
         base_dims = self.axes.dims(cast(TensorType, value.type).shape)
         dims: Dims | None = base_dims
         for op in reversed(views):
-            if isinstance(op, prim.VIEWS) and dims is not None:
-                dims = self.axes.through(op, dims)
+            if dims is not None and type(op) in prim.VIEWS:
+                dims = self.axes.through(cast(prim.PrimOp, op), dims)
         wanted, indirect = _operand_dims(node, index)
         if wanted is not None and dims is not None:
             for given, taken in zip(dims, wanted, strict=True):
                 if taken is not None:
                     for a, b in self.axes.align(given, taken) or ():
                         self.axes.union(a, b)
-        is_part = isinstance(node.op, prim.Concat | prim.Pad)
-        evaluations = elements(node.op.operands[index]) if is_part else node.iterations
+        evaluations = elements(operand) if type(node.op) in (prim.Concat, prim.Pad) else node.iterations
         return Access(node, value, producer, base_dims, evaluations, indirect, views)
 
     def is_transparent(self, node: Node) -> bool:
@@ -231,15 +235,20 @@ class Graph:
 
 def is_free(op: object) -> bool:
     """Whether an operation costs nothing to repeat: views, constants, casts that do not shrink their operand."""
-    if isinstance(op, prim.Cast):
+    if type(op) is prim.Cast:
         return prim.tensor(op.operands[0]).dtype.bytes <= prim.tensor(op.results[0]).dtype.bytes
-    return isinstance(op, prim.VIEWS + prim.SOURCES)
+    return type(op) in _FREE
 
 
-def _cost(op: Op) -> float:
-    if isinstance(op, prim.Elementwise):
-        return op.row.cost
-    return _COSTS.get(type(op), 0)
+def _domain(op: Op) -> tuple[Dim, ...]:
+    """The sizes of the loops over which an operation iterates."""
+    kind = type(op)
+    if kind is prim.Contract:
+        return tuple(cast(prim.Contract, op).sizes)
+    if kind is prim.Bag:
+        return (*prim.tensor(op.results[0]).shape, _rows_of_a_bag(cast(prim.Bag, op)))
+    source = op.operands[0] if kind in (prim.Reduce, prim.Scan) else op.operands[2] if kind is prim.Scatter else None
+    return prim.tensor(op.results[0] if source is None else source).shape
 
 
 def _rows_of_a_bag(op: prim.Bag) -> int:
@@ -250,6 +259,8 @@ def _rows_of_a_bag(op: prim.Bag) -> int:
 def _operand_dims(node: Node, index: int) -> tuple[list[Any] | None, bool]:
     """The loops that index each dimension of an operand (None: shifted or indirect), and whether the access is indirect."""
     op, loops = node.op, node.loops
+    if type(op) not in _MOVED:
+        return loops, False
     if isinstance(op, prim.Take):
         d, rank = op["dim"], prim.tensor(op.operands[1]).rank
         return (loops[d : d + rank], False) if index else ([*loops[:d], None, *loops[d + rank :]], True)
@@ -268,10 +279,8 @@ def _operand_dims(node: Node, index: int) -> tuple[list[Any] | None, bool]:
     if isinstance(op, prim.Concat):
         shift = None if len(op.operands) > 1 else loops[op["dim"]]
         return [shift if i == op["dim"] else axes for i, axes in enumerate(loops)], False
-    if isinstance(op, prim.Pad):
-        pads = zip(op["low"], op["high"], strict=True)
-        return [axes if low == high == 0 else None for axes, (low, high) in zip(loops, pads, strict=True)], False
-    return loops, False
+    pads = zip(op["low"], op["high"], strict=True)
+    return [axes if low == high == 0 else None for axes, (low, high) in zip(loops, pads, strict=True)], False
 
 
 def _lies(op: kernel.Extern, index: int) -> bool:

@@ -49,6 +49,8 @@ class Group:
     rows: list[int]
     columns: list[int]
     work: float
+    device: str = ""
+    scatters: bool = False  # it stores elements at indices from memory, and does nothing else then
     preds: dict[int, list[Access]] = field(default_factory=dict)
     succs: set[int] = field(default_factory=set)
     reads: dict[SSAValue, list[Access]] = field(default_factory=dict)
@@ -78,19 +80,9 @@ class Plan:
     saved: float = 0.0
 
 
-def device_of(group: Group) -> str:
-    """Where a group's values are."""
-    return cast(TensorType, group.nodes[0].value.type).device
-
-
 def launch_bytes(group: Group) -> int:
     """What one more kernel costs."""
-    return GPU_LAUNCH if is_gpu(device_of(group)) else LAUNCH
-
-
-def _scatters(group: Group) -> bool:
-    """Whether a group stores elements at indices from memory; it does nothing else then."""
-    return any(isinstance(n.op, prim.Scatter) for n in group.nodes)
+    return GPU_LAUNCH if is_gpu(group.device) else LAUNCH
 
 
 def _only_addresses(group: Group) -> bool:
@@ -178,6 +170,8 @@ class Groups:
             rows, columns = [a for a in rows if a not in inside], [a for a in rows if a in inside]
         group = Group(node.index, node.kind, [node], rows, columns, node.cost * node.iterations)
         group.first = group.last = node.index
+        if node.kind != EXTERN:
+            group.device, group.scatters = cast(TensorType, node.value.type).device, type(node.op) is prim.Scatter
         if node.is_sink or node.readers:
             group.stored.add(node)
         return group
@@ -215,7 +209,7 @@ class Groups:
             return Refusal("a library call is not fused")
         if CONTRACT in (a.kind, b.kind) and POINTWISE not in (a.kind, b.kind):
             return Refusal("nothing else is reduced in the kernel of a contraction")
-        if _scatters(a) or _scatters(b) and (a.kind != POINTWISE or self._stored(a, b) & a.stored):
+        if a.scatters or b.scatters and (a.kind != POINTWISE or self._stored(a, b) & a.stored):
             return Refusal(
                 "elements at indices from memory are stored when all of what they are computed from is known"
             )
@@ -248,7 +242,7 @@ class Groups:
             return Refusal("a library call is not fused")
         if CONTRACT in (a.kind, b.kind):
             return Refusal("a contraction shares its kernel with what it reads and what reads it")
-        if _scatters(a) or _scatters(b):
+        if a.scatters or b.scatters:
             return Refusal("elements are stored at indices from memory")
         if b.index in a.succs or a.index in b.succs:
             return Refusal("one reads the other")
@@ -282,12 +276,12 @@ class Groups:
         for access in accesses:
             if a.kind == SCAN or cast(Node, access.producer) in self._stored(a, b):
                 return Refusal("the value is stored, and gathered from memory")
-            if access.evaluations > elements(access.base) and not is_gpu(device_of(a)):
+            if access.evaluations > elements(access.base) and not is_gpu(a.device):
                 return Refusal("each gathered element would be computed again")
         return None
 
     def _limits(self, a: Group, b: Group) -> Refusal | None:
-        if device_of(a) != device_of(b):
+        if a.device != b.device:
             return Refusal("they run on different devices")
         if len(a.nodes) + len(b.nodes) > self.max_ops:
             return Refusal(f"more than {self.max_ops} operations in one kernel")
@@ -402,11 +396,11 @@ class Groups:
             return Refusal("a scan over few rows would serialise it")
         plan = Plan(joins, b.kind, b.rows, b.columns)
         again = max(0, evaluations - self._numel(domain_a))
-        if again and is_gpu(device_of(b)) and not _only_addresses(a):
+        if again and is_gpu(b.device) and not _only_addresses(a):
             loads = places_of(accesses) * loads_of(a.nodes)
             if loads > MOST_LOADS:
                 return Refusal(f"{loads} loads would be written out, and most of them at new places")
-        if is_gpu(device_of(b)) and any(x.views for x in accesses):
+        if is_gpu(b.device) and any(x.views for x in accesses):
             written = written_out(a.nodes + b.nodes) - len(a.nodes) - len(b.nodes)
             if written > MOST_AGAIN:
                 return Refusal(f"{written} operations would be written once more, at other places")
@@ -512,7 +506,7 @@ class Groups:
 
     def _recomputation(self, a: Group, evaluations: float) -> float:
         """What `evaluations` more elements of the group cost."""
-        if is_gpu(device_of(a)) and _only_addresses(a):
+        if is_gpu(a.device) and _only_addresses(a):
             return 0.0
         per_element = a.work / max(1, self._numel(self.domain(a)))
         return evaluations * (per_element + len(a.reads)) * PER_OPERATION
@@ -537,7 +531,7 @@ class Groups:
         vanished = 0
         for group in self.all():
             size = sum(elements(n.value) for n in group.stored)
-            if group.kind != POINTWISE or group.preds or not 0 < size <= SERIAL_ELEMENTS or is_gpu(device_of(group)):
+            if group.kind != POINTWISE or group.preds or not 0 < size <= SERIAL_ELEMENTS or is_gpu(group.device):
                 continue
             if kept is None or self._limits(kept, group):
                 kept = group
@@ -575,6 +569,7 @@ class Groups:
             del keep.reads[value]
         keep.kind, keep.rows, keep.columns = plan.kind, plan.rows, plan.columns
         keep.clones |= gone.clones
+        keep.scatters |= gone.scatters
         keep.work += gone.work + plan.extra / PER_OPERATION
         keep.stored = stored
         keep.first, keep.last = min(keep.first, gone.first), max(keep.last, gone.last)
