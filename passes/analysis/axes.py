@@ -81,6 +81,10 @@ class Axes:
 
         None when they cannot be aligned: (6, 4) and (4, 6).
         """
+        if len(a) == len(b) == 1:  # as most are
+            p, q = self.find(a[0]), self.find(b[0])
+            if p not in self._parts and q not in self._parts and (p == q or self.sizes[p] == self.sizes[q]):
+                return [(p, q)]
         left, right = list(a)[::-1], list(b)[::-1]
         pairs: list[tuple[Any, Any]] = []
         while True:

@@ -331,17 +331,17 @@ class Groups:
 
     def _match(self, pairs: Iterable[tuple[Node | None, Access]], b: Group) -> Matching | None:
         """Which axes of the producers are which axes of `b`'s domain; None when one would be two at once."""
-        raw = []
+        raw, splits = [], self.axes.splits
         for producer, access in pairs:
             for given, taken in zip(cast(Node, producer).dims, access.dims, strict=True):
                 aligned = self.axes.align(given, taken)
                 if aligned is None:
                     return None
                 raw += aligned
-        return self._bijection(raw, set(self.domain(b)))
+        return self._bijection(raw, splits, b)
 
     def _match_siblings(self, a: Group, b: Group, shared: Sequence[SSAValue]) -> Matching | None:
-        raw = []
+        raw, splits = [], self.axes.splits
         for value in shared:
             x, y = a.reads[value][0], b.reads[value][0]
             if x.indirect or y.indirect:
@@ -351,16 +351,16 @@ class Groups:
                 if aligned is None:
                     return None
                 raw += aligned
+        found = self._bijection(raw, splits, b)
         inside = set(self.domain(a))
-        found = self._bijection(raw, set(self.domain(b)))
         return None if found is None else {x: y for x, y in found.items() if x in inside}
 
-    def _bijection(self, raw: list[tuple[int, int]], domain: set[int]) -> Matching | None:
-        stamp = -1
-        while stamp != self.axes.splits:  # a later alignment may have split an axis of an earlier pair
-            stamp = self.axes.splits
+    def _bijection(self, raw: list[tuple[int, int]], splits: int, b: Group) -> Matching | None:
+        """The pairs as a map of axes into the domain of `b`; `splits`: how many axes were split before they were aligned."""
+        while splits != self.axes.splits:  # a later alignment may have split an axis of an earlier pair
+            splits = self.axes.splits
             raw = [p for x, y in raw for p in self.axes.align([x], [y]) or ()]
-        domain = set(self.axes.leaves(domain))
+        domain = set(self.domain(b))
         matching: Matching = {}
         back: Matching = {}
         for x, y in raw:
