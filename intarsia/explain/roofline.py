@@ -15,7 +15,7 @@ from ..ir.symbols import Dim, substitute, symbol
 from ..ir.syntax import location_of
 from ..ir.types import RefType
 from ..targets.build.program import Program
-from ..targets.cpp.own import own_kernel
+from ..targets.cpp.call_kernels import call_kernel
 from ..targets.measure.limits import Limits
 from ..targets.run.timed import NotTimed, device_of, symbol_values, time_steps
 from .call_facts import CallFacts, call_facts
@@ -178,7 +178,7 @@ def _call_name(op: buffer.Extern | buffer.Copy, number: Callable[[Dim], int]) ->
     if isinstance(op, buffer.Copy):
         target, operands = "copy into an argument", list(op.operands[:1])
     elif op.get("own"):
-        return own_kernel(op).name
+        return call_kernel(op).name
     else:
         target, operands = str(op["target"]).removesuffix(".default"), list(op.operands)
     sizes = ["x".join(str(number(n)) for n in v.type.shape) for v in operands if isinstance(v.type, RefType)]

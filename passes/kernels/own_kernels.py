@@ -2,7 +2,7 @@
 
 The operation stays the call that it is, with the attribute `own` beside it: what it computes is said by the ATen operator, so the
 interpreter and the text are unchanged. `layout` lets such a call read strided views, `plan-buffers` gives its result a place, the target
-prints the kernel (targets/cpp/own.py).
+prints the kernel (targets/cpp/call_kernels.py).
 """
 
 from __future__ import annotations

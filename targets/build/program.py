@@ -15,15 +15,18 @@ from typing import Any, cast
 
 from xdsl.dialects.builtin import ModuleOp
 
-from ..cpp.emit import kernels_of
+from ...ir.dialects import loop
+from ...ir.syntax import Op
+from ..cpp import call_kernels, emit
 from ..cpp.translation_units import units_of
 from ..host.host import host_source
-from ..host.kernels import one_device, runs_on_gpu
+from ..host.kernels import Callee, Callees, one_device, runs_on_gpu
 from ..host.library import WEIGHTS_SOURCE, Fingerprint, Library
 from ..host.pool import Results
 from ..host.source import HostSource
 from ..run.graphs import Recorded
 from ..run.load import Run, load_program
+from ..triton import launch
 from ..triton.program import KERNELS, LAUNCHES, GpuSource, compile_kernels, gpu_source, load_binaries, stored_source
 from ..triton.worker import TritonError
 from .cache import Cache, Entry, has_room
@@ -90,16 +93,23 @@ def generate(module: ModuleOp, library: Library) -> Generated:
     Raises:
         SeveralGPUs: kernels run on more than one GPU.
     """
-    found = kernels_of(module)
+    found = emit.kernels_of(module)
     for kernel in found:
         one_device(kernel)
     gpu = gpu_source([kernel for kernel in found if runs_on_gpu(kernel)])
-    host = host_source(module, library)
+    calls = call_kernels.call_kernels(module)
+    host = host_source(module, library, callees(found, calls))
     weights = WEIGHTS_SOURCE if host.steps or host.make_constants is not None else ""
-    units = units_of(module, weights + (calls_source(host.kernels, host.quick) if gpu is None else ""))
+    units = units_of(module, calls, weights + (calls_source(host.kernels, host.quick) if gpu is None else ""))
     if gpu is not None:
         units = (Source(LAUNCHES, gpu.launches), *units)
     return Generated(units, host, gpu=gpu)
+
+
+def callees(kernels: Sequence[loop.Kernel], calls: Mapping[Op, call_kernels.CallKernel]) -> Callees:
+    """What the targets say of kernels, and of library calls that kernels carry out."""
+    found: dict[Op, Callee] = {k: (launch.callee if runs_on_gpu(k) else emit.callee)(k) for k in kernels}
+    return found | {op: Callee(c.name, c.symbols, True, packs=c.packs) for op, c in calls.items()}
 
 
 def build(

@@ -17,6 +17,7 @@ from ...ir.scalars import REDUCES
 from ...ir.symbols import free_symbols
 from ...ir.syntax import Op
 from ...ir.types import RefType
+from ..host.kernels import Callee
 from ..text.walk import argument_names, dtype_of, memory_of, origin
 from .forms import loop_for
 from .moves import moved
@@ -59,19 +60,29 @@ def emit_kernel(kernel: loop.Kernel) -> str:
     """The text of one function."""
     writer = Writer(stack=_on_stack(kernel), names=argument_names(kernel))
     writer.moved = moved(kernel.block_body)
-    writer.checks = any(isinstance(op, loop.Bind) and op.is_checked for op in kernel.block_body.walk())
+    writer.checks, heap = _checks(kernel), _uses_heap(kernel)
     if writer.checks:
         writer.line("int status = 0;")
-    if uses_heap(kernel):
+    if heap:
         writer.line("const int before = im::shortages_so_far();")
     writer.operations(kernel.block_body.ops)
-    codes = [*(["status"] if writer.checks else []), *(["im::lacked(before)"] if uses_heap(kernel) else [])]
+    codes = [*(["status"] if writer.checks else []), *(["im::lacked(before)"] if heap else [])]
     writer.line(f"return {' | '.join(codes) or '0'};")
     head = f'extern "C" int {kernel["sym_name"]}({", ".join(parameters(kernel))}) {{'
     return "\n".join([origin(kernel, "//") + head, *writer.text, "}", ""])
 
 
-def uses_heap(kernel: loop.Kernel) -> bool:
+def callee(kernel: loop.Kernel) -> Callee:
+    """A kernel as host programs call it."""
+    return Callee(kernel["sym_name"], fails=_checks(kernel) or _uses_heap(kernel))
+
+
+def _checks(kernel: loop.Kernel) -> bool:
+    """Whether a kernel may meet an index outside its dimension."""
+    return any(isinstance(op, loop.Bind) and op.is_checked for op in kernel.block_body.walk())
+
+
+def _uses_heap(kernel: loop.Kernel) -> bool:
     """Whether a kernel takes memory that may be lacking: scratch of unknown size, or beyond what may lie on the stack."""
     return len(_on_stack(kernel)) < len(_scratch(kernel))
 

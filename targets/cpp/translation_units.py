@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from xdsl.dialects.builtin import ModuleOp
 
 from ...ir.dialects import buffer, loop
 from ...ir.interpreter.loops import find_function
+from ...ir.syntax import Op
 from ..build.toolchain import Source, cores
 from ..host.kernels import runs_on_gpu
+from .call_kernels import CallKernel, emit_call_unit
 from .emit import emit_kernel, emit_unit, kernels_of
-from .own import OwnKernel, emit_own_unit, own_kernel
 
 UNIT_CHARACTERS = 20_000  # text of about this length is one translation unit
 _TEMPLATE = re.compile(r"\bim::(\w+)(<[^<>()]*>)?")
@@ -30,11 +32,15 @@ _INSTANCE, _CALL, _CHARACTER = (
 )  # seconds for an inner loop of such a template, a kernel, a character of other text
 
 
-def units_of(module: ModuleOp, shared: str = "") -> tuple[Source, ...]:
-    """The C++ units of a module at the `buffer` level, those that take long first; one of them holds the text `shared`, too."""
+def units_of(module: ModuleOp, calls: Mapping[Op, CallKernel], shared: str = "") -> tuple[Source, ...]:
+    """The C++ units of a module at the `buffer` level, those that take long first; one of them holds the text `shared`, too.
+
+    Args:
+        calls: its library calls that kernels carry out.
+    """
     seldom = _only_in_constants(module)
     kernels = [kernel for kernel in kernels_of(module) if not runs_on_gpu(kernel)]
-    found = _own_units(module)
+    found = _call_units(calls)
     found += _units("kernels", [k for k in kernels if k["sym_name"] not in seldom], light=False)
     found += _units("constants", [k for k in kernels if k["sym_name"] in seldom], light=True)
     found.sort(key=lambda item: -item[0])
@@ -76,15 +82,9 @@ def _units(name: str, kernels: Sequence[loop.Kernel], *, light: bool) -> list[tu
     ]
 
 
-def _own_units(module: ModuleOp) -> list[tuple[float, Source]]:
+def _call_units(calls: Mapping[Op, CallKernel]) -> list[tuple[float, Source]]:
     """The kernels for library calls: templates that take the compiler long, each in as few units as leaves all cores something to do."""
-    calls: dict[str, list[buffer.Extern]] = {}
-    kernels: dict[str, OwnKernel] = {}
-    for op in module.walk():
-        if isinstance(op, buffer.Extern) and op.get("own"):
-            kernel = own_kernel(op)
-            kernels[kernel.name] = kernel
-            calls.setdefault(kernel.name, []).append(op)
+    kernels = {kernel.name: kernel for kernel in calls.values()}
     parts = {name: {a + b for a, b in _TEMPLATE.findall(kernel.body)} for name, kernel in kernels.items()}
     held: list[set[str]] = [set() for _ in range(cores())]
     loads, groups = [0.0] * len(held), [[] for _ in held]  # type: ignore[var-annotated]
@@ -94,15 +94,19 @@ def _own_units(module: ModuleOp) -> list[tuple[float, Source]]:
         loads[best] = after[best]
         held[best] |= parts[name]
         groups[best].append(name)
-    texts = [emit_own_unit(op for name in group for op in calls[name]) for group in groups]
+    # Calls of a kernel follow each other in its unit, in the module's order.
+    texts = [
+        emit_call_unit({op: kernel for name in group for op, kernel in calls.items() if kernel.name == name})
+        for group in groups
+    ]
     return [
         (load, Source(f"own{i}", text))
-        for i, (load, text) in enumerate(zip(loads, texts, strict=True))
-        if text is not None
+        for i, (load, group, text) in enumerate(zip(loads, groups, texts, strict=True))
+        if group
     ]
 
 
 def _seconds(parts: set[str]) -> float:
     """About how long templates take to compile."""
     costs = (_SECONDS.get(part.partition("<")[0], _INSTANCE if "<" in part else 0.0) for part in parts)
-    return _CALL + sum(costs)
+    return math.fsum([_CALL, *costs])  # exact: the same in each process, whatever the order of a set

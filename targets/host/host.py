@@ -34,14 +34,21 @@ from ...ir.syntax import Op, comment_of, location_of
 from ...ir.types import RefType, is_gpu
 from ...passes.analysis.aliases import shared_operands
 from ...passes.analysis.alignment import ALIGNMENT
-from ...passes.kernels.linear import OPERANDS
-from ..cpp.emit import uses_heap
-from ..cpp.own import is_own, own_kernel, packs
 from ..run.errors import MISALIGNED, TOO_LARGE, UNALIGNED_WRITE
 from ..run.recordable import argument_kinds, on_cpu, refusal, size_reads
-from ..triton.launch import counted
 from .ir import ADDRESS, Function, HostProgram, Kind, Statement, address_of, tuple_of, use, verbatim
-from .kernels import SeveralGPUs, gpu_index, is_quick, is_read_on_gpu, is_step, memories, runs_on_gpu
+from .kernels import (
+    Callee,
+    Callees,
+    SeveralGPUs,
+    gpu_index,
+    is_quick,
+    is_read_on_gpu,
+    is_step,
+    memories,
+    runs_on_gpu,
+    viewed,
+)
 from .large_results import halves
 from .library import Library
 from .library_product import panels_step
@@ -52,16 +59,22 @@ from .source import HostSource
 from .text import dtype_text, failure, python_index, python_literal, shape_text, view_text
 
 
-def host_source(module: ModuleOp, library: Library) -> HostSource:
-    """The host program of a module at the `buffer` level."""
+def host_source(module: ModuleOp, library: Library, callees: Callees) -> HostSource:
+    """The host program of a module at the `buffer` level.
+
+    Args:
+        callees: what targets say of the module's kernels, and of its library calls that kernels carry out.
+    """
     main, constants = find_function(module, "main"), find_function(module, "constants")
     assert main is not None
     kernels = {op["sym_name"]: op for op in module.body.block.ops if isinstance(op, loop.Kernel)}
-    writer = _Writer(main, kernels, library)
+    writer = _Writer(main, kernels, library, callees)
     source = writer.write()
     if constants is None:
         return source
-    other = _Writer(constants, kernels, library, steps=writer.steps, counts={"step": writer.counts.get("step", 0)})
+    other = _Writer(
+        constants, kernels, library, callees, steps=writer.steps, counts={"step": writer.counts.get("step", 0)}
+    )
     made = other.write()
     return replace(
         source,
@@ -78,6 +91,7 @@ class _Writer:
     func: prim.Func
     kernels: dict[str, loop.Kernel]
     library: Library
+    callees: Callees
     once: list[Statement] = field(default_factory=list)  # of `make`
     each: list[Statement] = field(default_factory=list)  # of `run`
     names: dict[SSAValue, str] = field(default_factory=dict)  # the tensor
@@ -180,7 +194,7 @@ class _Writer:
         if read := [address for address in given if address not in written]:
             self._refuse(f"({' | '.join(read)}) & {ALIGNMENT - 1}", MISALIGNED, kind="alignment")
         for name, kernel in kernels.items():
-            for number in dict.fromkeys(counted(kernel)):
+            for number in dict.fromkeys(self.callees[kernel].counted):
                 self._refuse(f"{python_index(number)} > {2**31 - 1}", TOO_LARGE, name)
 
     def _refuse(self, condition: str, code: int, kernel: str = "", kind: Kind = "step") -> None:
@@ -288,7 +302,8 @@ class _Writer:
         if not result.uses:
             return
         users = [use.operation for use in result.uses]
-        if all(is_own(user) and not packs(user) for user in users):  # an address is all that is needed
+        called = [self.callees.get(user) if isinstance(user, buffer.Extern) else None for user in users]
+        if all(callee and not callee.packs for callee in called):  # an address is all that is needed
             self.addresses[result] = f"{self.address(base)} + {python_index(dim(op['offset'] * ref.dtype.bytes))}"
             return
         name = self.fresh("v")
@@ -310,10 +325,10 @@ class _Writer:
         return self.func.get("arena_bytes", 0)  # type: ignore[no-any-return]
 
     def _note_writes(self, op: Op) -> None:
-        """Arguments that a kernel writes to: autograd and packed weights have to know."""
+        """Arguments that a kernel writes to, or to views of them: autograd and packed weights have to know."""
         for value in op.operands[self.kernels[op["kernel"]]["inputs"] :]:
-            if isinstance(value, BlockArgument):
-                self.changed[self.tensor(value)] = None
+            if isinstance(argument := viewed(value), BlockArgument):
+                self.changed[self.tensor(argument)] = None
 
     def launch(self, op: Op) -> None:
         self.comment(op)
@@ -330,10 +345,9 @@ class _Writer:
             self.quick.add(op["kernel"])
         self._note_writes(op)
         call = f"{use(op['kernel'])}({', '.join(arguments)})"
-        checked = any(isinstance(inner, loop.Bind) and inner.is_checked for inner in kernel.block_body.walk())
         if gpu:
             self._call(call, f"{use('not_launched')}({use('code')}, {op['kernel']!r}{self._late()})")
-        elif checked or uses_heap(kernel):
+        elif self.callees[kernel].fails:
             self._call(call, failure(kernel.get("lines", ())))
         else:
             self.add(call)
@@ -359,32 +373,24 @@ class _Writer:
             raise SeveralGPUs(f"a graph with tensors on the GPUs {', '.join(map(str, sorted(found)))} is not compiled")
         return found.pop()
 
-    def own(self, op: Op) -> None:
-        """A library call that a kernel of our own carries out."""
-        found = own_kernel(op)
-        if packs(op):
-            self.packed(op, found.name)
-            return
-        arguments = [*(self.address(v) for v in op.operands), *map(use, found.symbols)]
-        self.used_kernels[found.name] = len(arguments)
+    def kernel_call(self, op: Op, callee: Callee) -> None:
+        """A library call that a kernel carries out; of a weight it reads a packed copy, where these may take more memory."""
+        arguments = [*map(self.address, op.operands), *map(use, callee.symbols)]
         place = location_of(op)
-        call = f"{use(found.name)}({', '.join(arguments)})"
-        self._call(call, failure([f"{place[0]}:{place[1]}"] if place else ()))
-
-    def packed(self, op: Op, kernel: str) -> None:
-        """A kernel that reads a packed copy of a weight; where copies may take no more memory, the weight itself."""
-        name, copy = self.fresh("step"), self.fresh("w")
-        self.steps[name] = panels_step(op).as_json()
-        weight = op.operands[list(op["operands"]).index(OPERANDS[op["target"]][1])]
-        arguments = [*map(self.address, op.operands), f"{use(copy)}{ADDRESS}"]
-        self.used_kernels[kernel] = len(arguments)
-        self.add(f"{use(copy)} = {use(name)}({use(self.tensor(weight))})", copy)
-        self._call(f"{use(kernel)}({', '.join(arguments)})", failure(()))
+        lines = [f"{place[0]}:{place[1]}"] if place else []
+        if callee.packs:
+            name, copy, lines = self.fresh("step"), self.fresh("w"), []
+            self.steps[name] = panels_step(op).as_json()
+            weight = self.tensor(op.operands[list(op["operands"]).index(callee.packs)])
+            self.add(f"{use(copy)} = {use(name)}({use(weight)})", copy)
+            arguments.append(f"{use(copy)}{ADDRESS}")
+        self.used_kernels[callee.name] = len(arguments)
+        self._call(f"{use(callee.name)}({', '.join(arguments)})", failure(lines))
 
     def extern(self, op: Op) -> None:
         self.comment(op)
-        if op.get("own"):
-            self.own(op)
+        if op in self.callees:
+            self.kernel_call(op, self.callees[op])
             return
         values = [self.tensor(v) for v in op.operands]
         step = self.library.choose(op, self.func)

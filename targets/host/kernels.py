@@ -4,13 +4,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from xdsl.ir import SSAValue
 
 from ...ir.dialects import buffer, loop
-from ...ir.symbols import free_symbols
+from ...ir.symbols import Dim, free_symbols
 from ...ir.syntax import Op
 from ...ir.types import RefType, is_gpu
+
+
+@dataclass(frozen=True)
+class Callee:
+    """What a host program has to know of a generated function beside its memory.
+
+    Attributes:
+        name: the function's.
+        symbols: the sizes that it takes behind its memory.
+        fails: whether it gives a code that is not 0 where something went wrong on a CPU.
+        counted: symbolic numbers that must fit into 32 bits.
+        packs: the operand whose packed copy is one more argument; "": there is none.
+    """
+
+    name: str
+    symbols: tuple[str, ...] = ()
+    fails: bool = False
+    counted: tuple[Dim, ...] = ()
+    packs: str = ""
+
+
+Callees: TypeAlias = Mapping[Op, Callee]  # of kernels, and of library calls that kernels carry out
 
 
 def is_step(op: Op) -> bool:
@@ -35,6 +59,13 @@ def memories(kernel: loop.Kernel) -> list[RefType]:
 def runs_on_gpu(kernel: loop.Kernel) -> bool:
     """Whether a kernel's memory is on a GPU."""
     return any(is_gpu(ref.device) for ref in memories(kernel))
+
+
+def viewed(value: SSAValue) -> SSAValue:
+    """The value of which this one is a view, or a view of a view; itself where it is none."""
+    while isinstance(value.owner, buffer.View):
+        value = value.owner.operands[0]
+    return value
 
 
 def is_read_on_gpu(value: SSAValue, kernels: Mapping[str, loop.Kernel]) -> bool:

@@ -34,6 +34,7 @@ from ...ir.types import RefType
 from ...passes.analysis.aliases import Aliases, shared_operands, written_operands
 from ..run.recordable import LEAST, SPARED
 from .ir import Function, Halves, HostProgram, Names, Statement, tuple_of, use
+from .kernels import viewed
 from .partition import Step
 
 UNKNOWN = 2  # steps for a result whose size is a symbol: whether they are worth it is decided when it is known
@@ -255,9 +256,7 @@ def _belongs(op: Op, tail: Tail, late: bool) -> bool:
         case buffer.View():
             return _is_used(op.results[0], tail, late)
         case buffer.Free():
-            value = op.operands[0]
-            while isinstance(value.owner, buffer.View):
-                value = value.owner.operands[0]
+            value = viewed(op.operands[0])
             return late == (value.owner in tail.steps or _is_used(value, tail, late=True))
     return late == (op in tail.steps or isinstance(op, prim.Return))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from xdsl.ir import BlockArgument, SSAValue
+from xdsl.ir import BlockArgument
 
 from ...ir.dialects import buffer, loop
 from ...ir.symbols import free_symbols
@@ -21,6 +21,7 @@ from ...ir.syntax import Op
 from ...ir.types import RefType, is_gpu
 from ..run.recordable import LEAST
 from .ir import Function, Names, Statement, tuple_of, use
+from .kernels import viewed
 
 Step = tuple[Op, Sequence[Statement]]  # an operation of a host program, and its lines
 
@@ -34,7 +35,8 @@ def is_fixed(op: Op, kernels: Mapping[str, loop.Kernel]) -> bool:
     match op:
         case buffer.Launch():
             kernel = kernels[op["kernel"]]
-            return not kernel.get("symbols") and not any(map(_of_argument, op.operands[kernel["inputs"] :]))
+            written = map(viewed, op.operands[kernel["inputs"] :])
+            return not kernel.get("symbols") and not any(isinstance(value, BlockArgument) for value in written)
         case buffer.Extern():
             return bool(op.results) and not any(map(_symbolic, op.literals.values()))
         case buffer.View():
@@ -42,12 +44,6 @@ def is_fixed(op: Op, kernels: Mapping[str, loop.Kernel]) -> bool:
         case buffer.Alloc():
             return True
     return False
-
-
-def _of_argument(value: SSAValue) -> bool:
-    while isinstance(value.owner, buffer.View):
-        value = value.owner.operands[0]
-    return isinstance(value, BlockArgument)
 
 
 def _symbolic(value: object) -> bool:

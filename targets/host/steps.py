@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from xdsl.ir import BlockArgument, SSAValue
 
-from ...ir.dialects import buffer, prim
+from ...ir.dialects import prim
 from ..run.watch import Contents, Fingerprint
+from .kernels import viewed
 from .packed import COPIES
 
 
@@ -161,7 +162,5 @@ class Folded:
 
 def is_static(value: SSAValue, func: prim.Func) -> bool:
     """Whether the value is a parameter or buffer, or a view of one."""
-    while isinstance(value.owner, buffer.View):
-        value = value.owner.operands[0]
-    static = func.get("arg_static")
+    static, value = func.get("arg_static"), viewed(value)
     return isinstance(value, BlockArgument) and bool(static and static[value.index])

@@ -19,6 +19,7 @@ from ...ir.symbols import Dim, dim, free_symbols
 from ...ir.types import RefType
 from ...passes.analysis.alignment import ALIGNMENT
 from ..cpp.text import cpp_index
+from ..host.kernels import Callee
 from ..run.errors import MISALIGNED, TOO_LARGE
 from .compile import Binary, KernelSource
 from .descriptors import Descriptor, descriptors
@@ -144,9 +145,10 @@ def _map_lines(each: Descriptor, box: str, address: str) -> list[str]:
     ]
 
 
-def counted(kernel: loop.Kernel) -> list[Dim]:
-    """Numbers, symbolic ones, that must fit into 32 bits: of programs, and of elements from the first to the last of an operand."""
-    return [e for e in (program_count(kernel), *_symbolic_extents(kernel)) if free_symbols([e])]
+def callee(kernel: loop.Kernel) -> Callee:
+    """A kernel as host programs call it: 32 bits count its programs, and the elements from the first to the last of each operand."""
+    counted = (program_count(kernel), *_symbolic_extents(kernel))
+    return Callee(kernel["sym_name"], counted=tuple(e for e in counted if free_symbols([e])))
 
 
 def _symbolic_extents(kernel: loop.Kernel) -> list[Dim]:

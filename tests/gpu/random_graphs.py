@@ -28,7 +28,7 @@ from intarsia.passes.kernels.attention import Attention
 from intarsia.passes.kernels.select import Select
 from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets.build.cache import shared_cache
-from intarsia.targets.build.program import Generated, build, load
+from intarsia.targets.build.program import Generated, build, callees, load
 from intarsia.targets.build.toolchain import Source, find_toolchain
 from intarsia.targets.host.host import host_source
 from intarsia.targets.host.ir import Function, HostProgram
@@ -142,7 +142,8 @@ def built(programs: Sequence[Lowered], target: str) -> dict[str, Callable[..., A
     source = gpu_source(list(kernels.values()))
     if source is None:
         return {}
-    arities = {name: count for p in programs for name, count in host_source(p.module, Library()).kernels.items()}
+    hosts = [host_source(p.module, Library(), callees(p.kernels, {})) for p in programs]
+    arities = {name: count for host in hosts for name, count in host.kernels.items()}
     nothing = HostProgram((), (Function("run", (), (), "()"),))
     host = HostSource(nothing, arities, quick=list(arities), gpu=0, not_recorded="a test")
     key = hashlib.sha256((target + source.text).encode()).hexdigest()
@@ -155,7 +156,7 @@ def built(programs: Sequence[Lowered], target: str) -> dict[str, Callable[..., A
 
 def wrong(program: Lowered, functions: dict[str, Callable[..., Any]]) -> str:
     """What differs from the interpreter; "" for nothing."""
-    host = host_source(program.module, Library())
+    host = host_source(program.module, Library(), callees(program.kernels, {}))
     call = load_program(host, functions, Library(record=False), program.name)
     for inputs in program.calls:
         wanted = interpreted(program, program.reference, inputs)

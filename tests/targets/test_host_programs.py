@@ -80,3 +80,12 @@ def test_names_of_symbolic_sizes_are_slots() -> None:
     quotients = [s for s in program.statements() if "FloorDiv" in s.reads]
     assert sizes and quotients and all(s.reads & sizes for s in quotients)
     assert [source.calls_of(name) for name in source.operators] == [1] * len(source.operators) and source.operators
+
+
+def _writes_to_a_view(token: torch.Tensor, cache: torch.Tensor, w: torch.Tensor) -> None:
+    w.view(-1, 4).index_put_((torch.arange(2),), token[:, :4])
+
+
+def test_a_write_to_a_view_counts_as_one_to_the_argument() -> None:
+    text = host(_writes_to_a_view, [3]).text
+    assert "copy_" not in text and "increment_version((a" in text  # the kernel writes to a view of the argument

@@ -1,4 +1,4 @@
-"""Kernels of our own for library calls: the C++ of a `buffer.extern` with the attribute `own`.
+"""Kernels that carry out library calls: the C++ of a `buffer.extern` with the attribute `own`.
 
 The work is done by templates in the headers here; a kernel is the call of one with the sizes and strides of this operation.
 """
@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import sympy
+from xdsl.dialects.builtin import ModuleOp
 
 from ...ir.dialects import buffer
 from ...ir.symbols import Dim, dim, free_symbols
 from ...ir.syntax import Op, comment_of, location_of
 from ...ir.types import RefType
 from ...passes.schedule.stream import is_streamed
-from .own_convolution import convolution_body, max_pool_body
-from .own_linear import PACKED, computes, linear_body, weight_of
+from .convolution import convolution_body, max_pool_body
+from .linear import PACKED, computes, linear_body, weight_of
 from .text import cpp_constant, cpp_index
 
 
 @dataclass(frozen=True)
-class OwnKernel:
+class CallKernel:
     """One kernel: `extern "C" int name(pointers..., int64_t symbols...)`, which returns 2 where memory was lacking.
 
     Attributes:
@@ -31,6 +32,7 @@ class OwnKernel:
         body: the statements.
         before: declarations that stand before it, once in a unit.
         checks: the body sets `status` to 1 where it met an index outside its dimension.
+        packs: the operand whose packed copy is the last parameter; "": there is none.
     """
 
     name: str
@@ -40,6 +42,7 @@ class OwnKernel:
     symbols: tuple[str, ...]
     before: tuple[str, ...] = ()
     checks: bool = False
+    packs: str = ""
 
     def text(self, lines: Iterable[str] = ()) -> str:
         """The function; `lines` are the user's."""
@@ -52,29 +55,31 @@ class OwnKernel:
         return f'{comment}extern "C" int {self.name}({", ".join(self.parameters)}) {{\n{start}{self.body}{end}}}\n'
 
 
-def own_kernel(op: Op) -> OwnKernel:
+def call_kernel(op: Op) -> CallKernel:
     """The kernel of a `buffer.extern` whose attribute `own` names it; the last operand is the result."""
-    return OWN[op["own"]](op)
+    return KERNELS[op["own"]](op)
 
 
-def emit_own_unit(calls: Iterable[Op]) -> str | None:
-    """The translation unit with the kernels of these calls, equal ones once; None where there is no call."""
-    kernels: dict[str, OwnKernel] = {}
+def call_kernels(module: ModuleOp) -> dict[Op, CallKernel]:
+    """The kernels of a module's library calls that have one."""
+    return {op: call_kernel(op) for op in module.walk() if isinstance(op, buffer.Extern) and op.get("own")}
+
+
+def emit_call_unit(calls: Mapping[Op, CallKernel]) -> str:
+    """The translation unit with the kernels of these calls, equal ones once."""
+    kernels: dict[str, CallKernel] = {}
     lines: dict[str, list[str]] = {}
-    for op in calls:
-        found = own_kernel(op)
+    for op, found in calls.items():
         kernels[found.name] = found
         place = location_of(op)
         lines.setdefault(found.name, []).extend([f"{place[0]}:{place[1]}"] if place else [])
-    if not kernels:
-        return None
     headers = sorted({k.header for k in kernels.values()})
     before = [text for text in dict.fromkeys(text for k in kernels.values() for text in k.before) if text]
     texts = [k.text(lines[name]) for name, k in kernels.items()]
     return "\n".join(["".join(f'#include "{h}"\n' for h in headers), *before, *texts])
 
 
-def _kernel(word: str, header: str, body: str, op: Op, dims: Iterable[Dim]) -> OwnKernel:
+def _kernel(word: str, header: str, body: str, op: Op, dims: Iterable[Dim]) -> CallKernel:
     refs = [v.type for v in op.operands]
     symbols = tuple(sorted(s.name for s in free_symbols(tuple(d for d in dims if isinstance(d, sympy.Expr)))))
     pointers = [
@@ -84,10 +89,10 @@ def _kernel(word: str, header: str, body: str, op: Op, dims: Iterable[Dim]) -> O
     ]
     parameters = (*pointers, *(f"int64_t {s}" for s in symbols))
     name = f"{word}_{hashlib.sha256(repr((body, parameters)).encode()).hexdigest()[:8]}"
-    return OwnKernel(name, header, body, parameters, symbols)
+    return CallKernel(name, header, body, parameters, symbols)
 
 
-def _attention(op: Op) -> OwnKernel:
+def _attention(op: Op) -> CallKernel:
     names = list(op["operands"])
     refs: dict[str, RefType] = {}
     for name, value in zip([*names, "out"], op.operands, strict=True):
@@ -132,28 +137,18 @@ def _number(value: float) -> str:
     return f"{value!r}f"
 
 
-def is_own(op: object) -> bool:
-    """A library call that a kernel of our own carries out."""
-    return isinstance(op, buffer.Extern) and bool(op.get("own"))
-
-
-def packs(op: object) -> bool:
-    """An own kernel whose weight the host packs."""
-    return isinstance(op, buffer.Extern) and op.get("own") == "linear" and not computes(op, weight_of(op))
-
-
-def _convolution(op: Op) -> OwnKernel:
+def _convolution(op: Op) -> CallKernel:
     body, dims, before = convolution_body(op)
     header = "intarsia_winograd.h" if "im::winograd" in body else "intarsia_convolution.h"
     return replace(_kernel("convolution", header, body, op, dims), before=(before,))
 
 
-def _max_pool(op: Op) -> OwnKernel:
+def _max_pool(op: Op) -> CallKernel:
     body, dims = max_pool_body(op)
     return _kernel("max_pool", "intarsia_convolution.h", body, op, dims)
 
 
-def _rows(op: Op) -> OwnKernel:
+def _rows(op: Op) -> CallKernel:
     x, weight = (v.type for v in op.operands[:2])
     assert isinstance(x, RefType) and isinstance(weight, RefType)
     outer, inner = weight.shape
@@ -163,15 +158,17 @@ def _rows(op: Op) -> OwnKernel:
     return _kernel("rows", "intarsia_rows.h", body, op, [inner, outer])
 
 
-def _linear(op: Op) -> OwnKernel:
+def _linear(op: Op) -> CallKernel:
     body, before = linear_body(op)
     made = replace(_kernel("linear", "intarsia_linear.h", body, op, []), before=before)
     out = op.operands[-1].type
     assert isinstance(out, RefType)
-    return replace(made, parameters=(*made.parameters, f"const {out.dtype.cpp}* {PACKED}")) if packs(op) else made
+    if computes(op, weight_of(op)):
+        return made
+    return replace(made, parameters=(*made.parameters, f"const {out.dtype.cpp}* {PACKED}"), packs=weight_of(op))
 
 
-def _index_add(op: Op) -> OwnKernel:
+def _index_add(op: Op) -> CallKernel:
     x, source = op.operands[0].type, op.operands[2].type
     assert isinstance(x, RefType) and isinstance(source, RefType)
     at = op["dim"]
@@ -183,7 +180,7 @@ def _index_add(op: Op) -> OwnKernel:
     return replace(_kernel("index_add", "intarsia_scatter.h", body, op, sizes), checks=True)
 
 
-OWN: dict[str, Callable[[Op], OwnKernel]] = {
+KERNELS: dict[str, Callable[[Op], CallKernel]] = {
     "linear": _linear,
     "rows": _rows,
     "index_add": _index_add,
