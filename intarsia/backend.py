@@ -275,7 +275,7 @@ def pipeline_of(config: Config, passes: Sequence[Pass] = (), *, gpu: bool = Fals
     if not config.packing:
         left += ("hoist", "own-convolution")
     if config.numerics == "eager":  # these go on with a product that is not rounded yet
-        left += ("select",)
+        left += ("choose-products",)
     return [_as_configured(item, config) for item in default_pipeline(passes, gpu=gpu) if item.name not in left]
 
 

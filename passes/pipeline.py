@@ -57,7 +57,7 @@ GPU: Road = (
     ("channels-last", "layout.channels_last:ChannelsLast"),  # convolutions run on channels-last memory
     ("sink-rolls", "graph.sink_rolls:SinkRolls"),  # a roll behind a norm goes in front of it, into addresses
     ("fuse", "fusion.fuse:Fuse"),  # primitives are grouped, by bytes moved: prim -> kernel
-    ("select", "kernels.select:Select"),  # a product and what is around it are one kernel
+    ("choose-products", "kernels.choose_products:ChooseProducts"),  # a product and what is around it are one kernel
     ("layout", "layout.layout:Layout"),  # every stored value gets its strides
     ("lower", "schedule.lower:Lower"),  # plain loops: rows, reductions, stores: kernel -> loop
     ("chunk-reductions", "schedule.gpu.chunks:ChunkReductions"),  # reductions of few rows are cut into chunks

@@ -1,7 +1,7 @@
-"""What a contract is made of: a call as a kernel sees it at any level, and clauses that are asked in order.
+"""What preconditions are made of: a call as a kernel sees it at any level, and clauses that are asked in order.
 
-A contract is a function that yields (holds, what has to hold). It is asked by the pass that gives a call to the kernel, by `contracts.check`
-after each pass, and by the tests that draw calls on both sides of every clause. What is faster is none of its business.
+A precondition is a function that yields (holds, what has to hold). It is asked by the pass that gives a call to the kernel, by
+`preconditions.check` after each pass, and by the tests that draw calls on both sides of every clause. What is faster is none of its business.
 """
 
 from __future__ import annotations

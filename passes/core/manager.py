@@ -459,7 +459,7 @@ def check_level(item: Pass, levels: set[str], module: ModuleOp) -> None:
 
 
 def _verify(module: ModuleOp, item: Pass, run: PipelineRun, ctx: CompileContext) -> None:
-    from .kernel_contracts import check
+    from .preconditions import check
 
     start = time.perf_counter()
     module.verify()

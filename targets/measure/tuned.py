@@ -22,7 +22,7 @@ from ...ir.text import parse_module, print_module
 from ...passes.core.base import Pass
 from ...passes.core.context import CompileContext
 from ...passes.core.manager import run_pipeline
-from ...passes.kernels.select import Select
+from ...passes.kernels.choose_products import ChooseProducts
 from ...passes.pipeline import GPU, registry
 from ..build.cache import Cache, cache_key
 from ..build.program import Program, build, generate
@@ -93,7 +93,7 @@ class MeasuredProducts:
         module = parse_module(text)
         passes = behind_choice()
         if name != LIBRARY:
-            passes.insert(0, Select(tile=name))
+            passes.insert(0, ChooseProducts(tile=name))
         library = Library(0, record=False)
         try:
             run_pipeline(CompileContext(self.ctx.machine), module, passes)
@@ -113,7 +113,7 @@ class MeasuredProducts:
 def behind_choice() -> list[Pass]:
     """What a GPU's program goes through after the choice of its products' kernels."""
     names, known = [name for name, _ in GPU], registry()
-    return [known.make(name) for name in names[names.index(Select.name) + 1 :]]
+    return [known.make(name) for name in names[names.index(ChooseProducts.name) + 1 :]]
 
 
 def _operands(module: ModuleOp, gpu: int) -> list[list[Any]]:

@@ -1,4 +1,4 @@
-"""Random calls of operators that have a fast form here, on both sides of every clause of its contract.
+"""Random calls of operators that have a fast form here, on both sides of every clause of its precondition.
 
     python -m calls --seed 0 --count 1000 [--seconds 600]
 

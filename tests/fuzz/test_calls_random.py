@@ -1,4 +1,4 @@
-"""Random calls of operators with a fast form, against eager; and that they stand on both sides of the clauses of its contract.
+"""Random calls of operators with a fast form, against eager; and that they stand on both sides of the clauses of its precondition.
 
 INTARSIA_FUZZ, INTARSIA_FUZZ_SEED: as in test_passes_random.
 """
@@ -27,7 +27,7 @@ from calls import (
 )
 
 import intarsia
-from intarsia.passes.core import clauses, kernel_contracts
+from intarsia.passes.core import clauses, preconditions
 from intarsia.passes.graph import narrow_weights
 from intarsia.passes.kernels import attention as attention_kernels
 from intarsia.passes.kernels import convolution as convolutions
@@ -68,7 +68,7 @@ ALWAYS = {
 
 
 @pytest.mark.skipif("INTARSIA_FUZZ" not in os.environ, reason="takes a minute")
-@pytest.mark.skipif(detect_isa() != "avx512", reason="the contracts of kernels for AVX-512")
+@pytest.mark.skipif(detect_isa() != "avx512", reason="the preconditions of kernels for AVX-512")
 def test_both_sides_of_every_clause(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only lowered: how the kernels compute is the other test's."""
     seen: dict[tuple[str, str], set[bool]] = defaultdict(set)
@@ -83,7 +83,7 @@ def test_both_sides_of_every_clause(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (
         attention_kernels,
         channels_last,
-        kernel_contracts,
+        preconditions,
         convolutions,
         linear,
         narrow_weights,

@@ -25,7 +25,7 @@ from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.core.base import Pass
 from intarsia.passes.core.context import CompileContext
 from intarsia.passes.kernels.attention import Attention
-from intarsia.passes.kernels.select import Select
+from intarsia.passes.kernels.choose_products import ChooseProducts
 from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets.build.cache import shared_cache
 from intarsia.targets.build.program import Generated, build, callees, load
@@ -103,7 +103,7 @@ def captured() -> list[Lowered]:
     for program in (*models(JOINED), *products(), *attention(), *families):
         passes: list[Pass] = []
         if isinstance(program, ProductProgram):
-            passes = [Select(tile=program.tile)]
+            passes = [ChooseProducts(tile=program.tile)]
         elif isinstance(program, AttentionProgram):
             passes = [Attention(tile=program.tile)]
         module = parse_module(print_module(program.module))

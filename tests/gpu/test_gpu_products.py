@@ -79,11 +79,11 @@ WALKED = ("128x256x64x8x3x1x132", "128x256x64x8x4x1x132", "128x128x64x4x3x1x264"
 @pytest.mark.parametrize("tile", TILES + WALKED)
 @pytest.mark.parametrize("name", ["chunks", "odd", "one_row", "shallow"])
 def test_every_tile(name: str, tile: str) -> None:
-    from intarsia.passes.kernels.select import Select
+    from intarsia.passes.kernels.choose_products import ChooseProducts
 
     fn, args = CASES[name]
     inputs = args(torch.bfloat16)
-    compiled = intarsia.compile(fn, passes=[Select(tile=tile)])
+    compiled = intarsia.compile(fn, passes=[ChooseProducts(tile=tile)])
     exact = fn(*(x.double() for x in inputs))
     for found, expected in zip(_several(compiled(*inputs)), _several(exact), strict=True):
         torch.testing.assert_close(found.double(), expected, rtol=2e-2, atol=2e-2)

@@ -22,7 +22,7 @@ from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.analysis.size_names import names_of
 from intarsia.passes.analysis.views import reshape_strides
 from intarsia.passes.core.context import CompileContext
-from intarsia.passes.kernels.select import Select
+from intarsia.passes.kernels.choose_products import ChooseProducts
 from intarsia.passes.pipeline import default_pipeline
 
 SIZES = [(2, 13, 18), (3, 16, 16), (4, 5, 31)]
@@ -38,7 +38,7 @@ def on_gpu(fn: Callable[[Tensor], Tensor]) -> ModuleOp:
     module = import_fx(functionalize(captured.graph_module, captured.example_inputs)).module
     module = parse_module(print_module(module))
     retarget(module, "cuda:0")
-    for item in default_pipeline([Select(tile="16x16x16x1x2")], gpu=True, until="plan-buffers"):
+    for item in default_pipeline([ChooseProducts(tile="16x16x16x1x2")], gpu=True, until="plan-buffers"):
         item.apply(CompileContext(), module)
     module.verify()
     return module

@@ -19,7 +19,7 @@ from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.analysis.machine import Machine
 from intarsia.passes.core.context import CompileContext
-from intarsia.passes.kernels.select import Select
+from intarsia.passes.kernels.choose_products import ChooseProducts
 from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets.triton.compile import load_text
 from intarsia.targets.triton.emit import emit_module
@@ -35,7 +35,7 @@ class ProductProgram(Program):
     def on_gpu(self) -> ModuleOp:
         module = parse_module(print_module(self.module))
         retarget(module, DEVICE)
-        for item in default_pipeline([Select(tile=self.tile)], gpu=True, until="choose-forms"):
+        for item in default_pipeline([ChooseProducts(tile=self.tile)], gpu=True, until="choose-forms"):
             item.apply(CompileContext(Machine(tf32_products=True)), module)
         module.verify()
         return module

@@ -19,7 +19,7 @@ from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.analysis.machine import Machine, gpu_facts
 from intarsia.passes.analysis.product_model import Shape, Tile, candidates, choose
 from intarsia.passes.core.context import CompileContext
-from intarsia.passes.kernels.select import Select
+from intarsia.passes.kernels.choose_products import ChooseProducts
 from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets.build.toolchain import find_toolchain
 from intarsia.targets.triton import device
@@ -37,7 +37,7 @@ def product(columns: int = 600, tile: str = TILE, machine: Machine | None = None
     program = captured("linear", F.linear, [half(512, 320), half(columns, 320)], tile)
     module = parse_module(print_module(program.module))
     retarget(module, "cuda:0")
-    for item in default_pipeline([Select(tile=tile)], gpu=True, until="choose-forms"):
+    for item in default_pipeline([ChooseProducts(tile=tile)], gpu=True, until="choose-forms"):
         item.apply(CompileContext(machine or Machine()), module)
     (kernel,) = kernels_of(module)
     return kernel

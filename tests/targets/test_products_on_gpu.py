@@ -77,7 +77,7 @@ def test_what_is_measured() -> None:
     (program,) = products(["residual"])
     module, tuner = parse_module(print_module(program.module)), Remembering()
     retarget(module, "cuda:0")
-    for item in default_pipeline(gpu=True, until="select"):
+    for item in default_pipeline(gpu=True, until="choose-products"):
         item.apply(CompileContext(tuner=tuner), module)
     ((key, measured),) = tuner.asked.items()
     assert key.startswith("matmul 1x64x96x64 bf16 linear bias ")
@@ -96,7 +96,7 @@ def test_what_is_measured_with_a_prologue() -> None:
     (program,) = products(["dequantized"])
     module, tuner = parse_module(print_module(program.module)), Remembering()
     retarget(module, "cuda:0")
-    for item in default_pipeline(gpu=True, until="select"):
+    for item in default_pipeline(gpu=True, until="choose-products"):
         item.apply(CompileContext(tuner=tuner), module)
     ((key, measured),) = tuner.asked.items()
     assert key.startswith("matmul 1x64x96x256 f16 linear after ")

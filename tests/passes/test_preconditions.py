@@ -1,4 +1,4 @@
-"""The contracts of kernels of our own are asked again after every pass: a call that was changed for the worse is an error."""
+"""The preconditions of kernels of our own are asked again after every pass: a call that was changed for the worse is an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 import intarsia
 from intarsia.ir.text import parse_module
 from intarsia.passes.analysis.machine import Machine
-from intarsia.passes.core.kernel_contracts import CONTRACTS, check
+from intarsia.passes.core.preconditions import PRECONDITIONS, check
 from intarsia.targets.build.toolchain import detect_isa
 
 
@@ -38,7 +38,7 @@ CALLS = {
 @pytest.mark.skipif(detect_isa() != "avx512", reason="made for AVX-512")
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_that_the_kernel_does_not_take(name: str) -> None:
-    assert name in CONTRACTS
+    assert name in PRECONDITIONS
     make, changes = CALLS[name]
     text = make()
     check(parse_module(text), Machine())

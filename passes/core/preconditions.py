@@ -18,7 +18,7 @@ from ..kernels.short_attention import LOOPS, takes_loops
 from .clauses import Clauses, broken
 from .levels import host_operations
 
-CONTRACTS: dict[str, Callable[[Op, Machine], Clauses]] = {
+PRECONDITIONS: dict[str, Callable[[Op, Machine], Clauses]] = {
     "convolution": takes_convolution,
     "max_pool": takes_max_pool,
     "linear": takes_linear,
@@ -34,10 +34,10 @@ def check(module: ModuleOp, target: Machine) -> None:
     """Every call that a kernel of our own is to carry out is one that it takes.
 
     Raises:
-        ValueError: one is not; says which, and which clause of the contract does not hold.
+        ValueError: one is not; says which, and which clause of its precondition does not hold.
     """
     for op in host_operations(module):
-        if not isinstance(op, Op) or (contract := CONTRACTS.get(op.get("own"))) is None:
+        if not isinstance(op, Op) or (precondition := PRECONDITIONS.get(op.get("own"))) is None:
             continue
-        if (clause := broken(contract(op, target))) is not None:
+        if (clause := broken(precondition(op, target))) is not None:
             raise ValueError(f"the kernel '{op['own']}' takes only {clause}, which {op} is not")

@@ -1,4 +1,4 @@
-"""select: how each contraction on a GPU is carried out: by the library, or by tiles of a kernel of our own.
+"""choose-products: how each contraction on a GPU is carried out: by the library, or by tiles of a kernel of our own.
 
 The kernel of a contraction takes in what is computed of the product (its epilogue) and what its factors are computed by
 (its prologue): anything done to single elements, with several results. Reductions stay behind, so that no product is
@@ -27,7 +27,7 @@ from ..analysis.strides import view_of
 from ..core.base import Pass
 from ..core.context import CompileContext
 from ..fusion.join import ONE_TO_ONE, erase, join, layout_of, uses_of, viewed
-from .contract import Contraction, added_chunks, contract_kernel, contraction_of, sums_kernel
+from .contractions import Contraction, added_chunks, contract_kernel, contraction_of, sums_kernel
 from .matmul_activation import is_tanh_gelu, with_gelu
 
 ELEMENTWISE = (prim.Elementwise, prim.Cast)
@@ -40,7 +40,7 @@ READ = 16  # operations in whose time an element at a place of its own is read; 
 
 
 @dataclass(frozen=True)
-class Select(Pass):
+class ChooseProducts(Pass):
     """Choose between the library and a kernel of our own for each matrix product on a GPU.
 
     Options:
@@ -49,7 +49,7 @@ class Select(Pass):
             what that does faster.
     """
 
-    name: ClassVar[str] = "select"
+    name: ClassVar[str] = "choose-products"
     level: ClassVar[str] = "kernel"
     after: ClassVar[tuple[str, ...]] = ("fuse",)
     before: ClassVar[tuple[str, ...]] = ("layout",)
@@ -63,9 +63,9 @@ class Select(Pass):
             for op, number in zip(calls, siblings, strict=True):
                 found = _product(op, ctx.machine.tf32_products)  # its factor may be what a kernel made now gives
                 if found is not None:
-                    self._select(ctx, found, number)
+                    self._choose(ctx, found, number)
 
-    def _select(self, ctx: CompileContext, found: Product, siblings: int) -> None:
+    def _choose(self, ctx: CompileContext, found: Product, siblings: int) -> None:
         op, reader = found.op, _reader(found.op)
         behind = reader if reader is not None and _is_elementwise(reader, op.results[0]) else None
         if not self.tile and behind is not None and _takes_gelu(found, behind):
