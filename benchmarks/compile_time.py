@@ -20,7 +20,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 HERE = Path(__file__).parent
-PHASES = ["imports", "capture", "key", "load", "functionalize", "import", "passes", "emit", "c++", "entry", "first run"]
+PHASES = ["capture", "key", "load", "functionalize", "import", "passes", "emit", "c++", "entry", "first run"]
 CASES = ["bert_base", "resnet18", "mobilenet_v3_small", "gpt2"]
 
 

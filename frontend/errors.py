@@ -12,11 +12,11 @@ from typing import Any
 
 from .breaks.hints import remedy
 
-__all__ = ["Busy", "CaptureError", "Frame", "GraphBreak", "InternalError", "Unsupported", "UserRaise"]
+__all__ = ["Busy", "CaptureError", "SourceLine", "GraphBreak", "InternalError", "Unsupported", "UserRaise"]
 
 
 @dataclass(frozen=True)
-class Frame:
+class SourceLine:
     """One line of the user's program that capture was in: file, line number, function name."""
 
     filename: str
@@ -43,7 +43,7 @@ class CaptureError(Exception):
         super().__init__(reason)
         self.reason = reason
         self.advice = advice or self.default_advice or remedy(reason)
-        self.frames: tuple[Frame, ...] = ()
+        self.frames: tuple[SourceLine, ...] = ()
         self.split: Any = None  # where the frames can be split, see `breaks`
 
     def forget(self) -> None:
@@ -51,10 +51,10 @@ class CaptureError(Exception):
         self.split = self.__cause__ = self.__context__ = self.__traceback__ = None
 
     @property
-    def place(self) -> Frame:
+    def place(self) -> SourceLine:
         """The innermost line that is neither torch's nor Python's own."""
         own = [f for f in self.frames if not (is_library(f.filename) or is_foreign(f.filename))]
-        return (own or list(self.frames) or [Frame("<unknown>", 0, "<unknown>")])[-1]
+        return (own or list(self.frames) or [SourceLine("<unknown>", 0, "<unknown>")])[-1]
 
     @property
     def filename(self) -> str:

@@ -1,6 +1,6 @@
 """The capture in progress, as the rules for values, calls and guards see it: what is known so far, and what can be asked of it.
 
-`bytecode.machine.Machine` is this state at work. Nothing here imports the files that are written against it.
+`bytecode.symbolic_interpreter.SymbolicInterpreter` is this state at work. Nothing here imports the files that are written against it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from torch import Tensor
 
 from .bytecode.frame import Frame
 from .entry.effects import Effects
-from .errors import CaptureError
-from .errors import Frame as Place
+from .errors import CaptureError, SourceLine
 from .graph.output import OutputGraph
 from .guards.definitions import Definitions
 from .guards.guards import GuardSet
@@ -83,7 +82,7 @@ class Known(Protocol):
 
 
 class Interpreter(Protocol):
-    """One capture: frames, the graph, guards, what is known of the user's objects, pending effects."""
+    """One capture: frames, the graph, guards, what is known of the user's objects, effects."""
 
     out: OutputGraph
     guards: GuardSet
@@ -113,7 +112,7 @@ class Interpreter(Protocol):
     current_error: BaseException | None
     outer_error: BaseException | None
     carried: Any  # what an exception says of its origin, while C code carries it
-    pending: CaptureError | None
+    delayed_break: CaptureError | None
 
     @property
     def user(self) -> Known:
@@ -157,7 +156,7 @@ class Interpreter(Protocol):
     def type_of(self, value: Any, /) -> Any:
         """`type(value)` as the program sees it."""
 
-    def is_own(self, kind: type, /) -> bool:
+    def is_frontend_class(self, kind: type, /) -> bool:
         """Whether `kind` is one of the frontend's own helper classes."""
 
     def is_library(self, module: str | None, /) -> bool:
@@ -169,7 +168,7 @@ class Interpreter(Protocol):
     def need_symbols(self) -> None:
         """From here on, sizes and numbers may be symbolic."""
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[SourceLine]:
         """The lines that capture is in, outermost first."""
 
     # ---- operators ----
@@ -189,7 +188,7 @@ class Interpreter(Protocol):
     def listed(self, value: Any, /) -> list[Any]:
         """`list(value)`."""
 
-    def settle(self, value: Any, /) -> Any:
+    def materialize(self, value: Any, /) -> Any:
         """A value that real Python code may look into: views of the user's mappings become plain dicts."""
 
     def refuse_iterator(self, value: Any, /) -> None:

@@ -13,7 +13,6 @@ import sys as _sys
 from .frontend import versions as _versions
 
 try:
-    from .backend import default_backend
     from .backends import BackendError, list_backends, register_backend
     from .compile import compile, reset
     from .config import Config, warn_of_unknown_variables
@@ -25,6 +24,7 @@ try:
     from .export.graph import Exported, ExportError, export
     from .frontend.errors import GraphBreak, Unsupported
     from .frontend.graph.dynamic import ConstraintError, mark_dynamic, mark_static, maybe_mark_dynamic
+    from .graph_compiler import default_backend
 except Exception as _error:
     _torch_version = str(getattr(_sys.modules.get("torch"), "__version__", ""))
     # `python -m intarsia doctor` imports the package before it runs: what does not load is said there, not shown as a traceback

@@ -19,7 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from .frontend import torch_private
+from .frontend.torch_private.dispatch import functional_builtins, storage_key
+from .frontend.torch_private.fake import is_fake
+from .frontend.torch_private.functions import OpOverload
+from .frontend.torch_private.guards import tracing_state
 from .passes.core.manager import ENTRY_POINT_GROUP, has_registered_passes
 from .targets.build.cache import package_fingerprint
 from .targets.build.versions import versions
@@ -104,7 +107,7 @@ def _literal(value: Any, numbers: Mapping[fx.Node, int]) -> Any:
 
 def _function(function: Any) -> str:
     """A function of torch's or of the module `operator` by its name; raises for one that anybody else may have changed."""
-    if isinstance(function, torch_private.OpOverload):
+    if isinstance(function, OpOverload):
         if function.namespace not in _NAMESPACES:
             raise _Unnamed
         return str(function)
@@ -125,7 +128,7 @@ def _function(function: Any) -> str:
 
 
 def _spaces() -> tuple[Any, ...]:
-    return torch, torch.nn.functional, torch_private.functional_builtins()
+    return torch, torch.nn.functional, functional_builtins()
 
 
 def _is_torchs(function: Any) -> bool:
@@ -156,7 +159,7 @@ def _inputs(examples: Sequence[Any]) -> list[Any]:
         if type(example) in (int, bool):
             out.append(["number", type(example).__name__, example])
             continue
-        if not isinstance(example, Tensor) or not torch_private.is_fake(example) or example.layout is not torch.strided:
+        if not isinstance(example, Tensor) or not is_fake(example) or example.layout is not torch.strided:
             raise _Unnamed
         sizes = [*example.shape, *example.stride(), example.storage_offset()]
         if not all(type(n) is int for n in sizes) or example.is_neg() or (example.is_complex() and example.is_conj()):
@@ -164,7 +167,7 @@ def _inputs(examples: Sequence[Any]) -> list[Any]:
         facts = [example.dim(), sizes, str(example.dtype), str(example.fake_device)]  # type: ignore[attr-defined]
         facts += [example.requires_grad, example.is_leaf, example._is_view(), example.untyped_storage().nbytes()]
         facts += [objects.setdefault(id(example), index)]
-        facts += [memory.setdefault(torch_private.storage_key(example), index)]
+        facts += [memory.setdefault(storage_key(example), index)]
         out.append(facts)
     return out
 
@@ -176,4 +179,4 @@ def _state() -> list[Any]:
     plugins = sorted(f"{p.name}={p.value}" for p in entry_points(group=ENTRY_POINT_GROUP))
     if plugins:
         raise _Unnamed
-    return [*torch_private.tracing_state()]
+    return [*tracing_state()]

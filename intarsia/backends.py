@@ -18,7 +18,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from .frontend import torch_private
+from .frontend.torch_private.dynamo import (
+    inductor_options,
+    specialize_floats,
+    torch_backend,
+    torch_backends,
+    without_compile,
+)
+from .frontend.torch_private.graphs import plain_graph_module
 
 _log = logging.getLogger("intarsia")
 Backend = Callable[..., Any]
@@ -54,7 +61,7 @@ def eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., An
 
 def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """Run the graph after torch's AOTAutograd, operator by operator: shows whether a fault lies before the passes."""
-    return torch_private.torch_backend("aot_eager")(gm, list(example_inputs))  # type: ignore[no-any-return]
+    return torch_backend("aot_eager")(gm, list(example_inputs))  # type: ignore[no-any-return]
 
 
 _registered: dict[str, tuple[Backend, tuple[str, ...]]] = {
@@ -96,10 +103,10 @@ def list_backends(exclude_tags: Sequence[str] | None = _HIDDEN) -> list[str]:
     """The names that `compile(fn, backend=name)` takes, sorted; `exclude_tags=()` or None lists all."""
     hidden = tuple(exclude_tags or ())
     own = ["intarsia", *(n for n, (_, tags) in _registered.items() if not set(tags) & set(hidden)), *_plugins()]
-    return sorted({*own, *torch_private.torch_backends(hidden)})
+    return sorted({*own, *torch_backends(hidden)})
 
 
-def is_own(backend: str | Backend) -> bool:
+def is_this_compiler(backend: str | Backend) -> bool:
     """Whether this compiler is meant."""
     return isinstance(backend, str) and backend in OWN
 
@@ -115,7 +122,7 @@ def resolve_backend(
     Raises:
         ValueError: an unknown name, with a suggestion; a known one whose package is missing (`MissingBackend`).
     """
-    if is_own(backend):
+    if is_this_compiler(backend):
         return own()
     if not (callable(backend) or isinstance(backend, str)):
         raise TypeError(
@@ -124,7 +131,7 @@ def resolve_backend(
     made = backend if callable(backend) else _named(backend)
     name = backend if isinstance(backend, str) else getattr(backend, "__name__", type(backend).__name__)
     if name == "inductor":
-        made = functools.partial(made, config_patches=torch_private.inductor_options(mode, options))
+        made = functools.partial(made, config_patches=inductor_options(mode, options))
         return _checked(made, name)
     given: dict[str, Any] = {} if mode in (None, "default") else {"mode": mode}
     given |= {"options": dict(options)} if options else {}
@@ -141,12 +148,12 @@ def _named(name: str) -> Backend:
     if plugin is not None:
         return plugin.load()  # type: ignore[no-any-return]
     module, needed = _PACKAGES.get(name, ("", f"the package that provides {name}"))
-    known = torch_private.torch_backends(())
+    known = torch_backends(())
     if name in known or name in _PACKAGES:
         try:
             if name not in known and module:
                 importlib.import_module(module)  # makes the backend known to torch
-            return torch_private.torch_backend(name)
+            return torch_backend(name)
         except Exception as error:
             version = torch.__version__.partition("+")[0]
             raise MissingBackend(
@@ -168,7 +175,7 @@ def _checked(backend: Backend, name: str) -> Backend:
 
     def call(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         try:
-            made = backend(torch_private.plain_graph_module(gm) if name == "ts" else gm, list(example_inputs))
+            made = backend(plain_graph_module(gm) if name == "ts" else gm, list(example_inputs))
         except (MissingBackend, MemoryError):
             raise
         except ImportError as error:
@@ -231,12 +238,12 @@ def torch_compile_backend(gm: fx.GraphModule, example_inputs: Sequence[Any], **o
 
     `options` are settings as for `intarsia.compile(..., options=...)`, `mode` is what it is there.
     """
-    from .backend import backend_for
     from .compile import config_of
+    from .graph_compiler import backend_for
 
     settings, mode = options.pop("options", None) or {}, options.pop("mode", None)
     config = config_of({**settings, **options}, mode)
-    torch_private.specialize_floats(gm)
+    specialize_floats(gm)
     # torch passes real tensors; their fake twins, which know what sizes are symbols, are in the graph.
     placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
     inputs = [n.meta.get("example_value", x) for n, x in zip(placeholders, example_inputs, strict=True)]
@@ -245,4 +252,4 @@ def torch_compile_backend(gm: fx.GraphModule, example_inputs: Sequence[Any], **o
     def call(*args: Any) -> Any:
         return run(*args)
 
-    return torch_private.without_compile(call, "compiled by intarsia")
+    return without_compile(call, "compiled by intarsia")

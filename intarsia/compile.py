@@ -2,7 +2,7 @@
 
     frame --frontend--> fx.GraphModule + guards --functionalize--> ATen graph --import_fx--> IR --passes--> IR --targets--> callable
 
-This file ties the first arrow (capture, guards, fallback) to the others (`backend.compile_graph`).
+This file ties the first arrow (capture, guards, fallback) to the others (`graph_compiler.compile_graph`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 
 from torch import nn
 
-from .backend import backend_for, forget_warnings
-from .backends import is_own, resolve_backend
+from .backends import is_this_compiler, resolve_backend
 from .config import Config
 from .counters import COUNTERS
 from .explain.history import History
 from .explain.observer import CountingObserver
-from .frontend.runtime.callable import compile_callable, forget_all, load_rules
+from .frontend.runtime.callable import compile_callable, forget_all
+from .graph_compiler import backend_for, forget_warnings
 from .passes.core.base import Pass
 from .targets.host.pool import forget_results
 from .targets.run.graphs import STATISTICS
@@ -67,14 +67,12 @@ def compile(
         return partial(compile, **arguments, options=options, passes=passes)
     check_function(fn)
     _check_settings(dynamic, fullgraph, options, passes)
-    ours = is_own(backend)
+    ours = is_this_compiler(backend)
     if ours or isinstance(backend, str):  # a function may have modes of its own
         check_mode(mode)
     if passes and not ours:
         raise ValueError(f"passes are those of this compiler: they cannot be used with backend={backend!r:.80}")
     config, extra = config_of(options if ours else None, mode if ours else None), None if ours else options
-    with COUNTERS.phase("imports"):  # torch's symbolic parts, which a process needs once
-        load_rules()
     return compile_callable(
         fn,
         backend=resolve_backend(backend, partial(backend_for, config, tuple(passes)), mode, extra),

@@ -101,13 +101,13 @@ OTHER_VARIABLES: Mapping[str, str] = {
     "INTARSIA_PROCESSOR": "compile for an x86 processor with no more than this one has: plain, avx2, avx512, avx512-bf16 or amx",
 }
 _OF_TESTS = ["FUZZ", "OPDB", "SOAK", "SWEEP", "CONFORMANCE", "ALL_MODELS", "TEST"]  # this repository's own tests
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 def warn_of_unknown_variables() -> None:
     """One warning for each environment variable that is called as ours are, and is none."""
-    for name in [n for n in os.environ if n.startswith("INTARSIA_") and n not in _told]:
-        _told.add(name)
+    for name in [n for n in os.environ if n.startswith("INTARSIA_") and n not in _warned]:
+        _warned.add(name)
         known = [*(f"INTARSIA_{f.name.upper()}" for f in fields(Config)), *OTHER_VARIABLES]
         if name in known or any(name == f"INTARSIA_{w}" or name.startswith(f"INTARSIA_{w}_") for w in _OF_TESTS):
             continue

@@ -76,7 +76,7 @@ def counters() -> dict[str, Any]:
         graphs, captures, recompiles, breaks, kernels, externs (library calls), cache_hits, cache_misses, compiler_calls and fallbacks
         as ints; packed_bytes: bytes of the packed copies of weights that are alive now; result_bytes: of memory of large results that is kept for later calls;
         recordings, replays: CUDA graphs made and played back; recorded_bytes: memory of GPUs that recordings hold; `seconds` as a dict from phase to float:
-        imports (torch's symbolic parts); capture; key (what the cache is asked for); load (out of the cache); functionalize, import, passes, emit, c++ (with Triton's kernels, side by side); entry (guards
+        capture; key (what the cache is asked for); load (out of the cache); functionalize, import, passes, emit, c++ (with Triton's kernels, side by side); entry (guards
         and what runs around the graph, as a function); first run (with the packing of weights).
     """
     graphs = {"recordings": STATISTICS.recordings, "replays": STATISTICS.replays, "recorded_bytes": recorded_bytes()}

@@ -15,7 +15,7 @@ import torch
 from torch import fx, nn
 
 from .counters import COUNTERS
-from .frontend.torch_private import AotNode, aot_node
+from .frontend.torch_private.autograd import AotNode, aot_node
 
 log = logging.getLogger("intarsia")
 
@@ -114,11 +114,11 @@ def _differentiable(result: Any) -> bool:
     return isinstance(result, torch.Tensor) and result.requires_grad
 
 
-_told: weakref.WeakSet[fx.GraphModule] = weakref.WeakSet()  # graphs that a warning was given for
+_warned: weakref.WeakSet[fx.GraphModule] = weakref.WeakSet()  # graphs that a warning was given for
 
 
 def _tell(gm: fx.GraphModule) -> None:
     COUNTERS.add("fallbacks")
-    if gm not in _told:
-        _told.add(gm)
+    if gm not in _warned:
+        _warned.add(gm)
         log.warning("this graph runs in eager where its backward is differentiated (create_graph=True)")

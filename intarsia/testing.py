@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .frontend.torch_private import storage_key
+from .frontend.torch_private.dispatch import storage_key
 from .tools.aliasing import has_memory, relation
 
 TOLERANCES = {

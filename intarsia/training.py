@@ -15,24 +15,23 @@ from typing import Any
 import torch
 from torch import fx
 
-from .backend import GraphFunction, Report, compile_graph, may_run_eager, run_eager, without_casts
 from .config import Config
 from .counters import COUNTERS
 from .explain.roofline import WATCH, watching
 from .frontend.errors import Busy
-from .frontend.torch_private import (
-    SET_GRAD_MODE,
+from .frontend.torch_private.autograd import (
     VISIBLE,
-    OpOverload,
     aot_autograd,
-    data_dependent_errors,
-    draws,
-    lazy_graph_module,
     outside_of_analysis,
     outside_of_tracing,
     refused_by_autograd,
     without_tokens,
 )
+from .frontend.torch_private.dispatch import draws
+from .frontend.torch_private.fake import data_dependent_errors
+from .frontend.torch_private.functions import SET_GRAD_MODE, OpOverload
+from .frontend.torch_private.graphs import lazy_graph_module
+from .graph_compiler import GraphFunction, Report, compile_graph, may_run_eager, run_eager, without_casts
 from .passes.core.base import Pass
 from .second_order import twice_differentiable
 

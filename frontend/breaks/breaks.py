@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..bytecode.frame import Frame as Activation
-from ..errors import CaptureError, Frame, GraphBreak, is_foreign
+from ..bytecode.frame import Frame
+from ..errors import CaptureError, GraphBreak, SourceLine, is_foreign
 from ..state import Interpreter
 
 __all__ = ["Break", "Restart", "Stop", "Suspended", "before_caller", "split_point"]
@@ -24,8 +24,8 @@ class Break:
 
     reason: str
     advice: str
-    frames: tuple[Frame, ...]
-    place: Frame
+    frames: tuple[SourceLine, ...]
+    place: SourceLine
 
     @staticmethod
     def of(error: CaptureError) -> Break:
@@ -35,9 +35,9 @@ class Break:
 
 @dataclass(frozen=True)
 class Suspended:
-    """Frames to be split, outermost first; the last one stands before its pending instruction."""
+    """Frames to be split, outermost first; the last one stands before the break's instruction."""
 
-    frames: tuple[Activation, ...]
+    frames: tuple[Frame, ...]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Stop:
     def __init__(self, error: CaptureError, native: bool = False) -> None:
         self.error, self.native = error, native
 
-    def again(self, frame: Activation) -> CaptureError:
+    def again(self, frame: Frame) -> CaptureError:
         """The same break, at `frame`."""
         error = GraphBreak(self.error.reason, self.error.advice)
         error.frames = self.error.frames
@@ -79,7 +79,7 @@ def split_point(vm: Interpreter) -> Suspended | Restart | None:
     return Restart(last.begun)
 
 
-def _outside(frames: list[Activation]) -> int:
+def _outside(frames: list[Frame]) -> int:
     """How many frames are around the innermost ones that are other libraries' code: these run as one call."""
     count = len(frames)
     while count > 1 and is_foreign(frames[count - 1].code.co_filename):

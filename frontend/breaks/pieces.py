@@ -1,7 +1,7 @@
-"""What runs after a graph break: the pending instruction, then the rest of each frame as a piece of its own.
+"""What runs after a graph break: the break's instruction, then the rest of each frame as a piece of its own.
 
 A `Piece` is the rest of one frame: a code object, an instruction and what is on the stack there. It is captured and
-compiled like a function whose arguments are the frame's cells, live locals and stack. A `Step` runs the pending
+compiled like a function whose arguments are the frame's cells, live locals and stack. A `Step` runs the break
 instruction of one frame and says which piece comes next. `drive` runs pieces one after the other until one returns, so
 that a break in a loop does not nest calls.
 """
@@ -21,7 +21,7 @@ from ..bytecode.closing import HOLDERS, holds_open
 from ..bytecode.instruction import disassemble
 from ..bytecode.resume import free_names, resume_code
 from ..runtime.hidden_frames import name_of, unseen
-from .pending import Pending
+from .break_instruction import BreakInstruction
 
 __all__ = ["Family", "Piece", "Step", "Tail", "drive"]
 
@@ -132,13 +132,15 @@ def _unknown() -> None:
 
 @unseen
 class Step:
-    """The pending instruction of one frame and the pieces that follow its outcomes.
+    """the break's instruction of one frame and the pieces that follow its outcomes.
 
     The family keeps the pieces' functions, and is kept by the compiled callable: steps, which are parts of both, keep neither.
     """
 
-    def __init__(self, family: Family, pending: Pending | None, pieces: list[tuple[Piece, list[int]]]) -> None:
-        self.family, self.pending, self.pieces = weakref.ref(family), pending, pieces
+    def __init__(
+        self, family: Family, instruction: BreakInstruction | None, pieces: list[tuple[Piece, list[int]]]
+    ) -> None:
+        self.family, self.instruction, self.pieces = weakref.ref(family), instruction, pieces
         self._functions: list[Callable[[], Any]] = [_unknown] * len(pieces)
 
     def start(self, given: list[tuple[Any, ...]]) -> Tail:
@@ -148,7 +150,7 @@ class Step:
         """
         operands, state = given
         given.clear()
-        which, pushed = (0, ()) if self.pending is None else self.pending.function(*operands)
+        which, pushed = (0, ()) if self.instruction is None else self.instruction.function(*operands)
         function = self._functions[which]()
         if function is None:
             function = self._function(which)

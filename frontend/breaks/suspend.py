@@ -1,4 +1,4 @@
-"""The end of a capture that breaks: generated code that runs the pending instruction and hands on the frames' state."""
+"""The end of a capture that breaks: generated code that runs the break's instruction and hands on the frames' state."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ..bytecode.liveness import live_names
 from ..errors import Unsupported
 from ..state import Interpreter
 from ..values.kinds import isinstance
+from .break_instruction import CALL_THUNK, BreakInstruction, Outcome, break_instruction, operand_count
 from .breaks import Suspended
-from .pending import CALL_THUNK, Outcome, Pending, operand_count, pending
 from .pieces import PASSED, Family, Piece, Step
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _FRAME_READERS = {
 
 @dataclass
 class _State:
-    """One suspended frame: the instruction that is pending, what is below its operands, and the names that live on."""
+    """One suspended frame: the instruction of the break, what is below its operands, and the names that live on."""
 
     frame: Frame
     index: int
@@ -148,10 +148,10 @@ def _step(state: _State, family: Family) -> Step:
     frame, kinds = state.frame, kinds_of(state.below + state.operands)
     below = kinds[: len(state.below)]
     code = frame.code
-    made: Pending | None = None
+    made: BreakInstruction | None = None
     if state.instruction is not None:
         operands, handling = kinds[len(state.below) :], state.handled is not None
-        made = pending(frame.program, state.index, code, frame.globals, operands, handling, state.instruction)
+        made = break_instruction(frame.program, state.index, code, frame.globals, operands, handling, state.instruction)
     if made is None and frame.program.instructions[state.index].op == "POP_TOP" and not state.native:
         return Step(family, None, [_piece(state, below, Outcome(state.index, (), None))])
     if made is None:

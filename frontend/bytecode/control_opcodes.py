@@ -14,7 +14,7 @@ from ..errors import Unsupported, UserRaise
 from ..state import Interpreter
 from ..values import object as objects
 from ..values.kinds import isinstance
-from . import exceptions as raising
+from . import exceptions
 from .frame import NULL, Frame, Saved
 from .generator import InterpretedGenerator, stopped_inside
 from .unpacking import as_dict, match_class, match_keys
@@ -164,7 +164,7 @@ def RAISE_VARARGS(vm: Interpreter, frame: Frame, n: int) -> None:
         raise Unsupported("an exception of the caller's gets a cause or a context")
     if n == 2:
         error.__cause__ = cause
-    raising.set_context(error, vm.current_error)
+    exceptions.set_context(error, vm.current_error)
     raise UserRaise(error)
 
 
@@ -213,7 +213,7 @@ def CALL_FUNCTION_EX(vm: Interpreter, frame: Frame, has_kwargs: bool) -> None:
     value = frame.pop()
     kind = vm.type_of(value)
     if not isinstance(value, Tensor) and not hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__"):
-        called = raising.signature_text(next(v for v in frame.stack[:-3:-1] if v is not NULL))
+        called = exceptions.signature_text(next(v for v in frame.stack[:-3:-1] if v is not NULL))
         raise UserRaise(TypeError(f"{called} argument after * must be an iterable, not {kind.__name__}"))
     _call(vm, frame, vm.listed(value), kwargs)
 

@@ -19,8 +19,7 @@ from ..values.container import InstanceDict, LazyDict
 from ..values.kinds import isinstance
 from ..values.lazy import Append, Unread
 from ..values.namespaces import load_cell, load_global, store_cell
-from . import closing
-from . import exceptions as raising
+from . import closing, exceptions
 from .frame import NULL, Frame
 from .unpacking import as_dict, taken
 from .version import METHOD_SLOT_FIRST
@@ -62,7 +61,7 @@ def LOAD_FAST(vm: Interpreter, frame: Frame, name: str) -> None:
     try:
         frame.stack.append(frame.fast[name])
     except KeyError:
-        raise raising.unbound_local(name) from None
+        raise exceptions.unbound_local(name) from None
 
 
 def LOAD_FAST_AND_CLEAR(vm: Interpreter, frame: Frame, name: str) -> None:
@@ -79,7 +78,7 @@ def STORE_FAST(vm: Interpreter, frame: Frame, name: str) -> None:
 
 def DELETE_FAST(vm: Interpreter, frame: Frame, name: str) -> None:
     if name not in frame.fast:
-        raise raising.unbound_local(name)
+        raise exceptions.unbound_local(name)
     del frame.fast[name]
 
 
@@ -99,18 +98,18 @@ def STORE_GLOBAL(vm: Interpreter, frame: Frame, name: str) -> None:
 def DELETE_GLOBAL(vm: Interpreter, frame: Frame, name: str) -> None:
     written = vm.effects.globals.get((id(frame.globals), name))
     if written is None and name not in frame.globals or written is not None and written[1] is DELETED:
-        raise raising.name_error(name)
+        raise exceptions.name_error(name)
     if written is None:
         vm.guards.add("contains", Const(frame.globals, frame.globals.get("__name__", "globals")), name)
     vm.effects.globals[id(frame.globals), name] = (frame.globals, DELETED)
 
 
-def _settled(value: Any) -> Any:
+def _as_read(value: Any) -> Any:
     return value.read() if type(value) is Unread else value
 
 
 def MAKE_CELL(vm: Interpreter, frame: Frame, name: str) -> None:
-    cell = types.CellType(_settled(frame.fast[name])) if name in frame.fast else types.CellType()
+    cell = types.CellType(_as_read(frame.fast[name])) if name in frame.fast else types.CellType()
     frame.fast[name] = vm.create(cell)
 
 
@@ -286,16 +285,14 @@ def DICT_MERGE(vm: Interpreter, frame: Frame, n: int) -> None:
     given = frame.pop()
     target, function = frame.stack[-n], frame.stack[-2 - n]
     if not isinstance(given, dict | LazyDict | InstanceDict) and not hasattr(vm.type_of(given), "keys"):
-        text = (
-            f"{raising.signature_text(function)} argument after ** must be a mapping, not {vm.type_of(given).__name__}"
-        )
+        text = f"{exceptions.signature_text(function)} argument after ** must be a mapping, not {vm.type_of(given).__name__}"
         raise UserRaise(TypeError(text))
     value = as_dict(vm, given)
     for key in value:
         if not isinstance(key, str):
             raise UserRaise(TypeError("keywords must be strings"))
         if key in target:
-            called = raising.signature_text(function)
+            called = exceptions.signature_text(function)
             raise UserRaise(TypeError(f"{called} got multiple values for keyword argument '{key}'"))
     target.update(value)
 

@@ -107,10 +107,10 @@ class InterpretedGenerator:
         try:
             self.close()
         except CaptureError:
-            vm.pending = vm.pending or closing.must_run(self)
+            vm.delayed_break = vm.delayed_break or closing.must_run(self)
         except Exception as error:
             reason = f"a generator that is dropped raises {type(error).__name__}"
-            vm.pending = vm.pending or closing.must_run(self, reason)
+            vm.delayed_break = vm.delayed_break or closing.must_run(self, reason)
 
     # ---- running ----
 

@@ -120,12 +120,12 @@ def disassemble(code: CodeType) -> Program:
     index_of: dict[int, int] = {}
     jumps: list[int] = []
     line = code.co_firstlineno
-    pending_names: tuple[str, ...] = ()
+    keyword_names: tuple[str, ...] = ()
     for ordinal, ins in enumerate(raw):
         line = _line_of(ins) or line
         index_of[ins.offset] = len(out)
         if ins.opname == "KW_NAMES":
-            pending_names = code.co_consts[ins.arg or 0]
+            keyword_names = code.co_consts[ins.arg or 0]
             group = ordinal if group is None else group
             continue
         if V313 and _makes_bool(ins) and not _wants_bool(raw, ordinal + 1):
@@ -139,9 +139,9 @@ def disassemble(code: CodeType) -> Program:
                 group = ordinal if group is None else group
             continue
         if ins.opname == "CALL":
-            out.append(Instruction("CALL", (ins.arg, pending_names), line))
+            out.append(Instruction("CALL", (ins.arg, keyword_names), line))
             origins.append((ordinal if group is None else group, 0))
-            pending_names, group = (), None
+            keyword_names, group = (), None
             continue
         if ins.opname == "CALL_KW":
             names = out.pop().arg

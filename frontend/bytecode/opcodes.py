@@ -6,7 +6,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from ..breaks.pending import operand_count
+from ..breaks.break_instruction import operand_count
 from ..errors import Unsupported
 from ..state import Interpreter
 from . import control_opcodes, data_opcodes

@@ -14,15 +14,13 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from .. import torch_private
 from ..breaks import breaks
 from ..calls import dispatch
 from ..calls.builtins import TENSOR_METHODS
 from ..calls.tables import REFUSED_BUILTINS
 from ..calls.visibility import refuse_opaque
 from ..entry.effects import Effects
-from ..errors import CaptureError, GraphBreak, InternalError, Unsupported, UserRaise
-from ..errors import Frame as Place
+from ..errors import CaptureError, GraphBreak, InternalError, SourceLine, Unsupported, UserRaise
 from ..graph.dynamic import Dynamic, Marks
 from ..graph.fake_dispatch import new_fake_mode
 from ..graph.output import OutputGraph
@@ -30,6 +28,9 @@ from ..guards.definitions import Definitions
 from ..guards.guards import GuardSet
 from ..guards.source import Attr, Item, Source
 from ..state import Generator
+from ..torch_private.dispatch import python_dispatcher
+from ..torch_private.fake import allow_symbols, data_dependent_errors
+from ..torch_private.symbols import new_shape_env
 from ..values import function as functions
 from ..values import object as objects
 from ..values import operators
@@ -39,13 +40,12 @@ from ..values.lazy import Append, Unread
 from ..values.namespaces import rely_on_definition
 from ..values.tensor import ASKED, asked, refuse_method, tensor_class
 from ..values.user import UserState
-from . import closing
-from . import exceptions as raising
+from . import closing, exceptions
 from .frame import Frame, Lasti
 from .generator import InterpretedGenerator
 from .opcodes import steps_of
 
-__all__ = ["Machine"]
+__all__ = ["SymbolicInterpreter"]
 
 _OWN = __name__.rsplit(".", 2)[0]
 _DEPTH_PER_CALL = 9
@@ -54,7 +54,7 @@ _DEPTH_PER_CALL = 9
 class _Recorder(TorchFunctionMode):
     """Routes torch calls that C code makes on its own (sum of tensors, reduce) to the interpreter."""
 
-    def __init__(self, vm: Machine) -> None:
+    def __init__(self, vm: SymbolicInterpreter) -> None:
         super().__init__()
         self.vm = vm
 
@@ -67,14 +67,14 @@ class _Recorder(TorchFunctionMode):
         try:
             return vm.call(function, args, kwargs or {})
         except UserRaise as raised:
-            vm.carried = raising.note(raised.value)
+            vm.carried = exceptions.note(raised.value)
             raise raised.value from None
         finally:
             vm.recording = True
 
 
-class Machine:
-    """One capture in progress: frames, the graph, guards, what is known of the user's objects, pending effects."""
+class SymbolicInterpreter:
+    """One capture in progress: frames, the graph, guards, what is known of the user's objects, effects."""
 
     def __init__(self, dynamic: bool = False, marks: Marks | None = None) -> None:
         self.dynamic = Dynamic(self, dynamic, marks or Marks())
@@ -102,7 +102,7 @@ class Machine:
         self.open_scopes: list[Any] = []
         self.current_error: BaseException | None = None
         self.outer_error = sys.exc_info()[1]  # what the caller is handling
-        self.carried: raising.note | None = None
+        self.carried: exceptions.note | None = None
         self.recorder = _Recorder(self)
         self.recording = False
         self.step = self.out_size = 0
@@ -110,8 +110,8 @@ class Machine:
         self.tail = False
         self.stop: breaks.Stop | None = None
         self.stop_at = -1
-        self.raised_at: tuple[BaseException, tuple[Place, ...]] | None = None
-        self.pending: CaptureError | None = None  # a break that was found where none can be raised
+        self.raised_at: tuple[BaseException, tuple[SourceLine, ...]] | None = None
+        self.delayed_break: CaptureError | None = None  # a break that was found where none can be raised
         self.generators: weakref.WeakSet[Generator] = weakref.WeakSet()
         self.codes: dict[int, types.CodeType] = {}  # of all frames so far
         self.globals_read: dict[tuple[int, str], Any] = {}
@@ -158,8 +158,8 @@ class Machine:
                 except UserRaise as raised:
                     self._unwind(frame, index, raised)
                     continue
-                if self.pending is not None:
-                    raise self.pending
+                if self.delayed_break is not None:
+                    raise self.delayed_break
                 if signal is not None:
                     if signal == "return":
                         self._release(frame)
@@ -205,9 +205,9 @@ class Machine:
         if self.raised_at is None or self.raised_at[0] is not raised.value:
             self.raised_at = (raised.value, tuple(self.places()))
             if raised.value.__context__ is None:
-                raising.set_context(raised.value, self.current_error)
+                exceptions.set_context(raised.value, self.current_error)
         if not raised.again:
-            raising.add_entry(self, raised.value, frame)
+            exceptions.add_entry(self, raised.value, frame)
         raised.again = False
         entry = frame.program.handler(index)
         if entry is None:
@@ -264,9 +264,9 @@ class Machine:
         if not error.frames:
             error.frames = tuple(self.places())
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[SourceLine]:
         """The lines that capture is in, outermost first."""
-        return [Place(f.code.co_filename, f.line, f.code.co_qualname) for f in self.frames]
+        return [SourceLine(f.code.co_filename, f.line, f.code.co_qualname) for f in self.frames]
 
     def here(self) -> tuple[str, int, str] | None:
         """The innermost line of the program's own that capture is in: file, line number, function."""
@@ -285,7 +285,7 @@ class Machine:
             key = (name, frame.line, frame.code.co_name)
             text = self._trace_cache.get(key)
             if text is None:
-                text = f'  File "{name}", line {key[1]}, in {key[2]}\n    {Place(*key).text}\n'
+                text = f'  File "{name}", line {key[1]}, in {key[2]}\n    {SourceLine(*key).text}\n'
                 self._trace_cache[key] = text
             parts.append(text)
         return "".join(parts)
@@ -331,14 +331,14 @@ class Machine:
             return function(*args, **kwargs)
         except (CaptureError, UserRaise):
             raise
-        except torch_private.data_dependent_errors() as error:
+        except data_dependent_errors() as error:
             raise GraphBreak(
                 f"control flow or a number depends on a tensor's values ({type(error).__name__})"
             ) from None
         except Exception as error:
             if self.carried is not None and self.carried.error is error:
                 raise UserRaise(self.carried.restore()) from None
-            raise UserRaise(raising.cleaned(error, self.outer_error)) from None
+            raise UserRaise(exceptions.cleaned(error, self.outer_error)) from None
 
     def native_recorded(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         """`native` for C code that may operate on tensors."""
@@ -380,7 +380,7 @@ class Machine:
         return _PLAIN_KINDS.get(type(value), type(value))
 
     @staticmethod
-    def is_own(kind: type) -> bool:
+    def is_frontend_class(kind: type) -> bool:
         """Whether `kind` is one of the frontend's own helper classes."""
         return kind.__module__.startswith(_OWN)
 
@@ -396,10 +396,10 @@ class Machine:
     def need_symbols(self) -> None:
         """From here on, sizes and numbers may be symbolic."""
         if self.shape_env is None:
-            self.shape_env = self.out.shape_env = torch_private.new_shape_env(self.here)
+            self.shape_env = self.out.shape_env = new_shape_env(self.here)
             self.out.number_input = self.dynamic.number_input
-            torch_private.allow_symbols(self.fake_mode, self.shape_env)
-            self.symbolic.enter_context(torch_private.python_dispatcher())
+            allow_symbols(self.fake_mode, self.shape_env)
+            self.symbolic.enter_context(python_dispatcher())
 
     # ---- operators ----
 
@@ -507,7 +507,7 @@ class Machine:
         """`obj.name`."""
         return objects.load_attr(self, obj, name)
 
-    def settle(self, value: Any) -> Any:
+    def materialize(self, value: Any) -> Any:
         """A value that real Python code may look into: views of the user's mappings become plain dicts."""
         if type(value) is LazyDict or type(value) is InstanceDict:
             return value.force()

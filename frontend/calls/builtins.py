@@ -18,13 +18,27 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import torch_private
 from ..bytecode.exceptions import first_context
 from ..bytecode.generator import InterpretedGenerator
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..guards import process_state
 from ..guards.source import Const, Fetch
 from ..state import Interpreter
+from ..torch_private.fake import FakeTensor
+from ..torch_private.functions import (
+    ASSOCIATIVE_SCAN,
+    DISPATCH_MODES,
+    FUNCTION_MODES,
+    GRAPH_BREAK,
+    IS_COMPILING,
+    IS_SCRIPTING,
+    LOG_USAGE,
+    MODULE_APPLY,
+    SIZE_MARKS,
+    TRACING_STATE,
+)
+from ..torch_private.guards import function_mode_count
+from ..torch_private.symbols import sym_sqrt
 from ..values import object as objects
 from ..values import operators
 from ..values.constant import is_constant
@@ -110,7 +124,7 @@ def _real_kinds(kinds: Any) -> Any:
     """The classes of an `isinstance` without that of fake tensors."""
     if type(kinds) is tuple:
         return tuple(map(_real_kinds, kinds))
-    return () if kinds is torch_private.FakeTensor else kinds
+    return () if kinds is FakeTensor else kinds
 
 
 @ROWS.rule(builtins.isinstance)
@@ -143,14 +157,14 @@ def _issubclass(vm: Interpreter, cls: Any, kinds: Any) -> bool:
     return objects.is_subclass(vm, cls, kinds)
 
 
-@ROWS.rule(torch_private.MODULE_APPLY)
+@ROWS.rule(MODULE_APPLY)
 def _apply(vm: Interpreter, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """`module.to(...)` and its like give parameters other data."""
     if not vm.is_created(module):
         raise GraphBreak(
             "the parameters of a module are moved or cast", "do it once, before the compiled function is called"
         )
-    return vm.inline(torch_private.MODULE_APPLY, (module, *args), kwargs)
+    return vm.inline(MODULE_APPLY, (module, *args), kwargs)
 
 
 @ROWS.rule(type)
@@ -280,7 +294,7 @@ def _text(name: str, function: Any) -> Any:
                 break
         check_text(vm, value)
         check_operands(vm, args, f"{function.__name__}()")
-        return vm.native(function, *map(vm.settle, args))
+        return vm.native(function, *map(vm.materialize, args))
 
     return apply
 
@@ -319,7 +333,7 @@ def _bool(vm: Interpreter, *args: Any) -> bool:
 
 @ROWS.rule(math.sqrt)
 def _sqrt(vm: Interpreter, x: Any) -> Any:
-    return torch_private.sym_sqrt(x) if isinstance(x, torch.SymInt) else vm.native(math.sqrt, x)
+    return sym_sqrt(x) if isinstance(x, torch.SymInt) else vm.native(math.sqrt, x)
 
 
 def _via(apply: Any) -> Any:
@@ -345,13 +359,13 @@ ROWS.rule(_operator.truth)(lambda vm, a: vm.truth(a))
 
 # ---- questions that libraries ask ----
 
-for _question in (torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, *torch_private.IS_COMPILING):
+for _question in (torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, *IS_COMPILING):
     ROWS.rule(_question)(lambda vm: True)
 ROWS.rule(torch.jit.is_scripting)(lambda vm: False)
 ROWS.rule(torch.jit.is_tracing)(lambda vm: False)
-ROWS.rule(torch_private.TRACING_STATE)(lambda vm: None)
+ROWS.rule(TRACING_STATE)(lambda vm: None)
 ROWS.rule(torch.compiler.is_exporting)(lambda vm: False)
-ROWS.rule(torch_private.IS_SCRIPTING)(lambda vm: False)
+ROWS.rule(IS_SCRIPTING)(lambda vm: False)
 ROWS.rule(torch._assert)(lambda vm, condition, message="": _assert(vm, condition, message))
 ROWS.rule(torch._check)(lambda vm, condition, message=None: _assert(vm, condition, ""))
 ROWS.rule(torch.is_inference)(lambda vm, value: vm.call_tensor_method(value, "is_inference", (), {}))
@@ -359,19 +373,19 @@ ROWS.rule(torch.is_tensor)(lambda vm, value: isinstance(value, Tensor))
 ROWS.rule(torch.nn.attention.sdpa_kernel)(lambda vm, *a, **k: RealContext(torch.nn.attention.sdpa_kernel(*a, **k)))
 
 
-@ROWS.rule(torch_private.DISPATCH_MODES)
+@ROWS.rule(DISPATCH_MODES)
 def _dispatch_modes(vm: Interpreter) -> int:
     """Nothing is captured under a dispatch mode; the one that is active now is capture's own."""
-    vm.guards.add("equals", process_state.Answer(torch_private.DISPATCH_MODES), 0)
+    vm.guards.add("equals", process_state.Answer(DISPATCH_MODES), 0)
     return 0
 
 
-@ROWS.rule(torch_private.FUNCTION_MODES)
+@ROWS.rule(FUNCTION_MODES)
 def _function_modes(vm: Interpreter) -> int:
-    return torch_private.function_mode_count()  # guarded in every entry
+    return function_mode_count()  # guarded in every entry
 
 
-ROWS.rule(torch_private.LOG_USAGE)(lambda vm, *a: None)
+ROWS.rule(LOG_USAGE)(lambda vm, *a: None)
 ROWS.rule(inspect.currentframe)(lambda vm: _refuse("the call stack is inspected"))
 ROWS.rule(builtins.__import__)(lambda vm, *a, **k: vm.native(builtins.__import__, *a, **k))
 
@@ -396,12 +410,12 @@ def _assert(vm: Interpreter, condition: Any, message: Any) -> None:
         raise UserRaise(AssertionError(message))
 
 
-@ROWS.rule(torch_private.GRAPH_BREAK)
+@ROWS.rule(GRAPH_BREAK)
 def _break(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
     raise GraphBreak("torch._dynamo.graph_break() is called")
 
 
-ROWS.rule(*torch_private.SIZE_MARKS)(lambda vm, *args, **kwargs: None)
+ROWS.rule(*SIZE_MARKS)(lambda vm, *args, **kwargs: None)
 
 
 # ---- library functions with a meaning of their own ----
@@ -537,6 +551,6 @@ TENSOR_METHODS: dict[str, Any] = {
 }
 
 
-ROWS.rule(torch_private.ASSOCIATIVE_SCAN)(higher_order.associative_scan)
+ROWS.rule(ASSOCIATIVE_SCAN)(higher_order.associative_scan)
 TENSOR_METHODS.update(torch_rules.TENSOR_METHODS)
 TENSOR_METHODS["nelement"], TENSOR_METHODS["ndimension"] = TENSOR_METHODS["numel"], TENSOR_METHODS["dim"]

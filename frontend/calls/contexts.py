@@ -14,7 +14,7 @@ from ..graph.dynamic import concrete
 from ..guards import process_state
 from ..runtime import profiling
 from ..state import Interpreter
-from ..torch_private import ENTER_AUTOCAST, EXIT_AUTOCAST, SET_GRAD_MODE
+from ..torch_private.functions import ENTER_AUTOCAST, EXIT_AUTOCAST, SET_GRAD_MODE
 from ..values import object as objects
 from ..values.kinds import isinstance
 from .registry import Rows

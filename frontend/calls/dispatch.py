@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import torch_private
 from ..bytecode.generator import InterpretedGenerator
 from ..bytecode.unpacking import as_dict
 from ..entry import messages
@@ -20,6 +19,9 @@ from ..guards import process_state
 from ..guards.sameness import is_value_type
 from ..guards.source import Attr, Const, Fetch, Item
 from ..state import Interpreter
+from ..torch_private.dynamo import script_source
+from ..torch_private.functions import MODULE_CALL, MODULE_CALL_WITH_HOOKS, OpOverload, OpOverloadPacket
+from ..torch_private.guards import global_module_hooks
 from ..values import object as objects
 from ..values import sets
 from ..values.constant import is_constant
@@ -33,7 +35,7 @@ from . import contexts, library, marks, natives, tables, torch_rules, transforms
 from .contexts import is_torch_context
 from .registry import Row, called_row, fill, row_of, rule_of
 from .torch_calls import call_operator, check_torch_state, is_torch_builtin, torch_answer, torch_call
-from .visibility import check_keys, check_sight, check_text
+from .visibility import check_keys, check_text, check_visible
 
 __all__ = ["call", "call_forward"]
 
@@ -59,7 +61,7 @@ def call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str
         return _construct(vm, function, args, kwargs)
     if isinstance(function, nn.Module):
         return call_module(vm, function, args, kwargs)
-    if vm.is_own(kind):
+    if vm.is_frontend_class(kind):
         return vm.native(function, *args, **kwargs)
     if kind.__module__ == "typing" and hasattr(function, "__origin__") or isinstance(function, types.GenericAlias):
         return _generic(vm, function, args, kwargs)
@@ -80,7 +82,7 @@ def _is_scripted(function: Any) -> bool:
 
 
 def _scripted(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    plain = torch_private.script_source(function)
+    plain = script_source(function)
     if plain is not None:
         return vm.call(plain, args, kwargs)
     raise Unsupported("a TorchScript function is called")
@@ -145,7 +147,7 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
     if native and function.__name__ != "__getattr__":
         if module.startswith("torch") and function.__name__ not in tables.TORCH_FIXED:
             return torch_answer(vm, function, args, kwargs)
-        return vm.native_recorded(function, *map(vm.settle, args), **kwargs)
+        return vm.native_recorded(function, *map(vm.materialize, args), **kwargs)
     if module in ("logging", "warnings"):
         return messages.call(vm, function, args, kwargs)
     return vm.inline(function, args, kwargs)
@@ -154,7 +156,7 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
 def _method(vm: Interpreter, method: types.MethodType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     owner = method.__self__
     ruled = rule_of(method.__func__) is not None
-    if not ruled and vm.is_own(type(owner)) or isinstance(owner, InterpretedGenerator):
+    if not ruled and vm.is_frontend_class(type(owner)) or isinstance(owner, InterpretedGenerator):
         return vm.native(method, *args, **kwargs)
     return vm.tail_call(method.__func__, (owner, *args), kwargs)
 
@@ -258,7 +260,7 @@ _OBJECT_METHODS: dict[str, Any] = {
 
 
 def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run a native function on values of the program, as its row says: views are settled, callbacks come back to the interpreter."""
+    """Run a native function on values of the program, as its row says: views are made plain, callbacks come back to the interpreter."""
     row = called_row(function)
     if row is None and is_value_type(getattr(function, "__self__", None)):  # of NumPy's numbers, for instance
         row = Row(function)
@@ -268,7 +270,7 @@ def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[s
         return process_state.ask(vm, function, args, kwargs)
     if row.reads:
         process_state.KINDS[row.reads](vm, args)
-    _check_sight(vm, row, function, args, kwargs)
+    _check_visible(vm, row, function, args, kwargs)
     check_history(vm, function, args)
     if row.calls != ():
         back = [row.calls is None or i in row.calls for i in range(len(args))]
@@ -282,8 +284,8 @@ def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[s
         args = tuple(_as_mapping(vm, a) for a in args)
     if row.iterates:
         args = tuple(rules.iterable(vm, a) for a in args)
-    args = tuple(map(vm.settle, args))
-    kwargs = {k: vm.settle(v) for k, v in kwargs.items()}
+    args = tuple(map(vm.materialize, args))
+    kwargs = {k: vm.materialize(v) for k, v in kwargs.items()}
     return vm.native_recorded(function, *args, **kwargs)
 
 
@@ -295,7 +297,7 @@ def _as_mapping(vm: Interpreter, value: Any) -> Any:
     return as_dict(vm, value)
 
 
-def _check_sight(vm: Interpreter, row: Row, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _check_visible(vm: Interpreter, row: Row, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Break where the native function would look at what capture has not guarded (see `sight`)."""
     rest = args[1:] if type(function) in _C_DESCRIPTORS else args
     if row.sees == "key":
@@ -303,7 +305,7 @@ def _check_sight(vm: Interpreter, row: Row, function: Any, args: tuple[Any, ...]
     elif row.sees == "keys":
         check_keys(vm, rest)
     elif row.sees == "values":
-        check_sight(vm, (*args, *kwargs.values()), getattr(function, "__name__", type(function).__name__))
+        check_visible(vm, (*args, *kwargs.values()), getattr(function, "__name__", type(function).__name__))
 
 
 def _is_callback(vm: Interpreter, value: Any) -> bool:
@@ -361,7 +363,7 @@ def _make(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, A
     elif issubclass(cls, BaseException):
         obj = vm.native(new, cls, *args)
     else:
-        obj = vm.native_recorded(new, cls, *map(vm.settle, args))
+        obj = vm.native_recorded(new, cls, *map(vm.materialize, args))
     vm.create(obj)
     if isinstance(init, types.FunctionType):
         made = vm.call(init, (obj, *args), kwargs)
@@ -403,7 +405,7 @@ def call_module(vm: Interpreter, module: nn.Module, args: tuple[Any, ...], kwarg
     kind = type(module)
     custom = objects.find_method(kind, "__call__")
     _check_callable(module)
-    if vm.is_own(kind):
+    if vm.is_frontend_class(kind):
         wrapper = vm.user.source_of(module) or Const(module, "compiled")
         forward, own = module.__dict__["forward"], Item(Attr(wrapper, "__dict__"), "forward")
         if forward is not module._compiled:  # the program's own
@@ -413,7 +415,7 @@ def call_module(vm: Interpreter, module: nn.Module, args: tuple[Any, ...], kwarg
         vm.guards.add("is", own, forward)
         inner = Item(Attr(wrapper, "__dict__"), "_orig_mod")
         return vm.tail_call(vm.user.wrap(module._orig_mod, inner), args, kwargs)
-    if custom is not torch_private.MODULE_CALL:
+    if custom is not MODULE_CALL:
         assert custom is not None
         return vm.tail_call(custom, (module, *args), kwargs)
     namespace = module.__dict__
@@ -430,11 +432,11 @@ def call_module(vm: Interpreter, module: nn.Module, args: tuple[Any, ...], kwarg
                 raise GraphBreak("a module has backward hooks")
             if not namespace[name]:
                 vm.guards.add("empty", Item(where, name))
-    for hooks in torch_private.global_module_hooks()[:2]:
+    for hooks in global_module_hooks()[:2]:
         vm.guards.add("empty", Const(hooks, "global_hooks")) if not hooks else None
     direct = vm.tail
-    if namespace["_forward_hooks"] or namespace["_forward_pre_hooks"] or any(torch_private.global_module_hooks()[:2]):
-        return vm.tail_call(torch_private.MODULE_CALL_WITH_HOOKS, (module, *args), kwargs)
+    if namespace["_forward_hooks"] or namespace["_forward_pre_hooks"] or any(global_module_hooks()[:2]):
+        return vm.tail_call(MODULE_CALL_WITH_HOOKS, (module, *args), kwargs)
     forward = objects.load_attr(vm, module, "forward")
     vm.tail = direct
     return vm.tail_call(forward, args, kwargs)
@@ -476,7 +478,7 @@ def _weak(vm: Interpreter, reference: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def _own(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return vm.native(function, *map(vm.settle, args), **kwargs)
+    return vm.native(function, *map(vm.materialize, args), **kwargs)
 
 
 _BY_KIND: dict[type, Any] = {
@@ -487,8 +489,8 @@ _BY_KIND: dict[type, Any] = {
     types.MethodWrapperType: _wrapper,
     functools.partial: _partial,
     _LRU: library.call_cached,
-    torch_private.OpOverload: call_operator,
-    torch_private.OpOverloadPacket: call_operator,
+    OpOverload: call_operator,
+    OpOverloadPacket: call_operator,
     operator.itemgetter: _getter,
     operator.attrgetter: _getter,
     operator.methodcaller: library.call_methodcaller,

@@ -18,11 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from .. import torch_private
 from ..errors import GraphBreak, UserRaise
 from ..graph.dynamic import concrete
 from ..guards.source import Const, Fetch, Item
 from ..state import Interpreter
+from ..torch_private.dispatch import storage_key
+from ..torch_private.fake import real_tensors
 from ..values import object as objects
 from ..values import operators
 from ..values.constant import is_constant
@@ -30,7 +31,7 @@ from ..values.container import InstanceDict, LazyDict
 from ..values.kinds import isinstance
 from ..values.namespaces import instance_attr
 from .registry import Rows
-from .visibility import check_sight, is_same, refuse_opaque
+from .visibility import check_visible, is_same, refuse_opaque
 
 __all__ = ["call_cached", "call_methodcaller", "methodcaller_parts", "special_function"]
 
@@ -142,8 +143,8 @@ def _reversed(vm: Interpreter, values: Any) -> Any:
     if objects.find_method(type(values), "__getitem__") is not None:
         size = vm.call(len, (values,), {})
         return iter([operators.get_item(vm, values, i) for i in range(size - 1, -1, -1)])
-    values = vm.settle(values)
-    check_sight(vm, () if isinstance(values, list | tuple | dict) else (values,), "reversed()")
+    values = vm.materialize(values)
+    check_visible(vm, () if isinstance(values, list | tuple | dict) else (values,), "reversed()")
     return vm.native(reversed, values)
 
 
@@ -204,8 +205,8 @@ def _number(function: Callable[..., Any], *names: str, symbolic: Any = None) -> 
                     method = objects.find_method(type(value), name)
                     if method is not None and not vm.is_library(method.__module__):
                         return vm.call(method, args, kwargs)
-            check_sight(vm, args, f"{function.__name__}()")
-        return vm.native_recorded(function, *map(vm.settle, args), **kwargs)
+            check_visible(vm, args, f"{function.__name__}()")
+        return vm.native_recorded(function, *map(vm.materialize, args), **kwargs)
 
     return apply
 
@@ -359,7 +360,7 @@ def _copied_tensor(vm: Interpreter, tensor: Tensor, memo: dict[Any, Any]) -> Ten
     """A clone where that is all that copying is: no parameter, no gradient, no attributes, memory of its own."""
     info = vm.out.inputs.get(id(tensor))
     real = None if info is None else info.real
-    storage = ("storage", torch_private.storage_key(tensor))
+    storage = ("storage", storage_key(tensor))
     plain = vm.type_of(tensor) is Tensor and not tensor.requires_grad and not vm.effects.touches(tensor)
     if real is not None:
         plain = plain and real.grad is None and not real.__dict__
@@ -430,7 +431,7 @@ def _of_plain_data(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of the library that is run as it is when it is given nothing but plain data."""
 
     def apply(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
-        args = tuple(map(vm.settle, args))
+        args = tuple(map(vm.materialize, args))
         if not all(map(_plain_data, (*args, *kwargs.values()))):
             raise GraphBreak(f"{function.__module__}.{function.__name__} is given more than plain data")
         return vm.native(function, *args, **kwargs)
@@ -471,7 +472,7 @@ def call_cached(vm: Interpreter, cached: Any, args: tuple[Any, ...], kwargs: dic
     if not plain and not all(_is_held(vm, a) for a in (*args, *kwargs.values())):
         raise GraphBreak(f"{cached.__name__}, which keeps its results, is called with more than constants")
     if library:
-        with torch_private.real_tensors():
+        with real_tensors():
             result = vm.native(cached, *args, **kwargs)
         return vm.call(function, args, kwargs) if isinstance(result, Tensor | nn.Module | list | dict) else result
     # A package that is installed does not look at what this program is just changing.
@@ -479,7 +480,7 @@ def call_cached(vm: Interpreter, cached: Any, args: tuple[Any, ...], kwargs: dic
     if changed and "site-packages" not in function.__code__.co_filename:
         raise GraphBreak(f"{cached.__name__}, which keeps its results, is called after a change that it may see")
     ask = functools.partial(_ask, args, tuple(kwargs.items()))
-    with torch_private.real_tensors():
+    with real_tensors():
         result = vm.native(ask, cached)
     return vm.user.wrap(
         result, Fetch(_Asked(cached.__name__, ask, args, tuple(kwargs.items())), Const(cached, cached.__name__))

@@ -9,10 +9,11 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor
 
-from .. import torch_private
 from ..errors import GraphBreak, UserRaise
 from ..guards.source import Const
 from ..state import Interpreter
+from ..torch_private.dynamo import is_allowed, is_disabled
+from ..torch_private.fake import is_foreign_tensor, real_tensors
 from ..values.kinds import isinstance
 
 __all__ = ["ALLOWED", "CONSTANT", "DISABLED", "call_marked", "check_disabled"]
@@ -25,7 +26,7 @@ CONSTANT = "_intarsia_constant"
 def check_disabled(value: Any, name: str) -> None:
     """Break the graph before a call of a function or module that must not be captured."""
     reason = value.__dict__.get(DISABLED)
-    if reason is None and isinstance(value, types.FunctionType) and torch_private.is_disabled(value):
+    if reason is None and isinstance(value, types.FunctionType) and is_disabled(value):
         reason = True
     if reason is not None:
         why = f": {reason}" if isinstance(reason, str) else ""
@@ -38,10 +39,10 @@ def call_marked(vm: Interpreter, function: types.FunctionType, args: tuple[Any, 
     """The result of a call of a marked function; `NotImplemented` when it has no mark."""
     namespace = function.__dict__
     check_disabled(function, function.__qualname__)
-    if ALLOWED in namespace or torch_private.is_allowed(function):
-        return _one_node(vm, function, tuple(map(vm.settle, args)), kwargs)
+    if ALLOWED in namespace or is_allowed(function):
+        return _one_node(vm, function, tuple(map(vm.materialize, args)), kwargs)
     if CONSTANT in namespace or namespace.get("_dynamo_marked_constant"):
-        return _constant(vm, function, tuple(map(vm.settle, args)), kwargs)
+        return _constant(vm, function, tuple(map(vm.materialize, args)), kwargs)
     return NotImplemented
 
 
@@ -51,7 +52,7 @@ def _one_node(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ..
     try:
         result = vm.out.call_function(function, args, kwargs)
     except UserRaise as raised:
-        if torch_private.is_foreign_tensor(raised.value):
+        if is_foreign_tensor(raised.value):
             raise GraphBreak(
                 f"{name}, which is allowed in graphs, uses a tensor that is not among its arguments",
                 "pass it as an argument",
@@ -78,6 +79,6 @@ def _constant(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ..
         raise GraphBreak(
             f"{name}, whose result is assumed constant, is called with a tensor", "call it with plain values"
         )
-    with torch_private.real_tensors():
+    with real_tensors():
         result = vm.native(function, *args, **kwargs)
     return vm.user.wrap(result, Const(result, name))

@@ -11,17 +11,18 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from .. import torch_private
 from ..errors import GraphBreak, Unsupported
 from ..guards import process_state
 from ..state import Interpreter
+from ..torch_private.dispatch import device_constructors
+from ..torch_private.functions import OpOverload, OpOverloadPacket
 from ..values.kinds import isinstance
 from ..values.tensor import TensorMethod
 from . import tables
 
 __all__ = ["call_operator", "check_torch_state", "is_torch_builtin", "torch_answer", "torch_call"]
 
-_OPERATORS = (torch_private.OpOverload, torch_private.OpOverloadPacket)
+_OPERATORS = (OpOverload, OpOverloadPacket)
 
 
 def check_torch_state(name: str, module: str = "") -> None:
@@ -59,8 +60,8 @@ def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: di
     check_torch_state(name)
     if name.startswith(tables.STATE_CHANGES) and not any(isinstance(a, Tensor) for a in args):
         raise Unsupported(f"torch's state is changed ({name})")
-    args = tuple(map(vm.settle, args))
-    if vm.device is not None and kwargs.get("device") is None and function in torch_private.device_constructors():
+    args = tuple(map(vm.materialize, args))
+    if vm.device is not None and kwargs.get("device") is None and function in device_constructors():
         kwargs = {**kwargs, "device": vm.device}
     for value in (*args, *kwargs.values()):
         if isinstance(value, types.FunctionType | types.MethodType | TensorMethod):
@@ -89,7 +90,7 @@ def torch_answer(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: 
     """A function of torch's that makes no tensor: the facts of one, or a question to the process that is asked again in every call."""
     leaves = pytree.tree_leaves((args, kwargs))
     if any(isinstance(leaf, Tensor) for leaf in leaves):
-        return vm.native_recorded(function, *map(vm.settle, args), **kwargs)
+        return vm.native_recorded(function, *map(vm.materialize, args), **kwargs)
     name = function.__name__
     if not name.startswith(tables.QUESTIONS) and not name.endswith(("_enabled", "_allowed", "_available")):
         raise GraphBreak(f"{getattr(function, '__module__', 'torch')}.{name} is called, which capture does not know")
@@ -127,7 +128,7 @@ def call_operator(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs:
         type(value) is int for value in given
     ):  # a number that stands for none crashes torch wherever a mode sees it
         raise GraphBreak(f"{function} is given a number for a dtype, layout or memory format")
-    args = tuple(map(vm.settle, args))
+    args = tuple(map(vm.materialize, args))
     if outs := [name for name in _outs(function) if kwargs.get(name) is not None]:
         check_out(vm, function, args, kwargs, outs)
     return vm.out.call_function(function, args, kwargs)
@@ -136,7 +137,7 @@ def call_operator(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs:
 @functools.cache
 def _outs(function: Any) -> frozenset[str]:
     """The names by which an operator is given the tensors that it puts its results into."""
-    if isinstance(function, torch_private.OpOverload):
+    if isinstance(function, OpOverload):
         return frozenset(a.name for a in function._schema.arguments if a.is_out and a.kwarg_only)
     return frozenset().union(*(_outs(getattr(function, name)) for name in function.overloads()))
 
@@ -144,7 +145,7 @@ def _outs(function: Any) -> frozenset[str]:
 @functools.cache
 def _enumerated(function: Any) -> list[tuple[int | None, str]]:
     """The arguments of an operator that are no numbers, though eager takes numbers for them: place and name."""
-    if not isinstance(function, torch_private.OpOverload):
+    if not isinstance(function, OpOverload):
         return [(None, name) for name in ("dtype", "layout", "memory_format")]
     arguments = enumerate(function._schema.arguments)
     return [(p, a.name) for p, a in arguments if str(a.type) != str(a.real_type)]

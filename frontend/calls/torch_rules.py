@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint as checkpoints
 
-from .. import torch_private
 from ..errors import GraphBreak, Unsupported
 from ..guards.source import Attr, Const
 from ..state import Interpreter
+from ..torch_private.fake import is_fake
+from ..torch_private.functions import ASSERT_ASYNC
 from ..values import object as objects
 from ..values import operators
 from ..values.kinds import isinstance
@@ -74,7 +75,7 @@ def _dropout(
 ) -> Any:
     """Where nothing is dropped, eager gives back its argument; torch's Python replacement for symbolic sizes gives a copy."""
     nothing = training is False or type(p) in (int, float) and p == 0
-    if nothing and vm.shape_env is not None and torch_private.is_fake(input) and type(p) is float and 0 <= p <= 1:
+    if nothing and vm.shape_env is not None and is_fake(input) and type(p) is float and 0 <= p <= 1:
         return input
     everything = training is True and not inplace and type(p) in (int, float) and p == 1
     if everything and isinstance(input, Tensor) and not any(type(n) is int and n == 0 for n in input.shape):
@@ -113,10 +114,10 @@ for _lookup in (nn.functional.embedding, nn.functional.embedding_bag):
 @ROWS.rule(nn.functional.one_hot, torch.ops.aten.one_hot, torch.ops.aten.one_hot.default)
 def _one_hot(vm: Interpreter, tensor: Any, num_classes: Any = -1) -> Any:
     """Eager looks at all classes on a CPU; torch's form for tracing compares them with the numbers that there are."""
-    if torch_private.is_fake(tensor) and tensor.device.type == "cpu" and type(num_classes) is int and num_classes >= 0:
+    if is_fake(tensor) and tensor.device.type == "cpu" and type(num_classes) is int and num_classes >= 0:
         for test, bound, words in ((torch.ge, 0, "non-negative"), (torch.lt, num_classes, "smaller than num_classes")):
             holds = vm.call(torch.all, (vm.call(test, (tensor, bound), {}),), {})
-            vm.call(torch_private.ASSERT_ASYNC, (holds, f"Class values must be {words}."), {})
+            vm.call(ASSERT_ASYNC, (holds, f"Class values must be {words}."), {})
     return torch_call(vm, nn.functional.one_hot, (tensor, num_classes), {})
 
 
@@ -179,7 +180,7 @@ def _outputs(vm: Interpreter, output: Any, args: tuple[Any, ...], context: Funct
 
 def parameter(vm: Interpreter, cls: type, data: Any = None, requires_grad: bool = True) -> Any:
     """`nn.Parameter(data)`: another tensor over the same memory."""
-    if torch.is_grad_enabled() or not torch_private.is_fake(data) or cls is not nn.Parameter:
+    if torch.is_grad_enabled() or not is_fake(data) or cls is not nn.Parameter:
         raise GraphBreak(f"a {cls.__name__} is constructed inside the captured code")
     made = vm.out.call_method("detach", (data,), {})
     vm.parameters[id(made)] = requires_grad
@@ -274,7 +275,7 @@ def _functional_call(
     tie_weights: Any = True,
     strict: Any = False,
 ) -> Any:
-    """The module's members are covered by pending writes while it is called."""
+    """The module's members are covered by writes while it is called."""
     given = _given(vm, parameters)
     members = _members(module)
     if vm.user.source_of(module) is None or strict or not given.keys() <= members.keys():
@@ -315,7 +316,7 @@ def _functional_call(
 
 def _given(vm: Interpreter, parameters: Any) -> dict[str, Tensor]:
     many = parameters if isinstance(parameters, tuple | list) else (parameters,)
-    return {name: value for one in many for name, value in vm.settle(one).items()}
+    return {name: value for one in many for name, value in vm.materialize(one).items()}
 
 
 def _members(module: nn.Module) -> dict[str, tuple[nn.Module, str]]:

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
-from .. import torch_private
 from ..errors import GraphBreak
 from ..graph.output import GraphInput, OutputGraph
 from ..state import Interpreter
-from ..torch_private import CaptureMode
+from ..torch_private.dispatch import CaptureMode, broadcast_to_tree
 from ..values.kinds import isinstance
 from .registry import Rows
 
@@ -102,7 +101,7 @@ class Transformed:
         vm, outer = self.vm, self.vm.out
         if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in pytree.tree_leaves(args)):
             raise GraphBreak("a transform of torch.func is called on tensors that require grad")
-        args, kwargs = pytree.tree_map(vm.settle, args), pytree.tree_map(vm.settle, kwargs)
+        args, kwargs = pytree.tree_map(vm.materialize, args), pytree.tree_map(vm.materialize, kwargs)
         inner = _Inner(outer)
         seen_args, seen_kwargs = self._seen(args, kwargs)
         for leaf in pytree.tree_leaves((seen_args, seen_kwargs)):
@@ -147,7 +146,7 @@ class Transformed:
         in_dims = self.options.get("in_dims", 0)
         if isinstance(in_dims, int):
             in_dims = (in_dims,) * len(args)
-        dims = torch_private.broadcast_to_tree(tuple(in_dims), tuple(args))
+        dims = broadcast_to_tree(tuple(in_dims), tuple(args))
         if dims is None:
             raise GraphBreak("vmap with in_dims that do not fit its arguments")
         leaves, spec = pytree.tree_flatten(tuple(args))

@@ -30,9 +30,9 @@ __all__ = [
     "check_key",
     "check_keys",
     "check_operands",
-    "check_sight",
+    "check_visible",
     "check_text",
-    "has_own_methods",
+    "has_python_methods",
     "is_same",
     "is_opaque_type",
     "refuse_opaque",
@@ -73,9 +73,9 @@ def _is_python_class(kind: type) -> bool:
     return all(_is_python_class(base) for base in kind.__bases__)
 
 
-def has_own_methods(vm: Interpreter, kind: type) -> bool:
+def has_python_methods(vm: Interpreter, kind: type) -> bool:
     """Whether C code that is given an instance may run Python methods of the program's own."""
-    if kind.__flags__ & _HEAP_TYPE == 0 or vm.is_library(kind.__module__) or vm.is_own(kind):
+    if kind.__flags__ & _HEAP_TYPE == 0 or vm.is_library(kind.__module__) or vm.is_frontend_class(kind):
         return False
     for name in _SPECIAL:
         method = find_method(kind, name)
@@ -84,7 +84,7 @@ def has_own_methods(vm: Interpreter, kind: type) -> bool:
     return False
 
 
-def check_sight(vm: Interpreter, values: Any, who: str, depth: int = 0) -> None:
+def check_visible(vm: Interpreter, values: Any, who: str, depth: int = 0) -> None:
     """Refuse to let a C function look at values that it would read unguarded; containers are searched a little deep."""
     for value in values:
         kind = type(value)
@@ -92,15 +92,17 @@ def check_sight(vm: Interpreter, values: Any, who: str, depth: int = 0) -> None:
             continue
         if kind in (list, tuple, set, frozenset) or isinstance(value, list | tuple) and id(value) not in vm.user.opaque:
             if depth < _DEPTH:
-                check_sight(vm, list.__iter__(value) if isinstance(value, list) else iter(tuple(value)), who, depth + 1)
+                check_visible(
+                    vm, list.__iter__(value) if isinstance(value, list) else iter(tuple(value)), who, depth + 1
+                )
         elif kind is dict or isinstance(value, dict) and vm.user.source_of(value) is None:
             if depth < _DEPTH:
-                check_sight(vm, list(dict.keys(value)) + list(dict.values(value)), who, depth + 1)
+                check_visible(vm, list(dict.keys(value)) + list(dict.values(value)), who, depth + 1)
         elif id(value) in vm.user.opaque:
             raise GraphBreak(f"{who} looks into {vm.user.opaque[id(value)]}, a {kind.__name__} of the caller's")
         else:
             _refuse_holder(vm, value, who)
-            if not has_own_methods(vm, kind):
+            if not has_python_methods(vm, kind):
                 continue
             raise GraphBreak(f"{who} may run methods of {kind.__qualname__} that capture would not see")
 
@@ -137,17 +139,17 @@ def is_same(vm: Interpreter, left: Any, right: Any) -> bool:
 
 
 def check_operands(vm: Interpreter, values: Any, who: str) -> None:
-    """`check_sight` for an operator whose methods have been asked already: only what containers hold is new to C."""
+    """`check_visible` for an operator whose methods have been asked already: only what containers hold is new to C."""
     for value in values:
         if isinstance(value, list | tuple | dict | set | frozenset | str):
-            check_sight(vm, (value,), who)
+            check_visible(vm, (value,), who)
         else:
             refuse_opaque(vm, value, who)
             _refuse_holder(vm, value, who)
 
 
 def refuse_opaque(vm: Interpreter, value: Any, who: str) -> None:
-    """`check_sight` of one object, for functions that call no methods of its own but those that a rule interprets."""
+    """`check_visible` of one object, for functions that call no methods of its own but those that a rule interprets."""
     name = vm.user.opaque.get(id(value))
     if name is not None:
         raise GraphBreak(f"{who} looks into {name}, a {type(value).__name__} of the caller's")

@@ -15,19 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from .. import torch_private
 from ..breaks import breaks
 from ..breaks.breaks import Break, Restart, Stop, Suspended
 from ..breaks.pieces import Family, Piece
 from ..breaks.suspend import suspend
 from ..bytecode import closing
-from ..bytecode.frame import NULL, Lasti, Saved
-from ..bytecode.frame import Frame as Activation
-from ..bytecode.symbolic_interpreter import Machine
+from ..bytecode.frame import NULL, Frame, Lasti, Saved
+from ..bytecode.symbolic_interpreter import SymbolicInterpreter
 from ..calls.contexts import changes_modes, mode_keeper, set_grad
 from ..calls.dispatch import call_forward
 from ..calls.registry import rule_of
-from ..errors import CaptureError, Frame, InternalError, Unsupported, UserRaise
+from ..errors import CaptureError, InternalError, SourceLine, Unsupported, UserRaise
 from ..graph.dynamic import ConstraintError, Marks, Symbols
 from ..graph.output import GraphInput
 from ..guards.checks import Classes, Distinct, SizeCheck, StateCheck, tensor_checks
@@ -36,9 +34,11 @@ from ..guards.emitter import Emitter, with_few_locals
 from ..guards.guards import GuardSet
 from ..guards.memory import Memory
 from ..guards.source import Arg, Attr, Const, Source
-from ..runtime import hidden_frames as unseen
-from ..runtime import profiling
+from ..runtime import hidden_frames, profiling
 from ..runtime.error_origin import culprit, of_fake_tensors
+from ..torch_private.fake import quiet_fake_errors
+from ..torch_private.functions import SET_GRAD_MODE
+from ..torch_private.guards import dispatch_mode_count, function_mode_count, functorch_active, only_device_mode
 from ..values.kinds import isinstance, namespace_of
 from ..values.lazy import Unread
 from .effects import DELETED
@@ -53,7 +53,7 @@ __all__ = ["Capture", "ProgramRaised", "capture", "capture_bound"]
 class ProgramRaised(Exception):
     """The program itself raised `value` while being captured; run it in eager to see the real traceback."""
 
-    def __init__(self, value: BaseException, frames: tuple[Frame, ...], guards: GuardSet) -> None:
+    def __init__(self, value: BaseException, frames: tuple[SourceLine, ...], guards: GuardSet) -> None:
         super().__init__(f"{type(value).__name__}: {value}")
         self.value, self.frames, self.guards = value, frames, guards
         self.culprit, self.of_fakes = culprit(value), of_fake_tensors(value)
@@ -85,7 +85,7 @@ class Capture:
     `graph_module` takes the tensors of `inputs` in order and returns a tuple of tensors; `example_inputs` are their
     fake twins. `entry` is a function that checks `guards`, fetches the inputs, calls the graph, replays effects and
     builds the result, as data; `compile_entry` makes it for a compiled graph. Where the graph
-    broke, `broken` says why, and the function ends in the pending instruction and the pieces that follow it.
+    broke, `broken` says why, and the function ends in the break's instruction and the pieces that follow it.
     """
 
     graph_module: fx.GraphModule
@@ -128,7 +128,7 @@ class Capture:
         if self.symbols is not None:
             self.entry = self.entry.with_late(self.symbols.late())
         self.entry = with_program(self.entry, namespace, graph)
-        exec(compile(self.entry.text(), unseen.name_of("<intarsia residual>"), "exec"), namespace)
+        exec(compile(self.entry.text(), hidden_frames.name_of("<intarsia residual>"), "exec"), namespace)
         return namespace.pop("entry")  # type: ignore[no-any-return]  # a function that its own globals hold is a cycle
 
 
@@ -199,7 +199,7 @@ class _Attempt:
 
     def run(self, stop: tuple[int, Stop] | None) -> Capture:
         """Interpret the call and finish the graph, at its end or at the first break."""
-        vm = Machine(self.dynamic, self.marks)
+        vm = SymbolicInterpreter(self.dynamic, self.marks)
         vm.splits = self.family is not None
         vm.label = "".join(
             f"{p.function.rpartition('<locals>.')[2]} ({os.path.basename(p.filename)}:{p.lineno})"
@@ -214,7 +214,7 @@ class _Attempt:
                 recording(vm.definitions),
                 torch.inference_mode(False),  # tensors made in it have no versions, by which mutations are seen
                 torch.set_grad_enabled(training),
-                torch_private.quiet_fake_errors(),
+                quiet_fake_errors(),
                 vm.fake_mode,
                 vm.symbolic,
             ):
@@ -241,11 +241,11 @@ class _Attempt:
             vm.user.release()
             vm.dissolve()
 
-    def _interpret(self, vm: Machine, state: StateCheck, training: bool) -> Capture:
+    def _interpret(self, vm: SymbolicInterpreter, state: StateCheck, training: bool) -> Capture:
         try:
             result = _run(vm, self.target, self.parameters, self.values, self.hooks)
-            if vm.pending is not None:
-                raise vm.pending
+            if vm.delayed_break is not None:
+                raise vm.delayed_break
         except CaptureError as error:
             if self.family is None or not isinstance(error.split, Suspended):
                 raise
@@ -267,7 +267,7 @@ class _Returned:
     result: Any
     broken: Break | None = None
 
-    def text(self, vm: Machine, body: Residual) -> str:
+    def text(self, vm: SymbolicInterpreter, body: Residual) -> str:
         text = body.value(self.result)
         closing.check_returned(vm, body.known)
         return text
@@ -282,32 +282,32 @@ class _Broken:
     family: Family
     root: bool
 
-    def text(self, vm: Machine, body: Residual) -> str:
+    def text(self, vm: SymbolicInterpreter, body: Residual) -> str:
         return suspend(vm, body, self.split, self.family, self.root)
 
 
-def _definition(target: Any) -> tuple[Frame, ...]:
+def _definition(target: Any) -> tuple[SourceLine, ...]:
     """Where the target is defined: the place of errors that no single line causes."""
     if isinstance(target, Piece):
-        return (Frame(target.code.co_filename, target.line, target.code.co_qualname),)
+        return (SourceLine(target.code.co_filename, target.line, target.code.co_qualname),)
     function = inspect.unwrap(target.forward if isinstance(target, nn.Module) else target)
     code = getattr(function, "__code__", None)
-    return () if code is None else (Frame(code.co_filename, code.co_firstlineno, code.co_qualname),)
+    return () if code is None else (SourceLine(code.co_filename, code.co_firstlineno, code.co_qualname),)
 
 
 def refuse_environment() -> None:
     """Refuse to capture inside transforms and modes that would see through fake tensors."""
-    if torch_private.functorch_active():
+    if functorch_active():
         raise Unsupported("the call is inside a functorch transform (vmap, grad)")
-    if torch_private.dispatch_mode_count():
+    if dispatch_mode_count():
         raise Unsupported("a torch dispatch mode is active around the call")
-    if torch_private.function_mode_count() and not torch_private.only_device_mode():
+    if function_mode_count() and not only_device_mode():
         raise Unsupported("a torch function mode is active around the call")
     if torch.jit.is_tracing():  # type: ignore[no-untyped-call]
         raise Unsupported("the call is being traced by torch.jit")
 
 
-def _run(vm: Machine, target: Any, parameters: Parameters, values: Mapping[str, Any], hooks: bool) -> Any:
+def _run(vm: SymbolicInterpreter, target: Any, parameters: Parameters, values: Mapping[str, Any], hooks: bool) -> Any:
     if isinstance(target, Piece):
         return _run_piece(vm, target, values)
     function = target
@@ -321,14 +321,16 @@ def _run(vm: Machine, target: Any, parameters: Parameters, values: Mapping[str, 
     elif not isinstance(target, types.FunctionType) and not isinstance(target, type):
         vm.user.track(target, target, Const(target, "target"))
     wrapped = _arguments(vm, target, parameters, values)
-    args, kwargs = parameters.spread({n: vm.settle(v) if isinstance(v, dict) else v for n, v in wrapped.items()})
+    args, kwargs = parameters.spread({n: vm.materialize(v) if isinstance(v, dict) else v for n, v in wrapped.items()})
     vm.tail = True
     if isinstance(target, nn.Module) and not hooks:
         return call_forward(vm, target, args, kwargs)
     return vm.tail_call(function, args, kwargs)
 
 
-def _arguments(vm: Machine, target: Any, parameters: Parameters, values: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(
+    vm: SymbolicInterpreter, target: Any, parameters: Parameters, values: Mapping[str, Any]
+) -> dict[str, Any]:
     """The arguments of the call; where they go straight into the locals of a frame, each is read at its first use."""
     if not _is_plain(target):
         return {name: _argument(vm, value, Arg(name)) for name, value in values.items()}
@@ -355,7 +357,7 @@ def _is_plain(target: Any) -> bool:
     return not (target.__module__ or "").startswith("torch") and not target.__code__.co_flags & 0x2A0
 
 
-def _run_piece(vm: Machine, piece: Piece, values: Mapping[str, Any]) -> Any:
+def _run_piece(vm: SymbolicInterpreter, piece: Piece, values: Mapping[str, Any]) -> Any:
     wrapped = [Unread(vm, value, Arg(name)) for name, value in values.items()]
     vm.unread = bool(wrapped)
     for at in range(len(piece.cells)):
@@ -363,7 +365,7 @@ def _run_piece(vm: Machine, piece: Piece, values: Mapping[str, Any]) -> Any:
     closure = tuple(types.CellType() for _ in piece.code.co_freevars) or None
     function = types.FunctionType(piece.code, piece.globals, piece.code.co_name, None, closure)
     fast = dict(zip((*piece.cells, *piece.names), wrapped, strict=False))
-    frame = Activation(function, fast)
+    frame = Frame(function, fast)
     frame.ip, frame.direct = piece.ip, True
     rest = iter(wrapped[len(fast) :])
     for kind in piece.layout:
@@ -377,12 +379,12 @@ def _run_piece(vm: Machine, piece: Piece, values: Mapping[str, Any]) -> Any:
     return vm.run(frame)[1]
 
 
-def _argument(vm: Machine, value: Any, source: Source) -> Any:
+def _argument(vm: SymbolicInterpreter, value: Any, source: Source) -> Any:
     return vm.user.wrap(value, source)
 
 
 def _finish(
-    vm: Machine,
+    vm: SymbolicInterpreter,
     parameters: Parameters,
     state: StateCheck,
     end: _Returned | _Broken,
@@ -393,7 +395,7 @@ def _finish(
     emit = Emitter()
     body = Residual(vm, emit, training if views else None)
     if torch.is_grad_enabled() is not training:  # the program set it, for good
-        body.post.append(f"{emit.constant(torch_private.SET_GRAD_MODE, 'set_grad')}({torch.is_grad_enabled()})")
+        body.post.append(f"{emit.constant(SET_GRAD_MODE, 'set_grad')}({torch.is_grad_enabled()})")
         set_grad(vm, training)
     _aliasing(vm)
     sizes = None
@@ -453,14 +455,14 @@ def _finish(
     )
 
 
-def _forget_arguments(vm: Machine) -> None:
+def _forget_arguments(vm: SymbolicInterpreter) -> None:
     """Guards know a tensor that is no parameter by its facts: they must not keep it alive."""
     for info in vm.out.inputs.values():
         if not info.static:
             info.real = None
 
 
-def _rely_on_definitions(vm: Machine, guards: GuardSet) -> None:
+def _rely_on_definitions(vm: SymbolicInterpreter, guards: GuardSet) -> None:
     check = DefinitionCheck(vm.definitions, vm.is_library)
     if check:
         guards.extra.append(check)
@@ -483,17 +485,17 @@ _RANDOM = ["rand", "normal", "bernoulli", "dropout", "uniform", "exponential", "
 _RANDOM += ["multinomial", "rrelu", "gumbel", "trunc", "init", "scaled_dot_product"]
 
 
-def _writes(vm: Machine) -> bool:
+def _writes(vm: SymbolicInterpreter) -> bool:
     return any(map(vm.out.is_written, vm.out.used))
 
 
-def _is_repeatable(vm: Machine) -> bool:
+def _is_repeatable(vm: SymbolicInterpreter) -> bool:
     called = (n for n in vm.out.graph.nodes if n.op.startswith("call"))
     names = [n.target if isinstance(n.target, str) else getattr(n.target, "__name__", str(n.target)) for n in called]
     return not any(word in name for name in names for word in _RANDOM)
 
 
-@unseen.unseen
+@hidden_frames.unseen
 def _restored(
     restore: Callable[[], None], failed: Callable[..., Any], error: Exception, values: tuple[Any, ...]
 ) -> Any:
@@ -505,7 +507,7 @@ def _raise(error: Exception, _: tuple[Any, ...]) -> Any:
     raise error
 
 
-def _changes(vm: Machine) -> tuple[str, ...]:
+def _changes(vm: SymbolicInterpreter) -> tuple[str, ...]:
     """What is replayed after the graph, in words."""
     out = [shadow.source.name() for shadow in vm.user.shadows if shadow.changed()]
     out += [unread.source.name() for unread in vm.user.appended]
@@ -520,7 +522,7 @@ def _changes(vm: Machine) -> tuple[str, ...]:
     return tuple(dict.fromkeys(out))
 
 
-def _leave_scopes(vm: Machine) -> None:
+def _leave_scopes(vm: SymbolicInterpreter) -> None:
     """The graph ends in the thread state in which it began: contexts that are open at a break are entered again after it."""
     vm.open_scopes = list(vm.scopes)
     for scope in reversed(vm.open_scopes):
@@ -528,7 +530,7 @@ def _leave_scopes(vm: Machine) -> None:
     vm.scopes.clear()
 
 
-def _aliasing(vm: Machine) -> None:
+def _aliasing(vm: SymbolicInterpreter) -> None:
     """Rely on different tensors staying different; refuse writes to memory that two inputs share."""
     changed = [shadow for shadow in vm.user.shadows if shadow.changed()]
     containers = [shadow.source for shadow in vm.user.shadows] + [unread.source for unread in vm.user.appended]
@@ -554,7 +556,7 @@ def _aliasing(vm: Machine) -> None:
         vm.guards.extra.append(memory)
 
 
-def _written_leaf(vm: Machine, info: GraphInput) -> None:
+def _written_leaf(vm: SymbolicInterpreter, info: GraphInput) -> None:
     """Whether a tensor that is written to is a leaf, or a view of one: autograd refuses to see such writes, other ones are recorded."""
     base = info.real._base
     if info.node is not None:
@@ -568,7 +570,7 @@ def _written_leaf(vm: Machine, info: GraphInput) -> None:
         vm.guards.add("equals", Attr(Attr(info.source, "_base"), "is_leaf"), base.is_leaf)
 
 
-def partial_guards(vm: Machine, state: StateCheck) -> GuardSet:
+def partial_guards(vm: SymbolicInterpreter, state: StateCheck) -> GuardSet:
     """What a capture that failed relied on, for remembering the failure."""
     guards = GuardSet(dict(vm.guards.parts))
     guards.extra += tensor_checks(vm.out.inputs.values(), state.inference)

@@ -22,7 +22,7 @@ DELETED = _Deleted()
 
 @dataclass
 class Effects:
-    """All pending changes. Each overlay maps (identity, name) to (object, value)."""
+    """All changes. Each overlay maps (identity, name) to (object, value)."""
 
     attrs: dict[tuple[int, str], tuple[Any, Any]] = field(default_factory=dict)
     cells: dict[int, tuple[Any, Any]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Effects:
         self.attrs[id(obj), name] = (obj, DELETED)
 
     def names(self, obj: Any, present: list[str]) -> dict[str, None]:
-        """The attribute names of `obj` after the pending writes, in order."""
+        """The attribute names of `obj` after the writes, in order."""
         names = dict.fromkeys(present)
         for (owner, name), (_, value) in self.attrs.items():
             if owner != id(obj):

@@ -422,7 +422,9 @@ class Residual:
         return f"slice({self.value(value.start)}, {self.value(value.stop)}, {self.value(value.step)})"
 
     def _method(self, value: types.MethodType) -> str:
-        if self.vm.is_own(type(value.__self__)):  # a stand-in: what stands there afterwards has a method of that name
+        if self.vm.is_frontend_class(
+            type(value.__self__)
+        ):  # a stand-in: what stands there afterwards has a method of that name
             return f"{self.value(value.__self__)}.{value.__func__.__name__}"
         cls = self.emit.constant(types.MethodType, "MethodType")
         return self._fresh(value, f"{cls}({self.value(value.__func__)}, {self.value(value.__self__)})")

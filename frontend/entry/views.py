@@ -17,7 +17,8 @@ from torch import Tensor, fx
 
 from ..graph.output import GRAD_MODE, MUTATES, OutputGraph, in_place_view
 from ..guards.emitter import Emitter
-from ..torch_private import ENTER_AUTOCAST, EXIT_AUTOCAST, SET_GRAD_MODE, OpOverload, OpOverloadPacket, storage_key
+from ..torch_private.dispatch import storage_key
+from ..torch_private.functions import ENTER_AUTOCAST, EXIT_AUTOCAST, SET_GRAD_MODE, OpOverload, OpOverloadPacket
 from ..values.kinds import isinstance
 
 __all__ = ["Views"]

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from ..errors import GraphBreak
-from ..torch_private import OpOverload, hint_of, storage_key
+from ..torch_private.dispatch import storage_key
+from ..torch_private.functions import OpOverload
+from ..torch_private.symbols import hint_of
 from .rules import functional_variant, is_written
 
 __all__ = ["check_write", "is_folded", "is_mutable"]

@@ -13,7 +13,8 @@ from torch import Tensor, fx
 
 from ..errors import Unsupported
 from ..graph.sym_nodes import SymNodes, to_expr
-from ..torch_private import OpOverload, storage_key
+from ..torch_private.dispatch import storage_key
+from ..torch_private.functions import OpOverload
 from .spec import OutputSpec, Value
 
 __all__ = ["Results", "same_geometry"]

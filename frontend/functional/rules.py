@@ -12,7 +12,8 @@ from torch import Tensor
 from ...ir.dialects.aten import TORCHS_OWN
 from ...ir.fx.functional_operators import functional_operator
 from ..graph.fake_strides import memory_order
-from ..torch_private import OpOverload, decompose_composite, is_in_format
+from ..torch_private.dispatch import decompose_composite, is_in_format
+from ..torch_private.functions import OpOverload
 from .foreach import FOREACH
 
 aten = torch.ops.aten

@@ -8,7 +8,7 @@ from typing import Any
 import torch.utils._pytree as pytree
 from torch import Tensor, fx
 
-from ..torch_private import OpOverload
+from ..torch_private.functions import OpOverload
 
 __all__ = ["FunctionalGraph", "Mutation", "OutputSpec", "Storage", "Value", "View"]
 

@@ -17,26 +17,25 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, fx
 
-from ..errors import Frame, Unsupported
+from ..errors import SourceLine, Unsupported
 from ..graph.dynamic import concrete
 from ..graph.fake_dispatch import new_fake_mode
 from ..graph.sym_nodes import SymNodes
 from ..graph.value_errors import partly_read, raises_on_values
-from ..torch_private import (
+from ..torch_private.dispatch import (
     CaptureMode,
-    OpOverload,
     autocast_keys,
     below_autograd,
     casting,
     decompose_composite,
-    fake_mode_of,
     is_composite,
-    is_fake,
-    lazy_graph_module,
     python_dispatcher,
     storage_key,
     uncast,
 )
+from ..torch_private.fake import fake_mode_of, is_fake
+from ..torch_private.functions import OpOverload
+from ..torch_private.graphs import lazy_graph_module
 from .numbers import has_number, with_tensors
 from .results import Results, same_geometry
 from .rules import (
@@ -575,5 +574,5 @@ def unsupported(reason: str, stack_trace: str | None) -> Unsupported:
     """The frontend's exception, with the user's lines when the node that failed knows them."""
     error = Unsupported(reason)
     places = _FRAME.findall(stack_trace or "")
-    error.frames = tuple(Frame(filename, int(lineno), function) for filename, lineno, function in places)
+    error.frames = tuple(SourceLine(filename, int(lineno), function) for filename, lineno, function in places)
     return error

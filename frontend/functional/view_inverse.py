@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..torch_private import OpOverload
+from ..torch_private.functions import OpOverload
 
 aten = torch.ops.aten
 

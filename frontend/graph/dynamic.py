@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .. import torch_private
-from ..errors import Frame
+from ..errors import SourceLine
 from ..guards.checks import SizeCheck
 from ..guards.emitter import Statement
 from ..guards.source import Arg, Computed, Fetch, Item, Number, SizeExpression, Source
 from ..state import Interpreter
+from ..torch_private.fake import fake_tensor
+from ..torch_private.symbols import hint_of, int_bounds, symbolic_float, symbolic_int
 from ..values.kinds import isinstance
 from .output import GraphInput
 
@@ -242,7 +243,7 @@ class Dynamic:
         if wanted:
             vm.need_symbols()
         ranges = {d: (p.low, p.high) for d, p in promises.items() if p.kind == "dynamic"}
-        fake = torch_private.fake_tensor(vm.fake_mode, value, tuple(sorted(wanted)), source.name(), ranges)
+        fake = fake_tensor(vm.fake_mode, value, tuple(sorted(wanted)), source.name(), ranges)
         info = GraphInput(source, fake, value, static)
         for d, promise in promises.items():
             if promise.kind == "dynamic" and value.shape[d] > 1:
@@ -280,7 +281,7 @@ class Dynamic:
         vm.guards.add("type", source, kind)
         # A symbol is never negative: of a negative number the opposite is read.
         base = source if value >= 0 else Fetch(operator.neg, source)
-        made = torch_private.symbolic_int(vm.shape_env, abs(int(value)), base.name())
+        made = symbolic_int(vm.shape_env, abs(int(value)), base.name())
         vm.out.add_input(GraphInput(base, made, abs(value), False))
         self._numbers[source] = made if value >= 0 else -made
         return self._numbers[source]
@@ -297,7 +298,7 @@ class Dynamic:
     # ---- floats: each is a symbol of its own, computed in Python as eager computes it ----
 
     def _float(self, value: float, source: Source) -> Any:
-        made = torch_private.symbolic_float(self.vm.shape_env, value, f"{source.name()} #{len(self._floats)}")
+        made = symbolic_float(self.vm.shape_env, value, f"{source.name()} #{len(self._floats)}")
         self._floats[id(made)] = (made, source)
         self.vm.out.add_input(GraphInput(source, made, value, False))
         return made
@@ -308,7 +309,7 @@ class Dynamic:
         plain = not kwargs and torch.SymFloat in kinds and kinds <= {int, float, torch.SymInt, torch.SymFloat}
         known = any(function is f for f in _ARITHMETIC)
         if plain and self.marks.floats and known:
-            value = function(*map(torch_private.hint_of, args))
+            value = function(*map(hint_of, args))
             if type(value) is float and value - value == 0.0:
                 return self._float(value, Computed(function, tuple(map(self._source, args))))
         if len(args) == 1 and type(args[0]) is torch.SymFloat and not kwargs and any(function is f for f in _ROUNDING):
@@ -317,13 +318,13 @@ class Dynamic:
 
     def whole(self, value: Any, function: Any = int) -> Any:
         """`function(value)`, an int, of a symbolic float: a symbol of its own where the float is more than a quotient of sizes."""
-        number = function(torch_private.hint_of(value))
+        number = function(hint_of(value))
         quotient = type(value.node.expr).__name__ == "IntTrueDiv"
         if quotient or not self.marks.floats or type(number) is not int or not 0 <= number < _LARGEST:
             return torch.sym_int(value) if function in (int, math.trunc) else function(value)
         source = Computed(function, (self._source(value),))
         if source not in self._numbers:
-            made = torch_private.symbolic_int(self.vm.shape_env, number, source.name())
+            made = symbolic_int(self.vm.shape_env, number, source.name())
             self.vm.out.add_input(GraphInput(source, made, number, False))
             self._numbers[source] = made
         return self._numbers[source]
@@ -347,7 +348,7 @@ class Dynamic:
             return value
         source = self._source(value)
         if source not in self._numbers:
-            hint = torch_private.hint_of(value)
+            hint = hint_of(value)
             if type(hint) is not float or hint - hint != 0.0:
                 return value
             self._numbers[source] = self._float(hint, source)
@@ -377,7 +378,7 @@ class Dynamic:
         limits = env.var_to_range.get(expr) if expr.is_Symbol else None
         if limits is None:
             return None
-        low, high = torch_private.int_bounds(limits)
+        low, high = int_bounds(limits)
         if promise.low is not None and low > max(promise.low, 2):
             return f"the program needs it to be at least {low}"
         if promise.high is not None and high is not None and high < promise.high:
@@ -389,7 +390,7 @@ def _nowhere() -> None:
     return None
 
 
-def _message(name: str, dim: int, promise: Promise, problem: str, place: Frame | None) -> str:
+def _message(name: str, dim: int, promise: Promise, problem: str, place: SourceLine | None) -> str:
     bounds = "".join(
         f", {key}={bound}" for key, bound in (("min", promise.low), ("max", promise.high)) if bound is not None
     )

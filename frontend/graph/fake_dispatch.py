@@ -15,15 +15,9 @@ import torch
 from torch import Tensor
 
 from ..functional.overlap import check_write, is_mutable
-from ..torch_private import (
-    FakeTensor,
-    FakeTensorMode,
-    OpOverload,
-    fake_from_meta,
-    on_meta,
-    plain_fake_mode,
-    storage_key,
-)
+from ..torch_private.dispatch import storage_key
+from ..torch_private.fake import FakeTensor, FakeTensorMode, fake_from_meta, on_meta, plain_fake_mode
+from ..torch_private.functions import OpOverload
 from .fake_rules import dispatch
 
 __all__ = ["FakeResults", "new_fake_mode"]

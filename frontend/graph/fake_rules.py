@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ..errors import GraphBreak
-from ..torch_private import FakeTensorMode, fake_from_meta, is_fake, is_in_format, on_meta
+from ..torch_private.dispatch import is_in_format
+from ..torch_private.fake import FakeTensorMode, fake_from_meta, is_fake, on_meta
 from .fake_strides import SPECTRA, eager_strides, is_contiguous
 
 __all__ = ["dispatch"]

@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..torch_private import FakeTensorMode, OpOverload, is_in_format
+from ..torch_private.dispatch import is_in_format
+from ..torch_private.fake import FakeTensorMode
+from ..torch_private.functions import OpOverload
 from ..values.kinds import isinstance
 
 __all__ = ["eager_strides", "is_contiguous", "memory_order"]

@@ -13,10 +13,11 @@ import sympy
 import torch
 from torch import Tensor, fx
 
-from .. import torch_private
 from ..errors import GraphBreak, InternalError, Unsupported, UserRaise
 from ..functional.overlap import is_folded
 from ..guards.source import Source
+from ..torch_private.fake import FakeTensorMode, data_dependent_errors, is_fake, unsupported_fake_errors
+from ..torch_private.graphs import lazy_graph_module
 from ..values.kinds import isinstance
 from .sym_nodes import FUNCTIONS, applied
 
@@ -69,7 +70,7 @@ class OutputGraph:
     when its tensor is first used.
     """
 
-    def __init__(self, fake_mode: torch_private.FakeTensorMode, trace: Callable[[], str]) -> None:
+    def __init__(self, fake_mode: FakeTensorMode, trace: Callable[[], str]) -> None:
         self.fake_mode = fake_mode
         self.shape_env = fake_mode.shape_env
         self.graph = fx.Graph()
@@ -92,8 +93,8 @@ class OutputGraph:
         self._written: set[int] = (
             set()
         )  # storages that calls wrote to: `.data` and its views count versions of their own
-        self._break = torch_private.data_dependent_errors()
-        self._refused = torch_private.unsupported_fake_errors()
+        self._break = data_dependent_errors()
+        self._refused = unsupported_fake_errors()
 
     # ---- inputs ----
 
@@ -163,7 +164,7 @@ class OutputGraph:
         info = self.inputs.get(id(fake))
         if info is not None:
             return self._placeholder(info)
-        if not torch_private.is_fake(fake):
+        if not is_fake(fake):
             self.foreign(fake)
         raise InternalError("a tensor that no node of the graph made")
 
@@ -341,7 +342,7 @@ class OutputGraph:
         given = any(True for _ in _nodes(lifted))
         if not mutated and not given:
             self.asked = True
-        if given and not mutated and _is_answer(result) and not _is_told(op, target):
+        if given and not mutated and _is_answer(result) and not _is_guarded(op, target):
             raise GraphBreak(f"{_called(target)} asks a tensor for what guards do not cover")
         if result is None and not mutated and not any(True for _ in _nodes(lifted)):
             if isinstance(target, types.FunctionType):
@@ -385,14 +386,14 @@ class OutputGraph:
     def finish(self, outputs: list[Tensor]) -> fx.GraphModule:
         """Close the graph over the output tensors."""
         self.graph.output(tuple(self.node(t) for t in outputs))
-        module = torch_private.lazy_graph_module(torch.nn.Module(), self.graph)
+        module = lazy_graph_module(torch.nn.Module(), self.graph)
         module.graph._codegen = fx.graph.CodeGen()
         return module
 
 
 # What C functions of torch say of tensors that follows from what guards know: class, dtype, device, sizes, strides, dispatch keys.
 # The last line asks for values: fake tensors answer where these are constants of the program.
-_TOLD = frozenset(
+_GUARDED = frozenset(
     """
     size stride dim ndimension numel nelement element_size itemsize get_device type is_same_size is_contiguous dim_order result_type
     can_cast promote_types is_floating_point is_complex is_signed is_conj is_neg is_distributed _is_zerotensor dense_dim sparse_dim
@@ -412,9 +413,9 @@ _DRAWS = frozenset(
 _DRAWS_INSIDE = frozenset(["alpha_dropout", "alpha_dropout_"])  # taken apart where gradients are traced
 
 
-def _is_told(op: str, target: Any) -> bool:
+def _is_guarded(op: str, target: Any) -> bool:
     """Whether the answer of a function of torch follows from what guards know; Python functions ask through others."""
-    return isinstance(target, types.FunctionType) or (target if op == "call_method" else target.__name__) in _TOLD
+    return isinstance(target, types.FunctionType) or (target if op == "call_method" else target.__name__) in _GUARDED
 
 
 def _history(tensor: Tensor) -> Any:

@@ -12,7 +12,7 @@ import sympy
 import torch
 from torch import Tensor, fx
 
-from ..torch_private import sym_sqrt
+from ..torch_private.symbols import sym_sqrt
 
 aten = torch.ops.aten
 Symbolic = (torch.SymInt, torch.SymFloat, torch.SymBool)

@@ -13,12 +13,21 @@ import sympy
 import torch
 import torch.utils._pytree as pytree
 
-from .. import torch_private
-from ..errors import Frame, Unsupported
+from ..errors import SourceLine, Unsupported
 from ..graph.output import GraphInput, OutputGraph
+from ..torch_private.guards import (
+    current_gpu,
+    current_gpu_raw,
+    function_mode_count,
+    function_mode_count_raw,
+    global_state_guard,
+    tensor_guards,
+)
+from ..torch_private.symbols import python_text
 from ..values.kinds import isinstance
 from .emitter import Emitter, MissIf, Statement
-from .guards import Guard, Miss
+from .guards import Guard
+from .recompile_reason import Miss
 from .source import Arg, Const, Source
 
 __all__ = [
@@ -85,12 +94,12 @@ class _Facts:
     def _miss(self, part: str, expected: str, got: str, advice: str = "") -> Miss:
         return Miss(part, expected, got, self.place(), advice)
 
-    def place(self) -> Frame | None:
+    def place(self) -> SourceLine | None:
         """The user's line that first used the tensor."""
         node = self.info.node
         trace = next((n.meta.get("stack_trace") for n in node.users), None) if node is not None else None
         found = _FRAME.findall(trace or "")
-        return Frame(found[-1][0], int(found[-1][1]), found[-1][2]) if found else None
+        return SourceLine(found[-1][0], int(found[-1][1]), found[-1][2]) if found else None
 
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
@@ -113,7 +122,7 @@ class TensorCheck:
         sizes = [list(f.sizes) for f in self.facts]
         strides = [list(f.strides) for f in self.facts]
         with torch.inference_mode(inference):  # which is part of the dispatch keys
-            self._guard = torch_private.tensor_guards([info.real for info in inputs], sizes, strides)
+            self._guard = tensor_guards([info.real for info in inputs], sizes, strides)
 
     def lines(self, emit: Emitter) -> None:
         """One call over all tensors; those held by identity are constants of the generated code."""
@@ -167,11 +176,11 @@ def has_symbols(info: GraphInput) -> bool:
 class StateCheck:
     """Grad mode, autocast, default dtype, determinism, modes and transforms of the calling thread."""
 
-    guard: Any = field(default_factory=torch_private.global_state_guard)
-    modes: int = field(default_factory=torch_private.function_mode_count)
+    guard: Any = field(default_factory=global_state_guard)
+    modes: int = field(default_factory=function_mode_count)
     inference: bool = field(default_factory=torch.is_inference_mode_enabled)
     autocast: bool = field(default_factory=lambda: any(map(torch.is_autocast_enabled, ("cpu", "cuda"))))
-    gpu: int | None = field(default_factory=torch_private.current_gpu)
+    gpu: int | None = field(default_factory=current_gpu)
     device: torch.device = field(default_factory=torch.get_default_device)
     needed: bool = True
     with_tensors: bool = False
@@ -188,15 +197,15 @@ class StateCheck:
         if not out.asked and not makes:
             self.gpu = None
         elif self.gpu is None:  # the first use of a GPU
-            self.gpu = torch_private.current_gpu(used=makes)
+            self.gpu = current_gpu(used=makes)
 
     def lines(self, emit: Emitter) -> None:
         """The number of active function modes, and C calls for what else the graph relies on."""
-        tests = [f"{emit.constant(torch_private.function_mode_count_raw(), 'function_modes')}() != {self.modes}"]
+        tests = [f"{emit.constant(function_mode_count_raw(), 'function_modes')}() != {self.modes}"]
         if self.needed:
             tests.append(f"not {emit.constant(self.guard.check, 'state_ok')}()")
         if self.gpu is not None:
-            tests.append(f"{emit.constant(torch_private.current_gpu_raw(), 'current_gpu')}() != {self.gpu}")
+            tests.append(f"{emit.constant(current_gpu_raw(), 'current_gpu')}() != {self.gpu}")
         if self.modes:  # one of torch.set_default_device: nothing is captured under another
             device = emit.constant(torch.get_default_device, "default_device")
             tests.append(f"{device}() != {emit.constant(self.device, 'device')}")
@@ -211,12 +220,12 @@ class StateCheck:
             return Miss(
                 "global state (grad mode, autocast, default dtype, determinism)", "as at capture", self.guard.reason()
             )
-        if torch_private.function_mode_count() != self.modes:
-            return Miss("torch function modes", str(self.modes), str(torch_private.function_mode_count()))
+        if function_mode_count() != self.modes:
+            return Miss("torch function modes", str(self.modes), str(function_mode_count()))
         if self.modes and torch.get_default_device() != self.device:
             return Miss("torch.get_default_device()", str(self.device), str(torch.get_default_device()))
-        if self.gpu is not None and torch_private.current_gpu() != self.gpu:
-            return Miss("torch.cuda.current_device()", str(self.gpu), str(torch_private.current_gpu()))
+        if self.gpu is not None and current_gpu() != self.gpu:
+            return Miss("torch.cuda.current_device()", str(self.gpu), str(current_gpu()))
         if torch.is_inference_mode_enabled() is not self.inference:
             return Miss("inference mode", str(self.inference), str(not self.inference))
         return None
@@ -372,7 +381,7 @@ class SizeCheck:
         self._names = {symbol: f"s{n}" for n, (symbol, _, _) in enumerate(self.bindings)}
         self.first = all(is_argument(info.source) for info in inputs)
         self._shape_env = shape_env
-        self.relations: dict[str, Frame | None] = {}
+        self.relations: dict[str, SourceLine | None] = {}
         self._collect()
 
     def _collect(self) -> list[str]:
@@ -386,19 +395,19 @@ class SizeCheck:
             text = self._text(guard.expr)
             if text != "True":
                 place = places[index] if index < len(places) else None
-                self.relations.setdefault(text, None if place is None else Frame(*place))
+                self.relations.setdefault(text, None if place is None else SourceLine(*place))
         return [r for r in self.relations if r not in known]
 
     def late(self) -> list[Statement]:
         """Checks of what came to be relied on after `lines` was written."""
         return [MissIf(f"not ({r})") for r in self._collect()]
 
-    def place_of(self, symbol: sympy.Symbol) -> Frame | None:
+    def place_of(self, symbol: sympy.Symbol) -> SourceLine | None:
         """The user's line that first made a relation with this symbol necessary."""
         places = getattr(self._shape_env.guards, "places", ())
         for guard, place in zip(self._shape_env.guards, places, strict=False):
             if symbol in guard.expr.free_symbols and place is not None:
-                return Frame(*place)
+                return SourceLine(*place)
         return None
 
     def _range(self, symbol: sympy.Symbol, shape_env: Any) -> list[str]:
@@ -414,7 +423,7 @@ class SizeCheck:
         missing = [s for s in getattr(expr, "free_symbols", ()) if s not in self._names]
         if missing:
             raise Unsupported(f"a size relation uses a symbol that no input binds: {expr}")
-        return torch_private.python_text(expr, self._names)
+        return python_text(expr, self._names)
 
     def lines(self, emit: Emitter) -> None:
         """Bind each symbol, then test equations and relations."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from ..values.kinds import isinstance
 from .emitter import Emitter
-from .guards import Miss, show
+from .recompile_reason import Miss, show
 
 __all__ = ["MISSING", "DefinitionCheck", "Definitions", "can_change", "lookup", "recording"]
 

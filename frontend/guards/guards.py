@@ -7,9 +7,7 @@ statements that return `MISS`; `GuardSet.explain` walks them one by one and name
 from __future__ import annotations
 
 import enum
-import itertools
 import operator
-import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import compress
@@ -18,31 +16,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import Frame, Unsupported
+from ..errors import SourceLine, Unsupported
 from ..values.kinds import isinstance
 from .emitter import Emitter, MissIf, with_few_locals
-from .sameness import indistinguishable, is_told_by_equality, is_value_type, same_keys
+from .recompile_reason import Miss, first_miss, nothing, show
+from .sameness import indistinguishable, is_decided_by_equality, same_keys
 from .source import Arg, Const, Source
-from .watch import Settled, Watch
+from .watch import DictGuards, Watch
 
-__all__ = ["Guard", "GuardSet", "Miss", "show"]
-
-
-@dataclass(frozen=True)
-class Miss:
-    """Why a check failed: the part, what it expected and what it found, the user's line that needs it, how to avoid it."""
-
-    part: str
-    expected: str
-    got: str
-    place: Frame | None = None
-    advice: str = ""
-
-    def __str__(self) -> str:
-        text = f"{self.part}: expected {self.expected}, got {self.got}"
-        if self.place is not None:
-            text += f" (needed by {self.place.filename}:{self.place.lineno}: {self.place.text})"
-        return text + (f"; to avoid it: {self.advice}" if self.advice else "")
+__all__ = ["Guard", "GuardSet"]
 
 
 @dataclass(frozen=True)
@@ -57,10 +39,6 @@ class Guard:
     def test(self, emit: Emitter) -> str:
         """The expression that is true while the guard holds."""
         return _KINDS[self.kind].test(emit, self.source, self.expected)
-
-    def holds(self, args: Mapping[str, Any]) -> bool:
-        """Evaluate the part on its own."""
-        return bool(_KINDS[self.kind].holds(self.source.fetch(args), self.expected))
 
     def is_replaceable(self) -> bool:
         """Whether the guard is for one module at a place outside of the compiled module, where there may be another later."""
@@ -81,17 +59,29 @@ class Guard:
     def explain(self, args: Mapping[str, Any]) -> Miss | None:
         """The miss, or None while the guard holds."""
         row = _KINDS[self.kind]
+        if isinstance(self.expected, Source):
+            return self._compared(self.expected, args)
         try:
             value = self.source.fetch(args)
         except Exception as error:  # whatever the user's own attributes raise; an empty closure cell
-            return self.miss(row.show(self.expected), _nothing(error))
+            return self.miss(row.show(self.expected), nothing(error))
         if row.holds(value, self.expected):
             return None
         return self.miss(row.show(self.expected), row.got(value))
 
+    def _compared(self, second: Source, args: Mapping[str, Any]) -> Miss | None:
+        """The miss of a guard that two values are one object ("alias"), or are not ("other")."""
+        texts = [f"the same object as {second.name()}", "another object"]
+        expected, got = texts if self.kind == "alias" else reversed(texts)
+        try:
+            found = self.source.fetch(args) is second.fetch(args)
+        except Exception as error:
+            return self.miss(expected, f"nothing ({type(error).__name__}: {error})")
+        return None if found is (self.kind == "alias") else self.miss(expected, got)
+
     def miss(self, expected: str, got: str) -> Miss:
         """The miss of this part, with the user's line."""
-        return Miss(self.source.name(), expected, got, None if self.place is None else Frame(*self.place))
+        return Miss(self.source.name(), expected, got, None if self.place is None else SourceLine(*self.place))
 
     def __str__(self) -> str:
         return f"{self.source.name()}: {_KINDS[self.kind].show(self.expected)}"
@@ -105,61 +95,15 @@ class _Kind:
     got: Callable[[Any], str]
 
 
-def show(value: Any) -> str:
-    """A short text of a value, in one line; nothing of the program's runs for it."""
-    text = " ".join(_text(value).split())
-    return text if len(text) < 100 else f"{text[:97]}..."
-
-
-def _text(value: Any, depth: int = 0) -> str:
-    """Like `repr`, but never runs a method of the program's: its objects, and what may hold some, show their type alone."""
-    kind = type(value)
-    if kind in _LEAVES or is_value_type(value):
-        return repr(value)
-    if kind in _BRACKETS and depth < 4:
-        start, end = _BRACKETS[kind]
-        shown = [*itertools.islice(iter(value), 50)]  # what is longer is cut off anyway
-        parts = [_text(v, depth + 1) for v in shown]
-        if kind is dict:
-            parts = [f"{key}: {_text(value[v], depth + 1)}" for key, v in zip(parts, shown, strict=True)]
-        comma = "," if kind is tuple and len(parts) == 1 else ""
-        return f"{start}{', '.join(parts)}{comma}{end}" if parts or kind is not set else "set()"
-    if isinstance(value, enum.Enum):
-        return f"<{kind.__qualname__}.{value._name_}>"
-    if isinstance(value, type):
-        return type.__repr__(value)
-    if kind is types.MethodType:
-        return f"<bound method {getattr(value.__func__, '__qualname__', '?')} of {object.__repr__(value.__self__)}>"
-    return object.__repr__(value)
-
-
-# Types whose `repr` runs nothing of the program's.
-_LEAVES = frozenset(
-    [
-        *(int, float, complex, bool, str, bytes, types.NoneType, types.EllipsisType, types.NotImplementedType, range),
-        *(types.FunctionType, types.CodeType, types.ModuleType, torch.Tensor, torch.nn.Parameter),
-        *(torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Generator),
-    ]
-)
-_BRACKETS: dict[type, Any] = {list: "[]", tuple: "()", dict: "{}", set: "{}", frozenset: ("frozenset({", "})")}
-
-
-def _nothing(error: Exception) -> str:
-    """That there is nothing, and why; the words of an error of the program's are its own code."""
-    kind = type(error)
-    plain = kind.__module__ == "builtins" and all(type(a) is str for a in error.args)
-    return f"nothing ({kind.__name__}: {error})" if plain else f"nothing ({kind.__name__})"
-
-
 def _equals(emit: Emitter, source: Source, expected: Any) -> str:
     if expected is None or isinstance(expected, bool | enum.Enum | torch.dtype | torch.layout | torch.memory_format):
         return f"{emit.inline(source)} is {emit.literal(expected)}"
     kind = emit.constant(type(expected), type(expected).__name__)
     constant = emit.constant(expected, type(expected).__name__)
     value = emit.fetch(source)
-    if is_told_by_equality(expected):
+    if is_decided_by_equality(expected):
         test = f"type({value}) is {kind} and {value} == {emit.literal(expected)}"
-    elif type(expected) in (tuple, torch.Size) and all(map(is_told_by_equality, expected)):
+    elif type(expected) in (tuple, torch.Size) and all(map(is_decided_by_equality, expected)):
         test = f"type({value}) is {kind} and {value} == {constant}{_same_types(emit, value, expected)}"
     else:
         test = f"{emit.constant(indistinguishable, 'indistinguishable')}({value}, {constant})"
@@ -195,7 +139,7 @@ def _refuses(value: Any, refuse: Callable[[Any, str], None]) -> bool:
 _KINDS: dict[str, _Kind] = {
     "is": _Kind(
         lambda emit, source, obj: f"{emit.inline(source)} is {emit.constant(obj, getattr(obj, '__name__', 'obj'))}",
-        lambda value, obj: value is obj,
+        operator.is_,
         lambda obj: f"the same object as at capture, {show(obj)}",
         show,
     ),
@@ -252,13 +196,13 @@ _KINDS: dict[str, _Kind] = {
     ),
     "other": _Kind(
         lambda emit, source, other: f"{emit.inline(source)} is not {emit.fetch(other)}",
-        lambda value, other: True,
+        operator.is_not,
         lambda other: f"another object than {other.name()}",
         show,
     ),
     "alias": _Kind(
         lambda emit, source, other: f"{emit.inline(source)} is {emit.fetch(other)}",
-        lambda value, other: True,
+        operator.is_,
         lambda other: f"the same object as {other.name()}",
         show,
     ),
@@ -314,7 +258,7 @@ class GuardSet:
     def lines(self, emit: Emitter, watched: bool = False) -> None:
         """Write the whole check as statements that return MISS: arguments and thread state first, then modules and globals.
 
-        With `watched`, guards that dicts of modules settle stand in a function of their own, which runs when one of these has changed.
+        With `watched`, guards that dicts of modules materialize stand in a function of their own, which runs when one of these has changed.
         """
         early = [isinstance(guard.source.root(), Arg) for guard in self.parts.values()]
         self._parts(emit, compress(self.parts.values(), early))
@@ -323,16 +267,16 @@ class GuardSet:
                 check.lines(emit)
         late = list(compress(self.parts.values(), map(operator.not_, early)))
         if watched:
-            late = self._watch(emit, self._watch(emit, late, Settled()), Settled(names=True))
+            late = self._watch(emit, self._watch(emit, late, DictGuards()), DictGuards(names=True))
         self._parts(emit, late)
         for check in self.extra:
             if not check.first:
                 check.lines(emit)
 
-    def _watch(self, emit: Emitter, parts: list[Guard], settled: Settled) -> list[Guard]:
-        """Put the settled guards into a watch; returns the others."""
-        found = [settled.add(part.kind, part.source, part.expected) for part in parts]
-        if not settled.pays(sum(found)):
+    def _watch(self, emit: Emitter, parts: list[Guard], decided: DictGuards) -> list[Guard]:
+        """Put the decided guards into a watch; returns the others."""
+        found = [decided.add(part.kind, part.source, part.expected) for part in parts]
+        if not decided.pays(sum(found)):
             return parts
         inner = emit.sibling()
         self._parts(inner, compress(parts, found))
@@ -340,7 +284,7 @@ class GuardSet:
         lines = [c.text("return False") if isinstance(c, MissIf) else c for c in checks]
         text = "\n    ".join(["def holds():", *lines, "return True"])
         exec(compile(text, "<intarsia guards>", "exec"), emit.namespace)
-        watch = emit.constant(Watch(settled, emit.namespace.pop("holds")), "names" if settled.names else "modules")
+        watch = emit.constant(Watch(decided, emit.namespace.pop("holds")), "names" if decided.names else "modules")
         emit.miss_if(f"not ({watch}.check() or {watch}.holds())")
         return list(compress(parts, map(operator.not_, found)))
 
@@ -365,31 +309,7 @@ class GuardSet:
 
     def explain(self, args: Mapping[str, Any]) -> Miss | None:
         """The first part that does not hold for these arguments."""
-        for guard in self.parts.values():
-            if guard.kind in ("alias", "other"):
-                same, other = f"the same object as {guard.expected.name()}", "another object"
-                try:
-                    found = guard.source.fetch(args) is guard.expected.fetch(args)
-                except Exception as error:
-                    return guard.miss(
-                        same if guard.kind == "alias" else other, f"nothing ({type(error).__name__}: {error})"
-                    )
-                if found is not (guard.kind == "alias"):
-                    return guard.miss(same, other) if guard.kind == "alias" else guard.miss(other, same)
-                continue
-            miss = guard.explain(args)
-            if miss is not None:
-                return miss
-        for check in self.extra:
-            try:
-                miss = check.explain(args)
-            except Exception as error:
-                miss = Miss(
-                    str(check).partition("\n")[0], "as at capture", f"nothing ({type(error).__name__}: {error})"
-                )
-            if miss is not None:
-                return miss
-        return None
+        return first_miss(self.parts.values(), self.extra, args)
 
     @property
     def code(self) -> str:

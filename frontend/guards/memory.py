@@ -16,7 +16,7 @@ from ..errors import Unsupported
 from ..graph.output import GraphInput
 from .checks import is_argument
 from .emitter import Emitter
-from .guards import Miss
+from .recompile_reason import Miss
 from .source import Source
 
 __all__ = ["Memory"]

@@ -92,7 +92,7 @@ def ask(vm: Interpreter, function: Callable[..., Any], args: tuple[Any, ...], kw
     """What `function` says now, with the guards that ask again: the same question gives the same answer in every call that fits."""
     operands = tuple(_operand(vm, a, function) for a in (*args, *kwargs.values()))
     try:
-        result = vm.native(function, *map(vm.settle, args), **kwargs)
+        result = vm.native(function, *map(vm.materialize, args), **kwargs)
     except UserRaise as raised:
         raise GraphBreak(f"{_called(function)} raises {type(raised.value).__name__}") from None
     if any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(result)):

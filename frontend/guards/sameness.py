@@ -27,7 +27,7 @@ import torch
 
 from ..values.kinds import isinstance
 
-__all__ = ["indistinguishable", "is_told_by_equality", "is_value_type", "made_set", "recipe", "same_keys"]
+__all__ = ["indistinguishable", "is_decided_by_equality", "is_value_type", "made_set", "recipe", "same_keys"]
 
 _Same = Callable[[Any, Any], bool]
 
@@ -50,7 +50,7 @@ def indistinguishable(a: Any, b: Any) -> bool:
     return is_numpy_number(a) and a.dtype == b.dtype and bool(a.tobytes() == b.tobytes())
 
 
-def is_told_by_equality(value: Any) -> bool:
+def is_decided_by_equality(value: Any) -> bool:
     """Whether another value is indistinguishable from this one exactly when it is of the same type and equal."""
     return type(value) in _EQUAL or type(value) is float and value - value == 0.0 != value
 

@@ -208,7 +208,7 @@ class SizeExpression(Source):
 
         import torch
 
-        from ..torch_private import python_text
+        from ..torch_private.symbols import python_text
 
         emit.namespace.setdefault("math", math)
         emit.namespace.setdefault("torch", torch)
@@ -221,7 +221,7 @@ class SizeExpression(Source):
 
         import torch
 
-        from ..torch_private import python_text
+        from ..torch_private.symbols import python_text
 
         names = {s: f"s{i}" for i, (s, *_) in enumerate(self.symbols)}
         values = {}

@@ -1,9 +1,9 @@
 """Guards on modules, answered in one step while none of the modules has changed.
 
 Most guards of a large model read what modules hold: submodules, parameters, settings, hooks. All of that lies in dicts, and CPython
-numbers every change of a dict. A guard is *settled* by some dicts where it cannot come out otherwise as long as they are unchanged:
+numbers every change of a dict. A guard is *decided* by some dicts where it cannot come out otherwise as long as they are unchanged:
 it reads a path of keys through them and compares what it finds by identity or with an immutable value. The generated function asks for
-all these dicts at once, in C++. Where one has changed, the settled guards run one by one; what holds is remembered anew, at intervals
+all these dicts at once, in C++. Where one has changed, the decided guards run one by one; what holds is remembered anew, at intervals
 that double, since a program that changes its modules in every call should not pay for it.
 
 Only dicts of modules are watched, since their number grows with the model, and the namespaces of torch and of builtins, which a program
@@ -25,12 +25,12 @@ from typing import Any
 
 from torch import nn
 
-from .. import torch_private
+from ..torch_private.guards import dict_watch
 from .source import Attr, Const, Item, Source
 
-__all__ = ["Settled", "Watch"]
+__all__ = ["DictGuards", "Watch"]
 
-_FEWEST = 64  # settled guards that are worth a watch: a guard takes about 20 ns, the watch 10 ns a dict
+_FEWEST = 64  # decided guards that are worth a watch: a guard takes about 20 ns, the watch 10 ns a dict
 _FEWEST_NAMES = 12  # of those on names of packages, beside one a namespace
 _FIRST = 16  # to watch a dict takes 9 us once: a program should call as often before it pays for that
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: only objects of such types can change their type
@@ -42,8 +42,8 @@ def _never() -> bool:
     return False
 
 
-class Settled:
-    """Sorts out the guards that dicts of modules settle, and collects these dicts.
+class DictGuards:
+    """Sorts out the guards that dicts of modules materialize, and collects these dicts.
 
     Args:
         names: take instead the guards on names in namespaces of installed packages.
@@ -57,7 +57,7 @@ class Settled:
         self._values: dict[Source, Any] = {}
 
     def add(self, kind: str, source: Source, expected: Any) -> bool:
-        """Whether the guard is settled; its dicts are watched then."""
+        """Whether the guard is decided; its dicts are watched then."""
         inside = source if kind in _CONTAINERS else None
         if self.names:
             space = source if inside is not None else getattr(source, "base", None)
@@ -110,7 +110,7 @@ class Settled:
             self.roots.append(source.base.value.__dict__)
 
     def pays(self, count: int) -> bool:
-        """Whether so many settled guards are worth a watch, and dicts can be watched."""
+        """Whether so many decided guards are worth a watch, and dicts can be watched."""
         return count >= (_FEWEST_NAMES + len(self.roots) if self.names else _FEWEST) and can_watch()
 
 
@@ -144,31 +144,31 @@ def _is_immutable(value: Any) -> bool:
 _CONTAINERS = ("missing", "contains", "length", "keys", "empty")
 
 # For each kind of guard whether it cannot come out otherwise for the same object (and, for containers, unchanged contents).
-_RULES: dict[str, Callable[[Settled, Any, Any], bool]] = {
-    "is": lambda settled, value, expected: True,
-    "equals": lambda settled, value, expected: _is_immutable(expected) and _is_immutable(value),
-    "type": lambda settled, value, kind: not kind.__flags__ & _HEAP_TYPE,
-    "missing": lambda settled, value, key: type(value) is dict and type(key) is str,
-    "contains": lambda settled, value, key: type(value) is dict and type(key) is str,
-    "length": lambda settled, value, n: type(value) is dict,
-    "keys": lambda settled, value, keys: type(value) is dict and all(type(k) is str for k in keys),
-    "empty": lambda settled, value, _: type(value) in (dict, OrderedDict),
-    "alias": lambda settled, value, other: settled._reads(other),
+_RULES: dict[str, Callable[[DictGuards, Any, Any], bool]] = {
+    "is": lambda decided, value, expected: True,
+    "equals": lambda decided, value, expected: _is_immutable(expected) and _is_immutable(value),
+    "type": lambda decided, value, kind: not kind.__flags__ & _HEAP_TYPE,
+    "missing": lambda decided, value, key: type(value) is dict and type(key) is str,
+    "contains": lambda decided, value, key: type(value) is dict and type(key) is str,
+    "length": lambda decided, value, n: type(value) is dict,
+    "keys": lambda decided, value, keys: type(value) is dict and all(type(k) is str for k in keys),
+    "empty": lambda decided, value, _: type(value) in (dict, OrderedDict),
+    "alias": lambda decided, value, other: decided._reads(other),
 }
 
 
 class Watch:
-    """Whether the settled guards of one entry hold. Generated code calls `check`, and `holds` where that says no.
+    """Whether the decided guards of one entry hold. Generated code calls `check`, and `holds` where that says no.
 
     Args:
-        settled: says where the dicts are.
-        test: runs the settled guards one by one.
+        decided: says where the dicts are.
+        test: runs the decided guards one by one.
     """
 
     __slots__ = ("check", "count", "due", "kinds", "roots", "steps", "test")
 
-    def __init__(self, settled: Settled, test: Callable[[], bool]) -> None:
-        self.roots, self.steps, self.test = settled.roots, settled.steps, test
+    def __init__(self, decided: DictGuards, test: Callable[[], bool]) -> None:
+        self.roots, self.steps, self.test = decided.roots, decided.steps, test
         self.count, self.due = 0, _FIRST
         self.kinds = [type(d) for d in self.dicts()]
         self.check: Callable[[], bool] = _never
@@ -188,7 +188,7 @@ class Watch:
             return self.test()
         self.due = 2 * self.count
         dicts = self.dicts()
-        check = torch_private.dict_watch(dicts)
+        check = dict_watch(dicts)
         # Versions are known before anything is read again: what another thread changes from here on is noticed by the next check.
         same = _identical(self.dicts(), dicts) and _identical(map(type, dicts), self.kinds)
         holds = self.test()
@@ -206,7 +206,7 @@ def can_watch() -> bool:
     """Whether a watch notices every way in which attributes of an object and items of a dict change, in this Python and torch."""
 
     def notices(change: Callable[[], Any]) -> bool:
-        check = torch_private.dict_watch(watched)
+        check = dict_watch(watched)
         return check() and (change(), not check())[1]
 
     def store(value: int) -> None:

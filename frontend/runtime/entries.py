@@ -24,7 +24,6 @@ from typing import Any, Protocol
 import torch
 from torch import fx
 
-from .. import torch_private
 from ..breaks.breaks import Break
 from ..breaks.pieces import Piece
 from ..entry.capture import Capture, ProgramRaised, capture_bound
@@ -35,9 +34,13 @@ from ..errors import Busy, CaptureError, InternalError
 from ..graph.dynamic import Marks
 from ..guards.checks import HeldModules
 from ..guards.guards import Guard, GuardSet
+from ..guards.recompile_reason import reason
 from ..guards.source import Source
+from ..torch_private.autograd import own_saving
+from ..torch_private.graphs import write_code
+from ..torch_private.symbols import has_symbols
 from .collector import GARBAGE, collector_paused
-from .fallback import Teller, fallback_text
+from .fallback import Reporter, fallback_text
 from .hidden_frames import unseen
 from .stance import STANCE
 
@@ -99,7 +102,7 @@ class Family:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.functions: dict[Piece, Callable[..., Any]] = {}
-        self.teller = Teller(options.observer)
+        self.reporter = Reporter(options.observer)
         self._vain = self._left = 0  # looks at who keeps modules alive that found nothing; captures until the next
 
     def looks(self) -> bool:
@@ -231,7 +234,7 @@ class Runtime:
             self.busy.release()
         GARBAGE.take_away()
         try:
-            with torch_private.own_saving(), collector_paused():
+            with own_saving(), collector_paused():
                 entry_made = self._new_entry(values)
         finally:
             self.busy.release()
@@ -353,7 +356,7 @@ class Runtime:
         except Busy:  # of torch's tracing, for very long: another call may have more luck
             return None
         if made.broken is not None:
-            family.teller.broke(made.broken)
+            family.reporter.broke(made.broken)
         start = time.perf_counter()
         # Where nothing was changed when a graph raises, eager shows what the program does up to the line that raises.
         repeatable = made.repeatable and (not made.writes or getattr(graph, "writes_last", False))
@@ -394,10 +397,10 @@ class Runtime:
         start = time.perf_counter()
         training = torch.is_grad_enabled()
         inputs = made.example_inputs
-        if getattr(self.options.backend, "real_inputs", False) and not torch_private.has_symbols(inputs):
+        if getattr(self.options.backend, "real_inputs", False) and not has_symbols(inputs):
             inputs = [source.fetch(values) for source in made.inputs]
         if not getattr(self.options.backend, "takes_floats", False):
-            torch_private.write_code(made.graph_module)  # another's backend may look at it in any way
+            write_code(made.graph_module)  # another's backend may look at it in any way
         with torch.inference_mode(False), torch.set_grad_enabled(training):
             graph = self.options.backend(made.graph_module, inputs)
         forget = getattr(self.options.backend, "forget", None)
@@ -484,10 +487,7 @@ class Runtime:
 
     def why(self, values: dict[str, Any]) -> str:
         """Why the most general entry does not match: the newest one with symbols, else the newest."""
-        newest = list(reversed(self.guards))
-        misses = (g.explain(values) for g in sorted(newest, key=lambda g: not g.has_symbols))
-        miss = next((m for m in misses if m is not None), None)
-        return str(miss) if miss is not None else "no guard names a reason"
+        return reason(self.guards, values)
 
     def name(self) -> str:
         """What reports call the callable."""
@@ -496,10 +496,10 @@ class Runtime:
         return getattr(self.target, "__qualname__", None) or type(self.target).__name__
 
     def _tell(self, event: str, *args: Any) -> None:
-        self.family.teller.tell(event, *args)
+        self.family.reporter.tell(event, *args)
 
     def _warn(self, key: tuple[Any, ...], message: str) -> None:
-        self.family.teller.warn(key, message)
+        self.family.reporter.warn(key, message)
 
 
 def _needed(modules: dict[int, torch.nn.Module]) -> set[int]:

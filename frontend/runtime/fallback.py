@@ -11,12 +11,12 @@ from ..errors import CaptureError, InternalError
 from .error_origin import blamed
 from .report import write_reproducer
 
-__all__ = ["Teller", "fallback_text"]
+__all__ = ["Reporter", "fallback_text"]
 
 _log = logging.getLogger("intarsia")
 
 
-class Teller:
+class Reporter:
     """Says each thing once."""
 
     def __init__(self, observer: Any) -> None:

@@ -9,18 +9,20 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
-from .. import torch_private
+from ..torch_private.dynamo import optimized_module
+from ..torch_private.functions import MODULE_CALL
+from ..torch_private.guards import global_module_hooks
 from .entries import Family, Options
 from .hidden_frames import unseen
 
 __all__ = ["CompiledModule", "compiled_module"]
 
 _OWN = ("_orig_mod", "_runtime", "_compiled", "_exact_call", "forward")  # attributes that are not the original's
-_GLOBAL = torch_private.global_module_hooks()
-_CALL = torch_private.MODULE_CALL
+_GLOBAL = global_module_hooks()
+_CALL = MODULE_CALL
 
 
-class CompiledModule(torch_private.optimized_module()):  # type: ignore[misc]
+class CompiledModule(optimized_module()):  # type: ignore[misc]
     """A module whose call is compiled; everything else is the original's, reachable as `_orig_mod`.
 
     It has no state of its own: parameters, buffers, submodules, hooks and mode are the original's under the original's

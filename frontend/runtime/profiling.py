@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import torch_private
 from ..guards.source import Attr, Const, Source
+from ..torch_private.guards import profiler_flag
 
 if TYPE_CHECKING:
     from ..guards.emitter import Emitter
@@ -21,19 +21,19 @@ STARTED: list[Callable[[], None]] = []  # what to do when a graph runs under a p
 
 def flag() -> Source | None:
     """Where torch says whether a profiler is active; None where this torch does not."""
-    found = torch_private.profiler_flag()
+    found = profiler_flag()
     return None if found is None else Attr(Const(found[0], "profiler"), found[1])
 
 
 def is_active() -> bool:
     """Whether a profiler is active."""
-    found = torch_private.profiler_flag()
+    found = profiler_flag()
     return found is not None and bool(getattr(*found))
 
 
 def test(emit: Emitter) -> str:
     """The expression of `is_active()` in generated code, "" where torch does not say."""
-    found = torch_private.profiler_flag()
+    found = profiler_flag()
     return "" if found is None else f"{emit.constant(found[0], 'profiler')}.{found[1]}"
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from weakref import WeakSet
 
 from ...ir.snapshots import members
-from .. import torch_private
+from ..torch_private.dynamo import torch_stance
 
 __all__ = ["STANCES", "Stance"]
 
@@ -34,7 +34,7 @@ class Stance:
         """The stance that holds for a call that fits nothing compiled: this one, or else the one set for torch.compile."""
         if self.name != "default":
             return self.name
-        stance = torch_private.torch_stance()
+        stance = torch_stance()
         return stance if stance in STANCES else "default"
 
     def join(self, runtime: Any) -> None:

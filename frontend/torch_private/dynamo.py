@@ -60,7 +60,7 @@ def torch_stance() -> str:
 def specialize_floats(gm: torch.fx.GraphModule) -> None:
     """Inside torch.compile: have it capture again with the values of the floats that it made inputs.
 
-    They arrive as 0-dim tensors that the graph reads with `item`; a backend that cannot take them asks by raising.
+    They arrive as 0-dim tensors that the graph reads with `item`; a backend that cannot take them asks by exceptions.
     """
     from torch._dynamo.exc import TensorifyScalarRestartAnalysis
     from torch._dynamo.symbolic_convert import TensorifyState

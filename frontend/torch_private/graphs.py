@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import fx
+from torch.fx.graph import _PyTreeCodeGen as PyTreeCodeGen  # noqa: F401  (used from here)
+from torch.fx.graph import _PyTreeInfo as PyTreeInfo  # noqa: F401
 
 
 def lazy_graph_module(root: torch.nn.Module, graph: fx.Graph) -> fx.GraphModule:

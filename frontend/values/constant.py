@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..torch_private import OpOverload, OpOverloadPacket
+from ..torch_private.functions import OpOverload, OpOverloadPacket
 from .kinds import isinstance
 
 __all__ = ["has_identity", "is_bound", "is_constant", "is_static", "plain_value"]

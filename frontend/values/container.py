@@ -168,7 +168,7 @@ class LazyDict:
         self.shadow: dict[Any, Any] | None = None
         self.viewed = False
 
-    def written(self) -> dict[Any, Any]:
+    def writable(self) -> dict[Any, Any]:
         """The stand-in that the program may change, as that of a small dict."""
         if self.shadow is None:
             if type(self.real) is not dict or self.viewed:
@@ -259,23 +259,23 @@ class LazyDict:
 
     def update(self, *others: Any, **more: Any) -> None:
         """`dict.update`."""
-        self.written().update(*(o.force() if isinstance(o, LazyDict | InstanceDict) else o for o in others), **more)
+        self.writable().update(*(o.force() if isinstance(o, LazyDict | InstanceDict) else o for o in others), **more)
 
     def pop(self, key: Any, *default: Any) -> Any:
         """`dict.pop`."""
-        return self.vm.native(self.written().pop, key, *default)
+        return self.vm.native(self.writable().pop, key, *default)
 
     def popitem(self) -> Any:
         """`dict.popitem`."""
-        return self.vm.native(self.written().popitem)
+        return self.vm.native(self.writable().popitem)
 
     def clear(self) -> None:
         """`dict.clear`."""
-        self.written().clear()
+        self.writable().clear()
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
         """`dict.setdefault`."""
-        return self.written().setdefault(key, default)
+        return self.writable().setdefault(key, default)
 
 
 class _DictView:

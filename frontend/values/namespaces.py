@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..bytecode import exceptions as raising
+from ..bytecode import exceptions
 from ..bytecode.frame import Frame
 from ..entry.effects import DELETED
 from ..errors import Unsupported
@@ -65,7 +65,7 @@ def load_global(vm: Interpreter, frame: Frame, name: str) -> Any:
     written = vm.effects.globals.get((id(namespace), name))
     if written is not None:
         if written[1] is DELETED:
-            raise raising.name_error(name)
+            raise exceptions.name_error(name)
         return written[1]
     if name in namespace:
         return load_global_value(vm, namespace, name, namespace.get("__name__", "module"))
@@ -74,7 +74,7 @@ def load_global(vm: Interpreter, frame: Frame, name: str) -> Any:
     if name not in found or not vm.is_library(namespace.get("__name__")):
         vm.guards.add("missing", Const(namespace, namespace.get("__name__", "module")), name)
     if name not in found:
-        raise raising.name_error(name)
+        raise exceptions.name_error(name)
     rely_on_entry(vm, found, name)
     return found[name]
 
@@ -117,7 +117,7 @@ def load_cell(vm: Interpreter, cell: types.CellType, name: str) -> Any:
         if written is None and source is not None:
             vm.guards.add("equals", Fetch(_is_empty, source), True)
         own = name in vm.frames[-1].code.co_cellvars
-        raise raising.unbound_local(name) if own else raising.name_error(name, free=True)
+        raise exceptions.unbound_local(name) if own else exceptions.name_error(name, free=True)
     value = cell.cell_contents
     return value if source is None else vm.user.wrap(value, Attr(source, "cell_contents"))
 

@@ -1,4 +1,4 @@
-"""The attribute protocol: classes, descriptors, instances, `super()`, and the overlay of pending writes."""
+"""The attribute protocol: classes, descriptors, instances, `super()`, and the overlay of writes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def load_attr(vm: Interpreter, obj: Any, name: str) -> Any:
     if kind is types.CellType and name == "cell_contents":
         return _cell_contents(vm, obj)
     plain = not kind.__flags__ & _HEAP_TYPE and (vm.user.source_of(obj) is None or not hasattr(obj, "__dict__"))
-    if kind is TensorMethod or plain or vm.is_own(kind):
+    if kind is TensorMethod or plain or vm.is_frontend_class(kind):
         value = vm.native(getattr, obj, name)
         if id(obj) in vm.user.opaque and getattr(value, "__self__", None) is not obj:
             return vm.user.wrap(value, Attr(vm.user.by_value[id(obj)].source, name))
@@ -352,7 +352,7 @@ def _function_attr(vm: Interpreter, function: types.FunctionType, name: str) -> 
         return function.__get__
     if vm.is_created(function) or name == "__globals__":
         return vm.native(getattr, function, name)
-    if is_library_function(vm, function) and name in _TOLD_BY_FUNCTION:
+    if is_library_function(vm, function) and name in _FACTS_OF_CODE:
         return getattr(function, name)
     source: Source = vm.user.source_of(function) or Const(function, function.__name__)
     if name not in function.__dict__ and lookup(type(function), name)[1] is None:
@@ -360,7 +360,7 @@ def _function_attr(vm: Interpreter, function: types.FunctionType, name: str) -> 
     return vm.user.wrap(vm.native(getattr, function, name), Attr(source, name))
 
 
-_TOLD_BY_FUNCTION = ("__name__", "__qualname__", "__module__", "__code__", "__doc__")
+_FACTS_OF_CODE = ("__name__", "__qualname__", "__module__", "__code__", "__doc__")
 
 
 def _cell_contents(vm: Interpreter, cell: types.CellType) -> Any:

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..calls.visibility import check_key, check_operands, check_sight, check_text, is_same, refuse_opaque
+from ..calls.visibility import check_key, check_operands, check_text, check_visible, is_same, refuse_opaque
 from ..errors import GraphBreak, Unsupported
 from ..state import Interpreter
-from ..torch_private import hint_of
+from ..torch_private.symbols import hint_of
 from . import object as objects
 from .constant import is_constant
 from .container import InstanceDict, LazyDict
@@ -105,7 +105,7 @@ def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
         return binary_by_methods(vm, symbol, name, left, right)
     left, right = _as_items(vm, symbol, left, right), _as_items(vm, symbol, right, left)
     if symbol == "|=" and type(left) is LazyDict:
-        vm.native(left.written().update, vm.settle(right))
+        vm.native(left.writable().update, vm.materialize(right))
         return left
     if symbol == "+=" and isinstance(left, list) and objects.lookup(type(left), "__iadd__")[1] is list:
         refuse_opaque(vm, left, "`+=`")
@@ -113,12 +113,12 @@ def binary(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
         return left
     if symbol[0] == "%" and isinstance(left, str | bytes):
         check_text(vm, right)
-        check_sight(vm, (right,), "`%`")
+        check_visible(vm, (right,), "`%`")
     if not (isinstance(left, list | tuple) or isinstance(right, list | tuple)):
         check_operands(vm, (left, right), f"`{symbol}`")
     rely_on_table(vm, left)
     rely_on_table(vm, right)
-    return vm.native_recorded(function, vm.settle(left), vm.settle(right))
+    return vm.native_recorded(function, vm.materialize(left), vm.materialize(right))
 
 
 def _as_items(vm: Interpreter, symbol: str, value: Any, other: Any) -> Any:
@@ -181,7 +181,7 @@ def compare(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
     check_operands(vm, (left, right), f"`{symbol}`")
     if objects.lookup(type(left), "__eq__")[1] is object:
         is_same(vm, left, right)
-    return vm.native_recorded(function, vm.settle(left), vm.settle(right))
+    return vm.native_recorded(function, vm.materialize(left), vm.materialize(right))
 
 
 def _compare_sequences(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
@@ -353,7 +353,7 @@ def set_item(vm: Interpreter, obj: Any, key: Any, value: Any) -> None:
         vm.call(found, (obj, key, value), {})
         return
     if type(obj) is LazyDict:
-        obj.written()[_as_key(vm, obj.written(), key)] = value
+        obj.writable()[_as_key(vm, obj.writable(), key)] = value
         return
     refuse_tracked(vm, obj)
     vm.native(operator.setitem, obj, _as_key(vm, obj, key), value)
@@ -366,7 +366,7 @@ def delete_item(vm: Interpreter, obj: Any, key: Any) -> None:
         vm.call(found, (obj, key), {})
         return
     if type(obj) is LazyDict:
-        vm.native(operator.delitem, obj.written(), _as_key(vm, obj.written(), key))
+        vm.native(operator.delitem, obj.writable(), _as_key(vm, obj.writable(), key))
         return
     refuse_tracked(vm, obj)
     vm.native(operator.delitem, obj, _as_key(vm, obj, key))

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import torch_private
 from ..calls.visibility import is_opaque_type
 from ..errors import Unsupported
 from ..graph.output import GraphInput
@@ -18,6 +17,7 @@ from ..guards.definitions import lookup
 from ..guards.sameness import is_value_type
 from ..guards.source import Attr, Const, Fetch, Item, Source
 from ..state import Interpreter, Tracked
+from ..torch_private.guards import is_functorch_wrapped
 from .constant import has_identity, is_bound, is_constant, is_static, plain_value
 from .container import LazyDict, Shadow, list_items, shadow_of
 from .kinds import isinstance
@@ -256,7 +256,7 @@ def check_tensor(value: Tensor, name: str) -> None:
         raise Unsupported(f"{name} is quantized")
     if value.is_nested:
         raise Unsupported(f"{name} is a nested tensor")
-    if torch_private.is_functorch_wrapped(value):
+    if is_functorch_wrapped(value):
         raise Unsupported(f"{name} is inside a functorch transform (vmap, grad)")
     if value.is_neg() or value.is_conj():
         raise Unsupported(f"{name} is a lazy conjugate or negation")

@@ -16,15 +16,15 @@ from typing import Any
 
 from torch import fx
 
-from ..backend import Report, open_cache, reports_of
 from ..compile import compile
 from ..config import Config
 from ..counters import COUNTERS
 from ..frontend.breaks.hints import remedy
 from ..frontend.entry.capture import Capture
-from ..frontend.errors import Frame
+from ..frontend.errors import SourceLine
 from ..frontend.guards.guards import GuardSet
 from ..frontend.runtime.callable import compile_callable
+from ..graph_compiler import Report, open_cache, reports_of
 from ..ir.fx.importer import user_line
 from ..passes.core.base import Pass
 from ..targets.host.memory import eager_bytes
@@ -58,7 +58,7 @@ class OpInfo:
 
     name: str
     target: Any
-    place: Frame | None
+    place: SourceLine | None
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class GuardInfo:
     """One check before a call: what it says, and the user's line that needs it (None where no single line does)."""
 
     text: str
-    place: Frame | None
+    place: SourceLine | None
     graph: int
 
 
@@ -96,7 +96,7 @@ class BreakInfo:
     function: str
     reason: str
     remedy: str
-    callers: tuple[Frame, ...] = ()
+    callers: tuple[SourceLine, ...] = ()
     goes_on: tuple[tuple[str, int], ...] = ()
 
     def __str__(self) -> str:
@@ -123,7 +123,7 @@ class RecompileInfo:
     part: str
     expected: str
     got: str
-    place: Frame | None
+    place: SourceLine | None
     remedy: str
     reason: str
 
@@ -192,7 +192,7 @@ class GraphInfo:
         return found
 
     @property
-    def lines(self) -> list[Frame]:
+    def lines(self) -> list[SourceLine]:
         """The user's lines it was made from, in order, each once."""
         return list(dict.fromkeys(op.place for op in self.ops if op.place is not None))
 
@@ -418,9 +418,9 @@ def _op_name(target: Any) -> str:
     return str(getattr(target, "__name__", None) or target).strip("_")
 
 
-def _place(node: fx.Node) -> Frame | None:
+def _place(node: fx.Node) -> SourceLine | None:
     found = user_line(node.meta.get("stack_trace"))
-    return None if found is None else Frame(found.filename.data, found.line.data, "")
+    return None if found is None else SourceLine(found.filename.data, found.line.data, "")
 
 
 _KERNEL = re.compile(r'(?:^// from (.*)\n)?^extern "C" int (\w+)\(', re.MULTILINE)

@@ -24,7 +24,7 @@ from ..frontend.breaks.breaks import Break
 from ..frontend.breaks.pieces import Piece, Step
 from ..frontend.bytecode.instruction import disassemble
 from ..frontend.entry.capture import Capture
-from ..frontend.errors import Frame
+from ..frontend.errors import SourceLine
 from ..frontend.guards.checks import SizeCheck
 from ..frontend.guards.guards import Guard, GuardSet
 from ..ir.text import print_module
@@ -234,12 +234,12 @@ def count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-def at(place: Frame) -> str:
+def at(place: SourceLine) -> str:
     """`file:line`."""
     return f"{place.filename}:{place.lineno}"
 
 
-def line(place: Frame) -> str:
+def line(place: SourceLine) -> str:
     """`file:line: text`."""
     return f"{at(place)}: {place.text}" if place.text else at(place)
 
@@ -285,12 +285,12 @@ def next_pieces(capture: Capture) -> list[Piece]:
     return [piece for piece, _ in steps[0].pieces] if steps else []
 
 
-def guard_lines(guards: GuardSet) -> Iterator[tuple[str, Frame | None]]:
+def guard_lines(guards: GuardSet) -> Iterator[tuple[str, SourceLine | None]]:
     """Each check as a sentence, with the user's line that needs it where that is known."""
     for part in guards:
         if isinstance(part, Guard):
             text = f"{part.source.name()}: {_same(part.expected)}" if part.kind == "is" else str(part)
-            yield text, None if part.place is None else Frame(*part.place)
+            yield text, None if part.place is None else SourceLine(*part.place)
         elif hasattr(part, "facts"):
             for facts in part.facts:
                 yield f"{facts.source.name()}: {facts}", facts.place()
@@ -313,7 +313,7 @@ def _same(value: Any) -> str:
     )
 
 
-def size_lines(check: SizeCheck) -> Iterator[tuple[str, Frame | None]]:
+def size_lines(check: SizeCheck) -> Iterator[tuple[str, SourceLine | None]]:
     """Relations between sizes, in the words of the arguments."""
     labels = {check.symbol_text(symbol): f"{source.name()}{place}" for symbol, source, place in check.bindings}
 

@@ -14,11 +14,11 @@ import torch
 from torch.fx import GraphModule
 from xdsl.dialects.builtin import ModuleOp
 
-from ..backend import machine, pipeline_of
 from ..compile import check_function, compile
 from ..config import Config
 from ..frontend.entry.capture import Capture, capture
 from ..frontend.functional.trace import functionalize
+from ..graph_compiler import machine, pipeline_of
 from ..ir.fx.importer import import_fx
 from ..ir.retarget import retarget
 from ..ir.text import print_module

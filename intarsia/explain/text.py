@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from ..frontend.errors import Frame
+from ..frontend.errors import SourceLine
 from .logs import count
 from .roofline import table
 
@@ -50,11 +50,11 @@ def short(file: str) -> str:
     return file.rpartition(f"site-packages{os.sep}")[2].removeprefix(here)
 
 
-def _at(place: Frame) -> str:
+def _at(place: SourceLine) -> str:
     return f"{short(place.filename)}:{place.lineno}"
 
 
-def _line(place: Frame) -> str:
+def _line(place: SourceLine) -> str:
     return f"{_at(place)}: {place.text}" if place.text else _at(place)
 
 
@@ -251,7 +251,7 @@ def _clip(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width // 2 - 2]}...{text[-(width - width // 2 - 1) :]}"
 
 
-def _brief(place: Frame) -> str:
+def _brief(place: SourceLine) -> str:
     """`file:line` with at most one folder."""
     return os.sep.join(_at(place).split(os.sep)[-2:])
 

@@ -11,7 +11,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import fx
 
-from ..frontend.torch_private import PyTreeCodeGen, PyTreeInfo
+from ..frontend.torch_private.graphs import PyTreeCodeGen, PyTreeInfo
 from .check import check_arguments
 
 __all__ = ["ExportedModule", "SignatureCodeGen", "flatten_like"]

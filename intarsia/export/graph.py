@@ -22,7 +22,7 @@ from ..compile import check_function
 from ..explain.explanation import GuardInfo, guards_of
 from ..frontend.entry.capture import Capture, ProgramRaised, capture
 from ..frontend.entry.entry import Message
-from ..frontend.errors import CaptureError, Frame
+from ..frontend.errors import CaptureError, SourceLine
 from ..frontend.functional.spec import FunctionalGraph
 from ..frontend.functional.trace import functionalize
 from ..frontend.graph.sym_nodes import SymNodes
@@ -106,10 +106,10 @@ def export(
     return call
 
 
-def _definition(target: Any) -> tuple[Frame, ...]:
+def _definition(target: Any) -> tuple[SourceLine, ...]:
     function = target.forward if isinstance(target, nn.Module) else target
     code = getattr(getattr(function, "__func__", function), "__code__", None)
-    return () if code is None else (Frame(code.co_filename, code.co_firstlineno, code.co_qualname),)
+    return () if code is None else (SourceLine(code.co_filename, code.co_firstlineno, code.co_qualname),)
 
 
 class _Export:
@@ -364,7 +364,7 @@ def _refuse_lost_gradients(made: Capture) -> None:
                 "export under torch.no_grad(), or without aten_graph=True",
             )
             found = re.findall(r'File "(.+)", line (\d+), in (.+)', node.meta.get("stack_trace") or "")
-            error.frames = tuple(Frame(f, int(n), q) for f, n, q in found)
+            error.frames = tuple(SourceLine(f, int(n), q) for f, n, q in found)
             raise error
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..frontend.torch_private import storage_key
+from ..frontend.torch_private.dispatch import storage_key
 
 EXACT_OVERLAP = 1 << 16  # up to so many elements, whether two tensors overlap is decided element by element
 

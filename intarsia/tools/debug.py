@@ -17,13 +17,13 @@ from ..targets.triton.program import KERNELS
 
 log = logging.getLogger("intarsia")
 _numbers = itertools.count()
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 def _tell(root: object, error: Exception) -> None:
     """Once for a folder: debugging must not stop a program."""
-    if str(root) not in _told:
-        _told.add(str(root))
+    if str(root) not in _warned:
+        _warned.add(str(root))
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         log.warning(
             "the debug folder %s cannot be written: %s. Set INTARSIA_DEBUG, or the option debug, to a folder of yours",

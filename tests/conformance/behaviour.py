@@ -25,7 +25,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from intarsia.frontend.bytecode.symbolic_interpreter import Machine
+from intarsia.frontend.bytecode.symbolic_interpreter import SymbolicInterpreter
 from intarsia.frontend.runtime.callable import compile_callable
 
 __all__ = ["LOG", "Suite", "t"]
@@ -283,12 +283,12 @@ def _nothing_runs(file: str) -> Iterator[None]:
             sys.setprofile(before)
             inside.pop()
 
-    original = Machine.native
-    Machine.native = native  # type: ignore[method-assign]
+    original = SymbolicInterpreter.native
+    SymbolicInterpreter.native = native  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Machine.native = original  # type: ignore[method-assign]
+        SymbolicInterpreter.native = original  # type: ignore[method-assign]
     assert not found, f"capture ran {found[0]}"
 
 

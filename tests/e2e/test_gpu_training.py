@@ -13,8 +13,8 @@ from torch import Tensor, fx, nn
 
 import intarsia
 from intarsia import training
-from intarsia.backend import Report
 from intarsia.frontend.functional.trace import functionalize
+from intarsia.graph_compiler import Report
 from intarsia.ir.fx.importer import import_fx
 from intarsia.ir.interpreter.run import run_user
 from intarsia.ir.retarget import retarget

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import intarsia
-import intarsia.backend
+import intarsia.graph_compiler
 import intarsia.passes.core.manager
 from intarsia.passes.core.base import Pass
 from intarsia.targets.build.toolchain import CompilerError
@@ -109,15 +109,15 @@ def test_second_process_calls_no_compiler(tmp_path, prepared):
 def test_interrupt_leaves_no_broken_state(monkeypatch):
     x = torch.randn(5)
     compiled = intarsia.compile(f)
-    real = intarsia.backend.build
+    real = intarsia.graph_compiler.build
 
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(intarsia.backend, "build", interrupted)
+    monkeypatch.setattr(intarsia.graph_compiler, "build", interrupted)
     with pytest.raises(KeyboardInterrupt):
         compiled(x)
-    monkeypatch.setattr(intarsia.backend, "build", real)
+    monkeypatch.setattr(intarsia.graph_compiler, "build", real)
     torch.testing.assert_close(compiled(x), f(x))
     assert intarsia.counters()["graphs"] == 1
 
@@ -154,7 +154,7 @@ def test_an_error_of_ours_runs_in_eager_visibly(place, monkeypatch, caplog):
 
     ours = {"__name__": "intarsia.broken"}
     exec('def broken(*args, **kwargs):\n    raise IndexError("a mistake of ours")', ours)
-    monkeypatch.setattr(intarsia.backend, place, ours["broken"])
+    monkeypatch.setattr(intarsia.graph_compiler, place, ours["broken"])
     x = torch.randn(7)
     torch.testing.assert_close(intarsia.compile(f, options={"cache": False})(x), f(x))
     assert "an error inside intarsia" in caplog.text and "IndexError: a mistake of ours" in caplog.text
@@ -172,7 +172,7 @@ def test_an_error_in_a_pass_of_others_names_it(monkeypatch, caplog):
 def test_an_error_in_an_operator_of_others_names_its_place(monkeypatch, caplog):
     """The rule for a symbolic size fails only when the compiler asks it, long after capture."""
     monkeypatch.setenv("INTARSIA_VERIFY_EACH", "0")
-    monkeypatch.setattr(intarsia.backend, "import_fx", lambda functional: {}["their own mistake"])
+    monkeypatch.setattr(intarsia.graph_compiler, "import_fx", lambda functional: {}["their own mistake"])
     x = torch.randn(6)
     torch.testing.assert_close(intarsia.compile(f, options={"cache": False})(x), f(x))
     assert f"an error in {__file__}:" in caplog.text and "report it" not in caplog.text
@@ -192,7 +192,7 @@ def test_memory_errors_and_wrong_pipelines_are_raised(monkeypatch):
     def broken(*args, **kwargs):
         raise MemoryError
 
-    monkeypatch.setattr(intarsia.backend, "generate", broken)
+    monkeypatch.setattr(intarsia.graph_compiler, "generate", broken)
     with pytest.raises(MemoryError):
         intarsia.compile(f, options={"cache": False})(torch.randn(5))
 

@@ -14,10 +14,10 @@ from harness import Log, compiled, leaves, same
 from torch import nn
 
 from benchmarks import torchvision_stub
-from intarsia.backend import default_backend
 from intarsia.counters import counters
 from intarsia.frontend.graph.dynamic import ConstraintError, mark_dynamic, mark_static, maybe_mark_dynamic
 from intarsia.frontend.runtime.callable import compile_callable
+from intarsia.graph_compiler import default_backend
 
 FULL = os.environ.get("INTARSIA_TEST_SIZES") == "full"
 SIZES = [8, 5, 17, 3, 2, 9, 33, 4]

@@ -6,10 +6,9 @@ import pytest
 import torch
 from harness import compiled
 
-from intarsia.frontend import torch_private
 from intarsia.frontend.entry.capture import capture
 from intarsia.frontend.graph.fake_dispatch import new_fake_mode
-from intarsia.frontend.guards.checks import makes_gpu_tensors
+from intarsia.frontend.guards import checks
 
 X = torch.randn(4, 8)
 
@@ -200,8 +199,8 @@ def test_arguments_named_as_the_locals_of_generated_code():
 def test_another_current_gpu_is_another_program(monkeypatch):
     """Where a machine has several, "cuda" means the current one."""
     current = [0]
-    monkeypatch.setattr(torch_private, "current_gpu", lambda used=False: current[0])
-    monkeypatch.setattr(torch_private, "current_gpu_raw", lambda: lambda: current[0])
+    monkeypatch.setattr(checks, "current_gpu", lambda used=False: current[0])
+    monkeypatch.setattr(checks, "current_gpu_raw", lambda: lambda: current[0])
 
     def asks(x):
         return x + 1 if torch.is_grad_enabled() else x + 2
@@ -219,8 +218,8 @@ def test_the_first_use_of_a_gpu_is_guarded(monkeypatch):
     """A process that has used no GPU yet asks for the current one when a graph is going to make tensors there."""
     for name, value in (("is_initialized", False), ("device_count", 2), ("current_device", 1)):
         monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
-    assert torch_private.current_gpu() is None
-    assert torch_private.current_gpu(used=True) == 1
+    assert checks.current_gpu() is None
+    assert checks.current_gpu(used=True) == 1
 
 
 def test_what_may_come_to_the_current_gpu():
@@ -230,9 +229,9 @@ def test_what_may_come_to_the_current_gpu():
     with new_fake_mode(None):
         x.meta["example_value"] = torch.empty(3, device="cuda")
         graph.call_function(torch.exp, (x,)).meta["example_value"] = torch.empty(3, device="cuda")
-        assert not makes_gpu_tensors(found)
+        assert not checks.makes_gpu_tensors(found)
         graph.call_function(torch.ones, (3,), {"device": "cuda"}).meta["example_value"] = torch.ones(3, device="cuda")
-        assert makes_gpu_tensors(found)
+        assert checks.makes_gpu_tensors(found)
 
 
 def test_methods_of_pybind11():

@@ -1,4 +1,4 @@
-"""Guards that dicts of modules settle: every change of a module is noticed, whenever it comes, and nothing else is held alive."""
+"""Guards that dicts of modules decide: every change of a module is noticed, whenever it comes, and nothing else is held alive."""
 
 import sys
 import threading
@@ -10,7 +10,6 @@ import torch
 from harness import compiled
 from torch import nn
 
-from intarsia.frontend import torch_private
 from intarsia.frontend.guards import watch as guards_watch
 from intarsia.frontend.guards.watch import Watch, can_watch
 
@@ -124,8 +123,8 @@ def test_what_a_forward_counts_on_a_module_costs_no_watch_in_each_call(monkeypat
             return super().forward(x)
 
     made = []
-    real = torch_private.dict_watch
-    monkeypatch.setattr(torch_private, "dict_watch", lambda dicts: made.append(1) or real(dicts))
+    real = guards_watch.dict_watch
+    monkeypatch.setattr(guards_watch, "dict_watch", lambda dicts: made.append(1) or real(dicts))
     model = Counting()
     fast, log = compiled(model, fullgraph=True)
     for _ in range(300):
@@ -134,7 +133,7 @@ def test_what_a_forward_counts_on_a_module_costs_no_watch_in_each_call(monkeypat
 
 
 def test_a_program_that_calls_seldom_pays_nothing(monkeypatch):
-    monkeypatch.setattr(torch_private, "dict_watch", lambda dicts: pytest.fail("watched"))
+    monkeypatch.setattr(guards_watch, "dict_watch", lambda dicts: pytest.fail("watched"))
     fast, _ = compiled(Stack(), fullgraph=True)
     for _ in range(10):
         fast(X)
@@ -204,13 +203,13 @@ def test_a_change_between_reading_and_watching_is_not_lost(monkeypatch):
     model = Stack()
     fast, _ = compiled(model, fullgraph=True)
     fast(X)
-    watch, real = watch_of(fast), torch_private.dict_watch
+    watch, real = watch_of(fast), guards_watch.dict_watch
 
     def interrupted(dicts):
         model.layers.__dict__["_modules"] = dict(model.layers._modules)
         return real(dicts)
 
-    monkeypatch.setattr(torch_private, "dict_watch", interrupted)
+    monkeypatch.setattr(guards_watch, "dict_watch", interrupted)
     watch.count = watch.due - 1
     assert watch.holds() and not watch.check()
     monkeypatch.undo()

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from harness import Log, compiled, graph_backend, leaves
 from torch import nn
 
-from intarsia.backend import default_backend
 from intarsia.counters import counters
 from intarsia.frontend.runtime.callable import compile_callable
+from intarsia.graph_compiler import default_backend
 
 RATES = [0.1, 0.3, -0.25, 1e-3, 2.0, 0.1 + 0.2, 0.0, 1.0]
 SIZES = [8, 5, 17, 13, 12, 9, 6]

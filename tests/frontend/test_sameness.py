@@ -21,7 +21,7 @@ import torch
 from harness import compiled
 
 from intarsia.frontend.guards.definitions import can_watch
-from intarsia.frontend.guards.guards import show
+from intarsia.frontend.guards.recompile_reason import show
 from intarsia.frontend.guards.sameness import indistinguishable, made_set, recipe
 
 _ZONE = datetime.timezone(datetime.timedelta(hours=1))

@@ -276,9 +276,9 @@ def halves_as_they_are(
     graph: Any, example_inputs: Any, config: Any, passes: Any = ()
 ) -> tuple[Callable[..., Any], Any]:
     """In the place of `compile_graph`: a graph runs as it is, once it is known to have a functional form."""
-    from intarsia.backend import Report
     from intarsia.frontend.errors import Unsupported
     from intarsia.frontend.functional.trace import functionalize
+    from intarsia.graph_compiler import Report
 
     with contextlib.suppress(Unsupported):
         functionalize(graph, example_inputs)

@@ -13,7 +13,7 @@ import boundary
 import pytest
 
 import intarsia
-from intarsia import backend, training
+from intarsia import graph_compiler, training
 
 COUNT = max(int(os.environ.get("INTARSIA_FUZZ", "80")) // 4, 4)
 FIRST = int(os.environ.get("INTARSIA_FUZZ_SEED", "0"))
@@ -43,7 +43,7 @@ def test_graphs_as_they_are() -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_halves_of_graphs_with_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "compile_graph", boundary.halves_as_they_are)
-    monkeypatch.setattr(backend, "compile_graph", boundary.halves_as_they_are)
+    monkeypatch.setattr(graph_compiler, "compile_graph", boundary.halves_as_they_are)
     for seed in (*FOUND, *range(FIRST, FIRST + COUNT // 2)):
         agrees(seed, (0, 2, 1, 3, 4), "auto")
 

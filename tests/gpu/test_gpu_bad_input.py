@@ -120,7 +120,7 @@ def test_five_billion_elements() -> None:
 def test_binaries_that_the_driver_does_not_load(monkeypatch, caplog) -> None:
     """As with a driver that is older than what Triton compiles for."""
     monkeypatch.setenv("INTARSIA_VERIFY_EACH", "0")
-    monkeypatch.setattr("intarsia.backend.capability", lambda gpu: "sm_80")
+    monkeypatch.setattr("intarsia.graph_compiler.capability", lambda gpu: "sm_80")
     x = torch.randn(9, 9, device=GPU)
     fn = intarsia.compile(lambda x: x.softmax(0) + 1, options={"cache": False})
     torch.testing.assert_close(fn(x), x.softmax(0) + 1)

@@ -16,7 +16,7 @@ from unittest import mock
 import torch
 
 import intarsia
-from intarsia import backend, testing
+from intarsia import graph_compiler, testing
 from intarsia.ir.interpreter.run import InterpreterError, run_user
 from intarsia.ir.text import parse_module
 from intarsia.targets.build.program import Program
@@ -97,7 +97,7 @@ def staged(stage: str) -> Iterator[Compile]:
     if stage == "graph":
         yield _graph_only
     elif stage == "interpreter":
-        with mock.patch.object(backend, "build", _interpreted):
+        with mock.patch.object(graph_compiler, "build", _interpreted):
             yield functools.partial(_with_options, cache=False)
     else:
         yield intarsia.compile

@@ -146,7 +146,7 @@ def test_graphs_that_run_in_eager(monkeypatch):
     def no_compiler():
         raise CompilerNotFound("no C++ compiler was found")
 
-    monkeypatch.setattr("intarsia.backend.find_toolchain", no_compiler)
+    monkeypatch.setattr("intarsia.graph_compiler.find_toolchain", no_compiler)
     e = intarsia.explain(lambda x: x + 1)(X)
     torch.testing.assert_close(e.result, X + 1)
     (fallback,) = e.fallbacks

@@ -17,7 +17,7 @@ from rich.console import Console
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import intarsia
-import intarsia.backend as backend
+from intarsia import graph_compiler
 from intarsia.config import Config
 from intarsia.explain.explanation import _code, _kernels, _recording
 from intarsia.explain.kernel_facts import kernel_facts
@@ -151,8 +151,8 @@ def as_if_on_a_gpu(monkeypatch):
         retarget(found.module, "cuda:0")
         return found
 
-    monkeypatch.setattr(backend, "import_fx", imported)
-    monkeypatch.setattr(backend, "capability", lambda gpu: "sm_90")
+    monkeypatch.setattr(graph_compiler, "import_fx", imported)
+    monkeypatch.setattr(graph_compiler, "capability", lambda gpu: "sm_90")
 
 
 def runs_in_eager(caplog):
@@ -204,13 +204,13 @@ def test_versions_that_will_do(monkeypatch, version):
 @TRITON
 def test_a_kernel_that_does_not_compile(monkeypatch, caplog, tmp_path):
     as_if_on_a_gpu(monkeypatch)
-    real = backend.generate
+    real = graph_compiler.generate
 
     def spoiled(module, library):
         made = real(module, library)
         return replace(made, gpu=replace(made.gpu, text=made.gpu.text.replace("tl.load(", "tl.lode(")))
 
-    monkeypatch.setattr(backend, "generate", spoiled)
+    monkeypatch.setattr(graph_compiler, "generate", spoiled)
     warning = runs_in_eager(caplog)
     first, *rest = warning.splitlines()
     (name,) = source_lines(intarsia.lower(norm, X, target="triton:sm_90").triton())
@@ -270,7 +270,7 @@ def test_sizes_that_a_kernel_cannot_count(caplog):
         not_launched(TOO_LARGE, "k")
 
     graph = torch.fx.symbolic_trace(norm)
-    call = backend._checked(run, found, graph, Config())
+    call = graph_compiler._checked(run, found, graph, Config())
     with caplog.at_level(logging.WARNING, "intarsia"):
         for _ in range(2):
             torch.testing.assert_close(call(X)[0], norm(X))
@@ -354,7 +354,7 @@ def test_several_gpus():
 def report(fn, *args, recorded=()):
     low = intarsia.lower(fn, *args, target="triton:sm_90")
     generated = replace(low._generated, ir=low.ir())
-    return backend.Report(Program(lambda *a: (), generated, recorded=list(recorded)))
+    return graph_compiler.Report(Program(lambda *a: (), generated, recorded=list(recorded)))
 
 
 def test_facts_of_kernels():

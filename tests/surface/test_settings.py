@@ -80,7 +80,7 @@ def test_settings_under_torch_compile(settings, message):
 
 
 def test_misspelt_variables(monkeypatch):
-    monkeypatch.setattr(config, "_told", set())
+    monkeypatch.setattr(config, "_warned", set())
     for name in (
         "INTARSIA_TREADS",
         "INTARSIA_CACHEDIR",
@@ -103,7 +103,7 @@ def test_misspelt_variables(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["a file", "below a file", "full"])
 def test_a_debug_folder_that_cannot_be_written(kind, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(debug, "_told", set())
+    monkeypatch.setattr(debug, "_warned", set())
     place = tmp_path / "file"
     if kind == "full":
         place = tmp_path / "out"

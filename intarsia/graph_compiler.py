@@ -29,7 +29,7 @@ from .frontend.functional.trace import functionalize
 from .frontend.runtime.collector import collector_paused
 from .frontend.runtime.error_origin import blamed
 from .frontend.runtime.profiling import STARTED
-from .frontend.torch_private import without_autocast
+from .frontend.torch_private.dispatch import without_autocast
 from .ir.dtypes import UnknownDType
 from .ir.fx.importer import ImportFailure, import_fx, user_line
 from .ir.text import parse_module, print_module
@@ -332,11 +332,11 @@ def compile_module(
             return stored, Report(stored, cached=True)
     if gpu is not None and config.max_autotune and config.libraries == "measure" and torch.cuda.is_available():
         ctx = replace(ctx, tuner=MeasuredProducts(ctx, toolchain, cache, gpu, config.cache))
-    told = logs.PassLog(text)
+    pass_log = logs.PassLog(text)
 
     def on_pass(name: str, current: ModuleOp, seconds: float, phase: str) -> None:
         debug.on_pass(name, current, seconds, phase)
-        told.on_pass(name, current, seconds, phase)
+        pass_log.on_pass(name, current, seconds, phase)
 
     with COUNTERS.phase("passes"):
         try:
@@ -555,19 +555,19 @@ def _count(report: Report) -> None:
         COUNTERS.add("compiler_calls", report.program.compiler_calls)
 
 
-_told: set[str] = set()  # reasons that a warning was given for: one warning each
+_warned: set[str] = set()  # reasons that a warning was given for: one warning each
 
 
 def forget_warnings() -> None:
     """Warn again about reasons that were given before."""
-    _told.clear()
+    _warned.clear()
 
 
 def run_eager(gm: fx.GraphModule, reason: str) -> tuple[GraphFunction, Report]:
     """Run the graph as it was captured, visibly."""
     COUNTERS.add("fallbacks")
-    if reason not in _told:
-        _told.add(reason)
+    if reason not in _warned:
+        _warned.add(reason)
         place = _first_line(gm)
         head = "" if reason.startswith(place.removesuffix(": ")) else place  # some name the lines of their kernel
         log.warning("%sthis graph runs in eager: %s", head, reason)

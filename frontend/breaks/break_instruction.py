@@ -1,6 +1,6 @@
 """The one instruction at which a frame is split, as a small Python function that CPython runs at the user's line.
 
-`pending` turns an instruction of the normal form into `function(*operands) -> (outcome, pushed)`. The outcomes of an
+`break_instruction` turns an instruction of the normal form into `function(*operands) -> (outcome, pushed)`. The outcomes of an
 instruction say where its frame goes on: `next` with what it pushes, `jump` for the other way of a branch or the end of
 a loop, `raise` with the exception when the frame has a handler for it. The function has the name, file and line of the
 user's, so that tracebacks, warnings and debuggers show the user's own line.
@@ -20,7 +20,7 @@ from typing import Any
 from ..bytecode.instruction import Instruction, Program
 from ..bytecode.version import METHOD_SLOT_FIRST
 
-__all__ = ["CALL_THUNK", "Outcome", "Pending", "operand_count", "pending"]
+__all__ = ["CALL_THUNK", "Outcome", "BreakInstruction", "operand_count", "break_instruction"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Pending:
+class BreakInstruction:
     """How to run one instruction: `function(*operands)` gives (index into `outcomes`, values pushed)."""
 
     function: Callable[..., tuple[int, tuple[Any, ...]]]
@@ -172,7 +172,7 @@ def operand_count(ins: Instruction) -> int | None:
     return None
 
 
-def pending(
+def break_instruction(
     program: Program,
     index: int,
     code: types.CodeType,
@@ -180,7 +180,7 @@ def pending(
     operands: list[str],
     handling: bool,
     instruction: Instruction | None = None,
-) -> Pending | None:
+) -> BreakInstruction | None:
     """How to run instruction `index` of `code` alone, or None when that is not possible.
 
     `operands` are the kinds of its stack entries; only values and handled exceptions are passed. With `handling`, the
@@ -200,7 +200,7 @@ def pending(
     names = _passed(operands)
     body = _function_text(made, names, handling, entry is not None, len(outcomes) - 1)
     function = _assemble(body, code, namespace, line)
-    return Pending(function, len(operands), tuple(outcomes))
+    return BreakInstruction(function, len(operands), tuple(outcomes))
 
 
 def _passed(operands: list[str]) -> list[str]:
@@ -338,7 +338,7 @@ def _function_text(text: str, names: list[str], handling: bool, caught: bool, ou
     parameters = (["handled"] if handling else []) + names
     helpers = [h for h in _HELPERS if re.search(rf"\b{h}\b", "\n".join(lines))]
     parameters += ["*", *helpers] if helpers else []
-    return "\n".join([f"def pending({', '.join(parameters)}):", *(f"    {line}" for line in lines)])
+    return "\n".join([f"def break_instruction({', '.join(parameters)}):", *(f"    {line}" for line in lines)])
 
 
 def _assemble(text: str, code: types.CodeType, namespace: dict[str, Any], line: int) -> Any:
