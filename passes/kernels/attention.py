@@ -109,13 +109,13 @@ def choose(op: Op, machine: Machine, tile: str = "") -> Lowering | None:
 def has_kernel(op: Op, machine: Machine) -> bool:
     """Whether a call is worth making of two products that a program has written.
 
-    Where oneDNN multiplies in bfloat16 the products are faster on a CPU: Zen 4, one thread, products over call 0.8 for
-    48 heads of 512 tokens, 0.5 with a mask for 16 of 512, 0.5 for one query, 1.4 for 8 of 2,048. In float16 they take
-    25 to 40 times as long.
+    Where oneDNN multiplies in bfloat16 the products are faster on a CPU for several queries: Zen 4, one thread, products
+    over call 0.86 for 48 heads of 512 tokens, 0.9 for 5 queries, but 1.75 for one query. In float16 they take 25 to 40
+    times as long.
     """
     t = prim.tensor(op.operands[0])
     dots = machine.bfloat16 and t.dtype == BF16 and not is_gpu(t.device)
-    return not dots and choose(op, machine) is not None
+    return (not dots or t.shape[-2] == 1) and choose(op, machine) is not None
 
 
 # ---- what each takes, and how long it needs ----

@@ -53,8 +53,10 @@ def takes_convolution(op: Op, machine: Machine) -> Clauses:
     if packed:
         names = tuple(name for name in call.tensors if name not in ("input", "result") and not name.startswith(PREFIX))
         yield call.lies_in_order(*names), "weight and bias without gaps"
-        images = ("result", *(name for name in call.tensors if name.startswith(PREFIX)))
+        behind = [name for name in call.tensors if name.startswith(PREFIX)]
+        images = ["result", *(name for name in behind if call.shape(name) == call.shape("result"))]
         yield all(call.lies(name, channels_last(call.shape(name))) for name in images), "results channels-last"
+        yield call.lies_in_order(*(name for name in behind if name not in images)), "factors of channels without gaps"
         yield packed == 5 and _window(op)[1] < FEW_CHANNELS or _channels_follow(call), "channels side by side"
 
 

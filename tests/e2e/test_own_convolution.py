@@ -229,3 +229,13 @@ def test_max_pool(pool):
     indices = nn.Sequential(nn.Conv2d(3, 20, 3), nn.MaxPool2d(2, return_indices=True)).eval()
     for found, expected in zip(intarsia.compile(indices)(x), indices(x), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+def test_factors_of_channels_behind():
+    """A tensor of an element for each channel lies in order, not as an image."""
+    conv = nn.Conv2d(3, 64, 3, padding=1).eval()
+    args = torch.randn(1, 3, 9, 6), torch.randn(64), torch.rand(64) + 0.5
+    with torch.no_grad():
+        fn = lambda x, mean, var: F.batch_norm(conv(x), mean, var)  # noqa: E731
+        same(intarsia.compile(fn), fn, *args)
+        assert not intarsia.explain(fn)(*args).graphs[0].library

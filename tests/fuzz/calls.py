@@ -193,10 +193,10 @@ def convolution(d: Draw) -> Callable[..., Any]:
     result = plain(d.parameters, d.inputs)
     norm = None
     if n == 2 and d.chance(0.3) and dtype == torch.float32 and result.dim() == 4:
-        parts = [
-            d.given(d.laid(t), 0.9)
-            for t in (d.values(outputs), d.values(outputs).abs() + 0.5, d.values(outputs), d.values(outputs))
-        ]
+        statistics = [
+            d.given(t, 0.9) for t in (d.values(outputs), d.values(outputs).abs() + 0.5)
+        ]  # the operator may write
+        parts = [*statistics, *(d.given(d.laid(d.values(outputs)), 0.9) for _ in range(2))]
         some = d.one(4, 4, 2)
         norm = lambda y, ps, xs: F.batch_norm(y, *(p(ps, xs) for p in parts[:some]))  # noqa: E731
         d.words.append("batch norm")

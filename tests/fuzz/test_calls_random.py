@@ -28,7 +28,9 @@ from calls import (
 
 import intarsia
 from intarsia.passes.core import clauses, preconditions
+from intarsia.passes.fusion import call_region, contraction_epilogue
 from intarsia.passes.graph import narrow_weights
+from intarsia.passes.graph.attention import match
 from intarsia.passes.kernels import attention as attention_kernels
 from intarsia.passes.kernels import convolution as convolutions
 from intarsia.passes.kernels import linear, own_kernels
@@ -63,7 +65,7 @@ ALWAYS = {
     "whole factors of whole numbers", "places along one dimension", "a dimension", "memory of the host, nothing empty", "a result without gaps", "a weight of known size",
     "a matrix as the weight", "as many heads of keys as of values", "equal batches", "no dropout", "a mask, or causal, and not both", "a mask of the same type, in float32, or of truth values",
     "nothing behind the sums", "queries, keys, values and perhaps a mask", "a torch with oneDNN", "a mask of two to four dimensions", "a type that is summed",
-    "a result channels-last", "no factors", "a row of the window in registers", "known sizes", "as many heads, or shared ones", "a matrix as the weight, nothing empty",
+    "a result channels-last", "no factors", "a row of the window in registers", "factors of channels without gaps", "numbers in the host's memory", "known sizes", "as many heads, or shared ones", "a matrix as the weight, nothing empty",
 }  # fmt: skip
 
 
@@ -82,7 +84,10 @@ def test_both_sides_of_every_clause(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module in (
         attention_kernels,
+        call_region,
         channels_last,
+        contraction_epilogue,
+        match,
         preconditions,
         convolutions,
         linear,
@@ -110,6 +115,7 @@ def test_both_sides_of_every_clause(monkeypatch: pytest.MonkeyPatch) -> None:
         "takes_depthwise_on_gpu",
         "takes_max_pool",
         "takes_rows",
+        "takes_products",  # drawn on both sides by test_match_attention
     )  # these are asked little of what they do not take
     seen = {(name, what): sides for (name, what), sides in seen.items() if name not in most and what not in ALWAYS}
     missing = [(*clause, sides) for clause, sides in seen.items() if len(sides) < 2]

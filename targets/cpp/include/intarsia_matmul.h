@@ -39,37 +39,42 @@ IM_FN Floats multiply_add(Floats a, Floats b, Floats c) {
 #endif
 }
 
-IM_FN float sum(Floats v) {  // by halves: lane 0 + lane lanes/2 and so on
-#if defined(__GNUC__) && !defined(__clang__)
-  typedef decltype(Floats{} == Floats{}) Places;
-  for (int half = lanes / 2; half; half /= 2) {
-    Places other;
-    for (int l = 0; l < lanes; ++l) other[l] = l ^ half;
-    v += __builtin_shuffle(v, other);
-  }
-#else
-  for (int half = lanes / 2; half; half /= 2)
-    for (int l = 0; l < half; ++l) v[l] += v[l + half];
-#endif
-  return v[0];
-}
-
 IM_FN Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
-IM_FN float largest(Floats v) {  // by halves; NaN is not looked for
 #if defined(__GNUC__) && !defined(__clang__)
-  typedef decltype(Floats{} == Floats{}) Places;
-  for (int half = lanes / 2; half; half /= 2) {
-    Places other;
-    for (int l = 0; l < lanes; ++l) other[l] = l ^ half;
-    v = larger(__builtin_shuffle(v, other), v);
+// The lanes in pairs that are `Half` apart, turned: constants, which gcc does not make of a loop over lanes.
+template <int... Lane> struct Lanes {
+  template <int Half> IM_FN_MEMBER static Floats turned(Floats v) {
+    typedef decltype(Floats{} == Floats{}) Places;
+    return __builtin_shuffle(v, Places{(Lane ^ Half)...});
   }
+};
+template <int Count> struct FirstLanes : Lanes<__integer_pack(Count)...> {};
+
+template <int Half = lanes / 2> IM_FN float sum(Floats v) {  // by halves: lane 0 + lane lanes/2 and so on
+  v += FirstLanes<lanes>::template turned<Half>(v);
+  if constexpr (Half > 1) return sum<Half / 2>(v);
+  else return v[0];
+}
+
+template <int Half = lanes / 2> IM_FN float largest(Floats v) {  // by halves; NaN is not looked for
+  v = larger(FirstLanes<lanes>::template turned<Half>(v), v);
+  if constexpr (Half > 1) return largest<Half / 2>(v);
+  else return v[0];
+}
 #else
+IM_FN float sum(Floats v) {
   for (int half = lanes / 2; half; half /= 2)
-    for (int l = 0; l < half; ++l) v[l] = v[l + half] > v[l] ? v[l + half] : v[l];
-#endif
+    for (int l = 0; l < half; ++l) v[l] += v[l + half];
   return v[0];
 }
+
+IM_FN float largest(Floats v) {
+  for (int half = lanes / 2; half; half /= 2)
+    for (int l = 0; l < half; ++l) v[l] = v[l + half] > v[l] ? v[l + half] : v[l];
+  return v[0];
+}
+#endif
 
 // c[i][j] (+)= sum over k of a[i][k] * b[k][j], for `Rows` rows and `Vectors` vectors of columns.
 template <int Rows, int Vectors>
