@@ -46,6 +46,12 @@ class Processor:
         """Whether a kernel is a grid of programs over blocks, which do not wait for each other, instead of loops over vectors."""
         return self.multiprocessors > 0
 
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether a launch only queues a kernel: torch gives freed memory to what is queued next, errors are seen later, and
+        contents of memory cannot be looked at in passing."""
+        return self.is_grid
+
     def lanes(self, dtype: DType) -> int:
         """Elements of a dtype in a vector."""
         return self.vector_bytes // dtype.bytes

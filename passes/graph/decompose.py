@@ -58,13 +58,10 @@ class Decompose(Pass):
             streams = _Streams(func)
             for op in list(func.block_body.ops):
                 if isinstance(op, AtenOp):
-                    _replace(ctx, op, streams if self._in_kernels(op) else None)
-
-    def _in_kernels(self, op: AtenOp) -> bool:
-        if self.random != "auto" or not op.results:
-            return self.random == "philox"
-        made = op.results[0].type
-        return isinstance(made, TensorType) and made.device.startswith("cuda")
+                    builder = Builder(op, ctx.machine)
+                    if self.random == "philox" or self.random == "auto" and builder.on_gpu:
+                        builder.stream = streams
+                    _replace(ctx, op, builder)
 
 
 @dataclass
@@ -94,8 +91,7 @@ class _Streams:
         return call.results[0]
 
 
-def _replace(ctx: CompileContext, op: AtenOp, streams: _Streams | None) -> None:
-    builder = Builder(op, stream=streams)
+def _replace(ctx: CompileContext, op: AtenOp, builder: Builder) -> None:
     values, reason = _by_rule(op, builder)
     if reason:
         for made in reversed(builder.ops):  # what the rule made before it gave up must not stay a user of its operands

@@ -15,8 +15,9 @@ from xdsl.ir import Block, BlockArgument, Operation, Region, SSAValue
 from ...ir.dialects import kernel, prim
 from ...ir.packing import WINOGRAD
 from ...ir.syntax import Op
-from ...ir.types import TensorType, is_gpu
+from ...ir.types import TensorType
 from ..analysis.aliases import makes_memory
+from ..analysis.machine import Machine
 from ..analysis.strides import recorded_strides
 from ..core.base import Pass
 from ..core.context import CompileContext
@@ -62,21 +63,21 @@ class Hoist(Pass):
         functions = [op for op in module.body.block.ops if isinstance(op, prim.Func)]
         if len(functions) != 1 or not functions[0].get("arg_static"):
             return
-        moved = _Hoist(self, functions[0]).run()
+        moved = _Hoist(self, functions[0], ctx.machine).run()
         if moved is not None:
             module.body.block.insert_op_after(moved, functions[0])
             ctx.diagnostics.count(self.name, "values kept", len(moved["result_strides"]))
 
 
 class _Hoist:
-    def __init__(self, options: Hoist, func: prim.Func) -> None:
+    def __init__(self, options: Hoist, func: prim.Func, machine: Machine) -> None:
         self.options, self.func = options, func
         self.static: dict[SSAValue, bool] = {}  # values of parameters alone -> whether they are dear to compute
         written = {argument for argument, _ in func.get("mutations", ())}
         for arg, static in zip(func.block_body.args, func["arg_static"], strict=True):
-            # A write through `.data` would go unseen on a GPU, whose memory cannot be looked at in every call.
-            on_gpu = isinstance(arg.type, TensorType) and is_gpu(arg.type.device)
-            if static and arg.index not in written and not on_gpu:
+            # A write through `.data` would go unseen where memory cannot be looked at in every call.
+            unseen = isinstance(arg.type, TensorType) and machine.at(arg.type.device).is_asynchronous
+            if static and arg.index not in written and not unseen:
                 self.static[arg] = False
 
     def run(self) -> prim.Func | None:

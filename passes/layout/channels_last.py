@@ -16,7 +16,7 @@ from xdsl.ir import SSAValue
 from ...ir.dialects import kernel, prim
 from ...ir.dtypes import BF16, F16, F32
 from ...ir.symbols import dim
-from ...ir.types import is_gpu
+from ...ir.types import TensorType
 from ..analysis.machine import Machine
 from ..analysis.strides import channels_last, same_layout
 from ..core.base import Pass
@@ -67,7 +67,7 @@ class ChannelsLast(Pass):
                     elif self._lies_last(op, func, ctx.machine):
                         self._convolution(ctx, op, values)
                     elif self._wants(op, func, ctx.machine) or _follows(op, values):
-                        _move(op)
+                        _move(op, ctx.machine)
                         ctx.diagnostics.count(self.name, "library calls moved to channels-last")
                         # The library looks for indices all the same: 32 ms for 16x64x64x64 in float32.
                         if self.pools and op["target"] == POOL and not broken(takes_max_pool(op, ctx.machine)):
@@ -83,7 +83,7 @@ class ChannelsLast(Pass):
             values.update(space_to_depth(op).results)
             ctx.diagnostics.count(self.name, "first convolutions")
             return
-        if op["target"] == "aten.convolution.default" and _is_product(op):
+        if op["target"] == "aten.convolution.default" and _is_product(op, ctx.machine):
             values.add(_as_product(op, values))
             ctx.diagnostics.count(self.name, "products of pixels")
             return
@@ -94,7 +94,9 @@ class ChannelsLast(Pass):
 
     def _lies_last(self, op: kernel.Extern, func: prim.Func, target: Machine) -> bool:
         """A convolution on a GPU that is channels-last in eager."""
-        if op["target"] != "aten.convolution.default" or op.get("transposed") is True or not _on_gpu(op, func, target):
+        if op["target"] != "aten.convolution.default" or op.get("transposed") is True:
+            return False
+        if not _is_static(op, func) or not _by_matrix_units(prim.tensor(op.results[0]), target):
             return False
         shapes = [prim.tensor(v).shape for v in (*op.operands, *op.results)]
         given = [*(op.get("operand_strides") or (None,) * len(op.operands)), *(op.get("strides") or (None,))]
@@ -108,40 +110,36 @@ class ChannelsLast(Pass):
         """A two-dimensional convolution by a parameter that oneDNN or cuDNN carries out, contiguous in eager."""
         if op["target"] != "aten.convolution.default" or op.get("transposed") is True:
             return False
-        names = list(op["operands"])
-        result, weight = prim.tensor(op.results[0]), op.operands[names.index("weight")]
-        if result.rank != 4 or not _contiguous(op):
+        result = prim.tensor(op.results[0])
+        if result.rank != 4 or not _contiguous(op) or not _is_static(op, func):
             return False
-        if is_gpu(
-            result.device
-        ):  # the matrix units take channels-last: 1.2 to 3.5 times the speed; without them the other layout is faster
-            return (result.dtype in (F16, BF16) or (result.dtype == F32 and target.tf32)) and is_static(weight, func)
+        if target.at(result.device).is_grid:
+            return _by_matrix_units(result, target)
         if result.device != "cpu" or (result.dtype != F32 and not (result.dtype == BF16 and target.bfloat16)):
             return False
         channels = result.shape[1]
-        return is_static(weight, func) and isinstance(channels, int) and channels >= self.min_channels
+        return isinstance(channels, int) and channels >= self.min_channels
 
 
-def _on_gpu(op: kernel.Extern, func: prim.Func, target: Machine) -> bool:
-    """A two-dimensional convolution by a parameter that the matrix units do: 1.2 to 3.5 times as fast channels-last, without them slower."""
-    result, weight = prim.tensor(op.results[0]), op.operands[list(op["operands"]).index("weight")]
-    if not is_gpu(result.device) or result.rank != 4 or not is_static(weight, func):
+def _is_static(op: kernel.Extern, func: prim.Func) -> bool:
+    """A convolution by a parameter."""
+    return is_static(op.operands[list(op["operands"]).index("weight")], func)
+
+
+def _by_matrix_units(result: TensorType, target: Machine) -> bool:
+    """A two-dimensional convolution on a GPU's matrix units: 1.2 to 3.5 times as fast channels-last, without them slower."""
+    if not target.at(result.device).is_grid or result.rank != 4:
         return False
     return result.dtype in (F16, BF16) or (result.dtype == F32 and target.tf32)
 
 
-def _is_product(op: kernel.Extern) -> bool:
+def _is_product(op: kernel.Extern, target: Machine) -> bool:
     """A window of one pixel in a half type on a GPU: as a product it takes the same time, and may become one kernel with what follows."""
     weight, result = prim.tensor(op.operands[1]), prim.tensor(op.results[0])
     once = all(tuple(op[name]) == one for name, one in (("stride", (1, 1)), ("padding", (0, 0)), ("dilation", (1, 1))))
-    half = result.dtype in (F16, BF16) and is_gpu(result.device)
-    return (
-        half
-        and once
-        and weight.shape[2:] == (1, 1)
-        and op["groups"] == 1
-        and tuple(op["operands"]) == ("input", "weight")
-    )
+    half = result.dtype in (F16, BF16) and target.at(result.device).is_grid
+    plain = op["groups"] == 1 and tuple(op["operands"]) == ("input", "weight")
+    return half and once and plain and weight.shape[2:] == (1, 1)
 
 
 def _as_product(op: kernel.Extern, values: set[SSAValue]) -> SSAValue:
@@ -188,13 +186,11 @@ def _keeps_shape(op: object, values: set[SSAValue]) -> bool:
     return all(v in values or isinstance(v.owner, prim.Broadcast | prim.Full) for v in op.operands)
 
 
-def _move(op: kernel.Extern) -> None:
+def _move(op: kernel.Extern, target: Machine) -> None:
     """Record channels-last strides for the four-dimensional operand and results."""
     moved = {"input", FOLLOWERS.get(op["target"], "input")}
-    if is_gpu(
-        prim.tensor(op.results[0]).device
-    ):  # cuDNN would turn the weight in every call, too, and takes longer for it
-        moved.add("weight")
+    if target.at(prim.tensor(op.results[0]).device).is_grid:
+        moved.add("weight")  # cuDNN would turn it in every call, too, and takes longer for it
     op["operand_strides"] = tuple(
         channels_last(prim.tensor(v).shape) if name in moved else None
         for name, v in zip(op["operands"], op.operands, strict=True)

@@ -13,7 +13,7 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 from ...ir.dialects import kernel, prim
 from ...ir.symbols import Dim, contiguous_strides, dim
 from ...ir.syntax import Op, single_block
-from ...ir.types import TensorType, is_gpu
+from ...ir.types import TensorType
 from ..analysis.aliases import shared_operands
 from ..analysis.cost import EARLY, MOST_GAPS
 from ..analysis.strides import (
@@ -74,8 +74,11 @@ class _Layouts:
                 self._return(op)
         for op in reversed(list(self.func.block_body.ops)):
             if isinstance(op, prim.PrimOp) and not op.results[0].first_use:
-                op.detach()
-                op.erase()
+                self.func.block_body.erase_op(op)
+
+    def _in_a_grid(self, t: TensorType) -> bool:
+        """Whether a grid of programs computes a value: a GPU."""
+        return self.ctx.machine.at(t.device).is_grid
 
     def _stores(self, op: kernel.Fused) -> None:
         """Strides for all results; views that the kernel reads move into it."""
@@ -158,7 +161,7 @@ class _Layouts:
         """
         wanted = channels_last(shape)
         same = [v for v in op.operands if prim.tensor(v).shape == tuple(shape)]
-        if not same and op.results and is_gpu(prim.tensor(op.results[0]).device):
+        if not same and op.results and self._in_a_grid(prim.tensor(op.results[0])):
             same = [v for v in op.operands if prim.tensor(v).rank == 4 and prim.tensor(v).shape[:2] == tuple(shape[:2])]
         if wanted is None or not same:
             return None
@@ -289,7 +292,7 @@ class _Layouts:
         size = dim(t.numel * t.dtype.bytes)
         if (
             not isinstance(base, BlockArgument)
-            or not is_gpu(t.device)
+            or not self._in_a_grid(t)
             or not isinstance(size, int)
             or size > self.early
         ):

@@ -11,17 +11,15 @@ from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from ...ir.dialects import buffer, kernel, loop, prim
 from ...ir.symbols import Dim, FloorDiv, contiguous_strides, dim, known_equal
-from ...ir.syntax import Op
-from ...ir.types import RefType, TensorType, is_gpu, ref_type
+from ...ir.types import RefType, TensorType, ref_type
 from ..analysis.aliases import Aliases
 from ..analysis.alignment import note_unaligned
 from ..analysis.cost import ALIGNMENT
 from ..analysis.strides import is_dense, is_view, memory_strides, same_layout, view_of
 from ..core.base import Pass, PassError
 from ..core.context import CompileContext
+from .launches import Launches
 from .written_arguments import Writes, in_place_writes, write_in_place
-
-_DIVISIONS = ("scalar.floordiv", "scalar.mod", "scalar.fmod")
 
 
 @dataclass(frozen=True)
@@ -45,10 +43,10 @@ class PlanBuffers(Pass):
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         kernels = {op["sym_name"]: op for op in module.body.block.ops if isinstance(op, loop.Kernel)}
         for func in [op for op in module.body.block.ops if isinstance(op, prim.Func)]:
-            planner = _Planner(self, ctx, func, kernels)
+            planner = _Planner(self, ctx, func, Launches(kernels))
             planner.plan()
             planner.rewrite()
-            note_unaligned(func.block_body.ops, kernels)
+            note_unaligned(func.block_body.ops, kernels, ctx.machine)
 
 
 @dataclass
@@ -67,16 +65,17 @@ class _Planner:
     options: PlanBuffers
     ctx: CompileContext
     func: prim.Func
-    kernels: dict[str, loop.Kernel]
+    launches: Launches
     places: dict[SSAValue, _Place] = field(default_factory=dict)  # arena values
     outputs: dict[SSAValue, RefType] = field(default_factory=dict)  # values that the user receives
     on_device: set[SSAValue] = field(default_factory=set)  # values of kernels on a GPU
     last_use: dict[SSAValue, int] = field(default_factory=dict)  # by root
     aliases: Aliases = field(default_factory=Aliases)
     allocated: dict[SSAValue, SSAValue] = field(default_factory=dict)  # outputs as the user receives them
-    idle: set[Operation] = field(default_factory=set)  # copies to where the value is
     arena_bytes: Dim = 0
     writes: Writes = field(default_factory=lambda: Writes({}, frozenset()))
+    block: Block = field(default_factory=Block)  # the host program
+    new: dict[SSAValue, SSAValue] = field(default_factory=dict)  # memory by value
 
     # -- decisions
 
@@ -90,14 +89,14 @@ class _Planner:
         self.last_use = self.aliases.last_uses(self.func.block_body)
         self._find_outputs(steps[-1])
         if self.options.in_place:
-            self.writes = in_place_writes(self.func, self.aliases, self._pairs, self._updated_unread, self._surely())
+            self.writes = in_place_writes(self.func, self.aliases, self.launches, self._is_asynchronous)
             self.ctx.diagnostics.count("plan-buffers", "arguments written in place", len(self.writes.mutations))
         for number, op in enumerate(steps):
             if _is_planned(op):
                 for result in op.results:
                     if result in self.writes.target or self.root(result) is not result:
                         continue
-                    if result not in self.outputs and is_gpu(_memory(result).device):
+                    if result not in self.outputs and self._is_asynchronous(result):
                         self.on_device.add(result)
                     elif result not in self.outputs:
                         last = self.last_use.get(result, number)
@@ -113,59 +112,34 @@ class _Planner:
             sizes = [p.size for p in self.places.values() if isinstance(p.size, int)]
             stats.count("plan-buffers", "bytes without reuse", sum(sizes))
 
-    def _surely(self) -> bool:
-        """Whether the function has kernels alone, none of which can fail: no index and no divisor is looked at."""
-        steps = [op for op in self.func.block_body.ops if not is_view(op) and not isinstance(op, prim.Return)]
-        if not all(isinstance(op, loop.Launch) for op in steps):
-            return False
-        used = {op["kernel"] for op in steps if isinstance(op, loop.Launch)}
-        inside = [op for name in used for op in self.kernels[name].block_body.walk()]
-        return not any(isinstance(op, loop.Bind) or op.name in _DIVISIONS for op in inside)
-
-    def _pairs(self, op: loop.Launch, operand: int, result: int) -> bool:
-        body = self.kernels[op["kernel"]].block_body
-        return _elementwise_pair(body, body.args[operand], body.args[len(op.operands) + result])
+    def _is_asynchronous(self, value: SSAValue) -> bool:
+        """Whether a value lies in memory of a GPU."""
+        return self.ctx.machine.at(prim.tensor(value).device).is_asynchronous
 
     def _take_over(self, number: int, op: loop.Launch) -> None:
         """On a GPU: let the only result of a pointwise kernel have the memory of an operand that is used here for the last time.
 
         A kernel with more results, or that reduces, may have several threads read what one of them overwrites.
         """
-        if len(op.results) != 1 or op.results[0] not in self.on_device or not _is_pointwise(self.kernels[op["kernel"]]):
+        if len(op.results) != 1 or op.results[0] not in self.on_device or not self.launches.is_pointwise(op):
             return
-        if self._updated(op) is not None:  # what it changes is copied there first, over the other operand
+        if self.launches.updated(op) is not None:  # what it changes is copied there first, over the other operand
             return
         result = op.results[0]
         for i, operand in enumerate(op.operands):
-            made = _is_product(operand.owner) and is_gpu(prim.tensor(operand).device)
+            made = _is_product(operand.owner) and self._is_asynchronous(operand)
             free = operand not in (*self.outputs, *self.writes.target) and self.root(operand) is operand
             alone = self.aliases.sharing(op.operands, operand) == 1
             if not ((made or operand in self.on_device) and free and alone) or self.last_use[operand] != number:
                 continue
-            if not self._pairs(op, i, 0) or not known_equal(_bytes(operand), _bytes(result)):
+            if not self.launches.pairs(op, i, 0) or not known_equal(_bytes(operand), _bytes(result)):
                 continue
             self.on_device.discard(result)
             self.on_device.add(operand)  # it is given back after the result's last use
             self.aliases.join(result, operand)
             self.last_use[operand] = self.last_use.pop(result, number)
-            if _is_copy(self.kernels[op["kernel"]]):
-                self.idle.add(op)
             self.ctx.diagnostics.count("plan-buffers", "in-place results")
             return
-
-    def _updated(self, op: Operation | Block) -> SSAValue | None:
-        """The value of which a kernel changes some elements."""
-        if not isinstance(op, loop.Launch) or "updates" not in self.kernels[op["kernel"]].attributes:
-            return None
-        return op.operands[self.kernels[op["kernel"]]["updates"]]
-
-    def _updated_unread(self, op: Operation | Block) -> SSAValue | None:
-        """The same, of a kernel that does not read that value elsewhere, as when rows of a cache are moved within it."""
-        before = self._updated(op)
-        if before is None or not isinstance(op, loop.Launch):
-            return None
-        owner = self.kernels[op["kernel"]]
-        return None if owner.block_body.args[owner["updates"]].uses else before
 
     def root(self, value: SSAValue) -> SSAValue:
         """The value whose memory this value is, or is a view of."""
@@ -173,7 +147,7 @@ class _Planner:
 
     def _join_updated(self, op: Operation, result: SSAValue) -> None:
         """A kernel that changes some elements of a value that nobody else reads writes where it is."""
-        before = self._updated_unread(op)
+        before = self.launches.updated_unread(op)
         if before is not None and isinstance(before.owner, loop.Launch) and len(list(before.uses)) == 1:
             same = prim.tensor(before) == prim.tensor(result)
             if same and same_layout(prim.tensor(result).shape, memory_strides(before), memory_strides(result)):
@@ -211,7 +185,6 @@ class _Planner:
 
     def _in_place(self, number: int, op: loop.Launch) -> None:
         """Let a result take over the memory of an input that is used here for the last time."""
-        body = self.kernels[op["kernel"]].block_body
         taken: set[SSAValue] = set()
         for position, result in enumerate(op.results):
             place = self.places.get(result)
@@ -224,7 +197,7 @@ class _Planner:
                     continue
                 if not known_equal(donor.size, place.size):
                     continue
-                if _elementwise_pair(body, body.args[i], body.args[len(op.operands) + position]):
+                if self.launches.pairs(op, i, position):
                     place.merged = operand
                     taken.add(operand)
                     self.ctx.diagnostics.count("plan-buffers", "in-place results")
@@ -250,146 +223,132 @@ class _Planner:
 
     def rewrite(self) -> None:
         """Replace the function's body by the host program."""
-        old = self.func.block_body
+        old, freed = self.func.block_body, set[SSAValue]()
         types = [_memory(arg) if isinstance(arg.type, TensorType) else arg.type for arg in old.args]
-        block = Block(arg_types=types)
-        new: dict[SSAValue, SSAValue] = {}
-        for before, after in zip(old.args, block.args, strict=True):
+        self.block = Block(arg_types=types)
+        for before, after in zip(old.args, self.block.args, strict=True):
             after.name_hint = before.name_hint
-            new[before] = after
-        freed: set[SSAValue] = set()
+            self.new[before] = after
         for number, op in enumerate(old.ops):
-            for step in self._steps(op, new):
-                block.add_op(step)
+            self._step(op)
             if not isinstance(op, prim.Return):
-                block.add_ops(self._frees(number, op, new, freed))
+                self._free(number, op, freed)
         region = self.func.regions[0]
         region.detach_block(0)
-        region.add_block(block)
+        region.add_block(self.block)
         self.func["arena_bytes"] = self.arena_bytes
         if self.writes.target:
             self.func["writes_early"] = True
         old.erase()
 
-    def _steps(self, op: Operation, new: dict[SSAValue, SSAValue]) -> Iterable[Operation]:
+    def _step(self, op: Operation) -> None:
         if isinstance(op, loop.Launch | kernel.Extern) and _is_planned(op):
-            yield from self._launch(op, new)
+            self._launch(op)
         elif isinstance(op, kernel.Extern) and op.results and op.results[0] in self.writes.target:
-            yield from write_in_place(op, [new[v] for v in op.operands], _call_literals(op))
-            new[op.results[0]] = new[self.writes.target[op.results[0]]]
+            self.block.add_ops(write_in_place(op, self._moved(op.operands), _call_literals(op)))
+            self.new[op.results[0]] = self.new[self.writes.target[op.results[0]]]
         elif isinstance(op, kernel.Extern):
-            yield self._as_strided(op, new) or self._extern(op, new)
+            self._extern(op)
         elif is_view(op):
-            yield self._view(op.results[0], new)
+            self._view(op.results[0])
         elif isinstance(op, prim.Return):
-            yield from self._return(op, new)
+            self._return(op)
         else:
             raise PassError(f"plan-buffers: {op.name} is not expected here; run 'schedule' first")
 
-    def _launch(self, op: loop.Launch | kernel.Extern, new: dict[SSAValue, SSAValue]) -> Iterable[Operation]:
-        outputs = []
-        for result in op.results:
-            place = self.places.get(result)
-            if result in self.writes.target:
-                new[result] = new[self.writes.target[result]]
-                if prim.tensor(result).shape != prim.tensor(self.writes.target[result]).shape:
-                    view = buffer.View.make([new[result]], [_memory(result)], {"offset": 0})
-                    yield view
-                    new[result] = view.results[0]
-                outputs.append(new[result])
-                continue
-            if self.root(result) is not result:
-                new[result] = new[self.root(result)]
-                if new[result].type != _memory(result):
-                    view = buffer.View.make([new[result]], [_memory(result)], {"offset": 0})
-                    yield view
-                    new[result] = view.results[0]
-                outputs.append(new[result])
-                continue
-            if result in self.on_device:
-                alloc = buffer.Alloc.make([], [_memory(result)], {"pool": "device"}, loc=op.location)
-            elif place is None:
-                alloc = buffer.Alloc.make([], [self.outputs[result]], {"pool": "output"}, loc=op.location)
-            else:
-                attrs: dict[str, object] = {"pool": "arena", "offset": place.offset}
-                if place.merged is not None:
-                    attrs["in_place"] = True
-                alloc = buffer.Alloc.make([], [_memory(result)], attrs, loc=op.location)
-            alloc.results[0].name_hint = result.name_hint
-            yield alloc
-            new[result] = alloc.results[0]
-            outputs.append(alloc.results[0])
-        operands = [new[v] for v in op.operands]
-        before = self._updated(op)
+    def _moved(self, values: Iterable[SSAValue]) -> list[SSAValue]:
+        """The memory of values."""
+        return [self.new[v] for v in values]
+
+    def _seen_as(self, memory: SSAValue, ref: RefType, offset: Dim = 0) -> SSAValue:
+        """Memory under other sizes, strides or another dtype."""
+        view = buffer.View.make([memory], [ref], {"offset": offset})
+        self.block.add_op(view)
+        return view.results[0]
+
+    def _launch(self, op: loop.Launch | kernel.Extern) -> None:
+        outputs = [self._place_of(result, op) for result in op.results]
+        operands, before = self._moved(op.operands), self.launches.updated(op)
         written = before is not None and self.writes.target.get(op.results[0]) is before
         if before is not None and not written and self.root(op.results[0]) is not self.root(before):
-            yield from self._copied(new[before], outputs[0], op.results[0])
+            self._copy(self.new[before], outputs[0], op.results[0])
         if isinstance(op, loop.Launch):
-            yield buffer.Launch.make([*operands, *outputs], [], {"kernel": op["kernel"]}, loc=op.location)
+            self.block.add_op(buffer.Launch.make([*operands, *outputs], [], {"kernel": op["kernel"]}, loc=op.location))
         else:
-            for i, result in enumerate(op.results):
-                # The kernel is made for the value itself, not for what the user receives.
-                if outputs[i].type != _memory(result):
-                    view = buffer.View.make([outputs[i]], [_memory(result)], {"offset": 0})
-                    yield view
-                    outputs[i] = view.results[0]
+            # The kernel is made for the value itself, not for what the user receives.
+            wanted = list(map(_memory, op.results))
+            outputs = [m if m.type == ref else self._seen_as(m, ref) for m, ref in zip(outputs, wanted, strict=True)]
             attrs, regions = {**_call_literals(op), "out": True}, [region.clone() for region in op.regions]
-            yield buffer.Extern.make([*operands, *outputs], [], attrs, regions, op.location)
+            self.block.add_op(buffer.Extern.make([*operands, *outputs], [], attrs, regions, op.location))
         for result in op.results:
             final, memory = self.outputs.get(result), _memory(result)
             itself = any(isinstance(use.operation, kernel.Extern | prim.Return) for use in result.uses)
             if final is not None and itself and (final.shape, final.strides) != (memory.shape, memory.strides):
-                view = buffer.View.make([new[result]], [memory], {"offset": 0})
-                yield view  # library calls see the value itself, not the view of it that the user receives
-                self.allocated[result], new[result] = new[result], view.results[0]
+                # library calls see the value itself, not the view of it that the user receives
+                self.allocated[result] = self.new[result]
+                self.new[result] = self._seen_as(self.new[result], memory)
 
-    @staticmethod
-    def _copied(source: SSAValue, target: SSAValue, value: SSAValue) -> Iterable[Operation]:
+    def _place_of(self, result: SSAValue, op: Operation) -> SSAValue:
+        """The memory that a kernel writes a result to: that of another value, or new memory."""
+        shared, target = self.root(result), self.writes.target.get(result)
+        if target is not None or shared is not result:
+            memory, ref = self.new[shared if target is None else target], _memory(result)
+            same = memory.type == ref if target is None else prim.tensor(result).shape == prim.tensor(target).shape
+            self.new[result] = memory if same else self._seen_as(memory, ref)
+            return self.new[result]
+        place, attrs = self.places.get(result), dict[str, object](pool="device")
+        if place is not None:
+            attrs = {"pool": "arena", "offset": place.offset} | ({} if place.merged is None else {"in_place": True})
+        elif result not in self.on_device:
+            attrs = {"pool": "output"}
+        ref = self.outputs[result] if attrs["pool"] == "output" else _memory(result)
+        alloc = buffer.Alloc.make([], [ref], attrs, loc=op.location)
+        alloc.results[0].name_hint = result.name_hint
+        self.block.add_op(alloc)
+        self.new[result] = alloc.results[0]
+        return alloc.results[0]
+
+    def _copy(self, source: SSAValue, target: SSAValue, value: SSAValue) -> None:
         """All elements of a value, under its shape, into other memory."""
         ref = _memory(value)
-        for memory in (source, target):
-            if isinstance(memory.type, RefType) and memory.type.shape != ref.shape:
-                view = buffer.View.make([memory], [ref], {"offset": 0})
-                yield view
-                source, target = (view.results[0], target) if memory is source else (source, view.results[0])
-        yield buffer.Copy.make([source, target], [], {})
+        ends = [m if m.type.shape == ref.shape else self._seen_as(m, ref) for m in (source, target)]  # type: ignore[attr-defined]
+        self.block.add_op(buffer.Copy.make(ends, [], {}))
 
-    def _as_strided(self, op: kernel.Extern, new: dict[SSAValue, SSAValue]) -> Operation | None:
-        """`aten.as_strided` counts from the beginning of a storage; memory of ours begins where its value does, an argument's does not."""
+    def _extern(self, op: kernel.Extern) -> None:
+        if (start := self._start(op)) is not None:
+            base, offset = start
+            self.new[op.results[0]] = self._seen_as(self.new[base], _memory(op.results[0]), offset)
+        else:
+            types = [_memory(r) for r in op.results]
+            call = buffer.Extern.make(self._moved(op.operands), types, _call_literals(op), loc=op.location)
+            self.block.add_op(call)
+            self.new |= dict(zip(op.results, call.results, strict=True))
+        for result in op.results:
+            self.new[result].name_hint = result.name_hint
+
+    def _start(self, op: kernel.Extern) -> tuple[SSAValue, Dim] | None:
+        """Where in memory of ours the result of `aten.as_strided` begins, which counts from the beginning of a storage.
+
+        Our memory begins where its value does; that of an argument does not.
+        """
         if op["target"] != "aten.as_strided.default":
             return None
-        view, memory = view_of(op.operands[0]), _memory(op.results[0])
+        view, start = view_of(op.operands[0]), op.get("storage_offset")
         if view is None or isinstance(view.base, BlockArgument) or self.root(view.base) is not view.base:
             return None
-        if _memory(view.base).dtype != memory.dtype:
+        if _memory(view.base).dtype != _memory(op.results[0]).dtype:
             return None
-        start = op.get("storage_offset")
-        made = buffer.View.make([new[view.base]], [memory], {"offset": view.offset if start is None else start})
-        made.results[0].name_hint = op.results[0].name_hint
-        new[op.results[0]] = made.results[0]
-        return made
+        return view.base, view.offset if start is None else start
 
-    def _extern(self, op: kernel.Extern, new: dict[SSAValue, SSAValue]) -> Operation:
-        attrs = _call_literals(op)
-        types = [_memory(r) for r in op.results]
-        call = buffer.Extern.make([new[v] for v in op.operands], types, attrs, loc=op.location)
-        for before, after in zip(op.results, call.results, strict=True):
-            after.name_hint = before.name_hint
-            new[before] = after
-        return call
-
-    def _view(self, value: SSAValue, new: dict[SSAValue, SSAValue]) -> Operation:
-        view = view_of(value)
+    def _view(self, value: SSAValue) -> None:
+        view, t = view_of(value), prim.tensor(value)
         if view is None:
             raise PassError(f"plan-buffers: {value.owner} is not a view of memory; run 'layout' first")
-        t = prim.tensor(value)
-        attrs = {"offset": view.offset}
-        made = buffer.View.make([new[view.base]], [ref_type(t.shape, view.strides, t.dtype, t.device)], attrs)
-        made.results[0].name_hint = value.name_hint
-        new[value] = made.results[0]
-        return made
+        ref = ref_type(t.shape, view.strides, t.dtype, t.device)
+        self.new[value] = self._seen_as(self.new[view.base], ref, view.offset)
+        self.new[value].name_hint = value.name_hint
 
-    def _return(self, op: prim.Return, new: dict[SSAValue, SSAValue]) -> Iterable[Operation]:
+    def _return(self, op: prim.Return) -> None:
         """Copies into mutated arguments, then the return. An output allocated in its final shape is returned as it is."""
         returned = []
         recorded, received = self.func.get("result_strides"), self._received(op)
@@ -405,37 +364,20 @@ class _Planner:
                 and final.shape == view.shape
                 and same_layout(view.shape, final.strides, view.strides)
             )
-            final_value = self.allocated.get(root, new[root]) if direct else new[value]
-            ref = final_value.type
+            memory = self.allocated.get(root, self.new[root]) if direct else self.new[value]
+            ref = memory.type
             if k in received and recorded and isinstance(ref, RefType):
                 seen = self._visible(k, ref.shape, ref.strides)
                 if seen != ref.strides:
-                    shown = buffer.View.make(
-                        [final_value], [ref_type(ref.shape, seen, ref.dtype, ref.device)], {"offset": 0}
-                    )
-                    yield shown
-                    final_value = shown.results[0]
-            returned.append(final_value)
+                    memory = self._seen_as(memory, ref_type(ref.shape, seen, ref.dtype, ref.device))
+            returned.append(memory)
         for argument, k in self.func.get("mutations", ()):
-            if (argument, k) in self.writes.mutations:
-                continue
             target = self.func.block_body.args[argument]
-            if self._is_itself(op.operands[k], target):
-                continue
-            yield buffer.Copy.make([returned[k], new[target]], [], {}, loc=op.location)
-        yield prim.Return.make(returned, [], op.literals, loc=op.location)
+            if (argument, k) not in self.writes.mutations and not _is_itself(op.operands[k], target):
+                self.block.add_op(buffer.Copy.make([returned[k], self.new[target]], [], {}, loc=op.location))
+        self.block.add_op(prim.Return.make(returned, [], op.literals, loc=op.location))
 
-    @staticmethod
-    def _is_itself(value: SSAValue, argument: SSAValue) -> bool:
-        """Whether a value is all of an argument, though perhaps with other strides of dimensions of size 1."""
-        view, memory = view_of(value), _memory(argument)
-        if view is None or view.base is not argument or view.offset != 0 or view.shape != memory.shape:
-            return False
-        return same_layout(view.shape, view.strides, memory.strides)
-
-    def _frees(
-        self, number: int, op: Operation, new: dict[SSAValue, SSAValue], freed: set[SSAValue]
-    ) -> Iterable[Operation]:
+    def _free(self, number: int, op: Operation, freed: set[SSAValue]) -> None:
         """Give back memory of libraries and of GPUs after its last use."""
         for value in dict.fromkeys(root for v in (*op.operands, *op.results) for root in self.aliases.roots(v)):
             if self.last_use.get(value, number) != number or value in freed or value in self.writes.target:
@@ -443,7 +385,15 @@ class _Planner:
             library_owned = isinstance(value.owner, kernel.Extern) and not _is_planned(value.owner)
             if library_owned or value in self.on_device:
                 freed.add(value)
-                yield buffer.Free.make([new[value]], [])
+                self.block.add_op(buffer.Free.make([self.new[value]], []))
+
+
+def _is_itself(value: SSAValue, argument: SSAValue) -> bool:
+    """Whether a value is all of an argument, though perhaps with other strides of dimensions of size 1."""
+    view, memory = view_of(value), _memory(argument)
+    if view is None or view.base is not argument or view.offset != 0 or view.shape != memory.shape:
+        return False
+    return same_layout(view.shape, view.strides, memory.strides)
 
 
 def _is_planned(op: object) -> bool:
@@ -480,43 +430,6 @@ _PRODUCTS = frozenset(f"aten.{name}.default" for name in ("addmm", "baddbmm", "b
 def _is_product(op: object) -> bool:
     """Whether a library call gives memory of its own: some give an operand back, which their schemas do not say."""
     return isinstance(op, kernel.Extern) and op["target"] in _PRODUCTS
-
-
-def _is_pointwise(kernel: loop.Kernel) -> bool:
-    """Whether a kernel does nothing but compute the elements of its results one by one."""
-    known = (loop.For, loop.Load, loop.Store, loop.Index, loop.ScalarOp, loop.Constant, loop.ScalarCast)
-    return all(isinstance(op, known) for op in kernel.block_body.walk())
-
-
-def _is_copy(kernel: loop.Kernel) -> bool:
-    """Whether a kernel does nothing but copy its operand."""
-    loads = [op for op in kernel.block_body.walk() if isinstance(op, loop.Load)]
-    computes = any(
-        isinstance(op, loop.ScalarOp | loop.Constant | loop.ScalarCast | loop.Index) for op in kernel.block_body.walk()
-    )
-    return len(loads) == 1 and not computes
-
-
-def _elementwise_pair(body: Block, source: SSAValue, target: SSAValue) -> bool:
-    """Whether each element of `target` is written where, and only where, the same element of `source` is read last.
-
-    True when every access to either is in one loop body, at one index, with the loads before the store.
-    """
-    if source.type.dtype != target.type.dtype:  # type: ignore[attr-defined]
-        return False
-    accesses = [use.operation for value in (source, target) for use in value.uses]
-    if not accesses or len({a.parent for a in accesses}) != 1:
-        return False
-    if not all(isinstance(a, loop.Load | loop.Store) and not a.get("mask") for a in accesses):
-        return False
-    if len({str(a["index"]) for a in accesses if isinstance(a, Op)}) != 1:
-        return False
-    parent = accesses[0].parent
-    assert parent is not None
-    order = {op: i for i, op in enumerate(parent.ops)}
-    stores = [order[a] for a in accesses if isinstance(a, loop.Store)]
-    loads = [order[a] for a in accesses if isinstance(a, loop.Load)]
-    return len(stores) == 1 and bool(loads) and max(loads) < stores[0]
 
 
 def _pack_static(places: list[_Place], reuse: bool) -> int:

@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import sympy
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from ...ir.dialects import buffer, kernel, loop, prim
 from ...ir.symbols import Dim, contiguous_strides, dim, known_equal
-from ...ir.types import RefType, is_gpu, ref_type
+from ...ir.types import RefType, ref_type
 from ..analysis.aliases import Aliases
 from ..analysis.strides import memory_strides, same_layout
+from .launches import Launches
 
 # Calls that write some elements of their first operand and leave the others, with their twins that write in place.
 IN_PLACE = {
@@ -44,19 +45,11 @@ class Writes:
 
 
 def in_place_writes(
-    func: prim.Func,
-    aliases: Aliases,
-    pairs: Callable[[loop.Launch, int, int], bool],
-    updated: Callable[[Operation | Block], SSAValue | None],
-    surely: bool = False,
+    func: prim.Func, aliases: Aliases, launches: Launches, is_asynchronous: Callable[[SSAValue], bool]
 ) -> Writes:
-    """The calls and kernels of a function that may write to an argument; on a CPU kernels, where nothing in the function can fail.
+    """The calls and kernels of a function that may write to an argument.
 
-    Args:
-        aliases: who shares memory with whom.
-        pairs: whether a launch writes each element of a result (the second number) where, and only where, it has read that of an operand (the first).
-        updated: the operand of which a kernel changes some elements; None for all others.
-        surely: whether the function has kernels alone, none of which can fail.
+    Where errors are seen at once, only kernels, of a function in which nothing can fail.
     """
     steps = list(func.block_body.ops)
     number = {op: i for i, op in enumerate(steps)}
@@ -65,70 +58,59 @@ def in_place_writes(
     received = {spec[1] for spec in func.get("results", ()) if spec[0] in ("value", "alias_output")}
     targets: dict[SSAValue, SSAValue] = {}
     done = set()
-    for argument, k in func.get("mutations", ()):
+    mutations = func.get("mutations", ()) if "results" in func.attributes else ()
+    surely = bool(mutations) and launches.cannot_fail(func)
+    for argument, k in mutations:
+        if k in received:
+            continue
         target, value = func.block_body.args[argument], returned[k]
+        queued = is_asynchronous(target)
         first = root(value)
-        if first is not value or updated(value.owner) is not None:
-            alone = aliases.sharing(returned, first) == 1 and k not in received and "results" in func.attributes
+        if first is not value or launches.updated_unread(value.owner) is not None:
             step = number.get(first.owner, -1) if isinstance(first.owner, Operation) else -1
-            if alone and last.get(target, -1) <= step and _updates(first, target, aliases, updated):
+            early = queued and aliases.sharing(returned, first) == 1 and last.get(target, -1) <= step
+            if early and _updates(first, target, aliases, launches):
                 targets[first] = target
                 done.add((argument, k))
                 continue
-        once = k not in received and "results" in func.attributes and aliases.sharing(returned, value) == 1
-        if once and isinstance(value.owner, loop.Launch):
-            calm = last.get(target, -1) <= number[value.owner] and (surely or is_gpu(prim.tensor(target).device))
-            if calm and _computes_anew(value.owner, value, target, aliases, pairs):
+        if aliases.sharing(returned, value) == 1 and isinstance(value.owner, loop.Launch):
+            calm = last.get(target, -1) <= number[value.owner] and (queued or surely)
+            if calm and _computes_anew(value.owner, value, target, aliases, launches):
                 targets[value] = target
                 done.add((argument, k))
             continue
-        chain = _chain(returned[k], func.block_body.args[argument])
-        if not chain or k in received or "results" not in func.attributes:
+        chain = _chain(value, target) if queued else []
+        if not chain:
             continue
         versions = [chain[0].operands[0], *(op.results[0] for op in chain)]
         # Each version is read before the next one is written, and by nobody in the same call.
         calm = all(last[v] == number[op] for v, op in zip(versions, chain, strict=False))
         alone = all(aliases.sharing(op.operands, v) == 1 for v, op in zip(versions, chain, strict=False))
         if calm and alone and sum(aliases.sharing(returned, v) for v in versions) == 1:
-            targets |= dict.fromkeys((op.results[0] for op in chain), func.block_body.args[argument])
+            targets |= dict.fromkeys((op.results[0] for op in chain), target)
             done.add((argument, k))
     return Writes(targets, frozenset(done))
 
 
-def _updates(
-    value: SSAValue,
-    target: SSAValue,
-    aliases: Aliases,
-    updated: Callable[[Operation | Block], SSAValue | None],
-) -> bool:
+def _updates(value: SSAValue, target: SSAValue, aliases: Aliases, launches: Launches) -> bool:
     """Whether a kernel changes some elements of this argument, which it does not read otherwise."""
     op = value.owner
-    if not isinstance(op, Operation) or updated(op) is not target or not is_gpu(prim.tensor(target).device):
+    if not isinstance(op, Operation) or launches.updated_unread(op) is not target:
         return False
     a, b = prim.tensor(value), prim.tensor(target)
-    same = (
-        _fits(value, target)
-        or a.dtype == b.dtype
-        and all(
-            same_layout(t.shape, memory_strides(v), contiguous_strides(t.shape)) for t, v in ((a, value), (b, target))
-        )
+    ordered = a.dtype == b.dtype and all(
+        same_layout(t.shape, memory_strides(v), contiguous_strides(t.shape)) for t, v in ((a, value), (b, target))
     )
-    return same and aliases.sharing(op.operands, target) == 1
+    return (_fits(value, target) or ordered) and aliases.sharing(op.operands, target) == 1
 
 
-def _computes_anew(
-    op: loop.Launch,
-    value: SSAValue,
-    target: SSAValue,
-    aliases: Aliases,
-    pairs: Callable[[loop.Launch, int, int], bool],
-) -> bool:
+def _computes_anew(op: loop.Launch, value: SSAValue, target: SSAValue, aliases: Aliases, launches: Launches) -> bool:
     """Whether a kernel may write its result into this argument, which nobody reads later."""
     if not _fits(value, target):
         return False
     reads = [i for i, operand in enumerate(op.operands) if target in aliases.roots(operand)]
     place = next(k for k, result in enumerate(op.results) if result is value)
-    return len(reads) <= 1 and all(op.operands[i] is target and pairs(op, i, place) for i in reads)
+    return len(reads) <= 1 and all(op.operands[i] is target and launches.pairs(op, i, place) for i in reads)
 
 
 def _chain(value: SSAValue, argument: SSAValue) -> list[kernel.Extern]:
@@ -140,7 +122,7 @@ def _chain(value: SSAValue, argument: SSAValue) -> list[kernel.Extern]:
             return []
         found.append(op)
         value = op.operands[0]
-    return found[::-1] if is_gpu(prim.tensor(argument).device) else []
+    return found[::-1]
 
 
 def _writes_elements(op: kernel.Extern) -> bool:

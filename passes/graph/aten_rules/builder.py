@@ -14,7 +14,8 @@ from ....ir.dialects import prim
 from ....ir.dialects.aten import AtenOp
 from ....ir.dtypes import BOOL, F32, I64, DType, dtype_of
 from ....ir.symbols import Dim, dim, known_equal, product
-from ....ir.types import TensorType, is_gpu, tensor_type
+from ....ir.types import TensorType, tensor_type
+from ...analysis.machine import Machine
 
 Result: TypeAlias = SSAValue | Sequence[SSAValue | None]
 Rule: TypeAlias = Callable[["Builder"], Result]
@@ -45,6 +46,7 @@ class Builder:
     """
 
     op: AtenOp
+    machine: Machine
     ops: list[Operation] = field(default_factory=list)
     stream: Callable[[Builder], SSAValue] | None = None
 
@@ -87,7 +89,7 @@ class Builder:
     @property
     def on_gpu(self) -> bool:
         """Whether the first result lies on a GPU."""
-        return bool(self.op.results) and is_gpu(self.type.device)
+        return bool(self.op.results) and self.machine.at(self.type.device).is_grid
 
     def axes(self, value: Any, rank: int) -> tuple[int, ...]:
         """Sorted dimensions; none or empty: all."""

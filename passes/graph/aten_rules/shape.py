@@ -205,7 +205,7 @@ def _pad(b: Builder) -> Result:
 )
 def _full(b: Builder) -> Result:
     real(b.type.dtype)
-    if b.type.device != "cpu" and not b.type.device.startswith("cuda"):
+    if b.type.device != "cpu" and not b.on_gpu:
         raise NotCovered("another device")
     name = b.op.target.split(".")[1]
     if "full" in name:

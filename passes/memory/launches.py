@@ -1,0 +1,69 @@
+"""What the kernels of a program do to the memory that they are launched on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from xdsl.ir import Block, Operation, SSAValue
+
+from ...ir.dialects import loop, prim
+from ...ir.syntax import Op
+from ..analysis.strides import is_view
+
+_DIVISIONS = ("scalar.floordiv", "scalar.mod", "scalar.fmod")
+_POINTWISE = (loop.For, loop.Load, loop.Store, loop.Index, loop.ScalarOp, loop.Constant, loop.ScalarCast)
+
+
+@dataclass(frozen=True)
+class Launches:
+    """The kernels of a module by name, asked through their launches."""
+
+    kernels: Mapping[str, loop.Kernel]
+
+    def body(self, op: loop.Launch) -> Block:
+        return self.kernels[op["kernel"]].block_body
+
+    def updated(self, op: object) -> SSAValue | None:
+        """The value of which a kernel changes some elements."""
+        place = self.kernels[op["kernel"]].get("updates") if isinstance(op, loop.Launch) else None
+        return op.operands[place] if isinstance(op, loop.Launch) and place is not None else None
+
+    def updated_unread(self, op: object) -> SSAValue | None:
+        """The same, of a kernel that does not read that value elsewhere, as when rows of a cache are moved within it."""
+        before = self.updated(op)
+        if before is None or not isinstance(op, loop.Launch):
+            return None
+        return None if self.body(op).args[self.kernels[op["kernel"]]["updates"]].uses else before
+
+    def pairs(self, op: loop.Launch, operand: int, result: int) -> bool:
+        """Whether each element of a result is written where, and only where, the same element of an operand is read last.
+
+        True when every access to either is in one loop body, at one index, with the loads before the store.
+        """
+        args = self.body(op).args
+        source, target = args[operand], args[len(op.operands) + result]
+        accesses = [use.operation for value in (source, target) for use in value.uses]
+        if source.type.dtype != target.type.dtype or len({a.parent for a in accesses}) != 1:  # type: ignore[attr-defined]
+            return False
+        if not all(isinstance(a, loop.Load | loop.Store) and not a.get("mask") for a in accesses):
+            return False
+        if len({str(a["index"]) for a in accesses if isinstance(a, Op)}) != 1:
+            return False
+        order = {each: i for i, each in enumerate(accesses[0].parent.ops)}  # type: ignore[union-attr]
+        stores = [order[a] for a in accesses if isinstance(a, loop.Store)]
+        loads = [order[a] for a in accesses if isinstance(a, loop.Load)]
+        return len(stores) == 1 and bool(loads) and max(loads) < stores[0]
+
+    def is_pointwise(self, op: loop.Launch) -> bool:
+        """Whether a kernel does nothing but compute the elements of its results one by one."""
+        return all(isinstance(each, _POINTWISE) for each in self.body(op).walk())
+
+    def cannot_fail(self, func: prim.Func) -> bool:
+        """Whether a function has kernels alone, none of which can fail: no index and no divisor is looked at."""
+        steps: list[Operation] = [s for s in func.block_body.ops if not is_view(s) and not isinstance(s, prim.Return)]
+        if not all(isinstance(op, loop.Launch) for op in steps):
+            return False
+        used = {op["kernel"] for op in steps if isinstance(op, loop.Launch)}
+        inside = [op for name in used for op in self.kernels[name].block_body.walk()]
+        return not any(isinstance(op, loop.Bind) or op.name in _DIVISIONS for op in inside)
