@@ -36,7 +36,8 @@ from .ir.text import parse_module, print_module
 from .passes.analysis.machine import CPUS, Machine, gpu_facts
 from .passes.core.base import Pass, PassError
 from .passes.core.context import CompileContext, Diagnostics
-from .passes.core.manager import PassFailure, pass_fingerprint, pipeline_text, run_pipeline
+from .passes.core.manager import pass_fingerprint, pipeline_text
+from .passes.core.run import PassFailure, run_pipeline
 from .passes.fusion.contraction_epilogue import ContractionEpilogue
 from .passes.fusion.fuse import Fuse
 from .passes.graph.attention.match import MatchAttention

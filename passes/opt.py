@@ -28,27 +28,9 @@ from .analysis.machine import CPUS, Machine
 from .core.base import LEVELS, Pass, PassError
 from .core.context import CompileContext, Diagnostics
 from .core.levels import module_levels
-from .core.manager import (
-    REPRODUCER_HEADER,
-    PipelineError,
-    PipelineRun,
-    Registry,
-    describe_options,
-    pipeline_text,
-    run_pipeline,
-)
+from .core.manager import PipelineError, Registry, describe_options, pipeline_text
+from .core.run import REPRODUCER_HEADER, PipelineRun, run_pipeline
 from .pipeline import CPU, GPU, default_pipeline, is_for_gpu, registry
-
-
-def _machine(isa: str, threads: int) -> Machine:
-    """The machine of the command line, or of a reproducer.
-
-    Raises:
-        InputError: no row of the table has that name.
-    """
-    if isa not in CPUS:
-        raise InputError(f"there are no facts about the machine '{isa}': known are {', '.join(CPUS)}")
-    return Machine(replace(CPUS[isa], threads=threads))
 
 
 class PositionParser(Parser):
@@ -97,7 +79,7 @@ class PassesOpt(xDSLOptMain):
 
     def setup_pipeline(self) -> None:
         """Check everything that the command line alone decides, before any input is read."""
-        self.machine = _machine(self.args.isa, self.args.threads)
+        self.machine = Machine(replace(CPUS[self.args.isa], threads=self.args.threads))
         self.chosen = [] if self.args.pipeline in (None, "default") else self.passes.parse(self.args.pipeline)
         if self.args.until is not None:
             self.until = self._until(self.args.until)
@@ -154,9 +136,10 @@ class PassesOpt(xDSLOptMain):
         if not text.startswith(REPRODUCER_HEADER) or "pipeline" not in header:
             raise InputError(f"'{path}' is not a reproducer: it does not start with '{REPRODUCER_HEADER}'")
         self.chosen = self.passes.parse(header["pipeline"])
-        settings = dict(entry.split("=") for entry in header.get("target", "").split(",") if entry)
-        if settings:
-            self.machine = _machine(settings["isa"], int(settings["threads"]))
+        try:
+            self.machine = Machine.read(header["machine"]) if "machine" in header else self.machine
+        except ValueError as error:
+            raise InputError(f"'{path}': {error}") from None
 
     def _write(self, text: str) -> None:
         if self.args.output_file in (None, "-"):

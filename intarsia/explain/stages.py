@@ -24,7 +24,7 @@ from ..ir.retarget import retarget
 from ..ir.text import print_module
 from ..passes.core.base import LEVELS
 from ..passes.core.context import CompileContext, Diagnostics, Remark
-from ..passes.core.manager import run_pipeline
+from ..passes.core.run import run_pipeline
 from ..passes.pipeline import is_for_gpu
 from ..targets.build.program import Generated, generate
 from ..targets.build.toolchain import find_toolchain

@@ -5,7 +5,8 @@ A decision that follows from a size follows from it here, so that a new row is a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field
 
 from ...ir.dtypes import F32, DType
 from ...ir.types import is_gpu
@@ -138,6 +139,24 @@ class Machine:
     bfloat16: bool = True
     tf32: bool = True
     tf32_products: bool = False
+
+    @property
+    def text(self) -> str:
+        """The rows, for reproducers; `Machine.read` gives them back."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, text: str) -> Machine:
+        """The machine of a reproducer.
+
+        Raises:
+            ValueError: the text is none.
+        """
+        given = json.loads(text)
+        try:
+            return cls(**given | {part: Processor(**given[part]) for part in ("cpu", "gpu")})
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"not a machine: {error}") from None
 
     def at(self, device: str) -> Processor:
         """What runs the kernels of memory that lies on a device."""

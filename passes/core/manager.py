@@ -1,4 +1,4 @@
-"""The pass manager: which passes there are, in what order they run, and running them.
+"""The pass manager: which passes there are, and in what order they run (run.py runs them).
 
 The passes of a road (pipeline.py) stand as they are listed; the list is checked against their edges. An edge says that one
 pass runs before another: from `after`, `before` and `requires`, and from the levels (a pass that works on `prim` runs after
@@ -11,25 +11,19 @@ import difflib
 import hashlib
 import importlib
 import inspect
-import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import CodeType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import networkx as nx
-from xdsl.dialects.builtin import ModuleOp
 
-from ...ir.text import print_module
 from .base import LEVELS, Pass, PassError
-from .context import CompileContext
-from .levels import first_illegal, module_levels
 
 ENTRY_POINT_GROUP = "intarsia.passes"
 _PACKAGE = __name__.rsplit(".", 2)[0]
@@ -40,25 +34,8 @@ class PipelineError(PassError):
     """A pipeline that cannot be built: an unknown pass or option, a cycle, two passes of one name."""
 
 
-class PassFailure(PassError):
-    """A pass raised an exception or left a module that does not verify. The cause is chained.
-
-    Attributes:
-        pass_name: the pass.
-        reproducer: the file that runs it again, or None.
-        owner: "module.Class" of a pass that is not Intarsia's own, else "".
-    """
-
-    def __init__(self, item: Pass, reason: str, reproducer: Path | None) -> None:
-        hint = f"\nrun it again with: passes-opt --run-reproducer {reproducer}" if reproducer else ""
-        kind = type(item)
-        self.owner = "" if _is_own(kind) else f"{kind.__module__}.{kind.__qualname__}"
-        whose = f" ({self.owner}, which is not Intarsia's own)" if self.owner else ""
-        super().__init__(f"pass '{item.name}'{whose} failed: {reason}{hint}")
-        self.pass_name, self.reproducer = item.name, reproducer
-
-
-def _is_own(kind: type) -> bool:
+def is_own(kind: type) -> bool:
+    """Whether a pass is Intarsia's."""
     return kind.__module__.startswith("intarsia.")
 
 
@@ -359,162 +336,13 @@ def pipeline_text(passes: Iterable[Pass]) -> str:
     return ",".join(p.spec for p in passes)
 
 
-class OnPass(Protocol):
-    """Told before and after each pass: `phase` is "before" (seconds 0) or "after"."""
-
-    def __call__(self, name: str, module: ModuleOp, seconds: float, phase: str, /) -> None: ...
-
-
-@dataclass
-class PipelineRun:
-    """What a run of a pipeline took: (pass, seconds) in order; verification has the name "(verify)"."""
-
-    seconds: list[tuple[str, float]] = field(default_factory=list)
-
-
-def run_pipeline(
-    ctx: CompileContext,
-    module: ModuleOp,
-    passes: Sequence[Pass],
-    *,
-    verify_each: bool = False,
-    on_pass: OnPass | None = None,
-    reproducer_dir: str | Path | None = None,
-) -> PipelineRun:
-    """Run the passes in this order on the module, in place, and verify the result.
-
-    With `reproducer_dir` a failure writes a file there that holds the module as the failing pass received it.
-
-    Raises:
-        PassError: a pass stands where its level does not hold; says which pass establishes it.
-        PassFailure: a pass failed, or left a module that does not verify.
-        VerifyException: the module that came in does not verify (only with verify_each or without passes).
-    """
-    run = PipelineRun()
-    # A copy is 15 ms for 1,000 operations; a print would be four times that, so the text is made only on failure.
-    original = module.clone() if reproducer_dir is not None and passes else None
-    if verify_each or not passes:
-        module.verify()
-    levels = module_levels(module)
-    # What others wrote is checked where it stands, and what it was given too: the culprit is named.
-    own = [_is_own(type(item)) for item in passes]
-    for index, item in enumerate(passes):
-        check_level(item, levels, module)
-        beside = not (own[index] and all(own[index + 1 : index + 2]))
-        levels = {item.gives} if item.gives else levels
-        if on_pass:
-            on_pass(item.name, module, 0.0, "before")
-        start = time.perf_counter()
-        try:
-            _apply(item, ctx, module)
-            seconds = time.perf_counter() - start
-            run.seconds.append((item.name, seconds))
-            if verify_each or beside or index == len(passes) - 1:
-                _verify(module, item, run, ctx)
-        except PassError:
-            raise
-        except Exception as error:
-            path = _reproduce(ctx, original, passes[: index + 1], error, reproducer_dir)
-            raise PassFailure(item, f"{type(error).__name__}: {_first_lines(error)}", path) from error
-        if on_pass:
-            on_pass(item.name, module, seconds, "after")
-    return run
-
-
-def _apply(item: Pass, ctx: CompileContext, module: ModuleOp) -> None:
-    """Run one pass; its option `remarks` holds while it runs."""
-    diagnostics = ctx.diagnostics
-    wanted = diagnostics.want_remarks
-    diagnostics.want_remarks = wanted or item.remarks
-    try:
-        item.apply(ctx, module)
-    finally:
-        diagnostics.want_remarks = wanted
-
-
-def _own_passes(kind: type[Pass]) -> Iterator[type[Pass]]:
-    """The classes below this one that are Intarsia's own, as far as they are loaded."""
-    for each in kind.__subclasses__():
-        if _is_own(each):
-            yield each
-        yield from _own_passes(each)
-
-
-def check_level(item: Pass, levels: set[str], module: ModuleOp) -> None:
-    """Check that a pass may run on a module that is legal at `levels`.
-
-    Raises:
-        PassError: it may not.
-    """
-    if levels & {item.level, *item.accepts}:
-        return
-    illegal = first_illegal(module, item.level)
-    found = f"the module is at level '{min(levels, key=LEVELS.index)}'" if levels else "the module mixes levels"
-    shown = f" (it holds {illegal.name})" if illegal is not None else ""
-    givers = sorted({kind.name for kind in _own_passes(Pass) if kind.gives == item.level != kind.level})
-    ways = " or ".join(f"'{name}'" for name in givers)
-    behind = levels and max(map(LEVELS.index, levels)) > LEVELS.index(item.level)
-    advice = f"; the pass {ways} establishes it: run it before" if givers and not behind else ""
-    raise PassError(f"pass '{item.name}' works at level '{item.level}', but {found}{shown}{advice}")
-
-
-def _verify(module: ModuleOp, item: Pass, run: PipelineRun, ctx: CompileContext) -> None:
-    from .preconditions import check
-
-    start = time.perf_counter()
-    module.verify()
-    check(module, ctx.machine)
-    if item.gives is not None and (illegal := first_illegal(module, item.gives)) is not None:
-        raise ValueError(f"{illegal.name} is left in a module of level '{item.gives}'")
-    run.seconds.append(("(verify)", time.perf_counter() - start))
-
-
-def _first_lines(error: BaseException, count: int = 6) -> str:
-    return "\n".join(str(error).splitlines()[:count])
-
-
-REPRODUCER_HEADER = "// intarsia reproducer"
-
-
-def _reproduce(
-    ctx: CompileContext,
-    original: ModuleOp | None,
-    passes: Sequence[Pass],
-    error: Exception,
-    directory: str | Path | None,
-) -> Path | None:
-    """Write the module as the last pass received it: the passes before it run again on a copy of the input."""
-    if original is None or directory is None:
-        return None
-    failing = passes[-1]
-    try:
-        for item in passes[:-1]:
-            item.apply(CompileContext(ctx.machine), original)
-        text = print_module(original)
-        cpu = ctx.machine.cpu
-        header = [
-            f"{REPRODUCER_HEADER}: {type(error).__name__} in pass '{failing.name}'",
-            f"// pipeline: {failing.spec}",
-            f"// target: isa={cpu.name},threads={cpu.threads}",
-        ]
-        digest = hashlib.sha256(("\n".join(header) + text).encode()).hexdigest()[:12]
-        path = Path(directory) / f"{failing.name}-{digest}.ir"
-        header.insert(1, f"// run: passes-opt --run-reproducer {path}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join(header) + "\n" + text)
-    except Exception as second:  # the failure itself matters more than its reproducer
-        print(f"no reproducer was written: {type(second).__name__}: {second}", file=sys.stderr)
-        return None
-    return path
-
-
 def pass_fingerprint(passes: Iterable[Pass]) -> str:
     """A hash over the options of all passes and the source of those that are not Intarsia's own: part of the cache key."""
     digest = hashlib.sha256()
     for item in passes:
         digest.update(item.spec.encode() + b"\0")
         kind = type(item)
-        if not _is_own(kind):
+        if not is_own(kind):
             digest.update(_source_of(kind))
     return digest.hexdigest()
 

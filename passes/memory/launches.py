@@ -50,7 +50,7 @@ class Launches:
             return False
         if len({str(a["index"]) for a in accesses if isinstance(a, Op)}) != 1:
             return False
-        order = {each: i for i, each in enumerate(accesses[0].parent.ops)}  # type: ignore[union-attr]
+        order = {each: i for i, each in enumerate(accesses[0].parent.ops)}
         stores = [order[a] for a in accesses if isinstance(a, loop.Store)]
         loads = [order[a] for a in accesses if isinstance(a, loop.Load)]
         return len(stores) == 1 and bool(loads) and max(loads) < stores[0]

@@ -21,7 +21,7 @@ from ...ir.dialects import prim
 from ...ir.text import parse_module, print_module
 from ...passes.core.base import Pass
 from ...passes.core.context import CompileContext
-from ...passes.core.manager import run_pipeline
+from ...passes.core.run import run_pipeline
 from ...passes.kernels.choose_products import ChooseProducts
 from ...passes.pipeline import GPU, registry
 from ..build.cache import Cache, cache_key

@@ -15,7 +15,7 @@ from torch import nn
 
 import intarsia
 import intarsia.graph_compiler
-import intarsia.passes.core.manager
+import intarsia.passes.core.run
 from intarsia.passes.core.base import Pass
 from intarsia.targets.build.toolchain import CompilerError
 
@@ -180,7 +180,7 @@ def test_an_error_in_an_operator_of_others_names_its_place(monkeypatch, caplog):
 
 def test_strictly_an_error_of_ours_is_raised(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(intarsia.passes.core.manager.PassFailure, match="out of luck"):
+    with pytest.raises(intarsia.passes.core.run.PassFailure, match="out of luck"):
         intarsia.compile(f, passes=[Broken()])(torch.randn(5))
 
 

@@ -20,7 +20,7 @@ from intarsia.ir.text import parse_module
 from intarsia.passes.analysis import aliases
 from intarsia.passes.analysis.aliases import Aliases
 from intarsia.passes.core.context import CompileContext
-from intarsia.passes.core.manager import run_pipeline
+from intarsia.passes.core.run import run_pipeline
 from intarsia.passes.pipeline import default_pipeline
 
 a = torch.randn(6, 4) * 0.3

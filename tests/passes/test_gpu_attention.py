@@ -21,7 +21,7 @@ from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module
 from intarsia.ir.types import RefType
 from intarsia.passes.core.context import CompileContext
-from intarsia.passes.core.manager import run_pipeline
+from intarsia.passes.core.run import run_pipeline
 from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets.host import library_attention
 

@@ -16,7 +16,7 @@ from intarsia.ir.retarget import retarget
 from intarsia.ir.symbols import FloorDiv, Mod, interval, symbol
 from intarsia.ir.types import tensor_type
 from intarsia.passes.core.context import CompileContext
-from intarsia.passes.core.manager import run_pipeline
+from intarsia.passes.core.run import run_pipeline
 from intarsia.passes.graph.attention.mask_kind import CAUSAL, FULL, mask_kind
 from intarsia.passes.pipeline import registry
 

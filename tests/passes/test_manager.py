@@ -15,16 +15,15 @@ from intarsia.passes.core.base import LEVELS, Pass, PassError
 from intarsia.passes.core.context import CompileContext
 from intarsia.passes.core.levels import module_levels
 from intarsia.passes.core.manager import (
-    PassFailure,
     PipelineError,
     check_road,
     order,
     pass_fingerprint,
     pipeline_text,
     registered,
-    run_pipeline,
     split_pipeline,
 )
+from intarsia.passes.core.run import PassFailure, run_pipeline
 from intarsia.passes.pipeline import CPU, GPU, default_pipeline, is_for_gpu, registry
 
 CPU_NAMES, GPU_NAMES = [name for name, _ in CPU], [name for name, _ in GPU]

@@ -24,7 +24,7 @@ from intarsia.ir.interpreter.run import run_user
 from intarsia.ir.retarget import retarget
 from intarsia.passes.analysis.machine import Machine
 from intarsia.passes.core.context import CompileContext
-from intarsia.passes.core.manager import run_pipeline
+from intarsia.passes.core.run import run_pipeline
 from intarsia.passes.pipeline import default_pipeline
 
 SPOILERS = ("returned", "scores", "behind", "queries", "negative", "odd", "double", "digits", "twice")

@@ -7,16 +7,19 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 from xdsl.dialects.builtin import ModuleOp
 
+from intarsia.ir.text import parse_module
+from intarsia.passes.analysis.machine import CPUS, GPUS, Machine
 from intarsia.passes.core.base import Pass
 from intarsia.passes.core.context import CompileContext
 from intarsia.passes.core.manager import registered
+from intarsia.passes.core.run import PassFailure, run_pipeline
 from intarsia.passes.opt import main
 from intarsia.passes.pipeline import CPU
 
@@ -292,11 +295,34 @@ def test_a_failure_writes_a_reproducer_that_runs_again(run: Run) -> None:
         (path,) = Path("kept").iterdir()
         assert f"run it again with: passes-opt --run-reproducer {path}" in err
         text = path.read_text()
-        assert "threads=3" in text and "prim.neg" not in text and "// pipeline: broken\n" in text
+        assert '"threads": 3' in text and "prim.neg" not in text and "// pipeline: broken\n" in text
         code, _, err = run("--run-reproducer", str(path), text=None)
         assert code == 1 and "which is not Intarsia's own) failed: IndexError" in err
         assert len(list(Path("kept").iterdir())) == 1
         assert len(list(Path(".").glob("*.ir"))) == 1
+
+
+def test_a_reproducer_runs_for_the_machine_that_it_was_written_on(run: Run, tmp_path: Path) -> None:
+    made = Machine(
+        replace(CPUS["avx2"], name="made-up", l2_bytes=777), replace(GPUS["sm_90"], multiprocessors=5), tf32=False
+    )
+    seen: list[Machine] = []
+
+    @dataclass(frozen=True)
+    class Looking(Pass):
+        """Fails, and says on which machine."""
+
+        name = "looking"
+
+        def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
+            seen.append(ctx.machine)
+            raise IndexError("as planned")
+
+    with registered(Looking):
+        with pytest.raises(PassFailure) as failure:
+            run_pipeline(CompileContext(made), parse_module(PRIM), [Looking()], reproducer_dir=tmp_path)
+        assert run("--run-reproducer", str(failure.value.reproducer), text=None)[0] == 1
+    assert seen == [made, made]
 
 
 def test_a_file_that_is_no_reproducer(run: Run) -> None:

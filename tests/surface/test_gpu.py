@@ -26,7 +26,7 @@ from intarsia.ir.fx.importer import import_fx
 from intarsia.ir.retarget import retarget
 from intarsia.passes.analysis.machine import Machine
 from intarsia.passes.core.context import CompileContext
-from intarsia.passes.core.manager import run_pipeline
+from intarsia.passes.core.run import run_pipeline
 from intarsia.passes.pipeline import default_pipeline, is_for_gpu
 from intarsia.targets.build.program import Program, generate
 from intarsia.targets.host.kernels import SeveralGPUs

@@ -17,7 +17,7 @@ from intarsia.ir.fx.importer import import_fx
 from intarsia.ir.retarget import retarget
 from intarsia.passes.analysis.machine import Machine
 from intarsia.passes.core.context import CompileContext
-from intarsia.passes.core.manager import run_pipeline
+from intarsia.passes.core.run import run_pipeline
 from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets.build.program import generate
 from intarsia.targets.host.ir import HostProgram
