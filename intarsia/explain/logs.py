@@ -203,7 +203,7 @@ class PassLog:
             _tell("ir", "as imported", [text])
 
     def on_pass(self, name: str, module: ModuleOp, seconds: float, phase: str) -> None:
-        """After each pass; see `passes.manager.run_pipeline`."""
+        """After each pass; see `passes.core.run.run_pipeline`."""
         if phase != "after" or not enabled("ir"):
             return
         text = print_module(module)

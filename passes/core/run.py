@@ -15,9 +15,9 @@ from xdsl.dialects.builtin import ModuleOp
 from ...ir.text import print_module
 from .base import LEVELS, Pass, PassError
 from .context import CompileContext
-from .preconditions import check
 from .levels import first_illegal, module_levels
 from .manager import is_own
+from .preconditions import check
 
 
 class PassFailure(PassError):
