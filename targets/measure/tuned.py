@@ -19,13 +19,13 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ...ir.dialects import prim
 from ...ir.text import parse_module, print_module
-from ...passes.core.base import Pass
+from ...passes.analysis.machine import Machine
 from ...passes.core.context import CompileContext
 from ...passes.core.run import run_pipeline
 from ...passes.kernels.choose_products import ChooseProducts
 from ...passes.pipeline import GPU, registry
 from ..build.cache import Cache, cache_key
-from ..build.program import Program, build, generate
+from ..build.program import Generated, Program, build, generate
 from ..build.toolchain import Toolchain, cpu_identity
 from ..build.versions import versions
 from ..host.library import Library
@@ -90,30 +90,29 @@ class MeasuredProducts:
 
     def _build(self, text: str, name: str) -> Program | None:
         """The program of a candidate; None where Triton cannot compile it, as tiles that are too large for this GPU."""
-        module = parse_module(text)
-        passes = behind_choice()
-        if name != LIBRARY:
-            passes.insert(0, ChooseProducts(tile=name))
-        library = Library(0, record=False)
+        library, target = Library(0, record=False), capability(self.gpu)
+        key = cache_key(
+            ir_text=text,
+            config={"candidate": name, "machine": repr(self.ctx.machine)},
+            versions=versions(),
+            isa=self.toolchain.identity + cpu_identity() + gpu_identity(),
+        )
         try:
-            run_pipeline(CompileContext(self.ctx.machine), module, passes)
-            generated = generate(module, library)
-            key = cache_key(
-                ir_text=text,
-                config={"candidate": name, "machine": repr(self.ctx.machine)},
-                versions=versions(),
-                isa=self.toolchain.identity + cpu_identity() + gpu_identity(),
-            )
-            return build(generated, key, lambda: self.toolchain, self.cache, library, gpu=capability(self.gpu))
+            generated = candidate(text, name, self.ctx.machine, library)
+            return build(generated, key, lambda: self.toolchain, self.cache, library, gpu=target)
         except RuntimeError:
             log.debug("the candidate %s is not measured", name, exc_info=True)
             return None
 
 
-def behind_choice() -> list[Pass]:
-    """What a GPU's program goes through after the choice of its products' kernels."""
-    names, known = [name for name, _ in GPU], registry()
-    return [known.make(name) for name in names[names.index(ChooseProducts.name) + 1 :]]
+def candidate(text: str, name: str, machine: Machine, library: Library) -> Generated:
+    """The code of a product's kernels, by a tile or by the library: all that a GPU's program goes through behind `fuse`."""
+    module, known = parse_module(text), registry()
+    names = [each for each, _ in GPU]
+    first = ChooseProducts(tile="" if name == LIBRARY else name)
+    passes = [known.make(each) for each in names[names.index(first.name) + 1 :]]
+    run_pipeline(CompileContext(machine), module, passes if name == LIBRARY else [first, *passes])
+    return generate(module, library)
 
 
 def _operands(module: ModuleOp, gpu: int) -> list[list[Any]]:

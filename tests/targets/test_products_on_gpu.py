@@ -19,10 +19,14 @@ from intarsia.ir.dialects import kernel, loop, prim
 from intarsia.ir.interpreter.run import run
 from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
+from intarsia.passes.analysis.machine import Machine
 from intarsia.passes.analysis.product_model import Shape, Tile, candidates, choose
 from intarsia.passes.core.context import CompileContext
 from intarsia.passes.pipeline import default_pipeline
+from intarsia.targets.host.library import Library
 from intarsia.targets.measure.store import Measurements
+from intarsia.targets.measure.tuned import LIBRARY, candidate
+from intarsia.targets.triton.worker import WORKERS
 
 
 @pytest.fixture(autouse=True)
@@ -66,9 +70,11 @@ class Remembering:
     """A tuner that takes the last tile, and keeps what it was asked to measure."""
 
     asked: dict[str, ModuleOp] = field(default_factory=dict)
+    candidates: list[tuple[str, Sequence[str]]] = field(default_factory=list)
 
     def pick(self, key: str, module: Callable[[], ModuleOp], tiles: Sequence[str]) -> str:
         self.asked[key] = module()
+        self.candidates.append((print_module(self.asked[key]), tiles))
         return tiles[-1]
 
 
@@ -107,6 +113,35 @@ def test_what_is_measured_with_a_prologue() -> None:
     torch.testing.assert_close(run(measured, args)[0], run(program.module, program.args)[0])
     assert len([op for op in module.walk() if isinstance(op, kernel.Contract)]) == 1
     assert not [op for op in module.walk() if isinstance(op, kernel.Extern)]
+
+
+MEASURED: dict[str, tuple[Callable[..., object], list[Tensor]]] = {
+    "large": (lambda x, w, r: torch.relu(x @ w) + r, [half(512, 256), half(256, 384), half(512, 384)]),
+    "few_rows": (lambda x, w, b: F.silu(F.linear(x, w, b)), [half(64, 2048), half(192, 2048), half(192)]),
+    **{name: CASES[name][1:] for name in ("linear_gelu", "prologue_and_epilogue", "batched_sum", "one_row", "tf32")},
+}
+COMPILED = ("large", "one_row", "tf32")  # by Triton, half a second each
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_what_is_measured_can_be_built(name: str, tmp_path: Path) -> None:
+    """Each candidate that max-autotune measures becomes a program, by the library or by a tile, which compiles for Hopper."""
+    pytest.importorskip("triton")
+    machine, tuner = Machine(tf32_products=True), Remembering()
+    module = parse_module(print_module(captured(name, *MEASURED[name]).module))
+    retarget(module, "cuda:0")
+    for item in default_pipeline(gpu=True, until="choose-products"):
+        item.apply(CompileContext(machine, tuner=tuner), module)
+    ((measured, tiles),) = tuner.candidates
+    assert tiles
+    for number, tile in enumerate((LIBRARY, *tiles)):
+        made = candidate(measured, tile, machine, Library(0, record=False))
+        assert ("aten" in made.host.text) == (tile == LIBRARY), tile
+        if made.gpu is not None and name in COMPILED:
+            path = tmp_path / f"kernels{number}.py"
+            path.write_text(made.gpu.text)
+            binaries = WORKERS.compile(path, made.gpu.kernels, "sm_90", tmp_path)
+            assert all(binary.code.startswith(b"\x7fELF") for binary in binaries)
 
 
 def test_the_table(tmp_path: Path) -> None:
