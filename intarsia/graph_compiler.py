@@ -43,6 +43,7 @@ from .passes.fusion.fuse import Fuse
 from .passes.graph.attention.match import MatchAttention
 from .passes.graph.decompose import Decompose
 from .passes.graph.narrow_weights import NarrowWeights
+from .passes.kernels.choose_products import ChooseProducts
 from .passes.kernels.own_convolution import OwnConvolution
 from .passes.kernels.own_kernels import OwnKernels
 from .passes.pipeline import default_pipeline, registry
@@ -275,8 +276,6 @@ def pipeline_of(config: Config, passes: Sequence[Pass] = (), *, gpu: bool = Fals
     left: tuple[str, ...] = ()
     if not config.packing:
         left += ("hoist", "own-convolution")
-    if config.numerics == "eager":  # these go on with a product that is not rounded yet
-        left += ("choose-products",)
     return [_as_configured(item, config) for item in default_pipeline(passes, gpu=gpu) if item.name not in left]
 
 
@@ -289,6 +288,8 @@ def _as_configured(item: Pass, config: Config) -> Pass:
         return replace(item, numerics=config.numerics)
     if isinstance(item, MatchAttention) and config.numerics == "eager":  # so does one call instead of two products
         return replace(item, products=False)
+    if isinstance(item, ChooseProducts):  # tiles go on with a product that is not rounded yet
+        return replace(item, tiles=config.numerics != "eager")
     if isinstance(item, Lower):
         return replace(item, contract=config.numerics != "eager")
     if isinstance(item, OwnConvolution) and not config.winograd:

@@ -26,7 +26,15 @@ from ..types import TensorType
 
 Operands = Mapping[str, TensorType]  # by the name of the argument that each fills; `tensors.0` for the first of a list
 
-RESERVED = ("operands", "operand_strides", "strides", "returned", "effect")  # attributes that are no arguments
+RESERVED = (
+    "operands",
+    "operand_strides",
+    "strides",
+    "returned",
+    "effect",
+    "choice",
+    "why",
+)  # attributes that are no arguments
 _WINDOWS = ("stride", "padding", "dilation", "output_padding")
 _DIMENSIONS = ("dim", "dims", "dim0", "dim1", "dim2", "axis", "axis0", "axis1", "dimension", "start_dim", "end_dim")
 _OF_THE_RESULT = ("unsqueeze", "unsqueeze_copy", "stack", "_stack", "diag_embed", "cat", "_cat", "concat")

@@ -97,7 +97,7 @@ class Shape:
     @property
     def is_uneven(self) -> bool:
         """Whether the result's rows do not begin at multiples of 16 bytes, as the library's fast kernels ask for."""
-        return self.dtype != "f32" and self.columns % 8 != 0
+        return self.dtype != "f32" and self.columns % MULTIPLE != 0
 
     def holds(self, tile: Tile) -> bool:
         """Whether a multiprocessor has room for a tile's operands, and a little more."""
@@ -142,6 +142,8 @@ MARGIN = 0.99
 # Of results whose rows begin anywhere: the library's kernels for these, from how many operations on it multiplies with a padded weight
 # instead, and the copy that cuts off what is too much, in bytes.
 UNEVEN, PADDED, CUT = 100e6, 1 << 33, 1.8e6
+MULTIPLE = 8  # elements of a half type: 16 bytes, which the matrix units' loads ask rows to begin at
+LEAST_OUTPUTS = 512  # columns, below which copying what a padded weight is multiplied with costs too much
 
 
 @dataclass(frozen=True)
@@ -190,6 +192,17 @@ def library_time(shape: Shape) -> float:
     elif shape.is_uneven:
         work = 2 * rows * columns * inner / UNEVEN
     return LIBRARY_FIXED + shape.batch * (work + written + read) / speed + behind
+
+
+def pays_padding(rows: int, columns: int, inner: int) -> bool:
+    """Whether the library multiplies faster by a copy of a weight of half types with sizes at multiples of 8.
+
+    The copy is made in every call (a hundredth of the product's time), so that it is never stale. For the inner size
+    what the weight is multiplied with is copied, too.
+    """
+    if columns % MULTIPLE == inner % MULTIPLE == 0 or (inner % MULTIPLE and columns < LEAST_OUTPUTS):
+        return False
+    return 2 * rows * columns * inner >= PADDED
 
 
 def own_time(shape: Shape, cost: _Cost) -> float:
@@ -270,17 +283,35 @@ def _candidates(shape: Shape) -> tuple[Tile, ...]:
     return tuple(t for t in found if t.rows < 2 * shape.rows or t.rows == 16)
 
 
-def choose(shape: Shape) -> Tile | None:
-    """The tile of a kernel of our own; None where the library is expected to be faster."""
-    found = _choose(shape)
-    if found is None:
-        return None
-    tile = _fitted(shape, found)
-    return tile if shape.holds(tile) or shape.rows == 1 else None
+@dataclass(frozen=True)
+class Choice:
+    """How a product is carried out.
+
+    Attributes:
+        tile: of a kernel of ours; None: by the library.
+        why: the times that are expected, or the rule.
+        joined: whether the kernel computes what is in front of the product, too.
+    """
+
+    tile: Tile | None
+    why: str
+    joined: bool = False
 
 
-def choose_joined(shape: Shape) -> Tile | None:
-    """The tile of a kernel that computes its factors itself; None where kernels in front of the product are faster."""
+def choose(shape: Shape, reads_fast: bool = True) -> Choice:
+    """What is expected to be the fastest.
+
+    Args:
+        reads_fast: whether the factors lie in memory as tiles of them are read.
+    """
+    found = _joined(shape)
+    if found is not None:
+        return found
+    return _alone(shape) if reads_fast else Choice(None, "tiles of the factors are slow to read")
+
+
+def _joined(shape: Shape) -> Choice | None:
+    """A kernel that computes its factors itself; None where kernels in front of the product are faster."""
     if shape.front is None:
         return None
     if shape.batch == 1 and shape.rows <= FEW:
@@ -292,12 +323,16 @@ def choose_joined(shape: Shape) -> Tile | None:
         return None
     joined = {cost.tile: own_time(shape, cost) + again_time(shape, cost.tile) for cost in plain}
     best = min(joined, key=lambda tile: joined[tile])
-    return _fitted(shape, best) if joined[best] < MARGIN * apart else None
+    return _with_front(_fitted(shape, best), joined[best], apart) if joined[best] < MARGIN * apart else None
 
 
-def _few_joined(shape: Shape) -> Tile | None:
+def _with_front(tile: Tile, joined: float, apart: float) -> Choice:
+    return Choice(tile, f"{joined:.1f} us with what computes its factors, {apart:.1f} us behind it", joined=True)
+
+
+def _few_joined(shape: Shape) -> Choice | None:
     """Of few rows: where the product is ours anyway, computing again is the cost; else the weight is read as well."""
-    plain = _choose(shape)
+    plain = _by_shape(shape).tile
     found = plain or (None if shape.rows == 1 or shape.is_uneven else _few_rows(shape))
     tile = found and replace(_fitted(shape, found), programs=0)
     if tile is None or not (shape.holds(tile) or shape.rows == 1):
@@ -308,29 +343,45 @@ def _few_joined(shape: Shape) -> Tile | None:
         read = shape.columns * shape.inner * (4 if shape.dtype == "f32" else 2) / BYTES
         apart += library_time(shape)
         joined += FIXED + read * max(MEASURED_ON / shape.multiprocessors, MEASURED_ON / programs)
-    return tile if joined < apart else None
+        return _with_front(tile, joined, apart) if joined < apart else None
+    why = f"{joined:.1f} us to compute factors again, {apart:.1f} us in front"
+    return Choice(tile, why, joined=True) if joined < apart else None
 
 
-def _choose(shape: Shape) -> Tile | None:
+def _alone(shape: Shape) -> Choice:
+    found = _by_shape(shape)
+    if found.tile is None:
+        return found
+    tile = _fitted(shape, found.tile)
+    fits = shape.holds(tile) or shape.rows == 1
+    return replace(found, tile=tile) if fits else Choice(None, f"tiles of {tile.text} do not fit")
+
+
+def _by_shape(shape: Shape) -> Choice:
+    """By rules for what was not fitted, else by time; the tile is that of half types."""
     if shape.rows == 1 and shape.batch == 1:  # a sum over each row of the weight
-        return Tile() if shape.by_rows else None
+        return Choice(Tile() if shape.by_rows else None, "one row")
     if shape.batch == 1 and shape.rows <= FEW and shape.is_uneven and shape.columns >= VOCABULARY:
-        return _few_rows_of_many(shape)
+        return Choice(_few_rows_of_many(shape), "few rows of many columns")
     if shape.batch > 1 or shape.rows <= VERY_FEW:
-        return None
+        return Choice(None, "a batch" if shape.batch > 1 else "very few rows")
     if shape.rows <= FEW:
-        return _few_rows(shape) if shape.epilogue or shape.siblings > 1 else None
+        found = _few_rows(shape) if shape.epilogue or shape.siblings > 1 else None
+        return Choice(found, "few rows" if found else "few rows and nothing behind them that suits a tile")
     if not shape.epilogue and not shape.is_uneven:
-        return _shallow(shape)
+        found = _shallow(shape)
+        return Choice(found, "bound by memory" if found else "nothing behind it")
     costs = [cost for cost in _COSTS if shape.holds(_fitted(shape, cost.tile))]
     walked = {
         (cost.tile.rows, cost.tile.columns) for cost in costs if cost.tile.programs
     }  # never slower than one program for each tile
     costs = [cost for cost in costs if cost.tile.programs or (cost.tile.rows, cost.tile.columns) not in walked]
     if not costs:
-        return None
+        return Choice(None, "no tile fits")
     best = min(costs, key=lambda cost: own_time(shape, cost))
-    return best.tile if own_time(shape, best) < MARGIN * library_time(shape) else None
+    ours, library = own_time(shape, best), library_time(shape)
+    why = f"{ours:.1f} us in tiles, {library:.1f} us by the library"
+    return Choice(best.tile if ours < MARGIN * library else None, why)
 
 
 def _few_rows_of_many(shape: Shape) -> Tile:

@@ -1,5 +1,8 @@
 """choose-products: how each contraction on a GPU is carried out: by the library, or by tiles of a kernel of our own.
 
+    %2 = kernel.extern<aten.linear.default>(%x, %w) {choice = "library", why = "nothing behind it", ...}
+    %3 = kernel.contract(%x, %v) {choice = "tile 64x32x128x4x5x1", why = "few rows"} ({ ... })
+
 The kernel of a contraction takes in what is computed of the product (its epilogue) and what its factors are computed by
 (its prologue): anything done to single elements, with several results. Reductions stay behind, so that no product is
 computed twice. Where the library's call is expected to be faster with kernels around it, everything stays as it is.
@@ -8,35 +11,32 @@ computed twice. Where the library's call is expected to be faster with kernels a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import SSAValue
 
 from ...ir.dialects import kernel, prim
 from ...ir.dtypes import BF16, F16, F32
 from ...ir.symbols import Dim
 from ...ir.syntax import Op, location_of, single_block
-from ...ir.types import is_gpu
-from ..analysis.machine import Processor
-from ..analysis.product_model import FEW, Front, Shape, Tile, candidates, choose, choose_joined, chunks_for
+from ..analysis.machine import Machine, Processor
+from ..analysis.product_model import FEW, Choice, Front, Shape, Tile, candidates, choose, chunks_for, pays_padding
 from ..analysis.sizes import hint
 from ..analysis.strides import view_of
 from ..core.base import Pass
+from ..core.clauses import Clauses, broken
 from ..core.context import CompileContext
-from ..fusion.join import ONE_TO_ONE, erase, join, layout_of, uses_of, viewed
-from .contractions import Contraction, added_chunks, contract_kernel, contraction_of, sums_kernel
+from ..fusion.join import erase, join, layout_of, uses_of, viewed
+from ..fusion.prologue_epilogue import Prologue, first_reader, is_epilogue, prologues, reduces
+from .contractions import LINEAR, Contraction, added_chunks, contract_kernel, contraction_of, sums_kernel
 from .matmul_activation import is_tanh_gelu, with_gelu
 
-ELEMENTWISE = (prim.Elementwise, prim.Cast)
-# Beside operations on single elements, what a factor may be computed by: elements at places that an index says.
-PARTS = (prim.Slice, prim.Take, prim.Gather)  # each is one more place at which memory is read
-MOVED = (*PARTS, prim.Reshape, prim.Permute, prim.Flip, prim.Pad, prim.Concat)
-IN_FRONT = (prim.Cast, *MOVED, prim.Broadcast, *prim.SOURCES, kernel.Yield)
-MOST_WORK = 128  # operations for an element; windows of pixels and the like are worth a kernel of their own
-READ = 16  # operations in whose time an element at a place of its own is read; assumed, not measured
+UNKNOWN_ROWS = 64  # what an unknown number of rows counts as where a copy of the weight has to pay
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class ChooseProducts(Pass):
         tile: this tile for all products that a kernel of ours can compute, as rows x columns x inner size x warps x
             stages x chunks (x programs) ("128x128x64x8x3x1"); the default chooses by shape, and leaves to the library
             what that does faster.
+        tiles: false leaves all of them to the library, whose results are rounded as eager's are.
     """
 
     name: ClassVar[str] = "choose-products"
@@ -55,19 +56,24 @@ class ChooseProducts(Pass):
     before: ClassVar[tuple[str, ...]] = ("layout",)
 
     tile: str = ""
+    tiles: bool = True
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         for func in [op for op in module.ops if isinstance(op, prim.Func)]:
-            calls = [op for op in func.block_body.ops if isinstance(op, kernel.Extern) and contraction_of(op)]
-            siblings = [_siblings(op) for op in calls]  # of all products, before the first is replaced
-            for op, number in zip(calls, siblings, strict=True):
-                found = _product(op, ctx.machine.tf32_products)  # its factor may be what a kernel made now gives
-                if found is not None:
-                    self._choose(ctx, found, number)
+            calls = [op for op in func.block_body.ops if isinstance(op, kernel.Extern)]
+            products = [found for found in map(contraction_of, calls) if found and _is_on_grid(found, ctx.machine)]
+            siblings = [_siblings(found) for found in products]  # of all products, before the first is replaced
+            for found, number in zip(products, siblings, strict=True):
+                self._choose(ctx, found.op, number)
 
-    def _choose(self, ctx: CompileContext, found: Product, siblings: int) -> None:
-        op, reader = found.op, _reader(found.op)
-        behind = reader if reader is not None and _is_elementwise(reader, op.results[0]) else None
+    def _choose(self, ctx: CompileContext, op: kernel.Extern, siblings: int) -> None:
+        found = _product(op)  # its factor may be what a kernel made now gives
+        refused = broken(takes_tiles(found, ctx.machine))
+        if refused is not None or not self.tiles:
+            _by_library(found, f"tiles take {refused}" if self.tiles else "tiles do not round as eager does")
+            return
+        reader = first_reader(op.results[0])
+        behind = reader if reader is not None and is_epilogue(reader, op.results[0]) else None
         if not self.tile and behind is not None and _takes_gelu(found, behind):
             assert found.added is not None
             with_gelu(op, found.a, found.b, found.added, found.transposed, behind)
@@ -76,69 +82,57 @@ class ChooseProducts(Pass):
             return
         shape = found.shape(behind, siblings, ctx.machine.gpu)
         chunks = chunks_for(shape) if behind is None and reader is not None and not self.tile else None
-        if chunks is not None and reader is not None and found.reads_fast and _sums(reader, op.results[0]):
-            parts = sums_kernel(found, replace(chunks, split=1).choice, chunks.split)
+        if chunks is not None and reader is not None and found.reads_fast and reduces(reader, op.results[0]):
+            why = f"its reader adds up {chunks.split} chunks"
+            parts = sums_kernel(found, replace(chunks, split=1).choice, why, chunks.split)
             join(added_chunks(found, parts.results[0]), reader)
             ctx.diagnostics.count(self.name, "products in chunks that their reader adds up")
             return
-        tile, joined = self._tile(ctx, shape, found, behind)
-        place = location_of(op)
+        choice = self._choice(ctx, shape, found, behind)
+        tile, place = choice.tile, location_of(op)
         where = f"{place[0]}:{place[1]}" if place else ""
         if tile is None:
-            ctx.diagnostics.remark(
-                self.name, "refused", lambda: f"{shape}: the library is expected to be faster", where
-            )
+            _by_library(found, choice.why)
+            text = f"{shape}: the library is expected to be faster ({choice.why})"
+            ctx.diagnostics.remark(self.name, "refused", lambda: text, where)
             return
-        made: kernel.Fused = contract_kernel(found, tile.choice)
+        if not ctx.machine.gpu.tensor_maps:
+            tile = replace(tile, programs=0)
+        made: kernel.Fused = contract_kernel(found, tile.choice, choice.why)
         if behind is not None:
             made = join(made, behind)
-        for front in found.front if joined else ():
+        for front in found.front if choice.joined else ():
             made = join(front.kernel, made)
         ctx.diagnostics.count(self.name, "products with an epilogue" if behind else "products")
-        if joined:
+        if choice.joined:
             ctx.diagnostics.count(self.name, "products with a prologue")
-        ctx.diagnostics.remark(
-            self.name, "fused", lambda: f"{shape} in tiles of {tile.rows}x{tile.columns}x{tile.inner}", where
-        )
+        text = f"{shape} in tiles of {tile.rows}x{tile.columns}x{tile.inner} ({choice.why})"
+        ctx.diagnostics.remark(self.name, "fused", lambda: text, where)
 
-    def _tile(
-        self, ctx: CompileContext, shape: Shape, found: Product, behind: kernel.Fused | None
-    ) -> tuple[Tile | None, bool]:
-        """The tile (None: the library's call), and whether the kernel computes what is in front of the product."""
-        joined = bool(found.front)
+    def _choice(self, ctx: CompileContext, shape: Shape, found: Product, behind: kernel.Fused | None) -> Choice:
         if self.tile:
-            tile: Tile | None = Tile.parse(self.tile)
-        elif (text := _measured(ctx, shape, found, behind)) is not None:
-            tile = Tile.parse(text) if text else None
-        else:
-            tile = choose_joined(shape)
-            joined = tile is not None
-            if tile is None and found.reads_fast:
-                tile = choose(shape)
-        if tile is not None and not ctx.machine.gpu.tensor_maps:
-            tile = replace(tile, programs=0)
-        return tile, joined
-
-
-@dataclass
-class _InFront:
-    """A kernel that computes factors of a product alone, and the operations for an element of either factor."""
-
-    kernel: kernel.Fused
-    work: tuple[float, float]
+            return Choice(Tile.parse(self.tile), "asked for", bool(found.front))
+        if (text := _measured(ctx, shape, found, behind)) is not None:
+            return Choice(Tile.parse(text) if text else None, "measured", bool(found.front))
+        return choose(shape, found.reads_fast)
 
 
 @dataclass
 class Product(Contraction):
-    """A contraction that a kernel of ours can carry out.
+    """A contraction with what is around it.
 
     Attributes:
         front: kernels before it that this can take in.
         reads_fast: whether the factors lie in memory as tiles of them are read.
     """
 
-    front: tuple[_InFront, ...] = ()
-    reads_fast: bool = True
+    @cached_property
+    def front(self) -> tuple[Prologue, ...]:
+        return tuple(prologues(self.op, (self.a, self.b), self.added))
+
+    @cached_property
+    def reads_fast(self) -> bool:
+        return _reads_fast(self.a) and _reads_fast(self.b)
 
     def hint(self, size: Dim) -> int:
         """What a size is likely to be, if it is not known: what it was when the program was captured, but never 1."""
@@ -180,61 +174,35 @@ class Product(Contraction):
         )
 
 
-def _product(op: kernel.Extern, tf32: bool) -> Product | None:
-    """The product, where a kernel of ours can compute it: half types on one GPU, known columns and inner size."""
+def _product(op: kernel.Extern) -> Product:
     found = contraction_of(op)
-    if found is None:
-        return None
-    result = found.type
-    kinds = {(prim.tensor(v).dtype, prim.tensor(v).device) for v in (*op.operands, *op.results)}
-    halves = (BF16, F16, F32) if tf32 else (BF16, F16)  # float32 may be rounded to TF32, or is the library's
-    if len(kinds) != 1 or not is_gpu(result.device) or result.dtype not in halves:
-        return None
-    if not isinstance(found.inner, int) or not isinstance(found.columns, int):
-        return None
-    made = Product(op, found.a, found.b, found.added)
-    made.front = tuple(_in_front(made))
-    made.reads_fast = _reads_fast(made.a) and _reads_fast(made.b)
-    inside = [f.kernel for f in made.front]
-    fine = made.reads_fast or all(viewed(v, prim.VIEWS)[0].owner in inside or _reads_fast(v) for v in (made.a, made.b))
-    return made if fine else None
+    assert found is not None
+    return Product(op, found.a, found.b, found.added)
 
 
-def _in_front(found: Product) -> Iterator[_InFront]:
-    """The kernels that compute a factor element by element, and nothing that others read."""
-    bases = [viewed(v, prim.VIEWS)[0] for v in (found.a, found.b)]
-    for op in dict.fromkeys(base.owner for base in bases):
-        if type(op) is not kernel.Fused or not all(map(_may_stand_in_front, op.block_body.ops)):
-            continue
-        if any(use.operation is not found.op for result in op.results for use in uses_of(result, prim.VIEWS)):
-            continue
-        if found.added is not None and viewed(found.added, prim.VIEWS)[0].owner is op:
-            continue
-        work = [_work(op, base.index) if base.owner is op else 0.0 for base in bases]  # type: ignore[attr-defined]
-        if max(work) <= MOST_WORK:
-            yield _InFront(op, (work[0], work[1]))
+def _is_on_grid(found: Contraction, machine: Machine) -> bool:
+    return machine.at(found.type.device).is_grid
 
 
-def _may_stand_in_front(op: Operation) -> bool:
-    return type(op) in IN_FRONT or isinstance(op, prim.Elementwise)
+def takes_tiles(found: Product, machine: Machine) -> Clauses:
+    """What tiles of a kernel of ours can compute."""
+    values = (*found.op.operands, *found.op.results)
+    yield len({(prim.tensor(v).dtype, prim.tensor(v).device) for v in values}) == 1, "one dtype on one GPU"
+    dtypes = (BF16, F16, F32) if machine.tf32_products else (BF16, F16)
+    yield found.type.dtype in dtypes, "half types, and float32 that may be rounded to TF32"
+    yield isinstance(found.inner, int) and isinstance(found.columns, int), "known columns and a known inner size"
+    inside = [f.kernel for f in found.front]
+    in_tiles = (viewed(v, prim.VIEWS)[0].owner in inside or _reads_fast(v) for v in (found.a, found.b))
+    yield found.reads_fast or all(in_tiles), "factors in rows at multiples of 16 bytes"
 
 
-def _work(op: kernel.Fused, number: int) -> float:
-    """Operations for an element of a result, with those of reading what it is made of."""
-    yielded = op.block_body.last_op.operands[number]  # type: ignore[union-attr]  # a kernel ends in what it yields
-    needed, stack = {yielded}, [yielded]
-    while stack:
-        owner = stack.pop().owner
-        operands = owner.operands if isinstance(owner, Operation) else ()
-        stack += [v for v in operands if v not in needed]
-        needed.update(operands)
-    owners = [v.owner for v in needed]
-    read = READ if any(type(each) in MOVED for each in owners) else 1
-    reads = sum(isinstance(each, (Block, *PARTS)) for each in owners)
-    costs = [
-        each.row.cost if isinstance(each, prim.Elementwise) else 1 for each in owners if isinstance(each, ELEMENTWISE)
-    ]
-    return float(sum(costs) + read * reads)
+def _by_library(found: Product, why: str) -> None:
+    """Leave the product to the library; with a padded copy of the weight where that is faster."""
+    rows = math.prod(n if isinstance(n, int) else UNKNOWN_ROWS for n in found.type.shape[:-1])
+    sizes = [n for n in (found.columns, found.inner) if isinstance(n, int)]
+    is_linear = found.op["target"] == LINEAR and found.type.dtype in (BF16, F16) and len(sizes) == 2
+    found.op["choice"] = "padded" if is_linear and pays_padding(rows, *sizes) else "library"
+    found.op["why"] = why
 
 
 def _takes_gelu(found: Product, behind: kernel.Fused) -> bool:
@@ -292,12 +260,10 @@ def _isolated(calls: Sequence[Op]) -> ModuleOp:
     return ModuleOp([prim.Func.make([], [], attrs, [region])])
 
 
-def _siblings(op: kernel.Extern) -> int:
+def _siblings(found: Contraction) -> int:
     """How many products there are of the same first factor, this one among them."""
-    found = contraction_of(op)
-    assert found is not None
     calls = {u.operation for u in uses_of(viewed(found.a)[0]) if isinstance(u.operation, kernel.Extern)}
-    return sum(other["target"] == op["target"] for other in calls)
+    return sum(other["target"] == found.op["target"] for other in calls)
 
 
 def _reads_fast(value: SSAValue) -> bool:
@@ -309,56 +275,3 @@ def _reads_fast(value: SSAValue) -> bool:
     if along != 1:
         along, across = across, along
     return along == 1 and isinstance(across, int) and across * prim.tensor(value).dtype.bytes % 16 == 0
-
-
-def _reader(op: kernel.Extern) -> kernel.Fused | None:
-    """The first kernel that reads the product, if nothing else needs the product earlier."""
-    result = op.results[0]
-    found: kernel.Fused | None = None
-    for use in uses_of(result):
-        user = use.operation
-        if isinstance(user, kernel.Fused) and (found is None or user is found or _before(user, found)):
-            found = user
-    if found is None:
-        return None
-    others = [use.operation for use in uses_of(result) if use.operation is not found]
-    return None if any(_before(other, found) for other in others) else found
-
-
-def _before(a: Operation, b: Operation) -> bool:
-    return a is not b and a.is_before_in_block(b)
-
-
-def _computes_elements(op: Operation) -> bool:
-    """Whether each element of the result is computed from one of each operand; views of all of it among them."""
-    return type(op) in (prim.Cast, *ONE_TO_ONE) or isinstance(op, prim.Elementwise)
-
-
-def _is_elementwise(fused: kernel.Fused, result: SSAValue) -> bool:
-    """Whether a kernel computes single elements from single elements of the value, and nothing else."""
-    block = fused.block_body
-    depends: set[SSAValue] = {arg for arg, v in zip(block.args, fused.operands, strict=True) if viewed(v)[0] is result}
-    for op in block.ops:
-        if isinstance(op, (*prim.JOINS, prim.Scan)):
-            return False
-        if isinstance(op, kernel.Yield):
-            return all(v in depends for v in op.operands)
-        if any(v in depends for v in op.operands):
-            if not _computes_elements(op):
-                return False
-            depends.update(op.results)
-    return False
-
-
-def _sums(fused: kernel.Fused, result: SSAValue) -> bool:
-    """Whether a kernel reads each element of the value at one place only, to compute with it and to reduce."""
-    block = fused.block_body
-    depends: set[SSAValue] = {arg for arg, v in zip(block.args, fused.operands, strict=True) if viewed(v)[0] is result}
-    for op in block.ops:
-        if isinstance(op, kernel.Yield) or not any(v in depends for v in op.operands):
-            continue
-        if _computes_elements(op):
-            depends.update(op.results)
-        elif not isinstance(op, prim.Reduce):
-            return False
-    return True

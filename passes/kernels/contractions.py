@@ -31,8 +31,9 @@ class Form:
     maps: tuple[str, str]
 
 
+LINEAR = "aten.linear.default"
 FORMS = {
-    "aten.linear.default": Form("input", "weight", "bias", ("*k", "nk")),
+    LINEAR: Form("input", "weight", "bias", ("*k", "nk")),
     "aten.addmm.default": Form("mat1", "mat2", "self", ("mk", "kn")),
     "aten.mm.default": Form("self", "mat2", "", ("mk", "kn")),
     "aten.bmm.default": Form("self", "mat2", "", ("bmk", "bkn")),
@@ -114,24 +115,26 @@ def _spreads(added: TensorType, result: TensorType) -> bool:
     return all(s == 1 or known_equal(s, t) for s, t in pairs)
 
 
-def sums_kernel(found: Contraction, choice: str, chunks: int = 1) -> kernel.Contract:
+def sums_kernel(found: Contraction, choice: str, why: str, chunks: int = 1) -> kernel.Contract:
     """A kernel of the sums alone in front of the call. Chunks of the inner size are the first dimension of its result."""
     block = (region := single_block(arg_types=[found.a.type, found.b.type])).block
     sums = _sums(found, block, chunks)
     block.add_ops([sums, kernel.Yield.make([sums.results[0]])])
-    made = kernel.Contract.make([found.a, found.b], [sums.type], {"choice": choice}, [region], found.op.location)
+    made = kernel.Contract.make(
+        [found.a, found.b], [sums.type], {"choice": choice, "why": why}, [region], found.op.location
+    )
     found.op.parent.insert_op_before(made, found.op)  # type: ignore[union-attr]  # it stands in a function
     return made
 
 
-def contract_kernel(found: Contraction, choice: str) -> kernel.Contract:
+def contract_kernel(found: Contraction, choice: str, why: str) -> kernel.Contract:
     """A kernel in the place of the call: the sums, what is added to them, rounded to the result's dtype."""
     values = [v for v in (found.a, found.b, found.added) if v is not None]
     block = (region := single_block(arg_types=[v.type for v in values])).block
     sums = _sums(found, block)
     block.add_op(sums)
     _finish(found, block, sums.results[0], block.args[2:])
-    made = kernel.Contract.make(values, [found.type], {"choice": choice}, [region], found.op.location)
+    made = kernel.Contract.make(values, [found.type], {"choice": choice, "why": why}, [region], found.op.location)
     return _put(found, made)
 
 

@@ -78,6 +78,8 @@ def with_gelu(
         "target": "aten._addmm_activation.default",
         "operands": ("self", "mat1", "mat2"),
         "use_gelu": True,
+        "choice": "library",
+        "why": "it adds the bias and computes gelu, too",
     }
     strides = [_strides(v) for v in (bias, a, b)]
     if any(s is not None for s in strides):

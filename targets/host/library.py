@@ -23,7 +23,7 @@ from ...passes.analysis.strides import channels_last
 from ...passes.core.clauses import Call, Clauses, broken
 from ..measure.choices import Choices
 from ..torch_private import NO_ACTIVATION, onednn_bfloat16, onednn_convolution, onednn_pack_convolution
-from ..triton.products import PaddedLinear, choose_padded
+from ..triton.products import PaddedLinear
 from .library_attention import Attention, choose_attention
 from .library_product import PackedPanels, PackedProduct, choose_addmm, choose_linear, choose_mm
 from .steps import WEIGHTS_SOURCE, Fingerprint, PackedWeight, Step, is_static
@@ -158,8 +158,14 @@ def _convolution(op: Op, func: prim.Func) -> Step | None:
     return Step("packed-convolution", options | {"groups": op["groups"], "size": size})
 
 
+def _linear(op: Op, func: prim.Func) -> Step | None:
+    if op.get("choice") == "padded":
+        return Step("padded-linear", {"bias": "bias" in op["operands"]})
+    return choose_linear(op, func)
+
+
 CHOOSERS: dict[str, Callable[[Op, prim.Func], Step | None]] = {
-    "aten.linear.default": lambda op, func: choose_linear(op, func) or choose_padded(op, func),
+    "aten.linear.default": _linear,
     "aten.addmm.default": choose_addmm,
     "aten.mm.default": choose_mm,
     "aten.convolution.default": _convolution,

@@ -109,9 +109,9 @@ def candidate(text: str, name: str, machine: Machine, library: Library) -> Gener
     """The code of a product's kernels, by a tile or by the library: all that a GPU's program goes through behind `fuse`."""
     module, known = parse_module(text), registry()
     names = [each for each, _ in GPU]
-    first = ChooseProducts(tile="" if name == LIBRARY else name)
+    first = ChooseProducts(tiles=False) if name == LIBRARY else ChooseProducts(tile=name)
     passes = [known.make(each) for each in names[names.index(first.name) + 1 :]]
-    run_pipeline(CompileContext(machine), module, passes if name == LIBRARY else [first, *passes])
+    run_pipeline(CompileContext(machine), module, [first, *passes])
     return generate(module, library)
 
 

@@ -92,3 +92,15 @@ def test_all_levels(gpu: bool) -> None:
 def test_refused(attributes: str, choice: str, reason: str) -> None:
     with pytest.raises(VerifyException, match=reason):
         parse_module(contraction(x, w, attributes, (2, 5, 4, 4), choice)).verify()
+
+
+def test_the_choice_of_a_call() -> None:
+    """What a product was left to the library by is one of the choices there are, and changes no result."""
+    kind = "!prim.tensor<[2, 2], f32>"
+    text = f"prim.func @main() {{symbols = []}} ({{\n^bb0(%x: {kind}):\n %y = kernel.extern<aten.mm.default>(%x, %x) "
+    text += f'{{operands = ["self", "mat2"], choice = "library", why = "a batch"}} : {kind}\n prim.return(%y)\n}})\n'
+    module, a = parse_module(text), torch.randn(2, 2)
+    module.verify()
+    torch.testing.assert_close(run(module, [a])[0], a @ a)
+    with pytest.raises(VerifyException, match="'choice' is one of library, padded"):
+        parse_module(text.replace('"library"', '"fast"')).verify()
