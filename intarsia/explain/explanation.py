@@ -7,7 +7,6 @@ The call is made once, as ever; graphs, breaks, guards and kernels are read from
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +30,7 @@ from ..targets.host.memory import eager_bytes
 from ..targets.host.render import render
 from ..targets.run.graphs import WARM
 from ..targets.run.recordable import of_a_library
-from ..targets.triton.program import KERNELS, source_lines
+from ..targets.triton.program import KERNELS
 from .history import Compiled, Fallback, History, Recompile
 from .kernel_facts import KernelFacts, kernel_facts
 from .logs import count, guard_lines, next_pieces
@@ -423,18 +422,11 @@ def _place(node: fx.Node) -> SourceLine | None:
     return None if found is None else SourceLine(found.filename.data, found.line.data, "")
 
 
-_KERNEL = re.compile(r'(?:^// from (.*)\n)?^extern "C" int (\w+)\(', re.MULTILINE)
-
-
 def _kernels(report: Report) -> list[KernelInfo]:
     if report.program is None:
         return []
     generated = report.program.generated
-    lines: dict[str, tuple[str, ...]] = {}
-    for unit in generated.units:
-        for places, name in _KERNEL.findall(unit.text):
-            lines[name] = tuple(places.split(", ")) if places else ()
-    lines |= source_lines(generated.gpu.text) if generated.gpu is not None else {}
+    lines = generated.host.lines
     facts = kernel_facts(generated.ir)
     return [KernelInfo(name, lines.get(name, ()), report.half, facts.get(name)) for name in generated.host.kernels]
 
@@ -484,8 +476,8 @@ def _library(report: Report) -> Counter[str]:
     for name, target in host.operators.items():
         found[target] += max(1, host.calls_of(name))
     for step in host.steps.values():
-        if step["builder"] != "packed-panels":  # the weight of a kernel of our own
-            found[step["builder"]] += 1
+        if step.builder != "packed-panels":  # the weight of a kernel of our own
+            found[step.builder] += 1
     return found
 
 

@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -196,7 +196,7 @@ def _compiled(
     meta: dict[str, Any] = {"units": [unit.name for unit in generated.units]}
     if generated.gpu is not None:
         files |= {KERNELS: generated.gpu.text} | {f"{b.name}.cubin": b.code for b in made}
-        meta["binaries"] = [b.as_json() for b in made]
+        meta["binaries"] = [asdict(replace(b, code=b"")) | {"code": f"{b.name}.cubin"} for b in made]
     entry = cache.put(key, files, meta)
     shutil.rmtree(folder, ignore_errors=True)
     return entry

@@ -53,9 +53,10 @@ from .large_results import halves
 from .library import Library
 from .library_product import panels_step
 from .memory import planned_bytes
-from .partition import Step, split
+from .partition import Emitted, split
 from .pool import LARGE
 from .source import HostSource
+from .steps import Step
 from .text import dtype_text, failure, python_index, python_literal, shape_text, view_text
 
 
@@ -82,6 +83,7 @@ def host_source(module: ModuleOp, library: Library, callees: Callees) -> HostSou
         kernels=source.kernels | made.kernels,
         quick=[*source.quick, *made.quick],
         operators=source.operators | made.operators,
+        lines=source.lines | made.lines,
         constants=tuple(constants["parameters"]),
     )
 
@@ -99,7 +101,8 @@ class _Writer:
     used_kernels: dict[str, int] = field(default_factory=dict)
     quick: set[str] = field(default_factory=set)
     operators: dict[str, str] = field(default_factory=dict)
-    steps: dict[str, dict[str, Any]] = field(default_factory=dict)
+    steps: dict[str, Step] = field(default_factory=dict)
+    lines: dict[str, tuple[str, ...]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     known: dict[str, str] = field(default_factory=dict)  # expression -> the name that holds it
     place: tuple[str, int] | None = None
@@ -121,7 +124,7 @@ class _Writer:
             self._check_first()
         has_arena = self._arena()
         head = list(self.each)
-        steps: list[Step] = []
+        steps: list[Emitted] = []
         count = 0
         for op in block.ops:
             assert isinstance(op, Op)
@@ -142,6 +145,7 @@ class _Writer:
             self.used_kernels,
             self.operators,
             self.steps,
+            self.lines,
             planned_bytes(self.func),
             quick=sorted(self.quick),
             large=self.large,
@@ -340,7 +344,7 @@ class _Writer:
                 self.known["stream"] = "stream"
                 self.each.append(self._stream()._replace(step=self.number))
             arguments.append(use("stream"))
-        self.used_kernels[op["kernel"]] = len(arguments)
+        self.used_kernels[op["kernel"]], self.lines[op["kernel"]] = len(arguments), tuple(kernel.get("lines", ()))
         if gpu or is_quick(op):
             self.quick.add(op["kernel"])
         self._note_writes(op)
@@ -377,10 +381,11 @@ class _Writer:
         """A library call that a kernel carries out; of a weight it reads a packed copy, where these may take more memory."""
         arguments = [*map(self.address, op.operands), *map(use, callee.symbols)]
         place = location_of(op)
-        lines = [f"{place[0]}:{place[1]}"] if place else []
+        lines = (f"{place[0]}:{place[1]}",) if place else ()
+        self.lines[callee.name] = tuple(dict.fromkeys((*self.lines.get(callee.name, ()), *lines)))
         if callee.packs:
-            name, copy, lines = self.fresh("step"), self.fresh("w"), []
-            self.steps[name] = panels_step(op).as_json()
+            name, copy, lines = self.fresh("step"), self.fresh("w"), ()
+            self.steps[name] = panels_step(op)
             weight = self.tensor(op.operands[list(op["operands"]).index(callee.packs)])
             self.add(f"{use(copy)} = {use(name)}({use(weight)})", copy)
             arguments.append(f"{use(copy)}{ADDRESS}")
@@ -398,7 +403,7 @@ class _Writer:
             call = f"{use(self._operator(op['target']))}({self._arguments(op, values)})"
         else:
             name = self.fresh("step")
-            self.steps[name] = step.as_json()
+            self.steps[name] = step
             call = f"{use(name)}({', '.join(map(use, values))})"
         names = [self.fresh("t") for _ in op.results]
         for name, result in zip(names, op.results, strict=True):

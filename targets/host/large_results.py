@@ -35,7 +35,7 @@ from ...passes.analysis.aliases import Aliases, shared_operands, written_operand
 from ..run.recordable import LEAST, SPARED
 from .ir import Function, Halves, HostProgram, Names, Statement, tuple_of, use
 from .kernels import viewed
-from .partition import Step
+from .partition import Emitted
 
 UNKNOWN = 2  # steps for a result whose size is a symbol: whether they are worth it is decided when it is known
 ANY = 256  # a size for all symbols, where memory is compared
@@ -212,7 +212,7 @@ def halves(
     kernels: Mapping[str, loop.Kernel],
     once: Sequence[Statement],
     head: Sequence[Statement],
-    steps: Sequence[Step],
+    steps: Sequence[Emitted],
     run: Function,
     stream: Statement,
 ) -> Halves | None:

@@ -23,7 +23,7 @@ from ..run.recordable import LEAST
 from .ir import Function, Names, Statement, tuple_of, use
 from .kernels import viewed
 
-Step = tuple[Op, Sequence[Statement]]  # an operation of a host program, and its lines
+Emitted = tuple[Op, Sequence[Statement]]  # an operation of a host program, and its lines
 
 
 def is_fixed(op: Op, kernels: Mapping[str, loop.Kernel]) -> bool:
@@ -54,7 +54,7 @@ def _symbolic(value: object) -> bool:
 
 def split(
     head: Sequence[Statement],
-    steps: Sequence[Step],
+    steps: Sequence[Emitted],
     kernels: Mapping[str, loop.Kernel],
     run: Function,
     stream: Statement,
@@ -67,7 +67,7 @@ def split(
         stream: asks for the stream.
     """
     groups: list[tuple[bool, list[Statement]]] = []
-    fixed: list[Step] = []
+    fixed: list[Emitted] = []
 
     def close() -> None:
         work = sum(isinstance(op, buffer.Launch | buffer.Extern) for op, _ in fixed)

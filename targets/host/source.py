@@ -6,10 +6,10 @@ import marshal
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any
 
 from .ir import Halves, HostProgram, use
 from .render import compiled, render
+from .steps import Step
 
 
 @dataclass
@@ -21,6 +21,7 @@ class HostSource:
         kernels: name of each kernel and how many arguments it takes.
         operators: names in the text of the ATen operators it calls.
         steps: names in the text of library steps (packed weights), with the description from which each is built.
+        lines: the user's lines that each kernel computes.
         memory: bytes kept between calls, and most bytes in use at once; None where that depends on sizes.
         constants: which arguments `make_constants` takes, whose results are the last arguments.
         make_constants: the program that computes what depends on parameters alone; None: there is none.
@@ -36,7 +37,8 @@ class HostSource:
     program: HostProgram
     kernels: dict[str, int]
     operators: dict[str, str] = field(default_factory=dict)
-    steps: dict[str, dict[str, Any]] = field(default_factory=dict)
+    steps: dict[str, Step] = field(default_factory=dict)
+    lines: dict[str, tuple[str, ...]] = field(default_factory=dict)
     memory: tuple[int, int] | None = None
     constants: Sequence[int] = ()
     make_constants: HostProgram | None = None
@@ -70,6 +72,7 @@ class HostSource:
             title: stands for a file's name where an error comes from the text.
         """
         data = {f.name: getattr(self, f.name) for f in fields(self)}
+        data["steps"] = {name: tuple(step) for name, step in self.steps.items()}
         for name, program in zip(("program", "make_constants"), self.programs(), strict=False):
             data[name] = program.as_data(compiled(program, title))
         if self.halves is not None:
@@ -80,6 +83,7 @@ class HostSource:
     def from_bytes(kept: bytes) -> HostSource:
         """The inverse of `as_bytes`."""
         data = marshal.loads(kept)
+        data["steps"] = {name: Step(*step) for name, step in data["steps"].items()}
         for name in ("program", "make_constants"):
             data[name] = data[name] and HostProgram.from_data(data[name])
         if data["halves"] is not None:

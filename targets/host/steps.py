@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from xdsl.ir import BlockArgument, SSAValue
@@ -15,21 +15,11 @@ from .kernels import viewed
 from .packed import COPIES
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """A library call other than the operator itself: which builder in `BUILDERS`, with which options (plain data)."""
 
     builder: str
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain data for the cache."""
-        return {"builder": self.builder, "options": self.options}
-
-    @staticmethod
-    def from_json(data: dict[str, Any]) -> Step:
-        """The inverse of `as_json`."""
-        return Step(data["builder"], data["options"])
+    options: dict[str, Any]
 
 
 WEIGHTS_SOURCE = """\

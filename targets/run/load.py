@@ -16,7 +16,7 @@ from ..host.library import Library
 from ..host.pool import Results
 from ..host.render import Inlinable, aligned, compiled
 from ..host.source import HostSource
-from ..host.steps import Folded, Step
+from ..host.steps import Folded
 from ..torch_private import current_stream, empty_strided_cpu, empty_strided_gpu, fast_overload
 from .gpu import aligned as address_of_aligned
 from .gpu import finished, moved, not_launched, on_gpu
@@ -53,7 +53,7 @@ def namespace(
     }
     names |= functions
     names |= {name: fast_overload(overload(target)) for name, target in source.operators.items()}
-    names |= {name: library.build(Step.from_json(data)) for name, data in source.steps.items()}
+    names |= {name: library.build(step) for name, step in source.steps.items()}
     return names
 
 

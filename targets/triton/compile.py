@@ -35,19 +35,6 @@ class KernelSource:
     contract: bool = True
     maps: int = 0
 
-    def as_json(self) -> dict[str, Any]:
-        """Plain data for a worker."""
-        return {
-            "name": self.name,
-            "signature": dict(self.signature),
-            "aligned": list(self.aligned),
-            "warps": self.warps,
-            "checks": self.checks,
-            "stages": self.stages,
-            "contract": self.contract,
-            "maps": self.maps,
-        }
-
 
 @dataclass(frozen=True)
 class Binary:
@@ -65,11 +52,6 @@ class Binary:
     shared: int
     warps: int
     boxes: Sequence[Sequence[int]] = ()
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain data for the cache; the code is a file of its own."""
-        boxes = [list(box) for box in self.boxes]
-        return {"name": self.name, "symbol": self.symbol, "shared": self.shared, "warps": self.warps, "boxes": boxes}
 
 
 def load_text(path: Path, name: str) -> ModuleType:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -27,18 +26,20 @@ KERNELS, LAUNCHES = "kernels.py", "launches"
 
 @dataclass(frozen=True)
 class GpuSource:
-    """The Triton module, what each of its kernels is compiled from, and the C++ of the launches."""
+    """The Triton module, the C++ of the launches, what each kernel is compiled from, and the user's lines that it computes."""
 
     text: str
-    kernels: tuple[KernelSource, ...]
     launches: str
+    kernels: tuple[KernelSource, ...] = ()
+    lines: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def gpu_source(kernels: Sequence[loop.Kernel]) -> GpuSource | None:
     """The text of these kernels; None for none."""
     if not kernels:
         return None
-    return GpuSource(emit_module(kernels), tuple(map(kernel_source, kernels)), launchers(kernels))
+    lines = {kernel["sym_name"]: kernel.get("lines", ()) for kernel in kernels}
+    return GpuSource(emit_module(kernels), launchers(kernels), tuple(map(kernel_source, kernels)), lines)
 
 
 def compile_kernels(source: GpuSource, target: str, folder: Path) -> Future[list[Binary]]:
@@ -74,7 +75,7 @@ compile_kernel(module, {source!r}, "{target}")
 def _reproducible(error: TritonError, source: GpuSource, target: str) -> TritonError:
     """The error with the user's line first, and with a folder of its own that is kept: the module, and a program that compiles the kernel."""
     kernel = next((k for k in source.kernels if k.name == error.kernel), None)
-    lines = source_lines(source.text).get(error.kernel, ())
+    lines = source.lines.get(error.kernel, ())
     where = f"{', '.join(lines[:4])}: " if lines else ""
     text = f"{where}Triton does not compile the kernel {error.kernel} for {target}:\n{error}"
     if kernel is not None:
@@ -87,29 +88,16 @@ def _reproducible(error: TritonError, source: GpuSource, target: str) -> TritonE
     return TritonError(text, error.kernel)
 
 
-_KERNEL = re.compile(r"(?:^# from (.*)\n)?^@triton\.jit\ndef (\w+)\(", re.MULTILINE)
-
-
-def source_lines(text: str) -> dict[str, tuple[str, ...]]:
-    """The kernels of a Triton module, and the user's lines (`file:line`) that each computes."""
-    return {name: tuple(lines.split(", ")) if lines else () for lines, name in _KERNEL.findall(text)}
-
-
 def stored_source(entry: Entry) -> GpuSource | None:
     """The text as an entry of the cache has it."""
     if KERNELS not in entry.files:
         return None
-    return GpuSource(entry.files[KERNELS].read_text(), (), entry.files[f"{LAUNCHES}.cpp"].read_text())
+    return GpuSource(entry.files[KERNELS].read_text(), entry.files[f"{LAUNCHES}.cpp"].read_text())
 
 
 def load_binaries(entry: Entry, launches: Library, gpu: int) -> None:
     """Load the entry's binaries on a GPU, and tell the launches where they are."""
-    binaries = [
-        Binary(
-            b["name"], b["symbol"], entry.files[f"{b['name']}.cubin"].read_bytes(), b["shared"], b["warps"], b["boxes"]
-        )
-        for b in entry.meta["binaries"]
-    ]
+    binaries = [Binary(**b | {"code": entry.files[b["code"]].read_bytes()}) for b in entry.meta["binaries"]]
     with torch.cuda.device(gpu):
         torch.cuda.synchronize()  # makes the device's context the current one of this thread, which getting memory may not
         found = [driver().load(binary) for binary in binaries]

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -227,7 +228,7 @@ class Workers:
 
     def _one(self, path: Path, source: KernelSource, target: str, folder: Path) -> Binary:
         output = folder / f"{source.name}.cubin"
-        job = {"path": str(path), "source": source.as_json(), "target": target, "output": str(output)}
+        job = {"path": str(path), "source": asdict(source), "target": target, "output": str(output)}
         worker = self.take()
         try:
             answer = worker.ask(job | {"job": next(self.numbers)})

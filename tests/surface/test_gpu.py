@@ -4,6 +4,7 @@ import importlib.metadata
 import importlib.util
 import io
 import logging
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -39,7 +40,6 @@ from intarsia.targets.run.pieces import Divided
 from intarsia.targets.triton import device
 from intarsia.targets.triton.device import NoTriton, triton_version
 from intarsia.targets.triton.launch import DriverError
-from intarsia.targets.triton.program import source_lines
 from intarsia.targets.triton.worker import TritonError
 from intarsia.tools.doctor import _gpu_kernel, doctor
 
@@ -213,7 +213,7 @@ def test_a_kernel_that_does_not_compile(monkeypatch, caplog, tmp_path):
     monkeypatch.setattr(graph_compiler, "generate", spoiled)
     warning = runs_in_eager(caplog)
     first, *rest = warning.splitlines()
-    (name,) = source_lines(intarsia.lower(norm, X, target="triton:sm_90").triton())
+    (name,) = re.findall(r"^def (\w+)", intarsia.lower(norm, X, target="triton:sm_90").triton(), re.MULTILINE)
     assert f"{__file__}:{NORM + 1}, {__file__}:{NORM + 2}: Triton does not compile the kernel {name} for sm_90" in first
     assert any("has no attribute 'lode'" in line for line in rest)
     module = Path(rest[-2].partition(": ")[2])
@@ -326,7 +326,7 @@ def test_scalars_on_the_cpu_beside_tensors_on_a_gpu():
     """No kernel of a GPU is given memory of the CPU: what mixes devices is torch's own call."""
     made = compiled(lambda x, s: torch.exp(x * (s + 1).exp()) + 1, ((8,), "cuda:0"), ((), "cpu"))
     assert "aten_mul_Tensor(a0, " in made.host.text and made.host.not_recorded
-    (name,) = source_lines(made.gpu.text)
+    (name,) = re.findall(r"^def (\w+)", made.gpu.text, re.MULTILINE)
     assert name in made.host.kernels and any("kernels0" in unit.name for unit in made.units)
     facts = kernel_facts(made.ir) if made.ir else {}
     assert all(f.device == "cuda:0" for n, f in facts.items() if n == name)
