@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from xdsl.dialects.builtin import ModuleOp
 
 from intarsia.passes.core.base import Pass
@@ -9,9 +11,10 @@ from intarsia.passes.core.context import CompileContext
 from intarsia.passes.pipeline import default_pipeline, is_for_gpu
 
 
-def ladder(gpu: bool = False) -> list[Pass]:
+@cache
+def ladder(gpu: bool = False) -> tuple[Pass, ...]:
     """`lower` and all that choose the loops of its kernels, in order."""
-    passes = default_pipeline(gpu=gpu, until="choose-forms")
+    passes = tuple(default_pipeline(gpu=gpu, until="choose-forms"))
     return passes[next(k for k, item in enumerate(passes) if item.name == "lower") :]
 
 

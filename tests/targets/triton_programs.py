@@ -40,6 +40,7 @@ from test_schedule import arguments  # noqa: E402
 from tests.ladder import ladder  # noqa: E402
 
 DEVICE = "cuda:0"
+_PASSES = default_pipeline(gpu=True, until="horizontal-fusion")
 ROW_DTYPES = (F32, F64, BF16, F16, I64, BOOL)
 NOT_OF_BOOL = ("neg", "abs", "sign", "add", "sub", "mul", "floordiv", "mod", "fmod", "pow", "shl", "shr")
 
@@ -62,12 +63,9 @@ class Program:
         module = parse_module(print_module(self.module))
         retarget(module, DEVICE)
         levels = {op.name.partition(".")[0] for op in module.walk()}
-        for item in default_pipeline(gpu=True, until="horizontal-fusion"):
-            if (
-                item.name in (*(each.name for each in ladder(gpu=True)), "horizontal-fusion")
-                or "kernel" not in levels
-                and (item.level != "aten" or "aten" in levels)
-            ):
+        always = {item.name for item in ladder(gpu=True)} | {"horizontal-fusion"}
+        for item in _PASSES:
+            if item.name in always or "kernel" not in levels and (item.level != "aten" or "aten" in levels):
                 item.apply(CompileContext(), module)
         module.verify()
         return module
