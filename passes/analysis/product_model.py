@@ -17,8 +17,8 @@ class Tile:
         warps: that work on a tile.
         stages: blocks of operands that are on their way at once.
         split: into how many chunks the inner size is cut; their sums are added up by a second kernel.
-        programs: at most so many walk over the tiles, one after another, and read through tensor maps (TMA); 0: one for each tile. In the
-            lists below: on a multiprocessor.
+        programs: at most so many walk over the tiles, one after another, and read through tensor maps (TMA); 0: one for
+            each tile. In the lists below: on a multiprocessor.
     """
 
     rows: int = 128
@@ -33,10 +33,6 @@ class Tile:
     def parse(cls, text: str) -> Tile:
         """The tile of a text such as "128x128x64x8x3x1"; what is left out is as by default."""
         return cls(*map(int, text.split("x")))
-
-    def shared_bytes(self, size: int) -> int:
-        """What the operands take of a multiprocessor's memory, with elements of so many bytes."""
-        return self.stages * (self.rows + self.columns) * self.inner * size
 
     @property
     def text(self) -> str:
@@ -58,9 +54,9 @@ class Front:
         first, second: operations for an element of the first factor, and of the second one.
     """
 
-    moved: tuple[int, ...]
-    first: float
-    second: float
+    moved: tuple[int, ...] = ()
+    first: float = 0.0
+    second: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -92,7 +88,17 @@ class Shape:
     multiprocessors: int = 132
     tensor_maps: bool = True
     narrow: bool = True
-    front: Front | None = None
+    front: Front = Front()
+
+    @property
+    def size(self) -> int:
+        """Bytes of an element of the factors."""
+        return 4 if self.dtype == "f32" else 2
+
+    @property
+    def speed(self) -> float:
+        """Of the GPU, where that of the measured one is 1."""
+        return self.multiprocessors / MEASURED_ON
 
     @property
     def is_uneven(self) -> bool:
@@ -100,13 +106,12 @@ class Shape:
         return self.dtype != "f32" and self.columns % MULTIPLE != 0
 
     def holds(self, tile: Tile) -> bool:
-        """Whether a multiprocessor has room for a tile's operands, and a little more."""
+        """Whether a multiprocessor has room for a tile's operands, a little more, and the result beside the next tile's."""
         if tile.programs and (not self.tensor_maps or not self.narrow or self.dtype == "f32"):
             return False
-        more = (
-            tile.rows * tile.columns if tile.programs else 0
-        )  # for the result on its way, beside the next tile's operands
-        return tile.shared_bytes(4 if self.dtype == "f32" else 2) + more + 1024 <= self.shared_bytes
+        operands = tile.stages * (tile.rows + tile.columns) * tile.inner * self.size
+        result = tile.rows * tile.columns if tile.programs else 0
+        return operands + result + 1024 <= self.shared_bytes
 
     @property
     def bucket(self) -> str:
@@ -133,9 +138,8 @@ OPERATIONS = 800e6  # a microsecond, of the library's large products
 BYTES = 4.26e6  # a microsecond, of copies
 LIBRARY_FIXED, FIXED = 3.5, 3.0  # of a product by the library, and of our kernels
 KERNEL_FIXED, LEAST_KERNEL, KERNEL_BYTES = 0.5, 1.8, 4.3e6  # of an elementwise kernel behind a product
-SCALAR = (
-    128 * 1755
-)  # operations on single numbers a microsecond, of a multiprocessor, by the data sheet: lanes and clock
+# Operations on single numbers a microsecond, of a multiprocessor, by the data sheet: lanes and clock.
+SCALAR = 128 * 1755
 HIDDEN = 1500  # an inner size from which on the library hides that it writes its result
 CACHED, FROM_MEMORY = 16 << 20, 1.13  # a second factor larger than this does not stay in the cache, and what that costs
 MARGIN = 0.99
@@ -178,20 +182,22 @@ _COSTS = (
 
 def library_time(shape: Shape) -> float:
     """Microseconds of the library's call with an elementwise kernel behind it."""
-    rows, columns, inner = shape.rows, shape.columns, shape.inner
-    size, speed = 4 if shape.dtype == "f32" else 2, shape.multiprocessors / MEASURED_ON
+    rows, columns, inner, size = shape.rows, shape.columns, shape.inner, shape.size
     work = 2 * rows * columns * inner / OPERATIONS * (2 if shape.dtype == "f32" else 1)
     written = rows * columns * size / BYTES * min(1.0, HIDDEN / inner)
     read = 0.5 * rows * inner * size / BYTES * min(1.0, HIDDEN / inner)
-    behind = 0.0
-    if shape.epilogue:
-        moved = (2 + shape.tensors) * shape.batch * rows * columns * size
-        behind = max(LEAST_KERNEL, KERNEL_FIXED + moved / KERNEL_BYTES / speed)
+    moved = (2 + shape.tensors) * shape.batch * rows * columns * size
+    behind = kernel_time(shape, moved) if shape.epilogue else 0.0
     if shape.is_uneven and 2 * rows * columns * inner >= PADDED:
-        behind += 2 * columns * (rows * size / CUT + inner * size / BYTES) / speed
+        behind += 2 * columns * (rows * size / CUT + inner * size / BYTES) / shape.speed
     elif shape.is_uneven:
         work = 2 * rows * columns * inner / UNEVEN
-    return LIBRARY_FIXED + shape.batch * (work + written + read) / speed + behind
+    return LIBRARY_FIXED + shape.batch * (work + written + read) / shape.speed + behind
+
+
+def kernel_time(shape: Shape, moved: int) -> float:
+    """Microseconds of an elementwise kernel that reads and writes so many bytes."""
+    return max(LEAST_KERNEL, KERNEL_FIXED + moved / KERNEL_BYTES / shape.speed)
 
 
 def pays_padding(rows: int, columns: int, inner: int) -> bool:
@@ -212,48 +218,33 @@ def own_time(shape: Shape, cost: _Cost) -> float:
     walk = max(programs * cost.inner, -(-programs // cost.beside) * cost.alone) * shape.inner
     if shape.columns * shape.inner * 2 > CACHED and programs > 2 and not cost.tile.programs:
         walk *= FROM_MEMORY
-    more = (
-        max(0, shape.tensors - 1)
-        * shape.batch
-        * shape.rows
-        * shape.columns
-        * 2
-        / BYTES
-        * MEASURED_ON
-        / shape.multiprocessors
-    )
+    more = max(0, shape.tensors - 1) * shape.batch * shape.rows * shape.columns * 2 / BYTES / shape.speed
     rest = cost.rest + shape.epilogue * cost.behind + min(1, shape.tensors) * cost.tensor
     return FIXED + walk * (2 if shape.dtype == "f32" else 1) + programs * rest + more
 
 
 def front_time(shape: Shape) -> float:
     """Microseconds of the kernels in front of a product as kernels of their own."""
-    moved = shape.front.moved if shape.front is not None else ()
-    speed = shape.multiprocessors / MEASURED_ON
-    return sum(max(LEAST_KERNEL, KERNEL_FIXED + each / KERNEL_BYTES / speed) for each in moved)
+    return sum(kernel_time(shape, moved) for moved in shape.front.moved)
 
 
 def again_time(shape: Shape, tile: Tile) -> float:
-    """Microseconds of computing factors in each program: the first for all blocks of columns, the second for all of rows."""
-    if shape.front is None:
-        return 0.0
+    """Microseconds of computing factors in each program: the first for all blocks of columns, the second for those of rows."""
     rows, columns = (1, 1) if shape.rows == 1 else (tile.rows, tile.columns)
     first = shape.front.first * shape.rows * -(-shape.columns // columns)
     second = shape.front.second * shape.columns * -(-shape.rows // rows)
     return shape.batch * shape.inner * (first + second) / SCALAR / shape.multiprocessors
 
 
-PERSISTENT = ("128x256x64x8x3x1x1", "128x256x64x8x4x1x1", "128x128x64x4x3x1x2")
+def _tiles(texts: str) -> tuple[Tile, ...]:
+    return tuple(map(Tile.parse, texts.split()))
 
 
-def _tiles(*texts: str) -> tuple[Tile, ...]:
-    return tuple(map(Tile.parse, texts))
-
-
-LARGE = _tiles("128x256x64x8x3", "256x128x64x8x3", "128x128x64x8x4", "128x128x64x4x3", *PERSISTENT)
-MIDDLE = _tiles("64x128x64x4x3", "128x64x64x4x3", "64x64x64x4x4")
-SMALL = _tiles("64x32x128x4x4", "64x32x128x4x5", "64x64x128x4x3", "32x32x128x4x4", "16x64x128x4x4", "16x32x128x4x5")
-SHALLOW = _tiles("128x64x32x4x3", "64x128x32x4x3", "64x64x32x4x3", "128x128x32x8x3")
+LARGE = _tiles("128x256x64x8x3 256x128x64x8x3 128x128x64x8x4 128x128x64x4x3")
+PERSISTENT = _tiles("128x256x64x8x3x1x1 128x256x64x8x4x1x1 128x128x64x4x3x1x2")
+MIDDLE = _tiles("64x128x64x4x3 128x64x64x4x3 64x64x64x4x4")
+SMALL = _tiles("64x32x128x4x4 64x32x128x4x5 64x64x128x4x3 32x32x128x4x4 16x64x128x4x4 16x32x128x4x5")
+SHALLOW = _tiles("128x64x32x4x3 64x128x32x4x3 64x64x32x4x3 128x128x32x8x3")
 
 
 def candidates(shape: Shape) -> tuple[Tile, ...]:
@@ -272,14 +263,12 @@ def _fitted(shape: Shape, tile: Tile) -> Tile:
 def _candidates(shape: Shape) -> tuple[Tile, ...]:
     if shape.rows == 1 or shape.columns == 1:
         return (Tile(),) if shape.by_rows and shape.batch == 1 else ()
-    found = SMALL if shape.rows <= FEW else (*LARGE, *MIDDLE)
+    found = SMALL if shape.rows <= FEW else (*LARGE, *PERSISTENT, *MIDDLE)
     if shape.inner <= NARROW:
         found = (*SHALLOW, *found)
     if shape.rows <= 2 * FEW and shape.columns <= 4 * FEW * 4:
-        chunks = [
-            Tile(64, 64, 128, 4, 3, k) for k in (2, 4, 8) if shape.inner % (k * 128) == 0 and shape.inner // k >= 256
-        ]
-        found = (*found, *chunks)
+        splits = [k for k in (2, 4, 8) if shape.inner % (k * 128) == 0 and shape.inner // k >= 256]
+        found = (*found, *(Tile(64, 64, 128, 4, 3, k) for k in splits))
     return tuple(t for t in found if t.rows < 2 * shape.rows or t.rows == 16)
 
 
@@ -312,16 +301,16 @@ def choose(shape: Shape, reads_fast: bool = True) -> Choice:
 
 def _joined(shape: Shape) -> Choice | None:
     """A kernel that computes its factors itself; None where kernels in front of the product are faster."""
-    if shape.front is None:
+    if not shape.front.moved:
         return None
     if shape.batch == 1 and shape.rows <= FEW:
         return _few_joined(shape)
     costs = [cost for cost in _COSTS if shape.holds(_fitted(shape, cost.tile))]
     apart = front_time(shape) + min([library_time(shape), *(own_time(shape, cost) for cost in costs)])
     plain = [cost for cost in costs if not cost.tile.programs]  # tensor maps read what lies in memory
-    if not plain:
-        return None
     joined = {cost.tile: own_time(shape, cost) + again_time(shape, cost.tile) for cost in plain}
+    if not joined:
+        return None
     best = min(joined, key=lambda tile: joined[tile])
     return _with_front(_fitted(shape, best), joined[best], apart) if joined[best] < MARGIN * apart else None
 
@@ -340,9 +329,9 @@ def _few_joined(shape: Shape) -> Choice | None:
     apart, joined = front_time(shape), again_time(shape, tile)
     if plain is None:
         programs = -(-shape.rows // tile.rows) * -(-shape.columns // tile.columns) * tile.split
-        read = shape.columns * shape.inner * (4 if shape.dtype == "f32" else 2) / BYTES
+        read = shape.columns * shape.inner * shape.size / BYTES
         apart += library_time(shape)
-        joined += FIXED + read * max(MEASURED_ON / shape.multiprocessors, MEASURED_ON / programs)
+        joined += FIXED + read * MEASURED_ON / min(shape.multiprocessors, programs)
         return _with_front(tile, joined, apart) if joined < apart else None
     why = f"{joined:.1f} us to compute factors again, {apart:.1f} us in front"
     return Choice(tile, why, joined=True) if joined < apart else None
@@ -372,9 +361,8 @@ def _by_shape(shape: Shape) -> Choice:
         found = _shallow(shape)
         return Choice(found, "bound by memory" if found else "nothing behind it")
     costs = [cost for cost in _COSTS if shape.holds(_fitted(shape, cost.tile))]
-    walked = {
-        (cost.tile.rows, cost.tile.columns) for cost in costs if cost.tile.programs
-    }  # never slower than one program for each tile
+    # Programs that walk over tiles are never slower than one for each of these tiles.
+    walked = {(cost.tile.rows, cost.tile.columns) for cost in costs if cost.tile.programs}
     costs = [cost for cost in costs if cost.tile.programs or (cost.tile.rows, cost.tile.columns) not in walked]
     if not costs:
         return Choice(None, "no tile fits")

@@ -170,7 +170,7 @@ class Product(Contraction):
             gpu.multiprocessors,
             gpu.tensor_maps and isinstance(self.rows, int),
             behind is None or all(prim.tensor(v).dtype.bytes <= 2 for v in (*behind.operands, *behind.results)),
-            Front(moved, *work) if self.front else None,
+            Front(moved, *work),
         )
 
 

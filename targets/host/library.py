@@ -23,9 +23,8 @@ from ...passes.analysis.strides import channels_last
 from ...passes.core.clauses import Call, Clauses, broken
 from ..measure.choices import Choices
 from ..torch_private import NO_ACTIVATION, onednn_bfloat16, onednn_convolution, onednn_pack_convolution
-from ..triton.products import PaddedLinear
 from .library_attention import Attention, choose_attention
-from .library_product import PackedPanels, PackedProduct, choose_addmm, choose_linear, choose_mm
+from .library_product import PackedPanels, PackedProduct, PaddedLinear, choose_addmm, choose_linear, choose_mm
 from .steps import WEIGHTS_SOURCE, Fingerprint, PackedWeight, Step, is_static
 
 __all__ = ["WEIGHTS_SOURCE", "Fingerprint", "Library", "PackedConvolution", "Step"]

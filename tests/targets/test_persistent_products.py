@@ -22,12 +22,12 @@ from intarsia.passes.core.context import CompileContext
 from intarsia.passes.kernels.choose_products import ChooseProducts
 from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets.build.toolchain import find_toolchain
+from intarsia.targets.host.library_product import PaddedLinear
 from intarsia.targets.triton import device
 from intarsia.targets.triton.compile import compile_kernel, load_text
 from intarsia.targets.triton.descriptors import descriptors
 from intarsia.targets.triton.emit import emit_module, program_count
 from intarsia.targets.triton.launch import kernel_source, launchers
-from intarsia.targets.triton.products import PaddedLinear
 
 TILE = "128x256x64x8x3x1x4"
 
