@@ -62,8 +62,8 @@ from .targets.build.versions import versions
 from .targets.host.kernels import SeveralGPUs
 from .targets.host.library import Library
 from .targets.host.pool import Results
+from .targets.measure.autotune import MeasuredProducts
 from .targets.measure.choices import Choices
-from .targets.measure.tuned import MeasuredProducts
 from .targets.run.errors import UnplannedResult
 from .targets.run.profiling import show_kernels
 from .targets.torch_private import (

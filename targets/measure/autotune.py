@@ -90,7 +90,7 @@ class MeasuredProducts:
 
     def _build(self, text: str, name: str) -> Program | None:
         """The program of a candidate; None where Triton cannot compile it, as tiles that are too large for this GPU."""
-        library, target = Library(0, record=False), capability(self.gpu)
+        library, target = Library(record=False), capability(self.gpu)
         key = cache_key(
             ir_text=text,
             config={"candidate": name, "machine": repr(self.ctx.machine)},
