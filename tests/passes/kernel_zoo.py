@@ -331,6 +331,17 @@ def batch_norm_2d(k, x, w):
     return k.mul(c, k.bc(scale, (4, 5, 6, 7), [1])), mean
 
 
+@case(t(4, 5, 6, 7), t(4, 5, 6, 7))
+def sum_of_batch_norms(k, x, y):
+    found = []
+    for z in (x, y):
+        mean = k.mean(z, 0, 2, 3)
+        c = k.sub(z, k.bc(mean, (4, 5, 6, 7), [1]))
+        var = k.mean(k.mul(c, c), 0, 2, 3)
+        found += [mean, var, k.mul(c, k.bc(k.rsqrt(var), (4, 5, 6, 7), [1]))]
+    return found[0], found[1], found[3], found[4], k.add_(found[2], found[5])
+
+
 @case(t(4, 50, 60, 7))
 def mixed_reduce(k, x):
     return k.reduce("sum", x, 0, 2)

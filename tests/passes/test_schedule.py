@@ -11,7 +11,7 @@ from kernel_zoo import CASES, Case
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Region
 
-from intarsia.ir.dialects import loop
+from intarsia.ir.dialects import loop, prim
 from intarsia.ir.interpreter.run import run
 from intarsia.ir.retarget import retarget
 from intarsia.ir.symbols import substitute, symbol
@@ -62,6 +62,14 @@ def test_case(name: str) -> None:
     schedule(module)
     module.verify()
     agrees(module, args, expected)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_reduction_is_computed_twice(name: str) -> None:
+    module = CASES[name].module()
+    wanted = sum(isinstance(op, (*prim.JOINS, prim.Scan)) for op in module.walk())
+    Lower().apply(CompileContext(), module)
+    assert sum(isinstance(op, loop.Accumulate) for op in module.walk()) <= wanted
 
 
 def test_the_recursion_limit_comes_back_from_threads_side_by_side():

@@ -8,7 +8,7 @@ kept in scratch memory. So softmax and layer norm are one nest, a mean over the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import sympy
 from xdsl.ir import Block, Operation, SSAValue
@@ -265,7 +265,23 @@ class Planner:
                 k = len(groups)
                 groups.append(Group(list(root.rows), [root], [{v: v for v in root.variables}]))
             home.update(dict.fromkeys(root.memories, k))
+            if root.uses and self._gather(groups, k, root):
+                home = {m: at for at, group in enumerate(groups) for r in group.roots for m in r.memories}
         return groups
+
+    def _gather(self, groups: list[Group], k: int, root: Root) -> bool:
+        """Bring what else has reductions of the root, which group `k` has just taken, into that group: else they are computed twice."""
+        reductions, found = {u.data[0] for u in root.uses}, len(groups)
+        for other in groups[k + 1 :]:
+            shares = any(u.data[0] in reductions for r in other.roots for u in r.uses)
+            if not shares or other.followers or any(self._needs(r) for r in other.roots):
+                continue
+            whole = replace(groups[k], rows=list(groups[k].rows), roots=list(groups[k].roots), maps=list(groups[k].maps))
+            whole.maps = [dict(each) for each in whole.maps]
+            if all(self._join(whole, r) for r in other.roots):
+                groups[k] = whole
+                groups.remove(other)
+        return len(groups) < found
 
     def _follow(self, group: Group, root: Root, needed: Sequence[Memory]) -> bool:
         """Put a root into the body of the scan whose value it needs, if it needs no more than the element that the scan is at."""
