@@ -15,7 +15,7 @@ from typing import cast
 from xdsl.ir import SSAValue
 
 from ...ir.dialects import prim
-from ...ir.types import TensorType, is_gpu
+from ...ir.types import TensorType
 from ..analysis.cost import (
     ADDRESS_COST,
     CONTRACT_TILE,
@@ -50,6 +50,7 @@ class Group:
     columns: list[int]
     work: float
     device: str = ""
+    grid: bool = False  # its kernel is a grid of programs
     scatters: bool = False  # it stores elements at indices from memory, and does nothing else then
     preds: dict[int, list[Access]] = field(default_factory=dict)
     succs: set[int] = field(default_factory=set)
@@ -82,7 +83,7 @@ class Plan:
 
 def launch_bytes(group: Group) -> int:
     """What one more kernel costs."""
-    return GPU_LAUNCH if is_gpu(group.device) else LAUNCH
+    return GPU_LAUNCH if group.grid else LAUNCH
 
 
 def _only_addresses(group: Group) -> bool:
@@ -142,7 +143,7 @@ class Groups:
     """The partition of a graph's nodes, one group a node at first."""
 
     def __init__(self, ctx: CompileContext, graph: Graph, max_ops: int, max_values: int) -> None:
-        self.cpu = ctx.machine.cpu
+        self.machine = ctx.machine
         self.graph = graph
         self.axes = graph.axes
         self.max_ops, self.max_values = max_ops, max_values
@@ -172,6 +173,7 @@ class Groups:
         group.first = group.last = node.index
         if node.kind != EXTERN:
             group.device, group.scatters = cast(TensorType, node.value.type).device, type(node.op) is prim.Scatter
+            group.grid = self.machine.at(group.device).is_grid
         if node.is_sink or node.readers:
             group.stored.add(node)
         return group
@@ -276,7 +278,7 @@ class Groups:
         for access in accesses:
             if a.kind == SCAN or cast(Node, access.producer) in self._stored(a, b):
                 return Refusal("the value is stored, and gathered from memory")
-            if access.evaluations > elements(access.base) and not is_gpu(a.device):
+            if access.evaluations > elements(access.base) and not a.grid:
                 return Refusal("each gathered element would be computed again")
         return None
 
@@ -396,11 +398,11 @@ class Groups:
             return Refusal("a scan over few rows would serialise it")
         plan = Plan(joins, b.kind, b.rows, b.columns)
         again = max(0, evaluations - self._numel(domain_a))
-        if again and is_gpu(b.device) and not _only_addresses(a):
+        if again and b.grid and not _only_addresses(a):
             loads = places_of(accesses) * loads_of(a.nodes)
             if loads > MOST_LOADS:
                 return Refusal(f"{loads} loads would be written out, and most of them at new places")
-        if is_gpu(b.device) and any(x.views for x in accesses):
+        if b.grid and any(x.views for x in accesses):
             written = written_out(a.nodes + b.nodes) - len(a.nodes) - len(b.nodes)
             if written > MOST_AGAIN:
                 return Refusal(f"{written} operations would be written once more, at other places")
@@ -458,7 +460,7 @@ class Groups:
 
     def _enough_rows(self, rows: Sequence[int], columns: Sequence[int]) -> bool:
         n = self._numel(self.axes.leaves(rows))
-        return n >= self.cpu.threads or n * self._numel(self.axes.leaves(columns)) <= SERIAL_ELEMENTS
+        return n >= self.machine.cpu.threads or n * self._numel(self.axes.leaves(columns)) <= SERIAL_ELEMENTS
 
     def _whole_domain_consumer(self, a: Group, b: Group) -> Refusal | None:
         """A second pass over each row must leave the rows parallel, and find the row in the cache."""
@@ -469,8 +471,10 @@ class Groups:
         full = [x[0] for x in values if elements(x[0].base) >= self._numel(self.domain(a))]
         if full and self.innermost(full[0]) not in columns:
             tile = self._numel(columns) * LINE * max(1, len(full))
-            if tile > self.cpu.l2_bytes:
-                return Refusal(f"a column's tile of {tile} bytes does not stay in the L2 cache of {self.cpu.l2_bytes}")
+            if tile > self.machine.cpu.l2_bytes:
+                return Refusal(
+                    f"a column's tile of {tile} bytes does not stay in the L2 cache of {self.machine.cpu.l2_bytes}"
+                )
         return None
 
     def innermost(self, access: Access) -> int:
@@ -506,7 +510,7 @@ class Groups:
 
     def _recomputation(self, a: Group, evaluations: float) -> float:
         """What `evaluations` more elements of the group cost."""
-        if is_gpu(a.device) and _only_addresses(a):
+        if a.grid and _only_addresses(a):
             return 0.0
         per_element = a.work / max(1, self._numel(self.domain(a)))
         return evaluations * (per_element + len(a.reads)) * PER_OPERATION
@@ -531,7 +535,7 @@ class Groups:
         vanished = 0
         for group in self.all():
             size = sum(elements(n.value) for n in group.stored)
-            if group.kind != POINTWISE or group.preds or not 0 < size <= SERIAL_ELEMENTS or is_gpu(group.device):
+            if group.kind != POINTWISE or group.preds or not 0 < size <= SERIAL_ELEMENTS or group.grid:
                 continue
             if kept is None or self._limits(kept, group):
                 kept = group

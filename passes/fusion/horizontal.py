@@ -16,8 +16,9 @@ from ...ir.literals import Literal
 from ...ir.scalars import DOT
 from ...ir.symbols import Dim, free_symbols, product, substitute, symbol
 from ...ir.syntax import Op
-from ...ir.types import RefType, is_gpu
+from ...ir.types import RefType
 from ..analysis.cost import STAGED_BESIDE
+from ..analysis.machine import Machine
 from ..analysis.sizes import hint
 from ..analysis.strides import is_view
 from ..core.base import Pass
@@ -45,7 +46,7 @@ class HorizontalFusion(Pass):
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         kernels = {op["sym_name"]: op for op in module.body.block.ops if isinstance(op, loop.Kernel)}
-        small = {name for name, kernel in kernels.items() if self._is_small(kernel)}
+        small = {name for name, kernel in kernels.items() if self._is_small(kernel, ctx.machine)}
         joiner = _Joiner(module, kernels)
         for func in [op for op in module.ops if isinstance(op, prim.Func)]:
             for run in list(_runs(func.block_body, small)):
@@ -54,10 +55,10 @@ class HorizontalFusion(Pass):
                     joiner.join(run, group)
                     ctx.diagnostics.count(self.name, "launches saved", len(group) - 1)
                 _sort(run)
-        joiner.drop_unused()
+        joiner.erase_unlaunched()
 
-    def _is_small(self, kernel: loop.Kernel) -> bool:
-        """On a GPU, with one parallel loop nest or the loops of one program, and little memory."""
+    def _is_small(self, kernel: loop.Kernel, machine: Machine) -> bool:
+        """A grid, with one parallel loop nest or the loops of one program, and little memory."""
         refs = [a.type for a in kernel.block_body.args if isinstance(a.type, RefType)]
         kinds = [op["kind"] for op in kernel.block_body.ops if isinstance(op, loop.For)]
         names = {op.name for op in kernel.block_body.walk()}
@@ -69,7 +70,7 @@ class HorizontalFusion(Pass):
             return False
         if any(op.get("persistent") for op in kernel.block_body.ops if isinstance(op, loop.For)):
             return False
-        if not refs or not all(is_gpu(r.device) for r in refs) or ("parallel" in kinds and len(kinds) > 1):
+        if not refs or not all(machine.at(r.device).is_grid for r in refs) or ("parallel" in kinds and len(kinds) > 1):
             return False
         return sum(hint(product(r.shape)) * r.dtype.bytes for r in refs) <= self.max_bytes
 
@@ -226,7 +227,7 @@ class _Joiner:
             attrs["contract"] = False
         return loop.Kernel.make([], [], attrs, [Region(block)], group[0].location)
 
-    def drop_unused(self) -> None:
+    def erase_unlaunched(self) -> None:
         """Kernels that nobody launches any more go."""
         launched = {op["kernel"] for op in self.module.walk() if isinstance(op, loop.Launch)}
         for name, kernel in self.kernels.items():

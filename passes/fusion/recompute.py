@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from xdsl.ir import SSAValue
 
-from ...ir.types import is_gpu
 from ..analysis.cost import LARGEST_CONE, MOST_LOADS, PER_OPERATION, SMALLER
 from .graph import POINTWISE, REDUCE, Access, Graph, Node, elements, size_in_bytes
 from .groups import Group, Groups, loads_of, places_of
@@ -27,7 +26,7 @@ def recompute(graph: Graph, groups: Groups) -> Iterator[tuple[Node, int]]:
         cone = _cone(node, home, groups)
         if cone is None:
             continue
-        if is_gpu(home.device) and places_of(outside) * loads_of(cone) > MOST_LOADS:
+        if home.grid and places_of(outside) * loads_of(cone) > MOST_LOADS:
             continue
         inputs = list(dict.fromkeys(x.base for n in cone for x in n.accesses if x.producer not in cone))
         rows = {

@@ -23,7 +23,7 @@ from ..core.base import Pass
 from ..core.context import CompileContext
 from .emit_loops import kernel_symbols, write
 from .expressions import Expressions, Memory
-from .kernels import runs_on_gpu
+from .kernels import is_grid
 from .nests import Join, Loop, Nest, Nests, Stage, Store, by_stride, contiguous_row
 from .read import read
 
@@ -41,7 +41,7 @@ class SplitReductions(Pass):
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         """Kernels of which no reduction is cut stay as they are."""
         for kernel in [op for op in module.ops if isinstance(op, loop.Kernel) and op.get("plain")]:
-            if runs_on_gpu(kernel) or not _reduces_much(kernel):
+            if is_grid(kernel, ctx.machine) or not _reduces_much(kernel):
                 continue
             found = read(kernel)
             nests = [part for nest in found.nests for part in _split(found, nest)]

@@ -13,7 +13,7 @@ from ...ir.dtypes import BOOL, BY_NAME, I64, DType
 from ...ir.scalars import DOT, JOINT, identity
 from ...ir.symbols import Dim, Range, dim, free_symbols, is_nonnegative, simplify_index, substitute, symbol, symbols_of
 from ...ir.syntax import Op
-from ...ir.types import RefType, is_gpu, ref_type, scalar_type
+from ...ir.types import RefType, ref_type, scalar_type
 from ..core.rewriter import erase_dead
 from .expressions import Expressions, Memory, Node
 from .nests import Join, Nest, Nests, Store
@@ -105,8 +105,7 @@ def plain_nest(nest: Nest, expressions: Expressions) -> NestSpec:
 def write(found: Nests) -> Block:
     """The block of a plain kernel with these nests: what `read` makes of it is the same again."""
     block, places = kernel_block(found.arguments, found.scratch)
-    gpu = any(is_gpu(memory.ref.device) for memory in found.arguments)
-    emitter = LoopEmitter(block, places, found.expressions.ranges, in_order=gpu, plain=True)
+    emitter = LoopEmitter(block, places, found.expressions.ranges, in_order=True, plain=True)
     for nest in found.nests:
         emitter.nest(plain_nest(nest, found.expressions))
     erase_dead(block)

@@ -13,7 +13,8 @@ from xdsl.ir import Block, Operation, SSAValue
 from ...ir.dialects import loop
 from ...ir.symbols import Dim, free_symbols, symbol
 from ...ir.syntax import Op
-from ...ir.types import RefType, is_gpu
+from ...ir.types import RefType
+from ..analysis.machine import Machine
 from ..core.base import Pass
 from ..core.context import CompileContext
 
@@ -30,7 +31,7 @@ class CpuLoopPass(Pass):
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         """Change every kernel of a CPU in place."""
-        for kernel in [op for op in module.ops if isinstance(op, loop.Kernel) and not runs_on_gpu(op)]:
+        for kernel in [op for op in module.ops if isinstance(op, loop.Kernel) and not is_grid(op, ctx.machine)]:
             self.change(ctx, kernel)
 
     def change(self, ctx: CompileContext, kernel: loop.Kernel) -> None:
@@ -38,9 +39,10 @@ class CpuLoopPass(Pass):
         raise NotImplementedError
 
 
-def runs_on_gpu(kernel: loop.Kernel) -> bool:
-    """Whether the kernel's memory lies on a GPU."""
-    return any(isinstance(a.type, RefType) and is_gpu(a.type.device) for a in kernel.block_body.args)
+def is_grid(kernel: loop.Kernel, machine: Machine) -> bool:
+    """Whether programs over blocks run the kernel, by where its memory lies."""
+    refs = [a.type for a in kernel.block_body.args]
+    return any(isinstance(ref, RefType) and machine.at(ref.device).is_grid for ref in refs)
 
 
 def loops_in(block: Block) -> list[loop.For]:

@@ -15,10 +15,11 @@ from xdsl.ir import Block, Region, SSAValue
 
 from ...ir.dialects import kernel, loop, prim
 from ...ir.syntax import Op, location_of
-from ...ir.types import LiteralAttr, RefType, is_gpu, ref_type
+from ...ir.types import LiteralAttr, RefType, ref_type
 from ..analysis.size_names import named_kernel, replace_sizes, replaced_type
 from ..core.base import Pass, PassError
 from ..core.context import CompileContext
+from ..core.rewriter import replace
 from .emit_loops import kernel_symbols, write
 from .expressions import Memory
 from .nests import Nests
@@ -60,27 +61,17 @@ class Lower(Pass):
                 body_text = region_text(op.block_body, [*inputs, *outputs]) + op.get("choice", "")
                 found = made.get(body_text)
                 if found is None:
-                    found = made[body_text] = _build(op, inputs, outputs, body_text)
-                    if not self.contract and any(is_gpu(ref.device) for ref in outputs):
+                    grid = any(ctx.machine.at(ref.device).is_grid for ref in outputs)
+                    found = made[body_text] = _build(op, inputs, outputs, body_text, grid)
+                    if not self.contract and grid:
                         found["contract"] = False
                     module.body.block.add_op(found)
                 else:
                     found["lines"] = _merge_lines(found["lines"], _lines(op))
-                _launch(func.block_body, op, found)
-
-
-def _launch(block: Block, op: kernel.Fused, found: loop.Kernel) -> None:
-    """Put a launch where the fused kernel is."""
-    strides = op.get("strides")
-    given = {"strides": tuple(strides)} if strides and any(strides) else {}
-    attrs = {"kernel": found["sym_name"], **given}
-    launch = loop.Launch.make(list(op.operands), [r.type for r in op.results], attrs, loc=op.location)
-    block.insert_op_before(launch, op)
-    for old, new in zip(op.results, launch.results, strict=True):
-        new.name_hint = old.name_hint
-        old.replace_all_uses_with(new)
-    op.detach()
-    op.erase()
+                strides = op.get("strides")
+                attrs = {"kernel": found["sym_name"]} | ({"strides": strides} if strides and any(strides) else {})
+                launch = loop.Launch.make(list(op.operands), [r.type for r in op.results], attrs, loc=op.location)
+                replace(op, launch.results, [launch])
 
 
 class _References:
@@ -117,21 +108,23 @@ def region_text(block: Block, refs: list[RefType]) -> str:
     return "\n".join(lines)
 
 
-def _build(op: kernel.Fused, inputs: list[RefType], outputs: list[RefType], text: str) -> loop.Kernel:
-    """The loops of a fused kernel; on a GPU, sizes that are expressions have names while they are planned."""
-    known = named_kernel(op) if any(is_gpu(ref.device) for ref in outputs) else None
+def _build(op: kernel.Fused, inputs: list[RefType], outputs: list[RefType], text: str, grid: bool) -> loop.Kernel:
+    """The loops of a fused kernel; those of a grid have names for sizes that are expressions while they are planned."""
+    known = named_kernel(op) if grid else None
     if known is None:
-        return plain_kernel(op, inputs, outputs, text)
+        return _plain_kernel(op, inputs, outputs, text, grid)
     copy, names = known
     inputs, outputs = ([replaced_type(ref, names.divisions) for ref in part] for part in (inputs, outputs))
-    found = plain_kernel(copy, inputs, outputs, text)
+    found = _plain_kernel(copy, inputs, outputs, text, grid)
     copy.erase()
     replace_sizes(found, names.sizes)
     found["symbols"] = kernel_symbols(found, memory=True)
     return found
 
 
-def plain_kernel(op: kernel.Fused, inputs: list[RefType], outputs: list[RefType], text: str) -> loop.Kernel:
+def _plain_kernel(
+    op: kernel.Fused, inputs: list[RefType], outputs: list[RefType], text: str, grid: bool
+) -> loop.Kernel:
     """The loops of one fused kernel: nests with rows, and for each row stages that reduce or store.
 
     Raises:
@@ -145,20 +138,19 @@ def plain_kernel(op: kernel.Fused, inputs: list[RefType], outputs: list[RefType]
     outs = [Memory(f"out{k}", r, "out") for k, r in enumerate(outputs)]
     last = source.last_op
     assert isinstance(last, kernel.Yield)
-    lowering = Lowering(memories=dict(zip(source.args, ins, strict=True)))
+    lowering = Lowering(memories=dict(zip(source.args, ins, strict=True)), remainders=grid)
     wanted = [
         (v, out) for v, out in zip(last.operands, outs, strict=True) if 0 not in out.ref.shape
     ]  # others hold nothing
     planner = Planner(source, lowering, wanted)
     with deep_recursion():  # a chain of operations is walked down to memory, a few frames an operation
         nests = planner.plan()
-    gpu = any(is_gpu(ref.device) for ref in outputs)
     block = write(Nests(nests, lowering, [*ins, *outs], planner.scratch))
     name = f"{kernel_words(source)}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-    updated = _scattered_into(op) if gpu else None
+    updated = _scattered_into(op) if grid else None
     attrs = {"sym_name": name, "inputs": len(ins)} | ({} if updated is None else {"updates": updated})
     made = loop.Kernel.make([], [], attrs, [Region(block)], op.location)
-    made["symbols"] = kernel_symbols(made, memory=gpu)
+    made["symbols"] = kernel_symbols(made, memory=grid)
     made["lines"], made["plain"] = _lines(op), True
     return made
 

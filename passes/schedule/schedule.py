@@ -13,7 +13,7 @@ from ..core.base import Pass
 from ..core.context import CompileContext
 from ..core.rewriter import erase_dead
 from .emit_loops import LoopEmitter, kernel_block, kernel_symbols
-from .gpu.grid_kernels import is_grid
+from .kernels import is_grid
 from .read import read
 from .tiling import Tiler
 

@@ -17,6 +17,7 @@ from ...analysis.size_names import SizeNames, names_of, replace_sizes, replaced_
 from ...core.rewriter import erase_dead
 from ..emit_loops import LoopEmitter, NestSpec, kernel_symbols, plain_nest
 from ..expressions import Expressions, Memory
+from ..kernels import is_grid
 from ..nests import Nest, Nests
 from ..read import read
 
@@ -42,12 +43,6 @@ def grid_kernels(module: ModuleOp, machine: Machine) -> Iterator[tuple[loop.Kern
     for kernel in [op for op in module.ops if isinstance(op, loop.Kernel) and op.get("plain")]:
         if is_grid(kernel, machine):
             yield kernel, launches.get(kernel["sym_name"], [])
-
-
-def is_grid(kernel: loop.Kernel, machine: Machine) -> bool:
-    """Whether programs over blocks run the kernel, by where its memory lies."""
-    refs = [a.type for a in kernel.block_body.args]
-    return any(isinstance(ref, RefType) and machine.at(ref.device).is_grid for ref in refs)
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from ....ir.dialects import prim
 from ....ir.dtypes import BOOL, F64, I64, DType
 from ....ir.scalars import DOT, identity
 from ....ir.symbols import Dim, FloorDiv, Mod, dim, interval, is_nonnegative, simplify_index
-from ....ir.types import is_gpu
 from ...analysis import indexing
 from ...analysis.views import Index
 from ..expressions import Expressions, Memory, Node
@@ -56,6 +55,7 @@ class Lowering(Expressions):
     memories: dict[SSAValue, Memory] = field(default_factory=dict)
     bodies: dict[Node, Body] = field(default_factory=dict)
     stored: frozenset[SSAValue] = frozenset()  # reductions and scans that are read from memory
+    remainders: bool = False  # a roll is a remainder in the addresses instead of two parts
     _memo: dict[Any, Node] = field(default_factory=dict)
     _ancestors: dict[SSAValue, frozenset[SSAValue]] = field(default_factory=dict)
 
@@ -125,7 +125,7 @@ class Lowering(Expressions):
 
     def _concat(self, owner: prim.Concat, index: Index, mask: tuple[Dim, ...]) -> Node:
         at = index[owner["dim"]]
-        found_roll = indexing.rolled(owner) if is_gpu(owner.type.device) else None
+        found_roll = indexing.rolled(owner) if self.remainders else None
         if found_roll is not None:
             source, amount = found_roll
             whole = sympy.sympify(owner.type.shape[owner["dim"]])

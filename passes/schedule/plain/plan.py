@@ -276,7 +276,9 @@ class Planner:
             shares = any(u.data[0] in reductions for r in other.roots for u in r.uses)
             if not shares or other.followers or any(self._needs(r) for r in other.roots):
                 continue
-            whole = replace(groups[k], rows=list(groups[k].rows), roots=list(groups[k].roots), maps=list(groups[k].maps))
+            whole = replace(
+                groups[k], rows=list(groups[k].rows), roots=list(groups[k].roots), maps=list(groups[k].maps)
+            )
             whole.maps = [dict(each) for each in whole.maps]
             if all(self._join(whole, r) for r in other.roots):
                 groups[k] = whole
