@@ -20,7 +20,7 @@ def program(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tenso
 def loops(processor: Processor) -> list[str]:
     """The loops in tiles, and the scratch, of the program's kernels on a processor."""
     module = parse_module(intarsia.lower(program, torch.randn(64, 8, 40), torch.randn(4096, 4096)).ir("aten"))
-    run_pipeline(CompileContext(Machine(cpu=processor)), module, default_pipeline(until="schedule"))
+    run_pipeline(CompileContext(Machine(cpu=processor)), module, default_pipeline(until="tile"))
     lines = [line.strip() for line in print_module(module).splitlines()]
     return [line for line in lines if "step" in line or "loop.local" in line]
 

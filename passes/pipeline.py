@@ -36,7 +36,9 @@ CPU: Road = (
     ("layout", "layout.layout:Layout"),  # every stored value gets its strides
     ("lower", "schedule.lower:Lower"),  # plain loops: rows, reductions, stores: kernel -> loop
     ("split-reductions", "schedule.chunks:SplitReductions"),  # reductions of few rows on a CPU are cut into chunks
-    ("schedule", "schedule.schedule:Schedule"),  # loops are chosen: order, tiles, lanes, threads
+    ("schedule", "schedule.schedule:Schedule"),  # loops are merged and ordered, columns tiled, values kept
+    ("tile", "schedule.tile:Tile"),  # loops over single elements: squares of transposes, strips of long rows
+    ("unroll-jam", "schedule.unroll_jam:UnrollJam"),  # reductions of columns take a few steps for each lane
     ("vectorize", "schedule.vectorize:Vectorize"),  # innermost loops run in vector lanes
     ("parallelize", "schedule.parallelize:Parallelize"),  # outer loops are spread over threads
     ("prefetch", "schedule.prefetch:Prefetch"),  # what loops read out of order is asked for early
@@ -66,7 +68,9 @@ GPU: Road = (
     ("tile-products", "schedule.gpu.product_tiles:TileProducts"),  # products are laid out in the tile chosen for each
     ("block", "schedule.gpu.blocks:BlockLoops"),  # all other loops: blocks of programs, blocks within a row, warps
     ("split-reductions", "schedule.chunks:SplitReductions"),  # reductions of few rows on a CPU are cut into chunks
-    ("schedule", "schedule.schedule:Schedule"),  # kernels of the host's memory: order, tiles, lanes, threads
+    ("schedule", "schedule.schedule:Schedule"),  # kernels of the host's memory: merged, ordered
+    ("tile", "schedule.tile:Tile"),  # loops over single elements: squares of transposes, strips of long rows
+    ("unroll-jam", "schedule.unroll_jam:UnrollJam"),  # reductions of columns take a few steps for each lane
     ("vectorize", "schedule.vectorize:Vectorize"),  # innermost loops run in vector lanes
     ("parallelize", "schedule.parallelize:Parallelize"),  # outer loops are spread over threads
     ("prefetch", "schedule.prefetch:Prefetch"),  # what loops read out of order is asked for early

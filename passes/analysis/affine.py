@@ -10,6 +10,7 @@ import sympy
 from ...ir.symbols import Dim, FloorDiv, Range, dim, is_nonnegative, known_equal, substitute
 from ..schedule.expressions import Node
 from ..schedule.nests import Loop, Store, coefficient
+from .sizes import hint
 
 
 @dataclass
@@ -70,6 +71,19 @@ def decided(conditions: Sequence[Dim], ranges: Mapping[sympy.Symbol, Range]) -> 
         return True
     if any(is_nonnegative(dim(-1 - c), ranges) for c in conditions):
         return False
+    return None
+
+
+def across(loops: Sequence[Loop], flats: Sequence[Dim]) -> Loop | None:
+    """A loop along which some memory is contiguous while the innermost loop strides through it: a transpose."""
+    inner = loops[-1]
+    for flat in flats:
+        step = coefficient(flat, inner.var)
+        if step is None or hint(step) < 4:
+            continue
+        for loop in loops[:-1]:
+            if coefficient(flat, loop.var) == 1 and hint(loop.size) >= 8 and hint(inner.size) >= 8:
+                return loop
     return None
 
 

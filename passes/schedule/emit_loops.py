@@ -28,9 +28,6 @@ class LoopSpec:
     stop: Dim
     step: Dim = 1
     kind: str = "serial"
-    grain: int = 0
-    unroll: int = 0  # so many copies of the body; the loop has no more iterations
-    transpose: bool = False  # this loop and the one inside only copy, across
     block: int = 0  # so many iterations are one operation on a tensor
     apart: bool = False  # neighbours go to different threads
     group: int = 0  # programs take so many blocks with one of the loop inside, then with the next one
@@ -192,12 +189,6 @@ class LoopEmitter:
         attrs["stop"] = stop
         if spec.step != 1:
             attrs["step"] = spec.step
-        if spec.transpose:
-            attrs["transpose"] = True
-        if spec.unroll:
-            attrs["unroll"] = spec.unroll
-        if spec.grain:
-            attrs["grain"] = spec.grain
         if spec.block > 1:
             attrs["block"] = spec.block
         if spec.apart:

@@ -11,7 +11,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...ir.dialects import loop
-from ...ir.symbols import Dim, free_symbols, symbol
+from ...ir.scalars import SCALARS
+from ...ir.symbols import Dim, Range, dim, free_symbols, symbol
 from ...ir.syntax import Op
 from ...ir.types import RefType
 from ..analysis.machine import Machine
@@ -75,20 +76,42 @@ def variable(op: loop.For | loop.Bind) -> sympy.Symbol:
     return symbol(str(op["var"]))
 
 
-def fresh_variable(kernel: loop.Kernel, prefix: str) -> sympy.Symbol:
-    """A variable that nothing in a kernel has."""
-    taken = {str(op["var"]) for op in kernel.walk() if isinstance(op, loop.For | loop.Bind)}
-    taken |= set(kernel.get("symbols", ()))
-    return symbol(next(name for k in range(len(taken) + 1) if (name := f"{prefix}{k}") not in taken))
+class FreshVariables:
+    """Gives variables that nothing in a kernel has."""
+
+    def __init__(self, kernel: loop.Kernel) -> None:
+        self.taken = {str(op["var"]) for op in kernel.walk() if isinstance(op, loop.For | loop.Bind)}
+        self.taken |= set(kernel.get("symbols", ()))
+
+    def __call__(self, prefix: str) -> sympy.Symbol:
+        name = next(name for k in range(len(self.taken) + 1) if (name := f"{prefix}{k}") not in self.taken)
+        self.taken.add(name)
+        return symbol(name)
+
+
+def ranges_around(op: loop.For) -> dict[sympy.Symbol, Range]:
+    """What is known of the variables of the loops around a loop."""
+    found: dict[sympy.Symbol, Range] = {}
+    while isinstance(above := op.parent_op(), loop.For):
+        found[variable(above)] = (above.get("start", 0), dim(sympy.sympify(above["stop"]) - 1))
+        op = above
+    return found
 
 
 def set_bounds(op: loop.For, start: Dim, stop: Dim) -> None:
     """Let a loop go from `start` below `stop`."""
     kept = {name: value for name, value in op.literals.items() if name not in ("kind", "var", "start", "stop")}
-    attrs = {"kind": op["kind"], "var": op["var"], "start": start, "stop": stop, **kept}
+    attrs = {"kind": op["kind"], "var": op["var"], **({"start": start} if start != 0 else {}), "stop": stop, **kept}
     op.attributes.clear()
     for name, value in attrs.items():
         op[name] = value
+
+
+def cost(op: Operation) -> int:
+    """The cost of an operation on single elements; what changes or names nothing new has none."""
+    if isinstance(op, loop.ScalarOp):
+        return SCALARS[op.row.name].cost
+    return int(isinstance(op, loop.Load | loop.ScalarCast))
 
 
 def names_in(op: Op) -> set[sympy.Symbol]:

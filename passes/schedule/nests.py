@@ -13,7 +13,7 @@ from functools import lru_cache
 import sympy
 
 from ...ir.literals import Literal
-from ...ir.symbols import Dim, dim, symbols_of
+from ...ir.symbols import Dim, dim, is_nonnegative, symbols_of
 from ..analysis.sizes import hint
 from .expressions import Expressions, Memory, Node
 
@@ -93,6 +93,14 @@ class Nests:
     expressions: Expressions
     arguments: list[Memory]
     scratch: list[Memory]
+
+
+def tile_end(start: sympy.Symbol, length: int, stop: Dim, size: Dim) -> Dim:
+    """Where the tile at `start` ends, of a loop of `size` iterations below `stop`."""
+    end = dim(start + length)
+    if isinstance(size, int) and size % length == 0:
+        return end
+    return stop if is_nonnegative(dim(end - stop), {}) else sympy.Min(stop, end, evaluate=False)  # sympy takes 1 ms
 
 
 def coefficient(expr: Dim, var: sympy.Symbol) -> Dim | None:

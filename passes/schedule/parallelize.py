@@ -11,7 +11,6 @@ from xdsl.ir import Block
 from ...ir.dialects import loop
 from ...ir.scalars import SCALARS
 from ...ir.symbols import Dim, dim, free_symbols, substitute
-from ...ir.syntax import Op
 from ..analysis.cost import HINT, MIN_UNITS, SCALAR_FACTOR, WORTH_A_THREAD
 from ..analysis.sizes import hint
 from ..core.context import CompileContext
@@ -64,10 +63,17 @@ def _first(op: loop.For, outer: Variables) -> Variables:
     return {**outer, variable(op): substitute(dim(op.get("start", 0)), outer)}
 
 
-def _repeated(op: Op, inside: int, outer: Variables) -> int | None:
+def _repeated(op: loop.For, inside: int, outer: Variables) -> int | None:
     """The work of a loop of so much work each time, when the loops around it are at their start; None where sizes are not known."""
-    length = substitute(dim(sympy.sympify(op["stop"]) - sympy.sympify(op.get("start", 0))), outer)
-    step = substitute(dim(op.get("step", 1)), outer)
+    start, step = op.get("start", 0), op.get("step", 1)
+    tiles = op.parent_op() if isinstance(start, sympy.Symbol) else None
+    while isinstance(tiles, loop.For) and variable(tiles) != start:
+        tiles = tiles.parent_op()
+    if isinstance(tiles, loop.For):  # the first tile is whole, if there are more
+        whole, length = dim(tiles["stop"] - tiles.get("start", 0)), tiles.get("step", 1)
+        length = min(whole, length) if isinstance(whole, int) else length
+    else:
+        length = dim(substitute(op["stop"], outer) - substitute(start, outer))
     return length * inside // step if isinstance(length, int) and isinstance(step, int) else None
 
 

@@ -19,7 +19,7 @@ from ..core.context import CompileContext
 from .kernels import (
     PURE,
     CpuLoopPass,
-    fresh_variable,
+    FreshVariables,
     loops_in,
     names_in,
     needed_for,
@@ -27,7 +27,7 @@ from .kernels import (
     surrounding,
     variable,
 )
-from .nests import coefficient
+from .nests import coefficient, tile_end
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def _next_row(kernel: loop.Kernel, row: loop.For, first: loop.For, second: loop.
         return
     if not isinstance(size, int) or size < 2 * ASKED or not isinstance(rows, int) or loops_in(second.block_body):
         return
-    var, start = variable(first), fresh_variable(kernel, "b")
+    var, start = variable(first), FreshVariables(kernel)("b")
     later = {variable(row): sympy.Min(variable(row) + 1, rows - 1)}
     asked: dict[tuple[SSAValue, Dim, int], None] = {}
     for load in _loads(first):
@@ -147,13 +147,12 @@ def _next_row(kernel: loop.Kernel, row: loop.For, first: loop.For, second: loop.
             continue
         asked[memory, substitute(below, {var: start}), ASKED] = None
     if asked:
-        stop = dim(start + ASKED) if size % ASKED == 0 else dim(sympy.Min(size, start + ASKED))
         attrs = {"kind": "reduce", "var": start, "stop": size, "step": ASKED}
         block = loop.For.make([], [], attrs, [single_block()])
         row.block_body.insert_op_before(block, second)
         second.detach()
         block.block_body.add_op(second)
-        set_bounds(second, start, stop)
+        set_bounds(second, start, tile_end(start, ASKED, size, size))
         _ask(block, asked)
 
 
@@ -170,7 +169,7 @@ def _number_of_row(
     if any(isinstance(o, loop.Load) and isinstance(o.operands[0].owner, loop.Local) for o in needed):
         return None
     copies: dict[SSAValue, SSAValue] = {}
-    found = fresh_variable(kernel, str(bind["var"]))
+    found = FreshVariables(kernel)(str(bind["var"]))
     for op in (*needed, bind):
         copy = op.clone(copies)
         assert isinstance(copy, Op)

@@ -1,4 +1,4 @@
-"""loop → loop: how the plain nests of each kernel are walked: order, tiles."""
+"""loop → loop: how the plain nests of each kernel are walked: order, tiles of columns, what is kept."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .tiling import Tiler
 
 @dataclass(frozen=True)
 class Schedule(Pass):
-    """Choose the loops of the kernels of a CPU: order, tiles."""
+    """Choose the loops of the kernels of a CPU: order, tiles of columns, what is kept."""
 
     name: ClassVar[str] = "schedule"
     level: ClassVar[str] = "loop"

@@ -5,7 +5,7 @@ What is decided here never depends on the number of threads, so that a result is
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import sympy
@@ -22,14 +22,11 @@ from ...ir.symbols import (
     simplify_index,
     substitute,
 )
-from ..analysis.affine import Accesses, accesses, cuts, merge
+from ..analysis.affine import accesses, across, cuts, merge
 from ..analysis.cost import (
-    ANGLES,
     COSTLY,
-    JAM,
     MAX_PARTS,
     MIN_UNITS,
-    SERIAL_OPERATIONS,
     SHORT,
     TILE_AGAIN,
     TILE_ONCE,
@@ -40,7 +37,7 @@ from ..analysis.views import row_major
 from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
 from .expressions import Expressions, Memory, Node
 from .moments import blocked_moments
-from .nests import Loop, Nest, Stage, Store, by_stride, coefficient, contiguous_row
+from .nests import Loop, Nest, Stage, Store, by_stride, coefficient, contiguous_row, tile_end
 
 Ranges = dict[sympy.Symbol, Range]
 
@@ -65,9 +62,9 @@ class Tiler:
     def _pointwise(self, stage: Stage) -> list[NestSpec]:
         """Nests without reductions: every part between seams has its own loops, merged where memory allows it."""
         stage = self._regular(stage)
-        large, parts = self._large(Nest([], [stage])), self._parts(stage)
+        parts = self._parts(stage)
         together = self._together(parts) if len(parts) > 1 else None
-        return [together] if together else [self._elements(part, ranges, large) for part, ranges in parts]
+        return [together] if together else [self._elements(part, ranges) for part, ranges in parts]
 
     def _regular(self, stage: Stage) -> Stage:
         """The stage with loops split in two where an index repeats or steps every so many iterations: no division is left in the inner
@@ -129,7 +126,7 @@ class Tiler:
         segments = []
         for order, used, (_, known) in zip(orders, found, parts, strict=True):
             loops, inside = merge(order[depth:], used.all, {**ranges, **known}, self._merged)
-            if self._across([*rows, *loops], [substitute(f, env | inside) for f in used.flats]) is not None:
+            if across([*rows, *loops], [substitute(f, env | inside) for f in used.flats]) is not None:
                 return None
             specs = [LoopSpec(each.var, each.start, each.stop) for each in loops]
             segments.append(Segment(specs, inside))
@@ -153,84 +150,11 @@ class Tiler:
             ]
         return [(Stage(loops, stage.joins, stage.stores), ranges) for loops, ranges in parts]
 
-    def _elements(self, stage: Stage, ranges: Ranges, large: bool) -> NestSpec:
+    def _elements(self, stage: Stage, ranges: Ranges) -> NestSpec:
         found = accesses(stage.nodes, stage.stores, ranges)
         loops, env = merge(by_stride(stage.loops, found.stores, found.loads), found.all, ranges, self._merged)
-        if not loops:
-            return NestSpec([], {}, [StageSpec([Segment([], env)], [], stage.stores)])
-        inner = loops[-1]
-        across = self._across(loops, [substitute(f, env) for f in found.flats])
         specs = [LoopSpec(each.var, each.start, each.stop) for each in loops]
-        if across is not None:
-            return self._squares(stage, specs, env, loops.index(across), found)
-        if large and self._block(loops):
-            block, length = self._variable("b", inner), ANGLES if _has_angles(stage.nodes) else self.processor.strip
-            stop = dim(sympy.Min(sympy.sympify(inner.stop), block + length))
-            if isinstance(inner.size, int) and inner.size % length == 0:
-                stop = dim(block + length)
-            specs.insert(-1, LoopSpec(block, inner.start, inner.stop, length))
-            specs[-1] = LoopSpec(inner.var, block, stop, within=(inner.start, dim(inner.stop - 1)))
         return NestSpec([], {}, [StageSpec([Segment(specs, env)], [], stage.stores)])
-
-    def _block(self, loops: Sequence[Loop]) -> bool:
-        """Whether the innermost loop must be cut up so that threads find enough to do."""
-        outer = product(each.size for each in loops[:-1])
-        size = loops[-1].size
-        return hint(outer) < MIN_UNITS and (not isinstance(size, int) or size >= 2 * self.processor.strip)
-
-    @staticmethod
-    def _across(loops: Sequence[Loop], flats: Sequence[Dim]) -> Loop | None:
-        """A loop along which some memory is contiguous while the innermost loop strides through it: a transpose."""
-        inner = loops[-1]
-        for flat in flats:
-            step = coefficient(flat, inner.var)
-            if step is None or hint(step) < 4:
-                continue
-            for loop in loops[:-1]:
-                if coefficient(flat, loop.var) == 1 and hint(loop.size) >= 8 and hint(inner.size) >= 8:
-                    return loop
-        return None
-
-    def _squares(
-        self,
-        stage: Stage,
-        specs: list[LoopSpec],
-        env: dict[sympy.Symbol, Dim],
-        place: int,
-        found: Accesses,
-    ) -> NestSpec:
-        """Walk the loop at `place` and the innermost one in squares.
-
-        What is contiguous along the other loop is first copied, transposed, to scratch in the nearest cache: a column of a large
-        matrix would fall into few sets of that cache, and blocks can be transposed in registers.
-        """
-        outer, inner = specs[place], specs[-1]
-        side = self.processor.square
-        blocks: list[LoopSpec] = []
-        tiles: list[LoopSpec] = []
-        for spec in (outer, inner):
-            block = self._variable("b", Loop(spec.var, spec.stop))
-            whole = dim(sympy.sympify(spec.stop) - spec.start)
-            stop = dim(sympy.Min(sympy.sympify(spec.stop), block + side))
-            if isinstance(whole, int) and whole % side == 0:
-                stop = dim(block + side)
-            blocks.append(LoopSpec(block, spec.start, spec.stop, side))
-            within = (spec.start, dim(sympy.sympify(spec.stop) - 1))
-            tiles.append(LoopSpec(spec.var, block, stop, within=within))
-        rows = [*[s for k, s in enumerate(specs[:-1]) if k != place], *blocks]
-        position = dim(side * (outer.var - blocks[0].var) + inner.var - blocks[1].var)
-        crossed = [
-            n
-            for n in found.loads
-            if not n.data[2]
-            and coefficient(substitute(n.data[1], env), outer.var) == 1
-            and hint(coefficient(substitute(n.data[1], env), inner.var) or 0) >= 4
-        ]
-        copying = [Segment([replace(tiles[1], transpose=True), tiles[0]])]
-        stages = [StageSpec([Segment(tiles)], [], stage.stores)]
-        if crossed:
-            stages = [StageSpec(copying, scratch=[(n, position)]) for n in crossed] + stages
-        return NestSpec(rows, env, stages, scratch=dict.fromkeys(crossed, side * side))
 
     def _merged(self, size: Dim) -> sympy.Symbol:
         return self.lowering.variable("i", size)
@@ -297,13 +221,10 @@ class Tiler:
             lanes = self.processor.lanes(F32)
             width = min(width, -(-row.size // lanes) * lanes)
         tile = self._variable("b", row)
-        stop = dim(sympy.Min(sympy.sympify(row.stop), tile + width))
-        if isinstance(row.size, int) and row.size % width == 0:
-            stop = dim(tile + width)
         within = (row.start, dim(row.stop - 1))
         spec.rows[-1] = LoopSpec(tile, row.start, row.stop, width)
         spec.lanes, spec.lane = width, dim(row.var - tile)
-        return LoopSpec(row.var, tile, stop, within=within)
+        return LoopSpec(row.var, tile, tile_end(tile, width, row.stop, row.size), within=within)
 
     def _stage(self, stage: Stage, ranges: Ranges, lane: LoopSpec | None) -> StageSpec:
         kind = "reduce" if stage.joins else "scan" if any(s.scan for s in stage.stores) else "serial"
@@ -316,9 +237,6 @@ class Tiler:
                 loops, env = merge(by_stride(loops, used.stores, used.loads), used.all, known, self._merged)
             specs = [LoopSpec(each.var, each.start, each.stop, kind=kind) for each in loops]
             if lane is not None:
-                if kind == "reduce" and specs and _jams(stage, lane.var):
-                    segments += [Segment(jammed, env) for jammed in self._jammed(specs, lane)]
-                    continue
                 specs.append(replace(lane))
             segments.append(Segment(specs, env))
         return StageSpec(segments, stage.joins, stage.stores)
@@ -331,23 +249,6 @@ class Tiler:
         used = accesses(first.nodes, [], ranges)
         loops, env = merge(by_stride(first.loops, [], used.loads), used.all, ranges, self._merged)
         return blocked_moments(self.lowering, stages, loops, env)
-
-    def _jammed(self, specs: Sequence[LoopSpec], lane: LoopSpec) -> list[list[LoopSpec]]:
-        """Loops of a reduction into an array of lanes: the last one takes a few steps for each lane, so that accumulators are loaded
-        and stored once for all of these; then loops for the rest.
-        """
-        *outer, last = specs
-        size = dim(sympy.sympify(last.stop) - last.start)
-        # The last chunks of a reduction may begin behind its end: nothing is left for them.
-        whole = dim(last.start + JAM * FloorDiv(sympy.Max(0, sympy.sympify(size)), sympy.Integer(JAM)))
-        block = self._variable("j", Loop(last.var, last.stop))
-        inner = LoopSpec(
-            last.var, block, dim(block + JAM), kind="reduce", unroll=JAM, within=(last.start, dim(last.stop - 1))
-        )
-        several = [*outer, LoopSpec(block, last.start, whole, JAM, kind="reduce"), replace(lane), inner]
-        single = [*outer, replace(last, start=whole), replace(lane)]
-        found = [several] if whole != last.start else []
-        return found if known_equal(whole, last.stop) else [*found, single]
 
     def _kept(self, nest: Nest, spec: NestSpec) -> dict[tuple[Node, int], Dim]:
         """Costly values that several stages of a row need: (value, stage that computes it) to its place in a row's scratch."""
@@ -417,34 +318,10 @@ class Tiler:
                 return store
         return None
 
-    def _large(self, nest: Nest) -> bool:
-        """Whether the nest has work for more than one thread."""
-        rows = product(r.size for r in nest.rows)
-        work = 0
-        for stage in nest.stages:
-            points = dim(product(each.size for each in stage.loops) * rows)
-            if not isinstance(points, int):
-                return True
-            work += points * max(1, cost_of(stage.nodes))
-        return work >= SERIAL_OPERATIONS
-
 
 def spec_loops(specs: Sequence[LoopSpec]) -> list[Loop]:
     """The plain loops of specifications."""
     return [Loop(s.var, s.stop, s.start) for s in specs]
-
-
-def _jams(stage: Stage, lane: sympy.Symbol) -> bool:
-    """Whether several steps of a reduction's body may stand in one: it is short, and gcc vectorises it then.
-
-    Lanes that lie apart in memory are left out: gcc takes minutes for these.
-    """
-    loads = {n for top in stage.nodes for n in top.walk() if n.kind == "load"}
-    if any(coefficient(n.data[1], lane) not in (0, 1) for n in loads):
-        return False
-    plain = all(len(join.args) == 1 for join in stage.joins)
-    bound = any(n.kind == "bind" for top in stage.nodes for n in top.walk())
-    return plain and not bound and len(stage.joins) <= 2 and cost_of(stage.nodes) <= 16
 
 
 def _conditions(node: Node) -> tuple[Dim, ...]:
@@ -485,14 +362,3 @@ def _own_cost(node: Node) -> int:
         seen.update(new)
         stack += new
     return cost
-
-
-def _has_angles(nodes: Iterable[Node]) -> bool:
-    """Whether a sine or a cosine is computed."""
-    return any(n.kind == "op" and n.data[0] in ("sin", "cos") for top in nodes for n in top.walk())
-
-
-def cost_of(nodes: Iterable[Node]) -> int:
-    """The cost of computing nodes once, common ones counted once."""
-    seen = {n for top in nodes for n in top.walk()}
-    return sum(n.cost for n in seen)

@@ -17,6 +17,8 @@ class Vectorize(CpuLoopPass):
     """Run the innermost loops of a CPU's kernels in vector lanes, where their iterations are independent or only reduce."""
 
     name: ClassVar[str] = "vectorize"
+    after: ClassVar[tuple[str, ...]] = ("unroll-jam",)
+    requires: ClassVar[tuple[str, ...]] = ("schedule", "tile", "unroll-jam")
 
     def change(self, ctx: CompileContext, kernel: loop.Kernel) -> None:
         """Mark the loops of a kernel."""

@@ -17,7 +17,7 @@ from xdsl.dialects.builtin import ModuleOp
 from ....ir.dialects import loop
 from ....ir.symbols import Dim, FloorDiv, Mod, Range, dim, free_symbols, power_of_two, product, substitute
 from ...analysis import sizes
-from ...analysis.affine import accesses, merge
+from ...analysis.affine import accesses, across, merge
 from ...analysis.cost import (
     BAG_STEP,
     BYTES_A_THREAD,
@@ -113,12 +113,12 @@ class Blocker(Tiler):
         scatters = any(s.bind is not None for s in stage.stores)  # as the source lies
         order = stage.loops if scatters else by_stride(stage.loops, used.stores, used.loads)
         loops, env = merge(order, used.all, ranges, self.merged)
-        across = self._across(loops, [substitute(f, env) for f in used.flats]) if loops else None
+        crossed = across(loops, [substitute(f, env) for f in used.flats]) if loops else None
         spec = NestSpec([], env, [StageSpec([Segment([])], [], stage.stores)])
-        if across is not None:
+        if crossed is not None:
             inner = loops[-1]
-            rest = [s for s in loops if s is not across and s is not inner]
-            spec.rows = [*self.flat(rest, env, 1), *(self._tile_of(s, PROGRAM_SQUARE) for s in (across, inner))]
+            rest = [s for s in loops if s is not crossed and s is not inner]
+            spec.rows = [*self.flat(rest, env, 1), *(self._tile_of(s, PROGRAM_SQUARE) for s in (crossed, inner))]
             spec.warps = 8
         elif self._shares_places(loops, used.loads):
             width = _width(hint(loops[-1].size))
