@@ -36,14 +36,17 @@ CPU: Road = (
     ("layout", "layout.layout:Layout"),  # every stored value gets its strides
     ("lower", "schedule.lower:Lower"),  # plain loops: rows, reductions, stores: kernel -> loop
     ("split-reductions", "schedule.chunks:SplitReductions"),  # reductions of few rows on a CPU are cut into chunks
-    ("schedule", "schedule.schedule:Schedule"),  # loops are merged and ordered, columns tiled, values kept
-    ("tile", "schedule.tile:Tile"),  # loops over single elements: squares of transposes, strips of long rows
-    ("unroll-jam", "schedule.unroll_jam:UnrollJam"),  # reductions of columns take a few steps for each lane
-    ("vectorize", "schedule.vectorize:Vectorize"),  # innermost loops run in vector lanes
-    ("parallelize", "schedule.parallelize:Parallelize"),  # outer loops are spread over threads
-    ("prefetch", "schedule.prefetch:Prefetch"),  # what loops read out of order is asked for early
-    ("stream", "schedule.stream:Stream"),  # large results are written past the caches
-    ("choose-forms", "schedule.forms:ChooseForms"),  # loops that have a better form get it: transposes, argmax, scans
+    ("schedule", "schedule.cpu.schedule:Schedule"),  # loops are merged and ordered, columns tiled, values kept
+    ("tile", "schedule.cpu.tile:Tile"),  # loops over single elements: squares of transposes, strips of long rows
+    ("unroll-jam", "schedule.cpu.unroll_jam:UnrollJam"),  # reductions of columns take a few steps for each lane
+    ("vectorize", "schedule.cpu.vectorize:Vectorize"),  # innermost loops run in vector lanes
+    ("parallelize", "schedule.cpu.parallelize:Parallelize"),  # outer loops are spread over threads
+    ("prefetch", "schedule.cpu.prefetch:Prefetch"),  # what loops read out of order is asked for early
+    ("stream", "schedule.cpu.stream:Stream"),  # large results are written past the caches
+    (
+        "choose-forms",
+        "schedule.cpu.forms:ChooseForms",
+    ),  # loops that have a better form get it: transposes, argmax, scans
     ("plan-buffers", "memory.plan_buffers:PlanBuffers"),  # every value gets its memory: loop -> buffer
 )
 
@@ -68,14 +71,17 @@ GPU: Road = (
     ("tile-products", "schedule.gpu.product_tiles:TileProducts"),  # products are laid out in the tile chosen for each
     ("block", "schedule.gpu.blocks:BlockLoops"),  # all other loops: blocks of programs, blocks within a row, warps
     ("split-reductions", "schedule.chunks:SplitReductions"),  # reductions of few rows on a CPU are cut into chunks
-    ("schedule", "schedule.schedule:Schedule"),  # kernels of the host's memory: merged, ordered
-    ("tile", "schedule.tile:Tile"),  # loops over single elements: squares of transposes, strips of long rows
-    ("unroll-jam", "schedule.unroll_jam:UnrollJam"),  # reductions of columns take a few steps for each lane
-    ("vectorize", "schedule.vectorize:Vectorize"),  # innermost loops run in vector lanes
-    ("parallelize", "schedule.parallelize:Parallelize"),  # outer loops are spread over threads
-    ("prefetch", "schedule.prefetch:Prefetch"),  # what loops read out of order is asked for early
-    ("stream", "schedule.stream:Stream"),  # large results are written past the caches
-    ("choose-forms", "schedule.forms:ChooseForms"),  # loops that have a better form get it: transposes, argmax, scans
+    ("schedule", "schedule.cpu.schedule:Schedule"),  # kernels of the host's memory: merged, ordered
+    ("tile", "schedule.cpu.tile:Tile"),  # loops over single elements: squares of transposes, strips of long rows
+    ("unroll-jam", "schedule.cpu.unroll_jam:UnrollJam"),  # reductions of columns take a few steps for each lane
+    ("vectorize", "schedule.cpu.vectorize:Vectorize"),  # innermost loops run in vector lanes
+    ("parallelize", "schedule.cpu.parallelize:Parallelize"),  # outer loops are spread over threads
+    ("prefetch", "schedule.cpu.prefetch:Prefetch"),  # what loops read out of order is asked for early
+    ("stream", "schedule.cpu.stream:Stream"),  # large results are written past the caches
+    (
+        "choose-forms",
+        "schedule.cpu.forms:ChooseForms",
+    ),  # loops that have a better form get it: transposes, argmax, scans
     ("attention-kernels", "kernels.short_attention:AttentionKernels"),  # loops of short attention
     ("depthwise-kernels", "kernels.depthwise_kernels:DepthwiseKernels"),  # loops of depthwise convolutions
     ("horizontal-fusion", "fusion.horizontal:HorizontalFusion"),  # independent small kernels are launched together

@@ -17,7 +17,7 @@ from ...ir.dialects import buffer
 from ...ir.symbols import Dim, dim, free_symbols
 from ...ir.syntax import Op, comment_of, location_of
 from ...ir.types import RefType
-from ...passes.schedule.stream import is_streamed
+from ...passes.schedule.cpu.stream import is_streamed
 from .convolution import convolution_body, max_pool_body
 from .linear import PACKED, computes, linear_body, weight_of
 from .text import cpp_constant, cpp_index

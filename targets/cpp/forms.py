@@ -11,7 +11,7 @@ from ...ir.dialects import loop
 from ...ir.scalars import identity
 from ...ir.symbols import dim, symbol
 from ...ir.syntax import Op
-from ...passes.schedule.forms import far_angles
+from ...passes.schedule.cpu.forms import far_angles
 from ...passes.schedule.kernels import needed_for
 from ..text.walk import dtype_of
 from .loops import head_of, plain_for

@@ -40,11 +40,11 @@ from ...analysis.cost import (
 from ...analysis.machine import Processor
 from ...core.base import Pass
 from ...core.context import CompileContext
+from ..cpu.tiling import Tiler
 from ..emit_loops import LoopSpec, NestSpec, Segment, StageSpec
 from ..expressions import Expressions, Memory, Node
 from ..moments import one_pass
 from ..nests import Loop, Nest, Nests, Stage, by_stride, coefficient, contiguous_row
-from ..tiling import Tiler
 from .grid_kernels import divide, grid_kernels
 
 Ranges = dict[sympy.Symbol, Range]

@@ -9,13 +9,13 @@ from typing import ClassVar
 import sympy
 from xdsl.ir import Block, Operation, SSAValue
 
-from ...ir.dialects import loop
-from ...ir.scalars import SCALARS
-from ...ir.symbols import dim, free_symbols
-from ...ir.types import ScalarType
-from ..analysis.cost import MOST_FOR_ANGLES, SHORTEST_SCAN
-from ..core.context import CompileContext
-from .kernels import PURE, CpuLoopPass, names_in, needed_for, variable
+from ....ir.dialects import loop
+from ....ir.scalars import SCALARS
+from ....ir.symbols import dim, free_symbols
+from ....ir.types import ScalarType
+from ...analysis.cost import MOST_FOR_ANGLES, SHORTEST_SCAN
+from ...core.context import CompileContext
+from ..kernels import PURE, CpuLoopPass, names_in, needed_for, variable
 
 BOUNDED = ("sin", "cos", "tanh", "sigmoid", "erf")  # never more than 1
 SCANS = ("sum", "prod", "max", "min")

@@ -11,13 +11,13 @@ from typing import ClassVar
 import sympy
 from xdsl.ir import Block, SSAValue
 
-from ...ir.dialects import loop
-from ...ir.symbols import dim
-from ...ir.types import RefType
-from ..analysis.cost import SHORTEST_STREAM, STREAMED
-from ..core.context import CompileContext
-from .kernels import CpuLoopPass, variable
-from .nests import coefficient
+from ....ir.dialects import loop
+from ....ir.symbols import dim
+from ....ir.types import RefType
+from ...analysis.cost import SHORTEST_STREAM, STREAMED
+from ...core.context import CompileContext
+from ..kernels import CpuLoopPass, variable
+from ..nests import coefficient
 
 
 @dataclass(frozen=True)

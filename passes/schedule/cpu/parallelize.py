@@ -8,13 +8,13 @@ from typing import ClassVar, TypeAlias
 import sympy
 from xdsl.ir import Block
 
-from ...ir.dialects import loop
-from ...ir.scalars import SCALARS
-from ...ir.symbols import Dim, dim, free_symbols, substitute
-from ..analysis.cost import HINT, MIN_UNITS, SCALAR_FACTOR, WORTH_A_THREAD
-from ..analysis.sizes import hint
-from ..core.context import CompileContext
-from .kernels import CpuLoopPass, loops_in, variable
+from ....ir.dialects import loop
+from ....ir.scalars import SCALARS
+from ....ir.symbols import Dim, dim, free_symbols, substitute
+from ...analysis.cost import HINT, MIN_UNITS, SCALAR_FACTOR, WORTH_A_THREAD
+from ...analysis.sizes import hint
+from ...core.context import CompileContext
+from ..kernels import CpuLoopPass, loops_in, variable
 
 Variables: TypeAlias = dict[sympy.Symbol, Dim]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import sympy
 
-from ...ir.dtypes import F32
-from ...ir.symbols import (
+from ....ir.dtypes import F32
+from ....ir.symbols import (
     Dim,
     FloorDiv,
     Mod,
@@ -22,8 +22,8 @@ from ...ir.symbols import (
     simplify_index,
     substitute,
 )
-from ..analysis.affine import accesses, across, cuts, merge
-from ..analysis.cost import (
+from ...analysis.affine import accesses, across, cuts, merge
+from ...analysis.cost import (
     COSTLY,
     MAX_PARTS,
     MIN_UNITS,
@@ -31,13 +31,13 @@ from ..analysis.cost import (
     TILE_AGAIN,
     TILE_ONCE,
 )
-from ..analysis.machine import Processor
-from ..analysis.sizes import hint
-from ..analysis.views import row_major
-from .emit_loops import LoopSpec, NestSpec, Segment, StageSpec
-from .expressions import Expressions, Memory, Node
-from .moments import blocked_moments
-from .nests import Loop, Nest, Stage, Store, by_stride, coefficient, contiguous_row, tile_end
+from ...analysis.machine import Processor
+from ...analysis.sizes import hint
+from ...analysis.views import row_major
+from ..emit_loops import LoopSpec, NestSpec, Segment, StageSpec
+from ..expressions import Expressions, Memory, Node
+from ..moments import blocked_moments
+from ..nests import Loop, Nest, Stage, Store, by_stride, coefficient, contiguous_row, tile_end
 
 Ranges = dict[sympy.Symbol, Range]
 

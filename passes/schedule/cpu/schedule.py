@@ -8,13 +8,13 @@ from typing import ClassVar
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Region
 
-from ...ir.dialects import loop
-from ..core.base import Pass
-from ..core.context import CompileContext
-from ..core.rewriter import erase_dead
-from .emit_loops import LoopEmitter, kernel_block, kernel_symbols
-from .kernels import is_grid
-from .read import read
+from ....ir.dialects import loop
+from ...core.base import Pass
+from ...core.context import CompileContext
+from ...core.rewriter import erase_dead
+from ..emit_loops import LoopEmitter, kernel_block, kernel_symbols
+from ..kernels import is_grid
+from ..read import read
 from .tiling import Tiler
 
 

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from xdsl.ir import Block
 
-from ...ir.dialects import loop
-from ..core.context import CompileContext
-from .kernels import CpuLoopPass, loops_in
+from ....ir.dialects import loop
+from ...core.context import CompileContext
+from ..kernels import CpuLoopPass, loops_in
 
 
 @dataclass(frozen=True)

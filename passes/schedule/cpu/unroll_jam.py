@@ -8,14 +8,14 @@ from typing import ClassVar
 import sympy
 from xdsl.ir import Operation
 
-from ...ir.dialects import loop
-from ...ir.symbols import FloorDiv, dim, known_equal, simplify_index
-from ...ir.syntax import Op, single_block
-from ..analysis.cost import JAM
-from ..analysis.size_names import replace_sizes
-from ..core.context import CompileContext
-from .kernels import CpuLoopPass, FreshVariables, cost, loops_in, names_in, ranges_around, set_bounds, variable
-from .nests import coefficient
+from ....ir.dialects import loop
+from ....ir.symbols import FloorDiv, dim, known_equal, simplify_index
+from ....ir.syntax import Op, single_block
+from ...analysis.cost import JAM
+from ...analysis.size_names import replace_sizes
+from ...core.context import CompileContext
+from ..kernels import CpuLoopPass, FreshVariables, cost, loops_in, names_in, ranges_around, set_bounds, variable
+from ..nests import coefficient
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ from typing import ClassVar
 import sympy
 from xdsl.ir import SSAValue
 
-from ...ir.dialects import loop
-from ...ir.symbols import Dim, dim, free_symbols, product, substitute, symbol
-from ...ir.syntax import Op, single_block
-from ..analysis.cost import AHEAD, ASKED, FAR, MOMENTS_FIRST
-from ..analysis.size_names import replace_sizes
-from ..analysis.sizes import hint
-from ..core.context import CompileContext
-from .kernels import (
+from ....ir.dialects import loop
+from ....ir.symbols import Dim, dim, free_symbols, product, substitute, symbol
+from ....ir.syntax import Op, single_block
+from ...analysis.cost import AHEAD, ASKED, FAR, MOMENTS_FIRST
+from ...analysis.size_names import replace_sizes
+from ...analysis.sizes import hint
+from ...core.context import CompileContext
+from ..kernels import (
     PURE,
     CpuLoopPass,
     FreshVariables,
@@ -27,7 +27,7 @@ from .kernels import (
     surrounding,
     variable,
 )
-from .nests import coefficient, tile_end
+from ..nests import coefficient, tile_end
 
 
 @dataclass(frozen=True)

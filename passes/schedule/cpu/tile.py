@@ -9,18 +9,18 @@ from typing import ClassVar
 import sympy
 from xdsl.ir import Block, Operation
 
-from ...ir.dialects import loop
-from ...ir.symbols import dim, product
-from ...ir.syntax import Op, single_block
-from ...ir.types import ref_type
-from ..analysis.affine import across
-from ..analysis.cost import ANGLES, MIN_UNITS, SERIAL_OPERATIONS
-from ..analysis.machine import Processor
-from ..analysis.size_names import replace_sizes
-from ..analysis.sizes import hint
-from ..core.context import CompileContext
-from .kernels import CpuLoopPass, FreshVariables, cost, loops_in, names_in, set_bounds, surrounding, variable
-from .nests import Loop, coefficient, tile_end
+from ....ir.dialects import loop
+from ....ir.symbols import dim, product
+from ....ir.syntax import Op, single_block
+from ....ir.types import ref_type
+from ...analysis.affine import across
+from ...analysis.cost import ANGLES, MIN_UNITS, SERIAL_OPERATIONS
+from ...analysis.machine import Processor
+from ...analysis.size_names import replace_sizes
+from ...analysis.sizes import hint
+from ...core.context import CompileContext
+from ..kernels import CpuLoopPass, FreshVariables, cost, loops_in, names_in, set_bounds, surrounding, variable
+from ..nests import Loop, coefficient, tile_end
 
 
 @dataclass(frozen=True)
