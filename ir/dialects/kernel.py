@@ -94,6 +94,7 @@ class Extern(Op):
     Arguments are written as on `aten` operations; those that have a default may be left out, but for those of windows. `operand_strides` and `strides`: one entry an operand or result (none: contiguous).
     A region is what a kernel of our own computes from the operator's result, its first argument, and from the operands
     `epilogue.0`, ...
+    That of an attention computes what the softmax takes, from the scores (batch, head, row, key), its first argument.
     `computed`: factors that it computes, too. The region reads the memory that stands in the operand's place, and gives them behind the result.
     `own`: the kernel of our own that carries out the call (passes/kernels/own_kernels.py); it reads any view and writes planned memory.
     `empty_rows`: attention that stands for two products with a softmax between them (match-attention) gives nan, not zeros,
@@ -114,6 +115,8 @@ class Extern(Op):
     def check(self) -> None:
         if self.regions:
             check_region(self)
+            if self["target"] == ATTENTION and not self.get("own"):
+                raise VerifyException(f"{self.name}: only a kernel of our own carries out what happens to scores")
         if len(self["operands"]) != len(self.operands):
             raise VerifyException(f"{self.name} names {len(self['operands'])} operands but has {len(self.operands)}")
         check_canonical(self, self["target"], whole=False)

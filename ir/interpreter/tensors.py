@@ -123,7 +123,7 @@ def call(machine: Machine, op: Op, target: str, values: list[Any]) -> list[Tenso
     if op.get("packed"):
         values = [values[0], unpack(values[1], op["packed"]), *values[2:]]
     if op.get("empty_rows"):
-        return [_attention_of_products(op, values)]
+        return [_attention_of_products(machine, op, values)]
     args, kwargs = aten.call_arguments(op, values, target)
     if "device" in kwargs:
         kwargs["device"] = "cpu"  # where all programs run here
@@ -156,7 +156,7 @@ def _with_factors(machine: Machine, op: Op, values: Sequence[Any]) -> list[Any]:
     return found
 
 
-def _attention_of_products(op: Op, values: list[Any]) -> Tensor:
+def _attention_of_products(machine: Machine, op: Op, values: list[Any]) -> Tensor:
     """scaled_dot_product_attention as two products: nan where a row has no score above -inf, half types rounded once."""
     given = dict(zip(op["operands"], values, strict=True))
     q, k, v = (given[name] for name in ("query", "key", "value"))
@@ -169,6 +169,14 @@ def _attention_of_products(op: Op, values: list[Any]) -> Tensor:
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    if op.regions:
+        first, last = op.block_body.args[0], op.block_body.last_op
+        assert last is not None
+        machine.values[first] = scores.to(prim.tensor(first).dtype.torch)
+        read = [values[k] for k in kernel.read_by_region(op)]
+        machine.values |= dict(zip(op.block_body.args[1:], read, strict=True))
+        run_block(machine, [step for step in op.block_body.ops if step is not last])
+        scores = machine.values[last.operands[0]].to(wide)
     return torch.matmul(torch.softmax(scores, -1), v.to(wide)).to(q.dtype)
 
 

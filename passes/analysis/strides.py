@@ -119,17 +119,19 @@ def takes_view(op: Op, index: int, view: View) -> bool:
 def _reads(op: Op, index: int, view: View) -> bool | None:
     """Whether the kernel that was chosen for a call reads a view; None: none was chosen, or it takes what was recorded.
 
-    Attention of our own takes any as long as the last dimension has no gaps (a mask may have them). The libraries' on a
+    Attention of our own takes any as long as the last dimension has no gaps (a mask may have them), and its region reads any. The libraries' on a
     GPU want rows that begin at 16 bytes, too, but for a mask without gaps: one that is short by that has longer rows.
     """
-    mask = op.get("operands") is not None and op["operands"][index] == "attn_mask"
+    name = op["operands"][index] if op.get("operands") is not None else ""
+    mask = name == "attn_mask"
     if op.get("backend"):
         steps = [t for s, t in zip(view.shape[:-1], view.strides[:-1], strict=True) if s != 1]
         aligned = all(exact_quotient(t, 8) is not None for t in (*steps, view.offset))
         whole = mask and view.offset == 0 and same_layout(view.shape, view.strides, contiguous_strides(view.shape))
         return view.strides[-1] == 1 and (aligned or whole)
     if op.get("own") in ("attention", "short_attention"):
-        return view.strides[-1] == 1 or view.shape[-1] == 1 or (view.strides[-1] == 0 and mask)
+        by_region = name.startswith(kernel.PREFIX)
+        return by_region or view.strides[-1] == 1 or view.shape[-1] == 1 or (view.strides[-1] == 0 and mask)
     return None
 
 

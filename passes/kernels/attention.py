@@ -26,6 +26,7 @@ from ..core.base import Pass
 from ..core.clauses import Call, Clauses, broken
 from ..core.context import CompileContext
 from ..core.rewriter import InFrontOf
+from ..fusion.call_region import LEFT, MOST_OPERATIONS
 from .short_attention import BYTES, FIXED, LOOPS, ROWS, Tile, block_of, loops_time, moved_bytes, takes_loops
 
 CPP = "attention"  # the C++ kernel, as LOOPS by the attribute `own`
@@ -82,7 +83,9 @@ class Attention(Pass):
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         masks = _Masks()
         for op in list(module.walk()):
-            if not isinstance(op, kernel.Extern) or op["target"] != ATTENTION or op.get("own") or op.get("backend"):
+            if not isinstance(op, kernel.Extern) or op["target"] != ATTENTION or op.get("backend"):
+                continue
+            if op.get("own") and not op.regions:
                 continue
             call = _Call(op, ctx.machine, masks, self.tile)
             if self.tile == "library" or broken(takes_cpp(op, ctx.machine)) is not None:
@@ -144,10 +147,23 @@ def takes_cpp(op: Op, machine: Machine) -> Clauses:
     yield known_equal(q[1], k[1]) or bool(op.get("enable_gqa")), "as many heads, or shared ones"
     yield known_equal(k[1], v[1]), "as many heads of keys as of values"
     yield known_equal(q[0], k[0]) and known_equal(q[0], v[0]), "equal batches"
-    memories = [
-        (name, kind) for name, kind in call.tensors.items() if isinstance(kind, RefType) and name != "attn_mask"
-    ]
-    yield all(m.shape[-1] == 1 or m.strides[-1] == 1 for _, m in memories), "rows without gaps"
+    memories = [kind for name in (*ROWS, "result") if isinstance(kind := call.tensors.get(name), RefType)]
+    yield all(m.shape[-1] == 1 or m.strides[-1] == 1 for m in memories), "rows without gaps"
+    if op.regions:
+        yield from takes_scores(op)
+
+
+def takes_scores(op: Op) -> Clauses:
+    """What may happen to scores there: operations on single elements, whose places follow from the score's."""
+    *steps, _ = op.block_body.ops
+    work = [step for step in steps if isinstance(step, prim.Elementwise | prim.Cast)]
+    moves = (prim.Broadcast, prim.Reshape, prim.Permute, *prim.SOURCES)
+    yield all(step in work or type(step) in moves for step in steps), "operations on single elements"
+    yield len(work) <= MOST_OPERATIONS and not any(step.name in LEFT for step in work), "operations in one loop"
+    kinds = [prim.tensor(argument) for argument in op.block_body.args]
+    yield all(t.device == "cpu" and t.dtype.kind != "complex" for t in kinds), "numbers in the host's memory"
+    starts = [step[name] for step in steps if isinstance(step, prim.Iota) for name in ("start", "step")]
+    yield not any(isinstance(n, float) for n in starts), "positions in whole numbers"
 
 
 def takes_short(op: Op, machine: Machine) -> Clauses:
@@ -161,7 +177,7 @@ def takes_library(op: Op, machine: Machine) -> Clauses:
     given = {name: prim.tensor(v) for name, v in zip(op["operands"], op.operands, strict=True)}
     q, k, v = (given[name] for name in ROWS)
     mask = given.get("attn_mask")
-    yield is_gpu(q.device), "a GPU"
+    yield is_gpu(q.device) and not op.regions, "a GPU, and masks alone"
     yield op.get("dropout_p", 0.0) == 0.0, "no dropout"
     yield all(t.rank == 4 and t.dtype == q.dtype and 0 not in t.shape for t in (q, k, v)), "four dimensions of one type"
     yield q.dtype in (F16, BF16, F32), "half types or float32"

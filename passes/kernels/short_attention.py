@@ -50,10 +50,7 @@ def takes_loops(op: Op, machine: Machine) -> Clauses:
     q, k, v = (given[name] for name in ROWS)
     mask = given.get("attn_mask")
     yield op.get("dropout_p", 0.0) == 0.0, "no dropout"
-    yield (
-        not op.get("enable_gqa"),
-        "as many heads of keys as of queries, and nothing behind it",
-    )
+    yield not op.get("enable_gqa") and not op.regions, "as many heads of keys as of queries, and masks alone"
     yield is_gpu(q.device), "a GPU"
     yield q.dtype in ((F16, BF16, F32) if machine.tf32_products else (F16, BF16)), "half types, or products in TF32"
     yield all(t.dtype == q.dtype and t.device == q.device for t in (k, v)), "one type on one GPU"

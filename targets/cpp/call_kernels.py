@@ -18,6 +18,7 @@ from ...ir.symbols import Dim, dim, free_symbols
 from ...ir.syntax import Op, comment_of, location_of
 from ...ir.types import RefType
 from ...passes.schedule.cpu.stream import is_streamed
+from .attention import attention_body
 from .convolution import convolution_body, max_pool_body
 from .linear import PACKED, computes, linear_body, weight_of
 from .text import cpp_constant, cpp_index
@@ -93,48 +94,8 @@ def _kernel(word: str, header: str, body: str, op: Op, dims: Iterable[Dim]) -> C
 
 
 def _attention(op: Op) -> CallKernel:
-    names = list(op["operands"])
-    refs: dict[str, RefType] = {}
-    for name, value in zip([*names, "out"], op.operands, strict=True):
-        assert isinstance(value.type, RefType)
-        refs[name] = value.type
-    q, k, v, out, mask = refs["query"], refs["key"], refs["value"], refs["out"], refs.get("attn_mask")
-    batch, q_heads, queries, depth = q.shape
-    heads, keys, width = k.shape[1], k.shape[2], v.shape[3]
-    groups = "1" if q_heads == heads else f"{cpp_index(q_heads)} / ({cpp_index(heads)})"
-    known = isinstance(queries, int) and isinstance(q_heads, int) and isinstance(heads, int)
-    scale = op.get("scale")
-    values: dict[str, Dim | str] = {"batch": batch, "heads": heads, "groups": groups, "queries": queries, "keys": keys}
-    values |= {"depth": depth, "width": width}
-    for letter, ref in (("q", q), ("k", k), ("v", v), ("o", out)):
-        values |= {f"{letter}_batch": ref.strides[0], f"{letter}_head": ref.strides[1], f"{letter}_row": ref.strides[2]}
-    if mask is not None:
-        padded: list[Dim] = [0] * (4 - len(mask.shape))
-        padded += [0 if n == 1 else s for n, s in zip(mask.shape, mask.strides, strict=True)]
-        values |= dict(zip(("mask_batch", "mask_head", "mask_row", "mask_column"), padded, strict=True))
-    factor = f"1.0f / __builtin_sqrtf(float({cpp_index(depth)}))"
-    if scale is not None or isinstance(depth, int):
-        factor = _number(float(scale) if scale is not None else 1 / math.sqrt(int(depth)))
-    lines = ["  im::Attention s{};"]
-    lines += [f"  s.{name} = {v if isinstance(v, str) else cpp_index(v)};" for name, v in values.items()]
-    lines += [f"  s.scale = {factor};", f"  s.causal = {str(bool(op.get('is_causal'))).lower()};"]
-    products = op.get("empty_rows") is not None  # the call stands for them, and gives what they give
-    nothing = '__builtin_nanf("")' if products else "0.0f"
-    forgets = not products and mask is None and depth == width
-    lines.append(f"  s.masked = {nothing};")
-    lines.append(f"  s.forgets = {str(forgets).lower()};")
-    places = {name: f"in{i}" for i, name in enumerate(names)}
-    pointer = places.get("attn_mask", "static_cast<const float*>(nullptr)")
-    rows = f"im::is_few({groups} * {queries})" if known else "im::either"
-    lines.append(f"  im::attention<{rows}>(s, {places['query']}, {places['key']}, {places['value']}, {pointer}, out0);")
-    dims = [d for d in values.values() if not isinstance(d, str)]
-    return _kernel("attention", "intarsia_attention.h", "\n".join(lines) + "\n", op, [*dims, q_heads, depth])
-
-
-def _number(value: float) -> str:
-    if math.isnan(value) or math.isinf(value):
-        return '__builtin_nanf("")' if value != value else f"{'-' if value < 0 else ''}__builtin_inff()"
-    return f"{value!r}f"
+    body, dims, before = attention_body(op)
+    return replace(_kernel("attention", "intarsia_attention.h", body, op, dims), before=(before,))
 
 
 def _convolution(op: Op) -> CallKernel:

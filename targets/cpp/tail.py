@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 
 from ...ir.dialects import kernel, prim
 from ...ir.dtypes import DType
-from ...ir.symbols import Dim, simplify_index, symbol
+from ...ir.symbols import Dim, dim, simplify_index, symbol
 from ...ir.syntax import Op
 from ...ir.types import RefType
 from ...passes.analysis.views import Ranges, operand_index, reshape_index, row_major
@@ -45,8 +45,8 @@ def tail_of(op: Op, bias: str, columns: int) -> Tail:
         lines.append(f"const float v = sum + float(static_cast<const {kinds[0]}*>(in[0])[column]);")
         value = "v"
     if op.regions:
-        region = _Region()
-        region.names[op.block_body.args[0], None] = value
+        region = Region()
+        region.known[op.block_body.args[0]] = value
         for k, (name, argument) in enumerate(read.items()):
             t = prim.tensor(argument)
             place = "0" if t.rank == 0 else "at" if t.shape == refs[-1].shape else "column"
@@ -55,7 +55,7 @@ def tail_of(op: Op, bias: str, columns: int) -> Tail:
         for step in steps:
             region.element(step.results[0], None)
         last = cast(kernel.Yield, op.block_body.last_op).operands[0]
-        lines, value = lines + region.lines, region.names[last, None]
+        lines, value = lines + region.lines, region.element(last, None)
         words += region.words[:MOST_WORDS]
     head = "  IM_FN_MEMBER static float of(float sum, const void* const* in, int64_t at, int64_t column) {"
     void = "    (void)in, (void)at, (void)column;"
@@ -74,7 +74,7 @@ def factor_of(op: Op, name: str, sizes: tuple[int, int]) -> Tail:
     read, _ = _read(op, number)
     value = cast(kernel.Yield, op.block_body.last_op).operands[number]
     ranges = {symbol(word): (0, size - 1) for word, size in zip(("row", "i"), sizes, strict=True)}
-    region = _Region({argument: f"in{k}" for k, argument in enumerate(read.values())}, ranges)
+    region = Region({argument: Place(f"in{k}") for k, argument in enumerate(read.values())}, ranges)
     result = region.element(value, reshape_index((*ranges,), sizes, prim.tensor(value).shape, ranges))
     word = prim.tensor(value).dtype
     members = [f"  const {refs[names.index(extra)].dtype.cpp}* in{k};" for k, extra in enumerate(read)]
@@ -109,11 +109,26 @@ def _read(op: Op, number: int) -> tuple[dict[str, SSAValue], list[Op]]:
 Index: TypeAlias = tuple[Dim, ...] | None
 
 
-class _Region:
+@dataclass(frozen=True)
+class Place:
+    """A pointer in C++, and the strides of what lies there (None: no gaps)."""
+
+    pointer: str
+    strides: tuple[Dim, ...] | None = None
+
+    def at(self, index: tuple[Dim, ...], shape: tuple[Dim, ...], ranges: Ranges) -> str:
+        """An element."""
+        steps = self.strides
+        found = row_major(index, shape) if steps is None else dim(sum(i * s for i, s in zip(index, steps, strict=True)))
+        return f"{self.pointer}[{cpp_index(simplify_index(found, ranges))}]"
+
+
+class Region:
     """The statements of operations on single elements, each at an index: none where all are at one place. Half types are float until they are stored."""
 
-    def __init__(self, memory: Mapping[SSAValue, str] | None = None, ranges: Ranges | None = None) -> None:
+    def __init__(self, memory: Mapping[SSAValue, Place] | None = None, ranges: Ranges | None = None) -> None:
         self.lines: list[str] = []
+        self.known: dict[SSAValue, str] = {}  # what has a name already, at whatever index
         self.words: list[str] = []
         self.memory, self.ranges = memory or {}, ranges or {}
         self.names: dict[tuple[SSAValue, Index], str] = {}
@@ -124,15 +139,20 @@ class _Region:
 
     def element(self, value: SSAValue, index: Index) -> str:
         """The name of a value's element."""
+        if value in self.known:
+            return self.known[value]
         if (value, index) in self.names:
             return self.names[value, index]
         op = value.owner
         if not isinstance(op, prim.PrimOp):
             assert index is not None
-            place = simplify_index(row_major(index, prim.tensor(value).shape), self.ranges)
-            return self.load(value, index, f"{self.memory[value]}[{cpp_index(place)}]")
+            return self.load(value, index, self.memory[value].at(index, prim.tensor(value).shape, self.ranges))
         if isinstance(op, prim.Full):
             text = cpp_constant(op["value"], _held(op.type.dtype))
+        elif isinstance(op, prim.Iota):
+            assert index is not None
+            place = simplify_index(dim(op["start"] + op["step"] * index[op["dim"]]), self.ranges)
+            return self._bind(value, index, f"static_cast<{_held(op.type.dtype).cpp}>({cpp_index(place)})")
         elif type(op) in prim.VIEWS:
             text = self.element(op.operands[0], None if index is None else operand_index(op, index, self.ranges))
         elif isinstance(op, prim.Cast):

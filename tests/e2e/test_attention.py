@@ -175,11 +175,8 @@ def three(q, k, v, m):
     return torch.baddbmm(bias, q, k.transpose(1, 2), beta=1, alpha=0.25).softmax(-1) @ v
 
 
-NOT_LOW = filled(-6e4)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize("fn", [filled(float("-inf")), NOT_LOW, added_and_filled, triangle, three])
+@pytest.mark.parametrize("fn", [filled(float("-inf")), filled(-6e4), added_and_filled, triangle, three])
 def test_written_masks_are_recognised(fn, dtype):
     """A row is shut all over, in another only the last key is open; float16 has no number beside which a score vanishes."""
     q, k, v = (heads(x).contiguous() for x in inputs(dtype))
@@ -190,5 +187,4 @@ def test_written_masks_are_recognised(fn, dtype):
         expected = fn(*(x.float() for x in (q, k, v)), mask)
         bound = 1e-5 if dtype == torch.float32 else 4e-3
         torch.testing.assert_close(found.float(), expected, atol=bound, rtol=bound, equal_nan=True)
-        products = "bmm" in str(intarsia.explain(fn)(q, k, v, mask).graphs[0].library)
-        assert products == (fn is NOT_LOW or (dtype == torch.float16 and fn is added_and_filled))
+        assert "bmm" not in str(intarsia.explain(fn)(q, k, v, mask).graphs[0].library)

@@ -1,6 +1,7 @@
 """Attention as programs write it: from the last product through the softmax back to the first.
 
     softmax(q k^T * s + m) v    with m a sum, `masked_fill`, `where` or `baddbmm`
+    softmax(f(q k^T)) v         with f of operations on single elements
 
 Over three to five dimensions, softmax in the dtype or in float32.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import cast
 
 from xdsl.ir import Operation, SSAValue
 
@@ -27,6 +29,7 @@ LEAST_F16 = -65504.0
 SCALINGS = ("prim.cast", "prim.reshape", "prim.permute", "prim.mul", "prim.div")
 VIEWS = prim.Reshape | prim.Permute
 LONGEST = 32  # operations between a sum and the product that it adds to
+MOST_VALUES = 256  # that are looked at for the product whose scores a softmax takes
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Products:
         chain: the operations between them, and the first product.
         shape: batch, heads, rows and keys of the scores.
         masks: what happens to the scores behind their factor `scale`, in order.
+        steps: the operations on the scores, in order, where they are more than a factor and masks.
     """
 
     last: kernel.Extern
@@ -61,6 +65,12 @@ class Products:
     shape: tuple[Dim, ...]
     scale: float
     masks: list[Mask]
+    steps: list[Op] = field(default_factory=list)
+
+    @property
+    def first(self) -> kernel.Extern:
+        """The product of queries and keys."""
+        return cast(kernel.Extern, self.chain[-1])
 
     @property
     def v(self) -> SSAValue:
@@ -115,15 +125,23 @@ class _Walk:
 
     def __post_init__(self) -> None:
         self.dtype: DType = prim.tensor(self.last.operands[1]).dtype
-        self.batch, self.rows, self.keys = prim.tensor(self.last.operands[0]).shape
+        self.sizes = self.batch, self.rows, self.keys = prim.tensor(self.last.operands[0]).shape
 
     def run(self) -> Products | None:
         scores = self.before_softmax(self.through_views(self.last.operands[0]))
-        product = None if scores is None else self.first_product(scores)
-        if product is None:
+        if scores is None:
             return None
+        behind, steps = list(self.chain), list[Op]()
+        product = self.first_product(scores)
+        if product is None:
+            self.chain, self.scale, self.masks = behind, 1.0, []
+            steps = _Steps(self, scores).steps
+            if not steps:
+                return None
+            product = self.operands(cast(kernel.Extern, self.chain[-1]))
+            assert product is not None
         shape = self.four or (self.batch, 1, self.rows, self.keys)
-        return Products(self.last, *product, self.chain, shape, self.scale, self.masks[::-1])
+        return Products(self.last, *product, self.chain, shape, self.scale, self.masks[::-1], steps)
 
     def step(self, op: Op) -> SSAValue:
         """Take an operation into the chain; its first operand."""
@@ -266,6 +284,40 @@ class _Walk:
             return None
         self.scale = alpha
         return given["batch1"], given["batch2"]
+
+
+class _Steps:
+    """The operations on the scores of one product that a softmax takes, each with the scores' rows and keys, in order."""
+
+    def __init__(self, walk: _Walk, scores: SSAValue) -> None:
+        self.walk, self.steps = walk, list[Op]()
+        self.first: kernel.Extern | None = None
+        self.seen: dict[SSAValue, bool] = {}
+        if self.leads(scores) and all(map(self.keeps_rows, self.steps)):
+            assert self.first is not None
+            walk.chain += [*self.steps, self.first]
+            fours = [s for op in self.steps if len(s := op.type.shape) == 4]
+            walk.four = next(iter(fours), walk.four)
+        else:
+            self.steps = []
+
+    def leads(self, value: SSAValue) -> bool:
+        """Whether a value is computed from the product's scores element by element: the first product that is met."""
+        op = value.owner
+        if value in self.seen or len(self.seen) > MOST_VALUES:
+            return self.seen.get(value, False)
+        self.seen[value] = False
+        if isinstance(op, kernel.Extern):
+            fits = op["target"] == BMM and _is_plain(op) and prim.tensor(value).shape == self.walk.sizes
+            self.first = self.first or (op if fits else None)
+            self.seen[value] = op is self.first
+        elif isinstance(op, prim.Elementwise | prim.Cast | VIEWS) and sum(map(self.leads, op.operands)):
+            self.steps.append(op)
+            self.seen[value] = True
+        return self.seen[value]
+
+    def keeps_rows(self, op: Op) -> bool:
+        return not isinstance(op, VIEWS) or self.walk.keeps_rows(op)
 
 
 def _leads_to_product(value: SSAValue) -> bool:

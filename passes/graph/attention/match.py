@@ -23,9 +23,11 @@ from ...core.base import Pass
 from ...core.clauses import broken
 from ...core.context import CompileContext
 from ...core.rewriter import InFrontOf, erase_dead, producer, splat
-from ...kernels.attention import has_kernel, heads_side_by_side
+from ...kernels.attention import CPP, has_kernel, heads_side_by_side
+from ...kernels.short_attention import ROWS
 from .find import BMM, Mask, Products, find, takes_products
 from .mask_kind import CAUSAL, FULL, mask_kind
+from .scores import ScoreRegion
 
 SHUT = -1e30  # added to a score it leaves nothing of it, and times log2(e) it still is a number
 
@@ -113,21 +115,23 @@ def _match(op: kernel.Extern, masks: _Masks, ctx: CompileContext) -> bool:
         return False
     q, factor = _unscaled(found.q)
     found = replace(found, scale=found.scale * factor)
-    if not has_kernel(_outline(found), ctx.machine):
+    scores = ScoreRegion(found) if found.steps else None
+    if not has_kernel(_outline(found, scores), ctx.machine):
         return False
-    _Builder(found, q, masks).replace()
+    _Builder(found, q, masks, scores).replace()
     return True
 
 
-def _outline(found: Products) -> kernel.Extern:
+def _outline(found: Products, scores: ScoreRegion | None) -> kernel.Extern:
     """The call without masks, on values of its own: what kernels are asked about."""
     b, h, rows, keys = found.shape
     depth, width = prim.tensor(found.q).shape[2], prim.tensor(found.v).shape[2]
     t = prim.tensor(found.v)
     shapes = [(b, h, rows, depth), (b, h, keys, depth), (b, h, keys, width)]
-    block = Block(arg_types=[t.with_(shape=shape) for shape in shapes])
-    attrs: dict[str, object] = {"target": ATTENTION, "operands": ("query", "key", "value"), "scale": found.scale}
-    return kernel.Extern.make(block.args, [t.with_(shape=(b, h, rows, width))], attrs)
+    read, names, regions = (scores.memory, scores.names, [scores.region()]) if scores else ({}, (), [])
+    block = Block(arg_types=[*(t.with_(shape=shape) for shape in shapes), *(v.type for v in read)])
+    attrs: dict[str, object] = {"target": ATTENTION, "operands": (*ROWS, *names), "scale": found.scale}
+    return kernel.Extern.make(block.args, [t.with_(shape=(b, h, rows, width))], attrs, regions)
 
 
 def _unscaled(q: SSAValue) -> tuple[SSAValue, float]:
@@ -149,8 +153,8 @@ def _unscaled(q: SSAValue) -> tuple[SSAValue, float]:
 class _Builder:
     """Makes the call that stands for two products."""
 
-    def __init__(self, found: Products, q: SSAValue, masks: _Masks) -> None:
-        self.found, self.q, self.masks = found, q, masks
+    def __init__(self, found: Products, q: SSAValue, masks: _Masks, scores: ScoreRegion | None) -> None:
+        self.found, self.q, self.masks, self.scores = found, q, masks, scores
         self.add = InFrontOf(found.last).add
         shapes = [prim.tensor(mask.value).shape for mask in found.masks]
         self.outer: tuple[Dim, ...] = next((s[:2] for s in shapes if len(s) == 5), ())  # images and windows
@@ -181,9 +185,14 @@ class _Builder:
         direct = turn is not None and tuple(turn["perm"]) == (0, 1, 3, 2)
         k = turn.operands[0] if turn is not None and direct else self.add(prim.permute(k_turned, (0, 1, 3, 2)))
         values = {"query": q, "key": k, "value": v}
-        said = self.mask(values)
+        if self.scores is None:
+            said, regions = self.mask(values), []
+        else:
+            values |= dict(zip(self.scores.names, self.scores.memory, strict=True))
+            said, regions = {"own": CPP, "empty_rows": "nan"}, [self.scores.region()]
         attrs = {"target": ATTENTION, "operands": tuple(values), "scale": found.scale, **said}
-        return kernel.Extern.make(list(values.values()), [prim.tensor(q).with_(shape=(b, h, rows, width))], attrs)
+        result = prim.tensor(q).with_(shape=(b, h, rows, width))
+        return kernel.Extern.make(list(values.values()), [result], attrs, regions)
 
     def seen_as(self, value: SSAValue, shape: tuple[Dim, ...]) -> SSAValue:
         """The value, or what is behind its reshape, under another shape."""

@@ -1,4 +1,4 @@
-// softmax(q k^T * scale + mask) v for one kernel call, over blocks that stay in the cache: the scores of a whole row are never in memory.
+// softmax(f(q k^T * scale)) v for one kernel call, over blocks that stay in the cache: the scores of a whole row are never in memory.
 //
 // A task is one batch entry, one head of k and v, and a chunk of the rows of q that read it (with grouped heads, the rows of several heads
 // of q, one after another). It walks over blocks of keys. For each it packs k (transposed) and v as float, and then for a few rows at a
@@ -12,7 +12,6 @@ struct Attention {
   int64_t batch, heads, groups;  // groups: heads of q for each of the `heads` of k and v
   int64_t queries, keys, depth, width;
   int64_t q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row;  // strides in elements
-  int64_t mask_batch, mask_head, mask_row, mask_column;
   float scale;
   bool causal;
   float masked;  // what a row gives in which no score is above -inf
@@ -45,15 +44,26 @@ template <> struct MaskValue<f16> {
   IM_FN_MEMBER static float of(float score, f16 bias) { return score + float(bias); }
 };
 
+// What happens to scores of one row, from `key` on, before the softmax: nothing, or a mask is added. A kernel may have a struct of its own.
+struct Unchanged {
+  IM_FN_MEMBER void operator()(float*, int64_t, int64_t, int64_t, int64_t, int64_t) const {}
+};
+
 template <class Mask>
-IM_FN void apply_mask(float* scores, const Mask* mask, int64_t step, int64_t count) {
-  if (step == 1) {
-    #pragma omp simd
-    for (int64_t j = 0; j < count; ++j) scores[j] = MaskValue<Mask>::of(scores[j], mask[j]);
-  } else {
-    for (int64_t j = 0; j < count; ++j) scores[j] = MaskValue<Mask>::of(scores[j], mask[j * step]);
+struct Added {
+  const Mask* mask;
+  int64_t batches, heads, rows, columns;  // strides in elements
+  IM_FN_MEMBER void operator()(float* scores, int64_t batch, int64_t head, int64_t row, int64_t key, int64_t count) const {
+    const Mask* const from = mask + batch * batches + head * heads + row * rows + key * columns;
+    if (columns == 1) {
+      #pragma omp simd
+      for (int64_t j = 0; j < count; ++j) scores[j] = MaskValue<Mask>::of(scores[j], from[j]);
+    } else {
+      for (int64_t j = 0; j < count; ++j) scores[j] = MaskValue<Mask>::of(scores[j], from[j * columns]);
+    }
   }
-}
+};
+template <class Mask> Added(const Mask*, int64_t, int64_t, int64_t, int64_t) -> Added<Mask>;
 
 // exp(x) for x <= 0, which is 0 below the least normal number; NaN stays NaN. The error is that of exp (docs/math.md).
 IM_FN float exp_below(float x) {
@@ -120,8 +130,8 @@ IM_FN const float* whole_rows(const T* from, int64_t pitch, float* to, int64_t r
 }
 
 // A task with few rows, as in decoding: k and v are read once where they lie, each row of k is multiplied with each row of q.
-template <class T, class Mask>
-static void attention_few(const Attention& s, const T* q, const T* k, const T* v, const Mask* mask, T* out) {
+template <class T, class Scores>
+static void attention_few(const Attention& s, const T* q, const T* k, const T* v, const Scores& change, int64_t batch, int64_t head, T* out) {
   const int64_t rows = s.groups * s.queries, depth = round_up(s.depth, lanes), width = round_up(s.width, lanes);
   const int64_t keys = round_up(s.keys, lanes);
   constexpr int64_t block = 64;
@@ -160,7 +170,7 @@ static void attention_few(const Attention& s, const T* q, const T* k, const T* v
     for (int64_t i = 0; i < s.queries; ++i, ++r) {
       float maximum = -__builtin_inff(), total = 0;
       float* const line = scores + r * keys;
-      if (mask) apply_mask(line, mask + g * s.mask_head + i * s.mask_row, s.mask_column, s.keys);
+      change(line, batch, head + g, i, 0, s.keys);
       softmax_step(line, s.causal ? index_min(s.keys, i + 1) : s.keys, keys, keys_heard(s, 0), maximum, total);
       state.data[2 * r] = maximum;
       state.data[2 * r + 1] = total;
@@ -185,9 +195,9 @@ static void attention_few(const Attention& s, const T* q, const T* k, const T* v
       write_row(s, out + g * s.o_head + i * s.o_row, sums + r * width, state.data[2 * r], state.data[2 * r + 1]);
 }
 
-template <class T, class Mask>
-static void attention_task(const Attention& s, const T* q, const T* k, const T* v, const Mask* mask, T* out, int64_t first,
-                           int64_t rows) {
+template <class T, class Scores>
+static void attention_task(const Attention& s, const T* q, const T* k, const T* v, const Scores& change, int64_t batch,
+                           int64_t first_head, T* out, int64_t first, int64_t rows) {
   const int64_t depth = s.depth, width = round_up(s.width, lanes), all_rows = round_up(rows, block_rows);
   const int64_t block = index_min(key_block, round_up(s.keys, lanes));
   Scratch<float> memory(all_rows * (depth + width + 2) + block * width + round_up(block, panel) * depth + row_block * block +
@@ -241,7 +251,7 @@ static void attention_task(const Attention& s, const T* q, const T* k, const T* 
       int64_t head = (first + r0) / s.queries, row = (first + r0) % s.queries;
       for (int64_t r = r0; r < index_min(r0 + here, rows); ++r, head += ++row == s.queries, row = row == s.queries ? 0 : row) {
         float* const line = scores + (r - r0) * block;
-        if (mask) apply_mask(line, mask + head * s.mask_head + row * s.mask_row + key * s.mask_column, s.mask_column, seen);
+        change(line, batch, first_head + head, row, key, seen);
         const int64_t visible = s.causal ? index_max(0, index_min(seen, row + 1 - key)) : seen;
         const float factor = softmax_step(line, visible, columns, keys_heard(s, key), maxima[r], totals[r]);
         float* const sum_line = sums + r * width;
@@ -261,9 +271,9 @@ static void attention_task(const Attention& s, const T* q, const T* k, const T* 
 constexpr int either = -1;
 constexpr int is_few(int64_t rows) { return rows < few_rows; }
 
-// Strides are in elements; those of the last dimension of q, k, v and out are 1. mask may be null.
-template <int Few, class T, class Mask>
-static void attention(const Attention& s, const T* q, const T* k, const T* v, const Mask* mask, T* out) {
+// Strides are in elements; those of the last dimension of q, k, v and out are 1. `change`: what happens to the scores.
+template <int Few, class T, class Scores>
+static void attention(const Attention& s, const T* q, const T* k, const T* v, const Scores& change, T* out) {
   const int64_t rows = s.groups * s.queries, pairs = s.batch * s.heads;
   if (rows == 0 || pairs == 0) return;
   int64_t threads = 1;
@@ -280,15 +290,13 @@ static void attention(const Attention& s, const T* q, const T* k, const T* v, co
     if constexpr (Few != 0) {
       if (few) {
         attention_few(s, q + b * s.q_batch + h * s.groups * s.q_head, k + b * s.k_batch + h * s.k_head,
-                      v + b * s.v_batch + h * s.v_head, mask ? mask + b * s.mask_batch + h * s.groups * s.mask_head : nullptr,
-                      out + b * s.o_batch + h * s.groups * s.o_head);
+                      v + b * s.v_batch + h * s.v_head, change, b, h * s.groups, out + b * s.o_batch + h * s.groups * s.o_head);
         continue;
       }
     }
     if constexpr (Few != 1)
       attention_task(s, q + b * s.q_batch + h * s.groups * s.q_head, k + b * s.k_batch + h * s.k_head,
-                     v + b * s.v_batch + h * s.v_head,
-                     mask ? mask + b * s.mask_batch + h * s.groups * s.mask_head : nullptr,
+                     v + b * s.v_batch + h * s.v_head, change, b, h * s.groups,
                      out + b * s.o_batch + h * s.groups * s.o_head, first, index_min(chunk, rows - first));
   }
 }
