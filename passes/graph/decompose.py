@@ -22,6 +22,7 @@ from .aten_rules import (  # noqa: F401  (they register their rules)
     backward,
     elementwise,
     embedding_bags,
+    formulas,
     index,
     library,
     reduce,
@@ -29,7 +30,6 @@ from .aten_rules import (  # noqa: F401  (they register their rules)
     scatter,
     search,
     shape,
-    special,
     windows,
 )
 from .aten_rules.builder import CPU_RULES, RULES, Builder, NotCovered

@@ -1,12 +1,7 @@
-"""Derivatives: the operators that autograd's formulas call. Half types compute in float32.
-
-The formulas are those of calculus; where a function has a kink, the side that torch's documentation or kernel takes is taken.
-"""
+"""Derivatives of what is no formula of single elements (these are in formulas.py). Half types compute in float32."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Any
 
 from xdsl.ir import SSAValue
@@ -17,15 +12,8 @@ from ....ir.symbols import Dim
 from .builder import Builder, NotCovered, Result, rule
 
 
-def _float(b: Builder, name: str) -> SSAValue:
-    """The named tensor in the dtype in which the first result is computed."""
-    if not b.type.dtype.is_float or not b.dtype_of(b.tensor(name)).is_float:
-        raise NotCovered("not a float")
-    return b.cast(b.tensor(name), b.type.dtype.compute)
-
-
 def _grad(b: Builder) -> SSAValue:
-    return _float(b, "grad_output" if b.has("grad_output") else "grad_out")
+    return b.floating("grad_output" if b.has("grad_output") else "grad_out")
 
 
 def _zero(b: Builder, like: SSAValue) -> SSAValue:
@@ -37,141 +25,14 @@ def _only(b: Builder, condition: SSAValue, value: SSAValue) -> SSAValue:
     return b.ew("where", condition, value, _zero(b, value))
 
 
-# -- activations: the gradient times a derivative
-
-Derivative = Callable[[Builder, SSAValue, SSAValue], SSAValue]
-
-
-def _activation(name: str, operand: str = "self") -> Callable[[Derivative], Derivative]:
-    """Register the rule of `name`: the function is given the gradient and the named tensor."""
-
-    def register(fn: Derivative) -> Derivative:
-        rule(f"{name}.default")(lambda b: b.finish(fn(b, _grad(b), _float(b, operand))))
-        return fn
-
-    return register
-
-
-@_activation("threshold_backward")
-def _threshold(b: Builder, g: SSAValue, x: SSAValue) -> SSAValue:
-    return b.ew("where", b.ew("le", x, float(b.get("threshold"))), _zero(b, g), g)
-
-
-@_activation("sigmoid_backward", "output")
-def _sigmoid(b: Builder, g: SSAValue, y: SSAValue) -> SSAValue:
-    return b.ew("mul", g, b.ew("mul", _one_minus(b, y), y))
-
-
-@_activation("tanh_backward", "output")
-def _tanh(b: Builder, g: SSAValue, y: SSAValue) -> SSAValue:
-    return b.ew("mul", g, _one_minus(b, b.ew("mul", y, y)))
-
-
-def _one_minus(b: Builder, x: SSAValue) -> SSAValue:
-    return b.ew("sub", b.full(1.0, (), b.dtype_of(x)), x)
-
-
-@_activation("silu_backward")
-def _silu(b: Builder, g: SSAValue, x: SSAValue) -> SSAValue:
-    s = b.ew("sigmoid", x)
-    return b.ew("mul", b.ew("mul", g, s), b.ew("add", b.ew("mul", x, _one_minus(b, s)), 1.0))
-
-
-@_activation("gelu_backward")
-def _gelu(b: Builder, g: SSAValue, x: SSAValue) -> SSAValue:
-    square = b.ew("mul", x, x)
-    if b.get("approximate", "none") == "none":
-        below = b.ew("mul", b.ew("add", b.ew("erf", b.ew("mul", x, math.sqrt(0.5))), 1.0), 0.5)
-        density = b.ew("mul", b.ew("exp", b.ew("mul", square, -0.5)), 1 / math.sqrt(2 * math.pi))
-        return b.ew("mul", g, b.ew("add", below, b.ew("mul", x, density)))
-    rate = math.sqrt(2 / math.pi)
-    inner = b.ew("mul", b.ew("add", x, b.ew("mul", b.ew("mul", square, x), 0.044715)), rate)
-    t = b.ew("tanh", inner)
-    slope = b.ew("mul", b.ew("add", b.ew("mul", square, 3 * 0.044715), 1.0), rate)
-    moving = b.ew("mul", b.ew("mul", b.ew("mul", x, 0.5), _one_minus(b, b.ew("mul", t, t))), slope)
-    return b.ew("mul", g, b.ew("add", b.ew("mul", b.ew("add", t, 1.0), 0.5), moving))
-
-
-@_activation("mish_backward")
-def _mish(b: Builder, g: SSAValue, x: SSAValue) -> SSAValue:
-    soft = b.ew("where", b.ew("gt", x, 20.0), x, b.ew("log1p", b.ew("exp", x)))
-    t = b.ew("tanh", soft)
-    moving = b.ew("mul", b.ew("mul", x, b.ew("sigmoid", x)), _one_minus(b, b.ew("mul", t, t)))
-    return b.ew("mul", g, b.ew("add", t, moving))
-
-
-@_activation("hardtanh_backward")
-def _hardtanh(b: Builder, g: SSAValue, x: SSAValue) -> SSAValue:
-    least, most = float(b.get("min_val")), float(b.get("max_val"))
-    if b.on_gpu:  # where x is nan, the gradient passes
-        outside = b.ew("or", b.ew("le", x, least), b.ew("ge", x, most))
-        return b.ew("where", outside, _zero(b, g), g)
-    return _only(b, b.ew("and", b.ew("gt", x, least), b.ew("lt", x, most)), g)
-
-
-@_activation("hardswish_backward")
-def _hardswish(b: Builder, g: SSAValue, x: SSAValue) -> SSAValue:
-    between = b.ew("mul", g, b.ew("add", b.ew("div", x, 3.0), 0.5))
-    inner = b.ew("where", b.ew("ge", x, 3.0), g, between)  # nan stays nan
-    return b.ew("where", b.ew("le", x, -3.0), _zero(b, g), inner)
-
-
-@_activation("hardsigmoid_backward")
-def _hardsigmoid(b: Builder, g: SSAValue, x: SSAValue) -> SSAValue:
-    inside = b.ew("and", b.ew("gt", x, -3.0), b.ew("lt", x, 3.0))
-    return _only(b, inside, b.ew("mul", g, 1 / 6))
-
-
-@_activation("leaky_relu_backward")
-def _leaky_relu(b: Builder, g: SSAValue, x: SSAValue) -> SSAValue:
-    return b.ew("where", b.ew("gt", x, 0.0), g, b.ew("mul", g, float(b.get("negative_slope"))))
-
-
-@_activation("elu_backward", "self_or_result")
-def _elu(b: Builder, g: SSAValue, x: SSAValue) -> SSAValue:
-    alpha, scale, rate = (float(b.get(n)) for n in ("alpha", "scale", "input_scale"))
-    if b.get("is_result"):
-        low = b.ew("mul", b.ew("mul", g, rate), b.ew("add", x, alpha * scale))
-    else:
-        low = b.ew("mul", b.ew("mul", g, rate * alpha * scale), b.ew("exp", b.ew("mul", x, rate)))
-    high = b.ew("mul", g, scale)
-    if b.on_gpu:
-        return b.ew("where", b.ew("le", x, 0.0), low, high)
-    return b.ew("where", b.ew("gt", x, 0.0), high, low)  # nan stays nan
-
-
-@_activation("softplus_backward")
-def _softplus(b: Builder, g: SSAValue, x: SSAValue) -> SSAValue:
-    scaled = b.ew("mul", x, float(b.get("beta")))
-    soft = b.ew("mul", g, b.ew("sigmoid", scaled))
-    return b.ew("where", b.ew("gt", scaled, float(b.get("threshold"))), g, soft)
-
-
-@_activation("log_sigmoid_backward")
-def _log_sigmoid(b: Builder, g: SSAValue, x: SSAValue) -> SSAValue:
-    return b.ew("mul", g, b.ew("sigmoid", b.ew("neg", x)))
-
-
 @rule("log_sigmoid_forward.default")
 def _log_sigmoid_forward(b: Builder) -> Result:
-    x = _float(b, "self")
+    x = b.floating("self")
     far = b.ew("exp", b.ew("neg", b.ew("abs", x)))
     result = b.ew("sub", b.ew("min", x, 0.0), b.ew("log1p", far))
     kept = prim.tensor(b.op.results[-1])  # what its backward would read: exp(-|x|) on a CPU, nothing on a GPU
     buffer = b.full(0.0, kept.shape, kept.dtype) if 0 in kept.shape else b.cast(far, kept.dtype)
     return [b.finish(result), buffer]
-
-
-def _shrunk(b: Builder, g: SSAValue, x: SSAValue) -> SSAValue:
-    bound = float(b.get("lambd"))
-    if not b.on_gpu:  # where x is nan, no gradient passes
-        return _only(b, b.ew("or", b.ew("lt", x, -bound), b.ew("gt", x, bound)), g)
-    inside = b.ew("and", b.ew("ge", x, -bound), b.ew("le", x, bound))
-    return b.ew("where", inside, _zero(b, g), g)
-
-
-_activation("hardshrink_backward")(_shrunk)
-_activation("softshrink_backward")(_shrunk)
 
 
 @rule("native_dropout_backward.default")
@@ -204,20 +65,16 @@ def _glu_backward(b: Builder) -> Result:
     value, gate, d = _halves(b)
     g, s = _grad(b), b.ew("sigmoid", gate)
     through = b.ew("mul", g, s)
-    return b.finish(b.concat([through, b.ew("mul", b.ew("mul", through, _one_minus(b, s)), value)], d))
-
-
-@rule("_prelu_kernel.default")
-def _prelu(b: Builder) -> Result:
-    x = _float(b, "self")
-    return b.finish(b.ew("where", b.ew("gt", x, 0.0), x, b.ew("mul", _float(b, "weight"), x)))
+    return b.finish(
+        b.concat([through, b.ew("mul", b.ew("mul", through, b.ew("sub", b.full(1.0, (), b.dtype_of(s)), s)), value)], d)
+    )
 
 
 @rule("_prelu_kernel_backward.default")
 def _prelu_backward(b: Builder) -> Result:
-    x, g = _float(b, "self"), _grad(b)
+    x, g = b.floating("self"), _grad(b)
     right = b.ew("gt", x, 0.0)
-    low = b.ew("mul", _float(b, "weight"), g)
+    low = b.ew("mul", b.floating("weight"), g)
     parts = {0: b.ew("where", right, g, low), 1: b.ew("where", right, _zero(b, g), b.ew("mul", x, g))}
     return _chosen(b, parts)
 
@@ -227,7 +84,7 @@ def _prelu_backward(b: Builder) -> Result:
 
 @rule("_softmax_backward_data.default", "_log_softmax_backward_data.default")
 def _softmax(b: Builder) -> Result:
-    g, y = _grad(b), _float(b, "output")
+    g, y = _grad(b), b.floating("output")
     shape = b.shape_of(y)
     if not shape or 0 in shape:
         raise NotCovered("a softmax over nothing")
@@ -254,7 +111,7 @@ def _nll_loss(b: Builder) -> Result:
     used = b.ew("ne", target, int(b.get("ignore_index", -100)))
     share = b.ew("neg", g)
     if b.get("reduction", 1) == 1:
-        share = b.ew("div", share, _float(b, "total_weight"))
+        share = b.ew("div", share, b.floating("total_weight"))
     weight = b.maybe("weight")
     if weight is not None:
         safe = b.ew("where", used, target, b.full(0, rows, I64))
@@ -273,7 +130,7 @@ def _nll_loss(b: Builder) -> Result:
     "huber_loss_backward.default",
 )
 def _distance_loss(b: Builder) -> Result:
-    g, x, y = _grad(b), _float(b, "self"), _float(b, "target")
+    g, x, y = _grad(b), b.floating("self"), b.floating("target")
     d = b.ew("sub", x, y)
     if "mse" in b.op.target:
         slope = b.ew("mul", d, 2.0)
@@ -320,22 +177,17 @@ def _through(
     return b.ew("mul", b.spread(scale, shape, axes), rest)
 
 
-def _nonempty(b: Builder, x: SSAValue) -> None:
-    if 0 in b.shape_of(x):
-        raise NotCovered("a reduction over nothing")
-
-
 @rule("native_layer_norm_backward.default")
 def _layer_norm(b: Builder) -> Result:
-    g, x = _grad(b), _float(b, "input")
-    _nonempty(b, x)
+    g, x = _grad(b), b.floating("input")
+    b.nonempty(x)
     shape = b.shape_of(x)
     outer = len(shape) - len(b.get("normalized_shape"))
     rows, axes = tuple(range(outer)), tuple(range(outer, len(shape)))
-    mean, scale = (b.reshape(_float(b, n), shape[:outer]) for n in ("mean", "rstd"))
+    mean, scale = (b.reshape(b.floating(n), shape[:outer]) for n in ("mean", "rstd"))
     unit = b.ew("mul", b.ew("sub", x, b.spread(mean, shape, axes)), b.spread(scale, shape, axes))
     weight = b.maybe("weight")
-    inner = b.ew("mul", g, b.spread(_float(b, "weight"), shape, rows)) if weight is not None else g
+    inner = b.ew("mul", g, b.spread(b.floating("weight"), shape, rows)) if weight is not None else g
     parts = {0: inner, 1: b.ew("mul", g, unit), 2: g}
     wanted = b.op.literals.get("returned", (0, 1, 2))
     if 0 in wanted:
@@ -349,17 +201,17 @@ def _layer_norm(b: Builder) -> Result:
 def _group_norm(b: Builder) -> Result:
     """A CPU's library joins the sums over groups and over channels in one pass, which loops of ours do not."""
     n, channels, area, groups = (b.get(name) for name in ("N", "C", "HxW", "group"))
-    g, x = _grad(b), _float(b, "input")
-    _nonempty(b, x)
+    g, x = _grad(b), b.floating("input")
+    b.nonempty(x)
     if not isinstance(channels, int) or channels % groups:
         raise NotCovered("channels that do not split")
     shape: tuple[Dim, ...] = (n, groups, channels // groups, area)
-    mean, scale = (b.reshape(_float(b, name), (n, groups)) for name in ("mean", "rstd"))
+    mean, scale = (b.reshape(b.floating(name), (n, groups)) for name in ("mean", "rstd"))
     g4, x4 = b.reshape(g, shape), b.reshape(x, shape)
     unit = b.ew("mul", b.ew("sub", x4, b.spread(mean, shape, (2, 3))), b.spread(scale, shape, (2, 3)))
     inner = g4
     if b.has("weight"):
-        weight = b.reshape(_float(b, "weight"), (groups, channels // groups))
+        weight = b.reshape(b.floating("weight"), (groups, channels // groups))
         inner = b.ew("mul", g4, b.add(prim.broadcast(weight, shape, (1, 2))))
     parts = {1: b.ew("mul", g4, unit), 2: g4}
     wanted = b.op.literals.get("returned", (0, 1, 2))
@@ -376,14 +228,14 @@ def _batch_norm(b: Builder) -> Result:
 
     The saved statistics are float32 in eager; a graph's may have been rounded to the input's dtype, and are then computed again.
     """
-    g, x = _grad(b), _float(b, "input")
-    _nonempty(b, x)
+    g, x = _grad(b), b.floating("input")
+    b.nonempty(x)
     shape = b.shape_of(x)
     axes = tuple(i for i in range(len(shape)) if i != 1)
     train = bool(b.get("train"))
     mean, scale = _statistics(b, x, axes, train)
     unit = b.ew("mul", b.ew("sub", x, b.spread(mean, shape, axes)), b.spread(scale, shape, axes))
-    inner = b.ew("mul", g, b.spread(_float(b, "weight"), shape, axes)) if b.has("weight") else g
+    inner = b.ew("mul", g, b.spread(b.floating("weight"), shape, axes)) if b.has("weight") else g
     parts = {1: b.ew("mul", g, unit), 2: g}
     wanted = b.op.literals.get("returned", (0, 1, 2))
     for which in {1, 2} & set(wanted):
@@ -398,10 +250,10 @@ def _statistics(b: Builder, x: SSAValue, axes: tuple[int, ...], train: bool) -> 
     """The mean, and one over the deviation, of each channel."""
     eps = float(b.get("eps"))
     if not train:
-        return _float(b, "running_mean"), b.ew("rsqrt", b.ew("add", _float(b, "running_var"), eps))
+        return b.floating("running_mean"), b.ew("rsqrt", b.ew("add", b.floating("running_var"), eps))
     saved = b.tensor("save_mean")
     if b.dtype_of(saved).compute == b.dtype_of(saved):
-        return _float(b, "save_mean"), _float(b, "save_invstd")
+        return b.floating("save_mean"), b.floating("save_invstd")
     mean = b.mean(x, axes)
     distance = b.ew("sub", x, b.spread(mean, b.shape_of(x), axes))
     return mean, b.ew("rsqrt", b.ew("add", b.mean(b.ew("mul", distance, distance), axes), eps))

@@ -69,6 +69,13 @@ class Builder:
         """The tensor operand of that name, or None."""
         return self.op.operands[self.names.index(name)] if name in self.names else None
 
+    def floating(self, name: str) -> SSAValue:
+        """The tensor of that name, in the dtype in which the first result is computed; both are floats."""
+        value = self.tensor(name)
+        if not self.type.dtype.is_float or not self.dtype_of(value).is_float:
+            raise NotCovered("not a float tensor")
+        return self.cast(value, self.type.dtype.compute)
+
     def tensors(self, name: str) -> list[SSAValue]:
         """The operands that form a list."""
         return [v for n, v in zip(self.names, self.op.operands, strict=True) if n.partition(".")[0] == name]
@@ -221,6 +228,12 @@ class Builder:
     def keep(self, value: SSAValue, shape: Sequence[Dim], axes: Sequence[int]) -> SSAValue:
         """A reduced value with the reduced dimensions back as 1."""
         return self.reshape(value, [1 if i in axes else s for i, s in enumerate(shape)])
+
+    def nonempty(self, value: SSAValue, axes: Sequence[int] | None = None) -> None:
+        """Raise NotCovered for a reduction along a dimension of no elements (default: any)."""
+        shape = self.shape_of(value)
+        if 0 in (shape if axes is None else [shape[a] for a in axes]):
+            raise NotCovered("a reduction over nothing")
 
     def spread(self, value: SSAValue, shape: Sequence[Dim], axes: Sequence[int]) -> SSAValue:
         """A reduced value repeated along the reduced dimensions."""

@@ -307,111 +307,7 @@ def _relu(b: Builder) -> Result:
 
 @rule("relu6.default")
 def _relu6(b: Builder) -> Result:
-    return b.finish(_between(b, b.up(b.tensor("self")), 0.0, 6.0))
-
-
-def _between(b: Builder, x: SSAValue, low: float, high: float) -> SSAValue:
-    return b.ew("min", b.ew("max", x, low), high)
-
-
-def _float(b: Builder, name: str = "self") -> SSAValue:
-    x = b.tensor(name)
-    if not b.dtype_of(x).is_float:
-        raise NotCovered("not a float")
-    return b.up(x)
-
-
-@rule("hardswish.default")
-def _hardswish(b: Builder) -> Result:
-    x = _float(b)
-    return b.finish(b.ew("mul", b.ew("mul", x, _between(b, b.ew("add", x, 3.0), 0.0, 6.0)), 1 / 6))
-
-
-@rule("hardsigmoid.default")
-def _hardsigmoid(b: Builder) -> Result:
-    return b.finish(b.ew("mul", _between(b, b.ew("add", _float(b), 3.0), 0.0, 6.0), 1 / 6))
-
-
-@rule("silu.default")
-def _silu(b: Builder) -> Result:
-    x = _float(b)
-    return b.finish(b.ew("mul", x, b.ew("sigmoid", x)))
-
-
-@rule("mish.default")
-def _mish(b: Builder) -> Result:
-    x = _float(b)
-    soft = b.ew("where", b.ew("gt", x, 20.0), x, b.ew("log1p", b.ew("exp", x)))
-    return b.finish(b.ew("mul", x, b.ew("tanh", soft)))
-
-
-@rule("gelu.default")
-def _gelu(b: Builder) -> Result:
-    x = _float(b)
-    half = b.ew("mul", x, 0.5)
-    if b.get("approximate", "none") == "none":
-        inner = b.ew("erf", b.ew("mul", x, math.sqrt(0.5)))
-    else:
-        cube = b.ew("mul", b.ew("mul", x, x), x)
-        inner = b.ew("tanh", b.ew("mul", b.ew("add", x, b.ew("mul", cube, 0.044715)), math.sqrt(2 / math.pi)))
-    return b.finish(b.ew("mul", half, b.ew("add", inner, 1.0)))
-
-
-@rule("leaky_relu.default")
-def _leaky_relu(b: Builder) -> Result:
-    x = _float(b)
-    return b.finish(b.ew("where", b.ew("gt", x, 0.0), x, b.ew("mul", x, float(b.get("negative_slope", 0.01)))))
-
-
-@rule("elu.default")
-def _elu(b: Builder) -> Result:
-    x = _float(b)
-    alpha, scale, rate = (float(b.get(n, 1.0)) for n in ("alpha", "scale", "input_scale"))
-    low = b.ew("mul", b.ew("expm1", b.ew("mul", x, rate)), alpha * scale)
-    return b.finish(b.ew("where", b.ew("gt", x, 0.0), b.ew("mul", x, scale), low))
-
-
-@rule("softplus.default")
-def _softplus(b: Builder) -> Result:
-    x = _float(b)
-    beta, threshold = float(b.get("beta", 1.0)), float(b.get("threshold", 20.0))
-    scaled = b.ew("mul", x, beta)
-    soft = b.ew("div", b.ew("log1p", b.ew("exp", scaled)), beta)
-    return b.finish(b.ew("where", b.ew("gt", scaled, threshold), x, soft))
-
-
-@rule("threshold.default")
-def _threshold(b: Builder) -> Result:
-    x = _float(b)
-    return b.finish(
-        b.ew("where", b.ew("le", x, float(b.get("threshold"))), b.full(float(b.get("value")), (), b.dtype_of(x)), x)
-    )
-
-
-@rule("lerp.Scalar", "lerp.Tensor")
-def _lerp(b: Builder) -> Result:
-    start, end = _float(b), _float(b, "end")
-    weight = b.either("weight")
-    if not isinstance(weight, SSAValue):
-        weight = b.full(float(weight), (), b.dtype_of(start))
-    weight = b.up(weight)
-    span = b.ew("sub", end, start)
-    low = b.ew("add", start, b.ew("mul", weight, span))
-    high = b.ew("sub", end, b.ew("mul", span, b.ew("sub", b.full(1.0, (), b.dtype_of(start)), weight)))
-    return b.finish(b.ew("where", b.ew("lt", b.ew("abs", weight), 0.5), low, high))
-
-
-@rule("addcmul.default", "addcdiv.default")
-def _addc(b: Builder) -> Result:
-    wide = b.type.dtype.compute
-    x, p, q = (b.cast(_float(b, name), wide) for name in ("self", "tensor1", "tensor2"))
-    row = "mul" if "addcmul" in b.op.target else "div"
-    value = float(b.get("value", 1))
-    if row == "mul":
-        product = b.ew("mul", b.ew("mul", p, value) if value != 1 else p, q)
-    else:
-        product = b.ew("mul", b.ew("div", p, q), value) if value != 1 else b.ew("div", p, q)
-    return b.finish(b.ew("add", x, product))
+    return b.finish(b.ew("min", b.ew("max", b.up(b.tensor("self")), 0.0), 6.0))
 
 
 @rule(
@@ -453,3 +349,36 @@ def _dropout(b: Builder) -> Result:
         x = b.tensor("input")
         return [x, b.full(True, prim.tensor(b.op.results[1]).shape, BOOL)]
     return b.op.operands[0]
+
+
+@rule("nan_to_num.default")
+def _nan_to_num(b: Builder) -> Result:
+    x = b.tensor("self")
+    if b.dtype_of(x).is_integer:
+        return x
+    value, limits = b.up(x), torch.finfo(b.dtype_of(x).torch)
+    nan, high, low = b.get("nan"), b.get("posinf"), b.get("neginf")
+    kind = b.dtype_of(value)
+    high, low = limits.max if high is None else float(high), limits.min if low is None else float(low)
+    found = b.ew("where", b.ew("isnan", value), b.full(float(nan or 0.0), (), kind), value)
+    found = b.ew("where", b.ew("eq", value, math.inf), b.full(high, (), kind), found)
+    return b.finish(b.ew("where", b.ew("eq", value, -math.inf), b.full(low, (), kind), found))
+
+
+@rule("isposinf.default", "isneginf.default")
+def _is_infinite(b: Builder) -> Result:
+    x = b.tensor("self")
+    if b.dtype_of(x).is_integer:
+        return b.full(False)
+    return b.finish(b.ew("eq", b.up(x), math.inf if "pos" in b.op.target else -math.inf))
+
+
+@rule("signbit.default")
+def _signbit(b: Builder) -> Result:
+    x = b.tensor("self")
+    if b.dtype_of(x).kind in ("bool", "uint"):
+        return b.full(False)
+    if b.dtype_of(x).is_integer:
+        return b.finish(b.ew("lt", x, 0))
+    value = b.up(x)
+    return b.finish(b.ew("lt", b.ew("copysign", b.full(1.0, b.shape_of(value), b.dtype_of(value)), value), 0.0))

@@ -21,11 +21,6 @@ def _keep(b: Builder) -> bool:
     return bool(b.get("keepdim", False))
 
 
-def _nonempty(b: Builder, x: SSAValue, axes: tuple[int, ...]) -> None:
-    if any(b.shape_of(x)[a] == 0 for a in axes):
-        raise NotCovered("a reduction over nothing")
-
-
 @rule("sum.default", "sum.dim_IntList", "prod.default", "prod.dim_int")
 def _sum(b: Builder) -> Result:
     x, dtype = b.op.operands[0], b.type.dtype
@@ -56,7 +51,7 @@ def _amax(b: Builder) -> Result:
     x = b.op.operands[0]
     real(b.dtype_of(x))
     axes = _axes(b, x)
-    _nonempty(b, x, axes)
+    b.nonempty(x, axes)
     kind = b.op.target.split(".")[1].removeprefix("a")
     return b.finish(b.reduce(kind, b.up(x), axes, _keep(b)))
 
@@ -68,7 +63,7 @@ def _max_dim(b: Builder) -> Result:
     if b.rank_of(x) == 0 or b.dtype_of(x) == BOOL:
         raise NotCovered("a scalar or bool")
     d = b.get("dim")
-    _nonempty(b, x, (d,))
+    b.nonempty(x, (d,))
     kind = b.op.target.split(".")[1]
     value = b.reduce(kind, b.up(x), (d,), _keep(b))
     index = b.reduce("arg" + kind, b.up(x), (d,), _keep(b))
@@ -86,7 +81,7 @@ def _argmax(b: Builder) -> Result:
         if _keep(b):
             raise NotCovered("keepdim without dim")
         x, d = b.reshape(x, (prim.tensor(x).numel,)), 0
-    _nonempty(b, x, (d,))
+    b.nonempty(x, (d,))
     return b.finish(b.reduce(kind, b.up(x), (d,), _keep(b)))
 
 
@@ -162,7 +157,7 @@ def _softmax(b: Builder) -> Result:
     if not dtype.is_float or b.rank_of(x) == 0:
         raise NotCovered("not a float tensor")
     axes = (b.get("dim"),)
-    _nonempty(b, x, axes)
+    b.nonempty(x, axes)
     value = b.cast(x, dtype.compute)
     shape = b.shape_of(value)
     top = b.reduce("max", value, axes)
@@ -184,7 +179,7 @@ def _logsumexp(b: Builder) -> Result:
     if not b.dtype_of(x).is_float or b.rank_of(x) == 0:
         raise NotCovered("not a float tensor")
     axes = _axes(b, x)
-    _nonempty(b, x, axes)
+    b.nonempty(x, axes)
     value = b.up(x)
     top = b.reduce("max", value, axes)
     infinite = b.ew("isinf", top)
@@ -206,7 +201,7 @@ def _norm(b: Builder) -> Result:
     elif p == 1:
         result = b.reduce("sum", b.ew("abs", value), axes, _keep(b))
     elif p in (math.inf, -math.inf):
-        _nonempty(b, x, axes)
+        b.nonempty(x, axes)
         result = b.reduce("max" if p > 0 else "min", b.ew("abs", value), axes, _keep(b))
     else:
         raise NotCovered(f"the norm of order {p}")
@@ -233,7 +228,7 @@ def _layer_norm(b: Builder) -> Result:
     shape = b.shape_of(x)
     rank, n = len(shape), len(b.get("normalized_shape"))
     axes = tuple(range(rank - n, rank))
-    _nonempty(b, x, axes)
+    b.nonempty(x, axes)
     if not b.dtype_of(x).is_float:
         raise NotCovered("not a float tensor")
     value = b.up(x)
@@ -275,7 +270,7 @@ def _group_norm(b: Builder) -> Result:
     grouped = (shape[0], groups, shape[1] // groups, *shape[2:])
     axes = tuple(range(2, len(grouped)))
     value = b.reshape(b.up(x), grouped)
-    _nonempty(b, value, axes)
+    b.nonempty(value, axes)
     variance, mean = _variance(b, value, axes, 0)
     scale = _epsilon(b, variance)
     centred = b.ew("mul", b.ew("sub", value, b.spread(mean, grouped, axes)), b.spread(scale, grouped, axes))
@@ -355,7 +350,7 @@ def _normalize(b: Builder, value: SSAValue, mean: SSAValue, scale: SSAValue, sha
 
 def _batch_norm_training(b: Builder, value: SSAValue, shape: tuple[Dim, ...]) -> Result:
     axes = tuple(i for i in range(len(shape)) if i != 1)
-    _nonempty(b, value, axes)
+    b.nonempty(value, axes)
     variance, mean = _variance(b, value, axes, 0)
     scale = _epsilon(b, variance)
     results: list[SSAValue | None] = [_normalize(b, value, mean, scale, shape), b.finish(mean, 1), b.finish(scale, 2)]
@@ -410,37 +405,30 @@ def _nll_loss(b: Builder) -> Result:
     return [b.finish(value), b.finish(total, 1)] if "forward" in b.op.target else b.finish(value)
 
 
-def _mean_or_sum(b: Builder, value: SSAValue) -> SSAValue:
-    reduction = b.get("reduction", 1)
-    axes = tuple(range(b.rank_of(value)))
-    if reduction == 0:
-        return b.finish(value)
-    if reduction == 1:
-        _nonempty(b, value, axes)
-        return b.finish(b.mean(value, axes))
-    return b.finish(b.reduce("sum", value, axes))
+@rule("nansum.default")
+def _nansum(b: Builder) -> Result:
+    x, dtype = b.tensor("self"), b.type.dtype
+    if not b.dtype_of(x).is_float or not dtype.is_float:
+        raise NotCovered("not a float tensor")
+    value = b.cast(b.cast(x, dtype), dtype.compute)
+    value = b.ew("where", b.ew("isnan", value), b.full(0.0, (), b.dtype_of(value)), value)
+    return b.finish(b.reduce("sum", value, _axes(b, x), _keep(b)))
 
 
-@rule("mse_loss.default", "l1_loss.default", "smooth_l1_loss.default", "huber_loss.default")
-def _distance_loss(b: Builder) -> Result:
-    x, y = b.tensor("self"), b.tensor("target")
-    if b.dtype_of(x) != b.dtype_of(y) or not b.dtype_of(x).is_float:
-        raise NotCovered("different dtypes")
-    d = b.ew("sub", b.up(x), b.up(y))
-    name = b.op.target.split(".")[1]
-    if name == "mse_loss":
-        return _mean_or_sum(b, b.ew("mul", d, d))
-    size = b.ew("abs", d)
-    if name == "l1_loss":
-        return _mean_or_sum(b, size)
-    edge = float(b.get("beta" if "smooth" in name else "delta", 1.0))
-    if edge == 0:
-        raise NotCovered("an edge of 0")
-    square = b.ew("mul", b.ew("mul", d, d), 0.5)
-    if name == "smooth_l1_loss":
-        near, far = b.ew("div", square, edge), b.ew("sub", size, 0.5 * edge)
-        inside = b.ew("lt", size, edge)
-    else:
-        near, far = square, b.ew("mul", b.ew("sub", size, 0.5 * edge), edge)
-        inside = b.ew("le", size, edge)
-    return _mean_or_sum(b, b.ew("where", inside, near, far))
+@rule("count_nonzero.default", "count_nonzero.dim_IntList")
+def _count_nonzero(b: Builder) -> Result:
+    x = b.tensor("self")
+    if b.dtype_of(x).kind == "complex":
+        raise NotCovered("complex numbers")
+    some = x if b.dtype_of(x) == BOOL else b.ew("ne", b.up(x), 0.0 if b.dtype_of(x).is_float else 0)
+    return b.finish(b.reduce("sum", b.cast(some, I64), _axes(b, x)))
+
+
+@rule("aminmax.default")
+def _aminmax(b: Builder) -> Result:
+    x = b.tensor("self")
+    if b.dtype_of(x).kind in ("bool", "complex"):
+        raise NotCovered("bool or complex numbers")
+    axes = _axes(b, x)
+    b.nonempty(x, axes)
+    return [b.finish(b.reduce(kind, b.up(x), axes, _keep(b)), k) for k, kind in enumerate(("min", "max"))]

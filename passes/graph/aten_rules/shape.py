@@ -10,6 +10,7 @@ from ....ir.dialects import prim
 from ....ir.dtypes import F64, I64
 from ....ir.symbols import Dim, dim, known_equal
 from .builder import Builder, NotCovered, Result, real, rule
+from .formulas import promoted
 
 
 @rule(
@@ -299,3 +300,37 @@ def _pixel_shuffle(b: Builder) -> Result:
     n = len(lead)
     split = b.reshape(x, (*lead, b.type.shape[-3], r, r, h, w))
     return b.reshape(b.permute(split, [*range(n), n, n + 3, n + 1, n + 4, n + 2]), b.type.shape)
+
+
+@rule("pixel_unshuffle.default", "channel_shuffle.default")
+def _shuffle(b: Builder) -> Result:
+    """Blocks of pixels become channels; or channels in groups are dealt out in turn."""
+    x = b.tensor("self")
+    shape = b.shape_of(x)
+    if "channel" in b.op.target:
+        groups, (n, c, *rest) = b.get("groups"), shape
+        split: list[Any] = [n, groups, _quotient(c, groups), *rest]
+        return b.reshape(b.permute(b.reshape(x, split), [0, 2, 1, *range(3, len(split))]), b.type.shape)
+    r, (*lead, h, w) = b.get("downscale_factor"), shape
+    n = len(lead)
+    value = b.reshape(x, (*lead, _quotient(h, r), r, _quotient(w, r), r))
+    return b.reshape(b.permute(value, [*range(n), n + 1, n + 3, n, n + 2]), b.type.shape)
+
+
+def _quotient(size: Dim, parts: int) -> int:
+    if not isinstance(size, int) or size % parts:
+        raise NotCovered("a size that is not known")
+    return size // parts
+
+
+@rule("linalg_cross.default")
+def _cross(b: Builder) -> Result:
+    """(y z' - z y', z x' - x z', x y' - y x') along one dimension of 3 elements."""
+    x, y = (b.to_shape(v.ssa, b.type.shape) for v in promoted(b, ("self", "other")))
+    d = b.get("dim", -1)
+    a, c = ([b.slice(v, d, k, 1) for k in range(3)] for v in (x, y))
+    parts = [
+        b.ew("sub", b.ew("mul", a[(k + 1) % 3], c[(k + 2) % 3]), b.ew("mul", a[(k + 2) % 3], c[(k + 1) % 3]))
+        for k in range(3)
+    ]
+    return b.finish(b.concat(parts, d))
