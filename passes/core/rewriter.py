@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar, get_type_hints
 
 from xdsl.dialects.builtin import ModuleOp, UnknownLoc
-from xdsl.ir import Attribute, Block, BlockArgument, Operation, OpResult, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, SSAValue
 
 from ...ir.dialects.prim import VIEWS, Full, Func, tensor
 from ...ir.literals import Literal
@@ -24,17 +24,18 @@ Table: TypeAlias = Mapping[str, tuple[Rule, ...]]
 OpT = TypeVar("OpT", bound=Op)
 
 
-def rule_table(rules: Iterable[Rule], extra: Mapping[str, Sequence[Rule]] | None = None) -> Table:
-    """Rules by the name of the operation that they match: from the annotation, or the keys of `extra`."""
-    table: dict[str, list[Rule]] = {}
-    for rule in rules:
-        hints = get_type_hints(rule)
-        hints.pop("return", None)
-        (kind,) = hints.values()
-        table.setdefault(kind.name, []).append(rule)
-    for name, more in (extra or {}).items():
-        table.setdefault(name, []).extend(more)
-    return {name: tuple(found) for name, found in table.items()}
+def rule_table(*parts: Rule | Mapping[str, Sequence[Rule]]) -> Table:
+    """Rules by the name of the operation that they match, which is a mapping's key or stands in a rule's annotation; in this order."""
+    table: dict[str, tuple[Rule, ...]] = {}
+    for part in parts:
+        for name, rules in (part if isinstance(part, Mapping) else {_matched(part): (part,)}).items():
+            table[name] = (*table.get(name, ()), *rules)
+    return table
+
+
+def _matched(rule: Rule) -> str:
+    (kind,) = (hint for name, hint in get_type_hints(rule).items() if name != "return")
+    return str(kind.name)
 
 
 def producer(value: SSAValue, kind: type[OpT]) -> OpT | None:
@@ -151,7 +152,7 @@ def _replace(op: Op, found: SSAValue | Op | Sequence[Op]) -> list[Op]:
     block.erase_op(op)
     touched = [*new_ops, *(use.operation for use in value.uses if isinstance(use.operation, Op))]
     for operand in operands:
-        _erase_dead(operand)
+        erase_unread(operand)
     return touched
 
 
@@ -179,20 +180,6 @@ def replace(op: Operation, values: Sequence[SSAValue | None], made: Iterable[Ope
             new.name_hint = new.name_hint or old.name_hint
             old.replace_all_uses_with(new)
     block.erase_op(op)
-
-
-def _erase_dead(value: SSAValue) -> None:
-    """Erase the value's producer when nothing reads it, and so on upwards."""
-    work = [value]
-    while work:
-        current = work.pop()
-        if not isinstance(current, OpResult) or not is_dead(current.op):
-            continue
-        op = current.op
-        operands = list(op.operands)
-        if op.parent is not None:
-            op.parent.erase_op(op)
-            work.extend(operands)
 
 
 def is_static(value: SSAValue, func: Func) -> bool:

@@ -30,6 +30,7 @@ from ...ir.dialects.prim import (
     tensor,
 )
 from ...ir.dtypes import DType
+from ...ir.literals import Literal
 from ...ir.symbols import Dim, dim, known_equal
 from ...ir.syntax import Op
 from ..core.base import Pass
@@ -47,6 +48,76 @@ class Canonicalize(Pass):
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         ctx.diagnostics.count(self.name, "rewrites", apply_rules(module, RULES))
+
+
+# What changes nothing: when an operation gives its operand.
+
+
+def _covers_all(op: Op) -> bool:
+    return op.operands[0].type == op.results[0].type and set(op["starts"]) <= {0} and set(op["steps"]) <= {1}
+
+
+def _over_one(op: Op) -> bool:
+    """A running reduction of one element, where that is the element."""
+    return tensor(op.results[0]).shape[op["dim"]] == 1 and _keeps_one(op)
+
+
+_KEEPS_ONE = (
+    "prod",
+    "max",
+    "min",
+    "any",
+    "all",
+)  # the reduction of one element is that element: sum turns -0.0 into 0.0
+
+
+def _keeps_one(op: Op) -> bool:
+    return op["kind"] in _KEEPS_ONE or tensor(op.results[0]).dtype.is_integer
+
+
+def _same_type(op: Op) -> bool:
+    return bool(op.operands[0].type == op.results[0].type)
+
+
+_NOTHING: dict[type[Op], Callable[[Op], bool]] = {
+    Cast: _same_type,
+    Reshape: _same_type,
+    Broadcast: _same_type,
+    Permute: lambda op: list(op["perm"]) == list(range(len(op["perm"]))),
+    Slice: _covers_all,
+    Flip: lambda op: all(tensor(op.results[0]).shape[d] == 1 for d in op["dims"]),
+    Pad: lambda op: not any((*op["low"], *op["high"])),
+    Reduce: lambda op: not op["dims"] and _same_type(op),
+    Scan: _over_one,
+}
+
+
+def nothing(op: Op) -> Rewrite:
+    """operation(x) -> x, where it changes nothing"""
+    return op.operands[0] if _NOTHING[type(op)](op) else None
+
+
+# Two operations of one kind that are one.
+
+
+def _slices(inner: Op, outer: Op) -> dict[str, Literal]:
+    starts = tuple(dim(a + b * p) for a, p, b in zip(inner["starts"], inner["steps"], outer["starts"], strict=True))
+    return {"starts": starts, "steps": tuple(dim(p * q) for p, q in zip(inner["steps"], outer["steps"], strict=True))}
+
+
+_COMPOSED: dict[type[Op], Callable[[Op, Op], dict[str, Literal]]] = {
+    Reshape: lambda inner, outer: {},
+    Permute: lambda inner, outer: {"perm": tuple(inner["perm"][k] for k in outer["perm"])},
+    Broadcast: lambda inner, outer: {"dims": tuple(outer["dims"][d] for d in inner["dims"])},
+    Slice: _slices,  # a + b*p, p*q for slice(slice(x, a, p), b, q)
+    Flip: lambda inner, outer: {"dims": tuple(sorted(set(inner["dims"]) ^ set(outer["dims"])))},
+}
+
+
+def composed(op: Op) -> Rewrite:
+    """view(view(x)) -> view(x), of one kind"""
+    inner = producer(op.operands[0], type(op))
+    return None if inner is None else op.make(inner.operands, [op.results[0].type], _COMPOSED[type(op)](inner, op))
 
 
 # Casts.
@@ -67,12 +138,6 @@ _EXACT = {  # each dtype's values are all values of these
 }
 
 
-def cast_to_same(op: Cast) -> Rewrite:
-    """cast<T>(x: T) -> x"""
-    x = op.operands[0]
-    return x if x.type == op.type else None
-
-
 def cast_of_cast(op: Cast) -> Rewrite:
     """cast<C>(cast<B>(x: A)) -> cast<C>(x) when B holds every value of A (`fuse` skips a half type's rounding, inside one kernel)"""
     inner = producer(op.operands[0], Cast)
@@ -88,21 +153,6 @@ def cast_of_cast(op: Cast) -> Rewrite:
 # Views.
 
 
-def _same_shape(op: Op) -> bool:
-    return bool(op.operands[0].type == op.results[0].type)
-
-
-def reshape_to_same(op: Reshape) -> Rewrite:
-    """reshape(x, shape of x) -> x"""
-    return op.operands[0] if _same_shape(op) else None
-
-
-def reshape_of_reshape(op: Reshape) -> Rewrite:
-    """reshape(reshape(x)) -> reshape(x)"""
-    inner = producer(op.operands[0], Reshape)
-    return None if inner is None else Reshape.make(inner.operands, [op.type])
-
-
 def reshape_of_unsqueeze(op: Reshape) -> Rewrite:
     """reshape(broadcast(x)) -> reshape(x) when the broadcast only adds dimensions of size 1"""
     inner = producer(op.operands[0], Broadcast)
@@ -116,32 +166,6 @@ def reshape_of_unsqueeze(op: Reshape) -> Rewrite:
 def _mapped(op: Broadcast) -> list[tuple[Dim, int]]:
     """(size, result dimension) of each operand dimension."""
     return list(zip(tensor(op.operands[0]).shape, op["dims"], strict=True))
-
-
-def permute_identity(op: Permute) -> Rewrite:
-    """permute(x, [0, 1, ...]) -> x"""
-    return op.operands[0] if list(op["perm"]) == list(range(len(op["perm"]))) else None
-
-
-def permute_of_permute(op: Permute) -> Rewrite:
-    """permute(permute(x, p), q) -> permute(x, p after q)"""
-    inner = producer(op.operands[0], Permute)
-    if inner is None:
-        return None
-    return Permute.make(inner.operands, [op.type], {"perm": tuple(inner["perm"][k] for k in op["perm"])})
-
-
-def broadcast_to_same(op: Broadcast) -> Rewrite:
-    """broadcast(x, shape of x) -> x"""
-    return op.operands[0] if _same_shape(op) else None
-
-
-def broadcast_of_broadcast(op: Broadcast) -> Rewrite:
-    """broadcast(broadcast(x)) -> broadcast(x)"""
-    inner = producer(op.operands[0], Broadcast)
-    if inner is None:
-        return None
-    return Broadcast.make(inner.operands, [op.type], {"dims": tuple(op["dims"][d] for d in inner["dims"])})
 
 
 def broadcast_of_unsqueeze(op: Broadcast) -> Rewrite:
@@ -160,22 +184,6 @@ def broadcast_of_unsqueeze(op: Broadcast) -> Rewrite:
     if len(places) != len(sizes):
         return None
     return Broadcast.make([x], [op.type], {"dims": tuple(op["dims"][p] for p in places)})
-
-
-def slice_of_everything(op: Slice) -> Rewrite:
-    """slice(x, from 0, step 1, all) -> x"""
-    whole = all(s == 0 for s in op["starts"]) and _same_shape(op)
-    return op.operands[0] if whole and all(s == 1 for s in op["steps"]) else None
-
-
-def slice_of_slice(op: Slice) -> Rewrite:
-    """slice(slice(x, a, p), b, q) -> slice(x, a + b*p, p*q)"""
-    inner = producer(op.operands[0], Slice)
-    if inner is None:
-        return None
-    starts = tuple(dim(a + b * p) for a, p, b in zip(inner["starts"], inner["steps"], op["starts"], strict=True))
-    steps = tuple(dim(p * q) for p, q in zip(inner["steps"], op["steps"], strict=True))
-    return Slice.make(inner.operands, [op.type], {"starts": starts, "steps": steps})
 
 
 def slice_of_concat(op: Slice) -> Rewrite:
@@ -197,24 +205,6 @@ def slice_of_concat(op: Slice) -> Rewrite:
             return Slice.make([piece], [op.type], {"starts": starts, "steps": op["steps"]})
         begin += size
     return None
-
-
-def flip_of_nothing(op: Flip) -> Rewrite:
-    """flip(x, dims of size 1) -> x"""
-    return op.operands[0] if all(op.type.shape[d] == 1 for d in op["dims"]) else None
-
-
-def flip_of_flip(op: Flip) -> Rewrite:
-    """flip(flip(x, a), b) -> flip(x, a xor b)"""
-    inner = producer(op.operands[0], Flip)
-    if inner is None:
-        return None
-    return Flip.make(inner.operands, [op.type], {"dims": tuple(sorted(set(inner["dims"]) ^ set(op["dims"])))})
-
-
-def pad_by_nothing(op: Pad) -> Rewrite:
-    """pad(x, 0, 0) -> x"""
-    return op.operands[0] if all(n == 0 for n in (*op["low"], *op["high"])) else None
 
 
 def pad_of_pad(op: Pad) -> Rewrite:
@@ -259,20 +249,6 @@ def view_of_full(op: Op) -> Rewrite:
 # Reductions.
 
 
-def reduce_over_nothing(op: Reduce) -> Rewrite:
-    """reduce(x, []) -> x"""
-    return op.operands[0] if not op["dims"] and _same_shape(op) else None
-
-
-_KEEPS_ONE = (
-    "prod",
-    "max",
-    "min",
-    "any",
-    "all",
-)  # the reduction of one element is that element: sum turns -0.0 into 0.0
-
-
 def reduce_over_ones(op: Reduce) -> Rewrite:
     """reduce<max | min | prod | any | all>(x, dims of size 1) -> reshape(x); of argmax and argmin -> full(0)"""
     sizes = tensor(op.operands[0]).shape
@@ -280,14 +256,7 @@ def reduce_over_ones(op: Reduce) -> Rewrite:
         return None
     if op["kind"] in ("argmax", "argmin"):
         return Full.make([], [op.type], {"value": 0})
-    keeps = op["kind"] in _KEEPS_ONE or op.type.dtype.is_integer
-    return Reshape.make(op.operands, [op.type]) if keeps else None
-
-
-def scan_over_one(op: Scan) -> Rewrite:
-    """scan(x, a dim of size 1) -> x"""
-    keeps = op["kind"] in _KEEPS_ONE or op.type.dtype.is_integer
-    return op.operands[0] if op.type.shape[op["dim"]] == 1 and keeps else None
+    return Reshape.make(op.operands, [op.type]) if _keeps_one(op) else None
 
 
 # Arithmetic with a neutral operand: (operation, which operand, its value) -> the other operand.
@@ -404,29 +373,10 @@ _ARITHMETIC: dict[str, tuple[Rule, ...]] = {
 }
 
 RULES: Table = rule_table(
-    (
-        cast_to_same,
-        cast_of_cast,
-        reshape_to_same,
-        reshape_of_reshape,
-        reshape_of_unsqueeze,
-        permute_identity,
-        permute_of_permute,
-        broadcast_to_same,
-        broadcast_of_broadcast,
-        broadcast_of_unsqueeze,
-        slice_of_everything,
-        slice_of_slice,
-        slice_of_concat,
-        flip_of_nothing,
-        flip_of_flip,
-        pad_by_nothing,
-        pad_of_pad,
-        concat_of_one,
-        concat_of_concat,
-        reduce_over_nothing,
-        reduce_over_ones,
-        scan_over_one,
-    ),
-    {**{view.name: (view_of_full,) for view in prim.VIEWS}, **_ARITHMETIC},
+    {kind.name: (nothing,) for kind in _NOTHING},
+    {kind.name: (composed,) for kind in _COMPOSED},
+    *(cast_of_cast, reshape_of_unsqueeze, broadcast_of_unsqueeze, slice_of_concat, pad_of_pad),
+    *(concat_of_one, concat_of_concat, reduce_over_ones),
+    {view.name: (view_of_full,) for view in prim.VIEWS},
+    _ARITHMETIC,
 )

@@ -164,11 +164,9 @@ def slice_of_iota(op: Slice) -> Rewrite:
 def permute_of_iota(op: Permute) -> Rewrite:
     """permute(iota along d) -> iota along d's new place"""
     source = _progression(op.operands[0])
-    return (
-        None
-        if source is None
-        else _iota(op.type, list(op["perm"]).index(source["dim"]), source["start"], source["step"])
-    )
+    if source is None:
+        return None
+    return _iota(op.type, list(op["perm"]).index(source["dim"]), source["start"], source["step"])
 
 
 def broadcast_of_iota(op: Broadcast) -> Rewrite:
@@ -217,12 +215,8 @@ def compare_iota(op: Elementwise) -> Rewrite:
 
 
 RULES: Table = rule_table(
-    (fold_cast, fold_reduce, fold_concat, fold_pad, slice_of_iota, permute_of_iota, broadcast_of_iota),
-    {
-        **{kind.name: (fold_elementwise,) for kind in ELEMENTWISE.values()},
-        "prim.add": (fold_elementwise, iota_plus_number),
-        "prim.sub": (fold_elementwise, iota_plus_number),
-        "prim.mul": (fold_elementwise, iota_times_number),
-        **{f"prim.{name}": (fold_elementwise, compare_iota) for name in ("lt", "le", "gt", "ge")},
-    },
+    {kind.name: (fold_elementwise,) for kind in ELEMENTWISE.values()},
+    {"prim.add": (iota_plus_number,), "prim.sub": (iota_plus_number,), "prim.mul": (iota_times_number,)},
+    {f"prim.{name}": (compare_iota,) for name in ("lt", "le", "gt", "ge")},
+    *(fold_cast, fold_reduce, fold_concat, fold_pad, slice_of_iota, permute_of_iota, broadcast_of_iota),
 )

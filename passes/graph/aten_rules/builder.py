@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -137,6 +138,10 @@ class Builder:
             self.to_shape(v, shape) if isinstance(v, SSAValue) else self.add(prim.full(v, like)) for v in values
         ]
         return self.add(prim.elementwise(name, *operands))
+
+    def joined(self, name: str, values: Iterable[SSAValue]) -> SSAValue:
+        """An elementwise prim of two operands over all values, from the left; each is built when it is needed."""
+        return functools.reduce(lambda a, b: self.ew(name, a, b), values)
 
     def full(self, value: Any, shape: Sequence[Dim] | None = None, dtype: DType | None = None) -> SSAValue:
         """A constant; default: the first result's shape and dtype."""

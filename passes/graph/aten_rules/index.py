@@ -74,13 +74,12 @@ def joined_index(b: Builder, places: Sequence[tuple[int, SSAValue]], common: Seq
     if (not all(isinstance(s, int) for s in sizes) and not b.on_gpu) or 0 in sizes:
         raise NotCovered("sizes that are not known")
     flat: SSAValue | None = None
-    outside: SSAValue | None = None
+    wrong = []
     for (_, index), size in zip(places, sizes, strict=True):
         index = b.to_shape(b.cast(index, I64), common)
         wrapped = b.ew("where", b.ew("lt", index, 0), b.ew("add", index, size), index)
-        wrong = b.ew("or", b.ew("lt", wrapped, 0), b.ew("ge", wrapped, size))
-        outside = wrong if outside is None else b.ew("or", outside, wrong)
+        wrong.append(b.ew("or", b.ew("lt", wrapped, 0), b.ew("ge", wrapped, size)))
         flat = wrapped if flat is None else b.ew("add", b.ew("mul", flat, size), wrapped)
-    assert flat is not None and outside is not None
-    total = product(sizes)
+    assert flat is not None
+    total, outside = product(sizes), b.joined("or", wrong)
     return b.ew("where", outside, b.full(total, common, I64), flat)  # an index outside is an error of the joined one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -134,28 +135,20 @@ def _along(b: Builder, line: SSAValue, like: SSAValue, d: int) -> SSAValue:
 def _mixed(b: Builder, x: SSAValue, axes: Sequence[tuple[list[SSAValue], list[SSAValue]]], d: int) -> SSAValue:
     """The sum of weight * element over the places of all dimensions from d on; the last dimension is summed first."""
     (places, weights), *rest = axes
-    total: SSAValue | None = None
-    for place, weight in zip(places, weights, strict=True):
+
+    def term(place: SSAValue, weight: SSAValue) -> SSAValue:
         value = take(b, x, place, d)
         value = _mixed(b, value, rest, d + 1) if rest else b.up(value)
-        term = b.ew("mul", value, _along(b, weight, value, d))
-        total = term if total is None else b.ew("add", total, term)
-    assert total is not None
-    return total
+        return b.ew("mul", value, _along(b, weight, value, d))
+
+    return b.joined("add", map(term, places, weights))
 
 
 def _in_turn(b: Builder, x: SSAValue, axes: Sequence[tuple[list[SSAValue], list[SSAValue]]], d: int) -> SSAValue:
     """The same, the last dimension for all places of the others first: few elements of the source take part in many sums."""
-    value = x
-    for k, (places, weights) in reversed(list(enumerate(axes, d))):
-        total: SSAValue | None = None
-        for place, weight in zip(places, weights, strict=True):
-            element = b.up(take(b, value, place, k))
-            term = b.ew("mul", element, _along(b, weight, element, k))
-            total = term if total is None else b.ew("add", total, term)
-        assert total is not None
-        value = total
-    return value
+    for k, axis in reversed(list(enumerate(axes, d))):
+        x = _mixed(b, x, [axis], k)
+    return x
 
 
 def _float_image(b: Builder) -> tuple[SSAValue, DType]:
@@ -288,29 +281,26 @@ def _grid(b: Builder) -> Result:
         low = b.ew("floor", at)
         high = b.ew("add", low, 1.0)
         steps.append([(low, b.ew("sub", high, at)), (high, b.ew("sub", at, low))])
-    total: SSAValue | None = None
-    for row, row_weight in steps[1]:
-        for column, column_weight in steps[0]:
-            value = _grid_element(b, flat, row, column, sizes)
-            if row_weight is not None and column_weight is not None:
-                weight = b.ew("mul", column_weight, row_weight)
-                value = b.ew("mul", value, b.add(prim.broadcast(weight, b.type.shape, (0, 2, 3))))
-            total = value if total is None else b.ew("add", total, value)
-    assert total is not None
-    return b.finish(total)
+
+    def corner(row: tuple[SSAValue, SSAValue | None], column: tuple[SSAValue, SSAValue | None]) -> SSAValue:
+        value = _grid_element(b, flat, row[0], column[0], sizes)
+        if row[1] is None or column[1] is None:
+            return value
+        weight = b.ew("mul", column[1], row[1])
+        return b.ew("mul", value, b.add(prim.broadcast(weight, b.type.shape, (0, 2, 3))))
+
+    return b.finish(b.joined("add", itertools.starmap(corner, itertools.product(steps[1], steps[0]))))
 
 
 def _grid_element(b: Builder, flat: SSAValue, row: SSAValue, column: SSAValue, sizes: Sequence[Dim]) -> SSAValue:
     """The elements at these places of all channels, 0 where the places lie outside."""
-    inside: SSAValue | None = None
-    numbers = []
+    inside, numbers = [], []
     for place, size in zip((row, column), sizes, strict=True):
         end = _number(b, dim(size - 1), b.dtype_of(place), b.shape_of(place))
         fine = b.ew("and", b.ew("ge", place, 0.0), b.ew("le", place, end))
-        inside = fine if inside is None else b.ew("and", inside, fine)
+        inside.append(fine)
         clamped = b.ew("where", fine, place, b.full(0.0, (), b.dtype_of(place)))
         numbers.append(b.cast(clamped, I32))
-    assert inside is not None
     lines = b.shape_of(row)
     at = b.reshape(b.ew("add", b.ew("mul", numbers[0], sizes[1]), numbers[1]), (lines[0], dim(lines[1] * lines[2])))
     wide = (*b.shape_of(flat)[:2], b.shape_of(at)[1])
@@ -319,4 +309,5 @@ def _grid_element(b: Builder, flat: SSAValue, row: SSAValue, column: SSAValue, s
     value = b.up(b.add(prim.Gather.make([flat, index], [prim.tensor(flat).with_(shape=wide)], attrs)))
     value = b.reshape(value, b.type.shape)
     zero = b.full(0.0, (), b.dtype_of(value))
-    return b.ew("where", b.add(prim.broadcast(inside, b.type.shape, (0, 2, 3))), value, zero)
+    known = b.joined("and", inside)
+    return b.ew("where", b.add(prim.broadcast(known, b.type.shape, (0, 2, 3))), value, zero)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -21,6 +22,9 @@ MOST_SLICES = 8  # of a window in one row that is written out on a CPU
 MOST_TAPS = 25
 MOST_UNEVEN = 49  # of windows of different sizes
 MOST_APART = 16  # the same for windows side by side, of which a loop reads more elements
+
+
+_ROW = {"max": "max", "sum": "add"}  # what joins two elements
 
 
 @dataclass(frozen=True)
@@ -138,10 +142,7 @@ def _join(b: Builder, kind: str, x: SSAValue, windows: Sequence[Window]) -> SSAV
     dtype = b.dtype_of(value)
     padded = _padded(b, value, windows, identity(kind, dtype))
     if _written_out(windows):
-        first, *rest = _taps(b, padded, windows)
-        for tap in rest:
-            first = b.ew("max" if kind == "max" else "add", first, tap)
-        return first
+        return b.joined(_ROW[kind], _taps(b, padded, windows))
     if not all(w.is_apart for w in windows):
         return _line_by_line(b, kind, padded, windows)
     n = len(windows)
@@ -158,10 +159,8 @@ def _line_by_line(b: Builder, kind: str, padded: SSAValue, windows: Sequence[Win
         raise NotCovered("large windows that overlap")
     value, lead = padded, b.rank_of(padded) - len(windows)
     for k, w in enumerate(windows):
-        first, *rest = (b.slice(value, lead + k, tap * w.apart, w.count, w.step) for tap in range(w.taps))
-        for tap in rest:
-            first = b.ew("max" if kind == "max" else "add", first, tap)
-        value = first
+        parts = [b.slice(value, lead + k, tap * w.apart, w.count, w.step) for tap in range(w.taps)]
+        value = b.joined(_ROW[kind], parts)
     return value
 
 
@@ -208,14 +207,8 @@ def _number(
     b: Builder, lines: Sequence[SSAValue], windows: Sequence[Window], shape: Sequence[Dim], lead: int
 ) -> SSAValue:
     """The numbers, within an image, of the elements at these places along each dimension."""
-    found: SSAValue | None = None
-    for k, line in enumerate(lines):
-        for w in windows[k + 1 :]:
-            line = b.ew("mul", line, w.size)
-        line = b.add(prim.broadcast(line, tuple(shape), (lead + k,)))
-        found = line if found is None else b.ew("add", found, line)
-    assert found is not None
-    return found
+    parts = (functools.reduce(lambda v, w: b.ew("mul", v, w.size), windows[k + 1 :], v) for k, v in enumerate(lines))
+    return b.joined("add", (b.add(prim.broadcast(v, tuple(shape), (lead + k,))) for k, v in enumerate(parts)))
 
 
 @rule("max_pool2d_with_indices.default", cpu=True)
@@ -257,7 +250,7 @@ def _counts(b: Builder, like: SSAValue, windows: Sequence[Window], padding: bool
     """How many elements each window has; one number where all have the same."""
     shape, dtype = b.shape_of(like), b.dtype_of(like)
     lead, total = len(shape) - len(windows), 1.0
-    product: SSAValue | None = None
+    counts: list[SSAValue] = []
     for k, w in enumerate(windows):
         beyond = w.low if padding else 0
         known = isinstance(w.high, int) and not (w.ceil and not isinstance(w.size, int))
@@ -267,10 +260,10 @@ def _counts(b: Builder, like: SSAValue, windows: Sequence[Window], padding: bool
         start = b.iota(w.count, I32, -w.low, w.step)
         end = b.ew("min", b.ew("add", start, w.taps), dim(w.size + beyond))
         start = start if padding else b.ew("max", start, 0)
-        count = b.add(prim.broadcast(b.cast(b.ew("sub", end, start), dtype), shape, (lead + k,)))
-        product = count if product is None else b.ew("mul", product, count)
-    if product is None:
+        counts.append(b.add(prim.broadcast(b.cast(b.ew("sub", end, start), dtype), shape, (lead + k,))))
+    if not counts:
         return total
+    product = b.joined("mul", counts)
     return b.ew("mul", product, total) if total != 1 else product
 
 
@@ -333,7 +326,7 @@ def _uneven_line(b: Builder, kind: str, x: SSAValue, d: int, ends: tuple[SSAValu
         value = take(b, x, b.ew("min", at, last), d)
         inside = b.add(prim.broadcast(b.ew("lt", at, ends[1]), b.shape_of(value), (d,)))
         value = b.ew("where", inside, value, b.full(identity(kind, dtype), (), dtype))
-        total = b.ew("max" if kind == "max" else "add", total, value)
+        total = b.ew(_ROW[kind], total, value)
     return total
 
 
@@ -349,11 +342,8 @@ def _uneven_reduced(
         at = b.ew("add", first, b.add(prim.broadcast(b.iota(length), shape, (1,))))
         value = take(b, value, b.ew("min", at, dim(b.shape_of(x)[lead + k] - 1)), lead + 2 * k)
         used.append(b.ew("lt", at, end))
-    inside: SSAValue | None = None
-    for k, fine in enumerate(used):
-        fine = b.add(prim.broadcast(fine, b.shape_of(value), (lead + 2 * k, lead + 2 * k + 1)))
-        inside = fine if inside is None else b.ew("and", inside, fine)
-    assert inside is not None
+    wide, places = b.shape_of(value), [(lead + 2 * k, lead + 2 * k + 1) for k in range(len(ends))]
+    inside = b.joined("and", (b.add(prim.broadcast(v, wide, at)) for v, at in zip(used, places, strict=True)))
     value = b.ew("where", inside, value, b.full(identity(kind, dtype), (), dtype))
     return b.reduce(kind, value, [lead + 2 * k + 1 for k in range(len(ends))])
 
@@ -399,11 +389,11 @@ def _col2im(b: Builder) -> Result:
     if rows.taps * columns.taps > MOST_TAPS:
         raise NotCovered("large windows")
     nothing = b.full(0, (), b.dtype_of(value))
-    total: SSAValue | None = None
-    for taps in itertools.product(range(rows.taps), range(columns.taps)):
+
+    def elements(taps: tuple[int, int]) -> SSAValue:
+        """The elements at one place of all windows, where they lie in the image."""
         term = b.slice(b.slice(value, 2, taps[0], 1), 3, taps[1], 1)
-        term = b.reshape(term, (*shape[:2], *counts))
-        inside: SSAValue | None = None
+        term, inside = b.reshape(term, (*shape[:2], *counts)), []
         for d, (w, tap) in enumerate(zip(windows, taps, strict=True), 2):
             beyond = b.iota(w.size, I64, w.low - tap * w.apart)  # the first element of the window in question
             place = b.ew("floordiv", beyond, w.step)
@@ -411,10 +401,8 @@ def _col2im(b: Builder) -> Result:
             if w.step > 1:
                 fine = b.ew("and", fine, b.ew("eq", b.ew("mod", beyond, w.step), 0))
             term = take(b, term, b.ew("min", b.ew("max", place, 0), dim(w.count - 1)), d)
-            fine = b.add(prim.broadcast(fine, shape, (d,)))
-            inside = fine if inside is None else b.ew("and", inside, fine)
-        assert inside is not None
-        term = b.ew("where", inside, term, nothing)
-        total = term if total is None else b.ew("add", total, term)
-    assert total is not None
-    return b.finish(total)
+            inside.append(b.add(prim.broadcast(fine, shape, (d,))))
+        return b.ew("where", b.joined("and", inside), term, nothing)
+
+    taps = itertools.product(range(rows.taps), range(columns.taps))
+    return b.finish(b.joined("add", map(elements, taps)))
