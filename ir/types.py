@@ -190,10 +190,6 @@ class RefType(_TextData, TypeAttribute):
     def numel(self) -> Dim:
         return product(self.shape)
 
-    @property
-    def is_contiguous(self) -> bool:
-        return self.strides == contiguous_strides(self.shape)
-
     @cached_property
     def text(self) -> str:
         shape, strides, dtype, device = self.data

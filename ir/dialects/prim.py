@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import sympy
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from ..dtypes import BOOL, I64
 from ..literals import print_literal
 from ..scalars import REDUCES, SCALARS, ScalarRow
-from ..symbols import Dim, Range, dim, free_symbols, is_nonnegative, known_equal, product, symbol
+from ..symbols import Dim, Range, dim, free_symbols, is_nonnegative, known_equal, symbol
 from ..syntax import Op
 from ..types import TensorType
 from .function import Func as Func
@@ -49,6 +49,11 @@ class PrimOp(Op):
         """Raise the verifier's error unless `fine`."""
         if not fine:
             raise VerifyException(f"{self.name}: {message}")
+
+    def expect_type(self, wanted: TensorType) -> None:
+        """The result has this shape and dtype."""
+        fine = _same_shape(wanted, self.type) and wanted.dtype == self.type.dtype
+        self.expect(fine, f"the result is {self.type}, not {wanted}")
 
     def expect_dim(self, name: str, rank: int) -> None:
         """The attribute is the number of one of `rank` dimensions."""
@@ -184,8 +189,7 @@ class Permute(Movement):
     def check_movement(self) -> None:
         operand, perm = tensor(self.operands[0]), self["perm"]
         self.expect(sorted(perm) == list(range(operand.rank)), f"perm {list(perm)} does not fit {operand}")
-        expected = operand.with_(shape=[operand.shape[p] for p in perm])
-        self.expect(_same_shape(expected, self.type), f"the result is {self.type}, not {expected}")
+        self.expect_type(operand.with_(shape=[operand.shape[p] for p in perm]))
 
 
 class Slice(Movement):
@@ -237,8 +241,7 @@ class Pad(Movement):
         operand = tensor(self.operands[0])
         self.expect(len(self["low"]) == len(self["high"]) == operand.rank, "low and high do not fit the rank")
         shape = [dim(s + a + b) for s, a, b in zip(operand.shape, self["low"], self["high"], strict=True)]
-        expected = operand.with_(shape=shape)
-        self.expect(_same_shape(expected, self.type), f"the result is {self.type}, not {expected}")
+        self.expect_type(operand.with_(shape=shape))
 
 
 class Concat(Movement):
@@ -277,8 +280,7 @@ class Take(Movement):
         x, index, d = tensor(self.operands[0]), tensor(self.operands[1]), self["dim"]
         self.expect(index.dtype.kind in ("int", "uint"), f"the index is {index.dtype.name}, not an integer")
         self.expect_dim("dim", x.rank)
-        expected = x.with_(shape=(*x.shape[:d], *index.shape, *x.shape[d + 1 :]))
-        self.expect(_same_shape(expected, self.type), f"the result is {self.type}, not {expected}")
+        self.expect_type(x.with_(shape=(*x.shape[:d], *index.shape, *x.shape[d + 1 :])))
 
 
 class Gather(Movement):
@@ -340,11 +342,7 @@ class Reduce(PrimOp):
         )
         if self["kind"] in ("any", "all"):
             self.expect(operand.dtype == BOOL, f"{self['kind']} joins bool, not {operand.dtype.name}")
-        expected = reduce_type(self["kind"], operand, dims)
-        self.expect(
-            _same_shape(expected, self.type) and expected.dtype == self.type.dtype,
-            f"the result is {self.type}, not {expected}",
-        )
+        self.expect_type(reduce_type(self["kind"], operand, dims))
 
 
 def reduce_type(kind: str, operand: TensorType, dims: tuple[int, ...]) -> TensorType:
@@ -373,11 +371,7 @@ class Bag(PrimOp):
         self.expect(all(t.rank == 1 for t in numbers), "all operands but the table are vectors")
         self.expect(all(t.dtype.kind in ("int", "uint") for t in numbers[:3]), "index, start and count are integers")
         self.expect(_same_shape(numbers[1], numbers[2]), "start and count differ in size")
-        expected = table.with_(shape=(*numbers[1].shape, *table.shape[1:]), dtype=table.dtype.compute)
-        self.expect(
-            _same_shape(expected, self.type) and expected.dtype == self.type.dtype,
-            f"the result is {self.type}, not {expected}",
-        )
+        self.expect_type(table.with_(shape=(*numbers[1].shape, *table.shape[1:]), dtype=table.dtype.compute))
 
 
 class Contract(PrimOp):
@@ -520,13 +514,3 @@ def contract(
     kind = tensor(a)
     result = kind.with_(shape=shape, dtype=kind.dtype.compute)
     return Contract.make([a, b], [result], {"maps": maps, "reduced": reduced, **attrs})
-
-
-def numel(value: SSAValue) -> object:
-    """The number of elements (Dim)."""
-    return product(tensor(value).shape)
-
-
-def result_types(op: Op) -> list[Attribute]:
-    """The types of an operation's results."""
-    return [r.type for r in op.results]

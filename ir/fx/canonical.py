@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -52,6 +52,16 @@ class _Argument:
     length: int | None  # of a list whose length the schema knows
     default: Literal
     has_default: bool  # also of those that may be None
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call whose arguments are completed one after another; `found` holds those that are."""
+
+    op: Any
+    operands: Operands
+    results: Sequence[TensorType]
+    found: dict[str, Literal] = field(default_factory=dict)
 
 
 class NotCanonical(Exception):
@@ -103,7 +113,7 @@ def completed(
     Raises:
         NotCanonical: a padding is given by name, or an argument is missing.
     """
-    found: dict[str, Literal] = {}
+    call = _Call(op, operands, results)
     filled = {name.partition(".")[0] for name in operands}
     for a in _arguments(op).values():
         if a.name in filled:
@@ -113,10 +123,10 @@ def completed(
         value = given.get(a.name, a.default)
         rule = _RULES.get(a.kind)
         if rule is not None:
-            value = rule(op, a, value, operands, results, found)
+            value = rule(call, a, value)
         if value is not None:
-            found[a.name] = value
-    return found
+            call.found[a.name] = value
+    return call.found
 
 
 def complaint(
@@ -164,28 +174,24 @@ def _text(value: Literal) -> str:
 # ---- one kind of argument each ----------------------------------------------------------------------------------------
 
 
-def _window(
-    op: Any, a: _Argument, value: Literal, operands: Operands, results: Sequence[TensorType], found: dict[str, Literal]
-) -> Literal:
+def _window(call: _Call, a: _Argument, value: Literal) -> Literal:
     """[2] -> [2, 2]; a stride of [] -> the window's size."""
     if value is None or not a.is_list:
         return value
-    if value == () and a.name == "stride" and "kernel_size" in found:
-        return found["kernel_size"]
+    if value == () and a.name == "stride" and "kernel_size" in call.found:
+        return call.found["kernel_size"]
     length = a.length
-    if length is None and a.name in _WINDOWS and "weight" in operands:
-        length = operands["weight"].rank - 2
+    if length is None and a.name in _WINDOWS and "weight" in call.operands:
+        length = call.operands["weight"].rank - 2
     values = value if isinstance(value, tuple) else (value,)
     return values * length if length and len(values) == 1 else values
 
 
-def _dimension(
-    op: Any, a: _Argument, value: Literal, operands: Operands, results: Sequence[TensorType], found: dict[str, Literal]
-) -> Literal:
+def _dimension(call: _Call, a: _Argument, value: Literal) -> Literal:
     """-1 -> rank - 1."""
     if value is None:
         return None
-    rank = _rank(op, operands, results, found)
+    rank = _rank(call)
     values = value if isinstance(value, tuple) else (value,)
     counted = tuple(
         v + rank if rank and isinstance(v, int) and not isinstance(v, bool) and -rank <= v < 0 else v for v in values
@@ -193,45 +199,38 @@ def _dimension(
     return counted if a.is_list else counted[0]
 
 
-def _rank(op: Any, operands: Operands, results: Sequence[TensorType], found: Mapping[str, Literal]) -> int:
+def _rank(call: _Call) -> int:
     """What dimensions count in; a number alone has one. 0: not known."""
-    sizes = found.get("input_sizes", found.get("sizes"))
+    sizes = call.found.get("input_sizes", call.found.get("sizes"))
     if isinstance(sizes, tuple):  # a gradient of a tensor of those sizes
         return max(1, len(sizes))
-    if op._schema.name.removeprefix("aten::") in _OF_THE_RESULT:
-        return max(1, results[0].rank) if results else 0
-    first = next(iter(operands.values()), None)
+    if call.op._schema.name.removeprefix("aten::") in _OF_THE_RESULT:
+        return max(1, call.results[0].rank) if call.results else 0
+    first = next(iter(call.operands.values()), None)
     return max(1, first.rank) if first is not None else 0
 
 
-def _dtype(
-    op: Any, a: _Argument, value: Literal, operands: Operands, results: Sequence[TensorType], found: dict[str, Literal]
-) -> Literal:
+def _dtype(call: _Call, a: _Argument, value: Literal) -> Literal:
     """None -> the result's; not where complex numbers have a real result, whose `dtype` is that of the numbers."""
-    if value is not None or len(results) != 1 or len(op._schema.returns) != 1:
+    if value is not None or len(call.results) != 1 or len(call.op._schema.returns) != 1:
         return value
-    complex_in = any(t.dtype.kind == "complex" for t in operands.values())
-    return None if complex_in and results[0].dtype.kind != "complex" else results[0].dtype.torch
+    dtype, complex_in = call.results[0].dtype, any(t.dtype.kind == "complex" for t in call.operands.values())
+    return None if complex_in and dtype.kind != "complex" else dtype.torch
 
 
-def _device(
-    op: Any, a: _Argument, value: Literal, operands: Operands, results: Sequence[TensorType], found: dict[str, Literal]
-) -> Literal:
+def _device(call: _Call, a: _Argument, value: Literal) -> Literal:
     """None -> the result's, where the operand's is another: without it the call would leave its result where the operand is."""
-    first = next(iter(operands.values()), None)
-    if value is not None or first is None or not results or first.device == results[0].device:
+    first = next(iter(call.operands.values()), None)
+    if value is not None or first is None or not call.results or first.device == call.results[0].device:
         return value
-    return torch.device(results[0].device)
+    return torch.device(call.results[0].device)
 
 
-def _named_padding(
-    op: Any, a: _Argument, value: Literal, operands: Operands, results: Sequence[TensorType], found: dict[str, Literal]
-) -> Literal:
+def _named_padding(call: _Call, a: _Argument, value: Literal) -> Literal:
     raise NotCanonical(f"padding = {_text(value)} is a name; write aten.convolution.default with numbers")
 
 
-_Rule = Callable[[Any, _Argument, Literal, Operands, Sequence[TensorType], dict[str, Literal]], Literal]
-_RULES: dict[str, _Rule] = {
+_RULES: dict[str, Callable[[_Call, _Argument, Literal], Literal]] = {
     "window": _window,
     "dimension": _dimension,
     "dtype": _dtype,

@@ -211,6 +211,16 @@ def _plan(op: torch._ops.OpOverload) -> _Plan:
 
 
 @dataclass
+class _Arguments:
+    """What a call is given: tensors with their names and eager's strides, and all else by name."""
+
+    operands: list[SSAValue] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    strides: list[tuple[Dim, ...] | None] = field(default_factory=list)
+    plain: dict[str, Literal] = field(default_factory=dict)
+
+
+@dataclass
 class _Importer:
     functional: FunctionalGraph
     sizes: Sizes = field(default_factory=Sizes)
@@ -360,13 +370,10 @@ class _Importer:
     def _operator(self, node: fx.Node, target: torch._ops.OpOverload, value: Any) -> None:
         plan = _plan(target)
         given = dict(zip(plan.names, node.args, strict=False)) | dict(node.kwargs)
-        operands: list[SSAValue] = []
-        names: list[str] = []
-        plain: dict[str, Literal] = {}
-        operand_strides: list[Any] = []
+        call = _Arguments()
         for name in plan.names:
             if name in given:
-                self._take(name, given[name], node, operands, names, plain, operand_strides)
+                self._take(name, given[name], node, call)
         tensors = (value,) if isinstance(value, Tensor) else tuple(value) if isinstance(value, list | tuple) else ()
         kinds: dict[int, TensorType] = {}
         strides: list[Any] = []
@@ -374,60 +381,43 @@ class _Importer:
             if isinstance(tensor, Tensor):
                 kinds[position] = self._type(tensor, node)
                 strides.append(self._strides(tensor, kinds[position]))
-        attrs = {
-            "operands": tuple(names),
-            **self._completed(target, names, operands, tuple(kinds.values()), plain, node),
-        }
+        attrs = {"operands": tuple(call.names), **self._completed(target, call, tuple(kinds.values()), node)}
         if any(s is not None for s in strides):
             attrs["strides"] = tuple(strides)
-        if any(s is not None for s in operand_strides):
-            attrs["operand_strides"] = tuple(operand_strides)
+        if any(s is not None for s in call.strides):
+            attrs["operand_strides"] = tuple(call.strides)
         if len(kinds) < len(tensors):
             attrs["returned"] = tuple(kinds)
         if plan.effect or node.name in self.effects:
             attrs["effect"] = True
-        op = self._append(plan.cls.make(operands, tuple(kinds.values()), attrs), node)
+        op = self._append(plan.cls.make(call.operands, tuple(kinds.values()), attrs), node)
         results = dict(zip(kinds, op.results, strict=True))
         self.values[node] = results[0] if isinstance(value, Tensor) else results
 
     def _completed(
-        self,
-        target: torch._ops.OpOverload,
-        names: Sequence[str],
-        operands: Sequence[SSAValue],
-        results: Sequence[TensorType],
-        given: dict[str, Literal],
-        node: fx.Node,
+        self, target: torch._ops.OpOverload, call: _Arguments, results: Sequence[TensorType], node: fx.Node
     ) -> dict[str, Literal]:
-        kinds = {name: prim.tensor(value) for name, value in zip(names, operands, strict=True)}
+        kinds = dict(zip(call.names, map(prim.tensor, call.operands), strict=True))
         try:
-            return completed(target, kinds, results, given)
+            return completed(target, kinds, results, call.plain)
         except NotCanonical as why:
             raise self._failure(f"{target}: {why}", node) from None
 
-    def _take(
-        self,
-        name: str,
-        value: Any,
-        node: fx.Node,
-        operands: list[SSAValue],
-        names: list[str],
-        attrs: dict[str, Literal],
-        operand_strides: list[Any],
-    ) -> None:
+    def _take(self, name: str, value: Any, node: fx.Node, call: _Arguments) -> None:
         """One argument of a call: a tensor, a list with tensors in it, or a literal."""
         if isinstance(value, fx.Node) and isinstance(value.meta["val"], Tensor):
-            operands.append(self._value(value, node))
-            names.append(name)
-            operand_strides.append(self._strides(value.meta["val"], operands[-1].type))  # type: ignore[arg-type]
+            given = self._value(value, node)
+            call.operands.append(given)
+            call.names.append(name)
+            call.strides.append(self._strides(value.meta["val"], prim.tensor(given)))
         elif isinstance(value, list | tuple) and any(
             isinstance(v, fx.Node) and isinstance(v.meta["val"], Tensor) for v in value
         ):
             for position, item in enumerate(value):
                 if item is not None:
-                    self._take(f"{name}.{position}", item, node, operands, names, attrs, operand_strides)
+                    self._take(f"{name}.{position}", item, node, call)
         else:
-            attrs[name] = self._literal(value, node)
+            call.plain[name] = self._literal(value, node)
 
     def _value(self, value: fx.Node, node: fx.Node) -> SSAValue:
         found = self.values.get(value)
