@@ -15,67 +15,8 @@ from ...ir.symbols import Dim, Range, dim, free_symbols, is_nonnegative, simplif
 from ...ir.syntax import Op
 from ...ir.types import RefType, ref_type, scalar_type
 from ..core.rewriter import erase_dead
-from .expressions import Expressions, Memory, Node
-from .nests import Join, Nest, Nests, Store
-
-
-@dataclass
-class LoopSpec:
-    """One loop as it will be written."""
-
-    var: sympy.Symbol
-    start: Dim
-    stop: Dim
-    step: Dim = 1
-    kind: str = "serial"
-    block: int = 0  # so many iterations are one operation on a tensor
-    apart: bool = False  # neighbours go to different threads
-    group: int = 0  # programs take so many blocks with one of the loop inside, then with the next one
-    persistent: int = 0  # at most so many programs walk over all blocks of the nest
-    within: Range | None = None  # what is known of the variable; default start .. stop - 1
-    cooperative: bool = False  # iterations are programs that work on one row
-
-
-@dataclass
-class Segment:
-    """Loops around the body of a stage, for a part of its range. `env` expresses the plan's variables in the loops' ones."""
-
-    loops: list[LoopSpec]
-    env: dict[sympy.Symbol, Dim] = field(default_factory=dict)
-
-
-@dataclass
-class StageSpec:
-    """A stage with its loops chosen; the segments run one after another."""
-
-    segments: list[Segment]
-    joins: list[Join] = field(default_factory=list)
-    stores: list[Store] = field(default_factory=list)
-    scratch: list[tuple[Node, Dim]] = field(default_factory=list)  # values kept for later stages, and where
-    # what the loops do instead: stages that accumulate on their own
-    inside: list[StageSpec] = field(default_factory=list)
-    # what a reduction has come to before an iteration of the loops
-    running: dict[Node, Node] = field(default_factory=dict)
-    declared: bool = False  # the accumulators are those of the stage around
-    before: tuple[Node, ...] = ()  # integers from memory that say where the loops begin and end
-    # of programs that share a row: where each puts what it has accumulated, and a counter for each row
-    exchange: list[Memory] = field(default_factory=list)
-
-
-@dataclass
-class NestSpec:
-    """Row loops around stages. `lanes`: the size of accumulator arrays; `lane`: the element of them that belongs to a row."""
-
-    rows: list[LoopSpec]
-    env: dict[sympy.Symbol, Dim]
-    stages: list[StageSpec]
-    lanes: int = 1
-    lane: Dim = 0
-    scratch: dict[Node, Dim] = field(default_factory=dict)  # values kept for a row, and how many elements of each
-    # values kept in the memory of a result that is written later
-    lent: dict[Node, Memory] = field(default_factory=dict)
-    warps: int = 0  # of a GPU, for one block
-    pipeline: int = 0  # blocks of a product's operands that are on their way at once, on a GPU
+from .expressions import Memory, Node
+from .nests import Join, Loop, Nest, Nests, Segment, Stage, Store
 
 
 @dataclass
@@ -86,25 +27,12 @@ class _Scope:
     runs: Dim = 0  # not negative when the loop has an iteration
 
 
-def plain_nest(nest: Nest, expressions: Expressions) -> NestSpec:
-    """The nest with the loops that it has, as `read` knows them: rows are parallel, and there is one wherever it has more than stores."""
-    rows = [LoopSpec(r.var, r.start, r.stop, kind="parallel") for r in nest.rows]
-    if not rows and (len(nest.stages) > 1 or any(s.joins or any(t.scan for t in s.stores) for s in nest.stages)):
-        rows = [LoopSpec(expressions.variable("o", 1), 0, 1, kind="parallel")]
-    spec = NestSpec(rows, {}, [])
-    for stage in nest.stages:
-        kind = "reduce" if stage.joins else "scan" if any(s.scan for s in stage.stores) else "serial"
-        loops = [LoopSpec(each.var, each.start, each.stop, kind=kind) for each in stage.loops]
-        spec.stages.append(StageSpec([Segment(loops)], stage.joins, stage.stores, before=stage.numbers))
-    return spec
-
-
 def write(found: Nests) -> Block:
     """The block of a plain kernel with these nests: what `read` makes of it is the same again."""
     block, places = kernel_block(found.arguments, found.scratch)
     emitter = LoopEmitter(block, places, found.expressions.ranges, in_order=True, plain=True)
     for nest in found.nests:
-        emitter.nest(plain_nest(nest, found.expressions))
+        emitter.nest(nest)
     erase_dead(block)
     return block
 
@@ -154,16 +82,18 @@ class LoopEmitter:
 
     # Loops.
 
-    def nest(self, nest: NestSpec) -> None:
+    def nest(self, nest: Nest) -> None:
         """Write one nest."""
         self.env = dict(nest.env)
         self.accumulators, self.kept, self.keeping = {}, {}, {}
         self.kept = {node: self.places[memory] for node, memory in nest.lent.items()}
-        single = self.plain and len(nest.rows) == 1 and nest.rows[0].stop == 1
-        self.outermost = 1 if single else 0  # what belongs to the nest's single row says so by no variable
-        self._loops(nest.rows, lambda: self._stages(nest))
+        rows = nest.rows
+        if self.plain and not rows and (len(nest.stages) > 1 or any(s.kind != "serial" for s in nest.stages)):
+            rows = [Loop(symbol("o"), 1)]  # so that `read` knows which stages belong together
+        self.outermost = int(rows is not nest.rows)  # what belongs to the nest's single row says so by no variable
+        self._loops(rows, "parallel" if self.plain else "serial", lambda: self._stages(nest))
 
-    def _loops(self, loops: Sequence[LoopSpec], body: Callable[[], None]) -> None:
+    def _loops(self, loops: Sequence[Loop], kind: str, body: Callable[[], None]) -> None:
         if not loops:
             body()
             return
@@ -178,12 +108,12 @@ class LoopEmitter:
         scope = _Scope(Block(), len(self.scopes), runs=dim(stop - start - 1))
         self.scopes.append(scope)
         self.depths[var] = scope.depth
-        self._loops(loops[1:], body)
+        self._loops(loops[1:], kind, body)
         self.scopes.pop()
         self.env = old_env
         if old_range is not None:
             self.ranges[var] = old_range
-        attrs: dict[str, object] = {"kind": spec.kind, "var": var}
+        attrs: dict[str, object] = {"kind": spec.kind or kind, "var": var}
         if start != 0:
             attrs["start"] = start
         attrs["stop"] = stop
@@ -209,12 +139,12 @@ class LoopEmitter:
         self.used_names.add(name)
         return symbol(name)
 
-    def _stages(self, nest: NestSpec) -> None:
+    def _stages(self, nest: Nest) -> None:
         row = self.scopes[-1]
         for node, size in nest.scratch.items():
             self.kept[node] = self._local(row, size, node.dtype)
         for stage in nest.stages:
-            for number in stage.before:
+            for number in stage.numbers:
                 self.value(number)
             for join in () if stage.declared else stage.joins:
                 if join.beside:
@@ -223,24 +153,24 @@ class LoopEmitter:
                     self._declare(row, join.target, join.kind, join.args, nest)
             self.accumulators |= {node: self.accumulators[target] for node, target in stage.running.items()}
             scans = {id(s): self._scan_memory(row, s, nest) for s in stage.stores if s.scan}
-            for segment in stage.segments:
+            for segment in stage.segments or [Segment(stage.loops)]:
                 outer = dict(self.env)
                 self.env |= segment.env
-                self._loops(segment.loops, lambda s=stage, m=scans: self._body(s, m, nest))  # type: ignore[misc]
+                self._loops(segment.loops, stage.kind, lambda s=stage, m=scans: self._body(s, m, nest))  # type: ignore[misc]
                 self.env = outer
             for node, position in stage.scratch:
                 self.keeping[node] = position
             if stage.exchange:
                 self._exchange(row, stage)
 
-    def _exchange(self, row: _Scope, stage: StageSpec) -> None:
+    def _exchange(self, row: _Scope, stage: Stage) -> None:
         """Programs that share a row get what all of them have accumulated."""
         given = [m for j in stage.joins for m in self.joint.get(j.target, [self.accumulators[j.target][0]])]
         operands = [*given, *(self.places[m] for m in stage.exchange)]
         (walk,) = [each for segment in stage.segments for each in segment.loops if each.cooperative]
         self._add(row, ir.Exchange.make(operands, [], {"count": walk.stop}))
 
-    def _declare(self, row: _Scope, target: Node, kind: str, args: Sequence[Node], nest: NestSpec) -> None:
+    def _declare(self, row: _Scope, target: Node, kind: str, args: Sequence[Node], nest: Nest) -> None:
         index = tuple(map(self.index, target.data[1])) if self.plain else ()
         rows = {self.env[s.var] for s in nest.rows if s.stop != 1}
         element = index if {i for i in index if not isinstance(i, int)} != rows else ()
@@ -251,14 +181,14 @@ class LoopEmitter:
             self.accumulators[target] = (places, nest.lane)
             self.kept_values[target] = (memory, nest.lane)
 
-    def _declare_joint(self, row: _Scope, join: Join, nest: NestSpec) -> None:
+    def _declare_joint(self, row: _Scope, join: Join, nest: Nest) -> None:
         memories = [self._local(row, nest.lanes, join.args[0].dtype, first) for first in JOINT[join.kind]]
         self.joint[join.target] = memories
         for node, memory in zip((*join.beside, join.target), memories, strict=True):
             if node is not None:
                 self.accumulators[node] = (memory, nest.lane)
 
-    def _scan_memory(self, row: _Scope, store: Store, nest: NestSpec) -> SSAValue:
+    def _scan_memory(self, row: _Scope, store: Store, nest: Nest) -> SSAValue:
         return self._local(row, nest.lanes, store.node.dtype, identity(store.scan, store.node.dtype))
 
     def _local(
@@ -268,9 +198,9 @@ class LoopEmitter:
         attrs |= {"element": element} if element else {}
         return self._add(scope, ir.Local.make([], [ref_type([size], None, dtype)], attrs)).results[0]
 
-    def _body(self, stage: StageSpec, scans: Mapping[int, SSAValue], nest: NestSpec) -> None:
+    def _body(self, stage: Stage, scans: Mapping[int, SSAValue], nest: Nest) -> None:
         if stage.inside:
-            self._stages(NestSpec([], {}, stage.inside))
+            self._stages(Nest([], stage.inside))
             return
         for node, position in stage.scratch:
             value = self.value(node)
@@ -294,7 +224,7 @@ class LoopEmitter:
             for store in stage.stores:
                 self._store(store, self._value_of(store, scans.get(id(store)), nest))
 
-    def _value_of(self, store: Store, scan: SSAValue | None, nest: NestSpec) -> SSAValue:
+    def _value_of(self, store: Store, scan: SSAValue | None, nest: Nest) -> SSAValue:
         """What a store writes; a scan joins it to what came before, and those that follow in the same body find its value."""
         node = self._stored(store)
         value = self.value(node)

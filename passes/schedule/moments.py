@@ -13,19 +13,19 @@ pairwise algorithm for computing sample variances, 1979).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import sympy
 
 from ...ir.symbols import Dim, dim, known_equal, product
 from ..analysis.cost import MOMENTS_BLOCK, MOMENTS_BYTES
-from .emit_loops import LoopSpec, Segment, StageSpec
 from .expressions import Expressions, Node
-from .nests import Join, Loop, Stage
+from .nests import Join, Loop, Segment, Stage
 
 
 def blocked_moments(
     lowering: Expressions, stages: Sequence[Stage], loops: Sequence[Loop], env: dict[sympy.Symbol, Dim]
-) -> StageSpec | None:
+) -> Stage | None:
     """The first two stages as one, or None where they are no mean and squares around it; `loops` are theirs, merged, and `env`
     expresses the old variables in these.
     """
@@ -61,18 +61,14 @@ def blocked_moments(
     apart = op("sub", op("div", block_sum, here), op("div", so_far, seen))
     weight = op("div", op("mul", before, here), op("add", before, here))
     joined = op("add", block_squares, op("mul", op("mul", weight, apart), apart))
-    specs = [LoopSpec(each.var, each.start, each.stop, kind="scan") for each in outer]
-    line = LoopSpec(inner.var, inner.start, inner.stop, kind="reduce")
+    specs = [replace(each, kind="scan") for each in outer]
     inside = [
-        StageSpec([Segment([line])], [Join(block_sum, "sum", (x,))]),
-        StageSpec([Segment([line])], [Join(block_squares, "sum", (op("mul", distance, distance),))]),
-        StageSpec(
-            [Segment([])],
-            [Join(squares.target, "sum", (joined,)), Join(total.target, "sum", (block_sum,))],
-            declared=True,
-        ),
+        Stage([inner], [Join(block_sum, "sum", (x,))]),
+        Stage([inner], [Join(block_squares, "sum", (op("mul", distance, distance),))]),
+        Stage([], [Join(squares.target, "sum", (joined,)), Join(total.target, "sum", (block_sum,))], declared=True),
     ]
-    return StageSpec([Segment(specs, env)], [total, squares], inside=inside, running={so_far: total.target})
+    segments = [Segment(specs, env)]
+    return Stage(stages[0].loops, [total, squares], segments=segments, inside=inside, running={so_far: total.target})
 
 
 def one_pass(lowering: Expressions, stages: Sequence[Stage]) -> list[Stage]:

@@ -13,18 +13,26 @@ from functools import lru_cache
 import sympy
 
 from ...ir.literals import Literal
-from ...ir.symbols import Dim, dim, is_nonnegative, symbols_of
+from ...ir.symbols import Dim, Range, dim, is_nonnegative, symbols_of
 from ..analysis.sizes import hint
 from .expressions import Expressions, Memory, Node
 
 
 @dataclass
 class Loop:
-    """`var` from `start` below `stop`."""
+    """`var` from `start` below `stop`, and how it is walked (`loop.for` says what each of these means)."""
 
     var: sympy.Symbol
     stop: Dim
     start: Dim = 0
+    step: Dim = 1
+    kind: str = ""  # default: what the stage says; of rows `parallel` in a plain nest, else `serial`
+    block: int = 0
+    apart: bool = False
+    group: int = 0
+    persistent: int = 0
+    cooperative: bool = False
+    within: Range | None = None  # what is known of the variable; default start .. stop - 1
 
     @property
     def size(self) -> Dim:
@@ -62,13 +70,33 @@ class Store:
 
 
 @dataclass
+class Segment:
+    """Loops around the body of a stage, for a part of its range. `env` expresses the stage's variables in those of the loops."""
+
+    loops: list[Loop]
+    env: dict[sympy.Symbol, Dim] = field(default_factory=dict)
+
+
+@dataclass
 class Stage:
-    """Loops with one body: reductions (`joins`) or stores."""
+    """Loops with one body: reductions (`joins`) or stores. `segments`: the loops that are chosen instead, one after another."""
 
     loops: list[Loop]
     joins: list[Join] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
     numbers: tuple[Node, ...] = ()  # integers from memory: over how many elements the loops go, and where these begin
+    segments: list[Segment] = field(default_factory=list)
+    scratch: list[tuple[Node, Dim]] = field(default_factory=list)  # values kept for later stages, and where
+    inside: list[Stage] = field(default_factory=list)  # instead of the body: stages that accumulate on their own
+    running: dict[Node, Node] = field(default_factory=dict)  # what a reduction has come to before an iteration
+    declared: bool = False  # the accumulators are those of the stage around
+    # of programs that share a row: where each puts what it has accumulated, and a counter for each row
+    exchange: list[Memory] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        """The kind of its loops."""
+        return "reduce" if self.joins else "scan" if any(s.scan for s in self.stores) else "serial"
 
     @property
     def nodes(self) -> list[Node]:
@@ -79,10 +107,23 @@ class Stage:
 
 @dataclass
 class Nest:
-    """Row loops around stages."""
+    """Row loops around stages, plain or with loops that are chosen.
+
+    `env` expresses the variables that are no loop's any more in those of the rows; `lanes` is the size of accumulator arrays, `lane` the element
+    of them that belongs to a row.
+    """
 
     rows: list[Loop]
     stages: list[Stage]
+    env: dict[sympy.Symbol, Dim] = field(default_factory=dict)
+    lanes: int = 1
+    lane: Dim = 0
+    scratch: dict[Node, Dim] = field(default_factory=dict)  # values kept for a row, and how many elements of each
+    lent: dict[Node, Memory] = field(
+        default_factory=dict
+    )  # values kept in the memory of a result that is written later
+    warps: int = 0  # of a GPU, for one block; 0 where no blocks are chosen
+    pipeline: int = 0  # blocks of a product's operands that are on their way at once, on a GPU
 
 
 @dataclass

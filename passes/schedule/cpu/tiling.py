@@ -34,10 +34,9 @@ from ...analysis.cost import (
 from ...analysis.machine import Processor
 from ...analysis.sizes import hint
 from ...analysis.views import row_major
-from ..emit_loops import LoopSpec, NestSpec, Segment, StageSpec
 from ..expressions import Expressions, Memory, Node
 from ..moments import blocked_moments
-from ..nests import Loop, Nest, Stage, Store, by_stride, coefficient, contiguous_row, tile_end
+from ..nests import Loop, Nest, Segment, Stage, Store, by_stride, coefficient, contiguous_row, tile_end
 
 Ranges = dict[sympy.Symbol, Range]
 
@@ -50,16 +49,16 @@ class Tiler:
     lowering: Expressions
     scratch: list[Memory]
 
-    def nests(self, nests: Sequence[Nest]) -> list[NestSpec]:
+    def nests(self, nests: Sequence[Nest]) -> list[Nest]:
         """The nests with their loops, in order."""
         return [spec for nest in nests for spec in self._tile(nest)]
 
-    def _tile(self, nest: Nest) -> list[NestSpec]:
+    def _tile(self, nest: Nest) -> list[Nest]:
         if not nest.rows and not any(s.joins or any(t.scan for t in s.stores) for s in nest.stages):
             return [spec for s in nest.stages for spec in self._pointwise(s)]
         return [self._rows(nest)]
 
-    def _pointwise(self, stage: Stage) -> list[NestSpec]:
+    def _pointwise(self, stage: Stage) -> list[Nest]:
         """Nests without reductions: every part between seams has its own loops, merged where memory allows it."""
         stage = self._regular(stage)
         parts = self._parts(stage)
@@ -109,7 +108,7 @@ class Tiler:
                         return each, period
         return None
 
-    def _together(self, parts: Sequence[tuple[Stage, Ranges]]) -> NestSpec | None:
+    def _together(self, parts: Sequence[tuple[Stage, Ranges]]) -> Nest | None:
         """All parts between seams in one nest, one after another for each row: one parallel loop, and operands that several parts
         read come from memory once. None where the seams leave too few rows, or a part is a transpose.
         """
@@ -128,11 +127,8 @@ class Tiler:
             loops, inside = merge(order[depth:], used.all, {**ranges, **known}, self._merged)
             if across([*rows, *loops], [substitute(f, env | inside) for f in used.flats]) is not None:
                 return None
-            specs = [LoopSpec(each.var, each.start, each.stop) for each in loops]
-            segments.append(Segment(specs, inside))
-        nest = NestSpec([LoopSpec(r.var, r.start, r.stop) for r in rows], env, [])
-        nest.stages.append(StageSpec(segments, [], parts[0][0].stores))
-        return nest
+            segments.append(Segment(loops, inside))
+        return Nest(rows, [replace(parts[0][0], segments=segments)], env)
 
     def _parts(self, stage: Stage) -> list[tuple[Stage, Ranges]]:
         """The stage split at the seams of pads and concatenations, with the ranges that hold in each part."""
@@ -150,11 +146,10 @@ class Tiler:
             ]
         return [(Stage(loops, stage.joins, stage.stores), ranges) for loops, ranges in parts]
 
-    def _elements(self, stage: Stage, ranges: Ranges) -> NestSpec:
+    def _elements(self, stage: Stage, ranges: Ranges) -> Nest:
         found = accesses(stage.nodes, stage.stores, ranges)
         loops, env = merge(by_stride(stage.loops, found.stores, found.loads), found.all, ranges, self._merged)
-        specs = [LoopSpec(each.var, each.start, each.stop) for each in loops]
-        return NestSpec([], {}, [StageSpec([Segment(specs, env)], [], stage.stores)])
+        return Nest([], [replace(stage, segments=[Segment(loops, env)])])
 
     def _merged(self, size: Dim) -> sympy.Symbol:
         return self.lowering.variable("i", size)
@@ -164,7 +159,7 @@ class Tiler:
 
     # Nests with reductions.
 
-    def _rows(self, nest: Nest) -> NestSpec:
+    def _rows(self, nest: Nest) -> Nest:
         ranges = dict(self.lowering.ranges)
         found = accesses([n for s in nest.stages for n in s.nodes], [t for s in nest.stages for t in s.stores], ranges)
         lane = contiguous_row(nest)
@@ -172,8 +167,8 @@ class Tiler:
         if lane is not None:
             order = [r for r in order if r is not lane] + [lane]
         rows, env = merge(order, found.all, ranges, self._merged)
-        spec = NestSpec([LoopSpec(r.var, r.start, r.stop) for r in rows], env, [])
-        lane_loop: LoopSpec | None = None
+        spec = Nest(rows, [], env)
+        lane_loop: Loop | None = None
         if lane is not None:
             lane_loop = self._lanes(nest, spec, rows[-1])
         kept = self._kept(nest, spec)
@@ -190,7 +185,7 @@ class Tiler:
         return spec
 
     @staticmethod
-    def _once_a_lane(nest: Nest, spec: NestSpec, lane: LoopSpec) -> None:
+    def _once_a_lane(nest: Nest, spec: Nest, lane: Loop) -> None:
         """What is costly and depends on the rows alone is computed once for each lane, in front of the stage whose loops need it."""
         rows = {r.var for r in nest.rows}
         for number in reversed(range(len(nest.stages))):
@@ -201,18 +196,23 @@ class Tiler:
                 if node in seen:
                     continue
                 seen.add(node)
-                if node.kind == "op" and lane.var in node.free and node.free <= rows and _own_cost(node) >= COSTLY:
+                if (
+                    node.kind == "op"
+                    and lane.var in node.free
+                    and node.free <= rows
+                    and _cost_from_memory(node) >= COSTLY
+                ):
                     found[node] = None
                 else:
                     stack += node.args
             new = {n: None for n in found if n not in spec.scratch and n not in spec.lent}
             if new:
                 spec.scratch |= dict.fromkeys(new, spec.lanes)
-                spec.stages.insert(number, StageSpec([Segment([replace(lane)])], scratch=[(n, spec.lane) for n in new]))
+                spec.stages.insert(number, Stage([lane], scratch=[(n, spec.lane) for n in new]))
 
-    def _lanes(self, nest: Nest, spec: NestSpec, row: Loop) -> LoopSpec:
+    def _lanes(self, nest: Nest, spec: Nest, row: Loop) -> Loop:
         """Take the last row loop in tiles of lanes: accumulators become arrays, and each stage walks the lanes innermost."""
-        others = product(each.size for each in spec_loops(spec.rows[:-1]))
+        others = product(each.size for each in spec.rows[:-1])
         again = any(len(s.loops) for s in nest.stages[1:] if s.stores)
         width = self.processor.strip // (TILE_AGAIN if again else TILE_ONCE)
         if isinstance(row.size, int):
@@ -222,26 +222,22 @@ class Tiler:
             width = min(width, -(-row.size // lanes) * lanes)
         tile = self._variable("b", row)
         within = (row.start, dim(row.stop - 1))
-        spec.rows[-1] = LoopSpec(tile, row.start, row.stop, width)
+        spec.rows[-1] = Loop(tile, row.stop, row.start, width)
         spec.lanes, spec.lane = width, dim(row.var - tile)
-        return LoopSpec(row.var, tile, tile_end(tile, width, row.stop, row.size), within=within)
+        return Loop(row.var, tile_end(tile, width, row.stop, row.size), tile, kind="serial", within=within)
 
-    def _stage(self, stage: Stage, ranges: Ranges, lane: LoopSpec | None) -> StageSpec:
-        kind = "reduce" if stage.joins else "scan" if any(s.scan for s in stage.stores) else "serial"
+    def _stage(self, stage: Stage, ranges: Ranges, lane: Loop | None) -> Stage:
         segments = []
-        for part, known in self._parts(stage) if kind != "scan" else [(stage, dict(ranges))]:
+        for part, known in self._parts(stage) if stage.kind != "scan" else [(stage, dict(ranges))]:
             used = accesses(part.nodes, part.stores, known)
             env: dict[sympy.Symbol, Dim] = {}
             loops = part.loops
-            if kind != "scan":
+            if stage.kind != "scan":
                 loops, env = merge(by_stride(loops, used.stores, used.loads), used.all, known, self._merged)
-            specs = [LoopSpec(each.var, each.start, each.stop, kind=kind) for each in loops]
-            if lane is not None:
-                specs.append(replace(lane))
-            segments.append(Segment(specs, env))
-        return StageSpec(segments, stage.joins, stage.stores)
+            segments.append(Segment([*loops, lane] if lane is not None else loops, env))
+        return replace(stage, segments=segments)
 
-    def _moments(self, stages: Sequence[Stage], ranges: Ranges) -> StageSpec | None:
+    def _moments(self, stages: Sequence[Stage], ranges: Ranges) -> Stage | None:
         """The first two stages as one over blocks, where they are a mean and squares around it over much memory."""
         first = stages[0]
         if len(stages) < 2 or not first.joins or any(_conditions(n) for top in first.nodes for n in top.walk()):
@@ -250,7 +246,7 @@ class Tiler:
         loops, env = merge(by_stride(first.loops, [], used.loads), used.all, ranges, self._merged)
         return blocked_moments(self.lowering, stages, loops, env)
 
-    def _kept(self, nest: Nest, spec: NestSpec) -> dict[tuple[Node, int], Dim]:
+    def _kept(self, nest: Nest, spec: Nest) -> dict[tuple[Node, int], Dim]:
         """Costly values that several stages of a row need: (value, stage that computes it) to its place in a row's scratch."""
         found: dict[tuple[Node, int], Dim] = {}
         first: dict[Node, int] = {}
@@ -295,7 +291,7 @@ class Tiler:
         return found
 
     @staticmethod
-    def _room(nest: Nest, stage: Stage, node: Node, spec: NestSpec) -> Store | None:
+    def _room(nest: Nest, stage: Stage, node: Node, spec: Nest) -> Store | None:
         """A result of the last stage, not yet lent, whose memory can hold a value until the result itself is written there."""
         last = nest.stages[-1]
         if [each.var for each in last.loops] != [each.var for each in stage.loops]:
@@ -317,11 +313,6 @@ class Tiler:
             ):
                 return store
         return None
-
-
-def spec_loops(specs: Sequence[LoopSpec]) -> list[Loop]:
-    """The plain loops of specifications."""
-    return [Loop(s.var, s.stop, s.start) for s in specs]
 
 
 def _conditions(node: Node) -> tuple[Dim, ...]:
@@ -350,7 +341,7 @@ def _worth_keeping(node: Node, rows: set[sympy.Symbol], kept: Collection[Node]) 
     return cost >= 8 or loads >= 3
 
 
-def _own_cost(node: Node) -> int:
+def _cost_from_memory(node: Node) -> int:
     """The cost of computing a value from the reductions, loads and integers that it depends on."""
     cost, seen, stack = 0, {node}, [node]
     while stack:

@@ -40,11 +40,9 @@ from ...analysis.cost import (
 from ...analysis.machine import Processor
 from ...core.base import Pass
 from ...core.context import CompileContext
-from ..cpu.tiling import Tiler
-from ..emit_loops import LoopSpec, NestSpec, Segment, StageSpec
 from ..expressions import Expressions, Memory, Node
 from ..moments import one_pass
-from ..nests import Loop, Nest, Nests, Stage, by_stride, coefficient, contiguous_row
+from ..nests import Loop, Nest, Nests, Segment, Stage, by_stride, coefficient, contiguous_row
 from .grid_kernels import divide, grid_kernels
 
 Ranges = dict[sympy.Symbol, Range]
@@ -70,7 +68,7 @@ def _blocker(ctx: CompileContext, found: Nests) -> Blocker:
 
 
 @dataclass
-class Blocker(Tiler):
+class Blocker:
     """Chooses the blocks of a nest."""
 
     processor: Processor
@@ -79,9 +77,9 @@ class Blocker(Tiler):
 
     def merged(self, size: Dim) -> sympy.Symbol:
         """A variable for loops that become one."""
-        return self._merged(size)
+        return self.lowering.variable("i", size)
 
-    def blocks(self, nest: Nest) -> NestSpec:
+    def blocks(self, nest: Nest) -> Nest:
         """The nest with its blocks."""
         if not nest.rows and len(nest.stages) == 1 and not nest.stages[0].joins and not self._scans(nest):
             return self._points(nest.stages[0])
@@ -106,7 +104,7 @@ class Blocker(Tiler):
     def _scans(nest: Nest) -> bool:
         return any(t.scan for s in nest.stages for t in s.stores)
 
-    def _points(self, stage: Stage) -> NestSpec:
+    def _points(self, stage: Stage) -> Nest:
         """One block of elements for each program; two-dimensional where memory is contiguous along different loops."""
         ranges = self.lowering.ranges
         used = accesses(stage.nodes, stage.stores, ranges)
@@ -114,7 +112,7 @@ class Blocker(Tiler):
         order = stage.loops if scatters else by_stride(stage.loops, used.stores, used.loads)
         loops, env = merge(order, used.all, ranges, self.merged)
         crossed = across(loops, [substitute(f, env) for f in used.flats]) if loops else None
-        spec = NestSpec([], env, [StageSpec([Segment([])], [], stage.stores)])
+        spec = Nest([], [Stage([], stores=stage.stores)], env)
         if crossed is not None:
             inner = loops[-1]
             rest = [s for s in loops if s is not crossed and s is not inner]
@@ -162,7 +160,7 @@ class Blocker(Tiler):
                 return False
         return True
 
-    def row_blocks(self, nest: Nest) -> NestSpec:
+    def row_blocks(self, nest: Nest) -> Nest:
         """A nest with rows, or reductions, with its blocks."""
         lowering = self.lowering
         used = accesses(
@@ -188,21 +186,20 @@ class Blocker(Tiler):
         if any(s.numbers for s in nest.stages):  # nobody knows how many, and mostly few
             block, step = (1 if lane is None else block), min(step, BAG_STEP)
         stages = nest.stages if known and hint(longest) <= step else fewer
-        spec = NestSpec([], env, [])
+        spec = Nest([], [], env)
         spec.rows = [*(self._tile_of(r, 1) for r in alone), *self.flat(rows, env, block)]
         for stage in stages:
-            kind = "reduce" if stage.joins else "scan" if any(s.scan for s in stage.stores) else "serial"
             inside = accesses(stage.nodes, stage.stores, lowering.ranges)
             inner: dict[sympy.Symbol, Dim] = {}
             loops = stage.loops
-            if kind != "scan":
+            if stage.kind != "scan":
                 loops = by_stride(loops, inside.stores, inside.loads)
                 loops = [s for s in loops if s.start != 0] + [s for s in loops if s.start == 0]
                 loops, inner = merge(loops, inside.all, dict(lowering.ranges), self.merged)
             size = product(most(s.start, s.stop) for s in loops)
             width = min(step, power_of_two(size)) if isinstance(size, int) else step
-            specs = self.flat(loops, inner, width, kind)
-            spec.stages.append(StageSpec([Segment(specs, inner)], stage.joins, stage.stores, before=stage.numbers))
+            specs = self.flat(loops, inner, width, stage.kind)
+            spec.stages.append(replace(stage, segments=[Segment(specs, inner)]))
         held = known and hint(longest) <= step and lane is None and not self._scans(nest)
         each = ELEMENTS_A_THREAD
         if held and block * step >= 2 * PROGRAM_POINTS:
@@ -257,7 +254,7 @@ class Blocker(Tiler):
 
     def flat(
         self, loops: Sequence[Loop], env: dict[sympy.Symbol, Dim], block: int, kind: str = "parallel"
-    ) -> list[LoopSpec]:
+    ) -> list[Loop]:
         """The loops as one, in blocks; `env` is extended by what the old variables are in the new one."""
         if not loops:
             return []
@@ -276,10 +273,10 @@ class Blocker(Tiler):
         for v in env:
             env[v] = substitute(env[v], step)
         env.update(step)
-        return [LoopSpec(var, 0, total, kind=kind, block=block)]
+        return [Loop(var, total, kind=kind, block=block)]
 
-    def _tile_of(self, loop: Loop, block: int) -> LoopSpec:
-        return LoopSpec(loop.var, loop.start, loop.stop, kind="parallel", block=block)
+    def _tile_of(self, loop: Loop, block: int) -> Loop:
+        return replace(loop, kind="parallel", block=block)
 
 
 def _most_of_one(loads: Sequence[Node]) -> int:

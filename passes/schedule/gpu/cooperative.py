@@ -9,7 +9,7 @@ also beside the same on another stream.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import sympy
@@ -36,10 +36,9 @@ from ...analysis.cost import (
 )
 from ...core.base import Pass
 from ...core.context import CompileContext
-from ..emit_loops import LoopSpec, NestSpec, Segment, StageSpec
 from ..expressions import Expressions, Memory
 from ..moments import one_pass
-from ..nests import Nest, Nests, Stage, Store, by_stride
+from ..nests import Loop, Nest, Nests, Segment, Stage, Store, by_stride
 from .blocks import Blocker, reduced
 from .grid_kernels import divide, grid_kernels
 
@@ -60,12 +59,12 @@ class Cooperate(Pass):
                 divide(kernel, calls, lambda found: _shared_rows(ctx, found))
 
 
-def _shared_rows(ctx: CompileContext, found: Nests) -> list[NestSpec] | None:
+def _shared_rows(ctx: CompileContext, found: Nests) -> list[Nest] | None:
     blocker = Blocker(ctx.machine.gpu, found.expressions, found.scratch)
     return cooperative(blocker, found.nests[0]) if len(found.nests) == 1 else None
 
 
-def cooperative(blocker: Blocker, nest: Nest) -> list[NestSpec] | None:
+def cooperative(blocker: Blocker, nest: Nest) -> list[Nest] | None:
     """The nest with its rows shared among programs, behind one that sets its counters to 0; None where rows are better left whole.
 
     Where memory is contiguous along the rows' loop `lane`, a block of neighbouring rows takes the place of a row.
@@ -108,7 +107,7 @@ def cooperative(blocker: Blocker, nest: Nest) -> list[NestSpec] | None:
     order = by_stride([r for r in nest.rows if r is not lane], every.stores, every.loads)
     loops, env = merge([*order, lane] if lane is not None else order, every.all, lowering.ranges, blocker.merged)
     warps = READ_ONCE_WARPS if not again else HELD_WARPS // 2 if odd else HELD_WARPS
-    spec = NestSpec(blocker.flat(loops, env, lanes, "parallel"), env, [], warps=warps)
+    spec = Nest(blocker.flat(loops, env, lanes, "parallel"), [], env, warps=warps)
     number = lowering.variable("k", programs)
     for stage in stages:
         spec.stages.append(_shared(blocker, stage, number, (programs, share, total, block)))
@@ -137,24 +136,21 @@ def _elements(stages: Sequence[Stage]) -> int | None:
     return total if isinstance(total, int) else None
 
 
-def _shared(blocker: Blocker, stage: Stage, number: sympy.Symbol, parts: tuple[int, int, int, int]) -> StageSpec:
+def _shared(blocker: Blocker, stage: Stage, number: sympy.Symbol, parts: tuple[int, int, int, int]) -> Stage:
     """A stage with each program on its part of the row; what is not a walk over the row, all of them do."""
     if not stage.loops:
-        return StageSpec([Segment([])], stage.joins, stage.stores)
+        return stage
     programs, share, total, block = parts
     lowering = blocker.lowering
     inside = accesses(stage.nodes, stage.stores, lowering.ranges)
-    kind = "reduce" if stage.joins else "serial"
     loops, env = merge(
         by_stride(stage.loops, inside.stores, inside.loads), inside.all, dict(lowering.ranges), blocker.merged
     )
-    (walk,) = blocker.flat(loops, env, block, kind)
+    (walk,) = blocker.flat(loops, env, block, stage.kind)
     walk.start, walk.stop, walk.within = dim(number * share), dim(number * share + share), (0, total - 1)
     if total % share:
         walk.stop = dim(sympy.Min(sympy.Integer(total), sympy.sympify(walk.stop)))
-    return StageSpec(
-        [Segment([LoopSpec(number, 0, programs, kind=kind, cooperative=True), walk], env)], stage.joins, stage.stores
-    )
+    return replace(stage, segments=[Segment([Loop(number, programs, cooperative=True), walk], env)])
 
 
 def _memories(stage: Stage, size: int, scratch: list[Memory]) -> list[Memory]:
@@ -167,8 +163,8 @@ def _memories(stage: Stage, size: int, scratch: list[Memory]) -> list[Memory]:
     return found
 
 
-def _zeros(lowering: Expressions, counter: Memory, count: int) -> NestSpec:
+def _zeros(lowering: Expressions, counter: Memory, count: int) -> Nest:
     at = lowering.variable("z", count)
     block = min(1024, power_of_two(count))
-    stage = StageSpec([Segment([])], [], [Store(counter, at, lowering.const(0, I32))])
-    return NestSpec([LoopSpec(at, 0, count, kind="parallel", block=block)], {}, [stage], warps=4 if block >= 128 else 1)
+    stage = Stage([], stores=[Store(counter, at, lowering.const(0, I32))])
+    return Nest([Loop(at, count, kind="parallel", block=block)], [stage], warps=4 if block >= 128 else 1)

@@ -15,7 +15,7 @@ from ....ir.types import RefType, ref_type, tensor_type
 from ...analysis.machine import Machine
 from ...analysis.size_names import SizeNames, names_of, replace_sizes, replaced_type
 from ...core.rewriter import erase_dead
-from ..emit_loops import LoopEmitter, NestSpec, kernel_symbols, plain_nest
+from ..emit_loops import LoopEmitter, kernel_symbols
 from ..expressions import Expressions, Memory
 from ..kernels import is_grid
 from ..nests import Nest, Nests
@@ -58,9 +58,7 @@ def named_sizes(kernel: loop.Kernel) -> Iterator[SizeNames]:
         replace_sizes(kernel, names.sizes)
 
 
-def divide(
-    kernel: loop.Kernel, calls: Calls, plan: Callable[[Nests], Sequence[Nest | NestSpec] | None]
-) -> list[loop.Kernel]:
+def divide(kernel: loop.Kernel, calls: Calls, plan: Callable[[Nests], Sequence[Nest] | None]) -> list[loop.Kernel]:
     """Put kernels in the place of one, and their launches in the place of its `calls`.
 
     Args:
@@ -135,15 +133,14 @@ def _write_empty(kernel: loop.Kernel, memories: Sequence[Memory], parts: list[Pa
             body.insert_arg(memory.ref, len(body.args))
 
 
-def _part(kernel: loop.Kernel, nest: Nest | NestSpec, expressions: Expressions, memories: list[Memory]) -> Part:
-    plain = isinstance(nest, Nest)
-    spec = plain_nest(nest, expressions) if isinstance(nest, Nest) else nest
-    stored = {s.memory for stage in spec.stages for s in stage.stores}
-    stored |= {m for stage in spec.stages for m in stage.exchange[:-1]}
+def _part(kernel: loop.Kernel, nest: Nest, expressions: Expressions, memories: list[Memory]) -> Part:
+    plain = nest.warps == 0
+    stored = {s.memory for stage in nest.stages for s in stage.stores}
+    stored |= {m for stage in nest.stages for m in stage.exchange[:-1]}
     ordered = [m for m in memories if m not in stored] + [m for m in memories if m in stored]
     block = Block(arg_types=[m.ref for m in ordered])
     places: dict[Memory, SSAValue] = dict(zip(ordered, block.args, strict=True))
-    LoopEmitter(block, places, expressions.ranges, in_order=True, plain=plain).nest(spec)
+    LoopEmitter(block, places, expressions.ranges, in_order=True, plain=plain).nest(nest)
     erase_dead(block)
     updates = kernel.get("updates")
     before = None if updates is None else memories[updates]
@@ -153,10 +150,10 @@ def _part(kernel: loop.Kernel, nest: Nest | NestSpec, expressions: Expressions, 
             block.erase_arg(places[memory])  # type: ignore[arg-type]  # the places are the block's arguments
     reads, writes = [m for m in used if m not in stored], [m for m in used if m in stored]
     attrs: dict[str, object] = {"sym_name": "", "inputs": len(reads)} | (
-        {"plain": True} if plain else {"warps": spec.warps}
+        {"plain": True} if plain else {"warps": nest.warps}
     )
     if before is not None:
         attrs["updates"] = reads.index(before)
-    if spec.pipeline:
-        attrs["stages"] = spec.pipeline
+    if nest.pipeline:
+        attrs["stages"] = nest.pipeline
     return Part(loop.Kernel.make([], [], attrs, [Region(block)], kernel.location), reads, writes)

@@ -20,7 +20,6 @@ from ...analysis.cost import GROUP, WARPS_OF_A_ROW
 from ...analysis.product_model import Tile
 from ...core.base import Pass
 from ...core.context import CompileContext
-from ..emit_loops import LoopSpec, NestSpec, Segment, StageSpec
 from ..expressions import Expressions
 from ..nests import Join, Nest, Nests, Stage, by_stride
 from .blocks import Blocker
@@ -43,7 +42,7 @@ class TileProducts(Pass):
                 divide(kernel, calls, lambda found: _tiled(ctx, found))
 
 
-def _tiled(ctx: CompileContext, found: Nests) -> list[NestSpec] | None:
+def _tiled(ctx: CompileContext, found: Nests) -> list[Nest] | None:
     blocker = Blocker(ctx.machine.gpu, found.expressions, found.scratch)
     (nest,) = found.nests
     if not is_product(nest):
@@ -74,7 +73,7 @@ def split_of(nest: Nest) -> int:
     return tile.split if even and len(nest.stages[0].joins) == 1 else 1
 
 
-def product_tiles(blocker: Blocker, nest: Nest) -> NestSpec | None:
+def product_tiles(blocker: Blocker, nest: Nest) -> Nest | None:
     """The loops of the nest with their blocks; None where it is no product of a row and a column with operations on the result behind it."""
     lowering, flat = blocker.lowering, blocker.flat
     first, *rest = nest.stages
@@ -92,7 +91,7 @@ def product_tiles(blocker: Blocker, nest: Nest) -> NestSpec | None:
     tall, env = merge(by_stride(tall, used.stores, loads), used.all, lowering.ranges, blocker.merged)
     wide, more = merge(by_stride(wide, used.stores, used.loads), used.all, lowering.ranges, blocker.merged)
     env |= more
-    spec = NestSpec([], env, [], warps=tile.warps, pipeline=tile.stages)
+    spec = Nest([], [], env, warps=tile.warps, pipeline=tile.stages)
     spec.rows += flat(batch, env, 1, "parallel")
     group = _group(
         tile, first.loops[0].size, product([r.size for r in wide]), _bytes(nest), blocker.processor.stays_cached // 2
@@ -102,9 +101,7 @@ def product_tiles(blocker: Blocker, nest: Nest) -> NestSpec | None:
     if tile.programs and not batch and all(isinstance(each.stop, int) and each.start == 0 for each in spec.rows):
         spec.rows[0] = replace(spec.rows[0], persistent=tile.programs)
     walk = first.loops[0]
-    inner = LoopSpec(walk.var, walk.start, walk.stop, kind="reduce", block=tile.inner)
-    spec.stages.append(StageSpec([Segment([inner])], first.joins, []))
-    spec.stages += [StageSpec([Segment([])], [], s.stores) for s in rest]
+    spec.stages = [Stage([replace(walk, block=tile.inner)], first.joins), *rest]
     return spec
 
 
