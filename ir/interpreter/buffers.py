@@ -15,14 +15,13 @@ from xdsl.ir import Operation, SSAValue
 from ..dialects.aten import may_share
 from ..symbols import span
 from ..types import RefType
-from .loops import find_kernel, fits, poison, run_kernel
-from .tensors import InterpreterError, Machine, Rule, call, restride
+from .loops import find_kernel, poison, run_kernel
+from .tensors import InterpreterError, Machine, Rule, call, fits, restride
 
 
 def _alloc(machine: Machine, op: Any) -> list[Tensor]:
     ref = op.results[0].type
-    strides = tuple(machine.number(s) for s in ref.strides)
-    shape = machine.shape(ref)
+    shape, strides = machine.shape(ref), machine.strides(ref)
     if op["pool"] != "arena":  # "output" and "device" are memory of their own
         result = torch.empty_strided(shape, strides, dtype=ref.dtype.torch)
         poison(result)
@@ -89,7 +88,7 @@ def _arena_size(machine: Machine, function: Any) -> int:
         if op.name == "buffer.alloc" and op["pool"] == "arena":
             ref = op.results[0].type
             assert isinstance(ref, RefType)
-            size = span(machine.shape(ref), [machine.number(s) for s in ref.strides]) * ref.dtype.bytes
+            size = span(machine.shape(ref), machine.strides(ref)) * ref.dtype.bytes
             end = max(end, machine.number(op["offset"]) + size)
     return end
 
@@ -97,8 +96,9 @@ def _arena_size(machine: Machine, function: Any) -> int:
 def _view(machine: Machine, op: Any) -> list[Tensor]:
     (x,) = _operands(machine, op)
     ref = op.results[0].type
-    strides = tuple(machine.number(s) for s in ref.strides)
-    found = x.as_strided(machine.shape(ref), strides, x.storage_offset() + machine.number(op.get("offset", 0)))
+    found = x.as_strided(
+        machine.shape(ref), machine.strides(ref), x.storage_offset() + machine.number(op.get("offset", 0))
+    )
     _inherit(machine, op, [found])
     return [found]
 
@@ -140,7 +140,7 @@ def _buffer_extern(machine: Machine, op: Any) -> list[Tensor]:
         return []
     fitted = []
     for value, result, shared in zip(results, op.results, may_share(op), strict=True):
-        strides = tuple(machine.number(s) for s in result.type.strides)
+        strides = machine.strides(result.type)
         if not fits(value, strides) and shared:
             raise InterpreterError(
                 f"{op['target']} gives a view with strides {list(value.stride())}, not {result.type}"

@@ -18,14 +18,13 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
 from ..dialects import loop, prim
-from ..dtypes import BY_NAME, DType, dtype_of
-from ..literals import Literal
+from ..dtypes import BY_NAME, dtype_of
 from ..scalars import DOT, JOINT, REDUCES, SCALARS, identity
 from ..symbols import Dim, span, symbol
 from ..syntax import location_of
 from ..types import RefType
 from .indices import Index, compiled, floor_div
-from .tensors import InterpreterError, Machine, Rule, elementwise, filled, restride
+from .tensors import InterpreterError, Machine, Rule, elementwise, filled, fits, number_of, restride
 
 LANES = 1 << 21  # loops are cut into pieces so that no more lanes than this run at once
 
@@ -209,13 +208,9 @@ def _local(kernel: Kernel, lanes: Lanes, op: Any) -> None:
         flat = torch.empty(count * size, dtype=ref.dtype.torch)
         poison(flat)
     else:
-        flat = filled((count * size,), _number(op["value"], ref.dtype), ref.dtype)
+        flat = filled((count * size,), number_of(op["value"], ref.dtype), ref.dtype)
     base = (torch.arange(count) * size).reshape(lanes.shape)
     kernel.values[op.results[0]] = Memory(flat, size, base)
-
-
-def _number(value: Literal, dtype: DType) -> Any:
-    return bool(value) if dtype.kind == "bool" else value if dtype.kind in ("float", "complex") else int(value)
 
 
 def _address(kernel: Kernel, lanes: Lanes, op: Any, memory: Memory, ok: Tensor | None) -> Tensor:
@@ -244,14 +239,14 @@ def _load(kernel: Kernel, lanes: Lanes, op: Any) -> None:
     dtype = op.results[0].type.dtype
     if memory.flat.numel() == 0:
         _address(kernel, lanes, op, memory, ok)
-        kernel.values[op.results[0]] = lanes.lift(filled((), _number(op.get("other", 0), dtype), dtype))
+        kernel.values[op.results[0]] = lanes.lift(filled((), number_of(op.get("other", 0), dtype), dtype))
         return
     place = _address(kernel, lanes, op, memory, ok)
     value = memory.flat[place].to(dtype.torch)
     if place.dim() == 0:  # else what is stored there later would change it
         value = value.clone()
     if mask:
-        value = torch.where(ok, value, filled((), _number(op.get("other", 0), dtype), dtype))  # type: ignore[arg-type]
+        value = torch.where(ok, value, filled((), number_of(op.get("other", 0), dtype), dtype))  # type: ignore[arg-type]
     kernel.values[op.results[0]] = value
 
 
@@ -421,7 +416,7 @@ def _scalar_rule(cls: type[loop.ScalarOp]) -> Callable[[Kernel, Lanes, Any], Non
 
 def _constant(kernel: Kernel, lanes: Lanes, op: Any) -> None:
     dtype = op.results[0].type.dtype
-    kernel.values[op.results[0]] = filled((), _number(op["value"], dtype), dtype)
+    kernel.values[op.results[0]] = filled((), number_of(op["value"], dtype), dtype)
 
 
 def _cast(kernel: Kernel, lanes: Lanes, op: Any) -> None:
@@ -515,18 +510,11 @@ def run_kernel(machine: Machine, kernel: loop.Kernel, tensors: Sequence[Tensor],
     for arg, tensor in zip(kernel.block_body.args, tensors, strict=True):
         ref = arg.type
         assert isinstance(ref, RefType)
-        flat, needed = _flat(tensor), span(machine.shape(ref), [machine.number(s) for s in ref.strides])
+        flat, needed = _flat(tensor), span(machine.shape(ref), machine.strides(ref))
         if flat.dtype != ref.dtype.torch or flat.numel() < needed:
             raise InterpreterError(f"@{kernel['sym_name']} takes {ref}, not {flat.numel()} elements of {flat.dtype}")
         state.values[arg] = Memory(flat[:needed], needed)
     state.block(lanes, list(kernel.block_body.ops))
-
-
-def fits(value: Tensor, strides: Sequence[int]) -> bool:
-    """Whether the elements lie as these strides say (those of dimensions of size 1 do not matter)."""
-    if 0 in value.shape:
-        return True
-    return all(a == b or n == 1 for a, b, n in zip(value.stride(), strides, value.shape, strict=True))
 
 
 def _launch(machine: Machine, op: Any) -> list[Tensor]:
@@ -537,14 +525,12 @@ def _launch(machine: Machine, op: Any) -> list[Tensor]:
     tensors = []
     for ref, given in zip(refs, inputs, strict=False):
         assert isinstance(ref, RefType)
-        strides = tuple(machine.number(s) for s in ref.strides)
+        strides = machine.strides(ref)
         tensors.append(given if fits(given, strides) else restride(given, strides))
     results = []
     for ref in refs[len(inputs) :]:
         assert isinstance(ref, RefType)
-        result = torch.empty_strided(
-            machine.shape(ref), tuple(machine.number(s) for s in ref.strides), dtype=ref.dtype.torch
-        )
+        result = torch.empty_strided(machine.shape(ref), machine.strides(ref), dtype=ref.dtype.torch)
         poison(result)
         results.append(result)
     if "updates" in kernel.attributes:

@@ -65,6 +65,9 @@ class Machine:
     def shape(self, kind: TensorType | RefType) -> tuple[int, ...]:
         return tuple(map(self.number, kind.shape))
 
+    def strides(self, ref: RefType) -> tuple[int, ...]:
+        return tuple(map(self.number, ref.strides))
+
     def operands(self, op: Operation) -> list[Any]:
         return [self.read(v) for v in op.operands]
 
@@ -82,6 +85,13 @@ def restride(value: Tensor, strides: tuple[int, ...]) -> Tensor:
     first = tuple(slice(0, 1) if step == 0 else slice(None) for step in strides)
     result[first].copy_(value[first])
     return result
+
+
+def fits(value: Tensor, strides: Sequence[int]) -> bool:
+    """Whether the elements lie as these strides say (those of dimensions of size 1 do not matter)."""
+    if 0 in value.shape:
+        return True
+    return all(a == b or n == 1 for a, b, n in zip(value.stride(), strides, value.shape, strict=True))
 
 
 def expect_type(machine: Machine, value: Any, kind: TensorType | RefType, what: str) -> None:
@@ -123,7 +133,7 @@ def call(machine: Machine, op: Op, target: str, values: list[Any]) -> list[Tenso
     if op.get("packed"):
         values = [values[0], unpack(values[1], op["packed"]), *values[2:]]
     if op.get("empty_rows"):
-        return [_attention_of_products(machine, op, values)]
+        return [_attention_of_products(op, values)]
     args, kwargs = aten.call_arguments(op, values, target)
     if "device" in kwargs:
         kwargs["device"] = "cpu"  # where all programs run here
@@ -156,7 +166,7 @@ def _with_factors(machine: Machine, op: Op, values: Sequence[Any]) -> list[Any]:
     return found
 
 
-def _attention_of_products(machine: Machine, op: Op, values: list[Any]) -> Tensor:
+def _attention_of_products(op: Op, values: list[Any]) -> Tensor:
     """scaled_dot_product_attention as two products: nan where a row has no score above -inf, half types rounded once."""
     given = dict(zip(op["operands"], values, strict=True))
     q, k, v = (given[name] for name in ("query", "key", "value"))
@@ -169,14 +179,6 @@ def _attention_of_products(machine: Machine, op: Op, values: list[Any]) -> Tenso
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
-    if op.regions:
-        first, last = op.block_body.args[0], op.block_body.last_op
-        assert last is not None
-        machine.values[first] = scores.to(prim.tensor(first).dtype.torch)
-        read = [values[k] for k in kernel.read_by_region(op)]
-        machine.values |= dict(zip(op.block_body.args[1:], read, strict=True))
-        run_block(machine, [step for step in op.block_body.ops if step is not last])
-        scores = machine.values[last.operands[0]].to(wide)
     return torch.matmul(torch.softmax(scores, -1), v.to(wide)).to(q.dtype)
 
 
@@ -201,8 +203,7 @@ def _kernel_extern(machine: Machine, op: Any) -> list[Tensor]:
 
 def _with_strides(machine: Machine, value: Tensor, strides: Any) -> Tensor:
     wanted = contiguous_strides(tuple(value.shape)) if strides is None else machine.literal(strides)
-    same = all(a == b or n == 1 for a, b, n in zip(value.stride(), wanted, value.shape, strict=True))
-    return value if same or 0 in value.shape else restride(value, tuple(wanted))
+    return value if fits(value, wanted) else restride(value, tuple(wanted))
 
 
 # ---- prim -------------------------------------------------------------------------------------------------------------
@@ -222,13 +223,8 @@ def elementwise(row: ScalarRow, values: Sequence[Tensor]) -> Tensor:
 _WIDENED = (torch.uint16, torch.uint32, torch.uint64)
 
 
-def _elementwise_rule(row: ScalarRow) -> Callable[[Machine, Any], list[Tensor]]:
-    return lambda machine, op: [elementwise(row, machine.operands(op))]
-
-
-def number_of(value: Literal, dtype: DType, machine: Machine) -> int | float | complex | bool:
+def number_of(value: Literal, dtype: DType) -> int | float | complex | bool:
     """A literal as a number that fits the dtype."""
-    value = machine.literal(value)
     if dtype.kind == "bool":
         return bool(value)
     return value if dtype.kind in ("float", "complex") else int(value)
@@ -246,31 +242,29 @@ def _wrapped(value: int, bits: int, signed: bool) -> int:
     return value - (1 << bits) if signed and value >> (bits - 1) else value
 
 
-def _full(machine: Machine, op: Any) -> list[Tensor]:
+def _full(machine: Machine, op: Any) -> Tensor:
     kind = op.type
-    return [filled(machine.shape(kind), number_of(op["value"], kind.dtype, machine), kind.dtype)]
+    return filled(machine.shape(kind), number_of(machine.literal(op["value"]), kind.dtype), kind.dtype)
 
 
-def _iota(machine: Machine, op: Any) -> list[Tensor]:
+def _iota(machine: Machine, op: Any) -> Tensor:
     kind, d = op.type, op["dim"]
     shape = machine.shape(kind)
     start, step = machine.literal(op["start"]), machine.literal(op["step"])
     exact = torch.int64 if kind.dtype.is_integer else torch.float64
-    line = (torch.arange(shape[d], dtype=exact) * step + start).to(kind.dtype.torch)
-    return [line.reshape([-1 if k == d else 1 for k in range(len(shape))]).expand(shape)]
+    line: Tensor = (torch.arange(shape[d], dtype=exact) * step + start).to(kind.dtype.torch)
+    return line.reshape([-1 if k == d else 1 for k in range(len(shape))]).expand(shape)
 
 
-def _broadcast(machine: Machine, op: Any) -> list[Tensor]:
-    (x,) = machine.operands(op)
+def _broadcast(machine: Machine, op: Any, x: Tensor) -> Tensor:
     shape = machine.shape(op.type)
     placed = [1] * len(shape)
     for k, d in enumerate(op["dims"]):
         placed[d] = x.shape[k]
-    return [x.reshape(placed).expand(shape)]
+    return x.reshape(placed).expand(shape)
 
 
-def _slice(machine: Machine, op: Any) -> list[Tensor]:
-    (x,) = machine.operands(op)
+def _slice(machine: Machine, op: Any, x: Tensor) -> Tensor:
     for d, count in enumerate(machine.shape(op.type)):
         start, step = machine.number(op["starts"][d]), machine.number(op["steps"][d])
         last = start + (count - 1) * step
@@ -278,28 +272,26 @@ def _slice(machine: Machine, op: Any) -> list[Tensor]:
             raise InterpreterError(f"prim.slice reads elements {start} to {last} of a dimension of size {x.shape[d]}")
         x = x.narrow(d, start, last - start + 1) if count else x.narrow(d, 0, 0)
         x = x[(slice(None),) * d + (slice(None, None, step),)]
-    return [x]
+    return x
 
 
-def _pad(machine: Machine, op: Any) -> list[Tensor]:
-    (x,) = machine.operands(op)
+def _pad(machine: Machine, op: Any, x: Tensor) -> Tensor:
     dtype = op.type.dtype
-    result = filled(machine.shape(op.type), number_of(op["value"], dtype, machine), dtype)
+    result = filled(machine.shape(op.type), number_of(machine.literal(op["value"]), dtype), dtype)
     target = result
     for d, (low, high) in enumerate(zip(machine.literal(op["low"]), machine.literal(op["high"]), strict=True)):
         skip, place = max(0, -low), max(0, low)
         count = max(0, x.shape[d] - skip - max(0, -high))
         x, target = x.narrow(d, min(skip, x.shape[d]), count), target.narrow(d, min(place, target.shape[d]), count)
     target.copy_(x)
-    return [result]
+    return result
 
 
-def _take(machine: Machine, op: Any) -> list[Tensor]:
-    x, index = machine.operands(op)
+def _take(machine: Machine, op: Any, x: Tensor, index: Tensor) -> Tensor:
     d = op["dim"]
     rows = checked_index(index, x.shape[d], op.get("wrap", False))
     shape = (*x.shape[:d], *index.shape, *x.shape[d + 1 :])
-    return [x.index_select(d, rows.reshape(-1)).reshape(shape)]
+    return x.index_select(d, rows.reshape(-1)).reshape(shape)
 
 
 def checked_index(index: Tensor, size: int, wrap: bool) -> Tensor:
@@ -316,21 +308,19 @@ def checked_index(index: Tensor, size: int, wrap: bool) -> Tensor:
     return rows
 
 
-def _gather(machine: Machine, op: Any) -> list[Tensor]:
-    x, index = machine.operands(op)
-    return [torch.gather(x, op["dim"], checked_index(index, x.shape[op["dim"]], op.get("wrap", False)))]
+def _gather(machine: Machine, op: Any, x: Tensor, index: Tensor) -> Tensor:
+    return torch.gather(x, op["dim"], checked_index(index, x.shape[op["dim"]], op.get("wrap", False)))
 
 
-def _scatter(machine: Machine, op: Any) -> list[Tensor]:
-    x, index, source = machine.operands(op)
+def _scatter(machine: Machine, op: Any, x: Tensor, index: Tensor, source: Tensor) -> Tensor:
     rows = checked_index(index, x.shape[op["dim"]], op.get("wrap", False))
     combine = torch.scatter_add if op["kind"] == "sum" else torch.scatter
-    return [combine(x, op["dim"], rows, source)]
+    return combine(x, op["dim"], rows, source)
 
 
-def _reduce(machine: Machine, op: Any) -> list[Tensor]:
-    (x,) = machine.operands(op)
-    return [REDUCES[op["kind"]].torch(x, op["dims"]).to(op.type.dtype.torch)]
+def _reduce(machine: Machine, op: Any, x: Tensor) -> Tensor:
+    joined: Tensor = REDUCES[op["kind"]].torch(x, op["dims"])
+    return joined.to(op.type.dtype.torch)
 
 
 def _bag(machine: Machine, op: Any) -> list[Tensor]:
@@ -393,9 +383,8 @@ _SCANS: dict[str, Callable[[Tensor, int], Tensor]] = {
 }
 
 
-def _scan(machine: Machine, op: Any) -> list[Tensor]:
-    (x,) = machine.operands(op)
-    return [_SCANS[op["kind"]](x, op["dim"])]
+def _scan(machine: Machine, op: Any, x: Tensor) -> Tensor:
+    return _SCANS[op["kind"]](x, op["dim"])
 
 
 def _fused(machine: Machine, op: Any) -> list[Tensor]:
@@ -405,8 +394,7 @@ def _fused(machine: Machine, op: Any) -> list[Tensor]:
     return run_block(machine, list(block.ops))
 
 
-def _concat(machine: Machine, op: Any) -> list[Tensor]:
-    values = machine.operands(op)
+def _concat(machine: Machine, op: Any, *values: Tensor) -> Tensor:
     shape = list(values[0].shape)
     shape[op["dim"]] = sum(v.shape[op["dim"]] for v in values)
     result = torch.empty(shape, dtype=values[0].dtype)
@@ -414,29 +402,39 @@ def _concat(machine: Machine, op: Any) -> list[Tensor]:
     for v in values:
         result.narrow(op["dim"], start, v.shape[op["dim"]]).copy_(v)
         start += v.shape[op["dim"]]
-    return [result]
+    return result
+
+
+# Operations of one result, from the values of their operands.
+_OF_VALUES: dict[str, Callable[..., Tensor]] = {
+    "cast": lambda m, op, x: x.to(op.type.dtype.torch),
+    "full": _full,
+    "iota": _iota,
+    "broadcast": _broadcast,
+    "reshape": lambda m, op, x: x.reshape(m.shape(op.type)),
+    "permute": lambda m, op, x: x.permute(op["perm"]),
+    "slice": _slice,
+    "flip": lambda m, op, x: x.flip(op["dims"]),
+    "pad": _pad,
+    "concat": _concat,
+    "take": _take,
+    "gather": _gather,
+    "scatter": _scatter,
+    "reduce": _reduce,
+    "scan": _scan,
+    **dict.fromkeys(prim.ELEMENTWISE, lambda m, op, *values: elementwise(op.row, values)),
+}
+
+
+def _of_values(rule: Callable[..., Tensor]) -> Rule:
+    return lambda machine, op: [rule(machine, op, *machine.operands(op))]
 
 
 TENSOR_RULES: dict[str, Rule] = {
-    "prim.cast": lambda m, op: [m.operands(op)[0].to(op.type.dtype.torch)],
-    "prim.full": _full,
-    "prim.iota": _iota,
-    "prim.broadcast": _broadcast,
-    "prim.reshape": lambda m, op: [m.operands(op)[0].reshape(m.shape(op.type))],
-    "prim.permute": lambda m, op: [m.operands(op)[0].permute(op["perm"])],
-    "prim.slice": _slice,
-    "prim.flip": lambda m, op: [m.operands(op)[0].flip(op["dims"])],
-    "prim.pad": _pad,
-    "prim.concat": _concat,
-    "prim.take": _take,
-    "prim.gather": _gather,
-    "prim.scatter": _scatter,
-    "prim.reduce": _reduce,
+    **{f"prim.{name}": _of_values(rule) for name, rule in _OF_VALUES.items()},
     "prim.bag": _bag,
     "prim.contract": _contract,
-    "prim.scan": _scan,
     "kernel.fused": _fused,
     "kernel.contract": _fused,
     "kernel.extern": _kernel_extern,
-    **{f"prim.{name}": _elementwise_rule(cls.row) for name, cls in prim.ELEMENTWISE.items()},
 }

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from ....ir.dialects import prim
 from ....ir.dtypes import I32
+from ...analysis.cost import LONGEST_SEARCHED
 from .builder import Builder, NotCovered, Result, real, rule
 from .windows import take
-
-LONGEST = 1 << 20  # of a sequence: 21 steps
 
 
 @rule("bucketize.Tensor", "searchsorted.Tensor")
@@ -20,7 +19,7 @@ def _bucketize(b: Builder) -> Result:
     if b.rank_of(sequence) != 1 or b.has("sorter"):
         raise NotCovered("a search in several sequences")
     (size,) = b.shape_of(sequence)
-    if not isinstance(size, int) or not 0 < size <= LONGEST or b.dtype_of(x) != b.dtype_of(sequence):
+    if not isinstance(size, int) or not 0 < size <= LONGEST_SEARCHED or b.dtype_of(x) != b.dtype_of(sequence):
         raise NotCovered("a sequence whose size is not known, or of another dtype")
     right = bool(b.get("right", False)) or side == "right"
     shape = b.shape_of(x)
