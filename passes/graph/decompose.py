@@ -25,6 +25,7 @@ from .aten_rules import (  # noqa: F401  (they register their rules)
     formulas,
     index,
     library,
+    random,
     reduce,
     resample,
     scatter,
@@ -32,8 +33,7 @@ from .aten_rules import (  # noqa: F401  (they register their rules)
     shape,
     windows,
 )
-from .aten_rules.builder import CPU_RULES, RULES, Builder, NotCovered
-from .aten_rules.random import RANDOM
+from .aten_rules.builder import CPU_RULES, RANDOM, RULES, Builder, NotCovered
 from .coverage import left_to_library
 
 

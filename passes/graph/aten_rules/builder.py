@@ -13,7 +13,7 @@ from xdsl.ir import Operation, SSAValue
 
 from ....ir.dialects import prim
 from ....ir.dialects.aten import AtenOp
-from ....ir.dtypes import BOOL, F32, I64, DType, dtype_of
+from ....ir.dtypes import BOOL, I64, DType, dtype_of
 from ....ir.symbols import Dim, dim, known_equal, product
 from ....ir.types import TensorType, tensor_type
 from ...analysis.machine import Machine
@@ -23,17 +23,18 @@ Rule: TypeAlias = Callable[["Builder"], Result]
 
 RULES: dict[str, Rule] = {}
 CPU_RULES: dict[str, Rule] = {}  # in the place of those of the same name, for results on a CPU
+RANDOM: dict[str, Rule] = {}  # they take random bits from `Builder.stream`
 
 
 class NotCovered(Exception):
     """The rule does not hold for these types or arguments; the operation stays a library call."""
 
 
-def rule(*names: str, cpu: bool = False) -> Callable[[Rule], Rule]:
-    """Register a rule for overloads: `rule("relu.default")`; `cpu`: on a CPU, instead of the other one of that name."""
+def rule(*names: str, table: dict[str, Rule] = RULES) -> Callable[[Rule], Rule]:
+    """Register a rule for overloads: `rule("relu.default")`."""
 
     def register(fn: Rule) -> Rule:
-        (CPU_RULES if cpu else RULES).update(dict.fromkeys([f"aten.{name}" for name in names], fn))
+        table.update(dict.fromkeys([f"aten.{name}" for name in names], fn))
         return fn
 
     return register
@@ -304,6 +305,3 @@ def real(*kinds: DType) -> None:
     """Raise NotCovered for complex dtypes."""
     if any(k.kind == "complex" for k in kinds):
         raise NotCovered("complex numbers")
-
-
-__all__ = ["BOOL", "CPU_RULES", "F32", "I64", "RULES", "Builder", "NotCovered", "Result", "Rule", "real", "rule"]

@@ -271,14 +271,9 @@ def _masked_fill(b: Builder) -> Result:
 
 
 @rule(
-    "clamp.default",
-    "clamp.Tensor",
-    "clamp_min.default",
-    "clamp_max.default",
-    "hardtanh.default",
-    "clamp_min.Tensor",
-    "clamp_max.Tensor",
-)
+    "clamp.default", "clamp.Tensor", "clamp_min.default", "clamp_max.default", "hardtanh.default",
+    "clamp_min.Tensor", "clamp_max.Tensor",
+)  # fmt: skip
 def _clamp(b: Builder) -> Result:
     low, high = ("min_val", "max_val") if "hardtanh" in b.op.target else ("min", "max")
     names = [n for n in (low, high) if b.has(n) or b.get(n) is not None]
@@ -311,21 +306,10 @@ def _relu6(b: Builder) -> Result:
 
 
 @rule(
-    "_to_copy.default",
-    "to.dtype",
-    "clone.default",
-    "contiguous.default",
-    "alias.default",
-    "detach.default",
-    "lift_fresh_copy.default",
-    "lift_fresh.default",
-    "prims.convert_element_type.default",
-    "_conj.default",
-    "resolve_conj.default",
-    "resolve_neg.default",
-    "positive.default",
-    "conj.default",
-)
+    "_to_copy.default", "to.dtype", "clone.default", "contiguous.default", "alias.default", "detach.default",
+    "lift_fresh_copy.default", "lift_fresh.default", "prims.convert_element_type.default", "_conj.default",
+    "resolve_conj.default", "resolve_neg.default", "positive.default", "conj.default",
+)  # fmt: skip
 def _copy(b: Builder) -> Result:
     x = b.op.operands[0]
     if prim.tensor(x).device != b.type.device or b.get("pin_memory"):

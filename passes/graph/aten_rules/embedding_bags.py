@@ -13,7 +13,7 @@ from ....ir.dialects import prim
 from ....ir.dtypes import BOOL, I32, I64
 from ....ir.scalars import identity
 from ....ir.symbols import Dim, FloorDiv, dim, known_equal
-from .builder import Builder, NotCovered, Result, rule
+from .builder import CPU_RULES, Builder, NotCovered, Result, rule
 
 MEAN, MAX = 1, 2  # torch's numbers of the modes; 0 is a sum
 
@@ -31,7 +31,7 @@ def _operands(b: Builder) -> tuple[SSAValue, SSAValue]:
     return weight, indices
 
 
-@rule(*_BAGS, cpu=True)
+@rule(*_BAGS, table=CPU_RULES)
 def _largest(b: Builder) -> Result:
     """The largest of each bag's rows: the library does as fast what is not that."""
     weight, indices = _operands(b)

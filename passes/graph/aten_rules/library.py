@@ -13,7 +13,7 @@ from ....ir.dtypes import BF16, F16
 from ....ir.symbols import dim, product
 from ....ir.types import TensorType
 from ...analysis.cost import IMAGE_CHANNELS
-from .builder import Builder, NotCovered, Result, rule
+from .builder import CPU_RULES, Builder, NotCovered, Result, rule
 
 
 @rule("linear.default")
@@ -33,7 +33,7 @@ def _linear(b: Builder) -> Result:
     return b.add(prim.reshape(call, b.type.shape))
 
 
-@rule("convolution.default", cpu=True)
+@rule("convolution.default", table=CPU_RULES)
 def _convolution(b: Builder) -> Result:
     """convolution(x, w) -> linear(x, w) for images and windows of one pixel in bfloat16: oneDNN's call takes 25 to 50 us for what takes 2.
 

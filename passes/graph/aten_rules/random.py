@@ -7,29 +7,15 @@ Values are other ones than eager's, of the same distributions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from xdsl.ir import SSAValue
 
 from ....ir.dtypes import BOOL, F32, F64, I64, DType
 from ....ir.symbols import product
-from .builder import Builder, NotCovered, Result, Rule, real
-
-RANDOM: dict[str, Rule] = {}
+from .builder import RANDOM, Builder, NotCovered, Result, real, rule
 
 _BITS = 24  # of a float32 in [0, 1): all are multiples of 2**-24
 _LARGEST = {"bf16": 1 - 2.0**-8, "f16": 1 - 2.0**-11}  # below 1
-
-
-def random_rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register a rule that takes random bits from `Builder.stream`."""
-
-    def register(fn: Rule) -> Rule:
-        for name in names:
-            RANDOM[f"aten.{name}"] = fn
-        return fn
-
-    return register
 
 
 class _Words:
@@ -124,7 +110,7 @@ def _doubled(dtype: DType, words: int) -> int:
     return 2 * words if dtype == F64 else words
 
 
-@random_rule("rand.default", "rand_like.default")
+@rule("rand.default", "rand_like.default", table=RANDOM)
 def _rand(b: Builder) -> Result:
     dtype = _of(b)
     found = _Words(b, _doubled(dtype, 1)).uniform(dtype)
@@ -132,7 +118,7 @@ def _rand(b: Builder) -> Result:
     return b.finish(b.ew("min", found, largest) if largest else found)
 
 
-@random_rule("uniform.default")
+@rule("uniform.default", table=RANDOM)
 def _uniform(b: Builder) -> Result:
     dtype = _of(b)
     low, high = _number(b.get("from", 0.0)), _number(b.get("to", 1.0))
@@ -141,19 +127,20 @@ def _uniform(b: Builder) -> Result:
     return b.ew("where", b.ew("ge", rounded, high), b.full(low), rounded) if high > low else rounded
 
 
-@random_rule("randn.default", "randn_like.default")
+@rule("randn.default", "randn_like.default", table=RANDOM)
 def _randn(b: Builder) -> Result:
     dtype = _of(b)
     return b.finish(_Words(b, _doubled(dtype, 2)).normal(dtype))
 
 
-@random_rule(
+@rule(
     "normal_functional.default",
     "normal.Tensor_float",
     "normal.float_Tensor",
     "normal.Tensor_Tensor",
     "normal.float_float",
     "log_normal.default",
+    table=RANDOM,
 )
 def _normal(b: Builder) -> Result:
     dtype = _of(b)
@@ -164,7 +151,7 @@ def _normal(b: Builder) -> Result:
     return b.finish(b.ew("exp", z) if "log_normal" in b.op.target else z)
 
 
-@random_rule("exponential.default")
+@rule("exponential.default", table=RANDOM)
 def _exponential(b: Builder) -> Result:
     """-log(u) / lambd, never 0: programs divide by it."""
     dtype = _of(b)
@@ -173,7 +160,7 @@ def _exponential(b: Builder) -> Result:
     return b.finish(b.ew("div", b.ew("max", drawn, least), _number(b.get("lambd", 1.0))))
 
 
-@random_rule("geometric.default")
+@rule("geometric.default", table=RANDOM)
 def _geometric(b: Builder) -> Result:
     """ceil(log(u) / log(1 - p)): how many trials the first success takes."""
     real(b.type.dtype)
@@ -185,7 +172,7 @@ def _geometric(b: Builder) -> Result:
     return b.finish(b.ew("max", b.ew("ceil", b.ew("div", b.ew("log", u), math.log1p(-p))), 1.0))
 
 
-@random_rule("cauchy.default")
+@rule("cauchy.default", table=RANDOM)
 def _cauchy(b: Builder) -> Result:
     dtype = _of(b)
     angle = b.ew("mul", b.ew("sub", _Words(b, _doubled(dtype, 1)).uniform(dtype), 0.5), math.pi)
@@ -193,13 +180,13 @@ def _cauchy(b: Builder) -> Result:
     return b.finish(b.ew("add", b.ew("mul", b.ew("tan", angle), sigma), median))
 
 
-@random_rule("bernoulli.p")
+@rule("bernoulli.p", table=RANDOM)
 def _bernoulli(b: Builder) -> Result:
     real(b.type.dtype)
     return b.finish(_Words(b, 1).below(_number(b.get("p", 0.5))))
 
 
-@random_rule("bernoulli.default", "bernoulli.Tensor")
+@rule("bernoulli.default", "bernoulli.Tensor", table=RANDOM)
 def _bernoulli_of(b: Builder) -> Result:
     real(b.type.dtype)
     p = b.tensor("p" if b.has("p") else "self")
@@ -207,7 +194,7 @@ def _bernoulli_of(b: Builder) -> Result:
     return b.finish(b.ew("lt", _Words(b, _doubled(wide, 1)).uniform(wide), b.cast(p, wide)))
 
 
-@random_rule("native_dropout.default")
+@rule("native_dropout.default", table=RANDOM)
 def _dropout(b: Builder) -> Result:
     x, p = b.tensor("input"), _number(b.get("p"))
     real(b.type.dtype)
@@ -219,7 +206,7 @@ def _dropout(b: Builder) -> Result:
     return [b.finish(b.ew("mul", b.ew("mul", b.cast(x, wide), b.cast(kept, wide)), scale)), kept]
 
 
-@random_rule("rrelu_with_noise_functional.default")
+@rule("rrelu_with_noise_functional.default", table=RANDOM)
 def _rrelu(b: Builder) -> Result:
     """x where it is positive, else x times a number between `lower` and `upper`; the factors are the second result."""
     if b.get("training") is not True:
@@ -232,7 +219,7 @@ def _rrelu(b: Builder) -> Result:
     return [b.finish(b.ew("mul", wide, factor)), b.finish(factor, 1)]
 
 
-@random_rule("randint.default", "randint.low", "randint_like.default", "randint_like.low_dtype", "random.from")
+@rule("randint.default", "randint.low", "randint_like.default", "randint_like.low_dtype", "random.from", table=RANDOM)
 def _randint(b: Builder) -> Result:
     """low + (bits * range) >> 32; from 2**31 on, the remainder of 63 bits."""
     real(b.type.dtype)

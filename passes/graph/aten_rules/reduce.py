@@ -111,15 +111,9 @@ def _given_mean(b: Builder, variance: SSAValue, mean: SSAValue) -> SSAValue:
 
 
 @rule(
-    "var.correction",
-    "std.correction",
-    "var_mean.correction",
-    "std_mean.correction",
-    "var.dim",
-    "std.dim",
-    "var.default",
-    "std.default",
-)
+    "var.correction", "std.correction", "var_mean.correction", "std_mean.correction", "var.dim", "std.dim",
+    "var.default", "std.default",
+)  # fmt: skip
 def _var(b: Builder) -> Result:
     x = b.op.operands[0]
     real(b.dtype_of(x))

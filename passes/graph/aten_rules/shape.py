@@ -14,19 +14,10 @@ from .formulas import promoted
 
 
 @rule(
-    "view.default",
-    "_unsafe_view.default",
-    "reshape.default",
-    "_reshape_alias.default",
-    "unsqueeze.default",
-    "squeeze.default",
-    "squeeze.dim",
-    "squeeze.dims",
-    "flatten.using_ints",
-    "unflatten.int",
-    "_reshape_copy.default",
-    "view_copy.default",
-)
+    "view.default", "_unsafe_view.default", "reshape.default", "_reshape_alias.default", "unsqueeze.default",
+    "squeeze.default", "squeeze.dim", "squeeze.dims", "flatten.using_ints", "unflatten.int",
+    "_reshape_copy.default", "view_copy.default",
+)  # fmt: skip
 def _view(b: Builder) -> Result:
     if b.type.dtype != b.dtype_of(b.op.operands[0]):
         raise NotCovered("a view as another dtype")
@@ -99,16 +90,10 @@ def _select(b: Builder) -> Result:
 
 
 @rule(
-    "split.Tensor",
-    "split_with_sizes.default",
-    "chunk.default",
-    "unsafe_split.Tensor",
-    "unbind.int",
-    "unsafe_chunk.default",
-    "split_with_sizes_copy.default",
-    "tensor_split.sections",
+    "split.Tensor", "split_with_sizes.default", "chunk.default", "unsafe_split.Tensor", "unbind.int",
+    "unsafe_chunk.default", "split_with_sizes_copy.default", "tensor_split.sections",
     "unsafe_split_with_sizes.default",
-)
+)  # fmt: skip
 def _split(b: Builder) -> Result:
     x = b.op.operands[0]
     d = b.get("dim", 0)
@@ -185,25 +170,11 @@ def _pad(b: Builder) -> Result:
 
 
 @rule(
-    "full.default",
-    "zeros.default",
-    "ones.default",
-    "zeros_like.default",
-    "ones_like.default",
-    "full_like.default",
-    "new_zeros.default",
-    "new_ones.default",
-    "new_full.default",
-    "scalar_tensor.default",
-    "fill.Scalar",
-    "empty.memory_format",
-    "empty_like.default",
-    "new_empty.default",
-    "empty_permuted.default",
-    "empty_strided.default",
-    "new_empty_strided.default",
-    "zero.default",
-)
+    "full.default", "zeros.default", "ones.default", "zeros_like.default", "ones_like.default",
+    "full_like.default", "new_zeros.default", "new_ones.default", "new_full.default", "scalar_tensor.default",
+    "fill.Scalar", "empty.memory_format", "empty_like.default", "new_empty.default", "empty_permuted.default",
+    "empty_strided.default", "new_empty_strided.default", "zero.default",
+)  # fmt: skip
 def _full(b: Builder) -> Result:
     real(b.type.dtype)
     if b.type.device != "cpu" and not b.on_gpu:

@@ -15,7 +15,7 @@ from ....ir.dtypes import F32, F64, I32, I64
 from ....ir.scalars import identity
 from ....ir.symbols import Dim, dim
 from ...analysis.cost import MOST_APART, MOST_SLICES, MOST_TAPS, MOST_UNEVEN
-from .builder import Builder, NotCovered, Result, real, rule
+from .builder import CPU_RULES, Builder, NotCovered, Result, real, rule
 
 _ROW = {"max": "max", "sum": "add"}  # what joins two elements
 
@@ -204,7 +204,7 @@ def _number(
     return b.joined("add", (b.add(prim.broadcast(v, tuple(shape), (lead + k,))) for k, v in enumerate(parts)))
 
 
-@rule("max_pool2d_with_indices.default", cpu=True)
+@rule("max_pool2d_with_indices.default", table=CPU_RULES)
 def _max_pool1d(b: Builder) -> Result:
     """Windows of one row whose indices nobody reads (max_pool1d): the largest of a few slices."""
     x, (places, at) = b.op.operands[0], b.op.results
