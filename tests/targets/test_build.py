@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -366,3 +367,32 @@ def test_kernels_on_one_thread_are_told(tmp_path: Path, monkeypatch, caplog) -> 
     build._toolchain.cache_clear()
     assert build._toolchain(str(compiler), "", True).openmp and not caplog.text
     build._toolchain.cache_clear()
+
+
+FUSED = """\
+#include "intarsia_matmul.h"
+extern "C" void fused(float* a) { im::store(a, im::multiply_add(im::load(a), im::load(a), im::Floats{} - 1.0f)); }
+"""
+
+
+@pytest.mark.parametrize("compiler", ["g++", "clang++"])
+def test_products_and_sums_are_rounded_once(compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With every compiler, also one without a function for it, where the processor has the instruction."""
+    if shutil.which(compiler) is None or build.detect_isa() == "plain":
+        pytest.skip("no such compiler, or a processor without the instruction")
+    monkeypatch.setenv("CXX", compiler)
+    (path,) = compile_sources([Source("fused", FUSED)], find_toolchain(), tmp_path)
+    a = torch.full((16,), 1 + 2**-12)
+    Library(path).function("fused", 1)(a.data_ptr())
+    assert a[0].item() == 2**-11 + 2**-24  # rounded twice it is 2^-11
+
+
+def test_headers_can_be_read_by_gcc_9() -> None:
+    """Its preprocessor has no `__has_builtin`, and no line with a call of it can be read, whatever stands in front."""
+    for header in build.HEADER_DIR.glob("*.h"):
+        lines = header.read_text().splitlines()
+        for before, line in zip(lines, lines[1:], strict=False):
+            asked = line.startswith("#if __has_builtin(") and before.startswith(
+                ("#ifdef", "#if defined(__has_builtin)")
+            )
+            assert "__has_builtin(" not in line.replace("defined(__has_builtin)", "") or asked, f"{header.name}: {line}"

@@ -26,14 +26,25 @@ typedef float LooseFloats __attribute__((vector_size(lanes * 4), aligned(4), may
 IM_FN Floats load(const float* from) { return *reinterpret_cast<const LooseFloats*>(from); }
 IM_FN void store(float* to, Floats value) { *reinterpret_cast<LooseFloats*>(to) = value; }
 
+#ifdef __has_builtin  // gcc has it from version 10 on, and before that cannot read a line that calls it
+#if __has_builtin(__builtin_elementwise_fma)
+#define IM_ELEMENTWISE_FMA 1
+#endif
+#endif
+
 // a * b + c, rounded once where the processor has an instruction for it. -ffp-contract=off, so it has to be asked for.
 IM_FN Floats multiply_add(Floats a, Floats b, Floats c) {
-#if defined(__clang__) && __has_builtin(__builtin_elementwise_fma)
+#if defined(IM_ELEMENTWISE_FMA)
   return __builtin_elementwise_fma(a, b, c);
-#elif defined(__GNUC__) && !defined(__clang__) && defined(__AVX512F__)
+#elif !defined(__clang__) && defined(__AVX512F__)
   return (Floats)__builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);  // 4: the rounding mode in force
-#elif defined(__GNUC__) && !defined(__clang__) && defined(__FMA__) && defined(__AVX2__)
+#elif !defined(__clang__) && defined(__FMA__) && defined(__AVX2__)
   return (Floats)__builtin_ia32_vfmaddps256(a, b, c);
+#elif !defined(__clang__) && defined(__aarch64__)
+  return (Floats)__builtin_aarch64_fmav4sf(a, b, c);
+#elif defined(IM_FMA)  // clang makes one instruction of all lanes
+  for (int l = 0; l < lanes; ++l) c[l] = fma(a[l], b[l], c[l]);
+  return c;
 #else
   return a * b + c;
 #endif
