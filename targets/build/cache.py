@@ -35,9 +35,8 @@ _log = logging.getLogger("intarsia")
 MAX_BYTES = 2 << 30
 FORMAT = 2
 CLEAN_EVERY = 64  # puts between two looks at the size of the whole cache
-STALE_SECONDS = (
-    24 * 3600.0
-)  # an unfinished entry or build of this age was left by a process that died, or by a failed compile
+# An unfinished entry or build of this age was left by a process that died, or by a failed compile.
+STALE_SECONDS = 24 * 3600.0
 FOLDER, MARK = "intarsia-cache", "CACHEDIR.TAG"
 # The first line is what the convention for such files asks for (bford.info/cachedir); backups leave these folders out.
 MARK_TEXT = """\

@@ -45,9 +45,8 @@ def locked(path: Path, longest: float | None = None) -> Iterator[bool]:
             yield descriptor is not None
         finally:
             if descriptor is not None:
-                with contextlib.suppress(
-                    OSError
-                ):  # removed while it is held: who waits for it sees that and makes another
+                # Removed while it is held: who waits for it sees that and makes another.
+                with contextlib.suppress(OSError):
                     path.unlink()
                 os.close(descriptor)
     finally:

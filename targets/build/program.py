@@ -41,9 +41,8 @@ class UnusableLibrary(RuntimeError):
     """The machine does not load what its compiler made."""
 
 
-MOST_ARGUMENTS = (
-    32  # of a kernel that Python calls as a function of its own; beyond, ctypes costs little beside reading them
-)
+# Of a kernel that Python calls as a function of its own; beyond, ctypes costs little beside reading them.
+MOST_ARGUMENTS = 32
 
 
 @dataclass(frozen=True)

@@ -216,9 +216,8 @@ def compiler_kind(compiler: Path, words: tuple[str, ...] = ()) -> tuple[str, str
     command = (str(compiler), *words)
     version = _ask(command, "--version")
     kind = "clang" if "clang" in version.lower() else "gcc"
-    part = Path(
-        _ask(command, f"-print-prog-name={'clang' if kind == 'clang' else 'cc1plus'}").strip()
-    )  # that does the work
+    # What does the work.
+    part = Path(_ask(command, f"-print-prog-name={'clang' if kind == 'clang' else 'cc1plus'}").strip())
     return kind, repr((version, _binary(part) if part.is_absolute() else None))
 
 
@@ -261,10 +260,8 @@ PROCESSORS = {
     "avx2": ("-march=x86-64-v3", {"avx", "avx2", "fma", "f16c", "bmi1", "bmi2"}),
     "avx512": ("-march=x86-64-v4", {"avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512cd"}),
     "avx512-bf16": ("-march=x86-64-v4 -mavx512bf16", {"avx512_bf16"}),
-    "amx": (
-        "-march=x86-64-v4 -mavx512bf16",
-        {"amx_tile", "amx_bf16"},
-    ),  # no kernel of our own uses tiles, but the choice between them knows
+    # No kernel of our own uses tiles, but the choice between them knows.
+    "amx": ("-march=x86-64-v4 -mavx512bf16", {"amx_tile", "amx_bf16"}),
 }
 
 

@@ -18,7 +18,7 @@ from ...ir.symbols import free_symbols
 from ...ir.syntax import Op
 from ...ir.types import RefType
 from ..host.kernels import Callee
-from ..text.walk import argument_names, dtype_of, memory_of, origin
+from ..text.walk import argument_names, dtype_of, is_checked, memory_of, origin
 from .forms import loop_for
 from .moves import moved
 from .text import constant_bits, cpp_cast, cpp_constant, cpp_index, index_text, scalar_text
@@ -60,7 +60,7 @@ def emit_kernel(kernel: loop.Kernel) -> str:
     """The text of one function."""
     writer = Writer(stack=_on_stack(kernel), names=argument_names(kernel))
     writer.moved = moved(kernel.block_body)
-    writer.checks, heap = _checks(kernel), _uses_heap(kernel)
+    writer.checks, heap = is_checked(kernel.block_body), _uses_heap(kernel)
     if writer.checks:
         writer.line("int status = 0;")
     if heap:
@@ -74,12 +74,7 @@ def emit_kernel(kernel: loop.Kernel) -> str:
 
 def callee(kernel: loop.Kernel) -> Callee:
     """A kernel as host programs call it."""
-    return Callee(kernel["sym_name"], fails=_checks(kernel) or _uses_heap(kernel))
-
-
-def _checks(kernel: loop.Kernel) -> bool:
-    """Whether a kernel may meet an index outside its dimension."""
-    return any(isinstance(op, loop.Bind) and op.is_checked for op in kernel.block_body.walk())
+    return Callee(kernel["sym_name"], fails=is_checked(kernel.block_body) or _uses_heap(kernel))
 
 
 def _uses_heap(kernel: loop.Kernel) -> bool:

@@ -9,6 +9,7 @@ import sympy
 from ...ir.dialects import loop
 from ...ir.symbols import dim, free_symbols, symbol
 from ...ir.syntax import Op
+from ..text.walk import is_checked
 from .text import cpp_index
 from .writer import Writer
 
@@ -98,7 +99,7 @@ def _pragma(w: Writer, op: Op) -> str:
     if not op.get("vector") or op["kind"] == "scan":
         return ""
     clauses = []
-    if any(isinstance(inner, loop.Bind) and inner.is_checked for inner in op.block_body.walk()):
+    if is_checked(op.block_body):
         clauses.append("reduction(| : status)")
     clauses += _reductions(w, op)
     return " ".join(["omp simd", *clauses])

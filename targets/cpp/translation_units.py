@@ -18,18 +18,11 @@ from .emit import emit_kernel, emit_unit, kernels_of
 
 UNIT_CHARACTERS = 20_000  # text of about this length is one translation unit
 _TEMPLATE = re.compile(r"\bim::(\w+)(<[^<>()]*>)?")
-_SECONDS = {
-    "attention": 0.8,
-    "linear": 0.15,
-    "rows_product": 0.12,
-    "winograd": 0.12,
-}  # g++ takes for one of them, once in a unit
+# g++ takes for one of them, once in a unit.
+_SECONDS = {"attention": 0.8, "linear": 0.15, "rows_product": 0.12, "winograd": 0.12}
 _SECONDS |= {"dense_convolution": 0.1, "depthwise_convolution": 0.1, "few_channels_convolution": 0.08, "max_pool": 0.1}
-_INSTANCE, _CALL, _CHARACTER = (
-    0.04,
-    0.006,
-    4e-5,
-)  # seconds for an inner loop of such a template, a kernel, a character of other text
+# Seconds for an inner loop of such a template, a kernel, a character of other text.
+_INSTANCE, _CALL, _CHARACTER = 0.04, 0.006, 4e-5
 
 
 def units_of(module: ModuleOp, calls: Mapping[Op, CallKernel], shared: str = "") -> tuple[Source, ...]:

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import sympy
 from xdsl.ir import SSAValue
 
 from ...ir.dialects import buffer, loop
-from ...ir.symbols import Dim, free_symbols
+from ...ir.symbols import Dim, free_symbols, span, substitute
 from ...ir.syntax import Op
 from ...ir.types import RefType, is_gpu
 
@@ -66,6 +67,15 @@ def viewed(value: SSAValue) -> SSAValue:
     while isinstance(value.owner, buffer.View):
         value = value.owner.operands[0]
     return value
+
+
+def bytes_of(value: SSAValue, each: int | None = None) -> int | None:
+    """How many bytes a value takes; None: that depends on sizes. With `each` all of these are this number."""
+    ref = value.type
+    assert isinstance(ref, RefType)
+    size = span(ref.shape, ref.strides)
+    numbers: dict[sympy.Symbol, Dim] = dict.fromkeys(free_symbols([size]), each or 0)
+    return None if numbers and each is None else int(substitute(size, numbers)) * ref.dtype.bytes
 
 
 def is_read_on_gpu(value: SSAValue, kernels: Mapping[str, loop.Kernel]) -> bool:

@@ -22,19 +22,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import sympy
 import torch
 from xdsl.ir import BlockArgument, SSAValue
 
 from ...ir.dialects import buffer, loop, prim
 from ...ir.dialects.aten import overload
-from ...ir.symbols import Dim, free_symbols, span, substitute
 from ...ir.syntax import Op
-from ...ir.types import RefType
 from ...passes.analysis.aliases import Aliases, shared_operands, written_operands
 from ..run.recordable import LEAST, SPARED
 from .ir import Function, Halves, HostProgram, Names, Statement, tuple_of, use
-from .kernels import viewed
+from .kernels import bytes_of, viewed
 from .partition import Emitted
 
 UNKNOWN = 2  # steps for a result whose size is a symbol: whether they are worth it is decided when it is known
@@ -76,7 +73,7 @@ def find_tail(func: prim.Func, kernels: Mapping[str, loop.Kernel]) -> Tail | Non
         if worth and plan.is_possible(more, func):
             more = plan.with_large_operands(more, func)
             made = {root for _, root in candidates} & plan.made(more)
-            if 2 * sum(plan.given(more).values()) <= sum(_bytes(root, ANY) or 0 for root in made):
+            if 2 * sum(plan.given(more).values()) <= sum(bytes_of(root, ANY) or 0 for root in made):
                 chosen = more
     if not chosen:
         return None
@@ -133,8 +130,8 @@ class _Plan:
     def candidates(self, func: prim.Func) -> list[tuple[int | None, SSAValue]]:
         """Memory of large results with its bytes, the largest first, and at last that of results of unknown sizes."""
         roots = dict.fromkeys(self.root(value) for _, value in _received(func))
-        sizes = {root: _bytes(root, ANY) or 0 for root in roots if not isinstance(root, BlockArgument)}
-        found = [(_bytes(root), root) for root, size in sizes.items() if MUCH * size >= max(sizes.values())]
+        sizes = {root: bytes_of(root, ANY) or 0 for root in roots if not isinstance(root, BlockArgument)}
+        found = [(bytes_of(root), root) for root, size in sizes.items() if MUCH * size >= max(sizes.values())]
         found = [f for f in found if f[0] is None or f[0] >= SPARED]
         return sorted(found, key=lambda f: (f[0] is None, -sizes[f[1]]))
 
@@ -176,7 +173,7 @@ class _Plan:
         """Memory that these need from the others, with its bytes."""
         read = {root for k in chosen for root in self.accesses[k][0] if isinstance(root, SSAValue)}
         others = {root for k, (_, written) in enumerate(self.accesses) if k not in chosen for root in written}
-        return {root: _bytes(root, ANY) or 0 for root in read & others if not isinstance(root, BlockArgument)}
+        return {root: bytes_of(root, ANY) or 0 for root in read & others if not isinstance(root, BlockArgument)}
 
     def count(self, chosen: set[int]) -> int:
         """How many kernels, library calls and copies these are."""
@@ -193,18 +190,6 @@ class _Plan:
         # A call that gives what was not planned sends the program to eager: no argument may have been written to by then.
         late = bool(func.get("mutations")) and not func.get("writes_early")
         return all(op["target"].startswith("aten.") for op in calls) and not (calls and late)
-
-
-def _bytes(value: SSAValue, each: int | None = None) -> int | None:
-    """How many bytes a value takes; None: that depends on sizes. With `each` all of these are this number."""
-    ref = value.type
-    assert isinstance(ref, RefType)
-    symbols = free_symbols([*ref.shape, *ref.strides])
-    if symbols and each is None:
-        return None
-    numbers: dict[sympy.Symbol, Dim] = dict.fromkeys(symbols, each or 0)
-    shape, strides = ([int(substitute(d, numbers)) for d in dims] for dims in (ref.shape, ref.strides))
-    return span(shape, strides) * ref.dtype.bytes
 
 
 def halves(

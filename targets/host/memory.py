@@ -10,10 +10,9 @@ from torch import fx
 from xdsl.ir import SSAValue
 
 from ...ir.dialects import buffer, prim
-from ...ir.symbols import free_symbols, span
 from ...ir.syntax import Op
-from ...ir.types import RefType
 from ...passes.analysis.aliases import makes_memory
+from .kernels import bytes_of
 
 
 def planned_bytes(func: prim.Func) -> tuple[int, int] | None:
@@ -32,19 +31,12 @@ def planned_bytes(func: prim.Func) -> tuple[int, int] | None:
         made = isinstance(op, buffer.Alloc) and op["pool"] != "arena"
         made = made or (isinstance(op, buffer.Extern) and makes_memory(op))
         for result in op.results if made else ():
-            size = _bytes(result)
+            size = bytes_of(result)
             if size is None:
                 return None
             live[result] = size
         most = max(most, sum(live.values()) if made else 0)
     return (arena, arena + most) if isinstance(arena, int) else None
-
-
-def _bytes(value: SSAValue) -> int | None:
-    ref = value.type
-    assert isinstance(ref, RefType)
-    size = span(ref.shape, ref.strides)
-    return None if free_symbols([size]) else int(size) * ref.dtype.bytes
 
 
 def eager_bytes(module: fx.GraphModule) -> int | None:

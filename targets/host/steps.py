@@ -108,9 +108,8 @@ class PackedWeight:
         if again and known.contents.asked and known.contents.same():  # type: ignore[union-attr]
             return known.packed  # type: ignore[union-attr]
         address, version = weight.data_ptr(), weight._version
-        contents = Contents(
-            [weight], self.fingerprint, watched=again
-        )  # a weight that changes in every step is not worth it
+        # A weight that changes in every step is not worth watching.
+        contents = Contents([weight], self.fingerprint, watched=again)
         if again and contents.whole == known.contents.whole:  # type: ignore[union-attr]
             self.known = replace(known, contents=contents)  # type: ignore[type-var]
             return known.packed  # type: ignore[union-attr]

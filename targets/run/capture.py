@@ -92,9 +92,8 @@ def _is_quiet(thread: threading.Thread) -> bool:
 
 def _by_torch(work: Callable[[], list[Any]], memory: Any, side: Any) -> tuple[Replay, list[Any]]:
     graph = torch.cuda.CUDAGraph()
-    ctypes.pythonapi.Py_IncRef(
-        ctypes.py_object(memory)
-    )  # it must not go before the graph, also where capturing fails half-way
+    # It must not go before the graph, also where capturing fails half-way.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
     with torch.cuda.stream(side):
         graph.capture_begin(pool=memory.id, capture_error_mode="thread_local")
         try:

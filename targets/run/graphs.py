@@ -20,14 +20,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch.autograd.graph import increment_version
 
 from ..torch_private import counts_uses, storage_address, storage_uses
 from .capture import Replay, first_line
 from .pieces import Divided, Ending, Pieces
 from .recordable import SPARED
-from .recording_memory import POOLS, Gpu, Memory, Pool, copies, recorded_bytes, result_makers
+from .recording_memory import POOLS, Gpu, Memory, Pool, copies, recorded_bytes, result_makers, storages
 
 __all__ = ["STATISTICS", "WARM", "Recorded", "recorded_bytes"]
 
@@ -71,9 +70,8 @@ class _Recording:
     makers: list[Callable[[Sequence[Any], list[Any], int], Any]]  # of the results
     pool: Pool
     held: list[Any]  # results that callers are given as they lie in the recording's memory
-    uses: list[
-        tuple[int, int]
-    ]  # their storages, and how many tensors of the recording's use each: no other may, when they are written again
+    # Their storages, and how many tensors of the recording's use each: no other may, when they are written again.
+    uses: list[tuple[int, int]]
     ending: Ending | None = None  # gives the results, where large ones are not copied
     replays: int = 0
     last: int = 0  # the program's call that played it back last
@@ -111,9 +109,8 @@ class Recorded:
         self.reason, self.note = refused, ""  # why it is not recorded, and why some sizes are not
         self.lock = threading.Lock()
         self.recorded = self.calls = 0
-        self.placed: list[int] | None = (
-            None  # arguments that are no parameters and used where they lie; None: not decided yet
-        )
+        # Arguments that are no parameters and used where they lie; None: not decided yet.
+        self.placed: list[int] | None = None
         self.given = [k for k, kind in enumerate(self.kinds) if kind in ("tensor", "written")]
         self.seen: dict[Any, list[Any]] = {}  # key -> how often, addresses of `given`, and at which time each was new
         self.moves: Counter[int] = Counter()
@@ -285,7 +282,7 @@ class Recorded:
             run, tail = (self.run, None) if divided is None else divided.make()
             replay, recorded = self.gpu.record(lambda: list(run(*given)), memory_of)
             ending = None if tail is None else Ending(tail, recorded, self.gpu)
-            if ending is not None and ending.places & _storages(given):
+            if ending is not None and ending.places & storages(given):
                 self.divided = None  # the tail would be given the recording's copy of an argument
                 return
             makers, held = ([], []) if ending is not None else result_makers(recorded, given, self.gpu, self.handed)
@@ -358,7 +355,3 @@ class Recorded:
         self.made.clear()
         STATISTICS.refused.append(reason)
         log.info("a program is not recorded as a CUDA graph: %s", reason)
-
-
-def _storages(values: Sequence[Any]) -> set[int]:
-    return {storage_address(v) for v in values if isinstance(v, torch.Tensor)}

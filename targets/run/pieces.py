@@ -16,7 +16,7 @@ import torch
 
 from ..torch_private import storage_address
 from .capture import Replay, first_line
-from .recording_memory import Gpu, Maker, Memory, Pool, owned, with_copies
+from .recording_memory import Gpu, Maker, Memory, Pool, owned, storages, with_copies
 
 Run = Callable[..., Sequence[Any]]
 WORTH = 50  # calls that pay for recording the parts
@@ -39,9 +39,8 @@ class Pieces:
         self.parts: list[_Part] = []
         self.pool: Pool | None = None
         self.recorded = self.calls = self.changes = 0
-        self.fixed: set[int] = (
-            set()
-        )  # tensors, by id, that are the same in each call: parameters while recording, and what parts give
+        # Tensors, by id, that are the same in each call: parameters while recording, and what parts give.
+        self.fixed: set[int] = set()
         self.places: set[int] = set()  # storages of what parts give
 
     def __call__(
@@ -111,7 +110,7 @@ class _Part:
         whole.recorded += 1
         statics = {storage_address(x) for x in args if id(x) in whole.fixed} - whole.places
         whole.fixed |= set(map(id, self.gives))
-        whole.places |= {storage_address(x) for x in self.gives} - statics
+        whole.places |= storages(self.gives) - statics
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,7 @@ class Ending:
 
     def __init__(self, run: Run, values: Sequence[Any], gpu: Gpu) -> None:
         self.run, self.values, self.gpu = run, tuple(values), gpu
-        self.places = {storage_address(v) for v in values if isinstance(v, torch.Tensor)}
+        self.places = storages(values)
         self.copied: list[tuple[int, Maker]] | None = None  # known after the first call
 
     def __call__(self, args: Sequence[Any], stream: int) -> list[Any]:

@@ -21,9 +21,8 @@ from ...ir.symbols import span
 from ..torch_private import current_stream, empty_strided_gpu, storage_address
 from .capture import Replay, capture, in_context
 
-Maker = Callable[
-    [Sequence[Any], list[Any], int], Any
-]  # the caller's arguments, the results before this one, the stream -> a result
+# The caller's arguments, the results before this one, the stream -> a result.
+Maker = Callable[[Sequence[Any], list[Any], int], Any]
 SPARSE = 4  # times as many bytes in a tensor's range as in its elements: then elements are copied, not the range
 
 
@@ -154,9 +153,14 @@ def extent(tensor: torch.Tensor) -> int:
     return span(tensor.shape, tensor.stride()) * tensor.element_size()
 
 
+def storages(values: Sequence[Any]) -> set[int]:
+    """Where the tensors among some values lie."""
+    return {storage_address(v) for v in values if isinstance(v, torch.Tensor)}
+
+
 def copies(copied: Sequence[torch.Tensor], results: Sequence[Any], args: Sequence[Any]) -> tuple[int, int]:
     """How many copies a playback makes, and of how many bytes: these arguments, and results that are no views of any argument."""
-    known = {storage_address(x) for x in args if isinstance(x, torch.Tensor)}
+    known = storages(args)
     count, size = len(copied), sum(map(extent, copied))
     for r in results:
         if isinstance(r, torch.Tensor) and (storage := storage_address(r)) not in known:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 
 from ...ir.dialects import loop
 from ...ir.dtypes import DType
@@ -76,6 +76,11 @@ def argument_names(kernel: loop.Kernel) -> dict[SSAValue, str]:
     """The names of a kernel's memory."""
     inputs = kernel["inputs"]
     return {a: f"in{i}" if i < inputs else f"out{i - inputs}" for i, a in enumerate(kernel.block_body.args)}
+
+
+def is_checked(block: Block) -> bool:
+    """Whether an index in these operations may lie outside its dimension, which they then say."""
+    return any(isinstance(op, loop.Bind) and op.is_checked for op in block.walk())
 
 
 def origin(kernel: loop.Kernel, comment: str) -> str:

@@ -76,9 +76,8 @@ def _aligned(kernel: loop.Kernel) -> list[str]:
             divisors = [part.args[1] for part in value.atoms(FloorDiv, Mod)]
             for term in [t for v in (value, *divisors) for t in sympy.Add.make_args(sympy.expand(v))]:
                 factor, rest = term.as_coeff_Mul()
-                factors = (
-                    f.as_base_exp()[0] for f in sympy.Mul.make_args(rest)
-                )  # a size within a division says nothing
+                # A size within a division says nothing.
+                factors = (f.as_base_exp()[0] for f in sympy.Mul.make_args(rest))
                 names = frozenset(str(f) for f in factors if f.is_Symbol) & symbols
                 if names and factor % 16 != 0:
                     found[names] = None

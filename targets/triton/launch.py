@@ -12,15 +12,13 @@ import ctypes
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-from xdsl.ir import SSAValue
-
 from ...ir.dialects import loop
 from ...ir.symbols import Dim, dim, free_symbols
-from ...ir.types import RefType
 from ...passes.analysis.alignment import ALIGNMENT
 from ..cpp.text import cpp_index
 from ..host.kernels import Callee
 from ..run.errors import MISALIGNED, TOO_LARGE
+from ..text.walk import argument_names, is_checked, memory_of
 from .compile import Binary, KernelSource
 from .descriptors import Descriptor, descriptors
 from .emit import needs_int64, program_count
@@ -66,32 +64,23 @@ static int make_map(Map* map, const unsigned* box, uint64_t address, uint64_t ro
 
 def kernel_source(kernel: loop.Kernel) -> KernelSource:
     """What Triton is given for a kernel."""
-    signature: dict[str, str] = {}
-    for i, argument in enumerate(kernel.block_body.args):
-        name = f"in{i}" if i < kernel["inputs"] else f"out{i - kernel['inputs']}"
-        signature[name] = pointer_type(_ref(argument).dtype)
+    signature = {name: pointer_type(memory_of(a).dtype) for a, name in argument_names(kernel).items()}
     pointers = len(signature)
     size = "i64" if needs_int64(kernel) else "i32"
     signature |= {str(s): size for s in kernel.get("symbols", ())}
     maps = descriptors(kernel)
     free = set(kernel.get("unaligned", ())) - {each.position for each in maps}
     signature |= {each.name: each.type for each in maps}
-    checks = any(isinstance(op, loop.Bind) and op.is_checked for op in kernel.block_body.walk())
     return KernelSource(
         kernel["sym_name"],
         signature,
         [k for k in range(pointers) if k not in free],
         kernel["warps"],
-        checks,
+        is_checked(kernel.block_body),
         kernel.get("stages", 0),
         kernel.get("contract", True),
         len(maps),
     )
-
-
-def _ref(value: SSAValue) -> RefType:
-    assert isinstance(value.type, RefType)
-    return value.type
 
 
 def launchers(kernels: Sequence[loop.Kernel]) -> str:
@@ -156,7 +145,7 @@ def _symbolic_extents(kernel: loop.Kernel) -> list[Dim]:
         return []
     found: dict[Dim, None] = {}
     for argument in kernel.block_body.args:
-        ref = _ref(argument)
+        ref = memory_of(argument)
         extent = dim(sum((size - 1) * stride for size, stride in zip(ref.shape, ref.strides, strict=True)))
         if free_symbols([extent]):
             found[extent] = None
@@ -185,9 +174,8 @@ class Driver:
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         self._check(self.library.cuModuleLoadData(ctypes.byref(module), binary.code), binary)
         self._check(self.library.cuModuleGetFunction(ctypes.byref(function), module, binary.symbol.encode()), binary)
-        if (
-            binary.shared > 48 * 1024
-        ):  # more must be asked for: attribute 8, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        # More must be asked for: attribute 8, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES.
+        if binary.shared > 48 * 1024:
             self._check(self.library.cuFuncSetAttribute(function, 8, binary.shared), binary)
         assert function.value is not None
         return function.value

@@ -42,19 +42,16 @@ class Writer(Walk):
     axes: dict[loop.For, int] = field(default_factory=dict)
     open: list[OpenLoop] = field(default_factory=list)
     spans: dict[SSAValue, frozenset[str]] = field(default_factory=dict)  # the loops that a value depends on
-    bound: dict[str, tuple[str, frozenset[str]]] = field(
-        default_factory=dict
-    )  # index variables: text, loops they depend on
+    # Index variables: text, loops they depend on.
+    bound: dict[str, tuple[str, frozenset[str]]] = field(default_factory=dict)
     known: dict[str, str] = field(default_factory=dict)  # expression -> the name that holds it
     locals: dict[SSAValue, loop.Local] = field(default_factory=dict)
     fills: dict[SSAValue, object] = field(default_factory=dict)  # what masked loads give outside
-    scanned: dict[SSAValue, str] = field(
-        default_factory=dict
-    )  # scratch of a scan: the name of what came before the block
+    # Scratch of a scan: the name of what came before the block.
+    scanned: dict[SSAValue, str] = field(default_factory=dict)
     places: dict[loop.For, str] = field(default_factory=dict)  # the blocks of loops that are not simply counted
-    shared: frozenset[tuple[SSAValue, sympy.Expr]] = (
-        frozenset()
-    )  # memories and places that several loads or stores have, a number apart
+    # Memories and places that several loads or stores have, a number apart.
+    shared: frozenset[tuple[SSAValue, sympy.Expr]] = frozenset()
     raw: set[Op] = field(default_factory=set)  # loads whose values stay in the dtype in which they lie in memory
     described: Mapping[Op, Descriptor] = field(default_factory=dict)  # loads of whole tiles through tensor maps
     sizes: SizeNames = field(default_factory=lambda: SizeNames({}, {}))  # names for sizes that are expressions
