@@ -46,7 +46,7 @@ class Generator(Protocol):
 
 
 class Known(Protocol):
-    """What capture knows of the objects that existed before it."""
+    """What capture knows of the objects that existed before it; `values.user.UserState` says what each method does."""
 
     by_real: dict[int, Tracked]
     by_value: dict[int, Tracked]
@@ -56,33 +56,21 @@ class Known(Protocol):
     same_tables: set[int]
     opaque: dict[int, str]
 
-    def track(self, real: Any, value: Any, source: Source) -> None:
-        """Remember that `value` stands for `real`."""
-
-    def source_of(self, value: Any) -> Source | None:
-        """Where a value on the stack came from, for values of the user's."""
-
-    def note_unread(self, unread: Any) -> None:
-        """A list is appended to before it is read."""
-
-    def forget_unread(self, unread: Any) -> None:
-        """The list is read now."""
-
-    def held(self, value: Any, source: Source | None = None) -> Any:
-        """`value`; a constant that was there before the capture is that object in each call."""
-
-    def is_iterator(self, value: Any) -> bool:
-        """Whether taking an item from `value` would consume an iterator that capture did not make."""
-
-    def items_of(self, value: Any) -> list[Any] | None:
-        """The items of an object of the caller's that derives from list, each guarded; for reading only."""
-
-    def wrap(self, value: Any, source: Source) -> Any:
-        """Bring a value of the user's onto the stack, with the guards that pin down what it is."""
+    def track(self, real: Any, value: Any, source: Source) -> None: ...
+    def source_of(self, value: Any) -> Source | None: ...
+    def note_unread(self, unread: Any) -> None: ...
+    def forget_unread(self, unread: Any) -> None: ...
+    def held(self, value: Any, source: Source | None = None) -> Any: ...
+    def is_iterator(self, value: Any) -> bool: ...
+    def items_of(self, value: Any) -> list[Any] | None: ...
+    def wrap(self, value: Any, source: Source) -> Any: ...
 
 
 class Interpreter(Protocol):
-    """One capture: frames, the graph, guards, what is known of the user's objects, effects."""
+    """One capture: frames, the graph, guards, what is known of the user's objects, effects.
+
+    `bytecode.symbolic_interpreter.SymbolicInterpreter` says what each method does.
+    """
 
     out: OutputGraph
     guards: GuardSet
@@ -115,87 +103,41 @@ class Interpreter(Protocol):
     delayed_break: CaptureError | None
 
     @property
-    def user(self) -> Known:
-        """What is known of the objects that existed before the capture."""
-
+    def user(self) -> Known: ...
     @property
-    def is_native(self) -> bool:
-        """Whether capture stands where CPython is to run the rest of the innermost frame."""
+    def is_native(self) -> bool: ...
 
     # ---- calling ----
 
-    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> Any:
-        """Call anything the program can call, and do something with the result: no frame below can be suspended."""
-
-    def tail_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> Any:
-        """`call` whose result is returned as it is; from a CALL instruction down, frames can be suspended."""
-
-    def inline(self, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> Any:
-        """Interpret a Python function."""
-
-    def resume(self, frame: Frame, error: BaseException | None, /) -> tuple[bool, Any]:
-        """Run a suspended frame on: (True, what it returns) or (False, what it yields)."""
-
-    def native(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Call real Python code; its exceptions become the program's."""
-
-    def native_recorded(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """`native` for C code that may operate on tensors."""
-
-    def call_tensor_method(self, tensor: Tensor, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> Any:
-        """`tensor.name(*args)`."""
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> Any: ...
+    def tail_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> Any: ...
+    def inline(self, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> Any: ...
+    def resume(self, frame: Frame, error: BaseException | None, /) -> tuple[bool, Any]: ...
+    def native(self, function: Any, /, *args: Any, **kwargs: Any) -> Any: ...
+    def native_recorded(self, function: Any, /, *args: Any, **kwargs: Any) -> Any: ...
+    def call_tensor_method(
+        self, tensor: Tensor, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], /
+    ) -> Any: ...
 
     # ---- reading the user's world ----
 
-    def is_created(self, obj: Any, /) -> bool:
-        """Whether capture itself made the object."""
-
-    def create(self, obj: Any, /) -> Any:
-        """Note that capture made the object."""
-
-    def type_of(self, value: Any, /) -> Any:
-        """`type(value)` as the program sees it."""
-
-    def is_frontend_class(self, kind: type, /) -> bool:
-        """Whether `kind` is one of the frontend's own helper classes."""
-
-    def is_library(self, module: str | None, /) -> bool:
-        """Whether a module is torch's or Python's, and so not expected to change between calls."""
-
-    def argument(self, value: Any, source: Source, /) -> Any:
-        """Bring an argument of the call onto the stack."""
-
-    def need_symbols(self) -> None:
-        """From here on, sizes and numbers may be symbolic."""
-
-    def places(self) -> list[SourceLine]:
-        """The lines that capture is in, outermost first."""
+    def is_created(self, obj: Any, /) -> bool: ...
+    def create(self, obj: Any, /) -> Any: ...
+    def type_of(self, value: Any, /) -> Any: ...
+    def is_frontend_class(self, kind: type, /) -> bool: ...
+    def is_library(self, module: str | None, /) -> bool: ...
+    def argument(self, value: Any, source: Source, /) -> Any: ...
+    def need_symbols(self) -> None: ...
+    def places(self) -> list[SourceLine]: ...
 
     # ---- operators ----
 
-    def load_attr(self, obj: Any, name: str, /) -> Any:
-        """`obj.name`."""
-
-    def truth(self, value: Any, /) -> bool:
-        """`bool(value)`."""
-
-    def iterate(self, value: Any, /) -> Any:
-        """`iter(value)`."""
-
-    def advance(self, iterator: Any, /) -> tuple[bool, Any]:
-        """(True, next value), or (False, None) at the end."""
-
-    def listed(self, value: Any, /) -> list[Any]:
-        """`list(value)`."""
-
-    def materialize(self, value: Any, /) -> Any:
-        """A value that real Python code may look into: views of the user's mappings become plain dicts."""
-
-    def refuse_iterator(self, value: Any, /) -> None:
-        """Break the graph where C code would take items from an iterator that existed before the capture."""
-
-    def tracked_mapping(self, value: Any, /) -> Any:
-        """The reading view of a user's object that derives from dict."""
-
-    def tracked_contents(self, value: Any, /) -> Any:
-        """What a user's object that derives from dict or list holds, for reading."""
+    def load_attr(self, obj: Any, name: str, /) -> Any: ...
+    def truth(self, value: Any, /) -> bool: ...
+    def iterate(self, value: Any, /) -> Any: ...
+    def advance(self, iterator: Any, /) -> tuple[bool, Any]: ...
+    def listed(self, value: Any, /) -> list[Any]: ...
+    def materialize(self, value: Any, /) -> Any: ...
+    def refuse_iterator(self, value: Any, /) -> None: ...
+    def tracked_mapping(self, value: Any, /) -> Any: ...
+    def tracked_contents(self, value: Any, /) -> Any: ...

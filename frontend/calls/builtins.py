@@ -10,6 +10,7 @@ import functools
 import inspect
 import itertools
 import math
+import operator
 import sys
 import types
 from collections.abc import Iterator
@@ -174,9 +175,8 @@ def _type(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
     return vm.type_of(args[0])
 
 
-@ROWS.rule(dataclasses._process_class, dataclasses.make_dataclass, collections.namedtuple)  # type: ignore[attr-defined]
-def _make_class(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
-    raise GraphBreak("a class is made inside the captured code")
+_CLASS_MAKERS = (dataclasses._process_class, dataclasses.make_dataclass, collections.namedtuple)  # type: ignore[attr-defined]
+ROWS.describe(*_CLASS_MAKERS, refused="a class is made inside the captured code")
 
 
 @ROWS.rule(super)
@@ -214,14 +214,8 @@ def _hasattr(vm: Interpreter, obj: Any, name: str) -> bool:
     return True
 
 
-@ROWS.rule(setattr)
-def _setattr(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
-    objects.store_attr(vm, obj, name, value)
-
-
-@ROWS.rule(delattr)
-def _delattr(vm: Interpreter, obj: Any, name: str) -> None:
-    objects.delete_attr(vm, obj, name)
+ROWS.rule(setattr)(objects.store_attr)
+ROWS.rule(delattr)(objects.delete_attr)
 
 
 @ROWS.rule(len)
@@ -268,14 +262,8 @@ def _id(vm: Interpreter, obj: Any) -> int:
     return id(obj)
 
 
-@ROWS.rule(vars)
-def _vars(vm: Interpreter, obj: Any) -> Any:
-    return objects.load_attr(vm, obj, "__dict__")
-
-
-@ROWS.rule(dir)
-def _dir(vm: Interpreter, *args: Any) -> Any:
-    raise Unsupported("dir() is called")
+ROWS.rule(vars)(lambda vm, obj: objects.load_attr(vm, obj, "__dict__"))
+ROWS.rule(dir)(lambda vm, *args: _refuse("dir() is called"))
 
 
 def _text(name: str, function: Any) -> Any:
@@ -316,14 +304,11 @@ def _format(vm: Interpreter, value: Any, spec: str = "") -> Any:
     return vm.native(format, value, spec)
 
 
-@ROWS.rule(object.__getattribute__)
-def _generic_attribute(vm: Interpreter, obj: Any, name: str) -> Any:
-    return objects.generic_attr(vm, obj, type(obj), name)
-
-
-@ROWS.rule(types.ModuleType.__getattribute__, type.__getattribute__)
-def _attribute(vm: Interpreter, obj: Any, name: str) -> Any:
-    return objects.load_attr(vm, obj, name)
+ROWS.rule(object.__getattribute__)(lambda vm, obj, name: objects.generic_attr(vm, obj, type(obj), name))
+ROWS.rule(object.__setattr__)(objects.generic_store)
+ROWS.rule(object.__delattr__)(objects.generic_delete)
+ROWS.rule(object.__init__)(lambda vm, *_: None)
+ROWS.rule(types.ModuleType.__getattribute__, type.__getattribute__)(objects.load_attr)
 
 
 @ROWS.rule(bool)
@@ -336,25 +321,19 @@ def _sqrt(vm: Interpreter, x: Any) -> Any:
     return sym_sqrt(x) if isinstance(x, torch.SymInt) else vm.native(math.sqrt, x)
 
 
-def _via(apply: Any) -> Any:
-    return lambda vm, *args: apply(vm, *args)
-
-
-import operator as _operator  # noqa: E402
-
 for _symbol, (_function, _) in operators.BINARY.items():
     ROWS.rule(_function)(functools.partial(lambda s, vm, a, b: operators.binary(vm, s, a, b), _symbol))
 for _symbol, (_function, *_rest) in operators.COMPARE.items():
     ROWS.rule(_function)(functools.partial(lambda s, vm, a, b: operators.compare(vm, s, a, b), _symbol))
 for _symbol, (_function, _) in operators.UNARY.items():
     ROWS.rule(_function)(functools.partial(lambda s, vm, a: operators.unary(vm, s, a), _symbol))
-ROWS.rule(_operator.getitem)(_via(operators.get_item))
-ROWS.rule(_operator.setitem)(_via(operators.set_item))
-ROWS.rule(_operator.contains)(_via(operators.contains))
-ROWS.rule(_operator.is_)(is_same)
-ROWS.rule(_operator.is_not)(lambda vm, a, b: not is_same(vm, a, b))
-ROWS.rule(_operator.not_)(lambda vm, a: not vm.truth(a))
-ROWS.rule(_operator.truth)(lambda vm, a: vm.truth(a))
+ROWS.rule(operator.getitem)(operators.get_item)
+ROWS.rule(operator.setitem)(operators.set_item)
+ROWS.rule(operator.contains)(operators.contains)
+ROWS.rule(operator.is_)(is_same)
+ROWS.rule(operator.is_not)(lambda vm, a, b: not is_same(vm, a, b))
+ROWS.rule(operator.not_)(lambda vm, a: not vm.truth(a))
+ROWS.rule(operator.truth)(lambda vm, a: vm.truth(a))
 
 
 # ---- questions that libraries ask ----
@@ -396,9 +375,7 @@ def _is_inference_mode_enabled(vm: Interpreter) -> bool:
     return vm.inference
 
 
-@ROWS.rule(torch.inference_mode.__exit__)
-def _leave_inference_mode(vm: Interpreter, *_: Any) -> None:
-    raise GraphBreak("inference mode is left")
+ROWS.describe(torch.inference_mode.__exit__, refused="inference mode is left")
 
 
 def _refuse(reason: str) -> Any:
@@ -410,11 +387,7 @@ def _assert(vm: Interpreter, condition: Any, message: Any) -> None:
         raise UserRaise(AssertionError(message))
 
 
-@ROWS.rule(GRAPH_BREAK)
-def _break(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
-    raise GraphBreak("torch._dynamo.graph_break() is called")
-
-
+ROWS.describe(GRAPH_BREAK, refused="torch._dynamo.graph_break() is called")
 ROWS.rule(*SIZE_MARKS)(lambda vm, *args, **kwargs: None)
 
 
@@ -430,14 +403,8 @@ def _exc_info(vm: Interpreter) -> Any:
     return None, None, None
 
 
-@ROWS.rule(dataclasses.fields)
-def _fields(vm: Interpreter, value: Any) -> Any:
-    return vm.native(dataclasses.fields, value)
-
-
-@ROWS.rule(dataclasses.is_dataclass)
-def _is_dataclass(vm: Interpreter, value: Any) -> Any:
-    return vm.native(dataclasses.is_dataclass, value)
+for _function in (dataclasses.fields, dataclasses.is_dataclass):
+    ROWS.rule(_function)(functools.partial(lambda f, vm, value: vm.native(f, value), _function))
 
 
 @ROWS.rule(functools.wraps)
@@ -503,10 +470,6 @@ ROWS.rule(contextvars.ContextVar.set, contextvars.ContextVar.reset)(_state_refus
 # ---- tensor methods with a meaning of their own ----
 
 
-def _size(vm: Interpreter, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-    return vm.native(tensor.size, *args, **kwargs)
-
-
 def _fact(name: str) -> Any:
     return lambda vm, tensor, *args, **kwargs: vm.native(getattr(tensor, name), *args, **kwargs)
 
@@ -517,40 +480,22 @@ def _new_type(vm: Interpreter, tensor: Tensor, *args: Any, **kwargs: Any) -> Any
     return vm.out.call_method("type", (tensor, *args), kwargs)
 
 
-def _iterate(vm: Interpreter, tensor: Tensor) -> Any:
-    return vm.iterate(tensor)
-
-
+# What tensors say of themselves.
+_FACTS = """
+size dim numel stride element_size is_contiguous is_floating_point is_complex is_conj is_neg get_device is_signed is_same_size
+dim_order
+"""
 TENSOR_METHODS: dict[str, Any] = {
-    "size": _size,
     "type": _new_type,
-    "__iter__": _iterate,
+    "__iter__": lambda vm, tensor: vm.iterate(tensor),
     "__len__": lambda vm, tensor: _len(vm, tensor),
     "__hash__": lambda vm, tensor: _refuse("hash() of a tensor"),
     "__getitem__": operators.get_item,
     "__setitem__": operators.set_item,
-} | {
-    name: _fact(name)
-    for name in [
-        "dim",
-        "numel",
-        "stride",
-        "element_size",
-        "is_contiguous",
-        "is_floating_point",
-        "is_complex",
-        "is_conj",
-        "is_neg",
-        "get_device",
-        "nelement",
-        "ndimension",
-        "is_signed",
-        "is_same_size",
-        "dim_order",
-    ]
 }
-
-
+TENSOR_METHODS |= {name: _fact(name) for name in _FACTS.split()}
+TENSOR_METHODS |= {
+    "nelement": TENSOR_METHODS["numel"],
+    "ndimension": TENSOR_METHODS["dim"],
+} | torch_rules.TENSOR_METHODS
 ROWS.rule(ASSOCIATIVE_SCAN)(higher_order.associative_scan)
-TENSOR_METHODS.update(torch_rules.TENSOR_METHODS)
-TENSOR_METHODS["nelement"], TENSOR_METHODS["ndimension"] = TENSOR_METHODS["numel"], TENSOR_METHODS["dim"]

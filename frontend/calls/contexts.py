@@ -117,9 +117,10 @@ def enter(vm: Interpreter, manager: Any) -> tuple[Any, Any]:
     return types.MethodType(leave, manager), value
 
 
-@ROWS.rule(torch.profiler.record_function.__enter__, torch.profiler.record_function.__exit__)
-def _range_of_the_profiler(vm: Interpreter, *_: Any) -> None:
-    raise GraphBreak("a range of the profiler that began before this graph ends here")
+_RANGE = torch.profiler.record_function
+ROWS.describe(
+    _RANGE.__enter__, _RANGE.__exit__, refused="a range of the profiler that began before this graph ends here"
+)
 
 
 def _enter_grad(vm: Interpreter, manager: Any) -> Scope:

@@ -33,22 +33,23 @@ from ..values.tensor import TensorMethod, is_method_descriptor
 from . import builtins as rules
 from . import contexts, library, marks, natives, tables, torch_rules, transforms
 from .contexts import is_torch_context
-from .registry import Row, called_row, fill, row_of, rule_of
+from .registry import C_DESCRIPTORS, Row, called_row, check_refused, fill, row_of, rule_of
 from .torch_calls import call_operator, check_torch_state, is_torch_builtin, torch_answer, torch_call
 from .visibility import check_keys, check_text, check_visible
 
 __all__ = ["call", "call_forward"]
 
 _LRU = type(functools.lru_cache(lambda: None))
-_C_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 
 
 def call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call `function` as the program would."""
-    rule = rule_of(function)
-    if rule is not None:
+    row = row_of(function)
+    if row is not None:
+        check_refused(row)
+    if row is not None and row.apply is not None:
         try:
-            return rule(vm, *args, **kwargs)
+            return row.apply(vm, *args, **kwargs)
         except TypeError as error:
             if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
                 raise
@@ -200,18 +201,27 @@ def _bound_builtin(vm: Interpreter, owner: Any, function: Any, args: tuple[Any, 
     row = called_row(function)
     if row is not None and row.apply is not None and not (isinstance(owner, list) and type(owner) is not list):
         return row.apply(vm, owner, *args, **kwargs)
-    entry = vm.user.by_value.get(id(owner))
-    if entry is not None and entry.real is owner and not is_constant(owner) and not is_value_type(owner):
-        raise Unsupported(f"a C method of the caller's {type(owner).__name__} is called: {name}")
+    _refuse_callers(vm, owner, name, known=is_constant(owner))
     return c_call(vm, function, args, kwargs)
 
 
+def _refuse_callers(vm: Interpreter, owner: Any, name: str, known: bool) -> None:
+    """Break before a C method of an object of the caller's, which would read what is not guarded."""
+    entry = vm.user.by_value.get(id(owner))
+    if entry is not None and entry.real is owner and not known and not is_value_type(owner):
+        raise Unsupported(f"a C method of the caller's {type(owner).__name__} is called: {name}")
+
+
 def _mapping_method(vm: Interpreter, mapping: LazyDict, name: str, args: tuple[Any, ...], kwargs: Any) -> Any:
-    if name in ("get", "keys", "values", "items", "copy", "__getitem__", "__contains__", "__len__", "__iter__"):
-        return vm.native(getattr(mapping, name), *args, **kwargs)
-    if name in ("update", "pop", "popitem", "clear", "setdefault"):
+    if name in _MAPPING_METHODS:
         return vm.native(getattr(mapping, name), *args, **kwargs)
     raise Unsupported(f"a dict of the caller's is changed: {mapping.source.name()}.{name}")
+
+
+_MAPPING_METHODS = frozenset(
+    ("get", "keys", "values", "items", "copy", "__getitem__", "__contains__", "__len__", "__iter__")
+    + ("update", "pop", "popitem", "clear", "setdefault")
+)
 
 
 def _descriptor(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -223,15 +233,10 @@ def _descriptor(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: d
         return vm.call_tensor_method(owner, name, args[1:], kwargs)
     if function is type.__call__ and isinstance(owner, type) and owner is not type:
         return _make(vm, owner, args[1:], kwargs)
-    if function.__objclass__ is object and name in _OBJECT_METHODS:
-        return _OBJECT_METHODS[name](vm, *args)
     mapping = vm.tracked_mapping(owner)
     if mapping is not None:
         return _mapping_method(vm, mapping, name, args[1:], kwargs)
-    entry = vm.user.by_value.get(id(owner))
-    known = isinstance(owner, type) or is_value_type(owner)
-    if entry is not None and entry.real is owner and not known and name not in _HARMLESS:
-        raise Unsupported(f"a C method of the caller's {type(owner).__name__} is called: {name}")
+    _refuse_callers(vm, owner, name, known=isinstance(owner, type) or name in _HARMLESS)
     return c_call(vm, function, args, kwargs)
 
 
@@ -246,26 +251,14 @@ def _wrapper(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict
 _HARMLESS = {"__repr__", "__hash__", "__eq__", "__ne__", "__sizeof__"}
 
 
-def _getattribute(vm: Interpreter, obj: Any, name: str) -> Any:
-    return objects.generic_attr(vm, obj, type(obj), name)
-
-
-_OBJECT_METHODS: dict[str, Any] = {
-    "__setattr__": lambda vm, obj, name, value: objects.generic_store(vm, obj, name, value),
-    "__delattr__": objects.generic_delete,
-    "__getattribute__": _getattribute,
-    "__init__": lambda vm, *_: None,
-    "__init_subclass__": lambda vm, *_: None,
-}
-
-
 def c_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run a native function on values of the program, as its row says: views are made plain, callbacks come back to the interpreter."""
     row = called_row(function)
     if row is None and is_value_type(getattr(function, "__self__", None)):  # of NumPy's numbers, for instance
         row = Row(function)
-    if row is None or row.refused:
-        raise GraphBreak(rules.refusal(function) if row is None else row.refused)
+    if row is None:
+        raise GraphBreak(rules.refusal(function))
+    check_refused(row)
     if row.reads == "state":
         return process_state.ask(vm, function, args, kwargs)
     if row.reads:
@@ -299,7 +292,7 @@ def _as_mapping(vm: Interpreter, value: Any) -> Any:
 
 def _check_visible(vm: Interpreter, row: Row, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Break where the native function would look at what capture has not guarded (see `sight`)."""
-    rest = args[1:] if type(function) in _C_DESCRIPTORS else args
+    rest = args[1:] if type(function) in C_DESCRIPTORS else args
     if row.sees == "key":
         check_keys(vm, rest[:1])
     elif row.sees == "keys":
@@ -497,7 +490,7 @@ _BY_KIND: dict[type, Any] = {
     staticmethod: lambda vm, f, args, kwargs: vm.call(f.__func__, args, kwargs),
     InstanceDict: _own,
     weakref.ReferenceType: _weak,
-} | dict.fromkeys(_C_DESCRIPTORS, _descriptor)
+} | dict.fromkeys(C_DESCRIPTORS, _descriptor)
 
 fill(
     *(natives.ROWS, sets.ROWS, contexts.ROWS, library.ROWS, torch_rules.ROWS, transforms.ROWS, messages.ROWS),

@@ -11,10 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = ["ANY", "Row", "Rows", "called_row", "fill", "row_of", "rule_of"]
+from ..errors import GraphBreak
+
+__all__ = ["ANY", "C_DESCRIPTORS", "Row", "Rows", "called_row", "check_refused", "fill", "row_of", "rule_of"]
 
 ANY: Any = None  # as `calls`: any argument may be called back
-_C_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+C_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 _HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8
 
 
@@ -92,6 +94,12 @@ def rule_of(target: Any) -> Callable[..., Any] | None:
     """What interprets a call of exactly this object."""
     row = row_of(target)
     return None if row is None else row.apply
+
+
+def check_refused(row: Row | None) -> None:
+    """Break the graph before a call that a row refuses."""
+    if row is not None and row.refused:
+        raise GraphBreak(row.refused)
 
 
 def called_row(function: Any) -> Row | None:

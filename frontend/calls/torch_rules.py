@@ -230,9 +230,13 @@ def legacy_tensor(vm: Interpreter, cls: Any, args: tuple[Any, ...], kwargs: dict
 TENSOR_METHODS: dict[str, Any] = {"requires_grad_": _requires_grad}
 
 
-@ROWS.rule(nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_, nn.utils.get_total_norm, nn.utils.clip_grads_with_norm_)
-def _clip_gradients(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
-    raise GraphBreak("the gradients of parameters are read and scaled")
+_CLIPPING = (
+    nn.utils.clip_grad_norm_,
+    nn.utils.clip_grad_value_,
+    nn.utils.get_total_norm,
+    nn.utils.clip_grads_with_norm_,
+)
+ROWS.describe(*_CLIPPING, refused="the gradients of parameters are read and scaled")
 
 
 # ---- functions that call functions ----

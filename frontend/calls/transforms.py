@@ -52,21 +52,12 @@ class _Inner(OutputGraph):
 
     def argument(self, fake: Tensor) -> None:
         """Make the tensor the next input."""
-        place = self.graph.inserting_before(self._first) if self._first is not None else _nowhere()
-        with place:
-            node = self.graph.placeholder(f"arg_{len(self._node_of)}")
-        self._node_of[id(fake)] = node
+        self._node_of[id(fake)] = self._new_placeholder(f"arg_{len(self._node_of)}")
         self._alive.append(fake)
 
     def sym_node(self, value: Any) -> Any:
         """Sizes are constants here."""
         raise GraphBreak("a size that changes between calls is used inside a transform of torch.func")
-
-
-class _nowhere:
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 class _Below(CaptureMode):

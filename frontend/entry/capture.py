@@ -24,7 +24,7 @@ from ..bytecode.frame import NULL, Frame, Lasti, Saved
 from ..bytecode.symbolic_interpreter import SymbolicInterpreter
 from ..calls.contexts import changes_modes, mode_keeper, set_grad
 from ..calls.dispatch import call_forward
-from ..calls.registry import rule_of
+from ..calls.registry import row_of
 from ..errors import CaptureError, InternalError, SourceLine, Unsupported, UserRaise
 from ..graph.dynamic import ConstraintError, Marks, Symbols
 from ..graph.output import GraphInput
@@ -333,12 +333,12 @@ def _arguments(
 ) -> dict[str, Any]:
     """The arguments of the call; where they go straight into the locals of a frame, each is read at its first use."""
     if not _is_plain(target):
-        return {name: _argument(vm, value, Arg(name)) for name, value in values.items()}
+        return {name: vm.argument(value, Arg(name)) for name, value in values.items()}
     vm.unread = True
     wrapped: dict[str, Any] = {}
     for name, parameter in parameters.signature.parameters.items():
         packed = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        wrapped[name] = (_argument if packed else Unread)(vm, values[name], Arg(name))
+        wrapped[name] = (vm.argument if packed else functools.partial(Unread, vm))(values[name], Arg(name))
     return wrapped
 
 
@@ -350,7 +350,7 @@ def _is_plain(target: Any) -> bool:
         target = target.__func__
     if (
         not isinstance(target, types.FunctionType)
-        or rule_of(target) is not None
+        or row_of(target) is not None
         or "_intarsia_target" in target.__dict__
     ):
         return False
@@ -377,10 +377,6 @@ def _run_piece(vm: SymbolicInterpreter, piece: Piece, values: Mapping[str, Any])
         else:
             frame.push(next(rest))
     return vm.run(frame)[1]
-
-
-def _argument(vm: SymbolicInterpreter, value: Any, source: Source) -> Any:
-    return vm.user.wrap(value, source)
 
 
 def _finish(

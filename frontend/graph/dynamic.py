@@ -24,7 +24,7 @@ from ..guards.source import Arg, Computed, Fetch, Item, Number, SizeExpression, 
 from ..state import Interpreter
 from ..torch_private.fake import fake_tensor
 from ..torch_private.symbols import hint_of, int_bounds, symbolic_float, symbolic_int
-from ..values.kinds import isinstance
+from ..values.kinds import SYMBOLIC, isinstance
 from .output import GraphInput
 
 if TYPE_CHECKING:
@@ -146,17 +146,9 @@ class Marks:
         self.dims: dict[Source, frozenset[int]] = {}
         self.numbers: set[Source] = set()
         self.inside: set[Source] = set()
-        self.varying: set[Source] = (
-            set()
-        )  # arguments of a piece that have no symbol and are something else in every call
+        # Arguments of a piece that have no symbol and are something else in every call.
+        self.varying: set[Source] = set()
         self.floats = False  # whether the backend takes symbolic floats
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self.dims.clear()
-        self.numbers.clear()
-        self.inside.clear()
-        self.varying.clear()
 
     def learn(self, earlier: Iterable[GuardSet], values: Mapping[str, Any]) -> None:
         """Compare a call that no entry fits with what each entry was made for."""
@@ -251,10 +243,8 @@ class Dynamic:
         return fake, info
 
     def _changing(self, value: Tensor, source: Source) -> Iterable[int]:
-        # Other calls may have had a tensor of more dimensions here.
-        return (
-            range(value.dim()) if self.everything else self.marks.dims.get(source, frozenset()) & {*range(value.dim())}
-        )
+        dims = {*range(value.dim())}  # other calls may have had a tensor of more
+        return dims if self.everything else dims & self.marks.dims.get(source, frozenset())
 
     def opens(self, source: Source) -> bool:
         """Whether a constant tuple is to be read item by item, because a number in it changes."""
@@ -490,30 +480,12 @@ def concrete(value: Any) -> Any:
     return value
 
 
+_BINARY = "add sub mul truediv pow iadd isub imul itruediv ipow mod floordiv neg pos abs"
 _ARITHMETIC = frozenset(
     [
-        *(
-            operator.add,
-            operator.sub,
-            operator.mul,
-            operator.truediv,
-            operator.pow,
-            operator.neg,
-            operator.pos,
-            operator.abs,
-        ),
-        *(
-            operator.iadd,
-            operator.isub,
-            operator.imul,
-            operator.itruediv,
-            operator.ipow,
-            operator.mod,
-            operator.floordiv,
-        ),
+        *(getattr(operator, name) for name in _BINARY.split()),
         *(abs, float, math.sqrt, math.exp, math.log, math.pow, math.cos, math.sin, math.tanh),
     ]
 )
 _ROUNDING = frozenset([int, round, math.trunc, math.floor, math.ceil])
 _NUMBERS: dict[type, Any] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
-SYMBOLIC = tuple(_NUMBERS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import types
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -18,13 +19,12 @@ from ..functional.overlap import is_folded
 from ..guards.source import Source
 from ..torch_private.fake import FakeTensorMode, data_dependent_errors, is_fake, unsupported_fake_errors
 from ..torch_private.graphs import lazy_graph_module
-from ..values.kinds import isinstance
+from ..values.kinds import SYMBOLIC, isinstance
 from .sym_nodes import FUNCTIONS, applied
 
 __all__ = ["GRAD_MODE", "MUTATES", "GraphInput", "OutputGraph", "in_place_view"]
 
 GRAD_MODE, MUTATES = "grad_mode", "mutates"  # in a node's `meta`: whether gradients were on; whether the call writes
-_SYM = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 @dataclass
@@ -40,11 +40,8 @@ class GraphInput:
     requires_grad: bool = False  # of the fake, before the program runs
     grad_fn: Any = None
     history: Any = None  # the autograd node of the fake, or of what it is a view of, before the program runs
-    geometry: tuple[tuple[Any, ...], tuple[Any, ...], Any] = (
-        (),
-        (),
-        0,
-    )  # sizes, strides, offset before the program runs
+    # Sizes, strides, offset before the program runs.
+    geometry: tuple[tuple[Any, ...], tuple[Any, ...], Any] = ((), (), 0)
 
     def example(self) -> Any:
         """The fake as it was before the program ran: the same memory, the gradient state of the beginning.
@@ -77,10 +74,8 @@ class OutputGraph:
         self.inputs: dict[int, GraphInput] = {}
         self.used: list[GraphInput] = []
         self.symbols: dict[sympy.Symbol, tuple[GraphInput, str, int]] = {}
-        self.foreign: Callable[[Any], None] = _refuse_foreign
-        self.items_of: Callable[[Any], list[Any] | None] = lambda _: (
-            None
-        )  # of an object of the caller's derived from list
+        # Of an object of the caller's derived from list.
+        self.items_of: Callable[[Any], list[Any] | None] = lambda _: None
         self._trace = trace
         self._node_of: dict[int, fx.Node] = {}
         self._alive: list[Any] = []
@@ -90,9 +85,8 @@ class OutputGraph:
         self.number_input: Callable[[Any], Any] | None = None
         self.asked = False  # whether the program asked torch for something that no tensor tells: the grad mode, the default dtype
         self.size = 0  # nodes recorded so far, placeholders not counted
-        self._written: set[int] = (
-            set()
-        )  # storages that calls wrote to: `.data` and its views count versions of their own
+        # Storages that calls wrote to: `.data` and its views count versions of their own.
+        self._written: set[int] = set()
         self._break = data_dependent_errors()
         self._refused = unsupported_fake_errors()
 
@@ -121,17 +115,16 @@ class OutputGraph:
 
     def _placeholder(self, info: GraphInput) -> fx.Node:
         if info.node is None:
-            name = self._name_for(info.source.name())
-            if self._first is not None:
-                with self.graph.inserting_before(self._first):
-                    info.node = self.graph.placeholder(name)
-            else:
-                info.node = self.graph.placeholder(name)
+            info.node = self._new_placeholder(self._name_for(info.source.name()))
             info.node.meta.update(example_value=info.fake, source=info.source, static_input=info.static)
             self.used.append(info)
             if isinstance(info.fake, Tensor):
                 self._node_of[id(info.fake)] = info.node
         return info.node
+
+    def _new_placeholder(self, name: str) -> fx.Node:
+        with self.graph.inserting_before(self._first) if self._first is not None else nullcontext():
+            return self.graph.placeholder(name)
 
     def _name_for(self, path: str) -> str:
         stem = "".join(c if c.isalnum() else "_" for c in path).strip("_").lower() or "arg"
@@ -165,7 +158,8 @@ class OutputGraph:
         if info is not None:
             return self._placeholder(info)
         if not is_fake(fake):
-            self.foreign(fake)
+            where = "a global cache, or a constant inside a library"
+            raise Unsupported(f"a tensor that capture has not seen being made ({where})")
         raise InternalError("a tensor that no node of the graph made")
 
     def is_known(self, fake: Any) -> bool:
@@ -185,7 +179,7 @@ class OutputGraph:
             return self.node(value)
         if kind is torch.SymBool:
             return bool(value)  # a relation between sizes: which way it goes is guarded
-        if isinstance(value, _SYM):
+        if isinstance(value, SYMBOLIC):
             return self.sym_node(value)
         if kind in (list, tuple):
             return kind(self.lift(v) for v in value)
@@ -450,10 +444,6 @@ def _tensors(value: Any) -> Iterator[Tensor]:
         yield from _tensors(list(value.values()))
 
 
-def _refuse_foreign(tensor: Any) -> None:
-    raise Unsupported("a tensor that capture has not seen being made (a global cache, or a constant inside a library)")
-
-
 def _short(value: Any) -> str:
     return getattr(value, "__qualname__", None) or type(value).__name__
 
@@ -473,33 +463,11 @@ def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
 
 
-_PLAIN = {
-    int,
-    float,
-    bool,
-    str,
-    type(None),
-    complex,
-    bytes,
-    type(Ellipsis),
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-}
 _GRAPH_CONSTANTS = (
-    int,
-    float,
-    bool,
-    str,
-    bytes,
-    complex,
-    torch.dtype,
-    torch.device,
-    torch.Size,
-    torch.layout,
-    torch.memory_format,
+    *(int, float, bool, str, bytes, complex, torch.Size),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
+_PLAIN = {*_GRAPH_CONSTANTS, type(None), type(Ellipsis)} - {torch.Size}
 
 
 @cache

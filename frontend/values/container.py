@@ -160,7 +160,28 @@ def list_items(value: list[Any]) -> list[Any]:
     return list.copy(value)
 
 
-class LazyDict:
+class _View:
+    """What stands for a mapping of the user's."""
+
+    def keys(self) -> Any:
+        """The keys, guarded as a whole."""
+        raise NotImplementedError
+
+    def items(self) -> Any:
+        """Pairs; each value is guarded."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.keys())
+
+    def force(self) -> dict[Any, Any]:
+        """A plain dict with the same contents."""
+        return dict(self.items())
+
+    copy = force
+
+
+class LazyDict(_View):
     """A large or subclassed mapping of the user's: guarded key by key, until the program changes it."""
 
     def __init__(self, vm: Interpreter, real: Any, source: Source) -> None:
@@ -200,9 +221,6 @@ class LazyDict:
             return len(self.shadow)
         self.vm.guards.add("length", self._plain(), dict.__len__(self.real))
         return dict.__len__(self.real)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.keys())
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, LazyDict) and other.real is self.real)
@@ -249,13 +267,11 @@ class LazyDict:
             return self.shadow.items()
         return self._standing({key: self[key] for key in self._keys()}).items()
 
-    def copy(self) -> Any:
-        """A plain copy."""
-        return dict(self._items())
-
     def force(self) -> dict[Any, Any]:
         """A plain dict with the same contents."""
         return dict(self._items())
+
+    copy = force
 
     def update(self, *others: Any, **more: Any) -> None:
         """`dict.update`."""
@@ -302,7 +318,7 @@ class _DictView:
 _dict_view = _DictView
 
 
-class InstanceDict:
+class InstanceDict(_View):
     """`obj.__dict__` of a user's object: reads and writes go through the object's tracked attributes."""
 
     def __init__(self, vm: Interpreter, obj: Any, source: Source) -> None:
@@ -322,9 +338,6 @@ class InstanceDict:
 
     def __contains__(self, key: Any) -> bool:
         return bool(instance_attr(self.vm, self.obj, key)[0])
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.keys())
 
     def __len__(self) -> int:
         return len(self.keys())
@@ -351,14 +364,6 @@ class InstanceDict:
         """`dict.update`."""
         for key, value in dict(*others, **more).items():
             self[key] = value
-
-    def copy(self) -> Any:
-        """A plain copy."""
-        return dict(self.items())
-
-    def force(self) -> dict[Any, Any]:
-        """A plain dict with the same contents."""
-        return dict(self.items())
 
     def setdefault(self, key: Any, default: Any = None) -> Any:
         """`dict.setdefault`."""

@@ -10,9 +10,14 @@ import builtins
 import types
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["is_honest", "isinstance", "namespace_of", "namespace_reader"]
+import torch
 
-_HEAP_TYPE, _OWN = 1 << 9, __name__.partition(".")[0]
+__all__ = ["HEAP_TYPE", "SYMBOLIC", "is_honest", "isinstance", "namespace_of", "namespace_reader"]
+
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement, or by an extension in the same way
+# Symbolic numbers compute for themselves; their Python methods are not the program's.
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_PACKAGE = __name__.partition(".")[0]
 
 if TYPE_CHECKING:
     from builtins import isinstance as isinstance  # so that types are narrowed
@@ -21,7 +26,7 @@ else:
     def isinstance(value: Any, kinds: Any) -> bool:
         """Whether the value is an instance; by its type alone where its class decides what its attributes are."""
         kind = type(value)
-        if not kind.__flags__ & _HEAP_TYPE or kind in _LIBRARY or is_honest(kind):
+        if not kind.__flags__ & HEAP_TYPE or kind in _LIBRARY or is_honest(kind):
             return _isinstance(value, kinds)
         return issubclass(kind, kinds)
 
@@ -32,10 +37,10 @@ _LIBRARY: set[type] = set()  # classes of torch's and our own that were asked: a
 
 def is_honest(kind: Any) -> bool:
     """Whether reading `__class__` of an instance runs nothing of the program's."""
-    if not kind.__flags__ & _HEAP_TYPE or kind in _LIBRARY:
+    if not kind.__flags__ & HEAP_TYPE or kind in _LIBRARY:
         return True
     look = type.__getattribute__
-    if str(look(kind, "__module__")).partition(".")[0] in ("torch", _OWN):
+    if str(look(kind, "__module__")).partition(".")[0] in ("torch", _PACKAGE):
         _LIBRARY.add(kind)
         return True
     return (

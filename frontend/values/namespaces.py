@@ -17,7 +17,7 @@ from ..guards.definitions import lookup
 from ..guards.source import Attr, Const, Fetch, Item, Namespace, Source
 from ..state import Interpreter
 from .constant import is_constant, is_static
-from .kinds import isinstance, namespace_of, namespace_reader
+from .kinds import SYMBOLIC, isinstance, namespace_of, namespace_reader
 
 __all__ = [
     "find_method",
@@ -36,13 +36,11 @@ __all__ = [
 ]
 
 _FRONTEND = __name__.rsplit(".", 2)[0]
-# Symbolic numbers compute for themselves; their Python methods are not the program's.
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def find_method(cls: type, name: str) -> types.FunctionType | None:
     """The Python-level function behind a special method of `cls`; None when it is C's, absent, or our own."""
-    if cls in _SYMBOLIC:
+    if cls in SYMBOLIC:
         return None
     found = lookup(cls, name)[0]
     if isinstance(found, staticmethod | classmethod):

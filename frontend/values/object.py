@@ -10,7 +10,6 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ..bytecode.exceptions import first_context
@@ -20,7 +19,7 @@ from ..guards.definitions import MISSING, can_change, lookup
 from ..guards.source import Attr, Const, Fetch, Item, Source
 from ..state import Interpreter
 from .container import InstanceDict
-from .kinds import is_honest, isinstance, namespace_of
+from .kinds import HEAP_TYPE, SYMBOLIC, is_honest, isinstance, namespace_of
 from .namespaces import (
     find_method,
     instance_attr,
@@ -48,11 +47,6 @@ __all__ = [
     "store_attr",
 ]
 
-_MISSING = MISSING
-_HEAP_TYPE = 1 << 9
-# Symbolic numbers compute for themselves; their Python methods are not the program's.
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-
 
 class Super:
     """`super()`: attribute look-up that starts after `cls` in the class order of `obj`."""
@@ -70,7 +64,7 @@ def load_attr(vm: Interpreter, obj: Any, name: str) -> Any:
     kind = type(obj)
     if name == "__context__" and isinstance(obj, BaseException) and obj.__context__ is None:
         first_context(vm)
-    if kind in _SYMBOLIC and (name == "__class__" or not hasattr(kind, name) or not name.startswith("__")):
+    if kind in SYMBOLIC and (name == "__class__" or not hasattr(kind, name) or not name.startswith("__")):
         return vm.type_of(obj) if name == "__class__" else _number_attr(vm, obj, name)
     if kind is types.ModuleType:
         return _module_attr(vm, obj, name)
@@ -88,7 +82,7 @@ def load_attr(vm: Interpreter, obj: Any, name: str) -> Any:
         return _function_attr(vm, obj, name)
     if kind is types.CellType and name == "cell_contents":
         return _cell_contents(vm, obj)
-    plain = not kind.__flags__ & _HEAP_TYPE and (vm.user.source_of(obj) is None or not hasattr(obj, "__dict__"))
+    plain = not kind.__flags__ & HEAP_TYPE and (vm.user.source_of(obj) is None or not hasattr(obj, "__dict__"))
     if kind is TensorMethod or plain or vm.is_frontend_class(kind):
         value = vm.native(getattr, obj, name)
         if id(obj) in vm.user.opaque and getattr(value, "__self__", None) is not obj:
@@ -133,33 +127,17 @@ def _class_attr(vm: Interpreter, cls: type, name: str) -> Any:
         raise Unsupported("the namespace of a class is read after one was written")
     meta, meta_owner = lookup(type(cls), name)
     raw, owner = lookup(cls, name)
-    if (
-        owner is None
-        or _is_data_descriptor(meta)
-        or name
-        in (
-            "__class__",
-            "__dict__",
-            "__mro__",
-            "__bases__",
-            "__name__",
-            "__module__",
-            "__qualname__",
-        )
-    ):
+    if owner is None or _is_data_descriptor(meta) or name in _ANSWERED_BY_TYPE:
         if isinstance(meta, types.FunctionType):
             return types.MethodType(meta, cls)
-        if (
-            isinstance(meta, property)
-            and isinstance(meta.fget, types.FunctionType)
-            and not vm.is_library(type(cls).__module__)
-        ):
+        programs = isinstance(meta, property) and not vm.is_library(type(cls).__module__)
+        if programs and isinstance(meta.fget, types.FunctionType):
             return vm.call(meta.fget, (cls,), {})
-        if owner is None and meta is _MISSING:
+        if owner is None and meta is MISSING:
             getter = find_method(type(cls), "__getattr__")
             if getter is not None and not vm.is_library(getter.__module__):
                 return vm.call(getter, (cls, name), {})
-        if meta is not _MISSING and not _has(meta, "__get__"):
+        if meta is not MISSING and not _has(meta, "__get__"):
             return wrap_class_value(vm, meta, meta_owner, name)
         value = vm.native(getattr, cls, name)
         if name in ("__name__", "__qualname__") and can_change(cls) and not vm.is_library(cls.__module__):
@@ -177,6 +155,9 @@ def _class_attr(vm: Interpreter, cls: type, name: str) -> Any:
             return vm.call(getter, (raw, None, cls), {})
         return vm.native(getattr, cls, name)
     return wrap_class_value(vm, raw, owner, name)
+
+
+_ANSWERED_BY_TYPE = "__class__ __dict__ __mro__ __bases__ __name__ __module__ __qualname__".split()  # noqa: SIM905
 
 
 def _bind_class(function: Any, cls: type) -> Any:
@@ -237,12 +218,12 @@ def _bind(vm: Interpreter, raw: Any, owner: type, obj: Any, cls: type, name: str
 def is_data_descriptor(cls: type, name: str) -> bool:
     """Whether Python code of the class's own would run where the attribute of an instance is set."""
     raw = lookup(cls, name)[0]
-    return isinstance(raw, property) or raw is not _MISSING and find_method(type(raw), "__set__") is not None
+    return isinstance(raw, property) or raw is not MISSING and find_method(type(raw), "__set__") is not None
 
 
 def _has(raw: Any, special: str) -> bool:
     """Whether what was found in a class has a special method itself."""
-    return raw is not _MISSING and lookup(type(raw), special)[1] is not None
+    return raw is not MISSING and lookup(type(raw), special)[1] is not None
 
 
 def _is_data_descriptor(raw: Any) -> bool:
@@ -463,7 +444,7 @@ def _is_plain_class_value(vm: Interpreter, cls: type, name: str, value: Any) -> 
     raw, _ = lookup(cls, name)
     plain = find_method(type(cls), "__setattr__") is None and lookup(type(cls), name)[1] is None
     code = any(_has(v, "__get__") for v in (raw, value))
-    heap = bool(cls.__flags__ & _HEAP_TYPE) and not vm.is_library(cls.__module__)
+    heap = bool(cls.__flags__ & HEAP_TYPE) and not vm.is_library(cls.__module__)
     return plain and heap and not code and not name.startswith("__") and not issubclass(cls, nn.Module | Tensor)
 
 
@@ -486,12 +467,12 @@ def generic_store(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
             raise UserRaise(AttributeError(f"property {name!r} of {kind.__qualname__!r} object has no setter"))
         vm.call(raw.fset, (obj, value), {})
         return
-    setter = find_method(type(raw), "__set__") if raw is not _MISSING else None
+    setter = find_method(type(raw), "__set__") if raw is not MISSING else None
     if setter is not None:
         vm.call(setter, (raw, obj, value), {})
         return
     slot = isinstance(raw, types.MemberDescriptorType)
-    if namespace_of(obj) is None and (not slot or not kind.__flags__ & _HEAP_TYPE):
+    if namespace_of(obj) is None and (not slot or not kind.__flags__ & HEAP_TYPE):
         vm.native(setattr, obj if vm.is_created(obj) else _twin(vm, obj), name, value)
         raise Unsupported(f"the attribute {name!r} of a {kind.__name__} is assigned")
     of_c = not slot and _has(raw, "__set__") and not vm.is_created(obj)
@@ -539,7 +520,7 @@ def generic_delete(vm: Interpreter, obj: Any, name: str) -> None:
             raise UserRaise(AttributeError(f"property {name!r} of {kind.__qualname__!r} object has no deleter"))
         vm.call(raw.fdel, (obj,), {})
         return
-    deleter = find_method(type(raw), "__delete__") if raw is not _MISSING else None
+    deleter = find_method(type(raw), "__delete__") if raw is not MISSING else None
     if deleter is not None:
         vm.call(deleter, (raw, obj), {})
         return

@@ -16,12 +16,8 @@ from ..torch_private.symbols import hint_of
 from . import object as objects
 from .constant import is_constant
 from .container import InstanceDict, LazyDict
-from .kinds import isinstance
-from .protocol import (
-    binary_by_methods,
-    compare_by_methods,
-    is_written_in_python,
-)
+from .kinds import SYMBOLIC, isinstance
+from .protocol import binary_by_methods, compare_by_methods, is_written_in_python
 from .sets import rely_on_table
 from .tensor import rely_on_method, tensor_class
 
@@ -39,34 +35,11 @@ __all__ = [
     "unary",
 ]
 
-SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_NAMES = {"+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul"}
+_NAMES |= {"<<": "lshift", ">>": "rshift", "&": "and", "|": "or", "^": "xor"}
 BINARY: dict[str, tuple[Any, str]] = {
-    "+": (operator.add, "add"),
-    "-": (operator.sub, "sub"),
-    "*": (operator.mul, "mul"),
-    "/": (operator.truediv, "truediv"),
-    "//": (operator.floordiv, "floordiv"),
-    "%": (operator.mod, "mod"),
-    "**": (operator.pow, "pow"),
-    "@": (operator.matmul, "matmul"),
-    "<<": (operator.lshift, "lshift"),
-    ">>": (operator.rshift, "rshift"),
-    "&": (operator.and_, "and"),
-    "|": (operator.or_, "or"),
-    "^": (operator.xor, "xor"),
-    "+=": (operator.iadd, "add"),
-    "-=": (operator.isub, "sub"),
-    "*=": (operator.imul, "mul"),
-    "/=": (operator.itruediv, "truediv"),
-    "//=": (operator.ifloordiv, "floordiv"),
-    "%=": (operator.imod, "mod"),
-    "**=": (operator.ipow, "pow"),
-    "@=": (operator.imatmul, "matmul"),
-    "<<=": (operator.ilshift, "lshift"),
-    ">>=": (operator.irshift, "rshift"),
-    "&=": (operator.iand, "and"),
-    "|=": (operator.ior, "or"),
-    "^=": (operator.ixor, "xor"),
+    **{symbol: (getattr(operator, f"__{name}__"), name) for symbol, name in _NAMES.items()},
+    **{f"{symbol}=": (getattr(operator, f"__i{name}__"), name) for symbol, name in _NAMES.items()},
 }
 COMPARE: dict[str, tuple[Any, str, str]] = {
     "==": (operator.eq, "__eq__", "__eq__"),
@@ -76,8 +49,7 @@ COMPARE: dict[str, tuple[Any, str, str]] = {
     ">": (operator.gt, "__gt__", "__lt__"),
     ">=": (operator.ge, "__ge__", "__le__"),
 }
-_REFLECTED = {operator.lt: operator.gt, operator.gt: operator.lt, operator.le: operator.ge, operator.ge: operator.le}
-_REFLECTED |= {operator.eq: operator.eq, operator.ne: operator.ne}
+_REFLECTED = {f: next(g for g, name, _ in COMPARE.values() if name == mirror) for f, _, mirror in COMPARE.values()}
 UNARY: dict[str, tuple[Any, str]] = {
     "-": (operator.neg, "__neg__"),
     "+": (operator.pos, "__pos__"),
@@ -145,11 +117,8 @@ def _of_the_other(vm: Interpreter, name: str, left: Any, right: Any) -> Any:
     """The answer of the operand that is no tensor: tensors leave objects that they do not know to them."""
     owner, operand, method = (right, left, f"__r{name}__") if isinstance(left, Tensor) else (left, right, f"__{name}__")
     kind = type(owner)
-    if (
-        isinstance(owner, Tensor | int | float | complex)
-        or hasattr(kind, "__torch_function__")
-        or hasattr(kind, "__array__")
-    ):
+    known = isinstance(owner, Tensor | int | float | complex)
+    if known or hasattr(kind, "__torch_function__") or hasattr(kind, "__array__"):
         return NotImplemented
     found = objects.find_method(kind, method)
     return NotImplemented if found is None else vm.call(found, (owner, operand), {})
@@ -162,9 +131,8 @@ def compare(vm: Interpreter, symbol: str, left: Any, right: Any) -> Any:
         rely_on_method(vm, method if isinstance(left, Tensor) else reflected)
         if isinstance(left, Tensor) and isinstance(right, Tensor):
             mine, other = tensor_class(vm, left), tensor_class(vm, right)
-            if mine is not other and issubclass(
-                other, mine
-            ):  # CPython asks the subclass first: results lie as its tensor does
+            # CPython asks the subclass first: results lie as its tensor does.
+            if mine is not other and issubclass(other, mine):
                 return vm.out.call_function(_REFLECTED[function], (right, left), {})
         return vm.out.call_function(function, (left, right), {})
     if isinstance(left, SYMBOLIC) or isinstance(right, SYMBOLIC):
@@ -226,17 +194,15 @@ def contains(vm: Interpreter, container: Any, item: Any) -> bool:
     mapping = vm.tracked_mapping(container)
     if mapping is not None:
         return item in mapping
-    if (
-        objects.find_method(type(container), "__iter__") is None
-        or objects.lookup(type(container), "__contains__")[1] is list
-    ):
+    iterates, owner = (
+        objects.find_method(type(container), "__iter__"),
+        objects.lookup(type(container), "__contains__")[1],
+    )
+    if iterates is not None and owner is None:
+        return _found_in(vm, container, item)
+    if iterates is None or owner is list:
         items = vm.user.items_of(container)
         container = container if items is None else items
-    if (
-        objects.find_method(type(container), "__iter__") is not None
-        and objects.lookup(type(container), "__contains__")[1] is None
-    ):
-        return _found_in(vm, container, item)
     if isinstance(container, list | tuple) and any(isinstance(x, Tensor) for x in (*container, item)):
         return any(is_same(vm, x, item) for x in container) or _contains_tensor(container, item)
     if isinstance(container, list | tuple | deque | type({}.values())):
