@@ -7,7 +7,6 @@ registered here or through the entry-point group `intarsia.backends`, and all th
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import logging
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from .config import suggestion
 from .frontend.torch_private.dynamo import (
     inductor_options,
     specialize_floats,
@@ -160,8 +160,7 @@ def _named(name: str) -> Backend:
                 f"the backend {name!r} cannot be loaded with torch {version}: install {needed} ({_first_line(error)})"
             ) from None
     names = [*OWN, *_registered, *_plugins(), *known]
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean '{close[0]}'?" if close else ""
+    hint = suggestion(name, names)
     shown = sorted({*list_backends(), *_registered})
     raise ValueError(f"unknown backend {name!r}{hint}; known: {', '.join(shown)}, or a callable")
 

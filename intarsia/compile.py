@@ -7,7 +7,6 @@ This file ties the first arrow (capture, guards, fallback) to the others (`graph
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,10 +16,9 @@ from typing import Any
 from torch import nn
 
 from .backends import is_this_compiler, resolve_backend
-from .config import Config
+from .config import Config, suggestion
 from .counters import COUNTERS
 from .explain.history import History
-from .explain.observer import CountingObserver
 from .frontend.runtime.callable import compile_callable, forget_all
 from .graph_compiler import backend_for, forget_warnings
 from .passes.core.base import Pass
@@ -79,7 +77,7 @@ def compile(
         fullgraph=fullgraph,
         dynamic=dynamic,
         recompile_limit=config.recompile_limit,
-        observer=History(CountingObserver(COUNTERS)),
+        observer=History(),
         on_recompile=config.on_recompile,
         on_error="raise" if config.strict else "warn",
     )
@@ -162,6 +160,4 @@ def check_mode(mode: str | None) -> None:
     """Raise ValueError for a mode that torch.compile does not have either."""
     if mode is None or mode in MODES:
         return
-    close = difflib.get_close_matches(str(mode), MODES, n=1)
-    hint = f"; did you mean '{close[0]}'?" if close else ""
-    raise ValueError(f"unknown mode {mode!r}{hint}; known: {', '.join(MODES)}")
+    raise ValueError(f"unknown mode {mode!r}{suggestion(mode, MODES)}; known: {', '.join(MODES)}")

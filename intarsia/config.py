@@ -6,9 +6,15 @@ import difflib
 import operator
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
+
+
+def suggestion(word: Any, known: Iterable[str], otherwise: str = "") -> str:
+    """`; did you mean '...'?` for a word that is not known, else `otherwise`."""
+    close = difflib.get_close_matches(str(word), list(known), n=1)
+    return f"; did you mean '{close[0]}'?" if close else otherwise
 
 
 @dataclass(frozen=True)
@@ -89,9 +95,7 @@ class Config:
                 values[name] = _convert(name, text, f"the environment variable INTARSIA_{name.upper()}")
         for name, value in (options or {}).items():
             if name not in known:
-                close = difflib.get_close_matches(str(name), known, n=1)
-                hint = f"; did you mean '{close[0]}'?" if close else f"; known: {', '.join(known)}"
-                raise ValueError(f"unknown option '{name}'{hint}")
+                raise ValueError(f"unknown option '{name}'" + suggestion(name, known, f"; known: {', '.join(known)}"))
             values[name] = _convert(name, value, f"the option '{name}'")
         return replace(Config(), **values)
 
@@ -133,25 +137,14 @@ _CHOICES = {
     "on_recompile": ("compile", "eager", "error"),
     "on_error": ("warn", "raise"),
 }
-_WORDS = {
-    "1": True,
-    "true": True,
-    "yes": True,
-    "on": True,
-    "0": False,
-    "false": False,
-    "no": False,
-    "off": False,
-    "": False,
-}
+_WORDS = {**dict.fromkeys(("1", "true", "yes", "on"), True), **dict.fromkeys(("0", "false", "no", "off", ""), False)}
 
 
 def _convert(name: str, value: Any, what: str) -> Any:
     if name in _CHOICES:
         if value in _CHOICES[name]:
             return value
-        close = difflib.get_close_matches(str(value), _CHOICES[name], n=1)
-        hint = f"; did you mean '{close[0]}'?" if close else ""
+        hint = suggestion(value, _CHOICES[name])
         raise ValueError(f"{what} takes one of {', '.join(_CHOICES[name])}, not {value!r}{hint}")
     if name in ("packing", "result_memory") and isinstance(value, bool | str) and str(value).lower() in _WORDS:
         return -1 if _WORDS[str(value).lower()] else 0

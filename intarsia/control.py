@@ -6,7 +6,6 @@ libraries carry for torch.compile.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import types
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from .config import suggestion
 from .frontend.calls import marks
 from .frontend.runtime.stance import STANCE, STANCES
 
@@ -100,8 +100,7 @@ class set_stance:
 
     def __init__(self, stance: str = "default") -> None:
         if stance not in STANCES:
-            close = difflib.get_close_matches(str(stance), STANCES, n=1)
-            hint = f"; did you mean '{close[0]}'?" if close else ""
+            hint = suggestion(stance, STANCES)
             raise ValueError(f"unknown stance {stance!r}{hint}; known: {', '.join(STANCES)}")
         self.stance, self.before = stance, STANCE.name
         STANCE.set(stance)

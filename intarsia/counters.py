@@ -13,7 +13,7 @@ from .targets.host.packed import packed_bytes
 from .targets.host.pool import kept_bytes
 from .targets.run.graphs import STATISTICS, recorded_bytes
 
-_COUNTS = (
+_COUNTS = [
     "graphs",
     "captures",
     "recompiles",
@@ -24,7 +24,7 @@ _COUNTS = (
     "cache_misses",
     "compiler_calls",
     "fallbacks",
-)
+]
 
 
 @dataclass

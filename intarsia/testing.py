@@ -372,11 +372,9 @@ def _leaf(path: str, want: Any, have: Any, gold: Any, tol: float | None) -> Verd
     if type(want).__eq__ is object.__eq__ or callable(want) or want is have:
         return Verdict(True)
     equal = want == have
-    return (
-        Verdict(True)
-        if not isinstance(equal, bool) or equal
-        else Verdict(False, f"{path}: expected {_show(want)}, got {_show(have)}")
-    )
+    if not isinstance(equal, bool) or equal:
+        return Verdict(True)
+    return Verdict(False, f"{path}: expected {_show(want)}, got {_show(have)}")
 
 
 def _show(value: Any) -> str:
@@ -424,11 +422,9 @@ def _values(path: str, want: Tensor, have: Tensor, gold: Tensor | None, tol: flo
         return Verdict(True)
     if not (want.is_floating_point() or want.is_complex()):
         wrong = want != have
-        return (
-            Verdict(True)
-            if not wrong.any()
-            else _unequal(path, want, have, gold, wrong, wrong.double(), "these must be equal")
-        )
+        if not wrong.any():
+            return Verdict(True)
+        return _unequal(path, want, have, gold, wrong, wrong.double(), "these must be equal")
     if want.is_floating_point() and want.itemsize == 1:  # few operators take float8
         want, have = want.float(), have.float()
     if torch.allclose(want, have, rtol=tol, atol=tol, equal_nan=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
@@ -82,13 +82,13 @@ class _Facts:
             if getattr(value, fact) != getattr(self, fact):
                 return self._miss(f"{name}.{fact}", str(getattr(self, fact)), str(getattr(value, fact)))
         for label, got, want in (("shape", value.shape, self.sizes), ("stride()", value.stride(), self.strides)):
-            if len(got) == len(want) and all(w is None or g == w for g, w in zip(got, want, strict=True)):
+            if fits(got, want):
                 continue
             advice = ""
             if label == "shape" and len(got) == len(want):
                 changed = [d for d, (g, w) in enumerate(zip(got, want, strict=True)) if g != w and w is not None]
                 advice = f"intarsia.mark_dynamic({name}, {changed[0] if len(changed) == 1 else changed})"
-            return self._miss(f"{name}.{label}", _any(want), str(tuple(got)), advice)
+            return self._miss(f"{name}.{label}", any_of(want), str(tuple(got)), advice)
         return None
 
     def _miss(self, part: str, expected: str, got: str, advice: str = "") -> Miss:
@@ -103,13 +103,19 @@ class _Facts:
 
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"{dtype}{_any(self.sizes)}, strides {_any(self.strides)}, {self.device}"
+        return f"{dtype}{any_of(self.sizes)}, strides {any_of(self.strides)}, {self.device}"
 
 
 _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')
 
 
-def _any(numbers: tuple[int | None, ...]) -> str:
+def fits(got: Sequence[Any], wanted: Sequence[int | None]) -> bool:
+    """Whether sizes or strides are those that are wanted."""
+    return len(got) == len(wanted) and all(w is None or g == w for g, w in zip(got, wanted, strict=True))
+
+
+def any_of(numbers: tuple[int | None, ...]) -> str:
+    """Sizes or strides as text; None: any will do."""
     return str(tuple(numbers)).replace("None", "any")
 
 
@@ -456,7 +462,7 @@ class SizeCheck:
         for source, place, expr in self.equations:
             fact = eval(f"value{place}", {"value": source.fetch(args)})
             if fact != eval(self._text(expr), dict(names)):
-                return Miss(f"{source.name()}{place}", _labelled(self._text(expr), labels), f"{fact} with {shown}")
+                return Miss(f"{source.name()}{place}", labelled(self._text(expr), labels), f"{fact} with {shown}")
         for relation, line in self.relations.items():
             try:
                 holds = eval(relation, dict(names))
@@ -465,7 +471,7 @@ class SizeCheck:
             if not holds:
                 used = [labels[n] for n in labels if re.search(rf"\b{n}\b", relation)]
                 advice = "nothing, sizes 0 and 1 are compiled once each" if _is_small(relation, names) else ""
-                return Miss(" and ".join(used) or "sizes", _labelled(relation, labels), shown, line, advice)
+                return Miss(" and ".join(used) or "sizes", labelled(relation, labels), shown, line, advice)
         return None
 
     def __str__(self) -> str:
@@ -478,5 +484,6 @@ def _is_small(relation: str, names: Mapping[str, Any]) -> bool:
     return found is not None and names[found[1]] in (0, 1)
 
 
-def _labelled(text: str, labels: Mapping[str, str]) -> str:
+def labelled(text: str, labels: Mapping[str, str]) -> str:
+    """A relation over the names of symbols, in the words of the arguments."""
     return re.sub(r"\bs\d+\b", lambda m: labels.get(m.group(), m.group()), text)

@@ -34,7 +34,6 @@ from ..targets.triton.program import KERNELS
 from .history import Compiled, Fallback, History, Recompile
 from .kernel_facts import KernelFacts, kernel_facts
 from .logs import count, guard_lines, next_pieces
-from .observer import CountingObserver
 from .roofline import Times, measured, watching
 from .text import text_of
 
@@ -317,7 +316,7 @@ def _anew(fn: Any, root: Any) -> Any:
     """A callable with the settings of a compiled one that has compiled nothing yet."""
     target = getattr(fn, "__dict__", {}).get("_orig_mod", root.target)
     settings = {name: getattr(root.options, name) for name in ("backend", "fullgraph", "dynamic", "recompile_limit")}
-    return compile_callable(target, **settings, observer=History(CountingObserver(COUNTERS)))
+    return compile_callable(target, **settings, observer=History())
 
 
 def _roots(fn: Any) -> list[Any]:
@@ -331,7 +330,7 @@ def _explanation(compiled: Any, seconds: dict[str, float], result: Any, times: M
     roots = _roots(compiled)
     families = [r.family for r in roots]
     history = roots[0].options.observer
-    history = history if isinstance(history, History) else History(None)
+    history = history if isinstance(history, History) else History()
     alive = {id(c) for f in families for r in _runtimes(roots, f) for c in r.captures if c is not None}
     graphs: list[GraphInfo] = []
     breaks: dict[BreakInfo, None] = {}

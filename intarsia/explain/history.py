@@ -10,6 +10,7 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..counters import COUNTERS
 from ..frontend.breaks.breaks import Break
 from ..frontend.entry.capture import Capture
 from . import logs
@@ -62,9 +63,8 @@ class _Now(threading.local):
 
 @dataclass
 class History:
-    """An observer (see `frontend.callable.Observer`) that keeps what it is told and passes it on to `inner`."""
+    """An observer (see `frontend.runtime.entries.Observer`) that keeps, counts and logs what it is told."""
 
-    inner: Any
     compiled: list[Compiled] = field(default_factory=list)
     recompiles: list[Recompile] = field(default_factory=list)
     fallbacks: list[Fallback] = field(default_factory=list)
@@ -81,7 +81,8 @@ class History:
         record = self._now.record = Compiled(weakref.ref(runtime), weakref.ref(capture), runtime.name(), seconds)
         _keep(self.compiled, record)
         logs.captured(record.name, capture)
-        self.inner.on_capture(seconds, capture)
+        COUNTERS.add("captures")
+        COUNTERS.spend("capture", seconds)
 
     def on_compile(self, seconds: float) -> None:
         """The backend is done with the graph of the newest capture."""
@@ -90,21 +91,21 @@ class History:
 
     def on_phase(self, name: str, seconds: float) -> None:
         """Another part of a first call."""
-        self.inner.on_phase(name, seconds)
+        COUNTERS.spend(name, seconds)
 
     def on_recompile(self, reason: str) -> None:
         """No variant fitted a call."""
         runtime, miss = self._now.runtime(), self._now.miss
         _keep(self.recompiles, Recompile(weakref.ref(runtime.family), runtime.name(), reason, miss))
         logs.recompile(runtime, miss, reason)
-        self.inner.on_recompile(reason)
+        COUNTERS.add("recompiles")
 
     def on_break(self, broken: Break) -> None:
         """A graph broke; the call goes on in pieces."""
         record = self._now.record
         assert record is not None
         logs.broke(record.name, record.capture(), broken)
-        self.inner.on_break(broken)
+        COUNTERS.add("breaks")
 
     def on_fallback(self, filename: str, lineno: int, line: str, reason: str) -> None:
         """A call could not be captured and runs in eager."""
@@ -112,7 +113,7 @@ class History:
         record = Fallback(weakref.ref(runtime.family), runtime.name(), filename, lineno, line, reason)
         _keep(self.fallbacks, record)
         logs.fell_back(record.name, filename, lineno, line, reason)
-        self.inner.on_fallback(filename, lineno, line, reason)
+        COUNTERS.add("fallbacks")
 
 
 def _keep(records: list[Any], record: Any) -> None:

@@ -6,7 +6,6 @@ logging, its handlers receive the records; otherwise they go to stderr.
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import re
@@ -20,12 +19,13 @@ import torch
 from torch import fx, nn
 from xdsl.dialects.builtin import ModuleOp
 
+from ..config import suggestion
 from ..frontend.breaks.breaks import Break
 from ..frontend.breaks.pieces import Piece, Step
 from ..frontend.bytecode.instruction import disassemble
 from ..frontend.entry.capture import Capture
 from ..frontend.errors import SourceLine
-from ..frontend.guards.checks import SizeCheck
+from ..frontend.guards.checks import SizeCheck, labelled
 from ..frontend.guards.guards import Guard, GuardSet
 from ..ir.text import print_module
 from ..targets.build.program import Generated
@@ -94,9 +94,7 @@ def _names(words: Iterable[str]) -> set[str]:
 
 def _unknown(word: str) -> str:
     known = [*TOPICS, "all"]
-    close = difflib.get_close_matches(str(word), known, n=1)
-    hint = f"; did you mean '{close[0]}'?" if close else ""
-    return f"unknown log topic {word!r}{hint}; known: {', '.join(known)}"
+    return f"unknown log topic {word!r}{suggestion(word, known)}; known: {', '.join(known)}"
 
 
 def _switch(topic: str, on: bool) -> None:
@@ -153,11 +151,8 @@ def captured(name: str, capture: Capture) -> None:
         _tell("graph", f"{name}: {count(capture.operations, 'operation')}", [readable(capture.graph_module)])
     if enabled("guards"):
         lines = [f"{text}{f'    # {at(place)}' if place else ''}" for text, place in guard_lines(capture.guards)]
-        _tell(
-            "guards",
-            f"{name}: {count(len(lines), 'check')}",
-            [*lines, "as a program:", *_indented(capture.guards.code)],
-        )
+        rows = [*lines, "as a program:", *(f"    {row}" for row in capture.guards.code.splitlines())]
+        _tell("guards", f"{name}: {count(len(lines), 'check')}", rows)
 
 
 def recompile(runtime: Any, miss: Any, reason: str) -> None:
@@ -176,10 +171,10 @@ def broke(name: str, capture: Capture | None, broken: Break) -> None:
     if not enabled("breaks"):
         return
     place = broken.place
-    lines = [
+    after = (
         f"in {place.function}, after {count(capture.operations, 'operation')} of {name}" if capture else f"in {name}"
-    ]
-    lines += callers(broken)
+    )
+    lines = [after, *callers(broken)]
     lines += [f"why: {broken.reason}", f"what to do: {broken.advice}"]
     ways = [] if capture is None else where_it_goes_on(capture)
     _tell("breaks", line(place), [*lines, *([f"the call goes on {' or '.join(ways)}"] if ways else [])])
@@ -306,11 +301,9 @@ def _same(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"the same {kind} {str(value.dtype).removeprefix('torch.')}{tuple(value.shape)}"
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
-    return (
-        f"the same {'class' if isinstance(value, type) else kind} {name}"
-        if isinstance(name, str)
-        else f"the same {kind}"
-    )
+    if not isinstance(name, str):
+        return f"the same {kind}"
+    return f"the same {'class' if isinstance(value, type) else kind} {name}"
 
 
 def size_lines(check: SizeCheck) -> Iterator[tuple[str, SourceLine | None]]:
@@ -321,9 +314,9 @@ def size_lines(check: SizeCheck) -> Iterator[tuple[str, SourceLine | None]]:
         return re.sub(r"\bs\d+\b", lambda m: labels.get(m.group(), m.group()), text)
 
     for source, place, expr in check.equations:
-        yield f"{source.name()}{place} == {spell(check.symbol_text(expr))}", None
+        yield f"{source.name()}{place} == {labelled(check.symbol_text(expr), labels)}", None
     for relation, line_of in check.relations.items():
-        yield spell(relation), line_of
+        yield labelled(relation, labels), line_of
 
 
 def miss_lines(miss: Any) -> list[str]:
@@ -333,7 +326,3 @@ def miss_lines(miss: Any) -> list[str]:
     out = [f"{miss.part}: expected {miss.expected}, got {miss.got}"]
     out += [f"needed by {line(miss.place)}"] if miss.place is not None else []
     return [*out, *([f"to avoid it: {miss.advice}"] if miss.advice else [])]
-
-
-def _indented(text: str) -> list[str]:
-    return [f"    {row}" for row in text.splitlines()]

@@ -220,14 +220,13 @@ def _row(step: StepInfo, whole: float, width: int, places: str) -> list[str]:
     limit = f"{step.share:>4.0%} {step.limit}" if step.limit else ""
     head = f"{_microseconds(step.seconds)} {part:>4} {step.calls:>5} {size_of(step.bytes):>9} {operations:>7}  {limit:<13} "
     name = f"{step.half}: {step.name}" if step.half else step.name
-    return textwrap.wrap(
-        f"{name}{places}",
-        width,
-        initial_indent=head,
-        subsequent_indent=_INDENT + "  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return wrapped(f"{name}{places}", width, head, _INDENT + "  ")
+
+
+def wrapped(text: str, width: int, head: str, rest: str) -> list[str]:
+    """A text in lines, words whole; `head` begins the first line, `rest` the others."""
+    wrapper = textwrap.TextWrapper(width, head, rest, break_long_words=False, break_on_hyphens=False)
+    return wrapper.wrap(text)
 
 
 def _microseconds(seconds: float) -> str:

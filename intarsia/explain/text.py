@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..frontend.errors import SourceLine
 from .logs import count
-from .roofline import table
+from .roofline import table, wrapped
 
 if TYPE_CHECKING:
     from .explanation import BreakInfo, Explanation, GraphInfo, KernelInfo
@@ -98,9 +98,9 @@ def _memory(g: GraphInfo) -> str:
 
 
 def _mib(size: int) -> str:
-    return (
-        f"{size} bytes" if size < 1024 else f"{size / 1024:.3g} KiB" if size < 1024**2 else f"{size / 1024**2:.3g} MiB"
-    )
+    if size < 1024:
+        return f"{size} bytes"
+    return f"{size / 1024:.3g} KiB" if size < 1024**2 else f"{size / 1024**2:.3g} MiB"
 
 
 def _where(g: GraphInfo) -> str:
@@ -112,11 +112,8 @@ def _where(g: GraphInfo) -> str:
     span = f"line {numbers[0]}" if len(set(numbers)) == 1 else f"lines {min(numbers)}-{max(numbers)}"
     if len(files) > 1:
         return f"{g.function} ({count(len(lines), 'line')} of {count(len(files), 'file')})"
-    return (
-        f"{g.function} ({short(lines[0].filename)}, {span})"
-        if len(short(lines[0].filename)) < 40
-        else f"{g.function} ({span})"
-    )
+    file = short(lines[0].filename)
+    return f"{g.function} ({file}, {span})" if len(file) < 40 else f"{g.function} ({span})"
 
 
 def _made(g: GraphInfo) -> str:
@@ -145,15 +142,7 @@ def _field(name: str, text: str) -> list[str]:
     if not text:
         return []
     head = f"      {name:<11}"
-    rows = textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=head,
-        subsequent_indent=" " * len(head),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return [row.replace(_TIE, " ") for row in rows]
+    return [row.replace(_TIE, " ") for row in wrapped(text, WIDTH, head, " " * len(head))]
 
 
 def _kernel_lines(kernels: list[KernelInfo]) -> Iterator[str]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..frontend.entry.capture import Capture
-from ..frontend.guards.checks import SizeCheck
+from ..frontend.guards.checks import SizeCheck, any_of, fits, labelled
 from ..frontend.guards.guards import Guard
 from ..frontend.guards.memory import Memory
 from ..frontend.guards.source import Arg, Source
@@ -36,22 +36,12 @@ class _TensorFacts:
         if value.dtype != self.dtype or value.device != self.device:
             return f"{name}: expected {self.dtype} on {self.device}, got {value.dtype} on {value.device}"
         shape = tuple(value.shape)
-        if not _fits(shape, self.sizes):
-            return f"{name}.shape: expected {_any(self.sizes)}, got {shape}; export with dynamic=True, or mark_dynamic the argument"
+        if not fits(shape, self.sizes):
+            return f"{name}.shape: expected {any_of(self.sizes)}, got {shape}; export with dynamic=True, or mark_dynamic the argument"
         strides = tuple(w if size == 1 else g for g, w, size in zip(value.stride(), self.strides, shape, strict=True))
-        if value.numel() and not _fits(strides, self.strides):
-            return (
-                f"{name}.stride(): expected {_any(self.strides)}, got {value.stride()}; pass a copy with these strides"
-            )
+        if value.numel() and not fits(strides, self.strides):
+            return f"{name}.stride(): expected {any_of(self.strides)}, got {value.stride()}; pass a copy with these strides"
         return ""
-
-
-def _fits(got: tuple[Any, ...], expected: tuple[int | None, ...]) -> bool:
-    return len(got) == len(expected) and all(w is None or g == w for g, w in zip(got, expected, strict=True))
-
-
-def _any(numbers: tuple[int | None, ...]) -> str:
-    return str(numbers).replace("None", "any")
 
 
 @dataclass(frozen=True)
@@ -123,16 +113,12 @@ class ArgumentCheck:
         for source, place, text in self.equations:
             got = eval(f"value{place}", {"value": source.fetch(values)})
             if got != eval(text, dict(names)):
-                return f"{source.name()}{place}: expected {_labelled(text, labels)}, got {got}"
+                return f"{source.name()}{place}: expected {labelled(text, labels)}, got {got}"
         for text in self.relations:
             if not eval(text, dict(names)):
                 shown = ", ".join(f"{labels[n]} = {names[n]}" for n in labels if re.search(rf"\b{n}\b", text))
-                return f"expected {_labelled(text, labels)}, got {shown}"
+                return f"expected {labelled(text, labels)}, got {shown}"
         return ""
-
-
-def _labelled(text: str, labels: Mapping[str, str]) -> str:
-    return re.sub(r"\bs\d+\b", lambda m: labels.get(m.group(), m.group()), text)
 
 
 @dataclass(frozen=True)
