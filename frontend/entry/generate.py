@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from ..guards.emitter import Emitter
+from ..guards.emitter import MISS, Emitter
 from ..guards.guards import GuardSet
 from ..runtime.hidden_frames import name_of
 from .entry import Entry
@@ -19,12 +19,6 @@ from .parameters import UNGIVEN, Parameters, default_of
 __all__ = ["MISS", "Default", "compiled_function", "eager_entry"]
 
 
-class _Miss:
-    def __repr__(self) -> str:
-        return "MISS"
-
-
-MISS = _Miss()
 _STARS = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}
 
 

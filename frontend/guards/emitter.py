@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["Emitter", "MissIf", "Statement", "with_few_locals"]
+__all__ = ["MISS", "Emitter", "MissIf", "Statement", "with_few_locals"]
 
 
 class Fetchable(Protocol):
@@ -15,6 +15,14 @@ class Fetchable(Protocol):
 
     def reconstruct(self, emit: Emitter, /) -> str:
         """The expression; `emit` names constants and shared prefixes."""
+
+
+class _Miss:
+    def __repr__(self) -> str:
+        return "MISS"
+
+
+MISS = _Miss()  # what an entry returns that does not fit the call
 
 
 @dataclass(frozen=True)
@@ -46,12 +54,6 @@ class Emitter:
     def miss_if(self, test: str) -> None:
         """Add a check."""
         self.lines.append(MissIf(test))
-
-    def sibling(self) -> Emitter:
-        """Another function over the same constants."""
-        other = Emitter()
-        other.namespace, other._constants = self.namespace, self._constants
-        return other
 
     def constant(self, value: Any, hint: str = "c") -> str:
         """A name for `value` in the namespace of the generated code."""

@@ -10,6 +10,7 @@ import enum
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import compress
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import nn
 
 from ..errors import SourceLine, Unsupported
 from ..values.kinds import isinstance
-from .emitter import Emitter, MissIf, with_few_locals
+from .emitter import MISS, Emitter, MissIf, with_few_locals
 from .recompile_reason import Miss, first_miss, nothing, show
 from .sameness import indistinguishable, is_decided_by_equality, same_keys
 from .source import Arg, Const, Source
@@ -261,14 +262,14 @@ class GuardSet:
         With `watched`, guards that dicts of modules materialize stand in a function of their own, which runs when one of these has changed.
         """
         early = [isinstance(guard.source.root(), Arg) for guard in self.parts.values()]
-        self._parts(emit, compress(self.parts.values(), early))
+        _write(emit, compress(self.parts.values(), early))
         for check in self.extra:
             if check.first:
                 check.lines(emit)
         late = list(compress(self.parts.values(), map(operator.not_, early)))
         if watched:
             late = self._watch(emit, self._watch(emit, late, DictGuards()), DictGuards(names=True))
-        self._parts(emit, late)
+        _write(emit, late)
         for check in self.extra:
             if not check.first:
                 check.lines(emit)
@@ -278,34 +279,12 @@ class GuardSet:
         found = [decided.add(part.kind, part.source, part.expected) for part in parts]
         if not decided.pays(sum(found)):
             return parts
-        inner = emit.sibling()
-        self._parts(inner, compress(parts, found))
-        checks = with_few_locals(inner.lines, "")
-        lines = [c.text("return False") if isinstance(c, MissIf) else c for c in checks]
-        text = "\n    ".join(["def holds():", *lines, "return True"])
-        exec(compile(text, "<intarsia guards>", "exec"), emit.namespace)
-        watch = emit.constant(Watch(decided, emit.namespace.pop("holds")), "names" if decided.names else "modules")
+        inside = list(compress(parts, found))
+        # Neither refers to the namespace that holds the watch.
+        made = Watch(decided, partial(_hold, inside), partial(_function, inside))
+        watch = emit.constant(made, "names" if decided.names else "modules")
         emit.miss_if(f"not ({watch}.check() or {watch}.holds())")
         return list(compress(parts, map(operator.not_, found)))
-
-    def _parts(self, emit: Emitter, parts: Iterable[Guard]) -> None:
-        tests: list[str] = []
-        for guard in parts:
-            before = len(emit.lines)
-            test = guard.test(emit)
-            fetched = emit.lines[before:]
-            del emit.lines[before:]
-            if fetched:
-                self._flush(emit, tests)
-                emit.lines += fetched
-            tests.append(test)
-        self._flush(emit, tests)
-
-    @staticmethod
-    def _flush(emit: Emitter, tests: list[str]) -> None:
-        for start in range(0, len(tests), 8):
-            emit.miss_if(f"not ({' and '.join(tests[start : start + 8])})")
-        tests.clear()
 
     def explain(self, args: Mapping[str, Any]) -> Miss | None:
         """The first part that does not hold for these arguments."""
@@ -326,3 +305,40 @@ class GuardSet:
 
     def __str__(self) -> str:
         return "\n".join(str(part) for part in self)
+
+
+def _hold(parts: Iterable[Guard]) -> bool:
+    return first_miss(parts, (), {}) is None
+
+
+def _function(parts: Iterable[Guard]) -> Callable[[], bool]:
+    """The guards as one function, in a namespace of its own: other threads may make it, too."""
+    emit = Emitter()
+    emit.namespace["MISS"] = MISS  # by which a namespace of ours is known (`runtime.entries._needed`)
+    _write(emit, parts)
+    checks = with_few_locals(emit.lines, "")
+    lines = [c.text("return False") if isinstance(c, MissIf) else c for c in checks]
+    text = "\n    ".join(["def holds():", *lines, "return True"])
+    exec(compile(text, "<intarsia guards>", "exec"), emit.namespace)
+    return emit.namespace.pop("holds")  # type: ignore[no-any-return]
+
+
+def _write(emit: Emitter, parts: Iterable[Guard]) -> None:
+    """Tests in groups, what they fetch in front of them."""
+    tests: list[str] = []
+    for guard in parts:
+        before = len(emit.lines)
+        test = guard.test(emit)
+        fetched = emit.lines[before:]
+        del emit.lines[before:]
+        if fetched:
+            _flush(emit, tests)
+            emit.lines += fetched
+        tests.append(test)
+    _flush(emit, tests)
+
+
+def _flush(emit: Emitter, tests: list[str]) -> None:
+    for start in range(0, len(tests), 8):
+        emit.miss_if(f"not ({' and '.join(tests[start : start + 8])})")
+    tests.clear()

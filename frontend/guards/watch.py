@@ -162,13 +162,15 @@ class Watch:
 
     Args:
         decided: says where the dicts are.
-        test: runs the decided guards one by one.
+        first: asks the decided guards one by one.
+        make: gives a function that does so at once; to make it takes as long as the first call, so that the second one does.
     """
 
-    __slots__ = ("check", "count", "due", "kinds", "roots", "steps", "test")
+    __slots__ = ("check", "count", "due", "kinds", "make", "roots", "steps", "test")
 
-    def __init__(self, decided: DictGuards, test: Callable[[], bool]) -> None:
-        self.roots, self.steps, self.test = decided.roots, decided.steps, test
+    def __init__(self, decided: DictGuards, first: Callable[[], bool], make: Callable[[], Callable[[], bool]]) -> None:
+        self.roots, self.steps, self.test = decided.roots, decided.steps, first
+        self.make: Callable[[], Callable[[], bool]] | None = make
         self.count, self.due = 0, _FIRST
         self.kinds = [type(d) for d in self.dicts()]
         self.check: Callable[[], bool] = _never
@@ -184,6 +186,9 @@ class Watch:
     def holds(self) -> bool:
         """Run the guards; watch the dicts from now on, if that is due."""
         self.count += 1
+        make = self.make
+        if self.count > 1 and make is not None:
+            self.test, self.make = make(), None
         if self.count < self.due:
             return self.test()
         self.due = 2 * self.count

@@ -26,22 +26,21 @@ else:
     def isinstance(value: Any, kinds: Any) -> bool:
         """Whether the value is an instance; by its type alone where its class decides what its attributes are."""
         kind = type(value)
-        if not kind.__flags__ & HEAP_TYPE or kind in _LIBRARY or is_honest(kind):
-            return _isinstance(value, kinds)
-        return issubclass(kind, kinds)
+        return _isinstance(value, kinds) if kind in _KNOWN or is_honest(kind) else issubclass(kind, kinds)
 
 
 _isinstance = builtins.isinstance
-_LIBRARY: set[type] = set()  # classes of torch's and our own that were asked: a program may change any class of its own
+# Types of C, of torch's and our own that were asked: a program may change any class of its own.
+_KNOWN: set[type] = set()
 
 
 def is_honest(kind: Any) -> bool:
     """Whether reading `__class__` of an instance runs nothing of the program's."""
-    if not kind.__flags__ & HEAP_TYPE or kind in _LIBRARY:
+    if kind in _KNOWN:
         return True
     look = type.__getattribute__
-    if str(look(kind, "__module__")).partition(".")[0] in ("torch", _PACKAGE):
-        _LIBRARY.add(kind)
+    if not kind.__flags__ & HEAP_TYPE or str(look(kind, "__module__")).partition(".")[0] in ("torch", _PACKAGE):
+        _KNOWN.add(kind)
         return True
     return (
         type(look(kind, "__getattribute__")) is types.WrapperDescriptorType
