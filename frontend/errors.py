@@ -141,28 +141,12 @@ def _uses_torch(module: Any) -> bool:
 
 
 def _roots() -> tuple[str, ...]:
-    import os
-    import sysconfig
-
-    stdlib = sysconfig.get_paths()["stdlib"]
     here = os.path.dirname(os.path.abspath(__file__))
-    names = (
-        "contextlib.py",
-        "functools.py",
-        "collections/",
-        "typing.py",
-        "enum.py",
-        "dataclasses.py",
-        "copy.py",
-        "inspect.py",
-        "abc.py",
-        "warnings.py",
-        "logging/",
-        "_collections_abc.py",
-        "operator.py",
-        "re/",
-    )
-    return tuple(os.path.join(stdlib, n) for n in names) + (here + os.sep,)
+    names = """
+    contextlib.py functools.py collections/ typing.py enum.py dataclasses.py copy.py inspect.py abc.py warnings.py logging/
+    _collections_abc.py operator.py re/
+    """.split()  # noqa: SIM905
+    return tuple(_STDLIB + n for n in names) + (here + os.sep,)
 
 
 _LIBRARY_ROOTS = _roots()

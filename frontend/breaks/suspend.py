@@ -28,21 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["suspend"]
 
 # Builtins that look at the frame which calls them: CPython runs the rest of that frame.
-_FRAME_READERS = {
-    id(f)
-    for f in (
-        locals,
-        vars,
-        dir,
-        eval,
-        exec,
-        breakpoint,
-        sys._getframe,
-        inspect.currentframe,
-        pdb.set_trace,
-        builtins.globals,
-    )
-}
+_FRAME_READERS = {id(f) for f in (locals, vars, dir, eval, exec, breakpoint, builtins.globals)}
+_FRAME_READERS |= {id(f) for f in (sys._getframe, inspect.currentframe, pdb.set_trace)}
 
 
 @dataclass
@@ -69,9 +56,8 @@ def suspend(vm: Interpreter, body: Residual, suspended: Suspended, family: Famil
     """The expression with which the generated function ends; statements go to `body`."""
     states = [_outer(f) for f in suspended.frames[:-1]] + [_innermost(suspended.frames[-1], vm.is_native)]
     # Outermost first: contexts are entered again in this order.
-    texts = [
-        (_state_text(body, s), _texts(body, s.operands if s.frame is suspended.frames[-1] else [])) for s in states
-    ]
+    last = suspended.frames[-1]
+    texts = [(_state_text(body, s), _texts(body, s.operands if s.frame is last else [])) for s in states]
     missing = [scope for scope in vm.open_scopes if id(scope) not in body.known]
     if missing:
         raise Unsupported("a context manager is open at the graph break, and the frames do not hold it")

@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import CaptureError, GraphBreak, UserRaise
 from ..guards.source import Const, Fetch
 from ..state import Interpreter
-from ..values.kinds import isinstance
+from ..values.kinds import HEAP_TYPE, isinstance
 from .frame import Frame
 from .instruction import per_code
 
@@ -62,11 +62,8 @@ def binding_error(function: types.FunctionType, args: tuple[Any, ...], kwargs: d
 
 def unbound_local(name: str) -> UserRaise:
     """A local variable, of this function, without a value."""
-    return UserRaise(
-        _named(
-            UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value"), None
-        )
-    )
+    text = f"cannot access local variable '{name}' where it is not associated with a value"
+    return UserRaise(_named(UnboundLocalError(text), None))
 
 
 def name_error(name: str, free: bool = False) -> UserRaise:
@@ -134,18 +131,9 @@ def builtin_members(error: BaseException) -> list[str]:
     """The fields of a builtin exception class that its constructor does not fill from `args` when it is only allocated."""
     if isinstance(error, BaseExceptionGroup | OSError):
         return []
-    names = [
-        n
-        for c in type(error).__mro__
-        if not c.__flags__ & _HEAP_TYPE
-        for n, d in c.__dict__.items()
-        if type(d) is _MEMBER
-    ]
+    classes = [c for c in type(error).__mro__ if not c.__flags__ & HEAP_TYPE]
+    names = [n for c in classes for n, d in c.__dict__.items() if type(d) is types.MemberDescriptorType]
     return [n for n in names if n != "__suppress_context__" and getattr(error, n, None) is not None]
-
-
-_MEMBER = types.MemberDescriptorType
-_HEAP_TYPE = 1 << 9
 
 
 def first_context(vm: Interpreter) -> None:

@@ -41,18 +41,20 @@ class Frame:
     """
 
     __slots__ = (
-        "before",
-        "begun",
-        "code",
-        "direct",
-        "error",
-        "fast",
-        "function",
-        "globals",
-        "ip",
-        "program",
-        "result",
-        "stack",
+        *(
+            "before",
+            "begun",
+            "code",
+            "direct",
+            "error",
+            "fast",
+            "function",
+            "globals",
+            "ip",
+            "program",
+            "result",
+            "stack",
+        ),
     )
 
     def __init__(self, function: types.FunctionType, fast: dict[str, Any]) -> None:

@@ -33,7 +33,6 @@ from ..torch_private.fake import allow_symbols, data_dependent_errors
 from ..torch_private.symbols import new_shape_env
 from ..values import function as functions
 from ..values import object as objects
-from ..values import operators
 from ..values.container import InstanceDict, LazyDict
 from ..values.kinds import isinstance
 from ..values.lazy import Append, Unread
@@ -95,9 +94,8 @@ class SymbolicInterpreter:
         self.scopes: list[Any] = []
         self.inference = torch.is_inference_mode_enabled()  # of the program; capture itself never runs in it
         self.device: torch.device | None = None  # of the innermost `with torch.device(...)`
-        self.parameters: dict[
-            int, bool
-        ] = {}  # fakes that are parameters made during capture: whether they require grad
+        # Fakes that are parameters made during capture: whether they require grad.
+        self.parameters: dict[int, bool] = {}
         self.caches: dict[int, dict[Any, Any]] = {}  # results of functools.cache made during capture, by its id
         self.open_scopes: list[Any] = []
         self.current_error: BaseException | None = None
@@ -402,10 +400,6 @@ class SymbolicInterpreter:
             self.symbolic.enter_context(python_dispatcher())
 
     # ---- operators ----
-
-    def binary(self, symbol: str, left: Any, right: Any) -> Any:
-        """`left symbol right`, in place when the symbol ends in `=`."""
-        return operators.binary(self, symbol, left, right)
 
     def truth(self, value: Any) -> bool:
         """`bool(value)`."""

@@ -11,7 +11,7 @@ import math
 import operator
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -38,11 +38,6 @@ __all__ = ["call_cached", "call_methodcaller", "methodcaller_parts", "special_fu
 ROWS = Rows()
 
 # ---- order ----
-
-
-def _is_plain(values: Iterable[Any]) -> bool:
-    """Whether C code may compare these values: nothing of the caller's is read by it."""
-    return all(map(is_constant, values))
 
 
 class _Compared:
@@ -82,7 +77,7 @@ def _keys(vm: Interpreter, items: list[Any], key: Any) -> list[Any]:
 def _sorted(vm: Interpreter, values: Any, *, key: Any = None, reverse: Any = False) -> list[Any]:
     items = vm.listed(values)
     keys = _keys(vm, items, key)
-    ordered: list[Any] = keys if _is_plain(keys) else [_Ordered(vm, k) for k in keys]
+    ordered: list[Any] = keys if all(map(is_constant, keys)) else [_Ordered(vm, k) for k in keys]
     order = vm.native(sorted, range(len(items)), key=ordered.__getitem__, reverse=vm.truth(reverse))
     return [items[i] for i in order]
 
@@ -97,7 +92,7 @@ def _extreme(function: Callable[..., Any], symbol: str) -> Callable[..., Any]:
         if not items:
             return vm.native(function, [], **default)
         keys = _keys(vm, items, key)
-        if _is_plain(keys):
+        if all(map(is_constant, keys)):
             return items[vm.native(function, range(len(items)), key=keys.__getitem__)]
         best = 0
         for i in range(1, len(items)):
@@ -326,16 +321,11 @@ def _deepcopy(vm: Interpreter, value: Any, memo: Any = None) -> Any:
         made.extend(copied(item) for item in value)
         return made
     if isinstance(value, LazyDict | InstanceDict) or kind in _MAPPINGS:
-        made = (
-            collections.defaultdict(value.default_factory)
-            if kind is collections.defaultdict
-            else _MAPPINGS.get(kind, dict)()
-        )
-        memo[id(value)] = made
+        defaults = kind is collections.defaultdict
+        made = memo[id(value)] = kind(value.default_factory) if defaults else (kind if kind in _MAPPINGS else dict)()
+        put = collections.OrderedDict.__setitem__ if kind is collections.OrderedDict else dict.__setitem__
         for key, item in list(value.items()):
-            dict.__setitem__(made, copied(key), copied(item)) if kind is not collections.OrderedDict else made.update(
-                {copied(key): copied(item)}
-            )
+            put(made, copied(key), copied(item))
         return made
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
         return memo.setdefault(id(value), vm.native(tuple.__new__, kind, [copied(item) for item in value]))
@@ -348,12 +338,7 @@ def _deepcopy(vm: Interpreter, value: Any, memo: Any = None) -> Any:
     return _rebuild(vm, value, "copy.deepcopy", copied, lambda made: memo.__setitem__(id(value), made))
 
 
-_MAPPINGS: dict[type, Any] = {
-    dict: dict,
-    collections.OrderedDict: collections.OrderedDict,
-    collections.defaultdict: collections.defaultdict,
-    collections.Counter: collections.Counter,
-}
+_MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
 
 
 def _copied_tensor(vm: Interpreter, tensor: Tensor, memo: dict[Any, Any]) -> Tensor:
@@ -479,12 +464,10 @@ def call_cached(vm: Interpreter, cached: Any, args: tuple[Any, ...], kwargs: dic
     changed = vm.effects or any(shadow.changed() for shadow in vm.user.shadows)
     if changed and "site-packages" not in function.__code__.co_filename:
         raise GraphBreak(f"{cached.__name__}, which keeps its results, is called after a change that it may see")
-    ask = functools.partial(_ask, args, tuple(kwargs.items()))
+    ask = _Asked(cached.__name__, args, kwargs)
     with real_tensors():
         result = vm.native(ask, cached)
-    return vm.user.wrap(
-        result, Fetch(_Asked(cached.__name__, ask, args, tuple(kwargs.items())), Const(cached, cached.__name__))
-    )
+    return vm.user.wrap(result, Fetch(ask, Const(cached, cached.__name__)))
 
 
 def _is_held(vm: Interpreter, value: Any) -> bool:
@@ -498,21 +481,16 @@ def _is_held(vm: Interpreter, value: Any) -> bool:
     return True
 
 
-def _ask(args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], cached: Any) -> Any:
-    return cached(*args, **dict(kwargs))
-
-
 class _Asked:
     """`cached(*args)` as a step of a source: equal for equal arguments."""
 
-    def __init__(self, name: str, ask: Callable[[Any], Any], args: tuple[Any, ...], kwargs: Any) -> None:
-        self.__name__, self._ask = name, ask
-        self._key = tuple(
-            (type(a), a if is_constant(a) else id(a)) for a in (*args, *(x for pair in kwargs for x in pair))
-        )
+    def __init__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.__name__, self._args, self._kwargs = name, args, kwargs
+        given = (*args, *(x for pair in kwargs.items() for x in pair))
+        self._key = tuple((type(a), a if is_constant(a) else id(a)) for a in given)
 
     def __call__(self, cached: Any) -> Any:
-        return self._ask(cached)
+        return cached(*self._args, **self._kwargs)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Asked) and other._key == self._key

@@ -121,40 +121,15 @@ _ERRORS = tuple(v for v in vars(builtins).values() if isinstance(v, type) and is
 _all(*_SCALARS, *_CONTAINERS, *_VIEWS, *_ITERATORS, *_ITERTOOLS, *_WRAPPERS, *_CODE, *_LIBRARY, *_ERRORS)
 _all(*_TIMES, decimal.Decimal, torch.Size, torch.device, torch.finfo, torch.iinfo, torch.dtype)
 _all(builtins, but=" ".join([*tables.REFUSED_BUILTINS, "id", "aiter", "anext"]))
-_all(
-    math,
-    cmath,
-    operator,
-    itertools,
-    _bisect,
-    _heapq,
-    unicodedata,
-    binascii,
-    zlib,
-    _sre,
-    _stat,
-    _string,
-    _struct,
-    _typing,
-)
-_all(functools, _collections)
+_all(math, cmath, operator, itertools, functools, unicodedata, binascii, zlib)
+_all(_bisect, _heapq, _sre, _stat, _string, _struct, _typing, _collections)
 ROWS.describe(*(getattr(collections, "namedtuple", None),), type(operator))
 ROWS.describe(sys.intern, sys.getsizeof)
 ROWS.describe(*_of(os, "fspath"))
 
 # ---- what looks at less than all values, iterates, calls back ----
 
-_EVERY = (
-    *_SCALARS,
-    *_CONTAINERS,
-    *_VIEWS,
-    *_ITERATORS,
-    *_ITERTOOLS,
-    *_WRAPPERS,
-    *_LIBRARY,
-    *_CODE,
-    *_ERRORS,
-)
+_EVERY = (*_SCALARS, *_CONTAINERS, *_VIEWS, *_ITERATORS, *_ITERTOOLS, *_WRAPPERS, *_LIBRARY, *_CODE, *_ERRORS)
 _each(
     _EVERY,
     """
@@ -167,17 +142,8 @@ _each(
 ROWS.describe(
     *_ITERTOOLS, *_WRAPPERS, *_ERRORS, list, tuple, collections.deque, weakref.ref, functools.partial, sees="nothing"
 )
-ROWS.describe(
-    builtins.isinstance,
-    issubclass,
-    callable,
-    iter,
-    next,
-    operator.is_,
-    operator.is_not,
-    operator.length_hint,
-    sees="nothing",
-)
+ROWS.describe(builtins.isinstance, issubclass, callable, iter, next, sees="nothing")
+ROWS.describe(operator.is_, operator.is_not, operator.length_hint, sees="nothing")
 ROWS.describe(operator.itemgetter, operator.attrgetter, operator.methodcaller, functools.reduce, sees="nothing")
 _each(_EVERY, "get setdefault __getitem__ __setitem__ __delitem__ __contains__ add discard move_to_end", sees="key")
 _each(

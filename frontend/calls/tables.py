@@ -42,19 +42,8 @@ NATIVE_PYTHON = frozenset(
 QUESTIONS = ("is_", "_is_", "are_", "get_", "_get_", "has_", "_has_", "current_", "device_count", "can_", "supports_")
 STATE_CHANGES = (
     *("set_", "_set_", "enable_", "disable_", "push_", "_push", "pop_", "_pop", "_exchange", "clear_", "_clear"),
-    *(
-        "autocast_",
-        "_increment",
-        "_decrement",
-        "_enter",
-        "_exit",
-        "_start",
-        "_stop",
-        "_register",
-        "register_",
-        "_activate",
-        "_swap",
-    ),
+    *("autocast_", "_increment", "_decrement", "_enter", "_exit", "_start", "_stop", "_register", "register_"),
+    *("_activate", "_swap"),
 )
 # Modules whose C functions are operators; a C function of torch's that belongs to no module is one too.
 OPERATOR_MODULES = frozenset(

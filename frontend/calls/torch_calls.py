@@ -30,9 +30,12 @@ def check_torch_state(name: str, module: str = "") -> None:
     reason = tables.REFUSED_TORCH.get(name)
     if reason is not None:
         raise Unsupported(reason)
-    asks = name.startswith(tables.QUESTIONS) or name.endswith(("_enabled", "_allowed", "_available"))
-    if module in tables.NATIVE_PYTHON and name not in tables.TORCH_FIXED | tables.TORCH_PURE and not asks:
+    if module in tables.NATIVE_PYTHON and name not in tables.TORCH_FIXED | tables.TORCH_PURE and not _asks(name):
         raise Unsupported(f"{module}.{name} is called, which may change torch's state")
+
+
+def _asks(name: str) -> bool:
+    return name.startswith(tables.QUESTIONS) or name.endswith(("_enabled", "_allowed", "_available"))
 
 
 _RECURRENT = frozenset({"gru", "lstm", "rnn_relu", "rnn_tanh"})
@@ -92,7 +95,7 @@ def torch_answer(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: 
     if any(isinstance(leaf, Tensor) for leaf in leaves):
         return vm.native_recorded(function, *map(vm.materialize, args), **kwargs)
     name = function.__name__
-    if not name.startswith(tables.QUESTIONS) and not name.endswith(("_enabled", "_allowed", "_available")):
+    if not _asks(name):
         raise GraphBreak(f"{getattr(function, '__module__', 'torch')}.{name} is called, which capture does not know")
     return process_state.ask(vm, function, args, kwargs)
 
@@ -124,9 +127,8 @@ def is_torch_builtin(function: Any, owner: Any) -> bool:
 def call_operator(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     places = _enumerated(function)
     given = [args[p] if isinstance(p, int) and p < len(args) else kwargs.get(n) for p, n in places]
-    if any(
-        type(value) is int for value in given
-    ):  # a number that stands for none crashes torch wherever a mode sees it
+    # A number that stands for none crashes torch wherever a mode sees it.
+    if any(type(value) is int for value in given):
         raise GraphBreak(f"{function} is given a number for a dtype, layout or memory format")
     args = tuple(map(vm.materialize, args))
     if outs := [name for name in _outs(function) if kwargs.get(name) is not None]:

@@ -49,11 +49,7 @@ _SPECIAL = tuple(
 )
 # Classes of Python's own whose methods, written in Python, read attributes of the object.
 _HOLDERS = (
-    argparse.Namespace,
-    collections.ChainMap,
-    collections.UserDict,
-    collections.UserList,
-    collections.UserString,
+    *(argparse.Namespace, collections.ChainMap, collections.UserDict, collections.UserList, collections.UserString),
 )
 _IMMUTABLE_TYPE = 1 << 8
 _HEAP_TYPE = 1 << 9

@@ -66,9 +66,8 @@ class ProgramRaised(Exception):
         """The error to report when eager does not raise: then the mistake is capture's."""
         what = " ".join(str(self.value).split())[:200]
         if self.culprit:  # what capture alone calls: an operator's fake implementation
-            text = (
-                f"capture runs {self.culprit}, which raised {type(self.value).__name__}: {what}; eager does not call it"
-            )
+            raised = f"{type(self.value).__name__}: {what}"
+            text = f"capture runs {self.culprit}, which raised {raised}; eager does not call it"
         else:
             text = f"capture sees {type(self.value).__name__}: {what}; eager does not"
             text += ", only fake tensors do" if self.of_fakes else ""
@@ -103,9 +102,8 @@ class Capture:
     label: str = ""  # what the graph is of: a function and its line
     # The program's ranges of the profiler that are around the whole graph.
     ranges: tuple[tuple[str, str | None], ...] = ()
-    restore: Callable[[], None] | None = field(
-        repr=False, default=None
-    )  # sets the modes back that a graph has changed when it raises
+    # Sets the modes back that a graph has changed when it raises.
+    restore: Callable[[], None] | None = field(repr=False, default=None)
 
     @property
     def operations(self) -> int:
@@ -348,11 +346,7 @@ def _is_plain(target: Any) -> bool:
         target = target.forward
     if isinstance(target, types.MethodType):
         target = target.__func__
-    if (
-        not isinstance(target, types.FunctionType)
-        or row_of(target) is not None
-        or "_intarsia_target" in target.__dict__
-    ):
+    if not isinstance(target, types.FunctionType) or row_of(target) is not None or "_intarsia_target" in vars(target):
         return False
     return not (target.__module__ or "").startswith("torch") and not target.__code__.co_flags & 0x2A0
 

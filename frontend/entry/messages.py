@@ -6,12 +6,12 @@ warning that would be raised breaks the graph, so that it is raised where the pr
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import sys
 import types
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 from ..bytecode.frame import Frame
@@ -97,11 +97,8 @@ def _warn(
     if isinstance(message, Warning):
         category = type(message)
     category = UserWarning if category is None else category
-    if (
-        more
-        or not (isinstance(category, type) and issubclass(category, Warning))
-        or not isinstance(message, str | Warning)
-    ):
+    usual = isinstance(category, type) and issubclass(category, Warning) and isinstance(message, str | Warning)
+    if more or not usual:
         raise GraphBreak("a warning is given in an unusual way")
     where = _place(vm, int(stacklevel))
     vm.guards.add("keys", Attr(_WARNINGS, "filters"), list(warnings.filters))
@@ -115,9 +112,8 @@ def _warn(
     if action == "error" or seen and vm.splits:
         what = "the filters make an error" if action == "error" else "goes to a function or list of the program's"
         raise GraphBreak(f"a warning is given that {what}")
-    vm.effects.calls.append(
-        (_Warning(where), (message, category) if source is None else (message, category, source), {})
-    )
+    given = (message, category) if source is None else (message, category, source)
+    vm.effects.calls.append((_Warning(where), given, {}))
 
 
 def _action(text: str, category: type[Warning], where: Place | int) -> str:
@@ -161,12 +157,8 @@ class _Record:
 
 def _log(vm: Interpreter, logger: Any, level: Any, message: Any, *args: Any, **kwargs: Any) -> None:
     stacklevel = kwargs.pop("stacklevel", 1)
-    own = [
-        name
-        for name in ("_log", "findCaller")
-        if getattr(type(logger), name, None) is not getattr(logging.Logger, name)
-    ]
-    if own or kwargs.keys() - {"extra"} or type(level) is not int:
+    changed = any(getattr(type(logger), n, None) is not getattr(logging.Logger, n) for n in ("_log", "findCaller"))
+    if changed or kwargs.keys() - {"extra"} or type(level) is not int:
         raise GraphBreak("a message is logged in an unusual way")
     if not process_state.ask(vm, logging.Logger.isEnabledFor, (logger, level), {}):
         return
@@ -186,20 +178,10 @@ def _is_seen(logger: logging.Logger) -> bool:
     return logging.getLogRecordFactory() is not logging.LogRecord
 
 
-def _of_level(level: int) -> Callable[..., None]:
-    def apply(vm: Interpreter, logger: Any, message: Any, *args: Any, **kwargs: Any) -> None:
-        _log(vm, logger, level, message, *args, **kwargs)
-
-    return apply
-
-
-def _of_root(level: int) -> Callable[..., None]:
-    def apply(vm: Interpreter, message: Any, *args: Any, **kwargs: Any) -> None:
-        if not logging.root.handlers:
-            raise GraphBreak("the first message of all sets up logging")
-        _log(vm, _held(vm, logging.root), level, message, *args, **kwargs)
-
-    return apply
+def _of_root(vm: Interpreter, level: int, message: Any, *args: Any, **kwargs: Any) -> None:
+    if not logging.root.handlers:
+        raise GraphBreak("the first message of all sets up logging")
+    _log(vm, _held(vm, logging.root), level, message, *args, **kwargs)
 
 
 def _held(vm: Interpreter, logger: logging.Logger) -> logging.Logger:
@@ -210,8 +192,12 @@ def _held(vm: Interpreter, logger: logging.Logger) -> logging.Logger:
 
 
 for _name, _level in _LEVELS.items():
-    ROWS.rule(getattr(logging.Logger, _name))(_of_level(_level))
-    ROWS.rule(getattr(logging, _name))(_of_root(_level))
+    ROWS.rule(getattr(logging.Logger, _name))(
+        functools.partial(lambda level, vm, logger, *args, **kw: _log(vm, logger, level, *args, **kw), _level)
+    )
+    ROWS.rule(getattr(logging, _name))(
+        functools.partial(lambda level, vm, *args, **kw: _of_root(vm, level, *args, **kw), _level)
+    )
 ROWS.rule(logging.Logger.log)(_log)
 
 

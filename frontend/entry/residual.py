@@ -71,14 +71,14 @@ class Residual:
             if shadow.changed():
                 self._replace_contents(shadow.real, shadow.copy, shadow.source)
         for unread in vm.user.appended:
-            target = self._fetch(unread.source)
+            target = self.emit.fetch(unread.source)
             self.post += [f"{target}.append({text})" for text in map(self.value, unread.appended)]
         for (_, name), (obj, value) in effects.attrs.items():
             if vm.is_created(obj) or isinstance(obj, Tensor) and not vm.out.is_known(obj):
                 continue
             target = self.value(obj)
             if value is DELETED and isinstance(obj, nn.Module):
-                plain = isinstance(obj, nn.Module) and name in obj.__dict__  # whatever members have come since
+                plain = name in obj.__dict__  # whatever members have come since
                 remove = self.emit.constant(object.__delattr__, "delete_attribute") if plain else "delattr"
                 self.post.append(f"{remove}({target}, {name!r})")
             elif value is DELETED:
@@ -92,8 +92,7 @@ class Residual:
             ):
                 self.post.append(f"{target}.{name} = {self.value(value)}")
             else:
-                setter = self.emit.constant(object.__setattr__, "set_attribute")
-                self.post.append(f"{setter}({target}, {name!r}, {self.value(value)})")
+                self._set_attribute(target, name, value)
         for cell, value in effects.cells.values():
             contents = f"{self._user_cell(cell)}.cell_contents"
             self.post.append(f"del {contents}" if value is DELETED else f"{contents} = {self.value(value)}")
@@ -106,6 +105,10 @@ class Residual:
             parts = [self.value(a) for a in args] + [f"{k}={self.value(v)}" for k, v in kwargs.items()]
             self.post.append(Message(f"{self.emit.constant(function, function.__name__)}({', '.join(parts)})"))
 
+    def _set_attribute(self, target: str, name: str, value: Any) -> None:
+        setter = self.emit.constant(object.__setattr__, "set_attribute")
+        self.post.append(f"{setter}({target}, {name!r}, {self.value(value)})")
+
     def made(self) -> list[str]:
         """The names of what was built, where dropping it can be noticed: where generators or other iterators are among it."""
         noticed = any(type(v) is InterpretedGenerator or hasattr(type(v), "__next__") for v in self._alive)
@@ -116,16 +119,12 @@ class Residual:
         """The names of values that were built or fetched, by identity."""
         return self._names
 
-    def cell(self, cell: types.CellType) -> str:
-        """The expression of a closure cell."""
-        return self._cell(cell)
-
     def _user_cell(self, cell: types.CellType) -> str:
         source = self.vm.user.source_of(cell)
         return self.emit.constant(cell, "cell") if source is None else self.emit.fetch(source)
 
     def _replace_contents(self, real: Any, copy: Any, source: Source) -> None:
-        target = self._fetch(source)
+        target = self.emit.fetch(source)
         self._names[id(copy)] = target
         if isinstance(real, list | deque):
             new = ", ".join(self.value(v) for v in copy)
@@ -144,9 +143,6 @@ class Residual:
     def _items(self, items: Any) -> str:
         return str(items) if isinstance(items, int) else f"[{', '.join(map(self.value, items))}]"
 
-    def _fetch(self, source: Source) -> str:
-        return self.emit.fetch(source)
-
     # ---- values ----
 
     def value(self, value: Any) -> str:
@@ -163,10 +159,10 @@ class Residual:
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
             return self._symbolic(value)
         if type(value) is Unread:
-            return self._fetch(value.source)
+            return self.emit.fetch(value.source)
         source = self.vm.user.source_of(value)
         if source is not None and not self.vm.is_created(value):
-            name = self._fetch(source)
+            name = self.emit.fetch(source)
             self._names[id(value)] = name
             return name
         return self._build(value)
@@ -180,7 +176,7 @@ class Residual:
                 user.held(code.co_consts)
         _, source = user.constants.get(id(value), (None, None))
         if source is not None:
-            return self._fetch(source)
+            return self.emit.fetch(source)
         if id(value) in user.constants:
             return self.emit.literal(value)
         if type(value) is tuple:
@@ -199,7 +195,7 @@ class Residual:
         if info is not None:
             if info.static:
                 return self.emit.constant(info.real, info.source.name())
-            return self._fetch(info.source)
+            return self.emit.fetch(info.source)
         at = self._tensors.get(id(tensor))
         if at is None:
             if not self.vm.out.is_known(tensor):
@@ -248,7 +244,7 @@ class Residual:
     def _build(self, value: Any) -> str:
         kind = type(value)
         if kind in (LazyDict, InstanceDict):
-            return self._fetch(value.source)
+            return self.emit.fetch(value.source)
         rule = _BUILDERS.get(kind)
         if rule is not None:
             return rule(self, value)
@@ -265,7 +261,7 @@ class Residual:
         if kind is types.TracebackType:
             return self.emit.constant(value, "traceback")
         if kind is Append:
-            return f"{self._fetch(value.unread.source)}.append"
+            return f"{self.emit.fetch(value.unread.source)}.append"
         if kind is CallBack:
             return self.value(value.function)
         if hasattr(kind, "__next__") and kind.__module__ in ("builtins", "itertools", "collections", "_collections"):
@@ -394,11 +390,8 @@ class Residual:
         pairs = ", ".join(f"({self.value(k)}, {self.value(v)})" for k, v in value.items())
         cls = self.emit.constant(type(value), type(value).__name__)
         first = f"{self.value(value.default_factory)}, " if isinstance(value, defaultdict) else ""
-        return self._fresh(
-            value,
-            f"{cls}({first}{'dict(' if type(value) is Counter else ''}[{pairs}]"
-            f"{')' if type(value) is Counter else ''})",
-        )
+        items = f"dict([{pairs}])" if type(value) is Counter else f"[{pairs}]"
+        return self._fresh(value, f"{cls}({first}{items})")
 
     def _set(self, value: Any) -> str:
         members, items = [*value], ", ".join(self.value(v) for v in value)  # as generated code would give them
@@ -442,7 +435,7 @@ class Residual:
     def _function(self, value: types.FunctionType) -> str:
         if not self.vm.is_created(value):
             return self.emit.constant(value, value.__name__)
-        cells = [self._cell(c) for c in value.__closure__ or ()]
+        cells = [self.cell(c) for c in value.__closure__ or ()]
         defaults = self.value(value.__defaults__) if value.__defaults__ else "None"
         closure = f"({', '.join(cells)},)" if cells else "None"
         make = self.emit.constant(types.FunctionType, "FunctionType")
@@ -456,7 +449,8 @@ class Residual:
             self.post.append(f"{name}.__dict__.update({self.value(dict(value.__dict__))})")
         return name
 
-    def _cell(self, cell: types.CellType) -> str:
+    def cell(self, cell: types.CellType) -> str:
+        """The expression of a closure cell."""
         if not self.vm.is_created(cell):
             return self._user_cell(cell)
         known = self._names.get(id(cell))
@@ -520,8 +514,7 @@ class Residual:
             raise Unsupported(f"an object of type {cls.__module__}.{cls.__qualname__} is returned or stored")
         for slot in _slots(cls):
             if hasattr(value, slot):
-                setter = self.emit.constant(object.__setattr__, "set_attribute")
-                self.post.append(f"{setter}({name}, {slot!r}, {self.value(getattr(value, slot))})")
+                self._set_attribute(name, slot, getattr(value, slot))
         attributes = getattr(value, "__dict__", None)
         if attributes:
             pairs = ", ".join(f"{k!r}: {self.value(v)}" for k, v in attributes.items())
@@ -540,27 +533,21 @@ _REDUCED = (
     *(ipaddress.IPv4Address, ipaddress.IPv6Address),
 )
 
+_ORDERED: Any = OrderedDict()
 _BUILDERS: dict[type, Any] = {
     list: Residual._list,
     tuple: Residual._tuple,
     dict: Residual._dict,
-    OrderedDict: Residual._mapping,
-    defaultdict: Residual._mapping,
-    Counter: Residual._mapping,
-    set: Residual._set,
-    frozenset: Residual._set,
+    **dict.fromkeys((OrderedDict, defaultdict, Counter), Residual._mapping),
+    **dict.fromkeys((set, frozenset), Residual._set),
     deque: Residual._deque,
     bytearray: lambda r, v: r._fresh(v, f"bytearray({bytes(v)!r})"),
     slice: Residual._slice,
     types.MethodType: Residual._method,
     types.FunctionType: Residual._function,
     functools.partial: Residual._partial,
-    type({}.keys()): Residual._view,
-    type({}.values()): Residual._view,
-    type({}.items()): Residual._view,
-    type(OrderedDict().keys()): Residual._view,
-    type(OrderedDict().values()): Residual._view,
-    type(OrderedDict().items()): Residual._view,
+    **dict.fromkeys((type({}.keys()), type({}.values()), type({}.items())), Residual._view),
+    **{type(view()): Residual._view for view in (_ORDERED.keys, _ORDERED.values, _ORDERED.items)},
     operator.itemgetter: lambda r, v: r.emit.constant(v, "itemgetter"),
     operator.attrgetter: lambda r, v: r.emit.constant(v, "attrgetter"),
     operator.methodcaller: Residual._method_caller,

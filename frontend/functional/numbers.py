@@ -6,6 +6,7 @@ of that dtype is the same number, and does not raise the dtype of the result.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -92,12 +93,14 @@ def _binary(tensor_overload: Any) -> Callable[..., Any]:
     return rule
 
 
-def _add(t: Number, x: Any, y: Any, alpha: Any = 1) -> Any:
-    return t(x) + (t(y) if type(alpha) is int and alpha == 1 else t(y) * t(alpha))
+def _with_alpha(combine: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def rule(t: Number, x: Any, y: Any, alpha: Any = 1) -> Any:
+        return combine(t(x), t(y) if type(alpha) is int and alpha == 1 else t(y) * t(alpha))
+
+    return rule
 
 
-def _sub(t: Number, x: Any, y: Any, alpha: Any = 1) -> Any:
-    return t(x) - (t(y) if type(alpha) is int and alpha == 1 else t(y) * t(alpha))
+_SUB = _with_alpha(operator.sub)
 
 
 def _clamp(t: Number, x: Any, low: Any = None, high: Any = None) -> Any:
@@ -105,22 +108,14 @@ def _clamp(t: Number, x: Any, low: Any = None, high: Any = None) -> Any:
 
 
 def _full(t: Number, size: Any, value: Any, **kwargs: Any) -> Any:
-    return (
-        t(value)
-        .to(kwargs.get("dtype") or torch.get_default_dtype())
-        .expand(size)
-        .clone(memory_format=torch.contiguous_format)
-    )
+    made = t(value).to(kwargs.get("dtype") or torch.get_default_dtype())
+    return made.expand(size).clone(memory_format=torch.contiguous_format)
 
 
 def _full_like(t: Number, x: Any, value: Any, **kwargs: Any) -> Any:
-    if kwargs.get("memory_format") not in (None, torch.preserve_format):
+    if kwargs.get("memory_format") not in (None, torch.preserve_format) or kwargs.get("dtype"):
         return NotImplemented
-    return (
-        aten.where.self(aten.zeros_like.default(x, dtype=torch.bool), x, t(value).to(x.dtype))
-        if not kwargs.get("dtype")
-        else NotImplemented
-    )
+    return aten.where.self(aten.zeros_like.default(x, dtype=torch.bool), x, t(value).to(x.dtype))
 
 
 def _where(t: Number, condition: Any, x: Any, y: Any) -> Any:
@@ -130,9 +125,9 @@ def _where(t: Number, condition: Any, x: Any, y: Any) -> Any:
 _RULES: dict[Any, Callable[..., Any]] = {
     aten.mul.Tensor: _binary(aten.mul.Tensor),
     aten.div.Tensor: _binary(aten.div.Tensor),
-    aten.add.Tensor: _add,
-    aten.sub.Tensor: _sub,
-    aten.rsub.Scalar: lambda t, x, y, alpha=1: _sub(t, y, x, alpha),
+    aten.add.Tensor: _with_alpha(operator.add),
+    aten.sub.Tensor: _SUB,
+    aten.rsub.Scalar: lambda t, x, y, alpha=1: _SUB(t, y, x, alpha),
     aten.pow.Tensor_Scalar: _binary(aten.pow.Tensor_Tensor),
     aten.pow.Scalar: _binary(aten.pow.Tensor_Tensor),
     aten.addcmul.default: lambda t, x, a, b, value=1: t(x) + t(value) * t(a) * t(b),

@@ -6,7 +6,7 @@ it reads what it has written already (`x[1:] += x[:-1]`), or writes a place twic
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -17,6 +17,7 @@ from ..errors import GraphBreak
 from ..torch_private.dispatch import storage_key
 from ..torch_private.functions import OpOverload
 from ..torch_private.symbols import hint_of
+from ..values.kinds import tensors_in
 from .rules import functional_variant, is_written
 
 __all__ = ["check_write", "is_folded", "is_mutable"]
@@ -40,7 +41,8 @@ def check_write(func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], f
     read: list[Tensor] = []
     for place, argument in enumerate(func._schema.arguments):
         given = args[place] if place < len(args) else kwargs.get(argument.name)
-        (written if is_written(argument) else read).extend(_tensors(given))
+        with_memory = (t for t in tensors_in(given) if t.layout is torch.strided)  # sparse ones consist of others
+        (written if is_written(argument) else read).extend(with_memory)
     for place, target in enumerate(written):
         key = storage_key(target)
         if key in folded or is_folded(target):
@@ -107,9 +109,8 @@ def _meet(a: Tensor, b: Tensor) -> bool:
         before = bool(ends[0] <= b.storage_offset() * b.itemsize)
         return not (before or bool(ends[1] <= a.storage_offset() * a.itemsize))
     mine, others, apart = _dims(a), _dims(b), b.storage_offset() - a.storage_offset()
-    while (
-        mine and others
-    ):  # a dimension of both with steps longer than all else together: both are at the same place of it
+    # A dimension of both with steps longer than all else together: both are at the same place of it.
+    while mine and others:
         stride = mine[-1][0]
         least, most = apart - _last(mine[:-1]), apart + _last(others[:-1])
         if not (bool(stride == others[-1][0]) and bool(most < stride) and bool(least > -stride)):
@@ -166,13 +167,3 @@ def _reaches(goal: int, terms: list[_Dim], nothing: bool = True) -> bool:
             return True
         todo.extend((place + 1, left - stride * k, moved or k != 0) for k in range(first, last + 1))
     return True
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """Those with memory of their own: sparse ones consist of others."""
-    if isinstance(value, Tensor):
-        if value.layout is torch.strided:
-            yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)

@@ -13,7 +13,8 @@ from ..torch_private.functions import OpOverload
 aten = torch.ops.aten
 
 Call = tuple[OpOverload, tuple[Any, ...]]
-_Rule = Callable[[tuple[Any, ...], dict[str, Any], "int | None", Tensor, Tensor], Call]
+_Facts = dict[str, Any]  # the view's arguments by name, `parent`, `view`, and its `place` among the results
+_Rule = Callable[[_Facts], Call]
 PARENT, NEW = "parent", "new"
 
 
@@ -31,98 +32,74 @@ def invert_view(
     names = [a.name for a in func._schema.arguments[1:]]
     defaults = {a.name: a.default_value for a in func._schema.arguments[1:] if a.has_default_value()}
     bound = defaults | dict(zip(names, args, strict=False)) | kwargs
-    return rule(tuple(args), bound, index, parent, view)
+    return rule(bound | {"place": index, "parent": parent, "view": view})
 
 
-def _reshape(args: Any, kw: dict[str, Any], index: Any, parent: Tensor, view: Tensor) -> Call:
-    return aten.view.default, (NEW, list(parent.shape))
-
-
-def _permute(args: Any, kw: dict[str, Any], index: Any, parent: Tensor, view: Tensor) -> Call:
-    dims = [d % parent.dim() for d in kw["dims"]]
+def _permute(k: _Facts) -> Call:
+    dims = [d % k["parent"].dim() for d in k["dims"]]
     return aten.permute.default, (NEW, [dims.index(d) for d in range(len(dims))])
 
 
-def _transpose(args: Any, kw: dict[str, Any], index: Any, parent: Tensor, view: Tensor) -> Call:
-    return aten.transpose.int, (NEW, kw["dim0"], kw["dim1"])
-
-
-def _t(args: Any, kw: dict[str, Any], index: Any, parent: Tensor, view: Tensor) -> Call:
-    return aten.t.default, (NEW,)
-
-
-def _expand(args: Any, kw: dict[str, Any], index: Any, parent: Tensor, view: Tensor) -> Call:
-    if tuple(view.shape[view.dim() - parent.dim() :]) != tuple(parent.shape) or any(
-        n != 1 for n in view.shape[: view.dim() - parent.dim()]
-    ):
+def _expand(k: _Facts) -> Call:
+    parent, view = k["parent"], k["view"]
+    added = view.dim() - parent.dim()
+    if tuple(view.shape[added:]) != tuple(parent.shape) or any(n != 1 for n in view.shape[:added]):
         raise NotImplementedError("a write through expand cannot be expressed, its elements overlap")
-    return _reshape(args, kw, index, parent, view)
+    return _reshape(k)
 
 
-def _slice(args: Any, kw: dict[str, Any], index: Any, parent: Tensor, view: Tensor) -> Call:
-    return aten.slice_scatter.default, (PARENT, NEW, kw["dim"], kw["start"], kw["end"], kw["step"])
+def _part(k: _Facts, start: Any) -> Call:
+    """One of the pieces that a tensor was split into."""
+    return aten.slice_scatter.default, (PARENT, NEW, k["dim"], start, start + k["view"].shape[k["dim"]], 1)
 
 
-def _select(args: Any, kw: dict[str, Any], index: Any, parent: Tensor, view: Tensor) -> Call:
-    return aten.select_scatter.default, (PARENT, NEW, kw["dim"], kw["index"])
+def _put(func: OpOverload, *names: str) -> _Rule:
+    """The operator that puts a part into its place, which these arguments of the view say."""
+    return lambda k: (func, (PARENT, NEW, *(k[name] for name in names)))
 
 
-def _diagonal(args: Any, kw: dict[str, Any], index: Any, parent: Tensor, view: Tensor) -> Call:
-    return aten.diagonal_scatter.default, (PARENT, NEW, kw["offset"], kw["dim1"], kw["dim2"])
+def _back(func: OpOverload, *names: str) -> _Rule:
+    """The opposite view, with the same arguments."""
+    return lambda k: (func, (NEW, *(k[name] for name in names)))
 
 
-def _as_strided(args: Any, kw: dict[str, Any], index: Any, parent: Tensor, view: Tensor) -> Call:
-    return aten.as_strided_scatter.default, (PARENT, NEW, kw["size"], kw["stride"], kw["storage_offset"])
+def _reshape(k: _Facts) -> Call:
+    return aten.view.default, (NEW, list(k["parent"].shape))
 
 
-def _unbind(args: Any, kw: dict[str, Any], index: Any, parent: Tensor, view: Tensor) -> Call:
-    return aten.select_scatter.default, (PARENT, NEW, kw["dim"], index)
+def _split(k: _Facts) -> Call:
+    return _part(k, k["split_size"] * k["place"])
 
 
-def _split(args: Any, kw: dict[str, Any], index: Any, parent: Tensor, view: Tensor) -> Call:
-    start = kw["split_size"] * index
-    return aten.slice_scatter.default, (PARENT, NEW, kw["dim"], start, start + view.shape[kw["dim"]], 1)
+def _split_with_sizes(k: _Facts) -> Call:
+    return _part(k, sum(k["split_sizes"][: k["place"]]))
 
 
-def _split_with_sizes(args: Any, kw: dict[str, Any], index: Any, parent: Tensor, view: Tensor) -> Call:
-    start = sum(kw["split_sizes"][:index])
-    return aten.slice_scatter.default, (PARENT, NEW, kw["dim"], start, start + view.shape[kw["dim"]], 1)
-
-
-def _view_dtype(args: Any, kw: dict[str, Any], index: Any, parent: Tensor, view: Tensor) -> Call:
-    return aten.view.dtype, (NEW, parent.dtype)
-
-
-def _unary(func: OpOverload) -> _Rule:
-    return lambda args, kw, index, parent, view: (func, (NEW,))
-
-
+_RESHAPES: tuple[OpOverload, ...] = (
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten._reshape_alias.default,
+    aten.unsqueeze.default,
+)
+_RESHAPES += (aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
 _INVERSES: dict[OpOverload, _Rule] = {
-    aten.view.default: _reshape,
-    aten._unsafe_view.default: _reshape,
-    aten._reshape_alias.default: _reshape,
-    aten.unsqueeze.default: _reshape,
-    aten.squeeze.default: _reshape,
-    aten.squeeze.dim: _reshape,
-    aten.squeeze.dims: _reshape,
+    **dict.fromkeys(_RESHAPES, _reshape),
     aten.permute.default: _permute,
-    aten.transpose.int: _transpose,
-    aten.t.default: _t,
+    aten.transpose.int: _back(aten.transpose.int, "dim0", "dim1"),
+    aten.t.default: _back(aten.t.default),
     aten.expand.default: _expand,
-    aten.slice.Tensor: _slice,
-    aten.select.int: _select,
-    aten.diagonal.default: _diagonal,
-    aten.as_strided.default: _as_strided,
-    aten.unbind.int: _unbind,
-    aten.split.Tensor: _split,
-    aten.split_with_sizes.default: _split_with_sizes,
-    aten.unsafe_split.Tensor: _split,
-    aten.unsafe_split_with_sizes.default: _split_with_sizes,
-    aten.view.dtype: _view_dtype,
-    aten.view_as_real.default: _unary(aten.view_as_complex.default),
-    aten.view_as_complex.default: _unary(aten.view_as_real.default),
-    aten._conj.default: _unary(aten._conj.default),
-    aten._neg_view.default: _unary(aten._neg_view.default),
+    aten.slice.Tensor: _put(aten.slice_scatter.default, "dim", "start", "end", "step"),
+    aten.select.int: _put(aten.select_scatter.default, "dim", "index"),
+    aten.diagonal.default: _put(aten.diagonal_scatter.default, "offset", "dim1", "dim2"),
+    aten.as_strided.default: _put(aten.as_strided_scatter.default, "size", "stride", "storage_offset"),
+    aten.unbind.int: _put(aten.select_scatter.default, "dim", "place"),
+    **dict.fromkeys((aten.split.Tensor, aten.unsafe_split.Tensor), _split),
+    **dict.fromkeys((aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default), _split_with_sizes),
+    aten.view.dtype: lambda k: (aten.view.dtype, (NEW, k["parent"].dtype)),
+    aten.view_as_real.default: _back(aten.view_as_complex.default),
+    aten.view_as_complex.default: _back(aten.view_as_real.default),
+    aten._conj.default: _back(aten._conj.default),
+    aten._neg_view.default: _back(aten._neg_view.default),
 }
 
 

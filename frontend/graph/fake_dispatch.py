@@ -6,7 +6,7 @@ of our own is built in a few microseconds, and views go straight to their meta k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -18,6 +18,7 @@ from ..functional.overlap import check_write, is_mutable
 from ..torch_private.dispatch import storage_key
 from ..torch_private.fake import FakeTensor, FakeTensorMode, fake_from_meta, on_meta, plain_fake_mode
 from ..torch_private.functions import OpOverload
+from ..values.kinds import tensors_in
 from .fake_rules import dispatch
 
 __all__ = ["FakeResults", "new_fake_mode"]
@@ -27,16 +28,8 @@ aten = torch.ops.aten
 # Views of their first argument; the other arguments are numbers and lists of numbers.
 _VIEWS = frozenset(
     (
-        aten.view.default,
-        aten.t.default,
-        aten.transpose.int,
-        aten.permute.default,
-        aten.expand.default,
-        aten.slice.Tensor,
-        aten.select.int,
-        aten.unsqueeze.default,
-        aten.squeeze.dim,
-        aten.detach.default,
+        *(aten.view.default, aten.t.default, aten.transpose.int, aten.permute.default, aten.expand.default),
+        *(aten.slice.Tensor, aten.select.int, aten.unsqueeze.default, aten.squeeze.dim, aten.detach.default),
         aten._unsafe_view.default,
     )
 )
@@ -103,9 +96,8 @@ class FakeResults:
             return self._made(known)
         result = self.plain(func, types, args, kwargs)
         if len(self.known) < _MOST:
-            self.known[key] = self._recipe(
-                result, [storage_key(t) for t in _tensors([*args, *(kwargs or {}).values()])]
-            )
+            operands = [storage_key(t) for t in tensors_in([*args, *(kwargs or {}).values()])]
+            self.known[key] = self._recipe(result, operands)
         return result
 
     def _is_ours(self, tensor: Any) -> bool:
@@ -135,7 +127,7 @@ class FakeResults:
 
     def _recipe(self, result: Any, operands: list[int]) -> tuple[_Shape | None, ...] | _Shape | None:
         """The result as something to make again; None where it is more than new tensors of some shapes."""
-        if any(r.layout is not torch.strided for r in _tensors([result])):
+        if any(r.layout is not torch.strided for r in tensors_in([result])):
             return None
         if type(result) is not tuple:
             return self._shape(result, operands)
@@ -170,11 +162,3 @@ def _is_functional(func: OpOverload) -> bool:
 
 def _is_static(value: Any) -> bool:
     return type(value) is int or value is None or (isinstance(value, list | tuple) and all(map(_is_static, value)))
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)

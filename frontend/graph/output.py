@@ -19,7 +19,7 @@ from ..functional.overlap import is_folded
 from ..guards.source import Source
 from ..torch_private.fake import FakeTensorMode, data_dependent_errors, is_fake, unsupported_fake_errors
 from ..torch_private.graphs import lazy_graph_module
-from ..values.kinds import SYMBOLIC, isinstance
+from ..values.kinds import SYMBOLIC, isinstance, tensors_in
 from .sym_nodes import FUNCTIONS, applied
 
 __all__ = ["GRAD_MODE", "MUTATES", "GraphInput", "OutputGraph", "in_place_view"]
@@ -168,7 +168,7 @@ class OutputGraph:
 
     def concerns(self, value: Any) -> bool:
         """Whether a tensor of this capture is among the arguments."""
-        return any(self.is_known(tensor) for tensor in _tensors(value))
+        return any(self.is_known(tensor) for tensor in tensors_in(value))
 
     def lift(self, value: Any) -> Any:
         """`value` as an argument of a node: tensors and symbolic numbers become nodes, containers are rebuilt."""
@@ -263,7 +263,7 @@ class OutputGraph:
             kwargs = {k: self._plain_list(v) for k, v in kwargs.items()}
         lifted = self.lift(args), self.lift(kwargs)
         run_args = args[1:] if op == "call_method" else args
-        given = list(_tensors((args, kwargs)))
+        given = list(tensors_in((args, kwargs)))
         name = target if isinstance(target, str) else getattr(target, "__name__", "").partition(".")[0]
         if name in _DRAWS and given and given[0].device.type == "cpu" and not given[0].is_contiguous():
             raise GraphBreak(f"{name} draws random numbers into memory that is not contiguous")
@@ -296,7 +296,7 @@ class OutputGraph:
         changed = [(t, before) for t, before in leaves if t.requires_grad != before and t.is_leaf]
         for tensor, before in changed:
             tensor.requires_grad_(before)
-        made = (t for t in _tensors(result) if t.requires_grad and t.is_leaf and not self.is_known(t))
+        made = (t for t in tensors_in(result) if t.requires_grad and t.is_leaf and not self.is_known(t))
         if changed or any(not t._is_view() for t in made):
             raise GraphBreak(f"{_called(target)} says of a tensor whether it requires gradients")
 
@@ -432,16 +432,6 @@ def _nodes(value: Any) -> Iterator[fx.Node]:
     elif isinstance(value, list | tuple | dict):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _nodes(item)
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
 
 
 def _short(value: Any) -> str:

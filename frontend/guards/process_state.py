@@ -30,10 +30,11 @@ class Answer(Source):
     names: tuple[str, ...] = ()  # of the last operands, which are given by name
 
     def name(self) -> str:
-        plain = len(self.operands) - len(self.names)
-        given = [o.name() for o in self.operands[:plain]]
-        given += [f"{n}={o.name()}" for n, o in zip(self.names, self.operands[plain:], strict=True)]
-        return f"{_called(self.function)}({', '.join(given)})"
+        return f"{_called(self.function)}({self._spelled([o.name() for o in self.operands])})"
+
+    def _spelled(self, texts: list[str]) -> str:
+        plain = len(texts) - len(self.names)
+        return ", ".join([*texts[:plain], *(f"{n}={t}" for n, t in zip(self.names, texts[plain:], strict=True))])
 
     def root(self) -> Source:
         """Of an argument, where it asks about one: then it is asked before anything else."""
@@ -41,19 +42,13 @@ class Answer(Source):
         return next((r for r in roots if isinstance(r, Arg)), self)
 
     def reconstruct(self, emit: Emitter) -> str:
-        plain = len(self.operands) - len(self.names)
-        given = [_spelled(emit, o) for o in self.operands[:plain]]
-        given += [f"{n}={_spelled(emit, o)}" for n, o in zip(self.names, self.operands[plain:], strict=True)]
-        return f"{emit.constant(self.function, self.function.__name__)}({', '.join(given)})"
+        texts = [emit.literal(o.value) if isinstance(o, Const) else emit.fetch(o) for o in self.operands]
+        return f"{emit.constant(self.function, self.function.__name__)}({self._spelled(texts)})"
 
     def fetch(self, args: Mapping[str, Any]) -> Any:
         plain = len(self.operands) - len(self.names)
         values = [o.fetch(args) for o in self.operands]
         return self.function(*values[:plain], **dict(zip(self.names, values[plain:], strict=True)))
-
-
-def _spelled(emit: Emitter, source: Source) -> str:
-    return emit.literal(source.value) if isinstance(source, Const) else emit.fetch(source)
 
 
 def _called(function: Any) -> str:
@@ -67,11 +62,8 @@ class _Plain(Const):
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, _Plain)
-            and type(other.value) is type(self.value)
-            and repr(other.value) == repr(self.value)
-        )
+        same = isinstance(other, _Plain) and type(other.value) is type(self.value)
+        return same and repr(other.value) == repr(self.value)  # type: ignore[attr-defined]
 
     def __hash__(self) -> int:
         return hash(repr(self.value))

@@ -6,10 +6,14 @@ identity) to the value. Equal paths compare equal, so that generated code fetche
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from ..torch_private.symbols import python_text
 from .emitter import Emitter
 
 __all__ = ["Arg", "Attr", "Computed", "Const", "Fetch", "Item", "Namespace", "Number", "SizeExpression", "Source"]
@@ -178,8 +182,7 @@ class Computed(Source):
         return f"{getattr(self.function, '__name__', self.function)}({', '.join(o.name() for o in self.operands)})"
 
     def root(self) -> Source:
-        roots = [o.root() for o in self.operands if not isinstance(o, Number)]
-        return next((r for r in roots if not isinstance(r, Arg)), roots[0] if roots else self)
+        return _root_of([o for o in self.operands if not isinstance(o, Number)], self)
 
     def reconstruct(self, emit: Emitter) -> str:
         function = emit.constant(self.function, getattr(self.function, "__name__", "compute"))
@@ -200,16 +203,9 @@ class SizeExpression(Source):
         return str(self.expr)
 
     def root(self) -> Source:
-        roots = [source.root() for _, source, _, _ in self.symbols]
-        return next((r for r in roots if not isinstance(r, Arg)), roots[0] if roots else self)
+        return _root_of([source for _, source, _, _ in self.symbols], self)
 
     def reconstruct(self, emit: Emitter) -> str:
-        import math
-
-        import torch
-
-        from ..torch_private.symbols import python_text
-
         emit.namespace.setdefault("math", math)
         emit.namespace.setdefault("torch", torch)
         return python_text(
@@ -217,18 +213,18 @@ class SizeExpression(Source):
         )
 
     def fetch(self, args: Mapping[str, Any]) -> Any:
-        import math
-
-        import torch
-
-        from ..torch_private.symbols import python_text
-
         names = {s: f"s{i}" for i, (s, *_) in enumerate(self.symbols)}
         values = {}
         for s, source, method, dim in self.symbols:
             value = source.fetch(args)
             values[names[s]] = getattr(value, method)(dim) if method else value
         return eval(python_text(self.expr, names), {"math": math, "torch": torch, **values})
+
+
+def _root_of(operands: Sequence[Source], otherwise: Source) -> Source:
+    """The root of what is computed: one that is no argument, where there is one."""
+    roots = [o.root() for o in operands]
+    return next((r for r in roots if not isinstance(r, Arg)), roots[0] if roots else otherwise)
 
 
 def _read(method: str, dim: int) -> str:

@@ -443,23 +443,25 @@ class Runtime:
         try:
             result = self.eager(values)
         except BaseException:
-            self._remember_raising(raised.guards, seen)
+            # Such calls go to eager at once as long as they raise; what else decides that, the guards need not know.
+            self._publish_eager(raised.guards, seen, raising=True)
             raise
         self._fallback(raised.unsupported(), values, seen)
         return result
 
-    def _remember_raising(self, guards: GuardSet, seen: int) -> None:
-        """Such calls go to eager at once as long as they raise; what else decides that, the guards need not know."""
+    def _publish_eager(self, guards: GuardSet, seen: int, raising: bool = False) -> None:
+        """Add an entry that runs in eager; with `raising`, until a call does not raise."""
         reference: weakref.ref[Any] = weakref.ref(self)
 
         def eager(values: dict[str, Any]) -> Any:
             runtime = reference()
             assert runtime is not None  # the compiled function is being called
             result = runtime.eager(values)
-            runtime._drop(guards)
+            if raising:
+                runtime._drop(guards)
             return result
 
-        self._publish(eager_entry(guards, self.parameters, eager), guards, None, seen, raising=True)
+        self._publish(eager_entry(guards, self.parameters, eager), guards, None, seen, raising)
 
     def _fallback(self, error: CaptureError, values: dict[str, Any], seen: int) -> None:
         """This call and those like it run in eager; say so."""
@@ -472,16 +474,8 @@ class Runtime:
         self._tell("on_fallback", place.filename, place.lineno, place.text, error.reason)
         self._warn((place.filename, place.lineno), fallback_text(error, self.target, self.name(), values))
         guards = getattr(error, "guards", None)
-        if guards is None:
-            return
-        reference = weakref.ref(self)
-
-        def eager(values: dict[str, Any]) -> Any:
-            runtime = reference()
-            assert runtime is not None  # the compiled function is being called
-            return runtime.eager(values)
-
-        self._publish(eager_entry(guards, self.parameters, eager), guards, None, seen)
+        if guards is not None:
+            self._publish_eager(guards, seen)
 
     # ---- telling ----
 

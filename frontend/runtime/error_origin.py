@@ -13,22 +13,9 @@ import torch
 __all__ = ["blamed", "culprit", "of_fake_tensors"]
 
 # Packages that this one is made of: what goes wrong in them, went wrong in how they were called.
-_PARTS = [
-    "torch",
-    "torchgen",
-    "xdsl",
-    "immutabledict",
-    "ordered_set",
-    "sympy",
-    "mpmath",
-    "networkx",
-    "bytecode",
-    "triton",
-    "numpy",
-    "rich",
-    "platformdirs",
-    "filecheck",
-]
+_PARTS = """
+torch torchgen xdsl immutabledict ordered_set sympy mpmath networkx bytecode triton numpy rich platformdirs filecheck
+""".split()  # noqa: SIM905
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _TORCH = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "")
 _PACKAGE = os.path.join(os.path.dirname(os.path.dirname(_HERE)), "")

@@ -74,9 +74,8 @@ class CompiledModule(optimized_module()):  # type: ignore[misc]
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "forward":
             self.__dict__["forward"] = value
-        elif (
-            name == "_orig_mod"
-        ):  # accelerate puts back what it took out, as it is or wrapped; never a part of the original itself
+        elif name == "_orig_mod":
+            # accelerate puts back what it took out, as it is or wrapped; never a part of the original itself.
             if value is not self._orig_mod:
                 self.__dict__.pop("_exact_call", None)
                 CompiledModule.__init__(self, value, self._runtime.options)
@@ -165,23 +164,10 @@ def _forwarding(name: str) -> Callable[..., Any]:
 # Special methods of modules that are not simply the original's.
 _KEPT = frozenset(
     f"__{name}__"
-    for name in (
-        *(
-            "init",
-            "new",
-            "call",
-            "getattr",
-            "getattribute",
-            "setattr",
-            "delattr",
-            "dir",
-            "bool",
-            "class",
-            "class_getitem",
-        ),
-        *("init_subclass", "subclasshook", "copy", "deepcopy", "reduce", "reduce_ex", "getstate", "setstate"),
-        *("getnewargs", "getnewargs_ex", "del", "sizeof", "weakref", "dict"),
-    )
+    for name in """
+    init new call getattr getattribute setattr delattr dir bool class class_getitem init_subclass subclasshook copy deepcopy reduce
+    reduce_ex getstate setstate getnewargs getnewargs_ex del sizeof weakref dict
+    """.split()  # noqa: SIM905
 )
 _classes: WeakKeyDictionary[type[nn.Module], type[CompiledModule]] = WeakKeyDictionary()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakSet
 
 from ...ir.snapshots import members
@@ -12,13 +12,6 @@ from ..torch_private.dynamo import torch_stance
 __all__ = ["STANCES", "Stance"]
 
 STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile")
-
-
-class Runtime(Protocol):
-    """A compiled callable, as far as a stance concerns it."""
-
-    entries: list[Any]
-    parked: list[Any]
 
 
 class Stance:

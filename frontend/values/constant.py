@@ -16,44 +16,21 @@ __all__ = ["has_identity", "is_bound", "is_constant", "is_static", "plain_value"
 
 _CONSTANT_TYPES = frozenset(
     [
-        type(None),
-        bool,
-        int,
-        float,
-        complex,
-        str,
-        bytes,
-        type(Ellipsis),
-        type(NotImplemented),
-        range,
-        torch.dtype,
-        torch.device,
-        torch.layout,
-        torch.memory_format,
-        pathlib.PosixPath,
-        pathlib.PurePosixPath,
+        *(type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range),
+        *(torch.dtype, torch.device, torch.layout, torch.memory_format, pathlib.PosixPath, pathlib.PurePosixPath),
     ]
 )
 _BUILT = frozenset([tuple, frozenset, torch.Size, range, slice, pathlib.PosixPath, pathlib.PurePosixPath])
 _STATIC_TYPES = (
-    type,
-    types.ModuleType,
-    types.BuiltinFunctionType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.MethodWrapperType,
-    types.GetSetDescriptorType,
-    types.MemberDescriptorType,
-    types.ClassMethodDescriptorType,
-    types.CodeType,
-    types.GenericAlias,
-    types.UnionType,
-    staticmethod,
-    classmethod,
-    property,
-    OpOverload,
-    OpOverloadPacket,
-    torch.jit.ScriptFunction,
+    *(type, types.ModuleType, types.BuiltinFunctionType, types.CodeType, types.GenericAlias, types.UnionType),
+    *(
+        types.MethodDescriptorType,
+        types.WrapperDescriptorType,
+        types.MethodWrapperType,
+        types.ClassMethodDescriptorType,
+    ),
+    *(types.GetSetDescriptorType, types.MemberDescriptorType, staticmethod, classmethod, property),
+    *(OpOverload, OpOverloadPacket, torch.jit.ScriptFunction),
 )
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import builtins
 import types
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-__all__ = ["HEAP_TYPE", "SYMBOLIC", "is_honest", "isinstance", "namespace_of", "namespace_reader"]
+__all__ = ["HEAP_TYPE", "SYMBOLIC", "is_honest", "isinstance", "namespace_of", "namespace_reader", "tensors_in"]
 
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement, or by an extension in the same way
 # Symbolic numbers compute for themselves; their Python methods are not the program's.
@@ -72,3 +73,12 @@ def namespace_reader(kind: type) -> Any:
     if found is object.__getattribute__ and type(own) is types.GetSetDescriptorType:
         return own.__get__
     return namespace_of
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in lists, tuples and dicts, in turn."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from tensors_in(item)

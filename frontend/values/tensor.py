@@ -34,32 +34,10 @@ class TensorMethod:
 
 # Facts that the guards of a tensor cover: reading them gives a constant (or a symbolic size).
 _FACTS = frozenset(
-    [
-        "shape",
-        "dtype",
-        "device",
-        "ndim",
-        "requires_grad",
-        "layout",
-        "is_cuda",
-        "is_cpu",
-        "is_mps",
-        "is_xpu",
-        "is_meta",
-        "is_sparse",
-        "is_quantized",
-        "is_mkldnn",
-        "is_nested",
-        "is_complex",
-        "itemsize",
-        "nbytes",
-        "is_sparse_csr",
-        "is_xla",
-        "is_vulkan",
-        "is_ipu",
-        "is_maia",
-        "is_mtia",
-    ]
+    """
+    shape dtype device ndim requires_grad layout is_cuda is_cpu is_mps is_xpu is_meta is_sparse is_quantized is_mkldnn is_nested
+    is_complex itemsize nbytes is_sparse_csr is_xla is_vulkan is_ipu is_maia is_mtia
+    """.split()  # noqa: SIM905
 )
 # Facts that these guards do not tell: the tensor itself is asked, now and in each call.
 ASKED: dict[str, Callable[[Tensor], Any]] = {

@@ -39,9 +39,8 @@ class UserState:
         self.arg_tensors: list[GraphInput] = []
         self.appended: list[Unread] = []
         self._facts: set[tuple[int, Source]] = set()
-        self.constants: dict[
-            int, tuple[Any, Source | None]
-        ] = {}  # that have an identity and were there before the capture
+        # That have an identity and were there before the capture.
+        self.constants: dict[int, tuple[Any, Source | None]] = {}
         self.same_tables: set[int] = set()  # stand-ins of sets that are kept as these are
         self.opaque: dict[int, str] = {}  # the caller's objects that keep what they are in C
         self.items: dict[int, list[Any]] = {}  # what the caller's objects that derive from list hold
@@ -151,7 +150,9 @@ class UserState:
         shadow = shadow_of(self.vm, value, source)
         if shadow is not None:
             self._freeze(shadow)
-            return shadow if type(shadow) is not LazyDict else self._lazy(value, shadow, source)
+            if type(shadow) is LazyDict:
+                self.track(value, shadow, source)
+            return shadow
         return self._object(value, source)
 
     def _same_object(self, known: Tracked, source: Source) -> None:
@@ -166,10 +167,6 @@ class UserState:
         for shadow in self.shadows:
             if shadow.copy is copy:
                 shadow.freeze()
-
-    def _lazy(self, value: Any, lazy: LazyDict, source: Source) -> LazyDict:
-        self.track(value, lazy, source)
-        return lazy
 
     def _function(self, value: Any, source: Source) -> Any:
         root = source.root()
