@@ -211,7 +211,7 @@ def pays_padding(rows: int, columns: int, inner: int) -> bool:
     return 2 * rows * columns * inner >= PADDED
 
 
-def own_time(shape: Shape, cost: _Cost) -> float:
+def tile_time(shape: Shape, cost: _Cost) -> float:
     """Microseconds of our kernel with what is behind it."""
     blocks = shape.batch * -(-shape.rows // cost.tile.rows) * -(-shape.columns // cost.tile.columns)
     programs = -(-blocks // shape.multiprocessors)
@@ -306,9 +306,9 @@ def _joined(shape: Shape) -> Choice | None:
     if shape.batch == 1 and shape.rows <= FEW:
         return _few_joined(shape)
     costs = [cost for cost in _COSTS if shape.holds(_fitted(shape, cost.tile))]
-    apart = front_time(shape) + min([library_time(shape), *(own_time(shape, cost) for cost in costs)])
+    apart = front_time(shape) + min([library_time(shape), *(tile_time(shape, cost) for cost in costs)])
     plain = [cost for cost in costs if not cost.tile.programs]  # tensor maps read what lies in memory
-    joined = {cost.tile: own_time(shape, cost) + again_time(shape, cost.tile) for cost in plain}
+    joined = {cost.tile: tile_time(shape, cost) + again_time(shape, cost.tile) for cost in plain}
     if not joined:
         return None
     best = min(joined, key=lambda tile: joined[tile])
@@ -366,8 +366,8 @@ def _by_shape(shape: Shape) -> Choice:
     costs = [cost for cost in costs if cost.tile.programs or (cost.tile.rows, cost.tile.columns) not in walked]
     if not costs:
         return Choice(None, "no tile fits")
-    best = min(costs, key=lambda cost: own_time(shape, cost))
-    ours, library = own_time(shape, best), library_time(shape)
+    best = min(costs, key=lambda cost: tile_time(shape, cost))
+    ours, library = tile_time(shape, best), library_time(shape)
     why = f"{ours:.1f} us in tiles, {library:.1f} us by the library"
     return Choice(best.tile if ours < MARGIN * library else None, why)
 
