@@ -221,6 +221,12 @@ def location_of(op: Operation) -> tuple[str, int] | None:
     return (loc.filename.data, loc.line.data) if isinstance(loc, FileLineColLoc) else None
 
 
+def line_of(op: Operation) -> str:
+    """The user's line that an operation comes from, as "file:line"; "" where none is known."""
+    place = location_of(op)
+    return f"{place[0]}:{place[1]}" if place else ""
+
+
 def comment_of(place: str) -> str:
     """A place in the user's code for a comment of generated text: on one line whatever the file is called, and no end of line is escaped."""
     return place if place.isprintable() and "\\" not in place else place.encode("unicode_escape").decode("ascii")

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..ir.dialects import buffer, loop
 from ..ir.symbols import Dim, substitute, symbol
-from ..ir.syntax import location_of
+from ..ir.syntax import line_of
 from ..ir.types import RefType
 from ..targets.build.program import Program
 from ..targets.cpp.call_kernels import call_kernel
@@ -145,8 +145,7 @@ def measure(program: Program, args: Sequence[Any], folder: Path | None = None) -
             wanted = call_facts(step.op)
             operations = number(wanted.products)
             name, lines = _call_name(step.op, number), ()
-        place = location_of(step.op)
-        lines = lines or ((f"{place[0]}:{place[1]}",) if place else ())
+        lines = lines or tuple(filter(None, [line_of(step.op)]))
         moved = number(wanted.read) + number(wanted.written)
         least = {"copy": moved / limits.copies()} if limits.copies() else {}
         if wanted.dtype is not None and (rate := limits.products(wanted.dtype.torch)):

@@ -21,7 +21,7 @@ from ..dialects import loop, prim
 from ..dtypes import BY_NAME, dtype_of
 from ..scalars import DOT, JOINT, REDUCES, SCALARS, identity
 from ..symbols import Dim, span, symbol
-from ..syntax import location_of
+from ..syntax import line_of
 from ..types import RefType
 from .indices import Index, compiled, floor_div
 from .tensors import InterpreterError, Machine, Rule, elementwise, filled, fits, number_of, restride
@@ -95,8 +95,7 @@ class Kernel:
             try:
                 LOOP_RULES[op.name](self, lanes, op)
             except Exception as error:
-                place = location_of(op)
-                error.add_note(f"in {op.name}" + (f" from {place[0]}:{place[1]}" if place else ""))
+                error.add_note(f"in {op.name}" + (f" from {line}" if (line := line_of(op)) else ""))
                 raise
 
     def scalar(self, lanes: Lanes, value: SSAValue) -> Tensor:

@@ -18,7 +18,7 @@ from ..literals import Literal
 from ..packing import unpack
 from ..scalars import REDUCES, ScalarRow, identity
 from ..symbols import Dim, contiguous_strides
-from ..syntax import Op, location_of
+from ..syntax import Op, line_of
 from ..types import RefType, TensorType
 
 Rule = Callable[["Machine", Any], list[Any]]  # the results of an operation
@@ -113,8 +113,7 @@ def run_block(machine: Machine, ops: Sequence[Operation]) -> list[Any]:
         try:
             results = rule(machine, op)
         except Exception as error:
-            place = location_of(op)
-            error.add_note(f"in {op.name}" + (f" from {place[0]}:{place[1]}" if place else ""))
+            error.add_note(f"in {op.name}" + (f" from {line}" if (line := line_of(op)) else ""))
             raise
         for value, result in zip(op.results, results, strict=True):
             if isinstance(value.type, TensorType | RefType) and value.uses:

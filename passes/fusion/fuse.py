@@ -11,7 +11,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ...ir.dialects import kernel, prim
 from ...ir.symbols import contiguous_strides, known_equal
-from ...ir.syntax import Op, location_of, single_block
+from ...ir.syntax import Op, line_of, single_block
 from ..analysis.strides import is_view
 from ..core.base import Pass, PassError
 from ..core.context import CompileContext
@@ -118,7 +118,7 @@ class _Fusion:
             lambda: (
                 f"{_names(a)} with {_names(b)}: saves {plan.saved:.0f} bytes, recomputes {plan.extra:.0f} bytes' worth"
             ),
-            _place(b.nodes[-1].op),
+            line_of(b.nodes[-1].op),
         )
 
     def _remark_recomputed(self, node: Node, readers: int) -> None:
@@ -126,7 +126,7 @@ class _Fusion:
             "fuse",
             "recomputed",
             lambda: f"{node.op.name} is computed again in {readers} kernels rather than stored",
-            _place(node.op),
+            line_of(node.op),
         )
 
     def _remark_refused(self, pairs: list[tuple[Node, Node]]) -> None:
@@ -140,7 +140,7 @@ class _Fusion:
             plan = self.groups.producer_plan(a, b)
             if not isinstance(plan, Plan):
                 text = f"{_names(a)} with {_names(b)}: {plan.reason}"
-                self.ctx.diagnostics.remark("fuse", "refused", lambda text=text: text, _place(y.op))  # type: ignore[misc]
+                self.ctx.diagnostics.remark("fuse", "refused", lambda text=text: text, line_of(y.op))  # type: ignore[misc]
 
     def _count(self, kernels: str, moved: str) -> None:
         groups = [g for g in self.groups.all() if g.kind != EXTERN and g.stored]
@@ -159,11 +159,6 @@ def _read(access: Access) -> int:
 def _names(group: Group) -> str:
     names = [n.op.name.removeprefix("prim.") for n in group.nodes]
     return "+".join(names) if len(names) <= 6 else "+".join([*names[:3], "...", *names[-2:]])
-
-
-def _place(op: Op) -> str:
-    place = location_of(op)
-    return f"{place[0]}:{place[1]}" if place else ""
 
 
 class _Emitter:
@@ -362,5 +357,5 @@ def _rounded(value: SSAValue, x: SSAValue, block: Block) -> SSAValue:
 
 def _significant(ops: Iterable[Op]) -> Op:
     """The operation that a reader would name the kernel after: a reduction, a gather, else the dearest."""
-    located = [op for op in ops if location_of(op) is not None] or list(ops)
+    located = [op for op in ops if line_of(op)] or list(ops)
     return max(located, key=lambda op: _WEIGHT.get(type(op), op.row.cost if isinstance(op, prim.Elementwise) else 0))

@@ -12,7 +12,7 @@ from xdsl.ir import Operation, SSAValue
 from ...ir.dialects import kernel, prim
 from ...ir.dialects.aten import AtenOp
 from ...ir.dtypes import I64
-from ...ir.syntax import Op, location_of
+from ...ir.syntax import Op, line_of
 from ...ir.types import TensorType, tensor_type
 from ..analysis.strides import is_view
 from ..core.base import Pass, PassError
@@ -99,7 +99,7 @@ def _replace(ctx: CompileContext, op: AtenOp, builder: Builder) -> None:
         call = _extern(op)
         builder.ops, values = [call], list(call.results)
         ctx.diagnostics.count("decompose", "library calls")
-        ctx.diagnostics.remark("decompose", "extern", lambda: f"{op.target} is a library call: {reason}", _place(op))
+        ctx.diagnostics.remark("decompose", "extern", lambda: f"{op.target} is a library call: {reason}", line_of(op))
     for i, new in enumerate(values):
         if new is not None and not reason:
             _keep_strides(op, i, new, builder)
@@ -157,8 +157,3 @@ def _keep_strides(op: AtenOp, which: int, value: SSAValue, builder: Builder) -> 
         return
     if "strides" not in owner.attributes:
         owner["strides"] = tuple(strides[which] if r is value else None for r in owner.results)
-
-
-def _place(op: Op) -> str:
-    place = location_of(op)
-    return f"{place[0]}:{place[1]}" if place else ""

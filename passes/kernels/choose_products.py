@@ -23,7 +23,7 @@ from xdsl.ir import SSAValue
 from ...ir.dialects import kernel, prim
 from ...ir.dtypes import BF16, F16, F32
 from ...ir.symbols import Dim
-from ...ir.syntax import Op, location_of, single_block
+from ...ir.syntax import Op, line_of, single_block
 from ..analysis.machine import Machine, Processor
 from ..analysis.product_model import FEW, Choice, Front, Shape, Tile, candidates, choose, chunks_for, pays_padding
 from ..analysis.sizes import hint
@@ -89,8 +89,7 @@ class ChooseProducts(Pass):
             ctx.diagnostics.count(self.name, "products in chunks that their reader adds up")
             return
         choice = self._choice(ctx, shape, found, behind)
-        tile, place = choice.tile, location_of(op)
-        where = f"{place[0]}:{place[1]}" if place else ""
+        tile, where = choice.tile, line_of(op)
         if tile is None:
             _by_library(found, choice.why)
             text = f"{shape}: the library is expected to be faster ({choice.why})"

@@ -15,7 +15,7 @@ from xdsl.ir import Block, Region, SSAValue
 from ...ir.dialects import kernel, loop, prim
 from ...ir.dtypes import F32, DType
 from ...ir.symbols import Dim, dim
-from ...ir.syntax import Op, location_of
+from ...ir.syntax import Op, line_of
 from ...ir.types import is_gpu, ref_type, scalar_type
 from ..analysis.strides import memory_strides
 
@@ -58,8 +58,7 @@ def launch_own(module: ModuleOp, own: str, plan_of: Callable[[kernel.Extern], Pl
 
 
 def _add_line(made: loop.Kernel, op: Op) -> None:
-    place = location_of(op)
-    line = f"{place[0]}:{place[1]}" if place else ""
+    line = line_of(op)
     if line and line not in made.get("lines", ()):
         made["lines"] = (*made.get("lines", ()), line)
 

@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Region, SSAValue
 
 from ...ir.dialects import kernel, loop, prim
-from ...ir.syntax import Op, location_of
+from ...ir.syntax import Op, line_of
 from ...ir.types import LiteralAttr, RefType, ref_type
 from ..analysis.size_names import named_kernel, replace_sizes, replaced_type
 from ..core.base import Pass, PassError
@@ -222,8 +222,7 @@ def kernel_words(block: Block) -> str:
 
 
 def _lines(op: kernel.Fused) -> tuple[str, ...]:
-    places = [location_of(inner) for inner in op.block_body.ops] + [location_of(op)]
-    return tuple(dict.fromkeys(f"{p[0]}:{p[1]}" for p in places if p is not None))
+    return tuple(dict.fromkeys(filter(None, map(line_of, [*op.block_body.ops, op]))))
 
 
 def _merge_lines(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:

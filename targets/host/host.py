@@ -30,7 +30,7 @@ from ...ir.dialects.aten import overload
 from ...ir.dtypes import U8, DType
 from ...ir.interpreter.loops import find_function
 from ...ir.symbols import Dim, contiguous_strides, dim, free_symbols
-from ...ir.syntax import Op, comment_of, location_of
+from ...ir.syntax import Op, comment_of, line_of
 from ...ir.types import RefType, is_gpu
 from ...passes.analysis.aliases import shared_operands
 from ...passes.analysis.alignment import ALIGNMENT
@@ -105,7 +105,7 @@ class _Writer:
     lines: dict[str, tuple[str, ...]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     known: dict[str, str] = field(default_factory=dict)  # expression -> the name that holds it
-    place: tuple[str, int] | None = None
+    place: str = ""
     owner: dict[str, str] = field(default_factory=dict)  # a view -> the tensor that it is a view of
     views: dict[str, list[str]] = field(default_factory=dict)  # a tensor -> its views, theirs too
     large: int = 0  # bytes of results from the pool
@@ -228,10 +228,10 @@ class _Writer:
         return f"{prefix}{number}"
 
     def comment(self, op: Op) -> None:
-        place = location_of(op)
-        if place is not None and place != self.place:
+        place = line_of(op)
+        if place and place != self.place:
             self.place = place
-            self.add(verbatim(f"# {comment_of(f'{place[0]}:{place[1]}')}"), kind="comment")
+            self.add(verbatim(f"# {comment_of(place)}"), kind="comment")
 
     def tensor(self, value: SSAValue) -> str:
         """The name of a tensor over the value's memory."""
@@ -380,8 +380,7 @@ class _Writer:
     def kernel_call(self, op: Op, callee: Callee) -> None:
         """A library call that a kernel carries out; of a weight it reads a packed copy, where these may take more memory."""
         arguments = [*map(self.address, op.operands), *map(use, callee.symbols)]
-        place = location_of(op)
-        lines = (f"{place[0]}:{place[1]}",) if place else ()
+        lines = tuple(filter(None, [line_of(op)]))
         self.lines[callee.name] = tuple(dict.fromkeys((*self.lines.get(callee.name, ()), *lines)))
         if callee.packs:
             name, copy, lines = self.fresh("step"), self.fresh("w"), ()

@@ -11,7 +11,7 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ...ir.dialects import loop
 from ...ir.dtypes import DType
-from ...ir.syntax import Op, comment_of, location_of
+from ...ir.syntax import Op, comment_of, line_of
 from ...ir.types import RefType, ScalarType
 
 
@@ -34,7 +34,7 @@ class Walk:
     names: dict[SSAValue, str] = field(default_factory=dict)
     depth: int = 1
     count: int = 0
-    place: tuple[str, int] | None = None
+    place: str = ""
 
     def line(self, text: str) -> None:
         """A line of the function."""
@@ -65,10 +65,10 @@ class Walk:
         """Operations one after another, each behind the user's line that it comes from."""
         for op in ops:
             assert isinstance(op, Op)
-            place = location_of(op)
-            if place is not None and place != self.place and not isinstance(op, loop.For | loop.Local):
+            place = line_of(op)
+            if place and place != self.place and not isinstance(op, loop.For | loop.Local):
                 self.place = place
-                self.line(f"{self.comment} {comment_of(f'{place[0]}:{place[1]}')}")
+                self.line(f"{self.comment} {comment_of(place)}")
             self.table[op.name](self, op)
 
 
