@@ -19,7 +19,7 @@ import torch
 import torch.utils._pytree as pytree
 
 import intarsia
-from intarsia.frontend.torch_private import storage_key
+from intarsia.frontend.torch_private.dispatch import storage_key
 from intarsia.testing import same
 
 from .database import common_methods_invocations, op_db

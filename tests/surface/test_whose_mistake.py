@@ -99,7 +99,7 @@ def test_it_is_the_users(function, expected, passes, caplog):
 
 
 def test_it_is_ours(monkeypatch, caplog):
-    monkeypatch.setattr("intarsia.targets.build.program.kernels_of", len)  # a mistake in the middle of our own code
+    monkeypatch.setattr("intarsia.targets.cpp.emit.kernels_of", len)  # a mistake in the middle of our own code
     torch.testing.assert_close(intarsia.compile(plain, options={"cache": False})(X), plain(X))
     (text,) = [r.getMessage() for r in caplog.records]
     assert "an error inside intarsia (please report it): TypeError" in text and text.startswith(f"{__file__}:")
