@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, cast
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeVar, cast
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import SSAValue
@@ -19,7 +19,7 @@ from ...ir.dialects.kernel import ATTENTION
 from ...ir.dtypes import BF16, BOOL, F16, F32, DType
 from ...ir.symbols import Dim, contiguous_strides, dim, known_equal
 from ...ir.syntax import Op
-from ...ir.types import RefType, is_gpu
+from ...ir.types import RefType
 from ..analysis.machine import Machine
 from ..analysis.strides import Strides, dense_like, view_of
 from ..core.base import Pass
@@ -81,13 +81,15 @@ class Attention(Pass):
     tile: str = ""
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
-        masks = _Masks()
+        masks = Masks()
         for op in list(module.walk()):
             if not isinstance(op, kernel.Extern) or op["target"] != ATTENTION or op.get("backend"):
                 continue
-            if op.get("own") and not op.regions:
-                continue
             call = _Call(op, ctx.machine, masks, self.tile)
+            if op.get("own"):
+                if op.regions:  # which `match-attention` has found a kernel for
+                    call.share_heads()
+                continue
             if self.tile == "library" or broken(takes_cpp(op, ctx.machine)) is not None:
                 call.write_out_empty_rows()
             lowering = choose(op, ctx.machine, self.tile)
@@ -117,7 +119,7 @@ def has_kernel(op: Op, machine: Machine) -> bool:
     times as long.
     """
     t = prim.tensor(op.operands[0])
-    dots = machine.bfloat16 and t.dtype == BF16 and not is_gpu(t.device)
+    dots = machine.bfloat16 and t.dtype == BF16 and not machine.at(t.device).is_grid
     return (not dots or t.shape[-2] == 1) and choose(op, machine) is not None
 
 
@@ -127,10 +129,7 @@ def has_kernel(op: Op, machine: Machine) -> bool:
 def takes_cpp(op: Op, machine: Machine) -> Clauses:
     """What targets/cpp/include/intarsia_attention.h takes of `scaled_dot_product_attention`."""
     call = Call.of(op)
-    yield (
-        call.names in (ROWS, (*ROWS, "attn_mask")),
-        "queries, keys, values and perhaps a mask",
-    )
+    yield call.names in (ROWS, (*ROWS, "attn_mask")), "queries, keys, values and perhaps a mask"
     yield op.get("dropout_p", 0.0) == 0.0, "no dropout"
     yield call.are(F32, BF16, F16, names=(*ROWS, "result")), "one floating type"
     yield call.on_cpu, "memory of the host"
@@ -177,7 +176,7 @@ def takes_library(op: Op, machine: Machine) -> Clauses:
     given = {name: prim.tensor(v) for name, v in zip(op["operands"], op.operands, strict=True)}
     q, k, v = (given[name] for name in ROWS)
     mask = given.get("attn_mask")
-    yield is_gpu(q.device) and not op.regions, "a GPU, and masks alone"
+    yield machine.at(q.device).is_grid and not op.regions, "a GPU, and masks alone"
     yield op.get("dropout_p", 0.0) == 0.0, "no dropout"
     yield all(t.rank == 4 and t.dtype == q.dtype and 0 not in t.shape for t in (q, k, v)), "four dimensions of one type"
     yield q.dtype in (F16, BF16, F32), "half types or float32"
@@ -248,31 +247,26 @@ def _time_of_loops(op: Op, machine: Machine) -> float:
     return time if time * GAIN < library_time(op) else math.inf
 
 
-def _time_of_cpp(op: Op, machine: Machine) -> float:
-    """The only one on a CPU."""
-    return 0.0
-
-
 # ---- calls as the kernels want them ----
 
 
-@dataclass
-class _Masks:
-    """Masks as kernels want them, by what they were: layers share them."""
+Made = TypeVar("Made")
 
-    made: dict[tuple[object, ...], SSAValue] = field(default_factory=dict)
 
-    def once(self, mask: SSAValue, what: tuple[object, ...], make: Callable[[], SSAValue]) -> SSAValue:
-        key = (mask, *what)
-        if key not in self.made:
-            self.made[key] = make()
-        return self.made[key]
+class Masks(dict[tuple[object, ...], Any]):
+    """What is known of masks and made of them, by what they were: layers share them."""
+
+    def once(self, make: Callable[[], Made], *key: object) -> Made:
+        """What `make` gives for these keys."""
+        if key not in self:
+            self[key] = make()
+        return cast(Made, self[key])
 
 
 class _Call:
     """One call that is changed for a kernel."""
 
-    def __init__(self, op: kernel.Extern, machine: Machine, masks: _Masks, tile: str = "") -> None:
+    def __init__(self, op: kernel.Extern, machine: Machine, masks: Masks, tile: str = "") -> None:
         self.op, self.machine, self.masks, self.tile = op, machine, masks, tile
         self.add = InFrontOf(op).add
         self.values = dict(zip(op["operands"], op.operands, strict=True))
@@ -302,7 +296,7 @@ class _Call:
         if rows is None or mask is None:
             return
         deadly = rows == "nan"
-        self.set("attn_mask", self.masks.once(mask, (dtype, deadly), lambda: self.bounded(mask, dtype, deadly)))
+        self.set("attn_mask", self.masks.once(lambda: self.bounded(mask, dtype, deadly), mask, dtype, deadly))
 
     def bounded(self, mask: SSAValue, dtype: DType, deadly: bool) -> SSAValue:
         """The mask in a type, no number below LOWEST but -inf; `deadly`: nan in rows that are -inf all over."""
@@ -333,15 +327,8 @@ class _Call:
     # The kernels.
 
     def for_cpp(self) -> None:
-        """Operands that must be copied get rows without gaps, also where eager reads them with gaps."""
-        op = self.op
-        op["own"] = CPP
+        self.op["own"] = CPP
         self.share_heads()
-        if given := op.get("operand_strides"):
-            op["operand_strides"] = tuple(
-                s if s is None or s[-1] == 1 or (s[-1] == 0 and name == "attn_mask") else None
-                for name, s in zip(op["operands"], given, strict=True)
-            )
 
     def for_loops(self) -> None:
         """The result's rows lie with all heads side by side."""
@@ -358,7 +345,7 @@ class _Call:
                 for name in ROWS:
                     values[name] = add(prim.reshape(values[name], (*windows, *prim.tensor(values[name]).shape[1:])))
                 given = None
-            values["attn_mask"] = self.masks.once(mask, ("padded",), lambda: self.padded(mask)) if tile.padded else mask
+            values["attn_mask"] = self.masks.once(lambda: self.padded(mask), mask, "padded") if tile.padded else mask
             tile = tile if values["attn_mask"] is not mask else replace(tile, padded=0)
         q, v = (prim.tensor(values[name]).shape for name in ("query", "value"))
         shape = (*q[:-1], v[-1])
@@ -386,7 +373,7 @@ class _Call:
             self.share_heads()
         if mask := self.values.get("attn_mask"):
             dtype = prim.tensor(self.values["query"]).dtype
-            self.set("attn_mask", self.masks.once(mask, (dtype,), lambda: self.aligned(mask, dtype)))
+            self.set("attn_mask", self.masks.once(lambda: self.aligned(mask, dtype), mask, dtype))
         op["backend"] = backend
         b, h, rows, depth = prim.tensor(op.operands[0]).shape
         beside = query = heads_side_by_side((b, h, rows, depth))
@@ -527,7 +514,7 @@ def _before_repeat(value: SSAValue) -> SSAValue | None:
 
 
 LOWERINGS = (
-    Lowering(CPP, takes_cpp, _time_of_cpp, _Call.for_cpp),
+    Lowering(CPP, takes_cpp, lambda op, machine: 0.0, _Call.for_cpp),  # the only one on a CPU
     Lowering(LOOPS, takes_short, _time_of_loops, _Call.for_loops),
     Lowering(CUDNN, takes_cudnn, _time_of(CUDNN), lambda call: call.for_library(CUDNN)),
     Lowering(FLASH, takes_flash, _time_of(FLASH), lambda call: call.for_library(FLASH)),

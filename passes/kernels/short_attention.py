@@ -25,7 +25,7 @@ from ...ir.dtypes import BF16, BOOL, F16, F32, I64, DType
 from ...ir.scalars import DOT
 from ...ir.symbols import Dim, dim, free_symbols, power_of_two, symbol
 from ...ir.syntax import Op
-from ...ir.types import RefType, is_gpu, ref_type, scalar_type
+from ...ir.types import RefType, ref_type, scalar_type
 from ..analysis.machine import Machine
 from ..analysis.strides import Strides, View, memory_strides, view_of
 from ..core.base import Pass
@@ -51,7 +51,7 @@ def takes_loops(op: Op, machine: Machine) -> Clauses:
     mask = given.get("attn_mask")
     yield op.get("dropout_p", 0.0) == 0.0, "no dropout"
     yield not op.get("enable_gqa") and not op.regions, "as many heads of keys as of queries, and masks alone"
-    yield is_gpu(q.device), "a GPU"
+    yield machine.at(q.device).is_grid, "a GPU"
     yield q.dtype in ((F16, BF16, F32) if machine.tf32_products else (F16, BF16)), "half types, or products in TF32"
     yield all(t.dtype == q.dtype and t.device == q.device for t in (k, v)), "one type on one GPU"
     yield all(isinstance(n, int) and n > 0 for t in given.values() for n in t.shape), "known sizes, nothing empty"
@@ -135,7 +135,7 @@ class AttentionKernels(Pass):
     before: ClassVar[tuple[str, ...]] = ("plan-buffers",)
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
-        if count := launch_own(module, LOOPS, _Plan.of):
+        if count := launch_own(module, LOOPS, _Plan):
             ctx.diagnostics.count(self.name, "launches", count)
 
 
@@ -152,52 +152,28 @@ class _Operand:
         return dim(self.offset + sum(p * s for p, s in zip(places, self.strides, strict=True)))
 
 
-@dataclass
 class _Plan:
     """One call: its memories, where its operands lie in them, and its numbers."""
 
-    bases: list[SSAValue]
-    operands: dict[str, _Operand]  # by the operator's names, and "result"
-    result: RefType
-    outer: tuple[Dim, ...]
-    rows: int
-    keys: int
-    width: int
-    values: int
-    scale: float
-    causal: bool
-    tile: Tile
-
-    @classmethod
-    def of(cls, op: kernel.Extern) -> _Plan:
-        shapes = {n: prim.tensor(v).shape for n, v in zip(op["operands"], op.operands, strict=True)}
-        q = shapes["query"]
-        bases: list[SSAValue] = []
-        operands: dict[str, _Operand] = {}
-        for name, value in zip(op["operands"], op.operands, strict=True):
-            view = view_of(value)
-            assert view is not None, "layout gives every operand of a call strides"
-            if view.base not in bases:
-                bases.append(view.base)
-            strides = _spread(view, len(q))
-            operands[name] = _Operand(bases.index(view.base), strides, view.offset, prim.tensor(value).dtype)
+    def __init__(self, op: kernel.Extern) -> None:
+        views = {name: view_of(v) for name, v in zip(op["operands"], op.operands, strict=True)}
+        found = {name: view for name, view in views.items() if view is not None}
+        assert len(found) == len(views), "layout gives every operand of a call strides"
+        *outer, rows, width = found["query"].shape
         result, strides = prim.tensor(op.results[0]), memory_strides(op.results[0])
-        operands["result"] = _Operand(len(bases), strides, 0, result.dtype)
+        self.bases = list(dict.fromkeys(view.base for view in found.values()))
+        self.operands = {  # by the operator's names, and "result"
+            name: _Operand(self.bases.index(v.base), _spread(v, len(outer) + 2), v.offset, prim.tensor(v.base).dtype)
+            for name, v in found.items()
+        }
+        self.operands["result"] = _Operand(len(self.bases), strides, 0, result.dtype)
+        self.result = ref_type(result.shape, strides, result.dtype, result.device)
+        self.outer, self.causal = tuple(outer), bool(op.get("is_causal"))
+        sizes = (rows, found["key"].shape[-2], width, found["value"].shape[-1])
+        self.rows, self.keys, self.width, self.values = cast(tuple[int, int, int, int], sizes)
         scale = op.get("scale")
-        rows, width, keys, values = cast(tuple[int, ...], (*q[-2:], shapes["key"][-2], shapes["value"][-1]))
-        return cls(
-            bases,
-            operands,
-            ref_type(result.shape, strides, result.dtype, result.device),
-            q[:-2],
-            rows,
-            keys,
-            width,
-            values,
-            1 / math.sqrt(width) if scale is None else scale,
-            bool(op.get("is_causal")),
-            _tile(op, keys),
-        )
+        self.scale: float = 1 / math.sqrt(self.width) if scale is None else scale
+        self.tile = _tile(op, self.keys)
 
     @property
     def memories(self) -> list[RefType]:

@@ -17,8 +17,9 @@ from intarsia.ir.dtypes import BF16, F32, DType
 from intarsia.ir.interpreter.run import run
 from intarsia.ir.types import tensor_type
 from intarsia.passes.analysis.machine import Machine
+from intarsia.passes.core.clauses import broken
 from intarsia.passes.kernels.attention import CUDNN, EFFICIENT, choose
-from intarsia.passes.kernels.short_attention import LOOPS
+from intarsia.passes.kernels.short_attention import LOOPS, takes_loops
 
 CASES = cases()
 
@@ -119,3 +120,34 @@ def test_the_choice() -> None:
     assert not calls_of(
         windows, [joint(256, 49, 3, 32), torch.zeros(1, 3, 49, 49).bfloat16(), torch.zeros(64, 49, 49).bfloat16()]
     )
+
+
+@pytest.mark.parametrize(
+    ("mask", "fits"),
+    [
+        ((2, 3, 49, 33), True),
+        ((3, 1, 33), True),
+        ((49, 33), True),
+        ((33,), True),
+        ((2, 3, 49, 32), False),
+        ((3, 3, 49, 33), False),
+        ((33, 49), False),
+        ((1, 2, 3, 49, 33), False),
+    ],
+    ids=str,
+)
+def test_masks_that_spread_to_the_scores(mask: tuple[int, ...], fits: bool) -> None:
+    """Shapes on both sides of the clause; what it takes gives what the operator gives."""
+    shapes = [(2, 3, 49, 32), (2, 3, 33, 32), (2, 3, 33, 32), mask]
+    kinds = [tensor_type(shape, BF16, "cuda:0") for shape in shapes]
+    attrs = {"target": kernel.ATTENTION, "operands": ("query", "key", "value", "attn_mask")}
+    call = kernel.Extern.make(Block(arg_types=kinds).args, [kinds[0]], attrs)
+    assert broken(takes_loops(call, Machine())) == (None if fits else "a mask that spreads to the scores")
+    if fits and len(mask) > 1:
+        q, k, v = heads(2, 3, 49, 32), *(heads(2, 3, 33, 32) for _ in range(2))
+        program = captured("spread", of_heads, [q, k, v, torch.randn(mask).bfloat16()], "64x4")
+        module = program.on_gpu()
+        assert any(op["sym_name"].startswith("attention_") for op in kernels_of(module))
+        (found,) = run(module, program.args)
+        expected = of_heads(*map(exact, program.args))
+        torch.testing.assert_close(found.double(), expected, rtol=1e-2, atol=1e-2)

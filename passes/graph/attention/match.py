@@ -8,7 +8,7 @@ without a score above -inf, the operator gives zeros. Masks that let everything 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from xdsl.dialects.builtin import ModuleOp
@@ -23,7 +23,7 @@ from ...core.base import Pass
 from ...core.clauses import broken
 from ...core.context import CompileContext
 from ...core.rewriter import InFrontOf, erase_dead, producer, splat
-from ...kernels.attention import CPP, has_kernel, heads_side_by_side
+from ...kernels.attention import CPP, Masks, has_kernel, heads_side_by_side
 from ...kernels.short_attention import ROWS
 from .find import BMM, Mask, Products, find, takes_products
 from .mask_kind import CAUSAL, FULL, mask_kind
@@ -48,7 +48,7 @@ class MatchAttention(Pass):
     products: bool = True
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
-        masks = _Masks()
+        masks = Masks()
         for func in [op for op in module.body.block.ops if isinstance(op, prim.Func)]:
             changed = False
             for op in [op for op in func.block_body.ops if isinstance(op, kernel.Extern)]:
@@ -62,26 +62,16 @@ class MatchAttention(Pass):
                 erase_dead(func.block_body)
 
 
-@dataclass
-class _Masks:
-    """What was found out about masks, and made of them: layers share them."""
-
-    kinds: dict[SSAValue, str | None] = field(default_factory=dict)
-    opened: dict[SSAValue, SSAValue] = field(default_factory=dict)
-    joined: dict[tuple[object, ...], SSAValue] = field(default_factory=dict)
-
-    def kind(self, mask: SSAValue) -> str | None:
-        if mask not in self.kinds:
-            self.kinds[mask] = mask_kind(mask)
-        return self.kinds[mask]
+def _kind(mask: SSAValue, masks: Masks) -> str | None:
+    return masks.once(lambda: mask_kind(mask), mask, "kind")
 
 
-def _simplify(op: kernel.Extern, masks: _Masks) -> str | None:
+def _simplify(op: kernel.Extern, masks: Masks) -> str | None:
     """attention(q, k, v, mask) -> attention(q, k, v) {is_causal} where the mask says no more; the mask's kind."""
     if "attn_mask" not in op["operands"] or op.get("is_causal"):
         return None
     place = list(op["operands"]).index("attn_mask")
-    kind = masks.kind(op.operands[place])
+    kind = _kind(op.operands[place], masks)
     if kind is None:
         return None
     literals = dict(op.literals)
@@ -108,7 +98,7 @@ def _put(new: kernel.Extern, op: kernel.Extern) -> None:
     op.parent.erase_op(op)
 
 
-def _match(op: kernel.Extern, masks: _Masks, ctx: CompileContext) -> bool:
+def _match(op: kernel.Extern, masks: Masks, ctx: CompileContext) -> bool:
     """Put a call in front of the last product of an attention and let it be read instead."""
     found = find(op)
     if found is None or broken(takes_products(found)) is not None:
@@ -153,7 +143,7 @@ def _unscaled(q: SSAValue) -> tuple[SSAValue, float]:
 class _Builder:
     """Makes the call that stands for two products."""
 
-    def __init__(self, found: Products, q: SSAValue, masks: _Masks, scores: ScoreRegion | None) -> None:
+    def __init__(self, found: Products, q: SSAValue, masks: Masks, scores: ScoreRegion | None) -> None:
         self.found, self.q, self.masks, self.scores = found, q, masks, scores
         self.add = InFrontOf(found.last).add
         shapes = [prim.tensor(mask.value).shape for mask in found.masks]
@@ -206,7 +196,7 @@ class _Builder:
         causal = deadly = False
         for mask in self.found.masks:
             mask = self.as_open(mask)
-            kind = self.masks.kind(mask.value)
+            kind = _kind(mask.value, self.masks)
             if kind == FULL:
                 continue
             causal |= kind == CAUSAL
@@ -216,18 +206,15 @@ class _Builder:
             return {"is_causal": True, "empty_rows": "none"}
         if kept:
             key = tuple((m.value, m.shuts, m.number == -math.inf) for m in kept), self.found.shape, self.outer
-            if key not in self.masks.joined:
-                self.masks.joined[key] = self.joined(kept)
-            values["attn_mask"] = self.masks.joined[key]
+            values["attn_mask"] = self.masks.once(lambda: self.joined(kept), key)
         return {"empty_rows": "nan" if deadly or not kept else "none"}
 
     def as_open(self, mask: Mask) -> Mask:
         """The same with a truth value that opens the scores."""
         if not mask.shuts:
             return mask
-        if mask.value not in self.masks.opened:
-            self.masks.opened[mask.value] = self.add(prim.elementwise("not", mask.value))
-        return Mask(self.masks.opened[mask.value], False, mask.number)
+        opened = self.masks.once(lambda: self.add(prim.elementwise("not", mask.value)), mask.value, "not")
+        return Mask(opened, False, mask.number)
 
     def small(self, value: SSAValue, rank: int) -> SSAValue:
         """The value before it was spread: four dimensions that broadcast to the scores', or five with images."""
