@@ -30,7 +30,7 @@ def with_program(entry: Entry, namespace: dict[str, Any], graph: Any) -> Entry:
         return entry
     if not all(map(str.isidentifier, given)):
         return entry
-    lines, results, values, names = program.written("program_", given)
+    lines, results, values, names = program.inlined("program_", given)
     if names & {*namespace, *re.findall(r"\w+", entry.text())}:
         return entry
     namespace |= values

@@ -112,7 +112,7 @@ def _warn(message: str) -> None:
 
 @dataclass
 class Cache:
-    """See the module's text. Usable from several threads and processes at once. `warn` is told once about each kind of trouble."""
+    """See the module's text. Usable from several threads and processes at once. `warn` is given each kind of trouble once."""
 
     folder: Path = field(default_factory=default_folder)
     max_bytes: int = MAX_BYTES
@@ -120,7 +120,7 @@ class Cache:
     _root: Path | None = None
     _private: bool = False
     _puts: int = 0
-    _told: set[str] = field(default_factory=set)
+    _warned: set[str] = field(default_factory=set)
     _opening: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     def __post_init__(self) -> None:
@@ -150,13 +150,13 @@ class Cache:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             if (folder / "meta.json").exists():  # else another process has just cleaned up
-                self._tell("damaged", f"dropped a damaged cache entry, it will be built again: {folder} ({error})")
+                self._warn_once("damaged", f"dropped a damaged cache entry, it will be built again: {folder} ({error})")
                 self._remove(folder)
             return None
 
     def drop(self, entry: Entry, reason: object) -> None:
         """Removes an entry whose files are whole and of no use here, with one warning: libraries for another C library, say."""
-        self._tell(
+        self._warn_once(
             "useless", f"dropped a cache entry that cannot be loaded, it will be built again: {entry.folder} ({reason})"
         )
         self._remove(entry.folder)
@@ -239,12 +239,12 @@ class Cache:
 
     def _open(self) -> None:
         try:
-            self._root, told = own_folder(self.folder)
+            self._root, warning = cache_folder(self.folder)
         except (OSError, ValueError) as error:
             self._use_private(f"cannot use the cache folder {self.folder}: {_short(error)}")
         else:
-            if told:
-                self._tell("open to others", told)
+            if warning:
+                self._warn_once("open to others", warning)
 
     def _entry_folder(self, key: str) -> Path:
         if not key.isalnum():
@@ -289,15 +289,15 @@ class Cache:
             if folder is None:
                 raise NoRoom(f"{reason}; and there is no temporary folder with room for compiled code")
             self._root, self._private = folder, True
-        weakref.finalize(self, _remove_own, folder, os.getpid())
-        self._tell(
+        weakref.finalize(self, _remove_private, folder, os.getpid())
+        self._warn_once(
             "private",
             f"{reason}. Compiled code goes to {folder} and is lost at exit; set INTARSIA_CACHE_DIR to keep it.",
         )
 
-    def _tell(self, kind: str, message: str) -> None:
-        if kind not in self._told:
-            self._told.add(kind)
+    def _warn_once(self, kind: str, message: str) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
             self.warn(message)
 
 
@@ -307,7 +307,7 @@ def shared_cache(folder: Path | None = None) -> Cache:
     return Cache(folder or default_folder())
 
 
-def own_folder(folder: Path) -> tuple[Path, str]:
+def cache_folder(folder: Path) -> tuple[Path, str]:
     """(our own folder in `folder`, which is made if need be; a warning or ""). Raises OSError where there can be none.
 
     The subfolder has to be this user's, and either new or marked as ours.
@@ -316,7 +316,7 @@ def own_folder(folder: Path) -> tuple[Path, str]:
     root = folder if _is_ours(folder) else folder / FOLDER
     with contextlib.suppress(FileExistsError):
         root.mkdir(mode=0o700)
-    facts, told = root.stat(), ""
+    facts, warning = root.stat(), ""
     if not stat.S_ISDIR(facts.st_mode):
         raise NotADirectoryError(f"{root} is in the way and is no folder")
     if hasattr(os, "getuid"):
@@ -325,7 +325,7 @@ def own_folder(folder: Path) -> tuple[Path, str]:
                 raise PermissionError(f"{root} belongs to user id {owner}")
         if not _is_ours(root) and any(not name.startswith(MARK) for name in os.listdir(root)) and not _is_ours(root):
             raise FileExistsError(f"{root} holds files that are not Intarsia's")
-        told = _close_to_others(folder, root, facts.st_mode)
+        warning = _close_to_others(folder, root, facts.st_mode)
     if not os.access(root, os.R_OK | os.W_OK | os.X_OK):
         raise PermissionError(f"no permission to write to {root}")
     if _forbids_code(root):
@@ -334,7 +334,7 @@ def own_folder(folder: Path) -> tuple[Path, str]:
         partial = root / f"{MARK}.{os.getpid()}-{time.time_ns():x}"
         _write_file(partial, MARK_TEXT.encode())
         os.replace(partial, root / MARK)
-    return root, told
+    return root, warning
 
 
 def _is_ours(root: Path) -> bool:
@@ -346,21 +346,21 @@ def _is_ours(root: Path) -> bool:
 
 def _close_to_others(folder: Path, root: Path, mode: int) -> str:
     """Takes our folder's permissions from other users; a warning where they could have written to it, or can take its place."""
-    told = ""
+    warning = ""
     if stat.S_IMODE(mode) & 0o077:
         root.chmod(0o700)
         if mode & 0o022:
-            told = (
+            warning = (
                 f"other users could write to the cache folder {root} (mode {stat.S_IMODE(mode):o}): it is closed to them now, and entries "
                 "that they wrote, or could have written, are built again"
             )
     around = folder.stat().st_mode
-    if not told and root != folder and around & 0o002 and not around & stat.S_ISVTX:
-        told = (
+    if not warning and root != folder and around & 0o002 and not around & stat.S_ISVTX:
+        warning = (
             f"every user may write to {folder} (mode {stat.S_IMODE(around):o}) and could put another folder into the place of the cache; to "
             f"keep others out: chmod go-w {folder}, or set INTARSIA_CACHE_DIR to another folder"
         )
-    return told
+    return warning
 
 
 def _forbids_code(folder: Path) -> bool:
@@ -482,7 +482,7 @@ def _delete(path: Path) -> None:
             path.unlink()
 
 
-def _remove_own(folder: Path, pid: int) -> None:
+def _remove_private(folder: Path, pid: int) -> None:
     if os.getpid() == pid:  # a forked process leaves its parent's folder alone
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -248,9 +248,9 @@ def bind_kernels(
         library = next((library for library in shared if library.address(name)), None)
         if library is None:
             raise LookupError(f"no compiled library holds the kernel {name}")
-        own = None if calls is None else calls.function(library, name, arity, name in quick)
-        if own is not None:
-            found[name] = own
+        function = None if calls is None else calls.function(library, name, arity, name in quick)
+        if function is not None:
+            found[name] = function
             continue
         found[name] = library.function(name, arity, release_gil=name not in quick)
         found[name].restype = ctypes.c_int  # type: ignore[attr-defined]

@@ -457,8 +457,8 @@ def compile_sources(
     every, done = list(waiting), 0
     running: list[_Job] = []
     waiting.reverse()
-    tell = progress or (lambda done, total, name: None)
-    tell(0, len(every), "")
+    report = progress or (lambda done, total, name: None)
+    report(0, len(every), "")
     group = ProcessGroup()
     try:
         while waiting or running:
@@ -475,7 +475,7 @@ def compile_sources(
                 running.remove(job)
                 _finish(job)
                 done += 1
-                tell(done, len(every), job.source.stem)
+                report(done, len(every), job.source.stem)
             if not finished:
                 time.sleep(0.002)
     except BaseException:

@@ -93,7 +93,7 @@ def _call_units(calls: Mapping[Op, CallKernel]) -> list[tuple[float, Source]]:
         for group in groups
     ]
     return [
-        (load, Source(f"own{i}", text))
+        (load, Source(f"calls{i}", text))
         for i, (load, group, text) in enumerate(zip(loads, groups, texts, strict=True))
         if group
     ]

@@ -217,10 +217,10 @@ def halves(
         return None
     first, second = [*head, stream], [*(s for s in head if s.kind == "size"), stream]
     for op, lines in steps:
-        own = [line for line in lines if line.kind != "stream"]
+        lines = [line for line in lines if line.kind != "stream"]
         for target in (first, second):
             if _belongs(op, tail, target is second):
-                target += own
+                target += lines
     mine, made = Names.of([*second, Statement(run.result)]), Names.of(first)
     given = sorted((mine.reads - mine.writes) & made.writes)
     values = tuple_of([*map(use, given)])

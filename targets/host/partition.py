@@ -75,12 +75,12 @@ def split(
         fixed.clear()
 
     for op, lines in steps:
-        own = [line for line in lines if line.kind != "stream"]
+        lines = [line for line in lines if line.kind != "stream"]
         if isinstance(op, buffer.Free) and fixed or is_fixed(op, kernels):
-            fixed.append((op, own))
+            fixed.append((op, lines))
         else:
             close()
-            groups.append((False, own))
+            groups.append((False, lines))
     close()
     groups.append((False, [Statement(run.result)]))
     names = [Names.of(lines) for _, lines in groups]

@@ -118,7 +118,7 @@ class Inlinable:
         """How many characters its text has."""
         return len(render(HostProgram((), (self.function,))))
 
-    def written(self, prefix: str, given: Sequence[str]) -> tuple[str, str, dict[str, Any], set[str]]:
+    def inlined(self, prefix: str, given: Sequence[str]) -> tuple[str, str, dict[str, Any], set[str]]:
         """Its lines, its results, what the functions and dtypes in them are, and all names but those of arguments.
 
         Args:

@@ -347,7 +347,7 @@ def test_a_forked_process_leaves_the_private_folder(tmp_path: Path) -> None:
     cache.put(KEY, {"k": b"1"})
     child = os.fork()
     if child == 0:
-        cache_module._remove_own(cache.root, os.getppid())
+        cache_module._remove_private(cache.root, os.getppid())
         os._exit(0)
     os.waitpid(child, 0)
     assert cache.get(KEY) is not None

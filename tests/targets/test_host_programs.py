@@ -61,7 +61,7 @@ def test_what_the_cache_keeps() -> None:
 def test_inside_of_a_caller() -> None:
     shown = Inlinable.of(PROGRAM, NAMES)
     assert shown is not None
-    lines, result, values, names = shown.written("p_", ["mine"])
+    lines, result, values, names = shown.inlined("p_", ["mine"])
     assert values == {"p_torch": torch, "p_float32": torch.float32, "p_seen": NAMES["seen"]}
     assert names == {*values, "p_o0", "p_o1", "p_refuse"}
     exec(lines, made := {**values, "mine": torch.ones(2), "p_refuse": list})
