@@ -92,11 +92,10 @@ class ChooseProducts(Pass):
         tile, where = choice.tile, line_of(op)
         if tile is None:
             _by_library(found, choice.why)
-            text = f"{shape}: the library is expected to be faster ({choice.why})"
-            ctx.diagnostics.remark(self.name, "refused", lambda: text, where)
+            ctx.diagnostics.remark(
+                self.name, "refused", lambda: f"{shape}: the library is expected to be faster ({choice.why})", where
+            )
             return
-        if not ctx.machine.gpu.tensor_maps:
-            tile = replace(tile, programs=0)
         made: kernel.Fused = contract_kernel(found, tile.choice, choice.why)
         if behind is not None:
             made = join(made, behind)
@@ -105,12 +104,14 @@ class ChooseProducts(Pass):
         ctx.diagnostics.count(self.name, "products with an epilogue" if behind else "products")
         if choice.joined:
             ctx.diagnostics.count(self.name, "products with a prologue")
-        text = f"{shape} in tiles of {tile.rows}x{tile.columns}x{tile.inner} ({choice.why})"
-        ctx.diagnostics.remark(self.name, "fused", lambda: text, where)
+        size = f"{tile.rows}x{tile.columns}x{tile.inner}"
+        ctx.diagnostics.remark(self.name, "fused", lambda: f"{shape} in tiles of {size} ({choice.why})", where)
 
     def _choice(self, ctx: CompileContext, shape: Shape, found: Product, behind: kernel.Fused | None) -> Choice:
         if self.tile:
-            return Choice(Tile.parse(self.tile), "asked for", bool(found.front))
+            tile = Tile.parse(self.tile)
+            tile = tile if ctx.machine.gpu.tensor_maps else replace(tile, programs=0)
+            return Choice(tile, "asked for", bool(found.front))
         if (text := _measured(ctx, shape, found, behind)) is not None:
             return Choice(Tile.parse(text) if text else None, "measured", bool(found.front))
         return choose(shape, found.reads_fast)

@@ -15,7 +15,9 @@ from torch import Tensor
 from triton_programs import kernels_of
 from xdsl.dialects.builtin import ModuleOp
 
-from intarsia.ir.dialects import kernel, loop, prim
+from intarsia.config import Config
+from intarsia.graph_compiler import pipeline_of
+from intarsia.ir.dialects import buffer, kernel, loop, prim
 from intarsia.ir.interpreter.run import run
 from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
@@ -113,6 +115,19 @@ def test_what_is_measured_with_a_prologue() -> None:
     torch.testing.assert_close(run(measured, args)[0], run(program.module, program.args)[0])
     assert len([op for op in module.walk() if isinstance(op, kernel.Contract)]) == 1
     assert not [op for op in module.walk() if isinstance(op, kernel.Extern)]
+
+
+@pytest.mark.parametrize("numerics", ["float32", "eager"])
+def test_products_of_numerics(numerics: str) -> None:
+    """Where values are rounded as eager rounds them, a product and what follows are not one kernel."""
+    (program,) = products(["linear_gelu"])
+    module = parse_module(print_module(program.module))
+    retarget(module, "cuda:0")
+    for item in pipeline_of(Config(numerics=numerics), gpu=True):
+        item.apply(CompileContext(), module)
+    calls = [op["why"] for op in module.walk() if isinstance(op, buffer.Extern)]
+    assert calls == (["tiles do not round as eager does"] if numerics == "eager" else [])
+    assert len(kernels_of(module)) == 1
 
 
 MEASURED: dict[str, tuple[Callable[..., object], list[Tensor]]] = {
