@@ -101,7 +101,7 @@ class PassesOpt(xDSLOptMain):
             return 0
         name, text = self._input()
         chunks = re.split(r"^// -----.*$", text, flags=re.M) if self.args.split_input_file else [text]
-        outputs, line, code = [], 0, 0
+        outputs, line = [], 0
         for chunk in chunks:
             # Blank lines in front keep the line numbers of the whole file.
             try:
@@ -116,7 +116,7 @@ class PassesOpt(xDSLOptMain):
                 outputs.append(f"{error}\n")
             line += chunk.count("\n")
         self._write("// -----\n".join(outputs))
-        return code
+        return 0
 
     def _input(self) -> tuple[str, str]:
         path = self.args.run_reproducer or self.args.input_file
@@ -157,16 +157,9 @@ class PassesOpt(xDSLOptMain):
             verify_located(module, parser)
         ctx = CompileContext(self.machine, Diagnostics(want_remarks=self.args.remarks))
         passes = self._passes_for(module)
-        directory = self.args.reproducer_dir or "."
-        printer = PassPrinter(self.args)
-        run = run_pipeline(
-            ctx,
-            module,
-            passes,
-            verify_each=self.args.verify_each,
-            on_pass=printer,
-            reproducer_dir=None if self.args.run_reproducer else directory,
-        )
+        directory = None if self.args.run_reproducer else self.args.reproducer_dir or "."
+        check, printer = self.args.verify_each, PassPrinter(self.args)
+        run = run_pipeline(ctx, module, passes, verify_each=check, on_pass=printer, reproducer_dir=directory)
         ctx.diagnostics.print()
         if self.args.time_passes:
             print(time_report(run), file=sys.stderr, end="")
@@ -200,16 +193,8 @@ class LocatedVerifyError(Exception):
 def _discard(_: object) -> None: ...
 
 
-_KEPT = {
-    "-h",
-    "-o",
-    "-v",
-    "--split-input-file",
-    "--verify-diagnostics",
-    "--parsing-diagnostics",
-    "--time-passes",
-    "--disable-verify",
-}
+_KEPT = {"-h", "-o", "-v", "--split-input-file", "--verify-diagnostics", "--parsing-diagnostics"}
+_KEPT |= {"--time-passes", "--disable-verify"}
 _FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--pipeline",),

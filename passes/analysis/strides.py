@@ -158,22 +158,18 @@ def channels_last(shape: Sequence[Dim]) -> Strides | None:
     """Strides of the channels-last layout of a 4- or 5-dimensional shape, None for other ranks."""
     if len(shape) not in (4, 5):
         return None
-    order = (0, *range(2, len(shape)), 1)
-    inner = contiguous_strides([shape[i] for i in order])
-    result: list[Dim] = [0] * len(shape)
-    for place, i in enumerate(order):
-        result[i] = inner[place]
-    return tuple(result)
+    return _in_order(shape, (0, *range(2, len(shape)), 1))
 
 
 def dense_like(shape: Sequence[Dim], strides: Sequence[Dim]) -> Strides:
     """Gapless strides with the order of dimensions of `strides`, outermost first where the order is known."""
-    order = memory_order(strides)
-    inner = contiguous_strides([shape[i] for i in order])
-    result: list[Dim] = [0] * len(order)
-    for place, i in enumerate(order):
-        result[i] = inner[place]
-    return tuple(result)
+    return _in_order(shape, memory_order(strides))
+
+
+def _in_order(shape: Sequence[Dim], order: Sequence[int]) -> Strides:
+    """Gapless strides with these dimensions from the outermost to the innermost."""
+    inner = dict(zip(order, contiguous_strides([shape[i] for i in order]), strict=True))
+    return tuple(inner[i] for i in range(len(shape)))
 
 
 def memory_order(strides: Sequence[Dim]) -> list[int]:

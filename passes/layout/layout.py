@@ -226,12 +226,14 @@ class _Layouts:
         kept = [1 if t == 0 else s for s, t in zip(shape, strides, strict=True)]
         zeros, ones = (0,) * len(shape), (1,) * len(shape)
         one = prim.Slice.make([value], [prim.tensor(value).with_(shape=kept)], {"starts": zeros, "steps": ones})
-        self.func.block_body.insert_op_before(one, before)
+        stored = self._insert(one, before)
         inner = tuple(u if t == 0 else t for t, u in zip(strides, contiguous_strides(kept), strict=True))
-        made = self._copy(one.results[0], inner, before, fresh)
-        spread = prim.broadcast(made, shape, tuple(range(len(shape))))
-        self.func.block_body.insert_op_before(spread, before)
-        return spread.results[0]
+        made = self._copy(stored, inner, before, fresh)
+        return self._insert(prim.broadcast(made, shape, tuple(range(len(shape)))), before)
+
+    def _insert(self, op: Op, before: Operation) -> SSAValue:
+        self.func.block_body.insert_op_before(op, before)
+        return op.results[0]
 
     def _library_copy(self, value: SSAValue, strides: Strides, before: Operation) -> SSAValue:
         """The copy of a complex value, for which there are no loops: ATen makes it contiguous, views do the rest."""
@@ -254,16 +256,13 @@ class _Layouts:
         attrs["memory_format"] = torch.contiguous_format
         if view is not None and view.strides != contiguous_strides(view.shape):
             attrs["operand_strides"] = (view.strides,)
-        call = kernel.Extern.make([turned], [turned.type], attrs)
-        self.func.block_body.insert_op_before(call, before)
-        return self._permuted(call.results[0], [order.index(i) for i in range(t.rank)], before)
+        made = self._insert(kernel.Extern.make([turned], [turned.type], attrs), before)
+        return self._permuted(made, [order.index(i) for i in range(t.rank)], before)
 
     def _permuted(self, value: SSAValue, order: list[int], before: Operation) -> SSAValue:
         if order == list(range(len(order))):
             return value
-        op = prim.permute(value, tuple(order))
-        self.func.block_body.insert_op_before(op, before)
-        return op.results[0]
+        return self._insert(prim.permute(value, tuple(order)), before)
 
     def _copy(self, value: SSAValue, strides: Strides, before: Operation, fresh: bool = False) -> SSAValue:
         """A kernel that writes the value into memory of its own, with these strides; one for all that want the same."""
@@ -279,25 +278,19 @@ class _Layouts:
         region.block.add_ops([*steps, kernel.Yield.make([inner])])
         attrs = {} if strides == contiguous_strides(t.shape) else {"strides": (strides,)}
         location = chain[0].location if chain else before.location
-        made = kernel.Fused.make([base], [t], attrs, [region], location)
-        self.func.block_body.insert_op_before(made, self._place(base, t, before))
+        made = self._insert(kernel.Fused.make([base], [t], attrs, [region], location), self._place(base, t, before))
         self.ctx.diagnostics.count("layout", "copies")
         self.ctx.diagnostics.remark("layout", "copy", lambda: f"{t} is copied into strides {list(strides)}")
         if not fresh:
-            self.copies[value, strides] = made.results[0]
-        return made.results[0]
+            self.copies[value, strides] = made
+        return made
 
     def _place(self, base: SSAValue, t: TensorType, before: Operation) -> Operation:
         """Where a copy stands. Small ones of arguments on a GPU (weights) stand together at the beginning, where they become one launch."""
-        size = dim(t.numel * t.dtype.bytes)
-        if (
-            not isinstance(base, BlockArgument)
-            or not self._in_a_grid(t)
-            or not isinstance(size, int)
-            or size > self.early
-        ):
+        size = dim(t.numel * t.dtype.bytes) if isinstance(base, BlockArgument) and self._in_a_grid(t) else None
+        if not isinstance(size, int) or size > self.early:
             return before
-        self.early -= cast(int, size)
+        self.early -= size
         return cast(Operation, self.func.block_body.first_op)
 
 

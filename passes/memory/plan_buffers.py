@@ -128,7 +128,8 @@ class _Planner:
         result = op.results[0]
         for i, operand in enumerate(op.operands):
             made = _is_product(operand.owner) and self._is_asynchronous(operand)
-            free = operand not in (*self.outputs, *self.writes.target) and self.root(operand) is operand
+            taken = operand in self.outputs or operand in self.writes.target
+            free = not taken and self.root(operand) is operand
             alone = self.aliases.sharing(op.operands, operand) == 1
             if not ((made or operand in self.on_device) and free and alone) or self.last_use[operand] != number:
                 continue
