@@ -35,7 +35,10 @@ CPU: Road = (
     ("fuse", "fusion.fuse:Fuse"),  # primitives are grouped, by bytes moved: prim -> kernel
     ("layout", "layout.layout:Layout"),  # every stored value gets its strides
     ("lower", "schedule.lower:Lower"),  # plain loops: rows, reductions, stores: kernel -> loop
-    ("split-reductions", "schedule.chunks:SplitReductions"),  # reductions of few rows on a CPU are cut into chunks
+    (
+        "split-reductions",
+        "schedule.split_reductions:SplitReductions",
+    ),  # reductions of few rows on a CPU are cut into chunks
     ("schedule", "schedule.cpu.schedule:Schedule"),  # loops are merged and ordered, columns tiled, values kept
     ("tile", "schedule.cpu.tile:Tile"),  # loops over single elements: squares of transposes, strips of long rows
     ("unroll-jam", "schedule.cpu.unroll_jam:UnrollJam"),  # reductions of columns take a few steps for each lane
@@ -65,12 +68,16 @@ GPU: Road = (
     ("choose-products", "kernels.choose_products:ChooseProducts"),  # a product and what is around it are one kernel
     ("layout", "layout.layout:Layout"),  # every stored value gets its strides
     ("lower", "schedule.lower:Lower"),  # plain loops: rows, reductions, stores: kernel -> loop
-    ("chunk-reductions", "schedule.gpu.chunks:ChunkReductions"),  # reductions of few rows are cut into chunks
+    ("chunk-reductions", "schedule.gpu.chunk_reductions:ChunkReductions"),  # reductions of few rows are cut into chunks
     ("split-launches", "schedule.gpu.launches:SplitLaunches"),  # every loop nest is a kernel of its own
     ("cooperate", "schedule.gpu.cooperative:Cooperate"),  # programs share rows that are long, or few
     ("tile-products", "schedule.gpu.product_tiles:TileProducts"),  # products are laid out in the tile chosen for each
+    ("online", "schedule.gpu.online:Online"),  # rows that no program holds are reduced in one reading
     ("block", "schedule.gpu.blocks:BlockLoops"),  # all other loops: blocks of programs, blocks within a row, warps
-    ("split-reductions", "schedule.chunks:SplitReductions"),  # reductions of few rows on a CPU are cut into chunks
+    (
+        "split-reductions",
+        "schedule.split_reductions:SplitReductions",
+    ),  # reductions of few rows on a CPU are cut into chunks
     ("schedule", "schedule.cpu.schedule:Schedule"),  # kernels of the host's memory: merged, ordered
     ("tile", "schedule.cpu.tile:Tile"),  # loops over single elements: squares of transposes, strips of long rows
     ("unroll-jam", "schedule.cpu.unroll_jam:UnrollJam"),  # reductions of columns take a few steps for each lane

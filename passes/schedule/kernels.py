@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import sympy
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, Operation, Region, SSAValue
 
 from ...ir.dialects import loop
 from ...ir.scalars import SCALARS
@@ -18,6 +18,8 @@ from ...ir.types import RefType
 from ..analysis.machine import Machine
 from ..core.base import Pass
 from ..core.context import CompileContext
+from .emit_loops import write
+from .nests import Nest, Nests
 
 PURE = (loop.Load, loop.ScalarOp, loop.ScalarCast, loop.Constant, loop.Index)
 
@@ -128,3 +130,11 @@ def needed_for(values: Iterable[SSAValue], made: Sequence[Operation]) -> list[Op
             found.add(owner)
             work += [v.owner for v in owner.operands]
     return [o for o in made if o in found]
+
+
+def replace_nests(kernel: loop.Kernel, found: Nests, nests: list[Nest]) -> None:
+    """Give a plain kernel other nests, which compute the same."""
+    found.nests = nests
+    body = Region(write(found))
+    kernel.detach_region(kernel.regions[0]).erase()
+    kernel.add_region(body)

@@ -35,8 +35,8 @@ from ...analysis.machine import Processor
 from ...analysis.sizes import hint
 from ...analysis.views import row_major
 from ..expressions import Expressions, Memory, Node
-from ..moments import blocked_moments
 from ..nests import Loop, Nest, Segment, Stage, Store, by_stride, coefficient, contiguous_row, tile_end
+from .block_moments import blocked_moments
 
 Ranges = dict[sympy.Symbol, Range]
 

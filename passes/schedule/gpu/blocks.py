@@ -41,7 +41,6 @@ from ...analysis.machine import Processor
 from ...core.base import Pass
 from ...core.context import CompileContext
 from ..expressions import Expressions, Memory, Node
-from ..moments import one_pass
 from ..nests import Loop, Nest, Nests, Segment, Stage, by_stride, coefficient, contiguous_row
 from .grid_kernels import divide, grid_kernels
 
@@ -65,6 +64,16 @@ class BlockLoops(Pass):
 
 def _blocker(ctx: CompileContext, found: Nests) -> Blocker:
     return Blocker(ctx.machine.gpu, found.expressions, found.scratch)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """So many rows a program, and so many elements within a row at a time; the `longest` row that a stage walks, and whether that is whole then."""
+
+    block: int
+    step: int
+    longest: Dim
+    whole: bool
 
 
 @dataclass
@@ -172,23 +181,11 @@ class Blocker:
         if lane is not None:
             order = [r for r in order if r is not lane] + [lane]
         rows, env = merge(order, used.all, lowering.ranges, self.merged)
-        sizes = [product(most(s.start, s.stop) for s in stage.loops) for stage in nest.stages if stage.loops]
-        longest = max(sizes, key=hint, default=1)
-        known = all(isinstance(s, int) for s in sizes)
-        fewer = one_pass(lowering, nest.stages)
-        again = sum(bool(s.loops) for s in fewer) > 1 and not self._scans(nest)
-        if lane is not None:
-            few = hint(product(r.size for r in nest.rows)) < PROGRAM_LANES * self.processor.multiprocessors
-            hold = known and (few or sum(bool(s.loops) for s in nest.stages) > 1)
-            block, step = self._columns(longest, hold, lane, self.lanes_at_once(nest, lane))
-        else:
-            block, step = self._shape(product(r.size for r in rows), longest, known, again, self._bytes(nest))
-        if any(s.numbers for s in nest.stages):  # nobody knows how many, and mostly few
-            block, step = (1 if lane is None else block), min(step, BAG_STEP)
-        stages = nest.stages if known and hint(longest) <= step else fewer
+        shape = self.shape(nest)
+        block, step, longest = shape.block, shape.step, shape.longest
         spec = Nest([], [], env)
         spec.rows = [*(self._tile_of(r, 1) for r in alone), *self.flat(rows, env, block)]
-        for stage in stages:
+        for stage in nest.stages:
             inside = accesses(stage.nodes, stage.stores, lowering.ranges)
             inner: dict[sympy.Symbol, Dim] = {}
             loops = stage.loops
@@ -200,7 +197,7 @@ class Blocker:
             width = min(step, power_of_two(size)) if isinstance(size, int) else step
             specs = self.flat(loops, inner, width, stage.kind)
             spec.stages.append(replace(stage, segments=[Segment(specs, inner)]))
-        held = known and hint(longest) <= step and lane is None and not self._scans(nest)
+        held = shape.whole and lane is None and not self._scans(nest)
         each = ELEMENTS_A_THREAD
         if held and block * step >= 2 * PROGRAM_POINTS:
             each = min(2 * ELEMENTS_A_THREAD, max(ELEMENTS_A_THREAD, BYTES_A_THREAD // self._bytes(nest)))
@@ -211,6 +208,24 @@ class Blocker:
             if more and longest % at_once and longest % (at_once // 2) == 0:
                 spec.warps = max(1, spec.warps // 2)
         return spec
+
+    def shape(self, nest: Nest) -> Shape:
+        """What a program takes of a nest with rows, or reductions."""
+        lane = self.lane(nest)
+        sizes = [product(most(s.start, s.stop) for s in stage.loops) for stage in nest.stages if stage.loops]
+        longest = max(sizes, key=hint, default=1)
+        known = all(isinstance(s, int) for s in sizes)
+        if lane is not None:
+            few = hint(product(r.size for r in nest.rows)) < PROGRAM_LANES * self.processor.multiprocessors
+            hold = known and (few or len(sizes) > 1)
+            block, step = self._columns(longest, hold, lane, self.lanes_at_once(nest, lane))
+        else:
+            alone, again = self._alone(nest), len(sizes) > 1 and not self._scans(nest)
+            rows = product(r.size for r in nest.rows if r not in alone)
+            block, step = self._shape(rows, longest, known, again, self._bytes(nest))
+        if any(s.numbers for s in nest.stages):  # nobody knows how many, and mostly few
+            block, step = (1 if lane is None else block), min(step, BAG_STEP)
+        return Shape(block, step, longest, known and hint(longest) <= step)
 
     def _bytes(self, nest: Nest) -> int:
         """The bytes of the smallest elements that a row has."""

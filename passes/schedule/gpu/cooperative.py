@@ -37,8 +37,8 @@ from ...analysis.cost import (
 from ...core.base import Pass
 from ...core.context import CompileContext
 from ..expressions import Expressions, Memory
-from ..moments import one_pass
 from ..nests import Loop, Nest, Nests, Segment, Stage, Store, by_stride
+from ..online import online
 from .blocks import Blocker, reduced
 from .grid_kernels import divide, grid_kernels
 
@@ -73,7 +73,7 @@ def cooperative(blocker: Blocker, nest: Nest) -> list[Nest] | None:
     most = min(SHARERS, processor.multiprocessors // 2)
     if most < LEAST_SHARERS:
         return None
-    stages = one_pass(lowering, nest.stages)
+    stages = online(lowering, nest.stages)
     total, rows = _elements(stages), product(r.size for r in nest.rows)
     if total is None or not isinstance(rows, int) or any(r.start != 0 for r in nest.rows):
         return None

@@ -14,10 +14,11 @@ from ...analysis.affine import accesses
 from ...analysis.cost import ENOUGH_PROGRAMS, PROGRAM_CHUNK
 from ...core.base import Pass
 from ...core.context import CompileContext
-from ..chunks import flattened, in_chunks, replace_nests
 from ..emit_loops import kernel_symbols
+from ..kernels import replace_nests
 from ..nests import Nest, Nests, by_stride
 from ..read import read
+from ..split_reductions import flattened, in_chunks
 from .blocks import Blocker, hint, reduced
 from .grid_kernels import grid_kernels, named_sizes
 from .product_tiles import is_product, split_of

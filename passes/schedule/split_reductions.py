@@ -10,7 +10,6 @@ from typing import ClassVar
 
 import sympy
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Region
 
 from ...ir.dialects import loop
 from ...ir.scalars import DOT
@@ -21,9 +20,9 @@ from ..analysis.cost import CHUNK, MAX_CHUNKS, MIN_UNITS, MIN_WORK
 from ..analysis.sizes import hint
 from ..core.base import Pass
 from ..core.context import CompileContext
-from .emit_loops import kernel_symbols, write
+from .emit_loops import kernel_symbols
 from .expressions import Expressions, Memory
-from .kernels import is_grid
+from .kernels import is_grid, replace_nests
 from .nests import Join, Loop, Nest, Nests, Stage, Store, by_stride, contiguous_row
 from .read import read
 
@@ -61,14 +60,6 @@ def _reduces_much(kernel: loop.Kernel) -> bool:
         if not isinstance(work, int) or work >= MIN_WORK:
             return True
     return False
-
-
-def replace_nests(kernel: loop.Kernel, found: Nests, nests: list[Nest]) -> None:
-    """Give a plain kernel other nests, which compute the same."""
-    found.nests = nests
-    body = Region(write(found))
-    kernel.detach_region(kernel.regions[0]).erase()
-    kernel.add_region(body)
 
 
 def _split(found: Nests, nest: Nest) -> list[Nest]:
