@@ -17,7 +17,7 @@ from ..passes.analysis.aliases import makes_memory
 
 @dataclass(frozen=True)
 class CallFacts:
-    """Facts of one `buffer.extern` or `buffer.copy`; what depends on sizes that change is an expression in their symbols.
+    """Facts of one `buffer.extern`, `buffer.contract` or `buffer.copy`; what depends on sizes that change is an expression in their symbols.
 
     Attributes:
         read, written: bytes of memory, each element counted once.
@@ -31,10 +31,14 @@ class CallFacts:
     dtype: DType | None = None
 
 
-def call_facts(op: buffer.Extern | buffer.Copy) -> CallFacts:
+def call_facts(op: buffer.Extern | buffer.Contract | buffer.Copy) -> CallFacts:
     """The facts of a call, by its operator and the sizes of its operands."""
     if isinstance(op, buffer.Copy):
         return CallFacts(_bytes(op.operands[0]), _bytes(op.operands[1]))
+    if isinstance(op, buffer.Contract):
+        *given, result = op.operands
+        count = dim(2 * math.prod(op.product.sizes))
+        return CallFacts(dim(sum(map(_bytes, given))), _bytes(result), count, _ref(result).dtype)
     if not makes_memory(op):  # a view
         return CallFacts(0, 0)
     operands = list(op.operands)

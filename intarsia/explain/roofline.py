@@ -15,7 +15,7 @@ from ..ir.symbols import Dim, substitute, symbol
 from ..ir.syntax import line_of
 from ..ir.types import RefType
 from ..targets.build.program import Program
-from ..targets.cpp.call_kernels import call_kernel
+from ..targets.cpp.call_kernels import call_kernel, has_kernel
 from ..targets.measure.limits import Limits
 from ..targets.run.timed import NotTimed, device_of, symbol_values, time_steps
 from .call_facts import CallFacts, call_facts
@@ -141,7 +141,7 @@ def measure(program: Program, args: Sequence[Any], folder: Path | None = None) -
             operations = number(known.operations) + number(known.products)
             name, lines = step.op["kernel"], tuple(kernel.get("lines", ()))
         else:
-            assert isinstance(step.op, buffer.Extern | buffer.Copy)
+            assert isinstance(step.op, buffer.Extern | buffer.Contract | buffer.Copy)
             wanted = call_facts(step.op)
             operations = number(wanted.products)
             name, lines = _call_name(step.op, number), ()
@@ -172,11 +172,11 @@ def _add(steps: dict[Any, StepInfo], step: StepInfo, least: dict[str, float]) ->
     steps[key] = replace(step, limit=limit, share=share)
 
 
-def _call_name(op: buffer.Extern | buffer.Copy, number: Callable[[Dim], int]) -> str:
+def _call_name(op: buffer.Extern | buffer.Contract | buffer.Copy, number: Callable[[Dim], int]) -> str:
     """`aten.mm 32x64 64x16`; of a kernel of our own its name."""
     if isinstance(op, buffer.Copy):
         target, operands = "copy into an argument", list(op.operands[:1])
-    elif op.get("own"):
+    elif has_kernel(op):
         return call_kernel(op).name
     else:
         target, operands = str(op["target"]).removesuffix(".default"), list(op.operands)

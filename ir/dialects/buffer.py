@@ -12,6 +12,8 @@ from __future__ import annotations
 from xdsl.utils.exceptions import VerifyException
 
 from ..syntax import Op
+from . import prim
+from .kernel import Yield, check_contraction, product_of
 
 POOLS = ("arena", "device", "output")
 
@@ -67,6 +69,32 @@ class Extern(Op):
     is_pure = False
 
 
+class Contract(Op):
+    """A contraction, as `kernel.contract` is one, that a microkernel carries out on memory: its operands, then the result."""
+
+    name = "buffer.contract"
+    has_body = True
+    arity = None
+    outputs = 0
+    required = ("choice",)
+    is_pure = False
+
+    def check(self) -> None:
+        last = self.block_body.last_op
+        if (
+            len(self.block_body.args) + 1 != len(self.operands)
+            or not isinstance(last, Yield)
+            or len(last.operands) != 1
+        ):
+            raise VerifyException("buffer.contract: the region takes the operands but the last, and gives one value")
+        check_contraction(self)
+
+    @property
+    def product(self) -> prim.Contract:
+        """The sums of products."""
+        return product_of(self)
+
+
 class Copy(Op):
     """Copy operand 0 into operand 1, element by element (a mutation of the user's tensor)."""
 
@@ -85,4 +113,4 @@ class Free(Op):
     is_pure = False
 
 
-OPS = (Alloc, View, Launch, Extern, Copy, Free)
+OPS = (Alloc, View, Launch, Extern, Contract, Copy, Free)

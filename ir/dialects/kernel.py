@@ -55,28 +55,42 @@ class Contract(Fused):
 
     Before it stands the prologue, behind it the epilogue: operations on single elements; nothing else is reduced.
     `choice`: how the sums are carried out, once that is decided: "tile 128x128x64x8x3x1" by tiles of a GPU (rows x
-    columns x inner size x warps x stages x chunks of the inner size, and x most programs). `why`: the reason, for the reader.
+    columns x inner size x warps x stages x chunks of the inner size, and x most programs); "registers 14x32" by a
+    microkernel of a CPU, with that many rows and columns of sums in registers. `why`: the reason, for the reader.
     """
 
     name = "kernel.contract"
 
     def check(self) -> None:
         super().check()
-        joins = [op for op in self.block_body.ops if isinstance(op, (*prim.JOINS, prim.Scan))]
-        if len(joins) != 1 or not isinstance(joins[0], prim.Contract):
-            raise VerifyException(
-                "kernel.contract: the region has one prim.contract, and nothing else is reduced in it"
-            )
-        if "choice" in self.attributes and not (isinstance(self["choice"], str) and CHOICE.fullmatch(self["choice"])):
-            raise VerifyException(f"kernel.contract: the choice {print_literal(self['choice'])} is not known")
+        check_contraction(self)
 
     @property
     def product(self) -> prim.Contract:
         """The sums of products."""
-        return next(op for op in self.block_body.ops if isinstance(op, prim.Contract))
+        return product_of(self)
+
+    @property
+    def in_registers(self) -> bool:
+        """Whether a microkernel of a CPU carries it out."""
+        return bool(self.get("choice", "").startswith("registers"))
 
 
-CHOICE = re.compile(r"tile \d+(x\d+){5,6}")
+CHOICE = re.compile(r"tile \d+(x\d+){5,6}|registers \d+x\d+")
+
+
+def check_contraction(op: Op) -> None:
+    """The region of a contraction has one `prim.contract`, and its choice is known."""
+    joins = [inner for inner in op.block_body.ops if isinstance(inner, (*prim.JOINS, prim.Scan))]
+    if len(joins) != 1 or not isinstance(joins[0], prim.Contract):
+        raise VerifyException(f"{op.name}: the region has one prim.contract, and nothing else is reduced in it")
+    if "choice" in op.attributes and not (isinstance(op["choice"], str) and CHOICE.fullmatch(op["choice"])):
+        raise VerifyException(f"{op.name}: the choice {print_literal(op['choice'])} is not known")
+
+
+def product_of(op: Op) -> prim.Contract:
+    """The sums of products of a contraction."""
+    return next(inner for inner in op.block_body.ops if isinstance(inner, prim.Contract))
 
 
 class Yield(Op):
@@ -95,7 +109,6 @@ class Extern(Op):
     A region is what a kernel of our own computes from the operator's result, its first argument, and from the operands
     `epilogue.0`, ...
     That of an attention computes what the softmax takes, from the scores (batch, head, row, key), its first argument.
-    `computed`: factors that it computes, too. The region reads the memory that stands in the operand's place, and gives them behind the result.
     `own`: the kernel of our own that carries out the call (passes/kernels/own_kernels.py); it reads any view and writes planned memory.
     `empty_rows`: attention that stands for two products with a softmax between them (match-attention) gives nan, not zeros,
     where a row has no score above -inf: "nan" where masks may shut such rows, "none" where they are known to leave
@@ -129,32 +142,26 @@ class Extern(Op):
 
 
 def read_by_region(op: Op) -> list[int]:
-    """Which operands of a library call its region reads: an epilogue's tensors, and what factors are computed from."""
-    names, computed = op["operands"], op.get("computed", ())
-    return [k for k, name in enumerate(names) if name.startswith(PREFIX) or name in computed]
+    """Which operands of a library call its region reads."""
+    return [k for k, name in enumerate(op["operands"]) if name.startswith(PREFIX)]
 
 
-def computing(block: Block, values: Iterable[SSAValue]) -> list[Op]:
-    """The operations of a block that these values are computed by, in order."""
+def computing(block: Block, values: Iterable[SSAValue], behind: Op | None = None) -> list[Op]:
+    """The operations of a block that these values are computed by, in order; `behind`: from the results of this one on."""
     wanted = set(values)
     found: list[Op] = []
     for op in reversed(list(block.ops)):
-        if any(result in wanted for result in op.results):
+        if op is not behind and any(result in wanted for result in op.results):
             wanted.update(op.operands)
             found.append(cast(Op, op))
     return found[::-1]
 
 
 def check_region(op: Op) -> None:
-    """The region of a library call goes on with its result, and computes factors without it."""
-    read, computed, last = read_by_region(op), op.get("computed", ()), op.block_body.last_op
-    given = list(last.operands) if isinstance(last, Yield) else []
-    if len(op.block_body.args) != 1 + len(read) or len(given) != 1 + len(computed):
-        values = f"{1 + len(computed)} values" if computed else "one value"
-        raise VerifyException(f"{op.name}: the region takes the result and {len(read)} operands, and gives {values}")
-    ahead = [v for inner in computing(op.block_body, given[1:]) for v in inner.operands]
-    if op.block_body.args[0] in (*ahead, *given[1:]):
-        raise VerifyException(f"{op.name}: a factor is computed from the result")
+    """The region of a library call goes on with its result, and reads the operands that are named for it."""
+    read, last = len(read_by_region(op)), op.block_body.last_op
+    if len(op.block_body.args) != 1 + read or not isinstance(last, Yield) or len(last.operands) != 1:
+        raise VerifyException(f"{op.name}: the region takes the result and {read} operands, and gives one value")
 
 
 OPS = (Fused, Contract, Yield, Extern)

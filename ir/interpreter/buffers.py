@@ -16,7 +16,7 @@ from ..dialects.aten import may_share
 from ..symbols import span
 from ..types import RefType
 from .loops import find_kernel, poison, run_kernel
-from .tensors import InterpreterError, Machine, Rule, call, fits, restride
+from .tensors import InterpreterError, Machine, Rule, call, fits, restride, run_region
 
 
 def _alloc(machine: Machine, op: Any) -> list[Tensor]:
@@ -150,6 +150,13 @@ def _buffer_extern(machine: Machine, op: Any) -> list[Tensor]:
     return fitted
 
 
+def _buffer_contract(machine: Machine, op: Any) -> list[Tensor]:
+    *values, target = _operands(machine, op)
+    (result,) = run_region(machine, op, values)
+    target.copy_(result)
+    return []
+
+
 def _copy(machine: Machine, op: Any) -> list[Tensor]:
     source, target = _operands(machine, op)
     target.copy_(source)
@@ -194,6 +201,7 @@ BUFFER_RULES: dict[str, Rule] = {
     "buffer.view": _view,
     "buffer.launch": _buffer_launch,
     "buffer.extern": _buffer_extern,
+    "buffer.contract": _buffer_contract,
     "buffer.copy": _copy,
     "buffer.free": _free,
 }

@@ -127,12 +127,10 @@ def run_block(machine: Machine, ops: Sequence[Operation]) -> list[Any]:
 
 def call(machine: Machine, op: Op, target: str, values: list[Any]) -> list[Tensor]:
     """Call the registered operator; the tensors among its results, in order."""
-    if op.get("computed"):
-        values = _with_factors(machine, op, values)
     if op.get("packed"):
         values = [values[0], unpack(values[1], op["packed"]), *values[2:]]
     if op.get("empty_rows"):
-        return [_attention_of_products(op, values)]
+        return [_attention_of_products(machine, op, values)]
     args, kwargs = aten.call_arguments(op, values, target)
     if "device" in kwargs:
         kwargs["device"] = "cpu"  # where all programs run here
@@ -142,30 +140,11 @@ def call(machine: Machine, op: Op, target: str, values: list[Any]) -> list[Tenso
         flat = [flat[position] for position in op["returned"]]
     tensors = [t for t in flat if isinstance(t, Tensor)]
     if op.regions:
-        extras = [v for name, v in zip(op["operands"], values, strict=True) if name.startswith(kernel.PREFIX)]
-        last = op.block_body.last_op
-        assert last is not None
-        behind = kernel.computing(op.block_body, last.operands[:1])
-        machine.values[op.block_body.args[0]] = tensors[0]
-        if not op.get("computed"):
-            machine.values |= dict(zip(op.block_body.args[1:], extras, strict=True))
-        run_block(machine, behind)
-        tensors = [machine.values[last.operands[0]]]
+        tensors = run_region(machine, op, [tensors[0], *(values[k] for k in kernel.read_by_region(op))])
     return tensors
 
 
-def _with_factors(machine: Machine, op: Op, values: Sequence[Any]) -> list[Any]:
-    """The operands, where the region computes some of them."""
-    block, found = op.block_body, list(values)
-    machine.values |= dict(zip(block.args[1:], [values[k] for k in kernel.read_by_region(op)], strict=True))
-    factors = block.last_op.operands[1:] if block.last_op else ()
-    run_block(machine, kernel.computing(block, factors))
-    for name, value in zip(op["computed"], factors, strict=True):
-        found[op["operands"].index(name)] = machine.values[value]
-    return found
-
-
-def _attention_of_products(op: Op, values: list[Any]) -> Tensor:
+def _attention_of_products(machine: Machine, op: Op, values: list[Any]) -> Tensor:
     """scaled_dot_product_attention as two products: nan where a row has no score above -inf, half types rounded once."""
     given = dict(zip(op["operands"], values, strict=True))
     q, k, v = (given[name] for name in ("query", "key", "value"))
@@ -178,6 +157,12 @@ def _attention_of_products(op: Op, values: list[Any]) -> Tensor:
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    if op.regions:
+        read = [
+            scores.to(prim.tensor(op.block_body.args[0]).dtype.torch),
+            *(values[k] for k in kernel.read_by_region(op)),
+        ]
+        (scores,) = (found.to(wide) for found in run_region(machine, op, read))
     return torch.matmul(torch.softmax(scores, -1), v.to(wide)).to(q.dtype)
 
 
@@ -387,10 +372,13 @@ def _scan(machine: Machine, op: Any, x: Tensor) -> Tensor:
 
 
 def _fused(machine: Machine, op: Any) -> list[Tensor]:
-    block = op.block_body
-    for inner, outer in zip(block.args, op.operands, strict=True):
-        machine.values[inner] = machine.read(outer)
-    return run_block(machine, list(block.ops))
+    return run_region(machine, op, [machine.read(v) for v in op.operands])
+
+
+def run_region(machine: Machine, op: Any, values: Sequence[Any]) -> list[Tensor]:
+    """What the region of an operation yields for these arguments."""
+    machine.values |= dict(zip(op.block_body.args, values, strict=True))
+    return run_block(machine, list(op.block_body.ops))
 
 
 def _concat(machine: Machine, op: Any, *values: Tensor) -> Tensor:

@@ -122,6 +122,8 @@ def _reads(op: Op, index: int, view: View) -> bool | None:
     Attention of our own takes any as long as the last dimension has no gaps (a mask may have them), and its region reads any. The libraries' on a
     GPU want rows that begin at 16 bytes, too, but for a mask without gaps: one that is short by that has longer rows.
     """
+    if isinstance(op, kernel.Contract) and {op.block_body.args[index]} == {op.product.operands[1]}:
+        return True  # the host packs the weight
     name = op["operands"][index] if op.get("operands") is not None else ""
     mask = name == "attn_mask"
     if op.get("backend"):

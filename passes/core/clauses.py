@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, cast
-
-from xdsl.ir import Operation
+from typing import TypeAlias
 
 from ...ir.dialects.kernel import PREFIX
 from ...ir.dtypes import DType
@@ -41,11 +39,6 @@ class Call:
         types = {name: value.type for name, value in zip(names, op.operands, strict=True)}
         if "result" not in types and op.results:  # a check of errors gives nothing
             types["result"] = op.results[0].type
-        computed = op.get("computed", ())
-        if computed:  # as the kernel multiplies it; what it is computed from is one of the region's tensors
-            given = cast(Operation, op.block_body.last_op).operands[1:]
-            types |= {f"{PREFIX}{name}": types[name] for name in computed}
-            types |= {name: value.type for name, value in zip(computed, given, strict=True)}
         return cls(op, {name: kind for name, kind in types.items() if isinstance(kind, TensorType | RefType)})
 
     @property

@@ -20,7 +20,7 @@ _LEGAL_OP_AT = {
     "prim.return": set(LEVELS),
     "kernel.extern": {"prim", "kernel", "loop"},
     "kernel.fused": {"kernel"},
-    "kernel.contract": {"kernel"},
+    "kernel.contract": {"prim", "kernel", "loop"},  # a microkernel's at all of them
     "loop.kernel": {"loop", "buffer"},
 }
 _VIEW_LEVELS = {"prim", "kernel", "loop"}

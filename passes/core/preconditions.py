@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 from xdsl.dialects.builtin import ModuleOp
 
+from ...ir.dialects import buffer, kernel
 from ...ir.syntax import Op
 from ..analysis.machine import Machine
 from ..kernels.attention import CPP, takes_cpp
 from ..kernels.convolution import takes_convolution, takes_max_pool
 from ..kernels.depthwise_kernels import OWN as DEPTHWISE
 from ..kernels.depthwise_kernels import takes_depthwise_on_gpu
-from ..kernels.linear import takes_linear, takes_rows
+from ..kernels.microkernel import takes_registers, takes_rows
 from ..kernels.own_kernels import takes_index_add
 from ..kernels.short_attention import LOOPS, takes_loops
 from .clauses import Clauses, broken
@@ -21,7 +22,6 @@ from .levels import host_operations
 PRECONDITIONS: dict[str, Callable[[Op, Machine], Clauses]] = {
     "convolution": takes_convolution,
     "max_pool": takes_max_pool,
-    "linear": takes_linear,
     "rows": takes_rows,
     CPP: takes_cpp,
     "index_add": takes_index_add,
@@ -37,7 +37,11 @@ def check(module: ModuleOp, target: Machine) -> None:
         ValueError: one is not; says which, and which clause of its precondition does not hold.
     """
     for op in host_operations(module):
-        if not isinstance(op, Op) or (precondition := PRECONDITIONS.get(op.get("own"))) is None:
+        if isinstance(op, kernel.Contract | buffer.Contract) and op.get("choice", "").startswith("registers"):
+            name, clause = "linear", broken(takes_registers(op, target))
+        elif isinstance(op, Op) and (precondition := PRECONDITIONS.get(op.get("own"))) is not None:
+            name, clause = op["own"], broken(precondition(op, target))
+        else:
             continue
-        if (clause := broken(precondition(op, target))) is not None:
-            raise ValueError(f"the kernel '{op['own']}' takes only {clause}, which {op} is not")
+        if clause is not None:
+            raise ValueError(f"the kernel '{name}' takes only {clause}, which {op} is not")

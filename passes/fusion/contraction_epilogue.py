@@ -1,13 +1,13 @@
 """contraction-epilogue: products and convolutions that are kernels of our own take over operations on single elements around them.
 
-    %1 = kernel.extern<aten.linear.default>(%x, %w) {own = "linear"}
+    %1 = kernel.contract(%x, %w) ({ ... prim.contract ... kernel.yield })
     %2 = prim.tanh(%1)    %3 = prim.add(%2, %y)
-      -> %3 = kernel.extern<aten.linear.default>(%x, %w, %y) {own = "linear"} ({^bb0(%s, %t): prim.tanh(%s) ... kernel.yield})
+      -> %3 = kernel.contract(%x, %w, %y) ({ ... prim.contract ... prim.tanh ... prim.add ... kernel.yield })
 
-The kernel computes the region on sums that are in registers or in the first cache. x of a product may be computed, too, an element once:
+The kernel computes these on sums that are in registers or in the first cache. x of a product may be computed, too, an element once:
 
-    %1 = prim.mul(%x, %g)    %2 = kernel.extern<aten.linear.default>(%1, %w) {own = "linear"}
-      -> %2 = kernel.extern<aten.linear.default>(%x, %w, %g) {own = "linear", computed = ["input"]} ({... kernel.yield(%s, %x * %g)})
+    %1 = prim.mul(%x, %g)    %2 = kernel.contract(%1, %w) ({ ... prim.contract ... })
+      -> %2 = kernel.contract(%x, %g, %w) ({ ... prim.mul ... prim.contract ... })
 """
 
 from __future__ import annotations
@@ -17,22 +17,18 @@ from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Block, BlockArgument, Operation, SSAValue
 
 from ...ir.dialects import kernel, prim
-from ...ir.dialects.kernel import PREFIX
 from ...ir.symbols import Dim
 from ...ir.syntax import Op
 from ..analysis.strides import Strides, channels_last, memory_strides, recorded_strides, same_layout
 from ..core.base import Pass
-from ..core.clauses import broken
 from ..core.context import CompileContext
-from ..core.rewriter import erase_unread
-from ..kernels.linear import MOST_TENSORS, OPERANDS, takes_linear
-from .call_region import LEFT, MOST_OPERATIONS, in_front, is_cheap_input, rebuilt
+from ..kernels.microkernel import MOST_TENSORS, Matrices
+from .call_region import LEFT, MOST_OPERATIONS, grouped, in_front, is_cheap_input, join_in_front, rebuilt
 from .graph import is_free
-
-CONTRACTIONS = ("linear", "convolution")  # what `own` says of calls that have a tail
+from .join import join
 
 
 @dataclass(frozen=True)
@@ -54,7 +50,7 @@ class ContractionEpilogue(Pass):
         for func in [op for op in module.body.block.ops if isinstance(op, prim.Func)]:
             position = {op: k for k, op in enumerate(func.block_body.ops)}
             for op in list(func.block_body.ops):
-                if not isinstance(op, kernel.Extern) or op.get("own") not in CONTRACTIONS:
+                if not isinstance(op, kernel.Contract | kernel.Extern) or not _has_tail(op):
                     continue
                 dtype = prim.tensor(op.results[0]).dtype
                 if dtype != dtype.compute and not self.halves:
@@ -64,34 +60,31 @@ class ContractionEpilogue(Pass):
                     found.replace()
                     ctx.diagnostics.count(self.name, "operations taken over", len(found.ops))
             for op in list(func.block_body.ops):  # what follows one call is not in front of the next
-                if isinstance(op, kernel.Extern) and op.get("own") == "linear":
-                    self._compute_input(op, ctx)
+                if isinstance(op, kernel.Contract) and compute_factor(op, op.product.operands[0]):
+                    ctx.diagnostics.count(self.name, "factors computed")
 
-    def _compute_input(self, call: kernel.Extern, ctx: CompileContext) -> None:
-        """Let the kernel compute x, where nothing is left to do in front of it."""
-        name = OPERANDS[call["target"]][0]
-        memory = in_front(call, name)
-        x = call.operands[list(call["operands"]).index(name)]
-        if not memory or not is_cheap_input(prim.tensor(x), memory):
-            return
-        base, *others = memory
-        made = rebuilt(call, factors={name: base}, extras=dict.fromkeys(others))
-        if broken(takes_linear(made, ctx.machine)):
-            made.erase()
-            return
-        parent = cast(Block, call.parent)
-        parent.insert_op_before(made, call)
-        call.results[0].replace_all_uses_with(made.results[0])
-        parent.erase_op(call)
-        erase_unread(x)
-        ctx.diagnostics.count(self.name, "factors computed")
+
+def _has_tail(op: kernel.Contract | kernel.Extern) -> bool:
+    return isinstance(op, kernel.Contract) or (op.get("own") == "convolution" and not op.regions)
+
+
+def compute_factor(op: kernel.Contract, factor: SSAValue) -> bool:
+    """Let the kernel compute a factor, where that leaves nothing to do in front of it; whether it does."""
+    if not isinstance(factor, BlockArgument) or len(list(factor.uses)) > 1:
+        return False
+    x = op.operands[factor.index]
+    memory = in_front(op, x)
+    if not memory or not is_cheap_input(prim.tensor(x), memory):
+        return False
+    join_in_front(op, x, memory)
+    return True
 
 
 @dataclass
 class _Following:
     """The operations that a call goes on with: all on single elements, with one result."""
 
-    call: kernel.Extern
+    call: kernel.Contract | kernel.Extern
     position: dict[Operation, int]
     ops: list[Op] = field(default_factory=list)
     extras: dict[SSAValue, None] = field(default_factory=dict)  # what they read beside: memory
@@ -117,7 +110,10 @@ class _Following:
     @property
     def _given(self) -> int:
         """Tensors that the tail reads already."""
-        return sum(name in ("bias", "self") or name.startswith(PREFIX) for name in self.call["operands"])
+        if isinstance(self.call, kernel.Contract):
+            found = Matrices.of(self.call)
+            return MOST_TENSORS if found is None else len(found.tail)
+        return int("bias" in self.call["operands"])
 
     def _push_readers(self, value: SSAValue, todo: list[tuple[int, Op]]) -> bool:
         """Add the readers to the candidates, in program order; whether all of them are some."""
@@ -153,7 +149,7 @@ class _Following:
     @property
     def _axis(self) -> int:
         """The dimension of channels, or of a product's columns."""
-        return 1 if self.call["own"] == "convolution" else len(self._shape) - 1
+        return 1 if isinstance(self.call, kernel.Extern) else len(self._shape) - 1
 
     def _fits(self, op: Op) -> bool:
         """Whether a result is what the call gives: elements of the same type, in the same order in memory."""
@@ -164,17 +160,23 @@ class _Following:
 
     def replace(self) -> None:
         """One call in the place of the last of them."""
-        made = rebuilt(self.call, self.ops, extras={v: self._wanted(v) for v in self.extras})
         last, parent = self.ops[-1], cast(Block, self.call.parent)
+        if isinstance(self.call, kernel.Contract):
+            made: Op = grouped(self.ops, (self.call.results[0], *self.extras))
+        else:
+            made = rebuilt(self.call, self.ops, {v: self._wanted(v) for v in self.extras})
         parent.insert_op_before(made, last)
         last.results[0].replace_all_uses_with(made.results[0])
-        for op in reversed([self.call, *self.ops]):
+        for op in reversed(self.ops):
             parent.erase_op(op)
+        if isinstance(self.call, kernel.Contract):
+            join(self.call, cast(kernel.Fused, made))
+        else:
+            parent.erase_op(self.call)
 
     def _wanted(self, extra: SSAValue) -> Strides | None:
-        """The strides in which the tail reads it; None: contiguous."""
-        is_image = self.call["own"] == "convolution" and prim.tensor(extra).shape == self._shape
-        return channels_last(self._shape) if is_image else None
+        """The strides in which the tail of a convolution reads it; None: contiguous."""
+        return channels_last(self._shape) if prim.tensor(extra).shape == self._shape else None
 
 
 def _memory(value: SSAValue) -> tuple[SSAValue, tuple[int, ...] | None]:

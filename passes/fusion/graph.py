@@ -25,6 +25,7 @@ from ..analysis.strides import is_view, operand_strides, same_layout, takes_view
 
 EXTERN, POINTWISE, REDUCE, SCAN, CONTRACT = "extern", "pointwise", "reduce", "scan", "contract"
 _KINDS: dict[type[Operation], str] = {
+    kernel.Contract: EXTERN,
     kernel.Extern: EXTERN,
     prim.Reduce: REDUCE,
     prim.Bag: REDUCE,
@@ -129,11 +130,12 @@ class Graph:
         for op in operations:
             if isinstance(op, prim.Scatter):
                 wanted.append((op.operands[0], contiguous_strides(op.type.shape)))
-            if isinstance(op, kernel.Extern):
+            if isinstance(op, kernel.Contract | kernel.Extern):
+                any_view = isinstance(op, kernel.Contract) or op.get("own") or op.get("backend")
                 wanted += [
                     (v, operand_strides(op, i))
                     for i, v in enumerate(op.operands)
-                    if isinstance(v.type, TensorType) and not ((op.get("own") or op.get("backend")) and _lies(op, i))
+                    if isinstance(v.type, TensorType) and not (any_view and _lies(op, i))
                 ]
         func = cast(Op, self.returned.parent_op())
         recorded = func.get("result_strides") or (None,) * len(self.returned.operands)
@@ -230,7 +232,7 @@ class Graph:
         """Whether readers look through a materialised view at the memory behind it."""
         if node.op not in self.materialised:
             return False
-        return not node.accesses or isinstance(node.accesses[0].base.owner, Block | kernel.Extern)
+        return not node.accesses or isinstance(node.accesses[0].base.owner, Block | kernel.Contract | kernel.Extern)
 
 
 def is_free(op: object) -> bool:
@@ -283,7 +285,7 @@ def _operand_dims(node: Node, index: int) -> tuple[list[Any] | None, bool]:
     return [axes if low == high == 0 else None for axes, (low, high) in zip(loops, pads, strict=True)], False
 
 
-def _lies(op: kernel.Extern, index: int) -> bool:
+def _lies(op: kernel.Contract | kernel.Extern, index: int) -> bool:
     """Whether operand `index` is a view of memory that the call can read as it is."""
     value = op.operands[index]
     view = view_of(value)

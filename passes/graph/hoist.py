@@ -21,7 +21,7 @@ from ..analysis.machine import Machine
 from ..analysis.strides import recorded_strides
 from ..core.base import Pass
 from ..core.context import CompileContext
-from ..kernels.linear import KEPT_BYTES
+from ..kernels.microkernel import KEPT_BYTES
 
 # Dear enough to be kept in memory: reading it back is cheaper, for tensors of some size.
 DEAR = {
@@ -107,7 +107,7 @@ class _Hoist:
         users = [u.operation for u in value.uses if any(r not in self.static for r in u.operation.results)]
         if isinstance(_base(value), BlockArgument):
             return False
-        if any(isinstance(user, kernel.Extern) for user in users):
+        if any(isinstance(user, kernel.Contract | kernel.Extern) for user in users):
             return True
         return bool(users) and self.static[value] and prim.tensor(_base(value)).numel >= self.options.min_elements
 

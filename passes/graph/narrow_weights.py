@@ -1,6 +1,6 @@
 """narrow-weights: a parameter of integers, or of a half type, that a product in float32 widens stays narrow in memory.
 
-linear(x, f(w, scale), bias) -> linear(x, w, bias, scale) with f as its region, by a kernel that computes a panel of the weight at a time.
+linear(x, f(w, scale), bias) -> kernel.contract(x, w, bias, scale) with f in front of its sums: it computes a panel of the weight at a time.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from dataclasses import dataclass
 from typing import ClassVar, cast
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Block, SSAValue
+from xdsl.ir import SSAValue
 
 from ...ir.dialects import kernel, prim
 from ...ir.types import TensorType
 from ..core.base import Pass
 from ..core.clauses import Clauses, broken
 from ..core.context import CompileContext
-from ..core.rewriter import erase_unread, producer
-from ..fusion.call_region import Memory, in_front, rebuilt, takes_memory
-from ..kernels.linear import KEPT_BYTES, LINEAR, OPERANDS, linear_tile, takes_linear
+from ..core.rewriter import producer
+from ..fusion.call_region import Memory, in_front, join_in_front, takes_memory
+from ..fusion.join import layout_of
+from ..kernels.contractions import Contraction, as_kernel, contraction_of, put
+from ..kernels.microkernel import KEPT_BYTES, in_registers, takes_registers
 from ..kernels.own_kernels import is_row_by_row
 
 
@@ -40,24 +42,18 @@ class NarrowWeights(Pass):
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         kept: dict[SSAValue, int] = {}  # by how much they grow
         for op in list(module.walk()):
-            if not isinstance(op, kernel.Extern) or op["target"] not in OPERANDS or op.get("own") or op.regions:
+            found = contraction_of(op) if isinstance(op, kernel.Extern) and not op.get("own") else None
+            if found is None or found.batched or layout_of(found.op.results[0]) is not None:
                 continue
-            call = _by_rows(op)
-            if call is None:
+            memory = in_front(found.op, found.b, shared=True) if _is_by_rows(found) else None
+            wide = prim.tensor(found.b)
+            if not memory or broken(takes_weight(wide, memory)):
                 continue
-            made, wide = _narrow(call, ctx), prim.tensor(call.operands[1])
-            call.erase()
-            if made is None:
-                continue
-            if self._is_kept(made.operands[1], wide, kept):
+            made = as_kernel(found, in_registers(ctx.machine.cpu), "its weight is widened")
+            if broken(takes_registers(made, ctx.machine)) or self._is_kept(_base(memory), wide, kept):
                 made.erase()
                 continue
-            parent, given = cast(Block, op.parent), list(op.operands)
-            parent.insert_op_before(made, op)
-            op.results[0].replace_all_uses_with(made.results[0])
-            parent.erase_op(op)
-            for value in given:
-                erase_unread(value)
+            join_in_front(put(found, made), found.b, memory)
             ctx.diagnostics.count(self.name, "products")
 
     def _is_kept(self, weight: SSAValue, wide: TensorType, kept: dict[SSAValue, int]) -> bool:
@@ -72,37 +68,15 @@ class NarrowWeights(Pass):
         return True
 
 
-def _by_rows(op: kernel.Extern) -> kernel.Extern | None:
-    """The call as `aten.linear`, not in a block: x, the weight row by row, the bias; None where it is not one."""
-    named, (x, w, b) = dict(zip(op["operands"], op.operands, strict=True)), OPERANDS[op["target"]]
-    if op.get("strides") or op.get("beta", 1) != 1 or op.get("alpha", 1) != 1:
-        return None
-    weight: SSAValue | None = named[w]
-    if op["target"] != LINEAR:
-        view = producer(named[w], prim.Permute)
-        weight = view.operands[0] if view is not None and tuple(view["perm"]) == (1, 0) else None
-    if weight is None:
-        return None
-    operands = {"input": named[x], "weight": weight, **({"bias": named[b]} if b in named else {})}
-    literals = {"target": LINEAR, "operands": tuple(operands), "own": "linear"}
-    made = kernel.Extern.make([*operands.values()], [op.results[0].type], literals, loc=op.location)
-    made.results[0].name_hint = op.results[0].name_hint
-    return made
+def _is_by_rows(found: Contraction) -> bool:
+    """Whether the weight is (columns, inner), or what is turned in front of the product."""
+    view = producer(found.b, prim.Permute)
+    return found.transposed or (view is not None and tuple(view["perm"]) == (1, 0))
 
 
-def _narrow(call: kernel.Extern, ctx: CompileContext) -> kernel.Extern | None:
-    """The call with its weight computed from a parameter of fewer bytes, and from values along one of its sides."""
-    memory = in_front(call, "weight", shared=True)
-    if not memory or broken(takes_weight(prim.tensor(call.operands[1]), memory)):
-        return None
-    base = max(memory, key=lambda v: cast(int, prim.tensor(v).numel))
-    extras: dict[SSAValue, None] = {v: None for v in memory if v is not base}
-    call["tile"] = linear_tile(ctx.machine.cpu)
-    made = rebuilt(call, factors={"weight": base}, extras=extras)
-    if broken(takes_linear(made, ctx.machine)):
-        made.erase()
-        return None
-    return made
+def _base(memory: Memory) -> SSAValue:
+    """The parameter that is widened."""
+    return max(memory, key=lambda v: cast(int, prim.tensor(v).numel))
 
 
 def takes_weight(wide: TensorType, memory: Memory) -> Clauses:

@@ -62,6 +62,7 @@ class ChooseProducts(Pass):
         for func in [op for op in module.ops if isinstance(op, prim.Func)]:
             calls = [op for op in func.block_body.ops if isinstance(op, kernel.Extern)]
             products = [found for found in map(contraction_of, calls) if found and _is_on_grid(found, ctx.machine)]
+            products = [found for found in products if prim.tensor(found.a).rank > 1]
             siblings = [_siblings(found) for found in products]  # of all products, before the first is replaced
             for found, number in zip(products, siblings, strict=True):
                 self._choose(ctx, found.op, number)

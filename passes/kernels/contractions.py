@@ -102,7 +102,7 @@ def contraction_of(op: Op) -> Contraction | None:
     values = dict(zip(names, op.operands, strict=True))
     found = Contraction(op, values[form.a], values[form.b], values.get(form.added))
     a, b = prim.tensor(found.a), prim.tensor(found.b)
-    if a.rank < 2 or b.rank != len(form.maps[1]) or 0 in (*a.shape, *b.shape):
+    if not a.rank or b.rank != len(form.maps[1]) or 0 in (*a.shape, *b.shape):
         return None
     return found if found.added is None or _spreads(prim.tensor(found.added), found.type) else None
 
@@ -129,13 +129,18 @@ def sums_kernel(found: Contraction, choice: str, why: str, chunks: int = 1) -> k
 
 def contract_kernel(found: Contraction, choice: str, why: str) -> kernel.Contract:
     """A kernel in the place of the call: the sums, what is added to them, rounded to the result's dtype."""
+    return put(found, as_kernel(found, choice, why))
+
+
+def as_kernel(found: Contraction, choice: str, why: str) -> kernel.Contract:
+    """What `contract_kernel` puts in the place of the call, not yet in a block."""
     values = [v for v in (found.a, found.b, found.added) if v is not None]
     block = (region := single_block(arg_types=[v.type for v in values])).block
     sums = _sums(found, block)
     block.add_op(sums)
     _finish(found, block, sums.results[0], block.args[2:])
-    made = kernel.Contract.make(values, [found.type], {"choice": choice, "why": why}, [region], found.op.location)
-    return _put(found, made)
+    attrs = {"choice": choice, "why": why, **_layout(found)}
+    return kernel.Contract.make(values, [found.type], attrs, [region], found.op.location)
 
 
 def added_chunks(found: Contraction, parts: SSAValue) -> kernel.Fused:
@@ -152,7 +157,7 @@ def added_chunks(found: Contraction, parts: SSAValue) -> kernel.Fused:
         total = part.results[0] if total is None else _added(block, total, part.results[0])
     assert total is not None
     _finish(found, block, total, block.args[1:])
-    return _put(found, kernel.Fused.make(values, [found.type], {}, [region], found.op.location))
+    return put(found, kernel.Fused.make(values, [found.type], _layout(found), [region], found.op.location))
 
 
 def _sums(found: Contraction, block: Block, chunks: int = 1) -> prim.Contract:
@@ -165,7 +170,7 @@ def _sums(found: Contraction, block: Block, chunks: int = 1) -> prim.Contract:
         walk = inner * first + walk
     places = {"*": rows, "b": rows[:1], "m": rows[-1:], "n": [column], "k": [walk]}
     maps = [[place for letter in dims for place in places[letter]] for dims in found.form.maps]
-    attrs = {"tf32": True} if found.type.dtype == F32 else {}
+    attrs = {"tf32": True} if found.type.dtype == F32 and found.type.device != "cpu" else {}
     made = prim.contract(block.args[0], block.args[1], maps, shape, (inner,), **attrs)
     made.location = found.op.location
     return made
@@ -194,10 +199,14 @@ def _added(block: Block, a: SSAValue, b: SSAValue, source: Op | None = None) -> 
     return made.results[0]
 
 
-def _put(found: Contraction, made: Kernel) -> Kernel:
+def _layout(found: Contraction) -> dict[str, object]:
+    strides = layout_of(found.op.results[0])
+    return {} if strides is None else {"strides": (strides,)}
+
+
+def put(found: Contraction, made: Kernel) -> Kernel:
+    """Let a kernel stand in the place of the call."""
     op = found.op
-    if (strides := layout_of(op.results[0])) is not None:
-        made["strides"] = (strides,)
     made.results[0].name_hint = op.results[0].name_hint
     op.parent.insert_op_before(made, op)  # type: ignore[union-attr]  # it stands in a function
     op.results[0].replace_all_uses_with(made.results[0])

@@ -19,7 +19,7 @@ from ..analysis.machine import Machine, Processor
 from ..analysis.strides import channels_last
 from ..core.clauses import Call, Clauses, broken
 from ..core.rewriter import is_static
-from .linear import has_room, is_short
+from .microkernel import has_room, is_short
 
 FEW_CHANNELS = 8  # the kernel reads fewer input channels from any layout
 LEAST_PIXELS = 48  # of all images, for Winograd

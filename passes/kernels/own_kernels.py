@@ -23,7 +23,8 @@ from ..core.base import Pass
 from ..core.clauses import Call, Clauses, broken
 from ..core.context import CompileContext
 from ..core.rewriter import is_static
-from .linear import LINEAR, is_own_linear, linear_tile, takes_rows
+from .contractions import LINEAR, as_kernel, contraction_of, put
+from .microkernel import in_registers, is_worth_packing, takes_registers, takes_rows
 
 INDEX_ADD = "aten.index_add.default"
 
@@ -56,19 +57,26 @@ class OwnKernels(Pass):
                 name, what = "rows", "products of few rows"
             elif op["target"] == INDEX_ADD and self.index_add and not broken(takes_index_add(op, ctx.machine)):
                 name, what = "index_add", "index_add"
-            elif self.linear and _is_linear(op, ctx):
-                name, what = "linear", "products of many rows"
+            elif self.linear and _in_registers(op, ctx):
+                what = "products of many rows"
             if name:
                 op["own"] = name
-                if name == "linear":
-                    op["tile"] = linear_tile(ctx.machine.cpu)
                 op.attributes.pop("operand_strides", None)  # `layout` brings what lies otherwise
+            if what:
                 ctx.diagnostics.count(self.name, what)
 
 
-def _is_linear(op: kernel.Extern, ctx: CompileContext) -> bool:
-    func = op.parent_op()
-    return isinstance(func, prim.Func) and is_own_linear(op, func, ctx.machine)
+def _in_registers(op: kernel.Extern, ctx: CompileContext) -> bool:
+    """Put a kernel in the place of a product with a parameter, where it takes it and there is enough to do."""
+    found, func = contraction_of(op), op.parent_op()
+    if found is None or not isinstance(func, prim.Func) or not is_worth_packing(found, func):
+        return False
+    made = as_kernel(found, in_registers(ctx.machine.cpu), "its weight is packed once")
+    if broken(takes_registers(made, ctx.machine)):
+        made.erase()
+        return False
+    put(found, made)
+    return True
 
 
 def takes_index_add(op: Op, machine: Machine) -> Clauses:

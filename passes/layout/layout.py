@@ -65,11 +65,11 @@ class _Layouts:
 
     def run(self) -> None:
         for op in list(self.func.block_body.ops):
-            if isinstance(op, kernel.Fused):
+            if isinstance(op, kernel.Extern) or (isinstance(op, kernel.Contract) and op.in_registers):
+                self._call(op)
+            elif isinstance(op, kernel.Fused):
                 self._stores(op)
                 self.done.add(op)
-            elif isinstance(op, kernel.Extern):
-                self._call(op)
             elif isinstance(op, prim.Return):
                 self._return(op)
         for op in reversed(list(self.func.block_body.ops)):
@@ -142,7 +142,7 @@ class _Layouts:
         for use in value.uses:
             op = cast(Op, use.operation)
             found: list[Strides | None] = []
-            if isinstance(op, kernel.Extern):
+            if isinstance(op, kernel.Extern) or (isinstance(op, kernel.Contract) and op.in_registers):
                 found = [operand_strides(op, use.index)]
             elif isinstance(op, prim.Return):
                 recorded = self.func.get("result_strides") or (None,) * len(op.operands)
@@ -173,7 +173,7 @@ class _Layouts:
         )
         return wanted if all(fits) else None
 
-    def _call(self, op: kernel.Extern) -> None:
+    def _call(self, op: kernel.Contract | kernel.Extern) -> None:
         actual: list[Strides | None] = []
         for i, value in enumerate(op.operands):
             if not isinstance(value.type, TensorType):
@@ -189,7 +189,7 @@ class _Layouts:
                 op.operands[i] = self._strided_copy(value, wanted, op)
             actual.append(None if same_layout(shape, wanted, contiguous_strides(shape)) else wanted)
         op.attributes.pop("operand_strides", None)
-        if any(s is not None for s in actual):
+        if isinstance(op, kernel.Extern) and any(s is not None for s in actual):
             op["operand_strides"] = tuple(actual)
 
     def _return(self, op: prim.Return) -> None:

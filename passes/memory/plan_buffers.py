@@ -243,7 +243,7 @@ class _Planner:
         old.erase()
 
     def _step(self, op: Operation) -> None:
-        if isinstance(op, loop.Launch | kernel.Extern) and _is_planned(op):
+        if isinstance(op, loop.Launch | kernel.Contract | kernel.Extern) and _is_planned(op):
             self._launch(op)
         elif isinstance(op, kernel.Extern) and op.results and op.results[0] in self.writes.target:
             self.block.add_ops(write_in_place(op, self._moved(op.operands), _call_literals(op)))
@@ -267,7 +267,7 @@ class _Planner:
         self.block.add_op(view)
         return view.results[0]
 
-    def _launch(self, op: loop.Launch | kernel.Extern) -> None:
+    def _launch(self, op: loop.Launch | kernel.Contract | kernel.Extern) -> None:
         outputs = [self._place_of(result, op) for result in op.results]
         operands, before = self._moved(op.operands), self.launches.updated(op)
         written = before is not None and self.writes.target.get(op.results[0]) is before
@@ -279,11 +279,16 @@ class _Planner:
             # The kernel is made for the value itself, not for what the user receives.
             wanted = list(map(_memory, op.results))
             outputs = [m if m.type == ref else self._seen_as(m, ref) for m, ref in zip(outputs, wanted, strict=True)]
-            attrs, regions = {**_call_literals(op), "out": True}, [region.clone() for region in op.regions]
-            self.block.add_op(buffer.Extern.make([*operands, *outputs], [], attrs, regions, op.location))
+            attrs, regions = _call_literals(op), [region.clone() for region in op.regions]
+            if isinstance(op, kernel.Contract):
+                call: Operation = buffer.Contract.make([*operands, *outputs], [], attrs, regions, op.location)
+            else:
+                call = buffer.Extern.make([*operands, *outputs], [], {**attrs, "out": True}, regions, op.location)
+            self.block.add_op(call)
         for result in op.results:
             final, memory = self.outputs.get(result), _memory(result)
-            itself = any(isinstance(use.operation, kernel.Extern | prim.Return) for use in result.uses)
+            readers = (use.operation for use in result.uses)
+            itself = any(isinstance(op, kernel.Contract | kernel.Extern | prim.Return) for op in readers)
             if final is not None and itself and (final.shape, final.strides) != (memory.shape, memory.strides):
                 # library calls see the value itself, not the view of it that the user receives
                 self.allocated[result] = self.new[result]
@@ -399,10 +404,11 @@ def _is_itself(value: SSAValue, argument: SSAValue) -> bool:
 
 def _is_planned(op: object) -> bool:
     """Whether the operation's results are memory that is planned here: kernels, and library calls that are kernels of our own."""
-    return isinstance(op, loop.Launch) or (isinstance(op, kernel.Extern) and bool(op.get("own")))
+    is_own = isinstance(op, kernel.Extern) and bool(op.get("own"))
+    return is_own or isinstance(op, loop.Launch | kernel.Contract)
 
 
-def _call_literals(op: kernel.Extern) -> dict[str, object]:
+def _call_literals(op: kernel.Contract | kernel.Extern) -> dict[str, object]:
     return {k: v for k, v in op.literals.items() if k not in ("operand_strides", "strides")}
 
 

@@ -56,6 +56,8 @@ class Lower(Pass):
         for func in [op for op in module.ops if isinstance(op, prim.Func)]:
             refs = _References(func)
             for op in [op for op in func.block_body.ops if isinstance(op, kernel.Fused)]:
+                if isinstance(op, kernel.Contract) and op.in_registers:
+                    continue
                 inputs = [refs.of(v) for v in op.operands]
                 outputs = [refs.of(v) for v in op.results]
                 body_text = region_text(op.block_body, [*inputs, *outputs]) + op.get("choice", "")

@@ -17,10 +17,12 @@ from ...ir.dialects import buffer
 from ...ir.symbols import Dim, dim, free_symbols
 from ...ir.syntax import Op, comment_of, location_of
 from ...ir.types import RefType
+from ...passes.kernels.microkernel import tile_of
 from ...passes.schedule.cpu.stream import is_streamed
+from ..host.kernels import PackedOperand
 from .attention import attention_body
 from .convolution import convolution_body, max_pool_body
-from .linear import PACKED, computes, linear_body, weight_of
+from .linear import PACKED, linear_body, matrices
 from .text import cpp_constant, cpp_index
 
 
@@ -33,7 +35,7 @@ class CallKernel:
         body: the statements.
         before: declarations that stand before it, once in a unit.
         checks: the body sets `status` to 1 where it met an index outside its dimension.
-        packs: the operand whose packed copy is the last parameter; "": there is none.
+        packs: the operand whose packed copy is the last parameter.
     """
 
     name: str
@@ -43,7 +45,7 @@ class CallKernel:
     symbols: tuple[str, ...]
     before: tuple[str, ...] = ()
     checks: bool = False
-    packs: str = ""
+    packs: PackedOperand | None = None
 
     def text(self, lines: Iterable[str] = ()) -> str:
         """The function; `lines` are the user's."""
@@ -57,13 +59,18 @@ class CallKernel:
 
 
 def call_kernel(op: Op) -> CallKernel:
-    """The kernel of a `buffer.extern` whose attribute `own` names it; the last operand is the result."""
-    return KERNELS[op["own"]](op)
+    """The kernel of a contraction, or of a `buffer.extern` whose attribute `own` names it; the last operand is the result."""
+    return _linear(op) if isinstance(op, buffer.Contract) else KERNELS[op["own"]](op)
+
+
+def has_kernel(op: object) -> bool:
+    """A contraction in registers, or a library call that a kernel carries out."""
+    return isinstance(op, buffer.Contract) or (isinstance(op, buffer.Extern) and bool(op.get("own")))
 
 
 def call_kernels(module: ModuleOp) -> dict[Op, CallKernel]:
     """The kernels of a module's library calls that have one."""
-    return {op: call_kernel(op) for op in module.walk() if isinstance(op, buffer.Extern) and op.get("own")}
+    return {op: call_kernel(op) for op in module.walk() if isinstance(op, Op) and has_kernel(op)}
 
 
 def emit_call_unit(calls: Mapping[Op, CallKernel]) -> str:
@@ -119,14 +126,15 @@ def _rows(op: Op) -> CallKernel:
     return _kernel("rows", "intarsia_rows.h", body, op, [inner, outer])
 
 
-def _linear(op: Op) -> CallKernel:
+def _linear(op: buffer.Contract) -> CallKernel:
     body, before = linear_body(op)
     made = replace(_kernel("linear", "intarsia_linear.h", body, op, []), before=before)
-    out = op.operands[-1].type
-    assert isinstance(out, RefType)
-    if computes(op, weight_of(op)):
+    found, out = matrices(op), op.operands[-1].type
+    if found.packed is None:
         return made
-    return replace(made, parameters=(*made.parameters, f"const {out.dtype.cpp}* {PACKED}"), packs=weight_of(op))
+    assert isinstance(out, RefType)
+    packs = PackedOperand(found.packed, found.transposed, tile_of(op)[1])
+    return replace(made, parameters=(*made.parameters, f"const {out.dtype.cpp}* {PACKED}"), packs=packs)
 
 
 def _index_add(op: Op) -> CallKernel:
@@ -142,7 +150,6 @@ def _index_add(op: Op) -> CallKernel:
 
 
 KERNELS: dict[str, Callable[[Op], CallKernel]] = {
-    "linear": _linear,
     "rows": _rows,
     "index_add": _index_add,
     "attention": _attention,

@@ -43,7 +43,7 @@ def convolution_body(op: Op) -> tuple[str, list[Dim], str]:
         )
         products = [f"im::add_products<{pixels}, {b}>" for b in (together, blocks % together or together)]
         call = f"{name}(s, in0, in1, tail, {pixels}, {together}, {', '.join(products)})"
-    tail = tail_of(op, "bias", outputs)
+    tail = tail_of(op, outputs, 2 if "bias" in op["operands"] else None)
     sizes = f"  const im::Convolution s{{{', '.join(cpp_index(v) for v in values)}}};"
     return "\n".join([sizes, tail.statement, f"  im::{call};"]) + "\n", values, tail.text
 

@@ -9,7 +9,7 @@ from typing import TypeAlias, cast
 
 from xdsl.ir import SSAValue
 
-from ...ir.dialects import kernel, prim
+from ...ir.dialects import buffer, kernel, prim
 from ...ir.dtypes import DType
 from ...ir.symbols import Dim, dim, simplify_index, symbol
 from ...ir.syntax import Op
@@ -29,28 +29,31 @@ class Tail:
     statement: str
 
 
-def tail_of(op: Op, bias: str, columns: int) -> Tail:
-    """The bias, which is the operand of that name, and the region of a `buffer.extern`.
+def tail_of(op: Op, columns: int, bias: int | None = None) -> Tail:
+    """What the region of a contraction, or of a library call, makes of its sums.
 
     Args:
         columns: of the result, which is the last operand.
+        bias: the operand that is added before, a number for each column.
     """
-    names, refs = list(op["operands"]), [v.type for v in op.operands if isinstance(v.type, RefType)]
-    read, steps = _read(op, 0) if op.regions else ({}, [])
-    extras = [*[name for name in names if name == bias], *read]
-    kinds = [refs[names.index(name)].dtype.cpp for name in extras]
+    kinds = [v.type for v in op.operands]
+    refs = [kind for kind in kinds if isinstance(kind, RefType)]
+    sums, arguments = _sums(op)
+    steps = kernel.computing(op.block_body, op.block_body.last_op.operands, sums.owner) if sums is not None else []  # type: ignore[union-attr,arg-type]
+    used = {v for step in steps for v in step.operands}
+    read = {argument: k for argument, k in arguments.items() if argument in used}
     words, lines, value = ["tail"], [], "sum"
-    if bias in extras:
+    if bias is not None:
         words.append("bias")
-        lines.append(f"const float v = sum + float(static_cast<const {kinds[0]}*>(in[0])[column]);")
+        lines.append(f"const float v = sum + float(static_cast<const {refs[bias].dtype.cpp}*>(in[0])[column]);")
         value = "v"
-    if op.regions:
+    if sums is not None:
         region = Region()
-        region.known[op.block_body.args[0]] = value
-        for k, (name, argument) in enumerate(read.items()):
+        region.known[sums] = value
+        for k, (argument, number) in enumerate(read.items()):
             t = prim.tensor(argument)
             place = "0" if t.rank == 0 else "at" if t.shape == refs[-1].shape else "column"
-            text = f"static_cast<const {refs[names.index(name)].dtype.cpp}*>(in[{k + (bias in extras)}])[{place}]"
+            text = f"static_cast<const {refs[number].dtype.cpp}*>(in[{k + (bias is not None)}])[{place}]"
             region.load(argument, None, text)
         for step in steps:
             region.element(step.results[0], None)
@@ -62,22 +65,39 @@ def tail_of(op: Op, bias: str, columns: int) -> Tail:
     body = "\n".join([head, void, *(f"    {line}" for line in lines), f"    return {value};", "  }"])
     name = "_".join([*words, hashlib.sha256(body.encode()).hexdigest()[:6]])
     word = refs[-1].dtype.cpp
-    places = ", ".join(f"in{names.index(extra)}" for extra in extras)
+    places = ", ".join(f"in{number}" for number in [*([] if bias is None else [bias]), *read.values()])
     statement = f"  const im::Tail<{word}> tail{{&im::finish<{name}, {word}>, out0, {columns}, {{{places}}}}};"
     return Tail(f"struct {name} {{\n{body}\n}};\n", statement)
 
 
-def factor_of(op: Op, name: str, sizes: tuple[int, int]) -> Tail:
-    """A factor that the region computes, as a matrix of these sizes: its struct, and an object of it."""
-    names, refs = list(op["operands"]), [v.type for v in op.operands if isinstance(v.type, RefType)]
-    number = 1 + op["computed"].index(name)
-    read, _ = _read(op, number)
-    value = cast(kernel.Yield, op.block_body.last_op).operands[number]
+def _sums(op: Op) -> tuple[SSAValue | None, dict[SSAValue, int]]:
+    """The sums in a region, and the number of the operand that each argument is; a library call may have no region."""
+    if isinstance(op, buffer.Contract):
+        return op.product.results[0], {argument: k for k, argument in enumerate(op.block_body.args)}
+    if not op.regions:
+        return None, {}
+    sums, *arguments = op.block_body.args
+    return sums, dict(zip(arguments, kernel.read_by_region(op), strict=True))
+
+
+def factor_of(op: buffer.Contract, value: SSAValue, sizes: tuple[int, int], turned: bool = False) -> Tail:
+    """A factor that the region computes, as a matrix of these sizes: its struct, and an object of it.
+
+    Args:
+        turned: the value is the matrix with rows and columns exchanged.
+    """
+    steps = kernel.computing(op.block_body, [value])
+    used = {v for step in steps for v in step.operands}
+    read = {argument: k for k, argument in enumerate(op.block_body.args) if argument in used}
     ranges = {symbol(word): (0, size - 1) for word, size in zip(("row", "i"), sizes, strict=True)}
-    region = Region({argument: Place(f"in{k}") for k, argument in enumerate(read.values())}, ranges)
-    result = region.element(value, reshape_index((*ranges,), sizes, prim.tensor(value).shape, ranges))
+    region = Region({argument: Place(f"in{k}") for k, argument in enumerate(read)}, ranges)
+    index = (*ranges,)[:: -1 if turned else 1]
+    shape = prim.tensor(value).shape
+    result = region.element(value, index if turned else reshape_index(index, sizes, shape, ranges))
     word = prim.tensor(value).dtype
-    members = [f"  const {refs[names.index(extra)].dtype.cpp}* in{k};" for k, extra in enumerate(read)]
+    members = [
+        f"  const {cast(RefType, op.operands[number].type).dtype.cpp}* in{k};" for k, number in enumerate(read.values())
+    ]
     head = f"  IM_FN_MEMBER {_held(word).cpp} at(int64_t row, int64_t i) const {{"
     body = "\n".join(
         [
@@ -90,20 +110,8 @@ def factor_of(op: Op, name: str, sizes: tuple[int, int]) -> Tail:
         ]
     )
     title = "_".join(["factor", *region.words[:MOST_WORDS], hashlib.sha256(body.encode()).hexdigest()[:6]])
-    places = ", ".join(f"in{names.index(extra)}" for extra in read)
+    places = ", ".join(f"in{number}" for number in read.values())
     return Tail(f"struct {title} {{\n{body}\n}};\n", f"{title}{{{places}}}")
-
-
-def _read(op: Op, number: int) -> tuple[dict[str, SSAValue], list[Op]]:
-    """What one of the region's values is computed from, by name, and the operations that compute it.
-
-    A tail has all tensors of the region that no factor alone reads.
-    """
-    last = cast(kernel.Yield, op.block_body.last_op)
-    steps = {k: kernel.computing(op.block_body, [value]) for k, value in enumerate(last.operands)}
-    used = {k: {last.operands[k], *(v for step in found for v in step.operands)} for k, found in steps.items()}
-    arguments = zip(kernel.read_by_region(op), op.block_body.args[1:], strict=True)
-    return {op["operands"][k]: argument for k, argument in arguments if argument in used[number]}, steps[number]
 
 
 Index: TypeAlias = tuple[Dim, ...] | None

@@ -152,7 +152,7 @@ class _Writer:
             gpu=self.func_device() if on_gpu else None,
             arguments=argument_kinds(self.func),
             sizes=tuple(map("".join, sizes.values())),
-            work=sum(isinstance(op, buffer.Launch | buffer.Extern) for op in block.ops),
+            work=sum(isinstance(op, buffer.Launch | buffer.Extern | buffer.Contract) for op in block.ops),
             not_recorded=refused,
             mutated=tuple(dict.fromkeys(argument for argument, _ in self.func.get("mutations", ()))),
             halves=found,
@@ -206,7 +206,7 @@ class _Writer:
 
     def _refusal(self) -> str:
         """Why the program is not recorded as a CUDA graph."""
-        steps = sum(isinstance(op, buffer.Launch | buffer.Extern) for op in self.func.block_body.ops)
+        steps = sum(isinstance(op, buffer.Launch | buffer.Extern | buffer.Contract) for op in self.func.block_body.ops)
         return refusal(steps, list(self.operators.values()), on_cpu(self.func))
 
     def _arena(self) -> bool:
@@ -306,7 +306,9 @@ class _Writer:
         if not result.uses:
             return
         users = [use.operation for use in result.uses]
-        called = [self.callees.get(user) if isinstance(user, buffer.Extern) else None for user in users]
+        called = [
+            self.callees.get(user) if isinstance(user, buffer.Contract | buffer.Extern) else None for user in users
+        ]
         if all(callee and not callee.packs for callee in called):  # an address is all that is needed
             self.addresses[result] = f"{self.address(base)} + {python_index(dim(op['offset'] * ref.dtype.bytes))}"
             return
@@ -378,18 +380,21 @@ class _Writer:
         return found.pop()
 
     def kernel_call(self, op: Op, callee: Callee) -> None:
-        """A library call that a kernel carries out; of a weight it reads a packed copy, where these may take more memory."""
+        """A contraction or a library call that a kernel carries out; of a weight it reads a packed copy, where these may take more memory."""
         arguments = [*map(self.address, op.operands), *map(use, callee.symbols)]
         lines = tuple(filter(None, [line_of(op)]))
         self.lines[callee.name] = tuple(dict.fromkeys((*self.lines.get(callee.name, ()), *lines)))
-        if callee.packs:
+        if callee.packs is not None:
             name, copy, lines = self.fresh("step"), self.fresh("w"), ()
-            self.steps[name] = panels_step(op)
-            weight = self.tensor(op.operands[list(op["operands"]).index(callee.packs)])
-            self.add(f"{use(copy)} = {use(name)}({use(weight)})", copy)
+            self.steps[name] = panels_step(callee.packs)
+            self.add(f"{use(copy)} = {use(name)}({use(self.tensor(op.operands[callee.packs.operand]))})", copy)
             arguments.append(f"{use(copy)}{ADDRESS}")
         self.used_kernels[callee.name] = len(arguments)
         self._call(f"{use(callee.name)}({', '.join(arguments)})", failure(lines))
+
+    def contract(self, op: Op) -> None:
+        self.comment(op)
+        self.kernel_call(op, self.callees[op])
 
     def extern(self, op: Op) -> None:
         self.comment(op)
@@ -531,6 +536,7 @@ _STEPS: dict[str, Callable[[_Writer, Op], None]] = {
     "buffer.view": _Writer.view,
     "buffer.launch": _Writer.launch,
     "buffer.extern": _Writer.extern,
+    "buffer.contract": _Writer.contract,
     "buffer.copy": _Writer.copy,
     "buffer.free": _Writer.free,
     "prim.return": _Writer.finish,

@@ -17,6 +17,15 @@ from ...ir.types import RefType, is_gpu
 
 
 @dataclass(frozen=True)
+class PackedOperand:
+    """A matrix that a kernel reads in panels of columns: which operand, and whether it is (inner, columns)."""
+
+    operand: int
+    transposed: bool
+    panel: int
+
+
+@dataclass(frozen=True)
 class Callee:
     """What a host program has to know of a generated function beside its memory.
 
@@ -25,14 +34,14 @@ class Callee:
         symbols: the sizes that it takes behind its memory.
         fails: whether it gives a code that is not 0 where something went wrong on a CPU.
         counted: symbolic numbers that must fit into 32 bits.
-        packs: the operand whose packed copy is one more argument; "": there is none.
+        packs: the operand whose packed copy is one more argument.
     """
 
     name: str
     symbols: tuple[str, ...] = ()
     fails: bool = False
     counted: tuple[Dim, ...] = ()
-    packs: str = ""
+    packs: PackedOperand | None = None
 
 
 Callees: TypeAlias = Mapping[Op, Callee]  # of kernels, and of library calls that kernels carry out
@@ -40,7 +49,7 @@ Callees: TypeAlias = Mapping[Op, Callee]  # of kernels, and of library calls tha
 
 def is_step(op: Op) -> bool:
     """Whether an operation of a host program does work on memory."""
-    return isinstance(op, buffer.Launch | buffer.Extern | buffer.Copy)
+    return isinstance(op, buffer.Launch | buffer.Extern | buffer.Contract | buffer.Copy)
 
 
 class SeveralGPUs(RuntimeError):

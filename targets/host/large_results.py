@@ -117,8 +117,8 @@ class _Plan:
             case buffer.Launch():
                 inputs = kernels[op["kernel"]]["inputs"]
                 read, written = op.operands[:inputs], list(op.operands[inputs:])
-            case buffer.Copy():
-                read, written = op.operands[:1], list(op.operands[1:])
+            case buffer.Copy() | buffer.Contract():
+                read, written = op.operands[:-1], list(op.operands[-1:])
             case buffer.Extern():
                 read, written = op.operands, [*op.results, *written_operands(op)]
                 if torch.Tag.nondeterministic_seeded in overload(op["target"]).tags:

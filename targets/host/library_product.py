@@ -16,6 +16,7 @@ from ...ir.syntax import Op
 from ...passes.analysis.product_model import MULTIPLE
 from ...passes.core.clauses import Call, Clauses, broken
 from ..torch_private import NO_ACTIVATION, onednn_bfloat16, onednn_linear, onednn_pack_linear
+from .kernels import PackedOperand
 from .steps import Fingerprint, PackedWeight, Step, is_static
 
 
@@ -89,9 +90,9 @@ class PackedPanels:
         return self.none if found is None else found
 
 
-def panels_step(op: Op) -> Step:
-    """What packs the weight of a `buffer.extern` with own = "linear"."""
-    return Step("packed-panels", {"transposed": op["target"] != "aten.linear.default", "panel": op["tile"][1]})
+def panels_step(packs: PackedOperand) -> Step:
+    """What packs the weight of a contraction in registers."""
+    return Step("packed-panels", {"transposed": packs.transposed, "panel": packs.panel})
 
 
 def takes_packed_product(op: Op, x: str, weight: str, bias: str | None) -> Clauses:

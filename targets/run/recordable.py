@@ -10,6 +10,7 @@ from ...ir.dialects import buffer, prim
 from ...ir.dialects.aten import is_torchs_own, overload
 from ...ir.fx.functional_operators import written_by
 from ...ir.types import RefType, is_gpu
+from ..host.kernels import is_step
 
 CUDAGRAPH_UNSAFE = getattr(torch.Tag, "cudagraph_unsafe", None)
 LEAST = 4  # kernels and library calls that are worth a recording
@@ -53,7 +54,7 @@ def on_cpu(func: prim.Func) -> str:
         if isinstance(arg.type, RefType) and not is_gpu(arg.type.device) and arg not in numbers and arg.uses:
             return "an argument is on the CPU"
     for op in func.block_body.ops:
-        if not isinstance(op, buffer.Launch | buffer.Extern | buffer.Copy | buffer.Alloc):
+        if not (is_step(op) or isinstance(op, buffer.Alloc)):
             continue
         takes_numbers = isinstance(op, buffer.Extern) and "copy" not in op["target"] and not op.get("own")
         for value in (*op.operands, *op.results):

@@ -186,6 +186,15 @@ def test_two_threads():
     agree_in_threads(intarsia.compile(model), model, inputs, calls=20, warm=True)
 
 
+@torch.no_grad()
+def test_numbers_for_each_channel_that_are_no_parameters():
+    model = nn.Conv2d(16, 24, 3).eval()
+    compiled = intarsia.compile(lambda x, scale: F.silu(model(x) * scale[:, None, None]), fullgraph=True)
+    x, scale = torch.randn(2, 16, 9, 7), torch.randn(24)
+    torch.testing.assert_close(compiled(x, scale), F.silu(model(x) * scale[:, None, None]), rtol=1e-5, atol=2e-5)
+    assert intarsia.counters()["fallbacks"] == 0
+
+
 def test_dynamic_sizes():
     torch.manual_seed(0)
     layers = [

@@ -5,6 +5,7 @@ INTARSIA_FUZZ, INTARSIA_FUZZ_SEED: as in test_passes_random.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import defaultdict
 from collections.abc import Callable
@@ -27,13 +28,14 @@ from calls import (
 )
 
 import intarsia
+from intarsia.frontend.errors import Unsupported
 from intarsia.passes.core import clauses, preconditions
 from intarsia.passes.fusion import call_region, contraction_epilogue
 from intarsia.passes.graph import narrow_weights
 from intarsia.passes.graph.attention import match
 from intarsia.passes.kernels import attention as attention_kernels
 from intarsia.passes.kernels import convolution as convolutions
-from intarsia.passes.kernels import linear, own_kernels
+from intarsia.passes.kernels import own_kernels
 from intarsia.passes.layout import channels_last
 from intarsia.targets.build.toolchain import detect_isa
 from intarsia.targets.host import library, library_product
@@ -63,9 +65,9 @@ ALWAYS = {
     "one group", "channels-last memory", "x, a weight and perhaps a bias", "a product with a matrix", "bfloat16 where its dot product is the fastest way to multiply",
     "memory without gaps, but for the weight", "memory without gaps", "rows without gaps", "a tensor, places and what is added there", "places in int32 or int64",
     "whole factors of whole numbers", "places along one dimension", "a dimension", "memory of the host, nothing empty", "a result without gaps", "a weight of known size",
-    "a matrix as the weight", "as many heads of keys as of values", "equal batches", "no dropout", "a mask, or causal, and not both", "a mask of the same type, in float32, or of truth values",
+    "a matrix as the weight", "single elements", "known sizes, and none of 0", "numbers in the host's memory", "single elements of the result", "as many heads of keys as of values", "equal batches", "no dropout", "a mask, or causal, and not both", "a mask of the same type, in float32, or of truth values",
     "nothing behind the sums", "queries, keys, values and perhaps a mask", "a torch with oneDNN", "a mask of two to four dimensions", "a type that is summed",
-    "a result channels-last", "no factors", "a row of the window in registers", "factors of channels without gaps", "numbers in the host's memory", "known sizes", "as many heads, or shared ones", "a matrix as the weight, nothing empty",
+    "a result channels-last", "no factors", "a row of the window in registers", "factors of channels without gaps", "known sizes", "as many heads, or shared ones", "a matrix as the weight, nothing empty",
 }  # fmt: skip
 
 
@@ -90,7 +92,6 @@ def test_both_sides_of_every_clause(monkeypatch: pytest.MonkeyPatch) -> None:
         match,
         preconditions,
         convolutions,
-        linear,
         narrow_weights,
         own_kernels,
         library,
@@ -106,9 +107,9 @@ def test_both_sides_of_every_clause(monkeypatch: pytest.MonkeyPatch) -> None:
         + [[narrow]] * 2
     ):
         monkeypatch.setenv("INTARSIA_PACKING", "0" if kinds == [narrow] else "-1")  # narrow weights stay narrow
-        drawn = cases(1000 * first, 24, kinds)
-        with torch.no_grad():
-            intarsia.lower(Batch(drawn).eval(), *[x for case in drawn for x in case.inputs]).source()
+        for case in cases(1000 * first, 24, kinds):
+            with torch.no_grad(), contextlib.suppress(Unsupported):  # a call that eager alone takes
+                intarsia.lower(Batch([case]).eval(), *case.inputs).source()
     on_gpu = ("takes_short", "takes_cudnn", "takes_flash", "takes_efficient", "takes_library")
     most = (
         *on_gpu,

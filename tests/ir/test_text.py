@@ -85,6 +85,11 @@ BUFFERS = """builtin.module {
     buffer.launch @k0(%0, %1)
     %2 = buffer.view(%1) {offset = 1} : !buffer.ref<[4, s0], [1, 4], f32>
     %3 = buffer.extern<aten.mm.default>(%2, %1) {operands = ["self", "mat2"]} : !buffer.ref<[4, 4], [4, 1], f32>
+    buffer.contract(%3, %3, %3) {choice = "registers 14x32"} ({
+    ^bb0(%4: !prim.tensor<[4, 4], f32>, %5: !prim.tensor<[4, 4], f32>):
+      %6 = prim.contract(%4, %5) {maps = [[d0, d2], [d1, d2]], reduced = [4]} : !prim.tensor<[4, 4], f32>
+      kernel.yield(%6)
+    })
     buffer.copy(%1, %0)
     buffer.free(%3)
     prim.return(%3)
