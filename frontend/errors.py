@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import sys
 import sysconfig
 import types
@@ -12,7 +13,7 @@ from typing import Any
 
 from .breaks.hints import remedy
 
-__all__ = ["Busy", "CaptureError", "SourceLine", "GraphBreak", "InternalError", "Unsupported", "UserRaise"]
+__all__ = ["Busy", "CaptureError", "SourceLine", "GraphBreak", "InternalError", "Unsupported", "UserRaise", "lines_of"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,14 @@ class SourceLine:
     def text(self) -> str:
         """The source text of the line, stripped; empty when the source is not available."""
         return linecache.getline(self.filename, self.lineno).strip()
+
+
+def lines_of(stack_trace: str | None) -> list[SourceLine]:
+    """The lines in the text that graphs keep of where a node comes from, outermost first."""
+    return [SourceLine(file, int(number), function) for file, number, function in _LINE.findall(stack_trace or "")]
+
+
+_LINE = re.compile(r'File "(.+)", line (\d+), in (.+)')
 
 
 class Busy(Exception):

@@ -123,13 +123,8 @@ def compile_graph(
         return run_eager(gm, str(error))
     except (MemoryError, torch.OutOfMemoryError):  # the program's own: eager has no more
         raise
-    except (
-        CompilerError,
-        TritonError,
-        DriverError,
-        NoRoom,
-        UnusableLibrary,
-    ) as error:  # it says itself what to look at
+    except (CompilerError, TritonError, DriverError, NoRoom, UnusableLibrary) as error:
+        # It says itself what to look at.
         if config.strict:
             raise
         return run_eager(gm, str(error))

@@ -34,9 +34,8 @@ def twice_differentiable(
     """
     place: int | None = None  # of a result whose node is AOTAutograd's; -1: there is none that can be used
     loose: list[int] = []
-    cut: list[
-        int
-    ] = []  # results made of views that autograd does not know: eager has them require gradients all the same
+    # Results made of views that autograd does not know: eager has them require gradients all the same.
+    cut: list[int] = []
 
     def call(*args: Any) -> Sequence[Any]:
         nonlocal place, loose, cut

@@ -6,7 +6,6 @@ forward and a backward one, and wraps both in one `torch.autograd.Function`. Wha
 
 from __future__ import annotations
 
-import operator
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ from .config import Config
 from .counters import COUNTERS
 from .explain.roofline import WATCH, watching
 from .frontend.errors import Busy
+from .frontend.functional.results import root_of
 from .frontend.torch_private.autograd import (
     VISIBLE,
     aot_autograd,
@@ -29,7 +29,7 @@ from .frontend.torch_private.autograd import (
 )
 from .frontend.torch_private.dispatch import draws
 from .frontend.torch_private.fake import data_dependent_errors
-from .frontend.torch_private.functions import SET_GRAD_MODE, OpOverload
+from .frontend.torch_private.functions import SET_GRAD_MODE
 from .frontend.torch_private.graphs import lazy_graph_module
 from .graph_compiler import GraphFunction, Report, compile_graph, may_run_eager, run_eager, without_casts
 from .passes.core.base import Pass
@@ -61,9 +61,8 @@ def compile_training(
 
     The report of the forward graph is appended to `reports`, that of the backward graph when it first runs.
     """
-    if (
-        not torch.is_grad_enabled()
-    ):  # it switches them on: as where they are on, with a beginning that switches them off
+    if not torch.is_grad_enabled():
+        # It switches them on: as where they are on, with a beginning that switches them off.
         with torch.enable_grad():
             traced = compile_training(_begun_without_grad(gm), example_inputs, config, passes, reports)
 
@@ -171,9 +170,8 @@ class Half:
         report.half = self.name
         if self.tokens:
             function = _without_tokens(function, self.tokens)
-        if self.name == "backward" and may_run_eager(
-            report.program
-        ):  # under autocast or not, whatever the forward half was
+        # Under autocast or not, whatever the forward half was.
+        if self.name == "backward" and may_run_eager(report.program):
             function = without_casts(function)
         if report.program is not None and self.visible is not None:
             for recorded in report.program.recorded:
@@ -233,7 +231,7 @@ def _own_memory(graph: fx.Graph, alone: bool) -> None:
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
             continue
-        root = _root(node)
+        root = root_of(node)
         shared = alone and (root in taken or (root.op == "placeholder" and root is not node))
         taken.add(root)
         strange = value.is_conj() or value.is_neg() or _dtype(root) not in (None, value.dtype)
@@ -242,21 +240,6 @@ def _own_memory(graph: fx.Graph, alone: bool) -> None:
                 made = graph.call_function(torch.ops.aten.clone.default, (node,))
             made.meta = {**node.meta, "val": value.clone()}
             output.replace_input_with(node, made)
-
-
-def _root(node: fx.Node) -> fx.Node:
-    """The node whose memory a chain of views shows."""
-    while node.op == "call_function" and isinstance(node.args[0] if node.args else None, fx.Node):
-        maker: Any = node.args[0] if node.target is operator.getitem else node
-        if not isinstance(maker.target, OpOverload):
-            break
-        aliases = [a for r in maker.target._schema.returns if (a := r.alias_info) is not None and not a.is_write]
-        if not (aliases or maker.target is torch.ops.aten._unsafe_view.default) or not isinstance(
-            maker.args[0], fx.Node
-        ):
-            break
-        node = maker.args[0]
-    return node
 
 
 def _dtype(node: fx.Node) -> torch.dtype | None:

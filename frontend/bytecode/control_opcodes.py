@@ -204,8 +204,7 @@ def _call(vm: Interpreter, frame: Frame, args: list[Any], kwargs: dict[str, Any]
         function = first
         if second is not NULL:
             args.insert(0, second)
-    vm.tail = True
-    frame.push(vm.tail_call(function, tuple(args), kwargs))
+    frame.push(vm.call(function, tuple(args), kwargs, True))
 
 
 def CALL_FUNCTION_EX(vm: Interpreter, frame: Frame, has_kwargs: bool) -> None:

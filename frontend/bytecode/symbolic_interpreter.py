@@ -105,7 +105,6 @@ class SymbolicInterpreter:
         self.recording = False
         self.step = self.out_size = 0
         self.unread = False
-        self.tail = False
         self.stop: breaks.Stop | None = None
         self.stop_at = -1
         self.raised_at: tuple[BaseException, tuple[SourceLine, ...]] | None = None
@@ -290,22 +289,22 @@ class SymbolicInterpreter:
 
     # ---- calling ----
 
-    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call anything the program can call, and do something with the result: no frame below can be suspended."""
-        self.tail = False
-        return dispatch.call(self, function, tuple(args), kwargs)
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], direct: bool = False) -> Any:
+        """Call anything the program can call.
 
-    def tail_call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """`call` whose result is returned as it is; from a CALL instruction down, frames can be suspended."""
-        return dispatch.call(self, function, args, kwargs)
+        With `direct`, the result is that of a CALL instruction, with nothing left to do: frames can be suspended in it.
+        """
+        return dispatch.call(self, function, tuple(args), kwargs, direct)
 
-    def inline(self, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Interpret a Python function."""
+    def inline(
+        self, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], direct: bool = False
+    ) -> Any:
+        """Interpret a Python function; `direct` as for `call`."""
         code = function.__code__
         rely_on_definition(self, function)
         fast = functions.bind(self, function, args, kwargs)
         frame = Frame(function, fast)
-        frame.direct, self.tail = self.tail, False
+        frame.direct = direct
         if function.__closure__:
             source = None if self.is_created(function) else self.user.source_of(function)
             for i, (name, cell) in enumerate(zip(code.co_freevars, function.__closure__, strict=True)):

@@ -50,7 +50,7 @@ from ..values.lazy import Unread
 from ..values.namespaces import load_cell
 from . import higher_order, tables, torch_rules
 from .contexts import RealContext
-from .registry import Rows
+from .registry import Rows, Then
 from .visibility import check_operands, check_text, is_same, refuse_opaque
 
 ROWS = Rows()
@@ -165,7 +165,7 @@ def _apply(vm: Interpreter, module: nn.Module, *args: Any, **kwargs: Any) -> Any
         raise GraphBreak(
             "the parameters of a module are moved or cast", "do it once, before the compiled function is called"
         )
-    return vm.inline(MODULE_APPLY, (module, *args), kwargs)
+    return Then(MODULE_APPLY, (module, *args), kwargs, body=True)
 
 
 @ROWS.rule(type)

@@ -33,7 +33,7 @@ from ..values.tensor import TensorMethod, is_method_descriptor
 from . import builtins as rules
 from . import contexts, library, marks, natives, tables, torch_rules, transforms
 from .contexts import is_torch_context
-from .registry import C_DESCRIPTORS, Row, called_row, check_refused, fill, row_of, rule_of
+from .registry import C_DESCRIPTORS, Row, Then, called_row, check_refused, fill, row_of, rule_of
 from .torch_calls import call_operator, check_torch_state, is_torch_builtin, torch_answer, torch_call
 from .visibility import check_keys, check_text, check_visible
 
@@ -42,8 +42,18 @@ __all__ = ["call", "call_forward"]
 _LRU = type(functools.lru_cache(lambda: None))
 
 
-def call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call `function` as the program would."""
+def call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], direct: bool = False) -> Any:
+    """Call `function` as the program would; `direct`: the result is that of a CALL instruction, with nothing left to do."""
+    while True:
+        result = _once(vm, function, args, kwargs)
+        if type(result) is not Then:
+            return result
+        function, args, kwargs = result.function, result.args, result.kwargs
+        if result.body:
+            return vm.inline(function, args, kwargs, direct)
+
+
+def _once(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     row = row_of(function)
     if row is not None:
         check_refused(row)
@@ -68,7 +78,7 @@ def call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str
         return _generic(vm, function, args, kwargs)
     method = objects.find_method(kind, "__call__")
     if method is not None:
-        return vm.tail_call(method, (function, *args), kwargs)
+        return Then(method, (function, *args), kwargs)
     if _is_scripted(function):
         return _scripted(vm, function, args, kwargs)
     if kind is _INSTANCE_METHOD and function.__name__ == "__call__" and args and _is_scripted(args[0]):
@@ -118,11 +128,11 @@ def _generic(vm: Interpreter, alias: Any, args: tuple[Any, ...], kwargs: dict[st
 def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     module = function.__module__ or ""
     if vm.is_created(function):
-        return vm.inline(function, args, kwargs)
+        return Then(function, args, kwargs, body=True)
     target = function.__dict__.get("_intarsia_target")
     if target is not None:
         bound = function.__code__.co_varnames[:1] == ("__self",)
-        return vm.tail_call(target, args[1:] if bound else args, kwargs)
+        return Then(target, args[1:] if bound else args, kwargs)
     if rules.is_leaf_module(module):
         return torch_call(vm, function, args, kwargs)
     if module.startswith(rules.OWN):
@@ -150,8 +160,8 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
             return torch_answer(vm, function, args, kwargs)
         return vm.native_recorded(function, *map(vm.materialize, args), **kwargs)
     if module in ("logging", "warnings"):
-        return messages.call(vm, function, args, kwargs)
-    return vm.inline(function, args, kwargs)
+        messages.check(function)
+    return Then(function, args, kwargs, body=True)
 
 
 def _method(vm: Interpreter, method: types.MethodType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -159,11 +169,11 @@ def _method(vm: Interpreter, method: types.MethodType, args: tuple[Any, ...], kw
     ruled = rule_of(method.__func__) is not None
     if not ruled and vm.is_frontend_class(type(owner)) or isinstance(owner, InterpretedGenerator):
         return vm.native(method, *args, **kwargs)
-    return vm.tail_call(method.__func__, (owner, *args), kwargs)
+    return Then(method.__func__, (owner, *args), kwargs)
 
 
 def _partial(vm: Interpreter, made: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return vm.tail_call(made.func, (*made.args, *args), {**made.keywords, **kwargs})
+    return Then(made.func, (*made.args, *args), {**made.keywords, **kwargs})
 
 
 # ---- C functions ----
@@ -404,13 +414,13 @@ def call_module(vm: Interpreter, module: nn.Module, args: tuple[Any, ...], kwarg
         if forward is not module._compiled:  # the program's own
             if module._forward_hooks or module._forward_pre_hooks:
                 raise GraphBreak("a compiled module has hooks, and a forward that was assigned to it")
-            return vm.tail_call(vm.user.wrap(forward, own), args, kwargs)
+            return Then(vm.user.wrap(forward, own), args, kwargs)
         vm.guards.add("is", own, forward)
         inner = Item(Attr(wrapper, "__dict__"), "_orig_mod")
-        return vm.tail_call(vm.user.wrap(module._orig_mod, inner), args, kwargs)
+        return Then(vm.user.wrap(module._orig_mod, inner), args, kwargs)
     if custom is not MODULE_CALL:
         assert custom is not None
-        return vm.tail_call(custom, (module, *args), kwargs)
+        return Then(custom, (module, *args), kwargs)
     namespace = module.__dict__
     source = vm.user.source_of(module)
     if source is not None:
@@ -427,21 +437,15 @@ def call_module(vm: Interpreter, module: nn.Module, args: tuple[Any, ...], kwarg
                 vm.guards.add("empty", Item(where, name))
     for hooks in global_module_hooks()[:2]:
         vm.guards.add("empty", Const(hooks, "global_hooks")) if not hooks else None
-    direct = vm.tail
     if namespace["_forward_hooks"] or namespace["_forward_pre_hooks"] or any(global_module_hooks()[:2]):
-        return vm.tail_call(MODULE_CALL_WITH_HOOKS, (module, *args), kwargs)
-    forward = objects.load_attr(vm, module, "forward")
-    vm.tail = direct
-    return vm.tail_call(forward, args, kwargs)
+        return Then(MODULE_CALL_WITH_HOOKS, (module, *args), kwargs)
+    return Then(objects.load_attr(vm, module, "forward"), args, kwargs)
 
 
 def call_forward(vm: Interpreter, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`module.forward(*args)`, what of a compiled module is compiled."""
     _check_callable(module)
-    direct = vm.tail
-    forward = objects.load_attr(vm, module, "forward")
-    vm.tail = direct
-    return vm.tail_call(forward, args, kwargs)
+    return call(vm, objects.load_attr(vm, module, "forward"), args, kwargs, direct=True)
 
 
 def _check_callable(module: nn.Module) -> None:

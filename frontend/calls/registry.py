@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import GraphBreak
+from ..values.kinds import HEAP_TYPE, IMMUTABLE_TYPE
 
-__all__ = ["ANY", "C_DESCRIPTORS", "Row", "Rows", "called_row", "check_refused", "fill", "row_of", "rule_of"]
+__all__ = ["ANY", "C_DESCRIPTORS", "Row", "Rows", "Then", "called_row", "check_refused", "fill", "row_of", "rule_of"]
 
 ANY: Any = None  # as `calls`: any argument may be called back
 C_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
-_HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,18 @@ class Row:
     writes: bool = False
     reads: str = ""
     refused: str = ""
+
+
+class Then:
+    """What interpreting a call comes to, where it is another call: frames below can be suspended in it, as its result is theirs.
+
+    With `body`, the function's own code is interpreted, whatever is known of it.
+    """
+
+    __slots__ = ("args", "body", "function", "kwargs")
+
+    def __init__(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], body: bool = False) -> None:
+        self.function, self.args, self.kwargs, self.body = function, args, kwargs, body
 
 
 _ROWS: dict[int, Row] = {}
@@ -123,6 +135,6 @@ def _row_of_class(cls: type) -> Row | None:
         row = row_of(base)
         if row is not None:
             return row
-        if not base.__flags__ & _HEAP_TYPE or base.__flags__ & _IMMUTABLE_TYPE:
+        if not base.__flags__ & HEAP_TYPE or base.__flags__ & IMMUTABLE_TYPE:
             return None  # a C class that is not known, whatever it derives from
     return None

@@ -23,7 +23,7 @@ from ..graph.dynamic import concrete
 from ..guards.source import Const
 from ..state import Interpreter
 from ..values.constant import is_constant
-from ..values.kinds import isinstance
+from ..values.kinds import HEAP_TYPE, IMMUTABLE_TYPE, isinstance
 from ..values.object import find_method
 
 __all__ = [
@@ -51,8 +51,6 @@ _SPECIAL = tuple(
 _HOLDERS = (
     *(argparse.Namespace, collections.ChainMap, collections.UserDict, collections.UserList, collections.UserString),
 )
-_IMMUTABLE_TYPE = 1 << 8
-_HEAP_TYPE = 1 << 9
 _DEPTH = 4
 
 
@@ -64,14 +62,14 @@ def is_opaque_type(kind: type) -> bool:
 def _is_python_class(kind: type) -> bool:
     if kind is object:
         return True
-    if not kind.__flags__ & _HEAP_TYPE or kind.__flags__ & _IMMUTABLE_TYPE:
+    if not kind.__flags__ & HEAP_TYPE or kind.__flags__ & IMMUTABLE_TYPE:
         return kind.__module__ in ("abc", "typing", "_thread") and kind.__name__ in ("ABC", "Generic", "Protocol")
     return all(_is_python_class(base) for base in kind.__bases__)
 
 
 def has_python_methods(vm: Interpreter, kind: type) -> bool:
     """Whether C code that is given an instance may run Python methods of the program's own."""
-    if kind.__flags__ & _HEAP_TYPE == 0 or vm.is_library(kind.__module__) or vm.is_frontend_class(kind):
+    if kind.__flags__ & HEAP_TYPE == 0 or vm.is_library(kind.__module__) or vm.is_frontend_class(kind):
         return False
     for name in _SPECIAL:
         method = find_method(kind, name)
@@ -165,7 +163,7 @@ def check_key(vm: Interpreter, key: Any) -> None:
         for item in tuple.__iter__(key):
             check_key(vm, item)
         return
-    if isinstance(key, type | types.FunctionType | nn.Module | Tensor) or not kind.__flags__ & _HEAP_TYPE:
+    if isinstance(key, type | types.FunctionType | nn.Module | Tensor) or not kind.__flags__ & HEAP_TYPE:
         return
     if getattr(kind, "__hash__", None) is None:
         return  # C code says that it has no hash, without calling anything

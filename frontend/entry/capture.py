@@ -320,10 +320,9 @@ def _run(vm: SymbolicInterpreter, target: Any, parameters: Parameters, values: M
         vm.user.track(target, target, Const(target, "target"))
     wrapped = _arguments(vm, target, parameters, values)
     args, kwargs = parameters.spread({n: vm.materialize(v) if isinstance(v, dict) else v for n, v in wrapped.items()})
-    vm.tail = True
     if isinstance(target, nn.Module) and not hooks:
         return call_forward(vm, target, args, kwargs)
-    return vm.tail_call(function, args, kwargs)
+    return vm.call(function, args, kwargs, True)
 
 
 def _arguments(

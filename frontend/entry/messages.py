@@ -23,15 +23,15 @@ from ..runtime.hidden_frames import caller
 from ..state import Interpreter
 from ..values.kinds import isinstance
 
-__all__ = ["call"]
+__all__ = ["check"]
 
 ROWS = Rows()
 
 
-def call(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A Python function of `logging` or `warnings` that has no rule: it may change which messages are given out."""
+def check(function: types.FunctionType) -> None:
+    """Break before a Python function of `logging` or `warnings` that has no rule: it may change which messages are given out."""
     if function.__name__ in ("__init__", "_deprecated") or row_of(function) is not None:
-        return vm.inline(function, args, kwargs)
+        return
     raise GraphBreak(f"{function.__module__}.{function.__qualname__} is called, which decides what messages are shown")
 
 

@@ -37,7 +37,7 @@ from ..state import Interpreter
 from ..values.constant import has_identity, is_bound, is_constant, is_static, plain_value
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import CallBack
-from ..values.kinds import isinstance
+from ..values.kinds import HEAP_TYPE, isinstance
 from ..values.lazy import Append, Unread
 from ..values.object import find_method, is_data_descriptor
 from ..values.tensor import TensorMethod
@@ -523,7 +523,7 @@ class Residual:
 
 
 def _slots(cls: type) -> list[str]:
-    slots = [(n, d) for c in cls.__mro__ if c.__flags__ & 1 << 9 for n, d in c.__dict__.items()]
+    slots = [(n, d) for c in cls.__mro__ if c.__flags__ & HEAP_TYPE for n, d in c.__dict__.items()]
     return [name for name, raw in slots if isinstance(raw, types.MemberDescriptorType)]
 
 

@@ -17,7 +17,7 @@ from ..torch_private.dispatch import storage_key
 from ..torch_private.functions import OpOverload
 from .spec import OutputSpec, Value
 
-__all__ = ["Results", "same_geometry"]
+__all__ = ["Results", "root_of", "same_geometry"]
 
 aten = torch.ops.aten
 
@@ -112,7 +112,7 @@ class Results:
     def detached(self, value: Value) -> fx.Node:
         """The value's node, cloned if it shows an input: that might be overwritten before this one is read."""
         node = self.tracer.refresh(value)
-        if _root(node).op == "placeholder":
+        if root_of(node).op == "placeholder":
             node = self.tracer.note(self.tracer.graph.call_function(aten.clone.default, (node,)), value.val)
         return node
 
@@ -120,7 +120,7 @@ class Results:
         """The value's node, or a clone of it when that is an input, a constant or another output in disguise."""
         tracer = self.tracer
         node = tracer.refresh(value)
-        root = _root(node)
+        root = root_of(node)
         same = same_geometry(node.meta["val"], value.val)
         if root.op in ("placeholder", "get_attr") or root in self.positions or not same:
             node = tracer.note(tracer.graph.call_function(aten.clone.default, (node,)), value.val)
@@ -129,7 +129,7 @@ class Results:
         return node
 
 
-def _root(node: fx.Node) -> fx.Node:
+def root_of(node: fx.Node) -> fx.Node:
     """The node whose memory a chain of views shows."""
     while node.op == "call_function" and (node.target is operator.getitem or _is_view(node.target)):
         source = node.args[0]

@@ -8,7 +8,6 @@ becomes a new value of its base, and views made earlier are rebuilt from that ba
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -17,7 +16,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, fx
 
-from ..errors import SourceLine, Unsupported
+from ..errors import Unsupported, lines_of
 from ..graph.dynamic import concrete
 from ..graph.fake_dispatch import new_fake_mode
 from ..graph.sym_nodes import SymNodes
@@ -57,7 +56,6 @@ from .view_inverse import invert_view, reaches_beyond
 
 aten = torch.ops.aten
 
-_FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')
 _META_KEYS = ("stack_trace", "nn_module_stack", "source_fn_stack")
 
 
@@ -512,11 +510,7 @@ class Tracer(CaptureMode):
         if isinstance(tree, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return self.symbols.node_for(tree)
         if isinstance(tree, (list, tuple)):
-            return (
-                type(tree)(self._to_nodes(t) for t in tree)
-                if type(tree) in (list, tuple)
-                else tuple(self._to_nodes(t) for t in tree)
-            )
+            return (type(tree) if type(tree) in (list, tuple) else tuple)(self._to_nodes(t) for t in tree)
         if isinstance(tree, dict):
             return {k: self._to_nodes(v) for k, v in tree.items()}
         return tree
@@ -534,8 +528,9 @@ class Tracer(CaptureMode):
                 new.meta[key] = old.meta[key]
 
     def unsupported(self, reason: str) -> Unsupported:
-        where = self.current.meta.get("stack_trace") if self.current is not None else None
-        return unsupported(reason, where)
+        error = Unsupported(reason)
+        error.frames = tuple(lines_of(self.current.meta.get("stack_trace") if self.current is not None else None))
+        return error
 
     # ---- outputs --------------------------------------------------------------------------------------------------
 
@@ -568,11 +563,3 @@ class Tracer(CaptureMode):
 
 def _place(argument: Any, before: fx.Node, new: fx.Node) -> Any:
     return {"parent": before, "new": new}.get(argument, argument) if isinstance(argument, str) else argument
-
-
-def unsupported(reason: str, stack_trace: str | None) -> Unsupported:
-    """The frontend's exception, with the user's lines when the node that failed knows them."""
-    error = Unsupported(reason)
-    places = _FRAME.findall(stack_trace or "")
-    error.frames = tuple(SourceLine(filename, int(lineno), function) for filename, lineno, function in places)
-    return error

@@ -24,16 +24,8 @@ _RAISES = frozenset(
         *("bincount", "histc", "histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts"),
         *("max_unpool2d", "max_unpool3d", "fractional_max_pool2d", "fractional_max_pool3d", "_pack_padded_sequence"),
         *("cholesky", "cholesky_inverse", "linalg_lu_solve", "lu_unpack", "linalg_ldl_solve", "linalg_lstsq"),
-        *(
-            "_linalg_svd",
-            "linalg_pinv",
-            "_linalg_eigh",
-            "linalg_eig",
-            "linalg_eigvals",
-            "_linalg_eigvals",
-            "linspace",
-            "logspace",
-        ),
+        *("_linalg_svd", "linalg_pinv", "_linalg_eigh", "linalg_eig", "linalg_eigvals", "_linalg_eigvals"),
+        *("linspace", "logspace"),
         *("fake_quantize_per_channel_affine_cachemask", "_fused_moving_avg_obs_fq_helper_functional"),
     )
 )
@@ -104,11 +96,8 @@ def _reads_whole(user: fx.Node, node: fx.Node, whole: set[fx.Node]) -> bool:
 
 def _name(func: object) -> str:
     """The operator's name, without its overload; empty for what is no operator of ATen."""
-    return (
-        func._schema.name.partition("::")[2]
-        if isinstance(func, torch._ops.OpOverload) and func.namespace == "aten"
-        else ""
-    )
+    known = isinstance(func, torch._ops.OpOverload) and func.namespace == "aten"
+    return func._schema.name.partition("::")[2] if known else ""  # type: ignore[attr-defined]
 
 
 def _divides_integers(node: fx.Node) -> bool:

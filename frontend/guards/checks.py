@@ -13,7 +13,7 @@ import sympy
 import torch
 import torch.utils._pytree as pytree
 
-from ..errors import SourceLine, Unsupported
+from ..errors import SourceLine, Unsupported, lines_of
 from ..graph.output import GraphInput, OutputGraph
 from ..torch_private.guards import (
     current_gpu,
@@ -98,15 +98,11 @@ class _Facts:
         """The user's line that first used the tensor."""
         node = self.info.node
         trace = next((n.meta.get("stack_trace") for n in node.users), None) if node is not None else None
-        found = _FRAME.findall(trace or "")
-        return SourceLine(found[-1][0], int(found[-1][1]), found[-1][2]) if found else None
+        return next(reversed(lines_of(trace)), None)
 
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
         return f"{dtype}{any_of(self.sizes)}, strides {any_of(self.strides)}, {self.device}"
-
-
-_FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')
 
 
 def fits(got: Sequence[Any], wanted: Sequence[int | None]) -> bool:

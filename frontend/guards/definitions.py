@@ -18,21 +18,20 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
-from ..values.kinds import isinstance
+from ..values.kinds import HEAP_TYPE, IMMUTABLE_TYPE, isinstance
 from .emitter import Emitter
 from .recompile_reason import Miss, show
 
 __all__ = ["MISSING", "DefinitionCheck", "Definitions", "can_change", "lookup", "recording"]
 
 MISSING = object()
-_HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8
 _OWN = __name__.rsplit(".", 2)[0]
 _now = threading.local()
 
 
 def can_change(cls: type) -> bool:
     """Whether attributes of the class can be set: it was made by a class statement, and not by the frontend."""
-    return bool(cls.__flags__ & _HEAP_TYPE and not cls.__flags__ & _IMMUTABLE_TYPE) and not _is_own(cls)
+    return bool(cls.__flags__ & HEAP_TYPE and not cls.__flags__ & IMMUTABLE_TYPE) and not _is_own(cls)
 
 
 def _is_own(cls: type) -> bool:

@@ -26,6 +26,7 @@ from typing import Any
 from torch import nn
 
 from ..torch_private.guards import dict_watch
+from ..values.kinds import HEAP_TYPE
 from .source import Attr, Const, Item, Source
 
 __all__ = ["DictGuards", "Watch"]
@@ -33,7 +34,6 @@ __all__ = ["DictGuards", "Watch"]
 _FEWEST = 64  # decided guards that are worth a watch: a guard takes about 20 ns, the watch 10 ns a dict
 _FEWEST_NAMES = 12  # of those on names of packages, beside one a namespace
 _FIRST = 16  # to watch a dict takes 9 us once: a program should call as often before it pays for that
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: only objects of such types can change their type
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 _ABSENT: Any = object()
 
@@ -147,7 +147,7 @@ _CONTAINERS = ("missing", "contains", "length", "keys", "empty")
 _RULES: dict[str, Callable[[DictGuards, Any, Any], bool]] = {
     "is": lambda decided, value, expected: True,
     "equals": lambda decided, value, expected: _is_immutable(expected) and _is_immutable(value),
-    "type": lambda decided, value, kind: not kind.__flags__ & _HEAP_TYPE,
+    "type": lambda decided, value, kind: not kind.__flags__ & HEAP_TYPE,
     "missing": lambda decided, value, key: type(value) is dict and type(key) is str,
     "contains": lambda decided, value, key: type(value) is dict and type(key) is str,
     "length": lambda decided, value, n: type(value) is dict,

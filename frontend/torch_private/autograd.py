@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from ..errors import Busy
 from ..graph.value_errors import may_raise, raises_on_values
+from .dispatch import draws, is_seeded
 
 
 @contextmanager
@@ -164,15 +165,15 @@ def aot_autograd(
     from torch._guards import TracingContext, tracing
 
     def partition(joint: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
-        if not (any(map(_draws, joint.graph.nodes)) or _raise_unread(joint.graph)):
+        if not (draws(joint.graph) or _raise_unread(joint.graph)):
             effects.count = False
             return min_cut_rematerialization_partition(joint, *args, **kwargs)
         before = fx.Graph()  # the partitioner drops what nothing reads
         before.graph_copy(joint.graph, {})
-        drawn, unread = [n for n in before.nodes if _draws(n)], _raise_unread(before)
+        drawn, unread = [n for n in before.nodes if is_seeded(n.target)], _raise_unread(before)
         effects.count = False
         halves = min_cut_rematerialization_partition(joint, *args, **kwargs)
-        behind = {n.name for n in halves[1].graph.nodes if _draws(n)}
+        behind = {n.name for n in halves[1].graph.nodes if is_seeded(n.target)}
         kept = {n for n in drawn if n.name not in behind} | unread
         _keep_effects([n for n in before.nodes if n in kept], joint, halves[0])
         return halves
@@ -316,20 +317,12 @@ def _effects_count() -> Iterator[_SideEffects]:
         plain.update(made)
 
 
-def _is_seeded(function: object) -> bool:
-    return isinstance(function, OpOverload) and torch.Tag.nondeterministic_seeded in function.tags
-
-
-def _draws(node: fx.Node) -> bool:
-    return _is_seeded(node.target)
-
-
 def _gives_nothing(function: object) -> bool:
     """An operator that is called for a check alone."""
     return isinstance(function, OpOverload) and function.namespace == "aten" and not function._schema.returns
 
 
-_EFFECTS = (_is_seeded, _gives_nothing, may_raise)
+_EFFECTS = (is_seeded, _gives_nothing, may_raise)
 
 
 def _raise_unread(joint: fx.Graph) -> set[fx.Node]:

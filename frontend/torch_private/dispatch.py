@@ -148,7 +148,11 @@ def device_constructors() -> set[Any]:
     return _device_constructors()
 
 
+def is_seeded(function: object) -> bool:
+    """Whether a function is an operator that draws random numbers."""
+    return isinstance(function, OpOverload) and torch.Tag.nondeterministic_seeded in function.tags
+
+
 def draws(graph: torch.fx.Graph) -> bool:
     """Whether an ATen graph takes random numbers."""
-    tag = torch.Tag.nondeterministic_seeded
-    return any(isinstance(n.target, OpOverload) and tag in n.target.tags for n in graph.nodes)
+    return any(is_seeded(n.target) for n in graph.nodes)

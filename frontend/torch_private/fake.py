@@ -143,21 +143,13 @@ def _plain_twin(mode: FakeTensorMode, tensor: Tensor) -> Tensor | None:
 
     None for every other tensor, and for one whose memory is known already.
     """
-    if (
-        mode.shape_env is not None
-        or type(tensor) not in (Tensor, torch.nn.Parameter)
-        or tensor.layout is not torch.strided
-    ):
+    plain = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+    if mode.shape_env is not None or not plain:
         return None
     if not tensor.is_leaf or tensor._is_view() or tensor.grad is not None or tensor.storage_offset():
         return None
-    if (
-        tensor.is_complex()
-        or tensor.is_quantized
-        or tensor.is_neg()
-        or is_functorch_wrapped(tensor)
-        or tensor.is_nested
-    ):
+    odd = tensor.is_complex() or tensor.is_quantized or tensor.is_neg() or tensor.is_nested
+    if odd or is_functorch_wrapped(tensor):
         return None
     device, storage = tensor.device, tensor.untyped_storage()
     sizes, strides = tensor.shape, tensor.stride()
@@ -234,6 +226,5 @@ def quiet_fake_errors() -> Iterator[None]:
 
 def is_foreign_tensor(error: BaseException) -> bool:
     """Whether a fake tensor mode says with this error that it met a real tensor."""
-    return isinstance(error, AssertionError) and str(error).startswith(
-        "Please convert all Tensors to FakeTensors first"
-    )
+    text = "Please convert all Tensors to FakeTensors first"
+    return isinstance(error, AssertionError) and str(error).startswith(text)

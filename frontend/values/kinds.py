@@ -13,9 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-__all__ = ["HEAP_TYPE", "SYMBOLIC", "is_honest", "isinstance", "namespace_of", "namespace_reader", "tensors_in"]
+__all__ = [
+    "HEAP_TYPE",
+    "IMMUTABLE_TYPE",
+    "SYMBOLIC",
+    "is_honest",
+    "isinstance",
+    "namespace_of",
+    "namespace_reader",
+    "tensors_in",
+]
 
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement, or by an extension in the same way
+IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE: its attributes cannot be set
 # Symbolic numbers compute for themselves; their Python methods are not the program's.
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _PACKAGE = __name__.partition(".")[0]

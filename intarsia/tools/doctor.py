@@ -61,13 +61,8 @@ class Finding:
 
 def _python() -> Finding:
     ok = sys.version_info >= (3, 11)
-    return Finding(
-        "Python",
-        f"{platform.python_version()} ({platform.machine()})",
-        ok,
-        "" if ok else "needs Python 3.11 or newer",
-        not ok,
-    )
+    found = f"{platform.python_version()} ({platform.machine()})"
+    return Finding("Python", found, ok, "" if ok else "needs Python 3.11 or newer", not ok)
 
 
 def _torch() -> Finding:
@@ -76,9 +71,8 @@ def _torch() -> Finding:
     if versions.minor(version) < versions.OLDEST:
         return Finding("torch", found, False, f"needs torch {'.'.join(map(str, versions.OLDEST))} or newer", True)
     untried = versions.is_untried(version)
-    return Finding(
-        "torch", found, not untried, "newer than those tried: what does not fit runs in eager" if untried else ""
-    )
+    advice = "newer than those tried: what does not fit runs in eager" if untried else ""
+    return Finding("torch", found, not untried, advice)
 
 
 def _compiler() -> Finding:
