@@ -92,7 +92,9 @@ _ACCUMULATE = {
     "SET_UPDATE": "{0}.update({1})",
     "DICT_UPDATE": "{0}.update({1})",
 }
-_COMPARE = {"in", "not in", "is", "is not", "<", "<=", "==", "!=", ">", ">="}
+# How many operands the instructions take whose text is not a form.
+_OPERANDS = dict.fromkeys(("FOR_ITER", "BEFORE_WITH", "UNPACK_SEQUENCE", "UNPACK_EX", "LOAD_METHOD"), 1)
+_OPERANDS |= {"BINARY_OP": 2, "CONTAINS_OP": 2, "MATCH_KEYS": 2, "LOAD_SUPER_ATTR": 3, "WITH_EXCEPT_START": 4}
 
 
 def _import_from(module: Any, name: str) -> Any:
@@ -114,26 +116,12 @@ def _is_sequence(value: Any) -> bool:
 
 
 # What the texts call: bound as keyword defaults, because the function's globals are the user's.
-_HELPERS: dict[str, Any] = {
+_CALLED = (getattr, setattr, delattr, len, iter, format, str, repr, ascii, isinstance, globals, tuple, type, set, slice)
+_HELPERS: dict[str, Any] = {f"i_{function.__name__}": function for function in _CALLED} | {
+    "i_import": __import__,
     "i_import_from": _import_from,
     "i_is_mapping": _is_mapping,
     "i_is_sequence": _is_sequence,
-    "i_getattr": getattr,
-    "i_setattr": setattr,
-    "i_delattr": delattr,
-    "i_len": len,
-    "i_iter": iter,
-    "i_format": format,
-    "i_str": str,
-    "i_repr": repr,
-    "i_ascii": ascii,
-    "i_isinstance": isinstance,
-    "i_import": __import__,
-    "i_globals": globals,
-    "i_tuple": tuple,
-    "i_type": type,
-    "i_set": set,
-    "i_slice": slice,
     "i_base": BaseException,
 }
 
@@ -145,20 +133,8 @@ def operand_count(ins: Instruction) -> int | None:
         return _FORMS[op].operands
     if op in _ACCUMULATE:
         return int(arg) + 1
-    fixed = {
-        "BINARY_OP": 2,
-        "CONTAINS_OP": 2,
-        "FOR_ITER": 1,
-        "BEFORE_WITH": 1,
-        "WITH_EXCEPT_START": 4,
-        "UNPACK_SEQUENCE": 1,
-        "UNPACK_EX": 1,
-        "LOAD_METHOD": 1,
-        "LOAD_SUPER_ATTR": 3,
-        "MATCH_KEYS": 2,
-    }
-    if op in fixed:
-        return fixed[op]
+    if op in _OPERANDS:
+        return _OPERANDS[op]
     if op == "CALL":
         return int(arg[0]) + 2
     if op == "CALL_FUNCTION_EX":
@@ -256,11 +232,8 @@ def _text(ins: Instruction, operands: list[str]) -> str | None:
     if op == "FOR_ITER":
         return "for x1 in x0:\n    return 0, (x0, x1)\nreturn 1, ()"
     if op == "LOAD_METHOD":
-        return (
-            f"return 0, (x0.{arg},)"
-            if arg.isidentifier() and not _mangled(arg)
-            else f"return 0, (i_getattr(x0, {arg!r}),)"
-        )
+        plain = arg.isidentifier() and not _mangled(arg)
+        return f"return 0, (x0.{arg},)" if plain else f"return 0, (i_getattr(x0, {arg!r}),)"
     if op == "BEFORE_WITH":
         return "leave = x0.__exit__\nreturn 0, (leave, i_type(x0).__enter__(x0))"
     if op == "WITH_EXCEPT_START":
@@ -269,19 +242,15 @@ def _text(ins: Instruction, operands: list[str]) -> str | None:
     if op == "UNPACK_SEQUENCE":
         if arg == 0:
             return "[] = x0\nreturn 0, ()"
-        targets = ", ".join(f"y{i}" for i in range(arg))
-        return (
-            f"{targets}{',' if arg == 1 else ''} = x0\nreturn 0, ({', '.join(f'y{i}' for i in reversed(range(arg)))},)"
-        )
+        targets = [f"y{i}" for i in range(arg)]
+        return f"{', '.join(targets)}, = x0\nreturn 0, ({', '.join(reversed(targets))},)"
     if op == "UNPACK_EX":
         before, after = arg & 0xFF, arg >> 8
         places = [f"y{i}" for i in range(before)] + ["*rest"] + [f"z{i}" for i in range(after)]
         back = [t.removeprefix("*") for t in reversed(places)]
         return f"{', '.join(places)}, = x0\nreturn 0, ({', '.join(back)},)"
     if op == "LOAD_SUPER_ATTR":
-        return (
-            f"return 0, (i_getattr(x0(x1, x2), {arg[0]!r}),)" if arg[1] else f"return 0, (getattr(x0(), {arg[0]!r}),)"
-        )
+        return f"return 0, (i_getattr(x0({'x1, x2' if arg[1] else ''}), {arg[0]!r}),)"
     if op == "BUILD_SET":
         return f"return 0, ({{{', '.join(names)}}},)" if names else "return 0, (i_set(),)"
     if op == "BUILD_MAP":

@@ -16,6 +16,7 @@ import types
 import warnings
 import weakref
 from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -317,11 +318,8 @@ class Residual:
                     f"an iterator of type {type(iterator).__name__} is half-way at a graph break"
                 ) from None
         function = self.emit.constant(made[0], made[0].__name__)
-        name = self._fresh(iterator, "None")
-        at = len(self.post) - 1
-        args = ", ".join(map(self.value, made[1]))
-        del self.post[at]
-        self.post.append(f"{name} = {function}({args})")
+        name, args = self._around(iterator, made[1])
+        self.post.append(f"{name} = {function}({', '.join(args)})")
         if len(made) > 2 and made[2] is not None:
             self.post.append(f"{name}.__setstate__({self.value(made[2])})")
         return name
@@ -368,15 +366,19 @@ class Residual:
         raise Unsupported(f"an object of type {type(value).__name__} is returned")
 
     def _list(self, value: list[Any]) -> str:
-        name = self._fresh(value, "[]")
-        at = len(self.post) - 1
-        items = [self.value(v) for v in value]
-        if name in items:
-            self.post.append(f"{name}.extend([{', '.join(items)}])")
-            return name
-        del self.post[at]
-        self.post.append(f"{name} = [{', '.join(items)}]")
+        name, items = self._around(value, value, "[]")
+        text = f"[{', '.join(items)}]"
+        self.post.append(f"{name}.extend({text})" if name in items else f"{name} = {text}")
         return name
+
+    def _around(self, value: Any, parts: Iterable[Any], empty: str = "None") -> tuple[str, list[str]]:
+        """A name for a value that its parts may refer to, and their expressions; it is made first only where one of them is it."""
+        name = self._fresh(value, empty)
+        at = len(self.post) - 1
+        texts = [self.value(part) for part in parts]
+        if name not in texts or empty == "None":
+            del self.post[at]
+        return name, texts
 
     def _tuple(self, value: tuple[Any, ...]) -> str:
         items = [self.value(v) for v in value]

@@ -462,14 +462,7 @@ def generic_store(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
     """`object.__setattr__`."""
     kind = type(obj)
     raw, owner = lookup(kind, name)
-    if isinstance(raw, property):
-        if raw.fset is None:
-            raise UserRaise(AttributeError(f"property {name!r} of {kind.__qualname__!r} object has no setter"))
-        vm.call(raw.fset, (obj, value), {})
-        return
-    setter = find_method(type(raw), "__set__") if raw is not MISSING else None
-    if setter is not None:
-        vm.call(setter, (raw, obj, value), {})
+    if _by_descriptor(vm, obj, raw, name, ("fset", "setter", "__set__"), value):
         return
     slot = isinstance(raw, types.MemberDescriptorType)
     if namespace_of(obj) is None and (not slot or not kind.__flags__ & HEAP_TYPE):
@@ -479,6 +472,21 @@ def generic_store(vm: Interpreter, obj: Any, name: str, value: Any) -> None:
     if of_c and not isinstance(obj, types.FunctionType | BaseException):
         raise Unsupported(f"the attribute {name!r} of a {kind.__name__} is assigned")
     write_instance(vm, obj, name, value)
+
+
+def _by_descriptor(vm: Interpreter, obj: Any, raw: Any, name: str, words: tuple[str, str, str], *value: Any) -> bool:
+    """Whether Python code of the class's own stores or deletes the attribute: it has done so."""
+    part, what, special = words
+    if isinstance(raw, property):
+        function = getattr(raw, part)
+        if function is None:
+            raise UserRaise(AttributeError(f"property {name!r} of {type(obj).__qualname__!r} object has no {what}"))
+        vm.call(function, (obj, *value), {})
+        return True
+    method = find_method(type(raw), special) if raw is not MISSING else None
+    if method is not None:
+        vm.call(method, (raw, obj, *value), {})
+    return method is not None
 
 
 def _twin(vm: Interpreter, obj: Any) -> Any:
@@ -515,14 +523,7 @@ def generic_delete(vm: Interpreter, obj: Any, name: str) -> None:
     """`object.__delattr__`."""
     kind = type(obj)
     raw, owner = lookup(kind, name)
-    if isinstance(raw, property):
-        if raw.fdel is None:
-            raise UserRaise(AttributeError(f"property {name!r} of {kind.__qualname__!r} object has no deleter"))
-        vm.call(raw.fdel, (obj,), {})
-        return
-    deleter = find_method(type(raw), "__delete__") if raw is not MISSING else None
-    if deleter is not None:
-        vm.call(deleter, (raw, obj), {})
+    if _by_descriptor(vm, obj, raw, name, ("fdel", "deleter", "__delete__")):
         return
     if vm.is_created(obj):
         vm.native(object.__delattr__, obj, name)

@@ -314,28 +314,24 @@ def set_item(vm: Interpreter, obj: Any, key: Any, value: Any) -> None:
         part, key = _select_symbols(vm, obj, key)
         vm.out.call_function(operator.setitem, (part, ... if part is not obj and key == () else key, value), {})
         return
-    found = objects.find_method(type(obj), "__setitem__")
-    if found is not None:
-        vm.call(found, (obj, key, value), {})
-        return
-    if type(obj) is LazyDict:
-        obj.writable()[_as_key(vm, obj.writable(), key)] = value
-        return
-    refuse_tracked(vm, obj)
-    vm.native(operator.setitem, obj, _as_key(vm, obj, key), value)
+    _change_item(vm, "__setitem__", operator.setitem, obj, key, value)
 
 
 def delete_item(vm: Interpreter, obj: Any, key: Any) -> None:
     """`del obj[key]`."""
-    found = objects.find_method(type(obj), "__delitem__")
+    _change_item(vm, "__delitem__", operator.delitem, obj, key)
+
+
+def _change_item(vm: Interpreter, special: str, function: Any, obj: Any, key: Any, *value: Any) -> None:
+    found = objects.find_method(type(obj), special)
     if found is not None:
-        vm.call(found, (obj, key), {})
+        vm.call(found, (obj, key, *value), {})
         return
     if type(obj) is LazyDict:
-        vm.native(operator.delitem, obj.writable(), _as_key(vm, obj.writable(), key))
-        return
-    refuse_tracked(vm, obj)
-    vm.native(operator.delitem, obj, _as_key(vm, obj, key))
+        obj = obj.writable()
+    else:
+        refuse_tracked(vm, obj)
+    vm.native(function, obj, _as_key(vm, obj, key), *value)
 
 
 def _as_key(vm: Interpreter, obj: Any, key: Any) -> Any:
