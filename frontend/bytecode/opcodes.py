@@ -23,16 +23,24 @@ HANDLERS: dict[str, Callable[[Interpreter, Frame, Any], str | None]] = {
 }
 
 # Opcodes that capture refuses, and why.
-_BODIES = (
-    "SETUP_ANNOTATIONS LOAD_LOCALS LOAD_NAME STORE_NAME DELETE_NAME LOAD_FROM_DICT_OR_DEREF LOAD_FROM_DICT_OR_GLOBALS"
-)
-_ASYNC = "GET_AWAITABLE GET_AITER GET_ANEXT END_ASYNC_FOR BEFORE_ASYNC_WITH ASYNC_GEN_WRAP"
 NOT_CAPTURED = {
-    **dict.fromkeys(_BODIES.split(), "class and module bodies are not captured"),
-    **dict.fromkeys(_ASYNC.split(), "async code is not captured"),
-    **dict.fromkeys(("CHECK_EG_MATCH", "PREP_RERAISE_STAR"), "exception groups are not captured"),
+    "SETUP_ANNOTATIONS": "class and module bodies are not captured",
+    "LOAD_LOCALS": "class and module bodies are not captured",
+    "LOAD_NAME": "class and module bodies are not captured",
+    "STORE_NAME": "class and module bodies are not captured",
+    "DELETE_NAME": "class and module bodies are not captured",
+    "LOAD_FROM_DICT_OR_DEREF": "class and module bodies are not captured",
+    "LOAD_FROM_DICT_OR_GLOBALS": "class and module bodies are not captured",
     "IMPORT_STAR": "`import *` is not captured",
     "PRINT_EXPR": "interactive expressions are not captured",
+    "GET_AWAITABLE": "async code is not captured",
+    "GET_AITER": "async code is not captured",
+    "GET_ANEXT": "async code is not captured",
+    "END_ASYNC_FOR": "async code is not captured",
+    "BEFORE_ASYNC_WITH": "async code is not captured",
+    "ASYNC_GEN_WRAP": "async code is not captured",
+    "CHECK_EG_MATCH": "exception groups are not captured",
+    "PREP_RERAISE_STAR": "exception groups are not captured",
     "CALL_INTRINSIC_2": "exception groups and type parameters are not captured",
 }
 
