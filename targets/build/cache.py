@@ -99,11 +99,20 @@ def package_fingerprint(rooms: tuple[str, ...] = ROOMS) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """A complete entry: its folder, the paths of its files by name, and the writer's `meta`."""
+    """A complete entry: its folder, what its files hold by name, and the writer's `meta`."""
 
     folder: Path
-    files: dict[str, Path]
+    data: Mapping[str, bytes]
     meta: dict[str, Any]
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The paths of its files by name."""
+        return {name: self.folder / name for name in self.data}
+
+    def text(self, name: str) -> str:
+        """A file as text."""
+        return self.data[name].decode()
 
 
 def _warn(message: str) -> None:
@@ -273,7 +282,7 @@ class Cache:
                 raise PermissionError(f"what is in the way of an entry cannot be removed: {folder}")
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-        return Entry(folder, {name: folder / name for name in data}, loads(record)["meta"])
+        return Entry(folder, data, loads(record)["meta"])
 
     def _remove(self, path: Path) -> None:
         """Takes a path away at once, so that no process sees half of an entry."""
@@ -424,15 +433,15 @@ def _read(folder: Path, key: str) -> Entry:
     if record["format"] != FORMAT or record["key"] != key:
         raise ValueError("meta.json is that of another entry")
     hashes: dict[str, str] = record["sha256"]
-    files = {name: folder / name for name in hashes}
-    for name, path in files.items():
+    files: dict[str, bytes] = {}
+    for name, wanted in hashes.items():
         if os.path.basename(name) != name:
             raise ValueError(f"{name} is not in the entry's folder")
         try:
-            data = _read_file(path)
+            files[name] = _read_file(folder / name)
         except FileNotFoundError as error:
             raise ValueError(f"{name} is not there") from error
-        if hashlib.sha256(data).hexdigest() != hashes[name]:
+        if hashlib.sha256(files[name]).hexdigest() != wanted:
             raise ValueError(f"{name} does not match its checksum")
     with contextlib.suppress(OSError):
         os.utime(folder / "meta.json")  # the clean-up removes the entries longest unused

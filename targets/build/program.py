@@ -204,10 +204,10 @@ def _compiled(
 def load(entry: Entry, library: Library, results: Results | None = None) -> Program:
     """The program of a cache entry; `results` is where the memory of large results comes from."""
     start = time.perf_counter()
-    host = HostSource.from_bytes(entry.files[HOST].read_bytes())
-    units = tuple(Source(name, entry.files[f"{name}.cpp"].read_text()) for name in entry.meta["units"])
+    host = HostSource.from_bytes(entry.data[HOST])
+    units = tuple(Source(name, entry.text(f"{name}.cpp")) for name in entry.meta["units"])
     keep = host.gpu is not None  # the driver and recordings know what is in it
-    shared = [SharedLibrary(entry.files[f"{name}.so"], keep) for name in entry.meta["units"]]
+    shared = [SharedLibrary(entry.folder / f"{name}.so", keep) for name in entry.meta["units"]]
     functions = bind_kernels(host.kernels, shared, host.quick)
     if host.gpu is not None:
         load_binaries(entry, shared[units.index(next(u for u in units if u.name == LAUNCHES))], host.gpu)
@@ -215,7 +215,7 @@ def load(entry: Entry, library: Library, results: Results | None = None) -> Prog
         library = replace(library, fingerprint=_fingerprint(shared))
     recorded: list[Recorded] = []
     run = load_program(host, functions, library, entry.folder.name[:12], results, recorded)
-    generated = Generated(units, host, entry.files["module.ir"].read_text(), stored_source(entry))
+    generated = Generated(units, host, entry.text("module.ir"), stored_source(entry))
     seconds = {"load": time.perf_counter() - start}
     return Program(run, generated, 0, seconds, entry.folder.name, recorded, functions, library)
 

@@ -90,14 +90,14 @@ def _reproducible(error: TritonError, source: GpuSource, target: str) -> TritonE
 
 def stored_source(entry: Entry) -> GpuSource | None:
     """The text as an entry of the cache has it."""
-    if KERNELS not in entry.files:
+    if KERNELS not in entry.data:
         return None
-    return GpuSource(entry.files[KERNELS].read_text(), entry.files[f"{LAUNCHES}.cpp"].read_text())
+    return GpuSource(entry.text(KERNELS), entry.text(f"{LAUNCHES}.cpp"))
 
 
 def load_binaries(entry: Entry, launches: Library, gpu: int) -> None:
     """Load the entry's binaries on a GPU, and tell the launches where they are."""
-    binaries = [Binary(**b | {"code": entry.files[b["code"]].read_bytes()}) for b in entry.meta["binaries"]]
+    binaries = [Binary(**b | {"code": entry.data[b["code"]]}) for b in entry.meta["binaries"]]
     with torch.cuda.device(gpu):
         torch.cuda.synchronize()  # makes the device's context the current one of this thread, which getting memory may not
         found = [driver().load(binary) for binary in binaries]
