@@ -18,7 +18,7 @@ from ...ir.dialects import kernel, loop, prim
 from ...ir.dtypes import BF16, F16, F32
 from ...ir.symbols import Dim, FloorDiv, dim, free_symbols, symbol
 from ...ir.syntax import Op
-from ...ir.types import RefType, is_gpu, ref_type
+from ...ir.types import RefType, ref_type
 from ..analysis.machine import Machine
 from ..analysis.strides import memory_strides, view_of
 from ..core.base import Pass
@@ -41,7 +41,7 @@ def takes_depthwise_on_gpu(op: Op, machine: Machine) -> Clauses:
     )
     shapes = [call.shape(name) for name in ("input", "weight", "result")]
     yield all(len(shape) == 4 for shape in shapes), "two-dimensional images"
-    yield is_gpu(call.tensors["result"].device), "a GPU"
+    yield machine.at(call.tensors["result"].device).is_grid, "a GPU"
     yield call.are(F16, BF16, F32), "one floating type"
     yield call.two_numbers("stride", "padding", "dilation"), "two numbers each for stride, padding and dilation"
     yield op.get("transposed") is not True, "a plain convolution"
@@ -72,7 +72,7 @@ class DepthwiseKernels(Pass):
     before: ClassVar[tuple[str, ...]] = ("plan-buffers",)
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
-        if count := launch_own(module, OWN, _Plan.of):
+        if count := launch_own(module, OWN, _Plan.of, ctx.machine):
             ctx.diagnostics.count(self.name, "launches", count)
 
 

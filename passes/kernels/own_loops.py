@@ -16,8 +16,10 @@ from ...ir.dialects import kernel, loop, prim
 from ...ir.dtypes import F32, DType
 from ...ir.symbols import Dim, dim
 from ...ir.syntax import Op, line_of
-from ...ir.types import is_gpu, ref_type, scalar_type
+from ...ir.types import ref_type, scalar_type
+from ..analysis.machine import Machine
 from ..analysis.strides import memory_strides
+from ..core.rewriter import replace
 
 
 class Plan(Protocol):
@@ -32,13 +34,13 @@ class Plan(Protocol):
         """The loops."""
 
 
-def launch_own(module: ModuleOp, own: str, plan_of: Callable[[kernel.Extern], Plan]) -> int:
+def launch_own(module: ModuleOp, own: str, plan_of: Callable[[kernel.Extern], Plan], machine: Machine) -> int:
     """Put launches in the place of the calls marked `own`, and their kernels into the module; how many there were."""
     made: dict[str, loop.Kernel] = {}
     count = 0
     for func in [op for op in module.body.block.ops if isinstance(op, prim.Func)]:
         for op in [op for op in func.block_body.ops if isinstance(op, kernel.Extern) and op.get("own") == own]:
-            if not is_gpu(prim.tensor(op.results[0]).device):
+            if not machine.at(prim.tensor(op.results[0]).device).is_grid:
                 continue
             plan = plan_of(op)
             found = made.get(plan.name)
@@ -48,11 +50,7 @@ def launch_own(module: ModuleOp, own: str, plan_of: Callable[[kernel.Extern], Pl
             _add_line(found, op)
             attrs: dict[str, object] = {"kernel": plan.name, "strides": (memory_strides(op.results[0]),)}
             launch = loop.Launch.make(plan.bases, [op.results[0].type], attrs, loc=op.location)
-            launch.results[0].name_hint = op.results[0].name_hint
-            func.block_body.insert_op_before(launch, op)
-            op.results[0].replace_all_uses_with(launch.results[0])
-            op.detach()
-            op.erase()
+            replace(op, launch.results, [launch])
             count += 1
     return count
 

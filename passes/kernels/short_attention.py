@@ -135,7 +135,7 @@ class AttentionKernels(Pass):
     before: ClassVar[tuple[str, ...]] = ("plan-buffers",)
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
-        if count := launch_own(module, LOOPS, _Plan):
+        if count := launch_own(module, LOOPS, _Plan, ctx.machine):
             ctx.diagnostics.count(self.name, "launches", count)
 
 

@@ -79,7 +79,7 @@ class ChannelsLast(Pass):
 
     def _convolution(self, ctx: CompileContext, op: kernel.Extern, values: set[SSAValue]) -> None:
         """A call whose operands and results lie channels-last; on a GPU some convolutions become something else."""
-        if is_first(op):
+        if is_first(op, ctx.machine):
             values.update(space_to_depth(op).results)
             ctx.diagnostics.count(self.name, "first convolutions")
             return
