@@ -39,7 +39,8 @@ CPU: Road = (
         "split-reductions",
         "schedule.split_reductions:SplitReductions",
     ),  # reductions of few rows on a CPU are cut into chunks
-    ("schedule", "schedule.cpu.schedule:Schedule"),  # loops are merged and ordered, columns tiled, values kept
+    ("keep", "schedule.cpu.keep:Keep"),  # costly values are kept between the loops of a row
+    ("schedule", "schedule.cpu.schedule:Schedule"),  # loops are merged and ordered, columns tiled
     ("tile", "schedule.cpu.tile:Tile"),  # loops over single elements: squares of transposes, strips of long rows
     ("unroll-jam", "schedule.cpu.unroll_jam:UnrollJam"),  # reductions of columns take a few steps for each lane
     ("vectorize", "schedule.cpu.vectorize:Vectorize"),  # innermost loops run in vector lanes
@@ -78,6 +79,7 @@ GPU: Road = (
         "split-reductions",
         "schedule.split_reductions:SplitReductions",
     ),  # reductions of few rows on a CPU are cut into chunks
+    ("keep", "schedule.cpu.keep:Keep"),  # costly values are kept between the loops of a row
     ("schedule", "schedule.cpu.schedule:Schedule"),  # kernels of the host's memory: merged, ordered
     ("tile", "schedule.cpu.tile:Tile"),  # loops over single elements: squares of transposes, strips of long rows
     ("unroll-jam", "schedule.cpu.unroll_jam:UnrollJam"),  # reductions of columns take a few steps for each lane

@@ -46,6 +46,8 @@ AHEAD = (
     512,
     16 * 1024,
 )  # bytes of a row, gathered by number, that are asked for while the row before is worked on; not measured
+# The cost of a value, or the loads in it, from which on it is kept between two loops of a row; not measured.
+WORTH_KEEPING = 8, 3
 COSTLY = 4  # operations that are worth a place in scratch, where the loops would repeat them; not measured
 MAX_PARTS = 8  # copies of a loop body at seams; not measured
 SHORT = 16  # iterations; a loop of fewer is not worth being the innermost one; not measured

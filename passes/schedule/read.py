@@ -44,12 +44,16 @@ class _Reader:
     variables: dict[sympy.Symbol, Dim] = field(default_factory=dict)  # of the text, as those of the expressions
     rows: list[Loop] = field(default_factory=list)  # of the nest that is being read
     scans: dict[SSAValue, Store] = field(default_factory=dict)
+    kept: dict[SSAValue, Node | None] = field(default_factory=dict)  # scratch of a row, and the value in it
+    stored: dict[Memory, tuple[Stage, Store]] = field(default_factory=dict)  # in the nest that is being read
+    lent: dict[Node, Memory] = field(default_factory=dict)
 
     def nests(self, block: Block) -> list[Nest]:
         """The nests of a kernel's block."""
         found: list[Nest] = []
         single: Stage | None = None  # of a nest without any loop
         for op in block.ops:
+            self.stored = {}  # what another nest has stored is memory like any other
             if isinstance(op, loop.Store | loop.Atomic):
                 if single is None:
                     single = Stage([])
@@ -57,7 +61,7 @@ class _Reader:
                 self._store(op, single)
             elif isinstance(op, loop.For):
                 single = None
-                self.rows = []
+                self.rows, self.kept, self.lent = [], {}, {}
                 found.append(self._nest(op) if op["kind"] == "parallel" else Nest([], [self._stage(op)]))
             elif isinstance(op, loop.Local):
                 self._scratch(op)
@@ -73,7 +77,9 @@ class _Reader:
                 self.rows.append(row)
             inner = [o for o in op.block_body.ops if isinstance(o, loop.For) and o["kind"] == "parallel"]
             if not inner:
-                return Nest(self.rows, self._stages(op.block_body.ops))
+                stages = self._stages(op.block_body.ops)
+                scratch = {node: local.owner["size"] for local, node in self.kept.items() if node is not None}  # type: ignore[index]
+                return Nest(self.rows, stages, scratch=scratch, lent=self.lent)
             for other in op.block_body.ops:
                 if other is not inner[0]:
                     self._scalar(other)
@@ -84,7 +90,9 @@ class _Reader:
     def _stages(self, ops: Any) -> list[Stage]:
         found: list[Stage] = []
         for op in ops:
-            if isinstance(op, loop.Local):
+            if isinstance(op, loop.Local) and op.get("value") is None:
+                self.kept[op.results[0]] = None
+            elif isinstance(op, loop.Local):
                 self._accumulator(op)
             elif isinstance(op, loop.For):
                 found.append(self._stage(op))
@@ -134,7 +142,12 @@ class _Reader:
 
     def _store(self, op: loop.Store | loop.Atomic, stage: Stage) -> None:
         scan = self.scans.get(op.operands[0])
-        flat, memory = self._index(op["index"]), self.memories[op.operands[1]]
+        flat, place = self._index(op["index"]), op.operands[1]
+        if place in self.kept:
+            node = self.kept[place] = self.values[op.operands[0]]
+            stage.scratch.append((node, flat))
+            return
+        memory = self.memories[place]
         if scan is not None and scan.passes:  # the value of the scan itself
             scan.memory, scan.flat, scan.passes = memory, flat, False
             return
@@ -142,6 +155,7 @@ class _Reader:
         bind = next((binds[s] for s in sorted(free_symbols([flat]), key=str) if s in binds), None)
         kind = str(op["kind"]) if isinstance(op, loop.Atomic) else ""
         stage.stores.append(Store(memory, flat, self.values[op.operands[0]], bind=bind, atomic=kind))
+        self.stored[memory] = stage, stage.stores[-1]
         if stage.stores[0].scan:
             stage.stores[-1].follows = stage.stores[0].memory
 
@@ -230,9 +244,20 @@ class _Reader:
         if place in self.accumulators:
             known = self.values.get(op.results[0])
             return self.accumulators[place] if known is None else known
+        if place in self.kept or self.memories[place] in self.stored:
+            return self.kept.get(place) or self._kept_in_result(self.memories[place])
         flat, mask = self._index(op["index"]), tuple(self._index(m) for m in op.get("mask") or ())
         data = (self.memories[place], flat, mask, op.get("other"))
         return self.expressions.node("load", op.results[0].type.dtype, (), data, (flat, *mask))
+
+    def _kept_in_result(self, memory: Memory) -> Node:
+        """The value that an earlier stage has put where a result will be written."""
+        stage, store = self.stored[memory]
+        if memory not in self.lent.values():
+            stage.stores = [s for s in stage.stores if s is not store]
+            stage.scratch.append((store.node, store.flat))
+            self.lent[store.node] = memory
+        return store.node
 
     def _cast(self, op: Any) -> Node:
         dtype: DType = op.results[0].type.dtype

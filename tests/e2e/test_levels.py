@@ -91,7 +91,12 @@ def test_passes_opt_repeats_compile(lowered, tmp_path, capsys):
     path = tmp_path / "graph.ir"
     path.write_text(low.stages[before])
     assert passes_opt(
-        ["--pipeline", "fuse,layout,lower,split-reductions,schedule", f"--threads={torch.get_num_threads()}", str(path)]
+        [
+            "--pipeline",
+            "fuse,layout,lower,split-reductions,keep,schedule",
+            f"--threads={torch.get_num_threads()}",
+            str(path),
+        ]
     ) in (
         0,
         None,

@@ -71,7 +71,7 @@ def program(seed: int) -> ModuleOp:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
 def test_random_places(device: str) -> None:
-    passes = registry().parse("canonicalize,constant-fold,cse,dce,fuse,layout,lower,schedule,plan-buffers")
+    passes = registry().parse("canonicalize,constant-fold,cse,dce,fuse,layout,lower,keep,schedule,plan-buffers")
     x = torch.randn(PLACES)
     for seed in range(40):
         module = program(seed)

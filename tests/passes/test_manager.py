@@ -98,7 +98,7 @@ def test_a_road_leads_through_all_levels() -> None:
 
 def test_a_list_that_contradicts_an_edge_is_an_error_that_names_both() -> None:
     kinds = {item.name: type(item) for gpu in (False, True) for item in default_pipeline(gpu=gpu)}
-    right = ("decompose", "dce", "hoist", "fuse", "layout", "lower", "split-reductions", "schedule")
+    right = ("decompose", "dce", "hoist", "fuse", "layout", "lower", "split-reductions", "keep", "schedule")
     check_road([kinds[name] for name in right])
     for order_, message in [
         (("decompose", "hoist", "dce", "fuse"), "'hoist' stands before 'dce', and has to run after it"),

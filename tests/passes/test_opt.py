@@ -139,7 +139,7 @@ def test_output_file(run: Run) -> None:
 def test_until_inserts_what_is_required_from_the_modules_level(run: Run) -> None:
     code, out, err = run("--until", "plan-buffers", "--print-pipeline")
     assert code == 0 and "buffer.launch" in out
-    loops = "lower,split-reductions,schedule,tile,unroll-jam,vectorize,parallelize,prefetch,stream,choose-forms"
+    loops = "lower,split-reductions,keep,schedule,tile,unroll-jam,vectorize,parallelize,prefetch,stream,choose-forms"
     assert err == f"pipeline: fuse,layout,{loops},plan-buffers\n"
     code, out, err = run("--until", "loop", "--print-pipeline", text=KERNEL)
     assert code == 0 and "loop.kernel" in out and "fuse" not in err

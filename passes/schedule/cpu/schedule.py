@@ -1,4 +1,4 @@
-"""loop → loop: how the plain nests of each kernel are walked: order, tiles of columns, what is kept."""
+"""loop → loop: how the plain nests of each kernel are walked: order, tiles of columns."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .tiling import Tiler
 
 @dataclass(frozen=True)
 class Schedule(Pass):
-    """Choose the loops of the kernels of a CPU: order, tiles of columns, what is kept."""
+    """Choose the loops of the kernels of a CPU: order, tiles of columns."""
 
     name: ClassVar[str] = "schedule"
     level: ClassVar[str] = "loop"
     after: ClassVar[tuple[str, ...]] = ("lower",)
-    requires: ClassVar[tuple[str, ...]] = ("split-reductions",)
+    requires: ClassVar[tuple[str, ...]] = ("split-reductions", "keep")
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         """Replace the loops of kernels that are plain, but for those of a grid: `block` and the passes before it choose these."""

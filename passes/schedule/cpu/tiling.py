@@ -1,23 +1,21 @@
-"""How the loops of a nest are walked: merged, reordered, tiled, spread over threads, laid over vector lanes.
+"""How the loops of a nest are walked: merged, reordered, cut at seams and periods, columns in tiles of lanes.
 
 What is decided here never depends on the number of threads, so that a result is the same on every machine with the same vectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import sympy
 
-from ....ir.dtypes import F32
 from ....ir.symbols import (
     Dim,
     FloorDiv,
     Mod,
     Range,
     dim,
-    known_equal,
     product,
     simplify_index,
     substitute,
@@ -28,15 +26,13 @@ from ...analysis.cost import (
     MAX_PARTS,
     MIN_UNITS,
     SHORT,
-    TILE_AGAIN,
-    TILE_ONCE,
 )
 from ...analysis.machine import Processor
 from ...analysis.sizes import hint
-from ...analysis.views import row_major
 from ..expressions import Expressions, Memory, Node
-from ..nests import Loop, Nest, Segment, Stage, Store, by_stride, coefficient, contiguous_row, tile_end
+from ..nests import Loop, Nest, Segment, Stage, by_stride, tile_end
 from .block_moments import blocked_moments
+from .lanes import lane_rows
 
 Ranges = dict[sympy.Symbol, Range]
 
@@ -160,28 +156,15 @@ class Tiler:
     # Nests with reductions.
 
     def _rows(self, nest: Nest) -> Nest:
+        rows, env, width = lane_rows(self.lowering, nest, self.processor)
         ranges = dict(self.lowering.ranges)
-        found = accesses([n for s in nest.stages for n in s.nodes], [t for s in nest.stages for t in s.stores], ranges)
-        lane = contiguous_row(nest)
-        order = by_stride(nest.rows, found.stores, found.loads)
+        spec = Nest(rows, [], env, width, scratch=dict(nest.scratch), lent=nest.lent)
+        lane = self._lanes(nest, spec) if width > 1 else None
+        moments = None if lane is not None or nest.scratch or nest.lent else self._moments(nest.stages, ranges)
+        spec.stages = [] if moments is None else [moments]
+        spec.stages += [self._stage(stage, ranges, lane) for stage in nest.stages[2 * len(spec.stages) :]]
         if lane is not None:
-            order = [r for r in order if r is not lane] + [lane]
-        rows, env = merge(order, found.all, ranges, self._merged)
-        spec = Nest(rows, [], env)
-        lane_loop: Loop | None = None
-        if lane is not None:
-            lane_loop = self._lanes(nest, spec, rows[-1])
-        kept = self._kept(nest, spec)
-        for number, stage in enumerate(nest.stages):
-            moments = self._moments(nest.stages, ranges) if number == 0 and lane is None and not kept else None
-            if moments is not None:
-                spec.stages.append(moments)
-            elif number != 1 or not spec.stages[0].inside:
-                spec.stages.append(self._stage(stage, ranges, lane_loop))
-        for (node, first), position in kept.items():  # then no two stages became one
-            spec.stages[first].scratch.append((node, position))
-        if lane_loop is not None:
-            self._once_a_lane(nest, spec, lane_loop)
+            self._once_a_lane(nest, spec, lane)
         return spec
 
     @staticmethod
@@ -210,20 +193,16 @@ class Tiler:
                 spec.scratch |= dict.fromkeys(new, spec.lanes)
                 spec.stages.insert(number, Stage([lane], scratch=[(n, spec.lane) for n in new]))
 
-    def _lanes(self, nest: Nest, spec: Nest, row: Loop) -> Loop:
-        """Take the last row loop in tiles of lanes: accumulators become arrays, and each stage walks the lanes innermost."""
-        others = product(each.size for each in spec.rows[:-1])
-        again = any(len(s.loops) for s in nest.stages[1:] if s.stores)
-        width = self.processor.strip // (TILE_AGAIN if again else TILE_ONCE)
-        if isinstance(row.size, int):
-            while width > 64 and row.size // width * hint(others) < MIN_UNITS // 2:
-                width //= 2
-            lanes = self.processor.lanes(F32)
-            width = min(width, -(-row.size // lanes) * lanes)
+    def _lanes(self, nest: Nest, spec: Nest) -> Loop:
+        """Take the last row loop in tiles of lanes: what is held for a row becomes an array, and each stage walks the lanes innermost."""
+        row, width = spec.rows[-1], spec.lanes
         tile = self._variable("b", row)
-        within = (row.start, dim(row.stop - 1))
         spec.rows[-1] = Loop(tile, row.stop, row.start, width)
-        spec.lanes, spec.lane = width, dim(row.var - tile)
+        spec.lane = dim(row.var - tile)
+        spec.scratch = {node: dim(size * width) for node, size in spec.scratch.items()}
+        for stage in nest.stages:
+            stage.scratch = [(n, at if n in spec.lent else dim(at * width + spec.lane)) for n, at in stage.scratch]
+        within = (row.start, dim(row.stop - 1))
         return Loop(row.var, tile_end(tile, width, row.stop, row.size), tile, kind="serial", within=within)
 
     def _stage(self, stage: Stage, ranges: Ranges, lane: Loop | None) -> Stage:
@@ -246,99 +225,11 @@ class Tiler:
         loops, env = merge(by_stride(first.loops, [], used.loads), used.all, ranges, self._merged)
         return blocked_moments(self.lowering, stages, loops, env)
 
-    def _kept(self, nest: Nest, spec: Nest) -> dict[tuple[Node, int], Dim]:
-        """Costly values that several stages of a row need: (value, stage that computes it) to its place in a row's scratch."""
-        found: dict[tuple[Node, int], Dim] = {}
-        first: dict[Node, int] = {}
-        rows = {r.var for r in nest.rows}
-        for number, stage in enumerate(nest.stages):
-            inner = {each.var for each in stage.loops}
-            sizes = [each.size for each in stage.loops]
-            count = product(sizes)
-            if not inner or any(s.scan for s in stage.stores):
-                continue
-            seen: set[Node] = set()
-            stack = list(stage.nodes)
-            while stack:
-                node = stack.pop()
-                if node in seen:
-                    continue
-                seen.add(node)
-                earlier = first.get(node)
-                fits = isinstance(count, int) and count * spec.lanes * node.dtype.bytes <= 2 * self.processor.l1_bytes
-                room = None if fits or earlier is None else self._room(nest, stage, node, spec)
-                if (
-                    earlier is not None
-                    and (fits or room is not None)
-                    and node.kind in ("op", "cast", "select", "load")
-                    and inner <= node.free
-                    and [each.var for each in nest.stages[earlier].loops] == [each.var for each in stage.loops]
-                    and _worth_keeping(node, rows, {*spec.scratch, *spec.lent})
-                ):
-                    if node in spec.scratch or node in spec.lent:
-                        continue
-                    if room is not None:
-                        found[node, earlier] = room.flat
-                        spec.lent[node] = room.memory
-                        continue
-                    place = row_major([each.var for each in stage.loops], sizes)
-                    found[node, earlier] = dim(place * spec.lanes + spec.lane)
-                    spec.scratch[node] = dim(count * spec.lanes)
-                    continue
-                stack += node.args
-            for node in seen:
-                first.setdefault(node, number)
-        return found
-
-    @staticmethod
-    def _room(nest: Nest, stage: Stage, node: Node, spec: Nest) -> Store | None:
-        """A result of the last stage, not yet lent, whose memory can hold a value until the result itself is written there."""
-        last = nest.stages[-1]
-        if [each.var for each in last.loops] != [each.var for each in stage.loops]:
-            return None
-        for store in last.stores:
-            memory, steps = store.memory, [coefficient(store.flat, each.var) for each in stage.loops]
-            whole = known_equal(memory.ref.numel, dim(product(r.size for r in (*nest.rows, *stage.loops))))
-            once = sum(s.memory is memory for each in nest.stages for s in each.stores) == 1
-            read = any(
-                n.kind == "load" and n.data[0] is memory for each in nest.stages for t in each.nodes for n in t.walk()
-            )
-            if (
-                memory.ref.dtype == node.dtype
-                and whole
-                and once
-                and not read
-                and all(steps)
-                and memory not in spec.lent.values()
-            ):
-                return store
-        return None
-
 
 def _conditions(node: Node) -> tuple[Dim, ...]:
     if node.kind == "select":
         return tuple(node.data[0])
     return tuple(node.data[2]) if node.kind == "load" else tuple(node.data[3]) if node.kind == "bind" else ()
-
-
-def _worth_keeping(node: Node, rows: set[sympy.Symbol], kept: Collection[Node]) -> bool:
-    """Whether computing a value again costs clearly more than reading it back from the nearest cache."""
-    if node in kept:
-        return True
-    cost = loads = 0
-    seen: set[Node] = set()
-    stack = [node]
-    while stack:
-        top = stack.pop()
-        if top in seen or top.free <= rows:
-            continue
-        seen.add(top)
-        if top.kind == "load" or top in kept:
-            loads += 1
-            continue
-        cost += top.cost
-        stack += top.args
-    return cost >= 8 or loads >= 3
 
 
 def _cost_from_memory(node: Node) -> int:
