@@ -148,10 +148,10 @@ def _cleans_up(program: Program, index: int | None) -> bool:
     entries = [program.handler(index)] if index is not None else program.exceptions
     ops = [program.instructions[entry.target : entry.target + 1] for entry in entries if entry is not None]
     # Since 3.12 each generator has a handler of the compiler's own, for StopIteration.
-    return any(not found or not _is_own(found[0]) for found in ops)
+    return any(not found or not _is_the_compilers(found[0]) for found in ops)
 
 
-def _is_own(ins: Any) -> bool:
+def _is_the_compilers(ins: Any) -> bool:
     return "STOPITERATION_ERROR" in (ins.op, ins.arg)
 
 

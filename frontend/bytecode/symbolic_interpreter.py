@@ -46,7 +46,7 @@ from .opcodes import steps_of
 
 __all__ = ["SymbolicInterpreter"]
 
-_OWN = __name__.rsplit(".", 2)[0]
+_FRONTEND = __name__.rsplit(".", 2)[0]
 _DEPTH_PER_CALL = 9
 
 
@@ -379,7 +379,7 @@ class SymbolicInterpreter:
     @staticmethod
     def is_frontend_class(kind: type) -> bool:
         """Whether `kind` is one of the frontend's own helper classes."""
-        return kind.__module__.startswith(_OWN)
+        return kind.__module__.startswith(_FRONTEND)
 
     @staticmethod
     def is_library(module: str | None) -> bool:
@@ -516,7 +516,7 @@ class SymbolicInterpreter:
             )
 
 
-_LIBRARIES = frozenset({"torch", "numpy", "typing_extensions", _OWN.partition(".")[0]})
+_LIBRARIES = frozenset({"torch", "numpy", "typing_extensions", _FRONTEND.partition(".")[0]})
 _PLAIN_KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool, InstanceDict: dict}
 
 

@@ -54,7 +54,7 @@ from .registry import Rows, Then
 from .visibility import check_operands, check_text, is_same, refuse_opaque
 
 ROWS = Rows()
-OWN = __name__.rsplit(".", 2)[0]
+FRONTEND = __name__.rsplit(".", 2)[0]
 
 
 def is_leaf_module(name: str) -> bool:

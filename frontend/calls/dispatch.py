@@ -135,7 +135,7 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
         return Then(target, args[1:] if bound else args, kwargs)
     if rules.is_leaf_module(module):
         return torch_call(vm, function, args, kwargs)
-    if module.startswith(rules.OWN):
+    if module.startswith(rules.FRONTEND):
         return vm.native(function, *args, **kwargs)
     torch_rules.check_uncompiled(function)
     if module == "torch._dynamo.mutation_guard" and function.__name__ == "patched_init":
@@ -474,14 +474,14 @@ def _weak(vm: Interpreter, reference: Any, args: tuple[Any, ...], kwargs: dict[s
     return value if source is None else vm.user.wrap(value, Fetch(operator.call, source))
 
 
-def _own(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _helper(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return vm.native(function, *map(vm.materialize, args), **kwargs)
 
 
 _BY_KIND: dict[type, Any] = {
     types.FunctionType: _python,
     types.MethodType: _method,
-    TensorMethod: _own,
+    TensorMethod: _helper,
     types.BuiltinFunctionType: _builtin,
     types.MethodWrapperType: _wrapper,
     functools.partial: _partial,
@@ -492,7 +492,7 @@ _BY_KIND: dict[type, Any] = {
     operator.attrgetter: _getter,
     operator.methodcaller: library.call_methodcaller,
     staticmethod: lambda vm, f, args, kwargs: vm.call(f.__func__, args, kwargs),
-    InstanceDict: _own,
+    InstanceDict: _helper,
     weakref.ReferenceType: _weak,
 } | dict.fromkeys(C_DESCRIPTORS, _descriptor)
 

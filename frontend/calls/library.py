@@ -450,7 +450,7 @@ def call_cached(vm: Interpreter, cached: Any, args: tuple[Any, ...], kwargs: dic
         args, kwargs = concrete(args), concrete(kwargs)  # keys are numbers: each is guarded
     plain = all(map(is_constant, args)) and all(map(is_constant, kwargs.values()))
     if vm.is_created(cached):
-        return _own_cache(vm, cached, args, kwargs, plain)
+        return _cache_of_capture(vm, cached, args, kwargs, plain)
     library = vm.is_library(getattr(function, "__module__", None))
     if not plain and library:
         return vm.call(function, args, kwargs)
@@ -499,7 +499,7 @@ class _Asked:
         return hash(self._key)
 
 
-def _own_cache(vm: Interpreter, cached: Any, args: tuple[Any, ...], kwargs: dict[str, Any], plain: bool) -> Any:
+def _cache_of_capture(vm: Interpreter, cached: Any, args: tuple[Any, ...], kwargs: dict[str, Any], plain: bool) -> Any:
     if not plain or cached.cache_parameters()["maxsize"] not in (None, 128):
         raise GraphBreak("a cache that was made inside the captured code is called with more than constants")
     results = vm.caches.setdefault(id(cached), {})

@@ -25,17 +25,17 @@ from .recompile_reason import Miss, show
 __all__ = ["MISSING", "DefinitionCheck", "Definitions", "can_change", "lookup", "recording"]
 
 MISSING = object()
-_OWN = __name__.rsplit(".", 2)[0]
+_FRONTEND = __name__.rsplit(".", 2)[0]
 _now = threading.local()
 
 
 def can_change(cls: type) -> bool:
     """Whether attributes of the class can be set: it was made by a class statement, and not by the frontend."""
-    return bool(cls.__flags__ & HEAP_TYPE and not cls.__flags__ & IMMUTABLE_TYPE) and not _is_own(cls)
+    return bool(cls.__flags__ & HEAP_TYPE and not cls.__flags__ & IMMUTABLE_TYPE) and not _is_of_frontend(cls)
 
 
-def _is_own(cls: type) -> bool:
-    return (cls.__module__ or "").startswith((_OWN, "torch._subclasses"))
+def _is_of_frontend(cls: type) -> bool:
+    return (cls.__module__ or "").startswith((_FRONTEND, "torch._subclasses"))
 
 
 def _find(cls: Any, name: str, after: type | None) -> tuple[Any, Any]:
