@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias, cast
 
 from xdsl.ir import BlockArgument, SSAValue
@@ -77,12 +78,12 @@ class Matrices:
         """The number of the operand that the host packs: the weight, unless the kernel computes it."""
         return self.operand(self.weight)
 
-    @property
+    @cached_property
     def behind(self) -> list[Op]:
         """The operations on the sums, in order."""
         return kernel.computing(self.op.block_body, self.op.block_body.last_op.operands, self.op.product)  # type: ignore[union-attr]
 
-    @property
+    @cached_property
     def tail(self) -> list[BlockArgument]:
         """The tensors that the operations on the sums read."""
         read = {v for step in self.behind for v in step.operands}
