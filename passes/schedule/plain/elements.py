@@ -273,6 +273,10 @@ class Lowering(Expressions):
             conditions, self.wide(self.lower(value, place, tuple(conditions))), self.const(0, owner.type.dtype)
         )
 
+    def reduces(self, value: SSAValue) -> bool:
+        """Whether a value is a reduction or a scan, or computed from one."""
+        return isinstance(value.owner, (*prim.JOINS, prim.Scan)) or bool(self._above(value))
+
     def _above(self, value: SSAValue) -> frozenset[SSAValue]:
         """The reductions and scans that a value is computed from."""
         found = self._ancestors.get(value)

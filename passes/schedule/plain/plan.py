@@ -43,7 +43,7 @@ class Root:
     memories: list[Memory]
     index: Index
     stored: frozenset[SSAValue]  # what it reads from memory rather than computes
-    node: Node
+    node: Node | None  # None: nothing is reduced or scanned on the way to it, so that its loops are known without it
     uses: list[Node]
     rows: list[sympy.Symbol]
     variables: list[sympy.Symbol]  # of the index, in order; a dimension of size 1 has none, one that is split has two
@@ -108,11 +108,13 @@ class Planner:
 
     def _needs(self, root: Root) -> list[SSAValue]:
         """Values that the root reads from memory which the kernel itself has written."""
-        memories = {n.data[0] for n in self._all_nodes(root) if n.kind == "load"}
+        if root.node is None or not root.stored:
+            return []
+        memories = {n.data[0] for n in self._all_nodes(root, root.node) if n.kind == "load"}
         return [v for v in root.stored if self.lowering.memories.get(v) in memories]
 
-    def _all_nodes(self, root: Root) -> list[Node]:
-        found = list(root.node.walk())
+    def _all_nodes(self, root: Root, node: Node) -> list[Node]:
+        found = list(node.walk())
         for use in root.uses:
             body = self.lowering.bodies[use]
             found += [n for a in (*body.args, *body.numbers) for n in a.walk()]
@@ -123,7 +125,8 @@ class Planner:
         index = tuple(0 if s == 1 else lowering.variable("o", s) for s in shape)
         variables = [v for v in index if isinstance(v, sympy.Symbol)]
         given = stored
-        while True:
+        root = Root(value, [], index, stored, None, [], [], variables)
+        while lowering.reduces(value):
             for v in stored:
                 if v not in lowering.memories:
                     lowering.memories[v] = self._memory(v)[0]
@@ -299,7 +302,8 @@ class Planner:
                 return False
             same = dict(zip(scan.variables, root.variables, strict=True))
             element = self.lowering.load(memory, tuple(substitute(i, same) for i in scan.index), ())
-            if any(n.kind == "load" and n.data[0] is memory and n is not element for n in root.node.walk()):
+            walked = root.node.walk() if root.node is not None else ()
+            if any(n.kind == "load" and n.data[0] is memory and n is not element for n in walked):
                 return False
             group.followers[root] = scan
             return self._add(group, root, {w: mapping[v] for v, w in same.items()})
