@@ -11,7 +11,7 @@ import torch
 
 from ...ir.dtypes import BOOL, I64, DType
 from ...ir.scalars import SCALARS
-from ...ir.symbols import Dim, Range, dim, simplify_index, substitute, symbol, symbols_of
+from ...ir.symbols import Dim, Range, dim, free_symbols, simplify_index, substitute, symbol
 from ...ir.types import RefType
 from ..analysis.views import Index, linear
 
@@ -75,16 +75,11 @@ class Expressions:
     ) -> Node:
         """The node with these parts; `exprs` are the index expressions that it reads."""
         args = tuple(args)
-        free: set[sympy.Symbol] = set()
-        for expr in exprs:
-            if isinstance(expr, sympy.Expr):
-                for s in symbols_of(expr):
-                    if s in self.binds:
-                        bind = self.binds[s]
-                        if bind not in args:
-                            args = (*args, bind)
-                    elif s in self.ranges:
-                        free.add(s)
+        read = free_symbols(exprs)
+        free = {s for s in read if s in self.ranges and s not in self.binds}
+        if len(free) < len(read):  # the order is that in which they were made, not that of a set
+            bound = sorted((self.binds[s] for s in read if s in self.binds), key=lambda node: node.number)
+            args = (*args, *(bind for bind in bound if bind not in args))
         key = (kind, dtype.name, tuple(a.number for a in args), tuple(_hashable(d) for d in data))
         found = self._nodes.get(key)
         if found is None:

@@ -124,7 +124,11 @@ class _Reader:
     def _numbers(self, stage: Stage, bounds: Sequence[tuple[Dim, Dim]]) -> tuple[Node, ...]:
         """The integers from memory by which the loops go: those in their bounds, and where the bags that they join begin."""
         binds = self.expressions.binds
-        found = dict.fromkeys(binds[s] for pair in bounds for s in free_symbols(pair) if s in binds)
+        found = dict.fromkeys(
+            sorted(
+                (binds[s] for pair in bounds for s in free_symbols(pair) if s in binds), key=lambda node: node.number
+            )
+        )
         inner = {each.var for each in stage.loops}
         for join in stage.joins:
             if join.attrs.get("bag"):

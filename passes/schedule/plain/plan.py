@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import cast
 
 import sympy
 from xdsl.ir import Block, Operation, SSAValue
@@ -76,7 +78,7 @@ class Planner:
 
     def plan(self) -> list[Nest]:
         """The nests of the kernel, in the order in which they run."""
-        position = {op: k for k, op in enumerate(self.block.ops)}
+        position = self.position
         scans = frozenset(op.results[0] for op in position if isinstance(op, prim.Scan))
         roots: dict[SSAValue, Root] = {}
         wanted: list[SSAValue] = [v for v, _ in reversed(self.outputs)]
@@ -111,7 +113,16 @@ class Planner:
         if root.node is None or not root.stored:
             return []
         memories = {n.data[0] for n in self._all_nodes(root, root.node) if n.kind == "load"}
-        return [v for v in root.stored if self.lowering.memories.get(v) in memories]
+        return [v for v in self._in_order(root.stored) if self.lowering.memories.get(v) in memories]
+
+    @cached_property
+    def position(self) -> dict[Operation, int]:
+        """The places of the operations in the kernel."""
+        return {op: k for k, op in enumerate(self.block.ops)}
+
+    def _in_order(self, values: Iterable[SSAValue]) -> list[SSAValue]:
+        """As they stand in the kernel: the order of a set differs from one process to the next."""
+        return sorted(values, key=lambda v: self.position[cast(Operation, v.owner)])
 
     def _all_nodes(self, root: Root, node: Node) -> list[Node]:
         found = list(node.walk())
@@ -127,7 +138,7 @@ class Planner:
         given = stored
         root = Root(value, [], index, stored, None, [], [], variables)
         while lowering.reduces(value):
-            for v in stored:
+            for v in self._in_order(stored):
                 if v not in lowering.memories:
                     lowering.memories[v] = self._memory(v)[0]
             node = self.element(value, index, stored)
