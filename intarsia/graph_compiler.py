@@ -414,11 +414,16 @@ def backend_for(
     """A backend with these settings; each graph's report is appended to `reports`, and kept for `reports_of`."""
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> GraphFunction:
+        from .buckets import bucket_of, compile_parts, split
         from .training import compile_training, needs_gradients
 
         kept = _Reports(reports)
         _reports[gm] = kept
         if needs_gradients(gm, example_inputs):
+            bucket = bucket_of(gm)
+            parts = [] if bucket is None else split(gm, bucket)
+            if parts:
+                return compile_parts(gm, parts, backend_for(config, passes, kept))
             run = compile_training(gm, example_inputs, config, passes, kept)
             finalize(run, kept.clear).atexit = False  # AOTAutograd's part of it, which refers to the list, is a cycle
             return run

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..bytecode.generator import InterpretedGenerator
 from ..bytecode.unpacking import as_dict
+from ..distributed import wrappers
 from ..entry import messages
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..guards import process_state
@@ -438,6 +439,8 @@ def call_module(vm: Interpreter, module: nn.Module, args: tuple[Any, ...], kwarg
     for hooks in global_module_hooks()[:2]:
         vm.guards.add("empty", Const(hooks, "global_hooks")) if not hooks else None
     if namespace["_forward_hooks"] or namespace["_forward_pre_hooks"] or any(global_module_hooks()[:2]):
+        if wrappers.is_sharded(module):
+            return Then(wrappers.call_sharded, (module, *args), kwargs, body=True)
         return Then(MODULE_CALL_WITH_HOOKS, (module, *args), kwargs)
     return Then(objects.load_attr(vm, module, "forward"), args, kwargs)
 
@@ -499,4 +502,5 @@ _BY_KIND: dict[type, Any] = {
 fill(
     *(natives.ROWS, sets.ROWS, contexts.ROWS, library.ROWS, torch_rules.ROWS, transforms.ROWS, messages.ROWS),
     rules.ROWS,
+    wrappers.ROWS,
 )

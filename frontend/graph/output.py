@@ -84,6 +84,7 @@ class OutputGraph:
         self._names: set[str] = set()
         self.number_input: Callable[[Any], Any] | None = None
         self.asked = False  # whether the program asked torch for something that no tensor tells: the grad mode, the default dtype
+        self.meta: dict[str, Any] = {}  # of the graph module
         self.size = 0  # nodes recorded so far, placeholders not counted
         # Storages that calls wrote to: `.data` and its views count versions of their own.
         self._written: set[int] = set()
@@ -382,6 +383,7 @@ class OutputGraph:
         self.graph.output(tuple(self.node(t) for t in outputs))
         module = lazy_graph_module(torch.nn.Module(), self.graph)
         module.graph._codegen = fx.graph.CodeGen()
+        module.meta.update(self.meta)
         return module
 
 

@@ -1,0 +1,1 @@
+"""Data-parallel wrappers: what of them runs in eager, and what between is captured."""

@@ -1,0 +1,55 @@
+"""Data-parallel, sharded and tensor-parallel training in two processes, compiled beside eager."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="a build without processes")
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    place, program = tmp_path_factory.mktemp("ranks") / "meet", Path(__file__).with_name("ranks.py")
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(program), str(rank), str(place)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        said = [process.communicate(timeout=240) for process in ranks]
+    finally:
+        for process in ranks:
+            process.kill()
+    assert all(process.returncode == 0 for process in ranks), said[0][1][-2000:] + said[1][1][-2000:]
+    return {row["way"]: row for row in map(json.loads, said[0][0].splitlines())}
+
+
+@pytest.mark.parametrize(
+    "way", ["around", "inside", "autocast", "accumulate", "sharded", "tensor_parallel", "collective"]
+)
+def test_training_in_two_processes_is_that_of_eager(rows: dict[str, dict[str, Any]], way: str) -> None:
+    row = rows[way]
+    assert row["compiled"] == pytest.approx(row["eager"], rel=1e-3)
+    assert row["parameters"]
+
+
+def test_backward_is_cut_where_buckets_of_gradients_are_full(rows: dict[str, dict[str, Any]]) -> None:
+    for way in ("around", "inside", "autocast"):
+        assert rows[way]["graphs"] >= 6  # three parts and more, forward and backward
+        assert rows[way]["fallbacks"] == 0
+
+
+def test_the_layers_of_a_sharded_model_are_graphs(rows: dict[str, dict[str, Any]]) -> None:
+    assert rows["sharded"]["graphs"] >= 2
+    assert rows["sharded"]["fallbacks"] == 0
