@@ -12,11 +12,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from ..calls.registry import Rows, Then
 from ..state import Interpreter
-from ..torch_private.distributed import bucket_bytes
+from ..torch_private.distributed import REDUCER_WORK, RUN_MODULE, bucket_bytes
 from ..torch_private.guards import global_module_hooks
 from ..values import object as objects
 
@@ -28,14 +27,14 @@ REDUCER = "processes of data-parallel training are synchronized"
 SHARDS = "the shards of a module's parameters are gathered or freed"
 
 
-@ROWS.rule(DistributedDataParallel._run_ddp_forward)
+@ROWS.rule(RUN_MODULE)
 def _run_module(vm: Interpreter, wrapper: Any, *args: Any, **kwargs: Any) -> Any:
     """The wrapped module; that a wrapper is active is told to torch's own compiler alone, and ours by the graph."""
     vm.out.meta[BUCKET] = bucket_bytes(wrapper)
     return Then(objects.load_attr(vm, wrapper, "module"), args, kwargs)
 
 
-ROWS.describe(DistributedDataParallel._pre_forward, DistributedDataParallel._post_forward, refused=REDUCER)
+ROWS.describe(*REDUCER_WORK, refused=REDUCER)
 
 
 def is_sharded(module: nn.Module) -> bool:

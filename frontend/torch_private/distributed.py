@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch.nn.parallel import DistributedDataParallel
+
+# What a wrapper's forward calls: its work on the reducer in front of the module, the module, and work behind it.
+RUN_MODULE: Any = DistributedDataParallel._run_ddp_forward
+REDUCER_WORK: Any = (DistributedDataParallel._pre_forward, DistributedDataParallel._post_forward)
 
 _DEFAULT = 25 << 20  # bytes of gradients that go out together, where the wrapper does not say
 
