@@ -31,6 +31,7 @@ from ..calls.library import methodcaller_parts
 from ..calls.transforms import Transformed
 from ..calls.visibility import is_opaque_type
 from ..errors import Unsupported
+from ..gradients.grads import is_unchanged
 from ..guards.emitter import Emitter
 from ..guards.sameness import is_value_type, made_set, recipe, same_keys
 from ..guards.source import Source
@@ -77,6 +78,9 @@ class Residual:
         for (_, name), (obj, value) in effects.attrs.items():
             if vm.is_created(obj) or isinstance(obj, Tensor) and not vm.out.is_known(obj):
                 continue
+            if isinstance(obj, Tensor) and name == "grad":
+                self._gradient(obj, value)
+                continue
             target = self.value(obj)
             if value is DELETED and isinstance(obj, nn.Module):
                 plain = name in obj.__dict__  # whatever members have come since
@@ -105,6 +109,12 @@ class Residual:
         for function, args, kwargs in effects.calls:
             parts = [self.value(a) for a in args] + [f"{k}={self.value(v)}" for k, v in kwargs.items()]
             self.post.append(Message(f"{self.emit.constant(function, function.__name__)}({', '.join(parts)})"))
+
+    def _gradient(self, tensor: Tensor, value: Any) -> None:
+        """What `.grad` of one of the caller's tensors is behind the graph."""
+        info = self.vm.out.inputs.get(id(tensor))
+        if info is not None and not is_unchanged(self.vm, info, value):
+            self.post.append(f"{self.value(tensor)}.grad = {self.value(value)}")
 
     def _set_attribute(self, target: str, name: str, value: Any) -> None:
         setter = self.emit.constant(object.__setattr__, "set_attribute")

@@ -146,7 +146,7 @@ def _plain_twin(mode: FakeTensorMode, tensor: Tensor) -> Tensor | None:
     plain = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
     if mode.shape_env is not None or not plain:
         return None
-    if not tensor.is_leaf or tensor._is_view() or tensor.grad is not None or tensor.storage_offset():
+    if not tensor.is_leaf or tensor._is_view() or tensor.storage_offset():
         return None
     odd = tensor.is_complex() or tensor.is_quantized or tensor.is_neg() or tensor.is_nested
     if odd or is_functorch_wrapped(tensor):

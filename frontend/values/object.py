@@ -514,6 +514,9 @@ def delete_attr(vm: Interpreter, obj: Any, name: str) -> None:
     if find_method(type(obj), "__delattr__") not in (None, nn.Module.__delattr__):
         vm.call(find_method(type(obj), "__delattr__"), (obj, name), {})
         return
+    if isinstance(obj, Tensor) and name == "grad":  # None from then on
+        store_tensor_attr(vm, obj, name, None)
+        return
     if isinstance(obj, Tensor | type | types.ModuleType):
         raise Unsupported(f"an attribute is deleted: {name}")
     generic_delete(vm, obj, name)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import GraphBreak, Unsupported, UserRaise
+from ..gradients.grads import read_grad, write_grad
 from ..guards.source import Attr, Const, Fetch, Item
 from ..state import Interpreter
 from .kinds import isinstance
@@ -88,7 +89,7 @@ def load_tensor_attr(vm: Interpreter, tensor: Tensor, name: str) -> Any:
     if name in _REFUSED:
         raise Unsupported(_REFUSED[name])
     if name == "grad":
-        return _grad(vm, tensor)
+        return read_grad(vm, tensor)
     if name == "grad_fn":
         return _grad_fn(vm, tensor)
     static = getattr(Tensor, name, None)
@@ -131,16 +132,6 @@ def rely_on_method(vm: Interpreter, name: str) -> None:
 _TENSOR = Const(Tensor, "torch.Tensor")
 
 
-def _grad(vm: Interpreter, tensor: Tensor) -> Any:
-    info = vm.out.inputs.get(id(tensor))
-    if info is None:
-        return None
-    if info.real.grad is not None:
-        raise Unsupported("a tensor's .grad is read")
-    vm.guards.add("equals", Attr(info.source, "grad"), None)
-    return None
-
-
 def _grad_fn(vm: Interpreter, tensor: Tensor) -> None:
     info = vm.out.inputs.get(id(tensor))
     if (tensor if info is None else info.real).grad_fn is not None or tensor.grad_fn is not None:
@@ -165,6 +156,9 @@ def store_tensor_attr(vm: Interpreter, tensor: Tensor, name: str, value: Any) ->
     """`tensor.name = value` for an attribute of the user's own; torch's own attributes are refused."""
     if name == "requires_grad":
         vm.call_tensor_method(tensor, "requires_grad_", (value,), {})
+        return
+    if name == "grad":
+        write_grad(vm, tensor, value)
         return
     if hasattr(Tensor, name):
         raise Unsupported(f"the tensor attribute {name!r} is assigned")

@@ -1,0 +1,51 @@
+"""`.grad` as state during capture: read with a guard, written as an effect that is replayed behind the graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import Unsupported
+from ..graph.output import GraphInput
+from ..guards.source import Attr, Const, Source
+from ..state import Interpreter
+from ..values.kinds import isinstance
+
+__all__ = ["is_unchanged", "read_grad", "write_grad"]
+
+
+def source_of_grad(info: GraphInput) -> Source:
+    """Where the gradient of an input is found; a tensor that guards hold by identity is not looked for again."""
+    return Attr(Const(info.real, info.source.name()) if info.static else info.source, "grad")
+
+
+def read_grad(vm: Interpreter, tensor: Tensor) -> Any:
+    """`tensor.grad` where the program has not set it: None, or the tensor, which is an input of its own."""
+    info = vm.out.inputs.get(id(tensor))
+    if info is None:
+        return None
+    return vm.user.wrap(info.real.grad, source_of_grad(info))
+
+
+def write_grad(vm: Interpreter, tensor: Tensor, value: Any) -> None:
+    """`tensor.grad = value`, with eager's checks."""
+    if id(tensor) not in vm.out.inputs and not tensor.is_leaf:
+        raise Unsupported("the .grad of a tensor that the program computed is assigned")
+    if value is tensor:
+        vm.native(setattr, tensor, "grad", value)  # an error
+    elif value is not None:
+        with torch.no_grad():
+            twin = tensor.detach()
+        vm.native(setattr, twin, "grad", value)
+    vm.effects.write_attr(tensor, "grad", value)
+
+
+def is_unchanged(vm: Interpreter, info: GraphInput, value: Any) -> bool:
+    """Whether `value` is what guards say that the input's `.grad` is before the call."""
+    if value is None:
+        part = vm.guards.parts.get(("equals", source_of_grad(info), None))
+        return part is not None and part.expected is None
+    known = vm.user.by_real.get(id(info.real.grad))
+    return isinstance(value, Tensor) and known is not None and known.value is value
