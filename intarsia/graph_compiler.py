@@ -46,6 +46,7 @@ from .passes.graph.narrow_weights import NarrowWeights
 from .passes.kernels.choose_products import ChooseProducts
 from .passes.kernels.own_convolution import OwnConvolution
 from .passes.kernels.own_kernels import OwnKernels
+from .passes.kernels.pad_products import PadProducts
 from .passes.pipeline import default_pipeline, registry
 from .passes.schedule.lower import Lower
 from .targets.build.cache import Cache, Entry, NoRoom, cache_key, shared_cache
@@ -283,7 +284,7 @@ def _as_configured(item: Pass, config: Config) -> Pass:
         return replace(item, numerics=config.numerics)
     if isinstance(item, MatchAttention) and config.numerics == "eager":  # so does one call instead of two products
         return replace(item, products=False)
-    if isinstance(item, ChooseProducts):  # tiles go on with a product that is not rounded yet
+    if isinstance(item, ChooseProducts | PadProducts):  # tiles go on with a product that is not rounded yet
         return replace(item, tiles=config.numerics != "eager")
     if isinstance(item, Lower):
         return replace(item, contract=config.numerics != "eager")

@@ -65,6 +65,10 @@ GPU: Road = (
     ("hoist", "graph.hoist:Hoist"),  # what depends on no input is computed once
     ("channels-last", "layout.channels_last:ChannelsLast"),  # convolutions run on channels-last memory
     ("sink-rolls", "graph.sink_rolls:SinkRolls"),  # a roll behind a norm goes in front of it, into addresses
+    (
+        "pad-products",
+        "kernels.pad_products:PadProducts",
+    ),  # factors and results whose rows begin anywhere get longer rows
     ("fuse", "fusion.fuse:Fuse"),  # primitives are grouped, by bytes moved: prim -> kernel
     ("choose-products", "kernels.choose_products:ChooseProducts"),  # a product and what is around it are one kernel
     ("layout", "layout.layout:Layout"),  # every stored value gets its strides

@@ -25,7 +25,6 @@ from .aten import check_canonical
 
 PREFIX = "epilogue."  # of the operands that the region of a library call reads
 ATTENTION = "aten.scaled_dot_product_attention.default"
-LIBRARY_CHOICES = ("library", "padded")
 ATTENTION_ATTRIBUTES = {"empty_rows": ("nan", "none"), "backend": ("cudnn", "flash", "efficient", "any")}
 
 
@@ -113,8 +112,8 @@ class Extern(Op):
     `empty_rows`: attention that stands for two products with a softmax between them (match-attention) gives nan, not zeros,
     where a row has no score above -inf: "nan" where masks may shut such rows, "none" where they are known to leave
     something open.
-    `choice`: a product on a GPU that was left to the library (passes/kernels/choose_products.py): "library", or "padded"
-    with a copy of the weight whose sizes are multiples of 8. `why`: the reason, for the reader.
+    `choice`: a product on a GPU that was left to the library (passes/kernels/choose_products.py): "library". `why`: the
+    reason, for the reader.
     `backend`: the library's kernel that carries out an attention on a GPU (passes/kernels/attention.py).
     """
 
@@ -133,8 +132,8 @@ class Extern(Op):
         if len(self["operands"]) != len(self.operands):
             raise VerifyException(f"{self.name} names {len(self['operands'])} operands but has {len(self.operands)}")
         check_canonical(self, self["target"], whole=False)
-        if self.get("choice", "library") not in LIBRARY_CHOICES or not isinstance(self.get("why", ""), str):
-            raise VerifyException(f"{self.name}: 'choice' is one of {', '.join(LIBRARY_CHOICES)}, and 'why' a text")
+        if self.get("choice", "library") != "library" or not isinstance(self.get("why", ""), str):
+            raise VerifyException(f"{self.name}: 'choice' is library, and 'why' a text")
         for name, values in ATTENTION_ATTRIBUTES.items():
             given = self.get(name)
             if given is not None and (self["target"] != ATTENTION or given not in values):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import astuple, dataclass, replace
 
 from ...ir.symbols import power_of_two
@@ -143,11 +144,10 @@ SCALAR = 128 * 1755
 HIDDEN = 1500  # an inner size from which on the library hides that it writes its result
 CACHED, FROM_MEMORY = 16 << 20, 1.13  # a second factor larger than this does not stay in the cache, and what that costs
 MARGIN = 0.99
-# Of results whose rows begin anywhere: the library's kernels for these, from how many operations on it multiplies with a padded weight
-# instead, and the copy that cuts off what is too much, in bytes.
+# Of rows that begin anywhere: the library's kernels for these, from how many operations on it gets longer rows instead
+# (`pad-products`), and the copy that cuts off what is too much, in bytes.
 UNEVEN, PADDED, CUT = 100e6, 1 << 33, 1.8e6
 MULTIPLE = 8  # elements of a half type: 16 bytes, which the matrix units' loads ask rows to begin at
-LEAST_OUTPUTS = 512  # columns, below which copying what a padded weight is multiplied with costs too much
 
 
 @dataclass(frozen=True)
@@ -188,9 +188,7 @@ def library_time(shape: Shape) -> float:
     read = 0.5 * rows * inner * size / BYTES * min(1.0, HIDDEN / inner)
     moved = (2 + shape.tensors) * shape.batch * rows * columns * size
     behind = kernel_time(shape, moved) if shape.epilogue else 0.0
-    if shape.is_uneven and 2 * rows * columns * inner >= PADDED:
-        behind += 2 * columns * (rows * size / CUT + inner * size / BYTES) / shape.speed
-    elif shape.is_uneven:
+    if shape.is_uneven:
         work = 2 * rows * columns * inner / UNEVEN
     return LIBRARY_FIXED + shape.batch * (work + written + read) / shape.speed + behind
 
@@ -200,15 +198,29 @@ def kernel_time(shape: Shape, moved: int) -> float:
     return max(LEAST_KERNEL, KERNEL_FIXED + moved / KERNEL_BYTES / shape.speed)
 
 
-def pays_padding(rows: int, columns: int, inner: int) -> bool:
-    """Whether the library multiplies faster by a copy of a weight of half types with sizes at multiples of 8.
+def pays_padding(rows: int, columns: int, inner: int, copied: int = 0) -> bool:
+    """Whether the library multiplies faster by factors with rows at multiples of 16 bytes, for which so many bytes are copied.
 
-    The copy is made in every call (a hundredth of the product's time), so that it is never stale. For the inner size
-    what the weight is multiplied with is copied, too.
+    Copies are made in every call, so that they are never stale.
     """
-    if columns % MULTIPLE == inner % MULTIPLE == 0 or (inner % MULTIPLE and columns < LEAST_OUTPUTS):
-        return False
-    return 2 * rows * columns * inner >= PADDED
+    work = 2 * rows * columns * inner
+    return work >= PADDED and copy_time(copied) < work / UNEVEN - work / OPERATIONS
+
+
+def copy_time(copied: int) -> float:
+    """Microseconds of a kernel that reads and writes so many bytes; none takes none."""
+    return max(LEAST_KERNEL, copied / BYTES) if copied else 0.0
+
+
+def cut_time(shape: Shape, size: int) -> float:
+    """Microseconds of the copy that cuts off what is too much of a result of so many bytes."""
+    return 2 * size / CUT / shape.speed
+
+
+def tiles_time(shape: Shape) -> float:
+    """Microseconds of our fastest kernel; infinite where no tile fits."""
+    costs = [cost for cost in _COSTS if shape.holds(_fitted(shape, cost.tile))]
+    return min((tile_time(shape, cost) for cost in costs), default=math.inf)
 
 
 def tile_time(shape: Shape, cost: _Cost) -> float:

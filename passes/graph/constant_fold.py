@@ -27,12 +27,14 @@ from ...ir.dialects.prim import (
     Permute,
     Reduce,
     Slice,
+    elementwise,
     tensor,
 )
 from ...ir.dtypes import DType
 from ...ir.literals import Literal
 from ...ir.scalars import REDUCES
 from ...ir.symbols import dim, product
+from ...ir.syntax import Op
 from ...ir.types import TensorType
 from ..analysis.cost import LARGEST_SUM
 from ..core.base import Pass
@@ -214,9 +216,63 @@ def compare_iota(op: Elementwise) -> Rewrite:
     return _full(op.type, answers.pop()) if len(answers) == 1 else None
 
 
+def sum_of_one_hot(op: Reduce) -> Rewrite:
+    """reduce<sum>(where(iota along d == x, y, 0), d) -> where(0 <= x < size, y, 0) + 0, where x and y are the same all along d
+
+    The gradient of a loss of classes is 0 but for a row's class. The last addition turns -0 into 0, as a sum does.
+    """
+    chosen = producer(op.operands[0], ELEMENTWISE["where"])
+    if op["kind"] != "sum" or len(op["dims"]) != 1 or chosen is None or splat(chosen.operands[2]) != 0:
+        return None
+    (d,), here = op["dims"], producer(chosen.operands[0], ELEMENTWISE["eq"])
+    if here is None:
+        return None
+    for place, target in (here.operands, here.operands[::-1]):
+        made: list[Op] = []
+        source, at, y = _progression(place), _without(made, target, d), _without(made, chosen.operands[1], d)
+        if source is None or at is None or y is None or (source["dim"], source["start"], source["step"]) != (d, 0, 1):
+            continue
+
+        def row(name: str, *operands: SSAValue, made: list[Op] = made) -> SSAValue:
+            made.append(elementwise(name, *operands))
+            return made[-1].results[0]
+
+        def number(value: Literal, like: SSAValue, made: list[Op] = made) -> SSAValue:
+            made.append(
+                Full.make([], [tensor(like)], {"value": float(value) if tensor(like).dtype.is_float else value})
+            )
+            return made[-1].results[0]
+
+        inside = row("and", row("ge", at, number(0, at)), row("lt", at, number(tensor(place).shape[d], at)))
+        zero = number(0, y)
+        found = row("where", inside, y, zero)
+        if tensor(found).dtype != op.type.dtype:
+            made.append(Cast.make([found], [op.type]))
+            zero = number(0, found := made[-1].results[0])
+        row("add", found, zero)
+        return made
+    return None
+
+
+def _without(made: list[Op], value: SSAValue, d: int) -> SSAValue | None:
+    """A value without dimension d, along which all of its elements are the same; None where they may differ."""
+    shape, found = tensor(value).shape, value.owner
+    kind = tensor(value).with_(shape=(*shape[:d], *shape[d + 1 :]))
+    if isinstance(found, Broadcast) and d not in found["dims"]:
+        if found.operands[0].type == kind:
+            return found.operands[0]
+        made.append(Broadcast.make(found.operands, [kind], {"dims": tuple(k - (k > d) for k in found["dims"])}))
+        return made[-1].results[0]
+    if isinstance(found, Full):
+        made.append(Full.make([], [kind], {"value": found["value"]}))
+        return made[-1].results[0]
+    return None
+
+
 RULES: Table = rule_table(
     {kind.name: (fold_elementwise,) for kind in ELEMENTWISE.values()},
     {"prim.add": (iota_plus_number,), "prim.sub": (iota_plus_number,), "prim.mul": (iota_times_number,)},
     {f"prim.{name}": (compare_iota,) for name in ("lt", "le", "gt", "ge")},
     *(fold_cast, fold_reduce, fold_concat, fold_pad, slice_of_iota, permute_of_iota, broadcast_of_iota),
+    sum_of_one_hot,
 )

@@ -11,7 +11,6 @@ computed twice. Where the library's call is expected to be faster with kernels a
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,7 +24,7 @@ from ...ir.dtypes import BF16, F16, F32
 from ...ir.symbols import Dim
 from ...ir.syntax import Op, line_of, single_block
 from ..analysis.machine import Machine, Processor
-from ..analysis.product_model import FEW, Choice, Front, Shape, Tile, candidates, choose, chunks_for, pays_padding
+from ..analysis.product_model import FEW, Choice, Front, Shape, Tile, candidates, choose, chunks_for
 from ..analysis.sizes import hint
 from ..analysis.strides import view_of
 from ..core.base import Pass
@@ -33,10 +32,8 @@ from ..core.clauses import Clauses, broken
 from ..core.context import CompileContext
 from ..fusion.join import erase, join, layout_of, uses_of, viewed
 from ..fusion.prologue_epilogue import Prologue, first_reader, is_epilogue, prologues, reduces
-from .contractions import LINEAR, Contraction, added_chunks, contract_kernel, contraction_of, sums_kernel
+from .contractions import Contraction, added_chunks, contract_kernel, contraction_of, sums_kernel
 from .matmul_activation import is_tanh_gelu, with_gelu
-
-UNKNOWN_ROWS = 64  # what an unknown number of rows counts as where a copy of the weight has to pay
 
 
 @dataclass(frozen=True)
@@ -198,12 +195,8 @@ def takes_tiles(found: Product, machine: Machine) -> Clauses:
 
 
 def _by_library(found: Product, why: str) -> None:
-    """Leave the product to the library; with a padded copy of the weight where that is faster."""
-    rows = math.prod(n if isinstance(n, int) else UNKNOWN_ROWS for n in found.type.shape[:-1])
-    sizes = [n for n in (found.columns, found.inner) if isinstance(n, int)]
-    is_linear = found.op["target"] == LINEAR and found.type.dtype in (BF16, F16) and len(sizes) == 2
-    found.op["choice"] = "padded" if is_linear and pays_padding(rows, *sizes) else "library"
-    found.op["why"] = why
+    """Leave the product to the library."""
+    found.op["choice"], found.op["why"] = "library", why
 
 
 def _takes_gelu(found: Product, behind: kernel.Fused) -> bool:

@@ -24,7 +24,7 @@ from ...passes.core.clauses import Call, Clauses, broken
 from ..measure.choices import Choices
 from ..torch_private import NO_ACTIVATION, onednn_bfloat16, onednn_convolution, onednn_pack_convolution
 from .library_attention import Attention, choose_attention
-from .library_product import PackedPanels, PackedProduct, PaddedLinear, choose_addmm, choose_linear, choose_mm
+from .library_product import PackedPanels, PackedProduct, choose_addmm, choose_linear, choose_mm
 from .steps import WEIGHTS_SOURCE, Fingerprint, PackedWeight, Step, is_static
 
 __all__ = ["WEIGHTS_SOURCE", "Fingerprint", "Library", "PackedConvolution", "Step"]
@@ -157,14 +157,8 @@ def _convolution(op: Op, func: prim.Func) -> Step | None:
     return Step("packed-convolution", options | {"groups": op["groups"], "size": size})
 
 
-def _linear(op: Op, func: prim.Func) -> Step | None:
-    if op.get("choice") == "padded":
-        return Step("padded-linear", {"bias": "bias" in op["operands"]})
-    return choose_linear(op, func)
-
-
 CHOOSERS: dict[str, Callable[[Op, prim.Func], Step | None]] = {
-    "aten.linear.default": _linear,
+    "aten.linear.default": choose_linear,
     "aten.addmm.default": choose_addmm,
     "aten.mm.default": choose_mm,
     "aten.convolution.default": _convolution,
@@ -174,6 +168,5 @@ BUILDERS: dict[str, Callable[..., Callable[..., Any]]] = {
     "packed-panels": PackedPanels,
     "packed-product": PackedProduct,
     "packed-convolution": PackedConvolution,
-    "padded-linear": PaddedLinear,
     "attention": Attention,
 }

@@ -1,7 +1,7 @@
 """Products with a parameter: x @ w (+ bias) through oneDNN with the weight packed once.
 
 oneDNN multiplies with a weight packed once in 1.0 to 2.3 times the speed of MKL's call on the raw weight, so products
-with a parameter go there. On a GPU `choose-products` says which weights are copied to where sizes are multiples of 8.
+with a parameter go there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import torch
 from ...ir.dialects import prim
 from ...ir.dtypes import BF16, F32
 from ...ir.syntax import Op
-from ...passes.analysis.product_model import MULTIPLE
 from ...passes.core.clauses import Call, Clauses, broken
 from ..torch_private import NO_ACTIVATION, onednn_bfloat16, onednn_linear, onednn_pack_linear
 from .kernels import PackedOperand
@@ -135,31 +134,3 @@ def choose_addmm(op: Op, func: prim.Func) -> Step | None:
 
 def choose_mm(op: Op, func: prim.Func) -> Step | None:
     return _choose_product(op, func, "self", "mat2", None, transposed=True)
-
-
-class PaddedLinear:
-    """x @ w.T (+ bias) by a weight with rows of rubbish behind its last one, and without what these give; zeros behind the inner size.
-
-    Args:
-        bias: whether a third operand is given.
-    """
-
-    def __init__(self, bias: bool, **_: Any) -> None:
-        self.bias = bias
-
-    def __call__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        outputs, inputs = weight.shape
-        more, deeper = (-(-n // MULTIPLE) * MULTIPLE for n in (outputs, inputs))
-        wide = weight.new_empty((more, deeper))
-        wide[:outputs, :inputs].copy_(weight)
-        if deeper != inputs:
-            wide[:, inputs:].zero_()  # of the rows of rubbish, too: it may be nan
-            deep = x.new_empty((*x.shape[:-1], deeper))
-            deep[..., :inputs].copy_(x)
-            deep[..., inputs:].zero_()
-            x = deep
-        if bias is not None and more != outputs:
-            longer = bias.new_empty(more)
-            longer[:outputs].copy_(bias)
-            bias = longer
-        return torch.nn.functional.linear(x, wide, bias)[..., :outputs]

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 import torch.nn.functional as F
 from product_programs import ProductProgram, captured, half
 from triton_programs import kernels_of
@@ -22,7 +21,6 @@ from intarsia.passes.core.context import CompileContext
 from intarsia.passes.kernels.choose_products import ChooseProducts
 from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets.build.toolchain import find_toolchain
-from intarsia.targets.host.library_product import PaddedLinear
 from intarsia.targets.triton import device
 from intarsia.targets.triton.compile import compile_kernel, load_text
 from intarsia.targets.triton.descriptors import descriptors
@@ -119,15 +117,6 @@ def test_more_than_a_copy_may_have() -> None:
     """Operands whose tiles are wider than the hardware copies are read by addresses; the walk over tiles is the same."""
     kernel = product(tile="128x512x16x8x3x1x4")
     assert [each.name for each in descriptors(kernel)] == ["d0"] and "tl.range" in emit_module([kernel])
-
-
-@pytest.mark.parametrize("sizes", [(67, 64), (64, 51), (67, 51), (64, 64)])
-@pytest.mark.parametrize("bias", [True, False])
-def test_padded(sizes: tuple[int, int], bias: bool) -> None:
-    """The library's product with more columns, and with zeros behind the inner size."""
-    args = [half(2, 24, sizes[1]), half(*sizes), *([half(sizes[0])] if bias else [])]
-    found = PaddedLinear(bias)(*args)
-    torch.testing.assert_close(found, F.linear(*args), rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize(("columns", "group"), [(26208, 8), (26220, 128)])

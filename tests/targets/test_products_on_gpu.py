@@ -133,7 +133,7 @@ def test_products_of_numerics(numerics: str) -> None:
 MEASURED: dict[str, tuple[Callable[..., object], list[Tensor]]] = {
     "large": (lambda x, w, r: torch.relu(x @ w) + r, [half(512, 256), half(256, 384), half(512, 384)]),
     "few_rows": (lambda x, w, b: F.silu(F.linear(x, w, b)), [half(64, 2048), half(192, 2048), half(192)]),
-    "padded": (F.linear, [half(1024, 1024), half(4099, 1024)]),
+    "uneven": (F.linear, [half(1024, 1024), half(4099, 1024)]),
     **{name: CASES[name][1:] for name in ("linear_gelu", "prologue_and_epilogue", "batched_sum", "one_row", "tf32")},
 }
 COMPILED = ("large", "one_row", "tf32")  # by Triton, half a second each
@@ -153,7 +153,6 @@ def test_what_is_measured_can_be_built(name: str, tmp_path: Path) -> None:
     for number, tile in enumerate((LIBRARY, *tiles)):
         made = candidate(measured, tile, machine, Library(record=False))
         assert ("aten" in made.host.text or bool(made.host.steps)) == (tile == LIBRARY), tile
-        assert tile != LIBRARY or ("padded-linear" in str(made.host.steps)) == (name == "padded")
         if made.gpu is not None and name in COMPILED:
             path = tmp_path / f"kernels{number}.py"
             path.write_text(made.gpu.text)
