@@ -67,6 +67,10 @@ ENOUGH_ROWS = 4 * 1024  # such rows
 # The same where a row is walked again, by 16 warps: fewer programs run at once then, and the L2 cache has their rows. group_norm of 32,768
 # bfloat16 reaches 71 % of the H200's copy rate with 16,384 and 60 % with 4,096, where every row comes from memory twice.
 PROGRAM_PIECE_AGAIN = 8 * 1024
+LEAST_ROW = (
+    256  # elements of a row from which on its numbers (statistics) are read once for a piece of it; not measured
+)
+LEAST_LONG = 8192  # elements of a row of which a program takes a piece of one row; not measured
 LEAST_SIDE = 16  # rows shorter than this are no side of a tile; not measured
 TAPS = 4  # loads of one memory from which on their addresses cost more than the data
 # Of such a kernel: a pool of 3 x 3 takes 34 us with 512 elements a program (36 loads a thread), 42 with 1,024; a bilinear interpolation, which

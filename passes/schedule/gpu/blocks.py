@@ -26,6 +26,8 @@ from ...analysis.cost import (
     ENOUGH_ROWS,
     GPU_HINT,
     LEAST_LANES,
+    LEAST_LONG,
+    LEAST_ROW,
     LEAST_SIDE,
     LOADS_A_THREAD,
     PROGRAM_LANES,
@@ -127,6 +129,10 @@ class Blocker:
             rest = [s for s in loops if s is not crossed and s is not inner]
             spec.rows = [*self.flat(rest, env, 1), *(self._tile_of(s, PROGRAM_SQUARE) for s in (crossed, inner))]
             spec.warps = 8
+        elif not scatters and self._reads_numbers_of_rows(loops, used.loads, env):
+            width = PROGRAM_POINTS if hint(loops[-1].size) >= LEAST_LONG else _width(hint(loops[-1].size))
+            spec.rows = [*self.flat(loops[:-1], env, max(1, PROGRAM_POINTS // width)), self._tile_of(loops[-1], width)]
+            spec.warps = 4
         elif self._shares_places(loops, used.loads):
             width = _width(hint(loops[-1].size))
             # Columns are axis 0: along it Triton lays threads where it cannot tell which axis is contiguous (steps of 2, masks).
@@ -142,6 +148,20 @@ class Blocker:
             )
             spec.warps = 4
         return spec
+
+    def _reads_numbers_of_rows(
+        self, loops: Sequence[Loop], loads: Sequence[Node], env: dict[sympy.Symbol, Dim]
+    ) -> bool:
+        """Whether much of what is read is one number for a whole row, which a tile of rows and columns reads once."""
+        if len(loops) < 2 or hint(loops[-1].size) < LEAST_ROW:
+            return False
+        inner, numbers = loops[-1], 0
+        for load in loads:
+            flat = substitute(load.data[1], env)
+            if not free_symbols([flat]).isdisjoint(self.lowering.binds) or coefficient(flat, inner.var) not in (0, 1):
+                return False
+            numbers += coefficient(flat, inner.var) == 0 and bool(free_symbols([flat]))
+        return numbers >= 2
 
     @staticmethod
     def _shares_places(loops: Sequence[Loop], loads: Sequence[Node]) -> bool:

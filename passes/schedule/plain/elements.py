@@ -17,7 +17,7 @@ from xdsl.ir import Block, SSAValue
 from ....ir.dialects import prim
 from ....ir.dtypes import BOOL, F64, I64, DType
 from ....ir.scalars import DOT, identity
-from ....ir.symbols import Dim, FloorDiv, Mod, dim, interval, is_nonnegative, simplify_index
+from ....ir.symbols import Dim, FloorDiv, Mod, dim, free_symbols, interval, is_nonnegative, simplify_index
 from ...analysis import indexing
 from ...analysis.views import Index
 from ..expressions import Expressions, Memory, Node
@@ -72,7 +72,7 @@ class Lowering(Expressions):
     def _lower(self, value: SSAValue, index: Index, mask: tuple[Dim, ...]) -> Node:
         owner = value.owner
         if isinstance(owner, Block) or value in self.stored:
-            return self.load(self.memories[value], index, mask)
+            return self.load(self.memories[value], index, self._needed(mask, index))
         if isinstance(owner, prim.Elementwise):
             return self._elementwise(owner, index, mask)
         rule = _RULES.get(type(owner))
@@ -80,6 +80,13 @@ class Lowering(Expressions):
             return rule(self, owner, index, mask)
         assert isinstance(owner, prim.PrimOp)
         return self.lower(owner.operands[0], indexing.operand_indices(owner, index, self.ranges)[0], mask)
+
+    def _needed(self, mask: tuple[Dim, ...], index: Index) -> tuple[Dim, ...]:
+        """What of a mask says whether there is an element at an index: conditions on other variables do not."""
+        moving = free_symbols(index)
+        if not mask or not moving.isdisjoint(self.binds):
+            return mask
+        return tuple(c for c in mask if not moving.isdisjoint(free_symbols([c])))
 
     def _elementwise(self, owner: prim.Elementwise, index: Index, mask: tuple[Dim, ...]) -> Node:
         name = owner.row.name
