@@ -416,11 +416,13 @@ def backend_for(
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> GraphFunction:
         from .buckets import bucket_of, compile_parts, split
+        from .fused_attention import prepare_attention
         from .training import compile_training, needs_gradients
 
         kept = _Reports(reports)
         _reports[gm] = kept
         if needs_gradients(gm, example_inputs):
+            prepare_attention(gm)
             bucket = bucket_of(gm)
             parts = [] if bucket is None else split(gm, bucket)
             if parts:
