@@ -39,6 +39,9 @@ class Config:
             "reduce-overhead" turns it on. Operators tagged cudagraph_unsafe are never recorded (INTARSIA_RECORD_CUSTOM).
         max_autotune: measure which kernels of matrix products are the fastest on the GPU, once for each bucket of shapes, instead of estimating
             it; modes "max-autotune" and "max-autotune-no-cudagraphs" turn it on (INTARSIA_MAX_AUTOTUNE).
+        memory_budget: of a training step, how much of what backward reads is saved by forward, and not computed again: from 1, which is the
+            fastest, to 0, which saves what cannot be computed again alone (random numbers). In between, the least time is spent for
+            that part of the bytes that lie between both (INTARSIA_MEMORY_BUDGET).
         random: where random numbers are made. "eager": by torch's own calls, with eager's numbers. "philox": in kernels, from a seed that torch's
             generator gives in every call; reproducible by `torch.manual_seed`, of the same distributions, but other numbers than eager's.
             "auto": "philox" on a GPU, "eager" on a CPU (INTARSIA_RANDOM).
@@ -65,6 +68,7 @@ class Config:
     cuda_graphs: bool = True
     record_custom: bool = False
     max_autotune: bool = False
+    memory_budget: float = 1.0
     random: str = "auto"
     numerics: str = "float32"
     libraries: str = "measure"
@@ -164,6 +168,14 @@ def _convert(name: str, value: Any, what: str) -> Any:
         if number is None or isinstance(value, bool) or number < least or (most is not None and number > most):
             limit = f" (at most {most})" if most is not None else ""
             raise ValueError(f"{what} takes {meaning}{limit}, not {value!r:.80}")
+        return number
+    if kind is float:
+        try:
+            number = None if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            number = None
+        if number is None or not 0.0 <= number <= 1.0:
+            raise ValueError(f"{what} takes a number from 0 to 1, not {value!r:.80}")
         return number
     if value is None:
         return ""

@@ -33,6 +33,7 @@ from .frontend.torch_private.dispatch import without_autocast
 from .ir.dtypes import UnknownDType
 from .ir.fx.importer import ImportFailure, import_fx, user_line
 from .ir.text import parse_module, print_module
+from .partition.choose import Partition
 from .passes.analysis.machine import CPUS, Machine, gpu_facts
 from .passes.core.base import Pass, PassError
 from .passes.core.context import CompileContext, Diagnostics
@@ -87,7 +88,10 @@ log = logging.getLogger("intarsia")
 _DEFAULTS = Config()
 _DECIDE_NO_CODE: dict[str, Any] = {  # settings that stand as their defaults in keys of the cache
     name: getattr(_DEFAULTS, name)
-    for name in ["debug", "cache", "cache_dir", "verify_each", "recompile_limit", "on_recompile", "on_error"]
+    for name in [
+        *("debug", "cache", "cache_dir", "verify_each", "recompile_limit", "on_recompile", "on_error"),
+        "memory_budget",  # it decides which graphs there are
+    ]
 }
 GraphFunction = Callable[..., Sequence[Any]]
 STARTED.append(show_kernels)
@@ -103,6 +107,7 @@ class Report:
         diagnostics: remarks and statistics of the passes (empty when the program came from the cache).
         cached: whether it came from the cache.
         half: "forward" or "backward" of a graph with gradients, else "".
+        partition: what a forward half saves for backward.
     """
 
     program: Program | None = None
@@ -110,6 +115,7 @@ class Report:
     diagnostics: Diagnostics = field(default_factory=Diagnostics)
     cached: bool = False
     half: str = ""
+    partition: Partition | None = None
 
 
 def compile_graph(

@@ -1,7 +1,8 @@
 """Graphs whose results need gradients: torch's AOTAutograd makes the joint graph, each half goes through the whole pipeline.
 
-AOTAutograd runs the captured graph on fake tensors with autograd recording, removes mutation, splits the joint graph into a
-forward and a backward one, and wraps both in one `torch.autograd.Function`. What it cannot trace runs in eager.
+AOTAutograd runs the captured graph on fake tensors with autograd recording, and removes mutation. `partition/` splits the
+joint graph into a forward and a backward one, which AOTAutograd wraps in one `torch.autograd.Function`. What cannot be
+traced runs in eager.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ from .frontend.torch_private.dispatch import draws
 from .frontend.torch_private.fake import data_dependent_errors
 from .frontend.torch_private.functions import SET_GRAD_MODE
 from .frontend.torch_private.graphs import lazy_graph_module
+from .frontend.torch_private.joint import Joint
 from .graph_compiler import GraphFunction, Report, compile_graph, may_run_eager, run_eager, without_casts
+from .partition.choose import Partition, split
+from .partition.prepare import prepare
 from .passes.core.base import Pass
 from .second_order import twice_differentiable
 
@@ -83,9 +87,22 @@ def compile_training(
 
         return later
 
+    def prepared(joint: fx.GraphModule) -> None:
+        prepare(joint, dropout=config.memory_budget < 1.0)
+
+    def split_for_budget(joint: Joint) -> tuple[fx.GraphModule, fx.GraphModule]:
+        with COUNTERS.phase("partition"):
+            forward, backward, found = split(joint, config.memory_budget)
+        partitions.append(found)
+        return forward, backward
+
+    partitions: list[Partition] = []
     try:
         with COUNTERS.phase("autograd"):
-            made = aot_autograd(gm, list(example_inputs), compiler("forward"), compiler("backward"))
+            made = aot_autograd(
+                gm, list(example_inputs), compiler("forward"), compiler("backward"), prepared, split_for_budget
+            )
+        halves["forward"].partition = partitions[0]
         halves["forward"].compile()
         random = halves["forward"].random
         depends = halves["backward"].depends if "backward" in halves else []
@@ -134,6 +151,7 @@ class Half:
         self.config, self.passes, self.reports, self.watch = config, passes, reports, watch
         self.visible = graph.meta.get(VISIBLE) if name == "forward" else 0
         self.function: GraphFunction | None = None
+        self.partition: Partition | None = None
         self.busy = threading.Lock()  # never waited for
 
     def __call__(self, *args: Any) -> Sequence[Any]:
@@ -167,7 +185,7 @@ class Half:
 
     def _compiled(self) -> GraphFunction:
         function, report = compile_graph(self.graph, self.inputs, self.config, self.passes)
-        report.half = self.name
+        report.half, report.partition = self.name, self.partition
         if self.tokens:
             function = _without_tokens(function, self.tokens)
         # Under autocast or not, whatever the forward half was.

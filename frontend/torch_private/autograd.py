@@ -18,7 +18,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from ..errors import Busy
 from ..graph.value_errors import may_raise, raises_on_values
-from .dispatch import draws, is_seeded
+from .dispatch import is_seeded
+from .joint import Joint
 
 
 @contextmanager
@@ -152,8 +153,10 @@ def aot_autograd(
     example_inputs: list[Any],
     compile_forward: Callable[..., Any],
     compile_backward: Callable[..., Any],
+    prepare: Callable[[torch.fx.GraphModule], None],
+    split: Callable[[Joint], tuple[torch.fx.GraphModule, torch.fx.GraphModule]],
 ) -> Callable[..., Any]:
-    """torch's AOTAutograd over a torch-level graph: the joint graph, split by torch's min-cut partitioner.
+    """torch's AOTAutograd over a torch-level graph: the joint graph, which `prepare` changes in place and `split` takes apart.
 
     Both compilers take `(fx.GraphModule, inputs)` and return a function of the inputs that gives a sequence of results.
     They are called one thread at a time in the process, and so should leave the work for later.
@@ -161,22 +164,13 @@ def aot_autograd(
     """
     from torch._functorch import config
     from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
     from torch._guards import TracingContext, tracing
 
-    def partition(joint: torch.fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
-        if not (draws(joint.graph) or _raise_unread(joint.graph)):
-            effects.count = False
-            return min_cut_rematerialization_partition(joint, *args, **kwargs)
-        before = fx.Graph()  # the partitioner drops what nothing reads
-        before.graph_copy(joint.graph, {})
-        drawn, unread = [n for n in before.nodes if is_seeded(n.target)], _raise_unread(before)
+    def partition(module: torch.fx.GraphModule, _: Any, *, num_fwd_outputs: int, **settings: Any) -> Any:
+        unread = _raise_unread(module.graph)
         effects.count = False
-        halves = min_cut_rematerialization_partition(joint, *args, **kwargs)
-        behind = {n.name for n in halves[1].graph.nodes if is_seeded(n.target)}
-        kept = {n for n in drawn if n.name not in behind} | unread
-        _keep_effects([n for n in before.nodes if n in kept], joint, halves[0])
-        return halves
+        prepare(module)
+        return split(Joint(module, num_fwd_outputs, unread))
 
     def boxed(compiler: Callable[..., Any]) -> Callable[..., Any]:
         return lambda graph, inputs: make_boxed_func(compiler(graph, inputs))
@@ -336,27 +330,6 @@ def _raise_unread(joint: fx.Graph) -> set[fx.Node]:
         if "tangents" in node.name if node.op == "placeholder" else not arriving.isdisjoint(node.all_input_nodes):
             arriving.add(node)
     return {n for n in joint.nodes if n not in read | arriving and (raises_on_values(n) or _gives_nothing(n.target))}
-
-
-def _keep_effects(kept: list[fx.Node], joint: torch.fx.GraphModule, forward: torch.fx.GraphModule) -> None:
-    """What nothing reads is done, too, in its place: random numbers that are drawn later are other ones else, and errors are raised."""
-    known = {node.name: node for node in forward.graph.nodes}
-    place = next(iter(forward.graph.find_nodes(op="output")))
-
-    def copied(node: fx.Node) -> fx.Node:
-        if node.name not in known:
-            if node.op == "get_attr":
-                setattr(forward, str(node.target), getattr(joint, str(node.target)))
-            given = fx.node.map_arg((node.args, node.kwargs), copied)
-            made = forward.graph.create_node(node.op, node.target, *given, name=node.name)
-            made.meta = dict(node.meta)
-            known[node.name] = made
-        return known[node.name]
-
-    for node in reversed(kept):
-        with forward.graph.inserting_before(place):
-            place = copied(node)
-    forward.recompile()
 
 
 def _check_as_eager(gm: torch.fx.GraphModule, metadata: Any) -> None:

@@ -123,3 +123,9 @@ MOST_UNEVEN = 49  # of windows of different sizes; not measured
 MOST_APART = 16  # of windows side by side, of which a loop reads more elements; not measured
 LONGEST_SEARCHED = 1 << 20  # elements of a sorted sequence that kernels search: 21 steps; not measured
 IMAGE_CHANNELS = 8  # fewer are padded by cuDNN: windows of 16 pixels, 3 channels, 32 images of 224x224 take 263 us, as a product some 20
+
+# What is computed again in a training step's backward half (intarsia/partition). Bytes are those that could be moved in the same time.
+FLOPS_A_BYTE = 8  # of products on a CPU: 100 GFLOP/s a thread beside 12 GB/s (Zen 5)
+GPU_FLOPS_A_BYTE = 128  # the same on an H200: 600 TFLOP/s in half types beside 4.3 TB/s
+GPU_PER_OPERATION = 0.06  # of a kernel's instructions for one element: 67 TFLOP/s
+HELD = 0.25  # a byte that is held until backward, beside one that is moved; not measured

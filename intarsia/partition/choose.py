@@ -1,0 +1,149 @@
+"""Forward and backward of a training graph: what is saved in between, for the memory that there is.
+
+With `memory_budget` 1.0 products, convolutions, attention and what else is a library's are computed once; less memory is had by
+computing them again, those first that take the least time for the bytes.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from torch import fx
+
+from ..frontend.errors import SourceLine
+from ..frontend.torch_private.joint import Joint
+from ..ir.fx.importer import user_line
+from ..passes.analysis.cost import HELD
+from .costs import Kind, Value, name_of, read_values
+from .cut import minimum_cut
+
+__all__ = ["Partition", "Saved", "split"]
+
+_STEPS = 14  # of the search for a price: layers of a model are 1/100 apart
+_DEAREST = 2.0**24  # a price above which nothing is worth saving
+_PARTS, _APART, _WITHIN = 16, 0.2, 0.01  # parts of forward, and how far costs of the same are apart in and within them
+_FREE = 2.0**-20  # of the time, where memory alone counts
+
+
+@dataclass(frozen=True)
+class Saved:
+    """One tensor that forward saves: the operator that makes it, its type as text, its bytes, the user's line."""
+
+    name: str
+    type: str
+    bytes: int
+    place: SourceLine | None
+
+
+@dataclass
+class Partition:
+    """What is saved for backward.
+
+    Attributes:
+        budget: the setting `memory_budget`.
+        saved: the tensors, in the order in which forward makes them; inputs, which are there anyway, are not among them.
+        again: operators that backward computes again, and how many of each.
+        costly: of these the products, convolutions and other calls of libraries.
+        bytes: of all that is saved; sizes that are symbols count as in the call that was captured.
+        most, least: what would be saved with budgets 1.0 and 0.0.
+    """
+
+    budget: float
+    saved: list[Saved] = field(default_factory=list)
+    again: dict[str, int] = field(default_factory=dict)
+    costly: dict[str, int] = field(default_factory=dict)
+    bytes: int = 0
+    most: int = 0
+    least: int = 0
+
+
+def split(joint: Joint, budget: float = 1.0) -> tuple[fx.GraphModule, fx.GraphModule, Partition]:
+    """Forward and backward of a joint graph, and what is saved in between."""
+    read = _read(joint)
+    values = read_values(joint, joint.needed(read))
+    plan = _Plan(joint, values, read)
+    saved = plan.saved(budget)
+    forward, backward = joint.halves([*saved])
+    names = {n.name for n in backward.graph.nodes if n.op == "call_function" and n.target is not operator.getitem}
+    again = [v for n, v in values.items() if n.name in names and v.kind in (Kind.FUSED, Kind.REDUCED, Kind.COSTLY)]
+    found = Partition(budget, most=plan.most, least=plan.least, bytes=plan.held(saved))
+    found.saved = [_saved(values[n]) for n in values if n in saved and values[n].bytes]
+    found.again = dict(Counter(name_of(v.node) for v in again))
+    found.costly = dict(Counter(name_of(v.node) for v in again if v.kind is Kind.COSTLY))
+    return forward, backward, found
+
+
+def _saved(value: Value) -> Saved:
+    meta = value.node.meta
+    line = user_line(meta.get("stack_trace"))
+    place = None if line is None else SourceLine(line.filename.data, line.line.data, "")
+    shape = ", ".join(map(str, meta["val"].shape))
+    return Saved(name_of(value.node), f"{str(meta['val'].dtype).removeprefix('torch.')}[{shape}]", value.bytes, place)
+
+
+def _read(joint: Joint) -> list[fx.Node]:
+    """What backward reads of forward, or gives as it is."""
+    wanted = [*joint.gradients, *joint.kept_late]
+    read = {n for n in wanted if isinstance(n, fx.Node) and n not in joint.late}
+    for node in joint.needed(wanted) & joint.late:
+        read.update(n for n in node.all_input_nodes if n not in joint.late)
+    return [n for n in joint.graph.nodes if n in read]
+
+
+class _Plan:
+    """Choices for one joint graph."""
+
+    def __init__(self, joint: Joint, values: dict[fx.Node, Value], read: Iterable[fx.Node]) -> None:
+        self.joint, self.values, self.read = joint, values, list(read)
+        self.factor = {n: _factor(i / len(values)) for i, n in enumerate(values)}
+        self.most = self.least = 0
+
+    def held(self, saved: Iterable[fx.Node]) -> int:
+        """The bytes that are saved."""
+        return sum(self.values[n].bytes for n in saved)
+
+    def saved(self, budget: float) -> set[fx.Node]:
+        """The nodes whose values are saved; `most` and `least` are known afterwards, with budget 1.0 `most` alone."""
+        fastest = self._cut(HELD, costly=False)
+        self.most = self.held(fastest)
+        if budget >= 1.0:
+            return fastest
+        best = self._cut(1.0, costly=True, time=_FREE)
+        self.least = self.held(best)
+        limit = self.least + budget * (self.most - self.least)
+        low, high = HELD, _DEAREST  # the price of a byte: as low as the limit allows
+        for _ in range(_STEPS if limit > self.least else 0):
+            price = (low * high) ** 0.5
+            found = self._cut(price, costly=True)
+            if self.held(found) <= limit:
+                high, best = price, found
+            else:
+                low = price
+        return best
+
+    def _cut(self, price: float, *, costly: bool, time: float = 1.0) -> set[fx.Node]:
+        """What is saved where a byte that is held costs as much as `price` bytes that are moved."""
+
+        def save(value: Value) -> float | None:
+            return None if value.save is None else time * value.save + price * value.bytes
+
+        def again(value: Value) -> float | None:
+            if value.again is None or (value.kind is Kind.COSTLY and not costly):
+                return None
+            return time * value.again * self.factor[value.node]
+
+        return minimum_cut(self.values, self.read, save, again)
+
+
+def _factor(place: float) -> float:
+    """What the cost of a computation is multiplied by that stands at `place` of forward, from 0 to 1.
+
+    Equal layers would all be saved at one price, or none of them. So parts of forward differ, such that those that are saved at any
+    price lie evenly: what is computed again at one time, and lies in memory then, is what stands between two of them.
+    """
+    part = int(place * _PARTS)
+    reverse = int(f"{part:0{_PARTS.bit_length() - 1}b}"[::-1], 2) / _PARTS
+    return 1.0 + _APART * reverse + _WITHIN * place

@@ -1,0 +1,276 @@
+"""What it costs to save a value of a joint graph for backward, and to compute it there again.
+
+Costs are bytes that could be moved in the same time.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from ..frontend.torch_private.joint import Joint, hint, is_size, is_view, may_repeat
+from ..passes.analysis.cost import (
+    FLOPS_A_BYTE,
+    GPU_FLOPS_A_BYTE,
+    GPU_PER_OPERATION,
+    HINT,
+    PER_OPERATION,
+)
+
+__all__ = ["Kind", "Value", "name_of", "read_values", "size_of"]
+
+
+class Kind(Enum):
+    """How a value is computed."""
+
+    GIVEN = "given"  # an input or a constant of the graph: it is there anyway
+    NUMBER = "number"  # a symbolic size
+    VIEW = "view"
+    FUSED = "fused"  # part of the kernel that reads it
+    REDUCED = "reduced"  # a kernel that reads its operands whole: sums, norms, softmax
+    COSTLY = "costly"  # products, convolutions, attention, and all that is a library's
+    ONCE = "once"  # random numbers, effects, operators that nobody knows: never again
+
+
+@dataclass
+class Value:
+    """What is known of one node.
+
+    Attributes:
+        kind: how it is computed.
+        bytes: that saving it takes; 0 for what is there anyway.
+        save: the time that saving takes: written in forward, where it is not anyway, and read in backward. None: it is not
+            saved, because it is a view of another value, or no tensor.
+        again: the time that computing it in backward takes. None: it is not computed again.
+    """
+
+    node: fx.Node
+    kind: Kind
+    bytes: int
+    save: float | None
+    again: float | None
+
+
+def size_of(node: fx.Node) -> int:
+    """Bytes of a node's elements."""
+    return sum(_elements(v) * v.dtype.itemsize for v in _tensors(node.meta.get("val")))
+
+
+def read_values(joint: Joint, needed: set[fx.Node]) -> dict[fx.Node, Value]:
+    """What is known of each node of `needed`, all of which forward can compute."""
+    forward = joint.needed([*joint.results, *joint.kept])
+    given = set(joint.inputs)
+    roots: dict[fx.Node, fx.Node] = {}
+    found: dict[fx.Node, Value] = {}
+    for node in joint.graph.nodes:
+        if node in needed:
+            roots[node] = roots.get(_base(node), node) if is_view(node) else node
+            kind = Kind.GIVEN if node in given else _kind(node)
+            found[node] = _value(node, kind, found, roots, forward, joint)
+    return found
+
+
+def _value(
+    node: fx.Node,
+    kind: Kind,
+    found: dict[fx.Node, Value],
+    roots: dict[fx.Node, fx.Node],
+    forward: set[fx.Node],
+    joint: Joint,
+) -> Value:
+    size = size_of(node)
+    if node.op == "get_attr":  # both halves have it
+        return Value(node, Kind.GIVEN, 0, None, 0.0)
+    if kind is Kind.NUMBER:
+        return Value(node, kind, 0, 8.0, 0.0 if may_repeat(node) else None)
+    if kind is Kind.GIVEN:
+        return Value(node, kind, 0, float(size), None)
+    if not isinstance(node.meta.get("val"), torch.Tensor):
+        return Value(node, kind, 0, None, _again(node, kind, size, joint))
+    if kind is Kind.VIEW:
+        root = found.get(roots[node])
+        piece = root is not None and root.kind is not Kind.GIVEN and size < size_of(root.node)
+        return Value(node, kind, size, 2.0 * size if piece else None, 0.0)
+    stored = node in forward and (kind not in (Kind.FUSED,) or node in joint.results or _is_read_whole(node, forward))
+    return Value(node, kind, size, float(size if stored else 2 * size), _again(node, kind, size, joint))
+
+
+def _again(node: fx.Node, kind: Kind, size: int, joint: Joint) -> float | None:
+    """The time of computing a node in backward; what it reads counts for itself."""
+    if kind is Kind.ONCE:
+        return None
+    if kind in (Kind.VIEW, Kind.NUMBER) or node.target is operator.getitem:
+        return 0.0
+    gpu = any(t.device.type != "cpu" for t in _tensors(node.meta.get("val")))
+    if kind is Kind.COSTLY:
+        moved = size + sum(map(size_of, node.all_input_nodes))
+        return moved + _flops(node) / (GPU_FLOPS_A_BYTE if gpu else FLOPS_A_BYTE)
+    operations = _OPERATIONS.get(name_of(node), 1) * sum(map(_elements, _tensors(node.meta.get("val"))))
+    time = operations * (GPU_PER_OPERATION if gpu else PER_OPERATION)
+    if kind is Kind.REDUCED:
+        return time + size + sum(map(size_of, node.all_input_nodes))
+    return time + (size if _is_read_whole(node, joint.late) else 0)
+
+
+def _is_read_whole(node: fx.Node, among: Iterable[fx.Node]) -> bool:
+    """Whether one of these nodes reads a value, or a view of it, from memory: it is no part of that node's kernel."""
+    waiting, seen = [node], set[fx.Node]()
+    while waiting:
+        for user in waiting.pop().users:
+            if user in seen or user.op == "output":
+                continue
+            seen.add(user)
+            kind = _kind(user)
+            if kind in (Kind.VIEW, Kind.NUMBER):
+                waiting.append(user)
+            elif user in among and kind in (Kind.COSTLY, Kind.ONCE) and not _is_fused_late(user):
+                return True
+    return False
+
+
+def _kind(node: fx.Node) -> Kind:
+    if is_size(node):
+        return Kind.NUMBER
+    if is_view(node):
+        return Kind.VIEW
+    if node.target is operator.getitem:
+        return _kind(node.args[0])  # type: ignore[arg-type]
+    if not may_repeat(node):
+        return Kind.ONCE
+    if not isinstance(node.target, OpOverload):
+        return Kind.NUMBER
+    if torch.Tag.pointwise in node.target.tags or name_of(node) in _FUSED:
+        return Kind.FUSED
+    return Kind.REDUCED if name_of(node) in _REDUCED else Kind.COSTLY
+
+
+def _is_fused_late(node: fx.Node) -> bool:
+    """Whether an operator that is one call to torch is taken apart by the passes, so that what it reads may be fused."""
+    return name_of(node) in _TAKEN_APART
+
+
+def name_of(node: fx.Node) -> str:
+    """The operator of torch's that computes a node, "" where there is none."""
+    while node.target is operator.getitem:
+        node = node.args[0]  # type: ignore[assignment]
+    return node.target._schema.name.removeprefix("aten::") if isinstance(node.target, OpOverload) else ""
+
+
+def _flops(node: fx.Node) -> float:
+    """Multiplications and additions of a product, a convolution or attention; of others as many as sorting takes."""
+    shapes = [n.meta["val"].shape for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)]
+    elements = sum(map(_elements, list(_tensors(node.meta.get("val")))[:1]))
+    name = name_of(node)
+    if name == "convolution" and len(shapes) > 1:
+        return 2.0 * elements * math.prod(hint(n, HINT) for n in shapes[1][1:])
+    if "attention" in name and len(shapes) > 1 and len(shapes[1]) > 1:
+        return 4.0 * elements * hint(shapes[1][-2], HINT)
+    if name in ("mm", "bmm", "addmm", "baddbmm", "mv", "linear", "addmv", "addbmm", "dot"):
+        factor = shapes[1] if name.startswith("add") or name == "baddbmm" else shapes[0]
+        return 2.0 * elements * hint(factor[-1], HINT) if factor else elements
+    return 64.0 * elements
+
+
+def _base(node: fx.Node) -> fx.Node:
+    return node.args[0]  # type: ignore[return-value]
+
+
+def _tensors(value: Any) -> Iterable[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _elements(value: torch.Tensor) -> int:
+    return math.prod(hint(n, HINT) for n in value.shape)
+
+
+_FUSED = frozenset(
+    (
+        *("_to_copy", "cat", "full", "full_like", "zeros", "ones", "zeros_like", "ones_like", "new_zeros", "new_ones"),
+        *(
+            "new_full",
+            "arange",
+            "eye",
+            "scalar_tensor",
+            "fill",
+            "copy",
+            "constant_pad_nd",
+            "triu",
+            "tril",
+            "flip",
+            "roll",
+        ),
+        *(
+            "stack",
+            "repeat",
+            "hardswish_backward",
+            "slice_backward",
+            "select_backward",
+            "slice_scatter",
+            "select_scatter",
+        ),
+        *("lift_fresh_copy", "view_copy", "native_dropout_backward", "embedding", "index_select", "gather", "index"),
+        *("clone", "contiguous", "empty_like", "empty", "empty_strided", "new_empty", "linspace"),
+    )
+)
+_REDUCED = frozenset(
+    (
+        *(
+            "sum",
+            "mean",
+            "amax",
+            "amin",
+            "max",
+            "min",
+            "var",
+            "var_mean",
+            "std",
+            "std_mean",
+            "logsumexp",
+            "prod",
+            "norm",
+        ),
+        *("argmax", "argmin", "any", "all", "linalg_vector_norm", "_softmax", "_log_softmax", "native_layer_norm"),
+        *("native_group_norm", "native_batch_norm", "_native_batch_norm_legit", "_fused_rms_norm", "cudnn_batch_norm"),
+        *(
+            "_native_batch_norm_legit_functional",
+            "_native_batch_norm_legit_no_training",
+            "_batch_norm_with_update_functional",
+        ),
+        *("cumsum", "avg_pool2d", "max_pool2d_with_indices", "_adaptive_avg_pool2d", "nll_loss_forward", "mse_loss"),
+    )
+)
+# Backward's own, which the passes write out in primitives.
+_TAKEN_APART = frozenset(
+    (
+        *("_softmax_backward_data", "_log_softmax_backward_data", "native_layer_norm_backward", "nll_loss_backward"),
+        *(
+            "native_group_norm_backward",
+            "native_batch_norm_backward",
+            "_fused_rms_norm_backward",
+            "embedding_dense_backward",
+        ),
+        *(
+            "max_pool2d_with_indices_backward",
+            "avg_pool2d_backward",
+            "_adaptive_avg_pool2d_backward",
+            "mse_loss_backward",
+        ),
+        *("native_dropout",),
+    )
+)
+# Instructions an element, where it is not about one; not measured.
+_OPERATIONS = dict.fromkeys(
+    ("gelu", "erf", "erfc", "exp", "log", "tanh", "sigmoid", "silu", "sin", "cos", "pow", "mish", "softplus", "log1p", "expm1"), 16
+)  # fmt: skip

@@ -1,0 +1,127 @@
+"""What is done to a joint graph before it is split: equal nodes become one, and values that say little get a narrow form."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from ..frontend.torch_private.joint import has_effect
+
+__all__ = ["prepare"]
+
+aten = torch.ops.aten
+
+
+def prepare(module: fx.GraphModule, *, dropout: bool = False) -> None:
+    """Change the graph in place; results stay nodes of their own.
+
+    With `dropout`, what dropout gives is computed of its mask, so that the mask is all that has to be saved.
+    """
+    graph = module.graph
+    results = set(graph.find_nodes(op="output")[0].all_input_nodes)
+    known: dict[Any, fx.Node] = {}
+    for node in list(graph.nodes):
+        if node.op != "call_function" or node in results:
+            continue
+        if node.target is aten.detach.default:
+            node.replace_all_uses_with(node.args[0])  # type: ignore[arg-type]
+            continue
+        key = _key(node)
+        if key is None:
+            continue
+        first = known.setdefault(key, node)
+        if first is not node:
+            node.replace_all_uses_with(first)
+    for node in list(graph.nodes):
+        if node.op != "call_function":
+            continue
+        if dropout and node.target is aten.native_dropout.default:
+            _of_mask(graph, node)
+        narrow = _NARROW.get(node.target)
+        if narrow is not None and isinstance(node.meta.get("val"), torch.Tensor | tuple):
+            narrow(graph, node)
+
+
+def _key(node: fx.Node) -> Any:
+    """What two equal nodes have in common; None where a node is not to be joined with another."""
+    if has_effect(node) or not (isinstance(node.target, OpOverload) or node.target is operator.getitem):
+        return None
+    key = (node.target, _frozen(node.args), _frozen(node.kwargs))
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return tuple(map(_frozen, value))
+    if isinstance(value, dict):
+        return tuple((k, _frozen(v)) for k, v in value.items())
+    if isinstance(value, float):
+        return float, value.hex()  # -0.0 is not 0.0
+    return type(value), value
+
+
+def _narrow(graph: fx.Graph, node: fx.Node, dtype: torch.dtype) -> None:
+    """Let all users read the value through a narrow type that holds it exactly."""
+    value = node.meta["val"]
+    users = list(node.users)
+    with graph.inserting_after(node), value.fake_mode:
+        small = graph.call_function(aten._to_copy.default, (node,), {"dtype": dtype})
+        small.meta = {**node.meta, "val": value.to(dtype)}
+    with graph.inserting_after(small):
+        wide = graph.call_function(aten._to_copy.default, (small,), {"dtype": value.dtype})
+        wide.meta = dict(node.meta)
+    for user in users:
+        if user.op != "output":
+            user.replace_input_with(node, wide)
+
+
+def _draws_truth(graph: fx.Graph, node: fx.Node) -> None:
+    """Numbers that are 0 or 1."""
+    if node.meta["val"].dtype.itemsize > 1:
+        _narrow(graph, node, torch.bool)
+
+
+def _of_mask(graph: fx.Graph, node: fx.Node) -> None:
+    """dropout(x, p) -> (x * mask * 1 / (1 - p), mask)"""
+    given, p, train = node.args
+    parts = {n.args[1]: n for n in node.users if n.target is operator.getitem}
+    if 0 not in parts or not train or p == 1 or not isinstance(p, float):
+        return
+    with graph.inserting_after(node):
+        mask = parts.get(1) or graph.call_function(operator.getitem, (node, 1))
+    if 1 not in parts:
+        mask.meta = {**node.meta, "val": node.meta["val"][1]}
+    value = parts[0].meta["val"]
+    with graph.inserting_before(next(n for n in graph.nodes if n in parts[0].users)):
+        kept = graph.call_function(aten.mul.Tensor, (given, mask))
+        made = graph.call_function(aten.mul.Tensor, (kept, 1.0 / (1.0 - p)))
+    kept.meta, made.meta = dict(parts[0].meta), dict(parts[0].meta)
+    assert made.meta["val"] is value
+    parts[0].replace_all_uses_with(made)
+
+
+def _positions(graph: fx.Graph, node: fx.Node) -> None:
+    """Positions within a window's plane, of at most 2**31 elements."""
+    plane = node.args[0].meta["val"].shape[-2:]  # type: ignore[union-attr]
+    if not all(isinstance(n, int) for n in plane) or plane.numel() >= 1 << 31:
+        return
+    for part in list(node.users):
+        if part.target is operator.getitem and part.args[1] == 1 and part.users:
+            _narrow(graph, part, torch.int32 if plane.numel() > 127 else torch.int8)
+
+
+_NARROW: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
+    aten.bernoulli.p: _draws_truth,
+    aten.bernoulli.default: _draws_truth,
+    aten.bernoulli.Tensor: _draws_truth,
+    aten.max_pool2d_with_indices.default: _positions,
+}

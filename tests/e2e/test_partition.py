@@ -1,0 +1,223 @@
+"""What a training graph saves for backward: right and monotonic at every budget, never what costs nothing to have again."""
+
+import random
+
+import pytest
+import torch
+from torch import fx, nn
+from torch.nn import functional as F
+
+import intarsia
+from intarsia.frontend.torch_private.autograd import aot_autograd
+from intarsia.partition.choose import split
+from intarsia.partition.prepare import prepare
+
+BUDGETS = (1.0, 0.5, 0.3, 0.0)
+
+
+def halves(function, args, budget=1.0):
+    """(callable, forward, backward, what is saved) of a function; both halves run in eager."""
+    made = {}
+
+    def keep(name):
+        def compiler(graph, inputs):
+            made[name] = graph
+            return graph.forward
+
+        return compiler
+
+    def part(joint):
+        forward, backward, made["partition"] = split(joint, budget)
+        return forward, backward
+
+    graph = fx.Graph()  # of one node: what the function does is seen when AOTAutograd runs it
+    graph.output((graph.call_function(function, tuple(graph.placeholder(f"x{i}") for i in range(len(args)))),))
+    module = fx.GraphModule(nn.Module(), graph)
+    with torch.enable_grad():
+        run = aot_autograd(
+            module, list(args), keep("forward"), keep("backward"), lambda m: prepare(m, dropout=budget < 1.0), part
+        )
+    return lambda *args: run(*args)[0], made["forward"], made["backward"], made["partition"]
+
+
+def targets(graph):
+    return [str(n.target) for n in graph.graph.nodes if n.op == "call_function"]
+
+
+def kinds(partition):
+    return [s.name for s in partition.saved]
+
+
+def leaf(*shape, **kwargs):
+    return torch.randn(*shape, **kwargs).requires_grad_()
+
+
+def gradients_of(function, args):
+    torch.manual_seed(7)
+    with torch.enable_grad():
+        result = function(*args)
+        wanted = [a for a in args if a.requires_grad]
+        return [result.detach(), *torch.autograd.grad(result.sum(), wanted, allow_unused=True)]
+
+
+# ---- random programs ------------------------------------------------------------------------------------------------
+
+_STEPS = {
+    "product": lambda x, w, v: x @ w,
+    "gelu": lambda x, w, v: F.gelu(x) * 1.5,
+    "norm": lambda x, w, v: F.layer_norm(x, x.shape[-1:]) * v,
+    "softmax": lambda x, w, v: torch.softmax(x, -1),
+    "dropout": lambda x, w, v: F.dropout(x, 0.3),
+    "native dropout": lambda x, w, v: torch.native_dropout(x, 0.25, True)[0],
+    "row": lambda x, w, v: x + x.sum(-1, keepdim=True) * 0.1,
+    "views": lambda x, w, v: x.t().reshape(x.shape) + x,
+    "piece": lambda x, w, v: torch.cat([x[:, 3:].tanh(), x[:, :3]], 1),
+    "half": lambda x, w, v: x.to(torch.float64).sin().to(torch.float32) + v,
+    "relu": lambda x, w, v: F.relu(x - v),
+    "noise": lambda x, w, v: x * (1 + 0.1 * torch.rand_like(x)),
+    "power": lambda x, w, v: x.square().mean(0) + (x.abs() + 0.1).sqrt(),
+    "lookup": lambda x, w, v: x + w[torch.arange(8) % 5],
+}
+
+
+def program(seed):
+    """A random program over (x, w, v), and the names of its steps."""
+    rng = random.Random(seed)
+    names = [rng.choice(list(_STEPS)) for _ in range(rng.randint(4, 14))]
+    again = [rng.randrange(len(names)) if rng.random() < 0.4 else None for _ in names]
+
+    def function(x, w, v):
+        known = [x]
+        for name, other in zip(names, again, strict=True):
+            made = _STEPS[name](known[-1], w, v)
+            known.append(made + 0.5 * known[other] if other is not None and other < len(known) else made)
+        return known[-1].square().mean(1)
+
+    return function, names
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs_at_every_budget(seed):
+    function, names = program(seed)
+    args = leaf(8, 8), leaf(8, 8), leaf(8)
+    expected = gradients_of(function, args)
+    held = []
+    for budget in BUDGETS:
+        run, _, _, found = halves(function, args, budget)
+        for got, want in zip(gradients_of(run, args), expected, strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5, msg=lambda m: f"{names}, {budget}: {m}")  # noqa: B023
+        held.append(found.bytes)
+        assert found.least <= found.bytes <= found.least + budget * (found.most - found.least) + 1 or budget == 1.0
+    assert held == sorted(held, reverse=True), names
+
+
+# ---- what is saved --------------------------------------------------------------------------------------------------
+
+
+def test_chains_of_elements_are_computed_again():
+    _, _, backward, found = halves(lambda x, b: (x.sin() * b).exp().tanh() + 1, (leaf(64, 64), leaf(64)))
+    assert found.saved == [] and "aten.sin.default" in targets(backward)
+
+
+def test_views_are_not_saved_but_their_base():
+    def function(x, w):
+        q, k, v = (x @ w).split(8, 1)
+        return (q * k.sin() * v).t()
+
+    _, _, _, found = halves(function, (leaf(16, 8), leaf(8, 24)))
+    assert kinds(found) == ["mm"] and found.bytes == 16 * 24 * 4
+
+
+def test_a_small_part_of_a_large_value_is_saved_as_such():
+    _, _, _, found = halves(lambda x, w: (x @ w)[:, :1].sin(), (leaf(64, 8), leaf(8, 64)))
+    assert found.bytes == 64 * 4
+
+
+def test_two_types_of_one_value_are_saved_as_the_narrow_one():
+    def function(x, w):
+        product = x @ w
+        return product.float().sin().sum() + (product * product).sum()
+
+    _, _, _, found = halves(function, [leaf(16, 16, dtype=torch.bfloat16) for _ in range(2)])
+    assert [s.type for s in found.saved] == ["bfloat16[16, 16]"]
+
+
+def test_dropout_saves_a_byte_an_element():
+    _, forward, backward, found = halves(lambda x: F.dropout(x.sin(), 0.5), (leaf(64, 64),))
+    assert found.bytes == 64 * 64 and [s.type for s in found.saved] == ["bool[64, 64]"]
+    assert any("native_dropout.default" in t for t in targets(forward)) and not any(
+        "native_dropout.default" in t for t in targets(backward)
+    )
+
+
+def test_products_are_computed_once_at_full_budget_and_again_at_none():
+    def function(x, w):
+        for _ in range(3):
+            x = torch.sin(x @ w)
+        return x
+
+    args = leaf(16, 16), leaf(16, 16)
+    _, _, backward, found = halves(function, args)
+    assert found.costly == {} and targets(backward).count("aten.mm.default") == 6
+    _, _, backward, found = halves(function, args, 0.0)
+    assert found.saved == [] and found.costly == {"mm": 3} and targets(backward).count("aten.mm.default") == 9
+
+
+def test_what_is_computed_again_stands_before_its_use():
+    def function(x, *weights):
+        for w in weights:
+            x = torch.sin(x @ w)
+        return x
+
+    _, _, backward, _ = halves(function, (leaf(16, 16), *(leaf(16, 16) for _ in range(6))), 0.4)
+    nodes = [n for n in backward.graph.nodes if n.op == "call_function"]
+    late = {n for n in backward.graph.nodes if "tangents" in n.name}
+    for node in nodes:
+        if not late.isdisjoint(node.all_input_nodes):
+            late.add(node)
+    products = [n not in late for n in nodes if n.target is torch.ops.aten.mm.default]
+    assert True in products and products != sorted(products, reverse=True)  # not all of them at the beginning
+
+
+def test_equal_computations_are_one():
+    _, _, _, found = halves(lambda x, w: (x @ w).sin() * (x @ w).cos(), (leaf(8, 8), leaf(8, 8)))
+    assert kinds(found) == ["mm"]
+
+
+# ---- end to end -----------------------------------------------------------------------------------------------------
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 32), nn.Linear(32, 16)
+        self.norm = nn.LayerNorm(16)
+
+    def forward(self, x):
+        for _ in range(3):
+            x = x + F.dropout(self.second(F.gelu(self.first(self.norm(x)))), 0.2)
+        return x.square().mean()
+
+
+@pytest.mark.parametrize("sizes", [(8,), (8, 12, 20)], ids=["static", "dynamic"])
+def test_budgets_of_a_compiled_model(sizes):
+    torch.manual_seed(0)
+    model = Net()
+    compiled = {b: intarsia.compile(model, options={"memory_budget": b}) for b in (1.0, 0.3)}
+    for size in sizes:
+        x = torch.randn(size, 16)
+        found = {}
+        for name, run in {"eager": model, **compiled}.items():
+            torch.manual_seed(3)
+            with torch.enable_grad():
+                loss = run(x)
+                found[name] = [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
+        for budget in compiled:
+            for got, want in zip(found[budget], found["eager"], strict=True):
+                torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.5, "half", True, None, float("nan")])
+def test_a_budget_that_makes_no_sense(value):
+    with pytest.raises(ValueError, match="'memory_budget' takes a number from 0 to 1"):
+        intarsia.compile(lambda x: x, options={"memory_budget": value})
