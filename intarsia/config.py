@@ -171,12 +171,12 @@ def _convert(name: str, value: Any, what: str) -> Any:
         return number
     if kind is float:
         try:
-            number = None if isinstance(value, bool) else float(value)
+            part = -1.0 if isinstance(value, bool) else float(value)
         except (TypeError, ValueError):
-            number = None
-        if number is None or not 0.0 <= number <= 1.0:
+            part = -1.0
+        if not 0.0 <= part <= 1.0:
             raise ValueError(f"{what} takes a number from 0 to 1, not {value!r:.80}")
-        return number
+        return part
     if value is None:
         return ""
     try:

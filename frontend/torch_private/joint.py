@@ -87,7 +87,7 @@ class Joint:
         # Those whose versions autograd does not look at come last.
         tensors.sort(key=lambda n: bool(n.meta.get("saved_tensor_with_no_vc_check", False)))
         sizes = self._symbols([*(n for n in saved if is_size(n)), *tensors, *self.arriving])
-        forward = self._part(self.inputs, [*self.results, *tensors, *sizes], self.kept, list)
+        forward = self._part(self.inputs, [*self.results, *tensors, *sizes], self.kept, _as_they_are)
         backward = self._part([*sizes, *tensors, *self.arriving], self.gradients, self.kept_late, self._late_first)
         return forward, backward
 
@@ -115,9 +115,9 @@ class Joint:
             known.update(missing)
         return [*bound, *derived]
 
-    def _late_first(self, nodes: list[fx.Node]) -> list[fx.Node]:
+    def _late_first(self, nodes: list[fx.Node], given: Iterable[fx.Node]) -> list[fx.Node]:
         """Backward's own nodes in their order; what they read of forward is computed just before."""
-        done, order = set[fx.Node](), list[fx.Node]()
+        done, order = set(given), list[fx.Node]()
         wanted = set(nodes)
 
         def add(last: fx.Node) -> None:
@@ -138,7 +138,7 @@ class Joint:
         given: Sequence[fx.Node],
         wanted: Sequence[Any],
         kept: Sequence[fx.Node],
-        ordered: Callable[[list[fx.Node]], list[fx.Node]],
+        ordered: Callable[[list[fx.Node], Iterable[fx.Node]], list[fx.Node]],
     ) -> fx.GraphModule:
         """A graph that computes `wanted`, and does what is `kept`, of what is `given`."""
         made, known = fx.Graph(), dict[fx.Node, fx.Node]()
@@ -146,13 +146,17 @@ class Joint:
             known[node] = made.placeholder(node.name)
             known[node].meta = dict(node.meta)
         needed = self.needed([*wanted, *kept], given)
-        for node in ordered([n for n in self.graph.nodes if n in needed and n not in known]):
+        for node in ordered([n for n in self.graph.nodes if n in needed and n not in known], given):
             if node.op == "placeholder":
                 raise RuntimeError(f"a half of a joint graph reads {node.name}, which it is not given")
             known[node] = made.node_copy(node, known.__getitem__)
         made.output(tuple(known[x] if isinstance(x, fx.Node) else x for x in wanted))
         made.lint()
         return lazy_graph_module(self.module, made)
+
+
+def _as_they_are(nodes: list[fx.Node], given: Iterable[fx.Node]) -> list[fx.Node]:
+    return nodes
 
 
 def _arrives(node: fx.Node) -> bool:
@@ -197,7 +201,7 @@ def may_repeat(node: fx.Node) -> bool:
 
 def has_effect(node: fx.Node) -> bool:
     """Whether a node does something beside giving its value: it writes, checks, or draws random numbers."""
-    return node.is_impure(impure_random=False) or draws_numbers(node)
+    return bool(node.is_impure(impure_random=False)) or draws_numbers(node)
 
 
 def draws_numbers(node: fx.Node) -> bool:

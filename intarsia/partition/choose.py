@@ -16,7 +16,7 @@ from torch import fx
 from ..frontend.errors import SourceLine
 from ..frontend.torch_private.joint import Joint
 from ..ir.fx.importer import user_line
-from ..passes.analysis.cost import HELD
+from ..passes.analysis.cost import SAVED
 from .costs import Kind, Value, name_of, read_values
 from .cut import minimum_cut
 
@@ -107,14 +107,14 @@ class _Plan:
 
     def saved(self, budget: float) -> set[fx.Node]:
         """The nodes whose values are saved; `most` and `least` are known afterwards, with budget 1.0 `most` alone."""
-        fastest = self._cut(HELD, costly=False)
+        fastest = self._cut(SAVED, costly=False)
         self.most = self.held(fastest)
         if budget >= 1.0:
             return fastest
         best = self._cut(1.0, costly=True, time=_FREE)
         self.least = self.held(best)
         limit = self.least + budget * (self.most - self.least)
-        low, high = HELD, _DEAREST  # the price of a byte: as low as the limit allows
+        low, high = SAVED, _DEAREST  # the price of a byte: as low as the limit allows
         for _ in range(_STEPS if limit > self.least else 0):
             price = (low * high) ** 0.5
             found = self._cut(price, costly=True)

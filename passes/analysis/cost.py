@@ -128,4 +128,4 @@ IMAGE_CHANNELS = 8  # fewer are padded by cuDNN: windows of 16 pixels, 3 channel
 FLOPS_A_BYTE = 8  # of products on a CPU: 100 GFLOP/s a thread beside 12 GB/s (Zen 5)
 GPU_FLOPS_A_BYTE = 128  # the same on an H200: 600 TFLOP/s in half types beside 4.3 TB/s
 GPU_PER_OPERATION = 0.06  # of a kernel's instructions for one element: 67 TFLOP/s
-HELD = 0.25  # a byte that is held until backward, beside one that is moved; not measured
+SAVED = 0.25  # a byte that is held until backward, beside one that is moved; not measured
