@@ -214,7 +214,7 @@ def draws_numbers(node: fx.Node) -> bool:
             given = (
                 node.args[place] if place < len(node.args) else node.kwargs.get(argument.name, argument.default_value)
             )
-            return given != 0
+            return bool(given != 0)
     return True
 
 

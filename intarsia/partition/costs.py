@@ -100,7 +100,9 @@ def _value(
         piece = root is not None and root.kind is not Kind.GIVEN and size < size_of(root.node)
         return Value(node, kind, size, 2.0 * size if piece else None, 0.0)
     stored = node in forward and (kind not in (Kind.FUSED,) or node in joint.results or _is_read_whole(node, forward))
-    return Value(node, kind, size, float(size if stored else 2 * size), _again(node, kind, size, joint))
+    again = _again(node, kind, size, joint)
+    own = 0.0 if node in forward or again is None else again  # forward would compute it for backward alone
+    return Value(node, kind, size, own + (size if stored else 2 * size), again)
 
 
 def _again(node: fx.Node, kind: Kind, size: int, joint: Joint) -> float | None:

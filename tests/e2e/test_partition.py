@@ -96,7 +96,7 @@ def program(seed):
     return function, names
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_random_programs_at_every_budget(seed):
     function, names = program(seed)
     args = leaf(8, 8), leaf(8, 8), leaf(8)
@@ -199,12 +199,12 @@ class Net(nn.Module):
         return x.square().mean()
 
 
-@pytest.mark.parametrize("sizes", [(8,), (8, 12, 20)], ids=["static", "dynamic"])
-def test_budgets_of_a_compiled_model(sizes):
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_small_budget_of_a_compiled_model(dynamic):
     torch.manual_seed(0)
     model = Net()
-    compiled = {b: intarsia.compile(model, options={"memory_budget": b}) for b in (1.0, 0.3)}
-    for size in sizes:
+    compiled = {0.3: intarsia.compile(model, dynamic=dynamic, options={"memory_budget": 0.3})}
+    for size in (8, 12) if dynamic else (8,):
         x = torch.randn(size, 16)
         found = {}
         for name, run in {"eager": model, **compiled}.items():
