@@ -20,7 +20,7 @@ from torch import fx
 from xdsl.dialects.builtin import ModuleOp
 
 from .artifact import graph_key
-from .config import Config
+from .config import DECIDE_NO_CODE, Config
 from .counters import COUNTERS
 from .explain import logs
 from .explain.roofline import WATCH
@@ -86,13 +86,7 @@ from .tools.debug import DebugFolder
 
 log = logging.getLogger("intarsia")
 _DEFAULTS = Config()
-_DECIDE_NO_CODE: dict[str, Any] = {  # settings that stand as their defaults in keys of the cache
-    name: getattr(_DEFAULTS, name)
-    for name in [
-        *("debug", "cache", "cache_dir", "verify_each", "recompile_limit", "on_recompile", "on_error"),
-        "memory_budget",  # it decides which graphs there are
-    ]
-}
+_DECIDE_NO_CODE = {name: getattr(_DEFAULTS, name) for name in DECIDE_NO_CODE}
 GraphFunction = Callable[..., Sequence[Any]]
 STARTED.append(show_kernels)
 
