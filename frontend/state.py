@@ -89,6 +89,7 @@ class Interpreter(Protocol):
     step: int
     out_size: int
     ranges: list[tuple[str, str | None]]
+    gradients: Any  # `gradients.inside.Inside`
     recipes: dict[int, tuple[Any, ...]]
     scopes: list[Any]
     open_scopes: list[Any]

@@ -21,6 +21,7 @@ from ..calls.tables import REFUSED_BUILTINS
 from ..calls.visibility import refuse_opaque
 from ..entry.effects import Effects
 from ..errors import CaptureError, GraphBreak, InternalError, SourceLine, Unsupported, UserRaise
+from ..gradients.inside import Inside
 from ..graph.dynamic import Dynamic, Marks
 from ..graph.fake_dispatch import new_fake_mode
 from ..graph.output import OutputGraph
@@ -89,6 +90,7 @@ class SymbolicInterpreter:
         self.label = ""  # what is captured, for profilers
         self.splits = False  # whether the capture may end at a graph break
         self.ranges: list[tuple[str, str | None]] = []  # the program's ranges of the profiler, where it may not
+        self.gradients = Inside()
         self.created: dict[int, Any] = {}
         self.recipes: dict[int, tuple[Any, ...]] = {}  # how an object of C's that capture made is made again
         self.scopes: list[Any] = []

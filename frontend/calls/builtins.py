@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from ..bytecode.exceptions import first_context
 from ..bytecode.generator import InterpretedGenerator
 from ..errors import GraphBreak, Unsupported, UserRaise
+from ..gradients import rules as gradient_rules
 from ..guards import process_state
 from ..guards.source import Const, Fetch
 from ..state import Interpreter
@@ -48,7 +49,7 @@ from ..values.function import trampoline
 from ..values.kinds import isinstance
 from ..values.lazy import Unread
 from ..values.namespaces import load_cell
-from . import higher_order, tables, torch_rules
+from . import higher_order, tables
 from .contexts import RealContext
 from .registry import Rows, Then
 from .visibility import check_operands, check_text, is_same, refuse_opaque
@@ -497,5 +498,5 @@ TENSOR_METHODS |= {name: _fact(name) for name in _FACTS.split()}
 TENSOR_METHODS |= {
     "nelement": TENSOR_METHODS["numel"],
     "ndimension": TENSOR_METHODS["dim"],
-} | torch_rules.TENSOR_METHODS
+} | gradient_rules.TENSOR_METHODS
 ROWS.rule(ASSOCIATIVE_SCAN)(higher_order.associative_scan)

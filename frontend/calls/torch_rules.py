@@ -23,7 +23,7 @@ from . import contexts
 from .registry import Rows
 from .torch_calls import torch_call
 
-__all__ = ["LEGACY", "TENSOR_METHODS", "check_uncompiled", "legacy_tensor", "parameter"]
+__all__ = ["LEGACY", "check_uncompiled", "legacy_tensor", "parameter"]
 
 ROWS = Rows()
 
@@ -188,16 +188,6 @@ def parameter(vm: Interpreter, cls: type, data: Any = None, requires_grad: bool 
     return vm.native(made.requires_grad_, requires_grad)
 
 
-def _requires_grad(vm: Interpreter, tensor: Tensor, requires_grad: bool = True) -> Tensor:
-    if tensor.requires_grad == requires_grad:
-        return tensor
-    if torch.is_grad_enabled():
-        raise GraphBreak("requires_grad_ is called")
-    vm.native(tensor.requires_grad_, requires_grad)
-    vm.effects.write_attr(tensor, "requires_grad", requires_grad)
-    return tensor
-
-
 def _data_of_numbers(function: Any) -> Any:
     """Functions that make a tensor of Python data; tensors among the data are read."""
 
@@ -225,9 +215,6 @@ def legacy_tensor(vm: Interpreter, cls: Any, args: tuple[Any, ...], kwargs: dict
         if all(isinstance(a, int | torch.SymInt) for a in args):
             return vm.call(torch.empty, (args or (0,),), {"dtype": dtype})
     raise GraphBreak(f"a {cls.__name__} is constructed inside the captured code")
-
-
-TENSOR_METHODS: dict[str, Any] = {"requires_grad_": _requires_grad}
 
 
 _CLIPPING = (

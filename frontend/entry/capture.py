@@ -26,6 +26,7 @@ from ..calls.contexts import changes_modes, mode_keeper, set_grad
 from ..calls.dispatch import call_forward
 from ..calls.registry import row_of
 from ..errors import CaptureError, InternalError, SourceLine, Unsupported, UserRaise
+from ..gradients.inside import settle
 from ..graph.dynamic import ConstraintError, Marks, Symbols
 from ..graph.output import GraphInput
 from ..guards.checks import Classes, Distinct, SizeCheck, StateCheck, tensor_checks
@@ -395,7 +396,7 @@ def _finish(
         symbols.check()
     checks: list[Any] = [*tensor_checks(vm.out.inputs.values(), state.inference)]
     state.narrow(vm.out)
-    vm.guards.extra += [*checks, *([sizes] if sizes is not None else []), state]
+    vm.guards.extra += [*checks, *([sizes] if sizes is not None else []), *vm.gradients.guards(), state]
     classes = Classes(vm.guards.parts.values())
     vm.guards.extra += [classes] if classes.modules else []
     _rely_on_definitions(vm, vm.guards)
@@ -406,6 +407,7 @@ def _finish(
     if body.views is not None:
         body.post[:0] = body.views.statements()
         body.views.sweep()
+    body.post[:0] = settle(vm, body)
     outputs = body.outputs
     module = vm.out.finish(outputs)
     fetch = _given(vm.out.used, emit)

@@ -17,10 +17,12 @@ import torch.utils._pytree as pytree
 from torch import Tensor, fx
 
 from ..errors import Unsupported, lines_of
+from ..gradients.nodes import has_gradients
 from ..graph.dynamic import concrete
 from ..graph.fake_dispatch import new_fake_mode
 from ..graph.sym_nodes import SymNodes
 from ..graph.value_errors import partly_read, raises_on_values
+from ..torch_private.autograd import own_saving
 from ..torch_private.dispatch import (
     CaptureMode,
     autocast_keys,
@@ -72,10 +74,11 @@ def functionalize(
     has its ``stack_trace``.  Raises ``Unsupported`` for what cannot be expressed, such as a resized input.
     """
     fake_mode = fake_mode_of(example_inputs) or new_fake_mode(None)
-    tracer = Tracer(gm, fake_mode, dict(decompositions or {}))
+    with_autograd = has_gradients(gm.graph)
+    tracer = (TracerWithAutograd if with_autograd else Tracer)(gm, fake_mode, dict(decompositions or {}))
     with ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(below_autograd())
+        for state in (own_saving(),) if with_autograd else (torch.no_grad(), below_autograd()):
+            stack.enter_context(state)
         if fake_mode.shape_env is not None:
             stack.enter_context(python_dispatcher())
         stack.enter_context(fake_mode)
@@ -559,6 +562,19 @@ class Tracer(CaptureMode):
             if unread and not raises_on_values(node):
                 self.graph.erase_node(node)
         self.effects += partly_read(self.graph.nodes, keep)
+
+
+class TracerWithAutograd(Tracer):
+    """The trace of a graph that takes gradients itself: autograd records, and its operators arrive here as well."""
+
+    def _bind_tensor(self, fake: Tensor, node: fx.Node, index: int) -> Tensor:
+        """An input is a leaf: what it was made of lies outside of the graph."""
+        bound = super()._bind_tensor(fake, node, index)
+        return bound.requires_grad_() if fake.requires_grad else bound
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with below_autograd():
+            return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 def _place(argument: Any, before: fx.Node, new: fx.Node) -> Any:

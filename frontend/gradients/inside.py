@@ -1,0 +1,134 @@
+"""What a capture knows of the gradients that the program itself takes, and what its end makes of them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from ..breaks.breaks import Restart, Suspended, split_point
+from ..errors import GraphBreak, SourceLine
+from ..graph.output import GraphInput
+from ..guards.checks import is_argument
+from ..guards.emitter import Emitter
+from ..guards.recompile_reason import Miss
+from ..guards.source import Source
+from ..state import Interpreter
+from ..torch_private.autograd_graph import has_leaf_hooks, hooks_on_saving, is_freed
+from ..values.kinds import isinstance
+from .nodes import freed, leaf
+
+__all__ = ["Inside", "NoHooks", "settle"]
+
+
+@dataclass
+class _Call:
+    """A call that the graph has a node for, and where the capture would be split instead."""
+
+    what: str
+    frames: tuple[SourceLine, ...]
+    split: Restart | None
+
+
+@dataclass
+class Inside:
+    """The calls, and the inputs whose hooks would see their gradients."""
+
+    calls: list[_Call] = field(default_factory=list)
+    hooked: dict[int, GraphInput] = field(default_factory=dict)
+
+    def note(self, vm: Interpreter, what: str) -> None:
+        """A call is about to become a node."""
+        vm.out.asked = True  # for the grad mode
+        split = split_point(vm)
+        if isinstance(split, Suspended):
+            split = Restart(split.frames[-1].begun)
+        self.calls.append(_Call(what, tuple(vm.places()), split))
+
+    def guards(self) -> list[NoHooks]:
+        """What later calls are asked."""
+        return [NoHooks(list(self.hooked.values()))] if self.hooked else []
+
+
+def no_hooks(tensors: Sequence[Tensor]) -> bool:
+    """Whether nothing of the program's sees the gradients of these tensors but `.grad`."""
+    return not (hooks_on_saving() or any(map(has_leaf_hooks, tensors)))
+
+
+class NoHooks:
+    """The guard of leaves whose gradients a graph computes."""
+
+    def __init__(self, inputs: Sequence[GraphInput]) -> None:
+        self.sources: list[Source] = [i.source for i in inputs if not i.static]
+        self.held = tuple(i.real for i in inputs if i.static)
+        self.first = not self.held and all(map(is_argument, self.sources))
+
+    def lines(self, emit: Emitter) -> None:
+        """One call for all."""
+        check = emit.constant(no_hooks, "no_hooks")
+        given = "".join(f"{emit.fetch(s)}, " for s in self.sources)
+        held = f"*{emit.constant(self.held, 'leaves')}, " if self.held else ""
+        emit.miss_if(f"not {check}(({given}{held}))")
+
+    def explain(self, args: Mapping[str, Any]) -> Miss | None:
+        """What has one now."""
+        if no_hooks((*self.held, *(s.fetch(args) for s in self.sources))):
+            return None
+        return Miss("hooks on leaves and on saved tensors", "none", "some")
+
+    def __str__(self) -> str:
+        return f"no hooks on {len(self.sources) + len(self.held)} leaves, none on saved tensors"
+
+
+class Results(Protocol):
+    """The generated code: results of the graph, and expressions for values."""
+
+    emit: Emitter
+    outputs: list[Tensor]
+
+    def value(self, value: Any, /) -> str:
+        """Any value of the stack."""
+
+
+def settle(vm: Interpreter, body: Results) -> list[str]:
+    """Statements that give the graph's results their place in autograd's graph.
+
+    Raises GraphBreak, at the first of the calls, where gradients are wanted outside of the graph through what it computes.
+    """
+    inside: Inside = vm.gradients
+    if not inside.calls:
+        return []
+    if any(isinstance(i.fake, Tensor) and i.node is not None and is_changed(i) for i in vm.out.used):
+        raise _outside(inside)
+    lines, at = [], 0
+    while at < len(body.outputs):  # a gradient of a leaf that is a result is one, too
+        result = body.outputs[at]
+        if not result.requires_grad:
+            pass
+        elif result.is_leaf:
+            lines.append(f"out{at} = {body.emit.constant(leaf, 'leaf')}(out{at})")
+            found, gradient = vm.effects.attr(result, "grad")
+            if found and gradient is not None:
+                lines.append(f"out{at}.grad = {body.value(gradient)}")
+        elif is_freed(result):
+            lines.append(f"out{at} = {body.emit.constant(freed, 'freed')}(out{at})")
+        else:
+            raise _outside(inside)
+        at += 1
+    return lines
+
+
+def is_changed(info: GraphInput) -> bool:
+    """Whether the program wrote to an input in a way that autograd records."""
+    base = info.fake if info.fake._base is None else info.fake._base
+    return operator.is_not(base.grad_fn, info.history)
+
+
+def _outside(inside: Inside) -> GraphBreak:
+    first = inside.calls[0]
+    error = GraphBreak(f"{first.what}, and gradients are wanted through the results of the same graph later")
+    error.frames, error.split = first.frames, first.split
+    return error

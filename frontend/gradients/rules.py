@@ -1,0 +1,198 @@
+"""Calls that take gradients, or say of which tensors: nodes of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..calls import contexts
+from ..calls.registry import Rows
+from ..errors import GraphBreak, Unsupported
+from ..guards import process_state
+from ..state import Interpreter
+from ..torch_private.autograd_graph import has_leaf_hooks, hooks_on_saving, leaf_of, nodes_behind
+from ..torch_private.dispatch import storage_key
+from ..torch_private.fake import unsupported_fake_errors
+from ..values.kinds import isinstance
+from ..values.tensor import load_tensor_attr, store_tensor_attr
+from . import nodes
+
+__all__ = ["ROWS", "TENSOR_METHODS"]
+
+ROWS = Rows()
+
+
+def _call(vm: Interpreter, function: Callable[..., Any], *args: Any) -> Any:
+    """A node of this function, run on fake tensors."""
+    lifted = vm.out.lift(args)
+    try:
+        result = vm.native(function, *args)
+    except unsupported_fake_errors() as error:
+        raise Unsupported(f"gradients cannot be taken of fake tensors: {str(error)[:200]}") from None
+    if isinstance(result, tuple) and not any(isinstance(r, Tensor) for r in result):
+        return result
+    return vm.out.record(function, (lifted, {}), result, False)
+
+
+def _listed(vm: Interpreter, given: Any, what: str) -> list[Any]:
+    """One tensor or several, as a list of those that this graph knows."""
+    given = vm.materialize(given)
+    found = [given] if isinstance(given, Tensor) else vm.listed(given)
+    for item in found:
+        if item is not None and not (isinstance(item, Tensor) and vm.out.is_known(item)):
+            raise GraphBreak(f"{what} is given a {type(item).__name__}")
+    return found
+
+
+def _check_around(vm: Interpreter, what: str) -> None:
+    """Break where the program watches autograd in a way that a graph does not show."""
+    if process_state.ask(vm, torch.is_anomaly_enabled, (), {}):
+        raise GraphBreak(f"{what} while anomalies are looked for")
+    if hooks_on_saving():
+        raise GraphBreak(f"{what} under hooks on saved tensors")
+
+
+def _check_hooks(vm: Interpreter, tensors: Sequence[Tensor], what: str) -> None:
+    for tensor in tensors:
+        info = vm.out.inputs.get(id(tensor))
+        if info is None:
+            continue
+        if has_leaf_hooks(info.real):
+            raise GraphBreak(f"{what}, and {info.source.name()} has hooks")
+        vm.gradients.hooked[id(tensor)] = info
+
+
+def _reached(vm: Interpreter, outputs: Sequence[Tensor], stop: Sequence[Tensor], what: str) -> list[Tensor]:
+    """The leaves that backward from the outputs may reach; of an input that has a history, that lies outside of the graph.
+
+    Gradients with respect to such inputs (`stop`) are asked for themselves; anything beyond breaks the graph.
+    """
+    tensors = [i for i in vm.out.inputs.values() if isinstance(i.fake, Tensor)]
+    outside = {node for i in tensors for node in (i.grad_fn, i.history) if node is not None}
+    asked = {t.grad_fn for t in stop}
+    leaves = []
+    for node in nodes_behind(outputs, outside & asked):
+        leaf = leaf_of(node)
+        if node in outside or leaf is not None and not vm.out.is_known(leaf):
+            if node not in asked:
+                raise GraphBreak(f"{what} goes on through what was computed before this graph")
+        elif leaf is not None:
+            leaves.append(leaf)
+    return leaves
+
+
+@ROWS.rule(torch.autograd.grad)
+def _grad(
+    vm: Interpreter,
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: Any = None,
+    create_graph: Any = False,
+    only_inputs: Any = True,
+    allow_unused: Any = None,
+    is_grads_batched: Any = False,
+    materialize_grads: Any = False,
+) -> Any:
+    what = "torch.autograd.grad is called"
+    if is_grads_batched or only_inputs is not True:
+        raise GraphBreak(f"{what} with is_grads_batched or without only_inputs")
+    _check_around(vm, what)
+    results, given = _listed(vm, outputs, what), _listed(vm, inputs, what)
+    arriving = [None] * len(results) if grad_outputs is None else _listed(vm, grad_outputs, what)
+    _reached(vm, results, given, what)
+    _check_hooks(vm, given, what)
+    vm.gradients.note(vm, what)
+    retain = bool(create_graph) if retain_graph is None else bool(retain_graph)
+    if allow_unused is False and materialize_grads:
+        vm.native(torch.autograd.grad, results, given, allow_unused=False, materialize_grads=True)  # an error
+    unused = None if allow_unused is None else bool(allow_unused)
+    return _call(
+        vm, nodes.gradients, results, given, arriving, retain, bool(create_graph), unused, bool(materialize_grads)
+    )
+
+
+@ROWS.rule(torch.autograd.backward)
+def _backward(
+    vm: Interpreter,
+    tensors: Any,
+    grad_tensors: Any = None,
+    retain_graph: Any = None,
+    create_graph: Any = False,
+    grad_variables: Any = None,
+    inputs: Any = None,
+) -> None:
+    what = "backward() is called"
+    if grad_variables is not None:
+        raise GraphBreak(f"{what} with grad_variables")
+    _check_around(vm, what)
+    results = _listed(vm, tensors, what)
+    arriving = [None] * len(results) if grad_tensors is None else _listed(vm, grad_tensors, what)
+    retain = bool(create_graph) if retain_graph is None else bool(retain_graph)
+    wanted = None if inputs is None else _listed(vm, inputs, what)
+    leaves = _reached(vm, results, wanted or (), what)
+    if wanted is not None:
+        if not wanted or not all(t.is_leaf and t.requires_grad for t in wanted):
+            raise GraphBreak(f"{what} with inputs that are no leaves")
+        leaves = list(dict.fromkeys(wanted))
+    if not leaves:
+        vm.native(torch.autograd.backward, results, arriving, retain, bool(create_graph))  # mostly an error
+        return
+    _check_hooks(vm, leaves, what)
+    vm.gradients.note(vm, what)
+    present = [load_tensor_attr(vm, leaf, "grad") for leaf in leaves]
+    new = [grad is None for grad in present]
+    found = _call(vm, nodes.leaf_gradients, results, leaves, arriving, retain, bool(create_graph), new)
+    _refuse_shared(arriving, [g for g, is_new in zip(found, new, strict=True) if is_new], what)
+    mode = torch.is_grad_enabled()
+    contexts.set_grad(vm, bool(create_graph))
+    for leaf, grad, gradient in zip(leaves, present, found, strict=True):
+        if gradient is None:
+            continue
+        if grad is None:
+            store_tensor_attr(vm, leaf, "grad", gradient)
+        elif create_graph:
+            store_tensor_attr(vm, leaf, "grad", vm.out.call_function(torch.add, (grad, gradient), {}))
+        else:
+            vm.out.call_method("add_", (grad, gradient), {})
+    contexts.set_grad(vm, mode)
+
+
+def _refuse_shared(arriving: Sequence[Any], made: Sequence[Any], what: str) -> None:
+    """Eager may let a view of the gradient that it is given become `.grad`."""
+    given = {storage_key(t) for t in arriving if t is not None}
+    if any(g is not None and storage_key(g) in given for g in made):
+        raise GraphBreak(f"{what}, and a gradient shares memory with the one that is given")
+
+
+def _tensor_backward(
+    vm: Interpreter,
+    tensor: Tensor,
+    gradient: Any = None,
+    retain_graph: Any = None,
+    create_graph: Any = False,
+    inputs: Any = None,
+) -> None:
+    _backward(vm, tensor, None if gradient is None else [gradient], retain_graph, create_graph, inputs=inputs)
+
+
+def _requires_grad(vm: Interpreter, tensor: Tensor, requires_grad: bool = True) -> Tensor:
+    if tensor.requires_grad == requires_grad:
+        return tensor
+    if torch.is_grad_enabled():
+        vm.gradients.note(vm, "requires_grad_ is called")
+        node = vm.out.lift((tensor, requires_grad))
+        vm.native(nodes.set_requires_grad, tensor, requires_grad)
+        vm.out.record(nodes.set_requires_grad, (node, {}), tensor, True)
+        if id(tensor) not in vm.out.inputs:
+            return tensor
+    else:
+        vm.native(tensor.requires_grad_, requires_grad)
+    vm.effects.write_attr(tensor, "requires_grad", requires_grad)
+    return tensor
+
+
+TENSOR_METHODS: dict[str, Any] = {"backward": _tensor_backward, "requires_grad_": _requires_grad}

@@ -1,0 +1,79 @@
+"""autograd's graph behind a tensor: its leaves, whether it was freed, what hooks there are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def nodes_behind(tensors: Sequence[Tensor], ends: Collection[Any] = ()) -> Iterator[Any]:
+    """The nodes that backward from these tensors may reach, each once; what lies behind `ends` is left out."""
+    todo = [torch.autograd.graph.get_gradient_edge(t).node for t in tensors if t.requires_grad]
+    seen: set[Any] = set()
+    while todo:
+        node = todo.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        yield node
+        if node in ends:
+            continue
+        todo += [following for following, _ in node.next_functions if following is not None]
+
+
+def leaf_of(node: Any) -> Tensor | None:
+    """The leaf whose gradient a node accumulates."""
+    return node.variable if type(node).__name__ == "AccumulateGrad" else None
+
+
+def is_freed(tensor: Tensor) -> bool:
+    """Whether backward from here would meet what an earlier one has freed."""
+    return any(_is_freed(node) for node in nodes_behind([tensor]))
+
+
+def _is_freed(node: Any) -> bool:
+    for name in _saved(type(node)):
+        try:
+            getattr(node, name)
+        except RuntimeError as error:
+            if "backward through the graph a second time" in str(error):
+                return True
+    return False
+
+
+@cache
+def _saved(kind: type) -> list[str]:
+    """The attributes of a node by which the tensors that it saves are read; sizes are not among them."""
+    names = dir(kind)
+    return [n for n in names if n.startswith("_saved_") and f"_raw{n}" in names] + ["saved_tensors"] * (
+        "saved_tensors" in names
+    )
+
+
+def has_leaf_hooks(tensor: Tensor) -> bool:
+    """Whether something of the program's looks at the gradient of a leaf, or takes it, before `.grad` is seen.
+
+    What C++ adds to the node that accumulates (DDP) is not listed anywhere: with processes that talk to each other, a node that
+    somebody holds counts as such.
+    """
+    if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
+        return True
+    distributed = torch.distributed
+    return distributed.is_available() and distributed.is_initialized() and _is_held(tensor)
+
+
+def _is_held(tensor: Tensor) -> bool:
+    if not tensor.is_leaf:
+        return False
+    edge = torch.autograd.graph.get_gradient_edge
+    edge(tensor).node.metadata["intarsia"] = True  # a node that nobody holds is gone after this line
+    return bool(edge(tensor).node.metadata.pop("intarsia", False))
+
+
+def hooks_on_saving() -> bool:
+    """Whether hooks of the program's are given what is saved for backward."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
