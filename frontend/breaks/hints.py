@@ -29,7 +29,9 @@ _REMEDIES: Mapping[str, str] = MappingProxyType(
         "print is called": _SHOW,
         "a tensor is printed": _SHOW,
         "a tensor is formatted": _SHOW,
-        "backward() is called": "call it after the compiled function, or leave it: both passes are compiled all the same",
+        "backward() is called": "leave it: backward is compiled all the same; to have it in the graph, compute in the compiled function all "
+        "that it goes through, and return results detached",
+        "torch.autograd.grad is called": "compute in the compiled function all that it goes through, and return results detached",
         "a class is defined": "define it outside of the compiled function",
         "a class is made": "make it outside of the compiled function",
         "an optimizer or scheduler": "leave it: it runs between the graphs, once a step",

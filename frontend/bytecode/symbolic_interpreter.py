@@ -91,6 +91,7 @@ class SymbolicInterpreter:
         self.splits = False  # whether the capture may end at a graph break
         self.ranges: list[tuple[str, str | None]] = []  # the program's ranges of the profiler, where it may not
         self.gradients = Inside()
+        self.out.new_leaf = functools.partial(self.gradients.note, self)
         self.created: dict[int, Any] = {}
         self.recipes: dict[int, tuple[Any, ...]] = {}  # how an object of C's that capture made is made again
         self.scopes: list[Any] = []

@@ -22,7 +22,7 @@ from ..graph.dynamic import concrete
 from ..graph.fake_dispatch import new_fake_mode
 from ..graph.sym_nodes import SymNodes
 from ..graph.value_errors import partly_read, raises_on_values
-from ..torch_private.autograd import own_saving
+from ..torch_private.autograd import recording
 from ..torch_private.dispatch import (
     CaptureMode,
     autocast_keys,
@@ -77,7 +77,7 @@ def functionalize(
     with_autograd = has_gradients(gm.graph)
     tracer = (TracerWithAutograd if with_autograd else Tracer)(gm, fake_mode, dict(decompositions or {}))
     with ExitStack() as stack:
-        for state in (own_saving(),) if with_autograd else (torch.no_grad(), below_autograd()):
+        for state in (recording(gm.graph),) if with_autograd else (torch.no_grad(), below_autograd()):
             stack.enter_context(state)
         if fake_mode.shape_env is not None:
             stack.enter_context(python_dispatcher())

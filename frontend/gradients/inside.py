@@ -31,6 +31,7 @@ class _Call:
     what: str
     frames: tuple[SourceLine, ...]
     split: Restart | None
+    frees: bool  # whether backward is then done with what it went through
 
 
 @dataclass
@@ -40,13 +41,13 @@ class Inside:
     calls: list[_Call] = field(default_factory=list)
     hooked: dict[int, GraphInput] = field(default_factory=dict)
 
-    def note(self, vm: Interpreter, what: str) -> None:
+    def note(self, vm: Interpreter, what: str, frees: bool = False) -> None:
         """A call is about to become a node."""
         vm.out.asked = True  # for the grad mode
         split = split_point(vm)
         if isinstance(split, Suspended):
             split = Restart(split.frames[-1].begun)
-        self.calls.append(_Call(what, tuple(vm.places()), split))
+        self.calls.append(_Call(what, tuple(vm.places()), split, frees))
 
     def guards(self) -> list[NoHooks]:
         """What later calls are asked."""
@@ -130,5 +131,7 @@ def is_changed(info: GraphInput) -> bool:
 def _outside(inside: Inside) -> GraphBreak:
     first = inside.calls[0]
     error = GraphBreak(f"{first.what}, and gradients are wanted through the results of the same graph later")
-    error.frames, error.split = first.frames, first.split
+    error.frames = first.frames
+    if not any(call.frees for call in inside.calls):
+        error.split = first.split  # else eager alone frees no more than that: a compiled graph is one node
     return error

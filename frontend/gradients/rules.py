@@ -78,7 +78,7 @@ def _reached(vm: Interpreter, outputs: Sequence[Tensor], stop: Sequence[Tensor],
         leaf = leaf_of(node)
         if node in outside or leaf is not None and not vm.out.is_known(leaf):
             if node not in asked:
-                raise GraphBreak(f"{what} goes on through what was computed before this graph")
+                raise GraphBreak(f"{what}, and goes on through what was computed before this graph")
         elif leaf is not None:
             leaves.append(leaf)
     return leaves
@@ -105,8 +105,8 @@ def _grad(
     arriving = [None] * len(results) if grad_outputs is None else _listed(vm, grad_outputs, what)
     _reached(vm, results, given, what)
     _check_hooks(vm, given, what)
-    vm.gradients.note(vm, what)
     retain = bool(create_graph) if retain_graph is None else bool(retain_graph)
+    vm.gradients.note(vm, what, not retain)
     if allow_unused is False and materialize_grads:
         vm.native(torch.autograd.grad, results, given, allow_unused=False, materialize_grads=True)  # an error
     unused = None if allow_unused is None else bool(allow_unused)
@@ -142,7 +142,7 @@ def _backward(
         vm.native(torch.autograd.backward, results, arriving, retain, bool(create_graph))  # mostly an error
         return
     _check_hooks(vm, leaves, what)
-    vm.gradients.note(vm, what)
+    vm.gradients.note(vm, what, not retain)
     present = [load_tensor_attr(vm, leaf, "grad") for leaf in leaves]
     new = [grad is None for grad in present]
     found = _call(vm, nodes.leaf_gradients, results, leaves, arriving, retain, bool(create_graph), new)

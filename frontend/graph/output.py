@@ -83,6 +83,7 @@ class OutputGraph:
         self._sym_nodes: dict[sympy.Expr, Any] = {}
         self._names: set[str] = set()
         self.number_input: Callable[[Any], Any] | None = None
+        self.new_leaf: Callable[[str], None] | None = None  # told of leaves that calls make
         self.asked = False  # whether the program asked torch for something that no tensor tells: the grad mode, the default dtype
         self.meta: dict[str, Any] = {}  # of the graph module
         self.size = 0  # nodes recorded so far, placeholders not counted
@@ -298,7 +299,10 @@ class OutputGraph:
         for tensor, before in changed:
             tensor.requires_grad_(before)
         made = (t for t in tensors_in(result) if t.requires_grad and t.is_leaf and not self.is_known(t))
-        if changed or any(not t._is_view() for t in made):
+        new = any(not t._is_view() for t in made)
+        if new and not changed and self.new_leaf is not None:
+            self.new_leaf(f"{_called(target)} makes a tensor that requires gradients")
+        elif changed or new:
             raise GraphBreak(f"{_called(target)} says of a tensor whether it requires gradients")
 
     def _plain_list(self, value: Any) -> Any:

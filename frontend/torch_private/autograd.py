@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from ..errors import Busy
 from ..graph.value_errors import may_raise, raises_on_values
-from .dispatch import is_seeded
+from .dispatch import is_seeded, python_dispatcher
 from .joint import Joint
 
 
@@ -146,6 +146,20 @@ def _layers_with_gradients() -> Iterator[None]:
         yield
     finally:
         decompositions.select_one_layer_lstm_function = plain
+
+
+_RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+
+
+@contextmanager
+def recording(graph: fx.Graph) -> Iterator[None]:
+    """A graph that takes gradients itself is traced here: autograd records, recurrent layers go step by step."""
+    with ExitStack() as stack:
+        stack.enter_context(own_saving())
+        if any(getattr(node.target, "__name__", "") in _RECURRENT for node in graph.nodes):
+            for state in (tracing_alone(), _layers_with_gradients(), python_dispatcher()):
+                stack.enter_context(state)
+        yield
 
 
 def aot_autograd(

@@ -36,7 +36,8 @@ def is_freed(tensor: Tensor) -> bool:
 
 
 def _is_freed(node: Any) -> bool:
-    for name in _saved(type(node)):
+    kind: Any = type(node)
+    for name in _saved(kind):
         try:
             getattr(node, name)
         except RuntimeError as error:
@@ -69,9 +70,13 @@ def has_leaf_hooks(tensor: Tensor) -> bool:
 def _is_held(tensor: Tensor) -> bool:
     if not tensor.is_leaf:
         return False
-    edge = torch.autograd.graph.get_gradient_edge
-    edge(tensor).node.metadata["intarsia"] = True  # a node that nobody holds is gone after this line
-    return bool(edge(tensor).node.metadata.pop("intarsia", False))
+
+    def metadata() -> dict[str, Any]:
+        node: Any = torch.autograd.graph.get_gradient_edge(tensor).node
+        return node.metadata  # type: ignore[no-any-return]
+
+    metadata()["intarsia"] = True  # a node that nobody holds is gone after this line
+    return bool(metadata().pop("intarsia", False))
 
 
 def hooks_on_saving() -> bool:

@@ -419,7 +419,7 @@ def test_training_loop_with_accumulation():
 def test_whole_step_inside(optimizer):
     expected = regression(lambda f: f, optimizer, inside=True)
     torch.testing.assert_close(regression(intarsia.compile, optimizer, inside=True), expected)
-    assert intarsia.counters()["graphs"] >= 2
+    assert intarsia.counters()["graphs"] >= 1
 
 
 def test_gradient_asked_for_inside():

@@ -1,0 +1,440 @@
+"""Gradients that the program takes itself: forward, backward and updates by hand are one graph, as in eager bit by bit of state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+import intarsia
+
+pytestmark = pytest.mark.usefixtures("gradients_on")
+
+
+@pytest.fixture
+def gradients_on() -> Any:
+    with torch.enable_grad():
+        yield
+
+
+def layers() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
+
+
+def images() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5), nn.Flatten(), nn.Linear(144, 4)
+    )
+
+
+def frozen() -> nn.Module:
+    module = layers()
+    module[0].requires_grad_(False)
+    return module
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.norm, self.out = nn.Embedding(10, 8), nn.LayerNorm(8), nn.Linear(8, 10, bias=False)
+        self.out.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.out(self.norm(self.embedding(tokens)))
+
+
+def update(module: nn.Module) -> None:
+    with torch.no_grad():
+        for p in module.parameters():
+            if p.grad is not None:
+                p -= 0.1 * p.grad
+
+
+CASES: dict[str, tuple[Callable[..., Any], Any, Any]] = {}
+
+
+def case(model: Any = layers, inputs: Any = lambda: (torch.randn(5, 8), torch.randn(5, 4))) -> Any:
+    def add(function: Any) -> Any:
+        CASES[function.__name__] = function, model, inputs
+        return function
+
+    return add
+
+
+@case()
+def accumulated(m, x, y):
+    loss = F.mse_loss(m(x), y)
+    loss.backward()
+    return loss
+
+
+@case()
+def whole_step(m, x, y):
+    loss = F.mse_loss(m(x), y)
+    loss.backward()
+    update(m)
+    m.zero_grad()
+    return loss.detach()
+
+
+@case()
+def zeroed_in_place(m, x, y):
+    m.zero_grad(set_to_none=False)
+    loss = F.mse_loss(m(x), y)
+    loss.backward()
+    update(m)
+    return loss
+
+
+@case(images, lambda: (torch.randn(2, 3, 8, 8), torch.randint(0, 4, (2,))))
+def batch_norm_and_dropout(m, x, y):
+    loss = F.cross_entropy(m(x), y)
+    torch.autograd.backward([loss])
+    update(m)
+    m.zero_grad()
+    return loss.detach()
+
+
+@case(Tied, lambda: (torch.randint(0, 10, (3, 5)),))
+def tied_weights(m, tokens):
+    loss = F.cross_entropy(m(tokens)[:, :-1].reshape(-1, 10), tokens[:, 1:].reshape(-1))
+    loss.backward()
+    return loss
+
+
+@case()
+def autocast(m, x, y):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = (m(x).float() - y).square().mean()
+    loss.backward()
+    update(m)
+    m.zero_grad()
+    return loss.detach().round(decimals=1)
+
+
+@case(frozen)
+def frozen_parts(m, x, y):
+    loss = F.mse_loss(m(x), y)
+    loss.backward()
+    return loss
+
+
+@case()
+def several_losses(m, x, y):
+    h = m(x)
+    a, b = h.square().mean(), (h - y).abs().sum()
+    a.backward(retain_graph=True)
+    b.backward(inputs=[m[0].weight, m[2].bias])
+    return a, b.detach()
+
+
+@case()
+def given_gradient(m, x, y):
+    h = m(x)
+    h.backward(y)
+    return h.detach()
+
+
+@case(inputs=lambda: (torch.randn(5, 8, requires_grad=True),))
+def input_that_is_a_leaf(m, x):
+    loss = m(x).square().sum()
+    loss.backward()
+    return loss.detach(), x.grad * 2
+
+
+@case()
+def penalty(m, x, y):
+    x = x.detach().requires_grad_()
+    loss = m(x).square().mean()
+    (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+    total = loss + gradient.square().sum()
+    total.backward()
+    return total.detach()
+
+
+@case()
+def adversarial(m, x, y):
+    delta = torch.zeros(8, requires_grad=True)
+    (gradient,) = torch.autograd.grad(F.mse_loss(m(x + delta), y), delta)
+    with torch.no_grad():
+        moved = x + 0.1 * gradient.sign()
+    loss = F.mse_loss(m(moved), y)
+    loss.backward()
+    return loss.detach(), moved
+
+
+@case()
+def unused_inputs(m, x, y):
+    wanted = [m[0].weight, m[2].bias]
+    some = torch.autograd.grad(m[2](y.repeat(1, 4)).sum(), wanted, allow_unused=True)
+    return some, torch.autograd.grad(m[2](y.repeat(1, 4)).sum(), wanted, materialize_grads=True)
+
+
+@case()
+def micro_batches(m, x, y):
+    m.zero_grad()
+    for part in range(2):
+        loss = F.mse_loss(m(x[part::2]), y[part::2]) / 2
+        loss.backward()
+    update(m)
+    return loss
+
+
+@case()
+def toggled(m, x, y):
+    m[0].requires_grad_(False)
+    with torch.no_grad():
+        target = m(x) + 1
+    F.mse_loss(m(x), target).backward()
+    m[0].requires_grad_(True)
+
+
+@case()
+def leaf_made_inside(m, x, y):
+    z = x.clone().requires_grad_()
+    (m(z) * 2).square().sum().backward()
+    return z, z.grad
+
+
+@case()
+def recorded_gradients(m, x, y):
+    (m(x).square().mean()).backward(create_graph=True)
+    norm = sum(p.grad.square().sum() for p in m.parameters())
+    m.zero_grad()
+    norm.backward()
+    return norm.detach()
+
+
+@case()
+def one_gradient_for_two(m, x, y):
+    loss = (m[0].bias[:4] + m[2].bias).sum() + m[2].weight.t().contiguous().square().sum()
+    loss.backward()
+    m[2].bias.grad.add_(1)
+    return loss.detach()
+
+
+@case(lambda: nn.LSTM(8, 6, batch_first=True), lambda: (torch.randn(2, 3, 8),))
+def recurrent(m, x):
+    loss = m(x)[0].square().sum()
+    loss.backward()
+    return loss.detach()
+
+
+def facts(t: Tensor) -> tuple[Any, ...]:
+    return t.shape, t.stride(), t.dtype, t.requires_grad, t.is_leaf, t.grad_fn is None
+
+
+def check_state(mine: nn.Module, its: nn.Module, tolerance: dict[str, float]) -> None:
+    for p, q in zip(mine.parameters(), its.parameters(), strict=True):
+        torch.testing.assert_close(p, q, **tolerance)
+        assert p._version == q._version and p.requires_grad == q.requires_grad
+        assert (p.grad is None) == (q.grad is None)
+        if p.grad is not None:
+            torch.testing.assert_close(p.grad, q.grad, **tolerance)
+            assert facts(p.grad) == facts(q.grad)
+    for p, q in zip(mine.buffers(), its.buffers(), strict=True):
+        torch.testing.assert_close(p, q)
+
+
+@pytest.mark.filterwarnings("ignore:Using backward:UserWarning")
+@pytest.mark.parametrize("name", CASES)
+def test_as_in_eager(name: str) -> None:
+    function, model, inputs = CASES[name]
+    fast = intarsia.compile(function, fullgraph=True, options={"on_error": "raise"})
+    modules = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        modules.append(model())
+    before: list[list[Any]] = []
+    close = {"rtol": 5e-2, "atol": 1e-2} if name == "autocast" else {"rtol": 1e-4, "atol": 1e-5}
+    for call in range(3):
+        results, grads = [], []
+        for module, run in zip(modules, (function, fast), strict=True):
+            torch.manual_seed(call)
+            args = inputs()
+            results.append((run(module, *args), [a.grad for a in args]))
+            grads.append([p.grad for p in module.parameters()])
+        for a, b in zip(*map(pytree.tree_leaves, results), strict=True):
+            torch.testing.assert_close(a, b, **close)
+            assert a is None or facts(a) == facts(b)
+        check_state(*modules, close)
+        if before:
+            same = [[a is b for a, b in zip(*pair, strict=True)] for pair in zip(before, grads, strict=True)]
+            assert same[0] == same[1]
+        before = grads
+    assert intarsia.counters()["fallbacks"] == 0 and intarsia.counters()["breaks"] == 0
+
+
+def twice(m, x):
+    loss = m(x).sum()
+    loss.backward()
+    loss.backward()
+
+
+def not_a_scalar(m, x):
+    m(x).backward()
+
+
+def no_gradients(m, x):
+    with torch.no_grad():
+        loss = m(x).sum()
+    loss.backward()
+
+
+def saved_tensor_changed(m, x):
+    h = m[0](x).sigmoid()
+    h.add_(1)
+    h.sum().backward()
+
+
+def parameter_changed(m, x):
+    loss = m(x).square().sum()
+    with torch.no_grad():
+        m[2].weight.mul_(2)
+    loss.backward()
+
+
+def not_differentiable(m, x):
+    m(x).argmax().backward()
+
+
+def wrong_gradient(m, x):
+    m(x).backward(torch.ones(3))
+
+
+def not_used(m, x):
+    return torch.autograd.grad(m[0](x).sum(), [m[2].bias])
+
+
+ERRORS = [
+    *(twice, not_a_scalar, no_gradients, saved_tensor_changed),
+    *(parameter_changed, not_differentiable, wrong_gradient, not_used),
+]
+
+
+@pytest.mark.parametrize("function", ERRORS)
+def test_errors_are_eagers(function: Callable[..., Any]) -> None:
+    raised, states = [], []
+    for run in (function, intarsia.compile(function)):
+        torch.manual_seed(0)
+        module = layers()
+        x = torch.randn(5, 8)
+        for _ in range(2):
+            with pytest.raises(RuntimeError) as error:
+                run(module, x)
+            raised.append(str(error.value))
+        states.append([None if p.grad is None else p.grad.clone() for p in module.parameters()])
+    assert raised[:2] == raised[2:]
+    torch.testing.assert_close(states[0], states[1])
+
+
+def test_backward_from_a_result_whose_graph_is_freed_is_eagers_error() -> None:
+    fast = intarsia.compile(CASES["accumulated"][0], fullgraph=True)
+    found = []
+    for run in (CASES["accumulated"][0], fast):
+        loss = run(layers(), torch.randn(5, 8), torch.randn(5, 4))
+        assert loss.requires_grad and not loss.is_leaf and loss.item() == loss.detach().item()
+        (loss * 2).item()
+        with pytest.raises(RuntimeError, match="backward through the graph a second time") as error:
+            (loss * 2).backward()
+        found.append(str(error.value))
+    assert found[0] == found[1]
+
+
+def gradients_wanted_later(m, x):
+    a, b = m(x).square().sum(), m(x).abs().sum()
+    a.backward()
+    return b
+
+
+def penalty_of_an_outer_loss(m, x):
+    loss = m(x).square().mean()
+    (gradient,) = torch.autograd.grad(loss, m[0].weight, create_graph=True)
+    return loss + gradient.square().sum()
+
+
+def history_before_the_call(m, x):
+    (x * 2).sum().backward()
+    return x.sum()
+
+
+def leaf_for_later(m, x):
+    delta = torch.zeros(8, requires_grad=True)
+    m(x + delta).sum().backward()
+    return (m(x) + delta.sum()).sum()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "function", [gradients_wanted_later, penalty_of_an_outer_loss, history_before_the_call, leaf_for_later]
+)
+def test_what_autograd_outside_takes_part_in_is_visibly_left(function: Callable[..., Any]) -> None:
+    found = []
+    for run in (function, intarsia.compile(function)):
+        torch.manual_seed(0)
+        module, x = layers(), torch.randn(5, 8, requires_grad=True)
+        for _ in range(2):
+            run(module, x.clone() if function is history_before_the_call else x).backward()
+        found.append([x.grad, *(p.grad for p in module.parameters())])
+    torch.testing.assert_close(found[0], found[1])
+    with pytest.raises(Exception, match="backward|autograd.grad|requires gradients"):
+        intarsia.compile(function, fullgraph=True)(module, x.clone())
+
+
+HOOKS: dict[str, Callable[[nn.Module, list[int]], Any]] = {
+    "tensor": lambda m, seen: m[0].weight.register_hook(lambda g: seen.append(1)),
+    "accumulated": lambda m, seen: m[0].weight.register_post_accumulate_grad_hook(lambda p: seen.append(1)),
+    "module": lambda m, seen: m[0].register_full_backward_hook(lambda *_: seen.append(1)),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", HOOKS)
+def test_hooks_that_were_there_before_are_called(kind: str) -> None:
+    function = CASES["accumulated"][0]
+    fast = intarsia.compile(function)
+    module, seen = layers(), []
+    x, y = torch.randn(5, 8), torch.randn(5, 4)
+    fast(module, x, y)  # compiled without
+    handle = HOOKS[kind](module, seen)
+    fast(module, x, y)
+    fast(module, x, y)
+    assert len(seen) == 2
+    handle.remove()
+    fast(module, x, y)
+    assert len(seen) == 2
+
+
+def test_one_program_with_updates_written_in_place() -> None:
+    module = layers()
+    e = intarsia.explain(CASES["whole_step"][0])(module, torch.randn(64, 8), torch.randn(64, 4))
+    assert e.graph_count == 1 and not e.breaks
+    pointers = [p.data_ptr() for p in module.parameters()]
+    fast = intarsia.compile(CASES["whole_step"][0], fullgraph=True)
+    fast(module, torch.randn(64, 8), torch.randn(64, 4))
+    assert pointers == [p.data_ptr() for p in module.parameters()]
+
+
+def test_other_sizes_and_a_graph_break_behind_backward() -> None:
+    def step(m, x, y):
+        loss = F.mse_loss(m(x), y)
+        loss.backward()
+        value = loss.item()
+        update(m)
+        m.zero_grad()
+        return value
+
+    modules = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        modules.append(layers())
+    fast = intarsia.compile(step)
+    for size in (3, 5, 7, 9):
+        x, y = torch.randn(size, 8), torch.randn(size, 4)
+        assert fast(modules[1], x, y) == pytest.approx(step(modules[0], x, y), rel=1e-5)
+    check_state(modules[0], modules[1], {"rtol": 1e-4, "atol": 1e-5})
