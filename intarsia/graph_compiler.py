@@ -26,7 +26,7 @@ from .explain import logs
 from .explain.roofline import WATCH
 from .frontend.errors import Unsupported
 from .frontend.functional.trace import functionalize
-from .frontend.gradients.nodes import in_its_mode
+from .frontend.gradients.nodes import in_eager
 from .frontend.runtime.collector import collector_paused
 from .frontend.runtime.error_origin import blamed
 from .frontend.runtime.profiling import STARTED
@@ -578,13 +578,7 @@ def run_eager(gm: fx.GraphModule, reason: str) -> tuple[GraphFunction, Report]:
         head = "" if reason.startswith(place.removesuffix(": ")) else place  # some name the lines of their kernel
         log.warning("%sthis graph runs in eager: %s", head, reason)
 
-    graph = in_its_mode(gm)
-
-    def run(*args: Any) -> Sequence[Any]:
-        result = graph(*args)
-        return result if isinstance(result, tuple | list) else (result,)
-
-    return run, Report(reason=reason)
+    return in_eager(gm), Report(reason=reason)
 
 
 def _progress() -> Callable[[int, int, str], None] | None:

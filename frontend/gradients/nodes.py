@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, fx
 
 from ..torch_private.dispatch import storage_key
 
-__all__ = ["NODES", "freed", "gradients", "has_gradients", "in_its_mode", "leaf", "leaf_gradients", "set_requires_grad"]
+__all__ = ["NODES", "freed", "gradients", "has_gradients", "in_eager", "leaf", "leaf_gradients", "set_requires_grad"]
 
 Tensors = Sequence[Tensor]
 
@@ -97,17 +98,16 @@ def has_gradients(graph: fx.Graph) -> bool:
     return any(node.target in NODES for node in graph.nodes if node.op == "call_function")
 
 
-def in_its_mode(gm: fx.GraphModule) -> Callable[..., Any]:
-    """The graph, as it is to be called in eager: where it takes gradients, in the grad mode of now, whoever calls it."""
-    if not has_gradients(gm.graph):
-        return gm
-    mode = torch.is_grad_enabled()
+def in_eager(gm: fx.GraphModule) -> Callable[..., Sequence[Any]]:
+    """The graph as it was captured: where it takes gradients, in the grad mode of now, whoever calls it."""
+    mode = torch.is_grad_enabled() if has_gradients(gm.graph) else None
 
-    def call(*args: Any) -> Any:
-        with torch.set_grad_enabled(mode):
-            return gm(*args)
+    def run(*args: Any) -> Sequence[Any]:
+        with nullcontext() if mode is None else torch.set_grad_enabled(mode):
+            result = gm(*args)
+        return result if isinstance(result, tuple | list) else (result,)
 
-    return call
+    return run
 
 
 class _Freed(torch.autograd.Function):
