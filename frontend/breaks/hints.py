@@ -35,7 +35,6 @@ _REMEDIES: Mapping[str, str] = MappingProxyType(
         "a class is defined": "define it outside of the compiled function",
         "a class is made": "make it outside of the compiled function",
         "an optimizer or scheduler": "leave it: it runs between the graphs, once a step",
-        "the gradients of parameters": "leave it: it runs between the graphs, once a step",
         "processes of data-parallel": "leave it: the wrapped module is compiled",
         "the shards of a module": "leave it: the module's forward is compiled",
         "a kernel of Triton is started": "make an operator of the function that starts it (torch.library.custom_op): those are part of the graph",

@@ -31,7 +31,6 @@ from ..torch_private.functions import (
     ASSOCIATIVE_SCAN,
     DISPATCH_MODES,
     FUNCTION_MODES,
-    GRAPH_BREAK,
     IS_COMPILING,
     IS_SCRIPTING,
     LOG_USAGE,
@@ -339,8 +338,13 @@ ROWS.rule(operator.truth)(lambda vm, a: vm.truth(a))
 
 # ---- questions that libraries ask ----
 
-for _question in (torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, *IS_COMPILING):
-    ROWS.rule(_question)(lambda vm: True)
+
+def _is_compiling(vm: Interpreter) -> bool:
+    """Optimizers of torch's compute otherwise where they are compiled, to help torch.compile: capture follows what they do in eager."""
+    return not str(vm.frames[-1].globals.get("__name__", "")).startswith("torch.optim.")
+
+
+ROWS.rule(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, *IS_COMPILING)(_is_compiling)
 ROWS.rule(torch.jit.is_scripting)(lambda vm: False)
 ROWS.rule(torch.jit.is_tracing)(lambda vm: False)
 ROWS.rule(TRACING_STATE)(lambda vm: None)
@@ -388,7 +392,6 @@ def _assert(vm: Interpreter, condition: Any, message: Any) -> None:
         raise UserRaise(AssertionError(message))
 
 
-ROWS.describe(GRAPH_BREAK, refused="torch._dynamo.graph_break() is called")
 ROWS.rule(*SIZE_MARKS)(lambda vm, *args, **kwargs: None)
 
 

@@ -33,7 +33,7 @@ from ..values.kinds import isinstance
 from ..values.sets import check_history
 from ..values.tensor import TensorMethod, is_method_descriptor
 from . import builtins as rules
-from . import contexts, library, marks, natives, tables, torch_rules, transforms
+from . import contexts, library, marks, natives, optimizers, tables, torch_rules, transforms
 from .contexts import is_torch_context
 from .registry import C_DESCRIPTORS, Row, Then, called_row, check_refused, fill, row_of, rule_of
 from .torch_calls import call_operator, check_torch_state, is_torch_builtin, torch_answer, torch_call
@@ -140,6 +140,7 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
     if module.startswith(rules.FRONTEND):
         return vm.native(function, *args, **kwargs)
     torch_rules.check_uncompiled(function)
+    optimizers.check_step(vm, function)
     if module == "torch._dynamo.mutation_guard" and function.__name__ == "patched_init":
         # torch.compile puts this in the place of nn.Module.__init__, to count modules for itself.
         return rules.module_init(vm, *args, **kwargs)
@@ -148,8 +149,6 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
         return special(vm, function, args, kwargs)
     rules.check_module(module)
     if module.startswith("torch") and function.__name__ != "__getattr__":
-        if module.startswith("torch.optim"):
-            raise GraphBreak(torch_rules.OPTIMIZER)
         check_torch_state(function.__name__, module)
     marked = marks.call_marked(vm, function, args, kwargs)
     if marked is not NotImplemented:
@@ -502,5 +501,5 @@ _BY_KIND: dict[type, Any] = {
 
 fill(
     *(natives.ROWS, sets.ROWS, contexts.ROWS, library.ROWS, torch_rules.ROWS, transforms.ROWS, messages.ROWS),
-    *(rules.ROWS, wrappers.ROWS, gradient_rules.ROWS),
+    *(optimizers.ROWS, rules.ROWS, wrappers.ROWS, gradient_rules.ROWS),
 )

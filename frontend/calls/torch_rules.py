@@ -41,15 +41,10 @@ _RUN_AS_THEY_ARE: dict[str, str] = {
 }
 
 
-OPTIMIZER = "an optimizer or scheduler of torch's runs"
-
-
 def check_uncompiled(function: types.FunctionType) -> None:
     """Break at Python functions of torch that have to run as they are."""
     module = function.__globals__.get("__name__", "")
     if module in ("torch._compile", "torch._dynamo.eval_frame") and function.__code__.co_qualname in _MARKS:
-        if (inspect.unwrap(function).__module__ or "").startswith("torch.optim"):
-            raise GraphBreak(OPTIMIZER)
         raise GraphBreak(_MARKS[function.__code__.co_qualname])
     if function in (torch.autocast.__enter__, torch.autocast.__exit__):  # capture has its own for those that it entered
         raise GraphBreak("autocast that was made before this graph is entered or left")
@@ -195,6 +190,12 @@ def _data_of_numbers(function: Any) -> Any:
         data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
         if isinstance(data, list | tuple) and any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(data)):
             raise GraphBreak(f"torch.{function.__name__} reads the values of tensors")
+        if (
+            isinstance(data, torch.SymFloat)
+            and len(args) < 2
+            and not kwargs.keys() - {"data", "obj", "dtype", "device"}
+        ):
+            return torch_call(vm, torch.full, ((), data), {k: v for k, v in kwargs.items() if k in ("dtype", "device")})
         return torch_call(vm, function, args, kwargs)
 
     return apply
@@ -215,15 +216,6 @@ def legacy_tensor(vm: Interpreter, cls: Any, args: tuple[Any, ...], kwargs: dict
         if all(isinstance(a, int | torch.SymInt) for a in args):
             return vm.call(torch.empty, (args or (0,),), {"dtype": dtype})
     raise GraphBreak(f"a {cls.__name__} is constructed inside the captured code")
-
-
-_CLIPPING = (
-    nn.utils.clip_grad_norm_,
-    nn.utils.clip_grad_value_,
-    nn.utils.get_total_norm,
-    nn.utils.clip_grads_with_norm_,
-)
-ROWS.describe(*_CLIPPING, refused="the gradients of parameters are read and scaled")
 
 
 # ---- functions that call functions ----

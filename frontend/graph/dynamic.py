@@ -25,6 +25,7 @@ from ..state import Interpreter
 from ..torch_private.fake import fake_tensor
 from ..torch_private.symbols import hint_of, int_bounds, symbolic_float, symbolic_int
 from ..values.kinds import SYMBOLIC, isinstance
+from .host_numbers import HostNumbers
 from .output import GraphInput
 
 if TYPE_CHECKING:
@@ -223,6 +224,7 @@ class Dynamic:
     promised: list[tuple[GraphInput, int, int, Promise]] = field(default_factory=list)
     _numbers: dict[Source, Any] = field(default_factory=dict)
     _floats: dict[int, tuple[Any, Source]] = field(default_factory=dict)
+    _host: HostNumbers | None = None
 
     def tensor(self, value: Tensor, source: Source, static: bool) -> tuple[Tensor, GraphInput]:
         """The fake twin of an input, with symbols for the sizes that change, and its record."""
@@ -260,13 +262,12 @@ class Dynamic:
             return None
         vm = self.vm
         if kind is float:
-            # With gradients AOTAutograd sees the graph, which takes no floats.
-            if value - value != 0.0 or not self.marks.floats or torch.is_grad_enabled():
+            # With gradients AOTAutograd sees the graph, which takes no floats; learning rates are given to it rarely (`number_input`).
+            if value - value != 0.0 or not self.marks.floats or torch.is_grad_enabled() and not _is_rate(source):
                 return None
             vm.need_symbols()
             vm.guards.add("type", source, kind)
-            self._numbers[source] = self._float(value, source)
-            return self._numbers[source]
+            return self._float(value, source)
         vm.need_symbols()
         vm.guards.add("type", source, kind)
         # A symbol is never negative: of a negative number the opposite is read.
@@ -277,7 +278,7 @@ class Dynamic:
         return self._numbers[source]
 
     def _is_wanted(self, value: int | float, source: Source) -> bool:
-        if source in self.marks.numbers:
+        if source in self.marks.numbers or type(value) is float and _is_rate(source):
             return True
         if not self.everything or type(value) is not int or value < 2:
             return False
@@ -288,10 +289,26 @@ class Dynamic:
     # ---- floats: each is a symbol of its own, computed in Python as eager computes it ----
 
     def _float(self, value: float, source: Source) -> Any:
+        known = self._numbers.get(source)
+        if known is not None:
+            return known
         made = symbolic_float(self.vm.shape_env, value, f"{source.name()} #{len(self._floats)}")
         self._floats[id(made)] = (made, source)
+        self._numbers[source] = made
         self.vm.out.add_input(GraphInput(source, made, value, False))
         return made
+
+    def item(self, tensor: Tensor) -> Any:
+        """`tensor.item()` as a symbolic float, where the host knows it before the graph runs; else None."""
+        if not self.marks.floats or torch.is_grad_enabled():
+            return None
+        if self._host is None:
+            self._host = HostNumbers(self.vm.out, self._source, self.vm.guards.extra.append)
+        found = self._host.read(tensor)
+        if found is None or found[0] is None:
+            return None if found is None else found[1]
+        self.vm.need_symbols()
+        return self._float(found[1], found[0])
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Real Python code with symbols among its arguments: arithmetic stays symbolic, text and keys become constants."""
@@ -331,7 +348,12 @@ class Dynamic:
         )
 
     def number_input(self, value: Any) -> Any:
-        """The symbolic float, itself an input of the graph, that stands for one that was computed from sizes."""
+        """The symbolic float, itself an input of the graph, that stands for one that was computed from sizes.
+
+        Where a gradient may go through the call, a learning rate becomes a number.
+        """
+        if torch.is_grad_enabled() and id(value) in self._floats:
+            return float(value)
         if id(value) in self._floats or not self.marks.floats or value.node.expr.is_number:
             return value
         if not all(s in self.vm.out.symbols for s in value.node.expr.free_symbols):
@@ -341,7 +363,7 @@ class Dynamic:
             hint = hint_of(value)
             if type(hint) is not float or hint - hint != 0.0:
                 return value
-            self._numbers[source] = self._float(hint, source)
+            return self._float(hint, source)
         return self._numbers[source]
 
     # ---- promises ----
@@ -374,6 +396,14 @@ class Dynamic:
         if promise.high is not None and high is not None and high < promise.high:
             return f"the program needs it to be at most {high}"
         return None
+
+
+def _is_rate(source: Source) -> bool:
+    """Whether a number is the learning rate of a group of an optimizer's, which schedules change in each step."""
+    if not isinstance(source, Item) or source.key != "lr" or not isinstance(source.base, Item):
+        return False
+    groups = source.base.base
+    return getattr(groups, "key", getattr(groups, "attr", None)) == "param_groups"
 
 
 def _nowhere() -> None:

@@ -84,6 +84,7 @@ class OutputGraph:
         self._names: set[str] = set()
         self.number_input: Callable[[Any], Any] | None = None
         self.new_leaf: Callable[[str], None] | None = None  # told of leaves that calls make
+        self.number_in: Callable[[Tensor], Any] = lambda _: None  # what a tensor holds, where the host knows
         self.asked = False  # whether the program asked torch for something that no tensor tells: the grad mode, the default dtype
         self.meta: dict[str, Any] = {}  # of the graph module
         self.size = 0  # nodes recorded so far, placeholders not counted
@@ -258,6 +259,9 @@ class OutputGraph:
         return self._call("call_method", name, args, kwargs, getattr(args[0], name))
 
     def _call(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], function: Any) -> Any:
+        if any(isinstance(kwargs.get(name), Tensor) for name in _NUMBERS):  # eager reads the number in the tensor
+            found = {n: self.number_in(kwargs[n]) for n in _NUMBERS if isinstance(kwargs.get(n), Tensor)}
+            kwargs = {**kwargs, **{n: number for n, number in found.items() if number is not None}}
         if self.number_input is not None:
             args, kwargs = self._with_inputs((args, kwargs))
         if any(isinstance(a, list) and type(a) is not list for a in (*args, *kwargs.values())):
@@ -287,6 +291,7 @@ class OutputGraph:
             raise
         except Exception as error:
             raise UserRaise(error) from None
+        _count_writes(name, args, kwargs)
         written = [t for t, version in zip(given, versions, strict=True) if t._version != version]
         self._written.update(map(_storage, written))
         mutated = bool(written)
@@ -402,6 +407,26 @@ _GUARDED = frozenset(
     """.split()  # noqa: SIM905
 )
 
+
+def _count_writes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Operators on lists of tensors count no versions of fake tensors that they write to, and some of real ones neither."""
+    for place, argument in _written_lists(name):
+        tensors = args[place] if place < len(args) else kwargs.get(argument, ())
+        torch.autograd.graph.increment_version([t for t in tensors if isinstance(t, Tensor)])
+
+
+@cache
+def _written_lists(name: str) -> tuple[tuple[int, str], ...]:
+    """The arguments of an operator that are lists of tensors, or one, which it writes to: place and name."""
+    packet = getattr(torch.ops.aten, name, None) if name.endswith("_") and name.startswith(_OF_LISTS) else None
+    if packet is None:
+        return ()
+    arguments = enumerate(getattr(packet, packet.overloads()[0])._schema.arguments)
+    return tuple((place, a.name) for place, a in arguments if a.alias_info is not None and a.alias_info.is_write)
+
+
+_NUMBERS = ("alpha", "value")  # arguments that are numbers in every operator
+_OF_LISTS = ("_foreach_", "_fused_", "_amp_foreach_")
 
 # What gives a tensor other memory, or, itself, a place in autograd's graph.
 _REMAKES = (torch.ops.aten.set, torch.ops.aten.lift, torch.ops.aten.lift_fresh)

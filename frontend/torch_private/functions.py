@@ -35,3 +35,4 @@ ASSERT_ASYNC: Any = torch._assert_async
 MODULE_CALL: Any = torch.nn.Module._wrapped_call_impl
 MODULE_CALL_WITH_HOOKS: Any = torch.nn.Module._call_impl
 MODULE_APPLY: Any = torch.nn.Module._apply  # behind `module.to(...)` and its like
+GROUP_TENSORS: Any = torch._C._group_tensors_by_device_and_dtype  # behind every optimizer over lists of tensors

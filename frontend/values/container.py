@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from ..errors import Unsupported, UserRaise
 from ..guards.sameness import made_set, recipe, same_keys
 from ..guards.source import Attr, Fetch, Item, Source
@@ -98,6 +100,8 @@ def _sequence(vm: Interpreter, value: Any, source: Source) -> Any:
 
 def _mapping(vm: Interpreter, value: Any, source: Source) -> Any:
     keys = list(value)
+    if keys and all(isinstance(k, Tensor) for k in keys):
+        return _by_tensor(vm, value, source, keys)
     if not all(
         is_constant(k) or isinstance(k, type) or vm.user.wrap(k, _key_source(source, i)) is k
         for i, k in enumerate(keys)
@@ -112,6 +116,20 @@ def _mapping(vm: Interpreter, value: Any, source: Source) -> Any:
     vm.user.track(value, copy, source)
     for key in keys:
         copy[key] = vm.user.wrap(value[key], Item(source, key))
+    return copy
+
+
+def _by_tensor(vm: Interpreter, value: Any, source: Source, keys: list[Tensor]) -> Any:
+    """A mapping whose keys are tensors, as an optimizer's state is: found by identity, and read by place, which asks no key for its hash."""
+    vm.guards.add("length", source, len(keys))
+    vm.definitions.note(Tensor)
+    copy: Any = type(value)()
+    if type(value) is defaultdict:
+        copy.default_factory = vm.user.wrap(value.default_factory, Attr(source, "default_factory"))
+    vm.user.track(value, copy, source)
+    items = Fetch(list, Fetch(dict.values, source))
+    for i, (key, item) in enumerate(zip(keys, value.values(), strict=True)):
+        copy[vm.user.wrap(key, _key_source(source, i))] = vm.user.wrap(item, Item(items, i))
     return copy
 
 

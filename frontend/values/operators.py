@@ -212,6 +212,8 @@ def contains(vm: Interpreter, container: Any, item: Any) -> bool:
     if objects.lookup(type(container), "__next__")[1] is not None or is_old_sequence(container):
         return _found_in(vm, container, item)
     check_key(vm, item)
+    if isinstance(item, Tensor) and isinstance(container, dict):
+        _look_up_tensor(vm, container, item)
     return bool(vm.native(operator.contains, container, item))
 
 
@@ -268,7 +270,9 @@ def get_item(vm: Interpreter, obj: Any, key: Any) -> Any:
         if method is None or vm.is_library(method.__module__):
             return vm.native(operator.getitem, obj, key)
     if isinstance(key, Tensor):
-        raise GraphBreak("a tensor's value is used as an index")
+        if not isinstance(obj, dict):
+            raise GraphBreak("a tensor's value is used as an index")
+        _look_up_tensor(vm, obj, key)
     key = _as_key(vm, obj, key)
     factory = getattr(obj, "default_factory", None)
     if factory is not None and hasattr(factory, "__code__") and not dict.__contains__(obj, key):
@@ -276,6 +280,14 @@ def get_item(vm: Interpreter, obj: Any, key: Any) -> Any:
         obj[key] = value
         return value
     return vm.native(operator.getitem, obj, key)
+
+
+def _look_up_tensor(vm: Interpreter, mapping: dict[Any, Any], key: Tensor) -> None:
+    """Tensors are found by identity: that one which guards hold is none of the keys that may be other ones in each call is guarded."""
+    info = vm.out.inputs.get(id(key))
+    if info is not None and info.static and not dict.__contains__(mapping, key):
+        for other in filter(lambda k: isinstance(k, Tensor), mapping):
+            is_same(vm, key, other)
 
 
 def _select_symbols(vm: Interpreter, tensor: Tensor, key: Any) -> tuple[Any, Any]:

@@ -40,10 +40,18 @@ def graph_backend(module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
     return module.forward
 
 
-def compiled(target: Any, **options: Any) -> tuple[Any, Log]:
+def number_backend(module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+    """The same with floats as inputs of the graph."""
+    return module.forward
+
+
+number_backend.takes_floats = True  # type: ignore[attr-defined]
+
+
+def compiled(target: Any, backend: Any = graph_backend, **options: Any) -> tuple[Any, Log]:
     """`target` compiled with the graph backend, and the log of its events."""
     log = Log()
-    return compile_callable(target, backend=graph_backend, observer=log, **options), log
+    return compile_callable(target, backend=backend, observer=log, **options), log
 
 
 def same(a: Any, b: Any) -> bool:

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from harness import compiled
+from harness import compiled, number_backend
 from torch import nn
 
 OPTIMIZERS = {
@@ -39,7 +39,7 @@ def test_a_training_step(name):
     logs = []
 
     def compile(function):
-        fast, log = compiled(function, on_error="raise")
+        fast, log = compiled(function, number_backend, on_error="raise")
         logs.append(log)
         return fast
 
@@ -48,9 +48,6 @@ def test_a_training_step(name):
     torch.testing.assert_close(got, losses)
     torch.testing.assert_close(trained, parameters)
     (log,) = logs
-    assert len(log.captures) == 4 and not log.recompiles and not log.fallbacks
-    assert [b.place.text for b in log.breaks] == [
-        "optimizer.zero_grad()",
-        "nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
-        "optimizer.step()",
-    ]
+    assert (
+        len(log.captures) == 2 and not log.fallbacks and not log.breaks
+    )  # the step that makes the states, and all others

@@ -1,0 +1,88 @@
+"""Optimizers of torch's: their Python code is traced as any; here is what of it is C code, or speaks to torch.compile."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import GraphBreak
+from ..guards import process_state
+from ..state import Interpreter
+from ..torch_private.fake import real_tensors
+from ..torch_private.functions import GRAPH_BREAK, GROUP_TENSORS
+from .registry import Rows, Then
+
+__all__ = ["ROWS", "check_step"]
+
+ROWS = Rows()
+
+
+@ROWS.rule(GRAPH_BREAK)
+def _graph_break(vm: Interpreter, *_: Any, **__: Any) -> None:
+    """Optimizers ask torch.compile for a graph of their own around each step, which ours do not need."""
+    if not str(vm.frames[-1].globals.get("__name__", "")).startswith("torch.optim."):
+        raise GraphBreak("torch._dynamo.graph_break() is called")
+
+
+OPTIMIZER = "an optimizer or scheduler of torch's runs"
+
+
+def check_step(vm: Interpreter, function: types.FunctionType) -> None:
+    """Break in front of a step of an optimizer that decides by values of tensors, and where a backend takes no numbers as inputs."""
+    if function.__code__.co_qualname != _STEP or function.__globals__.get("__name__") != "torch.optim.optimizer":
+        return
+    if inspect.unwrap(function) in _BY_VALUES or not vm.dynamic.marks.floats:
+        raise GraphBreak(OPTIMIZER)
+
+
+_STEP = "Optimizer.profile_hook_step.<locals>.wrapper"
+_BY_VALUES = frozenset(inspect.unwrap(kind.step) for kind in (torch.optim.LBFGS, torch.optim.SparseAdam))
+
+
+@ROWS.rule(torch.optim.Optimizer.zero_grad)
+def _zero_grad(vm: Interpreter, *args: Any, **kwargs: Any) -> Then:
+    """Marked as not to be compiled, for torch.compile's sake."""
+    return Then(_ZERO_GRAD, args, kwargs, body=True)
+
+
+_ZERO_GRAD: Any = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+
+
+def _check_capture(vm: Interpreter, *_: Any) -> None:
+    """Steps that cannot be recorded into a CUDA graph of the program's say so."""
+    if torch.backends.cuda.is_built() and process_state.ask(vm, torch.cuda.is_current_stream_capturing, (), {}):
+        raise GraphBreak("an optimizer's step is recorded into a CUDA graph of the program's")
+
+
+for _name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check"):
+    if hasattr(torch.optim.Optimizer, _name):
+        ROWS.rule(getattr(torch.optim.Optimizer, _name))(_check_capture)
+
+
+@ROWS.rule(GROUP_TENSORS)
+def _group(vm: Interpreter, lists: Any, with_indices: bool = False) -> dict[Any, Any]:
+    """The tensors of several lists by device and dtype of the first list's, in the order in which C++ gives them."""
+    found: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for place, tensor in enumerate(lists[0]):
+        if not isinstance(tensor, Tensor):
+            raise GraphBreak("tensors are grouped by device and dtype, and one of the first list is None")
+        found.setdefault((tensor.device, tensor.dtype), []).append(place)
+    for column in lists:
+        if len(column) not in (0, len(lists[0])):
+            raise GraphBreak("lists of tensors are grouped that are not of one length")
+    keys = list(found)
+    if len(keys) > 1:
+        with real_tensors():
+            keys = list(GROUP_TENSORS([[torch.empty(0, device=d, dtype=t) for d, t in keys]], False))
+    vm.out.asked = True
+    return {
+        key: (
+            [[column[i] for i in found[key]] if column else [] for column in lists],
+            found[key] if with_indices else [],
+        )
+        for key in keys
+    }

@@ -1,0 +1,286 @@
+"""Optimizers of torch's, and their like, as one graph each: values as in eager bit for bit, one capture for the first step, one for all others."""
+
+import copy
+
+import pytest
+import torch
+from harness import compiled, number_backend
+from torch import nn
+
+FLAGS = {
+    "SGD": [{}, {"momentum": 0.9, "nesterov": True}, {"momentum": 0.9, "dampening": 0.5, "maximize": True}],
+    "Adam": [{}, {"amsgrad": True, "weight_decay": 0.1}, {"maximize": True}],
+    "AdamW": [{}, {"amsgrad": True}],
+    "RMSprop": [{}, {"momentum": 0.9, "centered": True, "weight_decay": 0.1}],
+    "Adagrad": [{"lr_decay": 0.1, "weight_decay": 0.1}],
+    "Adadelta": [{}],
+    "Adamax": [{}],
+    "NAdam": [{}, {"decoupled_weight_decay": True, "weight_decay": 0.1}],
+    "RAdam": [{}],
+    "ASGD": [{"t0": 3.0}],
+    "Rprop": [{}],
+}
+CASES = [(name, {**flags, "foreach": each}) for name, many in FLAGS.items() for flags in many for each in (None, True)]
+CASES += [
+    ("SGD", {"lr": torch.tensor(0.01)}),
+    ("Adam", {"lr": torch.tensor([0.01])}),
+    ("SGD", {"fused": True, "momentum": 0.9}),
+    ("Adam", {"fused": True, "amsgrad": True}),
+    ("Adagrad", {"fused": True}),
+    ("Muon", {}),
+]
+CAPTURES = {"RAdam": 3, "ASGD": 5}  # these decide by the number of the step
+
+
+def twins(make, shapes=((3, 4), (5,)), dtypes=(torch.float32, torch.float32)):
+    """Two equal lists of parameters, each with its optimizer."""
+    found = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        parameters = [nn.Parameter(torch.randn(s).to(d)) for s, d in zip(shapes, dtypes, strict=True)]
+        found.append((parameters, make(parameters)))
+    return found
+
+
+def set_gradients(parameters, seed, none=()):
+    generator = torch.Generator().manual_seed(seed)
+    for i, p in enumerate(parameters):
+        gradient = torch.randn(p.shape, generator=generator).to(p.dtype)
+        p.grad = None if i in none else gradient
+
+
+def assert_same(one, other):
+    (parameters, optimizer), (others, second) = one, other
+    torch.testing.assert_close(others, parameters, rtol=0, atol=0, equal_nan=True)
+    state, wanted = second.state_dict(), optimizer.state_dict()
+    torch.testing.assert_close(state["state"], wanted["state"], rtol=0, atol=0, equal_nan=True)
+    assert [p._version for p in others] == [p._version for p in parameters]
+    assert str(state["param_groups"]) == str(wanted["param_groups"])
+
+
+@pytest.mark.parametrize(("name", "flags"), CASES, ids=lambda v: v if isinstance(v, str) else str(v)[:60])
+def test_each(name, flags):
+    def make(parameters):
+        given = {"lr": 0.01, **copy.deepcopy(flags)}
+        return getattr(torch.optim, name)(parameters, **given)
+
+    eager, ours = twins(make, ((3, 4), (4, 2)))
+    step, log = compiled(ours[1].step, number_backend, on_error="raise")
+    for seed in range(8):
+        for parameters, _ in (eager, ours):
+            set_gradients(parameters, seed)
+        eager[1].step()
+        step()
+        if not flags.get("fused"):  # which counts no versions in eager
+            assert_same(eager, ours)
+    torch.testing.assert_close(ours[0], eager[0], rtol=0, atol=0)
+    assert not log.breaks and not log.fallbacks and len(log.captures) <= CAPTURES.get(name, 2), log.recompiles
+
+
+class Lion(torch.optim.Optimizer):
+    """One of a program's own."""
+
+    def __init__(self, parameters, lr=1e-3, betas=(0.9, 0.99), decay=0.1):
+        super().__init__(parameters, {"lr": lr, "betas": betas, "decay": decay})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            low, high = group["betas"]
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if len(state) == 0:
+                    state["average"] = torch.zeros_like(p)
+                    state["count"] = 0
+                state["count"] += 1
+                average = state["average"]
+                p.mul_(1 - group["lr"] * group["decay"])
+                p.add_(torch.sign(average * low + p.grad * (1 - low)), alpha=-group["lr"])
+                average.mul_(high).add_(p.grad, alpha=1 - high)
+
+
+def test_one_of_the_programs_own():
+    eager, ours = twins(lambda parameters: Lion(parameters, lr=0.01))
+    step, log = compiled(ours[1].step, number_backend, on_error="raise")
+    for seed in range(6):
+        for parameters, _ in (eager, ours):
+            set_gradients(parameters, seed)
+        eager[1].step()
+        step()
+        assert_same(eager, ours)
+    assert not log.breaks and len(log.captures) <= 3
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_a_schedule_is_one_compile(name):
+    eager, ours = twins(lambda parameters: getattr(torch.optim, name)(parameters, lr=0.1, foreach=True))
+    schedules = [torch.optim.lr_scheduler.CosineAnnealingLR(o, 50) for _, o in (eager, ours)]
+
+    def step():
+        ours[1].step()
+        ours[1].zero_grad()
+
+    fast, log = compiled(step, number_backend, on_error="raise")
+    for seed in range(40):
+        for parameters, _ in (eager, ours):
+            set_gradients(parameters, seed)
+        eager[1].step()
+        eager[1].zero_grad()
+        fast()
+        assert all(p.grad is None for p in ours[0])
+        for schedule in schedules:
+            schedule.step()
+    assert_same(eager, ours)
+    assert len(log.captures) == (1 if name == "SGD" else 2) and not log.breaks
+
+
+def test_states_come_from_eager_and_go_back_and_load():
+    eager, ours = twins(lambda parameters: torch.optim.Adam(parameters, lr=0.1))
+    step, log = compiled(ours[1].step, number_backend, on_error="raise")
+    for seed in range(12):
+        for parameters, optimizer in (eager, ours):
+            set_gradients(parameters, seed)
+            if seed in (4, 8):
+                optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        eager[1].step()
+        before = {k: dict(v) for k, v in ours[1].state.items()}
+        (ours[1].step if seed in (0, 5) else step)()
+        for parameter, state in before.items():
+            assert all(ours[1].state[parameter][k] is v for k, v in state.items())
+        assert_same(eager, ours)
+    assert (
+        len(log.captures) == 2
+    )  # loaded groups have another order; loaded states are other tensors, and the same graph's
+
+
+def test_groups_missing_gradients_and_new_parameters():
+    shapes, dtypes = ((3, 4), (5,), (2, 2)), (torch.float32, torch.bfloat16, torch.float32)
+
+    def make(parameters):
+        return torch.optim.AdamW([{"params": parameters[:2], "lr": 0.5}, {"params": parameters[2:]}], lr=0.01)
+
+    eager, ours = twins(make, shapes, dtypes)
+    step, log = compiled(ours[1].step, number_backend, on_error="raise")
+    for seed in range(8):
+        for parameters, optimizer in (eager, ours):
+            if seed == 5:
+                torch.manual_seed(seed)
+                parameters.append(nn.Parameter(torch.randn(3)))
+                optimizer.add_param_group({"params": parameters[-1:], "lr": 0.3})
+            set_gradients(parameters, seed, none=(seed % 3,) if seed < 3 else ())
+        eager[1].step()
+        step()
+        assert_same(eager, ours)
+    assert not log.fallbacks
+
+
+def test_steps_that_differ_between_parameters():
+    """One symbol stands for the steps that are equal at capture; where they come apart, the graph is another."""
+    eager, ours = twins(lambda parameters: torch.optim.Adam(parameters, lr=0.1))
+    step, log = compiled(ours[1].step, number_backend, on_error="raise")
+    for seed in range(8):
+        for parameters, optimizer in (eager, ours):
+            set_gradients(parameters, seed)
+            if seed == 4:
+                optimizer.state[parameters[1]]["step"].fill_(50.0)
+        eager[1].step()
+        step()
+        assert_same(eager, ours)
+    assert len(log.captures) == 3
+
+
+def test_bad_gradients_and_errors():
+    eager, ours = twins(lambda parameters: torch.optim.Adam(parameters, lr=0.1))
+    step, log = compiled(ours[1].step, number_backend)
+    for bad in (float("nan"), float("inf"), 1.0):
+        for parameters, _ in (eager, ours):
+            set_gradients(parameters, 0)
+            parameters[0].grad[0, 0] = bad
+        eager[1].step()
+        step()
+        assert_same(eager, ours)
+    for parameters, _ in (eager, ours):
+        parameters[0].grad = torch.zeros(3, 4).to_sparse()
+    with pytest.raises(RuntimeError, match="does not support sparse gradients"):
+        step()
+
+
+@pytest.mark.parametrize("norm", [2.0, 1.0, float("inf")])
+def test_clipping(norm):
+    eager, ours = twins(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+
+    def step(parameters, optimizer):
+        total = nn.utils.clip_grad_norm_(parameters, 1.0, norm)
+        nn.utils.clip_grad_value_(parameters, 0.25)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        return total
+
+    fast, log = compiled(step, number_backend, on_error="raise")
+    for seed in range(3):
+        for parameters, _ in (eager, ours):
+            set_gradients(parameters, seed)
+        assert torch.equal(fast(*ours), step(*eager))
+        assert_same(eager, ours)
+        assert not any(p.grad.any() for p in ours[0])
+    assert len(log.captures) == 1 and not log.breaks
+
+
+def test_a_closure_runs_in_eager_where_the_optimizer_decides_by_values():
+    eager, ours = twins(lambda parameters: torch.optim.LBFGS(parameters, lr=0.5))
+
+    def step(parameters, optimizer):
+        def closure():
+            optimizer.zero_grad()
+            loss = sum(((p - 1) ** 2).sum() for p in parameters)
+            loss.backward()
+            return loss
+
+        return optimizer.step(closure)
+
+    fast, log = compiled(step, number_backend)
+    for _ in range(3):
+        torch.testing.assert_close(fast(*ours), step(*eager))
+    torch.testing.assert_close(ours[0], eager[0])
+    assert "an optimizer" in str(log.breaks[0].reason)
+
+
+def test_hooks_are_called():
+    eager, ours = twins(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    seen = []
+    for _, optimizer in (eager, ours):
+        optimizer.register_step_pre_hook(lambda o, args, kwargs: seen.append("before"))
+        optimizer.register_step_post_hook(lambda o, args, kwargs: seen.append("after"))
+    step, _ = compiled(ours[1].step, number_backend)
+    for parameters, _ in (eager, ours):
+        set_gradients(parameters, 0)
+    eager[1].step()
+    step()
+    step()
+    assert seen == ["before", "after"] * 3
+
+
+def test_a_number_in_a_tensor():
+    """What `item` reads before and after arithmetic and writes, with sharing of memory looked after."""
+
+    @torch.no_grad()
+    def function(x, count, other):
+        first = count.item()
+        count += 2
+        count.mul_(0.5)
+        y = x * (first + count.item()) - (other * 3).item()
+        other.sub_(first)
+        return y * other.item()
+
+    fast, log = compiled(function, number_backend, on_error="raise")
+    for k in range(5):
+        x, count, other = torch.randn(3), torch.tensor(0.1 + k), torch.tensor([3.7 * k])
+        given = [t.clone() for t in (count, other)]
+        assert torch.equal(fast(x, count, other), function(x, *given))
+        assert torch.equal(count, given[0]) and torch.equal(other, given[1])
+    assert len(log.captures) == 1 and not log.breaks
+    shared = torch.tensor([2.0])
+    again = shared.clone()
+    assert torch.equal(fast(x, shared, shared.view(1)), function(x, again, again.view(1)))
