@@ -422,7 +422,16 @@ class Groups:
         is_serial = b.kind != POINTWISE and images != set(rows) and (stored or b.kind == SCAN)
         if is_serial and not self._enough_rows(rows, columns):
             return Refusal("too few rows to spread over threads")
+        if b.grid and b.kind == REDUCE and stored and images != set(rows) and self._goes_down(a, b, matching):
+            return Refusal("columns are added up by a launch of its own, which reads what is stored")
         return Plan(list(matching.items()), b.kind, b.rows, b.columns)
+
+    def _goes_down(self, a: Group, b: Group, matching: Matching) -> bool:
+        """Whether `b` reduces along other axes than that along which what `a` stores is contiguous."""
+        stored = [n for n in a.stored if n.iterations == self._numel(self.domain(a))]
+        last = [self.axes.leaves(n.dims[-1])[-1:] for n in stored if n.dims]
+        columns = set(self.axes.leaves(b.columns))
+        return bool(stored) and not any(matching.get(x, x) in columns for axes in last for x in axes)
 
     def _reduction(self, a: Group, b: Group, matching: Matching | None) -> Plan | Refusal:
         """`a` reduces or scans; `b` uses its result, row by row."""
