@@ -230,3 +230,9 @@ def _reshape_strides(shape: tuple[Dim, ...], strides: tuple[Dim, ...], new_shape
         step = run[-1][1] if run else 1
         result += [dim(step * stride) for stride in contiguous_strides(new_shape[a0:a1])]
     return tuple(result)
+
+
+def stored_behind(op: prim.Pad) -> bool:
+    """Whether a value keeps its places when something is put behind it along one dimension."""
+    numbers = all(isinstance(n, int) for n in (*op["low"], *op["high"]))
+    return numbers and not any(op["low"]) and sum(n != 0 for n in op["high"]) == 1 and min(op["high"]) == 0

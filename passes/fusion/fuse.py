@@ -18,7 +18,7 @@ from ..core.context import CompileContext
 from ..core.rewriter import copy_with, erase_dead
 from ..memory.kernel_order import kernel_order
 from .graph import EXTERN, Access, Graph, Node, is_free, size_in_bytes
-from .groups import Group, Groups, Plan
+from .groups import Group, Groups, Plan, is_border
 from .recompute import recompute
 
 _WEIGHT: dict[type[Op], int] = {
@@ -68,7 +68,8 @@ class _Fusion:
     def run(self) -> None:
         self._count("kernels before", "bytes before")
         edges = [(-_read(x), x.reader.index, x) for n in self.graph.nodes for x in n.accesses if x.producer]
-        edges.sort(key=lambda e: e[:2])
+        # What is put behind rows comes last: the rows are those of what computes them then.
+        edges.sort(key=lambda e: (is_border(e[2].reader), *e[:2]))
         pairs = [(cast(Node, x.producer), x.reader) for _, _, x in edges]
         self._merge_all(pairs, siblings=False)
         self._merge_all(list(self._readers_of_one_value()), siblings=True)

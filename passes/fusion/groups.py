@@ -29,6 +29,7 @@ from ..analysis.cost import (
 )
 from ..analysis.sizes import hint
 from ..analysis.strides import memory_strides
+from ..analysis.views import stored_behind
 from ..core.context import CompileContext
 from .graph import CONTRACT, EXTERN, POINTWISE, REDUCE, SCAN, Access, Graph, Node, elements, size_in_bytes
 
@@ -99,6 +100,12 @@ def _only_addresses(group: Group) -> bool:
             return False
         work += node.cost
     return work <= ADDRESS_COST
+
+
+def is_border(node: Node) -> bool:
+    """Whether a node puts something behind a value along one dimension, for library calls alone."""
+    is_pad = isinstance(node.op, prim.Pad) and stored_behind(node.op)
+    return is_pad and all(x.reader.kind == EXTERN for x in node.readers)
 
 
 def places_of(accesses: Iterable[Access]) -> int:
@@ -435,6 +442,8 @@ class Groups:
 
     def _reduction(self, a: Group, b: Group, matching: Matching | None) -> Plan | Refusal:
         """`a` reduces or scans; `b` uses its result, row by row."""
+        if self._is_longer(a, b):
+            return Plan([], a.kind, a.rows, a.columns)
         if matching is None:
             return Refusal("the reduction's result is read in two orders")
         rows_a, columns_a = self.axes.leaves(a.rows), self.axes.leaves(a.columns)
@@ -463,6 +472,23 @@ class Groups:
             return Refusal("what is computed from a contraction is computed of its elements")
         kind = CONTRACT if a.kind == CONTRACT else SCAN if SCAN in (a.kind, b.kind) else REDUCE
         return Plan(joins, kind, a.rows, a.columns)
+
+    def _is_longer(self, a: Group, b: Group) -> bool:
+        """Whether `b` is what `a` computes with zeros behind it, for library calls: rows that begin at multiples of 16 bytes.
+
+        `a` writes its elements to where they lie then, and something else the zeros (`Planner`).
+        """
+        if not b.grid or a.kind != REDUCE or len(b.nodes) != 1 or b.clones:
+            return False
+        node = b.nodes[0]
+        if not is_border(node):
+            return False
+        (access,) = node.accesses
+        return (
+            not access.views
+            and access.producer in a.nodes
+            and access.producer.iterations == self._numel(self.domain(a))
+        )
 
     def _order_like(self, group: Group, axes: list[int]) -> list[int]:
         return sorted(axes, key=self.domain(group).index)

@@ -19,6 +19,7 @@ from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module, print_module
 from intarsia.passes.analysis.machine import Machine
 from intarsia.passes.core.context import CompileContext
+from intarsia.passes.kernels import pad_products
 from intarsia.passes.kernels.choose_products import ChooseProducts
 from intarsia.passes.pipeline import default_pipeline
 from intarsia.targets.triton.compile import load_text
@@ -161,6 +162,41 @@ def products(names: Sequence[str] = tuple(CASES)) -> Iterator[Program]:
         torch.manual_seed(0)
         tile, fn, args = CASES[name]
         yield captured(name, fn, args, tile)
+
+
+def class_gradients(x: Tensor, w: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The loss of a linear layer's classes, and its gradients, in one program."""
+    scores = F.linear(x, w).float()
+    logs = scores.log_softmax(1)
+    loss = F.nll_loss(logs, t)
+    share = torch.where(t == -100, 0.0, 1 / (t != -100).sum())[:, None]
+    here = torch.arange(w.shape[0]) == t[:, None]
+    g = (logs.exp() * share - torch.where(here, share, 0.0)).to(x.dtype)
+    return loss, g @ w, g.t() @ x
+
+
+def norm_gradients(g: Tensor, x: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+    """A product by rows that a kernel reduces and stores, and the sum of its columns."""
+    d = g.float() * s
+    d = (d - d.mean(1, keepdim=True)).to(g.dtype)
+    return d @ x, d.float().sum(0)
+
+
+UNEVEN: dict[str, tuple[Callable[..., Any], list[Tensor]]] = {
+    "classes": (class_gradients, [half(24, 16), half(53, 16), torch.tensor([-100, 52, 3] * 8)]),
+    "norm": (norm_gradients, [half(24, 53), half(53, 16), torch.randn(53)]),
+    "inner": (F.linear, [half(24, 51), half(40, 51), half(40)]),
+    "few columns": (lambda a, b: (a.relu().t() @ b).float() * 2, [half(32, 51), half(32, 24)]),
+}
+
+
+def uneven() -> Iterator[Program]:
+    """Products whose rows begin anywhere, as if longer ones always paid."""
+    pad_products.pays_padding = lambda *_: True
+    for name, (fn, args) in UNEVEN.items():
+        torch.manual_seed(0)
+        (program,) = (Program(f"uneven_{name}", *graph, [1.0] * 3) for graph in graphs_of(fn, args))
+        yield program
 
 
 def ptx_of(kernel: loop.Kernel) -> str:

@@ -23,7 +23,7 @@ import torch
 import triton.language as tl
 import triton.runtime.interpreter as interpreter
 from attention_programs import attention
-from product_programs import products
+from product_programs import products, uneven
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_operators import FAMILIES, operators
 from triton_programs import Program, kernels_of, models, randoms, rows, zoo
@@ -55,6 +55,7 @@ GROUPS: dict[str, Callable[[], Iterator[Program]]] = {
     "models": models,
     "shared": shared,
     "products": products,
+    "uneven": uneven,
     "attention": attention,
     "operators": lambda: (p for family in FAMILIES for p in operators(family)),
 }

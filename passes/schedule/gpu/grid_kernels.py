@@ -75,6 +75,7 @@ def divide(kernel: loop.Kernel, calls: Calls, plan: Callable[[Nests], Sequence[N
             memory.ref = ref_type(memory.ref.shape, memory.ref.strides, memory.ref.dtype, device)
         parts = [_part(kernel, nest, found.expressions, [*memories, *scratch]) for nest in nests]
         _write_empty(kernel, memories, parts)
+        _write_after(parts)
         block = kernel.parent
         assert block is not None
         for number, part in enumerate(parts):
@@ -131,6 +132,21 @@ def _write_empty(kernel: loop.Kernel, memories: Sequence[Memory], parts: list[Pa
             parts[-1].writes.append(memory)
             body = parts[-1].kernel.block_body
             body.insert_arg(memory.ref, len(body.args))
+
+
+def _write_after(parts: Sequence[Part]) -> None:
+    """A part that writes elsewhere in what an earlier part has written leaves that as it is."""
+    written: set[Memory] = set()
+    for part in parts:
+        again = [memory for memory in part.writes if memory in written]
+        written.update(part.writes)
+        if not again or "updates" in part.kernel.attributes:
+            continue
+        assert len(part.writes) == 1, "a kernel that updates memory has one result"
+        part.kernel.block_body.insert_arg(again[0].ref, len(part.reads))
+        part.kernel["updates"] = len(part.reads)
+        part.reads.append(again[0])
+        part.kernel["inputs"] = len(part.reads)
 
 
 def _part(kernel: loop.Kernel, nest: Nest, expressions: Expressions, memories: list[Memory]) -> Part:

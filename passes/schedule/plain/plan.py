@@ -31,7 +31,7 @@ from ....ir.symbols import (
 from ....ir.syntax import Op
 from ....ir.types import ref_type
 from ...analysis.cost import MIN_UNITS, MIN_WORK
-from ...analysis.views import Index
+from ...analysis.views import Index, stored_behind
 from ..expressions import Memory, Node
 from ..nests import Join, Loop, Nest, Stage, Store, coefficient, column_votes
 from .elements import Lowering
@@ -79,6 +79,7 @@ class Planner:
     def plan(self) -> list[Nest]:
         """The nests of the kernel, in the order in which they run."""
         position = self.position
+        borders = self._put_borders_apart()
         scans = frozenset(op.results[0] for op in position if isinstance(op, prim.Scan))
         roots: dict[SSAValue, Root] = {}
         wanted: list[SSAValue] = [v for v, _ in reversed(self.outputs)]
@@ -92,6 +93,7 @@ class Planner:
             key=lambda r: (r.is_free, position.get(r.value.owner, -1) if isinstance(r.value.owner, Operation) else -1),
         )
         groups = self._groups(ordered)
+        groups += [Group([], [root], [{v: v for v in root.variables}]) for root in borders]
         followed = {root: scan for group in groups for root, scan in group.followers.items()}
         waiting = {
             self.lowering.memories[v] for r in ordered for v in self._needs(r) if v is not _value(followed.get(r))
@@ -99,6 +101,25 @@ class Planner:
         self.only_followed = {scan.memories[0] for scan in followed.values()} & set(self.scratch) - waiting
         self.scratch = [m for m in self.scratch if m not in self.only_followed]
         return [self._nest(group) for group in groups]
+
+    def _put_borders_apart(self) -> list[Root]:
+        """What is put behind a value that a grid's rows compute is stored on its own: the rows stay those of the value."""
+        borders: list[Root] = []
+        for k, (value, memory) in enumerate(self.outputs):
+            pad = value.owner
+            if not isinstance(pad, prim.Pad) or not self.lowering.remainders or not stored_behind(pad):
+                continue
+            if not self.lowering.reduces(value):
+                continue
+            self.outputs[k] = (pad.operands[0], memory)
+            shape = prim.tensor(pad.operands[0]).shape
+            sizes = [more or size for size, more in zip(shape, pad["high"], strict=True)]
+            variables = [self.lowering.variable("o", s) for s in sizes]
+            starts = [size if more else 0 for size, more in zip(shape, pad["high"], strict=True)]
+            index = tuple(dim(v + start) for v, start in zip(variables, starts, strict=True))
+            fill = prim.Full.make([], [prim.tensor(value)], {"value": pad["value"]})
+            borders.append(Root(fill.results[0], [memory], index, frozenset(), None, [], [], variables))
+        return borders
 
     def _memory(self, value: SSAValue) -> list[Memory]:
         found = [memory for v, memory in self.outputs if v is value]
