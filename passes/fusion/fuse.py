@@ -17,8 +17,8 @@ from ..core.base import Pass, PassError
 from ..core.context import CompileContext
 from ..core.rewriter import copy_with, erase_dead
 from ..memory.kernel_order import kernel_order
-from .graph import EXTERN, Access, Graph, Node, is_free, size_in_bytes
-from .groups import Group, Groups, Plan, is_border
+from .graph import EXTERN, Access, Graph, Node, is_border, is_free, size_in_bytes
+from .groups import Group, Groups, Plan
 from .recompute import recompute
 
 _WEIGHT: dict[type[Op], int] = {

@@ -22,6 +22,7 @@ from ...ir.types import TensorType
 from ..analysis.axes import Axes, Dims
 from ..analysis.sizes import hint
 from ..analysis.strides import is_view, operand_strides, same_layout, takes_view, view_of
+from ..analysis.views import stored_behind
 
 EXTERN, POINTWISE, REDUCE, SCAN, CONTRACT = "extern", "pointwise", "reduce", "scan", "contract"
 _KINDS: dict[type[Operation], str] = {
@@ -240,6 +241,12 @@ def is_free(op: object) -> bool:
     if type(op) is prim.Cast:
         return prim.tensor(op.operands[0]).dtype.bytes <= prim.tensor(op.results[0]).dtype.bytes
     return type(op) in _FREE
+
+
+def is_border(node: Node) -> bool:
+    """Whether a node puts something behind a value along one dimension, for library calls alone."""
+    is_pad = isinstance(node.op, prim.Pad) and stored_behind(node.op)
+    return is_pad and all(x.reader.kind == EXTERN for x in node.readers)
 
 
 def _domain(op: Op) -> tuple[Dim, ...]:

@@ -8,7 +8,7 @@ groups merge when no other group has to run between them, their domains fit, and
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -29,9 +29,9 @@ from ..analysis.cost import (
 )
 from ..analysis.sizes import hint
 from ..analysis.strides import memory_strides
-from ..analysis.views import stored_behind
 from ..core.context import CompileContext
-from .graph import CONTRACT, EXTERN, POINTWISE, REDUCE, SCAN, Access, Graph, Node, elements, size_in_bytes
+from .graph import CONTRACT, EXTERN, POINTWISE, REDUCE, SCAN, Access, Graph, Node, elements, is_border, size_in_bytes
+from .places import loads_of, places_of, written_out
 
 Matching = dict[int, int]  # axes of one group to axes of the other
 
@@ -100,50 +100,6 @@ def _only_addresses(group: Group) -> bool:
             return False
         work += node.cost
     return work <= ADDRESS_COST
-
-
-def is_border(node: Node) -> bool:
-    """Whether a node puts something behind a value along one dimension, for library calls alone."""
-    is_pad = isinstance(node.op, prim.Pad) and stored_behind(node.op)
-    return is_pad and all(x.reader.kind == EXTERN for x in node.readers)
-
-
-def places_of(accesses: Iterable[Access]) -> int:
-    """How many of them read elements beside each other, or at numbers from memory: each at a place of its own."""
-    return sum(x.indirect or any(isinstance(v, prim.Slice) for v in x.views) for x in accesses)
-
-
-def loads_of(nodes: Collection[Node]) -> int:
-    """How many elements of one memory the nodes read for each that they make, where they read at several places beside each other."""
-    accesses = [x for node in nodes for x in node.accesses]
-    beside: dict[SSAValue, int] = {}
-    for access in accesses:
-        beside[access.base] = beside.get(access.base, 0) + places_of([access])
-    found: dict[Node, int] = {}
-    for node in sorted(nodes, key=lambda n: n.index):
-        below = [max(1, beside[x.base]) * found.get(cast(Node, x.producer), 1) for x in node.accesses]
-        found[node] = max(below, default=1)
-    return max(found.values())
-
-
-def written_out(nodes: Collection[Node]) -> int:
-    """How many operations the nodes are when each is written once for each place at which it is read.
-
-    Readers that look at a value through other views read it at other places, and so all that it is computed from: the steps of a scan
-    that is written as slices and joins of ever shorter parts double at each step.
-    """
-    places: dict[Node, dict[tuple[int, ...], int]] = {}
-    total = 0
-    for node in sorted(nodes, key=lambda n: -n.index):
-        count = sum(places.get(node, {}).values()) or 1
-        total += count
-        for access in node.accesses:
-            if access.producer is not None:
-                seen = places.setdefault(access.producer, {})
-                shifts = [node.op] if isinstance(node.op, prim.Movement) else []
-                views = tuple(map(id, [*shifts, *access.views]))
-                seen[views] = max(seen.get(views, 0), count)
-    return total
 
 
 class Groups:

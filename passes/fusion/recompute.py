@@ -8,7 +8,8 @@ from xdsl.ir import SSAValue
 
 from ..analysis.cost import LARGEST_CONE, MOST_LOADS, PER_OPERATION, SMALLER
 from .graph import POINTWISE, REDUCE, Access, Graph, Node, elements, size_in_bytes
-from .groups import Group, Groups, loads_of, places_of
+from .groups import Group, Groups
+from .places import loads_of, places_of
 
 
 def recompute(graph: Graph, groups: Groups) -> Iterator[tuple[Node, int]]:
