@@ -11,7 +11,7 @@ from xdsl.ir import Block, SSAValue
 
 from ..ir.dialects import loop
 from ..ir.dtypes import BY_NAME, DType
-from ..ir.symbols import Dim, FloorDiv, dim, known_equal
+from ..ir.symbols import Dim, FloorDiv, dim, known_equal, substitute, symbol
 from ..ir.syntax import Op
 from ..ir.text import parse_module
 from ..ir.types import RefType, is_gpu
@@ -53,14 +53,24 @@ def facts_of(kernel: loop.Kernel) -> KernelFacts:
     memories = [a for a in kernel.block_body.args if isinstance(a.type, RefType)]
     device = next((a.type.device for a in memories if isinstance(a.type, RefType)), "cpu")
     counter = _Counter(kernel)
-    inputs = memories[: kernel["inputs"]]  # what it has written itself it need not read from memory
+    updated = "members" in kernel.attributes  # may read what they then write
+    inputs = memories if updated else memories[: kernel["inputs"]]  # else what it reads there it has written itself
     read = dim(sum(counter.moved(a, counter.loads) for a in inputs))
     written = dim(sum(counter.moved(a, counter.stores) for a in memories))
     on_gpu = is_gpu(device)
     grid, warps = (program_count(kernel), kernel.get("warps")) if on_gpu else (None, None)
+    operations: Dim = dim(counter.operations)
+    if updated:
+        read, written, operations = (_in_all(value, kernel) for value in (read, written, operations))
     kinds = counter.product_types
     product_type = BY_NAME[kinds[0]] if kinds else None
-    return KernelFacts(device, grid, warps, read, written, dim(counter.operations), dim(counter.products), product_type)
+    return KernelFacts(device, grid, warps, read, written, operations, dim(counter.products), product_type)
+
+
+def _in_all(value: Dim, kernel: loop.Kernel) -> Dim:
+    """What all members of a kernel have together, of an expression in the size of one."""
+    sizes = [size for size in kernel.members if size is not None]
+    return dim(sum(substitute(value, {symbol(loop.MEMBER): size}) for size in sizes))
 
 
 _JOINING = {"max_expsum": 24, "moments": 8, "argmax": 2, "argmin": 2}  # instructions; sums and the like take one

@@ -26,6 +26,8 @@ from ..scalars import DOT, JOINT, REDUCES, SCALARS, ScalarRow
 from ..syntax import Op
 from ..types import RefType, ScalarType, scalar_type
 
+MEMBER = "n"  # the size symbol of a kernel with `members`
+
 
 class Kernel(Op):
     """A kernel: its arguments are memory, the first `inputs` of them read, the rest written (or both).
@@ -35,6 +37,9 @@ class Kernel(Op):
     `unaligned`: arguments that may begin anywhere, where the others begin at multiples of 16 bytes (on a GPU).
     `contract = false`: no product and sum are rounded at once, and quotients are rounded to nearest.
     `plain = true`: loops, rows and stages are as `lower` gives them, and passes that choose loops may still read them back.
+    `members = [40, 1200]`: one launch runs it once for each of these numbers, which is the size symbol `n` then, on memory of that
+    member's own, but for the first `shared` inputs. Operands are the shared inputs, the first member's inputs, the second's, ..., results
+    the first member's outputs, the second's, ...
     """
 
     name = "loop.kernel"
@@ -46,9 +51,47 @@ class Kernel(Op):
     is_pure = False
     traits = OpTraits(lambda: (IsolatedFromAbove(), NoTerminator()))
 
+    @property
+    def members(self) -> tuple[int | None, ...]:
+        """The size of each run of a launch; (None,) where there is one run of no particular size."""
+        return self.get("members") or (None,)
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The size symbols that a launch gives it."""
+        own = {MEMBER} if "members" in self.attributes else set()
+        return tuple(name for name in map(str, self.get("symbols", ())) if name not in own)
+
+    @property
+    def operand_count(self) -> int:
+        """How many values the runs of a launch read in all; what they write comes behind them."""
+        shared: int = self.get("shared", 0)
+        found: int = shared + len(self.members) * (self["inputs"] - shared)
+        return found
+
+    def argument(self, place: int) -> tuple[int, int | None]:
+        """Which argument the value at a place of a launch is, and to which of the runs it is given; None: to all."""
+        shared, inputs, first = self.get("shared", 0), self["inputs"], self.operand_count
+        if place < shared:
+            return place, None
+        own, begin = (inputs - shared, shared) if place < first else (len(self.block_body.args) - inputs, first)
+        member, k = divmod(place - begin, own)
+        return k + (shared if place < first else inputs), member
+
+    def places(self, member: int) -> list[int]:
+        """The places of a launch's values that one run is given, in the order of the arguments."""
+        shared, inputs = self.get("shared", 0), self["inputs"]
+        own, outputs = inputs - shared, len(self.block_body.args) - inputs
+        begin, end = shared + member * own, self.operand_count + member * outputs
+        return [*range(shared), *range(begin, begin + own), *range(end, end + outputs)]
+
     def check(self) -> None:
         names = {str(name) for name in self.get("symbols", ())}
         names |= {str(op["var"]) for op in self.walk() if isinstance(op, For | Bind)}
+        if "members" in self.attributes:
+            names.add(MEMBER)
+            if not self["members"] or not all(isinstance(size, int) for size in self["members"]):
+                raise VerifyException(f"{self.name}: `members` are numbers, one for each run")
         for op in self.block_body.walk():  # the types of its memory may have symbols that it does not need
             check_bound(op, names, "loop and no argument (see `symbols` of loop.kernel)")
 

@@ -106,9 +106,10 @@ def _view(machine: Machine, op: Any) -> list[Tensor]:
 def _buffer_launch(machine: Machine, op: Any) -> list[Tensor]:
     kernel = find_kernel(machine, op["kernel"])
     tensors = _operands(machine, op)
-    inputs, outputs = tensors[: kernel["inputs"]], tensors[kernel["inputs"] :]
+    first = kernel.operand_count
+    inputs, outputs = tensors[:first], tensors[first:]
     shared = any(_overlap(a, b) for a in inputs for b in outputs)
-    for value, target in zip(op.operands[kernel["inputs"] :], outputs, strict=True):
+    for value, target in zip(op.operands[first:], outputs, strict=True):
         over = [a for a in inputs if _overlap(a, target)]
         if len(over) > 1 or any(a.data_ptr() != target.data_ptr() for a in over):
             raise InterpreterError(f"@{kernel['sym_name']} reads memory that it overwrites in another place")

@@ -7,7 +7,8 @@ calls as it has operations. Lanes that a ragged loop or a mask switches off read
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from xdsl.ir import Operation, SSAValue
 from ..dialects import loop, prim
 from ..dtypes import BY_NAME, dtype_of
 from ..scalars import DOT, JOINT, REDUCES, SCALARS, identity
-from ..symbols import Dim, span, symbol
+from ..symbols import Dim, contiguous_strides, span, symbol
 from ..syntax import line_of
 from ..types import RefType
 from .indices import Index, compiled, floor_div
@@ -503,6 +504,13 @@ def run_kernel(machine: Machine, kernel: loop.Kernel, tensors: Sequence[Tensor],
     Raises:
         InterpreterError: another dtype, or less memory, than the kernel was made for.
     """
+    for number, size in enumerate(kernel.members):
+        given = [tensors[k] for k in kernel.places(number)]
+        with _of_size(machine, size):
+            _run_once(machine, kernel, given, reverse)
+
+
+def _run_once(machine: Machine, kernel: loop.Kernel, tensors: Sequence[Tensor], reverse: bool) -> None:
     names = [str(s) for s in kernel.get("symbols", ())]
     lanes = Lanes((), {symbol(n): machine.number(symbol(n)) for n in names})
     state = Kernel({}, reverse)
@@ -516,26 +524,49 @@ def run_kernel(machine: Machine, kernel: loop.Kernel, tensors: Sequence[Tensor],
     state.block(lanes, list(kernel.block_body.ops))
 
 
+@contextmanager
+def _of_size(machine: Machine, size: int | None) -> Iterator[None]:
+    """What runs inside of it is for the member of a kernel that has this size."""
+    if size is not None:
+        machine.symbols[symbol(loop.MEMBER)] = size
+    yield
+    machine.symbols.pop(symbol(loop.MEMBER), None)
+
+
 def _launch(machine: Machine, op: Any) -> list[Tensor]:
-    """`loop.launch`: tensors are brought into the layout that the kernel was made for."""
+    """`loop.launch`."""
     kernel = find_kernel(machine, op["kernel"])
+    tensors, results = launch_memory(machine, kernel, op)
+    run_kernel(machine, kernel, [*tensors, *results], machine.reverse)
+    return results
+
+
+def launch_memory(machine: Machine, kernel: loop.Kernel, op: Any) -> tuple[list[Tensor], list[Tensor]]:
+    """What a launch reads, in the layout that the kernel was made for, and memory for its results.
+
+    Members are walked over as they lie: dense, all that one of them reads and writes alike.
+    """
+    inputs, results = machine.operands(op), []
+    if "members" in kernel.attributes:
+        recorded = op.get("strides") or (None,) * len(op.results)
+        for result, strides in zip(op.results, recorded, strict=True):
+            shape, dtype = machine.shape(result.type), result.type.dtype.torch
+            results.append(torch.empty_strided(shape, strides or contiguous_strides(shape), dtype=dtype))
+            poison(results[-1])
+        return inputs, results
     refs = [a.type for a in kernel.block_body.args]
-    inputs = machine.operands(op)
     tensors = []
     for ref, given in zip(refs, inputs, strict=False):
         assert isinstance(ref, RefType)
         strides = machine.strides(ref)
         tensors.append(given if fits(given, strides) else restride(given, strides))
-    results = []
     for ref in refs[len(inputs) :]:
         assert isinstance(ref, RefType)
-        result = torch.empty_strided(machine.shape(ref), machine.strides(ref), dtype=ref.dtype.torch)
-        poison(result)
-        results.append(result)
+        results.append(torch.empty_strided(machine.shape(ref), machine.strides(ref), dtype=ref.dtype.torch))
+        poison(results[-1])
     if "updates" in kernel.attributes:
         results[0].copy_(tensors[kernel["updates"]].reshape(results[0].shape))
-    run_kernel(machine, kernel, [*tensors, *results], machine.reverse)
-    return results
+    return tensors, results
 
 
 KERNEL_RULES: dict[str, Rule] = {"loop.launch": _launch}

@@ -108,6 +108,10 @@ SHARED_PROGRAMS = 2048  # in all, where a row is read once
 
 # Memory and what is known (memory/, layout/, analysis/).
 ALIGNMENT = 64  # bytes that buffers begin at multiples of: a cache line, and the widest vector
+FEWEST_MEMBERS = 4  # equal kernels of different sizes that become one launch; not measured
+WAITING_BYTES = (
+    64 << 20
+)  # of values that live longer because their kernels wait for others to be launched with them; not measured
 EARLY = 4 << 20  # bytes of a GPU's memory that is taken before it is needed; not measured
 MOST_GAPS = 2  # times as many elements in memory as in a value, where a library call wants them apart; not measured
 LARGEST_KNOWN = 1 << 23  # elements of a value that is computed while compiling; not measured

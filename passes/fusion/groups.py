@@ -8,6 +8,7 @@ groups merge when no other group has to run between them, their domains fit, and
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -19,6 +20,7 @@ from ...ir.types import TensorType
 from ..analysis.cost import (
     ADDRESS_COST,
     CONTRACT_TILE,
+    FEWEST_MEMBERS,
     GPU_LAUNCH,
     LAUNCH,
     LINE,
@@ -521,10 +523,14 @@ class Groups:
         """Put together what is small and needs only arguments: statistics of norms, masks, scaled weights.
 
         Such groups share no domain, but one call is cheaper than many; on a GPU each would be a launch. Gives the number of groups that vanished.
+        Groups that compute the same of many tensors stay alone: `lower` makes one launch of them, with those that are large.
         """
         kept: Group | None = None
         vanished = 0
+        alike = Counter(map(_computes, self.all()))
         for group in self.all():
+            if (computes := _computes(group)) and alike[computes] >= FEWEST_MEMBERS:
+                continue
             size = sum(elements(n.value) for n in group.stored)
             if group.kind != POINTWISE or group.preds or not 0 < size <= SERIAL_ELEMENTS or group.grid:
                 continue
@@ -575,3 +581,10 @@ class Groups:
     def _belongs(self, value: SSAValue, group: Group) -> bool:
         node = self.graph.node_of.get(value)
         return node is not None and self.group_of[node.index] is group
+
+
+def _computes(group: Group) -> tuple[tuple[str, int], ...]:
+    """How many of which operations a group of single elements has, whatever its sizes are."""
+    if not all(isinstance(n.op, prim.Elementwise | prim.Cast) for n in group.nodes):
+        return ()
+    return tuple(sorted(Counter(n.op.name for n in group.nodes).items()))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from xdsl.ir import Block, Operation, SSAValue
 
-from ...ir.dialects import loop, prim
+from ...ir.dialects import buffer, loop, prim
 from ...ir.syntax import Op
 from ..analysis.strides import is_view
 
@@ -41,8 +41,12 @@ class Launches:
 
         True when every access to either is in one loop body, at one index, with the loads before the store.
         """
-        args = self.body(op).args
-        source, target = args[operand], args[len(op.operands) + result]
+        kernel = self.kernels[op["kernel"]]
+        (first, mine), (second, its) = kernel.argument(operand), kernel.argument(len(op.operands) + result)
+        if mine not in (None, its):  # another run reads it
+            return False
+        args = kernel.block_body.args
+        source, target = args[first], args[second]
         accesses = [use.operation for value in (source, target) for use in value.uses]
         if source.type.dtype != target.type.dtype or len({a.parent for a in accesses}) != 1:  # type: ignore[attr-defined]
             return False
@@ -67,3 +71,23 @@ class Launches:
         used = {op["kernel"] for op in steps if isinstance(op, loop.Launch)}
         inside = [op for name in used for op in self.kernels[name].block_body.walk()]
         return not any(isinstance(op, loop.Bind) or op.name in _DIVISIONS for op in inside)
+
+
+def read_where_written(kernel: loop.Kernel, launches: Sequence[buffer.Launch]) -> None:
+    """Inputs of members that each launch gives as memory that is written anew, too, are no arguments of their own any more."""
+    inputs, shared = int(kernel["inputs"]), int(kernel.get("shared", 0))
+    runs = [[op.operands[k] for k in kernel.places(m)] for op in launches for m in range(len(kernel.members))]
+    outputs = range(inputs, len(kernel.block_body.args))
+    pairs = [
+        (i, next((k for k in outputs if all(run[k] is run[i] for run in runs)), None)) for i in range(shared, inputs)
+    ]
+    gone = [i for i, k in pairs if k is not None]
+    left = [[k for k in range(len(op.operands)) if kernel.argument(k)[0] not in gone] for op in launches]
+    arguments = list(kernel.block_body.args)
+    for i, k in pairs:
+        if k is not None:
+            arguments[i].replace_all_uses_with(arguments[k])
+            kernel.block_body.erase_arg(arguments[i])
+    kernel["inputs"] = inputs - len(gone)
+    for op, places in zip(launches, left, strict=True):
+        op.operands = [op.operands[k] for k in places]

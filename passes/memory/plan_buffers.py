@@ -18,7 +18,7 @@ from ..analysis.cost import ALIGNMENT
 from ..analysis.strides import is_dense, is_view, memory_strides, same_layout, view_of
 from ..core.base import Pass, PassError
 from ..core.context import CompileContext
-from .launches import Launches
+from .launches import Launches, read_where_written
 from .written_arguments import Writes, in_place_writes, write_in_place
 
 
@@ -42,10 +42,18 @@ class PlanBuffers(Pass):
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         kernels = {op["sym_name"]: op for op in module.body.block.ops if isinstance(op, loop.Kernel)}
-        for func in [op for op in module.body.block.ops if isinstance(op, prim.Func)]:
+        functions = [op for op in module.body.block.ops if isinstance(op, prim.Func)]
+        for func in functions:
             planner = _Planner(self, ctx, func, Launches(kernels))
             planner.plan()
             planner.rewrite()
+        launches: dict[str, list[buffer.Launch]] = {}
+        for op in [op for func in functions for op in func.block_body.ops if isinstance(op, buffer.Launch)]:
+            launches.setdefault(op["kernel"], []).append(op)
+        for name, found in launches.items():
+            if "members" in kernels[name].attributes:
+                read_where_written(kernels[name], found)
+        for func in functions:
             note_unaligned(func.block_body.ops, kernels, ctx.machine)
 
 

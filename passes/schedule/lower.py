@@ -22,6 +22,7 @@ from ..core.context import CompileContext
 from ..core.rewriter import replace
 from .emit_loops import kernel_symbols, write
 from .expressions import Memory
+from .members import Group, groups_of, row_ref
 from .nests import Nests
 from .plain.elements import Lowering
 from .plain.plan import Planner
@@ -55,6 +56,9 @@ class Lower(Pass):
         made: dict[str, loop.Kernel] = {}
         for func in [op for op in module.ops if isinstance(op, prim.Func)]:
             refs = _References(func)
+            groups = list(groups_of(func, refs.of, lambda device: ctx.machine.at(device).is_grid))
+            for group in groups:
+                self._join(ctx, module, group, made)
             for op in [op for op in func.block_body.ops if isinstance(op, kernel.Fused)]:
                 if isinstance(op, kernel.Contract) and op.in_registers:
                     continue
@@ -74,6 +78,35 @@ class Lower(Pass):
                 attrs = {"kernel": found["sym_name"]} | ({"strides": strides} if strides and any(strides) else {})
                 launch = loop.Launch.make(list(op.operands), [r.type for r in op.results], attrs, loc=op.location)
                 replace(op, launch.results, [launch])
+
+    def _join(self, ctx: CompileContext, module: ModuleOp, group: Group, made: dict[str, loop.Kernel]) -> None:
+        """One launch in place of a group's kernels, where the last of them stands."""
+        template = group.template()
+        inputs, outputs = [list(map(row_ref, values)) for values in (template.block_body.args, template.results)]
+        text = f"{region_text(template.block_body, [*inputs, *outputs])}\n{group.sizes} {group.shared}"
+        found = made.get(text)
+        if found is None:
+            grid = ctx.machine.at(outputs[0].device).is_grid
+            found = made[text] = _build(template, inputs, outputs, text, grid)
+            found["sym_name"] = f"{found['sym_name']}_{len(group.ops)}x"
+            found["members"], found["shared"] = group.sizes, len(group.shared)
+            if not self.contract and grid:
+                found["contract"] = False
+            module.body.block.add_op(found)
+        template.erase()
+        for op in group.ops:
+            found["lines"] = _merge_lines(found["lines"], _lines(op))
+        results = [r for op in group.ops for r in op.results]
+        strides = tuple(s for op in group.ops for s in op.get("strides") or (None,) * len(op.results))
+        attrs = {"kernel": found["sym_name"]} | ({"strides": strides} if any(strides) else {})
+        last = group.ops[-1]
+        launch = loop.Launch.make(group.operands(), [r.type for r in results], attrs, loc=last.location)
+        block, given = last.parent, iter(launch.results)
+        assert block is not None
+        block.insert_op_before(launch, last)
+        for op in group.ops:
+            replace(op, [next(given) for _ in op.results])
+        ctx.diagnostics.count(self.name, "launches saved", len(group.ops) - 1)
 
 
 class _References:

@@ -18,8 +18,9 @@ from ...ir.symbols import free_symbols
 from ...ir.syntax import Op
 from ...ir.types import RefType
 from ..host.kernels import Callee
-from ..text.walk import argument_names, dtype_of, is_checked, memory_of, origin
+from ..text.walk import argument_names, dtype_of, is_checked, memory_of, origin, parameter_names
 from .forms import loop_for
+from .members import write_members
 from .moves import moved
 from .text import constant_bits, cpp_cast, cpp_constant, cpp_index, index_text, scalar_text
 from .writer import Writer
@@ -42,10 +43,10 @@ def kernels_of(module: ModuleOp) -> list[loop.Kernel]:
 def parameters(kernel: loop.Kernel) -> list[str]:
     """The C++ parameters of a kernel, in the order in which they are passed."""
     written, found = _written(kernel.block_body), []
-    for i, (argument, name) in enumerate(argument_names(kernel).items()):
-        constness = "const " if i < kernel["inputs"] and argument not in written else ""
+    for i, (name, argument) in enumerate(parameter_names(kernel).items()):
+        constness = "const " if i < kernel.operand_count and argument not in written else ""
         found.append(f"{constness}{memory_of(argument).dtype.cpp}* {name}")
-    return found + [f"int64_t {name}" for name in kernel.get("symbols", ())]
+    return found + [f"int64_t {name}" for name in kernel.sizes]
 
 
 def _written(block: Block) -> set[SSAValue]:
@@ -65,7 +66,10 @@ def emit_kernel(kernel: loop.Kernel) -> str:
         writer.line("int status = 0;")
     if heap:
         writer.line("const int before = im::shortages_so_far();")
-    writer.operations(kernel.block_body.ops)
+    if "members" in kernel.attributes:
+        write_members(writer, kernel)
+    else:
+        writer.operations(kernel.block_body.ops)
     codes = [*(["status"] if writer.checks else []), *(["im::lacked(before)"] if heap else [])]
     writer.line(f"return {' | '.join(codes) or '0'};")
     head = f'extern "C" int {kernel["sym_name"]}({", ".join(parameters(kernel))}) {{'

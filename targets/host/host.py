@@ -192,7 +192,7 @@ class _Writer:
             free = self.kernels[op["kernel"]].get("unaligned", ())
             for place, v in enumerate(op.operands if op["kernel"] in kernels else ()):
                 if place not in free and (address := self._address_in_argument(v)):
-                    (given if place < kernels[op["kernel"]]["inputs"] else written)[address] = None
+                    (given if place < kernels[op["kernel"]].operand_count else written)[address] = None
         if written:  # a copy would be written, and not the argument
             self._refuse(f"({' | '.join(written)}) & {ALIGNMENT - 1}", UNALIGNED_WRITE)
         if read := [address for address in given if address not in written]:
@@ -332,14 +332,14 @@ class _Writer:
 
     def _note_writes(self, op: Op) -> None:
         """Arguments that a kernel writes to, or to views of them: autograd and packed weights have to know."""
-        for value in op.operands[self.kernels[op["kernel"]]["inputs"] :]:
+        for value in op.operands[self.kernels[op["kernel"]].operand_count :]:
             if isinstance(argument := viewed(value), BlockArgument):
                 self.changed[self.tensor(argument)] = None
 
     def launch(self, op: Op) -> None:
         self.comment(op)
         kernel = self.kernels[op["kernel"]]
-        arguments = [*map(self.address, op.operands), *map(use, kernel.get("symbols", ()))]
+        arguments = [*map(self.address, op.operands), *map(use, kernel.sizes)]
         gpu = runs_on_gpu(kernel)
         if gpu:
             if "stream" not in self.known:  # asked for once a call

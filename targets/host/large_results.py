@@ -115,7 +115,7 @@ class _Plan:
     def _access(self, op: Op, kernels: Mapping[str, loop.Kernel]) -> tuple[set[Any], set[Any]]:
         match op:
             case buffer.Launch():
-                inputs = kernels[op["kernel"]]["inputs"]
+                inputs = kernels[op["kernel"]].operand_count
                 read, written = op.operands[:inputs], list(op.operands[inputs:])
             case buffer.Copy() | buffer.Contract():
                 read, written = op.operands[:-1], list(op.operands[-1:])

@@ -35,8 +35,8 @@ def is_fixed(op: Op, kernels: Mapping[str, loop.Kernel]) -> bool:
     match op:
         case buffer.Launch():
             kernel = kernels[op["kernel"]]
-            written = map(viewed, op.operands[kernel["inputs"] :])
-            return not kernel.get("symbols") and not any(isinstance(value, BlockArgument) for value in written)
+            written = map(viewed, op.operands[kernel.operand_count :])
+            return not kernel.sizes and not any(isinstance(value, BlockArgument) for value in written)
         case buffer.Extern():
             return bool(op.results) and not any(map(_symbolic, op.literals.values()))
         case buffer.View():

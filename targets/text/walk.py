@@ -78,6 +78,19 @@ def argument_names(kernel: loop.Kernel) -> dict[SSAValue, str]:
     return {a: f"in{i}" if i < inputs else f"out{i - inputs}" for i, a in enumerate(kernel.block_body.args)}
 
 
+def parameter_names(kernel: loop.Kernel) -> dict[str, SSAValue]:
+    """The names of all that a launch of a kernel is given, in order, and the argument that each is: of members one for each of them."""
+    names, count = list(argument_names(kernel).items()), len(kernel.members)
+    if "members" not in kernel.attributes:
+        return {name: argument for argument, name in names}
+    found: dict[str, SSAValue] = {}
+    for place in range(kernel.operand_count + count * (len(names) - kernel["inputs"])):
+        k, member = kernel.argument(place)
+        argument, name = names[k]
+        found[name if member is None else f"{name}_{member}"] = argument
+    return found
+
+
 def is_checked(block: Block) -> bool:
     """Whether an index in these operations may lie outside its dimension, which they then say."""
     return any(isinstance(op, loop.Bind) and op.is_checked for op in block.walk())

@@ -24,7 +24,7 @@ from ...passes.analysis.size_names import names_of
 from ..text.walk import argument_names, dtype_of, memory_of, origin
 from .descriptors import descriptors
 from .dot import product_in
-from .grid import emit_parts, nests_of, program_count
+from .grid import emit_members, emit_parts, nests_of, program_count
 from .loops import loop_for
 from .reductions import accumulate, exchange, fills, sum_dtype
 from .text import as_tensor, constant_text, converted, full, index_text, scalar_text, triton_type
@@ -43,6 +43,8 @@ def emit_kernel(kernel: loop.Kernel) -> str:
     """The text of one function; of several, where the kernel's programs are shared out between loop nests."""
     arguments, ops = argument_names(kernel), list(kernel.block_body.ops)
     comment = origin(kernel, "#")
+    if "members" in kernel.attributes:
+        return comment + emit_members(kernel, arguments, needs_int64(kernel), _function)
     if len(nests_of(kernel)) > 1:
         return comment + emit_parts(kernel, arguments, needs_int64(kernel), _function)
     writer = Writer(wide=needs_int64(kernel), contract=kernel.get("contract", True))

@@ -11,8 +11,9 @@ import sympy
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...ir.dialects import loop
-from ...ir.symbols import Dim, FloorDiv, dim
+from ...ir.symbols import Dim, FloorDiv, dim, substitute, symbol
 from ...ir.types import RefType
+from ..text.walk import parameter_names
 from .text import index_text
 from .writer import Writer
 
@@ -27,8 +28,17 @@ def nests_of(kernel: loop.Kernel) -> list[loop.For]:
 
 def program_count(kernel: loop.Kernel) -> Dim:
     """How many programs a launch has."""
+    if "members" in kernel.attributes:
+        return sum(member_programs(kernel))
     nests = nests_of(kernel)
     return dim(sum(map(programs_of, nests))) if nests else programs_of_a_row(kernel.block_body)
+
+
+def member_programs(kernel: loop.Kernel) -> list[int]:
+    """How many programs each member of a kernel has."""
+    (nest,) = nests_of(kernel)
+    found = [substitute(programs_of(nest), {symbol(loop.MEMBER): size}) for size in kernel.members if size is not None]
+    return list(map(int, found))
 
 
 def programs_of_a_row(body: Block) -> int:
@@ -96,6 +106,28 @@ def emit_parts(kernel: loop.Kernel, arguments: Mapping[SSAValue, str], wide: boo
     head = f"@triton.jit\ndef {kernel['sym_name']}({', '.join([*arguments.values(), *symbols])}):"
     texts = {name: text.replace("def {}(", f"def {name}(", 1) for (text, *_), (name, _) in calls.items()}
     return "\n\n".join([*texts.values(), "\n".join([head, *w.text, ""])])
+
+
+def emit_members(kernel: loop.Kernel, arguments: Mapping[SSAValue, str], wide: bool, write: WriteFunction) -> str:
+    """A function for a member, and the kernel: it finds out which member a program belongs to, and calls the function with its memory and size."""
+    name, symbols = kernel["sym_name"], kernel.sizes
+    writer = Writer(wide=wide, numbered=True, contract=kernel.get("contract", True))
+    body = write(writer, f"{name}_member", arguments, (loop.MEMBER, *symbols, "program"), list(kernel.block_body.ops))
+    w = Writer(wide=wide)
+    w.line(f"program = tl.program_id(0){'.to(tl.int64)' if wide else ''}")
+    names, ends = list(parameter_names(kernel)), list(accumulate(member_programs(kernel)))
+    shared = kernel.get("shared", 0)
+    own = list(arguments.values())[shared:]
+
+    def choose(member: int) -> None:
+        given = [names[k] for k in kernel.places(member)[shared:]]
+        before = ends[member - 1] if member else 0
+        w.line(f"{', '.join(own)}, n, program = {', '.join(given)}, {kernel.members[member]}, program - {before}")
+
+    _divide(w, ends, choose)
+    w.line(f"{name}_member({', '.join([*arguments.values(), loop.MEMBER, *symbols, 'program'])})")
+    head = f"@triton.jit\ndef {name}({', '.join([*names, *symbols])}):"
+    return f"{body}\n\n" + "\n".join([head, *w.text, ""])
 
 
 def _part_name(nest: loop.For, text: str) -> str:

@@ -18,7 +18,7 @@ from ...passes.analysis.alignment import ALIGNMENT
 from ..cpp.text import cpp_index
 from ..host.kernels import Callee
 from ..run.errors import MISALIGNED, TOO_LARGE
-from ..text.walk import argument_names, is_checked, memory_of
+from ..text.walk import is_checked, memory_of, parameter_names
 from .compile import Binary, KernelSource
 from .descriptors import Descriptor, descriptors
 from .emit import needs_int64, program_count
@@ -64,10 +64,10 @@ static int make_map(Map* map, const unsigned* box, uint64_t address, uint64_t ro
 
 def kernel_source(kernel: loop.Kernel) -> KernelSource:
     """What Triton is given for a kernel."""
-    signature = {name: pointer_type(memory_of(a).dtype) for a, name in argument_names(kernel).items()}
+    signature = {name: pointer_type(memory_of(a).dtype) for name, a in parameter_names(kernel).items()}
     pointers = len(signature)
     size = "i64" if needs_int64(kernel) else "i32"
-    signature |= {str(s): size for s in kernel.get("symbols", ())}
+    signature |= dict.fromkeys(kernel.sizes, size)
     maps = descriptors(kernel)
     free = set(kernel.get("unaligned", ())) - {each.position for each in maps}
     signature |= {each.name: each.type for each in maps}
@@ -141,7 +141,7 @@ def callee(kernel: loop.Kernel) -> Callee:
 
 
 def _symbolic_extents(kernel: loop.Kernel) -> list[Dim]:
-    if "i32" not in kernel_source(kernel).signature.values():
+    if "i32" not in kernel_source(kernel).signature.values() or "members" in kernel.attributes:
         return []
     found: dict[Dim, None] = {}
     for argument in kernel.block_body.args:

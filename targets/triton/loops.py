@@ -5,7 +5,7 @@ from __future__ import annotations
 import sympy
 
 from ...ir.dialects import loop
-from ...ir.symbols import Dim, dim, known_equal
+from ...ir.symbols import Dim, dim, known_equal, symbol
 from ...ir.syntax import Op
 from .dot import dot_loop, product_in
 from .grid import blocks, programs_of_a_row, tiles_of
@@ -148,7 +148,9 @@ def _bound(op: loop.For) -> Dim:
 
 def _is_in_two(w: Writer, op: loop.For, size: Dim) -> bool:
     """Whether the last block of many has a text of its own: its mask would end within what a thread loads at once, and keep all loads small."""
-    if op["kind"] != "parallel" or op not in w.axes or w.rank != 1 or w.numbered:
+    if op["kind"] != "parallel" or op not in w.axes or w.rank != 1:
+        return False
+    if w.numbered and size != symbol(loop.MEMBER):
         return False
     if isinstance(size, int) and (size < LARGE or size % 16 == 0 or size % op["block"] == 0):
         return False

@@ -61,6 +61,8 @@ ALWAYS = {
     "whole factors of whole numbers", "places along one dimension", "a dimension", "memory of the host, nothing empty", "a result without gaps", "a weight of known size",
     "a matrix as the weight", "single elements", "known sizes, and none of 0", "numbers in the host's memory", "single elements of the result", "as many heads of keys as of values", "equal batches", "no dropout", "a mask, or causal, and not both", "a mask of the same type, in float32, or of truth values",
     "nothing behind the sums", "queries, keys, values and perhaps a mask", "a torch with oneDNN", "a mask of two to four dimensions", "a type that is summed",
+    "its dtypes have loops", "its memory is on one device", "a kernel with results, that is no contraction", "no memory lies between its elements",
+    "only numbers are repeated", "its sizes are known", "they have elements, so many that 32 bits count them",
     "a result channels-last", "no factors", "a row of the window in registers", "factors of channels without gaps", "known sizes", "as many heads, or shared ones", "a matrix as the weight, nothing empty",
 }  # fmt: skip
 

@@ -184,7 +184,7 @@ def test_handwritten_kernels(tmp_path: Path) -> None:
     from triton_programs import kernels_of, zoo
 
     from intarsia.ir.interpreter import run as reference
-    from intarsia.ir.interpreter.loops import find_kernel, fits, restride
+    from intarsia.ir.interpreter.loops import find_kernel, launch_memory
     from intarsia.ir.symbols import symbol
     from intarsia.targets.triton.compile import load_text
     from intarsia.targets.triton.emit import emit_module, program_count
@@ -193,15 +193,9 @@ def test_handwritten_kernels(tmp_path: Path) -> None:
 
     def launch(machine, op):
         kernel = find_kernel(machine, op["kernel"])
-        refs = [a.type for a in kernel.block_body.args]
-        strides = [tuple(machine.number(s) for s in ref.strides) for ref in refs]
-        given = machine.operands(op)
-        fitted = [x if fits(x, s) else restride(x, s) for x, s in zip(given, strides, strict=False)]
-        outs = [
-            torch.empty_strided(machine.shape(ref), s, dtype=ref.dtype.torch, device=GPU)
-            for ref, s in zip(refs[len(given) :], strides[len(given) :], strict=True)
-        ]
-        sizes = [machine.number(symbol(s)) for s in kernel.get("symbols", ())]
+        fitted, empty = launch_memory(machine, kernel, op)
+        outs = [torch.empty_strided(r.shape, r.stride(), dtype=r.dtype, device=GPU) for r in empty]
+        sizes = [machine.number(symbol(s)) for s in kernel.sizes]
         programs = machine.number(program_count(kernel))
         if programs:
             memory = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=GPU).copy_(x) for x in fitted]

@@ -30,7 +30,7 @@ from triton_programs import Program, kernels_of, models, randoms, rows, zoo
 
 from intarsia.ir.dialects import loop
 from intarsia.ir.interpreter import run as reference
-from intarsia.ir.interpreter.loops import find_kernel, fits, poison, restride
+from intarsia.ir.interpreter.loops import find_kernel, launch_memory
 from intarsia.ir.symbols import symbol
 from intarsia.passes.schedule.gpu import cooperative
 from intarsia.targets.triton import language
@@ -207,21 +207,10 @@ def fused(_: Any, x: Any, y: Any, z: Any) -> Any:
 def launch(machine: Any, op: Any) -> list[torch.Tensor]:
     """`loop.launch` by Triton's interpreter instead of the reference interpreter."""
     kernel = find_kernel(machine, op["kernel"])
-    refs = [a.type for a in kernel.block_body.args]
-    tensors = []
-    for ref, given in zip(refs, machine.operands(op), strict=False):
-        strides = tuple(machine.number(s) for s in ref.strides)
-        tensors.append(given if fits(given, strides) else restride(given, strides))
-    results = []
-    for ref in refs[len(tensors) :]:
-        strides = tuple(machine.number(s) for s in ref.strides)
-        results.append(torch.empty_strided(machine.shape(ref), strides, dtype=ref.dtype.torch))
-        poison(results[-1])
-    if "updates" in kernel.attributes:
-        results[0].copy_(tensors[kernel["updates"]].reshape(results[0].shape))
+    tensors, results = launch_memory(machine, kernel, op)
     programs = machine.number(program_count(kernel))
     if programs:
-        sizes = [machine.number(symbol(s)) for s in kernel.get("symbols", ())]
+        sizes = [machine.number(symbol(s)) for s in kernel.sizes]
         memories = [
             m.view(torch.uint8) if m.dtype.itemsize == 1 and m.is_floating_point() else m for m in tensors + results
         ]

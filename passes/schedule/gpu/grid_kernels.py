@@ -84,8 +84,9 @@ def divide(kernel: loop.Kernel, calls: Calls, plan: Callable[[Nests], Sequence[N
                 replace_sizes(part.kernel, names.sizes)
             part.kernel["symbols"] = kernel_symbols(part.kernel, memory=True)
             part.kernel["lines"] = kernel["lines"]
-            if "contract" in kernel.attributes:
-                part.kernel["contract"] = kernel["contract"]
+            for name in ("contract", "members", "shared"):
+                if name in kernel.attributes:
+                    part.kernel[name] = kernel[name]
             block.insert_op_before(part.kernel, kernel)
         types: dict[str, Attribute] = {
             m.name: replaced_type(tensor_type(m.ref.shape, m.ref.dtype, m.ref.device), names.sizes) for m in scratch
@@ -99,6 +100,11 @@ def divide(kernel: loop.Kernel, calls: Calls, plan: Callable[[Nests], Sequence[N
 
 def _launch(call: loop.Launch, parts: Sequence[Part], types: dict[str, Attribute]) -> None:
     """Put launches of the parts where the whole kernel is launched."""
+    if (
+        "members" in parts[0].kernel.attributes
+    ):  # one row of elements is one nest, which is given all that the kernel was
+        call["kernel"] = parts[0].kernel["sym_name"]
+        return
     values: dict[str, SSAValue] = {f"in{k}": v for k, v in enumerate(call.operands)}
     types = types | {f"out{k}": r.type for k, r in enumerate(call.results)}
     strides = call.get("strides")

@@ -19,6 +19,17 @@ IM_FN int64_t index_mod(int64_t a, int64_t b) { return a - index_div(a, b) * b; 
 IM_FN int64_t index_min(int64_t a, int64_t b) { return a < b ? a : b; }
 IM_FN int64_t index_max(int64_t a, int64_t b) { return a > b ? a : b; }
 
+// The member that a block belongs to: the first one of `count` that ends behind it.
+template <typename Member>
+inline const Member& member_of(const Member* members, int64_t count, int64_t block) {
+  int64_t low = 0;
+  for (int64_t high = count - 1; low < high;) {
+    const int64_t middle = (low + high) / 2;
+    if (block < members[middle].end) high = middle; else low = middle + 1;
+  }
+  return members[low];
+}
+
 // A bool in memory, read as the byte that it is: loops over loaded bools vectorise only so.
 IM_FN bool truth(const bool& x) { return reinterpret_cast<const uint8_t&>(x) != 0; }
 // Sums of bools are bytes. Without this, they would become bools on the way in, which gcc 12 loses in lanes beyond 64.
