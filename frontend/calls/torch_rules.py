@@ -11,12 +11,11 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint as checkpoints
 
-from ..errors import GraphBreak, Unsupported
+from ..errors import GraphBreak
 from ..guards.source import Attr, Const
 from ..state import Interpreter
 from ..torch_private.fake import is_fake
 from ..torch_private.functions import ASSERT_ASYNC
-from ..values import object as objects
 from ..values import operators
 from ..values.kinds import isinstance
 from . import contexts
@@ -114,60 +113,6 @@ def _one_hot(vm: Interpreter, tensor: Any, num_classes: Any = -1) -> Any:
             holds = vm.call(torch.all, (vm.call(test, (tensor, bound), {}),), {})
             vm.call(ASSERT_ASYNC, (holds, f"Class values must be {words}."), {})
     return torch_call(vm, nn.functional.one_hot, (tensor, num_classes), {})
-
-
-# ---- torch.autograd.Function ----
-
-
-class FunctionContext:
-    """The `ctx` of a torch.autograd.Function whose backward is not needed."""
-
-    saved_tensors: tuple[Tensor, ...] = ()
-    needs_input_grad: tuple[bool, ...] = ()
-    dirty: tuple[Tensor, ...] = ()
-
-    def save_for_backward(self, *tensors: Tensor) -> None:
-        """Keep tensors."""
-        self.__dict__["saved_tensors"] = tensors
-
-    def mark_dirty(self, *tensors: Tensor) -> None:
-        """Inputs that are returned as they are."""
-        self.__dict__["dirty"] = tensors
-
-    def _ignore(self, *_: Any) -> None:
-        """Only backward would look at it."""
-
-    mark_non_differentiable = set_materialize_grads = save_for_forward = _ignore
-
-
-@ROWS.rule(torch.autograd.Function.apply)
-def _apply(vm: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
-    if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args):
-        raise Unsupported(
-            f"gradients are wanted through the torch.autograd.Function {cls.__name__}",
-            "nothing has to be done: it runs as Python, forward and backward, between two graphs",
-        )
-    context = vm.create(FunctionContext())
-    context.__dict__["needs_input_grad"] = tuple(isinstance(a, Tensor) and a.requires_grad for a in args)
-    forward = objects.load_attr(vm, cls, "forward")
-    if cls.setup_context is torch.autograd.Function.setup_context:
-        return _outputs(vm, vm.call(forward, (context, *args), kwargs), args, context)
-    output = vm.call(forward, args, kwargs)
-    vm.call(objects.load_attr(vm, cls, "setup_context"), (context, args, output), {})
-    return _outputs(vm, output, args, context)
-
-
-def _outputs(vm: Interpreter, output: Any, args: tuple[Any, ...], context: FunctionContext) -> Any:
-    """Inputs come back as views of themselves, unless they were marked dirty."""
-
-    def fresh(value: Any) -> Any:
-        if not isinstance(value, Tensor) or any(value is d for d in context.dirty) or all(value is not a for a in args):
-            return value
-        if value.requires_grad:
-            return vm.out.call_method("detach", (value,), {})
-        return vm.out.call_method("view_as", (value, value), {})
-
-    return tuple(map(fresh, output)) if type(output) is tuple else fresh(output)
 
 
 # ---- parameters ----

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -387,6 +387,10 @@ class OutputGraph:
         """A node for a change of thread state (grad mode, autocast) that has already been made."""
         return self._emit("call_function", target, args, {}, None)
 
+    def beside(self, given: Sequence[Tensor]) -> Aside:
+        """A graph of its own for what is recorded in a `with` block, a function of new tensors and of what it reads."""
+        return Aside(self, given)
+
     def finish(self, outputs: list[Tensor]) -> fx.GraphModule:
         """Close the graph over the output tensors."""
         self.graph.output(tuple(self.node(t) for t in outputs))
@@ -394,6 +398,54 @@ class OutputGraph:
         module.graph._codegen = fx.graph.CodeGen()
         module.meta.update(self.meta)
         return module
+
+
+class Aside:
+    """A part of the recorded nodes that becomes a graph of its own; the main graph forgets it."""
+
+    def __init__(self, out: OutputGraph, given: Sequence[Tensor]) -> None:
+        self.out, self.given = out, given
+
+    def __enter__(self) -> Aside:
+        out = self.out
+        self._last = next(reversed(out.graph.nodes))
+        self._before = dict(out._node_of), dict(out._sym_nodes), set(out._written), out.size
+        self._inputs = [out._emit("placeholder", f"given_{k}", (), {}, fake) for k, fake in enumerate(self.given)]
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        out = self.out
+        for node in reversed(self._nodes()):
+            out.graph.erase_node(node)
+        out._node_of, out._sym_nodes, out._written, out.size = self._before
+
+    def _nodes(self) -> list[fx.Node]:
+        nodes, node = [], self._last.next
+        while node.op != "root":
+            nodes.append(node)
+            node = node.next
+        return nodes
+
+    def writes(self) -> bool:
+        """Whether something was written to that was there before, or was given."""
+        there = [n.meta["example_value"] for n in self.out.graph.nodes if n not in set(self._nodes())]
+        memory = {_storage(t) for t in (*self.given, *there) if isinstance(t, Tensor)}
+        return not memory.isdisjoint(self.out._written - self._before[2])
+
+    def finish(self, results: Sequence[Tensor | None]) -> tuple[fx.GraphModule, list[Any]]:
+        """A module of what was read of the main graph, then of what was given; and these values, in order."""
+        nodes = self._nodes()
+        inside, graph, copies = set(nodes), fx.Graph(), dict[fx.Node, fx.Node]()
+        last = [None if r is None else self.out.node(r) for r in results]
+        used = [n for node in nodes for n in node.all_input_nodes] + [n for n in last if n is not None]
+        read = list(dict.fromkeys(n for n in used if n not in inside))
+        for node in (*read, *self._inputs):
+            copies[node] = graph.placeholder(node.name)
+        for node in nodes:
+            if node not in copies:
+                copies[node] = graph.node_copy(node, copies.__getitem__)
+        graph.output(tuple(None if n is None else copies[n] for n in last))
+        return lazy_graph_module(torch.nn.Module(), graph), [n.meta["example_value"] for n in read]
 
 
 # What C functions of torch say of tensors that follows from what guards know: class, dtype, device, sizes, strides, dispatch keys.

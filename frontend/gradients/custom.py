@@ -1,0 +1,241 @@
+"""`torch.autograd.Function` where gradients are wanted: forward is part of the graph, backward a graph beside it.
+
+Forward's operations are recorded where gradients are off, as eager runs them. Behind them stands one node, a `CustomGradient`: it
+gives the outputs again, as results of an autograd function whose backward runs the graph that was captured of the program's
+`backward`. Whoever runs the captured graph under autograd (eager, AOTAutograd) sees both halves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from ..calls import contexts
+from ..calls.registry import Rows
+from ..errors import GraphBreak, Unsupported, UserRaise
+from ..state import Interpreter
+from ..torch_private.dispatch import storage_key
+from ..values import object as objects
+from ..values.kinds import isinstance
+
+__all__ = ["ROWS"]
+
+ROWS = Rows()
+REASON = "gradients are wanted through the torch.autograd.Function"
+ADVICE = "nothing has to be done: it runs as Python, forward and backward, between two graphs"
+
+
+class FunctionContext:
+    """The `ctx` of a torch.autograd.Function."""
+
+    saved_tensors: tuple[Tensor, ...] = ()
+    needs_input_grad: tuple[bool, ...] = ()
+    dirty: tuple[Tensor, ...] = ()
+    non_differentiable: tuple[Tensor, ...] = ()
+    materialize_grads: bool = True
+
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        """Keep tensors."""
+        self.__dict__["saved_tensors"] = tensors
+
+    def mark_dirty(self, *tensors: Tensor) -> None:
+        """Inputs that are returned as they are."""
+        self.__dict__["dirty"] = tensors
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        """Outputs without gradients."""
+        self.__dict__["non_differentiable"] = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Whether gradients that do not arrive are zeros."""
+        self.__dict__["materialize_grads"] = value
+
+    def save_for_forward(self, *_: Any) -> None:
+        """Only forward mode would look at it."""
+
+
+class CustomGradient:
+    """Outputs that have been computed, as results of an autograd function of their inputs.
+
+    A call takes the outputs, the inputs that gradients are wanted of, and what backward reads beside, in this order; it gives
+    copies of the outputs, views of those that share memory with something that there was before.
+
+    Attributes:
+        shared: for each output, whether it shares memory.
+        saved: where backward's values are found, ("output", k) or ("given", k).
+    """
+
+    def __init__(
+        self, name: str, backward: fx.GraphModule, shared: Sequence[bool], saved: Sequence[tuple[str, int]]
+    ) -> None:
+        self.__name__ = self.__qualname__ = name
+        self.backward, self.shared, self.saved = backward, tuple(shared), tuple(saved)
+
+    def __call__(self, *given: Any) -> tuple[Tensor, ...]:
+        return _Gradient.apply(self, *given)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Gradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, plan: CustomGradient, *given: Any) -> tuple[Tensor, ...]:  # type: ignore[override]
+        pairs = zip(given, plan.shared, strict=False)
+        made = tuple(output.view_as(output) if shared else output.clone() for output, shared in pairs)
+        values = [made[k] if where == "output" else given[k] for where, k in plan.saved]
+        ctx.plan = plan
+        ctx.save_for_backward(*(v for v in values if isinstance(v, Tensor)))
+        ctx.others = [None if isinstance(v, Tensor) else v for v in values]
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        plan: CustomGradient = ctx.plan
+        tensors = iter(ctx.saved_tensors)
+        values = [next(tensors) if other is None else other for other in ctx.others]
+        found = plan.backward(*values, *gradients)
+        behind = len(plan.saved)  # at most so many given values that are no inputs
+        return (None, *[None] * len(plan.shared), *found, *[None] * behind)[: len(ctx.needs_input_grad)]
+
+
+@ROWS.rule(torch.autograd.Function.apply)
+def _apply(vm: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
+    wanted = torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args)
+    context = vm.create(FunctionContext())
+    context.__dict__["needs_input_grad"] = tuple(isinstance(a, Tensor) and a.requires_grad for a in args)
+    if not wanted:
+        return _unfollowed(_forward(vm, cls, context, args, kwargs), vm, args, context)
+    contexts.set_grad(vm, False)
+    output = _forward(vm, cls, context, args, kwargs)
+    contexts.set_grad(vm, True)
+    return _followed(vm, cls, context, args, output)
+
+
+def _forward(vm: Interpreter, cls: Any, context: FunctionContext, args: tuple[Any, ...], kwargs: Any) -> Any:
+    forward = objects.load_attr(vm, cls, "forward")
+    if cls.setup_context is torch.autograd.Function.setup_context:
+        return vm.call(forward, (context, *args), kwargs)
+    output = vm.call(forward, args, kwargs)
+    vm.call(objects.load_attr(vm, cls, "setup_context"), (context, args, output), {})
+    return output
+
+
+def _unfollowed(output: Any, vm: Interpreter, args: tuple[Any, ...], context: FunctionContext) -> Any:
+    """Inputs come back as views of themselves, unless they were marked dirty."""
+
+    def fresh(value: Any) -> Any:
+        if not isinstance(value, Tensor) or any(value is d for d in context.dirty) or all(value is not a for a in args):
+            return value
+        if value.requires_grad:
+            return vm.out.call_method("detach", (value,), {})
+        return vm.out.call_method("view_as", (value, value), {})
+
+    return tuple(map(fresh, output)) if type(output) is tuple else fresh(output)
+
+
+def _refuse(cls: Any, what: str) -> Unsupported:
+    return Unsupported(f"{REASON} {cls.__name__}, {what}", ADVICE)
+
+
+def _followed(vm: Interpreter, cls: Any, context: FunctionContext, args: tuple[Any, ...], output: Any) -> Any:
+    """The outputs, with a gradient that is the captured backward."""
+    values = list(output) if type(output) is tuple else [output]
+    tensors = [v for v in values if isinstance(v, Tensor)]
+    shut = {id(t) for t in context.non_differentiable}
+    followed = [t for t in tensors if t.dtype.is_floating_point or t.dtype.is_complex]
+    followed = [t for t in followed if id(t) not in shut]
+    if context.dirty or not context.materialize_grads or cls.jvp is not torch.autograd.Function.jvp:
+        raise _refuse(cls, "which writes to an input, takes None for a gradient or has a forward mode")
+    if len(tensors) != len(values) or not followed:
+        raise _refuse(cls, "whose outputs are not all tensors, or have no gradients")
+    memory = [storage_key(a) for a in args if isinstance(a, Tensor)]
+    shared = list[bool]()
+    for value in values:
+        shared.append(storage_key(value) in memory)
+        memory.append(storage_key(value))
+    if any(s and all(v is not f for f in followed) for v, s in zip(values, shared, strict=True)):
+        raise _refuse(cls, "an output of which has no gradient and shares memory")
+    shared = [s for v, s in zip(values, shared, strict=True) if any(v is f for f in followed)]
+    places = [i for i, a in enumerate(args) if isinstance(a, Tensor) and a.requires_grad]
+    inputs = [args[i] for i in places]
+    module, read = _backward(vm, cls, context, values, followed, len(args), places)
+    known = {id(t): ("output", k) for k, t in enumerate(followed)}
+    extra = [v for v in read if id(v) not in known and not any(v is a for a in inputs)]
+    passed = [*followed, *inputs, *extra]
+    saved = [known.get(id(v)) or ("given", _place(passed, v, len(followed))) for v in read]
+    plan = CustomGradient(f"{cls.__name__}_gradient", module, shared, saved)
+    made = vm.out.call_function(plan, tuple(passed), {})
+    again = {id(t): m for t, m in zip(followed, made, strict=True)}
+    results = tuple(again.get(id(v), v) for v in values)
+    return results if type(output) is tuple else results[0]
+
+
+def _place(passed: list[Any], value: Any, start: int) -> int:
+    return next(k for k in range(start, len(passed)) if passed[k] is value)
+
+
+def _backward(
+    vm: Interpreter,
+    cls: Any,
+    context: FunctionContext,
+    outputs: list[Tensor],
+    followed: list[Tensor],
+    count: int,
+    places: list[int],
+) -> tuple[fx.GraphModule, list[Any]]:
+    """The graph of `backward`: from what it reads, then the gradients of the outputs, to the gradients of the inputs at `places`."""
+    state = _State(vm, context)
+    with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        arriving = {id(output): torch.empty_like(output) for output in followed}
+        with vm.out.beside(list(arriving.values())) as aside:
+            try:
+                gradients = [arriving.get(id(o)) for o in outputs]
+                gradients = [
+                    vm.call(torch.zeros_like, (o,), {}) if g is None else g
+                    for o, g in zip(outputs, gradients, strict=True)
+                ]
+                found = vm.call(objects.load_attr(vm, cls, "backward"), (context, *gradients), {})
+            except (GraphBreak, Unsupported, UserRaise) as error:
+                raise _refuse(cls, f"whose backward cannot be captured ({error})") from None
+            results = list(found) if isinstance(found, tuple | list) else [found]
+            if len(results) < count or any(r is not None for r in results[count:]):
+                raise _refuse(cls, "whose backward gives more or fewer gradients than forward takes arguments")
+            wanted = [results[i] for i in places]
+            if not all(r is None or isinstance(r, Tensor) for r in wanted):
+                raise _refuse(cls, "whose backward gives something else than tensors")
+            if aside.writes():
+                raise _refuse(cls, "whose backward writes to a tensor that it did not make")
+            module, read = aside.finish(wanted)
+    if state.is_changed():
+        raise _refuse(cls, "whose backward changes something that the program sees")
+    return module, read
+
+
+class _State:
+    """What backward could change beside tensors: attributes, variables, containers of the program, calls that are replayed."""
+
+    def __init__(self, vm: Interpreter, context: FunctionContext) -> None:
+        self.vm, self.context = vm, context
+        self.shadows = list(vm.user.shadows)
+        self.before = self._now()
+
+    def _now(self) -> Any:
+        journal, vm = self.vm.effects, self.vm
+        overlays = journal.attrs, journal.globals, journal.cells
+        written = [{key: id(entry[1]) for key, entry in overlay.items()} for overlay in overlays]
+        containers = [_contents(shadow.value) for shadow in self.shadows]
+        return written, len(journal.calls), containers, len(vm.user.appended), _contents(self.context.__dict__)
+
+    def is_changed(self) -> bool:
+        """Whether anything is not as it was."""
+        new = self.vm.user.shadows[len(self.shadows) :]
+        return self._now() != self.before or any(shadow.changed() for shadow in new)
+
+
+def _contents(value: Any, depth: int = 4) -> Any:
+    """A value by identity, containers by what they hold."""
+    if depth and type(value) in (list, tuple, dict, set):
+        items = [*value, *value.values()] if type(value) is dict else list(value)
+        return id(value), [_contents(item, depth - 1) for item in items]
+    return id(value)
