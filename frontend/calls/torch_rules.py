@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils import checkpoint as checkpoints
 
 from ..errors import GraphBreak
 from ..guards.source import Attr, Const
@@ -164,25 +163,6 @@ def legacy_tensor(vm: Interpreter, cls: Any, args: tuple[Any, ...], kwargs: dict
 
 
 # ---- functions that call functions ----
-
-
-@ROWS.rule(checkpoints.checkpoint)
-def _checkpoint(
-    vm: Interpreter,
-    function: Any,
-    *args: Any,
-    use_reentrant: Any = None,
-    context_fn: Any = checkpoints.noop_context_fn,
-    determinism_check: Any = "default",
-    debug: Any = False,
-    early_stop: Any = True,
-    preserve_rng_state: Any = True,
-    **kwargs: Any,
-) -> Any:
-    """Without gradients, nothing is recomputed."""
-    if use_reentrant is None or context_fn is not checkpoints.noop_context_fn or debug or torch.is_grad_enabled():
-        raise GraphBreak("torch.utils.checkpoint is called with options that capture does not follow")
-    return vm.call(function, args, kwargs)
 
 
 @ROWS.rule(torch.cond)

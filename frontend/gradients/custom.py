@@ -20,6 +20,7 @@ from ..state import Interpreter
 from ..torch_private.dispatch import storage_key
 from ..values import object as objects
 from ..values.kinds import isinstance
+from .state import VisibleState
 
 __all__ = ["ROWS"]
 
@@ -185,7 +186,7 @@ def _backward(
     places: list[int],
 ) -> tuple[fx.GraphModule, list[Any]]:
     """The graph of `backward`: from what it reads, then the gradients of the outputs, to the gradients of the inputs at `places`."""
-    state = _State(vm, context)
+    state = VisibleState(vm, context)
     with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
         arriving = {id(output): torch.empty_like(output) for output in followed}
         with vm.out.beside(list(arriving.values())) as aside:
@@ -210,32 +211,3 @@ def _backward(
     if state.is_changed():
         raise _refuse(cls, "whose backward changes something that the program sees")
     return module, read
-
-
-class _State:
-    """What backward could change beside tensors: attributes, variables, containers of the program, calls that are replayed."""
-
-    def __init__(self, vm: Interpreter, context: FunctionContext) -> None:
-        self.vm, self.context = vm, context
-        self.shadows = list(vm.user.shadows)
-        self.before = self._now()
-
-    def _now(self) -> Any:
-        journal, vm = self.vm.effects, self.vm
-        overlays = journal.attrs, journal.globals, journal.cells
-        written = [{key: id(entry[1]) for key, entry in overlay.items()} for overlay in overlays]
-        containers = [_contents(shadow.value) for shadow in self.shadows]
-        return written, len(journal.calls), containers, len(vm.user.appended), _contents(self.context.__dict__)
-
-    def is_changed(self) -> bool:
-        """Whether anything is not as it was."""
-        new = self.vm.user.shadows[len(self.shadows) :]
-        return self._now() != self.before or any(shadow.changed() for shadow in new)
-
-
-def _contents(value: Any, depth: int = 4) -> Any:
-    """A value by identity, containers by what they hold."""
-    if depth and type(value) in (list, tuple, dict, set):
-        items = [*value, *value.values()] if type(value) is dict else list(value)
-        return id(value), [_contents(item, depth - 1) for item in items]
-    return id(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import sympy
 import torch
 from torch import Tensor, fx
+from torch.utils.checkpoint import CheckpointPolicy
 
 from ..errors import GraphBreak, InternalError, Unsupported, UserRaise
 from ..functional.overlap import is_folded
@@ -24,6 +25,7 @@ from .sym_nodes import FUNCTIONS, applied
 
 __all__ = ["GRAD_MODE", "MUTATES", "GraphInput", "OutputGraph", "in_place_view"]
 
+RECOMPUTE = "recompute"  # in a node's `meta`, which torch's tracers hand on: its value is computed again in backward
 GRAD_MODE, MUTATES = "grad_mode", "mutates"  # in a node's `meta`: whether gradients were on; whether the call writes
 
 
@@ -87,6 +89,7 @@ class OutputGraph:
         self.number_in: Callable[[Tensor], Any] = lambda _: None  # what a tensor holds, where the host knows
         self.asked = False  # whether the program asked torch for something that no tensor tells: the grad mode, the default dtype
         self.meta: dict[str, Any] = {}  # of the graph module
+        self._again = False  # whether what is recorded is to be computed again in backward
         self.size = 0  # nodes recorded so far, placeholders not counted
         # Storages that calls wrote to: `.data` and its views count versions of their own.
         self._written: set[int] = set()
@@ -376,6 +379,8 @@ class OutputGraph:
         node = self.graph.create_node(op, target, tuple(args), dict(kwargs))
         node.meta.update(example_value=example, stack_trace=self._trace())
         node.meta[GRAD_MODE] = torch.is_grad_enabled()
+        if self._again:
+            node.meta[RECOMPUTE] = CheckpointPolicy.PREFER_RECOMPUTE
         if self._first is None:
             self._first = node
         if isinstance(example, Tensor) and rebind:
@@ -390,6 +395,22 @@ class OutputGraph:
     def beside(self, given: Sequence[Tensor]) -> Aside:
         """A graph of its own for what is recorded in a `with` block, a function of new tensors and of what it reads."""
         return Aside(self, given)
+
+    @contextmanager
+    def computed_again(self) -> Iterator[None]:
+        """What is recorded meanwhile is not saved for backward, but computed there again."""
+        before, self._again = self._again, True
+        try:
+            yield
+        finally:
+            self._again = before
+
+    def keep(self, results: list[Tensor]) -> None:
+        """These values may be saved for backward, unless they stand in a larger part that is computed again."""
+        for result in results:
+            node = self._node_of.get(id(result))
+            if node is not None and not self._again:
+                node.meta.pop(RECOMPUTE, None)
 
     def finish(self, outputs: list[Tensor]) -> fx.GraphModule:
         """Close the graph over the output tensors."""

@@ -128,10 +128,10 @@ class _Plan:
         """What is saved where a byte that is held costs as much as `price` bytes that are moved."""
 
         def save(value: Value) -> float | None:
-            return None if value.save is None else time * value.save + price * value.bytes
+            return None if value.save is None or value.marked else time * value.save + price * value.bytes
 
         def again(value: Value) -> float | None:
-            if value.again is None or (value.kind is Kind.COSTLY and not costly):
+            if value.again is None or (value.kind is Kind.COSTLY and not (costly or value.marked)):
                 return None
             return time * value.again * self.factor[value.node]
 

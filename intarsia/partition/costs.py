@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from ..frontend.graph.output import RECOMPUTE
 from ..frontend.torch_private.joint import Joint, hint, is_size, is_view, may_repeat
 from ..passes.analysis.cost import (
     FLOPS_A_BYTE,
@@ -50,6 +51,7 @@ class Value:
         save: the time that saving takes: written in forward, where it is not anyway, and read in backward. None: it is not
             saved, because it is a view of another value, or no tensor.
         again: the time that computing it in backward takes. None: it is not computed again.
+        marked: the program wants it computed again (torch.utils.checkpoint), where it can be.
     """
 
     node: fx.Node
@@ -57,6 +59,7 @@ class Value:
     bytes: int
     save: float | None
     again: float | None
+    marked: bool = False
 
 
 def size_of(node: fx.Node) -> int:
@@ -75,6 +78,10 @@ def read_values(joint: Joint, needed: set[fx.Node]) -> dict[fx.Node, Value]:
             roots[node] = roots.get(_base(node), node) if is_view(node) else node
             kind = Kind.GIVEN if node in given else _kind(node)
             found[node] = _value(node, kind, found, roots, forward, joint)
+            found[node].marked = RECOMPUTE in node.meta and found[node].again is not None
+    for node, root in roots.items():  # a view that may be saved is so by its memory
+        if root in found and not found[node].marked:
+            found[root].marked = False
     return found
 
 

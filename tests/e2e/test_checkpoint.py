@@ -1,0 +1,168 @@
+"""torch.utils.checkpoint: part of the graph, with eager's values; what is inside is not saved for backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+import intarsia
+
+
+@pytest.fixture(autouse=True)
+def with_gradients() -> Iterator[None]:
+    intarsia.reset()
+    with torch.enable_grad():
+        yield
+
+
+class Block(nn.Module):
+    def __init__(self, rate: float = 0.0) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(16), nn.Linear(16, 64), nn.Linear(64, 16)
+        self.dropout = nn.Dropout(rate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.dropout(self.down(F.gelu(self.up(self.norm(x)))))
+
+
+class Net(nn.Module):
+    def __init__(self, way: Callable[[nn.ModuleList, Tensor], Tensor], rate: float = 0.0) -> None:
+        super().__init__()
+        self.blocks, self.way = nn.ModuleList(Block(rate) for _ in range(3)), way
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.way(self.blocks, x).square().sum()
+
+
+def each(**options: Any) -> Callable[[nn.ModuleList, Tensor], Tensor]:
+    def way(blocks: nn.ModuleList, x: Tensor) -> Tensor:
+        for block in blocks:
+            x = checkpoint(block, x, **options)
+        return x
+
+    return way
+
+
+def plain(blocks: nn.ModuleList, x: Tensor) -> Tensor:
+    for block in blocks:
+        x = block(x)
+    return x
+
+
+def nested(blocks: nn.ModuleList, x: Tensor) -> Tensor:
+    def outer(x: Tensor) -> Tensor:
+        return checkpoint(blocks[1], checkpoint(blocks[0], x, use_reentrant=False), use_reentrant=False)
+
+    return blocks[2](checkpoint(outer, x, use_reentrant=False))
+
+
+WAYS = {
+    "not reentrant": each(use_reentrant=False),
+    "reentrant": each(use_reentrant=True),
+    "not checked": each(use_reentrant=False, determinism_check="none", early_stop=False),
+    "in segments": lambda blocks, x: checkpoint_sequential(blocks, 3, x, use_reentrant=False),
+    "nested": nested,
+}
+
+
+def trained(net: Any, module: nn.Module, rows: int = 32) -> list[Tensor]:
+    torch.manual_seed(1)
+    x = torch.randn(rows, 16).requires_grad_()
+    module.zero_grad()
+    loss = net(x)
+    loss.backward()
+    assert x.grad is not None
+    return [loss.detach(), x.grad, *(p.grad.clone() for p in module.parameters() if p.grad is not None)]
+
+
+def saved_bytes(net: Any) -> int:
+    """What the node behind a call's result keeps for backward, parameters not counted."""
+    x = torch.randn(32, 16).requires_grad_()
+    todo, seen, memory = [net(x).grad_fn], set[Any](), dict[int, int]()
+    while todo:
+        node = todo.pop()
+        seen.add(node)
+        for tensor in getattr(node, "saved_tensors", None) or ():
+            if tensor is not None and not isinstance(tensor, nn.Parameter):
+                memory[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        todo += [n for n, _ in node.next_functions if n is not None and n not in seen]
+    return sum(memory.values())
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_values_and_gradients_are_those_of_eager(name: str) -> None:
+    torch.manual_seed(0)
+    net = Net(WAYS[name])
+    compiled = intarsia.compile(net, fullgraph=True)
+    for rows in (32, 32, 33):
+        torch.testing.assert_close(trained(compiled, net, rows), trained(net, net, rows), rtol=1e-4, atol=1e-4)
+    assert intarsia.counters()["fallbacks"] == 0
+    assert saved_bytes(compiled) < 0.5 * saved_bytes(intarsia.compile(Net(plain), fullgraph=True))
+
+
+def test_random_numbers_are_the_same_in_both_computations() -> None:
+    def program(x: Tensor) -> Tensor:
+        return checkpoint(lambda x: F.dropout(x * 1.0, 0.5), x, use_reentrant=False)  # type: ignore[no-any-return]
+
+    x = torch.ones(1000, requires_grad=True)
+    y = intarsia.compile(program, fullgraph=True)(x)
+    y.sum().backward()
+    assert 300 < int((y == 0).sum()) < 700
+    torch.testing.assert_close(x.grad, y.detach())
+
+
+def test_autocast_inside() -> None:
+    class Cast(Block):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return super().forward(x).float()
+
+    torch.manual_seed(0)
+    net = Net(WAYS["not reentrant"])
+    net.blocks = nn.ModuleList(Cast() for _ in range(2))
+    compiled = intarsia.compile(net, fullgraph=True)
+    torch.testing.assert_close(trained(compiled, net), trained(net, net), rtol=5e-2, atol=5e-1)
+
+
+COUNTS: list[int] = []
+
+
+def counted(block: nn.Module) -> Callable[[Tensor], Tensor]:
+    def run(x: Tensor) -> Tensor:
+        COUNTS.append(1)
+        return block(x)
+
+    return run
+
+
+def normalized(blocks: nn.ModuleList, x: Tensor) -> Tensor:
+    return checkpoint(nn.BatchNorm1d.forward, blocks[0].norm, x, use_reentrant=False)  # type: ignore[no-any-return]
+
+
+LEFT: dict[str, Callable[[nn.ModuleList, Tensor], Tensor]] = {
+    "a side effect": lambda blocks, x: checkpoint(counted(blocks[0]), x, use_reentrant=False),
+    "other numbers": each(use_reentrant=False, preserve_rng_state=False),
+    "of no tensor with gradients": lambda blocks, x: checkpoint(blocks[0], x.detach(), use_reentrant=True) + x,
+    "statistics": normalized,
+}
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True")
+@pytest.mark.parametrize("name", LEFT)
+def test_what_would_differ_runs_in_eager(name: str) -> None:
+    found = []
+    for compiler in (lambda net: net, intarsia.compile):
+        torch.manual_seed(0)
+        net = Net(LEFT[name])
+        if name == "statistics":
+            net.blocks[0].norm = nn.BatchNorm1d(16)
+        COUNTS.clear()
+        result = trained(compiler(net), net)
+        found.append([*result, torch.tensor(len(COUNTS)), *net.buffers()])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
