@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from .frontend.gradients.nodes import NODES
 from .frontend.torch_private.dispatch import functional_builtins, storage_key
 from .frontend.torch_private.fake import is_fake
 from .frontend.torch_private.functions import OpOverload
@@ -111,6 +112,8 @@ def _function(function: Any) -> str:
         if function.namespace not in _NAMESPACES:
             raise _Unnamed
         return str(function)
+    if function in NODES:
+        return f"gradients.{function.__name__}"
     if not _is_torchs(function):
         raise _Unnamed
     if isinstance(function, types.FunctionType):

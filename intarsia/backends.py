@@ -197,6 +197,7 @@ def _checked(backend: Backend, name: str) -> Backend:
 
     # Backends of torch's that trace through AOTAutograd find the symbols of sizes in fake tensors only.
     call.real_inputs = not (name in ("inductor", "cudagraphs") or name.startswith("aot_"))  # type: ignore[attr-defined]
+    call.takes_gradients = backend is eager  # type: ignore[attr-defined]  # AOTAutograd makes nothing of `frontend/gradients/nodes.py`
     return call
 
 

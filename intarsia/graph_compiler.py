@@ -407,7 +407,7 @@ def default_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> GraphF
     return backend_for(Config.from_environment())(gm, example_inputs)
 
 
-default_backend.takes_floats = True  # type: ignore[attr-defined]
+default_backend.takes_floats = default_backend.takes_gradients = True  # type: ignore[attr-defined]
 
 
 def backend_for(
@@ -440,7 +440,8 @@ def backend_for(
         unseen.writes_last = getattr(function, "writes_last", False)  # type: ignore[attr-defined]
         return unseen
 
-    backend.takes_floats = True  # type: ignore[attr-defined]  # symbolic floats among the example inputs
+    # Symbolic floats among the example inputs, and nodes that take gradients.
+    backend.takes_floats = backend.takes_gradients = True  # type: ignore[attr-defined]
     backend.forget = _forget_reports  # type: ignore[attr-defined]
     return backend
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from ..breaks.breaks import Restart, Suspended, split_point
-from ..errors import GraphBreak, SourceLine
+from ..errors import GraphBreak, SourceLine, Unsupported
 from ..graph.output import GraphInput
 from ..guards.checks import is_argument
 from ..guards.emitter import Emitter
@@ -40,9 +40,12 @@ class Inside:
 
     calls: list[_Call] = field(default_factory=list)
     hooked: dict[int, GraphInput] = field(default_factory=dict)
+    raised: bool = False  # whether a call has raised: what eager has done by then, its order of nodes decides
 
     def note(self, vm: Interpreter, what: str, frees: bool = False) -> None:
-        """A call is about to become a node."""
+        """A call is about to become a node. Raises GraphBreak where the backend takes none."""
+        if not vm.dynamic.marks.gradients:
+            raise GraphBreak(what)
         vm.out.asked = True  # for the grad mode
         split = split_point(vm)
         if isinstance(split, Suspended):
@@ -102,6 +105,8 @@ def settle(vm: Interpreter, body: Results) -> list[str]:
     inside: Inside = vm.gradients
     if not inside.calls:
         return []
+    if inside.raised:
+        raise Unsupported(f"{inside.calls[-1].what}, raises, and the program goes on")
     if any(isinstance(i.fake, Tensor) and i.node is not None and is_changed(i) for i in vm.out.used):
         raise _outside(inside)
     lines, at = [], 0

@@ -50,11 +50,11 @@ def leaf_gradients(
         outputs, leaves, arriving, retain_graph=retain_graph, create_graph=create_graph, allow_unused=True
     )
     given = (*outputs, *leaves, *(t for t in arriving if t is not None))
-    taken = {storage_key(t) for t in given if t.layout is torch.strided}
+    taken = set(map(storage_key, given))
     made: list[Tensor | None] = []
     with torch.set_grad_enabled(create_graph):
         for leaf, gradient, is_new in zip(leaves, found, new, strict=True):
-            if gradient is not None and is_new and gradient.layout is torch.strided:
+            if gradient is not None and is_new and gradient.layout is torch.strided:  # a sparse one breaks the graph
                 gradient = _laid_out(gradient, leaf)
                 if storage_key(gradient) in taken:
                     gradient = gradient.clone()

@@ -10,12 +10,11 @@ from torch import Tensor
 
 from ..calls import contexts
 from ..calls.registry import Rows
-from ..errors import GraphBreak, Unsupported
+from ..errors import GraphBreak, UserRaise
 from ..guards import process_state
 from ..state import Interpreter
 from ..torch_private.autograd_graph import has_leaf_hooks, hooks_on_saving, leaf_of, nodes_behind
 from ..torch_private.dispatch import storage_key
-from ..torch_private.fake import unsupported_fake_errors
 from ..values.kinds import isinstance
 from ..values.tensor import load_tensor_attr, store_tensor_attr
 from . import nodes
@@ -25,15 +24,20 @@ __all__ = ["ROWS", "TENSOR_METHODS"]
 ROWS = Rows()
 
 
-def _call(vm: Interpreter, function: Callable[..., Any], *args: Any) -> Any:
+def _call(vm: Interpreter, function: Callable[..., tuple[Any, ...]], *args: Any) -> tuple[Any, ...]:
     """A node of this function, run on fake tensors."""
     lifted = vm.out.lift(args)
     try:
         result = vm.native(function, *args)
-    except unsupported_fake_errors() as error:
-        raise Unsupported(f"gradients cannot be taken of fake tensors: {str(error)[:200]}") from None
-    if isinstance(result, tuple) and not any(isinstance(r, Tensor) for r in result):
+    except UserRaise:
+        vm.gradients.raised = True
+        raise
+    if not any(isinstance(r, Tensor) for r in result):
         return result
+    if any(isinstance(r, Tensor) and r.layout is not torch.strided for r in result):
+        error = GraphBreak("a gradient is sparse")
+        error.split = vm.gradients.calls[-1].split  # before what was freed just now
+        raise error
     return vm.out.record(function, (lifted, {}), result, False)
 
 

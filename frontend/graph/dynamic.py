@@ -150,6 +150,7 @@ class Marks:
         # Arguments of a piece that have no symbol and are something else in every call.
         self.varying: set[Source] = set()
         self.floats = False  # whether the backend takes symbolic floats
+        self.gradients = True  # whether it takes graphs that take gradients themselves
 
     def learn(self, earlier: Iterable[GuardSet], values: Mapping[str, Any]) -> None:
         """Compare a call that no entry fits with what each entry was made for."""

@@ -430,6 +430,7 @@ class Runtime:
     def _marks(self, values: dict[str, Any]) -> Marks:
         """What has changed since the calls that the entries were made for."""
         marks, guards = self.marks, list(self.guards)
+        marks.gradients = getattr(self.options.backend, "takes_gradients", False)
         if self.options.dynamic is not False:
             marks.floats = getattr(self.options.backend, "takes_floats", False)
             marks.learn(guards, values)

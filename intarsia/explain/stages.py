@@ -16,7 +16,8 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ..compile import check_function, compile
 from ..config import Config
-from ..frontend.entry.capture import Capture, capture
+from ..frontend.entry.capture import Capture, ProgramRaised, capture
+from ..frontend.functional.spec import FunctionalGraph
 from ..frontend.functional.trace import functionalize
 from ..graph_compiler import machine, pipeline_of
 from ..ir.fx.importer import import_fx
@@ -199,6 +200,19 @@ def gpu_target(target: str) -> str:
     return capability(torch.cuda.current_device())
 
 
+def _traced(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Capture, FunctionalGraph]:
+    """The function as a graph for inference; one that calls backward itself raises without gradients, and is captured with them."""
+    try:
+        with torch.no_grad():
+            captured = capture(fn, args, kwargs)
+            return captured, functionalize(captured.graph_module, captured.example_inputs)
+    except ProgramRaised:
+        if not torch.is_grad_enabled():
+            raise
+    captured = capture(fn, args, kwargs)
+    return captured, functionalize(captured.graph_module, captured.example_inputs)
+
+
 def lower(fn: Any, *args: Any, target: Any = "cpp", **kwargs: Any) -> Lowered:
     """Take a function or module through every stage for these arguments, without calling a compiler of machine code.
 
@@ -219,9 +233,7 @@ def lower(fn: Any, *args: Any, target: Any = "cpp", **kwargs: Any) -> Lowered:
     check_function(fn, "lower")
     gpu = gpu_target(target)
     config = Config.from_environment()
-    with torch.no_grad():
-        captured = capture(fn, args, kwargs)
-        functional = functionalize(captured.graph_module, captured.example_inputs)
+    captured, functional = _traced(fn, args, kwargs)
     imported = import_fx(functional)
     module = imported.module
     if gpu:

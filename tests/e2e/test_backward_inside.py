@@ -438,3 +438,46 @@ def test_other_sizes_and_a_graph_break_behind_backward() -> None:
         x, y = torch.randn(size, 8), torch.randn(size, 4)
         assert fast(modules[1], x, y) == pytest.approx(step(modules[0], x, y), rel=1e-5)
     check_state(modules[0], modules[1], {"rtol": 1e-4, "atol": 1e-5})
+
+
+def test_an_error_that_the_program_catches() -> None:
+    def step(m, x):
+        loss = m(x).square().sum()
+        loss.backward()
+        try:
+            (loss + m[0].bias.sum()).backward()
+        except RuntimeError:
+            return "caught"
+
+    found = []
+    for run in (step, intarsia.compile(step)):
+        torch.manual_seed(0)
+        module = layers()
+        assert run(module, torch.ones(2, 8)) == "caught"
+        found.append([p.grad for p in module.parameters()])
+    torch.testing.assert_close(found[0], found[1])
+
+
+def test_sparse_gradients_and_other_backends_are_visibly_left() -> None:
+    def step(m, i):
+        loss = m(i).square().sum()
+        loss.backward()
+        return loss.detach()
+
+    found = []
+    for run in (step, intarsia.compile(step), intarsia.compile(step, backend="aot_eager")):
+        torch.manual_seed(0)
+        module = nn.Embedding(10, 4, sparse=True)
+        run(module, torch.tensor([1, 1, 3]))
+        run(module, torch.tensor([1, 1, 3]))
+        found.append(module.weight.grad.to_dense())
+    torch.testing.assert_close(found[0], found[1])
+    torch.testing.assert_close(found[0], found[2])
+
+
+def test_the_program_comes_out_of_the_cache() -> None:
+    for _ in range(2):
+        intarsia.reset()
+        step = intarsia.compile(CASES["whole_step"][0], fullgraph=True, options={"verify_each": False})
+        step(layers(), torch.randn(6, 8), torch.randn(6, 4))
+    assert intarsia.counters()["cache_hits"] == 1 and "functionalize" not in intarsia.counters()["seconds"]

@@ -40,12 +40,15 @@ def graph_backend(module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
     return module.forward
 
 
+graph_backend.takes_gradients = True  # type: ignore[attr-defined]
+
+
 def number_backend(module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
     """The same with floats as inputs of the graph."""
     return module.forward
 
 
-number_backend.takes_floats = True  # type: ignore[attr-defined]
+number_backend.takes_floats = number_backend.takes_gradients = True  # type: ignore[attr-defined]
 
 
 def compiled(target: Any, backend: Any = graph_backend, **options: Any) -> tuple[Any, Log]:
