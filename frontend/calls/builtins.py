@@ -257,7 +257,11 @@ def _callable(vm: Interpreter, obj: Any) -> bool:
 @ROWS.rule(id)
 def _id(vm: Interpreter, obj: Any) -> int:
     """Of what guards hold by identity: that object is alive as long as the guard, and no other has its address."""
-    if not isinstance(vm.user.source_of(obj), Const) or isinstance(obj, Tensor):
+    source = vm.user.source_of(obj)
+    if source is not None and not isinstance(obj, Tensor) and vm.is_library_frame(vm.frames[-1]):
+        vm.guards.add("is", source, obj)  # a library's table of objects, such as the optimizers of a gradient scaler
+        return id(vm.user.by_value[id(obj)].real)
+    if not isinstance(source, Const) or isinstance(obj, Tensor):
         raise Unsupported("id() of an object is read")
     return id(obj)
 

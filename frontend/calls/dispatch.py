@@ -141,7 +141,7 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
     if module.startswith(rules.FRONTEND):
         return vm.native(function, *args, **kwargs)
     torch_rules.check_uncompiled(function)
-    optimizers.check_step(vm, function)
+    optimizers.check_step(vm, function, args)
     if module == "torch._dynamo.mutation_guard" and function.__name__ == "patched_init":
         # torch.compile puts this in the place of nn.Module.__init__, to count modules for itself.
         return rules.module_init(vm, *args, **kwargs)

@@ -31,16 +31,27 @@ def _graph_break(vm: Interpreter, *_: Any, **__: Any) -> None:
 OPTIMIZER = "an optimizer or scheduler of torch's runs"
 
 
-def check_step(vm: Interpreter, function: types.FunctionType) -> None:
-    """Break in front of a step of an optimizer that decides by values of tensors, and where a backend takes no numbers as inputs."""
+def check_step(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]) -> None:
+    """Break in front of a step that cannot be part of a graph: of an optimizer that decides by values of tensors or has kernels of its
+    own, or where a backend takes no numbers as inputs."""
     if function.__code__.co_qualname != _STEP or function.__globals__.get("__name__") != "torch.optim.optimizer":
         return
     if inspect.unwrap(function) in _BY_VALUES or not vm.dynamic.marks.floats:
         raise GraphBreak(OPTIMIZER)
+    groups = getattr(args[0], "param_groups", ()) if args else ()
+    if any(type(group) is dict and group.get("fused") for group in groups):
+        raise GraphBreak(_FUSED)
 
 
+_FUSED = "a fused kernel of the library's updates the parameters"
 _STEP = "Optimizer.profile_hook_step.<locals>.wrapper"
 _BY_VALUES = frozenset(inspect.unwrap(kind.step) for kind in (torch.optim.LBFGS, torch.optim.SparseAdam))
+
+
+ROWS.describe(
+    *(getattr(torch, name) for name in ("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_")),
+    refused=_FUSED,
+)
 
 
 @ROWS.rule(torch.optim.Optimizer.zero_grad)

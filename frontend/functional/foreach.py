@@ -62,4 +62,37 @@ def _rules() -> Iterator[tuple[OpOverload, Callable[..., Any]]]:
 
 _UNUSED = ("_foreach_zero", "_foreach_copy")  # nothing calls these: their results are their operands' copies
 
+
 FOREACH: dict[OpOverload, Callable[..., Any]] = dict(_rules())
+
+
+# ---- scaled gradients ----
+
+
+def _unscale(self: Sequence[Tensor], found_inf: Tensor, inv_scale: Tensor) -> None:
+    """Divide gradients by their scale in place, and note in `found_inf` whether one is not finite."""
+    for gradient in self:
+        bad = torch.logical_not(torch.isfinite(gradient)).any()
+        found_inf.copy_(torch.where(bad, torch.ones_like(found_inf), found_inf))
+        gradient.mul_(inv_scale)
+
+
+def _update_scale(
+    self: Tensor, growth_tracker: Tensor, found_inf: Tensor, growth: float, backoff: float, interval: int
+) -> Tensor:
+    """A smaller scale where a gradient was not finite, a larger one after `interval` steps in a row without."""
+    bad = found_inf != 0
+    steps = growth_tracker + 1
+    due = steps == interval
+    grown = (self.double() * growth).to(self.dtype)
+    larger = torch.where(torch.isfinite(grown), grown, self)
+    smaller = (self.double() * backoff).to(self.dtype)
+    growth_tracker.copy_(torch.where(bad | due, torch.zeros_like(steps), steps))
+    self.copy_(torch.where(bad, smaller, torch.where(due, larger, self)))
+    return self
+
+
+SCALING: dict[OpOverload, Callable[..., Any]] = {
+    aten._amp_foreach_non_finite_check_and_unscale_.default: _unscale,
+    aten._amp_update_scale_.default: _update_scale,
+}

@@ -14,7 +14,7 @@ from ...ir.fx.functional_operators import functional_operator
 from ..graph.fake_strides import memory_order
 from ..torch_private.dispatch import decompose_composite, is_in_format
 from ..torch_private.functions import OpOverload
-from .foreach import FOREACH
+from .foreach import FOREACH, SCALING
 
 aten = torch.ops.aten
 
@@ -163,6 +163,7 @@ RULES: dict[OpOverload, Callable[..., Any]] = {
     aten._efficientzerotensor.default: _zeros,
     aten.pixel_unshuffle.default: _pixel_unshuffle,
     **FOREACH,
+    **SCALING,
 }
 
 WRITES: dict[OpOverload, Callable[..., Tensor]] = {

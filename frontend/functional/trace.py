@@ -99,6 +99,7 @@ class Tracer(CaptureMode):
         self.alive: list[Any] = []
         self.storages: dict[int, Storage] = {}
         self.inputs: list[Any] = []
+        self._sharing: dict[int, list[int]] | None = None
         self.bound: dict[int, int] = {}  # id of a fake input -> the place where it is first passed
         self.symbols = SymNodes(self.graph)
         self.effects: list[fx.Node] = []
@@ -368,14 +369,18 @@ class Tracer(CaptureMode):
             raise self.unsupported(f"{func} writes to the graph's constant {value.storage.constant}")
         if value.storage.input_index is None:  # fresh memory
             return
-        sharing = [
-            i for i, t in enumerate(self.inputs) if isinstance(t, Tensor) and self._storage_of(t) is value.storage
-        ]
+        sharing = self._inputs_of().get(id(value.storage), ())
         if len(sharing) > 1 and len({id(self.inputs[i]) for i in sharing}) > 1:
             raise self.unsupported(f"{func} writes to memory that inputs {sharing} share")
 
-    def _storage_of(self, tensor: Tensor) -> Storage:
-        return self.values[id(tensor)].storage
+    def _inputs_of(self) -> dict[int, list[int]]:
+        """The inputs over each memory, which stays theirs."""
+        if self._sharing is None:
+            self._sharing = {}
+            for i, tensor in enumerate(self.inputs):
+                if isinstance(tensor, Tensor):
+                    self._sharing.setdefault(id(self.values[id(tensor)].storage), []).append(i)
+        return self._sharing
 
     def _resized(self, func: OpOverload, tensor: Tensor, old_shape: torch.Size) -> None:
         """``out=`` may resize an empty tensor, which is a rebirth: nothing else can see the new memory."""

@@ -313,6 +313,8 @@ class Dynamic:
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Real Python code with symbols among its arguments: arithmetic stays symbolic, text and keys become constants."""
+        if function is operator.getitem and type(args[1]) is int:  # of a list of hundreds, perhaps
+            return function(*args)
         kinds = {type(a) for a in args}
         plain = not kwargs and torch.SymFloat in kinds and kinds <= {int, float, torch.SymInt, torch.SymFloat}
         known = any(function is f for f in _ARITHMETIC)

@@ -484,8 +484,8 @@ _GUARDED = frozenset(
 def _count_writes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Operators on lists of tensors count no versions of fake tensors that they write to, and some of real ones neither."""
     for place, argument in _written_lists(name):
-        tensors = args[place] if place < len(args) else kwargs.get(argument, ())
-        torch.autograd.graph.increment_version([t for t in tensors if isinstance(t, Tensor)])
+        given = args[place] if place < len(args) else kwargs.get(argument)
+        torch.autograd.graph.increment_version(list(tensors_in((given,))))
 
 
 @cache

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..errors import Unsupported
 from ..graph.output import GraphInput
-from .checks import is_argument
+from .checks import has_symbols, is_argument
 from .emitter import Emitter
 from .recompile_reason import Miss
 from .source import Source
@@ -34,6 +34,23 @@ def _span(tensor: Tensor) -> _Span:
 def _meets(span: _Span, others: Sequence[_Span]) -> bool:
     start, end = span
     return any(start < other_end and other_start < end for other_start, other_end in others)
+
+
+def _apart(written: Sequence[_Span], read: Sequence[_Span]) -> bool:
+    """Whether no piece of memory that is written meets another one."""
+    if len(written) + len(read) <= _FEW:
+        return not any(_meets(s, written[:at]) or _meets(s, read) for at, s in enumerate(written))
+    ordered = sorted((*((s, True) for s in written), *((s, False) for s in read)))
+    end, written_end = 0, 0  # of what began earlier
+    for (start, stop), writes in ordered:
+        if start < (end if writes else written_end) and start < stop:
+            return False
+        end = max(end, stop)
+        written_end = max(written_end, stop) if writes else written_end
+    return True
+
+
+_FEW = 6  # that are compared one by one sooner than sorted
 
 
 @dataclass
@@ -65,6 +82,10 @@ class Memory:
     read: list[Source]
     held: _Held
     changed: _Held
+    fixed: bool = (
+        False  # whether the guards fix all sizes and strides: then what lies where it lay is as far apart as it was
+    )
+    addresses: list[int] = field(default_factory=list)  # of what differs from call to call, where the rule held last
 
     @staticmethod
     def of(inputs: Sequence[GraphInput], written: Sequence[GraphInput]) -> Memory | None:
@@ -86,10 +107,13 @@ class Memory:
         def sources(written: bool) -> list[Source]:
             return [i.source for i in groups.get((False, written), ())]
 
-        memory = Memory(sources(True), sources(False), held(False), held(True))
+        fixed = not any(map(has_symbols, inputs))
+        memory = Memory(sources(True), sources(False), held(False), held(True), fixed)
         others = [(info, _span(info.real)) for info in inputs if id(info) not in places]
-        for info in written:
-            span = _span(info.real)
+        spans = [_span(info.real) for info in written]
+        if _apart(spans, [span for _, span in others]):
+            return memory
+        for info, span in zip(written, spans, strict=True):
             for other, found in others:
                 if _meets(span, [found]):
                     names = info.source.name(), other.source.name()
@@ -107,32 +131,23 @@ class Memory:
     def holds(self, written: Sequence[Tensor], read: Sequence[Tensor]) -> bool:
         """Whether the inputs of a call are as far apart as the rule says."""
         held, changed = self.held, self.changed
-        if changed.tensors and (changed.moved() | held.moved()) and not self._apart():
+        moved = bool(changed.tensors or written) and changed.moved() | held.moved()
+        if moved and changed.tensors and not _apart(changed.spans, held.spans):
             changed.addresses = []  # asked again in the next call
             return False
-        writes = [_span(t) for t in written]
-        for place, span in enumerate(writes):
-            if _meets(span, writes[:place]) or _meets(span, changed.spans):
-                return False
-        if writes:
-            held.moved()
-            if any(_meets(span, held.spans) for span in writes):
-                return False
-        if writes or changed.spans:
-            spans = [_span(t) for t in read]
-            return not any(_meets(span, writes) or _meets(span, changed.spans) for span in spans)
-        return True
+        addresses = [*map(Tensor.data_ptr, written), *map(Tensor.data_ptr, read)] if self.fixed else []
+        if addresses and addresses == self.addresses and not moved:
+            return True
+        apart = self._are_apart(written, read)
+        self.addresses = addresses if apart else []
+        return apart
 
-    def _apart(self) -> bool:
-        """Whether what is written to among the held tensors shares memory with none of them."""
-        ordered = sorted((*((s, True) for s in self.changed.spans), *((s, False) for s in self.held.spans)))
-        end, written_end = 0, 0  # of what began earlier
-        for (start, stop), written in ordered:
-            if start < (end if written else written_end) and start < stop:
-                return False
-            end = max(end, stop)
-            written_end = max(written_end, stop) if written else written_end
-        return True
+    def _are_apart(self, written: Sequence[Tensor], read: Sequence[Tensor]) -> bool:
+        writes, held, changed = [_span(t) for t in written], self.held.spans, self.changed.spans
+        if not writes and not changed:
+            return True
+        reads = [_span(t) for t in read]
+        return _apart(writes, (*reads, *held, *changed)) and (not changed or not reads or _apart(changed, reads))
 
     def text(self, emit: Emitter) -> str:
         """One call for all."""

@@ -24,9 +24,6 @@ CASES = [(name, {**flags, "foreach": each}) for name, many in FLAGS.items() for 
 CASES += [
     ("SGD", {"lr": torch.tensor(0.01)}),
     ("Adam", {"lr": torch.tensor([0.01])}),
-    ("SGD", {"fused": True, "momentum": 0.9}),
-    ("Adam", {"fused": True, "amsgrad": True}),
-    ("Adagrad", {"fused": True}),
     ("Muon", {}),
 ]
 CAPTURES = {"RAdam": 3, "ASGD": 5}  # these decide by the number of the step
@@ -71,10 +68,21 @@ def test_each(name, flags):
             set_gradients(parameters, seed)
         eager[1].step()
         step()
-        if not flags.get("fused"):  # which counts no versions in eager
-            assert_same(eager, ours)
-    torch.testing.assert_close(ours[0], eager[0], rtol=0, atol=0)
+        assert_same(eager, ours)
     assert not log.breaks and not log.fallbacks and len(log.captures) <= CAPTURES.get(name, 2), log.recompiles
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "Adagrad"])
+def test_fused_kernels_are_the_librarys(name):
+    eager, ours = twins(lambda parameters: getattr(torch.optim, name)(parameters, lr=0.1, fused=True))
+    step, log = compiled(lambda: ours[1].step(), number_backend, on_error="raise")
+    for seed in range(3):
+        for parameters, _ in (eager, ours):
+            set_gradients(parameters, seed)
+        eager[1].step()
+        step()
+        torch.testing.assert_close(ours[0], eager[0], rtol=0, atol=0)
+    assert {b.reason for b in log.breaks} == {"a fused kernel of the library's updates the parameters"}
 
 
 class Lion(torch.optim.Optimizer):
@@ -226,6 +234,40 @@ def test_clipping(norm):
         assert_same(eager, ours)
         assert not any(p.grad.any() for p in ours[0])
     assert len(log.captures) == 1 and not log.breaks
+
+
+def test_a_scaler_skips_steps_that_are_not_finite():
+    def train(compile):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 3)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=2)
+
+        def step(x):
+            optimizer.zero_grad()
+            scaler.scale(model(x).square().mean()).backward()
+            scaler.unscale_(optimizer)
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            return norm
+
+        fast, seen = compile(step), []
+        for k in range(6):
+            x = torch.randn(5, 4)
+            x[0, 0] = float("inf") if k == 3 else x[0, 0]
+            seen += [fast(x), scaler.get_scale(), *(p.detach().clone() for p in model.parameters())]
+        return seen
+
+    logs = []
+
+    def compile(function):
+        fast, log = compiled(function, number_backend, on_error="raise")
+        logs.append(log)
+        return fast
+
+    torch.testing.assert_close(train(compile), train(lambda function: function), equal_nan=True)
+    assert {b.reason for b in logs[0].breaks} == {"a tensor's value is read (.item())"}
 
 
 def test_a_closure_runs_in_eager_where_the_optimizer_decides_by_values():
