@@ -23,6 +23,7 @@ from ..analysis.sizes import hint
 from ..analysis.strides import is_view
 from ..core.base import Pass
 from ..core.context import CompileContext
+from .join import views_of
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,11 @@ class HorizontalFusion(Pass):
 
     Launches between which only views stand are joined where none needs another's results, as in the steps of optimizers over lists of tensors.
 
+    Tiny ones that nobody waits for (the last step of a bias's gradient, in each layer of a backward pass) run late, so that they follow one another.
+
     Options:
         max_values: the most inputs and outputs of one kernel.
+        max_late: kernels that move more than this run where they are, as long as what they read is in a cache.
         max_bytes: kernels that move more than this take so long that a launch of their own is nothing.
     """
 
@@ -43,12 +47,15 @@ class HorizontalFusion(Pass):
 
     max_values: int = 120
     max_bytes: int = 32 << 20
+    max_late: int = 1 << 20
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         kernels = {op["sym_name"]: op for op in module.body.block.ops if isinstance(op, loop.Kernel)}
         small = {name for name, kernel in kernels.items() if self._is_small(kernel, ctx.machine)}
+        tiny = {name for name in small if _bytes(kernels[name]) <= self.max_late}
         joiner = _Joiner(module, kernels)
         for func in [op for op in module.ops if isinstance(op, prim.Func)]:
+            _delay(func.block_body, tiny)
             for run in list(_runs(func.block_body, small)):
                 launches = [op for op in run if isinstance(op, loop.Launch)]
                 for group in list(self._groups(launches, kernels, ctx.machine.gpu.shared_bytes)):
@@ -72,7 +79,7 @@ class HorizontalFusion(Pass):
             return False
         if not refs or not all(machine.at(r.device).is_grid for r in refs) or ("parallel" in kinds and len(kinds) > 1):
             return False
-        return sum(hint(product(r.shape)) * r.dtype.bytes for r in refs) <= self.max_bytes
+        return _bytes(kernel) <= self.max_bytes
 
     def _groups(
         self, run: Sequence[loop.Launch], kernels: Mapping[str, loop.Kernel], shared: int
@@ -131,6 +138,37 @@ def _blocks_around(op: Operation) -> dict[sympy.Symbol, Dim]:
             found[around["var"]] = around.get("block", 1)
         around = around.parent_op()
     return found
+
+
+def _bytes(kernel: loop.Kernel) -> int:
+    """The memory that a kernel touches, symbols guessed."""
+    refs = [a.type for a in kernel.block_body.args if isinstance(a.type, RefType)]
+    return sum(hint(product(r.shape)) * r.dtype.bytes for r in refs)
+
+
+def _delay(block: Block, tiny: set[str]) -> None:
+    """Put launches of tiny kernels in front of the first operation that reads them; what only needs arguments stays at the beginning."""
+    place = {op: k for k, op in enumerate(block.ops)}
+    for op in reversed(list(block.ops)):
+        if not isinstance(op, loop.Launch) or op["kernel"] not in tiny or not any(_needed_at_all(op)):
+            continue
+        views = [view for result in op.results for view in views_of(result)]
+        readers = [u.operation for r in (*op.results, *(v.results[0] for v in views)) for u in r.uses]
+        first = min((r for r in readers if r not in views), key=place.__getitem__, default=None)
+        if first is None or first.prev_op in (op, *views):
+            continue
+        for moved in (op, *views):
+            moved.detach()
+            block.insert_op_before(moved, first)
+            place[moved] = place[first]
+
+
+def _needed_at_all(op: Operation) -> Iterator[Operation]:
+    """The calls and launches whose results an operation reads, also through views."""
+    for value in op.operands:
+        owner = value.owner
+        if isinstance(owner, Operation):
+            yield from _needed_at_all(owner) if is_view(owner) else (owner,)
 
 
 def _runs(block: Block, small: set[str]) -> Iterator[list[Operation]]:

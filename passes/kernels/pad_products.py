@@ -54,18 +54,26 @@ class PadProducts(Pass):
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         for func in [op for op in module.ops if isinstance(op, prim.Func)]:
-            calls = [op for op in func.block_body.ops if isinstance(op, kernel.Extern)]
-            products = [
-                found for found in map(contraction_of, calls) if found and not broken(takes_padding(found, ctx.machine))
-            ]
-            if not products:
+            calls = [op for op in func.block_body.ops if isinstance(op, kernel.Extern) and _is_padded(op, ctx.machine)]
+            if not calls:
                 continue
             padding = _Padding(func.get("size_hints") or (), ctx.machine.gpu, self.tiles)
             # Factors first: a result with longer rows costs nothing where a factor has been made longer for another product.
-            padded = [padding.factors(found) for found in products]
-            for found in padded:
-                padding.result(found)
+            for op in [padding.factors(_contraction(op)).op for op in calls]:
+                padding.result(_contraction(op))
             ctx.diagnostics.count(self.name, "padded products", padding.count)
+
+
+def _contraction(op: kernel.Extern) -> Contraction:
+    """The product as it is now: another one may have made a factor longer."""
+    found = contraction_of(op)
+    assert found is not None
+    return found
+
+
+def _is_padded(op: kernel.Extern, machine: Machine) -> bool:
+    found = contraction_of(op)
+    return found is not None and not broken(takes_padding(found, machine))
 
 
 def takes_padding(found: Contraction, machine: Machine) -> Clauses:
@@ -141,8 +149,7 @@ class _Padding:
         whole = self._number(t.numel) * t.dtype.bytes
         if isinstance(root.owner, (Block, kernel.Extern, *prim.VIEWS)):
             return 2 * whole
-        readers = [use.operation for use in uses_of(root, (prim.Permute,))]
-        return 0 if all(isinstance(op, kernel.Extern) and contraction_of(op) for op in readers) else whole
+        return 0 if _is_for_products(root) else whole
 
     def _grown(self, found: Contraction, letters: Letters) -> Contraction:
         """The product with these of its sizes rounded up, and a slice of its result in its place."""
@@ -170,9 +177,7 @@ class _Padding:
             )
         put_in_place(op, [result[-1].results[0]], result)
         self.count += 1
-        grown = contraction_of(made)
-        assert grown is not None
-        return grown
+        return _contraction(made)
 
     def _padded(self, value: SSAValue, places: str, letters: Letters, before: kernel.Extern) -> SSAValue:
         """The value with zeros behind it along these of its dimensions."""
@@ -186,8 +191,9 @@ class _Padding:
         if pad is None:
             t = prim.tensor(root).with_(shape=[n + more for n, more in zip(sizes, high, strict=True)])
             pad = prim.Pad.make([root], [t], {"low": (0, 0), "high": high, "value": 0.0}, loc=before.location)
-            before.parent.insert_op_before(pad, before)  # type: ignore[union-attr]  # it stands in a function
             self.known[root, high] = pad  # type: ignore[index]
+            if not self._stands_for(pad, root):
+                before.parent.insert_op_before(pad, before)  # type: ignore[union-attr]  # it stands in a function
         elif not pad.is_before_in_block(before):
             pad.detach()
             before.parent.insert_op_before(pad, before)  # type: ignore[union-attr]
@@ -196,6 +202,25 @@ class _Padding:
         made = prim.permute(pad.results[0], (1, 0))
         before.parent.insert_op_before(made, before)  # type: ignore[union-attr]
         return made.results[0]
+
+    def _stands_for(self, pad: prim.Pad, root: SSAValue) -> bool:
+        """Let products read the first rows of a longer value, where it is computed for products alone: it is stored once then."""
+        owner = root.owner
+        if (
+            pad["high"][1]
+            or not isinstance(owner, prim.PrimOp)
+            or isinstance(owner, prim.VIEWS)
+            or not _is_for_products(root)
+        ):
+            return False
+        block = owner.parent
+        assert block is not None
+        block.insert_op_after(pad, owner)
+        first = prim.Slice.make([pad.results[0]], [root.type], {"starts": (0, 0), "steps": (1, 1)}, loc=pad.location)
+        block.insert_op_after(first, pad)
+        for use in [use for use in root.uses if use.operation is not pad]:
+            use.operation.operands[use.index] = first.results[0]
+        return True
 
     def _goes_on_with_elements(self, value: SSAValue) -> bool:
         """Whether single elements are computed of a value, and nothing is reduced at once."""
@@ -219,6 +244,12 @@ class _Padding:
                 elif not isinstance(use.operation, prim.PrimOp) or isinstance(use.operation, prim.Return):
                     return False
         return True
+
+
+def _is_for_products(value: SSAValue) -> bool:
+    """Whether only products read a value."""
+    readers = [use.operation for use in uses_of(value, (prim.Permute,)) if not isinstance(use.operation, prim.Pad)]
+    return all(isinstance(op, kernel.Extern) and contraction_of(op) is not None for op in readers)
 
 
 def _places(dims: str) -> str:

@@ -20,6 +20,7 @@ from ....ir.literals import Literal
 from ....ir.symbols import (
     Dim,
     FloorDiv,
+    Mod,
     dim,
     free_symbols,
     is_nonnegative,
@@ -341,7 +342,7 @@ class Planner:
             return self._add(group, root, {w: mapping[v] for v, w in same.items()})
         return False
 
-    def _sizes(self, variables: Sequence[sympy.Symbol]) -> list[Dim]:
+    def _sizes(self, variables: Iterable[sympy.Symbol]) -> list[Dim]:
         return [dim(self.lowering.ranges[v][1] + 1) for v in variables]
 
     def _join(self, group: Group, root: Root) -> bool:
@@ -364,7 +365,34 @@ class Planner:
             return self._add(group, root, {v: found.get(v, v) for v in root.variables})
         if group.rows and not root.rows and not root.uses and self._sizes(root.variables) == self._sizes(group.rows):
             return self._add(group, root, dict(zip(root.variables, group.rows, strict=True)))
+        if group.rows and not root.rows and not root.uses and (over := self._reshaped(group, root)) is not None:
+            return self._add(group, root, over)
         return False
+
+    def _reshaped(self, group: Group, root: Root) -> dict[sympy.Symbol, Dim] | None:
+        """A root's variables in terms of the group's rows, where its first ones are these in another shape, and the others those within a row."""
+        sizes, rows = self._sizes(root.variables), self._sizes(group.rows)
+        if not all(isinstance(n, int) for n in (*sizes, *rows)):
+            return None
+        inside = {
+            tuple(self._sizes(v for v in r.variables if not self._is_row(m[v], group.rows)))
+            for r, m in zip(group.roots, group.maps, strict=True)
+        }
+        count = next((k for k in range(1, len(sizes)) if product(sizes[:k]) == product(rows)), None)
+        if count is None or tuple(sizes[count:]) not in inside:
+            return None
+        row: Dim = 0
+        for variable, size in zip(group.rows, rows, strict=True):
+            row = dim(row * size + variable)
+        found: dict[sympy.Symbol, Dim] = {v: v for v in root.variables}
+        below: Dim = 1
+        for k in reversed(range(count)):
+            part = dim(FloorDiv(sympy.sympify(row), sympy.sympify(below)))
+            found[root.variables[k]] = simplify_index(
+                dim(Mod(sympy.sympify(part), sympy.sympify(sizes[k]))) if k else part, self.lowering.ranges
+            )
+            below = dim(below * sizes[k])
+        return found
 
     def _unify(self, group: Group, root: Root, mine: Index, mapping: dict[sympy.Symbol, Dim], theirs: Index) -> bool:
         """Make the two accesses to one reduction equal by expressing one side's rows in the other's."""
