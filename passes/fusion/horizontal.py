@@ -149,6 +149,7 @@ def _bytes(kernel: loop.Kernel) -> int:
 def _delay(block: Block, tiny: set[str]) -> None:
     """Put launches of tiny kernels in front of the first operation that reads them; what only needs arguments stays at the beginning."""
     place = {op: k for k, op in enumerate(block.ops)}
+    front: dict[Operation, Operation] = {}  # what was put in front of an operation, as the first one
     for op in reversed(list(block.ops)):
         if not isinstance(op, loop.Launch) or op["kernel"] not in tiny or not any(_needed_at_all(op)):
             continue
@@ -159,8 +160,9 @@ def _delay(block: Block, tiny: set[str]) -> None:
             continue
         for moved in (op, *views):
             moved.detach()
-            block.insert_op_before(moved, first)
+            block.insert_op_before(moved, front.get(first, first))
             place[moved] = place[first]
+        front[first] = op
 
 
 def _needed_at_all(op: Operation) -> Iterator[Operation]:
