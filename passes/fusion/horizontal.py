@@ -156,7 +156,10 @@ def _delay(block: Block, tiny: set[str]) -> None:
         views = [view for result in op.results for view in views_of(result)]
         readers = [u.operation for r in (*op.results, *(v.results[0] for v in views)) for u in r.uses]
         first = min((r for r in readers if r not in views), key=place.__getitem__, default=None)
-        if first is None or first.prev_op in (op, *views):
+        if first is None:
+            continue
+        if first.prev_op in (op, *views):
+            front[first] = op
             continue
         for moved in (op, *views):
             moved.detach()
