@@ -11,10 +11,15 @@ from torch import Tensor
 
 from ..errors import GraphBreak
 from ..guards import process_state
+from ..guards.source import Const, Made, Number, Source
 from ..state import Interpreter
 from ..torch_private.fake import real_tensors
 from ..torch_private.functions import GRAPH_BREAK, GROUP_TENSORS
+from ..values.constant import is_constant
+from ..values.kinds import isinstance
 from .registry import Rows, Then
+from .torch_calls import torch_call
+from .torch_rules import data_of_numbers
 
 __all__ = ["ROWS", "check_step"]
 
@@ -61,6 +66,54 @@ def _zero_grad(vm: Interpreter, *args: Any, **kwargs: Any) -> Then:
 
 
 _ZERO_GRAD: Any = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+
+
+# ---- states ----
+
+
+def _before_the_graph(function: Any, otherwise: Any) -> Any:
+    """A tensor of zeros or the like that an optimizer of torch's makes as its state comes in front of the graph, as an input of it: the
+    first step's graph is then that of all others."""
+
+    def apply(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        frame = vm.frames[-1]
+        makes = frame.code.co_name == "_init_group" and _is_of_torch(frame.globals.get("__name__"))
+        plain = makes and vm.device is None and not torch.is_grad_enabled() and all(map(is_constant, kwargs.values()))
+        operands = [_operand(vm, a) for a in args] if plain else [None]
+        if any(operand is None for operand in operands):
+            return otherwise(vm, *args, **kwargs)
+        vm.out.asked = True  # the default dtype
+        number = sum(isinstance(i.source, Made) for i in vm.out.inputs.values())
+        source = Made(function, tuple(operands), tuple(kwargs.items()), number)  # type: ignore[arg-type]
+        infos = [vm.out.inputs.get(id(a)) for a in args]
+        with real_tensors():
+            real = function(*(a if i is None else i.real for a, i in zip(args, infos, strict=True)), **kwargs)
+        fake, info = vm.dynamic.tensor(real, source, False)
+        vm.user.track(real, fake, source)
+        vm.out.add_input(info)
+        return fake
+
+    return apply
+
+
+def _operand(vm: Interpreter, value: Any) -> Source | None:
+    info = vm.out.inputs.get(id(value)) if isinstance(value, Tensor) else None
+    if info is not None:
+        return Const(info.real, info.source.name()) if info.static else info.source
+    if type(value) in (int, float):
+        return Number(value)
+    return Const(value, "size") if is_constant(value) else None
+
+
+def _is_of_torch(module: Any) -> bool:
+    return isinstance(module, str) and module.startswith("torch.optim.")
+
+
+for _function in (torch.zeros_like, torch.ones_like, torch.full_like, torch.zeros, torch.ones):
+    ROWS.rule(_function)(
+        _before_the_graph(_function, lambda vm, *args, _f=_function, **kwargs: torch_call(vm, _f, args, kwargs))
+    )
+ROWS.rule(torch.tensor)(_before_the_graph(torch.tensor, data_of_numbers(torch.tensor)))
 
 
 def _check_capture(vm: Interpreter, *_: Any) -> None:

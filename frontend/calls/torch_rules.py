@@ -21,7 +21,7 @@ from . import contexts
 from .registry import Rows
 from .torch_calls import torch_call
 
-__all__ = ["LEGACY", "check_uncompiled", "legacy_tensor", "parameter"]
+__all__ = ["LEGACY", "data_of_numbers", "check_uncompiled", "legacy_tensor", "parameter"]
 
 ROWS = Rows()
 
@@ -127,7 +127,7 @@ def parameter(vm: Interpreter, cls: type, data: Any = None, requires_grad: bool 
     return vm.native(made.requires_grad_, requires_grad)
 
 
-def _data_of_numbers(function: Any) -> Any:
+def data_of_numbers(function: Any) -> Any:
     """Functions that make a tensor of Python data; tensors among the data are read."""
 
     def apply(vm: Interpreter, *args: Any, **kwargs: Any) -> Any:
@@ -146,7 +146,7 @@ def _data_of_numbers(function: Any) -> Any:
 
 
 for _function in (torch.tensor, torch.as_tensor, torch.asarray):
-    ROWS.rule(_function)(_data_of_numbers(_function))
+    ROWS.rule(_function)(data_of_numbers(_function))
 LEGACY = type(torch.FloatTensor)
 
 

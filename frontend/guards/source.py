@@ -193,6 +193,29 @@ class Computed(Source):
 
 
 @dataclass(frozen=True, slots=True)
+class Made(Source):
+    """`function(*operands, **keywords)`, a tensor that each call makes in front of the graph; `number` tells it from others made alike."""
+
+    function: Any
+    operands: tuple[Source, ...]
+    keywords: tuple[tuple[str, Any], ...]
+    number: int
+
+    def name(self) -> str:
+        return f"{self.function.__name__}({', '.join(o.name() for o in self.operands)}) #{self.number}"
+
+    def root(self) -> Source:
+        return _root_of([o for o in self.operands if not isinstance(o, Number)], self)
+
+    def reconstruct(self, emit: Emitter) -> str:
+        given = [*map(emit.fetch, self.operands), *(f"{k}={emit.literal(v)}" for k, v in self.keywords)]
+        return f"{emit.constant(self.function, self.function.__name__)}({', '.join(given)})"
+
+    def fetch(self, args: Mapping[str, Any]) -> Any:
+        return self.function(*(o.fetch(args) for o in self.operands), **dict(self.keywords))
+
+
+@dataclass(frozen=True, slots=True)
 class SizeExpression(Source):
     """Arithmetic over sizes, a sympy expression: `symbols` says for each what it is of which value ("size", "stride" or "", dim)."""
 

@@ -144,6 +144,44 @@ def test_a_schedule_is_one_compile(name):
     assert len(log.captures) == (1 if name == "SGD" else 2) and not log.breaks
 
 
+@pytest.mark.parametrize("name", ["Adam", "RMSprop", "Adadelta", "NAdam", "Adamax"])
+def test_the_step_that_makes_the_states_has_the_graph_of_all_others(name):
+    """Its program is found in the cache then."""
+    _, (parameters, optimizer) = twins(lambda parameters: getattr(torch.optim, name)(parameters))
+    step, log = compiled(optimizer.step, number_backend, on_error="raise")
+    for seed in range(3):
+        set_gradients(parameters, seed)
+        step()
+    first, second = ([n for n in made.graph_module.graph.nodes] for made in log.captures)
+    places = [{n: at for at, n in enumerate(nodes)} for nodes in (first, second)]
+
+    def text(nodes, place):
+        return [(n.op, n.op == "placeholder" or n.target, [place[m] for m in n.all_input_nodes]) for n in nodes]
+
+    assert text(first, places[0]) == text(second, places[1])
+
+
+@pytest.mark.parametrize("name", ["StepLR", "ExponentialLR", "OneCycleLR"])
+def test_a_scheduler_inside(name):
+    options = {"StepLR": (3, 0.5), "ExponentialLR": (0.9,), "OneCycleLR": (0.1, 50)}[name]
+    eager, ours = twins(lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+    schedules = [getattr(torch.optim.lr_scheduler, name)(o, *options) for _, o in (eager, ours)]
+
+    def step(optimizer, schedule):
+        optimizer.step()
+        schedule.step()
+
+    fast, log = compiled(step, number_backend, on_error="raise")
+    for seed in range(12):
+        for parameters, _ in (eager, ours):
+            set_gradients(parameters, seed)
+        step(eager[1], schedules[0])
+        fast(ours[1], schedules[1])
+        assert_same(eager, ours)
+        assert schedules[1].get_last_lr() == schedules[0].get_last_lr()
+    assert not log.breaks and len(log.captures) <= 3
+
+
 def test_states_come_from_eager_and_go_back_and_load():
     eager, ours = twins(lambda parameters: torch.optim.Adam(parameters, lr=0.1))
     step, log = compiled(ours[1].step, number_backend, on_error="raise")
