@@ -7,6 +7,7 @@ results share what its schema says (`Tensor(a) self -> Tensor(a)`), whether they
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -80,9 +81,9 @@ class Aliases:
             value = self._joined[value]
         return value
 
-    def sharing(self, values: Iterable[SSAValue], root: SSAValue) -> int:
-        """How many of the values may be memory of `root`."""
-        return sum(root in self.roots(v) for v in values)
+    def counts(self, values: Iterable[SSAValue]) -> Counter[SSAValue]:
+        """By root: how many of the values may be its memory."""
+        return Counter(root for v in values for root in self.roots(v))
 
     def last_uses(self, block: Block) -> dict[SSAValue, int]:
         """By root: the number of the last operation that reads it, or a view of it."""

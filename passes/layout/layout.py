@@ -200,6 +200,9 @@ class _Layouts:
         if specs is not None:
             received = {spec[1] for spec in specs if spec[0] in ("value", "alias_output")}
         taken: set[SSAValue] = set()
+        copied: dict[SSAValue, set[int]] = {}  # by argument: the results that are copied into it
+        for argument, n in mutations:
+            copied.setdefault(self.func.block_body.args[argument], set()).add(n)
         for k, value in enumerate(op.operands):
             if not isinstance(value.type, TensorType):
                 continue
@@ -208,8 +211,7 @@ class _Layouts:
             view = view_of(value)
             root = memory_root(view) if view is not None else value
             if k not in received:  # only copied into an argument: any view does, if no earlier copy writes to it
-                targets = {self.func.block_body.args[a] for a, n in mutations if n != k}
-                if view is None or root in targets:
+                if view is None or copied.get(root, set()) - {k}:
                     op.operands[k] = self._copy(value, contiguous_strides(shape), op)
                 continue
             is_own = not isinstance(root.owner, Block) and root not in taken

@@ -133,12 +133,12 @@ class _Planner:
             return
         if self.launches.updated(op) is not None:  # what it changes is copied there first, over the other operand
             return
-        result = op.results[0]
+        result, readers = op.results[0], self.aliases.counts(op.operands)
         for i, operand in enumerate(op.operands):
             made = _is_product(operand.owner) and self._is_asynchronous(operand)
             taken = operand in self.outputs or operand in self.writes.target
             free = not taken and self.root(operand) is operand
-            alone = self.aliases.sharing(op.operands, operand) == 1
+            alone = readers[operand] == 1
             if not ((made or operand in self.on_device) and free and alone) or self.last_use[operand] != number:
                 continue
             if not self.launches.pairs(op, i, 0) or not known_equal(_bytes(operand), _bytes(result)):
@@ -194,21 +194,22 @@ class _Planner:
 
     def _in_place(self, number: int, op: loop.Launch) -> None:
         """Let a result take over the memory of an input that is used here for the last time."""
-        taken: set[SSAValue] = set()
+        readers = self.aliases.counts(op.operands)
+        donors = {
+            i: place
+            for i, operand in enumerate(op.operands)
+            if (place := self.places.get(operand)) is not None
+            and place.last == number
+            and readers[operand] == 1  # no view of it is read beside it
+        }
         for position, result in enumerate(op.results):
             place = self.places.get(result)
             if place is None:
                 continue
-            for i, operand in enumerate(op.operands):
-                donor = self.places.get(operand)
-                alone = self.aliases.sharing(op.operands, operand) == 1  # no view of it is read beside it
-                if donor is None or operand in taken or donor.last != number or not alone:
-                    continue
-                if not known_equal(donor.size, place.size):
-                    continue
-                if self.launches.pairs(op, i, position):
-                    place.merged = operand
-                    taken.add(operand)
+            for i, donor in donors.items():
+                if known_equal(donor.size, place.size) and self.launches.pairs(op, i, position):
+                    place.merged = op.operands[i]
+                    del donors[i]
                     self.ctx.diagnostics.count("plan-buffers", "in-place results")
                     break
 

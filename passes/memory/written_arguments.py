@@ -8,10 +8,10 @@ So does a kernel that computes each element of an argument anew, as the steps of
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import sympy
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation, OpResult, SSAValue
 
 from ...ir.dialects import buffer, kernel, loop, prim
 from ...ir.symbols import Dim, contiguous_strides, dim, known_equal
@@ -54,7 +54,8 @@ def in_place_writes(
     steps = list(func.block_body.ops)
     number = {op: i for i, op in enumerate(steps)}
     root, last = aliases.root, aliases.last_uses(func.block_body)
-    returned = steps[-1].operands
+    returned, memory = steps[-1].operands, aliases.counts(steps[-1].operands)
+    readers = _Readers(aliases)
     received = {spec[1] for spec in func.get("results", ()) if spec[0] in ("value", "alias_output")}
     targets: dict[SSAValue, SSAValue] = {}
     done = set()
@@ -68,14 +69,14 @@ def in_place_writes(
         first = root(value)
         if first is not value or launches.updated_unread(value.owner) is not None:
             step = number.get(first.owner, -1) if isinstance(first.owner, Operation) else -1
-            early = queued and aliases.sharing(returned, first) == 1 and last.get(target, -1) <= step
-            if early and _updates(first, target, aliases, launches):
+            early = queued and memory[first] == 1 and last.get(target, -1) <= step
+            if early and _updates(first, target, readers, launches):
                 targets[first] = target
                 done.add((argument, k))
                 continue
-        if aliases.sharing(returned, value) == 1 and isinstance(value.owner, loop.Launch):
+        if memory[value] == 1 and isinstance(value.owner, loop.Launch):
             calm = last.get(target, -1) <= number[value.owner] and (queued or surely)
-            if calm and _computes_anew(value.owner, value, target, aliases, launches):
+            if calm and _computes_anew(value.owner, value, target, readers, launches):
                 targets[value] = target
                 done.add((argument, k))
             continue
@@ -85,14 +86,31 @@ def in_place_writes(
         versions = [chain[0].operands[0], *(op.results[0] for op in chain)]
         # Each version is read before the next one is written, and by nobody in the same call.
         calm = all(last[v] == number[op] for v, op in zip(versions, chain, strict=False))
-        alone = all(aliases.sharing(op.operands, v) == 1 for v, op in zip(versions, chain, strict=False))
-        if calm and alone and sum(aliases.sharing(returned, v) for v in versions) == 1:
+        alone = all(len(readers.of(op, v)) == 1 for v, op in zip(versions, chain, strict=False))
+        if calm and alone and sum(memory[v] for v in versions) == 1:
             targets |= dict.fromkeys((op.results[0] for op in chain), target)
             done.add((argument, k))
     return Writes(targets, frozenset(done))
 
 
-def _updates(value: SSAValue, target: SSAValue, aliases: Aliases, launches: Launches) -> bool:
+@dataclass
+class _Readers:
+    """By operation and root: the operands that may be its memory. An optimizer's kernel has thousands, so that each is walked over once."""
+
+    aliases: Aliases
+    _found: dict[Operation, dict[SSAValue, list[int]]] = field(default_factory=dict)
+
+    def of(self, op: Operation, root: SSAValue) -> list[int]:
+        found = self._found.get(op)
+        if found is None:
+            found = self._found[op] = {}
+            for i, operand in enumerate(op.operands):
+                for r in self.aliases.roots(operand):
+                    found.setdefault(r, []).append(i)
+        return found.get(root, [])
+
+
+def _updates(value: SSAValue, target: SSAValue, readers: _Readers, launches: Launches) -> bool:
     """Whether a kernel changes some elements of this argument, which it does not read otherwise."""
     op = value.owner
     if not isinstance(op, Operation) or launches.updated_unread(op) is not target:
@@ -101,15 +119,16 @@ def _updates(value: SSAValue, target: SSAValue, aliases: Aliases, launches: Laun
     ordered = a.dtype == b.dtype and all(
         same_layout(t.shape, memory_strides(v), contiguous_strides(t.shape)) for t, v in ((a, value), (b, target))
     )
-    return (_fits(value, target) or ordered) and aliases.sharing(op.operands, target) == 1
+    return (_fits(value, target) or ordered) and len(readers.of(op, target)) == 1
 
 
-def _computes_anew(op: loop.Launch, value: SSAValue, target: SSAValue, aliases: Aliases, launches: Launches) -> bool:
+def _computes_anew(op: loop.Launch, value: SSAValue, target: SSAValue, readers: _Readers, launches: Launches) -> bool:
     """Whether a kernel may write its result into this argument, which nobody reads later."""
     if not _fits(value, target):
         return False
-    reads = [i for i, operand in enumerate(op.operands) if target in aliases.roots(operand)]
-    place = next(k for k, result in enumerate(op.results) if result is value)
+    reads = readers.of(op, target)
+    assert isinstance(value, OpResult)
+    place = value.index
     return len(reads) <= 1 and all(op.operands[i] is target and launches.pairs(op, i, place) for i in reads)
 
 

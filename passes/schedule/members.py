@@ -128,10 +128,11 @@ def groups_of(func: prim.Func, refs: Refs, is_grid: Callable[[str], bool]) -> It
         for value in op.operands:
             if (key := holder.get(_memory(value))) is not None and not isinstance(op, prim.Return):  # type: ignore[arg-type]
                 yield from close(key)
-        found = _form(op, refs) if isinstance(op, kernel.Fused) else None
+        if not isinstance(op, kernel.Fused) or isinstance(op, kernel.Contract):  # whose operands may be views
+            continue
+        found = _form(op, refs)
         if found is None:
             continue
-        assert isinstance(op, kernel.Fused)
         key, order = found
         device = prim.tensor(op.results[0]).device
         count = len(order) + sum(written.get(r) not in order for r in op.results)
