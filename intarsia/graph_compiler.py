@@ -179,7 +179,7 @@ def _checked(run: GraphFunction, program: Program, gm: fx.GraphModule, config: C
     host = program.generated.host
     if host.operators and (any(map(torch.is_autocast_enabled, ("cpu", "cuda"))) or relies_on_casts(gm)):
         run = without_casts(run)
-    return _or_eager(run, gm) if may_run_eager(program) and not config.verify_each else run
+    return _or_eager(run, gm, program) if may_run_eager(program) and not config.verify_each else run
 
 
 def may_run_eager(program: Program | None) -> bool:
@@ -524,11 +524,11 @@ def _bind_constants(program: Program, constants: Sequence[torch.Tensor]) -> Grap
     run = program.run
     if not constants:
         return run
-    extra = tuple(constants)
+    extra, program.may_take = tuple(constants), False
     return lambda *args: run(*args, *extra)
 
 
-def _or_eager(run: GraphFunction, gm: fx.GraphModule) -> GraphFunction:
+def _or_eager(run: GraphFunction, gm: fx.GraphModule, program: Program) -> GraphFunction:
     """Where a library call does not give what was planned, or a size is too large, the graph runs in eager from then on. Inputs are written last, so none is yet."""
     chosen: list[GraphFunction] = [run]
 
@@ -537,6 +537,7 @@ def _or_eager(run: GraphFunction, gm: fx.GraphModule) -> GraphFunction:
             return chosen[0](*args)
         except UnplannedResult as error:
             chosen[0] = run_eager(gm, str(error))[0]
+            program.may_take = False
             return chosen[0](*args)
 
     return call

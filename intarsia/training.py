@@ -29,16 +29,19 @@ from .frontend.torch_private.autograd import (
     refused_by_autograd,
     without_tokens,
 )
-from .frontend.torch_private.dispatch import draws
+from .frontend.torch_private.dispatch import draws, without_autocast
 from .frontend.torch_private.fake import data_dependent_errors
 from .frontend.torch_private.functions import SET_GRAD_MODE
 from .frontend.torch_private.graphs import lazy_graph_module
 from .frontend.torch_private.joint import Joint
-from .graph_compiler import GraphFunction, Report, compile_graph, may_run_eager, run_eager, without_casts
+from .graph_compiler import GraphFunction, Report, compile_graph, may_run_eager, results_of, run_eager, without_casts
 from .partition.choose import Partition, split
 from .partition.prepare import prepare
 from .passes.core.base import Pass
 from .second_order import twice_differentiable
+from .targets.build.program import Program
+
+_WORTH_TAKING = 1 << 20  # bytes that are saved, from which on it is worth another form of the host program
 
 __all__ = ["compile_training", "needs_gradients"]
 
@@ -89,7 +92,7 @@ def compile_training(
         return later
 
     def prepared(joint: fx.GraphModule) -> None:
-        prepare(joint, dropout=config.memory_budget < 1.0)
+        prepare(joint, small=config.memory_budget < 1.0)
 
     def split_for_budget(joint: Joint) -> tuple[fx.GraphModule, fx.GraphModule]:
         with COUNTERS.phase("partition"):
@@ -103,7 +106,8 @@ def compile_training(
             made = aot_autograd(
                 gm, list(example_inputs), compiler("forward"), compiler("backward"), prepared, split_for_budget
             )
-        halves["forward"].partition = partitions[0]
+        for half in halves.values():
+            half.partition = partitions[0]
         halves["forward"].compile()
         random = halves["forward"].random
         depends = halves["backward"].depends if "backward" in halves else []
@@ -152,6 +156,8 @@ class Half:
         self.config, self.passes, self.reports, self.watch = config, passes, reports, watch
         self.visible = graph.meta.get(VISIBLE) if name == "forward" else 0
         self.function: GraphFunction | None = None
+        self.program: Program | None = None  # until it is known that calls run as planned
+        self.taken: Callable[[list[Any]], Sequence[Any]] | None = None
         self.partition: Partition | None = None
         self.busy = threading.Lock()  # never waited for
 
@@ -160,6 +166,37 @@ class Half:
         if function is None:
             function = self.compile()
         return function(*args)
+
+    def take(self, args: list[Any]) -> Sequence[Any]:
+        """Call the half with a list of arguments that it may empty: what forward saved is given up as backward goes on.
+
+        From the second call on; a call that has given something up cannot go to eager any more.
+        """
+        if self.taken is not None:
+            with without_autocast():  # casts are explicit in a compiled graph
+                return self.taken(args)
+        results = self(*args)
+        if self.busy.acquire(blocking=False):
+            try:
+                self._take()
+            finally:
+                self.busy.release()
+        return results
+
+    def _take(self) -> None:
+        program, saved = self.program, 0 if self.partition is None else self.partition.bytes
+        if program is None or not program.may_take or self.watch is not None or saved < _WORTH_TAKING:
+            return
+        if self.tokens:
+            return
+        self.taken = program.take(results_of(self.config))
+        self.program = None
+        if self.taken is not None:
+            self.function = self.taken_of_all
+
+    def taken_of_all(self, *args: Any) -> Sequence[Any]:
+        """The same of arguments one by one."""
+        return self.take([*args])
 
     def compile(self) -> GraphFunction:
         """Compile the half, or give its graph as it is while another thread does."""
@@ -186,12 +223,14 @@ class Half:
 
     def _compiled(self) -> GraphFunction:
         function, report = compile_graph(self.graph, self.inputs, self.config, self.passes)
-        report.half, report.partition = self.name, self.partition
+        report.half, report.partition = self.name, self.partition if self.name == "forward" else None
         if self.tokens:
             function = _without_tokens(function, self.tokens)
         # Under autocast or not, whatever the forward half was.
         if self.name == "backward" and may_run_eager(report.program):
             function = without_casts(function)
+        if self.name == "backward" and not any(isinstance(x, torch.SymFloat) for x in self.inputs):
+            self.program = report.program
         if report.program is not None and self.visible is not None:
             for recorded in report.program.recorded:
                 recorded.hand_out(self.visible, after_others=self.name == "backward")
@@ -201,7 +240,7 @@ class Half:
 
     def release(self) -> None:
         """Give back what was compiled; the reports are for those who hold the compiled graph."""
-        self.function = self.reports = None
+        self.function = self.taken = self.program = self.reports = None
 
 
 def _without_tokens(function: GraphFunction, tokens: int) -> GraphFunction:

@@ -172,7 +172,8 @@ def aot_autograd(
 ) -> Callable[..., Any]:
     """torch's AOTAutograd over a torch-level graph: the joint graph, which `prepare` changes in place and `split` takes apart.
 
-    Both compilers take `(fx.GraphModule, inputs)` and return a function of the inputs that gives a sequence of results.
+    Both compilers take `(fx.GraphModule, inputs)` and return a function of the inputs that gives a sequence of results. If that has
+    a method `take`, this is called with a list of the inputs, which it may empty.
     They are called one thread at a time in the process, and so should leave the work for later.
     `meta[VISIBLE]` of a forward graph says from which result on only backward sees them.
     """
@@ -187,7 +188,19 @@ def aot_autograd(
         return split(Joint(module, num_fwd_outputs, unread))
 
     def boxed(compiler: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda graph, inputs: make_boxed_func(compiler(graph, inputs))
+        def compile(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+            function = compiler(graph, inputs)
+            take = getattr(function, "take", None)
+            if take is None:
+                return make_boxed_func(function)
+
+            def taken(args: list[Any]) -> Any:
+                return take(args)
+
+            taken._boxed_call = True  # type: ignore[attr-defined]  # the list is the callee's: none else holds what was saved
+            return taken
+
+        return compile
 
     def forward(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         _check_as_eager(gm, context.fw_metadata)

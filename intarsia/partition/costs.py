@@ -69,80 +69,86 @@ def size_of(node: fx.Node) -> int:
 
 def read_values(joint: Joint, needed: set[fx.Node]) -> dict[fx.Node, Value]:
     """What is known of each node of `needed`, all of which forward can compute."""
-    forward = joint.needed([*joint.results, *joint.kept])
-    given = set(joint.inputs)
-    roots: dict[fx.Node, fx.Node] = {}
-    found: dict[fx.Node, Value] = {}
-    for node in joint.graph.nodes:
-        if node in needed:
-            roots[node] = roots.get(_base(node), node) if is_view(node) else node
-            kind = Kind.GIVEN if node in given else _kind(node)
-            found[node] = _value(node, kind, found, roots, forward, joint)
-            found[node].marked = RECOMPUTE in node.meta and found[node].again is not None
-    for node, root in roots.items():  # a view that may be saved is so by its memory
-        if root in found and not found[node].marked:
-            found[root].marked = False
-    return found
+    return _Reader(joint, needed).found
 
 
-def _value(
-    node: fx.Node,
-    kind: Kind,
-    found: dict[fx.Node, Value],
-    roots: dict[fx.Node, fx.Node],
-    forward: set[fx.Node],
-    joint: Joint,
-) -> Value:
-    size = size_of(node)
-    if node.op == "get_attr":  # both halves have it
-        return Value(node, Kind.GIVEN, 0, None, 0.0)
-    if kind is Kind.NUMBER:
-        return Value(node, kind, 0, 8.0, 0.0 if may_repeat(node) else None)
-    if kind is Kind.GIVEN:
-        return Value(node, kind, 0, float(size), None)
-    if not isinstance(node.meta.get("val"), torch.Tensor):
-        return Value(node, kind, 0, None, _again(node, kind, size, joint))
-    if kind is Kind.VIEW:
-        root = found.get(roots[node])
-        piece = root is not None and root.kind is not Kind.GIVEN and size < size_of(root.node)
-        return Value(node, kind, size, 2.0 * size if piece else None, 0.0)
-    stored = node in forward and (kind not in (Kind.FUSED,) or node in joint.results or _is_read_whole(node, forward))
-    again = _again(node, kind, size, joint)
-    own = 0.0 if node in forward or again is None else again  # forward would compute it for backward alone
-    return Value(node, kind, size, own + (size if stored else 2 * size), again)
+class _Reader:
+    """Goes through a joint graph once, in its order."""
 
+    def __init__(self, joint: Joint, needed: set[fx.Node]) -> None:
+        self.late, self.results = joint.late, set(joint.results)
+        self.needed, self.given = needed, set(joint.inputs)
+        self.forward = joint.needed([*joint.results, *joint.kept])
+        self.kinds = {n: _kind(n) for n in joint.graph.nodes if n.op == "call_function"}
+        self.roots: dict[fx.Node, fx.Node] = {}
+        self.found: dict[fx.Node, Value] = {}
+        for node in joint.graph.nodes:
+            if node in needed:
+                value = self.found[node] = self.value(node)
+                value.marked = RECOMPUTE in node.meta and value.again is not None
+        for node, root in self.roots.items():  # a view that may be saved is so by its memory
+            if root in self.found and not self.found[node].marked:
+                self.found[root].marked = False
 
-def _again(node: fx.Node, kind: Kind, size: int, joint: Joint) -> float | None:
-    """The time of computing a node in backward; what it reads counts for itself."""
-    if kind is Kind.ONCE:
-        return None
-    if kind in (Kind.VIEW, Kind.NUMBER) or node.target is operator.getitem:
-        return 0.0
-    gpu = any(t.device.type != "cpu" for t in _tensors(node.meta.get("val")))
-    if kind is Kind.COSTLY:
-        moved = size + sum(map(size_of, node.all_input_nodes))
-        return moved + _flops(node) / (GPU_FLOPS_A_BYTE if gpu else FLOPS_A_BYTE)
-    operations = _OPERATIONS.get(name_of(node), 1) * sum(map(_elements, _tensors(node.meta.get("val"))))
-    time = operations * (GPU_PER_OPERATION if gpu else PER_OPERATION)
-    if kind is Kind.REDUCED:
-        return time + size + sum(map(size_of, node.all_input_nodes))
-    return time + (size if _is_read_whole(node, joint.late) else 0)
+    def value(self, node: fx.Node) -> Value:
+        size = size_of(node)
+        if node in self.given or node.op == "get_attr":  # both halves have a constant
+            kept = node in self.given
+            return Value(node, Kind.GIVEN, 0, float(size) if kept else None, None if kept else 0.0)
+        kind = self.kinds[node]
+        if kind is Kind.NUMBER:
+            return Value(node, kind, 0, 8.0, 0.0 if may_repeat(node) else None)
+        if kind is Kind.VIEW:
+            base = _base(node)
+            root = self.roots[node] = self.roots.get(base, base)
+            whole = self.found[root]
+            piece = whole.kind is not Kind.GIVEN and size < size_of(root) and isinstance(node.meta["val"], torch.Tensor)
+            return Value(node, kind, size, 2.0 * size if piece else None, 0.0)
+        again = self.again(node, kind, size)
+        if not isinstance(node.meta.get("val"), torch.Tensor):
+            return Value(node, kind, 0, None, again)
+        own = 0.0 if node in self.forward or again is None else again  # forward would compute it for backward alone
+        return Value(node, kind, size, own + (size if self.is_stored(node, kind) else 2 * size), again)
 
+    def is_stored(self, node: fx.Node, kind: Kind) -> bool:
+        """Whether forward writes a value to memory anyway."""
+        if kind is not Kind.FUSED or node in self.results:
+            return node in self.forward
+        readers = [n for n in self.readers(node) if n in self.forward]
+        kinds = {self.kinds[n] for n in readers}
+        return bool(kinds & {Kind.COSTLY, Kind.ONCE}) or (len(readers) > 1 and Kind.REDUCED in kinds)
 
-def _is_read_whole(node: fx.Node, among: Iterable[fx.Node]) -> bool:
-    """Whether one of these nodes reads a value, or a view of it, from memory: it is no part of that node's kernel."""
-    waiting, seen = [node], set[fx.Node]()
-    while waiting:
-        for user in waiting.pop().users:
-            if user in seen or user.op == "output":
-                continue
-            seen.add(user)
-            kind = _kind(user)
-            if kind in (Kind.VIEW, Kind.NUMBER):
-                waiting.append(user)
-            elif user in among and kind in (Kind.COSTLY, Kind.ONCE) and not _is_fused_late(user):
-                return True
-    return False
+    def again(self, node: fx.Node, kind: Kind, size: int) -> float | None:
+        """The time of computing a node in backward; what it reads counts for itself."""
+        if kind is Kind.ONCE:
+            return None
+        if node.target is operator.getitem:
+            return 0.0
+        gpu = any(t.device.type != "cpu" for t in _tensors(node.meta.get("val")))
+        read = sum(map(size_of, node.all_input_nodes))
+        if kind is Kind.COSTLY:
+            return size + read + _flops(node) / (GPU_FLOPS_A_BYTE if gpu else FLOPS_A_BYTE)
+        operations = _OPERATIONS.get(name_of(node), 1) * sum(map(_elements, _tensors(node.meta.get("val"))))
+        time = operations * (GPU_PER_OPERATION if gpu else PER_OPERATION)
+        if kind is Kind.REDUCED:
+            return time + size + read
+        readers = [n for n in self.readers(node) if n in self.late or n in self.needed]
+        if any(n in self.late and self.kinds[n] in (Kind.COSTLY, Kind.ONCE) and not _is_fused_late(n) for n in readers):
+            return time + size
+        # Each kernel that computes it for itself reads what it is made of instead.
+        return time + max(0, read - size) * max(0, len(readers) - 1)
+
+    def readers(self, node: fx.Node) -> list[fx.Node]:
+        """What reads a value, or a view of it."""
+        waiting, found = [node], dict[fx.Node, None]()
+        while waiting:
+            for user in waiting.pop().users:
+                if user.op == "call_function" and user not in found:
+                    if self.kinds[user] is Kind.VIEW or user.target is operator.getitem:
+                        waiting.append(user)
+                    elif self.kinds[user] is not Kind.NUMBER:
+                        found[user] = None
+        return list(found)
 
 
 def _kind(node: fx.Node) -> Kind:

@@ -17,10 +17,10 @@ __all__ = ["prepare"]
 aten = torch.ops.aten
 
 
-def prepare(module: fx.GraphModule, *, dropout: bool = False) -> None:
+def prepare(module: fx.GraphModule, *, small: bool = False) -> None:
     """Change the graph in place; results stay nodes of their own.
 
-    With `dropout`, what dropout gives is computed of its mask, so that the mask is all that has to be saved.
+    With `small`, what takes little to save is worth some time: dropout's mask for what it gives, positions of maxima in a small type.
     """
     graph = module.graph
     results = set(graph.find_nodes(op="output")[0].all_input_nodes)
@@ -40,11 +40,9 @@ def prepare(module: fx.GraphModule, *, dropout: bool = False) -> None:
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
-        if dropout and node.target is aten.native_dropout.default:
-            _of_mask(graph, node)
-        narrow = _NARROW.get(node.target)
-        if narrow is not None and isinstance(node.meta.get("val"), torch.Tensor | tuple):
-            narrow(graph, node)
+        change = _CHANGES.get(node.target) or (_SMALLER.get(node.target) if small else None)
+        if change is not None and isinstance(node.meta.get("val"), torch.Tensor | tuple | list):
+            change(graph, node)
 
 
 def _key(node: fx.Node) -> Any:
@@ -119,9 +117,39 @@ def _positions(graph: fx.Graph, node: fx.Node) -> None:
             _narrow(graph, part, torch.int32 if plane.numel() > 127 else torch.int8)
 
 
-_NARROW: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
+def _of_statistics(graph: fx.Graph, node: fx.Node) -> None:
+    """log_softmax(x) -> (x - m) - log(sum(exp(x - m))), m = max(x): both statistics of a row are all that is saved beside x."""
+    given, dim, widens = node.args
+    assert isinstance(given, fx.Node)
+    value, result = given.meta["val"], node.meta["val"]
+    if value.dim() == 0 or not all(isinstance(n, int) and n > 0 for n in value.shape) or value.dtype.itemsize > 4:
+        return
+
+    def call(target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        made = graph.call_function(target, args, kwargs)
+        values = [a.meta["val"] if isinstance(a, fx.Node) else a for a in args]
+        made.meta = {**node.meta, "val": target(*values, **kwargs)}
+        return made
+
+    with graph.inserting_before(node), value.fake_mode:
+        x = given if value.dtype is torch.float32 else call(aten._to_copy.default, given, dtype=torch.float32)
+        shifted = call(aten.sub.Tensor, x, call(aten.amax.default, x, [dim], True))
+        total = call(aten.sum.dim_IntList, call(aten.exp.default, shifted), [dim], True)
+        made = call(aten.sub.Tensor, shifted, call(aten.log.default, total))
+        if made.meta["val"].dtype is not result.dtype:
+            made = call(aten._to_copy.default, made, dtype=result.dtype)
+    assert widens or value.dtype is result.dtype
+    node.replace_all_uses_with(made)
+
+
+# What is worth it anyway, and what only with little memory.
+_CHANGES: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
     aten.bernoulli.p: _draws_truth,
     aten.bernoulli.default: _draws_truth,
     aten.bernoulli.Tensor: _draws_truth,
+    aten._log_softmax.default: _of_statistics,
+}
+_SMALLER: dict[Any, Callable[[fx.Graph, fx.Node], None]] = {
+    aten.native_dropout.default: _of_mask,
     aten.max_pool2d_with_indices.default: _positions,
 }

@@ -25,7 +25,7 @@ from ..host.library import WEIGHTS_SOURCE, Fingerprint, Library
 from ..host.pool import Results
 from ..host.source import HostSource
 from ..run.graphs import Recorded
-from ..run.load import Run, load_program
+from ..run.load import Run, load_program, load_taking
 from ..triton import launch
 from ..triton.program import KERNELS, LAUNCHES, GpuSource, compile_kernels, gpu_source, load_binaries, stored_source
 from ..triton.worker import TritonError
@@ -74,6 +74,7 @@ class Program:
         key: its key in the cache.
         recorded: its parts that become CUDA graphs.
         functions, library: what its text calls.
+        may_take: whether its arguments are the inputs of its graph, and no call so far went to eager.
     """
 
     run: Run
@@ -84,6 +85,17 @@ class Program:
     recorded: list[Recorded] = field(default_factory=list)
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     library: Library = field(default_factory=Library)
+    may_take: bool = True
+
+    def take(self, results: Results | None = None) -> Callable[[list[Any]], Sequence[Any]] | None:
+        """A form of `run` that takes a list of arguments, empties it, and gives up each argument after its last use; None: there is none.
+
+        It has an arena of its own, and takes the place of `run`.
+        """
+        taken = load_taking(self.generated.host, self.functions, self.library, results)
+        if taken is not None:
+            self.run = lambda *args: taken([*args])
+        return taken
 
 
 def generate(module: ModuleOp, library: Library) -> Generated:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
 
@@ -55,6 +55,39 @@ def aligned(program: HostProgram) -> str:
         f.name: (keeps, *(s for s in f.statements if s.kind != "alignment")) for f in program.functions
     }  # copies live as long as the call
     return _text(program.with_statements(changed), _Aligned())
+
+
+def taking(program: HostProgram) -> HostProgram | None:
+    """The program with a list of its arguments as the one argument, which it empties: it gives each up after its last use.
+
+    None where the program is more than one function, or is to take any sizes: a call that has begun cannot go to eager any more.
+    """
+    if len(program.functions) != 1 or any(s.kind == "size" for s in program.functions[0].statements):
+        return None
+    function = program.functions[0]
+    kept = Statement(function.result).reads
+    last: dict[str, int] = dict.fromkeys(function.arguments, -1)
+    for number, statement in enumerate(function.statements):
+        last |= dict.fromkeys((*statement.reads, *statement.writes), number)
+    given = {s.removesuffix(ADDRESS) for s in last} & {
+        *function.arguments,
+        *(w for s in function.statements for w in s.writes),
+    }
+    freed = {name for s in function.statements for name in s.frees}
+    ends: dict[int, list[str]] = {}
+    for name in given - kept - freed:
+        ends.setdefault(last[name], []).append(name)
+
+    def gives_up(number: int) -> Iterable[Statement]:
+        names = sorted(ends.get(number, ()))
+        if names:
+            yield Statement(f"{' = '.join(map(use, names))} = None", frees=tuple(names))
+
+    whole = "".join(f"{use(name)}, " for name in function.arguments)
+    statements = [Statement(f"{whole}= {use('given')}"), Statement(f"{use('given')}.clear()"), *gives_up(-1)]
+    for number, statement in enumerate(function.statements):
+        statements += [statement, *gives_up(number)]
+    return replace(program, functions=(function._replace(arguments=("given",), statements=tuple(statements)),))
 
 
 def timed(program: HostProgram) -> HostProgram:

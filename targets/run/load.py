@@ -14,7 +14,7 @@ from ...ir.dialects.aten import overload
 from ..host.ir import HostProgram
 from ..host.library import Library
 from ..host.pool import Results
-from ..host.render import Inlinable, aligned, compiled
+from ..host.render import Inlinable, aligned, compiled, taking
 from ..host.source import HostSource
 from ..host.steps import Folded
 from ..torch_private import current_stream, empty_strided_cpu, empty_strided_gpu, fast_overload
@@ -99,6 +99,37 @@ def load_program(
     return _with_constants(run, constants, source.constants, library)
 
 
+def load_taking(
+    source: HostSource, functions: Mapping[str, Callable[..., Any]], library: Library, results: Results | None = None
+) -> Callable[[list[Any]], Sequence[Any]] | None:
+    """The callable of a program on a CPU that takes a list of its arguments, and gives each of them up after its last use.
+
+    None where there is no such form.
+    """
+    program = taking(source.program)
+    if program is None or not source.program.functions[0].arguments or source.gpu is not None:
+        return None
+    names, code = (
+        namespace(source, functions, library, results or Results()),
+        compiled(program, "<intarsia host program>"),
+    )
+
+    maker = made(code, program, names)
+    run = _pooled(maker) if program.has_arena else maker()
+    note(maker if program.has_arena else run, functions)
+    if source.make_constants is None:
+        return run
+    folds = made(compiled(source.make_constants, "<intarsia host program>"), source.make_constants, names)
+    known = _folded(_pooled(folds) if source.make_constants.has_arena else folds(), library)
+    parameters = source.constants
+
+    def call(given: list[Any]) -> Sequence[Any]:
+        given += known([given[i] for i in parameters])
+        return run(given)
+
+    return call
+
+
 def made(code: CodeType, program: HostProgram, names: dict[str, Any]) -> Callable[..., Any]:
     """What makes the functions of a program; `names` is their namespace."""
     exec(code, names)
@@ -107,13 +138,17 @@ def made(code: CodeType, program: HostProgram, names: dict[str, Any]) -> Callabl
 
 def _with_constants(run: Run, constants: Run, parameters: Sequence[int], library: Library) -> Run:
     """`run` with further arguments: what `constants` gives for the parameters as they are now."""
-    assert library.fingerprint is not None
-    known = Folded(lambda *tensors: constants(*tensors), library.fingerprint)
+    known = _folded(constants, library)
 
     def call(*args: Any) -> Sequence[Any]:
         return run(*args, *known([args[i] for i in parameters]))
 
     return call
+
+
+def _folded(constants: Run, library: Library) -> Folded:
+    assert library.fingerprint is not None
+    return Folded(lambda *tensors: constants(*tensors), library.fingerprint)
 
 
 def _pooled(make: Callable[[], Run]) -> Run:

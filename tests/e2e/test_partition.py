@@ -1,6 +1,7 @@
 """What a training graph saves for backward: right and monotonic at every budget, never what costs nothing to have again."""
 
 import random
+import weakref
 
 import pytest
 import torch
@@ -11,6 +12,9 @@ import intarsia
 from intarsia.frontend.torch_private.autograd import aot_autograd
 from intarsia.partition.choose import split
 from intarsia.partition.prepare import prepare
+from intarsia.targets.build.program import Program
+from intarsia.targets.host.ir import Function, HostProgram, Statement
+from intarsia.targets.host.render import render, taking
 
 BUDGETS = (1.0, 0.5, 0.3, 0.0)
 
@@ -35,7 +39,7 @@ def halves(function, args, budget=1.0):
     module = fx.GraphModule(nn.Module(), graph)
     with torch.enable_grad():
         run = aot_autograd(
-            module, list(args), keep("forward"), keep("backward"), lambda m: prepare(m, dropout=budget < 1.0), part
+            module, list(args), keep("forward"), keep("backward"), lambda m: prepare(m, small=budget < 1.0), part
         )
     return lambda *args: run(*args)[0], made["forward"], made["backward"], made["partition"]
 
@@ -221,3 +225,68 @@ def test_a_small_budget_of_a_compiled_model(dynamic):
 def test_a_budget_that_makes_no_sense(value):
     with pytest.raises(ValueError, match="'memory_budget' takes a number from 0 to 1"):
         intarsia.compile(lambda x: x, options={"memory_budget": value})
+
+
+# ---- saved tensors are given up as backward goes on -----------------------------------------------------------------
+
+
+def test_backward_gives_up_what_was_saved(monkeypatch):
+    taken = []
+    plain = Program.take
+
+    def take(program, *args):
+        made = plain(program, *args)
+
+        def call(given):
+            taken.append(len(given))
+            result = made(given)
+            assert not given
+            return result
+
+        return call
+
+    monkeypatch.setattr(Program, "take", take)
+    layers = [torch.randn(256, 256) / 32 for _ in range(8)]
+
+    def function(x):
+        for w in layers:
+            x = torch.sin(x @ w)
+        return x.sum()
+
+    x = leaf(256, 256)
+    compiled = intarsia.compile(function)
+    with torch.enable_grad():
+        expected = torch.autograd.grad(function(x), x)[0]
+        for call in range(3):
+            torch.testing.assert_close(torch.autograd.grad(compiled(x), x)[0], expected)
+            assert len(taken) == call  # the first shows that it goes as planned
+        loss = compiled(x)
+        for keep in (True, False):
+            torch.testing.assert_close(torch.autograd.grad(loss, x, retain_graph=keep)[0], expected)
+        with pytest.raises(RuntimeError, match="second time"):
+            torch.autograd.grad(loss, x)
+    assert len(taken) == 4
+
+
+def test_the_form_that_gives_up_its_arguments():
+    lines = (
+        Statement("%(v0)s = %(a1)s.view(-1)", ("v0",)),
+        Statement("%(t0)s = %(mul)s(%(a0)s, %(v0)s)", ("t0",)),
+        Statement("%(kernel)s(%(t0.data_ptr())s, %(a2.data_ptr())s)"),
+        Statement("%(t0)s = None", frees=("t0",)),
+    )
+    function = Function("run", ("a0", "a1", "a2", "a3"), lines, "(%(a2)s,)")
+    given = [torch.ones(4), torch.ones(2, 2), torch.ones(3), torch.ones(1)]
+    alive = [weakref.ref(t) for t in given]
+
+    def kernel(*addresses):
+        assert [ref() is not None for ref in alive] == [False, False, True, False]
+
+    names = {"mul": torch.mul, "kernel": kernel}
+    exec(render(taking(HostProgram((), (function,)))), names)
+    assert names["make"]()(given)[0] is alive[2]() and given == []
+
+
+def test_a_program_of_any_sizes_keeps_its_arguments():
+    size = Statement("%(s0)s = %(a0)s.size(0)", ("s0",), kind="size")
+    assert taking(HostProgram((), (Function("run", ("a0",), (size,), "(%(s0)s,)"),))) is None
