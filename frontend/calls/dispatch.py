@@ -22,7 +22,7 @@ from ..guards import process_state
 from ..guards.sameness import is_value_type
 from ..guards.source import Attr, Const, Fetch, Item
 from ..state import Interpreter
-from ..torch_private.dynamo import script_source
+from ..torch_private.dynamo import script_source, unmarked
 from ..torch_private.functions import MODULE_CALL, MODULE_CALL_WITH_HOOKS, OpOverload, OpOverloadPacket
 from ..torch_private.guards import global_module_hooks
 from ..values import object as objects
@@ -140,6 +140,8 @@ def _python(vm: Interpreter, function: types.FunctionType, args: tuple[Any, ...]
         return torch_call(vm, function, args, kwargs)
     if module.startswith(rules.FRONTEND):
         return vm.native(function, *args, **kwargs)
+    if (plain := unmarked(function)) is not None:
+        return Then(plain, args, kwargs)
     torch_rules.check_uncompiled(function)
     optimizers.check_step(vm, function, args)
     if module == "torch._dynamo.mutation_guard" and function.__name__ == "patched_init":

@@ -33,6 +33,20 @@ def is_disabled(function: Any) -> bool:
     return code.co_name == "inner" and code.co_filename.endswith(_DISABLING_WRAPPER)
 
 
+def unmarked(function: Any) -> Any:
+    """The function of torch.optim behind the mark that torch.compile sets for its own sake when it is first used; None for all else.
+
+    It cannot trace how optimizers make their states, fused kernels and some steps. Marks that a program sets are not looked through.
+    Tried with torch 2.11 to 2.15.
+    """
+    if function.__code__.co_qualname != "DisableContext.__call__.<locals>._fn":  # functools.wraps copies marks
+        return None
+    plain = function.__dict__.get("_torchdynamo_orig_callable")
+    said = str(function.__dict__.get("_torchdynamo_disable_msg"))
+    own = said.startswith("optimizer <class 'torch.optim.") or said == "don't trace into fused optimizer"
+    return plain if own and str(getattr(plain, "__module__", "")).startswith("torch.optim.") else None
+
+
 _DISABLING_WRAPPER = os.path.join("torch", "_compile.py")
 
 

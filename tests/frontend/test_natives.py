@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 import types
 import warnings
 from collections.abc import Callable
@@ -341,6 +342,7 @@ def test_equal_code_of_two_files_keeps_its_file() -> None:
 @pytest.mark.parametrize("named", [False, True])
 def test_a_generator_is_closed_when_its_loop_is_left(named: bool) -> None:
     events: list[str] = []
+    droppers: list[str] = []  # who drops it where it is late
 
     def numbers(x: Tensor) -> Any:
         try:
@@ -348,6 +350,7 @@ def test_a_generator_is_closed_when_its_loop_is_left(named: bool) -> None:
                 yield x + i
         finally:
             events.append("closed")
+            droppers.append("".join(traceback.format_stack(limit=8)))
 
     def unnamed_loop(x: Tensor) -> Tensor:
         for y in numbers(x):
@@ -367,7 +370,7 @@ def test_a_generator_is_closed_when_its_loop_is_left(named: bool) -> None:
 
     fast, _ = compiled(named_loop if named else unnamed_loop)
     fast(X), fast(X)
-    assert events == ["closed", "after"] * 2
+    assert events == ["closed", "after"] * 2, "\n".join(droppers)
 
 
 def test_cached_parametrizations_are_captured_whole() -> None:

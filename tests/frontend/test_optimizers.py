@@ -364,3 +364,17 @@ def test_a_number_in_a_tensor():
     shared = torch.tensor([2.0])
     again = shared.clone()
     assert torch.equal(fast(x, shared, shared.view(1)), function(x, again, again.view(1)))
+
+
+@pytest.mark.parametrize("case", [("Adam", {}), ("RAdam", {}), ("SGD", {"momentum": 0.9})], ids=str)
+def test_after_torch_compile_has_marked_the_optimizers(case):
+    """Its first use in a process marks optimizers of torch as not to be compiled; what a program marks stays marked."""
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))
+    assert hasattr(torch.optim.Adam._init_group, "_torchdynamo_orig_callable")
+    test_each(*case)
+    _, optimizer = twins(lambda parameters: torch.optim.Adam(parameters))[0]
+    set_gradients(optimizer.param_groups[0]["params"], 0)
+    optimizer.step = torch.compiler.disable(optimizer.step)
+    fast, log = compiled(lambda: optimizer.step(), number_backend)
+    fast()
+    assert [b.reason for b in log.breaks] == ["a function is called that is marked torch.compiler.disable"]
