@@ -75,6 +75,8 @@ class HorizontalFusion(Pass):
             return False
         if "updates" in kernel.attributes:  # what it does not write has to be there before
             return False
+        if "members" in kernel.attributes:  # it is a launch for many already
+            return False
         if any(op.get("persistent") for op in kernel.block_body.ops if isinstance(op, loop.For)):
             return False
         if not refs or not all(machine.at(r.device).is_grid for r in refs) or ("parallel" in kinds and len(kinds) > 1):

@@ -77,6 +77,12 @@ def test_who_waits_for_whom(monkeypatch: pytest.MonkeyPatch) -> None:
 
     launches, kernels, _ = lowered(chain, [torch.rand(n) for n in range(2, 8)])
     assert [kernels[op["kernel"]].members for op in launches] == [tuple(range(2, 8))] * 2
+    launches, kernels, _ = lowered(
+        lambda xs, ys: [*(x.exp() for x in xs), *(y.sin() for y in ys)],
+        *([torch.rand(n) for n in range(a, a + 5)] for a in (2, 9)),
+        target="triton:sm_90",
+    )
+    assert [kernels[op["kernel"]].members for op in launches] == [(2, 3, 4, 5, 6), (9, 10, 11, 12, 13)]
     monkeypatch.setattr(members, "CPU_VALUES", 12)
     many = [torch.rand(3) for _ in range(10)]
     launches, _, _ = lowered(lambda xs: [x.exp() for x in xs], many)
