@@ -23,7 +23,6 @@ from ..analysis.sizes import hint
 from ..analysis.strides import is_view
 from ..core.base import Pass
 from ..core.context import CompileContext
-from .join import views_of
 
 
 @dataclass(frozen=True)
@@ -149,25 +148,33 @@ def _bytes(kernel: loop.Kernel) -> int:
 
 
 def _delay(block: Block, tiny: set[str]) -> None:
-    """Put launches of tiny kernels in front of the first operation that reads them; what only needs arguments stays at the beginning."""
-    place = {op: k for k, op in enumerate(block.ops)}
-    front: dict[Operation, Operation] = {}  # what was put in front of an operation, as the first one
-    for op in reversed(list(block.ops)):
-        if not isinstance(op, loop.Launch) or op["kernel"] not in tiny or not any(_needed_at_all(op)):
-            continue
-        views = [view for result in op.results for view in views_of(result)]
-        readers = [u.operation for r in (*op.results, *(v.results[0] for v in views)) for u in r.uses]
-        first = min((r for r in readers if r not in views), key=place.__getitem__, default=None)
-        if first is None:
-            continue
-        if first.prev_op in (op, *views):
-            front[first] = op
-            continue
-        for moved in (op, *views):
-            moved.detach()
-            block.insert_op_before(moved, front.get(first, first))
-            place[moved] = place[first]
-        front[first] = op
+    """Put launches of tiny kernels in front of the first operation that needs them; what only needs arguments stays at the beginning."""
+    ops = list(block.ops)
+    late: dict[Operation, int] = {}  # with the place of each in the program
+    for place, op in enumerate(ops):
+        small = isinstance(op, loop.Launch) and op["kernel"] in tiny and any(_needed_at_all(op))
+        if small or (is_view(op) and op.operands[0].owner in late):
+            late[op] = place
+
+    def needed(op: Operation) -> set[Operation]:
+        found, stack = set[Operation](), [op]
+        while stack:
+            more = {v.owner for v in stack.pop().operands if v.owner in late} - found
+            found |= more  # type: ignore[arg-type]
+            stack += more  # type: ignore[arg-type]
+        return found
+
+    ordered: list[Operation] = []
+    for op in ops:
+        if op not in late:
+            waiting = sorted(needed(op) if op is not ops[-1] else late, key=late.__getitem__)
+            for before in waiting:
+                del late[before]
+            ordered += [*waiting, op]
+    if ordered != ops:
+        for op in ops:
+            op.detach()
+        block.add_ops(ordered)
 
 
 def _needed_at_all(op: Operation) -> Iterator[Operation]:
