@@ -440,8 +440,8 @@ def backend_for(
         unseen.writes_last = getattr(function, "writes_last", False)  # type: ignore[attr-defined]
         return unseen
 
-    # Symbolic floats among the example inputs, and nodes that take gradients.
-    backend.takes_floats = backend.takes_gradients = True  # type: ignore[attr-defined]
+    backend.takes_floats = True  # type: ignore[attr-defined]  # symbolic floats among the example inputs
+    backend.takes_gradients = config.memory_budget >= 1.0  # type: ignore[attr-defined]  # else backward stands apart, which is where values are computed again
     backend.forget = _forget_reports  # type: ignore[attr-defined]
     return backend
 

@@ -26,6 +26,7 @@ from ..calls.contexts import changes_modes, mode_keeper, set_grad
 from ..calls.dispatch import call_forward
 from ..calls.registry import row_of
 from ..errors import CaptureError, InternalError, SourceLine, Unsupported, UserRaise
+from ..gradients.grads import dropped
 from ..gradients.inside import settle
 from ..graph.dynamic import ConstraintError, Marks, Symbols
 from ..graph.output import GraphInput
@@ -413,9 +414,11 @@ def _finish(
     fetch = _given(vm.out.used, emit)
     emit.lines += parameters.given(emit, vm.guards)
     shown = profiling.test(emit)
+    rest = "\n".join([*fetch, *body.post, text])
+    emit.lines += dropped(vm, emit, rest)
     entry = Entry(
         parameters.names,
-        with_few_locals(emit.lines, "\n".join([*fetch, *body.post, text])),
+        with_few_locals(emit.lines, rest),
         text,
         body.post,
         fetch,

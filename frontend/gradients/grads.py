@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -9,11 +10,12 @@ from torch import Tensor
 
 from ..errors import Unsupported
 from ..graph.output import GraphInput
+from ..guards.emitter import Emitter
 from ..guards.source import Attr, Const, Source
 from ..state import Interpreter
 from ..values.kinds import isinstance
 
-__all__ = ["is_unchanged", "read_grad", "write_grad"]
+__all__ = ["dropped", "is_unchanged", "read_grad", "write_grad"]
 
 
 def source_of_grad(info: GraphInput) -> Source:
@@ -49,3 +51,28 @@ def is_unchanged(vm: Interpreter, info: GraphInput, value: Any) -> bool:
         return part is not None and part.expected is None
     known = vm.user.by_real.get(id(info.real.grad))
     return isinstance(value, Tensor) and known is not None and known.value is value
+
+
+def dropped(vm: Interpreter, emit: Emitter, rest: str) -> list[str]:
+    """Statements before the graph that let go of gradients which the program replaces unread, as eager has by then.
+
+    `rest` is the code that follows. A gradient that it speaks of, or that the graph takes, is kept.
+    """
+    lines = []
+    for (_, name), (tensor, value) in vm.effects.attrs.items():
+        info = vm.out.inputs.get(id(tensor)) if name == "grad" else None
+        if info is None or is_unchanged(vm, info, value):
+            continue
+        source = source_of_grad(info)
+        if ("equals", source, None) in vm.guards.parts:  # it is None
+            continue
+        known = vm.user.by_real.get(id(info.real.grad))
+        held = None if known is None else emit.known(known.source)
+        taken = known is not None and vm.out.inputs[id(known.value)].node is not None
+        if taken or held is not None and re.search(rf"\b{held}\b", rest):
+            continue
+        target = emit.constant(info.real, info.source.name()) if info.static else emit.fetch(info.source)
+        lines.append(f"{target}.grad = None")
+        if held is not None:
+            lines.append(f"{held} = None")
+    return lines

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..calls import contexts
 from ..calls.registry import Rows
 from ..errors import GraphBreak, UserRaise
+from ..graph.output import RECOMPUTE
 from ..guards import process_state
 from ..state import Interpreter
 from ..torch_private.autograd_graph import has_leaf_hooks, hooks_on_saving, leaf_of, nodes_behind
@@ -55,6 +56,8 @@ def _check_around(vm: Interpreter, what: str) -> None:
     """Break where the program watches autograd in a way that a graph does not show."""
     if process_state.ask(vm, torch.is_anomaly_enabled, (), {}):
         raise GraphBreak(f"{what} while anomalies are looked for")
+    if any(RECOMPUTE in node.meta for node in vm.out.graph.nodes):
+        raise GraphBreak(f"{what}, and what torch.utils.checkpoint ran is computed again in it")
     if hooks_on_saving():
         raise GraphBreak(f"{what} under hooks on saved tensors")
 

@@ -88,6 +88,10 @@ class Emitter:
             self._fetched[source] = known
         return known
 
+    def known(self, source: Fetchable) -> str | None:
+        """The local that holds the value of `source`, where one does."""
+        return self._fetched.get(source)
+
     def inline(self, source: Fetchable) -> str:
         """Like `fetch`, but spelled in place when it is used only once."""
         return self._fetched.get(source) or source.reconstruct(self)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import checkpoint
 
 import intarsia
 
@@ -481,3 +482,16 @@ def test_the_program_comes_out_of_the_cache() -> None:
         step = intarsia.compile(CASES["whole_step"][0], fullgraph=True, options={"verify_each": False})
         step(layers(), torch.randn(6, 8), torch.randn(6, 4))
     assert intarsia.counters()["cache_hits"] == 1 and "functionalize" not in intarsia.counters()["seconds"]
+
+
+def test_checkpoints_and_a_memory_budget_keep_backward_apart() -> None:
+    def step(m, x, y):
+        loss = F.mse_loss(checkpoint(m, x, use_reentrant=False), y)
+        loss.backward()
+        return loss.detach()
+
+    whole = intarsia.compile(CASES["accumulated"][0], options={"memory_budget": 0.5})
+    for run in (intarsia.compile(step), whole):
+        run(layers(), torch.randn(5, 8), torch.randn(5, 4))
+        assert intarsia.counters()["breaks"] == 1
+        intarsia.reset()

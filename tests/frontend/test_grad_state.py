@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.frontend.harness import compiled
+from tests.frontend.harness import compiled, graph_backend
 
 
 def layer() -> nn.Linear:
@@ -103,3 +104,33 @@ def test_two_parameters_with_one_gradient_are_another_capture() -> None:
             q.grad = p.grad if shared else torch.ones(2)
             results.append(run(p, q))
         assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("returned", [False, True])
+def test_gradients_that_are_replaced_are_gone_before_the_graph_runs(returned: bool) -> None:
+    kept: list[Any] = []
+    alive: list[int] = []
+
+    def step(module: nn.Linear, x: Tensor) -> Any:
+        before = module.bias.grad
+        module.zero_grad()
+        module(x).square().sum().backward()
+        return before if returned else None
+
+    def watching(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            alive.append(sum(found() is not None for found in kept))
+            return graph(*args)
+
+        return run
+
+    watching.takes_gradients = graph_backend.takes_gradients  # type: ignore[attr-defined]
+    module = layer()
+    with torch.enable_grad():
+        fast, _ = compiled(step, backend=watching, fullgraph=True)
+        for _ in range(4):
+            kept[:] = [weakref.ref(p.grad) for p in module.parameters() if p.grad is not None]
+            result = fast(module, torch.ones(2, 3))
+            assert not returned or not kept or result is kept[1]()
+            del result
+    assert alive[2:] == [int(returned)] * 2
