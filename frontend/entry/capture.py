@@ -29,6 +29,7 @@ from ..errors import CaptureError, InternalError, SourceLine, Unsupported, UserR
 from ..gradients.grads import dropped
 from ..gradients.inside import settle
 from ..graph.dynamic import ConstraintError, Marks, Symbols
+from ..graph.host_numbers import put_number
 from ..graph.output import GraphInput
 from ..guards.checks import Classes, Distinct, SizeCheck, StateCheck, tensor_checks
 from ..guards.definitions import DefinitionCheck, recording
@@ -389,6 +390,7 @@ def _finish(
         body.post.append(f"{emit.constant(SET_GRAD_MODE, 'set_grad')}({torch.is_grad_enabled()})")
         set_grad(vm, training)
     _aliasing(vm)
+    by_host = vm.dynamic.written_by_host()
     sizes = None
     symbols = None
     if vm.shape_env is not None:
@@ -402,6 +404,9 @@ def _finish(
     vm.guards.extra += [classes] if classes.modules else []
     _rely_on_definitions(vm, vm.guards)
     vm.guards.lines(emit, watched=True)
+    for number, tensors in by_host.items():
+        given = "".join(f"{emit.fetch(source)}, " for source in tensors)
+        body.post.append(f"{emit.constant(put_number, 'put_number')}(({given}), {emit.fetch(number)})")
     body.sizes = sizes
     body.effects()
     text = end.text(vm, body)

@@ -311,6 +311,10 @@ class Dynamic:
         self.vm.need_symbols()
         return self._float(found[1], found[0])
 
+    def written_by_host(self) -> dict[Source, list[Source]]:
+        """By the number, the tensors that the host writes it into behind the graph, which does not."""
+        return {} if self._host is None else self._host.leave_to_host()
+
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Real Python code with symbols among its arguments: arithmetic stays symbolic, text and keys become constants."""
         if function is operator.getitem and type(args[1]) is int:  # of a list of hundreds, perhaps

@@ -27,7 +27,7 @@ from ..torch_private.symbols import hint_of
 from ..values.kinds import isinstance
 from .output import MUTATES, GraphInput, OutputGraph
 
-__all__ = ["HostNumbers", "SameNumbers"]
+__all__ = ["HostNumbers", "SameNumbers", "put_number"]
 
 
 @dataclass
@@ -164,6 +164,38 @@ class HostNumbers:
         operands = known.source or Const(known.value, "number"), operand or Number(number)
         return _Known(Computed(function, operands[::-1] if swapped else operands), made)
 
+    # ---- what the host writes ----
+
+    def leave_to_host(self) -> dict[Source, list[Source]]:
+        """Take writes of numbers that the host knows out of a graph of a GPU, whose program has no work on a CPU then.
+
+        By the number, the tensors that hold it behind the graph.
+        """
+        out = self.out
+        if not any(isinstance(i.fake, Tensor) and on_gpu(i.fake) for i in out.used):
+            return {}
+        known: dict[fx.Node, tuple[GraphInput, _Known]] = {}
+        with real_tensors(), torch.no_grad():
+            for info in out.used:
+                plain = isinstance(info.fake, Tensor) and _is_small(info.fake) and not info.static
+                if plain and not info.requires_grad and out.version(info) != info.version:
+                    found = self._known(info.fake)
+                    if found is not None and found.source is not None and info.node is not None:
+                        known[info.node] = info, found
+        while mixed := [p for p in known if not all(_writes_only(node, known) for node in p.users)]:
+            for placeholder in mixed:
+                del known[placeholder]
+        for node in reversed(list(dict.fromkeys(node for p in known for node in p.users))):
+            out.graph.erase_node(node)
+        numbers: dict[Source, list[Source]] = {}
+        for placeholder, (info, found) in known.items():
+            assert found.source is not None
+            numbers.setdefault(Fetch(Tensor.item, found.source), []).append(info.source)
+            out.graph.erase_node(placeholder)
+            info.node = None
+        out.used[:] = [info for info in out.used if info.node is not None]
+        return numbers
+
     def _input(self, info: GraphInput) -> _Known:
         """An input as it is before the graph: its group's first tensor stands for it."""
         self.out.node(info.fake)  # what the graph writes to must not share its memory
@@ -191,6 +223,24 @@ class HostNumbers:
                 return None
             known = found
         return known if versions == counted else None
+
+
+def _writes_only(node: fx.Node, placeholders: Mapping[fx.Node, Any]) -> bool:
+    """Whether a node does nothing but write to some of these."""
+    first = node.args[0] if node.args else None
+    written = first if isinstance(first, list | tuple) else [first]
+    return bool(node.meta.get(MUTATES)) and not node.users and all(w in placeholders for w in written)
+
+
+def on_gpu(tensor: Tensor) -> bool:
+    """Whether a tensor is a GPU's."""
+    return tensor.is_cuda
+
+
+def put_number(tensors: Sequence[Tensor], number: float) -> None:
+    """Write a number into tensors of one number."""
+    for tensor in tensors:
+        tensor.fill_(number)
 
 
 def _is_small(tensor: Tensor) -> bool:

@@ -7,6 +7,8 @@ import torch
 from harness import compiled, number_backend
 from torch import nn
 
+from intarsia.frontend.graph import host_numbers
+
 FLAGS = {
     "SGD": [{}, {"momentum": 0.9, "nesterov": True}, {"momentum": 0.9, "dampening": 0.5, "maximize": True}],
     "Adam": [{}, {"amsgrad": True, "weight_decay": 0.1}, {"maximize": True}],
@@ -83,6 +85,24 @@ def test_fused_kernels_are_the_librarys(name):
         step()
         torch.testing.assert_close(ours[0], eager[0], rtol=0, atol=0)
     assert {b.reason for b in log.breaks} == {"a fused kernel of the library's updates the parameters"}
+
+
+@pytest.mark.parametrize("each", [None, True])
+def test_on_a_gpu_the_host_counts_steps(each, monkeypatch):
+    """What is on a GPU here is what has dimensions."""
+    monkeypatch.setattr(host_numbers, "on_gpu", lambda tensor: tensor.dim() > 0)
+    eager, ours = twins(lambda parameters: torch.optim.NAdam(parameters, lr=0.1, foreach=each))
+    step, log = compiled(ours[1].step, number_backend, on_error="raise")
+    for seed in range(5):
+        for parameters, _ in (eager, ours):
+            set_gradients(parameters, seed)
+        eager[1].step()
+        step()
+        assert_same(eager, ours)
+    assert len(log.captures) == 2
+    for capture in log.captures:
+        inputs = [i for i in capture.example_inputs if isinstance(i, torch.Tensor)]
+        assert inputs and all(i.dim() for i in inputs)
 
 
 class Lion(torch.optim.Optimizer):
