@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import shutil
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,7 +52,7 @@ class Shared:
         self.copied += len(sources) - len(missing)
         if missing:
             for path in compile_sources(missing, toolchain, out_dir, progress=progress):
-                partial = self.folder / f".{os.getpid()}-{path.name}"
+                partial = self.folder / f".{os.getpid()}-{threading.get_ident()}-{path.name}"
                 shutil.copyfile(path, partial)
                 partial.replace(kept[path.stem])
         for source in sources:
