@@ -33,6 +33,7 @@ from .frontend.runtime.profiling import STARTED
 from .frontend.torch_private.dispatch import without_autocast
 from .ir.dtypes import UnknownDType
 from .ir.fx.importer import ImportFailure, import_fx, user_line
+from .ir.interpreter.loops import main_function
 from .ir.text import parse_module, print_module
 from .partition.choose import Partition
 from .passes.analysis.machine import CPUS, Machine, gpu_facts
@@ -68,6 +69,7 @@ from .targets.host.pool import Results
 from .targets.measure.autotune import MeasuredProducts
 from .targets.measure.choices import Choices
 from .targets.run.errors import UnplannedResult
+from .targets.run.numbers import with_numbers
 from .targets.run.profiling import show_kernels
 from .targets.torch_private import (
     convolutions_in_tf32,
@@ -163,8 +165,8 @@ def _compile(
     if key is not None and not imported.constants and functional.output_tree == _flat_tree(functional.output_tree):
         _remember(key, program, config)
     _watched(program)
-    run = _as_the_graph(_bind_constants(program, imported.constants), functional.output_tree)
-    return _with_numbers(_checked(run, program, gm, config), example_inputs), report
+    run = with_numbers(_bind_constants(program, imported.constants), main_function(imported.module))
+    return _checked(_as_the_graph(run, functional.output_tree), program, gm, config), report
 
 
 def _watched(program: Program) -> None:
@@ -249,21 +251,6 @@ def _remember(key: str, program: Program, config: Config) -> None:
     """Keep the program under the graph's name as well; without room for it the next process takes the whole road."""
     with COUNTERS.phase("key"), suppress(OSError, NoRoom):
         open_cache(config).put(key, {}, {"program": program.key})
-
-
-def _with_numbers(run: GraphFunction, example_inputs: Sequence[Any]) -> GraphFunction:
-    """Floats that the caller passes are tensors to the program."""
-    places = [i for i, x in enumerate(example_inputs) if isinstance(x, torch.SymFloat)]
-    if not places:
-        return run
-
-    def call(*args: Any) -> Sequence[Any]:
-        given = list(args)
-        for i in places:
-            given[i] = torch.tensor(given[i], dtype=torch.float64, device="cpu")
-        return run(*given)
-
-    return call
 
 
 def pipeline_of(config: Config, passes: Sequence[Pass] = (), *, gpu: bool = False) -> list[Pass]:

@@ -26,6 +26,7 @@ class Func(Op):
             a view of returned value k; ["output", j] the very object that result j is; ["size", expression] a Python int;
             ["constant", literal] that literal; ["none"];
         mutations: [argument, k] pairs: returned value k is to be copied into the argument;
+        numbers: the arguments that are floats of the caller's, given as tensors of no dimension;
         writes_early: at the `buffer` level, arguments are written to before the end of the call;
         parameters, of `@constants` only: which arguments of `@main` it takes. What it returns are the last arguments of `@main`.
     """
@@ -67,6 +68,8 @@ class Func(Op):
         for row in self.get("mutations", ()):
             self._check_number(row[0], "argument", "mutations")
             self._check_number(row[1], "returned value", "mutations")
+        for number in self.get("numbers", ()):
+            self._check_number(number, "argument", "numbers")
         for op in self.walk():
             self.check_names(op)
 

@@ -32,6 +32,7 @@ RESERVED = (
     "strides",
     "returned",
     "effect",
+    "seed",
     "choice",
     "why",
 )  # attributes that are no arguments

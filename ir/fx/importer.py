@@ -22,7 +22,7 @@ from xdsl.ir import Attribute, Block, Region, SSAValue
 
 from ..dialects import prim
 from ..dialects.aten import AtenOp, aten_op, target_name
-from ..dtypes import BY_TORCH, C64, C128, F64
+from ..dtypes import BY_TORCH, C64, C128, F32, F64
 from ..literals import Literal, print_literal
 from ..symbols import Dim, FloorDiv, Mod, contiguous_strides, dim, power_of_two, symbol
 from ..syntax import Op, location
@@ -236,6 +236,7 @@ class _Importer:
         self.arg_names: list[str] = []
         self.arg_strides: list[Any] = []
         self.arg_static: list[bool] = []
+        self.numbers: list[int] = []
         self.block = Block()
         for node in self.arguments:
             name = str(node.meta.get("source_name", node.name))
@@ -267,7 +268,8 @@ class _Importer:
         kind: Attribute = IndexType.get_type()
         strides = None
         if isinstance(value, torch.SymFloat):
-            kind = tensor_type([], F64, "cpu")
+            kind = self._number_type(node)
+            self.numbers.append(len(self.block.args))
         if isinstance(value, Tensor):
             kind = tensor = self._type(value, node)
             strides = self._exact_strides(value, tensor)
@@ -350,12 +352,25 @@ class _Importer:
             raise self._failure(f"{target} is not a registered operator", node)
         self._operator(node, target, value)
 
+    def _number_type(self, node: fx.Node | None) -> TensorType:
+        """What a number that the caller passes is to the program: on the device, and of the dtype, of all who read it, else float64."""
+        readers = [] if node is None else list(node.users)
+        alone = all(r.target is torch.ops.aten.scalar_tensor.default for r in readers)
+        kinds = {self._type(r.meta["val"], None) for r in readers} if alone else set()
+        devices, dtypes = {kind.device for kind in kinds}, {kind.dtype for kind in kinds}
+        if len(devices) != 1 or not dtypes <= {F32, F64}:
+            return tensor_type([], F64, "cpu")
+        return tensor_type([], dtypes.pop() if len(dtypes) == 1 else F64, devices.pop())
+
     def _number(self, node: fx.Node) -> None:
-        """A number that the caller passes, as a 0-dim tensor: such an argument is one of float64."""
+        """A number that the caller passes, as a 0-dim tensor."""
         given = self.values.get(node.args[0])  # type: ignore[arg-type]
         if not isinstance(given, SSAValue) or not isinstance(given.type, TensorType):
             raise self._failure(f"{node.args[0]} is not a number that the caller passes", node)
         number = node.meta["val"]
+        if given.type == self._type(number, node):
+            self.values[node] = given
+            return
         attrs = {"operands": ("self",), "dtype": number.dtype, "device": number.device, "non_blocking": False}
         op = aten_op("aten._to_copy.default").make([given], [self._type(number, node)], attrs)
         self.values[node] = self._append(op, node).results[0]
@@ -487,6 +502,7 @@ class _Importer:
             **({"size_hints": tuple(self.sizes.hints.items())} if self.sizes.hints else {}),
             "results": tuple(results),
             "mutations": mutations,
+            **({"numbers": tuple(self.numbers)} if self.numbers else {}),
         }
         return Imported(ModuleOp([prim.Func.make([], [], attrs, [Region(self.block)])]), self.constants)
 

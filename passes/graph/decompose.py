@@ -83,7 +83,13 @@ class _Streams:
     def _draw(self, device: str, op: AtenOp) -> SSAValue:
         """A library call, so that torch's generator counts the draw, also where a CUDA graph is played back."""
         attrs = {"target": "aten.randint.low", "operands": (), "low": -(2**63), "high": 2**63 - 1, "size": ()}
-        attrs |= {"dtype": torch.int64, "device": torch.device(device), "pin_memory": False, "effect": True}
+        attrs |= {
+            "dtype": torch.int64,
+            "device": torch.device(device),
+            "pin_memory": False,
+            "effect": True,
+            "seed": True,
+        }
         call = kernel.Extern.make([], [tensor_type((), I64, device)], attrs, loc=op.location)
         block = op.parent
         assert block is not None

@@ -403,7 +403,9 @@ class _Writer:
             return
         values = [self.tensor(v) for v in op.operands]
         step = self.library.choose(op, self.func)
-        if step is None:
+        if op.get("seed"):
+            call = f"{use('draw_seed')}({str(op['device'])!r})"
+        elif step is None:
             call = f"{use(self._operator(op['target']))}({self._arguments(op, values)})"
         else:
             name = self.fresh("step")

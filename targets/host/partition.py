@@ -38,7 +38,7 @@ def is_fixed(op: Op, kernels: Mapping[str, loop.Kernel]) -> bool:
             written = map(viewed, op.operands[kernel.operand_count :])
             return not kernel.sizes and not any(isinstance(value, BlockArgument) for value in written)
         case buffer.Extern():
-            return bool(op.results) and not any(map(_symbolic, op.literals.values()))
+            return bool(op.results) and not op.get("seed") and not any(map(_symbolic, op.literals.values()))
         case buffer.View():
             return not free_symbols([op["offset"]])
         case buffer.Alloc():

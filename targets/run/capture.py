@@ -1,7 +1,8 @@
 """One run of a program captured as a CUDA graph.
 
 The driver's own capture comes first: torch's puts the default random generator of the GPU into a state in which other threads cannot draw.
-Programs that draw random numbers need that state, and are captured by torch while no other thread runs that may draw, too (`drawing_threads`).
+Programs whose library calls draw random numbers need that state, and are captured by torch while no other thread runs that may draw, too
+(`drawing_threads`); seeds of our own kernels are drawn before a playback (seeds.py).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def capture(work: Callable[[], list[Any]], index: int, memory: Any, side: Any) -
     return _by_torch(work, memory, side)
 
 
-def in_context(code: int, call: Callable[..., int], *args: int) -> int:
+def in_context(code: int, call: Callable[..., int], *args: object) -> int:
     """The error number of a call, which is made once more in a thread that was new to the driver."""
     if code != INVALID_CONTEXT:
         return code

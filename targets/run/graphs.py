@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch.autograd.graph import increment_version
 
 from ..torch_private import counts_uses, storage_address, storage_uses
@@ -27,6 +28,7 @@ from .capture import Replay, first_line
 from .pieces import Divided, Ending, Pieces
 from .recordable import SPARED
 from .recording_memory import POOLS, Gpu, Memory, Pool, copies, recorded_bytes, result_makers, storages
+from .seeds import FixedSeed
 
 __all__ = ["STATISTICS", "WARM", "Recorded", "recorded_bytes"]
 
@@ -72,6 +74,7 @@ class _Recording:
     held: list[Any]  # results that callers are given as they lie in the recording's memory
     # Their storages, and how many tensors of the recording's use each: no other may, when they are written again.
     uses: list[tuple[int, int]]
+    seed: FixedSeed | None = None  # where the program draws
     ending: Ending | None = None  # gives the results, where large ones are not copied
     replays: int = 0
     last: int = 0  # the program's call that played it back last
@@ -273,6 +276,7 @@ class Recorded:
         if not pool.lock.acquire(blocking=False):
             return
         given = list(args)
+        seed = FixedSeed(self.gpu.empty((), (), torch.int64))
         try:
             memories = [Memory(k, args[k], self.gpu) for k in copied]
             for memory in memories:
@@ -280,7 +284,7 @@ class Recorded:
             # What callers hold must lie where no other recording writes.
             memory_of = pool if self.handed < 0 else replace(pool, memory=self.gpu.memory())
             run, tail = (self.run, None) if divided is None else divided.make()
-            replay, recorded = self.gpu.record(lambda: list(run(*given)), memory_of)
+            replay, recorded = self.gpu.record(lambda: seed.run(run, given), memory_of)
             ending = None if tail is None else Ending(tail, recorded, self.gpu)
             if ending is not None and ending.places & storages(given):
                 self.divided = None  # the tail would be given the recording's copy of an argument
@@ -298,7 +302,10 @@ class Recorded:
         if len(self.made) >= LIMIT:
             del self.made[min(self.made, key=lambda k: self.made[k].last)]
         uses = [(storage, storage_uses(storage)) for storage in dict.fromkeys(map(storage_address, held))]
-        self.made[key] = _Recording(replay, memories, back, makers, memory_of, held, uses, ending, last=self.calls)
+        drawn = seed if seed.asked else None
+        self.made[key] = _Recording(
+            replay, memories, back, makers, memory_of, held, uses, drawn, ending, last=self.calls
+        )
         self.recorded += 1
         self.endings += ending is not None
         STATISTICS.recordings += 1
@@ -336,6 +343,9 @@ class Recorded:
                 return self.run(*args)
             for memory in found.inputs:
                 memory.fill(args[memory.place], stream)
+            if found.seed is not None:
+                drawn = self.gpu.seed()
+                self.gpu.move(found.seed.memory.data_ptr(), drawn.data_ptr(), drawn.nbytes, stream)
             found.replay(stream)
             for memory in found.back:
                 memory.give_back(args[memory.place], stream)

@@ -24,6 +24,7 @@ from .graphs import Recorded
 from .names import empty, failed, fit, over
 from .profiling import note
 from .recordable import of_a_library
+from .seeds import draw_seed
 
 Run = Callable[..., Sequence[Any]]
 
@@ -45,6 +46,7 @@ def namespace(
         "moved": moved,
         "fit": fit,
         "failed": failed,
+        "draw_seed": draw_seed,
         "results": results,
         "FloorDiv": operator.floordiv,
         "Mod": operator.mod,

@@ -22,7 +22,9 @@ _LOOKING = ("aten.multinomial", "aten.normal.float_Tensor", "aten.normal.Tensor_
 def argument_kinds(func: prim.Func) -> tuple[str, ...]:
     """What each argument is to a recording: see `Recorded`."""
     block = func.block_body
-    static = func.get("arg_static") or [False] * len(block.args)
+    static = list(func.get("arg_static") or [False] * len(block.args))
+    for number in func.get("numbers", ()):  # on a GPU they lie at one place for each stream: see numbers.py
+        static[number] = True
     written = {argument for argument, _ in func.get("mutations", ())}
     returned = {spec[1] for spec in func.get("results", ()) if spec[0] in ("input", "alias")}
     kinds = []

@@ -20,6 +20,7 @@ from ...ir.snapshots import members
 from ...ir.symbols import span
 from ..torch_private import current_stream, empty_strided_gpu, storage_address
 from .capture import Replay, capture, in_context
+from .seeds import draw_seed
 
 # The caller's arguments, the results before this one, the stream -> a result.
 Maker = Callable[[Sequence[Any], list[Any], int], Any]
@@ -105,6 +106,26 @@ class Gpu:
             from ..triton.program import driver
 
             raise RuntimeError(f"the CUDA driver does not copy {size} bytes: {driver().words(code)} (error {code})")
+
+    def write(self, target: int, data: bytes, stream: int) -> None:
+        """Put bytes of the host, at most a few hundred, into the GPU's memory, in the order of the stream: the driver has them when this returns."""
+        from ..triton.program import driver
+
+        call = driver().write
+        if (code := call(target, data, len(data), stream)) and (
+            code := in_context(code, call, target, data, len(data), stream)
+        ):
+            raise RuntimeError(
+                f"the CUDA driver does not copy {len(data)} bytes: {driver().words(code)} (error {code})"
+            )
+
+    def seed(self) -> torch.Tensor:
+        """64 random bits of the GPU's generator."""
+        return draw_seed(f"cuda:{self.index}")
+
+    def number(self, value: float, dtype: torch.dtype) -> torch.Tensor:
+        """A tensor of one number, of its own memory."""
+        return torch.full((), value, dtype=torch.float64, device=f"cuda:{self.index}").to(dtype)
 
 
 class Pools:

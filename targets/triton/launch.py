@@ -207,6 +207,13 @@ class Driver:
         function.argtypes = (ctypes.c_void_p,) * 4
         return function  # type: ignore[no-any-return]
 
+    @cached_property
+    def write(self) -> Callable[[int, bytes, int, int], int]:
+        """cuMemcpyHtoDAsync from memory that is not pinned, which the driver copies before it returns: target, bytes, their number, stream."""
+        function = ctypes.PyDLL("libcuda.so.1").cuMemcpyHtoDAsync_v2
+        function.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p)
+        return function  # type: ignore[no-any-return]
+
     def _check(self, code: int, binary: Binary) -> None:
         if code:
             raise DriverError(

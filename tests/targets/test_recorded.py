@@ -17,6 +17,7 @@ from intarsia.targets.run.capture import INVALID_CONTEXT, QUIET, drawing_threads
 from intarsia.targets.run.graphs import LIMIT, WARM, WORTH, Recorded
 from intarsia.targets.run.pieces import Divided, Pieces
 from intarsia.targets.run.recording_memory import Pool, extent
+from intarsia.targets.run.seeds import draw_seed
 from intarsia.targets.torch_private import empty_strided_cpu
 from tests.together import together
 
@@ -82,6 +83,18 @@ class Fake:
     def move(self, target: int, source: int, size: int, stream: int) -> None:
         self.moved += 1
         ctypes.memmove(target, source, size)
+
+    def write(self, target: int, data: bytes, stream: int) -> None:
+        ctypes.memmove(target, data, len(data))
+
+    def number(self, value: float, dtype: torch.dtype) -> Tensor:
+        return torch.tensor(value, dtype=dtype)
+
+    def seed(self) -> Tensor:
+        return draw_seed("cpu")
+
+    def is_current(self) -> bool:
+        return True
 
 
 @pytest.fixture(autouse=True)
