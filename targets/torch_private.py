@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from sys import getrefcount
 from typing import Any
+from weakref import getweakrefcount
 
 import torch
 
@@ -124,29 +126,50 @@ onednn_bfloat16: bool = _onednn_takes_bfloat16()
 
 
 def storage_address(tensor: torch.Tensor) -> int:
-    """Which storage the tensor uses, for `storage_uses`. `untyped_storage()` would make a Python object that is one more user of it."""
+    """Which storage the tensor uses."""
     return int(torch._C._storage_address(tensor))  # type: ignore[attr-defined,unused-ignore]
 
 
-def storage_uses(address: int) -> int:
-    """How many tensors and Python objects use that storage; the caller is one of them, so that it is alive."""
-    return int(torch._C._storage_Use_Count(address))  # type: ignore[attr-defined,unused-ignore]
+_storage_uses: Callable[[int], int] = getattr(torch._C, "_storage_Use_Count", lambda address: -1)
+
+
+class Storage:
+    """The memory of a tensor, made while none but those who always use it do.
+
+    torch counts the tensors that use a storage and the Python object of it, which lives as long as the storage once somebody
+    asked for it: it is made here, so that whoever asks later changes the count no more, and its references are counted, too.
+    """
+
+    __slots__ = ("_address", "_python", "_references", "_uses")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._python, self._address = tensor.untyped_storage(), storage_address(tensor)
+        self._uses, self._references = _storage_uses(self._address), getrefcount(self._python)
+
+    def is_free(self) -> bool:
+        """Whether none uses it but those who did at first, nor has a weak reference to its Python object."""
+        same = _storage_uses(self._address) == self._uses and getrefcount(self._python) == self._references
+        return same and not getweakrefcount(self._python)
 
 
 def _counts_uses() -> bool:
     try:
         one = torch.empty(8)
-        address = storage_address(one)
-        alone = storage_uses(address)
+        found = Storage(one)
+        answers = [found.is_free()]
         other = one.data
-        shared, storage = storage_uses(address), one.untyped_storage()
+        answers.append(found.is_free())
         del other
-        return (alone, shared) == (1, 2) and storage_uses(address) == 2 and storage is not None
+        answers.append(found.is_free())
+        storage = one.untyped_storage()
+        answers += [found.is_free(), storage is None]
+        del storage
+        return [*answers, found.is_free()] == [True, False, True, False, False, True]
     except (AttributeError, TypeError, RuntimeError):
         return False
 
 
-# Whether the two functions above say what they promise.
+# Whether `Storage` says what it promises.
 counts_uses: bool = _counts_uses()
 
 

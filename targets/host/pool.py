@@ -28,7 +28,7 @@ import torch
 
 from ...ir.snapshots import members
 from ...ir.symbols import span
-from ..torch_private import counts_uses, empty_strided_cpu, storage_address, storage_uses
+from ..torch_private import Storage, counts_uses, empty_strided_cpu
 
 LARGE = 8 << 20  # bytes: below, taking a block again gains nothing
 OWN_PAGES = 32 << 20  # bytes: the C library maps blocks of this size for themselves
@@ -44,12 +44,12 @@ class _Block(NamedTuple):
     """One result's memory: our tensor over it, its storage, and where it lies."""
 
     base: torch.Tensor
-    storage: int
+    storage: Storage
     address: int
 
 
 def _is_idle(block: _Block) -> bool:
-    return storage_uses(block.storage) == 1 and block.base.data_ptr() == block.address
+    return block.storage.is_free() and block.base.data_ptr() == block.address
 
 
 class Slot:
@@ -110,7 +110,7 @@ class Slot:
             if kept_bytes() + mine > self.limit:
                 return None
         base = self._fresh()
-        return _Block(base, storage_address(base), base.data_ptr())
+        return _Block(base, Storage(base), base.data_ptr())
 
     def release(self, *, idle_only: bool) -> int:
         """Give blocks back, which ends our part in them; returns the bytes of those that were idle."""
@@ -130,7 +130,7 @@ class Slot:
     def kept(self, *, idle_only: bool = False) -> int:
         """Bytes of the blocks that are in sight, or of those among them that nobody uses."""
         both = [block for blocks in self.blocks for block in list(blocks)]
-        return self.bytes * sum(not idle_only or storage_uses(block.storage) == 1 for block in both)
+        return self.bytes * sum(not idle_only or block.storage.is_free() for block in both)
 
 
 @dataclass

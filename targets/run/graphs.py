@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
-from ..torch_private import counts_uses, storage_address, storage_uses
+from ..torch_private import Storage, counts_uses, storage_address
 from .capture import Replay, first_line
 from .pieces import Divided, Ending, Pieces
 from .recordable import SPARED
@@ -72,8 +72,7 @@ class _Recording:
     makers: list[Callable[[Sequence[Any], list[Any], int], Any]]  # of the results
     pool: Pool
     held: list[Any]  # results that callers are given as they lie in the recording's memory
-    # Their storages, and how many tensors of the recording's use each: no other may, when they are written again.
-    uses: list[tuple[int, int]]
+    storages: list[Storage]  # theirs: no other may use one when it is written again
     seed: FixedSeed | None = None  # where the program draws
     ending: Ending | None = None  # gives the results, where large ones are not copied
     replays: int = 0
@@ -301,10 +300,10 @@ class Recorded:
         back = [m for m in memories if self.kinds[m.place] == "written"]
         if len(self.made) >= LIMIT:
             del self.made[min(self.made, key=lambda k: self.made[k].last)]
-        uses = [(storage, storage_uses(storage)) for storage in dict.fromkeys(map(storage_address, held))]
+        ours = [Storage(x) for x in {storage_address(x): x for x in held}.values()]
         drawn = seed if seed.asked else None
         self.made[key] = _Recording(
-            replay, memories, back, makers, memory_of, held, uses, drawn, ending, last=self.calls
+            replay, memories, back, makers, memory_of, held, ours, drawn, ending, last=self.calls
         )
         self.recorded += 1
         self.endings += ending is not None
@@ -339,7 +338,7 @@ class Recorded:
         if not found.pool.lock.acquire(blocking=False):  # memory is shared with a recording that is under way
             return self.run(*args)
         try:
-            if any(storage_uses(storage) != count for storage, count in found.uses):
+            if not all(storage.is_free() for storage in found.storages):
                 return self.run(*args)
             for memory in found.inputs:
                 memory.fill(args[memory.place], stream)

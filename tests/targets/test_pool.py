@@ -444,3 +444,24 @@ def test_explain_says_it():
     explained = intarsia.explain(double)(torch.randn(ROWS, WIDTH))
     assert explained.graphs[0].result_memory == SIZE
     assert "8 MiB of large results used again once dropped" in str(explained)
+
+
+def test_memory_whose_storage_was_asked_for_is_used_again():
+    """torch keeps the Python object of a storage for as long as the storage lives: it is no user of it, but a reference to it is."""
+    make = slot()
+    first = make()
+    place = first.data_ptr()
+    storage = first.untyped_storage()
+    del first
+    other = make()
+    assert other.data_ptr() != place
+    del storage, other
+    both = make(), make()
+    places = {found.data_ptr() for found in both}
+    assert place in places
+    del both
+    for _ in range(6):
+        found = make()
+        assert found.data_ptr() in places
+        found.untyped_storage().data_ptr()
+        del found

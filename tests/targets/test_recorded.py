@@ -709,6 +709,25 @@ def test_halves_of_training_have_no_tail() -> None:
     assert program.recorded.recorded == 1 and program.recorded.endings == 0
 
 
+def test_gradients_whose_storage_was_asked_for_are_played_again() -> None:
+    """Guards of a compiled optimizer ask for the storages of gradients: who does so is no user of the memory once the gradient is gone."""
+    program = _with_tail(_half, _first, _last, ["tensor", "static"], [0])
+    program.recorded.hand_out(0)
+    w, kept = torch.randn(4, 4), None
+    for number in range(12):
+        x = torch.randn(2, 4)
+        results = program(x, w)
+        assert all(torch.equal(a, b) for a, b in zip(results, _half(x, w), strict=True))
+        storages = [r.untyped_storage() for r in results]
+        if number == 8:
+            kept = storages, [r.clone() for r in results]
+        del results, storages
+    assert kept is not None
+    for storage, before in zip(*kept, strict=True):
+        assert torch.equal(before.new_empty(0).set_(storage, 0, before.shape, before.stride()), before)
+    assert program.recorded.recorded == 1 and program.recorded.replays >= 5
+
+
 def test_numbers_on_the_cpu_among_arguments_and_results() -> None:
     """Library calls of attention save the state of the random generator there, for backward."""
     program = Program(lambda x, seed: [x + seed, seed + 1], ["tensor", "tensor"])
