@@ -7,10 +7,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+# Threads of OpenMP that wait do not spin: two workers share the cores with their compilers. Read when torch loads the runtime.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-from tests import compiler
-from tests.processes import Prepared
+import pytest  # noqa: E402
+
+import intarsia  # noqa: E402
+from intarsia.targets.build.cache import shared_cache  # noqa: E402
+from tests import compiler  # noqa: E402
+from tests.processes import Prepared  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 OF_TOOLS = {".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", "__pycache__", "build", "dist"}
@@ -24,11 +29,22 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """All workers of one run share what they compile; the next run begins with nothing."""
+    """All workers of one run share what they compile, and none looks into the user's cache; the next run begins with nothing."""
     base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "compiled"
-    with compiler.optimized(compiler.LIGHT), compiler.shared(folder):
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with pytest.MonkeyPatch.context() as patch, compiler.optimized(compiler.LIGHT), compiler.shared(base / "compiled"):
+        patch.setenv("INTARSIA_CACHE_DIR", str(base / "cache"))
+        shared_cache.cache_clear()
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _not_looked_at_again() -> Iterator[None]:
+    """What a module leaves behind (caches of torch and sympy, its own parameters) is no matter of the collections of later tests."""
+    yield
+    intarsia.reset()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,8 @@ _log = logging.getLogger("intarsia")
 
 MAX_BYTES = 2 << 30
 FORMAT = 2
-CLEAN_EVERY = 64  # puts between two looks at the size of the whole cache
+CLEAN_EVERY = 64  # puts of a process between two looks at the size of the whole cache
+CLEAN_SECONDS = 60.0  # between two looks of all processes: one at a full cache takes a second
 # An unfinished entry or build of this age was left by a process that died, or by a failed compile.
 STALE_SECONDS = 24 * 3600.0
 FOLDER, MARK = "intarsia-cache", "CACHEDIR.TAG"
@@ -191,7 +192,7 @@ class Cache:
             except OSError as second:
                 raise NoRoom(f"compiled code cannot be kept in {self.root}: {_short(second)}") from second
         self._puts += 1
-        if self._puts % CLEAN_EVERY == 1:
+        if self._puts % CLEAN_EVERY == 1 and self._cleaning_is_due():
             self.clean()
         return entry
 
@@ -218,11 +219,11 @@ class Cache:
         """Removes the entries longest unused until nine tenths of `max_bytes` are kept, if more is used; returns the bytes in use."""
         entries: list[tuple[float, int, Path]] = []
         for folder in self.root.glob("??/*"):
-            with contextlib.suppress(OSError):  # another process is cleaning
-                size = sum(path.stat().st_size for path in folder.iterdir())
-                meta = folder / "meta.json"
-                if meta.exists():
-                    entries.append((meta.stat().st_mtime, size, folder))
+            with contextlib.suppress(OSError), os.scandir(folder) as files:  # another process is cleaning
+                facts = {file.name: file.stat() for file in files}
+                if "meta.json" in facts:
+                    size = sum(fact.st_size for fact in facts.values())
+                    entries.append((facts["meta.json"].st_mtime, size, folder))
                 elif _is_stale(folder):
                     self._remove(folder)
         for left in [path for name in ("new-*", "build/*", "locks/*") for path in self.root.glob(name)]:
@@ -237,6 +238,16 @@ class Cache:
                 self._remove(folder)
                 used -= size
         return used
+
+    def _cleaning_is_due(self) -> bool:
+        """Whether no process has looked at the size of the cache in the last CLEAN_SECONDS; who is told so does it."""
+        mark = self.root / "cleaned"
+        with contextlib.suppress(OSError):
+            if 0 <= time.time() - mark.stat().st_mtime < CLEAN_SECONDS:
+                return False
+        with contextlib.suppress(OSError):
+            mark.touch()
+        return True
 
     def state(self) -> tuple[int, int]:
         """(entries, bytes in use)."""
