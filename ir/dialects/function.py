@@ -27,7 +27,7 @@ class Func(Op):
             ["constant", literal] that literal; ["none"];
         mutations: [argument, k] pairs: returned value k is to be copied into the argument;
         numbers: the arguments that are floats of the caller's, given as tensors of no dimension;
-        writes_early: at the `buffer` level, arguments are written to before the end of the call;
+        writes_early: at the `buffer` level, something that can fail comes after a write to an argument;
         parameters, of `@constants` only: which arguments of `@main` it takes. What it returns are the last arguments of `@main`.
     """
 

@@ -55,6 +55,7 @@ MOMENTS_BYTES = 64 * 1024  # of a row; smaller ones are read again from a near c
 MOMENTS_BLOCK = 256, 16 * 1024  # elements of the innermost loop that are a block of a running mean; not measured
 MOMENTS_FIRST = 1024  # bytes of the next block that are asked for early: the processor foresees the rest; not measured
 STREAMED = 32 << 20  # bytes of a result that is written past the caches; not measured
+STACK_BYTES = 64 * 1024  # scratch of a kernel up to this size in all lies on the stack: threads may have little of it
 SHORTEST_STREAM = 128  # bytes that are written past them at a time, at least: two lines
 
 # Blocks of a GPU's programs (schedule/).

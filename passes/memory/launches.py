@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,8 @@ from xdsl.ir import Block, Operation, SSAValue
 
 from ...ir.dialects import buffer, loop, prim
 from ...ir.syntax import Op
+from ...ir.types import RefType
+from ..analysis.cost import STACK_BYTES
 from ..analysis.strides import is_view
 
 _DIVISIONS = ("scalar.floordiv", "scalar.mod", "scalar.fmod")
@@ -63,14 +66,34 @@ class Launches:
         """Whether a kernel does nothing but compute the elements of its results one by one."""
         return all(isinstance(each, _POINTWISE) for each in self.body(op).walk())
 
-    def cannot_fail(self, func: prim.Func) -> bool:
-        """Whether a function has kernels alone, none of which can fail: no index and no divisor is looked at."""
-        steps: list[Operation] = [s for s in func.block_body.ops if not is_view(s) and not isinstance(s, prim.Return)]
-        if not all(isinstance(op, loop.Launch) for op in steps):
+    def sure_from(self, func: prim.Func) -> int:
+        """The number of the step from which on nothing can fail: all that follow are kernels that look at no index and no divisor,
+        and whose scratch lies on the stack."""
+        sure = {
+            name: self._is_sure(name)
+            for name in {op["kernel"] for op in func.block_body.ops if isinstance(op, loop.Launch)}
+        }
+        steps = list(func.block_body.ops)
+        for number in reversed(range(len(steps))):
+            op = steps[number]
+            if not (sure[op["kernel"]] if isinstance(op, loop.Launch) else is_view(op) or isinstance(op, prim.Return)):
+                return number + 1
+        return 0
+
+    def _is_sure(self, name: str) -> bool:
+        inside = list(self.kernels[name].block_body.walk())
+        if any(isinstance(op, loop.Bind) or op.name in _DIVISIONS for op in inside):
             return False
-        used = {op["kernel"] for op in steps if isinstance(op, loop.Launch)}
-        inside = [op for name in used for op in self.kernels[name].block_body.walk()]
-        return not any(isinstance(op, loop.Bind) or op.name in _DIVISIONS for op in inside)
+        return sum(map(_scratch, inside)) <= STACK_BYTES
+
+
+def _scratch(op: Operation) -> float:
+    """Bytes of scratch that an operation takes; of an unknown size any number."""
+    if not isinstance(op, loop.Local) or op["size"] == 1:
+        return 0
+    ref = op.results[0].type
+    assert isinstance(ref, RefType)
+    return op["size"] * ref.dtype.bytes if isinstance(op["size"], int) else math.inf
 
 
 def read_where_written(kernel: loop.Kernel, launches: Sequence[buffer.Launch]) -> None:

@@ -247,7 +247,7 @@ class _Planner:
         region.detach_block(0)
         region.add_block(self.block)
         self.func["arena_bytes"] = self.arena_bytes
-        if self.writes.target:
+        if self.writes.early:
             self.func["writes_early"] = True
         old.erase()
 

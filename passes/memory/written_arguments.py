@@ -38,10 +38,12 @@ class Writes:
     Attributes:
         target: for the result of each such call, the argument whose memory it is.
         mutations: the entries (argument, returned value) of the function that need no copy any more.
+        early: whether something that comes after a write can fail; every launch on a GPU can.
     """
 
     target: dict[SSAValue, SSAValue]
     mutations: frozenset[tuple[int, int]]
+    early: bool = False
 
 
 def in_place_writes(
@@ -49,7 +51,7 @@ def in_place_writes(
 ) -> Writes:
     """The calls and kernels of a function that may write to an argument.
 
-    Where errors are seen at once, only kernels, of a function in which nothing can fail.
+    Where errors are seen at once, only kernels from which on nothing can fail: updates of weights, at the end of a step.
     """
     steps = list(func.block_body.ops)
     number = {op: i for i, op in enumerate(steps)}
@@ -60,7 +62,7 @@ def in_place_writes(
     targets: dict[SSAValue, SSAValue] = {}
     done = set()
     mutations = func.get("mutations", ()) if "results" in func.attributes else ()
-    surely = bool(mutations) and launches.cannot_fail(func)
+    sure = launches.sure_from(func) if mutations else len(steps)
     for argument, k in mutations:
         if k in received:
             continue
@@ -75,7 +77,8 @@ def in_place_writes(
                 done.add((argument, k))
                 continue
         if memory[value] == 1 and isinstance(value.owner, loop.Launch):
-            calm = last.get(target, -1) <= number[value.owner] and (queued or surely)
+            step = number[value.owner]
+            calm = last.get(target, -1) <= step and (queued or step >= sure)
             if calm and _computes_anew(value.owner, value, target, readers, launches):
                 targets[value] = target
                 done.add((argument, k))
@@ -90,7 +93,8 @@ def in_place_writes(
         if calm and alone and sum(memory[v] for v in versions) == 1:
             targets |= dict.fromkeys((op.results[0] for op in chain), target)
             done.add((argument, k))
-    return Writes(targets, frozenset(done))
+    early = any(is_asynchronous(v) or number[v.owner] < sure for v in targets)  # type: ignore[index]
+    return Writes(targets, frozenset(done), early)
 
 
 @dataclass

@@ -17,6 +17,7 @@ from ...ir.scalars import REDUCES
 from ...ir.symbols import free_symbols
 from ...ir.syntax import Op
 from ...ir.types import RefType
+from ...passes.analysis.cost import STACK_BYTES
 from ..host.kernels import Callee
 from ..text.walk import argument_names, dtype_of, is_checked, memory_of, origin, parameter_names
 from .forms import loop_for
@@ -26,7 +27,6 @@ from .text import constant_bits, cpp_cast, cpp_constant, cpp_index, index_text, 
 from .writer import Writer
 
 PRELUDE = '#include "intarsia_kernel.h"\n'
-STACK_BYTES = 64 * 1024  # scratch of a kernel up to this size in all lives on the stack: threads may have little of it
 
 
 def emit_unit(kernels: Iterable[loop.Kernel]) -> str:

@@ -150,6 +150,8 @@ class Folded:
 
 
 def is_static(value: SSAValue, func: prim.Func) -> bool:
-    """Whether the value is a parameter or buffer, or a view of one."""
+    """Whether the value is a parameter or buffer that this call does not overwrite, or a view of one."""
     static, value = func.get("arg_static"), viewed(value)
-    return isinstance(value, BlockArgument) and bool(static and static[value.index])
+    if not isinstance(value, BlockArgument) or not static or not static[value.index]:
+        return False
+    return all(argument != value.index for argument, _ in func.get("mutations", ()))
