@@ -3,7 +3,7 @@
 Everything that can be done once is done once: addresses in the arena, tensors over it, functions looked up. What is left is one line
 a step. With symbolic sizes the same lines stand inside the function, because sizes are known only there.
 
-    def make():
+    def make(empty=empty):
         arena = empty(4096)
         p0 = arena.data_ptr() + 0            # %1
         def run(a0, a1):
@@ -122,7 +122,7 @@ class _Writer:
             self.add(f"{use(name)} = {use(read[0])}{read[1]}", name, kind="size")
         if self.func.get("writes_early"):
             self._check_first()
-        has_arena = self._arena()
+        arena = self._arena()
         head = list(self.each)
         steps: list[Emitted] = []
         count = 0
@@ -141,7 +141,7 @@ class _Writer:
             found = halves(self.func, self.kernels, self.once, head, steps, run, self._stream())
             functions = split(head, steps, self.kernels, run, self._stream()) if sizes else []
         return HostSource(
-            HostProgram(tuple(self.once), tuple(functions or [run]), has_arena=has_arena),
+            HostProgram(tuple(self.once), tuple(functions or [run]), arena=arena),
             self.used_kernels,
             self.operators,
             self.steps,
@@ -209,16 +209,16 @@ class _Writer:
         steps = sum(isinstance(op, buffer.Launch | buffer.Extern | buffer.Contract) for op in self.func.block_body.ops)
         return refusal(steps, list(self.operators.values()), on_cpu(self.func))
 
-    def _arena(self) -> bool:
+    def _arena(self) -> int | None:
         size = self.func.get("arena_bytes", 0)
         allocs = (op for op in self.func.block_body.ops if isinstance(op, buffer.Alloc))
         if all(op["pool"] != "arena" for op in allocs):  # a tensor without elements lies in an arena of no bytes
-            return False
+            return None
         static = isinstance(size, int)
         memory = f"{use('empty')}({size})" if static else self._memory((size,), (1,), U8)
         self.line("arena", memory, (size,))
         self.line("base", f"{use('arena')}.data_ptr()", (size,))
-        return static
+        return size if static else None
 
     # -- small pieces
 

@@ -113,14 +113,14 @@ class HostProgram:
         once: what is done once.
         functions: the functions; parts come before what calls them.
         gives: the names of those that `make` gives.
-        has_arena: whether `run` owns memory for its intermediate values, so that two threads need two of it.
+        arena: bytes for its intermediate values that `run` has addresses in, so that two threads need two of it; None: it has none.
         code: its text compiled, where the cache has kept it; a program that is made of this one has none.
     """
 
     once: tuple[Statement, ...]
     functions: tuple[Function, ...]
     gives: tuple[str, ...] = ("run",)
-    has_arena: bool = False
+    arena: int | None = None
     name: str = "make"
     code: CodeType | None = field(default=None, init=False, compare=False, repr=False)
 
@@ -143,7 +143,7 @@ class HostProgram:
     def as_data(self, code: CodeType | None = None) -> tuple[Any, ...]:
         """Plain data for the cache."""
         functions = tuple((*f[:2], tuple(map(tuple, f.statements)), *f[3:]) for f in self.functions)
-        return tuple(map(tuple, self.once)), functions, self.gives, self.has_arena, self.name, code
+        return tuple(map(tuple, self.once)), functions, self.gives, self.arena, self.name, code
 
     @staticmethod
     def from_data(data: tuple[Any, ...]) -> HostProgram:

@@ -110,14 +110,16 @@ def _timed(statements: Sequence[Statement]) -> Iterable[Statement]:
 
 def _text(program: HostProgram, words: Mapping[str, str]) -> str:
     # Parts that nothing records are functions like any other.
-    lines = [f"def {program.name}({'piece=lambda part: part' if program.has_parts else ''}):"]
+    given = ["piece=lambda part: part"] if program.has_parts else []
+    given += ["empty=empty"] if program.arena is not None else []
+    lines = [f"def {program.name}({', '.join(given)}):"]
     lines += ["    " + statement.text % words for statement in program.once]
     for function in program.functions:
         lines += ["    @piece"] if function.is_part else []
         lines.append(f"    def {function.name}({', '.join(function.arguments)}):")
         lines += ["        " + statement.text % words for statement in function.statements]
         lines.append(f"        return {function.result % words}")
-    if program.has_arena:
+    if program.arena is not None:
         lines.append("    run.arena = arena  # `run` knows only addresses in it: it must live as long")
     return "\n".join([*lines, f"    return {', '.join(program.gives)}", ""])
 
@@ -137,7 +139,7 @@ class Inlinable:
     @staticmethod
     def of(program: HostProgram, known: Mapping[str, Any]) -> Inlinable | None:
         """The program; None where it is no such one."""
-        if program.once or len(program.functions) != 1 or program.has_arena:
+        if program.once or len(program.functions) != 1 or program.arena is not None:
             return None
         return Inlinable(program.functions[0], known)
 

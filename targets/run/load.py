@@ -18,6 +18,7 @@ from ..host.render import Inlinable, aligned, compiled, taking
 from ..host.source import HostSource
 from ..host.steps import Folded
 from ..torch_private import current_stream, empty_strided_cpu, empty_strided_gpu, fast_overload
+from .arenas import alone, with_memory
 from .gpu import aligned as address_of_aligned
 from .gpu import finished, moved, not_launched, on_gpu
 from .graphs import Recorded
@@ -85,17 +86,17 @@ def load_program(
         maker: Callable[[], Run] = on_gpu(source, source.program, make, refused, recorded)
     else:
         maker = make(source.program, False)
-    run = _pooled(maker) if source.program.has_arena else maker()
+    run = _loaded(maker, source.program, source)
     if source.gpu is None:
-        note(maker if source.program.has_arena else run, functions)
+        note(run if source.program.arena is None else maker, functions)
     if source.make_constants is None:
-        if source.gpu is None and not source.program.has_arena:
+        if source.gpu is None and source.program.arena is None:
             run.inlinable = Inlinable.of(source.program, names)  # type: ignore[attr-defined]
         return run
     maker = make(source.make_constants, False)
     if source.gpu is not None:
         maker = on_gpu(source, source.make_constants, make, "it computes constants")
-    constants = _pooled(maker) if source.make_constants.has_arena else maker()
+    constants = _loaded(maker, source.make_constants, source)
     if source.gpu is not None:
         constants = finished(constants, source.gpu)
     return _with_constants(run, constants, source.constants, library)
@@ -117,12 +118,12 @@ def load_taking(
     )
 
     maker = made(code, program, names)
-    run = _pooled(maker) if program.has_arena else maker()
-    note(maker if program.has_arena else run, functions)
+    run = _loaded(maker, program, source)
+    note(run if program.arena is None else maker, functions)
     if source.make_constants is None:
         return run
     folds = made(compiled(source.make_constants, "<intarsia host program>"), source.make_constants, names)
-    known = _folded(_pooled(folds) if source.make_constants.has_arena else folds(), library)
+    known = _folded(_loaded(folds, source.make_constants, source), library)
     parameters = source.constants
 
     def call(given: list[Any]) -> Sequence[Any]:
@@ -153,18 +154,8 @@ def _folded(constants: Run, library: Library) -> Folded:
     return Folded(lambda *tensors: constants(*tensors), library.fingerprint)
 
 
-def _pooled(make: Callable[[], Run]) -> Run:
-    """One `run` with its arena for each call that is under way; they are kept for the next calls."""
-    pool: list[Run] = [make()]
-
-    def call(*args: Any) -> Sequence[Any]:
-        try:
-            run = pool.pop()  # atomic: another thread gets another one
-        except IndexError:
-            run = make()
-        try:
-            return run(*args)
-        finally:
-            pool.append(run)
-
-    return call
+def _loaded(make: Callable[..., Run], program: HostProgram, source: HostSource) -> Run:
+    """The program's `run`, with memory where it has an arena."""
+    if program.arena is None:
+        return make()
+    return with_memory(make, program.arena) if source.gpu is None else alone(make)
