@@ -51,7 +51,7 @@ from .kernels import (
 )
 from .large_results import halves
 from .library import Library
-from .library_product import panels_step
+from .library_product import LYING, PACKED, panels_step
 from .memory import planned_bytes
 from .partition import Emitted, split
 from .pool import LARGE
@@ -430,7 +430,7 @@ class _Writer:
             ref = result.type
             assert isinstance(ref, RefType)
             known = (
-                step is not None and step.builder == "packed-product" and ref.strides == contiguous_strides(ref.shape)
+                step is not None and step.builder in (PACKED, LYING) and ref.strides == contiguous_strides(ref.shape)
             )
             if not known and any(not isinstance(u.operation, buffer.Free) for u in result.uses):
                 self._check_result(use(name), name, ref, op["target"])

@@ -24,7 +24,7 @@ from ...passes.core.clauses import Call, Clauses, broken
 from ..measure.choices import Choices
 from ..torch_private import NO_ACTIVATION, onednn_bfloat16, onednn_convolution, onednn_pack_convolution
 from .library_attention import Attention, choose_attention
-from .library_product import PackedPanels, PackedProduct, choose_addmm, choose_linear, choose_mm
+from .library_product import LYING, PACKED, PackedPanels, PackedProduct, Product, choose_addmm, choose_linear, choose_mm
 from .steps import WEIGHTS_SOURCE, Fingerprint, PackedWeight, Step, is_static
 
 __all__ = ["WEIGHTS_SOURCE", "Fingerprint", "Library", "PackedConvolution", "Step"]
@@ -52,12 +52,13 @@ class Library:
         """A faster way to do this `buffer.extern`, or None for the operator itself."""
         chooser = CHOOSERS.get(op["target"])
         step = chooser(op, func) if chooser is not None and self.packing else None
-        if step is not None and step.builder == "packed-product" and self.choices is not None:
-            weight = op.operands[step.options["weight"]].type
-            assert isinstance(weight, RefType)
+        if step is not None and step.builder in (PACKED, LYING) and self.choices is not None:
+            x, weight = (op.operands[step.options[name]].type for name in ("x", "weight"))
+            assert isinstance(x, RefType) and isinstance(weight, RefType)
             inner, outer = weight.shape if step.options["transposed"] else weight.shape[::-1]
             if isinstance(inner, int) and isinstance(outer, int):
-                return self.choices.product(step, step.options["rows"], inner, outer, weight.dtype.torch)
+                turned = x.strides[-1] != 1
+                return self.choices.product(step, step.options["rows"], inner, outer, weight.dtype.torch, turned)
         return step
 
     def build(self, step: Step) -> Callable[..., Any]:
@@ -166,7 +167,8 @@ CHOOSERS: dict[str, Callable[[Op, prim.Func], Step | None]] = {
 }
 BUILDERS: dict[str, Callable[..., Callable[..., Any]]] = {
     "packed-panels": PackedPanels,
-    "packed-product": PackedProduct,
+    PACKED: PackedProduct,
+    LYING: Product,
     "packed-convolution": PackedConvolution,
     "attention": Attention,
 }

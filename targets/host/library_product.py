@@ -1,7 +1,8 @@
-"""Products with a parameter: x @ w (+ bias) through oneDNN with the weight packed once.
+"""Products through oneDNN: x @ w (+ bias), a parameter packed once, any other factor as it lies.
 
 oneDNN multiplies with a weight packed once in 1.0 to 2.3 times the speed of MKL's call on the raw weight, so products
-with a parameter go there.
+with a parameter go there. Of other factors (training: weights change in every step) it makes its own order in the call;
+on AMD that takes half of MKL's time, elsewhere about as much: measured (targets/measure/choices.py).
 """
 
 from __future__ import annotations
@@ -9,14 +10,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from xdsl.ir import BlockArgument, SSAValue
 
 from ...ir.dialects import prim
 from ...ir.dtypes import BF16, F32
+from ...ir.symbols import Dim, known_equal
 from ...ir.syntax import Op
+from ...ir.types import RefType
 from ...passes.core.clauses import Call, Clauses, broken
 from ..torch_private import NO_ACTIVATION, onednn_bfloat16, onednn_linear, onednn_pack_linear
-from .kernels import PackedOperand
+from .kernels import PackedOperand, viewed
 from .steps import Fingerprint, PackedWeight, Step, is_static
+
+PACKED, LYING = "packed-product", "product"  # the steps: with a packed copy of the weight, with the weight as it lies
 
 
 class PackedProduct:
@@ -55,6 +61,27 @@ class PackedProduct:
         if packed is None:
             return torch.nn.functional.linear(x, weight.t() if self.transposed else weight, bias)
         return onednn_linear(x, packed, bias, *NO_ACTIVATION)
+
+
+class Product:
+    """x @ w (+ bias) through oneDNN, the factors as they lie; the arguments are those of `PackedProduct`."""
+
+    def __init__(
+        self,
+        x: int,
+        weight: int,
+        bias: int | None,
+        transposed: bool,
+        rows: int,
+        fingerprint: Fingerprint | None = None,
+        limit: int = -1,
+    ) -> None:
+        self.x, self.weight, self.bias, self.transposed = x, weight, bias, transposed
+
+    def __call__(self, *operands: torch.Tensor) -> torch.Tensor:
+        weight = operands[self.weight]
+        bias = None if self.bias is None else operands[self.bias]
+        return onednn_linear(operands[self.x], weight.t() if self.transposed else weight, bias, *NO_ACTIVATION)  # type: ignore[no-any-return]
 
 
 def pack_panels(weight: torch.Tensor, panel: int) -> torch.Tensor:
@@ -112,16 +139,45 @@ def takes_packed_product(op: Op, x: str, weight: str, bias: str | None) -> Claus
         yield call.lies_in_order(bias), "a bias without gaps"
 
 
+def takes_product(op: Op, x: str, weight: str, bias: str | None) -> Clauses:
+    """What oneDNN's product takes of factors as they lie, beyond `takes_packed_product`; ATen itself gives it those of half types."""
+    call = Call.of(op)
+    yield call.are(F32), "float32"
+    kind = call.tensors[weight]
+    assert isinstance(kind, RefType)
+    rows, columns = kind.strides
+    ordered = (rows == 1 and _reaches(columns, kind.shape[0])) or (columns == 1 and _reaches(rows, kind.shape[1]))
+    yield ordered, "a weight whose rows or columns have no gaps and do not overlap"
+
+
+def _reaches(stride: Dim, size: Dim) -> bool:
+    """Whether rows of that size lie behind each other."""
+    if isinstance(stride, int) and isinstance(size, int):
+        return stride >= size
+    return known_equal(stride, size)
+
+
 def _choose_product(op: Op, func: prim.Func, x: str, weight: str, bias: str | None, transposed: bool) -> Step | None:
     names = list(op["operands"])
-    if not is_static(op.operands[names.index(weight)], func) or broken(takes_packed_product(op, x, weight, bias)):
+    if broken(takes_packed_product(op, x, weight, bias)):
+        return None
+    factor = op.operands[names.index(weight)]
+    static = is_static(factor, func) and not _is_written(factor, func)
+    if not static and broken(takes_product(op, x, weight, bias)):
         return None
     rows: Any = 1
     for size in Call.of(op).shape(x)[:-1]:
         rows = rows * size
     options: dict[str, Any] = {"x": names.index(x), "weight": names.index(weight)}
     options |= {"bias": names.index(bias) if bias in names else None}
-    return Step("packed-product", options | {"transposed": transposed, "rows": rows if isinstance(rows, int) else 64})
+    options |= {"transposed": transposed, "rows": rows if isinstance(rows, int) else 64}
+    return Step(PACKED if static else LYING, options)
+
+
+def _is_written(value: SSAValue, func: prim.Func) -> bool:
+    """Whether the program writes to a parameter: its copy would serve one call."""
+    value = viewed(value)
+    return isinstance(value, BlockArgument) and any(k == value.index for k, _ in func.get("mutations", ()))
 
 
 def choose_linear(op: Op, func: prim.Func) -> Step | None:

@@ -9,11 +9,12 @@ import threading
 import pytest
 import torch
 import torch.nn as nn
+import torch.nn.functional as F
 
 import intarsia
 from intarsia.targets.host.packed import Copies
 from intarsia.targets.measure import choices
-from intarsia.targets.torch_private import onednn_bfloat16
+from intarsia.targets.torch_private import onednn_bfloat16, onednn_linear
 from intarsia.testing import check
 
 FIXED = {"libraries": "fixed"}
@@ -120,8 +121,8 @@ def test_two_threads_while_a_weight_changes():
             torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-3)
 
 
-def calls_of(model, x, **options):
-    return intarsia.explain(model, options=options)(x).graphs[0].library
+def calls_of(model, *args, **options):
+    return intarsia.explain(model, options=options)(*args).graphs[0].library
 
 
 @torch.no_grad()
@@ -148,3 +149,61 @@ def test_a_real_measurement_names_a_candidate():
         for transposed in (False, True):
             found = choices._measure_product(4, 64, 64, dtype, transposed, True)
             assert found in (choices.PACKED, choices.OPERATOR)
+            found = choices._measure_lying(4, 64, 64, dtype, transposed, True, turned=True)
+            assert found in (choices.LYING, choices.OPERATOR)
+
+
+def lies(rows, columns, how):
+    """A matrix of that size, lying in memory in some way."""
+    return {
+        "rows": lambda: torch.randn(rows, columns),
+        "columns": lambda: torch.randn(columns, rows).t(),
+        "gaps": lambda: torch.randn(rows, columns + 5)[:, 2:-3],
+        "gaps in columns": lambda: torch.randn(columns, rows + 5)[:, 1:-4].t(),
+        "steps": lambda: torch.randn(rows, 2 * columns)[:, ::2],
+        "one row": lambda: torch.randn(1, columns).expand(rows, columns),
+        "overlapping": lambda: torch.randn(rows + columns).as_strided((rows, columns), (1, 1)),
+    }[how]()
+
+
+@pytest.mark.parametrize("weight", ["rows", "columns", "gaps", "gaps in columns", "steps", "one row", "overlapping"])
+@torch.no_grad()
+def test_factors_as_they_lie(weight):
+    """Products of computed values and of weights that change: oneDNN takes what has no gaps along one side, ATen the others."""
+    torch.manual_seed(0)
+
+    def products(a, b, bias):
+        return torch.mm(a, b), torch.addmm(bias, a, b), F.linear(a, b.t(), bias), torch.addmm(bias, a, b, beta=0.5)
+
+    for x in ("rows", "columns", "steps", "one row"):
+        args = lies(24, 40, x), lies(40, 48, weight), torch.randn(48)
+        found = calls_of(products, *args, libraries="fixed")
+        taken = onednn_linear is not None and weight in ("rows", "columns", "gaps", "gaps in columns")
+        assert found.get("product", 0) == (3 if taken else 0) and sum(found.values()) == 4
+        for a, b in zip(intarsia.compile(products, options=FIXED)(*args), products(*args), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+            assert a.stride() == b.stride()
+    doubles = [t.double() for t in args]
+    assert "product" not in calls_of(products, *doubles, libraries="fixed")
+
+
+@torch.enable_grad()
+def test_products_of_training():
+    model, x = layers(torch.float32), torch.randn(64, 96)
+    expected = torch.autograd.grad(model(x).square().sum(), model.parameters())
+    found = torch.autograd.grad(intarsia.compile(model, options=FIXED)(x).square().sum(), model.parameters())
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+        assert a.stride() == b.stride()
+
+
+@torch.no_grad()
+def test_a_weight_that_the_program_writes_is_not_packed():
+    model, x = nn.Linear(96, 160), torch.randn(64, 96)
+
+    def step(x):
+        y = model(x)
+        model.weight.mul_(0.5)
+        return y
+
+    assert intarsia.explain(step, options=FIXED)(x).graphs[0].library.get("packed-product") is None
