@@ -16,7 +16,7 @@ from ..bytecode.unpacking import as_dict
 from ..distributed import wrappers
 from ..entry import messages
 from ..errors import GraphBreak, Unsupported, UserRaise
-from ..gradients import checkpoint, custom
+from ..gradients import checkpoint, custom, hooks
 from ..gradients import rules as gradient_rules
 from ..guards import process_state
 from ..guards.sameness import is_value_type
@@ -435,13 +435,16 @@ def call_module(vm: Interpreter, module: nn.Module, args: tuple[Any, ...], kwarg
         if torch.is_grad_enabled():
             names += ["_backward_hooks", "_backward_pre_hooks"]
         for name in names:
-            if name.startswith("_backward") and namespace[name]:
-                raise GraphBreak("a module has backward hooks")
             if not namespace[name]:
                 vm.guards.add("empty", Item(where, name))
-    for hooks in global_module_hooks()[:2]:
-        vm.guards.add("empty", Const(hooks, "global_hooks")) if not hooks else None
-    if namespace["_forward_hooks"] or namespace["_forward_pre_hooks"] or any(global_module_hooks()[:2]):
+    grads = torch.is_grad_enabled()
+    everywhere = global_module_hooks()[: 4 if grads else 2]
+    for registered in everywhere:
+        vm.guards.add("empty", Const(registered, "global_hooks")) if not registered else None
+    backward = grads and (namespace["_backward_hooks"] or namespace["_backward_pre_hooks"])
+    if backward or namespace["_forward_hooks"] or namespace["_forward_pre_hooks"] or any(everywhere):
+        if backward or any(everywhere[2:]):
+            vm.gradients.note(vm, "a module has backward hooks")
         if wrappers.is_sharded(module):
             return Then(wrappers.call_sharded, (module, *args), kwargs, body=True)
         return Then(MODULE_CALL_WITH_HOOKS, (module, *args), kwargs)
@@ -505,4 +508,5 @@ _BY_KIND: dict[type, Any] = {
 fill(
     *(natives.ROWS, sets.ROWS, contexts.ROWS, library.ROWS, torch_rules.ROWS, transforms.ROWS, messages.ROWS),
     *(optimizers.ROWS, rules.ROWS, wrappers.ROWS, gradient_rules.ROWS, custom.ROWS, checkpoint.ROWS),
+    hooks.ROWS,
 )

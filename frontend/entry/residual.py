@@ -496,9 +496,11 @@ class Residual:
         name_of = self.emit.constant(cls, cls.__name__)
         recipe = self.vm.recipes.get(id(value))
         if recipe is not None:
-            _, args, kwargs = recipe
+            function, args, kwargs = recipe
             given = [*map(self.value, args), *(f"{k}={self.value(v)}" for k, v in kwargs.items())]
-            name = self._fresh(value, f"{name_of}({', '.join(given)})")
+            name = self._fresh(value, f"{self.emit.constant(function, function.__name__)}({', '.join(given)})")
+            if function is not cls:  # it makes all of it
+                return name
         elif isinstance(value, torch.jit.ScriptModule):
             raise Unsupported("a module that was made inside the captured code is returned or stored")
         elif isinstance(value, BaseException):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from ..guards.emitter import Emitter
 from ..guards.recompile_reason import Miss
 from ..guards.source import Source
 from ..state import Interpreter
-from ..torch_private.autograd_graph import has_leaf_hooks, hooks_on_saving, is_freed
+from ..torch_private.autograd_graph import has_leaf_hooks, hooks_on_saving, is_freed, is_held
 from ..values.kinds import isinstance
 from .nodes import freed, leaf
 
@@ -36,10 +36,12 @@ class _Call:
 
 @dataclass
 class Inside:
-    """The calls, and the inputs whose hooks would see their gradients."""
+    """The calls, the leaves among the inputs that gradients arrive at, and the hooks on other tensors."""
 
     calls: list[_Call] = field(default_factory=list)
-    hooked: dict[int, GraphInput] = field(default_factory=dict)
+    leaves: dict[int, GraphInput] = field(default_factory=dict)  # without hooks
+    hooked: dict[int, GraphInput] = field(default_factory=dict)  # whose hooks have guards of their own
+    hooks: list[Any] = field(default_factory=list)  # that the program has registered, `hooks.Hook`
     raised: bool = False  # whether a call has raised: what eager has done by then, its order of nodes decides
 
     def note(self, vm: Interpreter, what: str, frees: bool = False) -> None:
@@ -54,7 +56,8 @@ class Inside:
 
     def guards(self) -> list[NoHooks]:
         """What later calls are asked."""
-        return [NoHooks(list(self.hooked.values()))] if self.hooked else []
+        watched = (self.leaves, no_hooks), (self.hooked, no_others)
+        return [NoHooks(list(inputs.values()), check) for inputs, check in watched if inputs]
 
 
 def no_hooks(tensors: Sequence[Tensor]) -> bool:
@@ -62,24 +65,30 @@ def no_hooks(tensors: Sequence[Tensor]) -> bool:
     return not (hooks_on_saving() or any(map(has_leaf_hooks, tensors)))
 
 
+def no_others(tensors: Sequence[Tensor]) -> bool:
+    """Whether nothing but `.grad` and hooks that are listed sees the gradients of these tensors."""
+    return not (hooks_on_saving() or any(map(is_held, tensors)))
+
+
 class NoHooks:
     """The guard of leaves whose gradients a graph computes."""
 
-    def __init__(self, inputs: Sequence[GraphInput]) -> None:
+    def __init__(self, inputs: Sequence[GraphInput], check: Callable[[Sequence[Tensor]], bool]) -> None:
+        self.check = check
         self.sources: list[Source] = [i.source for i in inputs if not i.static]
         self.held = tuple(i.real for i in inputs if i.static)
         self.first = not self.held and all(map(is_argument, self.sources))
 
     def lines(self, emit: Emitter) -> None:
         """One call for all."""
-        check = emit.constant(no_hooks, "no_hooks")
+        check = emit.constant(self.check, self.check.__name__)
         given = "".join(f"{emit.fetch(s)}, " for s in self.sources)
         held = f"*{emit.constant(self.held, 'leaves')}, " if self.held else ""
         emit.miss_if(f"not {check}(({given}{held}))")
 
     def explain(self, args: Mapping[str, Any]) -> Miss | None:
         """What has one now."""
-        if no_hooks((*self.held, *(s.fetch(args) for s in self.sources))):
+        if self.check((*self.held, *(s.fetch(args) for s in self.sources))):
             return None
         return Miss("hooks on leaves and on saved tensors", "none", "some")
 

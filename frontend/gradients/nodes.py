@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +13,20 @@ from torch import Tensor, fx
 
 from ..torch_private.dispatch import storage_key
 
-__all__ = ["NODES", "freed", "gradients", "has_gradients", "in_eager", "leaf", "leaf_gradients", "set_requires_grad"]
+__all__ = [
+    "NODES",
+    "HookGraph",
+    "Hooked",
+    "freed",
+    "gradients",
+    "has_gradients",
+    "hooked",
+    "in_eager",
+    "leaf",
+    "leaf_gradients",
+    "set_requires_grad",
+    "together",
+]
 
 Tensors = Sequence[Tensor]
 
@@ -24,8 +39,9 @@ def gradients(
     create_graph: bool,
     allow_unused: bool | None,
     materialize: bool,
+    seen: Callable[[], Tensors] = tuple,
 ) -> tuple[Tensor | None, ...]:
-    """`torch.autograd.grad`."""
+    """`torch.autograd.grad`; what hooks have `seen` of the gradients is theirs as well."""
     return torch.autograd.grad(
         outputs,
         inputs,
@@ -44,13 +60,17 @@ def leaf_gradients(
     retain_graph: bool,
     create_graph: bool,
     new: Sequence[bool],
+    seen: Callable[[], Tensors] = tuple,
 ) -> tuple[Tensor | None, ...]:
-    """What `backward()` gives each leaf, None where nothing arrives: where `new`, in memory of its own, as it becomes `.grad`."""
+    """What `backward()` gives each leaf, None where nothing arrives: where `new`, in memory of its own, as it becomes `.grad`.
+
+    Memory that hooks have `seen` is not its own.
+    """
     found = torch.autograd.grad(
         outputs, leaves, arriving, retain_graph=retain_graph, create_graph=create_graph, allow_unused=True
     )
     given = (*outputs, *leaves, *(t for t in arriving if t is not None))
-    taken = set(map(storage_key, given))
+    taken = set(map(storage_key, (*given, *seen())))
     made: list[Tensor | None] = []
     with torch.set_grad_enabled(create_graph):
         for leaf, gradient, is_new in zip(leaves, found, new, strict=True):
@@ -90,12 +110,106 @@ def set_requires_grad(tensor: Tensor, requires_grad: bool) -> Tensor:
     return tensor.requires_grad_(requires_grad)
 
 
-NODES = frozenset({gradients, leaf_gradients, set_requires_grad})
+class _Together(torch.autograd.Function):
+    """One node of autograd for several tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.mark_non_differentiable(*(t for t in tensors if not t.requires_grad))
+        return tensors
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: Any) -> Any:
+        return arriving
+
+
+def together(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors as results of one node, which the hooks of a module are put on."""
+    return _Together.apply(*tensors)  # type: ignore[no-any-return,no-untyped-call]
+
+
+NODES = frozenset({gradients, leaf_gradients, set_requires_grad, together})
+
+
+@dataclass(frozen=True)
+class HookGraph:
+    """What a hook computes: of values of the graph around it, of the gradients that it is given, of what earlier hooks have made.
+
+    Attributes:
+        on_node: whether it is on the node that made a tensor, and is given gradients of the node's inputs and of its results.
+        module: gives the gradients that take the place of the first, and everything that the hook has made.
+        replaced: how many gradients those are; None where the hook leaves them alone.
+    """
+
+    on_node: bool
+    module: fx.GraphModule
+    replaced: int | None
+
+
+class Hooked:
+    """A function of this file with hooks.
+
+    A call takes the function's arguments, then the tensor of each hook, then the values that each reads; it gives the function's
+    result and what each hook has made.
+    """
+
+    def __init__(self, function: Callable[..., Any], hooks: Sequence[HookGraph]) -> None:
+        self.__name__ = self.__qualname__ = f"hooked_{function.__name__}"
+        self.function, self.hooks = function, tuple(hooks)
+
+    def __call__(self, *args: Any) -> tuple[Any, tuple[tuple[Tensor, ...], ...]]:
+        *given, tensors, values = args
+        made = [tuple[Tensor, ...]() for _ in self.hooks]
+
+        def run(place: int, *gradients: Any) -> Any:
+            hook = self.hooks[place]
+            earlier = (t for part in made[:place] for t in part)
+            found = hook.module(*values[place], *flat(gradients), *earlier)
+            made[place] = tuple(found[hook.replaced or 0 :])
+            if hook.replaced is None:
+                return None
+            return tuple(found[: hook.replaced]) if hook.on_node else found[0]
+
+        places = enumerate(zip(self.hooks, tensors, strict=True))
+        listeners = [(hook.on_node, tensor, partial(run, place)) for place, (hook, tensor) in places]
+        return hooked(self.function, given, listeners, made), tuple(made)
+
+
+def flat(gradients: Sequence[Any]) -> list[Tensor]:
+    """The gradients that a hook is given, one or a tuple for each side, without those that are None."""
+    sides = (g if isinstance(g, tuple) else (g,) for g in gradients)
+    return [g for side in sides for g in side if g is not None]
+
+
+def hooked(
+    function: Callable[..., Any],
+    given: Sequence[Any],
+    listeners: Sequence[tuple[bool, Tensor, Callable[..., Any]]],
+    made: Sequence[Sequence[Tensor]],
+) -> Any:
+    """`function(*given)` with hooks on nodes or tensors, instead of those that leaves have; what they have made is seen."""
+    own = {
+        id(t): (t._backward_hooks, dict(t._backward_hooks)) for _, t, _ in listeners if t.is_leaf and t._backward_hooks
+    }
+    handles = []
+    try:
+        for hooks, _ in own.values():
+            hooks.clear()
+        for on_node, tensor, run in listeners:
+            handles.append((tensor.grad_fn if on_node else tensor).register_hook(run))  # type: ignore[union-attr]
+        with torch.autograd.set_multithreading_enabled(False):  # hooks are called in this thread
+            return function(*given, seen=lambda: [t for part in made for t in part])
+    finally:
+        for handle in handles:
+            handle.remove()
+        for hooks, before in own.values():
+            hooks.update(before)
 
 
 def has_gradients(graph: fx.Graph) -> bool:
     """Whether autograd has to see what a graph computes, and nothing outside of it does."""
-    return any(node.target in NODES for node in graph.nodes if node.op == "call_function")
+    called = (node.target for node in graph.nodes if node.op == "call_function")
+    return any(target in NODES or isinstance(target, Hooked) for target in called)
 
 
 def in_eager(gm: fx.GraphModule) -> Callable[..., Sequence[Any]]:

@@ -14,32 +14,35 @@ from ..errors import GraphBreak, UserRaise
 from ..graph.output import RECOMPUTE
 from ..guards import process_state
 from ..state import Interpreter
-from ..torch_private.autograd_graph import has_leaf_hooks, hooks_on_saving, leaf_of, nodes_behind
+from ..torch_private.autograd_graph import hooks_on_saving, leaf_of, nodes_behind
 from ..torch_private.dispatch import storage_key
 from ..values.kinds import isinstance
 from ..values.tensor import load_tensor_attr, store_tensor_attr
 from . import nodes
+from .hooks import Called, of_leaf, register_hook
 
 __all__ = ["ROWS", "TENSOR_METHODS"]
 
 ROWS = Rows()
 
 
-def _call(vm: Interpreter, function: Callable[..., tuple[Any, ...]], *args: Any) -> tuple[Any, ...]:
+def _call(
+    vm: Interpreter, call: Called, function: Callable[..., tuple[Any, ...]], *args: Any, watched: Sequence[Tensor] = ()
+) -> tuple[Any, ...]:
     """A node of this function, run on fake tensors."""
     lifted = vm.out.lift(args)
     try:
-        result = vm.native(function, *args)
+        result = call.run(function, args, watched)
     except UserRaise:
         vm.gradients.raised = True
         raise
-    if not any(isinstance(r, Tensor) for r in result):
-        return result
     if any(isinstance(r, Tensor) and r.layout is not torch.strided for r in result):
         error = GraphBreak("a gradient is sparse")
         error.split = vm.gradients.calls[-1].split  # before what was freed just now
         raise error
-    return vm.out.record(function, (lifted, {}), result, False)
+    if not call.graphs and not any(isinstance(r, Tensor) for r in result):
+        return result
+    return call.record(function, lifted, result)
 
 
 def _listed(vm: Interpreter, given: Any, what: str) -> list[Any]:
@@ -60,16 +63,6 @@ def _check_around(vm: Interpreter, what: str) -> None:
         raise GraphBreak(f"{what}, and what torch.utils.checkpoint ran is computed again in it")
     if hooks_on_saving():
         raise GraphBreak(f"{what} under hooks on saved tensors")
-
-
-def _check_hooks(vm: Interpreter, tensors: Sequence[Tensor], what: str) -> None:
-    for tensor in tensors:
-        info = vm.out.inputs.get(id(tensor))
-        if info is None:
-            continue
-        if has_leaf_hooks(info.real):
-            raise GraphBreak(f"{what}, and {info.source.name()} has hooks")
-        vm.gradients.hooked[id(tensor)] = info
 
 
 def _reached(vm: Interpreter, outputs: Sequence[Tensor], stop: Sequence[Tensor], what: str) -> list[Tensor]:
@@ -111,14 +104,14 @@ def _grad(
     results, given = _listed(vm, outputs, what), _listed(vm, inputs, what)
     arriving = [None] * len(results) if grad_outputs is None else _listed(vm, grad_outputs, what)
     _reached(vm, results, given, what)
-    _check_hooks(vm, given, what)
+    call = Called(vm, what, [hook for tensor in given for hook in of_leaf(vm, tensor, what)[0]])
     retain = bool(create_graph) if retain_graph is None else bool(retain_graph)
     vm.gradients.note(vm, what, not retain)
     if allow_unused is False and materialize_grads:
         vm.native(torch.autograd.grad, results, given, allow_unused=False, materialize_grads=True)  # an error
     unused = None if allow_unused is None else bool(allow_unused)
     return _call(
-        vm, nodes.gradients, results, given, arriving, retain, bool(create_graph), unused, bool(materialize_grads)
+        vm, call, nodes.gradients, results, given, arriving, retain, bool(create_graph), unused, bool(materialize_grads)
     )
 
 
@@ -148,15 +141,22 @@ def _backward(
     if not leaves:
         vm.native(torch.autograd.backward, results, arriving, retain, bool(create_graph))  # mostly an error
         return
-    _check_hooks(vm, leaves, what)
+    hooks = {leaf: of_leaf(vm, leaf, what) for leaf in leaves}
+    call = Called(vm, what, [hook for before, _ in hooks.values() for hook in before])
+    watched = [leaf for leaf, (_, behind) in hooks.items() if behind]
     vm.gradients.note(vm, what, not retain)
     present = [load_tensor_attr(vm, leaf, "grad") for leaf in leaves]
     new = [grad is None for grad in present]
-    found = _call(vm, nodes.leaf_gradients, results, leaves, arriving, retain, bool(create_graph), new)
+    given = results, leaves, arriving, retain, bool(create_graph), new
+    found = _call(vm, call, nodes.leaf_gradients, *given, watched=watched)
+    if watched and call.changes:
+        raise GraphBreak(f"{what}, and hooks of several kinds see each other's changes")
     _refuse_shared(arriving, [g for g, is_new in zip(found, new, strict=True) if is_new], what)
     mode = torch.is_grad_enabled()
     contexts.set_grad(vm, bool(create_graph))
-    for leaf, grad, gradient in zip(leaves, present, found, strict=True):
+    arrived = {leaf: k for k, leaf in enumerate(call.arrived)}
+    parts = zip(leaves, present, found, strict=True)
+    for leaf, grad, gradient in sorted(parts, key=lambda part: arrived.get(part[0], -1)):
         if gradient is None:
             continue
         if grad is None:
@@ -165,6 +165,8 @@ def _backward(
             store_tensor_attr(vm, leaf, "grad", vm.out.call_function(torch.add, (grad, gradient), {}))
         else:
             vm.out.call_method("add_", (grad, gradient), {})
+        for function in hooks[leaf][1]:
+            vm.call(function, (leaf,), {})
     contexts.set_grad(vm, mode)
 
 
@@ -202,4 +204,8 @@ def _requires_grad(vm: Interpreter, tensor: Tensor, requires_grad: bool = True) 
     return tensor
 
 
-TENSOR_METHODS: dict[str, Any] = {"backward": _tensor_backward, "requires_grad_": _requires_grad}
+TENSOR_METHODS: dict[str, Any] = {
+    "backward": _tensor_backward,
+    "register_hook": register_hook,
+    "requires_grad_": _requires_grad,
+}

@@ -447,11 +447,17 @@ class Aside:
             node = node.next
         return nodes
 
-    def writes(self) -> bool:
-        """Whether something was written to that was there before, or was given."""
-        there = [n.meta["example_value"] for n in self.out.graph.nodes if n not in set(self._nodes())]
-        memory = {_storage(t) for t in (*self.given, *there) if isinstance(t, Tensor)}
+    def writes(self, given: bool = True) -> bool:
+        """Whether something was written to that was there before, or (`given`) was given."""
+        inside = set(self._nodes())
+        there = [n.meta["example_value"] for n in self.out.graph.nodes if n not in inside]
+        memory = {_storage(t) for t in (*(self.given if given else ()), *there) if isinstance(t, Tensor)}
         return not memory.isdisjoint(self.out._written - self._before[2])
+
+    def tensors(self) -> list[Tensor]:
+        """What was given, and what was made of it."""
+        found = (n.meta["example_value"] for n in self._nodes())
+        return list({id(t): t for t in found if isinstance(t, Tensor)}.values())
 
     def finish(self, results: Sequence[Tensor | None]) -> tuple[fx.GraphModule, list[Any]]:
         """A module of what was read of the main graph, then of what was given; and these values, in order."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import BackwardHook
 
 
 def nodes_behind(tensors: Sequence[Tensor], ends: Collection[Any] = ()) -> Iterator[Any]:
@@ -56,13 +57,31 @@ def _saved(kind: type) -> list[str]:
 
 
 def has_leaf_hooks(tensor: Tensor) -> bool:
-    """Whether something of the program's looks at the gradient of a leaf, or takes it, before `.grad` is seen.
+    """Whether something of the program's looks at the gradient of a leaf, or takes it, before or when `.grad` is set."""
+    return bool(tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None)) or is_held(tensor)
 
-    What C++ adds to the node that accumulates (DDP) is not listed anywhere: with processes that talk to each other, a node that
-    somebody holds counts as such.
+
+def tensor_hooks(tensor: Tensor) -> tuple[Any, ...]:
+    """What `register_hook` was given."""
+    return tuple((tensor._backward_hooks or {}).values())
+
+
+def accumulated_hooks(tensor: Tensor) -> tuple[Any, ...]:
+    """What `register_post_accumulate_grad_hook` was given."""
+    return tuple((getattr(tensor, "_post_accumulate_grad_hooks", None) or {}).values())
+
+
+APPLY_ON_TENSORS = (
+    BackwardHook._apply_on_tensors
+)  # gives a module's inputs, or outputs, a node of their own for its hooks
+
+
+def is_held(tensor: Tensor) -> bool:
+    """Whether C++ may take a leaf's gradient away (DDP).
+
+    What it adds to the node that accumulates is not listed anywhere: with processes that talk to each other, a node that somebody
+    holds counts as such.
     """
-    if tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None):
-        return True
     distributed = torch.distributed
     return distributed.is_available() and distributed.is_initialized() and _is_held(tensor)
 

@@ -180,7 +180,6 @@ _BREAKS = {
     "__str__": "a tensor is printed",
     "__format__": "a tensor is formatted",
     "data_ptr": "a tensor's address is read",
-    "register_hook": "a hook is registered on a tensor",
     "storage": "a tensor's storage is read",
     "untyped_storage": "a tensor's storage is read",
     "__reduce_ex__": "a tensor is pickled or copied by copy.copy",

@@ -1,0 +1,182 @@
+"""Hooks where backward is part of the graph: the program's functions are interpreted when autograd comes to them on fake tensors.
+
+What a hook computes becomes a graph, which the node of the backward call puts on the same tensor (`nodes.Hooked`); what it changes is
+replayed like any effect. Hooks that are called when a gradient has been added to `.grad` are interpreted behind that node, in the order
+in which autograd comes to their leaves.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+
+from ..calls.registry import Rows, Then
+from ..errors import GraphBreak
+from ..guards.source import Const, Fetch
+from ..state import Interpreter
+from ..torch_private.autograd_graph import APPLY_ON_TENSORS, accumulated_hooks, has_leaf_hooks, is_held, tensor_hooks
+from ..values.kinds import isinstance
+from . import nodes
+from .state import VisibleState
+
+__all__ = ["ROWS", "Called", "Hook", "of_leaf", "register_hook"]
+
+ROWS = Rows()
+
+
+@dataclass
+class Hook:
+    """A function of the program's on a tensor, or on the node of autograd's that made it."""
+
+    tensor: Tensor
+    function: Any
+    on_node: bool = False
+    place: Any = None  # the node when the hook was registered
+    handle: Any = None
+
+
+class Called:
+    """A call of a function of `nodes` in which hooks are interpreted."""
+
+    def __init__(self, vm: Interpreter, what: str, hooks: Sequence[Hook]) -> None:
+        self.vm, self.what = vm, what
+        self.hooks: list[Hook] = [*hooks, *vm.gradients.hooks]
+        if any(hook.place is not None and hook.place is not hook.tensor.grad_fn for hook in self.hooks):
+            raise GraphBreak(f"{what}, and a tensor with a hook has been written to")
+        self.graphs: list[nodes.HookGraph] = []
+        self.tensors: list[Tensor] = []
+        self.read: list[list[Any]] = []
+        self.made: list[list[Tensor]] = []
+        self.arrived: list[Tensor] = []  # the watched leaves in autograd's order
+        self.changes = False  # whether a hook has changed something that the program sees
+
+    def run(self, function: Callable[..., Any], args: Sequence[Any], watched: Sequence[Tensor]) -> Any:
+        """The function on fake tensors."""
+        listeners: list[tuple[bool, Tensor, Callable[..., Any]]]
+        listeners = [(hook.on_node, hook.tensor, partial(self._interpret, hook)) for hook in self.hooks]
+        listeners += [(False, leaf, partial(self._arrive, leaf)) for leaf in watched]
+        if not listeners:
+            return self.vm.native(function, *args)
+        return self.vm.native(nodes.hooked, function, args, listeners, self.made)
+
+    def _arrive(self, leaf: Tensor, _: Tensor) -> None:
+        self.arrived.append(leaf)
+
+    def _interpret(self, hook: Hook, *gradients: Any) -> Any:
+        vm, given = self.vm, nodes.flat(gradients)
+        earlier = [t for part in self.made for t in part]
+        state = VisibleState(vm)
+        with vm.out.beside([*given, *earlier]) as aside:
+            result = vm.materialize(vm.call(hook.function, gradients, {}))
+            if aside.writes(given=False):
+                raise GraphBreak(f"{self.what}, and a hook writes to a tensor that it has not made")
+            replaced = list(result) if isinstance(result, tuple) else [] if result is None else [result]
+            if not all(r is None or isinstance(r, Tensor) for r in replaced):
+                return result  # an error
+            known = set(map(id, earlier))
+            made = [t for t in aside.tensors() if id(t) not in known]
+            module, read = aside.finish([*replaced, *made])
+        self.graphs.append(nodes.HookGraph(hook.on_node, module, None if result is None else len(replaced)))
+        self.tensors.append(hook.tensor)
+        self.read.append(read)
+        self.made.append(made)
+        self.changes = self.changes or state.is_changed()
+        return result
+
+    def record(self, function: Callable[..., Any], lifted: Any, result: Any) -> Any:
+        """The node of the call."""
+        out = self.vm.out
+        if not self.graphs:
+            return out.record(function, (lifted, {}), result, False)
+        args = (*lifted, out.lift(self.tensors), out.lift(self.read))
+        made = tuple(map(tuple, self.made))
+        found, _ = out.record(nodes.Hooked(function, self.graphs), (args, {}), (result, made), False)
+        return found
+
+
+def of_leaf(vm: Interpreter, leaf: Tensor, what: str) -> tuple[list[Hook], list[Any]]:
+    """The hooks that a leaf has had before the call: on its gradient, and for when that has been added to `.grad`."""
+    info = vm.out.inputs.get(id(leaf))
+    if info is None:
+        return [], []
+    if is_held(info.real):
+        raise GraphBreak(f"{what}, and the gradient of {info.source.name()} is sent to other processes")
+    if not has_leaf_hooks(info.real):
+        vm.gradients.leaves[id(leaf)] = info
+        return [], []
+    vm.gradients.hooked[id(leaf)] = info
+    source = Const(info.real, info.source.name()) if info.static else info.source
+    before, behind = (
+        vm.listed(vm.user.wrap(read(info.real), Fetch(read, source))) for read in (tensor_hooks, accumulated_hooks)
+    )
+    return [Hook(leaf, function) for function in before], behind
+
+
+def register_hook(vm: Interpreter, tensor: Tensor, hook: Any) -> Any:
+    """`tensor.register_hook(hook)` of a tensor that the program has computed: it is called in backward calls of the same graph."""
+    what = "a hook is registered on a tensor"
+    if id(tensor) in vm.out.inputs or vm.inference:
+        raise GraphBreak(what)
+    if not tensor.requires_grad:
+        vm.native(tensor.register_hook, hook)  # an error
+    vm.gradients.note(vm, what)
+    return _register(vm, Hook(tensor, hook, place=tensor.grad_fn))
+
+
+def _register(vm: Interpreter, hook: Hook) -> Any:
+    hook.handle = vm.create(spent_handle())
+    vm.recipes[id(hook.handle)] = (spent_handle, (), {})
+    vm.gradients.hooks.append(hook)
+    return hook.handle
+
+
+def spent_handle() -> RemovableHandle:
+    """The handle of a hook whose tensor has no place in autograd's graph any more."""
+    return RemovableHandle(OrderedDict())
+
+
+@ROWS.rule(RemovableHandle.remove)
+def _remove(vm: Interpreter, handle: Any) -> Any:
+    known = [hook for hook in vm.gradients.hooks if hook.handle is handle]
+    if not known:
+        return Then(RemovableHandle.remove, (handle,), {}, body=True)
+    vm.gradients.hooks.remove(known[0])
+    return None
+
+
+class Node:
+    """A node of autograd's, for torch's code that puts the hooks of a module on it."""
+
+    def __init__(self, result: Tensor) -> None:
+        self.result = result
+
+    def register_hook(self, hook: Any) -> Any:
+        """As a node's."""
+        raise NotImplementedError  # capture has a rule
+
+
+@ROWS.rule(Node.register_hook)
+def _register_on_node(vm: Interpreter, node: Node, hook: Any) -> Any:
+    return _register(vm, Hook(node.result, hook, True, node.result.grad_fn))
+
+
+@ROWS.rule(APPLY_ON_TENSORS)
+def _apply_on_tensors(vm: Interpreter, hook: Any, function: Any, args: Any) -> Any:
+    args = vm.materialize(args)
+    places = [i for i, a in enumerate(args) if isinstance(a, Tensor)]
+    if not (torch.is_grad_enabled() and any(args[i].requires_grad for i in places)):
+        return args, None
+    results = vm.out.call_function(nodes.together, tuple(args[i] for i in places), {})
+    found = next(r for r in results if r.requires_grad)
+    vm.call(function, (vm.create(Node(found)),), {})
+    changed = list(args)
+    for i, result in zip(places, results, strict=True):
+        changed[i] = result
+    return (tuple(changed) if type(args) is tuple else type(args)(*changed)), places
