@@ -139,6 +139,9 @@ def compile_graph(
             raise
         return run_eager(gm, internal_reason(error))
     _count(report)
+    gradients = frozenset(gm.meta.get("gradients", ()))
+    for recorded in report.program.recorded if gradients and report.program is not None else ():
+        recorded.hand_out(gradients)  # they are let go of before the next step (frontend/gradients/grads.py)
     # On a CPU arguments are written to when nothing can fail any more (passes/memory/written_arguments.py).
     function.writes_last = report.program is not None and report.program.generated.host.gpu is None  # type: ignore[attr-defined]
     return function, report

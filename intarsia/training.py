@@ -7,6 +7,7 @@ traced runs in eager.
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -233,7 +234,8 @@ class Half:
             self.program = report.program
         if report.program is not None and self.visible is not None:
             for recorded in report.program.recorded:
-                recorded.hand_out(self.visible, after_others=self.name == "backward")
+                saved = range(self.visible, sys.maxsize)
+                recorded.hand_out(saved, half=True, after_others=self.name == "backward")
         if self.reports is not None:
             self.reports.append(report)
         return function

@@ -416,6 +416,7 @@ def _finish(
     body.post[:0] = settle(vm, body)
     outputs = body.outputs
     module = vm.out.finish(outputs)
+    module.meta["gradients"] = body.gradients
     fetch = _given(vm.out.used, emit)
     emit.lines += parameters.given(emit, vm.guards)
     shown = profiling.test(emit)

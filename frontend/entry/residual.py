@@ -57,6 +57,7 @@ class Residual:
     def __init__(self, vm: Interpreter, emit: Emitter, with_grad: bool | None = None) -> None:
         self.vm, self.emit = vm, emit
         self.outputs: list[Tensor] = []
+        self.gradients: list[int] = []  # which of them become the `.grad` of the caller's tensors
         self.views = None if with_grad is None else Views(self, vm.out, with_grad)
         self.post: list[str] = []
         self._names: dict[int, str] = {}
@@ -115,6 +116,8 @@ class Residual:
         info = self.vm.out.inputs.get(id(tensor))
         if info is not None and not is_unchanged(self.vm, info, value):
             self.post.append(f"{self.value(tensor)}.grad = {self.value(value)}")
+            if (at := self._tensors.get(id(value))) is not None:
+                self.gradients.append(at)
 
     def _set_attribute(self, target: str, name: str, value: Any) -> None:
         setter = self.emit.constant(object.__setattr__, "set_attribute")

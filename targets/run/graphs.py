@@ -3,7 +3,7 @@
 A program runs as it is at first, then once more into a recording, and from then on the recording is played back. What a user sees stays the same:
 
 - results are copies that the caller owns, never memory of the recording; large ones are written into the caller's memory by steps that run
-  after the recording (see pieces.py);
+  after the recording (see pieces.py), gradients are handed out as they lie there, and never written while somebody holds one (`hand_out`);
 - parameters are read and written where they are, and so are arguments that the program writes to, or that are large, when they lay at one
   place in the calls before: another address is another recording. Other arguments are copied in, and back where they are written to;
 - a recording belongs to one stream; a call from a second thread at the same time or inside the user's own capture runs the program itself;
@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -77,6 +77,12 @@ class _Recording:
     ending: Ending | None = None  # gives the results, where large ones are not copied
     replays: int = 0
     last: int = 0  # the program's call that played it back last
+    spare: _Recording | None = None  # another one in the same memory, for calls that find results of this one in use
+    busy: int = 0  # calls that did before there was one
+
+    def is_free(self) -> bool:
+        """Whether nobody uses what playing it back would write: its results, and those of the spare, which may lie where it has other values."""
+        return all(s.is_free() for s in self.storages) and (self.spare is None or self.spare.is_free())
 
 
 class Recorded:
@@ -116,7 +122,9 @@ class Recorded:
         self.given = [k for k, kind in enumerate(self.kinds) if kind in ("tensor", "written")]
         self.seen: dict[Any, list[Any]] = {}  # key -> how often, addresses of `given`, and at which time each was new
         self.moves: Counter[int] = Counter()
-        self.warm, self.large, self.handed = WARM, LARGE, -1
+        self.most_moves = 2
+        self.warm, self.large = WARM, LARGE
+        self.handed: Collection[int] = ()  # results that are not copied
         self.pieces: Pieces | None = None
         self.divided: Divided | None = None  # where large results are not copied
         self.endings = 0  # recordings that a tail follows
@@ -124,20 +132,22 @@ class Recorded:
         self.head = self.fixed = 0  # where in a key the addresses begin, and where those of `placed`
         self.key = self._key()
 
-    def hand_out(self, first: int, *, after_others: bool = False) -> None:
-        """Results from this one on are given to the caller as they lie in the recording's memory, not copied.
+    def hand_out(self, results: Collection[int], *, half: bool = False, after_others: bool = False) -> None:
+        """These results are given to the caller as they lie in the recording's memory, not copied.
 
-        A call that finds one of them still in use runs the program itself. For the halves of a training step, whose saved values and gradients
-        are large and are dropped before the next step.
+        For gradients, and for what one half of a training step saves for the other: they are large and are dropped before the next step. A call
+        that finds one of them still in use plays back another recording, or runs the program itself.
 
         Args:
-            after_others: arguments come from recordings, too: wait until these are made and give the same places.
+            half: the program is a half of a training step: its small arguments, too, are likely to lie at one place.
+            after_others: arguments come from recordings, too: wait until these are made and give the same places, which may be several.
         """
         if counts_uses:
-            self.handed = first
-        self.large = 0
+            self.handed = results
+        if half:
+            self.large = 0
         if after_others:
-            self.warm = WARM + 3
+            self.warm, self.most_moves = WARM + 3, LIMIT
 
     def __call__(self, *args: Any) -> Sequence[Any]:
         if self.gpu.is_only or self.gpu.is_current():
@@ -157,10 +167,11 @@ class Recorded:
             key = self.key(*args)
             found = self.made.get(key)
             if found is not None and not self.gpu.capturing():
-                return self._play(found, args, key[0])
+                free = found if found.is_free() else self._spare(found, key, args)
+                return self.run(*args) if free is None else self._play(free, args, key[0])
             if found is not None or not self._is_wanted(key, args):
                 return self._run(key, args)
-            results = self.run(*args) if self.handed < 0 else None
+            results = None if self.handed else self.run(*args)
             self._record(args, results)
             if results is not None:
                 return results
@@ -245,7 +256,7 @@ class Recorded:
             return
         for k, old, new in zip(self.placed, like[self.fixed :], key[self.fixed :], strict=True):
             self.moves[k] += old != new
-        staying = [k for k in self.placed if self.moves[k] < 2]
+        staying = [k for k in self.placed if self.moves[k] < self.most_moves]
         if len(staying) < len(self.placed):
             self._place(staying)
 
@@ -272,46 +283,78 @@ class Recorded:
         if self._is_heavy(key, [args[k] for k in copied], kept, args):
             return
         pool = POOLS.of(self.gpu, key[0])
+        # What callers hold must lie where no other recording writes.
+        made = self._made(key, args, results, replace(pool, memory=self.gpu.memory()) if self.handed else pool, divided)
+        if isinstance(made, str):
+            POOLS.drop(pool)  # where there was not enough memory, it is not kept
+            self._refuse(made)
+        elif made is not None:
+            if len(self.made) >= LIMIT:
+                del self.made[min(self.made, key=lambda k: self.made[k].last)]
+            self.made[key] = made
+
+    def _spare(self, found: _Recording, key: tuple[Any, ...], args: Sequence[Any]) -> _Recording | None:
+        """What else plays the program back while results of this recording are in use: gradients that are added up, a second forward."""
+        if found.spare is None:
+            found.busy += 1
+            if found.busy != WARM:
+                return None
+            made = self._made(key, args, None, found.pool, None)
+            found.spare = made if isinstance(made, _Recording) else None
+        return found.spare if found.spare is not None and found.spare.is_free() else None
+
+    def _made(
+        self,
+        key: tuple[Any, ...],
+        args: Sequence[Any],
+        results: Sequence[Any] | None,
+        pool: Pool,
+        divided: Divided | None,
+    ) -> _Recording | str | None:
+        """A recording in this memory; why there is none; None: not this time."""
         if not pool.lock.acquire(blocking=False):
-            return
-        given = list(args)
+            return None
+        copied = [k for k in self.given if k not in (self.placed or ())]
         seed = FixedSeed(self.gpu.empty((), (), torch.int64))
         try:
             memories = [Memory(k, args[k], self.gpu) for k in copied]
+            given = list(args)
             for memory in memories:
                 given[memory.place] = memory.like(args[memory.place])
-            # What callers hold must lie where no other recording writes.
-            memory_of = pool if self.handed < 0 else replace(pool, memory=self.gpu.memory())
             run, tail = (self.run, None) if divided is None else divided.make()
-            replay, recorded = self.gpu.record(lambda: seed.run(run, given), memory_of)
+            replay, recorded = self._captured(lambda: seed.run(run, given), pool)
             ending = None if tail is None else Ending(tail, recorded, self.gpu)
             if ending is not None and ending.places & storages(given):
                 self.divided = None  # the tail would be given the recording's copy of an argument
-                return
+                return None
             makers, held = ([], []) if ending is not None else result_makers(recorded, given, self.gpu, self.handed)
-            if results is None and self._is_heavy(key, [args[k] for k in copied], recorded[: self.handed], given):
-                return
+            others = [r for k, r in enumerate(recorded) if k not in self.handed]
+            if results is None and self._is_heavy(key, [args[k] for k in copied], others, given):
+                return None
         except Exception as error:  # whatever it is: the program runs without
-            POOLS.drop(pool)  # where there was not enough memory, it is not kept
-            self._refuse(first_line(error))
-            return
+            return first_line(error)
         finally:
             pool.lock.release()
         back = [m for m in memories if self.kinds[m.place] == "written"]
-        if len(self.made) >= LIMIT:
-            del self.made[min(self.made, key=lambda k: self.made[k].last)]
         ours = [Storage(x) for x in {storage_address(x): x for x in held}.values()]
-        drawn = seed if seed.asked else None
-        self.made[key] = _Recording(
-            replay, memories, back, makers, memory_of, held, ours, drawn, ending, last=self.calls
-        )
         self.recorded += 1
         self.endings += ending is not None
         STATISTICS.recordings += 1
+        drawn = seed if seed.asked else None
+        return _Recording(replay, memories, back, makers, pool, held, ours, drawn, ending, last=self.calls)
+
+    def _captured(self, work: Callable[[], list[Any]], pool: Pool) -> tuple[Replay, list[Any]]:
+        """A recording; while one is made torch gives none of the memory back that it keeps, which so may be missing."""
+        try:
+            return self.gpu.record(work, pool)
+        except torch.OutOfMemoryError:
+            pass  # with the error all goes that the attempt has made
+        self.gpu.release()
+        return self.gpu.record(work, pool)
 
     def _divided(self, results: Sequence[Any], args: Sequence[Any]) -> Divided | None:
         """The program as a recording and a tail, where that spares large copies of these results."""
-        if self.divided is None or self.handed >= 0:
+        if self.divided is None or self.handed:
             return None
         spared = copies((), [r for k, r in enumerate(results) if k in self.divided.results], args)[1]
         return self.divided if spared >= SPARED * self.divided.steps else None
@@ -338,8 +381,6 @@ class Recorded:
         if not found.pool.lock.acquire(blocking=False):  # memory is shared with a recording that is under way
             return self.run(*args)
         try:
-            if not all(storage.is_free() for storage in found.storages):
-                return self.run(*args)
             for memory in found.inputs:
                 memory.fill(args[memory.place], stream)
             if found.seed is not None:

@@ -9,7 +9,7 @@ import atexit
 import ctypes
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -91,6 +91,10 @@ class Gpu:
             RuntimeError: something in it cannot be recorded.
         """
         return capture(work, self.index, pool.memory, pool.side)
+
+    def release(self) -> None:
+        """Give memory that torch keeps without a use back to the driver."""
+        torch.cuda.empty_cache()
 
     @cached_property
     def _copy(self) -> Callable[[int, int, int, int], int]:
@@ -239,13 +243,13 @@ class Memory:
 
 
 def result_makers(
-    results: Sequence[Any], given: Sequence[Any], gpu: Gpu, handed: int = -1
+    results: Sequence[Any], given: Sequence[Any], gpu: Gpu, handed: Container[int] = ()
 ) -> tuple[list[Maker], list[torch.Tensor]]:
     """How a caller's results are made from those of the recording, each with the strides that it has there; and which of these have to live on.
 
     Arguments and views of them are the caller's own; results that share memory share that of one copy. The results themselves need not live
     on: playing the recording back writes the same places again, and they are copied before anything else may write there.
-    Results from number `handed` on (-1: none) that share memory with none before them are given as they are.
+    Results at places `handed` that share memory with no others are given as they are.
     """
     arguments = {storage_address(x): k for k, x in reversed(list(enumerate(given))) if isinstance(x, torch.Tensor)}
     sharing: dict[int, list[torch.Tensor]] = {}
@@ -254,7 +258,7 @@ def result_makers(
     for number, r in enumerate(results):
         if isinstance(r, torch.Tensor):
             sharing.setdefault(storage_address(r), []).append(r)
-            if not 0 <= handed <= number:
+            if number not in handed:
                 copied.add(storage_address(r))
     makers: list[Maker] = []
     first: dict[int, int] = {}  # storage -> the first result there

@@ -134,3 +134,29 @@ def test_gradients_that_are_replaced_are_gone_before_the_graph_runs(returned: bo
             assert not returned or not kept or result is kept[1]()
             del result
     assert alive[2:] == [int(returned)] * 2
+
+
+def test_a_backend_is_told_which_results_become_gradients() -> None:
+    given: list[tuple[list[int], Any]] = []
+
+    def step(module: nn.Linear, x: Tensor) -> Any:
+        hidden = module(x)
+        module.zero_grad()
+        hidden.square().sum().backward()
+        return x * 2, hidden.detach().sum(), module.bias
+
+    def telling(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            given.append((graph.meta["gradients"], graph(*args)))
+            return given[-1][1]
+
+        return run
+
+    telling.takes_gradients = graph_backend.takes_gradients  # type: ignore[attr-defined]
+    module = layer()
+    with torch.enable_grad():
+        fast, _ = compiled(step, backend=telling, fullgraph=True)
+        for _ in range(3):
+            fast(module, torch.ones(2, 3))
+            places, results = given[-1]
+            assert len(places) == 2 and all(any(results[k] is p.grad for k in places) for p in module.parameters())
