@@ -27,7 +27,7 @@ from ..calls.dispatch import call_forward
 from ..calls.registry import row_of
 from ..errors import CaptureError, InternalError, SourceLine, Unsupported, UserRaise
 from ..gradients.grads import dropped
-from ..gradients.inside import settle
+from ..gradients.inside import said, settle
 from ..graph.dynamic import ConstraintError, Marks, Symbols
 from ..graph.host_numbers import put_number
 from ..graph.output import GraphInput
@@ -422,6 +422,7 @@ def _finish(
     shown = profiling.test(emit)
     rest = "\n".join([*fetch, *body.post, text])
     emit.lines += dropped(vm, emit, rest)
+    emit.lines += said(vm, emit)
     entry = Entry(
         parameters.names,
         with_few_locals(emit.lines, rest),
@@ -546,7 +547,7 @@ def _aliasing(vm: SymbolicInterpreter) -> None:
     # Those that the program names as what it writes to come last: messages speak of them.
     written = sorted(filter(vm.out.is_written, vm.out.used), key=lambda i: vm.out.version(i) != i.version)
     for info in written:
-        if info.requires_grad and vm.out.version(info) != info.version:
+        if info.required and vm.out.version(info) != info.version:
             _written_leaf(vm, info)
     memory = Memory.of([i for i in vm.out.used if isinstance(i.fake, Tensor)], written)
     sources = [i.source for i in arguments]

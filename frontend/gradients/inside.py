@@ -21,7 +21,7 @@ from ..torch_private.autograd_graph import has_leaf_hooks, hooks_on_saving, is_f
 from ..values.kinds import isinstance
 from .nodes import freed, leaf
 
-__all__ = ["Inside", "NoHooks", "settle"]
+__all__ = ["Inside", "NoHooks", "said", "settle"]
 
 
 @dataclass
@@ -94,6 +94,13 @@ class NoHooks:
 
     def __str__(self) -> str:
         return f"no hooks on {len(self.sources) + len(self.held)} leaves, none on saved tensors"
+
+
+def said(vm: Interpreter, emit: Emitter) -> list[str]:
+    """Statements before the graph that say of inputs whether they require gradients, as the program does before it uses them."""
+    found = [i for i in vm.out.inputs.values() if i.says is not None]
+    targets = [emit.constant(i.real, i.source.name()) if i.static else emit.fetch(i.source) for i in found]
+    return [f"{target}.requires_grad_({info.says})" for target, info in zip(targets, found, strict=True)]
 
 
 class Results(Protocol):

@@ -191,16 +191,17 @@ def _tensor_backward(
 def _requires_grad(vm: Interpreter, tensor: Tensor, requires_grad: bool = True) -> Tensor:
     if tensor.requires_grad == requires_grad:
         return tensor
-    if torch.is_grad_enabled():
-        vm.gradients.note(vm, "requires_grad_ is called")
-        node = vm.out.lift((tensor, requires_grad))
-        vm.native(nodes.set_requires_grad, tensor, requires_grad)
-        vm.out.record(nodes.set_requires_grad, (node, {}), tensor, True)
-        if id(tensor) not in vm.out.inputs:
-            return tensor
-    else:
+    info = vm.out.inputs.get(id(tensor))
+    if info is not None and (info.node is None or not info.node.users):
         vm.native(tensor.requires_grad_, requires_grad)
-    vm.effects.write_attr(tensor, "requires_grad", requires_grad)
+        info.says = requires_grad  # as good as before the graph: nothing has been made of it
+        return tensor
+    vm.gradients.note(vm, "requires_grad_ is called")
+    node = vm.out.lift((tensor, requires_grad))
+    vm.native(nodes.set_requires_grad, tensor, requires_grad)
+    vm.out.record(nodes.set_requires_grad, (node, {}), tensor, True)
+    if info is not None:
+        vm.effects.write_attr(tensor, "requires_grad", requires_grad)
     return tensor
 
 

@@ -42,8 +42,14 @@ class GraphInput:
     requires_grad: bool = False  # of the fake, before the program runs
     grad_fn: Any = None
     history: Any = None  # the autograd node of the fake, or of what it is a view of, before the program runs
+    says: bool | None = None  # what the program says of it before it uses it: whether it requires gradients
     # Sizes, strides, offset before the program runs.
     geometry: tuple[tuple[Any, ...], tuple[Any, ...], Any] = ((), (), 0)
+
+    @property
+    def required(self) -> bool:
+        """Whether the graph is given a tensor that requires gradients."""
+        return self.requires_grad if self.says is None else self.says
 
     def example(self) -> Any:
         """The fake as it was before the program ran: the same memory, the gradient state of the beginning.
@@ -51,13 +57,13 @@ class GraphInput:
         `meta["differentiated"]` of the placeholder says whether the program wrote to it in a way that autograd sees.
         """
         changed = isinstance(self.fake, Tensor) and (
-            _history(self.fake) is not self.history or self.fake.requires_grad != self.requires_grad
+            _history(self.fake) is not self.history or self.fake.requires_grad != self.required
         )
         if self.node is not None:
             self.node.meta["differentiated"] = changed
         if not changed:
             return self.fake
-        leaf = self.fake.detach().requires_grad_(self.requires_grad)
+        leaf = self.fake.detach().requires_grad_(self.required)
         with torch.enable_grad():
             return leaf if self.grad_fn is None else leaf.view_as(leaf)
 

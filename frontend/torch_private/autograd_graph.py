@@ -87,7 +87,7 @@ def is_held(tensor: Tensor) -> bool:
 
 
 def _is_held(tensor: Tensor) -> bool:
-    if not tensor.is_leaf:
+    if not tensor.is_leaf or not tensor.requires_grad:
         return False
 
     def metadata() -> dict[str, Any]:

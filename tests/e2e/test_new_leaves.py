@@ -1,7 +1,10 @@
 """Calls that make a tensor require gradients, losses under autocast, layers of nothing."""
 
+import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import intarsia
 
@@ -60,3 +63,56 @@ def test_a_gradient_of_zeros_without_memory():
         function(x).sum().backward()
         found.append(x.grad)
     assert torch.equal(*found)
+
+
+def requires_grad_then_checkpoint(m, x):
+    return checkpoint(m, x.requires_grad_(), use_reentrant=True).sum()
+
+
+def requires_grad_where_gradients_are_off(m, x):
+    with torch.no_grad():
+        x.requires_grad = True
+    return m(x).sum()
+
+
+def requires_grad_and_backward(m, x):
+    loss = m(x.requires_grad_()).sum()
+    loss.backward()
+    return loss.detach()
+
+
+def frozen_first(m, x):
+    m[0].requires_grad_(False)
+    m[2].bias.requires_grad_(False)
+    m[2].bias.requires_grad_(True)
+    return m(x.requires_grad_()).sum() * (2 if x.requires_grad and x.is_leaf else 3)
+
+
+def used_before(m, x):
+    y = x * 2
+    with torch.no_grad():
+        x.requires_grad_()
+    return (m(x) + m(y)).sum()
+
+
+SAID = [requires_grad_then_checkpoint, requires_grad_where_gradients_are_off, requires_grad_and_backward, frozen_first]
+
+
+@torch.enable_grad()
+@pytest.mark.parametrize("function", [*SAID, used_before])
+def test_inputs_that_the_program_says_require_gradients(function):
+    found = []
+    for run in (function, intarsia.compile(function, options={"on_error": "raise"})):
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+        run(module, torch.randn(2, 3))  # parameters change
+        for _ in range(2):
+            x = torch.randn(2, 3)
+            result = run(module, x)
+            if result.requires_grad:
+                result.backward()
+            found.append([result.detach(), x.grad, x.requires_grad, *(p.grad for p in module.parameters())])
+    assert found[0][2] is found[2][2] is True
+    torch.testing.assert_close(found[:2], found[2:])
+    assert bool(intarsia.counters()["breaks"]) == (function is used_before)
+    assert intarsia.counters()["captures"] <= 2 or function is used_before
