@@ -64,25 +64,45 @@ class Statistics:
 STATISTICS = Statistics()  # counters only: nothing depends on them
 
 
-@dataclass
+@dataclass(eq=False)
 class _Recording:
     replay: Replay
     inputs: list[Memory]  # what is copied in
     back: list[Memory]  # and what is copied back
     makers: list[Callable[[Sequence[Any], list[Any], int], Any]]  # of the results
-    pool: Pool
+    place: _Place
     held: list[Any]  # results that callers are given as they lie in the recording's memory
     storages: list[Storage]  # theirs: no other may use one when it is written again
     seed: FixedSeed | None = None  # where the program draws
     ending: Ending | None = None  # gives the results, where large ones are not copied
     replays: int = 0
     last: int = 0  # the program's call that played it back last
-    spare: _Recording | None = None  # another one in the same memory, for calls that find results of this one in use
+    spare: _Recording | None = None  # another one, for calls that find results of this one in use
     busy: int = 0  # calls that did before there was one
+    dropped: bool = False  # it is not played back any more
+
+    def is_idle(self) -> bool:
+        """Whether nobody uses its results."""
+        return all(storage.is_free() for storage in self.storages)
 
     def is_free(self) -> bool:
-        """Whether nobody uses what playing it back would write: its results, and those of the spare, which may lie where it has other values."""
-        return all(s.is_free() for s in self.storages) and (self.spare is None or self.spare.is_free())
+        """Whether nobody uses what playing it back would write: its results, and those of later ones, which may lie where it has other values."""
+        if not self.is_idle():
+            return False
+        made = self.place.handing
+        return self not in made or all(r.is_idle() for r in made[made.index(self) + 1 :])
+
+
+@dataclass
+class _Place:
+    """The memory of recordings, and those of them that hand out results there, in the order in which they were made."""
+
+    pool: Pool
+    handing: list[_Recording] = field(default_factory=list)
+
+    def sweep(self) -> None:
+        """Forget those that are not played back any more once nobody uses their results."""
+        self.handing = [r for r in self.handing if not (r.dropped and r.is_idle())]
 
 
 class Recorded:
@@ -125,6 +145,7 @@ class Recorded:
         self.most_moves = 2
         self.warm, self.large = WARM, LARGE
         self.handed: Collection[int] = ()  # results that are not copied
+        self.places: dict[int, _Place] = {}  # where these lie, by stream
         self.pieces: Pieces | None = None
         self.divided: Divided | None = None  # where large results are not copied
         self.endings = 0  # recordings that a tail follows
@@ -262,7 +283,8 @@ class Recorded:
 
     def _place(self, placed: list[int] | None) -> None:
         self.placed = placed
-        self.made.clear()
+        for key in list(self.made):
+            self._drop(key)
         self.seen.clear()
         self.key = self._key()
 
@@ -283,15 +305,23 @@ class Recorded:
         if self._is_heavy(key, [args[k] for k in copied], kept, args):
             return
         pool = POOLS.of(self.gpu, key[0])
-        # What callers hold must lie where no other recording writes.
-        made = self._made(key, args, results, replace(pool, memory=self.gpu.memory()) if self.handed else pool, divided)
+        place = _Place(pool)
+        if self.handed:  # what callers hold must lie where no other program's recording writes
+            place = self.places.get(key[0]) or _Place(replace(pool, memory=self.gpu.memory()))
+            self.places[key[0]] = place
+        made = self._made(key, args, results, place, divided)
         if isinstance(made, str):
             POOLS.drop(pool)  # where there was not enough memory, it is not kept
             self._refuse(made)
         elif made is not None:
             if len(self.made) >= LIMIT:
-                del self.made[min(self.made, key=lambda k: self.made[k].last)]
+                self._drop(min(self.made, key=lambda k: self.made[k].last))
             self.made[key] = made
+
+    def _drop(self, key: Any) -> None:
+        made = self.made.pop(key)
+        for recording in filter(None, (made, made.spare)):
+            recording.dropped = True
 
     def _spare(self, found: _Recording, key: tuple[Any, ...], args: Sequence[Any]) -> _Recording | None:
         """What else plays the program back while results of this recording are in use: gradients that are added up, a second forward."""
@@ -299,7 +329,7 @@ class Recorded:
             found.busy += 1
             if found.busy != WARM:
                 return None
-            made = self._made(key, args, None, found.pool, None)
+            made = self._made(key, args, None, found.place, None)
             found.spare = made if isinstance(made, _Recording) else None
         return found.spare if found.spare is not None and found.spare.is_free() else None
 
@@ -308,10 +338,11 @@ class Recorded:
         key: tuple[Any, ...],
         args: Sequence[Any],
         results: Sequence[Any] | None,
-        pool: Pool,
+        place: _Place,
         divided: Divided | None,
     ) -> _Recording | str | None:
         """A recording in this memory; why there is none; None: not this time."""
+        pool = place.pool
         if not pool.lock.acquire(blocking=False):
             return None
         copied = [k for k in self.given if k not in (self.placed or ())]
@@ -341,7 +372,11 @@ class Recorded:
         self.endings += ending is not None
         STATISTICS.recordings += 1
         drawn = seed if seed.asked else None
-        return _Recording(replay, memories, back, makers, pool, held, ours, drawn, ending, last=self.calls)
+        made = _Recording(replay, memories, back, makers, place, held, ours, drawn, ending, last=self.calls)
+        if held:
+            place.sweep()
+            place.handing.append(made)
+        return made
 
     def _captured(self, work: Callable[[], list[Any]], pool: Pool) -> tuple[Replay, list[Any]]:
         """A recording; while one is made torch gives none of the memory back that it keeps, which so may be missing."""
@@ -378,7 +413,7 @@ class Recorded:
         return True
 
     def _play(self, found: _Recording, args: Sequence[Any], stream: int) -> Sequence[Any]:
-        if not found.pool.lock.acquire(blocking=False):  # memory is shared with a recording that is under way
+        if not found.place.pool.lock.acquire(blocking=False):  # memory is shared with a recording that is under way
             return self.run(*args)
         try:
             for memory in found.inputs:
@@ -393,7 +428,7 @@ class Recorded:
             for make in found.makers:
                 results.append(make(args, results, stream))
         finally:
-            found.pool.lock.release()
+            found.place.pool.lock.release()
         found.replays += 1
         found.last = self.calls
         self.replays += 1
@@ -403,5 +438,6 @@ class Recorded:
     def _refuse(self, reason: str) -> None:
         self.reason = reason
         self.made.clear()
+        self.places.clear()
         STATISTICS.refused.append(reason)
         log.info("a program is not recorded as a CUDA graph: %s", reason)
