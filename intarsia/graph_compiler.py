@@ -412,8 +412,8 @@ def backend_for(
 
         kept = _Reports(reports)
         _reports[gm] = kept
+        prepare_attention(gm)
         if needs_gradients(gm, example_inputs):
-            prepare_attention(gm)
             bucket = bucket_of(gm)
             parts = [] if bucket is None else split(gm, bucket)
             if parts:

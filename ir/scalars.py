@@ -150,7 +150,7 @@ _ROWS = [
     _libdevice("atan", torch.atan, 20),
     _libdevice("sinh", torch.sinh, 20),
     _libdevice("cosh", torch.cosh, 20),
-    _libdevice("tanh", torch.tanh, 16),
+    _unary("tanh", torch.tanh, 16, "", "tanh({0})"),
     _libdevice("asinh", torch.asinh, 24),
     _libdevice("acosh", torch.acosh, 24),
     _libdevice("atanh", torch.atanh, 24),

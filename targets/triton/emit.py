@@ -396,7 +396,7 @@ def _one_plus(op: Operation) -> loop.ScalarOp | None:
 
 
 # Their functions ask operands for their dtypes.
-_OF_TENSORS = ("floordiv", "mod", "sigmoid", "sign", "sqrt", "pow", "shl", "shr", "philox")
+_OF_TENSORS = ("floordiv", "mod", "sigmoid", "sign", "sqrt", "pow", "shl", "shr", "tanh", "philox")
 
 
 Writer.table = {
