@@ -12,7 +12,7 @@ from ..bytecode.frame import Frame
 from ..errors import CaptureError, GraphBreak, SourceLine, is_foreign
 from ..state import Interpreter
 
-__all__ = ["Break", "Restart", "Stop", "Suspended", "before_caller", "split_point"]
+__all__ = ["Break", "Nowhere", "Restart", "Stop", "Suspended", "before_caller", "split_point"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,10 @@ class Restart:
 
     step: int
     native: bool = False
+
+
+class Nowhere:
+    """Nothing of the capture can be kept: the whole call runs in eager."""
 
 
 class Stop:

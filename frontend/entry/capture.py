@@ -27,7 +27,7 @@ from ..calls.dispatch import call_forward
 from ..calls.registry import row_of
 from ..errors import CaptureError, InternalError, SourceLine, Unsupported, UserRaise
 from ..gradients.grads import dropped
-from ..gradients.inside import said, settle
+from ..gradients.inside import HooksOutside, said, settle
 from ..graph.dynamic import ConstraintError, Marks, Symbols
 from ..graph.host_numbers import put_number
 from ..graph.output import GraphInput
@@ -179,6 +179,7 @@ class _Attempt:
     family: Family | None
     hooks: bool = False  # whether a module's call is captured as a whole
     views: bool = True  # whether the generated function makes results that are views, and not the graph
+    outside: bool = False  # whether backward comes to hooks of the program's behind the graph
 
     def first(self) -> Capture:
         """Run it; again, up to an earlier place, where a break cannot be split."""
@@ -188,6 +189,9 @@ class _Attempt:
             try:
                 return self.run(stop)
             except CaptureError as error:
+                if isinstance(error, HooksOutside) and not self.outside:
+                    self.outside = True
+                    continue
                 split = error.split
                 if (
                     self.family is None
@@ -202,6 +206,7 @@ class _Attempt:
         """Interpret the call and finish the graph, at its end or at the first break."""
         vm = SymbolicInterpreter(self.dynamic, self.marks)
         vm.splits = self.family is not None
+        vm.gradients.outside = self.outside
         vm.label = "".join(
             f"{p.function.rpartition('<locals>.')[2]} ({os.path.basename(p.filename)}:{p.lineno})"
             for p in _definition(self.target)

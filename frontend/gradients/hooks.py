@@ -17,13 +17,15 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from ..breaks.breaks import Nowhere
 from ..calls.registry import Rows, Then
-from ..errors import GraphBreak
+from ..errors import CaptureError, GraphBreak, UserRaise
 from ..guards.source import Const, Fetch
 from ..state import Interpreter
 from ..torch_private.autograd_graph import APPLY_ON_TENSORS, accumulated_hooks, has_leaf_hooks, is_held, tensor_hooks
 from ..values.kinds import isinstance
 from . import nodes
+from .inside import HOOK
 from .state import VisibleState
 
 __all__ = ["ROWS", "Called", "Hook", "of_leaf", "register_hook"]
@@ -121,20 +123,78 @@ def of_leaf(vm: Interpreter, leaf: Tensor, what: str) -> tuple[list[Hook], list[
 
 def register_hook(vm: Interpreter, tensor: Tensor, hook: Any) -> Any:
     """`tensor.register_hook(hook)` of a tensor that the program has computed: it is called in backward calls of the same graph."""
-    what = "a hook is registered on a tensor"
     if id(tensor) in vm.out.inputs or vm.inference:
-        raise GraphBreak(what)
+        raise GraphBreak(HOOK)
     if not tensor.requires_grad:
         vm.native(tensor.register_hook, hook)  # an error
-    vm.gradients.note(vm, what)
+    if vm.gradients.outside and tensor.grad_fn is not None:
+        return _attach(vm, tensor, hook)
+    if not vm.dynamic.marks.gradients:
+        raise _refused(vm.gradients.here(vm, HOOK), vm.out.node(tensor), HOOK)
+    vm.gradients.note(vm, HOOK)
     return _register(vm, Hook(tensor, hook, place=tensor.grad_fn))
 
 
+def _refused(call: Any, node: Any, why: str) -> GraphBreak:
+    """The break at the call; a hook between two graphs would not see what comes through those that have used the tensor before."""
+    error = GraphBreak(why)
+    error.frames, error.split = call.frames, Nowhere() if node.users else call.split
+    return error
+
+
+def _attach(vm: Interpreter, tensor: Tensor, hook: Any) -> Any:
+    """A hook that backward comes to behind the graph: one that only computes becomes part of the graph of backward."""
+    state, asked = VisibleState(vm), len(vm.guards.parts)
+    call, made = vm.gradients.here(vm, HOOK), vm.out.node(tensor)
+    try:
+        with torch.no_grad():
+            arriving = torch.empty_like(tensor)
+        with vm.out.beside([arriving]) as aside, torch.no_grad():
+            result = vm.call(hook, (arriving,), {})
+            if state.is_changed() or aside.writes() or any(map(_is_read, list(vm.guards.parts.values())[asked:])):
+                raise GraphBreak("it changes something, or reads what may be something else by then")
+            if result is not None and not isinstance(result, Tensor):
+                raise GraphBreak(f"it gives a {type(result).__name__}")
+            module, read = aside.finish([result])
+    except (CaptureError, UserRaise) as error:
+        why = error.reason if isinstance(error, CaptureError) else f"{type(error.value).__name__}: {error.value}"
+        raise _refused(call, made, f"{HOOK}, and called later than in this graph: {why}") from None
+    kept = _refused(call, made, f"{HOOK}, and its handle is kept")
+    attached = nodes.Attached(nodes.HookGraph(False, module, 1), getattr(hook, "__name__", "hook"))
+    real = vm.native(attached.put, tensor, *read)
+    node = vm.out.mark(attached, vm.out.lift((tensor, *read)))
+    handle = _handle(vm)
+    vm.gradients.attached.append(Outer(handle, kept, node, real))
+    return handle
+
+
+@dataclass
+class Outer:
+    """A hook that backward comes to behind the graph: the node, the hook on the fake tensor, the program's handle, and the break
+    where that is kept.
+    """
+
+    handle: Any
+    kept: GraphBreak
+    node: Any
+    real: RemovableHandle
+
+
+def _is_read(part: Any) -> bool:
+    """Whether a guard is on a value, and not on what is called."""
+    return part.kind == "equals"
+
+
 def _register(vm: Interpreter, hook: Hook) -> Any:
-    hook.handle = vm.create(spent_handle())
-    vm.recipes[id(hook.handle)] = (spent_handle, (), {})
+    hook.handle = _handle(vm)
     vm.gradients.hooks.append(hook)
     return hook.handle
+
+
+def _handle(vm: Interpreter) -> Any:
+    handle = vm.create(spent_handle())
+    vm.recipes[id(handle)] = (spent_handle, (), {})
+    return handle
 
 
 def spent_handle() -> RemovableHandle:
@@ -144,6 +204,11 @@ def spent_handle() -> RemovableHandle:
 
 @ROWS.rule(RemovableHandle.remove)
 def _remove(vm: Interpreter, handle: Any) -> Any:
+    for outer in [o for o in vm.gradients.attached if o.handle is handle]:
+        outer.real.remove()
+        vm.out.graph.erase_node(outer.node)
+        vm.gradients.attached.remove(outer)
+        return None
     known = [hook for hook in vm.gradients.hooks if hook.handle is handle]
     if not known:
         return Then(RemovableHandle.remove, (handle,), {}, body=True)

@@ -21,7 +21,18 @@ from ..torch_private.autograd_graph import has_leaf_hooks, hooks_on_saving, is_f
 from ..values.kinds import isinstance
 from .nodes import freed, leaf
 
-__all__ = ["Inside", "NoHooks", "said", "settle"]
+__all__ = ["HOOK", "HooksOutside", "Inside", "NoHooks", "said", "settle"]
+
+
+HOOK = "a hook is registered on a tensor"
+
+
+class HooksOutside(GraphBreak):
+    """Hooks are registered, and backward comes later: capture starts again with `Inside.outside`."""
+
+    def __init__(self, error: GraphBreak) -> None:
+        super().__init__(error.reason, error.advice)
+        self.frames, self.split = error.frames, error.split
 
 
 @dataclass
@@ -42,6 +53,8 @@ class Inside:
     leaves: dict[int, GraphInput] = field(default_factory=dict)  # without hooks
     hooked: dict[int, GraphInput] = field(default_factory=dict)  # whose hooks have guards of their own
     hooks: list[Any] = field(default_factory=list)  # that the program has registered, `hooks.Hook`
+    outside: bool = False  # whether it is known of the capture that gradients are wanted through its results
+    attached: list[Any] = field(default_factory=list)  # hooks that are called then, `hooks.Outer`
     raised: bool = False  # whether a call has raised: what eager has done by then, its order of nodes decides
 
     def note(self, vm: Interpreter, what: str, frees: bool = False) -> None:
@@ -49,10 +62,14 @@ class Inside:
         if not vm.dynamic.marks.gradients:
             raise GraphBreak(what)
         vm.out.asked = True  # for the grad mode
+        self.calls.append(self.here(vm, what, frees))
+
+    def here(self, vm: Interpreter, what: str, frees: bool = False) -> _Call:
+        """A call, at the instruction that is being interpreted."""
         split = split_point(vm)
         if isinstance(split, Suspended):
             split = Restart(split.frames[-1].begun)
-        self.calls.append(_Call(what, tuple(vm.places()), split, frees))
+        return _Call(what, tuple(vm.places()), split, frees)
 
     def guards(self) -> list[NoHooks]:
         """What later calls are asked."""
@@ -109,6 +126,10 @@ class Results(Protocol):
     emit: Emitter
     outputs: list[Tensor]
 
+    @property
+    def known(self) -> dict[int, str]:
+        """The names of values that were built or fetched, by identity."""
+
     def value(self, value: Any, /) -> str:
         """Any value of the stack."""
 
@@ -119,6 +140,9 @@ def settle(vm: Interpreter, body: Results) -> list[str]:
     Raises GraphBreak, at the first of the calls, where gradients are wanted outside of the graph through what it computes.
     """
     inside: Inside = vm.gradients
+    for outer in inside.attached:
+        if id(outer.handle) in body.known:
+            raise outer.kept
     if not inside.calls:
         return []
     if inside.raised:
@@ -155,4 +179,4 @@ def _outside(inside: Inside) -> GraphBreak:
     error.frames = first.frames
     if not any(call.frees for call in inside.calls):
         error.split = first.split  # else eager alone frees no more than that: a compiled graph is one node
-    return error
+    return HooksOutside(error) if all(call.what == HOOK for call in inside.calls) else error

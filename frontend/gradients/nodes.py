@@ -10,11 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.utils.hooks import RemovableHandle
 
 from ..torch_private.dispatch import storage_key
 
 __all__ = [
     "NODES",
+    "Attached",
     "HookGraph",
     "Hooked",
     "freed",
@@ -173,6 +175,27 @@ class Hooked:
         places = enumerate(zip(self.hooks, tensors, strict=True))
         listeners = [(hook.on_node, tensor, partial(run, place)) for place, (hook, tensor) in places]
         return hooked(self.function, given, listeners, made), tuple(made)
+
+
+class Attached:
+    """A hook on a tensor, for backward outside of the graph: a call takes the tensor and the values that the hook reads."""
+
+    def __init__(self, hook: HookGraph, name: str) -> None:
+        self.__name__ = self.__qualname__ = "attached_hook"
+        self.hook, self.name = hook, name
+
+    def __call__(self, tensor: Tensor, *values: Any) -> None:
+        if tensor.requires_grad:  # else gradients are off where the graph runs
+            self.put(tensor, *values)
+
+    def put(self, tensor: Tensor, *values: Any) -> RemovableHandle:
+        """Register it."""
+
+        def run(gradient: Tensor) -> Any:
+            return self.hook.module(*values, gradient)[0]
+
+        run.__name__ = self.name  # errors speak of it
+        return tensor.register_hook(run)  # type: ignore[no-any-return,no-untyped-call]
 
 
 def flat(gradients: Sequence[Any]) -> list[Tensor]:

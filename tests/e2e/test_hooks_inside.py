@@ -175,12 +175,72 @@ def one_gradient_of_two_tensors(m):
     return step
 
 
-@left
+@inside
 def backward_outside(m):
     def step(x, seen):
         h = m[0](x)
+        y = (h * 3).sum()
+        h.register_hook(lambda g: g * 0.5 + x.shape[0])
+        h.register_hook(lambda g: g * 1000).remove()
+        k = m[1](h)
+        k.register_hook(lambda g: g.clamp(-0.1, 0.1) + h.mean())
+        return m[2](k).square().sum() + y
+
+    return step
+
+
+@inside
+def written_to_behind_the_hook(m):
+    def step(x, seen):
+        h = m[0](x)
         h.register_hook(lambda g: g * 2)
+        h.mul_(2)
+        h.square().sum().backward()
+
+    return step
+
+
+@left
+def seen_outside(m):
+    def step(x, seen):
+        h = m[0](x)
+        y = (h * 3).sum()
+        h.register_hook(lambda g: seen.append(g.sum()))
+        return h.square().sum() + y
+
+    return step
+
+
+@left
+def handle_kept(m):
+    def step(x, seen):
+        h = m[0](x)
+        y = (h * 3).sum()
+        m.handle = h.register_hook(lambda g: g * 2)
+        return h.square().sum() + y
+
+    return step
+
+
+@left
+def state_read(m):
+    def step(x, seen):
+        h = m[0](x)
+        h.register_hook(lambda g: g * m.scale)
         return h.square().sum()
+
+    m.scale = 2.0
+    return step
+
+
+@left
+def a_break_behind(m):
+    def step(x, seen):
+        h = m[0](x)
+        y = (h * 3).sum()
+        h.register_hook(lambda g: g * 2)
+        print(end="")
+        return m[1](h).square().sum() + y
 
     return step
 
@@ -191,17 +251,6 @@ def of_a_module_and_backward_outside(m):
 
     def step(x, seen):
         return m(x).square().sum()
-
-    return step
-
-
-@left
-def written_to_behind_the_hook(m):
-    def step(x, seen):
-        h = m[0](x)
-        h.register_hook(lambda g: g * 2)
-        h.mul_(2)
-        h.square().sum().backward()
 
     return step
 
