@@ -81,7 +81,7 @@ class _Streams:
         return builder.ew("add", seed, number) if number else seed
 
     def _draw(self, device: str, op: AtenOp) -> SSAValue:
-        """A library call, so that torch's generator counts the draw, also where a CUDA graph is played back."""
+        """A library call, so that torch's generator counts the draw; in front of all others, as in front of a CUDA graph that is played back."""
         attrs = {"target": "aten.randint.low", "operands": (), "low": -(2**63), "high": 2**63 - 1, "size": ()}
         attrs |= {
             "dtype": torch.int64,
@@ -93,7 +93,8 @@ class _Streams:
         call = kernel.Extern.make([], [tensor_type((), I64, device)], attrs, loc=op.location)
         block = op.parent
         assert block is not None
-        block.insert_op_before(call, op)
+        assert block.first_op is not None
+        block.insert_op_before(call, block.first_op)
         return call.results[0]
 
 

@@ -207,7 +207,8 @@ class _Writer:
     def _refusal(self) -> str:
         """Why the program is not recorded as a CUDA graph."""
         steps = sum(isinstance(op, buffer.Launch | buffer.Extern | buffer.Contract) for op in self.func.block_body.ops)
-        return refusal(steps, list(self.operators.values()), on_cpu(self.func))
+        seeds = sum(bool(op.get("seed")) for op in self.func.block_body.ops if isinstance(op, buffer.Extern))
+        return refusal(steps, list(self.operators.values()), on_cpu(self.func), seeds)
 
     def _arena(self) -> int | None:
         size = self.func.get("arena_bytes", 0)

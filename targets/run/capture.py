@@ -62,7 +62,10 @@ def first_line(error: Exception) -> str:
 
 
 # Threads of these run nothing of the program's: they wait for processes, files or the clock, or copy to pinned memory.
-QUIET = ("intarsia", "tqdm", "execnet", "torch._inductor", "torch.utils.data._utils.pin_memory")
+QUIET = (
+    *("intarsia", "tqdm", "execnet", "torch._inductor", "torch.utils.data._utils.pin_memory"),
+    *("tensorboard", "tensorboardX", "wandb", "IPython", "ipykernel", "zmq"),
+)
 
 
 def drawing_threads() -> list[str]:

@@ -85,14 +85,17 @@ def of_a_library(operators: Iterable[str], wanted: bool) -> str:
     return ""
 
 
-def refusal(steps: int, operators: Sequence[str], cpu: str = "") -> str:
+def refusal(steps: int, operators: Sequence[str], cpu: str = "", seeds: int = 0) -> str:
     """Why a program is not recorded, or "".
 
     Args:
         steps: how many kernels and library calls it has.
         operators: the library calls.
         cpu: what of it is on the CPU.
+        seeds: how many seeds it draws: a playback puts one where the recording reads it.
     """
+    if seeds > 1:
+        return "it draws more than one seed"
     if steps < LEAST:
         return f"fewer than {LEAST} kernels"
     if cpu:

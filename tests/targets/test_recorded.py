@@ -510,6 +510,22 @@ def test_recordings_of_a_program_share_memory() -> None:
     assert 150 < program.recorded.replays < 590
 
 
+def test_results_of_a_recording_that_is_dropped_are_kept() -> None:
+    program = Program(lambda x: [x * 2], ["tensor"], ["a0.shape[0]"])
+    program.recorded.hand_out(range(1))
+    for size in (2, 2, 2, 3, 3, 3):
+        program(torch.ones(size))
+    first, second = program.recorded.made
+    held = program(torch.ones(3))[0]
+    program.recorded._drop(second)
+    replays = program.recorded.replays
+    program(torch.ones(2))
+    assert torch.equal(held, torch.full((3,), 2.0)) and program.recorded.replays == replays
+    del held
+    program(torch.ones(2))
+    assert program.recorded.replays == replays + 1 and list(program.recorded.made) == [first]
+
+
 def test_memory_that_torch_keeps_is_given_back_for_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     program, failures = Program(lambda x: [x * 2], ["tensor"]), [torch.OutOfMemoryError("no memory")]
     record = program.gpu.record

@@ -17,6 +17,7 @@ from intarsia.targets.run import graphs
 from intarsia.targets.run import recording_memory as playback
 from intarsia.targets.run.graphs import WARM, Recorded
 from intarsia.targets.run.numbers import APART, MOST_STREAMS, Numbers
+from intarsia.targets.run.recordable import refusal
 from intarsia.targets.run.seeds import FixedSeed, draw_seed
 from tests.targets.test_recorded import Fake
 
@@ -108,11 +109,13 @@ def test_seeds_of_playbacks_are_those_of_calls() -> None:
     assert len({int(x[0]) for x in found}) == 8
 
 
-def test_a_second_seed_is_not_recorded() -> None:
+def test_a_program_that_begins_again_reads_the_same_seed() -> None:
     memory = torch.zeros((), dtype=torch.int64)
-    with pytest.raises(RuntimeError, match="more than one seed"):
-        FixedSeed(memory).run(lambda: [draw_seed("cpu"), draw_seed("cpu")], ())
-    assert draw_seed("cpu") is not memory  # also after that
+    seed = FixedSeed(memory)
+    assert not seed.asked
+    assert all(found is memory for found in seed.run(lambda: [draw_seed("cpu"), draw_seed("cpu")], ()))
+    assert seed.asked and draw_seed("cpu") is not memory  # it is over
+    assert refusal(9, [], seeds=1) == "" and "seed" in refusal(9, [], seeds=2)
 
 
 def test_numbers_are_of_the_dtype_of_all_who_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
