@@ -7,11 +7,14 @@ processes: these use the fixture `product_compiler`.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import re
 import shutil
+import subprocess
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +25,8 @@ from intarsia.targets.build.toolchain import Progress, Source, Toolchain, compil
 
 PRODUCT = build.OPTIMIZE
 LIGHT = ("-O1", *build.OPTIMIZE[1:])
+HEADER = re.compile(r'#include "(\w+\.h)"\n')  # a text begins with the one header that brings all others
+OFTEN = 4  # texts with the same header and flags: it is precompiled
 
 
 @contextmanager
@@ -41,6 +46,7 @@ class Shared:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.compiled = self.copied = 0
+        self.included: Counter[Path] = Counter()
 
     def __call__(
         self, sources: Sequence[Source], toolchain: Toolchain, out_dir: Path, *, progress: Progress | None = None
@@ -51,7 +57,7 @@ class Shared:
         self.compiled += len(missing)
         self.copied += len(sources) - len(missing)
         if missing:
-            for path in compile_sources(missing, toolchain, out_dir, progress=progress):
+            for path in compile_sources(missing, self._prepared(missing, toolchain), out_dir, progress=progress):
                 partial = self.folder / f".{os.getpid()}-{threading.get_ident()}-{path.name}"
                 shutil.copyfile(path, partial)
                 partial.replace(kept[path.stem])
@@ -59,6 +65,22 @@ class Shared:
             if source not in missing:
                 shutil.copyfile(kept[source.name], out_dir / f"{source.name}.so")
         return [out_dir / f"{s.name}.so" for s in sources]
+
+    def _prepared(self, sources: Sequence[Source], toolchain: Toolchain) -> Toolchain:
+        """The toolchain with precompiled headers in front of the package's own; gcc passes over those that were made with other flags."""
+        if toolchain.kind != "gcc":
+            return toolchain
+        folder = self.folder / toolchain.identity[:16]
+        for header in {found[1] for s in sources if (found := HEADER.match(s.text))}:
+            self.included[folder / header] += 1
+            made = folder / f"{header}.gch"
+            if self.included[folder / header] >= OFTEN and not made.exists():
+                folder.mkdir(exist_ok=True)
+                partial = folder / f".{os.getpid()}-{header}.gch"
+                bare = dataclasses.replace(toolchain, link_flags=())
+                subprocess.run(bare.command(build.HEADER_DIR / header, partial), check=True)
+                partial.replace(made)
+        return dataclasses.replace(toolchain, flags=(f"-I{folder}", *toolchain.flags))
 
     @staticmethod
     def _key(source: Source, toolchain: Toolchain) -> str:

@@ -182,6 +182,8 @@ def _toolchain(
     kind, behind = compiler_kind(compiler, tuple(words))
     isa = detect_isa()
     threads, link = openmp_flags(kind, loaded_openmp()) if openmp else ((), ())
+    if kind == "gcc" and sys.platform == "linux" and not words and _is_program(compiler):
+        link = (*link, *libraries(bool(threads)))
     if openmp and not threads:
         log.warning(
             "kernels run on one thread: %s cannot share torch's OpenMP runtime (%s); install g++ or set CXX",
@@ -194,6 +196,7 @@ def _toolchain(
         "-fPIC",
         "-pipe",
         "-w",
+        "-fno-exceptions",
         *OPTIMIZE,
         *isa_flags(kind, isa),
         *(threads or ("-fopenmp-simd",)),
@@ -412,6 +415,14 @@ def openmp_flags(kind: str, runtime: str | None) -> tuple[tuple[str, ...], tuple
             return ("-Xclang", "-fopenmp"), (str(runtime), f"-Wl,-rpath,{Path(str(runtime)).parent}")
         return ("-fopenmp",), ("-Wl,--as-needed", str(runtime))
     return (), ()
+
+
+def libraries(threads: bool) -> tuple[str, ...]:
+    """What gcc links: not the C++ library, which no kernel uses and which takes half of the linker's time.
+
+    For a compiler that is called by its name alone: other words, and scripts, may ask for code that needs more (sanitizers do).
+    """
+    return ("-nodefaultlibs", "-Wl,--as-needed", *(("-lgomp",) if threads else ()), "-lm", "-lgcc", "-lc")
 
 
 @dataclass
