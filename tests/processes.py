@@ -87,21 +87,27 @@ class Prepared:
         return found
 
     def run_together(
-        self, program: Path, folders: list[Path], *arguments: str, seconds: int = 500, **environment: str
+        self,
+        program: Path,
+        folders: list[Path],
+        *arguments: str,
+        numbered: bool = False,
+        seconds: int = 500,
+        **environment: str,
     ) -> list[tuple[int, str, str]]:
-        """What `run` gives, of processes that begin at once, one for each folder."""
+        """What `run` gives, of processes that begin at once, one for each folder; `numbered`: the first argument is its number."""
         said = [(folder / "stdout.txt", folder / "stderr.txt") for folder in folders]
         jobs = [
             {
                 "program": str(program),
-                "arguments": arguments,
+                "arguments": (str(number), *arguments) if numbered else arguments,
                 "environment": environment,
                 "seconds": seconds,
                 "in": os.devnull,
                 "out": str(out),
                 "err": str(err),
             }
-            for out, err in said
+            for number, (out, err) in enumerate(said)
         ]
         assert self._server.stdin is not None and self._server.stdout is not None
         self._server.stdin.write(json.dumps(jobs) + "\n")

@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.processes import Prepared
+
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="a build without processes")
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def rows(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     place, program = tmp_path_factory.mktemp("ranks") / "meet", Path(__file__).with_name("ranks.py")
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(program), str(rank), str(place)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        said = [process.communicate(timeout=240) for process in ranks]
-    finally:
-        for process in ranks:
-            process.kill()
-    assert all(process.returncode == 0 for process in ranks), said[0][1][-2000:] + said[1][1][-2000:]
-    return {row["way"]: row for row in map(json.loads, said[0][0].splitlines())}
+    folders = [tmp_path_factory.mktemp(f"rank{rank}") for rank in range(2)]
+    said = prepared.run_together(program, folders, str(place), numbered=True, seconds=240)
+    assert all(code == 0 for code, _, _ in said), said[0][2][-2000:] + said[1][2][-2000:]
+    return {row["way"]: row for row in map(json.loads, said[0][1].splitlines())}
 
 
 @pytest.mark.parametrize(

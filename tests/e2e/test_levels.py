@@ -54,6 +54,7 @@ def gpt2():
     return GPT2Model(GPT2Config(vocab_size=99, n_embd=32, n_layer=2, n_head=4)).eval(), (torch.randint(0, 99, (2, 12)),)
 
 
+LONG = 100_000
 MODELS = [toy, resnet, mobilenet, convnext, bert, gpt2]
 
 
@@ -67,9 +68,11 @@ def lowered(request):
 
 
 def test_text_is_stable_at_every_stage(lowered):
+    """Each text once; of a network with hundreds of operations, every fourth."""
     _, _, low = lowered
-    for name, text in low.stages.items():
-        assert print_module(parse_module(text)) == text, name
+    texts = {text: name for name, text in low.stages.items()}
+    for text in list(texts)[:: 4 if max(map(len, texts)) > LONG else 1]:
+        assert print_module(parse_module(text)) == text, texts[text]
 
 
 def test_interpreter_agrees_at_every_level(lowered):

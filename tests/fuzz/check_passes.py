@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 from graphs import Program, random_program
 from torch import Tensor
-from xdsl.dialects.builtin import ModuleOp
 
 from intarsia.ir.dtypes import DType
 from intarsia.ir.interpreter.run import run
@@ -32,7 +31,7 @@ def prim_passes() -> list[Pass]:
 
 
 def check_program(program: Program, seed: int, passes: Sequence[Pass]) -> None:
-    """Run all passes.
+    """Run all passes, and the program after each that changed its text.
 
     Raises:
         WrongPass: with the pass's name and the path of a reproducer.
@@ -40,21 +39,24 @@ def check_program(program: Program, seed: int, passes: Sequence[Pass]) -> None:
     module = program.module
     given = [program.inputs(b, seed) for b in program.bindings]
     wanted = [run(module, inputs) for inputs in given]
+    before = print_module(module)
     for item in passes:
-        before = print_module(module)
         try:
             item.apply(CompileContext(), module)
             module.verify()
-            _same_text(module)
+            after = print_module(module)
+            if after == before:
+                continue
+            _reads_back(after)
             for inputs, want in zip(given, wanted, strict=True):
                 compare(run(module, inputs, reverse=bool(seed % 2)), want, program.scales, program.rounded)
         except Exception as error:
             place = _reproducer(item, seed, before, error)
             raise WrongPass(f"seed {seed}: pass '{item.name}': {type(error).__name__}: {error}\n{place}") from error
+        before = after
 
 
-def _same_text(module: ModuleOp) -> None:
-    text = print_module(module)
+def _reads_back(text: str) -> None:
     again = print_module(parse_module(text))
     assert again == text, "the text that is printed does not parse to the same module"
 
