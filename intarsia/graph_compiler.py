@@ -26,6 +26,7 @@ from .explain import logs
 from .explain.roofline import WATCH
 from .frontend.errors import Unsupported
 from .frontend.functional.trace import functionalize
+from .frontend.gradients.grads import takes_gradients
 from .frontend.gradients.nodes import in_eager
 from .frontend.runtime.collector import collector_paused
 from .frontend.runtime.error_origin import blamed
@@ -139,9 +140,12 @@ def compile_graph(
             raise
         return run_eager(gm, internal_reason(error))
     _count(report)
-    gradients = frozenset(gm.meta.get("gradients", ()))
-    for recorded in report.program.recorded if gradients and report.program is not None else ():
-        recorded.hand_out(gradients)  # they are let go of before the next step (frontend/gradients/grads.py)
+    gradients, taken = frozenset(gm.meta.get("gradients", ())), takes_gradients(gm)
+    for recorded in () if report.program is None else report.program.recorded:
+        if gradients:
+            recorded.hand_out(gradients)  # they are let go of before the next step (frontend/gradients/grads.py)
+        if taken:
+            recorded.take_handed()
     # On a CPU arguments are written to when nothing can fail any more (passes/memory/written_arguments.py).
     function.writes_last = report.program is not None and report.program.generated.host.gpu is None  # type: ignore[attr-defined]
     return function, report

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from ..errors import Unsupported
 from ..graph.output import GraphInput
@@ -15,12 +15,18 @@ from ..guards.source import Attr, Const, Source
 from ..state import Interpreter
 from ..values.kinds import isinstance
 
-__all__ = ["dropped", "is_unchanged", "read_grad", "write_grad"]
+__all__ = ["dropped", "is_unchanged", "read_grad", "takes_gradients", "write_grad"]
 
 
 def source_of_grad(info: GraphInput) -> Source:
     """Where the gradient of an input is found; a tensor that guards hold by identity is not looked for again."""
     return Attr(Const(info.real, info.source.name()) if info.static else info.source, "grad")
+
+
+def takes_gradients(gm: fx.GraphModule) -> bool:
+    """Whether the `.grad` of a tensor is among the inputs of a captured graph."""
+    sources = (node.meta.get("source") for node in gm.graph.find_nodes(op="placeholder"))
+    return any(isinstance(source, Attr) and source.attr == "grad" for source in sources)
 
 
 def read_grad(vm: Interpreter, tensor: Tensor) -> Any:

@@ -168,7 +168,12 @@ class Recorded:
         if half:
             self.large = 0
         if after_others:
-            self.warm, self.most_moves = WARM + 3, LIMIT
+            self.warm = WARM + 3
+            self.take_handed()
+
+    def take_handed(self) -> None:
+        """Arguments are what recordings hand out, or the programs themselves until these are made: they may lie at several places."""
+        self.most_moves = LIMIT
 
     def __call__(self, *args: Any) -> Sequence[Any]:
         if self.gpu.is_only or self.gpu.is_current():

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from intarsia.frontend.gradients.grads import takes_gradients
 from tests.frontend.harness import compiled, graph_backend
 
 
@@ -136,27 +137,33 @@ def test_gradients_that_are_replaced_are_gone_before_the_graph_runs(returned: bo
     assert alive[2:] == [int(returned)] * 2
 
 
-def test_a_backend_is_told_which_results_become_gradients() -> None:
+@pytest.mark.parametrize("added", [False, True])
+def test_a_backend_is_told_which_results_become_gradients(added: bool) -> None:
     given: list[tuple[list[int], Any]] = []
 
     def step(module: nn.Linear, x: Tensor) -> Any:
         hidden = module(x)
-        module.zero_grad()
+        if not added:
+            module.zero_grad()
         hidden.square().sum().backward()
         return x * 2, hidden.detach().sum(), module.bias
 
     def telling(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         def run(*args: Any) -> Any:
             given.append((graph.meta["gradients"], graph(*args)))
+            assert takes_gradients(graph) is added
             return given[-1][1]
 
         return run
 
     telling.takes_gradients = graph_backend.takes_gradients  # type: ignore[attr-defined]
     module = layer()
+    if added:
+        module(torch.ones(3)).sum().backward()
     with torch.enable_grad():
         fast, _ = compiled(step, backend=telling, fullgraph=True)
         for _ in range(3):
             fast(module, torch.ones(2, 3))
             places, results = given[-1]
-            assert len(places) == 2 and all(any(results[k] is p.grad for k in places) for p in module.parameters())
+            found = [any(results[k] is p.grad for k in places) for p in module.parameters()]
+            assert len(places) == 2 * (not added) and found == [not added] * 2

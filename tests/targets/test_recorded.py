@@ -526,6 +526,23 @@ def test_results_of_a_recording_that_is_dropped_are_kept() -> None:
     assert program.recorded.replays == replays + 1 and list(program.recorded.made) == [first]
 
 
+@pytest.mark.parametrize("handed", [False, True])
+def test_sums_of_gradients_lie_at_several_places(handed: bool) -> None:
+    """Where the recording of the first part puts them, and where earlier calls of it did: each is a place to add to, none is copied."""
+    totals = [torch.zeros(4) for _ in range(3)]
+    program = Program(lambda total, x: [total.add_(x)][:0], ["written", "tensor"], keep=totals)
+    if handed:
+        program.recorded.take_handed()
+    wanted = [torch.zeros(4) for _ in totals]
+    for k in (0, 0, 0, 1, 1, 1, 2, 2, 2, *[0, 1, 2] * 3):
+        x = torch.randn(4)
+        program(totals[k], x)
+        wanted[k] += x
+        assert torch.equal(totals[k], wanted[k])
+    assert program.recorded.placed == ([0] if handed else [])
+    assert len(program.recorded.made) == (3 if handed else 1)
+
+
 def test_memory_that_torch_keeps_is_given_back_for_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
     program, failures = Program(lambda x: [x * 2], ["tensor"]), [torch.OutOfMemoryError("no memory")]
     record = program.gpu.record
