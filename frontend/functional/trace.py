@@ -88,6 +88,8 @@ def functionalize(
 
 
 class Tracer(CaptureMode):
+    trains = False  # whether the graph computes gradients
+
     def __init__(self, gm: fx.GraphModule, fake_mode: Any, decompositions: dict[OpOverload, Callable[..., Any]]):
         super().__init__()
         self.gm = gm
@@ -115,7 +117,7 @@ class Tracer(CaptureMode):
         for index, (old, example) in enumerate(zip(placeholders, example_inputs, strict=True)):
             node = self.graph.placeholder(old.name)
             self._copy_meta(old, node)
-            node.meta["static_input"] = old.meta.get("static_input", False)
+            node.meta["static_input"] = old.meta.get("static_input", False) and not self._is_trained(example)
             if "source" in old.meta:
                 node.meta["source_name"] = old.meta["source"].name()
             if isinstance(example, Tensor):
@@ -129,6 +131,10 @@ class Tracer(CaptureMode):
         for node in self.graph.nodes:
             if isinstance(node.meta["val"], Tensor):
                 self.symbols.bind_sizes(node.meta["val"], node)
+
+    def _is_trained(self, example: Any) -> bool:
+        """Whether an optimizer will write the tensor before the next call: a host's weight of which no packed copy is kept."""
+        return self.trains and isinstance(example, Tensor) and example.requires_grad and example.device.type == "cpu"
 
     def _bind_tensor(self, fake: Tensor, node: fx.Node, index: int) -> Tensor:
         """The tensor to run the graph on: an alias of the caller's, whose metadata thus never changes."""
@@ -571,6 +577,8 @@ class Tracer(CaptureMode):
 
 class TracerWithAutograd(Tracer):
     """The trace of a graph that takes gradients itself: autograd records, and its operators arrive here as well."""
+
+    trains = True
 
     def _bind_tensor(self, fake: Tensor, node: fx.Node, index: int) -> Tensor:
         """An input is a leaf: what it was made of lies outside of the graph."""

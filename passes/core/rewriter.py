@@ -186,3 +186,8 @@ def is_static(value: SSAValue, func: Func) -> bool:
     """An argument of the function that is a parameter or buffer."""
     static = func.get("arg_static")
     return isinstance(value, BlockArgument) and bool(static and static[value.index])
+
+
+def is_kept(value: SSAValue, func: Func) -> bool:
+    """A parameter or buffer that this call does not overwrite: what is computed of it serves many calls."""
+    return is_static(value, func) and all(value.index != k for k, _ in func.get("mutations", ()))  # type: ignore[union-attr]

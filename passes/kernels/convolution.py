@@ -18,7 +18,7 @@ from ...ir.types import RefType
 from ..analysis.machine import Machine, Processor
 from ..analysis.strides import channels_last
 from ..core.clauses import Call, Clauses, broken
-from ..core.rewriter import is_static
+from ..core.rewriter import is_kept
 from .microkernel import has_room, is_short
 
 FEW_CHANNELS = 8  # the kernel reads fewer input channels from any layout
@@ -115,7 +115,7 @@ def is_ours(op: Op, func: prim.Func, machine: Machine) -> bool:
     """
     if broken(takes_convolution(op, machine)):
         return False
-    if not all(is_parameter(v, func) for v in op.operands[1 : len(Call.of(op).names)]):
+    if not all(is_kept(v, func) for v in op.operands[1 : len(Call.of(op).names)]):
         return False
     if is_depthwise(op) or is_winograd(op):
         return True
@@ -156,12 +156,6 @@ def winograd_tiles(shape: Sequence[Dim]) -> Dim:
 def is_depthwise(op: Op) -> bool:
     """Whether the kernel for one filter a channel does this convolution."""
     return broken(takes_depthwise(op)) is None
-
-
-def is_parameter(value: SSAValue, func: prim.Func) -> bool:
-    """An argument that is a parameter or buffer and that this call does not overwrite."""
-    written = [func.block_body.args[argument] for argument, _ in func.get("mutations", ())]
-    return is_static(value, func) and value not in written
 
 
 def convolution_tile(op: Op, winograd: bool, cpu: Processor) -> tuple[int, ...]:

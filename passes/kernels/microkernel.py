@@ -23,7 +23,7 @@ from ...ir.types import RefType, TensorType
 from ..analysis.machine import Machine, Processor
 from ..analysis.strides import same_layout
 from ..core.clauses import Call, Clauses
-from ..core.rewriter import is_static
+from ..core.rewriter import is_kept
 from .contractions import Contraction
 
 REGISTER_BYTES = 512  # of all vectors, from which on a tile of sums is worth it: 16 of AVX2, 32 of NEON
@@ -173,8 +173,7 @@ def is_worth_packing(found: Contraction, func: prim.Func) -> bool:
     sizes, least = (found.rows, found.columns, found.inner), (LEAST_ROWS, LEAST_COLUMNS, LEAST_INNER)
     if not all(isinstance(n, int) and n >= m for n, m in zip(sizes, least, strict=True)):
         return False
-    written = [func.block_body.args[argument] for argument, _ in func.get("mutations", ())]
-    return not found.batched and is_static(found.b, func) and found.b not in written
+    return not found.batched and is_kept(found.b, func)
 
 
 def register_tile(cpu: Processor) -> tuple[int, int]:

@@ -22,8 +22,8 @@ from ..analysis.machine import Processor
 from ..analysis.strides import Strides, channels_last, is_view, recorded_strides
 from ..core.base import Pass
 from ..core.context import CompileContext
-from ..core.rewriter import producer
-from .convolution import FEW_CHANNELS, convolution_tile, is_depthwise, is_ours, is_parameter, is_winograd
+from ..core.rewriter import is_kept, producer
+from .convolution import FEW_CHANNELS, convolution_tile, is_depthwise, is_ours, is_winograd
 
 CONVOLUTION = "aten.convolution.default"
 MOST_FOLDED = 32  # operations on parameters that say what a channel is multiplied by
@@ -131,7 +131,7 @@ class _Packing:
         while todo:
             owner = todo.pop()
             if isinstance(owner, BlockArgument):
-                if not is_parameter(owner, func):
+                if not is_kept(owner, func):
                     return False
             elif not isinstance(owner.owner, prim.PrimOp) or len(needed) > MOST_FOLDED:
                 return False

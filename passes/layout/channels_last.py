@@ -22,7 +22,7 @@ from ..analysis.strides import channels_last, same_layout
 from ..core.base import Pass
 from ..core.clauses import broken
 from ..core.context import CompileContext
-from ..core.rewriter import is_static, replace
+from ..core.rewriter import is_kept, is_static, replace
 from ..kernels.convolution import takes_max_pool
 from ..kernels.depthwise_kernels import OWN as DEPTHWISE
 from ..kernels.depthwise_kernels import takes_depthwise_on_gpu
@@ -118,7 +118,19 @@ class ChannelsLast(Pass):
         if result.device != "cpu" or (result.dtype != F32 and not (result.dtype == BF16 and target.bfloat16)):
             return False
         channels = result.shape[1]
-        return isinstance(channels, int) and channels >= self.min_channels
+        return isinstance(channels, int) and channels >= self.min_channels and _turns_less(op, func)
+
+
+def _turns_less(op: kernel.Extern, func: prim.Func) -> bool:
+    """Whether oneDNN turns less in each call than with contiguous images: the weight, where it is not kept, against both images.
+
+    Three steps of training with 4x64x32x32 pixels take 4.7 ms and 7.5 contiguous, with 4x512x4x4 25 and 17.
+    """
+    weight = op.operands[list(op["operands"]).index("weight")]
+    if is_kept(weight, func):
+        return True
+    sizes = [prim.tensor(v).numel for v in (op.operands[0], op.results[0], weight)]
+    return all(isinstance(n, int) for n in sizes) and sizes[2] < sizes[0] + sizes[1]
 
 
 def _is_static(op: kernel.Extern, func: prim.Func) -> bool:

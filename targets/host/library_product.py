@@ -10,8 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from xdsl.ir import BlockArgument, SSAValue
-
 from ...ir.dialects import prim
 from ...ir.dtypes import BF16, F32
 from ...ir.symbols import Dim, known_equal
@@ -19,7 +17,7 @@ from ...ir.syntax import Op
 from ...ir.types import RefType
 from ...passes.core.clauses import Call, Clauses, broken
 from ..torch_private import NO_ACTIVATION, onednn_bfloat16, onednn_linear, onednn_pack_linear
-from .kernels import PackedOperand, viewed
+from .kernels import PackedOperand
 from .steps import Fingerprint, PackedWeight, Step, is_static
 
 PACKED, LYING = "packed-product", "product"  # the steps: with a packed copy of the weight, with the weight as it lies
@@ -162,7 +160,7 @@ def _choose_product(op: Op, func: prim.Func, x: str, weight: str, bias: str | No
     if broken(takes_packed_product(op, x, weight, bias)):
         return None
     factor = op.operands[names.index(weight)]
-    static = is_static(factor, func) and not _is_written(factor, func)
+    static = is_static(factor, func)
     if not static and broken(takes_product(op, x, weight, bias)):
         return None
     rows: Any = 1
@@ -172,12 +170,6 @@ def _choose_product(op: Op, func: prim.Func, x: str, weight: str, bias: str | No
     options |= {"bias": names.index(bias) if bias in names else None}
     options |= {"transposed": transposed, "rows": rows if isinstance(rows, int) else 64}
     return Step(PACKED if static else LYING, options)
-
-
-def _is_written(value: SSAValue, func: prim.Func) -> bool:
-    """Whether the program writes to a parameter: its copy would serve one call."""
-    value = viewed(value)
-    return isinstance(value, BlockArgument) and any(k == value.index for k, _ in func.get("mutations", ()))
 
 
 def choose_linear(op: Op, func: prim.Func) -> Step | None:
