@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import cast
 
-from xdsl.ir import SSAValue
-
 from ...ir.dialects import prim
 from ...ir.dialects.kernel import PREFIX
 from ...ir.dtypes import BF16, F32

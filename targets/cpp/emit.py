@@ -152,7 +152,8 @@ def _store(w: Writer, op: Op) -> None:
     elif dtype != source:
         text = cpp_cast(text, source, dtype)
     guard = f"if ({_mask(op)}) " if op.get("mask") else ""
-    w.line(f"{guard}{target} = {text};")
+    known = dtype.kind == "bool" and not loop.is_register(op.operands[1])
+    w.line(f"{guard}im::put({target}, {text});" if known else f"{guard}{target} = {text};")
 
 
 def _accumulate(w: Writer, op: Op) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+
 from ...ir.dialects import prim
 from ...ir.dtypes import BF16, F32
 from ...ir.symbols import Dim, known_equal

@@ -207,3 +207,59 @@ def test_a_weight_that_the_program_writes_is_not_packed():
         return y
 
     assert intarsia.explain(step, options=FIXED)(x).graphs[0].library.get("packed-product") is None
+
+
+# inputs, outputs, window, stride, padding, dilation, images, pixels; whether the weight's gradient is a product
+GRADIENTS = [
+    ((256, 240, 3, 1, 1, 1, 2, 5), True),
+    ((256, 240, (3, 3), (2, 1), (0, 2), (1, 2), 2, 7), True),
+    ((1024, 512, 1, 2, 0, 1, 3, 4), True),
+    ((240, 240, 3, 1, 1, 1, 2, 5), False),  # a small weight
+    ((256, 240, 3, 1, 1, 1, 8, 20), False),  # many pixels
+    ((512, 512, 3, 1, 1, 1, 2, 5, 2), False),  # two groups
+]
+
+
+@pytest.mark.parametrize(("sizes", "taken"), GRADIENTS)
+@torch.enable_grad()
+def test_gradients_of_convolutions(sizes, taken):
+    inputs, outputs, window, stride, padding, dilation, images, pixels, *groups = sizes
+    how = stride, padding, dilation, *(groups or [1])
+    torch.manual_seed(0)
+    x, weight = (
+        torch.randn(images, inputs, pixels, pixels),
+        torch.randn(outputs, inputs // how[3], *(window if type(window) is tuple else (window, window))),
+    )
+    shift = torch.randn(outputs)
+
+    def gradients(x, weight, shift):
+        y = F.conv2d(x, weight, shift, *how)
+        return torch.autograd.grad(y.sigmoid().sum(), (x, weight, shift))
+
+    args = [t.requires_grad_() for t in (x, weight, shift)]
+    found = calls_of(gradients, *args, libraries="fixed")
+    assert found.get("convolution-gradient", 0) == (taken and onednn_linear is not None)
+    for layout in (torch.contiguous_format, torch.channels_last):
+        args[0] = x.detach().to(memory_format=layout).requires_grad_()
+        for a, b in zip(intarsia.compile(gradients, options=FIXED)(*args), gradients(*args), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-3)
+            assert a.stride() == b.stride()
+
+
+@torch.enable_grad()
+def test_nothing_is_packed_of_weights_that_are_trained():
+    """An optimizer outside changes them in every step: a packed copy, or Winograd's weights, would serve one call."""
+    model = nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.Flatten(), nn.Linear(32 * 64, 64))
+    x = torch.randn(4, 32, 8, 8)
+
+    def step(x):
+        loss = model(x).square().sum()
+        loss.backward()
+        return loss
+
+    lowered = intarsia.lower(step, x)
+    assert "constants" not in str(lowered.ir())
+    found = calls_of(step, x, libraries="fixed")
+    assert "packed-product" not in found and "packed-convolution" not in found and "aten.convolution.default" in found
+    model.requires_grad_(False)
+    assert "constants" in str(intarsia.lower(model, x).ir())

@@ -240,6 +240,13 @@ def test_division_that_eager_does_not_survive_gives_no_signal(integers: Library)
             assert out[0] == (5 if name in ("mod", "fmod") else 0)
 
 
+MASK_LOOP = """\
+#include "intarsia_kernel.h"
+extern "C" void rectified_with_mask(const float* __restrict__ x, float* __restrict__ y, bool* __restrict__ mask, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; i++) y[i] = im::max(x[i], 0.0f), im::put(mask[i], y[i] <= 0.0f);
+}
+"""
 HALF_LOOP = """\
 extern "C" void widen_{t}(const im::{t}* __restrict__ x, float* __restrict__ y, int64_t n) {{
 #pragma omp simd
@@ -308,6 +315,7 @@ def test_loops_vectorise(tmp_path: Path, isa: tuple[str, ...]) -> None:
         pytest.skip("reads gcc's report of an x86 build")
     names = [name for name in ulp.UNARY if name != "lgamma"]
     text = ulp.loops(names, ["float"], 1) + ulp.loops(["pow", "atan2", "hypot", "max", "min"], ["float"], 2)
+    text += MASK_LOOP
     text += ulp.loops(DOUBLE_NAMES, ["double"], 1) + HALF_LOOP.format(t="bf16") + HALF_LOOP.format(t="f16")
     (tmp_path / "v.cpp").write_text(text)
     flags = [flag for flag in toolchain.flags if not flag.startswith(("-m", "-fopenmp"))]

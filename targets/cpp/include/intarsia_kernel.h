@@ -34,6 +34,9 @@ inline const Member& member_of(const Member* members, int64_t count, int64_t blo
 IM_FN bool truth(const bool& x) { return reinterpret_cast<const uint8_t&>(x) != 0; }
 // Sums of bools are bytes. Without this, they would become bools on the way in, which gcc 12 loses in lanes beyond 64.
 IM_FN bool truth(const uint8_t& x) { return x != 0; }
+// A bool written, as a byte for the same reason.
+IM_FN void put(bool& to, bool x) { reinterpret_cast<uint8_t&>(to) = x ? 1 : 0; }
+IM_FN void put(uint8_t& to, bool x) { to = x ? 1 : 0; }
 
 // Ask for what will be read in no order, which the processor cannot foresee. The memory need not exist.
 template <class T>
