@@ -190,4 +190,6 @@ def is_static(value: SSAValue, func: Func) -> bool:
 
 def is_kept(value: SSAValue, func: Func) -> bool:
     """A parameter or buffer that this call does not overwrite: what is computed of it serves many calls."""
-    return is_static(value, func) and all(value.index != k for k, _ in func.get("mutations", ()))  # type: ignore[union-attr]
+    if not isinstance(value, BlockArgument) or not is_static(value, func):
+        return False
+    return all(value.index != argument for argument, _ in func.get("mutations", ()))
