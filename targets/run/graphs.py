@@ -42,6 +42,7 @@ NEWS = 8  # calls with sizes that never came before: then parts are recorded tha
 LARGE = 1 << 20  # bytes of an argument that is worth a recording for the place where it lies
 FEW = 4  # small arguments that are copied rather than kept in mind where they lie
 COPIES = 2  # arguments and results a kernel that are copied, beyond which calls are faster without a recording
+IDLE = 256 << 20  # bytes that torch keeps without a use, which are worth a call of the driver's
 MOST_COPIED = (
     64 << 20
 )  # bytes of arguments and results: copying more takes longer than starting the kernels of a program one by one
@@ -385,6 +386,8 @@ class Recorded:
 
     def _captured(self, work: Callable[[], list[Any]], pool: Pool) -> tuple[Replay, list[Any]]:
         """A recording; while one is made torch gives none of the memory back that it keeps, which so may be missing."""
+        if self.handed:  # memory of its own: what calls before have used must not be there a second time
+            self.gpu.release(IDLE)
         try:
             return self.gpu.record(work, pool)
         except torch.OutOfMemoryError:

@@ -92,9 +92,10 @@ class Gpu:
         """
         return capture(work, self.index, pool.memory, pool.side)
 
-    def release(self) -> None:
-        """Give memory that torch keeps without a use back to the driver."""
-        torch.cuda.empty_cache()
+    def release(self, least: int = 0) -> None:
+        """Give memory that torch keeps without a use back to the driver, where it is at least so many bytes."""
+        if torch.cuda.memory_reserved(self.index) - torch.cuda.memory_allocated(self.index) >= least:
+            torch.cuda.empty_cache()
 
     @cached_property
     def _copy(self) -> Callable[[int, int, int, int], int]:
