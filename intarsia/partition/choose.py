@@ -16,8 +16,8 @@ from torch import fx
 from ..frontend.errors import SourceLine
 from ..frontend.torch_private.joint import Joint
 from ..ir.fx.importer import user_line
-from ..passes.analysis.cost import SAVED
-from .costs import Kind, Value, name_of, read_values
+from ..passes.analysis.cost import GPU_SAVED, SAVED
+from .costs import Kind, Value, is_on_gpu, name_of, read_values
 from .cut import minimum_cut
 
 __all__ = ["Partition", "Saved", "split"]
@@ -98,6 +98,7 @@ class _Plan:
 
     def __init__(self, joint: Joint, values: dict[fx.Node, Value], read: Iterable[fx.Node]) -> None:
         self.joint, self.values, self.read = joint, values, list(read)
+        self.price = GPU_SAVED if any(map(is_on_gpu, values)) else SAVED
         self.factor = {n: _factor(i / len(values)) for i, n in enumerate(values)}
         self.most = self.least = 0
 
@@ -107,14 +108,14 @@ class _Plan:
 
     def saved(self, budget: float) -> set[fx.Node]:
         """The nodes whose values are saved; `most` and `least` are known afterwards, with budget 1.0 `most` alone."""
-        fastest = self._cut(SAVED, costly=False)
+        fastest = self._cut(self.price, costly=False, apart=False)
         self.most = self.held(fastest)
         if budget >= 1.0:
             return fastest
         best = self._cut(1.0, costly=True, time=_FREE)
         self.least = self.held(best)
         limit = self.least + budget * (self.most - self.least)
-        low, high = SAVED, _DEAREST  # the price of a byte: as low as the limit allows
+        low, high = self.price, _DEAREST  # the price of a byte: as low as the limit allows
         for _ in range(_STEPS if limit > self.least else 0):
             price = (low * high) ** 0.5
             found = self._cut(price, costly=True)
@@ -124,8 +125,8 @@ class _Plan:
                 low = price
         return best
 
-    def _cut(self, price: float, *, costly: bool, time: float = 1.0) -> set[fx.Node]:
-        """What is saved where a byte that is held costs as much as `price` bytes that are moved."""
+    def _cut(self, price: float, *, costly: bool, time: float = 1.0, apart: bool = True) -> set[fx.Node]:
+        """What is saved where a byte that is held costs as much as `price` bytes that are moved; equal layers differ if `apart`."""
 
         def save(value: Value) -> float | None:
             return None if value.save is None or value.marked else time * value.save + price * value.bytes
@@ -133,7 +134,7 @@ class _Plan:
         def again(value: Value) -> float | None:
             if value.again is None or (value.kind is Kind.COSTLY and not (costly or value.marked)):
                 return None
-            return time * value.again * self.factor[value.node]
+            return time * value.again * (self.factor[value.node] if apart else 1.0)
 
         return minimum_cut(self.values, self.read, save, again)
 

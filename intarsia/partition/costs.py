@@ -26,7 +26,7 @@ from ..passes.analysis.cost import (
     PER_OPERATION,
 )
 
-__all__ = ["Kind", "Value", "name_of", "read_values", "size_of"]
+__all__ = ["Kind", "Value", "is_on_gpu", "name_of", "read_values", "size_of"]
 
 
 class Kind(Enum):
@@ -65,6 +65,11 @@ class Value:
 def size_of(node: fx.Node) -> int:
     """Bytes of a node's elements."""
     return sum(_elements(v) * v.dtype.itemsize for v in _tensors(node.meta.get("val")))
+
+
+def is_on_gpu(node: fx.Node) -> bool:
+    """Whether a node's value does not lie in the host's memory."""
+    return any(t.device.type != "cpu" for t in _tensors(node.meta.get("val")))
 
 
 def read_values(joint: Joint, needed: set[fx.Node]) -> dict[fx.Node, Value]:
@@ -124,14 +129,14 @@ class _Reader:
             return None
         if node.target is operator.getitem:
             return 0.0
-        gpu = any(t.device.type != "cpu" for t in _tensors(node.meta.get("val")))
+        gpu = is_on_gpu(node)
         read = sum(map(size_of, node.all_input_nodes))
         if kind is Kind.COSTLY:
             return size + read + _flops(node) / (GPU_FLOPS_A_BYTE if gpu else FLOPS_A_BYTE)
         operations = _OPERATIONS.get(name_of(node), 1) * sum(map(_elements, _tensors(node.meta.get("val"))))
         time = operations * (GPU_PER_OPERATION if gpu else PER_OPERATION)
-        if kind is Kind.REDUCED:
-            return time + size + read
+        if kind is Kind.REDUCED:  # the statistics of a batch need all of it before the first result: it is read twice
+            return time + size + read * (2 if "batch_norm" in name_of(node) else 1)
         readers = [n for n in self.readers(node) if n in self.late or n in self.needed]
         if any(n in self.late and self.kinds[n] in (Kind.COSTLY, Kind.ONCE) and not _is_fused_late(n) for n in readers):
             return time + size

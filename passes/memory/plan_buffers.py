@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from xdsl.dialects.builtin import ModuleOp
@@ -14,7 +14,7 @@ from ...ir.symbols import Dim, FloorDiv, contiguous_strides, dim, known_equal
 from ...ir.types import RefType, TensorType, ref_type
 from ..analysis.aliases import Aliases
 from ..analysis.alignment import note_unaligned
-from ..analysis.cost import ALIGNMENT
+from ..analysis.cost import ALIGNMENT, LENT, LENT_PART, WORTH_LENDING
 from ..analysis.strides import is_dense, is_view, memory_strides, same_layout, view_of
 from ..core.base import Pass, PassError
 from ..core.context import CompileContext
@@ -76,7 +76,7 @@ class _Planner:
     launches: Launches
     places: dict[SSAValue, _Place] = field(default_factory=dict)  # arena values
     outputs: dict[SSAValue, RefType] = field(default_factory=dict)  # values that the user receives
-    on_device: set[SSAValue] = field(default_factory=set)  # values of kernels on a GPU
+    on_device: set[SSAValue] = field(default_factory=set)  # values with memory of their own: all on a GPU, few on a CPU
     last_use: dict[SSAValue, int] = field(default_factory=dict)  # by root
     aliases: Aliases = field(default_factory=Aliases)
     allocated: dict[SSAValue, SSAValue] = field(default_factory=dict)  # outputs as the user receives them
@@ -113,6 +113,7 @@ class _Planner:
                     self._in_place(number, op)
                     self._take_over(number, op)
         self._pack()
+        self._lend(steps)
         stats = self.ctx.diagnostics
         stats.count("plan-buffers", "arena values", len(self.places))
         if isinstance(self.arena_bytes, int):
@@ -228,6 +229,39 @@ class _Planner:
             self.arena_bytes = _pack_symbolic([p for _, p in own], self.options.reuse)
         for value, owner in owners.items():
             self.places[value].offset = self.places[owner].offset
+
+    def _lend(self, steps: list[Operation]) -> None:
+        """On a CPU, in a step that updates what it is given: let large values have memory of their own while they live, where the arena,
+        which is held for the whole call, and what libraries hold beside it would take much more: what forward saves is gone when
+        libraries give the gradients. Elsewhere the arena is kept, because fresh memory costs time.
+        """
+        if not self.writes.target:
+            return
+        libraries = [0] * len(steps)
+        for number, op in enumerate(steps):
+            for result in op.results if isinstance(op, kernel.Extern) and not _is_planned(op) else ():
+                size = _bytes(result) if self.root(result) is result and isinstance(result.type, TensorType) else 0
+                if not isinstance(size, int):
+                    return
+                _add(libraries, number, self.last_use.get(result, number), size)
+        if not isinstance(self.arena_bytes, int) or self.arena_bytes + max(libraries, default=0) < WORTH_LENDING:
+            return
+        merged = {place.merged for place in self.places.values()}
+        large = {
+            value: place
+            for value, place in self.places.items()
+            if place.merged is None and value not in merged and int(place.size) >= LENT
+        }
+        before, after = self.arena_bytes + max(libraries), list(libraries)
+        for place in large.values():
+            _add(after, place.first, place.last, int(place.size))
+        rest = [replace(p) for v, p in self.places.items() if v not in large and p.merged is None]
+        if before - _pack_static(rest, self.options.reuse) - max(after) < max(WORTH_LENDING, LENT_PART * before):
+            return
+        self.places = {v: p for v, p in self.places.items() if v not in large}
+        self.on_device.update(large)
+        self._pack()
+        self.ctx.diagnostics.count("plan-buffers", "values with memory of their own", len(large))
 
     # -- the new function
 
@@ -401,6 +435,12 @@ class _Planner:
             if library_owned or value in self.on_device:
                 freed.add(value)
                 self.block.add_op(buffer.Free.make([self.new[value]], []))
+
+
+def _add(live: list[int], first: int, last: int, size: int) -> None:
+    """A value of that size lives from one step to another."""
+    for number in range(first, min(last, len(live) - 1) + 1):
+        live[number] += size
 
 
 def _is_itself(value: SSAValue, argument: SSAValue) -> bool:

@@ -276,7 +276,12 @@ class _Writer:
         name = self.fresh("o")
         self.names[result] = name
         self.comment(op)
-        memory = self._gpu_memory(ref) if is_gpu(ref.device) else self._memory(ref.shape, ref.strides, ref.dtype)
+        if is_gpu(ref.device):
+            memory = self._gpu_memory(ref)
+        elif op["pool"] == "device":
+            memory = f"{use('empty_strided')}({self._geometry(ref.shape, ref.strides, ref.dtype)})"
+        else:
+            memory = self._memory(ref.shape, ref.strides, ref.dtype)
         self.add(f"{use(name)} = {memory}", name)
 
     @staticmethod
@@ -285,9 +290,13 @@ class _Writer:
             f"{use('empty_strided_gpu')}({shape_text(ref.shape)}, {shape_text(ref.strides)}, {dtype_text(ref.dtype)})"
         )
 
+    @staticmethod
+    def _geometry(shape: Sequence[Dim], strides: Sequence[Dim], dtype: DType) -> str:
+        return f"{shape_text(shape)}, {shape_text(strides)}, {dtype_text(dtype)}"
+
     def _memory(self, shape: Sequence[Dim], strides: Sequence[Dim], dtype: DType) -> str:
         """The expression for uninitialised memory: of the pool where it is large."""
-        geometry = f"{shape_text(shape)}, {shape_text(strides)}, {dtype_text(dtype)}"
+        geometry = self._geometry(shape, strides, dtype)
         small = f"{use('empty_strided')}({geometry})"
         size = dim(math.prod(shape) * dtype.bytes)
         if isinstance(size, int) and size < LARGE:

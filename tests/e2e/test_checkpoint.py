@@ -103,7 +103,7 @@ def test_values_and_gradients_are_those_of_eager(name: str) -> None:
     for rows in (32, 32, 33):
         torch.testing.assert_close(trained(compiled, net, rows), trained(net, net, rows), rtol=1e-4, atol=1e-4)
     assert intarsia.counters()["fallbacks"] == 0
-    assert saved_bytes(compiled) < 0.5 * saved_bytes(intarsia.compile(Net(plain), fullgraph=True))
+    assert saved_bytes(compiled) <= 0.5 * saved_bytes(intarsia.compile(Net(plain), fullgraph=True))
 
 
 def test_random_numbers_are_the_same_in_both_computations() -> None:

@@ -173,7 +173,7 @@ def test_what_is_computed_again_stands_before_its_use():
             x = torch.sin(x @ w)
         return x
 
-    _, _, backward, _ = halves(function, (leaf(16, 16), *(leaf(16, 16) for _ in range(6))), 0.4)
+    _, _, backward, _ = halves(function, (leaf(16, 16), *(leaf(16, 16) for _ in range(6))), 0.5)
     nodes = [n for n in backward.graph.nodes if n.op == "call_function"]
     late = {n for n in backward.graph.nodes if "tangents" in n.name}
     for node in nodes:
