@@ -20,7 +20,8 @@ POOLS = ("arena", "device", "output")
 
 class Alloc(Op):
     """Memory for one value. `pool`: "output" (a new tensor that the user receives), "device" (a new tensor for as long as the
-    value is needed: on a GPU, whose library keeps freed memory for the next one, and for large values beside libraries on a CPU) or "arena" (a place at byte `offset` of the one block that a call works in). `in_place = true`: the place holds an input of the kernel that is launched next, which
+    value is needed: on a GPU, whose library keeps freed memory for the next one, and for large values of a training step on a CPU)
+    or "arena" (a place at byte `offset` of the one block that a call works in). `in_place = true`: the place holds an input of the kernel that is launched next, which
     overwrites it element by element."""
 
     name = "buffer.alloc"
