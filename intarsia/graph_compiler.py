@@ -27,7 +27,7 @@ from .explain.roofline import WATCH
 from .frontend.errors import Unsupported
 from .frontend.functional.trace import functionalize
 from .frontend.gradients.grads import takes_gradients
-from .frontend.gradients.nodes import in_eager
+from .frontend.gradients.nodes import WHOLE, in_eager
 from .frontend.runtime.collector import collector_paused
 from .frontend.runtime.error_origin import blamed
 from .frontend.runtime.profiling import STARTED
@@ -418,7 +418,7 @@ def backend_for(
         _reports[gm] = kept
         prepare_attention(gm)
         if needs_gradients(gm, example_inputs):
-            bucket = bucket_of(gm)
+            bucket = None if WHOLE in gm.meta else bucket_of(gm)
             parts = [] if bucket is None else split(gm, bucket)
             if parts:
                 return compile_parts(gm, parts, backend_for(config, passes, kept))

@@ -21,7 +21,7 @@ from .counters import COUNTERS
 from .explain.roofline import WATCH, watching
 from .frontend.errors import Busy
 from .frontend.functional.results import root_of
-from .frontend.gradients.nodes import has_gradients
+from .frontend.gradients.nodes import OUTSIDE, has_gradients
 from .frontend.torch_private.autograd import (
     VISIBLE,
     aot_autograd,
@@ -49,8 +49,10 @@ __all__ = ["compile_training", "needs_gradients"]
 
 def needs_gradients(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
     """Whether autograd has to see a call of the graph: a result, or an input that it writes to."""
-    if has_gradients(gm.graph) or not any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs):
-        return False  # what takes gradients itself gives nothing that needs any outside
+    if has_gradients(gm.graph) and OUTSIDE not in gm.meta:
+        return False
+    if not any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs):
+        return False
     results = gm.graph.find_nodes(op="output")[0].all_input_nodes
     if not torch.is_grad_enabled():  # the program may switch it on; an input that it returns needs nothing
         made = [n.meta.get("example_value") for n in results if n.op != "placeholder"]

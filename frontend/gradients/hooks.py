@@ -163,6 +163,7 @@ def _attach(vm: Interpreter, tensor: Tensor, hook: Any) -> Any:
     attached = nodes.Attached(nodes.HookGraph(False, module, 1), getattr(hook, "__name__", "hook"))
     real = vm.native(attached.put, tensor, *read)
     node = vm.out.mark(attached, vm.out.lift((tensor, *read)))
+    vm.out.meta[nodes.WHOLE] = True
     handle = _handle(vm)
     vm.gradients.attached.append(Outer(handle, kept, node, real))
     return handle

@@ -19,7 +19,7 @@ from ..guards.source import Source
 from ..state import Interpreter
 from ..torch_private.autograd_graph import has_leaf_hooks, hooks_on_saving, is_freed, is_held
 from ..values.kinds import isinstance
-from .nodes import freed, leaf
+from .nodes import OUTSIDE, WHOLE, freed, leaf
 
 __all__ = ["HOOK", "HooksOutside", "Inside", "NoHooks", "said", "settle"]
 
@@ -162,9 +162,22 @@ def settle(vm: Interpreter, body: Results) -> list[str]:
         elif is_freed(result):
             lines.append(f"out{at} = {body.emit.constant(freed, 'freed')}(out{at})")
         else:
-            raise _outside(inside)
+            vm.out.meta[OUTSIDE] = vm.out.meta[WHOLE] = True
         at += 1
+    if OUTSIDE in vm.out.meta:
+        if not _may_go_on(vm, body.outputs):
+            raise _outside(inside)
+        for at, result in enumerate(body.outputs):
+            if result.requires_grad and is_freed(result):  # nothing is to go through it
+                body.outputs[at] = vm.out.call_method("detach", (result,), {})
     return lines
+
+
+def _may_go_on(vm: Interpreter, results: Sequence[Tensor]) -> bool:
+    """Whether backward may go on through the graph as a whole: what it leads to are the inputs as they were."""
+    leaves = any(r.requires_grad and r.is_leaf for r in results)
+    said = any(name == "requires_grad" for _, name in vm.effects.attrs)
+    return not (vm.gradients.hooks or leaves or said)
 
 
 def is_changed(info: GraphInput) -> bool:

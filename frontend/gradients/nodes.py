@@ -16,6 +16,8 @@ from ..torch_private.dispatch import storage_key
 
 __all__ = [
     "NODES",
+    "OUTSIDE",
+    "WHOLE",
     "Attached",
     "HookGraph",
     "Hooked",
@@ -31,6 +33,9 @@ __all__ = [
 ]
 
 Tensors = Sequence[Tensor]
+
+WHOLE = "whole"  # in a graph module's `meta`: it is not to be split, as its calls see autograd's graph
+OUTSIDE = "outside"  # in a graph module's `meta`: gradients are wanted through its results, though it takes some itself
 
 
 def gradients(
