@@ -169,12 +169,11 @@ class Recorded:
         if half:
             self.large = 0
         if after_others:
-            self.warm = WARM + 3
-            self.take_handed()
+            self.warm, self.most_moves = WARM + 3, LIMIT
 
     def take_handed(self) -> None:
-        """Arguments are what recordings hand out, or the programs themselves until these are made: they may lie at several places."""
-        self.most_moves = LIMIT
+        """Arguments are gradients that recordings hand out: wait until those of backward are made and give the same places, which may be several."""
+        self.warm, self.most_moves = WARM + 6, LIMIT
 
     def __call__(self, *args: Any) -> Sequence[Any]:
         if self.gpu.is_only or self.gpu.is_current():

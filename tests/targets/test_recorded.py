@@ -526,6 +526,19 @@ def test_results_of_a_recording_that_is_dropped_are_kept() -> None:
     assert program.recorded.replays == replays + 1 and list(program.recorded.made) == [first]
 
 
+def test_an_update_waits_for_backward() -> None:
+    """Its gradients lie where backward's recording puts them from its sixth call on, and elsewhere in each call before: none is copied."""
+    update = Program(lambda p, g: [p.sub_(g)][:0], ["written", "tensor"], keep=[p := torch.zeros(1 << 19)])
+    update.recorded.take_handed()
+    place, wanted = torch.empty(1 << 19), p.clone()
+    for step in range(14):
+        g = (place if step > 4 else torch.empty(1 << 19)).normal_()
+        update(p, g)
+        assert torch.equal(p, wanted.sub_(g))
+    assert update.recorded.placed == [0, 1] and update.gpu.moved == 0
+    assert update.recorded.replays == 14 - WARM - 6 - 1 and not update.recorded.reason
+
+
 @pytest.mark.parametrize("handed", [False, True])
 def test_sums_of_gradients_lie_at_several_places(handed: bool) -> None:
     """Where the recording of the first part puts them, and where earlier calls of it did: each is a place to add to, none is copied."""
@@ -534,7 +547,7 @@ def test_sums_of_gradients_lie_at_several_places(handed: bool) -> None:
     if handed:
         program.recorded.take_handed()
     wanted = [torch.zeros(4) for _ in totals]
-    for k in (0, 0, 0, 1, 1, 1, 2, 2, 2, *[0, 1, 2] * 3):
+    for k in (*[0] * 9, *[1] * 9, *[2] * 9, *[0, 1, 2] * 3):
         x = torch.randn(4)
         program(totals[k], x)
         wanted[k] += x
