@@ -22,9 +22,13 @@ OF_TOOLS = {".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", "__pyc
 
 
 def pytest_collection_finish() -> None:
-    """The modules that were imported stay to the end: the collector need not look at their millions of objects at every turn."""
+    """The modules that were imported stay to the end: the collector need not look at their millions of objects at every turn.
+
+    It looks at all others at the end of each module of tests, and seldom in between.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(5_000, 10, 100)
 
 
 @pytest.fixture(scope="session", autouse=True)
