@@ -28,7 +28,7 @@ from . import nodes
 from .inside import HOOK
 from .state import VisibleState
 
-__all__ = ["ROWS", "Called", "Hook", "of_leaf", "register_hook"]
+__all__ = ["ROWS", "Called", "Hook", "of_leaf", "register_hook", "retain_grad"]
 
 ROWS = Rows()
 
@@ -49,7 +49,7 @@ class Called:
 
     def __init__(self, vm: Interpreter, what: str, hooks: Sequence[Hook]) -> None:
         self.vm, self.what = vm, what
-        self.hooks: list[Hook] = [*hooks, *vm.gradients.hooks]
+        self.hooks: list[Hook] = sorted([*hooks, *vm.gradients.hooks], key=lambda hook: hook.function is KEEP)
         if any(hook.place is not None and hook.place is not hook.tensor.grad_fn for hook in self.hooks):
             raise GraphBreak(f"{what}, and a tensor with a hook has been written to")
         self.graphs: list[nodes.HookGraph] = []
@@ -76,7 +76,11 @@ class Called:
         earlier = [t for part in self.made for t in part]
         state = VisibleState(vm)
         with vm.out.beside([*given, *earlier]) as aside:
-            result = vm.materialize(vm.call(hook.function, gradients, {}))
+            result = None
+            if hook.function is KEEP:
+                _keep(vm, hook.tensor, gradients[0])
+            else:
+                result = vm.materialize(vm.call(hook.function, gradients, {}))
             if aside.writes(given=False):
                 raise GraphBreak(f"{self.what}, and a hook writes to a tensor that it has not made")
             replaced = list(result) if isinstance(result, tuple) else [] if result is None else [result]
@@ -129,10 +133,18 @@ def register_hook(vm: Interpreter, tensor: Tensor, hook: Any) -> Any:
         vm.native(tensor.register_hook, hook)  # an error
     if vm.gradients.outside and tensor.grad_fn is not None:
         return _attach(vm, tensor, hook)
-    if not vm.dynamic.marks.gradients:
-        raise _refused(vm.gradients.here(vm, HOOK), vm.out.node(tensor), HOOK)
-    vm.gradients.note(vm, HOOK)
+    _note(vm, HOOK, tensor)
     return _register(vm, Hook(tensor, hook, place=tensor.grad_fn))
+
+
+def _note(vm: Interpreter, what: str, tensor: Tensor) -> None:
+    """The call may be where the graph ends, unless a tensor between two graphs would miss a part of its gradient."""
+    node = vm.out.node(tensor)
+    if not vm.dynamic.marks.gradients:
+        raise _refused(vm.gradients.here(vm, what), node, what)
+    vm.gradients.note(vm, what)
+    if node.users:
+        vm.gradients.calls[-1].split = Nowhere()
 
 
 def _refused(call: Any, node: Any, why: str) -> GraphBreak:
@@ -196,6 +208,37 @@ def _handle(vm: Interpreter) -> Any:
     handle = vm.create(spent_handle())
     vm.recipes[id(handle)] = (spent_handle, (), {})
     return handle
+
+
+KEEP = (
+    object()
+)  # as the function of a hook: what arrives is `.grad` of a tensor that is no leaf, behind all other hooks
+
+
+def retain_grad(vm: Interpreter, tensor: Tensor) -> None:
+    """`tensor.retain_grad()` of a tensor that the program has computed, where backward is part of the graph."""
+    what, gradients = "retain_grad is called", vm.gradients
+    if id(tensor) in vm.out.inputs or vm.inference:
+        raise GraphBreak(what)
+    if not tensor.requires_grad:
+        vm.native(tensor.retain_grad)  # an error
+    if tensor.is_leaf:
+        return
+    if gradients.outside:
+        raise _refused(gradients.here(vm, what), vm.out.node(tensor), what)
+    if any(hook.function is KEEP and hook.tensor is tensor for hook in gradients.hooks):
+        return
+    _note(vm, what, tensor)
+    gradients.hooks.append(Hook(tensor, KEEP, place=tensor.grad_fn))
+
+
+def _keep(vm: Interpreter, tensor: Tensor, gradient: Tensor) -> None:
+    _, before = vm.effects.attr(tensor, "grad")
+    if before is None:
+        kept = vm.out.call_method("clone", (gradient,), {})
+    else:
+        kept = vm.out.call_function(torch.add, (before, gradient), {})
+    vm.effects.write_attr(tensor, "grad", kept)
 
 
 def spent_handle() -> RemovableHandle:

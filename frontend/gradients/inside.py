@@ -41,7 +41,7 @@ class _Call:
 
     what: str
     frames: tuple[SourceLine, ...]
-    split: Restart | None
+    split: Any
     frees: bool  # whether backward is then done with what it went through
 
 
@@ -161,6 +161,9 @@ def settle(vm: Interpreter, body: Results) -> list[str]:
                 lines.append(f"out{at}.grad = {body.value(gradient)}")
         elif is_freed(result):
             lines.append(f"out{at} = {body.emit.constant(freed, 'freed')}(out{at})")
+            found, gradient = vm.effects.attr(result, "grad")
+            if found and gradient is not None:
+                lines += [f"out{at}.retain_grad()", f"out{at}.grad = {body.value(gradient)}"]
         else:
             vm.out.meta[OUTSIDE] = vm.out.meta[WHOLE] = True
         at += 1

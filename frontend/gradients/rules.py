@@ -19,7 +19,7 @@ from ..torch_private.dispatch import storage_key
 from ..values.kinds import isinstance
 from ..values.tensor import load_tensor_attr, store_tensor_attr
 from . import nodes
-from .hooks import Called, of_leaf, register_hook
+from .hooks import Called, of_leaf, register_hook, retain_grad
 
 __all__ = ["ROWS", "TENSOR_METHODS"]
 
@@ -209,4 +209,5 @@ TENSOR_METHODS: dict[str, Any] = {
     "backward": _tensor_backward,
     "register_hook": register_hook,
     "requires_grad_": _requires_grad,
+    "retain_grad": retain_grad,
 }

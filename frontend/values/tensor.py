@@ -183,7 +183,6 @@ _BREAKS = {
     "storage": "a tensor's storage is read",
     "untyped_storage": "a tensor's storage is read",
     "__reduce_ex__": "a tensor is pickled or copied by copy.copy",
-    "retain_grad": "retain_grad is called",
     "set_": "a tensor's storage is replaced (set_)",
     "resize_": "a tensor is resized in place",
     "__torch_function__": "__torch_function__ is called",

@@ -200,6 +200,37 @@ def written_to_behind_the_hook(m):
     return step
 
 
+@inside
+def gradients_that_are_kept(m):
+    def step(x, seen):
+        h = m[0](x)
+        h.retain_grad()
+        k = m[1](h)
+        k.retain_grad()
+        k.register_hook(lambda g: g * 2)  # comes before
+        loss = m[2](k).square().sum()
+        loss.backward(retain_graph=True)
+        seen.append(h.grad * 1)
+        loss.backward()
+        seen.extend([h.grad, k.grad, k.grad is k.grad])
+        m.kept = h
+        assert m.kept.grad is h.grad
+
+    return step
+
+
+@left
+def kept_for_backward_outside(m):
+    def step(x, seen):
+        h = m[0](x)
+        y = (h * 3).sum()
+        h.retain_grad()
+        m.kept = h
+        return m[2](m[1](h)).square().sum() + y
+
+    return step
+
+
 @left
 def seen_outside(m):
     def step(x, seen):
@@ -314,7 +345,8 @@ def compare(prepare: Callable[[nn.Module], Step]) -> None:
             result = run(torch.randn(5, 8), seen)
             if isinstance(result, Tensor):
                 result.backward()
-            log.append([*seen, *(None if p.grad is None else p.grad.clone() for p in module.parameters())])
+            kept = [module.kept.grad] if hasattr(module, "kept") else []
+            log.append([*seen, *kept, *(None if p.grad is None else p.grad.clone() for p in module.parameters())])
         found.append((log, list(module.parameters())))
     for ours, its in zip(*map(pytree.tree_leaves, found), strict=True):
         if isinstance(its, Tensor):
