@@ -131,3 +131,70 @@ def test_the_first_call_runs_no_operator_below_a_mode():
     compiled = intarsia.compile(program)
     for _ in range(2):
         torch.testing.assert_close(compiled(x), program(x))
+
+
+def twice(run, m, x):
+    loss = run(m, x).sum()
+    loss.backward(retain_graph=True)
+    loss.backward()
+    loss.backward()
+
+
+def of_positions(run, m, x):
+    run(m, x).argmax().backward()
+
+
+def of_several(run, m, x):
+    run(m, x).backward()
+
+
+def without_gradients(run, m, x):
+    with torch.no_grad():
+        y = run(m, x)
+    y.sum().backward()
+
+
+def input_written_to(run, m, x):
+    y = run(m, x)
+    x.mul_(2)
+    y.sum().backward()
+
+
+def result_written_to(run, m, x):
+    run(m, x).mul_(2).sum().backward()
+
+
+def weight_written_to(run, m, x):
+    y = run(m, x)
+    with torch.no_grad():
+        m[2].weight.mul_(2)
+    y.sum().backward()
+
+
+def saved_value_written_to(run, m, x):
+    run(lambda x: m(x).exp().add_(1), x).sum().backward()
+
+
+MISUSES = [twice, of_positions, of_several, without_gradients]
+MISUSES += [input_written_to, result_written_to, weight_written_to, saved_value_written_to]
+
+
+@pytest.mark.filterwarnings("ignore:Error detected")
+@pytest.mark.parametrize("misuse", MISUSES)
+def test_misuse_is_eagers_error(misuse):
+    def call(function, *args):
+        return function(*args)
+
+    raised, gradients = [], []
+    for run in (call, intarsia.compile(call)):
+        torch.manual_seed(0)
+        module = torch.nn.Sequential(
+            torch.nn.Linear(3, 4), torch.nn.Sigmoid(), torch.nn.Linear(4, 2), torch.nn.Sigmoid()
+        )
+        with pytest.raises(RuntimeError) as error:
+            misuse(run, module, torch.randn(5, 3))
+        raised.append(str(error.value).partition(", which is")[0].partition(" [")[0])
+        gradients.append([None if p.grad is None else p.grad.clone() for p in module.parameters()])
+    assert raised[0] == raised[1]
+    if misuse is twice:
+        torch.testing.assert_close(*gradients)
