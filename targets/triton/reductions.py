@@ -21,7 +21,7 @@ def start_join(w: Writer, op: loop.For, memory: SSAValue) -> None:
     shape = w.row_shape([op] if op["kind"] == "reduce" else [])
     first = constant_text(identity(join["kind"], dtype), dtype)
     if join["kind"] in JOINT:
-        shape = f"{w.folded(op).rpartition(',')[0]}]"
+        shape = str(w.fold(op)[0])
         for place, value in zip(join.operands[1:], JOINT[join["kind"]], strict=True):
             alone = join["kind"] == "moments" and place is join.operands[1] and whole_blocks(op) is not None
             w.names[place] = w.fresh("acc")
@@ -175,7 +175,7 @@ def _accumulate_joint(w: Writer, op: Op, around: loop.For, value: str) -> None:
     """Join what a thread has of a block, a few neighbours, among themselves first: its accumulators are few then."""
     if around not in w.axes:
         raise TypeError(f"no Triton text for {op['kind']} in a loop that is no walk over blocks")
-    mask, kind, folded = w.masks({around["var"].name}), op["kind"], w.folded(around)
+    mask, kind = w.masks({around["var"].name}), op["kind"]
     first = constant_text(JOINT[kind][0], dtype_of(op.operands[0]))
     if mask and kind == "max_expsum" and not _neutral(w, op.operands[0], "max", around["var"].name):
         value = w.hold("t", f"tl.where({' & '.join(mask)}, {value}, {first})")
@@ -186,11 +186,11 @@ def _accumulate_joint(w: Writer, op: Op, around: loop.For, value: str) -> None:
         w.line(f"{', '.join(names)} = {kind}_whole({given}, {w.axes[around]})")
         w.names.update(zip(op.operands[1:], names, strict=True))
         return
-    value = w.hold("t", f"tl.reshape({value}, {folded})")
+    value = w.hold("t", w.folded(around, value))
     parts = ", ".join(w.names[m] for m in op.operands[1:])
     if mask and kind == "moments":
         text = f"tl.broadcast_to({' & '.join(mask)}, {w.row_shape([around])})"
-        inside = w.hold("m", f"tl.reshape({text}, {folded})")
+        inside = w.hold("m", w.folded(around, text))
         w.line(f"{parts} = {kind}_add_inside({parts}, {value}, {inside})")
     else:
         w.line(f"{parts} = {kind}_add({parts}, {value})")

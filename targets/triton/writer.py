@@ -61,14 +61,24 @@ class Writer(Walk):
     def rank(self) -> int:
         return max(self.axes.values(), default=-1) + 1
 
-    def folded(self, op: loop.For) -> str:
-        """The shape of a row's block with neighbours that one thread loads at once along an axis of their own."""
+    def fold(self, op: loop.For) -> tuple[list[int], int]:
+        """A row's block: the sizes of what threads share among them, and how many elements of it one thread loads at a time."""
         sizes = [e["block"] for e in sorted(self.axes, key=lambda e: self.axes[e]) if e["kind"] == "parallel"]
         if any(size > 1 for size in sizes):  # neighbours in memory are those of other rows
-            return f"[{', '.join(map(str, [*sizes, op['block'], 1]))}]"
-        narrow = min((load.ref.dtype.bytes for load in op.block_body.walk() if isinstance(load, loop.Load)), default=4)
+            return [*sizes, op["block"]], 1
+        narrow = min((load.ref.dtype.bytes for load in _loads(op)), default=4)
         together = min(op["block"], max(1, 16 // narrow))
-        return f"[{', '.join(map(str, [*sizes, op['block'] // together, together]))}]"
+        return [*sizes, op["block"] // together], together
+
+    def folded(self, op: loop.For, value: str) -> str:
+        """A row's block in which the elements that one thread loads have the last axis: neighbours.
+
+        Of rows that begin anywhere single elements are loaded: threads take neighbours of one another then.
+        """
+        sizes, together = self.fold(op)
+        if len(sizes) == 1 and any(_begins_anywhere(load, op["var"]) for load in _loads(op)):
+            return f"tl.trans(tl.reshape({value}, [{together}, {sizes[0]}]))"
+        return f"tl.reshape({value}, {[*sizes, together]})"
 
     def spread(self, text: str, spans: frozenset[str]) -> str:
         """A value in the shape of the loops that are open, where it depends on fewer of them."""
@@ -197,3 +207,14 @@ def joined(op: loop.For) -> list[SSAValue]:
 
 def accumulates(op: loop.For, memory: SSAValue) -> loop.Accumulate:
     return next(a for a in op.block_body.walk() if isinstance(a, loop.Accumulate) and a.operands[-1] is memory)
+
+
+def _loads(op: loop.For) -> list[loop.Load]:
+    return [load for load in op.block_body.walk() if isinstance(load, loop.Load)]
+
+
+def _begins_anywhere(load: loop.Load, var: sympy.Symbol) -> bool:
+    """Whether what is contiguous along a loop does not begin at multiples of 16 bytes, whatever the other loops' iterations."""
+    index, multiple = sympy.expand(load["index"]), 16 // load.ref.dtype.bytes
+    others = [index.coeff(s) for s in index.free_symbols if s != var]
+    return index.coeff(var) == 1 and any(c.is_Integer and c % multiple != 0 for c in others)

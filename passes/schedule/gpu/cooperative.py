@@ -85,7 +85,7 @@ def cooperative(blocker: Blocker, nest: Nest) -> list[Nest] | None:
     inner = {each.var for each in first.loops}
     width = max((n.data[0].ref.dtype.bytes for n in used.loads if n.free & inner), default=0)
     odd = lane is None and total * width % 16 != 0
-    large = total * lanes * width >= SHARED_ROW_BYTES // (1 + odd) and rows * total * width >= processor.stays_cached
+    large = total * lanes * width >= SHARED_ROW_BYTES and rows * total * width >= processor.stays_cached
     few = count < 2 * processor.multiprocessors and rows * total >= SHARED_LEAST and total * lanes > 2 * ALONE
     if not width or total * lanes <= ALONE or not (again and large or few):
         return None
