@@ -6,8 +6,8 @@
 Systems: `eager`; torch.compile's modes (`inductor`, `reduce-overhead`, `max-autotune`: the model and `optimizer.step` each
 compiled); `model` (the model and `optimizer.step` each compiled by Intarsia); `step` (the whole step is one function compiled
 by Intarsia). Each has a copy of the same model and optimizer of its own. Systems take turns, the least time of a step counts;
-those of a large case run one after the other, because they do not fit side by side. Peak memory is what a system adds to
-what was allocated before it was made. `loss` compares the loss of the first steps with eager's.
+those of a large case run one after the other, because they do not fit side by side. Peak memory is what a system adds to what was
+held before it was made, with the memory of recordings, after what was not in use went back to the system. `loss` compares the loss of the first steps with eager's.
 """
 
 from __future__ import annotations
@@ -91,16 +91,22 @@ class Device:
             torch.cuda.synchronize()
 
     def allocated(self) -> int:
-        return torch.cuda.memory_allocated() if self.cuda else _resident()
+        """Bytes that are held; what is garbage goes first."""
+        gc.collect()
+        if self.cuda:
+            torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved() if self.cuda else _resident()
 
     def forget_peak(self) -> None:
+        """What is not in use goes back to the system. Recordings keep theirs: it is part of the peak."""
         if self.cuda:
+            torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
 
     def peak(self) -> int:
-        """The most memory since `forget_peak`; on a CPU that of the process so far, torch's allocator keeps no record."""
+        """The most memory that was held since `forget_peak`; on a CPU by the process so far, torch's allocator keeps no record."""
         return (
-            torch.cuda.max_memory_allocated() if self.cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+            torch.cuda.max_memory_reserved() if self.cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
         )
 
 
