@@ -100,7 +100,7 @@ def test_gather_checks_and_stays_inside(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("width, step", [(4, 4), (3, 2), (2, 5), (9, 9)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_max_pool1d(width: int, step: int, dtype: torch.dtype) -> None:
-    """Written out as slices, the window of 9 is not; NaN wins; indices come from the library."""
+    """Written out as slices, the window of 9 is not; NaN wins."""
     x = torch.randn(3, 5, 60).to(dtype)
     x[0, 0, 7] = float("nan")
     for options in ({}, {"padding": 1}, {"dilation": 2}, {"ceil_mode": True}):
@@ -115,6 +115,34 @@ def test_max_pool1d(width: int, step: int, dtype: torch.dtype) -> None:
 
     for found, expected in zip(intarsia.compile(both)(x), both(x), strict=True):
         torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+
+
+WINDOWS = [
+    ((2, 2, 0), True),
+    ((3, 2, 1), True),  # padding, elements left out: the padded image is stored
+    ((3, 1, 1), True),
+    (((2, 3), (3, 2), (1, 1), (2, 1), True), True),
+    ((4, 2, 1), False),  # more elements than are written out
+]
+
+
+@pytest.mark.parametrize(("how", "ours"), WINDOWS)
+def test_max_pool2d_with_indices(how: tuple[object, ...], ours: bool) -> None:
+    """Of equal elements the first counts, of NaN the last; channels-last images go to the library."""
+    x = torch.randint(-2, 3, (2, 3, 9, 13)).float()
+    x[0, 1, 2:4, 5:8] = float("nan")
+    x[1, 0] = -float("inf")
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.nn.functional.max_pool2d(x, *how, return_indices=True)  # type: ignore[no-any-return, arg-type]
+
+    for image in (x, x.to(memory_format=torch.channels_last), x.bfloat16()):
+        last = image.is_contiguous(memory_format=torch.channels_last)
+        called = "max_pool2d_with_indices" in str(intarsia.explain(fn)(image).graphs[0].library)
+        assert called == (last or not ours)
+        for found, expected in zip(intarsia.compile(fn)(image), fn(image), strict=True):
+            torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+            assert found.stride() == expected.stride()
 
 
 def test_costly_values_of_columns_are_computed_once() -> None:

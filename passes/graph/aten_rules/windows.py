@@ -14,7 +14,8 @@ from ....ir.dialects import prim
 from ....ir.dtypes import F32, F64, I32, I64
 from ....ir.scalars import identity
 from ....ir.symbols import Dim, dim
-from ...analysis.cost import MOST_APART, MOST_SLICES, MOST_TAPS, MOST_UNEVEN
+from ...analysis.cost import MOST_APART, MOST_SLICES, MOST_TAPS, MOST_TAPS_ON_CPU, MOST_UNEVEN
+from ...analysis.strides import recorded_strides
 from .builder import CPU_RULES, Builder, NotCovered, Result, real, rule
 
 _ROW = {"max": "max", "sum": "add"}  # what joins two elements
@@ -206,8 +207,10 @@ def _number(
 
 @rule("max_pool2d_with_indices.default", table=CPU_RULES)
 def _max_pool1d(b: Builder) -> Result:
-    """Windows of one row whose indices nobody reads (max_pool1d): the largest of a few slices."""
+    """Windows of one row whose indices nobody reads (max_pool1d): the largest of a few slices; small windows with indices, too."""
     x, (places, at) = b.op.operands[0], b.op.results
+    if at.uses and recorded_strides(places) is None and math.prod(b.get("kernel_size")) <= MOST_TAPS_ON_CPU:
+        return _max_pool(b)
     kernel, stride, padding, dilation = (b.get(n) for n in ("kernel_size", "stride", "padding", "dilation"))
     width, step = kernel[-1], stride[-1]
     plain = not any(padding) and all(d == 1 for d in dilation) and not b.get("ceil_mode")
