@@ -363,8 +363,8 @@ class Groups:
             return Refusal("a scan over few rows would serialise it")
         plan = Plan(joins, b.kind, b.rows, b.columns)
         again = max(0, evaluations - self._numel(domain_a))
-        apart = any(isinstance(v, prim.Slice) and v["steps"][-1:] not in ((), (1,)) for x in accesses for v in x.views)
-        if again and not b.grid and apart and any(isinstance(n.op, prim.Pad) for n in a.nodes):
+        gaps = any(isinstance(v, prim.Slice) and v["steps"][-1:] not in ((), (1,)) for x in accesses for v in x.views)
+        if again and not b.grid and gaps and any(isinstance(n.op, prim.Pad) for n in a.nodes):
             return Refusal("loads under a condition that leave elements out do not become vectors")
         if again and b.grid and not _only_addresses(a):
             loads = places_of(accesses) * loads_of(a.nodes)
