@@ -10,7 +10,8 @@ Intarsia around the model and around `optimizer.step`, `whole` around the functi
 Two gaps between two curves, as parts of the mean loss of eager's: `early` is the largest difference of a loss in the first EARLY steps,
 before small differences have grown; `whole` is the root of the mean square of differences between means over a WINDOW-th of the run.
 A compiled run agrees with eager where its gaps are at most EARLY_TIMES and WHOLE_TIMES the largest of the reordered runs, or below FLOOR.
-Under autocast eager in float32 counts as one more run that eager is compared with: how far bfloat16 moves a curve is what eager itself allows.
+Under autocast, and where an optimizer computes in bfloat16 (Muon), eager in float32 counts as one more run that eager is compared with: how far
+bfloat16 moves a curve is what eager itself allows.
 Each compiled run is made twice and has to give the same curve, to the last bit, where eager's own two runs do.
 """
 
@@ -27,6 +28,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
+from unittest import mock
 
 _CACHE = tempfile.TemporaryDirectory(prefix="intarsia-curves-")
 os.environ.setdefault("INTARSIA_CACHE_DIR", _CACHE.name)
@@ -99,8 +101,9 @@ def all_runs(case: Case, where: Where, steps: int, systems: Mapping[str, System]
         torch.set_num_threads(1 if k == REORDERED else threads)
         timed(f"reordered {k}", lambda k=k: run(case, where, eager, steps, k))  # type: ignore[misc]
     torch.set_num_threads(threads)
-    if where.amp:
-        timed("float32", lambda: run(case, Where(where.device, False), eager, steps))
+    if where.amp or case.halves:
+        with mock.patch.object(torch.Tensor, "bfloat16", torch.Tensor.float):
+            timed("float32", lambda: run(case, Where(where.device, False), eager, steps))
     for name, system in systems.items():
         for again in ("", " again"):
             timed(name + again, lambda system=system: run(case, where, system, steps))  # type: ignore[misc]

@@ -50,11 +50,13 @@ class Case:
         make: a function of the step's tensors that trains and returns its loss, as `System` executes it.
         batches: the batches, without end; samples are the first dimension of each tensor.
         micro: the number of micro-batches of a step.
+        halves: the optimizer computes in bfloat16, whatever the model does.
     """
 
     make: Callable[[Where, System], Callable[..., Tensor]]
     batches: Callable[[], Iterator[Batch]]
     micro: int = 1
+    halves: bool = False
 
 
 class Block(nn.Module):
@@ -284,7 +286,7 @@ def accumulation(where: Where, system: System) -> Callable[..., Tensor]:
 def closure(where: Where, system: System) -> Callable[..., Tensor]:
     """LBFGS, which calls the loss itself."""
     model = small().to(where.device)
-    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3, history_size=5)
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.02, max_iter=2, history_size=5)
     forward, step = system.model(model), system.update(optimizer.step)
 
     def train(x: Tensor, target: Tensor) -> Tensor:
@@ -343,7 +345,7 @@ def _optimizers() -> dict[str, Case]:
     }
     cases = {name: Case(classifier(small, optimizer), rows) for name, optimizer in made.items()}
     if hasattr(of, "Muon"):
-        cases["Muon"] = Case(classifier(matrices, lambda p: of.Muon(p, lr=1e-2)), rows)
+        cases["Muon"] = Case(classifier(matrices, lambda p: of.Muon(p, lr=1e-2)), rows, halves=True)
     cases["SparseAdam"] = Case(classifier(words, lambda p: of.SparseAdam(p, lr=1e-2)), text)
     cases["LBFGS"] = Case(closure, rows)
     return cases
