@@ -7,19 +7,18 @@ Systems: `eager`; torch.compile's modes (`inductor`, `reduce-overhead`, `max-aut
 compiled); `model` (the model and `optimizer.step` each compiled by Intarsia); `step` (the whole step is one function compiled
 by Intarsia). Each has a copy of the same model and optimizer of its own. Systems take turns, the least time of a step counts;
 those of a large case run one after the other, because they do not fit side by side. Peak memory is what a system adds to what was
-held before it was made, with the memory of recordings, after what was not in use went back to the system. `loss` compares the loss of the first steps with eager's.
+held before it was made, with the memory of recordings, after what was not in use went back to the system; on a CPU
+training_memory.py measures it. `loss` compares the loss of the first steps with eager's.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import copy
 import gc
 import json
 import math
 import os
-import resource
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -95,7 +94,7 @@ class Device:
         gc.collect()
         if self.cuda:
             torch.cuda.empty_cache()
-        return torch.cuda.memory_reserved() if self.cuda else _resident()
+        return torch.cuda.memory_reserved() if self.cuda else 0
 
     def forget_peak(self) -> None:
         """What is not in use goes back to the system. Recordings keep theirs: it is part of the peak."""
@@ -104,16 +103,8 @@ class Device:
             torch.cuda.reset_peak_memory_stats()
 
     def peak(self) -> int:
-        """The most memory that was held since `forget_peak`; on a CPU by the process so far, torch's allocator keeps no record."""
-        return (
-            torch.cuda.max_memory_reserved() if self.cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-        )
-
-
-def _resident() -> int:
-    with contextlib.suppress(OSError):
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return 0
+        """The most memory that was held since `forget_peak`; on a CPU that of the process would count what compiling took."""
+        return torch.cuda.max_memory_reserved() if self.cuda else 0
 
 
 def begin(
@@ -203,7 +194,7 @@ def show(name: str, rows: dict[str, Row]) -> None:
     for system, row in rows.items():
         ratio = eager.step / row.step if eager and row.step < math.inf else math.nan
         print(
-            f"  {system:16} {row.step * 1e3:7.2f} ms {ratio:6.2f}x {row.first:6.1f} s {row.peak >> 20:9}  {verdict(row, eager)}",
+            f"  {system:16} {row.step * 1e3:7.2f} ms {ratio:6.2f}x {row.first:6.1f} s {row.peak >> 20 or '-':>9}  {verdict(row, eager)}",
             flush=True,
         )
 

@@ -25,6 +25,7 @@ from ..frontend.guards.guards import GuardSet
 from ..frontend.runtime.callable import compile_callable
 from ..graph_compiler import Report, open_cache, reports_of
 from ..ir.fx.importer import user_line
+from ..partition.choose import Partition
 from ..passes.core.base import Pass
 from ..targets.host.memory import eager_bytes
 from ..targets.host.render import render
@@ -188,6 +189,11 @@ class GraphInfo:
             if known is not None:
                 found.append(replace(known, steps=tuple(replace(s, half=report.half) for s in known.steps)))
         return found
+
+    @property
+    def partition(self) -> Partition | None:
+        """What forward saves for backward, with gradients; known before the first backward."""
+        return next((r.partition for r in reports_of(self.graph_module) if r.partition is not None), None)
 
     @property
     def lines(self) -> list[SourceLine]:

@@ -14,12 +14,14 @@ from .logs import count
 from .roofline import table, wrapped
 
 if TYPE_CHECKING:
+    from ..partition.choose import Partition
     from .explanation import BreakInfo, Explanation, GraphInfo, KernelInfo
 
 __all__ = ["short", "text_of"]
 
 WIDTH = 96
 _DETAILED = 8  # with more graphs than this, each has one line
+_SHOWN_SAVED = 6
 _SHOWN = 12  # guards of a graph, recompiles, kernels of a graph
 
 
@@ -75,6 +77,8 @@ def _graphs(graphs: list[GraphInfo]) -> Iterator[str]:
         yield from _field("library", _list(g.library))
         yield from _field("CUDA graph", g.recording)
         yield from _field("memory", _memory(g))
+        if g.partition is not None:
+            yield from _saved(g.partition)
         if g.broken is not None:
             yield from _field("ends at", f"the graph break at {short(g.broken.file)}:{g.broken.line}")
 
@@ -95,6 +99,27 @@ def _memory(g: GraphInfo) -> str:
     kept = f", {_mib(g.kept_memory)} of them kept between calls" if g.kept_memory else ""
     again = f", {_mib(g.result_memory)} of large results used again once dropped" if g.result_memory else ""
     return f"{_mib(g.memory)} at most{kept}{again}{eager}"
+
+
+def _saved(found: Partition) -> Iterator[str]:
+    """What is saved for backward, the largest first, and what backward computes again."""
+    if not found.most:
+        return
+    each = Counter((s.name, s.type, s.place) for s in found.saved)
+    size = {(s.name, s.type, s.place): s.bytes for s in found.saved}
+    largest = sorted(each, key=lambda k: -size[k] * each[k])
+    ends = f"; {_mib(found.most)} with 1, {_mib(found.least)} with 0" if found.budget < 1 else ""
+    made = count(len(found.saved), "tensor")
+    yield from _field("saved", f"{_mib(found.bytes)} in {made} for backward, with memory_budget={found.budget:g}{ends}")
+    for key in largest[:_SHOWN_SAVED]:
+        name, type_, place = key
+        number = f"{each[key]} x " if each[key] > 1 else ""
+        line = f" ({_at(place)})" if place is not None else ""
+        yield from _field("", f"{number}{_mib(size[key])}: {name}, {type_}{line}")
+    if len(largest) > _SHOWN_SAVED:
+        rest = sum(size[k] * each[k] for k in largest[_SHOWN_SAVED:])
+        yield from _field("", f"and {_mib(rest)} of {len(largest) - _SHOWN_SAVED} more")
+    yield from _field("again", _list(found.again) and f"{_list(found.again)}, in backward")
 
 
 def _mib(size: int) -> str:
