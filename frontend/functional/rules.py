@@ -99,10 +99,14 @@ def _batch_norm(
                 result = operator(result, aten.select.int(operand, 0, 0))
         return result
     if _is_cudnns(x, weight, bias, mean, var, training):
-        last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim(), torch.contiguous_format)
-        form = last if is_in_format(x, last) else torch.contiguous_format
-        x = x if x.is_contiguous(memory_format=form) else aten.clone.default(x, memory_format=form)
+        x = _as_cudnn_takes_it(x)
     return _native_batch_norm(x, weight, bias, mean, var, training, momentum, eps)[0]
+
+
+def _as_cudnn_takes_it(x: Tensor) -> Tensor:
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim(), torch.contiguous_format)
+    form = last if is_in_format(x, last) else torch.contiguous_format
+    return x if x.is_contiguous(memory_format=form) else aten.clone.default(x, memory_format=form)
 
 
 def _is_cudnns(x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool) -> bool:
@@ -124,6 +128,21 @@ def _native_batch_norm(
     if mean is None or var is None:
         return aten._native_batch_norm_legit.no_stats(x, weight, bias, training, momentum, eps)
     return aten._native_batch_norm_legit.default(x, weight, bias, mean, var, training, momentum, eps)
+
+
+def _cudnn_batch_norm(
+    x: Tensor, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+) -> Any:
+    """What autograd makes of a batch norm on a GPU where it records; it, too, writes its running statistics without saying so."""
+    results = _native_batch_norm(_as_cudnn_takes_it(x), weight, bias, mean, var, training, momentum, eps)
+    return (*results[:3], aten.full.default([0], 0, dtype=torch.uint8, device=x.device))
+
+
+def _cudnn_batch_norm_backward(
+    x: Tensor, gradient: Tensor, weight: Any, mean: Any, var: Any, saved: Any, scale: Any, eps: float, reserve: Any
+) -> Any:
+    wanted = [True, True, True]
+    return aten.native_batch_norm_backward.default(gradient, x, weight, mean, var, saved, scale, True, eps, wanted)
 
 
 def _max_pool1d(x: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -158,6 +177,8 @@ def _filled(target: Tensor, value: Any) -> Tensor:
 RULES: dict[OpOverload, Callable[..., Any]] = {
     aten.batch_norm.default: _batch_norm,
     aten.native_batch_norm.default: _native_batch_norm,
+    aten.cudnn_batch_norm.default: _cudnn_batch_norm,
+    aten.cudnn_batch_norm_backward.default: _cudnn_batch_norm_backward,
     aten.max_pool1d.default: _max_pool1d,
     aten.native_channel_shuffle.default: aten.channel_shuffle.default,
     aten._efficientzerotensor.default: _zeros,

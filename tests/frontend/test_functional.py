@@ -418,3 +418,28 @@ def test_interpolation_of_volumes_keeps_the_memory_format() -> None:
         with new_fake_mode(None):
             fake = torch.empty_strided(real.shape, real.stride(), device="cuda")
             assert F.interpolate(fake, size=(3, 4, 5), mode=mode).stride() == wanted
+
+
+def test_batch_norms_of_cudnn_say_what_they_write():
+    """Autograd makes them of batch norms on a GPU: their running statistics change without being results."""
+
+    def program(x, weight, bias, mean, var, gradient):
+        made = aten.cudnn_batch_norm.default(x, weight, bias, mean, var, True, 0.1, 1e-5)
+        given = (x, gradient, weight, mean, var, made[1], made[2], 1e-5, made[3])
+        back = aten.cudnn_batch_norm_backward.default(*given)
+        return made[0], back[0], back[1], back[2]
+
+    def plain(x, weight, bias, mean, var, gradient):
+        out, saved, scale = aten.native_batch_norm.default(x, weight, bias, mean, var, True, 0.1, 1e-5)
+        wanted = [True, True, True]
+        back = aten.native_batch_norm_backward.default
+        return out, *back(gradient, x, weight, mean, var, saved, scale, True, 1e-5, wanted)
+
+    x, gradient = torch.randn(4, 3, 5, 5), torch.randn(4, 3, 5, 5)
+    inputs = [x, torch.randn(3), torch.randn(3), torch.zeros(3), torch.ones(3), gradient]
+    mode = new_fake_mode()
+    graph = functionalize(fx.symbolic_trace(program), [mode.from_tensor(t) for t in inputs])
+    ours, theirs = [t.clone() for t in inputs], [t.clone() for t in inputs]
+    torch.testing.assert_close(list(replay(graph, ours)), list(plain(*theirs)))
+    torch.testing.assert_close(ours, theirs)
+    assert not torch.equal(ours[3], inputs[3])
