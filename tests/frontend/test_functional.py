@@ -437,7 +437,7 @@ def test_batch_norms_of_cudnn_say_what_they_write():
 
     x, gradient = torch.randn(4, 3, 5, 5), torch.randn(4, 3, 5, 5)
     inputs = [x, torch.randn(3), torch.randn(3), torch.zeros(3), torch.ones(3), gradient]
-    mode = new_fake_mode()
+    mode = new_fake_mode(None)
     graph = functionalize(fx.symbolic_trace(program), [mode.from_tensor(t) for t in inputs])
     ours, theirs = [t.clone() for t in inputs], [t.clone() for t in inputs]
     torch.testing.assert_close(list(replay(graph, ours)), list(plain(*theirs)))
