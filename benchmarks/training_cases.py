@@ -152,7 +152,7 @@ def _images(device: str, name: str, batch: int, size: int, amp: bool, **options:
         batch_of = torch.randn(batch, 3, size, size, device=device), torch.randint(1000, (batch,), device=device)
         return WithLoss(model, device, amp).to(device), batch_of
 
-    return Case(make, momentum if name.startswith("resnet") else adamw)
+    return Case(make, momentum if name.startswith("resnet") and device == "cuda" else adamw)
 
 
 def _tokens(device: str, kind: str, batch: int, length: int, amp: bool, large: bool = False, **config: Any) -> Case:
