@@ -89,7 +89,7 @@ def test_data_assigned(x, y):
     return x + 1
 
 
-@case(lambda: (t(2),))
+@case(lambda: (t(2),), expect="breaks")  # of a backend that takes no gradients in its graphs
 def test_requires_grad_made_inside(x):
     y = (x * 2).requires_grad_()
     return y.requires_grad, y.detach() + 1
@@ -101,7 +101,7 @@ def test_requires_grad_on_an_argument(x):
     return x.detach() * 2
 
 
-@case(lambda: (t(2),))
+@case(lambda: (t(2),), expect="breaks")  # of a backend that takes no gradients in its graphs
 def test_requires_grad_assigned(x):
     y = x * 1
     y.requires_grad = True
