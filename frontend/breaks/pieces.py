@@ -2,7 +2,7 @@
 
 A `Piece` is the rest of one frame: a code object, an instruction and what is on the stack there. It is captured and
 compiled like a function whose arguments are the frame's cells, live locals and stack. A `Step` runs the break
-instruction of one frame and says which piece comes next. `drive` runs pieces one after the other until one returns, so
+instruction of one frame and says which piece comes next. `Step.run` runs pieces one after the other until one returns, so
 that a break in a loop does not nest calls.
 """
 
@@ -23,7 +23,7 @@ from ..bytecode.resume import free_names, resume_code
 from ..runtime.hidden_frames import name_of, unseen
 from .break_instruction import BreakInstruction
 
-__all__ = ["Family", "Piece", "Step", "Tail", "drive"]
+__all__ = ["Family", "Piece", "Step", "Tail"]
 
 
 PASSED = ("value", "saved")  # the kinds of stack entries that are arguments of a piece
@@ -40,15 +40,6 @@ class Tail(tuple):  # type: ignore[type-arg]
     """What a piece returns that ends in a break: (the next piece's function, its arguments)."""
 
     __slots__ = ()
-
-
-@unseen
-def drive(result: Any) -> Any:
-    """Run pieces until one of them returns a value."""
-    while type(result) is Tail:
-        function, args = result
-        result = function(*args)
-    return result
 
 
 @unseen
@@ -174,5 +165,13 @@ class Step:
         return function
 
     def run(self, given: list[tuple[Any, ...]]) -> Any:
-        """`start`, and everything that follows in this frame: what the frame returns."""
-        return drive(self.start(given))
+        """`start`, and everything that follows in this frame: what the frame returns.
+
+        Pieces are called in this very frame: where torch.compile looks at calls, CPython keeps what a function is given on the caller's
+        stack until it returns, and a first piece's arguments (an iterator) would outlive their loop.
+        """
+        result = self.start(given)
+        while type(result) is Tail:
+            function, args = result
+            result = function(*args)
+        return result
