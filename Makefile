@@ -13,7 +13,7 @@ STAMP  := $(VENV)/.installed
 JOBS   ?= 2
 # These two depend on CUDA's torch by their metadata; beside the pinned torch they are installed alone.
 ALONE  := torchvision timm
-BESIDE := pip pillow matplotlib transformers
+BESIDE := pip pillow matplotlib transformers accelerate lightning
 
 # A hundred Python processes of the tests would each translate all of the package's text.
 export PYTHONDONTWRITEBYTECODE :=

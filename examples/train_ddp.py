@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from training_table import table
 
-WIDTH, BATCH = 256, 64
+WIDTH, BATCH = 384, 64
 
 
 def prepare(compiled: Callable[[Any], Any]) -> Callable[[int], Tensor]:
     torch.manual_seed(0)
     layers = [nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.GELU()) for _ in range(6)]
     model = nn.Sequential(*layers, nn.Linear(WIDTH, 10)).to(DEVICE)
-    ddp = DistributedDataParallel(model, bucket_cap_mb=0.5)  # compiled in parts of one bucket each
+    ddp = DistributedDataParallel(model, bucket_cap_mb=1)  # compiled in parts of one bucket each
     fast = compiled(ddp)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     data = torch.Generator().manual_seed(dist.get_rank())

@@ -35,6 +35,8 @@ class GPT(nn.Module):
         super().__init__()
         self.letters, self.places = nn.Embedding(256, WIDTH), nn.Embedding(LENGTH, WIDTH)
         self.blocks, self.last = nn.ModuleList(Block() for _ in range(LAYERS)), nn.LayerNorm(WIDTH)
+        for embedding in (self.letters, self.places):
+            nn.init.normal_(embedding.weight, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.letters(x) + self.places.weight

@@ -37,13 +37,21 @@ def table(prepare: Train, description: str | None, show: bool = True) -> dict[st
     if show:
         print(f"{'':14} {'first step':>11} {'a step':>10}   loss: first, last")
     for name in given.systems.split(","):
-        torch.manual_seed(0)
-        step = prepare(SYSTEMS[name])
         times, losses[name] = [], []
-        for n in range(given.steps):
-            start = perf_counter()
-            losses[name].append(step(n).item())
-            times.append(perf_counter() - start)
+        try:
+            torch.manual_seed(0)
+            step = prepare(SYSTEMS[name])
+            for n in range(given.steps):
+                start = perf_counter()
+                losses[name].append(step(n).item())
+                times.append(perf_counter() - start)
+        except Exception as error:
+            if name != "torch.compile":
+                raise
+            print(
+                f"{name:14} {type(error).__name__}: {str(error).splitlines()[0]:.80}"
+            )  # the others can still be compared
+            continue
         middle = sorted(times[2:])[len(times[2:]) // 2]
         if show:
             print(f"{name:14} {times[0]:9.2f} s {middle * 1e3:7.2f} ms   {losses[name][0]:.4f}, {losses[name][-1]:.4f}")

@@ -25,6 +25,7 @@ try:
     from .frontend.errors import GraphBreak, Unsupported
     from .frontend.graph.dynamic import ConstraintError, mark_dynamic, mark_static, maybe_mark_dynamic
     from .graph_compiler import default_backend
+    from .integrations import accelerate as _accelerate
 except Exception as _error:
     _torch_version = str(getattr(_sys.modules.get("torch"), "__version__", ""))
     # `python -m intarsia doctor` imports the package before it runs: what does not load is said there, not shown as a traceback
@@ -39,6 +40,7 @@ except Exception as _error:
     globals().update({name: getattr(_eager_only, name) for name in _eager_only.__all__})
 else:
     warn_of_unknown_variables()
+    _accelerate.install()
     set_logs_from_environment()
     _versions.warn_if_untried(_sys.modules["torch"].__version__)
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, fx
 
 from .frontend.gradients.nodes import NODES
+from .frontend.graph.recompute import RECOMPUTE, Choice
 from .frontend.torch_private.dispatch import functional_builtins, storage_key
 from .frontend.torch_private.fake import is_fake
 from .frontend.torch_private.functions import OpOverload
@@ -85,6 +86,10 @@ def _nodes(graph: fx.Graph) -> list[list[Any]]:
             line += [target, _literal(node.args, numbers), _literal(node.kwargs, numbers)]
         else:
             raise _Unnamed
+        mark = meta.get(RECOMPUTE)
+        if isinstance(mark, Choice):
+            raise _Unnamed
+        line += [] if mark is None else [RECOMPUTE]
         numbers[node] = len(numbers)
         lines.append(line)
     return lines

@@ -22,6 +22,7 @@ from .explain.roofline import WATCH, watching
 from .frontend.errors import Busy
 from .frontend.functional.results import root_of
 from .frontend.gradients.nodes import OUTSIDE, has_gradients
+from .frontend.graph.recompute import decide
 from .frontend.torch_private.autograd import (
     VISIBLE,
     aot_autograd,
@@ -95,6 +96,7 @@ def compile_training(
         return later
 
     def prepared(joint: fx.GraphModule) -> None:
+        decide(joint.graph.nodes)
         prepare(joint, small=config.memory_budget < 1.0)
 
     def split_for_budget(joint: Joint) -> tuple[fx.GraphModule, fx.GraphModule]:

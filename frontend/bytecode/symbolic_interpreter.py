@@ -415,7 +415,10 @@ class SymbolicInterpreter:
             if getattr(value, "constant", None) is None:
                 if value.numel() != 1:  # an error, whatever the values are
                     self.native(bool, value)
-                raise GraphBreak("control flow depends on a tensor's value")
+                known = self.dynamic.truth(value)
+                if known is None:
+                    raise GraphBreak("control flow depends on a tensor's value")
+                return known
             return bool(self.native(bool, value))
         for name in ("__bool__", "__len__"):
             method = objects.find_method(type(value), name)

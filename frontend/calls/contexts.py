@@ -14,6 +14,7 @@ from ..graph.dynamic import concrete
 from ..guards import process_state
 from ..runtime import profiling
 from ..state import Interpreter
+from ..torch_private.autograd_graph import hook_keeper, pop_hooks
 from ..torch_private.functions import ENTER_AUTOCAST, EXIT_AUTOCAST, SET_GRAD_MODE
 from ..values import object as objects
 from ..values.kinds import isinstance
@@ -168,21 +169,23 @@ def set_grad(vm: Interpreter, mode: bool) -> None:
 
 
 def changes_modes(graph: torch.fx.Graph) -> bool:
-    """Whether a graph enters autocast or sets the grad mode on its way."""
+    """Whether a graph enters autocast, sets the grad mode or hooks on saved tensors on its way."""
     return any(node.target in _MARKS for node in graph.nodes if node.op == "call_function")
 
 
-_MARKS = frozenset({SET_GRAD_MODE, ENTER_AUTOCAST})
+_MARKS = frozenset({SET_GRAD_MODE, ENTER_AUTOCAST, pop_hooks})
 
 
 def mode_keeper() -> Callable[[], None]:
-    """What brings grad mode and autocast of the thread back to what they are now, wherever a graph was left by an exception."""
+    """What brings grad mode, autocast and hooks of the thread back to what they are now, wherever a graph was left by an exception."""
     grad, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
     states = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in ("cpu", "cuda")]
     nesting = torch.autocast_increment_nesting() - 1
     torch.autocast_decrement_nesting()
+    without_hooks = hook_keeper()
 
     def restore() -> None:
+        without_hooks()
         SET_GRAD_MODE(grad)
         torch.set_autocast_cache_enabled(cache)
         for device, enabled, dtype in states:

@@ -16,7 +16,7 @@ from ..bytecode.unpacking import as_dict
 from ..distributed import wrappers
 from ..entry import messages
 from ..errors import GraphBreak, Unsupported, UserRaise
-from ..gradients import checkpoint, custom, hooks
+from ..gradients import checkpoint, custom, hooks, saving
 from ..gradients import rules as gradient_rules
 from ..guards import process_state
 from ..guards.sameness import is_value_type
@@ -509,4 +509,5 @@ fill(
     *(natives.ROWS, sets.ROWS, contexts.ROWS, library.ROWS, torch_rules.ROWS, transforms.ROWS, messages.ROWS),
     *(optimizers.ROWS, rules.ROWS, wrappers.ROWS, gradient_rules.ROWS, custom.ROWS, checkpoint.ROWS),
     hooks.ROWS,
+    saving.ROWS,
 )

@@ -7,7 +7,7 @@ that graph, and each operator that comes out below the transform is recorded in 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from ..errors import GraphBreak
 from ..graph.output import GraphInput, OutputGraph
 from ..state import Interpreter
 from ..torch_private.dispatch import CaptureMode, broadcast_to_tree
+from ..torch_private.functions import SET_GRAD_MODE
 from ..values.kinds import isinstance
 from .registry import Rows
 
@@ -29,9 +30,11 @@ ROWS = Rows()
 class _Inner(OutputGraph):
     """The graph of the transformed function; tensors from around it become its inputs."""
 
-    def __init__(self, outer: OutputGraph) -> None:
+    inside = True
+
+    def __init__(self, outer: OutputGraph, differentiated: bool) -> None:
         super().__init__(outer.fake_mode, outer._trace)
-        self.outer = outer
+        self.outer, self.differentiated = outer, differentiated
         self.captured: list[tuple[Tensor, int]] = []  # with their versions when they were first used
         self.inputs = outer.inputs
 
@@ -90,10 +93,9 @@ class Transformed:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         vm, outer = self.vm, self.vm.out
-        if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in pytree.tree_leaves(args)):
-            raise GraphBreak("a transform of torch.func is called on tensors that require grad")
         args, kwargs = pytree.tree_map(vm.materialize, args), pytree.tree_map(vm.materialize, kwargs)
-        inner = _Inner(outer)
+        given = pytree.tree_leaves((args, kwargs))
+        inner = _Inner(outer, self.transform not in _LOOPS or outer.differentiated or _is_tracked(given))
         seen_args, seen_kwargs = self._seen(args, kwargs)
         for leaf in pytree.tree_leaves((seen_args, seen_kwargs)):
             if isinstance(leaf, Tensor):
@@ -109,6 +111,9 @@ class Transformed:
         if any(fake._version != version for fake, version in inner.captured):
             raise GraphBreak("a function inside a transform of torch.func writes to a tensor from around it")
         around = [fake for fake, _ in inner.captured]
+        switched = any(node.target is SET_GRAD_MODE for node in inner.graph.nodes)
+        if switched and (outer.differentiated or _is_tracked([*given, *around])):  # what is recorded does not show it
+            raise GraphBreak("gradients are switched on or off inside a transform of torch.func, and wanted around it")
 
         def replay(*given: Any, **named: Any) -> Any:
             tensors = [leaf for leaf in pytree.tree_leaves((given, named)) if isinstance(leaf, Tensor)]
@@ -132,7 +137,7 @@ class Transformed:
             with torch.no_grad():
                 return value.detach() if dim is None else value.select(dim, 0).detach()
 
-        if self.transform not in (torch.vmap, torch.func.vmap):
+        if self.transform not in _LOOPS:
             return pytree.tree_map(alone, args), pytree.tree_map(alone, kwargs)
         in_dims = self.options.get("in_dims", 0)
         if isinstance(in_dims, int):
@@ -143,6 +148,14 @@ class Transformed:
         leaves, spec = pytree.tree_flatten(tuple(args))
         seen = [alone(leaf, dim) for leaf, dim in zip(leaves, dims, strict=True)]
         return pytree.tree_unflatten(seen, spec), pytree.tree_map(lambda v: alone(v, 0), kwargs)
+
+
+_LOOPS = (torch.vmap, torch.func.vmap)
+
+
+def _is_tracked(values: Sequence[Any]) -> bool:
+    """Whether autograd records what is computed of these."""
+    return torch.is_grad_enabled() and any(isinstance(v, Tensor) and v.requires_grad for v in values)
 
 
 def _transform(transform: Any) -> Callable[..., Any]:

@@ -41,7 +41,13 @@ from ..runtime import hidden_frames, profiling
 from ..runtime.error_origin import culprit, of_fake_tensors
 from ..torch_private.fake import quiet_fake_errors
 from ..torch_private.functions import SET_GRAD_MODE
-from ..torch_private.guards import dispatch_mode_count, function_mode_count, functorch_active, only_device_mode
+from ..torch_private.guards import (
+    dispatch_mode_count,
+    forward_mode,
+    function_mode_count,
+    functorch_active,
+    only_device_mode,
+)
 from ..values.kinds import isinstance, namespace_of
 from ..values.lazy import Unread
 from .effects import DELETED
@@ -305,6 +311,8 @@ def refuse_environment() -> None:
     """Refuse to capture inside transforms and modes that would see through fake tensors."""
     if functorch_active():
         raise Unsupported("the call is inside a functorch transform (vmap, grad)")
+    if forward_mode()._current_level >= 0:
+        raise Unsupported("the call is inside torch.autograd.forward_ad.dual_level")
     if dispatch_mode_count():
         raise Unsupported("a torch dispatch mode is active around the call")
     if function_mode_count() and not only_device_mode():
@@ -388,6 +396,7 @@ def _finish(
     training: bool,
     views: bool,
 ) -> Capture:
+    vm.gradients.check_closed()
     _leave_scopes(vm)
     emit = Emitter()
     body = Residual(vm, emit, training if views else None)

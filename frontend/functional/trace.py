@@ -17,9 +17,10 @@ import torch.utils._pytree as pytree
 from torch import Tensor, fx
 
 from ..errors import Unsupported, lines_of
-from ..gradients.nodes import has_gradients
+from ..gradients.nodes import asks_autograd, has_gradients
 from ..graph.dynamic import concrete
 from ..graph.fake_dispatch import new_fake_mode
+from ..graph.recompute import RECOMPUTE
 from ..graph.sym_nodes import SymNodes
 from ..graph.value_errors import partly_read, raises_on_values
 from ..torch_private.autograd import recording
@@ -37,6 +38,8 @@ from ..torch_private.dispatch import (
 from ..torch_private.fake import fake_mode_of, is_fake
 from ..torch_private.functions import OpOverload
 from ..torch_private.graphs import lazy_graph_module
+from .again import LATE, compute_again
+from .device_numbers import LIFTED, place_numbers
 from .numbers import has_number, with_tensors
 from .results import Results, same_geometry
 from .rules import (
@@ -54,11 +57,11 @@ from .rules import (
     written_arguments,
 )
 from .spec import FunctionalGraph, Mutation, Storage, Value, View
-from .view_inverse import invert_view, reaches_beyond
+from .view_inverse import filled, invert_view, reaches_beyond
 
 aten = torch.ops.aten
 
-_META_KEYS = ("stack_trace", "nn_module_stack", "source_fn_stack")
+_META_KEYS = ("stack_trace", "nn_module_stack", "source_fn_stack", RECOMPUTE)
 
 
 def functionalize(
@@ -84,7 +87,9 @@ def functionalize(
         stack.enter_context(fake_mode)
         tracer.bind_inputs(example_inputs)
         result = tracer.interpret()
-        return tracer.finish(result)
+        functional = tracer.finish(result)
+    place_numbers(functional.graph_module, fake_mode)
+    return functional
 
 
 class Tracer(CaptureMode):
@@ -191,8 +196,8 @@ class Tracer(CaptureMode):
             return value
         return self._constant(value, name)
 
-    def _constant(self, real: Tensor, name: str | None = None) -> Tensor:
-        """A tensor known at compile time, as a get_attr node; ``name`` when it is an attribute that lives on."""
+    def _constant(self, real: Tensor, name: str | None = None, lifted: bool = False) -> Tensor:
+        """A tensor known at compile time, as a get_attr node; ``name`` when it is an attribute that lives on, ``lifted`` when nobody has it."""
         for known in self.storages.values() if name else ():
             if known.constant == name:
                 return known.base.val
@@ -200,6 +205,7 @@ class Tracer(CaptureMode):
         flat = (name or f"_constant{len(self.alive)}").replace(".", "_")
         self.root.register_buffer(flat, real)  # not detached: that would be an operator of the trace
         node = self.note(self.graph.get_attr(flat), fake)
+        node.meta[LIFTED] = lifted
         self._fresh(fake, node, constant=name)
         return fake
 
@@ -309,7 +315,7 @@ class Tracer(CaptureMode):
         """``detach``, ``alias``, ``lift_fresh``: a new tensor object with the same contents, or the same object."""
         tensor = args[0]
         if not is_fake(tensor):
-            return self._constant(tensor)
+            return self._constant(tensor, lifted=func is aten.lift_fresh.default)
         self._current_node(tensor)
         result = func(*args, **kwargs)
         if result is not tensor and id(result) not in self.values:
@@ -422,9 +428,7 @@ class Tracer(CaptureMode):
                 arguments = self._to_nodes(args)
                 before = self.refresh(parent)
                 new = node
-                node = self.note(
-                    self.graph.call_function(func, tuple(_place(a, before, new) for a in arguments)), parent.val
-                )
+                node = self.note(self.graph.call_function(func, filled(arguments, before, new)), parent.val)
             value = parent
             chain.append((value, node))
         storage.version += 1
@@ -533,6 +537,8 @@ class Tracer(CaptureMode):
         node.meta["val"] = val
         if self.current is not None:
             self._copy_meta(self.current, node)
+            if self.trains and asks_autograd(self.current):
+                node.meta[LATE] = True
         return node
 
     @staticmethod
@@ -558,6 +564,8 @@ class Tracer(CaptureMode):
             for storage in self.storages.values()
             if storage.input_index is not None and self.refresh(storage.base) is not storage.origin
         )
+        if self.trains:
+            compute_again(self.graph, self.gm.graph)
         self.graph.output(tuple(results.nodes)).meta["val"] = tuple(n.meta["val"] for n in results.nodes)
         self._sweep()
         graph_module = lazy_graph_module(self.root, self.graph)
@@ -588,7 +596,3 @@ class TracerWithAutograd(Tracer):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with below_autograd():
             return super().__torch_dispatch__(func, types, args, kwargs)
-
-
-def _place(argument: Any, before: fx.Node, new: fx.Node) -> Any:
-    return {"parent": before, "new": new}.get(argument, argument) if isinstance(argument, str) else argument

@@ -35,6 +35,12 @@ def invert_view(
     return rule(bound | {"place": index, "parent": parent, "view": view})
 
 
+def filled(arguments: Sequence[Any], parent: Any, new: Any) -> tuple[Any, ...]:
+    """The arguments of such a call with the parent's old contents and the view's new ones."""
+    given = {PARENT: parent, NEW: new}
+    return tuple(given.get(a, a) if isinstance(a, str) else a for a in arguments)
+
+
 def _permute(k: _Facts) -> Call:
     dims = [d % k["parent"].dim() for d in k["dims"]]
     return aten.permute.default, (NEW, [dims.index(d) for d in range(len(dims))])

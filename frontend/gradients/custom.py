@@ -8,6 +8,8 @@ gives the outputs again, as results of an autograd function whose backward runs 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -58,6 +60,14 @@ class FunctionContext:
         """Only forward mode would look at it."""
 
 
+@dataclass(frozen=True)
+class Backward:
+    """A captured backward: a graph of some of the saved values, by place, and of the gradients that arrive."""
+
+    module: fx.GraphModule
+    read: tuple[int, ...]
+
+
 class CustomGradient:
     """Outputs that have been computed, as results of an autograd function of their inputs.
 
@@ -65,15 +75,22 @@ class CustomGradient:
     copies of the outputs, views of those that share memory with something that there was before.
 
     Attributes:
+        backward: what backward computes, by which gradients arrive where it is told of those that do not.
         shared: for each output, whether it shares memory.
         saved: where backward's values are found, ("output", k) or ("given", k).
+        told: whether it is: else a gradient that does not arrive is zeros.
     """
 
     def __init__(
-        self, name: str, backward: fx.GraphModule, shared: Sequence[bool], saved: Sequence[tuple[str, int]]
+        self,
+        name: str,
+        backward: dict[tuple[bool, ...], Backward],
+        shared: Sequence[bool],
+        saved: Sequence[tuple[str, int]],
+        told: bool,
     ) -> None:
         self.__name__ = self.__qualname__ = name
-        self.backward, self.shared, self.saved = backward, tuple(shared), tuple(saved)
+        self.backward, self.shared, self.saved, self.told = backward, tuple(shared), tuple(saved), told
 
     def __call__(self, *given: Any) -> tuple[Tensor, ...]:
         return _Gradient.apply(self, *given)  # type: ignore[no-any-return, no-untyped-call]
@@ -86,6 +103,7 @@ class _Gradient(torch.autograd.Function):
         made = tuple(output.view_as(output) if shared else output.clone() for output, shared in pairs)
         values = [made[k] if where == "output" else given[k] for where, k in plan.saved]
         ctx.plan = plan
+        ctx.set_materialize_grads(not plan.told)
         ctx.save_for_backward(*(v for v in values if isinstance(v, Tensor)))
         ctx.others = [None if isinstance(v, Tensor) else v for v in values]
         return made
@@ -95,7 +113,11 @@ class _Gradient(torch.autograd.Function):
         plan: CustomGradient = ctx.plan
         tensors = iter(ctx.saved_tensors)
         values = [next(tensors) if other is None else other for other in ctx.others]
-        found = plan.backward(*values, *gradients)
+        arriving = tuple(g is not None for g in gradients)
+        if not any(arriving):
+            return (None,) * len(ctx.needs_input_grad)
+        backward = plan.backward[arriving]
+        found = backward.module(*(values[k] for k in backward.read), *(g for g in gradients if g is not None))
         behind = len(plan.saved)  # at most so many given values that are no inputs
         return (None, *[None] * len(plan.shared), *found, *[None] * behind)[: len(ctx.needs_input_grad)]
 
@@ -103,6 +125,10 @@ class _Gradient(torch.autograd.Function):
 @ROWS.rule(torch.autograd.Function.apply)
 def _apply(vm: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     wanted = torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in args)
+    if vm.out.differentiated or wanted and vm.out.inside:
+        raise GraphBreak(
+            "a torch.autograd.Function is called inside a transform of torch.func, and gradients are taken"
+        )
     context = vm.create(FunctionContext())
     context.__dict__["needs_input_grad"] = tuple(isinstance(a, Tensor) and a.requires_grad for a in args)
     if not wanted:
@@ -146,33 +172,53 @@ def _followed(vm: Interpreter, cls: Any, context: FunctionContext, args: tuple[A
     shut = {id(t) for t in context.non_differentiable}
     followed = [t for t in tensors if t.dtype.is_floating_point or t.dtype.is_complex]
     followed = [t for t in followed if id(t) not in shut]
-    if context.dirty or not context.materialize_grads or cls.jvp is not torch.autograd.Function.jvp:
-        raise _refuse(cls, "which writes to an input, takes None for a gradient or has a forward mode")
+    dirty = {id(t) for t in context.dirty}
+    if not all(_may_be_written(vm, t, args, followed) for t in context.dirty):
+        raise _refuse(cls, "which marks as dirty what is a leaf, a view, an argument of the graph or no output")
+    if not context.materialize_grads and len(followed) > _MOST_TOLD:
+        raise _refuse(cls, "which takes None for each of many gradients")
     if len(tensors) != len(values) or not followed:
         raise _refuse(cls, "whose outputs are not all tensors, or have no gradients")
     memory = [storage_key(a) for a in args if isinstance(a, Tensor)]
     shared = list[bool]()
     for value in values:
-        shared.append(storage_key(value) in memory)
+        shared.append(storage_key(value) in memory and id(value) not in dirty)
         memory.append(storage_key(value))
     if any(s and all(v is not f for f in followed) for v, s in zip(values, shared, strict=True)):
         raise _refuse(cls, "an output of which has no gradient and shares memory")
     shared = [s for v, s in zip(values, shared, strict=True) if any(v is f for f in followed)]
     places = [i for i, a in enumerate(args) if isinstance(a, Tensor) and a.requires_grad]
     inputs = [args[i] for i in places]
-    module, read = _backward(vm, cls, context, values, followed, len(args), places)
+    every = (True,) * len(followed)
+    patterns = (
+        [every] if context.materialize_grads else [p for p in product((True, False), repeat=len(every)) if any(p)]
+    )
+    captured = {p: _backward(vm, cls, context, values, followed, p, len(args), places) for p in patterns}
+    read = list({id(v): v for _, values_read in captured.values() for v in values_read}.values())
+    backward = {p: Backward(module, tuple(_place(read, v) for v in r)) for p, (module, r) in captured.items()}
     known = {id(t): ("output", k) for k, t in enumerate(followed)}
     extra = [v for v in read if id(v) not in known and not any(v is a for a in inputs)]
     passed = [*followed, *inputs, *extra]
     saved = [known.get(id(v)) or ("given", _place(passed, v, len(followed))) for v in read]
-    plan = CustomGradient(f"{cls.__name__}_gradient", module, shared, saved)
+    plan = CustomGradient(f"{cls.__name__}_gradient", backward, shared, saved, not context.materialize_grads)
     made = vm.out.call_function(plan, tuple(passed), {})
     again = {id(t): m for t, m in zip(followed, made, strict=True)}
+    for written in context.dirty:  # the tensor itself becomes the output
+        again[id(written)] = vm.out.call_method("copy_", (written, again[id(written)]), {})
     results = tuple(again.get(id(v), v) for v in values)
     return results if type(output) is tuple else results[0]
 
 
-def _place(passed: list[Any], value: Any, start: int) -> int:
+_MOST_TOLD = 3  # outputs of a function that is told which gradients do not arrive: one graph for each of the cases
+
+
+def _may_be_written(vm: Interpreter, tensor: Tensor, args: tuple[Any, ...], followed: list[Tensor]) -> bool:
+    """Whether an input that is marked dirty can be an output under the same name."""
+    given = any(tensor is a for a in args) and any(tensor is f for f in followed)
+    return given and id(tensor) not in vm.out.inputs and not (tensor.is_leaf or tensor._is_view())
+
+
+def _place(passed: list[Any], value: Any, start: int = 0) -> int:
     return next(k for k in range(start, len(passed)) if passed[k] is value)
 
 
@@ -182,20 +228,22 @@ def _backward(
     context: FunctionContext,
     outputs: list[Tensor],
     followed: list[Tensor],
+    arrives: tuple[bool, ...],
     count: int,
     places: list[int],
 ) -> tuple[fx.GraphModule, list[Any]]:
-    """The graph of `backward`: from what it reads, then the gradients of the outputs, to the gradients of the inputs at `places`."""
+    """The graph of `backward`: from what it reads, then the gradients of the outputs that arrive, to those of the inputs at `places`."""
     state = VisibleState(vm, context)
     with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-        arriving = {id(output): torch.empty_like(output) for output in followed}
+        arriving = {id(o): torch.empty_like(o) for o, does in zip(followed, arrives, strict=True) if does}
         with vm.out.beside(list(arriving.values())) as aside:
             try:
                 gradients = [arriving.get(id(o)) for o in outputs]
-                gradients = [
-                    vm.call(torch.zeros_like, (o,), {}) if g is None else g
-                    for o, g in zip(outputs, gradients, strict=True)
-                ]
+                if context.materialize_grads:
+                    gradients = [
+                        vm.call(torch.zeros_like, (o,), {}) if g is None else g
+                        for o, g in zip(outputs, gradients, strict=True)
+                    ]
                 found = vm.call(objects.load_attr(vm, cls, "backward"), (context, *gradients), {})
             except (GraphBreak, Unsupported, UserRaise) as error:
                 raise _refuse(cls, f"whose backward cannot be captured ({error})") from None

@@ -55,6 +55,10 @@ class Inside:
     hooks: list[Any] = field(default_factory=list)  # that the program has registered, `hooks.Hook`
     outside: bool = False  # whether it is known of the capture that gradients are wanted through its results
     attached: list[Any] = field(default_factory=list)  # hooks that are called then, `hooks.Outer`
+    regions: list[Any] = field(default_factory=list)  # open blocks with hooks on saved tensors, `saving.Region`
+    watched: bool = False  # whether there were such hooks around the first of them
+    forbidden: str | None = None  # why the program forbids such hooks here
+    forbidding: _Call | None = None  # where it has begun to
     raised: bool = False  # whether a call has raised: what eager has done by then, its order of nodes decides
 
     def note(self, vm: Interpreter, what: str, frees: bool = False) -> None:
@@ -70,6 +74,19 @@ class Inside:
         if isinstance(split, Suspended):
             split = Restart(split.frames[-1].begun)
         return _Call(what, tuple(vm.places()), split, frees)
+
+    def is_watched(self) -> bool:
+        """Whether hooks of the caller's are given what is saved for backward."""
+        return self.watched if self.regions else hooks_on_saving()
+
+    def check_closed(self) -> None:
+        """Break at the beginning of a block that is open where the graph ends."""
+        for region in self.regions:
+            raise region.refused("the graph ends inside of the block")
+        if self.forbidden is not None and self.forbidding is not None:
+            error = GraphBreak("hooks on saved tensors are forbidden, and the graph ends inside of the block")
+            error.frames, error.split = self.forbidding.frames, self.forbidding.split
+            raise error
 
     def guards(self) -> list[NoHooks]:
         """What later calls are asked."""

@@ -29,6 +29,7 @@ __all__ = [
     "leaf",
     "leaf_gradients",
     "set_requires_grad",
+    "asks_autograd",
     "together",
 ]
 
@@ -46,6 +47,7 @@ def gradients(
     create_graph: bool,
     allow_unused: bool | None,
     materialize: bool,
+    batched: bool,
     seen: Callable[[], Tensors] = tuple,
 ) -> tuple[Tensor | None, ...]:
     """`torch.autograd.grad`; what hooks have `seen` of the gradients is theirs as well."""
@@ -57,6 +59,7 @@ def gradients(
         create_graph=create_graph,
         allow_unused=allow_unused,
         materialize_grads=materialize,
+        is_grads_batched=batched,
     )
 
 
@@ -236,8 +239,12 @@ def hooked(
 
 def has_gradients(graph: fx.Graph) -> bool:
     """Whether autograd has to see what a graph computes, and nothing outside of it does."""
-    called = (node.target for node in graph.nodes if node.op == "call_function")
-    return any(target in NODES or isinstance(target, Hooked) for target in called)
+    return any(map(asks_autograd, graph.nodes))
+
+
+def asks_autograd(node: fx.Node) -> bool:
+    """Whether autograd is asked for something where a graph comes to this node."""
+    return node.op == "call_function" and (isinstance(node.target, Hooked) or node.target in NODES)
 
 
 def in_eager(gm: fx.GraphModule) -> Callable[..., Sequence[Any]]:

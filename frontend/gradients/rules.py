@@ -11,10 +11,9 @@ from torch import Tensor
 from ..calls import contexts
 from ..calls.registry import Rows
 from ..errors import GraphBreak, UserRaise
-from ..graph.output import RECOMPUTE
 from ..guards import process_state
 from ..state import Interpreter
-from ..torch_private.autograd_graph import hooks_on_saving, leaf_of, nodes_behind
+from ..torch_private.autograd_graph import leaf_of, nodes_behind
 from ..torch_private.dispatch import storage_key
 from ..values.kinds import isinstance
 from ..values.tensor import load_tensor_attr, store_tensor_attr
@@ -57,11 +56,11 @@ def _listed(vm: Interpreter, given: Any, what: str) -> list[Any]:
 
 def _check_around(vm: Interpreter, what: str) -> None:
     """Break where the program watches autograd in a way that a graph does not show."""
+    if vm.out.inside:
+        raise GraphBreak(f"{what} inside a transform of torch.func")
     if process_state.ask(vm, torch.is_anomaly_enabled, (), {}):
         raise GraphBreak(f"{what} while anomalies are looked for")
-    if any(RECOMPUTE in node.meta for node in vm.out.graph.nodes):
-        raise GraphBreak(f"{what}, and what torch.utils.checkpoint ran is computed again in it")
-    if hooks_on_saving():
+    if vm.gradients.is_watched():
         raise GraphBreak(f"{what} under hooks on saved tensors")
 
 
@@ -98,8 +97,8 @@ def _grad(
     materialize_grads: Any = False,
 ) -> Any:
     what = "torch.autograd.grad is called"
-    if is_grads_batched or only_inputs is not True:
-        raise GraphBreak(f"{what} with is_grads_batched or without only_inputs")
+    if only_inputs is not True:
+        raise GraphBreak(f"{what} without only_inputs")
     _check_around(vm, what)
     results, given = _listed(vm, outputs, what), _listed(vm, inputs, what)
     arriving = [None] * len(results) if grad_outputs is None else _listed(vm, grad_outputs, what)
@@ -110,9 +109,13 @@ def _grad(
     if allow_unused is False and materialize_grads:
         vm.native(torch.autograd.grad, results, given, allow_unused=False, materialize_grads=True)  # an error
     unused = None if allow_unused is None else bool(allow_unused)
-    return _call(
-        vm, call, nodes.gradients, results, given, arriving, retain, bool(create_graph), unused, bool(materialize_grads)
-    )
+    batched = bool(is_grads_batched)
+    if batched and (call.hooks or vm.gradients.regions):
+        raise GraphBreak(f"{what} with is_grads_batched, and hooks are to see one gradient of a batch at a time")
+    if batched and vm.shape_env is not None:  # torch's loop over a batch takes numbers for sizes
+        raise GraphBreak(f"{what} with is_grads_batched, and sizes change between calls")
+    options = retain, bool(create_graph), unused, bool(materialize_grads), batched
+    return _call(vm, call, nodes.gradients, results, given, arriving, *options)
 
 
 @ROWS.rule(torch.autograd.backward)
@@ -205,8 +208,17 @@ def _requires_grad(vm: Interpreter, tensor: Tensor, requires_grad: bool = True) 
     return tensor
 
 
+def _detach(vm: Interpreter, tensor: Tensor) -> Tensor:
+    if id(tensor) in vm.out.inputs or tensor._is_view():
+        raise GraphBreak("detach_ is called on a view, or on a tensor of the caller's")
+    lifted: Any = vm.out.lift((tensor,)), {}
+    vm.native(tensor.detach_)
+    return vm.out.rename(torch.detach, lifted, tensor)
+
+
 TENSOR_METHODS: dict[str, Any] = {
     "backward": _tensor_backward,
+    "detach_": _detach,
     "register_hook": register_hook,
     "requires_grad_": _requires_grad,
     "retain_grad": retain_grad,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -149,10 +149,13 @@ class Marks:
         self.inside: set[Source] = set()
         # Arguments of a piece that have no symbol and are something else in every call.
         self.varying: set[Source] = set()
+        self.turns: dict[
+            Source, int
+        ] = {}  # how often a comparison that an `if` asks for had another answer than before
         self.floats = False  # whether the backend takes symbolic floats
         self.gradients = True  # whether it takes graphs that take gradients themselves
 
-    def learn(self, earlier: Iterable[GuardSet], values: Mapping[str, Any]) -> None:
+    def learn(self, earlier: Sequence[GuardSet], values: Mapping[str, Any]) -> None:
         """Compare a call that no entry fits with what each entry was made for."""
         for guards in earlier:
             for source, sizes in guards.sizes():
@@ -163,6 +166,8 @@ class Marks:
                         self.dims[source] = self.dims.get(source, frozenset()) | changed
             for source, expected in guards.numbers():
                 self._compare(source, expected, _fetched(source, values))
+        for source, expected in earlier[-1].truths() if earlier else ():
+            self.turns[source] = self.turns.get(source, 0) + (_fetched(source, values) is not expected)
 
     def learn_varying(self, earlier: Iterable[GuardSet], values: Mapping[str, Any], limit: int) -> None:
         """Note the arguments that had another value in each of `limit` captures, or a class that every call makes again.
@@ -263,8 +268,8 @@ class Dynamic:
             return None
         vm = self.vm
         if kind is float:
-            # With gradients AOTAutograd sees the graph, which takes no floats; learning rates are given to it rarely (`number_input`).
-            if value - value != 0.0 or not self.marks.floats or torch.is_grad_enabled() and not _is_rate(source):
+            # With gradients AOTAutograd sees the graph, which takes no floats; numbers of groups are given to it rarely (`number_input`).
+            if value - value != 0.0 or not self.marks.floats or torch.is_grad_enabled() and _group(source) is None:
                 return None
             vm.need_symbols()
             vm.guards.add("type", source, kind)
@@ -303,13 +308,24 @@ class Dynamic:
         """`tensor.item()` as a symbolic float, where the host knows it before the graph runs; else None."""
         if not self.marks.floats or torch.is_grad_enabled():
             return None
-        if self._host is None:
-            self._host = HostNumbers(self.vm.out, self._source, self.vm.guards.extra.append)
-        found = self._host.read(tensor)
+        found = self._numbers_of_tensors().read(tensor)
         if found is None or found[0] is None:
             return None if found is None else found[1]
         self.vm.need_symbols()
         return self._float(found[1], found[0])
+
+    def truth(self, tensor: Tensor) -> bool | None:
+        """`bool(tensor)`, guarded, where it is asked of an input as it is before the graph; else None."""
+        found = self._numbers_of_tensors().truth(tensor)
+        if found is None or self.marks.turns.get(found[0], 0) > _TURNS:
+            return None
+        self.vm.guards.add("equals", *found)
+        return found[1]
+
+    def _numbers_of_tensors(self) -> HostNumbers:
+        if self._host is None:
+            self._host = HostNumbers(self.vm.out, self._source, self.vm.guards.extra.append)
+        return self._host
 
     def written_by_host(self) -> dict[Source, list[Source]]:
         """By the number, the tensors that the host writes it into behind the graph, which does not."""
@@ -405,12 +421,20 @@ class Dynamic:
         return None
 
 
+def _group(source: Source) -> Source | None:
+    """The group of an optimizer's parameters that a number is in, also in a tuple there: schedules change these."""
+    while isinstance(source, Item):
+        group = source.base
+        groups = group.base if isinstance(group, Item) else None
+        if getattr(groups, "key", getattr(groups, "attr", None)) == "param_groups":
+            return group
+        source = group
+    return None
+
+
 def _is_rate(source: Source) -> bool:
     """Whether a number is the learning rate of a group of an optimizer's, which schedules change in each step."""
-    if not isinstance(source, Item) or source.key != "lr" or not isinstance(source.base, Item):
-        return False
-    groups = source.base.base
-    return getattr(groups, "key", getattr(groups, "attr", None)) == "param_groups"
+    return isinstance(source, Item) and source.key == "lr" and _group(source) is source.base
 
 
 def _nowhere() -> None:
@@ -524,5 +548,6 @@ _ARITHMETIC = frozenset(
         *(abs, float, math.sqrt, math.exp, math.log, math.pow, math.cos, math.sin, math.tanh),
     ]
 )
+_TURNS = 2  # what turns more often is a break, with both sides compiled
 _ROUNDING = frozenset([int, round, math.trunc, math.floor, math.ceil])
 _NUMBERS: dict[type, Any] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..functional.overlap import check_write, is_mutable
-from ..torch_private.dispatch import storage_key
+from ..torch_private.dispatch import draws_numbers, storage_key
 from ..torch_private.fake import FakeTensor, FakeTensorMode, fake_from_meta, on_meta, plain_fake_mode
 from ..torch_private.functions import OpOverload
 from ..values.kinds import tensors_in
@@ -64,12 +64,15 @@ class FakeResults:
     def __init__(self, mode: FakeTensorMode, plain: Callable[..., Any]) -> None:
         self.mode, self.plain = mode, plain
         self.known: dict[Any, tuple[_Shape | None, ...] | _Shape | None] = {}  # None: to be run each time
+        self.draws = False  # whether one has drawn random numbers since somebody set it
         self.folded: set[int] = set()  # storages of inputs with elements in the same place
 
     def __call__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """What `FakeTensorMode.dispatch` gives."""
         if func is _DEVICE and type(args[0]) is FakeTensor:  # asked by every call of an operator
             return args[0].fake_device
+        if not self.draws and draws_numbers(func, args, kwargs or {}):
+            self.draws = True
         if type(func) is OpOverload and is_mutable(func):
             check_write(func, args, kwargs or {}, self.folded)
         if self.mode.shape_env is not None or type(func) is not OpOverload:

@@ -59,6 +59,8 @@ def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs
     if func in _LOSSES and result.dtype != args[0].dtype:
         with mode:
             return result.to(args[0].dtype)
+    if func is _GROUP_NORM_BACKWARD:
+        return _as_what_they_are_of(mode, (args[1], args[4], args[4]), result)
     if func in _RESIZES:
         return _in_the_format_of(mode, args[0], result)
     if func in _BATCH_NORMS:
@@ -66,6 +68,15 @@ def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs
         plain = place == 0 and all(is_contiguous(a) for a in args if isinstance(a, Tensor))
         result = result if plain else _in_order(mode, args[place], result)  # images of one channel are contiguous first
     return _statistics(mode, args, result) if func in _NORMS else result
+
+
+_GROUP_NORM_BACKWARD = torch.ops.aten.native_group_norm_backward.default
+
+
+def _as_what_they_are_of(mode: FakeTensorMode, of: tuple[Tensor | None, ...], results: Any) -> Any:
+    """Gradients in the dtypes of what they are the gradients of; fake tensors would take one for all, also under autocast."""
+    with mode:
+        return tuple(r if r is None or x is None else r.to(x.dtype) for r, x in zip(results, of, strict=True))
 
 
 # Operators of batch norm, and which argument their first result is like.

@@ -104,6 +104,31 @@ class HostNumbers:
             return None
         return None if known.source is None else Fetch(Tensor.item, known.source), number
 
+    def truth(self, tensor: Tensor) -> tuple[Source, bool] | None:
+        """`bool(tensor)` of an input, or of an input compared with a number, as it is before the graph; None of anything else."""
+        if not _is_one(tensor):
+            return None
+        compared: tuple[Any, int | float] | None = None
+        if id(tensor) not in self.out.inputs:
+            node = self.out.node(tensor) if self.out.is_known(tensor) and tensor._version == 0 else None
+            if node is None or node.target not in _COMPARISONS or node.kwargs or len(node.args) != 2:
+                return None
+            given, number = node.args
+            if not isinstance(given, fx.Node) or not isinstance(number, int | float):
+                return None
+            compared, tensor = (node.target, number), given.meta["example_value"]
+        info = self.out.inputs.get(id(tensor))
+        if info is None or not _is_one(tensor) or self.out.version(info) != info.version:
+            return None
+        with real_tensors(), torch.no_grad():
+            known = self._input(info)
+            value, source = known.value, known.source
+            assert source is not None
+            if compared is not None:
+                function, number = compared
+                value, source = function(value, number), Computed(function, (source, Number(number)))
+            return Fetch(bool, source), bool(value)
+
     def _known(self, tensor: Tensor) -> _Known | None:
         info = self.out.inputs.get(id(tensor))
         if info is not None:
@@ -245,7 +270,12 @@ def put_number(tensors: Sequence[Tensor], number: float) -> None:
 
 def _is_small(tensor: Tensor) -> bool:
     """Whether a tensor holds one floating-point number on a CPU."""
-    return tensor.device.type == "cpu" and tensor.is_floating_point() and tensor.dim() <= 1 and _numbers(tensor) == 1
+    return tensor.is_floating_point() and _is_one(tensor)
+
+
+def _is_one(tensor: Tensor) -> bool:
+    """Whether a tensor holds one number on a CPU, of any kind."""
+    return tensor.device.type == "cpu" and tensor.dim() <= 1 and _numbers(tensor) == 1
 
 
 def _numbers(tensor: Tensor) -> int:
@@ -296,6 +326,9 @@ _COMPUTED: dict[Any, Any] = {
     **{"clone": torch.clone, torch.clone: torch.clone, "detach": torch.detach},
     **{f: f for f in (operator.add, operator.sub, operator.mul, operator.truediv, operator.neg)},
 }
+_COMPARISONS = frozenset(
+    getattr(module, name) for module in (operator, torch) for name in ("eq", "ne", "lt", "le", "gt", "ge")
+)
 _WRITES: dict[Any, Any] = {
     **{f"{name}_": _in_place(getattr(torch, name)) for name in _NAMES},
     **{getattr(torch, f"_foreach_{name}_"): _foreach(getattr(torch, name)) for name in _NAMES},

@@ -13,19 +13,19 @@ from typing import Any
 import sympy
 import torch
 from torch import Tensor, fx
-from torch.utils.checkpoint import CheckpointPolicy
 
 from ..errors import GraphBreak, InternalError, Unsupported, UserRaise
 from ..functional.overlap import is_folded
 from ..guards.source import Source
+from ..torch_private.autograd_graph import is_leaf
 from ..torch_private.fake import FakeTensorMode, data_dependent_errors, is_fake, unsupported_fake_errors
 from ..torch_private.graphs import lazy_graph_module
 from ..values.kinds import SYMBOLIC, isinstance, tensors_in
+from .recompute import RECOMPUTE
 from .sym_nodes import FUNCTIONS, applied
 
 __all__ = ["GRAD_MODE", "MUTATES", "GraphInput", "OutputGraph", "in_place_view"]
 
-RECOMPUTE = "recompute"  # in a node's `meta`, which torch's tracers hand on: its value is computed again in backward
 GRAD_MODE, MUTATES = "grad_mode", "mutates"  # in a node's `meta`: whether gradients were on; whether the call writes
 
 
@@ -42,6 +42,7 @@ class GraphInput:
     requires_grad: bool = False  # of the fake, before the program runs
     grad_fn: Any = None
     history: Any = None  # the autograd node of the fake, or of what it is a view of, before the program runs
+    replaced: bool = False  # whether the program has given it another memory (`.data = ...`)
     says: bool | None = None  # what the program says of it before it uses it: whether it requires gradients
     # Sizes, strides, offset before the program runs.
     geometry: tuple[tuple[Any, ...], tuple[Any, ...], Any] = ((), (), 0)
@@ -75,6 +76,8 @@ class OutputGraph:
     when its tensor is first used.
     """
 
+    inside = differentiated = False  # whether a transform of torch.func runs it, and one that takes gradients
+
     def __init__(self, fake_mode: FakeTensorMode, trace: Callable[[], str]) -> None:
         self.fake_mode = fake_mode
         self.shape_env = fake_mode.shape_env
@@ -95,7 +98,7 @@ class OutputGraph:
         self.number_in: Callable[[Tensor], Any] = lambda _: None  # what a tensor holds, where the host knows
         self.asked = False  # whether the program asked torch for something that no tensor tells: the grad mode, the default dtype
         self.meta: dict[str, Any] = {}  # of the graph module
-        self._again = False  # whether what is recorded is to be computed again in backward
+        self._again: Any = None  # the mark of what is to be computed again in backward
         self.size = 0  # nodes recorded so far, placeholders not counted
         # Storages that calls wrote to: `.data` and its views count versions of their own.
         self._written: set[int] = set()
@@ -125,7 +128,14 @@ class OutputGraph:
         if isinstance(size, torch.SymInt | torch.SymFloat) and isinstance(size.node._expr, sympy.Symbol):
             self.symbols.setdefault(size.node._expr, (info, method, dim))
 
+    def replace(self, info: GraphInput) -> None:
+        """Behind here the input has another memory, which the graph does not know under its name."""
+        self._node_of.pop(id(info.fake), None)
+        info.replaced = True
+
     def _placeholder(self, info: GraphInput) -> fx.Node:
+        if info.replaced:
+            raise GraphBreak("a tensor is used whose .data was assigned")
         if info.node is None:
             info.node = self._new_placeholder(self._name_for(info.source.name()))
             info.node.meta.update(example_value=info.fake, source=info.source, static_input=info.static)
@@ -304,15 +314,15 @@ class OutputGraph:
         written = [t for t, version in zip(given, versions, strict=True) if t._version != version]
         self._written.update(map(_storage, written))
         mutated = bool(written)
-        self._refuse_new_leaves(target, [(t, w) for t, w in zip(given, wanted, strict=True) if t.is_leaf], result)
+        self._refuse_new_leaves(target, [(t, w) for t, w in zip(given, wanted, strict=True) if is_leaf(t)], result)
         return self._record(op, target, lifted, result, mutated)
 
     def _refuse_new_leaves(self, target: Any, leaves: list[tuple[Tensor, bool]], result: Any) -> None:
         """A graph's tensors require gradients because others do: where a call says so of one, it runs between two graphs."""
-        changed = [(t, before) for t, before in leaves if t.requires_grad != before and t.is_leaf]
+        changed = [(t, before) for t, before in leaves if t.requires_grad != before and is_leaf(t)]
         for tensor, before in changed:
             tensor.requires_grad_(before)
-        made = (t for t in tensors_in(result) if t.requires_grad and t.is_leaf and not self.is_known(t))
+        made = (t for t in tensors_in(result) if t.requires_grad and is_leaf(t) and not self.is_known(t))
         new = any(not t._is_view() for t in made)
         if new and not changed and self.new_leaf is not None:
             self.new_leaf(f"{_called(target)} makes a tensor that requires gradients")
@@ -385,8 +395,8 @@ class OutputGraph:
         node = self.graph.create_node(op, target, tuple(args), dict(kwargs))
         node.meta.update(example_value=example, stack_trace=self._trace())
         node.meta[GRAD_MODE] = torch.is_grad_enabled()
-        if self._again:
-            node.meta[RECOMPUTE] = CheckpointPolicy.PREFER_RECOMPUTE
+        if self._again is not None:
+            node.meta[RECOMPUTE] = self._again
         if self._first is None:
             self._first = node
         if isinstance(example, Tensor) and rebind:
@@ -403,9 +413,9 @@ class OutputGraph:
         return Aside(self, given)
 
     @contextmanager
-    def computed_again(self) -> Iterator[None]:
-        """What is recorded meanwhile is not saved for backward, but computed there again."""
-        before, self._again = self._again, True
+    def computed_again(self, mark: Any) -> Iterator[None]:
+        """What is recorded meanwhile is not saved for backward, but computed there again, as the mark says."""
+        before, self._again = self._again, mark
         try:
             yield
         finally:
@@ -415,7 +425,7 @@ class OutputGraph:
         """These values may be saved for backward, unless they stand in a larger part that is computed again."""
         for result in results:
             node = self._node_of.get(id(result))
-            if node is not None and not self._again:
+            if node is not None and self._again is None:
                 node.meta.pop(RECOMPUTE, None)
 
     def finish(self, outputs: list[Tensor]) -> fx.GraphModule:

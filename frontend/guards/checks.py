@@ -18,6 +18,7 @@ from ..graph.output import GraphInput, OutputGraph
 from ..torch_private.guards import (
     current_gpu,
     current_gpu_raw,
+    forward_mode,
     function_mode_count,
     function_mode_count_raw,
     global_state_guard,
@@ -204,6 +205,7 @@ class StateCheck:
     def lines(self, emit: Emitter) -> None:
         """The number of active function modes, and C calls for what else the graph relies on."""
         tests = [f"{emit.constant(function_mode_count_raw(), 'function_modes')}() != {self.modes}"]
+        tests.append(f"{emit.constant(forward_mode(), 'forward_mode')}._current_level >= 0")
         if self.needed:
             tests.append(f"not {emit.constant(self.guard.check, 'state_ok')}()")
         if self.gpu is not None:
@@ -222,6 +224,8 @@ class StateCheck:
             return Miss(
                 "global state (grad mode, autocast, default dtype, determinism)", "as at capture", self.guard.reason()
             )
+        if forward_mode()._current_level >= 0:
+            return Miss("torch.autograd.forward_ad", "no level", "a level for tangents")
         if function_mode_count() != self.modes:
             return Miss("torch function modes", str(self.modes), str(function_mode_count()))
         if self.modes and torch.get_default_device() != self.device:

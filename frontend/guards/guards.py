@@ -22,7 +22,7 @@ from ..values.kinds import isinstance
 from .emitter import MISS, Emitter, MissIf, with_few_locals
 from .recompile_reason import Miss, first_miss, nothing, show
 from .sameness import indistinguishable, is_decided_by_equality, same_keys
-from .source import Arg, Const, Source
+from .source import Arg, Const, Fetch, Source
 from .watch import DictGuards, Watch
 
 __all__ = ["Guard", "GuardSet"]
@@ -245,6 +245,12 @@ class GuardSet:
         """Each int, float or tuple that is expected to have one particular value."""
         for guard in self.parts.values():
             if guard.kind == "equals" and type(guard.expected) in (int, float, tuple):
+                yield guard.source, guard.expected
+
+    def truths(self) -> Iterator[tuple[Source, bool]]:
+        """Each tensor, or comparison of one, that an `if` asks for: what it is expected to be."""
+        for guard in self.parts.values():
+            if guard.kind == "equals" and isinstance(guard.source, Fetch) and guard.source.function is bool:
                 yield guard.source, guard.expected
 
     def pinned(self) -> Iterator[tuple[Source, Any]]:

@@ -18,6 +18,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from ..errors import Busy
 from ..graph.value_errors import may_raise, raises_on_values
+from .autograd_graph import hook_keeper
+from .batches import is_batched, one_by_one
 from .dispatch import is_seeded, python_dispatcher
 from .joint import Joint
 
@@ -156,6 +158,7 @@ def recording(graph: fx.Graph) -> Iterator[None]:
     """A graph that takes gradients itself is traced here: autograd records, recurrent layers go step by step."""
     with ExitStack() as stack:
         stack.enter_context(own_saving())
+        stack.callback(hook_keeper())
         if any(getattr(node.target, "__name__", "") in _RECURRENT for node in graph.nodes):
             for state in (tracing_alone(), _layers_with_gradients(), python_dispatcher()):
                 stack.enter_context(state)
@@ -222,6 +225,7 @@ def aot_autograd(
         with ExitStack() as stack:
             for state in (tracing_alone(), _unpatched_modules(), _layers_with_gradients()):
                 stack.enter_context(state)
+            stack.callback(hook_keeper())
             effects = stack.enter_context(_effects_count())
             stack.enter_context(config.patch(settings))
             stack.enter_context(tracing(context))
@@ -447,6 +451,9 @@ class AotNode:
         def filled(node: Any, *arriving: Any) -> Any:
             boxed = len(arriving) == 1 and isinstance(arriving[0], list)
             gradients = arriving[0] if boxed else list(arriving)
+            if any(map(is_batched, gradients)):
+                with _kept_for_more(node):
+                    return one_by_one(lambda given: filled(node, *([given] if boxed else given)), gradients)
             missing = frozenset(k for k, place in enumerate(places) if gradients[place] is None)
             if not missing:
                 return backward(node, *arriving)
@@ -488,6 +495,17 @@ class AotNode:
             return function(kept, arriving[0] if boxed else arriving)
 
         self.function.backward = staticmethod(backward)
+
+
+@contextmanager
+def _kept_for_more(node: Any) -> Iterator[None]:
+    """What a node of AOTAutograd's has saved is given up behind the block, not by each backward in it."""
+    node.maybe_clear_saved_tensors = lambda: None
+    try:
+        yield
+    finally:
+        del node.maybe_clear_saved_tensors
+    node.maybe_clear_saved_tensors()
 
 
 def aot_node(node: Any) -> AotNode | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -29,6 +30,14 @@ def nodes_behind(tensors: Sequence[Tensor], ends: Collection[Any] = ()) -> Itera
 def leaf_of(node: Any) -> Tensor | None:
     """The leaf whose gradient a node accumulates."""
     return node.variable if type(node).__name__ == "AccumulateGrad" else None
+
+
+def is_leaf(tensor: Tensor) -> bool:
+    """Whether a tensor is a leaf; autograd refuses to say it of a view that was made, and written to, where gradients are off."""
+    try:
+        return tensor.is_leaf
+    except RuntimeError:
+        return False
 
 
 def is_freed(tensor: Tensor) -> bool:
@@ -101,3 +110,46 @@ def _is_held(tensor: Tensor) -> bool:
 def hooks_on_saving() -> bool:
     """Whether hooks of the program's are given what is saved for backward."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
+SAVING = torch._C._autograd  # the functions that hooks on saved tensors are set and taken back with
+PUSH_HOOKS, POP_HOOKS = SAVING._push_saved_tensors_default_hooks, SAVING._pop_saved_tensors_default_hooks
+FORBID_HOOKS, ALLOW_HOOKS = SAVING._saved_tensors_hooks_disable, SAVING._saved_tensors_hooks_enable
+WHY_FORBIDDEN = SAVING._saved_tensors_hooks_get_disabled_error_message
+
+
+class _Own(threading.local):
+    def __init__(self) -> None:
+        self.traced: list[
+            bool
+        ] = []  # for each of our hooks that are set, whether torch's tracers passed hooks over before
+
+
+_OWN = _Own()
+
+
+def push_hooks(pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> None:
+    """Set hooks of our own on what is saved for backward, on this thread, also where torch traces."""
+    PUSH_HOOKS(pack, unpack)
+    _OWN.traced.append(SAVING._saved_tensors_hooks_set_tracing(False))
+
+
+def pop_hooks() -> None:
+    """Take the last ones back."""
+    POP_HOOKS()
+    SAVING._saved_tensors_hooks_set_tracing(_OWN.traced.pop())
+
+
+def hook_keeper() -> Callable[[], None]:
+    """What takes back hooks of our own that are set from now on and still are, as a graph was left by an exception.
+
+    A tracer that passes hooks over has left, too, and says so no more.
+    """
+    before = len(_OWN.traced)
+
+    def restore() -> None:
+        while before < len(_OWN.traced):
+            POP_HOOKS()
+            _OWN.traced.pop()
+
+    return restore

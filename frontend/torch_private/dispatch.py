@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from typing import Any
@@ -151,6 +151,17 @@ def device_constructors() -> set[Any]:
 def is_seeded(function: object) -> bool:
     """Whether a function is an operator that draws random numbers."""
     return isinstance(function, OpOverload) and torch.Tag.nondeterministic_seeded in function.tags
+
+
+def draws_numbers(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of an operator draws random numbers: attention without dropout does not."""
+    if not is_seeded(function):
+        return False
+    for place, argument in enumerate(function._schema.arguments):
+        if argument.name in ("dropout_p", "dropout"):
+            given = args[place] if place < len(args) else kwargs.get(argument.name, argument.default_value)
+            return bool(given != 0)
+    return True
 
 
 def draws(graph: torch.fx.Graph) -> bool:

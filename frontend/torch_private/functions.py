@@ -36,3 +36,11 @@ MODULE_CALL: Any = torch.nn.Module._wrapped_call_impl
 MODULE_CALL_WITH_HOOKS: Any = torch.nn.Module._call_impl
 MODULE_APPLY: Any = torch.nn.Module._apply  # behind `module.to(...)` and its like
 GROUP_TENSORS: Any = torch._C._group_tensors_by_device_and_dtype  # behind every optimizer over lists of tensors
+
+
+def chooser_of(forward: Any, backward: Any) -> Callable[..., Any] | None:
+    """The function that chooses what is saved, of the two contexts that `create_selective_checkpoint_contexts` gives; None for others."""
+    from torch.utils import checkpoint
+
+    kinds = checkpoint._CachingTorchDispatchMode, checkpoint._CachedTorchDispatchMode
+    return forward.policy_fn if (type(forward), type(backward)) == kinds else None

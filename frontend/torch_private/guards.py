@@ -79,9 +79,15 @@ def functorch_active() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def forward_mode() -> Any:
+    """The module in whose `_current_level` torch keeps whether tangents are carried along (forward_ad.dual_level): then it is not -1."""
+    return torch.autograd.forward_ad
+
+
 def is_functorch_wrapped(tensor: Tensor) -> bool:
-    """Whether functorch wraps this tensor."""
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+    """Whether functorch wraps this tensor, or the loop over gradients that torch.autograd.grad has for batches of them."""
+    functorch = torch._C._functorch
+    return bool(functorch.is_functorch_wrapped_tensor(tensor) or functorch.is_legacy_batchedtensor(tensor))
 
 
 def tracing_state() -> list[Any]:

@@ -8,7 +8,7 @@ is one of its sizes.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ import torch.utils._pytree as pytree
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 
-from .dispatch import is_seeded
+from .dispatch import draws_numbers, is_seeded
 from .graphs import lazy_graph_module
 
 __all__ = ["Joint", "has_effect", "hint", "is_size", "is_view", "may_repeat"]
@@ -78,8 +78,8 @@ class Joint:
                 waiting += node.all_input_nodes if node not in known else ()
         return found
 
-    def halves(self, saved: Sequence[fx.Node]) -> tuple[fx.GraphModule, fx.GraphModule]:
-        """The two graphs; of `saved`, in the graph's order, backward takes what it reads."""
+    def halves(self, saved: Sequence[fx.Node], last: Collection[fx.Node] = ()) -> tuple[fx.GraphModule, fx.GraphModule]:
+        """The two graphs; of `saved`, in the graph's order, backward takes what it reads: channels-last what is in `last`."""
         wanted = [*self.gradients, *self.kept_late]
         read = self.needed(wanted, [*saved, *self.arriving])
         saved = sorted((n for n in saved if n in read), key=self._order.__getitem__)
@@ -87,8 +87,12 @@ class Joint:
         # Those whose versions autograd does not look at come last.
         tensors.sort(key=lambda n: bool(n.meta.get("saved_tensor_with_no_vc_check", False)))
         sizes = self._symbols([*(n for n in saved if is_size(n)), *tensors, *self.arriving])
-        forward = self._part(self.inputs, [*self.results, *tensors, *sizes], self.kept, _as_they_are)
-        backward = self._part([*sizes, *tensors, *self.arriving], self.gradients, self.kept_late, self._late_first)
+        turned = {n: _channels_last(n.meta["val"]) for n in tensors if n in last}
+        visible = [(x, False) for x in self.results]
+        wanted_first = [*visible, *((n, n in turned) for n in tensors), *((n, False) for n in sizes)]
+        forward = self._part(self.inputs, wanted_first, self.kept, _as_they_are, {})
+        late = [(x, False) for x in self.gradients]
+        backward = self._part([*sizes, *tensors, *self.arriving], late, self.kept_late, self._late_first, turned)
         return forward, backward
 
     def _symbols(self, taken: Sequence[fx.Node]) -> list[fx.Node]:
@@ -136,23 +140,44 @@ class Joint:
     def _part(
         self,
         given: Sequence[fx.Node],
-        wanted: Sequence[Any],
+        asked: Sequence[tuple[Any, bool]],
         kept: Sequence[fx.Node],
         ordered: Callable[[list[fx.Node], Iterable[fx.Node]], list[fx.Node]],
+        turned: Mapping[fx.Node, torch.Tensor],
     ) -> fx.GraphModule:
-        """A graph that computes `wanted`, and does what is `kept`, of what is `given`."""
+        """A graph that computes what is asked for, channels-last or as it is, and does what is `kept`, of what is `given`.
+
+        Args:
+            turned: what of the given lies channels-last, as it arrives.
+        """
         made, known = fx.Graph(), dict[fx.Node, fx.Node]()
         for node in given:
             known[node] = made.placeholder(node.name)
             known[node].meta = dict(node.meta)
+            if node in turned:
+                known[node].meta["val"] = turned[node]
+        wanted = [x for x, _ in asked]
         needed = self.needed([*wanted, *kept], given)
         for node in ordered([n for n in self.graph.nodes if n in needed and n not in known], given):
             if node.op == "placeholder":
                 raise RuntimeError(f"a half of a joint graph reads {node.name}, which it is not given")
             known[node] = made.node_copy(node, known.__getitem__)
-        made.output(tuple(known[x] if isinstance(x, fx.Node) else x for x in wanted))
+        made.output(tuple(_given(made, known[x], last) if isinstance(x, fx.Node) else x for x, last in asked))
         made.lint()
         return lazy_graph_module(self.module, made)
+
+
+def _channels_last(value: torch.Tensor) -> torch.Tensor:
+    return value.contiguous(memory_format=torch.channels_last)
+
+
+def _given(graph: fx.Graph, node: fx.Node, last: bool) -> fx.Node:
+    """What a half gives for a node: the same, or its values channels-last."""
+    if not last:
+        return node
+    turned = graph.call_function(torch.ops.aten.clone.default, (node,), {"memory_format": torch.channels_last})
+    turned.meta = node.meta | {"val": _channels_last(node.meta["val"])}
+    return turned
 
 
 def _as_they_are(nodes: list[fx.Node], given: Iterable[fx.Node]) -> list[fx.Node]:
@@ -201,21 +226,7 @@ def may_repeat(node: fx.Node) -> bool:
 
 def has_effect(node: fx.Node) -> bool:
     """Whether a node does something beside giving its value: it writes, checks, or draws random numbers."""
-    return bool(node.is_impure(impure_random=False)) or draws_numbers(node)
-
-
-def draws_numbers(node: fx.Node) -> bool:
-    """Whether a node draws random numbers: attention without dropout does not."""
-    if not is_seeded(node.target):
-        return False
-    schema = node.target._schema  # type: ignore[union-attr]
-    for place, argument in enumerate(schema.arguments):
-        if argument.name in ("dropout_p", "dropout"):
-            given = (
-                node.args[place] if place < len(node.args) else node.kwargs.get(argument.name, argument.default_value)
-            )
-            return bool(given != 0)
-    return True
+    return bool(node.is_impure(impure_random=False)) or draws_numbers(node.target, node.args, node.kwargs)
 
 
 def _is_unknown(node: fx.Node) -> bool:

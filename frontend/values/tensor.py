@@ -160,9 +160,23 @@ def store_tensor_attr(vm: Interpreter, tensor: Tensor, name: str, value: Any) ->
     if name == "grad":
         write_grad(vm, tensor, value)
         return
+    if name == "data" and _may_be_data(vm, tensor, value):
+        vm.effects.write_attr(tensor, name, vm.out.call_method("detach", (value,), {}))
+        vm.out.replace(vm.out.inputs[id(tensor)])
+        return
     if hasattr(Tensor, name):
         raise Unsupported(f"the tensor attribute {name!r} is assigned")
     vm.effects.write_attr(tensor, name, value)
+
+
+def _may_be_data(vm: Interpreter, tensor: Tensor, value: Any) -> bool:
+    """Whether an input can take the memory of another tensor behind the graph: nothing that guards know of it changes."""
+    if id(tensor) not in vm.out.inputs or tensor._is_view() or not isinstance(value, Tensor) or value is tensor:
+        return False
+    if not vm.out.is_known(value):
+        return False
+    facts = [(t.shape, t.stride(), t.dtype, t.device, t.layout, t.storage_offset()) for t in (tensor, value)]
+    return facts[0] == facts[1]
 
 
 # ---- what tensors refuse ----

@@ -42,7 +42,8 @@ def call_facts(op: buffer.Extern | buffer.Contract | buffer.Copy) -> CallFacts:
     if not makes_memory(op):  # a view
         return CallFacts(0, 0)
     operands = list(op.operands)
-    results = [operands.pop()] if op.get("out") else list(op.results)
+    count = len(op["operands"])
+    operands, results = operands[:count], operands[count:] if op.get("out") else list(op.results)
     written = dim(sum(map(_bytes, results)))
     names = dict(zip(op["operands"], operands, strict=True))
     table = _TABLES.get(op["target"])
@@ -52,8 +53,8 @@ def call_facts(op: buffer.Extern | buffer.Contract | buffer.Copy) -> CallFacts:
     formula = _PRODUCTS.get(op["target"])
     if formula is None or not results:
         return CallFacts(dim(read), written)
-    count = formula(op, {name: _ref(v) for name, v in names.items()}, _ref(results[0]))
-    return CallFacts(dim(read), written, count, _ref(operands[0]).dtype if count != 0 else None)
+    products = formula(op, {name: _ref(v) for name, v in names.items()}, _ref(results[0]))
+    return CallFacts(dim(read), written, products, _ref(operands[0]).dtype if products != 0 else None)
 
 
 def _ref(value: SSAValue) -> RefType:

@@ -19,6 +19,7 @@ from ..ir.fx.importer import user_line
 from ..passes.analysis.cost import GPU_SAVED, SAVED
 from .costs import Kind, Value, is_on_gpu, name_of, read_values
 from .cut import minimum_cut
+from .layouts import lying_last
 
 __all__ = ["Partition", "Saved", "split"]
 
@@ -66,7 +67,7 @@ def split(joint: Joint, budget: float = 1.0) -> tuple[fx.GraphModule, fx.GraphMo
     values = read_values(joint, joint.needed(read))
     plan = _Plan(joint, values, read)
     saved = plan.saved(budget)
-    forward, backward = joint.halves([*saved])
+    forward, backward = joint.halves([*saved], lying_last(joint.graph))
     names = {n.name for n in backward.graph.nodes if n.op == "call_function" and n.target is not operator.getitem}
     again = [v for n, v in values.items() if n.name in names and v.kind in (Kind.FUSED, Kind.REDUCED, Kind.COSTLY)]
     found = Partition(budget, most=plan.most, least=plan.least, bytes=plan.held(saved))

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from ..frontend.graph.output import RECOMPUTE
+from ..frontend.graph.recompute import RECOMPUTE
 from ..frontend.torch_private.joint import Joint, hint, is_size, is_view, may_repeat
 from ..passes.analysis.cost import (
     FLOPS_A_BYTE,
@@ -52,6 +52,7 @@ class Value:
             saved, because it is a view of another value, or no tensor.
         again: the time that computing it in backward takes. None: it is not computed again.
         marked: the program wants it computed again (torch.utils.checkpoint), where it can be.
+        read: the bytes that a kernel reads which has the value: of elements that it computes itself, what they are made of.
     """
 
     node: fx.Node
@@ -60,6 +61,7 @@ class Value:
     save: float | None
     again: float | None
     marked: bool = False
+    read: int = 0
 
 
 def size_of(node: fx.Node) -> int:
@@ -90,6 +92,7 @@ class _Reader:
         for node in joint.graph.nodes:
             if node in needed:
                 value = self.found[node] = self.value(node)
+                value.read = self.read(node, value.kind)
                 value.marked = RECOMPUTE in node.meta and value.again is not None
         for node, root in self.roots.items():  # a view that may be saved is so by its memory
             if root in self.found and not self.found[node].marked:
@@ -109,6 +112,11 @@ class _Reader:
             whole = self.found[root]
             piece = whole.kind is not Kind.GIVEN and size < size_of(root) and isinstance(node.meta["val"], torch.Tensor)
             return Value(node, kind, size, 2.0 * size if piece else None, 0.0)
+        moved = _moved(node)
+        if moved == "away":  # the program keeps it in the host's memory
+            return Value(node, kind, 0, float(size), None)
+        if moved == "back":
+            return Value(node, kind, size, None, float(size))
         again = self.again(node, kind, size)
         if not isinstance(node.meta.get("val"), torch.Tensor):
             return Value(node, kind, 0, None, again)
@@ -130,7 +138,7 @@ class _Reader:
         if node.target is operator.getitem:
             return 0.0
         gpu = is_on_gpu(node)
-        read = sum(map(size_of, node.all_input_nodes))
+        read = sum(self.found[n].read if kind is Kind.FUSED else size_of(n) for n in node.all_input_nodes)
         if kind is Kind.COSTLY:
             return size + read + _flops(node) / (GPU_FLOPS_A_BYTE if gpu else FLOPS_A_BYTE)
         operations = _OPERATIONS.get(name_of(node), 1) * sum(map(_elements, _tensors(node.meta.get("val"))))
@@ -143,6 +151,13 @@ class _Reader:
         # Each kernel that computes it for itself reads what it is made of instead.
         return time + max(0, read - size) * max(0, len(readers) - 1)
 
+    def read(self, node: fx.Node, kind: Kind) -> int:
+        """What a kernel reads for the sake of a value: a wide copy of a narrow one is no more than that."""
+        size = size_of(node)
+        if kind not in (Kind.FUSED, Kind.VIEW):
+            return size
+        return min(size, sum(self.found[n].read for n in node.all_input_nodes))
+
     def readers(self, node: fx.Node) -> list[fx.Node]:
         """What reads a value, or a view of it."""
         waiting, found = [node], dict[fx.Node, None]()
@@ -154,6 +169,18 @@ class _Reader:
                     elif self.kinds[user] is not Kind.NUMBER:
                         found[user] = None
         return list(found)
+
+
+def _moved(node: fx.Node) -> str:
+    """Where a copy brings a value: "away" from a GPU to the host, "back" what was brought away, or "" for all else."""
+    if name_of(node) != "_to_copy" or not isinstance(node.args[0], fx.Node):
+        return ""
+    source = node.args[0]
+    if is_on_gpu(source):
+        return "" if is_on_gpu(node) else "away"
+    while is_view(source):
+        source = _base(source)
+    return "back" if is_on_gpu(node) and _moved(source) == "away" else ""
 
 
 def _kind(node: fx.Node) -> Kind:

@@ -24,6 +24,7 @@ from ..types import TensorType
 
 TORCHS_OWN = (
     "aten",
+    "intarsia",
     "prims",
     "torchvision",
     "mkldnn",

@@ -54,7 +54,7 @@ class Launch(Op):
 
 
 class Extern(Op):
-    """A library call. Its results are memory that the library owns, or, with `out = true`, the last operand is written.
+    """A library call. Its results are memory that the library owns, or, with `out = true`, the operands behind the named ones are written.
 
     A result that may be memory of an operand, by the operator's schema, keeps it alive.
     `own`: the kernel of our own that carries it out, with `out = true`.

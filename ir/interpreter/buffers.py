@@ -132,9 +132,9 @@ def _overlap(a: Tensor, b: Tensor) -> bool:
 def _buffer_extern(machine: Machine, op: Any) -> list[Tensor]:
     values = _operands(machine, op)
     if op.get("out"):
-        target = values.pop()
-        (result,) = call(machine, op, op["target"], values)
-        target.copy_(result)
+        given = len(op["operands"])
+        for target, result in zip(values[given:], call(machine, op, op["target"], values[:given]), strict=True):
+            target.copy_(result)
         return []
     results = call(machine, op, op["target"], values)
     if not op.results:  # it wrote to its operand

@@ -65,6 +65,13 @@ def accesses(tops: Iterable[Node], stores: Sequence[Store], ranges: Mapping[symp
     return found
 
 
+def begins_anywhere(flat: Dim, var: sympy.Symbol, width: int) -> bool:
+    """Whether elements of `width` bytes that are neighbours along `var` do not begin at multiples of 16 bytes, wherever the other loops are."""
+    index = sympy.expand(flat)
+    others = [index.coeff(s) for s in index.free_symbols if s != var]
+    return bool(index.coeff(var) == 1) and any(c.is_Integer and c % (16 // width) != 0 for c in others)
+
+
 def decided(conditions: Sequence[Dim], ranges: Mapping[sympy.Symbol, Range]) -> bool | None:
     """Whether all of the conditions hold (are >= 0) throughout the ranges; None when that depends."""
     if all(is_nonnegative(c, ranges) for c in conditions):

@@ -27,18 +27,18 @@ def broken(clauses: Clauses) -> str | None:
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a library's operator: its tensors by name, among them `result`, as values or as memory."""
+    """A call of a library's operator: its tensors by name, as values or as memory, among them `result`, and `result1` ... of several."""
 
     op: Op
     tensors: Mapping[str, TensorType | RefType]
 
     @classmethod
     def of(cls, op: Op) -> Call:
-        """The last operand is the result where the operation has none of its own."""
-        names = [*op["operands"], *(["result"] if len(op.operands) > len(op["operands"]) else [])]
-        types = {name: value.type for name, value in zip(names, op.operands, strict=True)}
-        if "result" not in types and op.results:  # a check of errors gives nothing
-            types["result"] = op.results[0].type
+        """Operands behind the named ones are the results where the operation has none of its own."""
+        given = len(op["operands"])
+        results = op.operands[given:] or op.results  # a check of errors gives nothing
+        types = {name: value.type for name, value in zip(op["operands"], op.operands[:given], strict=True)}
+        types |= {f"result{k or ''}": value.type for k, value in enumerate(results)}
         return cls(op, {name: kind for name, kind in types.items() if isinstance(kind, TensorType | RefType)})
 
     @property

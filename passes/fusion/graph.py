@@ -8,7 +8,7 @@ becomes a node of its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, cast
@@ -22,7 +22,7 @@ from ...ir.types import TensorType
 from ..analysis.axes import Axes, Dims
 from ..analysis.sizes import hint
 from ..analysis.strides import is_view, operand_strides, same_layout, takes_view, view_of
-from ..analysis.views import stored_behind
+from ..analysis.views import stored_behind, view_strides
 
 EXTERN, POINTWISE, REDUCE, SCAN, CONTRACT = "extern", "pointwise", "reduce", "scan", "contract"
 _KINDS: dict[type[Operation], str] = {
@@ -153,7 +153,7 @@ class Graph:
             is_memory = view is not None and (isinstance(view.base.owner, Block) or not is_free(view.base.owner))
             if view is None or not is_memory or not same_layout(view.shape, view.strides, strides):
                 found.setdefault(value.owner, strides)
-        return found
+        return {op: strides for op, strides in found.items() if not _lies_in(op, strides, found)}
 
     def _mark_sink(self, value: SSAValue) -> None:
         while value not in self.node_of and not isinstance(value.owner, Block):
@@ -234,6 +234,25 @@ class Graph:
         if node.op not in self.materialised:
             return False
         return not node.accesses or isinstance(node.accesses[0].base.owner, Block | kernel.Contract | kernel.Extern)
+
+
+def _lies_in(op: Operation, strides: Sequence[Dim], materialised: Mapping[Operation, Sequence[Dim]]) -> bool:
+    """Whether a view that is wanted with `strides` is one of memory that has to be made anyway: a product reads a matrix and its transpose."""
+    chain: list[prim.PrimOp] = []
+    at: Operation | Block = op
+    while is_view(at) and (at is op or at not in materialised):
+        chain.append(cast(prim.PrimOp, at))
+        at = chain[-1].operands[0].owner
+    if at is op or isinstance(at, Block) or at not in materialised:
+        return False
+    lies: Sequence[Dim] = materialised[at]
+    offset: Dim = 0
+    for view in reversed(chain):
+        found = view_strides(view, tuple(lies), offset)
+        if found is None:
+            return False
+        lies, offset = found
+    return same_layout(prim.tensor(op.results[0]).shape, lies, strides)
 
 
 def is_free(op: object) -> bool:

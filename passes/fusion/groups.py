@@ -20,8 +20,10 @@ from ...ir.types import TensorType
 from ..analysis.cost import (
     ADDRESS_COST,
     CONTRACT_TILE,
+    FEW_ELEMENTS,
     FEWEST_MEMBERS,
     GPU_LAUNCH,
+    HELD_COLUMN,
     LAUNCH,
     LINE,
     MOST_AGAIN,
@@ -30,10 +32,10 @@ from ..analysis.cost import (
     SERIAL_ELEMENTS,
 )
 from ..analysis.sizes import hint
-from ..analysis.strides import memory_strides
 from ..core.context import CompileContext
 from .graph import CONTRACT, EXTERN, POINTWISE, REDUCE, SCAN, Access, Graph, Node, elements, is_border, size_in_bytes
-from .places import loads_of, places_of, written_out
+from .orders import Orders
+from .places import is_made_again, loads_of, places_of, written_out
 
 Matching = dict[int, int]  # axes of one group to axes of the other
 
@@ -110,7 +112,7 @@ class Groups:
     def __init__(self, ctx: CompileContext, graph: Graph, max_ops: int, max_values: int) -> None:
         self.machine = ctx.machine
         self.graph = graph
-        self.axes = graph.axes
+        self.axes, self.orders = graph.axes, Orders(graph)
         self.max_ops, self.max_values = max_ops, max_values
         self.group_of: list[Group] = []
         for node in graph.nodes:
@@ -349,7 +351,7 @@ class Groups:
             if stored:
                 return fits
             images = {matching[x] for x in domain_a}
-            evaluations = self._hoisted(self._memory_order(b, domain_b), images)
+            evaluations = self._hoisted(self.orders.of(b.reads, domain_b), images)
             if b.kind == CONTRACT:  # once for each tile that reads it
                 apart = [axis for axis in self.axes.leaves(b.rows) if axis not in images]
                 evaluations = self._numel(domain_a) * -(-self._numel(apart) // CONTRACT_TILE)
@@ -465,23 +467,26 @@ class Groups:
         columns = self.axes.leaves(a.columns)
         values = [x for x in a.reads.values() if not x[0].indirect]
         full = [x[0] for x in values if elements(x[0].base) >= self._numel(self.domain(a))]
-        if full and self.innermost(full[0]) not in columns:
-            tile = self._numel(columns) * LINE * max(1, len(full))
+        if full and self.orders.innermost(full[0]) not in columns:
+            count = self._numel(columns)
+            if a.grid:  # chunks of columns have a mean of their own each, and are joined: memory is read once for a mean and a variance
+                alone = count <= HELD_COLUMN or self._numel(self.domain(a)) <= FEW_ELEMENTS
+                reduces = b.kind == REDUCE and not self._stores_elements(a, b)
+                return (
+                    None if alone or reduces else Refusal(f"a column of {count} elements is more than a program holds")
+                )
+            tile = count * LINE * max(1, len(full))
             if tile > self.machine.cpu.l2_bytes:
                 return Refusal(
                     f"a column's tile of {tile} bytes does not stay in the L2 cache of {self.machine.cpu.l2_bytes}"
                 )
         return None
 
-    def innermost(self, access: Access) -> int:
-        """The axis along which the memory is contiguous."""
-        base = access.base
-        best, found = None, -1
-        shape = cast(TensorType, base.type).shape
-        for axes, size, stride in zip(access.dims, shape, memory_strides(base), strict=True):
-            if axes and (best is None or hint(stride) < best) and size != 1:
-                best, found = hint(stride), self.axes.leaves(axes)[-1]
-        return found
+    def _stores_elements(self, a: Group, b: Group) -> bool:
+        """Whether the two would store a value of the whole domain that `recompute` does not take back."""
+        size = self._numel(self.domain(a))
+        large = [n for n in self._stored(a, b) if elements(n.value) >= size]
+        return not all(is_made_again(n, lambda x: self.group_of[x.index] in (a, b)) for n in large)
 
     # bytes
 
@@ -489,20 +494,6 @@ class Groups:
         """How often a value over some of the axes is computed, when it is lifted out of the inner loops that it does not need."""
         last = max((i for i, axis in enumerate(domain) if axis in present), default=-1)
         return self._numel(domain[: last + 1])
-
-    def _memory_order(self, group: Group, domain: list[int]) -> list[int]:
-        """The domain's axes from the outermost to the innermost, as the first memory of its size that is read has them."""
-        size = self._numel(domain)
-        for value, accesses in group.reads.items():
-            if accesses[0].indirect or elements(value) != size:
-                continue
-            shape = cast(TensorType, value.type).shape
-            strides = [hint(s) for s in memory_strides(value)]
-            dims = sorted((i for i, s in enumerate(shape) if s != 1), key=lambda i: -strides[i])
-            order = self.axes.leaves(a for i in dims for a in accesses[0].dims[i])
-            if set(order) == set(domain):
-                return order
-        return domain
 
     def _recomputation(self, a: Group, evaluations: float) -> float:
         """What `evaluations` more elements of the group cost."""

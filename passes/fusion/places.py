@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import cast
 
 from xdsl.ir import SSAValue
 
 from ...ir.dialects import prim
-from .graph import Access, Node
+from ..analysis.cost import LARGEST_CONE, SMALLER
+from .graph import POINTWISE, Access, Node, elements
 
 
 def places_of(accesses: Iterable[Access]) -> int:
@@ -47,3 +48,18 @@ def written_out(nodes: Collection[Node]) -> int:
                 views = tuple(map(id, [*shifts, *access.views]))
                 seen[views] = max(seen.get(views, 0), count)
     return total
+
+
+def is_made_again(node: Node, inside: Callable[[Node], bool]) -> bool:
+    """Whether a value that nobody outside sees is a pointwise computation of what comes from elsewhere and of results of whole rows."""
+    cone, stack = set[Node](), [node]
+    while stack:
+        found = stack.pop()
+        if found in cone:
+            continue
+        cone.add(found)
+        if found.kind != POINTWISE or found.is_sink or len(cone) > LARGEST_CONE:
+            return False
+        inner = [x.producer for x in found.accesses if x.producer is not None and inside(x.producer)]
+        stack += [n for n in inner if elements(n.value) * SMALLER > elements(node.value)]
+    return True

@@ -39,10 +39,20 @@ def recompute(graph: Graph, groups: Groups) -> Iterator[tuple[Node, int]]:
         readers = list(dict.fromkeys(_holders(groups, node, outside)))
         if any(_is_full(groups, group, cone, inputs) for group in readers):
             continue
-        if _gain(node, cone, inputs, rows, readers, outside) > _scattered(node, cone, len(readers), groups):
+        walk = sum(map(size_in_bytes, inputs)) if _stores_in_a_launch(node, home, groups) else 0
+        if walk + _gain(node, cone, inputs, rows, readers, outside) > _scattered(node, cone, len(readers), groups):
             home.stored |= rows
             _repeat(node, cone, home, readers, groups)
             yield node, len(readers)
+
+
+def _stores_in_a_launch(node: Node, home: Group, groups: Groups) -> bool:
+    """Whether a GPU's group would read its memory once more to store a value: it reduces columns, in chunks, and holds none of them."""
+    if not home.grid or home.kind != REDUCE:
+        return False
+    columns = set(groups.axes.leaves(home.columns))
+    full = [x[0] for v, x in home.reads.items() if elements(v) >= elements(node.value) and not x[0].indirect]
+    return bool(full) and groups.orders.innermost(full[0]) not in columns
 
 
 def _holders(groups: Groups, node: Node, outside: list[Access]) -> Iterator[Group]:
@@ -113,10 +123,11 @@ def _gain(
 
 def _scattered(node: Node, cone: set[Node], readers: int, groups: Groups) -> float:
     """The price of reading large inputs in another order than that in which the value would be stored."""
-    order = groups.axes.flat(node.dims)
+    own = node.dims[groups.orders.contiguous(node.value)] if node.dims else []
+    last = groups.axes.leaves(own)[-1] if own else None
     price = 0
     for access in (x for n in cone for x in n.accesses if x.producer not in cone):
-        if 2 * elements(access.base) >= elements(node.value) and order and groups.innermost(access) != order[-1]:
+        if 2 * elements(access.base) >= elements(node.value) and last not in (None, groups.orders.innermost(access)):
             price += 2 * size_in_bytes(access.base) * readers
     return price
 

@@ -219,9 +219,14 @@ def compare_iota(op: Elementwise) -> Rewrite:
 def sum_of_one_hot(op: Reduce) -> Rewrite:
     """reduce<sum>(where(iota along d == x, y, 0), d) -> where(0 <= x < size, y, 0) + 0, where x and y are the same all along d
 
-    The gradient of a loss of classes is 0 but for a row's class. The last addition turns -0 into 0, as a sum does.
+    The gradient of a loss of classes is 0 but for a row's class. Casts in between go with the element: autocast rounds a
+    gradient. The last addition turns -0 into 0, as a sum does.
     """
-    chosen = producer(op.operands[0], ELEMENTWISE["where"])
+    value, casts = op.operands[0], list[Cast]()
+    while isinstance(value.owner, Cast):
+        casts.insert(0, value.owner)
+        value = value.owner.operands[0]
+    chosen = producer(value, ELEMENTWISE["where"])
     if op["kind"] != "sum" or len(op["dims"]) != 1 or chosen is None or splat(chosen.operands[2]) != 0:
         return None
     (d,), here = op["dims"], producer(chosen.operands[0], ELEMENTWISE["eq"])
@@ -246,6 +251,10 @@ def sum_of_one_hot(op: Reduce) -> Rewrite:
         inside = row("and", row("ge", at, number(0, at)), row("lt", at, number(tensor(place).shape[d], at)))
         zero = number(0, y)
         found = row("where", inside, y, zero)
+        for cast in casts:
+            made.append(Cast.make([found], [tensor(found).with_(dtype=cast.type.dtype)], cast.literals))
+            found = made[-1].results[0]
+            zero = number(0, found)
         if tensor(found).dtype != op.type.dtype:
             made.append(Cast.make([found], [op.type]))
             zero = number(0, found := made[-1].results[0])

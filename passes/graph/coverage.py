@@ -26,7 +26,13 @@ def _mixed_dtypes(b: Builder) -> bool:
 _ROWS: tuple[tuple[str, tuple[str, ...], Unless], ...] = (
     (
         "a pooling on a CPU",
-        ("avg_pool?d.*", "*adaptive_*_pool?d.*", "max_pool?d.*", "max_pool3d_with_indices.*"),
+        (
+            "avg_pool?d.*",
+            "*adaptive_*_pool?d.*",
+            "max_pool?d.*",
+            "max_pool3d_with_indices.*",
+            "max_pool2d_with*backward.*",
+        ),
         _never,
     ),
     ("windows on a CPU", ("im2col.*", "col2im.*"), _never),

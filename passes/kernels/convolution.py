@@ -23,6 +23,7 @@ FEW_CHANNELS = 8  # the kernel reads fewer input channels from any layout
 LEAST_PIXELS = 48  # of all images, for Winograd
 MOST_PIXELS = 8  # each takes an address register
 LATENCY = 4  # products of whole vectors of AVX-512 that must be under way for one to end in every cycle; twice as many of half of it
+GRADIENTS = "aten.convolution_backward.default"
 MOST_COLUMNS = 7  # of a window of a depthwise convolution: a row of it lies in registers
 
 
@@ -76,6 +77,40 @@ def takes_depthwise(op: Op) -> Clauses:
     yield isinstance(columns, int) and columns <= MOST_COLUMNS, "a row of the window in registers"
     yield op["stride"][1] in (1, 2), "steps of 1 or 2 along a row"
     yield tuple(op["dilation"]) == (1, 1), "no dilation"
+
+
+def takes_planes(op: Op, machine: Machine) -> Clauses:
+    """What targets/cpp/include/intarsia_depthwise.h takes of `aten.convolution` and its gradients: one filter a channel, images as eager has them."""
+    call, gradients = Call.of(op), op["target"] == GRADIENTS
+    yield gradients or op["target"] == "aten.convolution.default", "a convolution or its gradients"
+    names = ("input", "weight")
+    yield (
+        call.names == (("grad_output", *names) if gradients else names),
+        "no bias, and a gradient where gradients are wanted",
+    )
+    yield not op.get("effect") and "packed" not in op.literals, "no effect, and a weight as it is"
+    tensors = [*call.names, *(name for name in call.tensors if name.startswith("result"))]
+    yield (
+        call.on_cpu and call.are(F32, names=tuple(tensors)) and not call.empty,
+        "float32 in the host's memory, not empty",
+    )
+    yield all(len(call.shape(name)) == 4 for name in tensors), "two-dimensional images"
+    if gradients:
+        yield op.get("returned") in ((0,), (1,), (0, 1)), "gradients of the image and of the weight, none of a bias"
+    yield call.two_numbers("stride", "padding", "dilation"), "two numbers each for stride, padding and dilation"
+    yield op.get("transposed") is not True and tuple(op["dilation"]) == (1, 1), "not transposed, no dilation"
+    outputs, _, *window = call.shape("weight")
+    yield call.shape("input")[1] == outputs == op["groups"], "one filter a channel"
+    yield all(isinstance(n, int) and n <= MOST_COLUMNS for n in window), "small windows"
+    yield (
+        all(0 <= p < n for p, n in zip(op["padding"], window, strict=True)),
+        "zeros around the image that a window reaches over",
+    )
+    yield (
+        all(s is None for name in ("operand_strides", "strides") for s in op.get(name, ())),
+        "images as eager has them",
+    )
+    yield call.lies_in_order(*call.tensors), "memory without gaps"
 
 
 def takes_max_pool(op: Op, machine: Machine) -> Clauses:

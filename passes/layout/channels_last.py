@@ -1,4 +1,4 @@
-"""channels-last: convolutions with a parameter's weight work on channels-last memory, and all that touches their values follows.
+"""channels-last: convolutions (on a CPU those by a parameter) work on channels-last memory, and all that touches their values follows.
 
 oneDNN's convolutions read and write channels-last without reordering; eager's contiguous layout is reordered before and after each one. So
 are those on a GPU's matrix units (half types and TF32).
@@ -28,7 +28,11 @@ from ..kernels.depthwise_kernels import OWN as DEPTHWISE
 from ..kernels.depthwise_kernels import takes_depthwise_on_gpu
 from ..kernels.first_convolution import is_first, space_to_depth
 
+BACKWARD = "aten.convolution_backward.default"
 POOL = "aten.max_pool2d_with_indices.default"
+
+# Derivatives that go the same way, and their image.
+TURNED_BACK = {BACKWARD: "input", "aten.max_pool2d_with_indices_backward.default": "self"}
 
 # Library calls that give channels-last results for channels-last operands; the named operand decides.
 FOLLOWERS = {
@@ -64,8 +68,13 @@ class ChannelsLast(Pass):
                 if isinstance(op, kernel.Extern):
                     if op.get("own") == "convolution":
                         values.update(op.results)
-                    elif self._lies_last(op, func, ctx.machine):
+                    elif self._lies_last(op, ctx.machine):
+                        _move(op, ctx.machine)
                         self._convolution(ctx, op, values)
+                    elif _goes_back(op, values, ctx.machine):
+                        _move_back(op)
+                        values.update(r for r in op.results if prim.tensor(r).rank == 4)
+                        ctx.diagnostics.count(self.name, "derivatives moved to channels-last")
                     elif self._wants(op, func, ctx.machine) or _follows(op, values):
                         _move(op, ctx.machine)
                         ctx.diagnostics.count(self.name, "library calls moved to channels-last")
@@ -92,29 +101,25 @@ class ChannelsLast(Pass):
             ctx.diagnostics.count(self.name, "depthwise convolutions of our own")
         values.update(op.results)
 
-    def _lies_last(self, op: kernel.Extern, func: prim.Func, target: Machine) -> bool:
+    def _lies_last(self, op: kernel.Extern, target: Machine) -> bool:
         """A convolution on a GPU that is channels-last in eager."""
         if op["target"] != "aten.convolution.default" or op.get("transposed") is True:
             return False
-        if not _is_static(op, func) or not _by_matrix_units(prim.tensor(op.results[0]), target):
+        if not _by_matrix_units(prim.tensor(op.results[0]), target) or not _contiguous_or_last(op):
             return False
-        shapes = [prim.tensor(v).shape for v in (*op.operands, *op.results)]
-        given = [*(op.get("operand_strides") or (None,) * len(op.operands)), *(op.get("strides") or (None,))]
-        for shape, strides in zip(shapes, given, strict=True):
-            last = channels_last(shape)
-            if strides is not None and (last is None or not same_layout(shape, strides, last)):
-                return False
-        return given[-1] is not None
+        return (op.get("strides") or (None,))[-1] is not None
 
     def _wants(self, op: kernel.Extern, func: prim.Func, target: Machine) -> bool:
         """A two-dimensional convolution by a parameter that oneDNN or cuDNN carries out, contiguous in eager."""
         if op["target"] != "aten.convolution.default" or op.get("transposed") is True:
             return False
         result = prim.tensor(op.results[0])
-        if result.rank != 4 or not _contiguous(op) or not _is_static(op, func):
+        if result.rank != 4:
             return False
         if target.at(result.device).is_grid:
-            return _by_matrix_units(result, target)
+            return _by_matrix_units(result, target) and _contiguous_or_last(op)
+        if not _contiguous(op) or not _is_static(op, func):
+            return False
         if result.device != "cpu" or (result.dtype != F32 and not (result.dtype == BF16 and target.bfloat16)):
             return False
         channels = result.shape[1]
@@ -143,6 +148,26 @@ def _by_matrix_units(result: TensorType, target: Machine) -> bool:
     if not target.at(result.device).is_grid or result.rank != 4:
         return False
     return result.dtype in (F16, BF16) or (result.dtype == F32 and target.tf32)
+
+
+def _goes_back(op: kernel.Extern, values: set[SSAValue], target: Machine) -> bool:
+    """The derivative of a convolution on a GPU's matrix units, or of a pool of an image that lies channels-last."""
+    image = TURNED_BACK.get(op["target"])
+    if image is None or op.get("transposed") is True or not _contiguous_or_last(op) or image not in op["operands"]:
+        return False
+    tensors = [prim.tensor(v) for v in op.operands]
+    if not all(t.rank == 4 for t in tensors) or not target.at(tensors[0].device).is_grid:
+        return False
+    if op["target"] == BACKWARD:
+        return _by_matrix_units(tensors[0], target) and "weight" in op["operands"]
+    return op.operands[list(op["operands"]).index(image)] in values or op.get("operand_strides") is not None
+
+
+def _move_back(op: kernel.Extern) -> None:
+    """Record channels-last strides: the libraries give gradients in the layout of the image."""
+    op["operand_strides"] = tuple(channels_last(prim.tensor(v).shape) for v in op.operands)
+    shapes = [prim.tensor(r).shape for r in op.results]
+    op["strides"] = tuple(channels_last(shape) if len(shape) == 4 else None for shape in shapes)
 
 
 def _is_product(op: kernel.Extern, target: Machine) -> bool:
@@ -179,6 +204,15 @@ def _as_product(op: kernel.Extern, values: set[SSAValue]) -> SSAValue:
 def _contiguous(op: kernel.Extern) -> bool:
     given = [*op.get("operand_strides", ()), *op.get("strides", ())]
     return all(strides is None for strides in given)
+
+
+def _contiguous_or_last(op: kernel.Extern) -> bool:
+    """Whether all operands and results are contiguous or channels-last in eager."""
+    shapes = [prim.tensor(v).shape for v in (*op.operands, *op.results)]
+    given = [*(op.get("operand_strides") or (None,) * len(op.operands)), *(op.get("strides") or ())]
+    last = [None if strides is None else channels_last(shape) for shape, strides in zip(shapes, given, strict=False)]
+    turned = [(shape, t, w) for shape, t, w in zip(shapes, given, last, strict=False) if t is not None]
+    return all(w is not None and same_layout(shape, t, w) for shape, t, w in turned)
 
 
 def _follows(op: kernel.Extern, values: set[SSAValue]) -> bool:

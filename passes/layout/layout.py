@@ -82,6 +82,7 @@ class _Layouts:
 
     def _stores(self, op: kernel.Fused) -> None:
         """Strides for all results; views that the kernel reads move into it."""
+        read = [(prim.tensor(v), view_of(v)) for v in op.operands if isinstance(v.type, TensorType)] + _views_inside(op)
         for i, value in enumerate(op.operands):
             if is_view(value.owner):
                 self._take_in(op, i)
@@ -93,7 +94,7 @@ class _Layouts:
             if wishes and not any(same_layout(shape, memory_strides(result), w) for w in wishes):
                 strides = wishes[0]
             elif strides is None and not wishes:
-                strides = self._like_inputs(op, shape)
+                strides = self._like_inputs(read, prim.tensor(result))
             elif not wishes and not same_layout(shape, memory_strides(result), contiguous_strides(shape)):
                 strides = None if self._among_rows(op, result) else strides
             if strides is not None and repeats(shape, strides):
@@ -154,24 +155,18 @@ class _Layouts:
                 found = [tuple(inner[i] for i in places) for inner in self._wishes(op.results[0])]
             yield from (s for s in found if s is not None and is_dense(shape, s))
 
-    def _like_inputs(self, op: kernel.Fused, shape: Sequence[Dim]) -> Strides | None:
-        """Channels-last strides when everything of this shape that the kernel reads has them.
+    def _like_inputs(self, read: Sequence[tuple[TensorType, View | None]], result: TensorType) -> Strides | None:
+        """Channels-last strides when everything of the result's shape that the kernel reads has them.
 
         On a GPU also where it reads images of other sizes, with as many channels: pools and interpolation are kernels there.
         """
-        wanted = channels_last(shape)
-        same = [v for v in op.operands if prim.tensor(v).shape == tuple(shape)]
-        if not same and op.results and self._in_a_grid(prim.tensor(op.results[0])):
-            same = [v for v in op.operands if prim.tensor(v).rank == 4 and prim.tensor(v).shape[:2] == tuple(shape[:2])]
+        wanted = channels_last(result.shape)
+        same = [each for each in read if each[0].shape == result.shape]
+        if not same and self._in_a_grid(result):
+            same = [each for each in read if each[0].rank == 4 and each[0].shape[:2] == result.shape[:2]]
         if wanted is None or not same:
             return None
-        views = [view_of(v) for v in same]
-        last = [channels_last(prim.tensor(v).shape) for v in same]
-        fits = (
-            v is not None and w is not None and same_layout(v.shape, v.strides, w)
-            for v, w in zip(views, last, strict=True)
-        )
-        return wanted if all(fits) else None
+        return wanted if all(_is_last(view) for _, view in same) else None
 
     def _call(self, op: kernel.Contract | kernel.Extern) -> None:
         actual: list[Strides | None] = []
@@ -294,6 +289,24 @@ class _Layouts:
             return before
         self.early -= size
         return cast(Operation, self.func.block_body.first_op)
+
+
+def _views_inside(op: kernel.Fused) -> list[tuple[TensorType, View | None]]:
+    """How the kernel's own views show the contiguous memory that it reads: rows of a product as the pixels of an image."""
+    rows = {
+        arg
+        for arg, value in zip(op.block_body.args, op.operands, strict=True)
+        if isinstance(value.type, TensorType) and memory_strides(value) == contiguous_strides(value.type.shape)
+    }
+    found = [(inner.results[0], view_of(inner.results[0])) for inner in op.block_body.ops if is_view(inner)]
+    dense = [(v, view) for v, view in found if view is not None and is_dense(view.shape, view.strides)]
+    return [(prim.tensor(v), view) for v, view in dense if view.base in rows]
+
+
+def _is_last(view: View | None) -> bool:
+    """Whether memory lies channels-last."""
+    last = None if view is None else channels_last(view.shape)
+    return view is not None and last is not None and same_layout(view.shape, view.strides, last)
 
 
 def fits_memory(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:

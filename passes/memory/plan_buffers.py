@@ -80,6 +80,7 @@ class _Planner:
     last_use: dict[SSAValue, int] = field(default_factory=dict)  # by root
     aliases: Aliases = field(default_factory=Aliases)
     allocated: dict[SSAValue, SSAValue] = field(default_factory=dict)  # outputs as the user receives them
+    writing: Operation | None = None  # the first kernel that writes to an argument
     arena_bytes: Dim = 0
     writes: Writes = field(default_factory=lambda: Writes({}, frozenset()))
     block: Block = field(default_factory=Block)  # the host program
@@ -277,6 +278,8 @@ class _Planner:
             self._step(op)
             if not isinstance(op, prim.Return):
                 self._free(number, op, freed)
+        if self.writing is not None and not self.writes.early:
+            self._allocate_first(self.writing)
         region = self.func.regions[0]
         region.detach_block(0)
         region.add_block(self.block)
@@ -284,6 +287,14 @@ class _Planner:
         if self.writes.early:
             self.func["writes_early"] = True
         old.erase()
+
+    def _allocate_first(self, writing: Operation) -> None:
+        """Take the memory of later results in front of the first write to an argument: nothing that comes after it may fail."""
+        steps = list(self.block.ops)
+        for op in steps[steps.index(writing) :]:
+            if isinstance(op, buffer.Alloc) and op["pool"] != "arena":
+                op.detach()
+                self.block.insert_op_before(op, writing)
 
     def _step(self, op: Operation) -> None:
         if isinstance(op, loop.Launch | kernel.Contract | kernel.Extern) and _is_planned(op):
@@ -318,6 +329,8 @@ class _Planner:
             self._copy(self.new[before], outputs[0], op.results[0])
         if isinstance(op, loop.Launch):
             self.block.add_op(buffer.Launch.make([*operands, *outputs], [], {"kernel": op["kernel"]}, loc=op.location))
+            if self.writing is None and any(result in self.writes.target for result in op.results):
+                self.writing = self.block.last_op
         else:
             # The kernel is made for the value itself, not for what the user receives.
             wanted = list(map(_memory, op.results))

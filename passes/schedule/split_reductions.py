@@ -5,6 +5,7 @@ The size of a chunk never depends on the number of threads, so that a result is 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -21,7 +22,7 @@ from ..analysis.sizes import hint
 from ..core.base import Pass
 from ..core.context import CompileContext
 from .emit_loops import kernel_symbols
-from .expressions import Expressions, Memory
+from .expressions import Expressions, Memory, Node
 from .kernels import is_grid, replace_nests
 from .nests import Join, Loop, Nest, Nests, Stage, Store, by_stride, contiguous_row
 from .read import read
@@ -118,32 +119,99 @@ def in_chunks(found: Nests, nest: Nest, first: Stage, longest: Loop, chunks: int
         first: the first stage of the nest, flattened or not.
     """
     expressions = found.expressions
-    chunk, step = expressions.variable("k", chunks), expressions.variable("k", chunks)
-    size = dim(FloorDiv(sympy.sympify(dim(longest.size + chunks - 1)), sympy.Integer(chunks)))
-    start = dim(chunk * size)
-    stop = dim(start + size)
-    if not isinstance(longest.size, int) or longest.size % chunks:
-        stop = dim(sympy.Min(sympy.sympify(longest.stop), sympy.sympify(stop)))
-    count = product(r.size for r in nest.rows)
-    row: Dim = 0
-    for r in nest.rows:
-        row = dim(row * r.size + r.var)
-    partial = Stage([Loop(each.var, stop, start) if each is longest else each for each in first.loops])
-    save, rest = Stage([]), Stage([Loop(step, chunks)])
+    cut = _cut(found, nest, longest, chunks)
+    partial = Stage([Loop(each.var, cut.stop, cut.start) if each is longest else each for each in first.loops])
+    save, rest = Stage([]), Stage([Loop(cut.step, cut.chunks)])
     for join in first.joins:
-        op, index = join.target.data[0], join.target.data[1]
-        part = expressions.node("reduced", join.target.dtype, (), (op, (*index, chunk), "part"), (row, chunk))
+        part = cut.part(join)
         partial.joins.append(replace(join, target=part))
         parts = [part]
         if len(join.args) == 2 and join.kind != DOT:
             dtype = join.args[0].dtype
-            parts = [expressions.node("reduced", dtype, (), (part, "values"), (row, chunk)), part]
-        loads = []
-        for node in parts:
-            memory = Memory(f"part{len(found.scratch)}", ref_type([chunks, count], None, node.dtype), "scratch")
-            found.scratch.append(memory)
-            save.stores.append(Store(memory, dim(chunk * count + row), node))
-            flat = dim(step * count + row)
-            loads.append(expressions.node("load", node.dtype, (), (memory, flat, (), None), (flat,)))
-        rest.joins.append(Join(join.target, "sum" if join.kind == DOT else join.kind, tuple(loads)))
-    return [Nest([Loop(chunk, chunks), *nest.rows], [partial, save]), Nest(nest.rows, [rest, *nest.stages[1:]])]
+            parts = [expressions.node("reduced", dtype, (), (part, "values"), (cut.row, cut.chunk)), part]
+        loads = tuple(cut.saved(node, save) for node in parts)
+        rest.joins.append(Join(join.target, "sum" if join.kind == DOT else join.kind, loads))
+    return [Nest([Loop(cut.chunk, cut.chunks), *nest.rows], [partial, save]), Nest(nest.rows, [rest, *nest.stages[1:]])]
+
+
+def moments_in_chunks(
+    found: Nests, nest: Nest, x: Node, loops: Sequence[Loop], longest: Loop, chunks: int
+) -> list[Nest]:
+    """Two nests for a mean and the squares around it: each chunk has its own mean, and is joined to the others by their distance from all's.
+
+    Args:
+        x: what the first two stages of the nest reduce (`around_mean`), over `loops`, whose sizes are numbers: no chunk is empty.
+    Source: Chan, Golub, LeVeque: Updating formulae and a pairwise algorithm for computing sample variances, 1979.
+    """
+    cut, e = _cut(found, nest, longest, chunks), found.expressions
+    inside = [Loop(each.var, cut.stop, cut.start) if each is longest else each for each in loops]
+    (total,), (squares,) = nest.stages[0].joins, nest.stages[1].joins
+    parts = [cut.part(join) for join in (total, squares)]
+    distance = e.op("sub", x, e.op("div", parts[0], cut.count(x, inside, cut.chunk)))
+    save = Stage([])
+    sums, around = (cut.saved(part, save) for part in parts)
+    mean = squares.args[0].args[0].args[1]  # (x - mean) * (x - mean)
+    count = cut.count(x, inside, cut.step)
+    apart = e.op("sub", e.op("div", sums, count), mean)
+    joined = e.op("add", around, e.op("mul", e.op("mul", apart, apart), count))
+    values = (x, e.op("mul", distance, distance))
+    partial = [Stage(inside, [Join(part, "sum", (value,))]) for part, value in zip(parts, values, strict=True)]
+    over = [Loop(cut.step, cut.chunks)]
+    rest = [Stage(over, [Join(j.target, "sum", (v,))]) for j, v in ((total, sums), (squares, joined))]
+    return [
+        Nest([Loop(cut.chunk, cut.chunks), *nest.rows], [*partial, save]),
+        Nest(nest.rows, [*rest, *nest.stages[2:]]),
+    ]
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A loop in chunks: `start` to `stop` of chunk number `chunk`; `step` walks over the chunks behind it.
+
+    `rows` and `row`: how many there are of what is reduced, and the number of one.
+    """
+
+    found: Nests
+    chunk: sympy.Symbol
+    step: sympy.Symbol
+    chunks: int
+    start: Dim
+    stop: Dim
+    rows: Dim
+    row: Dim
+
+    def part(self, join: Join) -> Node:
+        """What a chunk gives for a reduction."""
+        name, index = join.target.data[0], join.target.data[1]
+        data = (name, (*index, self.chunk), "part")
+        return self.found.expressions.node("reduced", join.target.dtype, (), data, (self.row, self.chunk))
+
+    def saved(self, node: Node, save: Stage) -> Node:
+        """A chunk's value, stored in memory of its own by `save`, as it is read behind."""
+        memory = Memory(
+            f"part{len(self.found.scratch)}", ref_type([self.chunks, self.rows], None, node.dtype), "scratch"
+        )
+        self.found.scratch.append(memory)
+        save.stores.append(Store(memory, dim(self.chunk * self.rows + self.row), node))
+        flat = dim(self.step * self.rows + self.row)
+        return self.found.expressions.node("load", node.dtype, (), (memory, flat, (), None), (flat,))
+
+    def count(self, x: Node, loops: Sequence[Loop], number: sympy.Symbol) -> Node:
+        """The elements of chunk `number`, as a number of x's dtype."""
+        size = sympy.sympify(product(each.size for each in loops)).subs(self.chunk, number)
+        return self.found.expressions.const(dim(size), x.dtype)
+
+
+def _cut(found: Nests, nest: Nest, longest: Loop, chunks: int) -> _Cut:
+    size = dim(FloorDiv(sympy.sympify(dim(longest.size + chunks - 1)), sympy.Integer(chunks)))
+    if isinstance(longest.size, int) and isinstance(size, int):
+        chunks = -(-longest.size // size)  # none is empty
+    chunk, step = (found.expressions.variable("k", chunks) for _ in range(2))
+    start = dim(chunk * size)
+    stop = dim(start + size)
+    if not isinstance(longest.size, int) or longest.size % chunks:
+        stop = dim(sympy.Min(sympy.sympify(longest.stop), sympy.sympify(stop)))
+    row: Dim = 0
+    for r in nest.rows:
+        row = dim(row * r.size + r.var)
+    return _Cut(found, chunk, step, chunks, start, stop, product(r.size for r in nest.rows), row)

@@ -21,7 +21,7 @@ from ...passes.kernels.microkernel import tile_of
 from ...passes.schedule.cpu.stream import is_streamed
 from ..host.kernels import PackedOperand
 from .attention import attention_body
-from .convolution import convolution_body, max_pool_body
+from .convolution import convolution_body, max_pool_body, planes_body
 from .linear import PACKED, linear_body, matrices
 from .text import cpp_constant, cpp_index
 
@@ -59,7 +59,7 @@ class CallKernel:
 
 
 def call_kernel(op: Op) -> CallKernel:
-    """The kernel of a contraction, or of a `buffer.extern` whose attribute `own` names it; the last operand is the result."""
+    """The kernel of a contraction, or of a `buffer.extern` whose attribute `own` names it; operands behind those it names are results."""
     return _linear(op) if isinstance(op, buffer.Contract) else KERNELS[op["own"]](op)
 
 
@@ -88,11 +88,11 @@ def emit_call_unit(calls: Mapping[Op, CallKernel]) -> str:
 
 
 def _kernel(word: str, header: str, body: str, op: Op, dims: Iterable[Dim]) -> CallKernel:
-    refs = [v.type for v in op.operands]
+    given = len(op["operands"]) if isinstance(op, buffer.Extern) else len(op.operands) - 1
     symbols = tuple(sorted(s.name for s in free_symbols(tuple(d for d in dims if isinstance(d, sympy.Expr)))))
     pointers = [
-        f"{'const ' if i + 1 < len(refs) else ''}{r.dtype.cpp}* {f'in{i}' if i + 1 < len(refs) else 'out0'}"
-        for i, r in enumerate(refs)
+        f"const {r.dtype.cpp}* in{i}" if i < given else f"{r.dtype.cpp}* out{i - given}"
+        for i, r in enumerate(v.type for v in op.operands)
         if isinstance(r, RefType)
     ]
     parameters = (*pointers, *(f"int64_t {s}" for s in symbols))
@@ -114,6 +114,11 @@ def _convolution(op: Op) -> CallKernel:
 def _max_pool(op: Op) -> CallKernel:
     body, dims = max_pool_body(op)
     return _kernel("max_pool", "intarsia_convolution.h", body, op, dims)
+
+
+def _planes(op: Op) -> CallKernel:
+    body, dims = planes_body(op)
+    return _kernel("depthwise", "intarsia_depthwise.h", body, op, dims)
 
 
 def _rows(op: Op) -> CallKernel:
@@ -155,4 +160,5 @@ KERNELS: dict[str, Callable[[Op], CallKernel]] = {
     "attention": _attention,
     "convolution": _convolution,
     "max_pool": _max_pool,
+    "planes": _planes,
 }

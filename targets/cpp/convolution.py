@@ -6,7 +6,7 @@ from ...ir.symbols import Dim, dim
 from ...ir.syntax import Op
 from ...ir.types import RefType
 from ...passes.analysis.strides import channels_last, same_layout
-from ...passes.kernels.convolution import FEW_CHANNELS, is_pointwise
+from ...passes.kernels.convolution import FEW_CHANNELS, GRADIENTS, is_pointwise
 from .tail import tail_of
 from .text import cpp_index
 
@@ -62,3 +62,17 @@ def max_pool_body(op: Op) -> tuple[str, list[Dim]]:
         "  im::max_pool(s, in0, out0);",
     ]
     return "\n".join(lines) + "\n", values
+
+
+def planes_body(op: Op) -> tuple[str, list[Dim]]:
+    """The statements of the kernel of a `buffer.extern` with own = "planes", and the sizes that they mention."""
+    gradients = op["target"] == GRADIENTS
+    refs = [v.type for v in op.operands if isinstance(v.type, RefType)]
+    image, weight, out = (refs[1], refs[2], refs[0]) if gradients else refs
+    values = [*image.shape, *out.shape[2:], *op["stride"], *op["padding"]]
+    high, wide = weight.shape[2:]
+    call = f"depthwise<{high}, {wide}>(s, in0, in1, out0)"
+    if gradients:
+        places = {position: f"out{k}" for k, position in enumerate(op["returned"])}
+        call = f"depthwise_gradients<{high}, {wide}>(s, in0, in1, in2, {places.get(0, 'nullptr')}, {places.get(1, 'nullptr')})"
+    return f"  const im::Depthwise s{{{', '.join(cpp_index(v) for v in values)}}};\n  im::{call};\n", values

@@ -13,7 +13,7 @@ from torch.autograd.graph import increment_version
 from ...ir.dialects.aten import overload
 from ..host.ir import HostProgram
 from ..host.library import Library
-from ..host.pool import Results
+from ..host.pool import FRESH, Results, keep_heap
 from ..host.render import Inlinable, aligned, compiled, taking
 from ..host.source import HostSource
 from ..host.steps import Folded
@@ -72,7 +72,15 @@ def load_program(
 
     What is recorded as CUDA graphs goes to `recorded`, for reports.
     """
-    names = namespace(source, functions, library, results or Results())
+    results = results or Results()
+    if (
+        source.gpu is None
+        and results.limit
+        and source.memory is not None
+        and source.memory[1] - source.memory[0] >= FRESH
+    ):
+        keep_heap()
+    names = namespace(source, functions, library, results)
     title = f"<intarsia host program {name}>"
 
     def make(program: HostProgram, copied: bool) -> Callable[..., Any]:

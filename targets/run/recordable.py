@@ -9,6 +9,7 @@ import torch
 from ...ir.dialects import buffer, prim
 from ...ir.dialects.aten import is_torchs_own, overload
 from ...ir.fx.functional_operators import written_by
+from ...ir.syntax import line_of
 from ...ir.types import RefType, is_gpu
 from ..host.kernels import is_step
 
@@ -56,13 +57,14 @@ def on_cpu(func: prim.Func) -> str:
         if isinstance(arg.type, RefType) and not is_gpu(arg.type.device) and arg not in numbers and arg.uses:
             return "an argument is on the CPU"
     for op in func.block_body.ops:
-        if not (is_step(op) or isinstance(op, buffer.Alloc)):
+        if not is_step(op):
             continue
         takes_numbers = isinstance(op, buffer.Extern) and "copy" not in op["target"] and not op.get("own")
         for value in (*op.operands, *op.results):
             away = isinstance(value.type, RefType) and not is_gpu(value.type.device)
             if away and not (takes_numbers and value in numbers):
-                return "a part of it is on the CPU"
+                name, place = op.get("target") or op.get("kernel") or op.name, line_of(op)
+                return f"{name} has a value on the CPU" + (f" ({place})" if place else "")
     return ""
 
 

@@ -12,6 +12,7 @@ from xdsl.ir import SSAValue
 from ...ir.dialects import loop
 from ...ir.symbols import Dim, FloorDiv, dim, known_equal
 from ...ir.syntax import Op
+from ...passes.analysis.affine import begins_anywhere
 from ...passes.analysis.size_names import SizeNames
 from ...passes.schedule.gpu.blocks import most
 from ..text.walk import Walk
@@ -76,7 +77,9 @@ class Writer(Walk):
         Of rows that begin anywhere single elements are loaded: threads take neighbours of one another then.
         """
         sizes, together = self.fold(op)
-        if len(sizes) == 1 and any(_begins_anywhere(load, op["var"]) for load in _loads(op)):
+        if len(sizes) == 1 and any(
+            begins_anywhere(load["index"], op["var"], load.ref.dtype.bytes) for load in _loads(op)
+        ):
             return f"tl.trans(tl.reshape({value}, [{together}, {sizes[0]}]))"
         return f"tl.reshape({value}, {[*sizes, together]})"
 
@@ -211,10 +214,3 @@ def accumulates(op: loop.For, memory: SSAValue) -> loop.Accumulate:
 
 def _loads(op: loop.For) -> list[loop.Load]:
     return [load for load in op.block_body.walk() if isinstance(load, loop.Load)]
-
-
-def _begins_anywhere(load: loop.Load, var: sympy.Symbol) -> bool:
-    """Whether what is contiguous along a loop does not begin at multiples of 16 bytes, whatever the other loops' iterations."""
-    index, multiple = sympy.expand(load["index"]), 16 // load.ref.dtype.bytes
-    others = [index.coeff(s) for s in index.free_symbols if s != var]
-    return index.coeff(var) == 1 and any(c.is_Integer and c % multiple != 0 for c in others)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,9 +10,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    checkpoint_sequential,
+    create_selective_checkpoint_contexts,
+)
 
 import intarsia
+from intarsia.targets.run import arenas
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +72,7 @@ def nested(blocks: nn.ModuleList, x: Tensor) -> Tensor:
 WAYS = {
     "not reentrant": each(use_reentrant=False),
     "reentrant": each(use_reentrant=True),
+    "no numbers kept": each(use_reentrant=False, preserve_rng_state=False),
     "not checked": each(use_reentrant=False, determinism_check="none", early_stop=False),
     "in segments": lambda blocks, x: checkpoint_sequential(blocks, 3, x, use_reentrant=False),
     "nested": nested,
@@ -147,7 +155,6 @@ def normalized(blocks: nn.ModuleList, x: Tensor) -> Tensor:
 
 LEFT: dict[str, Callable[[nn.ModuleList, Tensor], Tensor]] = {
     "a side effect": lambda blocks, x: checkpoint(counted(blocks[0]), x, use_reentrant=False),
-    "other numbers": each(use_reentrant=False, preserve_rng_state=False),
     "of no tensor with gradients": lambda blocks, x: checkpoint(blocks[0], x.detach(), use_reentrant=True) + x,
     "statistics": normalized,
 }
@@ -166,3 +173,94 @@ def test_what_would_differ_runs_in_eager(name: str) -> None:
         result = trained(compiler(net), net)
         found.append([*result, torch.tensor(len(COUNTS)), *net.buffers()])
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
+
+
+def whole_step(net: nn.Module, x: Tensor) -> list[Tensor]:
+    loss = net(x)
+    loss.backward()
+    with torch.no_grad():
+        for p in net.parameters():
+            p.sub_(p.grad, alpha=0.01)
+            p.grad = None
+    return [loss.detach(), x.grad]
+
+
+def asked_for(net: nn.Module, x: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(net(x), [x, *net.parameters()]))
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [*((n, whole_step) for n in ("reentrant", "nested", "products saved")), ("not checked", asked_for)],
+)
+def test_backward_inside_of_the_graph(name: str, step: Callable[..., Any]) -> None:
+    run, found = intarsia.compile(step, fullgraph=True), []
+    for function in (step, run):
+        torch.manual_seed(0)
+        net = Net((WAYS | CHOSEN)[name])
+        for rows in (32, 32, 33):
+            x = torch.randn(rows, 16).requires_grad_()
+            found.append([*function(net, x), *(p.detach().clone() for p in net.parameters())])
+    torch.testing.assert_close(found[3:], found[:3], rtol=1e-4, atol=1e-4)
+    assert intarsia.counters()["fallbacks"] == 0
+
+
+PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+
+
+def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    save = op in PRODUCTS and args[1].shape[1] == 64
+    return CheckpointPolicy.MUST_SAVE if save else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+CHOSEN = {
+    "products saved": each(
+        use_reentrant=False, context_fn=lambda: create_selective_checkpoint_contexts(list(PRODUCTS))
+    ),
+    "one product saved": each(
+        use_reentrant=False, context_fn=functools.partial(create_selective_checkpoint_contexts, policy)
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "products"), [("not reentrant", 3), ("products saved", 0), ("one product saved", 3)])
+def test_the_program_chooses_what_is_saved(name: str, products: int) -> None:
+    """The second product of a block is read by none of its gradients."""
+    net = Net((WAYS | CHOSEN)[name])
+    partition = intarsia.explain(net)(torch.randn(32, 16)).graphs[0].partition
+    assert partition is not None
+    assert partition.again.get("addmm", 0) == products
+    assert ("addmm" in {s.name for s in partition.saved}) is (products == 0)
+
+
+def planned(way: Callable[[nn.ModuleList, Tensor], Tensor], monkeypatch: Any) -> int:
+    monkeypatch.setattr(arenas, "_FREE", [])
+    net, x = Net(way), torch.randn(4096, 16).requires_grad_()
+    step = intarsia.compile(whole_step, fullgraph=True)
+    step(net, x), step(net, x)
+    return arenas.held_bytes()
+
+
+def test_a_whole_step_holds_less(monkeypatch: Any) -> None:
+    whole, checkpointed = planned(plain, monkeypatch), planned(WAYS["not reentrant"], monkeypatch)
+    assert checkpointed <= 0.6 * whole
+
+
+def test_random_numbers_of_a_whole_step_are_drawn_once() -> None:
+    def step(w: Tensor) -> Tensor:
+        y = checkpoint(lambda w: F.dropout(torch.sin(w), 0.5), w, use_reentrant=False)
+        y.sum().backward()
+        return y.detach()
+
+    w = torch.ones(1000, requires_grad=True)
+    y = intarsia.compile(step, fullgraph=True)(w)
+    assert 300 < int((y == 0).sum()) < 700
+    torch.testing.assert_close((w.grad == 0), (y == 0))
+
+
+def test_other_random_numbers_in_backward_are_a_break() -> None:
+    def program(x: Tensor) -> Tensor:
+        return checkpoint(F.dropout, x, use_reentrant=False, preserve_rng_state=False)  # type: ignore[no-any-return]
+
+    intarsia.compile(program)(torch.ones(10, requires_grad=True))
+    assert intarsia.counters()["breaks"] == 1

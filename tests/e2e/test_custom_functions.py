@@ -171,6 +171,28 @@ class Missing(Function):
         return (None if g is None else g * 2), (None if h is None else h * 3)
 
 
+class Activated(Function):
+    @staticmethod
+    def forward(ctx, a):
+        a.clamp_(min=0)
+        positive = a > 0
+        ctx.mark_dirty(a)
+        ctx.mark_non_differentiable(positive)
+        ctx.save_for_backward(a)
+        return a, positive
+
+    @staticmethod
+    def backward(ctx, g, _):
+        (a,) = ctx.saved_tensors
+        return g * (a > 0) * 2
+
+
+class Forward(Once):
+    @staticmethod
+    def jvp(ctx, tangent):
+        raise AssertionError("no tangent arrives")
+
+
 class Raises(Straight):
     @staticmethod
     def backward(ctx, g):
@@ -208,6 +230,14 @@ def places(m: nn.Module, x: Tensor) -> Tensor:
     return (values * found).sum()
 
 
+def written(m: nn.Module, x: Tensor) -> Tensor:
+    y = m(x) * 2
+    early = y + 1
+    same = Dirty.apply(y)
+    assert same is y
+    return (early * x).sum() + (y.sin() * same).sum()
+
+
 def saved_and_written(m: nn.Module, x: Tensor) -> Tensor:
     y = Exp.apply(x, 0.5)
     y += 1  # backward needs it as it was: eager's error
@@ -227,11 +257,18 @@ CAPTURED: dict[str, Program] = {
     "an output without gradients": places,
     "in a loop": layers,
     "cast": cast,
+    "dirty": lambda m, x: (Dirty.apply(m(x) + 0) * 3).sum(),
+    "dirty, used before and behind": written,
+    "dirty and saved": lambda m, x: (Activated.apply(m(x) + 0)[0] * x).sum(),
+    "None for the second gradient": lambda m, x: Missing.apply(x, m(x))[0].sum(),
+    "None for the first gradient": lambda m, x: Missing.apply(x, m(x))[1].sum(),
+    "both gradients": lambda m, x: sum(y.sum() for y in Missing.apply(x, m(x))),
+    "a forward mode": lambda m, x: Forward.apply(m(x)).sum(),
 }
 LEFT: dict[str, Program] = {
     "a side effect": lambda m, x: Logs.apply(m(x)).sum(),
-    "dirty": lambda m, x: (Dirty.apply(m(x) + 0) * 3).sum(),
-    "None for a gradient": lambda m, x: Missing.apply(x, m(x))[0].sum(),
+    "a dirty leaf": lambda m, x: (Dirty.apply(x) * m(x)).sum(),
+    "a dirty view": lambda m, x: (Dirty.apply(m(x)[:, 2:]) * 3).sum(),
     "an error": lambda m, x: Raises.apply(m(x)).sum(),
     "a gradient is written to": lambda m, x: (WritesGradient.apply(m(x)) * x).sum(),
     "a saved output is written to": saved_and_written,

@@ -6,10 +6,12 @@ import weakref
 import pytest
 import torch
 from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 import intarsia
 from intarsia.frontend.torch_private.autograd import aot_autograd
+from intarsia.frontend.torch_private.joint import Joint
 from intarsia.partition.choose import split
 from intarsia.partition.prepare import prepare
 from intarsia.targets.build.program import Program
@@ -144,6 +146,20 @@ def test_two_types_of_one_value_are_saved_as_the_narrow_one():
 
     _, _, _, found = halves(function, [leaf(16, 16, dtype=torch.bfloat16) for _ in range(2)])
     assert [s.type for s in found.saved] == ["bfloat16[16, 16]"]
+
+
+def test_what_two_kernels_make_of_narrow_elements_costs_them_a_narrow_read(monkeypatch):
+    """A loss under autocast reads its rounded logarithms twice in backward: both are made of the logits, which are there anyway."""
+    monkeypatch.setattr("intarsia.partition.choose.is_on_gpu", lambda node: True)
+    monkeypatch.setattr("intarsia.partition.costs.is_on_gpu", lambda node: True)
+
+    def loss(x, w, t):
+        return F.nll_loss(torch.log_softmax((x @ w), 1).float(), t)
+
+    args = leaf(64, 16, dtype=torch.bfloat16), leaf(16, 1000, dtype=torch.bfloat16), torch.randint(1000, (64,))
+    _, _, _, partition = halves(loss, args)
+    assert "mm" in kinds(partition)
+    assert partition.bytes < 2 * 64 * 1000 * 2
 
 
 def test_dropout_saves_a_byte_an_element():
@@ -290,3 +306,35 @@ def test_the_form_that_gives_up_its_arguments():
 def test_a_program_of_any_sizes_keeps_its_arguments():
     size = Statement("%(s0)s = %(a0)s.size(0)", ("s0",), kind="size")
     assert taking(HostProgram((), (Function("run", ("a0",), (size,), "(%(s0)s,)"),))) is None
+
+
+def test_what_is_brought_to_the_host_stays_there_until_backward():
+    """`save_on_cpu` of a value on a GPU, at every budget; what merely comes from the host is as any other value."""
+    graph, mode, aten = fx.Graph(), FakeTensorMode(), torch.ops.aten
+
+    def given(name, device):
+        node = graph.placeholder(name)
+        with mode:
+            node.meta["val"] = torch.empty(64, 64, device=device)
+        return node
+
+    def call(target, *args, **kwargs):
+        node = graph.call_function(target, args, kwargs)
+        with mode:
+            node.meta["val"] = target(*(a.meta["val"] if isinstance(a, fx.Node) else a for a in args), **kwargs)
+        return node
+
+    x, batch, arriving = given("primals_1", "cuda"), given("primals_2", "cpu"), given("tangents_1", "cuda")
+    read = call(aten._to_copy.default, batch, device=torch.device("cuda"))
+    value = call(aten.tanh.default, call(aten.mm.default, x, read))
+    away = call(aten._to_copy.default, value, device=torch.device("cpu"))
+    result = call(aten.sin.default, value)
+    back = call(aten._to_copy.default, away, device=torch.device("cuda"))
+    gradient = call(aten.mm.default, call(aten.tanh_backward.default, arriving, back), call(aten.sin.default, read))
+    graph.output((result, gradient))
+    for budget in BUDGETS:
+        _, backward, partition = split(Joint(fx.GraphModule(nn.Module(), graph), 1), budget)
+        taken = [n.name for n in backward.graph.find_nodes(op="placeholder")]
+        assert away.name in taken and not {value.name, back.name} & set(taken)
+        assert partition.bytes <= 64 * 64 * 4
+    assert read.name in [n.name for n in split(Joint(fx.GraphModule(nn.Module(), graph), 1), 1.0)[1].graph.nodes]

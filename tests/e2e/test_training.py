@@ -616,3 +616,19 @@ def test_results_that_backward_needs_are_no_views():
     p = torch.randn(3, requires_grad=True)
     result = intarsia.compile(lambda x: x.sigmoid())(p)
     assert result._base is None and result.detach_() is result
+
+
+def test_group_norm_under_autocast(caplog: pytest.LogCaptureFixture) -> None:
+    """Half-precision images, float32 weights: each gradient has the dtype of its own."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.GroupNorm(4, 16), torch.nn.Conv2d(16, 8, 1))
+    other, x = copy.deepcopy(model), torch.randn(4, 3, 10, 10)
+    fast = intarsia.compile(other)
+    with torch.autocast("cpu", torch.bfloat16):
+        want, got = model(x).float().square().mean(), fast(x).float().square().mean()
+    want.backward()
+    got.backward()
+    torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(q.grad, p.grad, rtol=5e-2, atol=5e-3)
+    assert "runs in eager" not in caplog.text

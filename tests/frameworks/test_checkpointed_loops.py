@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from test_training_loops import needs
+from test_training_loops import forget_accelerators, needs
 from torch import Tensor, nn
 
 import intarsia
@@ -29,6 +29,11 @@ def plain(fn: Any) -> Any:
     return fn
 
 
+def by_name(fn: Any) -> Any:
+    """What the framework compiles itself, with a backend that it is given by name."""
+    return fn
+
+
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
@@ -36,17 +41,19 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     torchvision_stub.install()
     intarsia.reset()
+    forget_accelerators()
     yield
     torch.set_grad_enabled(True)
 
 
-def resumed_is_eager(run: Run, tmp_path: Path, tolerance: float = 2e-5) -> None:
+def resumed_is_eager(run: Run, tmp_path: Path, tolerance: float, compiled: Compile) -> None:
     """`run(compile, folder, first, last)` gives the losses of some steps; from the second part on it finds its checkpoint in the folder."""
     for name in ("eager", "compiled"):
         (tmp_path / name).mkdir()
     want = run(plain, tmp_path / "eager", 0, STEPS)
-    have = run(intarsia.compile, tmp_path / "compiled", 0, STOP)
-    have += run(intarsia.compile, tmp_path / "compiled", STOP, STEPS)
+    forget_accelerators()
+    have = run(compiled, tmp_path / "compiled", 0, STOP)
+    have += run(compiled, tmp_path / "compiled", STOP, STEPS)
     assert len(have) == len(want) == STEPS
     torch.testing.assert_close(torch.tensor(have), torch.tensor(want), rtol=tolerance, atol=tolerance)
     assert len({round(loss, 4) for loss in want}) > 1
@@ -206,7 +213,8 @@ def under_accelerate(compiled: Compile, folder: Path, first: int, last: int) -> 
     from accelerate import Accelerator
 
     torch.manual_seed(0)
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    named = "intarsia" if compiled is by_name else None
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2, dynamo_backend=named)
     model = Language()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
@@ -279,28 +287,34 @@ def under_trainer(compiled: Compile, folder: Path, first: int, last: int) -> lis
     data = [{"input_ids": tokens(k)[0][0], "labels": tokens(k)[0][0]} for k in range(4 * STEPS)]
     arguments = TrainingArguments(
         output_dir=str(folder), max_steps=STEPS, per_device_train_batch_size=4, use_cpu=True, report_to=[], logging_steps=1,
-        disable_tqdm=True, save_strategy="steps", save_steps=STOP, learning_rate=1e-2,
+        disable_tqdm=True, save_strategy="steps", save_steps=STOP, learning_rate=1e-2, eval_strategy="steps", eval_steps=3,
+        torch_compile_backend="intarsia" if compiled is by_name else None,
     )  # fmt: skip
-    trainer = Trainer(model=compiled(GPT2LMHeadModel(config)), args=arguments, train_dataset=data)
+    trainer = Trainer(
+        model=compiled(GPT2LMHeadModel(config)), args=arguments, train_dataset=data, eval_dataset=data[:6]
+    )
     trainer.train(resume_from_checkpoint=bool(first))
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     return losses[first:last]
 
 
 @pytest.mark.parametrize(
-    "run",
+    ("run", "compiled"),
     [
-        small_script,
-        recipe,
-        pytest.param(timm_script, marks=needs("timm", "torchvision")),
-        pytest.param(under_accelerate, marks=needs("accelerate")),
-        pytest.param(under_lightning, marks=needs("lightning")),
-        pytest.param(under_trainer, marks=needs("transformers", "accelerate")),
+        (small_script, intarsia.compile),
+        (recipe, intarsia.compile),
+        pytest.param(timm_script, intarsia.compile, marks=needs("timm", "torchvision")),
+        pytest.param(under_accelerate, intarsia.compile, marks=needs("accelerate")),
+        pytest.param(under_accelerate, by_name, marks=needs("accelerate")),
+        pytest.param(under_lightning, intarsia.compile, marks=needs("lightning")),
+        pytest.param(under_trainer, intarsia.compile, marks=needs("transformers", "accelerate")),
+        pytest.param(under_trainer, by_name, marks=needs("transformers", "accelerate")),
     ],
-    ids=lambda run: run.__name__,
+    ids=lambda given: given.__name__,
 )
-def test_a_resumed_run_has_the_losses_of_eager(run: Run, tmp_path: Path) -> None:
-    resumed_is_eager(run, tmp_path, 2e-4 if run is under_trainer else 2e-5)  # Trainer rounds what it logs
+def test_a_resumed_run_has_the_losses_of_eager(run: Run, compiled: Compile, tmp_path: Path) -> None:
+    rounded = 2e-4 if run is under_trainer else 2e-5  # Trainer rounds what it logs
+    resumed_is_eager(run, tmp_path, rounded, compiled)
 
 
 def test_a_compiled_model_and_its_original_share_checkpoints() -> None:

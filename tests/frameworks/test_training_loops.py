@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,16 @@ def _vision(monkeypatch):
 
     torchvision_stub.install()
     intarsia.reset()
+    forget_accelerators()
+
+
+def forget_accelerators() -> None:
+    """Accelerate keeps one state in a process, mixed precision and backend in it."""
+    if "accelerate" in sys.modules:
+        from accelerate.state import AcceleratorState, GradientState
+
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()
 
 
 def needs(*packages: str) -> pytest.MarkDecorator:

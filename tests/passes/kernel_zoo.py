@@ -204,6 +204,33 @@ def long_relu(k, x):
     return k.max(x, k.const(0.0, x))
 
 
+@case(t(1030, 40), t(40))
+def channel_statistics(k, x, w):
+    """Chunks of the columns have a mean of their own; the last chunk is shorter."""
+    x = k.add_(x, k.const(50.0, x))
+    mean = k.mean(x, 0)
+    d = k.sub(x, k.bc(mean, (1030, 40), [1]))
+    variance = k.mean(k.mul(d, d), 0)
+    return mean, variance, k.mul(k.rsqrt(k.add_(variance, k.const(1e-5, variance))), w)
+
+
+@case(t(1030, 40), t(1030, 40), t(40))
+def channel_gradients(k, g, x, mean):
+    """Two sums of columns in one reading, and what is computed of a column behind them."""
+    d = k.sub(x, k.bc(mean, (1030, 40), [1]))
+    first, second = k.reduce("sum", g, 0), k.reduce("sum", k.mul(g, d), 0)
+    return first, second, k.add_(first, k.mul(second, mean))
+
+
+@case(t(24, 40, 50), t(24, 40, 50), t(24))
+def row_gradients(k, g, x, mean):
+    """Two sums of rows, and the rows again: a batch norm's derivative."""
+    d = k.sub(x, k.bc(mean, (24, 40, 50), [0]))
+    first, second = k.mean(g, 1, 2), k.mean(k.mul(g, d), 1, 2)
+    wide = [k.bc(v, (24, 40, 50), [0]) for v in (first, second)]
+    return first, second, k.sub(k.sub(g, wide[0]), k.mul(d, wide[1]))
+
+
 @case(t(5, 33))
 def softmax(k, x):
     return k.softmax(x, 1)

@@ -102,13 +102,13 @@ def test_layer_norm(mask: list[bool], dtype: torch.dtype) -> None:
     )
 
 
-def as_on_a_gpu(fn: Callable[..., Any], *args: Tensor) -> list[Any]:
-    """The results of the graph as it is decomposed for a GPU, which has no library call."""
+def as_on_a_gpu(fn: Callable[..., Any], *args: Tensor, calls: tuple[str, ...] = ()) -> list[Any]:
+    """The results of the graph as it is decomposed for a GPU, which has these library calls."""
     functional = functionalize(torch.fx.symbolic_trace(fn), list(args))
     module = import_fx(functional).module
     retarget(module, "cuda:0")
     Decompose().apply(CompileContext(), module)
-    assert not any(isinstance(op, kernel.Extern) for op in module.walk())
+    assert tuple(op["target"] for op in module.walk() if isinstance(op, kernel.Extern)) == calls
     retarget(module, "cpu")
     return run(module, list(args))
 
@@ -186,3 +186,55 @@ def test_mixed_precision_training_of_batch_norm_on_a_cpu() -> None:
         gradients.append((leaf.grad.float(), norm.weight.grad.clone()))
     for expected, found in zip(*gradients, strict=True):
         torch.testing.assert_close(found, expected, rtol=3e-2, atol=3e-2)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("ceil_mode", [False, True])
+@pytest.mark.parametrize("size, apart, low", [(3, 2, 1), (2, 2, 0), ((3, 2), (1, 2), (1, 0)), (2, 3, 1), (5, 2, 2)])
+def test_pools_on_a_gpu_ask_the_windows_that_cover_an_element(
+    size: Any, apart: Any, low: Any, ceil_mode: bool, dtype: torch.dtype
+) -> None:
+    x = torch.randn(2, 3, 11, 8).to(dtype)
+    made, places = A.max_pool2d_with_indices(x, size, apart, low, 1, ceil_mode)
+    g = torch.randn(made.shape).to(dtype)
+
+    def back(g: Tensor, x: Tensor, places: Tensor) -> Any:
+        return A.max_pool2d_with_indices_backward(g, x, *map(_two, (size, apart, low)), [1, 1], ceil_mode, places)
+
+    (found,) = as_on_a_gpu(back, g, x, places)
+    near = {torch.float32: 1e-6, torch.float64: 1e-12, torch.bfloat16: 2e-2}[dtype]  # eager adds in bfloat16 on a CPU
+    torch.testing.assert_close(found, back(g, x, places), rtol=near, atol=near)
+
+
+def _two(n: Any) -> list[int]:
+    return [*n] if isinstance(n, tuple) else [n, n]
+
+
+CONVOLUTIONS = {  # groups, window, stride, padding, dilation; what is left to the library
+    "plain": (1, 3, 1, 1, 1, True),
+    "one filter a channel": (6, 3, 1, 1, 1, False),
+    "large windows": (6, 5, 1, 0, 1, False),
+    "steps": (6, 3, 2, 1, 1, True),
+    "gaps": (6, 3, 1, 2, 2, True),
+    "two filters a group": (3, 3, 1, 1, 1, True),
+    "more padding than window": (6, 1, 1, 1, 1, True),
+}
+
+
+@pytest.mark.parametrize("mask", [[True, True, True], [True, False, False], [False, True, True], [False, False, True]])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_derivatives_of_convolutions_on_a_gpu(name: str, mask: list[bool]) -> None:
+    groups, size, step, low, apart, library = CONVOLUTIONS[name]
+    x, w = torch.randn(2, 6, 9, 8), torch.randn(6, 6 // groups, size, size)
+    how = [6], [step, step], [low, low], [apart, apart], False, [0, 0], groups
+
+    def back(g: Tensor, x: Tensor, w: Tensor) -> Any:
+        found = A.convolution_backward(g, x, w, *how, mask)
+        return [found[k] for k in range(3) if mask[k]]
+
+    g = torch.randn_like(torch.conv2d(x, w, None, step, low, apart, groups))
+    backward, forward = "aten.convolution_backward.default", "aten.convolution.default"
+    calls = [backward] * (mask[1] or library and mask[0]) + [forward] * (mask[0] and not library)
+    found = as_on_a_gpu(back, g, x, w, calls=tuple(sorted(calls, key=lambda c: c != forward)))
+    for ours, eager in zip(found, back(g, x, w), strict=True):
+        torch.testing.assert_close(ours, eager, rtol=1e-4, atol=1e-4)

@@ -317,7 +317,11 @@ def compiled(fn, *specs):
     """The text of a graph whose arguments have these shapes and devices."""
     with FakeTensorMode():
         args = [torch.empty(shape, device=where) for shape, where in specs]
-    module = import_fx(functionalize(torch.fx.symbolic_trace(fn), args)).module
+    graph = torch.fx.Graph()  # of one node: what the function does is seen when it is traced
+    made = graph.call_function(fn, tuple(graph.placeholder(f"x{i}") for i in range(len(args))))
+    made.meta["stack_trace"] = 'File "model.py", line 7, in forward\n    fn()'
+    graph.output([made])
+    module = import_fx(functionalize(torch.fx.GraphModule(torch.nn.Module(), graph), args)).module
     run_pipeline(CompileContext(Machine()), module, default_pipeline(gpu=is_for_gpu(module)))
     return generate(module, Library(-1))
 
@@ -338,6 +342,25 @@ def test_copies_between_devices():
     made = compiled(lambda x, y: (x.exp() + 1).cpu() + y, ((8,), "cuda:0"), ((8,), "cpu"))
     assert "aten__to_copy(" in made.host.text and made.host.gpu == 0
     assert made.host.not_recorded in ("an argument is on the CPU", "fewer than 4 kernels")
+
+
+def test_numbers_that_the_program_writes_are_made_on_the_gpu():
+    def fn(x):
+        y = x.clone()
+        y.select(0, 1).fill_(torch.tensor(3.0))
+        y = torch.where(y > 0, y, torch.tensor(-1.0)).masked_fill(x > 1, torch.tensor(5.0))
+        return y * torch.ops.aten._to_copy.default(torch.full((), 2.0), device=x.device)
+
+    made = compiled(fn, ((8,), "cuda:0"))
+    assert made.host.not_recorded == "fewer than 4 kernels"
+    assert not made.host.operators and "cpu" not in made.host.text
+
+
+def test_a_program_that_is_not_recorded_says_where_it_needs_the_cpu():
+    made = compiled(
+        lambda x, s: [x.exp().sum(0).exp().sum(0) * (s + k).exp() for k in range(4)], ((8, 8), "cuda:0"), ((), "cpu")
+    )
+    assert re.fullmatch(r"add_exp_\w+ has a value on the CPU \(model.py:7\)", made.host.not_recorded)
 
 
 def test_several_gpus():

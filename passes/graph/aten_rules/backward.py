@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from xdsl.ir import SSAValue
@@ -9,6 +10,7 @@ from xdsl.ir import SSAValue
 from ....ir.dialects import prim
 from ....ir.dtypes import I64
 from ....ir.symbols import Dim
+from ...analysis.cost import MOST_TAPS
 from .builder import Builder, NotCovered, Result, rule
 
 
@@ -234,16 +236,19 @@ def _batch_norm(b: Builder) -> Result:
     axes = tuple(i for i in range(len(shape)) if i != 1)
     train = bool(b.get("train"))
     mean, scale = _statistics(b, x, axes, train)
-    unit = b.ew("mul", b.ew("sub", x, b.spread(mean, shape, axes)), b.spread(scale, shape, axes))
-    inner = b.ew("mul", g, b.spread(b.floating("weight"), shape, axes)) if b.has("weight") else g
-    parts = {1: b.ew("mul", g, unit), 2: g}
-    wanted = b.op.literals.get("returned", (0, 1, 2))
-    for which in {1, 2} & set(wanted):
-        parts[which] = b.reduce("sum", parts[which], axes)
-    if 0 in wanted:
-        through: Any = _through(b, inner, unit, scale, axes, shape) if train else None
-        parts[0] = through if train else b.ew("mul", inner, b.spread(scale, shape, axes))
-    return _chosen(b, parts)
+    centred = b.ew("sub", x, b.spread(mean, shape, axes))
+    along = b.ew("mul", g, centred)
+    slope = b.ew("mul", scale, b.floating("weight")) if b.has("weight") else scale
+    rest = g
+    if train:  # channels have one weight each: both sums are those that the weight's and the bias's gradients are
+        share = b.ew("mul", b.mean(along, axes), b.ew("mul", scale, scale))
+        rest = b.ew(
+            "sub",
+            b.ew("sub", g, b.spread(b.mean(g, axes), shape, axes)),
+            b.ew("mul", centred, b.spread(share, shape, axes)),
+        )
+    inner = b.ew("mul", rest, b.spread(slope, shape, axes))
+    return _chosen(b, {0: inner, 1: b.ew("mul", b.reduce("sum", along, axes), scale), 2: b.reduce("sum", g, axes)})
 
 
 def _statistics(b: Builder, x: SSAValue, axes: tuple[int, ...], train: bool) -> tuple[SSAValue, SSAValue]:
@@ -289,3 +294,61 @@ def _part(b: Builder) -> Result:
     if "select" in b.op.target:
         g = b.reshape(g, [*sizes[:d], 1, *sizes[d + 1 :]])
     return _placed(b, g, d, start, size)
+
+
+# -- pools: each element asks the windows that may have chosen it
+
+
+@rule("max_pool2d_with_indices_backward.default")
+def _max_pool(b: Builder) -> Result:
+    """Windows are read at the elements that they cover: a kernel of a grid stores each element once, and adds nothing in memory."""
+    g, places = _grad(b), b.tensor("indices")
+    shape = b.shape_of(b.tensor("self"))
+    size, apart, low, dilation = (_pair(b, name) for name in ("kernel_size", "stride", "padding", "dilation"))
+    apart = apart or size
+    sizes = (*shape[-2:], *b.shape_of(g)[-2:])
+    if not all(isinstance(n, int) for n in sizes) or 0 in sizes or set(dilation) != {1}:
+        raise NotCovered("windows of sizes that are not known, or with gaps")
+    taps = [-(-n // step) for n, step in zip(size, apart, strict=True)]
+    if taps[0] * taps[1] > MOST_TAPS:
+        raise NotCovered("windows that overlap too often")
+    rows, columns = (b.add(prim.broadcast(b.iota(shape[d]), shape, (len(shape) + d,))) for d in (-2, -1))
+    here = b.ew("add", b.ew("mul", rows, b.full(shape[-1], shape, I64)), columns)
+    total = None
+    for tap in itertools.product(*map(range, taps)):
+        value, chosen = g, places
+        for d, t in zip((-2, -1), tap, strict=True):
+            start = low[d] - t * apart[d]
+            value, chosen = (_repeated(b, v, len(shape) + d, apart[d], start, shape[d]) for v in (value, chosen))
+        part = b.ew("where", b.ew("eq", chosen, here), value, b.full(0.0, shape, b.dtype_of(value)))
+        total = part if total is None else b.ew("add", total, part)
+    assert total is not None
+    return b.finish(total)
+
+
+def _pair(b: Builder, name: str) -> tuple[int, ...]:
+    """Two numbers of an operator that takes one for both; none where it has none."""
+    given: tuple[int, ...] = tuple(b.get(name, ()))
+    return given * 2 if len(given) == 1 else given
+
+
+def _repeated(b: Builder, value: SSAValue, d: int, times: int, start: int, size: Any) -> SSAValue:
+    """`size` elements from `start` of `value` with each repeated `times` times along d; 0 and, of whole numbers, -1 outside."""
+    shape = b.shape_of(value)
+    if times > 1:
+        wide = (*shape[: d + 1], times, *shape[d + 1 :])
+        kept = tuple(k for k in range(len(wide)) if k != d + 1)
+        value = b.reshape(b.add(prim.broadcast(value, wide, kept)), (*shape[:d], shape[d] * times, *shape[d + 1 :]))
+    length = int(shape[d]) * times
+    first, last = max(start, 0), min(start + size, length)
+    outside = 0.0 if b.dtype_of(value).is_float else -1
+    if first >= last:
+        return b.full(outside, (*shape[:d], size, *shape[d + 1 :]), b.dtype_of(value))
+    value = b.slice(value, d, first, last - first)
+    low, high = [0] * len(shape), [0] * len(shape)
+    low[d], high[d] = first - start, start + size - last
+    if not low[d] and not high[d]:
+        return value
+    kind = prim.tensor(value).with_(shape=(*shape[:d], size, *shape[d + 1 :]))
+    attrs = {"low": tuple(low), "high": tuple(high), "value": outside}
+    return b.add(prim.Pad.make([value], [kind], attrs))

@@ -17,10 +17,11 @@ from xdsl.dialects.builtin import ModuleOp
 from ....ir.dialects import loop
 from ....ir.symbols import Dim, FloorDiv, Mod, Range, dim, free_symbols, power_of_two, product, substitute
 from ...analysis import sizes
-from ...analysis.affine import accesses, across, merge
+from ...analysis.affine import Accesses, accesses, across, begins_anywhere, merge
 from ...analysis.cost import (
     BAG_STEP,
     BYTES_A_THREAD,
+    COLUMNS_A_THREAD,
     ELEMENTS_A_THREAD,
     ENOUGH_PROGRAMS,
     ENOUGH_ROWS,
@@ -30,6 +31,7 @@ from ...analysis.cost import (
     LEAST_ROW,
     LEAST_SIDE,
     LOADS_A_THREAD,
+    PROGRAM_CHUNK,
     PROGRAM_LANES,
     PROGRAM_PIECE,
     PROGRAM_PIECE_AGAIN,
@@ -132,6 +134,7 @@ class Blocker:
         elif not scatters and self._reads_numbers_of_rows(loops, used.loads, env):
             width = PROGRAM_POINTS if hint(loops[-1].size) >= LEAST_LONG else _width(hint(loops[-1].size))
             spec.rows = [*self.flat(loops[:-1], env, max(1, PROGRAM_POINTS // width)), self._tile_of(loops[-1], width)]
+            spec.rows[-1].apart = _begin_differently(loops[-1], used, env)
             spec.warps = 4
         elif self._shares_places(loops, used.loads):
             width = _width(hint(loops[-1].size))
@@ -221,6 +224,8 @@ class Blocker:
         each = ELEMENTS_A_THREAD
         if held and block * step >= 2 * PROGRAM_POINTS:
             each = min(2 * ELEMENTS_A_THREAD, max(ELEMENTS_A_THREAD, BYTES_A_THREAD // self._bytes(nest)))
+        if shape.whole and lane is not None and block * step >= PROGRAM_CHUNK and self._reads(nest) == 1:
+            each = COLUMNS_A_THREAD
         spec.warps = max(1, min(16, block * step // (32 * each)))
         if held and block == 1 and isinstance(longest, int) and hint(product(r.size for r in rows)) >= ENOUGH_PROGRAMS:
             # Twice the elements a thread, where that leaves no warp half idle: 768 bf16 reach 92 % of the copy rate with one warp, 87 with two.
@@ -246,6 +251,12 @@ class Blocker:
         if any(s.numbers for s in nest.stages):  # nobody knows how many, and mostly few
             block, step = (1 if lane is None else block), min(step, BAG_STEP)
         return Shape(block, step, longest, known and hint(longest) <= step)
+
+    def _reads(self, nest: Nest) -> int:
+        """How many elements a row reads at each place."""
+        inner = {each.var for s in nest.stages for each in s.loops}
+        used = accesses([n for s in nest.stages for n in s.nodes], [], self.lowering.ranges)
+        return sum(bool(n.free & inner) for n in used.loads)
 
     def _bytes(self, nest: Nest) -> int:
         """The bytes of the smallest elements that a row has."""
@@ -312,6 +323,19 @@ class Blocker:
 
     def _tile_of(self, loop: Loop, block: int) -> Loop:
         return replace(loop, kind="parallel", block=block)
+
+
+def _begin_differently(inner: Loop, used: Accesses, env: dict[sympy.Symbol, Dim]) -> bool:
+    """Whether some rows begin at multiples of 16 bytes and others anywhere.
+
+    Triton gives a thread neighbours for the sake of the first; single elements, as the others are moved, then lie in steps.
+    """
+    found = set()
+    for memory, place in [*((n.data[0], n.data[1]) for n in used.loads), *((s.memory, s.flat) for s in used.stores)]:
+        flat = substitute(place, env)
+        if coefficient(flat, inner.var) == 1:
+            found.add(begins_anywhere(flat, inner.var, memory.ref.dtype.bytes))
+    return len(found) == 2
 
 
 def _most_of_one(loads: Sequence[Node]) -> int:

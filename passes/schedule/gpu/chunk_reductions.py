@@ -17,9 +17,11 @@ from ...core.context import CompileContext
 from ..emit_loops import kernel_symbols
 from ..kernels import replace_nests
 from ..nests import Nest, Nests, by_stride
+from ..online import around_mean
 from ..read import read
-from ..split_reductions import flattened, in_chunks
+from ..split_reductions import flattened, in_chunks, moments_in_chunks
 from .blocks import Blocker, hint, reduced
+from .cooperative import shared_parts
 from .grid_kernels import grid_kernels, named_sizes
 from .product_tiles import is_product, split_of
 
@@ -55,8 +57,14 @@ def _chunked(blocker: Blocker, found: Nests, nest: Nest) -> list[Nest]:
     if is_product(nest):
         chunks = split_of(nest)
         return [nest] if chunks < 2 else in_chunks(found, nest, first, first.loops[0], chunks)
-    if not first.joins or not first.loops or first.numbers or sum(bool(s.joins) for s in nest.stages) != 1:
+    joined = sum(bool(s.joins) for s in nest.stages)
+    x = around_mean(found.expressions, first, nest.stages[1]) if joined == 2 and nest.stages[1].joins else None
+    if not first.joins or not first.loops or first.numbers or (joined != 1 and x is None):
         return [nest]
+    shared = shared_parts(blocker, nest)
+    again = any(s.loops and not s.joins for s in nest.stages[1:])
+    if shared is not None and (again or (x is not None and shared.programs * shared.blocks >= ENOUGH_PROGRAMS)):
+        return [nest]  # programs that share a row hold it for what comes behind the reduction: it is read once
     work, count = product(s.size for s in first.loops), product(r.size for r in nest.rows)
     lane = blocker.lane(nest)
     lanes = 1 if lane is None else blocker.lanes_at_once(nest, lane)
@@ -66,7 +74,13 @@ def _chunked(blocker: Blocker, found: Nests, nest: Nest) -> list[Nest]:
     # The sum of 67 million float32 reaches 98 % of the copy rate with twice as many, 96 without.
     most = 2 * ENOUGH_PROGRAMS if lane is None else ENOUGH_PROGRAMS
     chunks = min(most // max(1, programs), max(1, hint(work) // (PROGRAM_CHUNK // lanes)))
+    if x is not None and lane is not None:
+        chunks = min(ENOUGH_PROGRAMS, -(-hint(work) * lanes // PROGRAM_CHUNK))  # each is held
     first = flattened(found.expressions, first)
     used = accesses(first.nodes, [], found.expressions.ranges)
     enough = [s for s in by_stride(first.loops, [], used.loads) if hint(s.size) >= chunks]
-    return in_chunks(found, nest, first, enough[0], chunks) if chunks >= 2 and enough else [nest]
+    if chunks < 2 or not enough or (x is not None and not isinstance(enough[0].size, int)):
+        return [nest]
+    if x is None:
+        return in_chunks(found, nest, first, enough[0], chunks)
+    return moments_in_chunks(found, nest, first.joins[0].args[0], first.loops, enough[0], chunks)

@@ -64,11 +64,30 @@ def _shared_rows(ctx: CompileContext, found: Nests) -> list[Nest] | None:
     return cooperative(blocker, found.nests[0]) if len(found.nests) == 1 else None
 
 
-def cooperative(blocker: Blocker, nest: Nest) -> list[Nest] | None:
-    """The nest with its rows shared among programs, behind one that sets its counters to 0; None where rows are better left whole.
+@dataclass(frozen=True)
+class Parts:
+    """How a row is shared.
 
-    Where memory is contiguous along the rows' loop `lane`, a block of neighbouring rows takes the place of a row.
+    Attributes:
+        stages: those of the nest, online where possible.
+        lane: the loop over neighbouring rows that are taken together, `lanes` at a time.
+        blocks: programs that share all rows, or all blocks of neighbouring rows.
+        programs, share, total, block: programs of a row, the elements of each, of the row, and of what is read at once.
     """
+
+    stages: list[Stage]
+    lane: Loop | None
+    lanes: int
+    blocks: int
+    programs: int
+    share: int
+    total: int
+    block: int
+    warps: int
+
+
+def shared_parts(blocker: Blocker, nest: Nest) -> Parts | None:
+    """How programs share the nest's rows; None where rows are better left whole."""
     lowering, processor, lane = blocker.lowering, blocker.processor, blocker.lane(nest)
     most = min(SHARERS, processor.multiprocessors // 2)
     if most < LEAST_SHARERS:
@@ -101,21 +120,32 @@ def cooperative(blocker: Blocker, nest: Nest) -> list[Nest] | None:
         ] or counts
         share = total // counts[0] if counts else share
     programs = -(-total // share)
-    if programs < 2:
+    warps = READ_ONCE_WARPS if not again else HELD_WARPS // 2 if odd else HELD_WARPS
+    return Parts(stages, lane, lanes, count, programs, share, total, block, warps) if programs >= 2 else None
+
+
+def cooperative(blocker: Blocker, nest: Nest) -> list[Nest] | None:
+    """The nest with its rows shared among programs, behind one that sets its counters to 0; None where rows are better left whole.
+
+    Where memory is contiguous along the rows' loop `lane`, a block of neighbouring rows takes the place of a row.
+    """
+    parts, lowering = shared_parts(blocker, nest), blocker.lowering
+    if parts is None:
         return None
+    stages, lane = parts.stages, parts.lane
     every = accesses([n for s in stages for n in s.nodes], [t for s in stages for t in s.stores], lowering.ranges)
     order = by_stride([r for r in nest.rows if r is not lane], every.stores, every.loads)
     loops, env = merge([*order, lane] if lane is not None else order, every.all, lowering.ranges, blocker.merged)
-    warps = READ_ONCE_WARPS if not again else HELD_WARPS // 2 if odd else HELD_WARPS
-    spec = Nest(blocker.flat(loops, env, lanes, "parallel"), [], env, warps=warps)
-    number = lowering.variable("k", programs)
+    spec = Nest(blocker.flat(loops, env, parts.lanes, "parallel"), [], env, warps=parts.warps)
+    number = lowering.variable("k", parts.programs)
     for stage in stages:
-        spec.stages.append(_shared(blocker, stage, number, (programs, share, total, block)))
-    spec.stages[0].exchange = _memories(first, count * programs * lanes, blocker.scratch)
-    counter = Memory(f"count{len(blocker.scratch)}", ref_type([count], None, I32), "scratch")
+        spec.stages.append(_shared(blocker, stage, number, parts))
+    size = parts.blocks * parts.programs * parts.lanes
+    spec.stages[0].exchange = _memories(stages[0], size, blocker.scratch)
+    counter = Memory(f"count{len(blocker.scratch)}", ref_type([parts.blocks], None, I32), "scratch")
     blocker.scratch.append(counter)
     spec.stages[0].exchange.append(counter)
-    return [_zeros(lowering, counter, count), spec]
+    return [_zeros(lowering, counter, parts.blocks), spec]
 
 
 def _elements(stages: Sequence[Stage]) -> int | None:
@@ -136,21 +166,20 @@ def _elements(stages: Sequence[Stage]) -> int | None:
     return total if isinstance(total, int) else None
 
 
-def _shared(blocker: Blocker, stage: Stage, number: sympy.Symbol, parts: tuple[int, int, int, int]) -> Stage:
+def _shared(blocker: Blocker, stage: Stage, number: sympy.Symbol, parts: Parts) -> Stage:
     """A stage with each program on its part of the row; what is not a walk over the row, all of them do."""
     if not stage.loops:
         return stage
-    programs, share, total, block = parts
-    lowering = blocker.lowering
+    lowering, share, total = blocker.lowering, parts.share, parts.total
     inside = accesses(stage.nodes, stage.stores, lowering.ranges)
     loops, env = merge(
         by_stride(stage.loops, inside.stores, inside.loads), inside.all, dict(lowering.ranges), blocker.merged
     )
-    (walk,) = blocker.flat(loops, env, block, stage.kind)
+    (walk,) = blocker.flat(loops, env, parts.block, stage.kind)
     walk.start, walk.stop, walk.within = dim(number * share), dim(number * share + share), (0, total - 1)
     if total % share:
         walk.stop = dim(sympy.Min(sympy.Integer(total), sympy.sympify(walk.stop)))
-    return replace(stage, segments=[Segment([Loop(number, programs, cooperative=True), walk], env)])
+    return replace(stage, segments=[Segment([Loop(number, parts.programs, cooperative=True), walk], env)])
 
 
 def _memories(stage: Stage, size: int, scratch: list[Memory]) -> list[Memory]:

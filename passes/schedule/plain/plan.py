@@ -268,6 +268,9 @@ class Planner:
             return False
         if all(u.data[0].results[0] is root.value for u in uses):
             return False
+        known = all(isinstance(n, int) for u in uses for n in self.lowering.bodies[u].sizes)
+        if self.lowering.remainders and known and set(root.variables) == set(root.rows) and _in_one_reading(uses):
+            return False  # `chunk-reductions` spreads them over a GPU, with what is computed of a row behind them
         count = product(dim(self.lowering.ranges[r][1] + 1) for r in root.rows)
         if not isinstance(count, int):
             return False
@@ -522,3 +525,33 @@ def _plain(index: Index) -> set[sympy.Symbol] | None:
     if not all(v.is_Symbol for v in variables) or len(set(variables)) != len(variables):
         return None
     return set(variables)
+
+
+def _in_one_reading(uses: Sequence[Node]) -> bool:
+    """Whether the reductions need one walk over memory: none is of what another gives, or they are a mean and the squares around it."""
+    found = list(dict.fromkeys(u.data[0] for u in uses))
+    if not all(isinstance(op, prim.Reduce) for op in found):
+        return False
+    later = [op for op in found if _reads(op.operands[0], set(found) - {op})]
+    if not later or len(found) != 2:
+        return not later
+    (square,), (first,) = [op.operands[0].owner for op in later], [op for op in found if op not in later]
+    if not isinstance(square, prim.Elementwise) or square.name != "prim.mul" or len(set(square.operands)) != 1:
+        return False
+    distance = square.operands[0].owner
+    around = isinstance(distance, prim.Elementwise) and distance.name == "prim.sub"
+    return around and distance.operands[0] is first.operands[0]  # type: ignore[union-attr]
+
+
+def _reads(value: SSAValue, reductions: set[Op]) -> bool:
+    """Whether a value is computed from the result of one of the reductions."""
+    seen, stack = set[SSAValue](), [value]
+    while stack:
+        found = stack.pop()
+        if found in seen or not isinstance(found.owner, Operation):
+            continue
+        seen.add(found)
+        if found.owner in reductions:
+            return True
+        stack += found.owner.operands
+    return False

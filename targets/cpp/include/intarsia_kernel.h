@@ -1,7 +1,6 @@
-// What generated kernels need beside arithmetic: index division, scratch memory, reductions that keep NaN.
+// What generated kernels need beside arithmetic: index division, random numbers, scratch memory, reductions that keep NaN.
 #pragma once
 #include "intarsia_math.h"
-#include "intarsia_random.h"
 
 #if defined(__AVX512F__)
 #define IM_VECTOR_BYTES 64
@@ -18,6 +17,25 @@ IM_FN int64_t index_div(int64_t a, int64_t b) { return a / b - ((a % b != 0) & (
 IM_FN int64_t index_mod(int64_t a, int64_t b) { return a - index_div(a, b) * b; }
 IM_FN int64_t index_min(int64_t a, int64_t b) { return a < b ? a : b; }
 IM_FN int64_t index_max(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// Random numbers: Philox4x32-10 (Salmon and others, 2011). Word n of a stream is part n % 4 of block n / 4.
+IM_FN int32_t philox(int64_t seed, int64_t number) {
+  const uint64_t counter = static_cast<uint64_t>(number) >> 2;
+  uint32_t a = static_cast<uint32_t>(counter), b = static_cast<uint32_t>(counter >> 32), c = 0, d = 0;
+  uint32_t left = static_cast<uint32_t>(seed), right = static_cast<uint32_t>(static_cast<uint64_t>(seed) >> 32);
+#pragma GCC unroll 10
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t first = uint64_t{0xD2511F53u} * a, second = uint64_t{0xCD9E8D57u} * c;
+    a = static_cast<uint32_t>(second >> 32) ^ b ^ left;
+    b = static_cast<uint32_t>(second);
+    c = static_cast<uint32_t>(first >> 32) ^ d ^ right;
+    d = static_cast<uint32_t>(first);
+    left += 0x9E3779B9u;
+    right += 0xBB67AE85u;
+  }
+  const uint32_t low = (number & 1) != 0 ? b : a, high = (number & 1) != 0 ? d : c;
+  return static_cast<int32_t>((number & 2) != 0 ? high : low);
+}
 
 // The member that a block belongs to: the first one of `count` that ends behind it.
 template <typename Member>

@@ -1,0 +1,210 @@
+// Convolutions with one filter a channel on images as eager has them, channel after channel: the convolution, and its gradients.
+//
+// A task is a vector of channels and some images. Its planes are turned so that a pixel is one vector, with a border of zeros around the
+// image; sums of a few pixels, or of a few taps of the window, are in registers. Nothing depends on the number of threads.
+#pragma once
+#include "intarsia_matmul.h"
+
+namespace intarsia {
+
+struct Depthwise {
+  int64_t images, channels, rows, columns, out_rows, out_columns, down, right, above, left;  // steps, then zeros around the image
+
+  IM_FN_MEMBER int64_t pixels() const { return rows * columns; }
+  IM_FN_MEMBER int64_t out_pixels() const { return out_rows * out_columns; }
+  IM_FN_MEMBER int64_t blocks() const { return (channels + lanes - 1) / lanes; }
+};
+
+// An image with a border: `rows` by `columns` vectors, the image begins at (above, left).
+struct Bordered {
+  int64_t rows, columns, above, left;
+  IM_FN_MEMBER int64_t size() const { return rows * columns * lanes; }
+};
+
+constexpr int turned_pixels = 8;  // sums of pixels that are in registers at a time: as many products are under way
+#if defined(__AVX512F__) || defined(__ARM_NEON)
+constexpr int tap_sums = 28;  // sums of taps that are in registers at a time
+#else
+constexpr int tap_sums = 12;
+#endif
+
+// `count` planes of `pixels` become vectors; lanes without a channel are 0.
+IM_FN void turn_planes(const float* from, int64_t count, int64_t pixels, float* to) {
+  if (count < lanes)
+    for (int64_t i = 0; i < pixels * lanes; ++i) to[i] = 0;
+  transpose(from, pixels, count, to, int64_t(lanes), pixels);
+}
+
+// Planes as a bordered image; `turned` has room for a plane of vectors.
+IM_FN void bordered(const float* from, int64_t count, int64_t rows, int64_t columns, const Bordered& b, float* turned, float* to) {
+  turn_planes(from, count, rows * columns, turned);
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j)
+      store(to + ((b.above + i) * b.columns + b.left + j) * lanes, load(turned + (i * columns + j) * lanes));
+}
+
+// The weights of some channels: a vector a tap.
+IM_FN void turn_taps(const float* weight, int64_t count, int64_t taps, float* to) {
+  for (int64_t t = 0; t < taps; ++t)
+    for (int64_t c = 0; c < lanes; ++c) to[t * lanes + c] = c < count ? weight[c * taps + t] : 0.0f;
+}
+
+// Pixels [0, Pixels) of a row, `apart` vectors from one to the next: to = sum over taps of weight * from. The taps of a row of the window lie
+// `tap` vectors apart, those of a column `line`; neighbouring pixels read `step` vectors apart.
+template <int Pixels>
+IM_FN void sum_pixels(const float* from, int64_t step, int64_t line, int64_t tap, int64_t taps_down, int64_t taps_across, const float* weight,
+                      int64_t weight_line, int64_t weight_tap, float* to, int64_t apart) {
+  Floats sums[Pixels]{};
+  for (int64_t a = 0; a < taps_down; ++a)
+    for (int64_t b = 0; b < taps_across; ++b) {
+      const Floats w = load(weight + (a * weight_line + b * weight_tap) * lanes);
+      const float* const at = from + (a * line + b * tap) * lanes;
+      for (int p = 0; p < Pixels; ++p) sums[p] = multiply_add(load(at + p * step * lanes), w, sums[p]);
+    }
+  for (int p = 0; p < Pixels; ++p) store(to + p * apart * lanes, sums[p]);
+}
+
+IM_FN void sum_row(int64_t pixels, const float* from, int64_t step, int64_t line, int64_t tap, int64_t taps_down, int64_t taps_across,
+                   const float* weight, int64_t weight_line, int64_t weight_tap, float* to, int64_t apart) {
+  int64_t j = 0;
+  for (; j + turned_pixels <= pixels; j += turned_pixels)
+    sum_pixels<turned_pixels>(from + j * step * lanes, step, line, tap, taps_down, taps_across, weight, weight_line, weight_tap,
+                              to + j * apart * lanes, apart);
+  for (; j + 4 <= pixels; j += 4)
+    sum_pixels<4>(from + j * step * lanes, step, line, tap, taps_down, taps_across, weight, weight_line, weight_tap, to + j * apart * lanes, apart);
+  for (; j < pixels; ++j)
+    sum_pixels<1>(from + j * step * lanes, step, line, tap, taps_down, taps_across, weight, weight_line, weight_tap, to + j * apart * lanes, apart);
+}
+
+// sums[t] += sum over the pixels of the result of gradient * what tap t of rows [first, first + Rows) of the window sees.
+template <int Rows, int High, int Wide>
+IM_FN void add_taps(const Depthwise& s, const Bordered& b, const float* x, const float* gradient, int first, float* sums) {
+  Floats found[Rows][Wide];
+  for (int a = 0; a < Rows; ++a)
+    for (int k = 0; k < Wide; ++k) found[a][k] = load(sums + ((first + a) * Wide + k) * lanes);
+  for (int64_t i = 0; i < s.out_rows; ++i) {
+    const float* from = x + (i * s.down + first) * b.columns * lanes;
+    const float* g = gradient + i * s.out_columns * lanes;
+    for (int64_t j = 0; j < s.out_columns; ++j, g += lanes, from += s.right * lanes) {
+      const Floats factor = load(g);
+      for (int a = 0; a < Rows; ++a)
+        for (int k = 0; k < Wide; ++k) found[a][k] = multiply_add(factor, load(from + (a * b.columns + k) * lanes), found[a][k]);
+    }
+  }
+  for (int a = 0; a < Rows; ++a)
+    for (int k = 0; k < Wide; ++k) store(sums + ((first + a) * Wide + k) * lanes, found[a][k]);
+}
+
+template <int First, int High, int Wide>
+IM_FN void add_all_taps(const Depthwise& s, const Bordered& b, const float* x, const float* gradient, float* sums) {
+  constexpr int fit = tap_sums / Wide < 1 ? 1 : tap_sums / Wide, here = High - First < fit ? High - First : fit;
+  add_taps<here, High, Wide>(s, b, x, gradient, First, sums);
+  if constexpr (First + here < High) add_all_taps<First + here, High, Wide>(s, b, x, gradient, sums);
+}
+
+// The image with the zeros that windows reach into.
+template <int High, int Wide>
+IM_FN Bordered seen_by_windows(const Depthwise& s) {
+  return {index_max((s.out_rows - 1) * s.down + High, s.above + s.rows), index_max((s.out_columns - 1) * s.right + Wide, s.left + s.columns),
+          s.above, s.left};
+}
+
+template <int High, int Wide>
+static void depthwise(const Depthwise& s, const float* x, const float* weight, float* out) {
+  const Bordered b = seen_by_windows<High, Wide>(s);
+  const int64_t blocks = s.blocks(), work = s.images * s.channels * s.out_pixels() * High * Wide;
+  #pragma omp parallel if (work > 400000)
+  {
+    Scratch<float> memory(b.size() + index_max(s.pixels(), s.out_pixels()) * lanes + High * Wide * lanes);
+    float* const image = memory.data;
+    float* const turned = image + b.size();
+    float* const taps = turned + index_max(s.pixels(), s.out_pixels()) * lanes;
+    if (image)
+      for (int64_t i = 0; i < b.size(); ++i) image[i] = 0;
+    #pragma omp for schedule(static) collapse(2)
+    for (int64_t block = 0; block < blocks; ++block)
+      for (int64_t n = 0; n < s.images; ++n) {
+        if (!image) continue;
+        const int64_t first = block * lanes, count = index_min(lanes, s.channels - first);
+        turn_taps(weight + first * High * Wide, count, High * Wide, taps);
+        bordered(x + (n * s.channels + first) * s.pixels(), count, s.rows, s.columns, b, turned, image);
+        for (int64_t i = 0; i < s.out_rows; ++i)
+          sum_row(s.out_columns, image + i * s.down * b.columns * lanes, s.right, b.columns, 1, High, Wide, taps, Wide, 1,
+                  turned + i * s.out_columns * lanes, 1);
+        transpose(turned, int64_t(lanes), s.out_pixels(), out + (n * s.channels + first) * s.out_pixels(), s.out_pixels(), count);
+      }
+  }
+}
+
+// The gradient of the image: each pixel gathers from the windows that hold it, which lie side by side for pixels a step apart.
+template <int High, int Wide>
+IM_FN void gather_gradient(const Depthwise& s, const Bordered& g, const float* gradient, const float* taps, float* to) {
+  for (int64_t i = 0; i < s.rows; ++i) {
+    const int64_t down = i + s.above, a = down % s.down;
+    const int64_t taps_down = a < High ? (High - 1 - a) / s.down + 1 : 0;
+    const float* const line = gradient + (down / s.down + g.above) * g.columns * lanes;
+    for (int64_t j = 0; j < index_min(s.right, s.columns); ++j) {
+      const int64_t across = j + s.left, b = across % s.right;
+      const int64_t taps_across = b < Wide ? (Wide - 1 - b) / s.right + 1 : 0;
+      sum_row((s.columns - 1 - j) / s.right + 1, line + (across / s.right + g.left) * lanes, 1, -g.columns, -1, taps_down, taps_across,
+              taps + (a * Wide + b) * lanes, s.down * Wide, s.right, to + (i * s.columns + j) * lanes, s.right);
+    }
+  }
+}
+
+constexpr int64_t whole_blocks = 16;  // vectors of channels from which on one task takes all images
+
+// Both gradients; a null pointer stands for one that is not wanted.
+template <int High, int Wide>
+static void depthwise_gradients(const Depthwise& s, const float* gradient, const float* x, const float* weight, float* of_x, float* of_weight) {
+  const Bordered b = seen_by_windows<High, Wide>(s);
+  const int64_t above = (High - 1) / s.down, left = (Wide - 1) / s.right;
+  const Bordered g{above + index_max((s.rows - 1 + s.above) / s.down + 1, s.out_rows), left + index_max((s.columns - 1 + s.left) / s.right + 1, s.out_columns),
+                   above, left};
+  const int64_t blocks = s.blocks(), most = index_max(s.pixels(), s.out_pixels()) * lanes, taps_size = High * Wide * lanes;
+  const int64_t parts = blocks < whole_blocks ? index_min(s.images, whole_blocks) : 1, work = s.images * s.channels * s.out_pixels() * High * Wide;
+  Scratch<float> sums(of_weight ? parts * blocks * taps_size : 0);
+  if (!sums.data) return;
+  #pragma omp parallel if (work > 200000)
+  {
+    Scratch<float> memory(b.size() + g.size() + 2 * most + taps_size);
+    float* const image = memory.data;
+    float* const around = image + b.size();
+    float* const turned = around + g.size();
+    float* const other = turned + most;
+    float* const taps = other + most;
+    if (image)
+      for (int64_t i = 0; i < b.size() + g.size(); ++i) image[i] = 0;
+    #pragma omp for schedule(static) collapse(2)
+    for (int64_t block = 0; block < blocks; ++block)
+      for (int64_t part = 0; part < parts; ++part) {
+        if (!image) continue;
+        const int64_t first = block * lanes, count = index_min(lanes, s.channels - first);
+        float* const found = sums.data + (part * blocks + block) * taps_size;
+        turn_taps(weight + first * High * Wide, count, High * Wide, taps);
+        if (of_weight)
+          for (int64_t t = 0; t < taps_size; ++t) found[t] = 0;
+        for (int64_t n = s.images * part / parts; n < s.images * (part + 1) / parts; ++n) {
+          const int64_t plane = n * s.channels + first;
+          bordered(gradient + plane * s.out_pixels(), count, s.out_rows, s.out_columns, g, turned, around);
+          if (of_weight) {
+            bordered(x + plane * s.pixels(), count, s.rows, s.columns, b, other, image);
+            add_all_taps<0, High, Wide>(s, b, image, turned, found);
+          }
+          if (of_x) {
+            gather_gradient<High, Wide>(s, g, around, taps, other);
+            transpose(other, int64_t(lanes), s.pixels(), of_x + plane * s.pixels(), s.pixels(), count);
+          }
+        }
+      }
+  }
+  if (!of_weight) return;
+  for (int64_t c = 0; c < s.channels; ++c)
+    for (int64_t t = 0; t < High * Wide; ++t) {
+      float total = 0;
+      for (int64_t part = 0; part < parts; ++part) total += sums.data[(part * blocks + c / lanes) * taps_size + t * lanes + c % lanes];
+      of_weight[c * High * Wide + t] = total;
+    }
+}
+
+}  // namespace intarsia
