@@ -8,7 +8,6 @@ that a break in a loop does not nest calls.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 import types
@@ -20,7 +19,7 @@ from typing import Any, Protocol
 from ..bytecode.closing import HOLDERS, holds_open
 from ..bytecode.instruction import disassemble
 from ..bytecode.resume import free_names, resume_code
-from ..runtime.hidden_frames import name_of, unseen
+from ..runtime.hidden_frames import unseen
 from .break_instruction import BreakInstruction
 
 __all__ = ["Family", "Piece", "Step", "Tail"]
@@ -105,16 +104,7 @@ class Piece:
         closure = tuple(cells.get(name) or types.CellType() for name in free_names(made))
         function = types.FunctionType(made, self.globals, self.code.co_name, None, closure or None)
         del given[: len(self.cells)]
-        given.reverse()
-        return _moving(len(given))(function, given.pop)
-
-
-@functools.cache
-def _moving(count: int) -> Callable[..., Any]:
-    """Calls a function with so many values that another one gives: a call moves what is on the stack alone, and keeps none of it."""
-    text = f"lambda function, take: function({', '.join(['take()'] * count)})"
-    made: Callable[..., Any] = eval(compile(text, name_of("<intarsia piece>"), "eval"))
-    return made
+        return function(given)
 
 
 def _unknown() -> None:

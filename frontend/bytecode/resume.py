@@ -33,6 +33,7 @@ _PAIRS = {
     "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
     "STORE_FAST_LOAD_FAST": ("STORE_FAST", _LOAD),
 }
+_LIST = "$given"  # the parameter of a function made
 _SLOTS = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "STORE_FAST", "DELETE_FAST"})
 
 
@@ -42,11 +43,14 @@ def free_names(code: types.CodeType) -> tuple[str, ...]:
 
 
 def resume_code(code: types.CodeType, index: int, names: tuple[str, ...], layout: tuple[str, ...]) -> types.CodeType:
-    """`code` from normal-form instruction `index` on.
+    """`code` from normal-form instruction `index` on: of a function of one list, which it empties.
+
+    The list holds the values of `names`, then those of `layout`. What CPython is given as arguments it may keep alive until the function
+    returns (it does while torch.compile looks at calls); what was taken from a list lives as long as the frame wants.
 
     Args:
-        names: the plain local variables that are bound there; they become parameters. A cell given as one is filled.
-        layout: the kind of each entry of the value stack, bottom first. A "value" is a parameter; so is the exception of a
+        names: the plain local variables that are bound there. A cell given as one is filled.
+        layout: the kind of each entry of the value stack, bottom first. A "value" is in the list; so is the exception of a
             "saved" entry, the mark that a handler leaves on the stack while its exception is handled. "null" is the empty
             slot of a call, "lasti" the position that CPython keeps for a re-raise.
 
@@ -101,26 +105,29 @@ def _cached(
     made.freevars = sorted({*code.co_cellvars, *code.co_freevars})
     boxed = frozenset(made.freevars)
     stacked = [f"$stack_{i}" for i, kind in enumerate(layout) if kind in ("value", "saved")]
-    made.argnames = [*(f"${name}" if name in boxed else name for name in names), *stacked]
+    given = [*(f"${name}" if name in boxed else name for name in names), *stacked]
+    generator = bool(code.co_flags & _GENERATOR)
+    made.argnames = given if generator else [_LIST]
     made.argcount = len(made.argnames)
     target = Label()
     at = program.instructions[index]
-    prologue = _prologue(made.freevars, names, layout, bool(code.co_flags & _GENERATOR))
+    prologue = _prologue(made.freevars, names, layout, None if generator else given)
     if suspended:
         prologue.append(Instr("LOAD_CONST", None))  # yielded at once
     if V313 and at.op == "CALL" and at.arg[1]:
         prologue.append(Instr("LOAD_CONST", at.arg[1]))  # the keyword names, which the normal form has in the call
     prologue.append(Instr("JUMP_FORWARD", target))
     # A generator that has not started stands where it is defined.
-    line = code.co_firstlineno if code.co_flags & _GENERATOR and not suspended else at.line
+    line = code.co_firstlineno if generator and not suspended else at.line
     for ins in prologue:
         ins.lineno = line
     made += prologue
     made += _body(original, program, index, target, _Names(code, boxed, frozenset(names)))
     concrete = made.to_concrete_bytecode(compute_exception_stack_depths=False)
     _share_slots(concrete, boxed)
-    # What the prologue pushes is the original's stack; at most one more entry lies above it.
-    return concrete.to_code(stacksize=code.co_stacksize + 2, compute_exception_stack_depths=False)
+    # What the prologue pushes is the original's stack, with at most one more entry above it, after the list's values or a slice of it.
+    depth = max(code.co_stacksize + 2, len(given), 3)
+    return concrete.to_code(stacksize=depth, compute_exception_stack_depths=False)
 
 
 def _stands_between(program: Program, index: int) -> bool:
@@ -129,13 +136,21 @@ def _stands_between(program: Program, index: int) -> bool:
     return ops[-1] == "MAKE_CELL" or ops[-2:] == ["COPY", "POP_EXCEPT"] or ops == ["COPY", "POP_EXCEPT", "RERAISE"]
 
 
-def _prologue(cells: list[str], names: tuple[str, ...], layout: tuple[str, ...], generator: bool) -> list[TypedInstr]:
+def _prologue(
+    cells: list[str], names: tuple[str, ...], layout: tuple[str, ...], listed: list[str] | None
+) -> list[TypedInstr]:
+    """What rebuilds the frame from variables: those `listed` are taken from the list that a function is given, a generator has them."""
     out: list[TypedInstr] = []
     if cells:
         out.append(Instr("COPY_FREE_VARS", len(cells)))
-    if generator:
+    if listed is None:
         out += [Instr("RETURN_GENERATOR"), Instr("POP_TOP")]
     out.append(Instr("RESUME", 0))
+    if listed is not None:
+        out += [Instr("LOAD_FAST", _LIST), Instr("UNPACK_SEQUENCE", len(listed))]
+        out += [Instr("STORE_FAST", name) for name in listed]
+        none = Instr("LOAD_CONST", None)
+        out += [*_take(_LIST), none, none.copy(), Instr("BUILD_SLICE", 2), Instr("DELETE_SUBSCR")]
     for name in names:
         if name in cells:
             out += [*_take(f"${name}"), Instr("STORE_DEREF", FreeVar(name))]
