@@ -6,7 +6,8 @@
 Systems: `eager`; torch.compile's modes (`inductor`, `reduce-overhead`, `max-autotune`: the model and `optimizer.step` each
 compiled); `model` (the model and `optimizer.step` each compiled by Intarsia); `step` (the whole step is one function compiled
 by Intarsia). Each has a copy of the same model and optimizer of its own. Systems take turns, the least time of a step counts;
-those of a large case run one after the other, because they do not fit side by side. Peak memory is what a system adds to what was
+those of a large case run one after the other, because they do not fit side by side. With `--side-by-side` each case is a
+process: they compile at the same time (so that first steps share the cores) and are timed one after the other. Peak memory is what a system adds to what was
 held before it was made, with the memory of recordings, after what was not in use went back to the system; on a CPU
 training_memory.py measures it. `loss` compares the loss of the first steps with eager's.
 """
@@ -19,6 +20,8 @@ import gc
 import json
 import math
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -43,6 +46,7 @@ TORCH_MODES: dict[str, dict[str, str]] = {
 }
 WARM = 6  # steps in front of a timing: recordings are made in the third
 COMPARED = 4  # steps whose losses are compared
+READY = "ready to be timed"
 AGREE = 0.02  # how far a loss may be from eager's, as a part of it
 
 Step = Callable[[], Tensor]
@@ -148,8 +152,10 @@ def time_steps(steps: dict[str, Step], rows: dict[str, Row], device: Device, sec
         rounds += 1
 
 
-def run_case(case: Case, systems: list[str], device: Device, seconds: float) -> dict[str, Row]:
-    """All systems on one case."""
+def run_case(
+    case: Case, systems: list[str], device: Device, seconds: float, wait: Callable[[], None]
+) -> dict[str, Row]:
+    """All systems on one case; `wait` returns when it is this case's turn to be timed."""
     torch.manual_seed(0)
     model, args = case.make()
     model.train()
@@ -168,9 +174,55 @@ def run_case(case: Case, systems: list[str], device: Device, seconds: float) -> 
             gc.collect()
             if device.cuda:
                 torch.cuda.empty_cache()
+    wait()
     time_steps(steps, rows, device, seconds)
     torch._dynamo.reset()
     return rows
+
+
+def wait_for_turn() -> None:
+    """Of a case in a process of its own: it is ready, and goes on when it is told to."""
+    print(READY, flush=True)
+    sys.stdin.readline()
+
+
+def side_by_side(names: list[str], large: list[str], given: argparse.Namespace) -> dict[str, dict[str, Row]]:
+    """Each case in a process of its own: all become ready at the same time, large ones after the others, and take turns to be timed."""
+    folder = Path(_CACHES.name)
+    command = [sys.executable, __file__, "--device", given.device, "--threads", str(given.threads), "--wait"]
+    command += ["--systems", given.systems, "--seconds", str(given.seconds)]
+    found = {}
+    for group in ([n for n in names if n not in large], *([n] for n in large)):
+        results = {name: folder / f"{i}.json" for i, name in enumerate(group)}
+        processes = {
+            name: subprocess.Popen(
+                [*command, "--only", name, "--json", str(file)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for name, file in results.items()
+        }
+        lines = {
+            name: _until_ready(process) for name, process in processes.items()
+        }  # all are ready before one is timed
+        for name, process in processes.items():
+            more, _ = process.communicate("go\n")
+            print(lines[name] + more, end="", flush=True)
+            if process.returncode == 0:
+                found[name] = {s: Row(**row) for s, row in json.loads(results[name].read_text())[name].items()}
+            results[name].unlink(missing_ok=True)
+    return found
+
+
+def _until_ready(process: subprocess.Popen[str]) -> str:
+    """What a process prints before it is ready, or ends."""
+    out = ""
+    for line in process.stdout or ():
+        if line.strip() == READY:
+            break
+        out += line
+    return out
 
 
 def verdict(row: Row, eager: Row | None) -> str:
@@ -217,6 +269,13 @@ def summary(found: dict[str, dict[str, Row]]) -> None:
     print(f", over torch.compile's best {geomean(over_torch):.2f}x ({len(over_torch)} cases)" if over_torch else "")
 
 
+def write(found: dict[str, dict[str, Row]], file: Path | None) -> None:
+    """The rows as JSON, where a file is asked for."""
+    if file is not None:
+        rows = {case: {system: vars(row) for system, row in by.items()} for case, by in found.items()}
+        file.write_text(json.dumps(rows, indent=1))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
@@ -224,26 +283,37 @@ def main() -> int:
     parser.add_argument("--systems", default="eager,inductor,model,step")
     parser.add_argument("--only", default="", help="names of cases, with commas; part of a name is enough")
     parser.add_argument("--seconds", type=float, default=1.0, help="of timing, for each system")
+    parser.add_argument("--side-by-side", action="store_true", help="cases compile at the same time; timed in turn")
+    parser.add_argument("--wait", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     systems = given.systems.split(",")
     unknown = set(systems) - {"eager", "model", "step", *TORCH_MODES}
     if unknown:
         parser.error(f"unknown systems: {', '.join(sorted(unknown))}")
-    names = [n for n in CASES[given.device] if not given.only or any(part in n for part in given.only.split(","))]
+    cases = CASES[given.device]
+    parts = given.only.split(",")
+    names = [given.only] if given.only in cases else [n for n in cases if any(part in n for part in parts)]
     if not names:
         parser.error(f"no case has {given.only!r} in its name; there are {', '.join(CASES[given.device])}")
     torch.set_num_threads(given.threads)
     device = Device(given.device)
-    print(f"torch {torch.__version__}, {torch.cuda.get_device_name() if device.cuda else f'{given.threads} threads'}")
+    if not given.wait:
+        print(
+            f"torch {torch.__version__}, {torch.cuda.get_device_name() if device.cuda else f'{given.threads} threads'}"
+        )
     found: dict[str, dict[str, Row]] = {}
-    for name in names:
-        found[name] = run_case(CASES[given.device][name], systems, device, given.seconds)
+    if given.side_by_side:
+        found = side_by_side(names, [n for n in names if cases[n].large], given)
+        write(found, given.json)
+    for name in () if given.side_by_side else names:
+        found[name] = run_case(
+            cases[name], systems, device, given.seconds, wait_for_turn if given.wait else lambda: None
+        )
         show(name, found[name])
-        if given.json:
-            rows = {case: {system: vars(row) for system, row in by.items()} for case, by in found.items()}
-            given.json.write_text(json.dumps(rows, indent=1))
-    summary(found)
+        write(found, given.json)
+    if not given.wait:
+        summary(found)
     return 0
 
 
