@@ -62,10 +62,14 @@ class Joint:
             if node.op != "output" and (own or not self.late.isdisjoint(node.all_input_nodes)):
                 self.late.add(node)
         effects = [n for n in self.graph.nodes if n.op not in ("placeholder", "output") and has_effect(n)]
-        asked = set(kept)
-        self.kept = [n for n in self.graph.nodes if n not in self.late and (n in asked or n in effects)]
+        self._asked = set(kept)
+        self.kept = [n for n in self.graph.nodes if n not in self.late and (n in self._asked or n in effects)]
         self.kept_late = [n for n in effects if n in self.late]
         self._order = {n: i for i, n in enumerate(self.graph.nodes)}
+
+    def again(self) -> Joint:
+        """The graph read again, after it was changed."""
+        return Joint(self.module, len(self.results), [n for n in self.graph.nodes if n in self._asked])
 
     def needed(self, wanted: Iterable[Any], given: Iterable[fx.Node] = ()) -> set[fx.Node]:
         """What has to be computed for `wanted` where `given` is known, `given` included as far as it is read."""

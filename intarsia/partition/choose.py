@@ -20,6 +20,7 @@ from ..passes.analysis.cost import GPU_SAVED, SAVED
 from .costs import Kind, Value, is_on_gpu, name_of, read_values
 from .cut import minimum_cut
 from .layouts import lying_last
+from .paddings import pad_rows
 
 __all__ = ["Partition", "Saved", "split"]
 
@@ -63,6 +64,8 @@ class Partition:
 
 def split(joint: Joint, budget: float = 1.0) -> tuple[fx.GraphModule, fx.GraphModule, Partition]:
     """Forward and backward of a joint graph, and what is saved in between."""
+    if pad_rows(joint):
+        joint = joint.again()
     read = _read(joint)
     values = read_values(joint, joint.needed(read))
     plan = _Plan(joint, values, read)

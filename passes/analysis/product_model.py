@@ -147,6 +147,7 @@ MARGIN = 0.99
 # Of rows that begin anywhere: the library's kernels for these, from how many operations on it gets longer rows instead
 # (`pad-products`), and the copy that cuts off what is too much, in bytes.
 UNEVEN, PADDED, CUT = 100e6, 1 << 33, 1.8e6
+ANYWHERE = 4.0  # times the time of a kernel that reads rows element by element (391 us for 412 MB of logits on an H200, 2026-11-23)
 MULTIPLE = 8  # elements of a half type: 16 bytes, which the matrix units' loads ask rows to begin at
 
 

@@ -143,7 +143,7 @@ class _Padding:
     def _copied(self, value: SSAValue) -> int:
         """The bytes that the zeros behind a value cost: a copy, unless a kernel of ours makes it for products alone."""
         root, _ = _turned(value)
-        if any(v is root for v, _ in self.known):
+        if any(v is root for v, _ in self.known) or any(_is_longer(use.operation) for use in root.uses):
             return 0
         t = prim.tensor(root)
         whole = self._number(t.numel) * t.dtype.bytes
@@ -187,16 +187,16 @@ class _Padding:
         high = tuple(-n % MULTIPLE if letter in letters else 0 for n, letter in zip(sizes, dims, strict=True))
         if not any(high):
             return value
-        pad = self.known.get((root, high))  # type: ignore[arg-type]
+        pad = self.known.get((root, high)) or _padded_already(root, high)  # type: ignore[arg-type]
         if pad is None:
             t = prim.tensor(root).with_(shape=[n + more for n, more in zip(sizes, high, strict=True)])
             pad = prim.Pad.make([root], [t], {"low": (0, 0), "high": high, "value": 0.0}, loc=before.location)
-            self.known[root, high] = pad  # type: ignore[index]
             if not self._stands_for(pad, root):
                 before.parent.insert_op_before(pad, before)  # type: ignore[union-attr]  # it stands in a function
         elif not pad.is_before_in_block(before):
             pad.detach()
             before.parent.insert_op_before(pad, before)  # type: ignore[union-attr]
+        self.known[root, high] = pad  # type: ignore[index]
         if not turned:
             return pad.results[0]
         made = prim.permute(pad.results[0], (1, 0))
@@ -244,6 +244,17 @@ class _Padding:
                 elif not isinstance(use.operation, prim.PrimOp) or isinstance(use.operation, prim.Return):
                     return False
         return True
+
+
+def _is_longer(op: object) -> bool:
+    """Whether an operation gives a matrix with zeros behind its rows, or behind its columns."""
+    return isinstance(op, prim.Pad) and not any(op["low"]) and op["value"] == 0
+
+
+def _padded_already(root: SSAValue, high: tuple[Dim, ...]) -> prim.Pad | None:
+    """What the program has of a matrix with so many zeros behind it."""
+    found = [cast(prim.Pad, use.operation) for use in root.uses if _is_longer(use.operation)]
+    return next((pad for pad in found if tuple(pad["high"]) == high), None)
 
 
 def _is_for_products(value: SSAValue) -> bool:

@@ -183,12 +183,19 @@ def is_one_block(op: loop.For) -> bool:
     return isinstance(size, int) and size <= op.get("block", 1)
 
 
+MANY_BLOCKS = 4  # of a row, which are worth a text of their own for the last one
+
+
 def whole_blocks(op: loop.For) -> Dim | None:
-    """The iterations in blocks that need no mask, where these are walked apart from the rest: masks would cost `moments` most of its time."""
+    """The iterations in blocks that need no mask, where these are walked apart from the rest.
+
+    Masks would cost `moments` most of its time. One that ends within what a thread loads at once makes all loads single elements.
+    """
     size, block = dim(sympy.sympify(op["stop"]) - op.get("start", 0)), op.get("block", 1)
-    if block == 1 or not known_equal(size, longest(op)):
+    if block == 1 or not known_equal(size, longest(op)) or not joined(op):
         return None
-    if not any(accumulates(op, memory)["kind"] == "moments" for memory in joined(op)):
+    many = isinstance(size, int) and size % 16 != 0 and size >= MANY_BLOCKS * block
+    if not many and not any(accumulates(op, memory)["kind"] == "moments" for memory in joined(op)):
         return None
     return size // block * block if isinstance(size, int) else dim(block * FloorDiv(size, sympy.Integer(block)))
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import intarsia
 from intarsia.frontend.torch_private.autograd import aot_autograd
 from intarsia.frontend.torch_private.joint import Joint
+from intarsia.partition import paddings
 from intarsia.partition.choose import split
 from intarsia.partition.prepare import prepare
 from intarsia.targets.build.program import Program
@@ -338,3 +339,63 @@ def test_what_is_brought_to_the_host_stays_there_until_backward():
         assert away.name in taken and not {value.name, back.name} & set(taken)
         assert partition.bytes <= 64 * 64 * 4
     assert read.name in [n.name for n in split(Joint(fx.GraphModule(nn.Module(), graph), 1), 1.0)[1].graph.nodes]
+
+
+# ---- rows that begin anywhere -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def as_on_gpu(monkeypatch):
+    """Graphs on a CPU are treated as on a GPU, and small products as large ones."""
+    monkeypatch.setattr(paddings, "is_on_gpu", lambda node: True)
+    monkeypatch.setattr(paddings, "_pays", lambda found: True)
+    monkeypatch.setattr(paddings, "FEW", 4)
+
+
+def half(*shape):
+    return torch.randn(*shape).bfloat16().requires_grad_()
+
+
+def loss_of_linear(x, w):
+    return F.cross_entropy(F.linear(x, w).float(), torch.arange(8) % w.shape[0])
+
+
+def loss_of_addmm(x, w, b):
+    return F.cross_entropy(torch.addmm(b, x, w).view(2, 4, -1).float().flatten(0, 1), torch.arange(8) % b.shape[0])
+
+
+LONGER = {
+    "linear": (loss_of_linear, [half(8, 16), half(13, 16)]),
+    "bias": (loss_of_addmm, [half(8, 16), half(16, 21), half(21)]),
+    "joined dimensions": (lambda x, w: (x @ w).flatten().float().sum(), [half(8, 16), half(16, 13)]),  # of no slice
+}
+
+
+@pytest.mark.parametrize("name", LONGER)
+def test_longer_rows(name, as_on_gpu):
+    """Products whose rows begin anywhere get longer rows in both halves, and gradients stay eager's."""
+    function, args = LONGER[name]
+    run, forward, backward, partition = halves(function, args)
+    pads = [n for half in (forward, backward) for n in half.graph.nodes if "constant_pad_nd" in str(n.target)]
+    padded = [n.meta["val"].shape for n in pads if n.op == "call_function"]
+    assert len(padded) == {"linear": 3, "bias": 4, "joined dimensions": 0}[name]  # the weight in both halves
+    columns = args[1].shape[0 if name == "linear" else 1]
+    longer = columns + -columns % 8
+    assert all(longer in shape for shape in padded)
+    assert not padded or f"bfloat16[8, {longer}]" in [s.type for s in partition.saved]
+    for expected, found in zip(gradients_of(function, args), gradients_of(run, args), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("reason", ["seen", "a view is seen", "even", "few", "float32"])
+def test_rows_that_stay(reason, as_on_gpu):
+    """The program's own results lie as in eager, and what would gain nothing stays as it is."""
+    dtype = torch.float32 if reason == "float32" else torch.bfloat16
+    x, w = torch.randn(4 if reason == "few" else 8, 16), torch.randn(16 if reason == "even" else 13, 16)
+
+    def function(x, w):
+        y = F.linear(x, w)
+        return y if reason == "seen" else y.view(2, -1, y.shape[1]) if "view" in reason else y.float().exp().sum()
+
+    _, forward, _, _ = halves(function, [x.to(dtype).requires_grad_(), w.to(dtype).requires_grad_()])
+    assert not [n for n in forward.graph.nodes if "pad" in n.name]

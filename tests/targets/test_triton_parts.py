@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import intarsia
 from intarsia.ir.dialects import loop
@@ -123,6 +124,28 @@ def test_a_view_is_read_where_it_begins() -> None:
     lowered = intarsia.lower(_view, torch.randn(4, 4), target="triton:sm_90")
     assert "unaligned = [0]" in lowered.ir() and f"if ((out0) & 15) return {MISALIGNED};" in lowered.source()
     assert "unaligned" not in intarsia.lower(torch.exp, torch.randn(4, 4), target="triton:sm_90").ir()
+
+
+def test_gaps_are_read() -> None:
+    """A gap of less than 16 bytes behind a row is read with it, in one piece; what a longer one has is not."""
+    x = torch.randn(64, 1008).bfloat16()
+
+    def masks(size: int) -> list[str]:
+        text = intarsia.lower(lambda x: F.pad(x[:, :size].exp(), (0, 1008 - size)), x, target="triton:sm_90").triton()
+        return [line for line in text.splitlines() if "tl.load" in line and f"< {size}" in line]
+
+    assert [bool(masks(size)) for size in (1001, 1000, 990)] == [False, True, True]
+
+
+def test_the_last_block_of_a_long_row() -> None:
+    """A mask that ends within what a thread loads at once stands in front of the last block alone."""
+
+    def masked(size: int) -> list[bool]:
+        x = torch.randn(64, 50264).bfloat16()
+        text = intarsia.lower(lambda x: x[:, :size].float().logsumexp(1), x, target="triton:sm_90").triton()
+        return ["mask=" in line for line in text.splitlines() if "tl.load" in line]
+
+    assert masked(50257) == [False, True] * 2 and masked(50240) == [True] * 2 and masked(49152) == [False] * 2
 
 
 def _written_early(x: torch.Tensor) -> torch.Tensor:

@@ -220,6 +220,11 @@ MODELS: dict[str, Callable[[], tuple[Callable[..., Any], list[Tensor]]]] = {
         [torch.randn(9, 12), torch.randint(0, 9, (4, 3))],
     ),
     "statistics": lambda: (lambda x: (x.std(1), x.var(0), x.logsumexp(1), x.norm(dim=0)), [torch.randn(12, 40)]),
+    "gaps": lambda: (
+        lambda x: (F.pad(x[:, :1001].exp(), (0, 7)), F.pad(x[:, :990], (0, 18)), x[:, :1001].max(1)[0]),
+        [torch.randn(3, 1008).bfloat16()],
+    ),
+    "vocabulary": lambda: (lambda x: x[:, :50257].float().logsumexp(1), [torch.randn(2, 50264).bfloat16()]),
     "sorting": lambda: (lambda x: (x.cumsum(1), x.cummax(1)[0], x.argmin(0), x.any(1)), [torch.randn(5, 33)]),
     "half": lambda: (
         lambda x, w: F.silu(F.rms_norm(x, (24,), w)) * x,

@@ -55,7 +55,7 @@ class Lowering(Expressions):
     memories: dict[SSAValue, Memory] = field(default_factory=dict)
     bodies: dict[Node, Body] = field(default_factory=dict)
     stored: frozenset[SSAValue] = frozenset()  # reductions and scans that are read from memory
-    remainders: bool = False  # a roll is a remainder in the addresses instead of two parts
+    remainders: bool = False  # a grid's: a roll is a remainder in the addresses, gaps may be read
     _memo: dict[Any, Node] = field(default_factory=dict)
     _ancestors: dict[SSAValue, frozenset[SSAValue]] = field(default_factory=dict)
 
@@ -72,7 +72,7 @@ class Lowering(Expressions):
     def _lower(self, value: SSAValue, index: Index, mask: tuple[Dim, ...]) -> Node:
         owner = value.owner
         if isinstance(owner, Block) or value in self.stored:
-            return self.load(self.memories[value], index, self._needed(mask, index))
+            return self.load(self.memories[value], index, self._needed(mask, index, self.memories[value]))
         if isinstance(owner, prim.Elementwise):
             return self._elementwise(owner, index, mask)
         rule = _RULES.get(type(owner))
@@ -81,12 +81,28 @@ class Lowering(Expressions):
         assert isinstance(owner, prim.PrimOp)
         return self.lower(owner.operands[0], indexing.operand_indices(owner, index, self.ranges)[0], mask)
 
-    def _needed(self, mask: tuple[Dim, ...], index: Index) -> tuple[Dim, ...]:
+    def _needed(self, mask: tuple[Dim, ...], index: Index, memory: Memory) -> tuple[Dim, ...]:
         """What of a mask says whether there is an element at an index: conditions on other variables do not."""
         moving = free_symbols(index)
         if not mask or not moving.isdisjoint(self.binds):
             return mask
-        return tuple(c for c in mask if not moving.isdisjoint(free_symbols([c])))
+        needed = tuple(c for c in mask if not moving.isdisjoint(free_symbols([c])))
+        return () if needed and self._reads_gaps(needed, index, memory) else needed
+
+    def _reads_gaps(self, mask: tuple[Dim, ...], index: Index, memory: Memory) -> bool:
+        """Whether all that a mask keeps from being read is the gap behind a row of the same memory, less than 16 bytes.
+
+        A mask that ends within what a thread loads at once would make all loads of a grid single elements.
+        """
+        ref, ranges = memory.ref, self.ranges
+        if not self.remainders or len(index) != len(ref.shape):
+            return False
+        gap = 16 // ref.dtype.bytes - 1
+        inside = all(
+            is_nonnegative(dim(at), ranges) and is_nonnegative(dim(size - 1 - at), ranges)
+            for at, size in zip(index, ref.shape, strict=True)
+        )
+        return inside and all(is_nonnegative(dim(c + gap), ranges) for c in mask)
 
     def _elementwise(self, owner: prim.Elementwise, index: Index, mask: tuple[Dim, ...]) -> Node:
         name = owner.row.name
