@@ -69,7 +69,7 @@ def is_native_class(cls: type) -> bool:
 
 def check_module(module: str) -> None:
     """Break before code of a module whose functions have effects."""
-    reason = tables.REFUSED_MODULES.get(module.partition(".")[0])
+    reason = tables.REFUSED_MODULES.get(module.partition(".")[0]) or tables.REFUSED_MODULES.get(module)
     if reason is not None:
         raise GraphBreak(reason)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..bytecode.generator import InterpretedGenerator
 from ..bytecode.unpacking import as_dict
-from ..distributed import wrappers
+from ..distributed import collectives, wrappers
 from ..entry import messages
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..gradients import checkpoint, custom, hooks, saving
@@ -507,7 +507,7 @@ _BY_KIND: dict[type, Any] = {
 
 fill(
     *(natives.ROWS, sets.ROWS, contexts.ROWS, library.ROWS, torch_rules.ROWS, transforms.ROWS, messages.ROWS),
-    *(optimizers.ROWS, rules.ROWS, wrappers.ROWS, gradient_rules.ROWS, custom.ROWS, checkpoint.ROWS),
+    *(optimizers.ROWS, rules.ROWS, wrappers.ROWS, collectives.ROWS, gradient_rules.ROWS, custom.ROWS, checkpoint.ROWS),
     hooks.ROWS,
     saving.ROWS,
 )

@@ -72,6 +72,7 @@ REFUSED_MODULES = {
     "getpass": "the user is asked",
     "zipfile": "a file is read or written",
     "gzip": "a file is read or written",
+    "torch.distributed.nn.functional": "processes talk by a collective of torch.distributed.nn",
 }
 REFUSED_TORCH = {
     "manual_seed": "the random seed is set inside the captured code",

@@ -1,1 +1,1 @@
-"""Data-parallel wrappers: what of them runs in eager, and what between is captured."""
+"""Several processes: what of data-parallel wrappers runs in eager, and their talk as operators of a graph."""

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import BackwardHook
 
+from .fake import real_tensors
+
 
 def nodes_behind(tensors: Sequence[Tensor], ends: Collection[Any] = ()) -> Iterator[Any]:
     """The nodes that backward from these tensors may reach, each once; what lies behind `ends` is left out."""
@@ -103,8 +105,9 @@ def _is_held(tensor: Tensor) -> bool:
         node: Any = torch.autograd.graph.get_gradient_edge(tensor).node
         return node.metadata  # type: ignore[no-any-return]
 
-    metadata()["intarsia"] = True  # a node that nobody holds is gone after this line
-    return bool(metadata().pop("intarsia", False))
+    with real_tensors():  # the answer is a real tensor's, and torch looks at a view of it
+        metadata()["intarsia"] = True  # a node that nobody holds is gone after this line
+        return bool(metadata().pop("intarsia", False))
 
 
 def hooks_on_saving() -> bool:

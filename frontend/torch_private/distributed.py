@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 # What a wrapper's forward calls: its work on the reducer in front of the module, the module, and work behind it.
 RUN_MODULE: Any = DistributedDataParallel._run_ddp_forward
 REDUCER_WORK: Any = (DistributedDataParallel._pre_forward, DistributedDataParallel._post_forward)
+
+# The question for the group of all processes, as an attribute of `dist.group`; and how functional collectives find the group that they are given.
+RESOLVE_GROUP: tuple[Any, ...] = ()
+WORLD: tuple[Any, ...] = ()
+if dist.is_available():
+    from torch.distributed import _functional_collectives as functional
+    from torch.distributed import distributed_c10d
+
+    RESOLVE_GROUP = tuple(
+        filter(None, (getattr(functional, n, None) for n in ("_resolve_group", "_resolve_group_name")))
+    )
+    WORLD = (type(dist.group).__dict__["WORLD"].fget,)
 
 _DEFAULT = 25 << 20  # bytes of gradients that go out together, where the wrapper does not say
 
@@ -21,3 +34,22 @@ def active_wrapper() -> DistributedDataParallel | None:
 def bucket_bytes(wrapper: DistributedDataParallel) -> int:
     """How many bytes of gradients a wrapper sends at once."""
     return int(getattr(wrapper, "bucket_bytes_cap", _DEFAULT))
+
+
+def default_group() -> Any:
+    """The group of all processes."""
+    return distributed_c10d._get_default_group()
+
+
+def group_facts(group: Any) -> tuple[str, int, int] | None:
+    """Name of a group of processes (None: of all), how many they are, the place of this one in it; None where it is no part of it."""
+    found = distributed_c10d._get_default_group() if group is None else group
+    if not isinstance(found, distributed_c10d.ProcessGroup) or distributed_c10d._rank_not_in_group(found):
+        return None
+    return str(found.group_name), int(found.size()), int(found.rank())
+
+
+def group_rank(group: Any, rank: int | None, place: int | None) -> int:
+    """The place in a group of a process that is named by its rank among all, or by its place."""
+    found = distributed_c10d._get_default_group() if group is None else group
+    return int(distributed_c10d._canonicalize_group_rank(found, rank, place))

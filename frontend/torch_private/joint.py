@@ -229,7 +229,9 @@ def may_repeat(node: fx.Node) -> bool:
 
 
 def has_effect(node: fx.Node) -> bool:
-    """Whether a node does something beside giving its value: it writes, checks, or draws random numbers."""
+    """Whether a node does something beside giving its value: it writes, checks, draws random numbers, or talks to other processes."""
+    if isinstance(node.target, OpOverload) and node.target.namespace.startswith("_c10d_functional"):
+        return True
     return bool(node.is_impure(impure_random=False)) or draws_numbers(node.target, node.args, node.kwargs)
 
 

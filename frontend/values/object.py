@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..bytecode.exceptions import first_context
+from ..calls.registry import row_of
 from ..entry.effects import DELETED
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..guards.definitions import MISSING, can_change, lookup
@@ -130,9 +131,10 @@ def _class_attr(vm: Interpreter, cls: type, name: str) -> Any:
     if owner is None or _is_data_descriptor(meta) or name in _ANSWERED_BY_TYPE:
         if isinstance(meta, types.FunctionType):
             return types.MethodType(meta, cls)
-        programs = isinstance(meta, property) and not vm.is_library(type(cls).__module__)
-        if programs and isinstance(meta.fget, types.FunctionType):
-            return vm.call(meta.fget, (cls,), {})
+        getter = meta.fget if isinstance(meta, property) else None
+        known = row_of(getter) is not None or not vm.is_library(type(cls).__module__)
+        if known and isinstance(getter, types.FunctionType):
+            return vm.call(getter, (cls,), {})
         if owner is None and meta is MISSING:
             getter = find_method(type(cls), "__getattr__")
             if getter is not None and not vm.is_library(getter.__module__):

@@ -140,7 +140,7 @@ def call_arguments(op: Op, values: list[Any], target: str) -> tuple[list[Any], d
 def shares(target: str) -> tuple[tuple[str, ...], ...]:
     """For each value that an operator returns: the arguments whose memory it may be, by the schema. All tensors of a list are one value."""
     schema = overload(target)._schema
-    if target.startswith(_VIEWS_IN_SECRET):
+    if target.startswith((*_VIEWS_IN_SECRET, WAIT)):
         return ((schema.arguments[0].name,),)
     given = [(a.name, a.alias_info) for a in schema.arguments if a.alias_info is not None]
     found = []
@@ -155,6 +155,20 @@ def shares(target: str) -> tuple[tuple[str, ...], ...]:
 
 
 _VIEWS_IN_SECRET = ("aten._unsafe_view.", "aten.unsafe_")  # their schemas do not say what autograd is not to know
+
+# Calls by which processes talk. One begins and gives a tensor that is not there yet; its operand may be read until `WAIT` has run.
+COLLECTIVES = ("aten.ops._c10d_functional.", "aten.ops._c10d_functional_autograd.")
+WAIT = "aten.ops._c10d_functional.wait_tensor."  # gives its argument
+
+
+def is_wait(op: Op) -> bool:
+    """Whether a library call waits for what processes have begun to tell each other."""
+    return str(op.get("target", "")).startswith(WAIT)
+
+
+def begins_talk(op: Op) -> bool:
+    """Whether a library call begins to send its operands and does not wait."""
+    return str(op.get("target", "")).startswith(COLLECTIVES) and not is_wait(op)
 
 
 def may_share(op: Op) -> list[tuple[int, ...]]:

@@ -206,7 +206,8 @@ class _Plan:
 @cache
 def _plan(op: torch._ops.OpOverload) -> _Plan:
     schema = op._schema
-    effect = torch.Tag.nondeterministic_seeded in op.tags or schema.is_mutable
+    talks = op.namespace.startswith("_c10d_functional")  # to other processes, which expect all calls in this order
+    effect = talks or torch.Tag.nondeterministic_seeded in op.tags or schema.is_mutable
     return _Plan(aten_op(target_name(op)), tuple(a.name for a in schema.arguments), effect)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...ir.dialects import buffer, kernel
-from ...ir.dialects.aten import may_share, writes_to
+from ...ir.dialects.aten import begins_talk, is_wait, may_share, writes_to
 from .strides import is_view
 
 
@@ -86,11 +86,25 @@ class Aliases:
         return Counter(root for v in values for root in self.roots(v))
 
     def last_uses(self, block: Block) -> dict[SSAValue, int]:
-        """By root: the number of the last operation that reads it, or a view of it."""
+        """By root: the number of the last operation that reads it, or a view of it.
+
+        What processes send is read until they wait for the answer: without a wait, to the end.
+        """
         found: dict[SSAValue, int] = {}
+        sent: dict[SSAValue, list[SSAValue]] = {}  # by result: what is read meanwhile
+        number = 0
         for number, op in enumerate(block.ops):
             for operand in op.operands:
                 found |= dict.fromkeys(self.roots(operand), number)
+            if not isinstance(op, kernel.Extern | buffer.Extern):
+                continue
+            if is_wait(op):
+                for value in sent.pop(op.operands[0], ()):
+                    found |= dict.fromkeys(self.roots(value), number)
+            elif begins_talk(op):
+                sent |= {result: list(op.operands) for result in op.results}
+        for value in (v for values in sent.values() for v in values):
+            found |= dict.fromkeys(self.roots(value), number)
         return found
 
 

@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation, SSAValue
 
 from ...ir.dialects import kernel, prim
+from ...ir.dialects.aten import is_wait
 from ...ir.symbols import contiguous_strides, known_equal
 from ...ir.syntax import Op, line_of, single_block
 from ..analysis.strides import is_view
@@ -63,7 +64,10 @@ class _Fusion:
         self.ctx, self.block, self.rounding = ctx, block, options.numerics == "eager"
         self.graph = Graph(block)
         self.groups = Groups(ctx, self.graph, options.max_ops, options.max_values)
-        self.groups.link_effects(n for n in self.graph.nodes if n.kind == EXTERN and n.op.get("effect"))
+        effects = (n for n in self.graph.nodes if n.kind == EXTERN and n.op.get("effect"))
+        self.groups.link_effects(
+            n for n in effects if not is_wait(n.op)
+        )  # a wait stands where its result is first read
 
     def run(self) -> None:
         self._count("kernels before", "bytes before")

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import networkx as nx
 from xdsl.ir import SSAValue
 
+from ...ir.dialects.aten import is_wait
 from ..core.base import PassError
 from ..fusion.graph import Graph, size_in_bytes
 from ..fusion.groups import Group, Groups
@@ -61,11 +62,18 @@ def kernel_order(graph: Graph, groups: Groups) -> list[Group]:
     order.add_nodes_from(g.index for g in everything)
     order.add_edges_from((i, g.index) for g in everything for i in g.preds)
     by_index = {g.index: g for g in everything}
+    due = {g.index: _due(g, order, by_index) for g in everything}
     candidates = [
-        _list_schedule(order, by_index, _Memory(graph, everything), lambda memory, g: (0, g.last)),
-        _list_schedule(order, by_index, _Memory(graph, everything), lambda memory, g: (memory.growth(g), g.last)),
+        _list_schedule(order, by_index, _Memory(graph, everything), lambda memory, g: (0, due[g.index])),
+        _list_schedule(order, by_index, _Memory(graph, everything), lambda memory, g: (memory.growth(g), due[g.index])),
     ]
     return min(candidates, key=lambda c: c[0])[1]
+
+
+def _due(group: Group, order: nx.DiGraph[int], by_index: dict[int, Group]) -> int:
+    """When a group's turn comes: in the program's order, but for a wait, which stands before the first that reads its result."""
+    readers = [by_index[i].last for i in order.successors(group.index)] if is_wait(group.nodes[0].op) else []
+    return min(readers, default=group.last)
 
 
 def _list_schedule(

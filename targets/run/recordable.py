@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from ...ir.dialects import buffer, prim
-from ...ir.dialects.aten import is_torchs_own, overload
+from ...ir.dialects.aten import COLLECTIVES, is_torchs_own, overload
 from ...ir.fx.functional_operators import written_by
 from ...ir.syntax import line_of
 from ...ir.types import RefType, is_gpu
@@ -78,6 +78,8 @@ def of_a_library(operators: Iterable[str], wanted: bool) -> str:
         wanted: the user asks for recordings by mode="reduce-overhead": only operators that say they are not fit for it are not recorded.
     """
     for name in operators:
+        if name.startswith(COLLECTIVES):
+            return "processes talk in it"
         if is_torchs_own(name):
             continue
         if CUDAGRAPH_UNSAFE is not None and CUDAGRAPH_UNSAFE in overload(written_by(name)).tags:
