@@ -58,6 +58,9 @@ def _public_stream(device: int) -> int:
 # current_stream(device): the address of torch's current stream; 0.1 us against 2 us for the public way.
 current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", _public_stream)
 
+# clear_workspaces(): gives the memory back that torch keeps for cuBLAS, of all threads and streams; None: this torch, or build, cannot.
+clear_workspaces: Callable[[], None] | None = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+
 
 # Operators whose Python functions take the arguments of the schema, in its order: generated parsers are 1 to 2 us faster than the one for all.
 # None among a list of tensors is what these parsers do not take (`index_put`, whose indices leave dimensions out).

@@ -17,6 +17,9 @@ from typing import Any
 
 import torch
 
+from ..torch_private import clear_workspaces
+from .workspaces import Graphs, Workspaces
+
 Replay = Callable[[int], object]  # the stream on which it is played back
 INVALID_CONTEXT = 201  # what the driver says in a thread in which the CUDA runtime was not called yet
 _REFUSED = "the CUDA driver does not"
@@ -36,16 +39,17 @@ def capture(work: Callable[[], list[Any]], index: int, memory: Any, side: Any) -
         RuntimeError: something in it cannot be captured.
     """
     side.wait_stream(torch.cuda.current_stream(index))
-    try:
-        return _by_driver(work, index, memory, side)
-    except (AttributeError, OSError):  # another driver
-        pass
-    except RuntimeError as error:
-        if not ("generator" in str(error) or str(error).startswith(_REFUSED)):
-            raise
-    if others := drawing_threads():
-        raise RuntimeError(f"it draws random numbers, and other threads run that may, too: {', '.join(others)}")
-    return _by_torch(work, memory, side)
+    with WORKSPACES.given_back():
+        try:
+            return _by_driver(work, index, memory, side)
+        except (AttributeError, OSError):  # another driver
+            pass
+        except RuntimeError as error:
+            if not ("generator" in str(error) or str(error).startswith(_REFUSED)):
+                raise
+        if others := drawing_threads():
+            raise RuntimeError(f"it draws random numbers, and other threads run that may, too: {', '.join(others)}")
+        return _by_torch(work, memory, side)
 
 
 def in_context(code: int, call: Callable[..., int], *args: object) -> int:
@@ -80,6 +84,10 @@ def drawing_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t not in mine and not _is_dummy(t) and not _is_quiet(t)]
 
 
+GRAPHS = Graphs()
+WORKSPACES = Workspaces(clear_workspaces, GRAPHS.are_others, drawing_threads)
+
+
 def _is_dummy(thread: threading.Thread) -> bool:
     """Whether a thread was not started by Python."""
     return isinstance(thread, threading._DummyThread)
@@ -96,6 +104,7 @@ def _is_quiet(thread: threading.Thread) -> bool:
 
 def _by_torch(work: Callable[[], list[Any]], memory: Any, side: Any) -> tuple[Replay, list[Any]]:
     graph = torch.cuda.CUDAGraph()
+    GRAPHS.ours.add(graph)
     # It must not go before the graph, also where capturing fails half-way.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(memory))
     with torch.cuda.stream(side):

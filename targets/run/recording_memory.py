@@ -10,7 +10,7 @@ import ctypes
 import threading
 import weakref
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -138,6 +138,8 @@ class Pools:
 
     def __init__(self) -> None:
         self.pools: dict[tuple[int, int], Pool] = {}
+        # The streams to record on stay: libraries keep memory for each one that they were called on.
+        self.sides: dict[tuple[int, int], Any] = {}
         self.lock = threading.Lock()
 
     def of(self, gpu: Gpu, stream: int) -> Pool:
@@ -145,7 +147,9 @@ class Pools:
         with self.lock:
             found = self.pools.get((gpu.index, stream))
             if found is None:
-                found = self.pools[gpu.index, stream] = gpu.pool()
+                made = gpu.pool()
+                side = self.sides.setdefault((gpu.index, stream), made.side)
+                found = self.pools[gpu.index, stream] = replace(made, side=side)
             return found
 
     def drop(self, pool: Pool | None = None) -> None:
