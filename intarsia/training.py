@@ -35,7 +35,7 @@ from .frontend.torch_private.dispatch import draws, without_autocast
 from .frontend.torch_private.fake import data_dependent_errors
 from .frontend.torch_private.functions import SET_GRAD_MODE
 from .frontend.torch_private.graphs import lazy_graph_module
-from .frontend.torch_private.joint import Joint
+from .frontend.torch_private.joint import Joint, without_unread
 from .graph_compiler import GraphFunction, Report, compile_graph, may_run_eager, results_of, run_eager, without_casts
 from .partition.choose import Partition, split
 from .partition.prepare import prepare
@@ -60,6 +60,11 @@ def needs_gradients(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
         return any(getattr(value, "requires_grad", False) for value in made)
     written = [n.meta.get("differentiated", True) for n in gm.graph.find_nodes(op="placeholder")]
     return any(written) or any(getattr(n.meta.get("example_value"), "requires_grad", True) for n in results)
+
+
+def writes_inside(example_inputs: Sequence[Any]) -> bool:
+    """Whether the forward half is to write new statistics where they are: on a GPU each copy of them is a launch."""
+    return any(isinstance(x, torch.Tensor) and x.is_cuda for x in example_inputs)
 
 
 def compile_training(
@@ -97,6 +102,7 @@ def compile_training(
 
     def prepared(joint: fx.GraphModule) -> None:
         decide(joint.graph.nodes)
+        without_unread(joint.graph)
         prepare(joint, small=config.memory_budget < 1.0)
 
     def split_for_budget(joint: Joint) -> tuple[fx.GraphModule, fx.GraphModule]:
@@ -106,11 +112,11 @@ def compile_training(
         return forward, backward
 
     partitions: list[Partition] = []
+    inside = writes_inside(example_inputs)
     try:
         with COUNTERS.phase("autograd"):
-            made = aot_autograd(
-                gm, list(example_inputs), compiler("forward"), compiler("backward"), prepared, split_for_budget
-            )
+            parts = compiler("forward"), compiler("backward"), prepared, split_for_budget
+            made = aot_autograd(gm, list(example_inputs), *parts, writes=inside)
         for half in halves.values():
             half.partition = partitions[0]
         halves["forward"].compile()
@@ -118,7 +124,8 @@ def compile_training(
         depends = halves["backward"].depends if "backward" in halves else []
         cast = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
         run = twice_differentiable(made, gm, lambda: not cast and not random, depends)
-        run.writes_last = True  # type: ignore[attr-defined]  # AOTAutograd writes to inputs after the forward half
+        # AOTAutograd writes to inputs after the forward half.
+        run.writes_last = not inside or halves["forward"].writes_last  # type: ignore[attr-defined]
     except (MemoryError, torch.OutOfMemoryError, Busy):
         raise
     except Exception as error:
@@ -164,6 +171,7 @@ class Half:
         self.program: Program | None = None  # until it is known that calls run as planned
         self.taken: Callable[[list[Any]], Sequence[Any]] | None = None
         self.partition: Partition | None = None
+        self.writes_last = False  # when nothing can fail any more
         self.busy = threading.Lock()  # never waited for
 
     def __call__(self, *args: Any) -> Sequence[Any]:
@@ -228,6 +236,7 @@ class Half:
 
     def _compiled(self) -> GraphFunction:
         function, report = compile_graph(self.graph, self.inputs, self.config, self.passes)
+        self.writes_last = getattr(function, "writes_last", False)
         report.half, report.partition = self.name, self.partition if self.name == "forward" else None
         if self.tokens:
             function = _without_tokens(function, self.tokens)

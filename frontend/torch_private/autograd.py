@@ -172,8 +172,12 @@ def aot_autograd(
     compile_backward: Callable[..., Any],
     prepare: Callable[[torch.fx.GraphModule], None],
     split: Callable[[Joint], tuple[torch.fx.GraphModule, torch.fx.GraphModule]],
+    writes: bool = False,
 ) -> Callable[..., Any]:
     """torch's AOTAutograd over a torch-level graph: the joint graph, which `prepare` changes in place and `split` takes apart.
+
+    With `writes`, the forward graph writes to inputs that need no gradient (statistics of batch norms); else AOTAutograd copies their
+    new values there behind it.
 
     Both compilers take `(fx.GraphModule, inputs)` and return a function of the inputs that gives a sequence of results. If that has
     a method `take`, this is called with a list of the inputs, which it may empty.
@@ -210,6 +214,7 @@ def aot_autograd(
         _check_shapes(gm, graph, context.fw_metadata)
         _keep_overwritten(graph, context.fw_metadata)
         if context.fw_metadata is not None:
+            context.fw_metadata.mutated_graph_handled_indices_seen_by_autograd = []  # the forward half tells of its writes
             context.fw_metadata.bw_donated_idxs = []  # None: a later backward with retain_graph=True is refused
             graph.meta[VISIBLE] = context.fw_metadata.num_forward_returns
             strided = _as_captured(gm, graph, context.fw_metadata)
@@ -236,6 +241,7 @@ def aot_autograd(
                 bw_compiler=boxed(compile_backward),
                 partition_fn=partition,
                 decompositions={},
+                keep_inference_input_mutations=writes,
             )
     finally:
         _KEEP_FLOATS.reset(keep)
@@ -432,7 +438,8 @@ class AotNode:
     def is_plain(self, inputs: int) -> bool:
         """Whether the nodes' gradients are those of the graph's own inputs and results, one to one, and nothing is written."""
         known = self.function.metadata
-        unusual = known.mutated_inp_runtime_indices or known.num_intermediate_bases or known.tokens
+        written = known.mutated_inp_runtime_indices or known.mutated_graph_handled_indices
+        unusual = written or known.num_intermediate_bases or known.tokens
         return not unusual and len(known.input_info) == inputs
 
     def keep_nothing_as_nothing(self, first: Any, depends: Sequence[frozenset[int]]) -> None:
@@ -521,13 +528,13 @@ def _mode_of(inputs: list[Any]) -> FakeTensorMode | None:
 
 def _keep_overwritten(graph: torch.fx.GraphModule, metadata: Any) -> None:
     """A copy of each input that the backward half reads and the program overwrites: autograd would refuse the tensor itself."""
-    written = set(metadata.mutated_inp_runtime_indices)
+    written = {*metadata.mutated_inp_runtime_indices, *metadata.mutated_graph_handled_indices}
     first = len(metadata.tokens)
-    placeholders = graph.graph.find_nodes(op="placeholder")[first:]
-    output = graph.graph.find_nodes(op="output")[0]
-    for i, node in enumerate(placeholders):
+    placeholders = graph.graph.find_nodes(op="placeholder")
+    output, begin = graph.graph.find_nodes(op="output")[0], placeholders[-1].next if placeholders else None
+    for i, node in enumerate(placeholders[first:]):
         if i in written and node in output.all_input_nodes and isinstance(node.meta.get("val"), Tensor):
-            with graph.graph.inserting_before(output):
+            with graph.graph.inserting_before(begin):  # the old value: the graph may write the new one where it is
                 copy = graph.graph.call_function(torch.ops.aten.clone.default, (node,))
             copy.meta = {**node.meta}
             output.replace_input_with(node, copy)

@@ -19,7 +19,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from .dispatch import draws_numbers, is_seeded
 from .graphs import lazy_graph_module
 
-__all__ = ["Joint", "has_effect", "hint", "is_size", "is_view", "may_repeat"]
+__all__ = ["Joint", "has_effect", "hint", "is_size", "is_view", "may_repeat", "without_unread"]
 
 
 def is_size(node: fx.Node) -> bool:
@@ -169,6 +169,16 @@ class Joint:
         made.output(tuple(_given(made, known[x], last) if isinstance(x, fx.Node) else x for x, last in asked))
         made.lint()
         return lazy_graph_module(self.module, made)
+
+
+def without_unread(graph: fx.Graph) -> None:
+    """Let backward take what it reads alone, in place: a batch norm's in training reads statistics of the batch, not the running ones."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.native_batch_norm_backward.default):
+        if node.args[_TRAIN] is True:
+            node.args = (*node.args[:_RUNNING], None, None, *node.args[_RUNNING + 2 :])
+
+
+_RUNNING, _TRAIN = 3, 7  # places of running_mean, in front of running_var, and of train among the operator's arguments
 
 
 def _channels_last(value: torch.Tensor) -> torch.Tensor:
