@@ -3,22 +3,28 @@
 The driver's own capture comes first: torch's puts the default random generator of the GPU into a state in which other threads cannot draw.
 Programs whose library calls draw random numbers need that state, and are captured by torch while no other thread runs that may draw, too
 (`drawing_threads`); seeds of our own kernels are drawn before a playback (seeds.py).
+
+torch keeps a block of memory for cuBLAS (32 MiB on Hopper) for each thread and stream that has called it. Those of the calls before a
+recording are used no more, and the recording's own would take up its memory for good: in a step whose halves run in two threads these are
+four blocks, so they are given back around a capture (`Workspaces`).
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import threading
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
+from sys import getrefcount
 from typing import Any
 
 import torch
 
+from ...ir.snapshots import members
 from ..torch_private import clear_workspaces
-from .workspaces import Graphs, Workspaces
 
 Replay = Callable[[int], object]  # the stream on which it is played back
 INVALID_CONTEXT = 201  # what the driver says in a thread in which the CUDA runtime was not called yet
@@ -84,10 +90,6 @@ def drawing_threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t not in mine and not _is_dummy(t) and not _is_quiet(t)]
 
 
-GRAPHS = Graphs()
-WORKSPACES = Workspaces(clear_workspaces, GRAPHS.are_others, drawing_threads)
-
-
 def _is_dummy(thread: threading.Thread) -> bool:
     """Whether a thread was not started by Python."""
     return isinstance(thread, threading._DummyThread)
@@ -100,6 +102,68 @@ def _is_quiet(thread: threading.Thread) -> bool:
     else:
         module = type(thread).__module__
     return module.startswith(tuple(f"{package}." for package in QUIET)) or module in QUIET
+
+
+class Graphs:
+    """The CUDA graphs of this process that torch made.
+
+    Args:
+        kind: torch's class.
+    """
+
+    def __init__(self, kind: type | None = None) -> None:
+        self.kind: type = torch.cuda.CUDAGraph if kind is None else kind
+        self.ours: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._none_at = -1  # references to the class when there was no graph: each has one
+
+    def are_others(self) -> bool:
+        """Whether somebody else has one. To look at all objects takes 0.2 us each, so it is not done twice for the same."""
+        count = getrefcount(self.kind)
+        if count == self._none_at:
+            return False
+        ours = {id(graph) for graph in members(self.ours)}
+        found = any(issubclass(type(x), self.kind) and id(x) not in ours for x in gc.get_objects())
+        self._none_at = -1 if found or ours else count
+        return found
+
+
+class Workspaces:
+    """Gives back what torch keeps for cuBLAS.
+
+    Args:
+        clear: does so; None: this torch cannot.
+        others: whether somebody else has CUDA graphs, which may use a block.
+        threads: names of threads that may be about to use one.
+    """
+
+    def __init__(
+        self,
+        clear: Callable[[], None] | None,
+        others: Callable[[], bool],
+        threads: Callable[[], list[str]],
+    ) -> None:
+        self.clear, self.others, self.threads = clear, others, threads
+        self.stay = clear is None
+
+    @contextmanager
+    def given_back(self) -> Iterator[None]:
+        """Inside of this context a recording takes blocks of its own; behind it they are memory of the recording like any other.
+
+        Once a recording was made without it, blocks stay for ever: that one may use a block in the memory of another, where none has to be.
+        """
+        self.stay = self.stay or bool(self.threads()) or self.others()
+        if self.stay or self.clear is None:
+            yield
+            return
+        self.clear()
+        try:
+            yield
+        finally:
+            self.clear()
+
+
+GRAPHS = Graphs()
+WORKSPACES = Workspaces(clear_workspaces, GRAPHS.are_others, drawing_threads)
 
 
 def _by_torch(work: Callable[[], list[Any]], memory: Any, side: Any) -> tuple[Replay, list[Any]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from intarsia.targets.run import recording_memory
+from intarsia.targets.run.capture import Graphs, Workspaces
 from intarsia.targets.run.recording_memory import Pool
-from intarsia.targets.run.workspaces import Graphs, Workspaces
 
 
 class Graph:
