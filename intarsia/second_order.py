@@ -91,10 +91,12 @@ def _again(gm: fx.GraphModule, kept: tuple[list[Any], list[int]], arriving: Sequ
             "was changed or is gone\n  what to do: keep it until then, or call the uncompiled function"
         )
     _tell(gm)
+    wanted = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and x.requires_grad]
     with torch.enable_grad():
+        for i in wanted:
+            inputs[i] = inputs[i].view_as(inputs[i])  # hooks on the input are called by the backward around this one
         results = gm(*inputs)
     pairs = [(r, t) for r, t in zip(results, arriving, strict=False) if _differentiable(r) and t is not None]
-    wanted = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and x.requires_grad]
     gradients: list[Any] = [None] * len(inputs)
     if pairs and wanted:
         found = torch.autograd.grad(

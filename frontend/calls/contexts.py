@@ -53,6 +53,7 @@ def make(vm: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, An
     if isinstance(made, torch.autocast):
         process_state.ask(vm, torch.get_autocast_dtype, (made.device,), {})
     after = torch.is_grad_enabled()
+    vm.out.modes += issubclass(cls, torch.set_grad_enabled)
     if after is not before:
         SET_GRAD_MODE(before)
         set_grad(vm, after)
@@ -128,6 +129,7 @@ def _enter_grad(vm: Interpreter, manager: Any) -> Scope:
     before = manager.prev if isinstance(manager, torch.set_grad_enabled) else torch.is_grad_enabled()
     mode = {torch.no_grad: False, torch.enable_grad: True}.get(type(manager))
     wanted = manager.mode if mode is None else mode
+    vm.out.modes += 1
     set_grad(vm, wanted)
     again = (type(manager), ()) if mode is not None else (GradMode, (wanted,))
     return Scope(vm, lambda: set_grad(vm, before), again)

@@ -71,6 +71,7 @@ def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: di
             raise Unsupported(f"torch.{name} takes a Python function")
     if name in tables.TORCH_THREAD or name in tables.TORCH_PURE or name in tables.TORCH_FIXED:
         vm.out.asked = True  # the answer may depend on the thread's state, which is guarded then
+        vm.out.modes += name == "is_grad_enabled"
         return vm.native(function, *args, **kwargs)
     if not is_operator(function):
         return torch_answer(vm, function, args, kwargs)

@@ -164,6 +164,13 @@ def _pixel_unshuffle(x: Tensor, factor: int) -> Any:
     return aten.clone.default(x) if any(type(n) is int and n == 0 for n in x.shape) else NotImplemented
 
 
+def _conj(x: Tensor | complex) -> Any:
+    """Derivatives ask it of Python's numbers, too."""
+    return (
+        NotImplemented if isinstance(x, Tensor) else aten.scalar_tensor.default(x.conjugate(), dtype=torch.complex128)
+    )
+
+
 def _copied(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     return source
 
@@ -183,6 +190,7 @@ RULES: dict[OpOverload, Callable[..., Any]] = {
     aten.native_channel_shuffle.default: aten.channel_shuffle.default,
     aten._efficientzerotensor.default: _zeros,
     aten.pixel_unshuffle.default: _pixel_unshuffle,
+    aten._conj.default: _conj,
     **FOREACH,
     **SCALING,
 }

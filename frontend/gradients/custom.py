@@ -9,19 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.autograd.function import once_differentiable
 
 from ..calls import contexts
 from ..calls.registry import Rows
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..state import Interpreter
 from ..torch_private.dispatch import storage_key
+from ..torch_private.fake import is_fake
 from ..values import object as objects
-from ..values.kinds import isinstance
+from ..values.kinds import isinstance, tensors_in
 from .state import VisibleState
 
 __all__ = ["ROWS"]
@@ -68,6 +71,9 @@ class Backward:
     read: tuple[int, ...]
 
 
+Captured = dict[tuple[bool, ...], Backward]
+
+
 class CustomGradient:
     """Outputs that have been computed, as results of an autograd function of their inputs.
 
@@ -76,6 +82,8 @@ class CustomGradient:
 
     Attributes:
         backward: what backward computes, by which gradients arrive where it is told of those that do not.
+        recorded: the same where autograd records backward; empty where that makes no difference.
+        once: whether the program's backward is marked as one that cannot be differentiated.
         shared: for each output, whether it shares memory.
         saved: where backward's values are found, ("output", k) or ("given", k).
         told: whether it is: else a gradient that does not arrive is zeros.
@@ -84,16 +92,20 @@ class CustomGradient:
     def __init__(
         self,
         name: str,
-        backward: dict[tuple[bool, ...], Backward],
+        backward: Captured,
+        recorded: Captured,
         shared: Sequence[bool],
         saved: Sequence[tuple[str, int]],
         told: bool,
+        once: bool,
     ) -> None:
         self.__name__ = self.__qualname__ = name
-        self.backward, self.shared, self.saved, self.told = backward, tuple(shared), tuple(saved), told
+        self.backward, self.recorded, self.shared, self.saved = backward, recorded, tuple(shared), tuple(saved)
+        self.told, self.once = told, once
 
     def __call__(self, *given: Any) -> tuple[Tensor, ...]:
-        return _Gradient.apply(self, *given)  # type: ignore[no-any-return, no-untyped-call]
+        kind = _OnceGradient if self.once else _Gradient
+        return kind.apply(self, *given)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Gradient(torch.autograd.Function):
@@ -116,10 +128,32 @@ class _Gradient(torch.autograd.Function):
         arriving = tuple(g is not None for g in gradients)
         if not any(arriving):
             return (None,) * len(ctx.needs_input_grad)
-        backward = plan.backward[arriving]
+        backward = (plan.recorded if plan.recorded and torch.is_grad_enabled() else plan.backward)[arriving]
         found = backward.module(*(values[k] for k in backward.read), *(g for g in gradients if g is not None))
         behind = len(plan.saved)  # at most so many given values that are no inputs
         return (None, *[None] * len(plan.shared), *found, *[None] * behind)[: len(ctx.needs_input_grad)]
+
+
+class _OnceGradient(_Gradient):
+    """Gradients of its gradients are eager's error, or none."""
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        if torch.is_grad_enabled() and any(is_fake(g) and g.requires_grad for g in gradients):
+            raise RuntimeError(f"{ctx.plan.__name__} is marked with @once_differentiable, and differentiated twice")
+        return _once(ctx, *gradients)  # type: ignore[no-any-return]
+
+
+_once = once_differentiable(_Gradient.backward)
+_ONCE = _once.__code__  # one code object for all functions that are marked
+
+
+def _is_once(function: Any) -> bool:
+    while function is not None:
+        if getattr(function, "__code__", None) is _ONCE:
+            return True
+        function = getattr(function, "__wrapped__", None)
+    return False
 
 
 @ROWS.rule(torch.autograd.Function.apply)
@@ -129,6 +163,7 @@ def _apply(vm: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
         raise GraphBreak(
             "a torch.autograd.Function is called inside a transform of torch.func, and gradients are taken"
         )
+    vm.out.modes += 1  # whether gradients are wanted
     context = vm.create(FunctionContext())
     context.__dict__["needs_input_grad"] = tuple(isinstance(a, Tensor) and a.requires_grad for a in args)
     if not wanted:
@@ -167,18 +202,18 @@ def _refuse(cls: Any, what: str) -> Unsupported:
 
 def _followed(vm: Interpreter, cls: Any, context: FunctionContext, args: tuple[Any, ...], output: Any) -> Any:
     """The outputs, with a gradient that is the captured backward."""
-    values = list(output) if type(output) is tuple else [output]
-    tensors = [v for v in values if isinstance(v, Tensor)]
+    outputs = list(output) if type(output) is tuple else [output]
+    values = [v for v in outputs if isinstance(v, Tensor)]
     shut = {id(t) for t in context.non_differentiable}
-    followed = [t for t in tensors if t.dtype.is_floating_point or t.dtype.is_complex]
+    followed = [t for t in values if t.dtype.is_floating_point or t.dtype.is_complex]
     followed = [t for t in followed if id(t) not in shut]
     dirty = {id(t) for t in context.dirty}
     if not all(_may_be_written(vm, t, args, followed) for t in context.dirty):
         raise _refuse(cls, "which marks as dirty what is a leaf, a view, an argument of the graph or no output")
     if not context.materialize_grads and len(followed) > _MOST_TOLD:
         raise _refuse(cls, "which takes None for each of many gradients")
-    if len(tensors) != len(values) or not followed:
-        raise _refuse(cls, "whose outputs are not all tensors, or have no gradients")
+    if len(list(tensors_in(outputs))) != len(values) or not followed:
+        raise _refuse(cls, "whose outputs have no gradients, or are tensors in containers")
     memory = [storage_key(a) for a in args if isinstance(a, Tensor)]
     shared = list[bool]()
     for value in values:
@@ -193,19 +228,31 @@ def _followed(vm: Interpreter, cls: Any, context: FunctionContext, args: tuple[A
     patterns = (
         [every] if context.materialize_grads else [p for p in product((True, False), repeat=len(every)) if any(p)]
     )
-    captured = {p: _backward(vm, cls, context, values, followed, p, len(args), places) for p in patterns}
-    read = list({id(v): v for _, values_read in captured.values() for v in values_read}.values())
-    backward = {p: Backward(module, tuple(_place(read, v) for v in r)) for p, (module, r) in captured.items()}
+    function = objects.load_attr(vm, cls, "backward")
+    once, modes = _is_once(function), vm.out.modes
+    again = partial(_backward, vm, cls, context, function, outputs, followed, args, places)
+    captured = [{p: again(p) for p in patterns}]
+    kept = [*values, *(v for _, found in captured[0].values() for v in found)]
+    if any(isinstance(v, Tensor) and v.grad_fn is not None and all(v is not a for a in args) for v in kept):
+        raise _refuse(cls, "which keeps what autograd recorded in forward")
+    if not once and vm.out.modes != modes:  # what it does depends on whether autograd records it
+        captured.append({p: again(p, True) for p in patterns})
+    read = list({id(v): v for part in captured for _, found in part.values() for v in found}.values())
+    backward, recorded = (
+        {p: Backward(module, tuple(_place(read, v) for v in r)) for p, (module, r) in part.items()}
+        for part in (*captured, {})[:2]
+    )
     known = {id(t): ("output", k) for k, t in enumerate(followed)}
     extra = [v for v in read if id(v) not in known and not any(v is a for a in inputs)]
     passed = [*followed, *inputs, *extra]
     saved = [known.get(id(v)) or ("given", _place(passed, v, len(followed))) for v in read]
-    plan = CustomGradient(f"{cls.__name__}_gradient", backward, shared, saved, not context.materialize_grads)
+    told = not context.materialize_grads
+    plan = CustomGradient(f"{cls.__name__}_gradient", backward, recorded, shared, saved, told, once)
     made = vm.out.call_function(plan, tuple(passed), {})
-    again = {id(t): m for t, m in zip(followed, made, strict=True)}
+    new = {id(t): m for t, m in zip(followed, made, strict=True)}
     for written in context.dirty:  # the tensor itself becomes the output
-        again[id(written)] = vm.out.call_method("copy_", (written, again[id(written)]), {})
-    results = tuple(again.get(id(v), v) for v in values)
+        new[id(written)] = vm.out.call_method("copy_", (written, new[id(written)]), {})
+    results = tuple(new.get(id(v), v) for v in outputs)
     return results if type(output) is tuple else results[0]
 
 
@@ -226,33 +273,42 @@ def _backward(
     vm: Interpreter,
     cls: Any,
     context: FunctionContext,
-    outputs: list[Tensor],
+    function: Any,
+    outputs: list[Any],
     followed: list[Tensor],
-    arrives: tuple[bool, ...],
-    count: int,
+    args: tuple[Any, ...],
     places: list[int],
+    arrives: tuple[bool, ...],
+    recorded: bool = False,
 ) -> tuple[fx.GraphModule, list[Any]]:
-    """The graph of `backward`: from what it reads, then the gradients of the outputs that arrive, to those of the inputs at `places`."""
+    """The graph of `backward`: from what it reads, then the gradients of the outputs that arrive, to those of the inputs at `places`.
+
+    With `recorded`, as autograd runs it where gradients of gradients are wanted.
+    """
     state = VisibleState(vm, context)
-    with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-        arriving = {id(o): torch.empty_like(o) for o, does in zip(followed, arrives, strict=True) if does}
+    off = torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False)
+    with torch.set_grad_enabled(recorded), off[0], off[1]:
+        pairs = zip(followed, arrives, strict=True)
+        arriving = {id(o): torch.empty_like(o, requires_grad=recorded).clone() for o, does in pairs if does}
         with vm.out.beside(list(arriving.values())) as aside:
             try:
                 gradients = [arriving.get(id(o)) for o in outputs]
                 if context.materialize_grads:
                     gradients = [
-                        vm.call(torch.zeros_like, (o,), {}) if g is None else g
+                        vm.call(torch.zeros_like, (o,), {}) if g is None and isinstance(o, Tensor) else g
                         for o, g in zip(outputs, gradients, strict=True)
                     ]
-                found = vm.call(objects.load_attr(vm, cls, "backward"), (context, *gradients), {})
+                found = vm.call(function, (context, *gradients), {})
             except (GraphBreak, Unsupported, UserRaise) as error:
                 raise _refuse(cls, f"whose backward cannot be captured ({error})") from None
             results = list(found) if isinstance(found, tuple | list) else [found]
-            if len(results) < count or any(r is not None for r in results[count:]):
+            if len(results) < len(args) or any(r is not None for r in results[len(args) :]):
                 raise _refuse(cls, "whose backward gives more or fewer gradients than forward takes arguments")
             wanted = [results[i] for i in places]
             if not all(r is None or isinstance(r, Tensor) for r in wanted):
                 raise _refuse(cls, "whose backward gives something else than tensors")
+            if not all(r is None or r.shape == args[i].shape for i, r in zip(places, wanted, strict=True)):
+                raise _refuse(cls, "whose backward gives gradients of other shapes than forward's arguments")
             if aside.writes():
                 raise _refuse(cls, "whose backward writes to a tensor that it did not make")
             module, read = aside.finish(wanted)

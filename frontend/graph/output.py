@@ -96,6 +96,7 @@ class OutputGraph:
         self.number_input: Callable[[Any], Any] | None = None
         self.new_leaf: Callable[[str], None] | None = None  # told of leaves that calls make
         self.number_in: Callable[[Tensor], Any] = lambda _: None  # what a tensor holds, where the host knows
+        self.modes = 0  # how often the program has set the grad mode, or asked for it
         self.asked = False  # whether the program asked torch for something that no tensor tells: the grad mode, the default dtype
         self.meta: dict[str, Any] = {}  # of the graph module
         self._again: Any = None  # the mark of what is to be computed again in backward

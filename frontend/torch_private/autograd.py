@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import re
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -228,7 +230,7 @@ def aot_autograd(
     settings: dict[str, Any] = {"donated_buffer": False, "force_non_lazy_backward_lowering": True}
     try:
         with ExitStack() as stack:
-            for state in (tracing_alone(), _unpatched_modules(), _layers_with_gradients()):
+            for state in (tracing_alone(), _unpatched_modules(), _layers_with_gradients(), _no_warning(_ANOMALY)):
                 stack.enter_context(state)
             stack.callback(hook_keeper())
             effects = stack.enter_context(_effects_count())
@@ -245,6 +247,21 @@ def aot_autograd(
             )
     finally:
         _KEEP_FLOATS.reset(keep)
+
+
+_ANOMALY = "Error detected in .* Traceback of forward call"
+
+
+@contextmanager
+def _no_warning(message: str) -> Iterator[None]:
+    """What would be said of an error of the tracing, which is not yet the program's. What has been said before is not said again."""
+    filters, item = warnings.filters, ("ignore", re.compile(message), UserWarning, None, 0)
+    filters.insert(0, item)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        if item in filters:
+            filters.remove(item)  # type: ignore[attr-defined]
 
 
 def _with_strides(forward: Callable[..., Any], metadata: Any, strided: set[int]) -> Callable[..., Any]:

@@ -31,6 +31,9 @@ def prepare(module: fx.GraphModule, *, small: bool = False) -> None:
         if node.target is aten.detach.default:
             node.replace_all_uses_with(node.args[0])  # type: ignore[arg-type]
             continue
+        if node.target is aten._conj.default and isinstance(node.args[0], complex):
+            _use(node, node.args[0].conjugate())
+            continue
         key = _key(node)
         if key is None:
             continue
@@ -43,6 +46,12 @@ def prepare(module: fx.GraphModule, *, small: bool = False) -> None:
         change = _CHANGES.get(node.target) or (_SMALLER.get(node.target) if small else None)
         if change is not None and isinstance(node.meta.get("val"), torch.Tensor | tuple | list):
             change(graph, node)
+
+
+def _use(node: fx.Node, number: complex) -> None:
+    """Let all users read a number instead."""
+    for user in list(node.users):
+        user.args = fx.map_arg(user.args, lambda n: number if n is node else n)  # type: ignore[arg-type, return-value]
 
 
 def _key(node: fx.Node) -> Any:

@@ -179,9 +179,8 @@ MISUSES = [twice, of_positions, of_several, without_gradients]
 MISUSES += [input_written_to, result_written_to, weight_written_to, saved_value_written_to]
 
 
-@pytest.mark.filterwarnings("ignore:Error detected")
 @pytest.mark.parametrize("misuse", MISUSES)
-def test_misuse_is_eagers_error(misuse):
+def test_misuse_is_eagers_error(misuse, recwarn):
     def call(function, *args):
         return function(*args)
 
@@ -195,6 +194,6 @@ def test_misuse_is_eagers_error(misuse):
             misuse(run, module, torch.randn(5, 3))
         raised.append(str(error.value).partition(", which is")[0].partition(" [")[0])
         gradients.append([None if p.grad is None else p.grad.clone() for p in module.parameters()])
-    assert raised[0] == raised[1]
+    assert raised[0] == raised[1] and not [w for w in recwarn if "Error detected" in str(w.message)]
     if misuse is twice:
         torch.testing.assert_close(*gradients)

@@ -513,6 +513,22 @@ def test_complex_numbers():
     agrees(function, leaf(3, 8))
 
 
+def test_a_complex_number_of_the_program_is_conjugated():
+    def function(x):
+        return torch.exp(1j * x) * torch.sin(x)
+
+    def step(x):
+        value = function(x).abs().sum()
+        value.backward()
+        return value.detach()
+
+    agrees(function, leaf(5))
+    x = leaf(5)
+    y = x.detach().clone().requires_grad_()
+    torch.testing.assert_close(intarsia.compile(step, fullgraph=True)(x), step(y))
+    torch.testing.assert_close(x.grad, y.grad)
+
+
 class Cube(torch.autograd.Function):
     """x ** 3 with a gradient that is twice the true one, so that it shows whose backward ran."""
 

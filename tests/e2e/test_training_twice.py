@@ -52,6 +52,23 @@ def test_gradient_penalty():
     torch.testing.assert_close(step(intarsia.compile), step(lambda m: m))
 
 
+def test_hooks_on_what_a_graph_is_given_are_called_once():
+    def step(fn):
+        torch.manual_seed(1)
+        weight, x, seen = leaf(4), leaf(4), []
+        weight.register_hook(lambda g: (seen.append(g.detach().clone()), g * 2)[1])
+        h = x * 3
+        h.register_hook(lambda g: (seen.append(g.detach().clone()), g * 5)[1])
+        slopes = torch.autograd.grad(fn(h, weight).sum(), (x, weight), create_graph=True)
+        sum(s.square().sum() for s in slopes).backward()
+        return seen, x.grad, weight.grad
+
+    def function(h, weight):
+        return h.sin() * weight.exp()
+
+    torch.testing.assert_close(step(intarsia.compile(function)), step(function))
+
+
 def test_gradients_of_gradients_with_respect_to_what_arrives():
     def function(x):
         return x.sin(), x * 2
