@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import cast
 
 import networkx as nx
-from xdsl.ir import SSAValue
+from xdsl.ir import BlockArgument, SSAValue
 
+from ...ir.dialects import prim
 from ...ir.dialects.aten import is_wait
+from ..analysis.cost import WAITING_PART
 from ..core.base import PassError
 from ..fusion.graph import Graph, size_in_bytes
 from ..fusion.groups import Group, Groups
@@ -17,19 +21,23 @@ from ..fusion.groups import Group, Groups
 class _Memory:
     """What is alive while groups run one after another: results, until their last reader has run."""
 
-    def __init__(self, graph: Graph, groups: list[Group]) -> None:
+    def __init__(self, graph: Graph, groups: list[Group], in_place: Iterable[SSAValue] = ()) -> None:
         self.made: dict[int, int] = {}
         self.read: dict[int, list[SSAValue]] = {}
         self.waiting: dict[SSAValue, int] = {}
         self.bytes: dict[SSAValue, int] = {}
+        self.readers: dict[SSAValue, list[int]] = defaultdict(list)
         for group in groups:
             values = [v for n in group.stored or group.nodes for v in n.op.results if v in graph.node_of]
             for value in values:
                 self.bytes[value] = size_in_bytes(value) if hasattr(value.type, "shape") else 0
-            self.made[group.index] = sum(self.bytes[v] for v in values)
+        self.bytes.update(dict.fromkeys((v for v in in_place if v in self.bytes), 0))
         for group in groups:
+            values = [v for n in group.stored or group.nodes for v in n.op.results if v in graph.node_of]
+            self.made[group.index] = sum(self.bytes[v] for v in values)
             self.read[group.index] = [v for v in group.reads if v in self.bytes]
             for read in self.read[group.index]:
+                self.readers[read].append(group.index)
                 self.waiting[read] = self.waiting.get(read, 0) + 1
         for node in graph.nodes:  # what is returned stays
             if node.is_sink and any(u.operation is graph.returned for u in node.value.uses):
@@ -54,19 +62,27 @@ class _Memory:
 def kernel_order(graph: Graph, groups: Groups) -> list[Group]:
     """All groups so that each follows what it reads.
 
-    Two orders are made, the program's own and one that greedily runs what frees most; the one with the lower peak wins,
-    the program's own when they are equal.
+    Orders are made: the program's own; on a GPU the same, but what frees much does not wait for long (updates, for the
+    gradients that they read); and one that greedily runs what frees most. The one with the lowest peak wins, the
+    first of these when they are equal.
     """
     everything = groups.all()
     order = nx.DiGraph()
     order.add_nodes_from(g.index for g in everything)
     order.add_edges_from((i, g.index) for g in everything for i in g.preds)
     by_index = {g.index: g for g in everything}
+    grid = any(g.grid for g in everything)
+    written = _written(graph) if grid else {}  # elsewhere arguments are written in place by what comes last alone
+    if written:
+        order = _with_readers_first(order, everything, graph, written)
+
+    def by(priority: Callable[[_Memory, Group], tuple[int, int]], limit: int | None = None) -> tuple[int, list[Group]]:
+        return _list_schedule(order, by_index, _Memory(graph, everything, written), priority, limit)
+
     due = {g.index: _due(g, order, by_index) for g in everything}
-    candidates = [
-        _list_schedule(order, by_index, _Memory(graph, everything), lambda memory, g: (0, due[g.index])),
-        _list_schedule(order, by_index, _Memory(graph, everything), lambda memory, g: (memory.growth(g), due[g.index])),
-    ]
+    candidates = [by(lambda memory, g: (0, due[g.index])), by(lambda memory, g: (memory.growth(g), due[g.index]))]
+    if grid:
+        candidates.insert(1, by(lambda memory, g: (0, due[g.index]), candidates[0][0] // WAITING_PART))
     return min(candidates, key=lambda c: c[0])[1]
 
 
@@ -76,25 +92,51 @@ def _due(group: Group, order: nx.DiGraph[int], by_index: dict[int, Group]) -> in
     return min(readers, default=group.last)
 
 
+def _written(graph: Graph) -> dict[SSAValue, SSAValue]:
+    """The new values of arguments, each with its argument: most of them are written where that is."""
+    func = cast(prim.Func, graph.returned.parent_op())
+    return {graph.returned.operands[k]: func.block_body.args[i] for i, k in func.get("mutations", ())}
+
+
+def _with_readers_first(
+    order: nx.DiGraph[int], groups: list[Group], graph: Graph, written: dict[SSAValue, SSAValue]
+) -> nx.DiGraph[int]:
+    """The same order, with what writes an argument behind all that reads it; as it is where that cannot be."""
+    readers: dict[SSAValue, list[int]] = defaultdict(list)
+    for group in groups:
+        for value in group.reads:
+            if isinstance(value, BlockArgument):
+                readers[value].append(group.index)
+    found, index = order.copy(), {n.index: g.index for g in groups for n in g.nodes}
+    for value, argument in written.items():
+        if value in graph.node_of:
+            writer = index[graph.node_of[value].index]
+            found.add_edges_from((i, writer) for i in readers[argument] if i != writer)
+    return found if nx.is_directed_acyclic_graph(found) else order
+
+
 def _list_schedule(
     order: nx.DiGraph[int],
     by_index: dict[int, Group],
     memory: _Memory,
     priority: Callable[[_Memory, Group], tuple[int, int]],
+    limit: int | None = None,
 ) -> tuple[int, list[Group]]:
-    """(peak bytes, groups): among those that are ready, the one of lowest priority value runs next."""
+    """(peak bytes, groups): among those that are ready, the one of lowest priority value runs next.
+
+    With `limit`, all that are ready run at once where they would free more than so many bytes together.
+    """
     missing = dict(order.in_degree())
     ready = [(priority(memory, g), i) for i, g in by_index.items() if not missing[i]]
     heapq.heapify(ready)
     result: list[Group] = []
+    done, idle = set[int](), set[SSAValue]()  # values that die when what is ready has run
     live = peak = 0
-    while ready:
-        known, i = heapq.heappop(ready)
+
+    def run(i: int) -> None:
+        nonlocal live, peak
         group = by_index[i]
-        now = priority(memory, group)
-        if now > known:  # what it reads is no longer freed by it alone: look again
-            heapq.heappush(ready, (now, i))
-            continue
+        done.add(i)
         result.append(group)
         peak = max(peak, live + memory.made[i])
         live += memory.run(group)
@@ -102,6 +144,32 @@ def _list_schedule(
             missing[j] -= 1
             if not missing[j]:
                 heapq.heappush(ready, (priority(memory, by_index[j]), j))
+        if limit is not None:
+            idle.difference_update([v for v in memory.read[i] if not memory.waiting[v]])
+            for v in (v for j in (i, *order.successors(i)) for v in memory.read[j]):
+                if 0 < memory.waiting[v] == sum(not missing[j] and j not in done for j in memory.readers[v]):
+                    idle.add(v)
+
+    def overdue() -> list[int]:
+        """What would free more than `limit` if it ran now."""
+        if limit is None or sum(map(memory.bytes.__getitem__, idle)) <= limit:
+            return []
+        found = {j for v in idle for j in memory.readers[v] if j not in done}
+        freed = sum(map(memory.bytes.__getitem__, idle)) - sum(memory.made[j] for j in found)
+        found = {j for j in found if not is_wait(by_index[j].nodes[0].op)}
+        return sorted(found, key=lambda j: by_index[j].last) if freed > limit else []
+
+    while ready:
+        known, i = heapq.heappop(ready)
+        if i in done:
+            continue
+        now = priority(memory, by_index[i])
+        if now > known:  # what it reads is no longer freed by it alone: look again
+            heapq.heappush(ready, (now, i))
+            continue
+        run(i)
+        for j in overdue():
+            run(j)
     if len(result) < len(by_index):
         waiting = [g.nodes[0].op.name for g in by_index.values() if missing[g.index]]
         raise PassError(f"fuse: kernels wait for each other: {', '.join(waiting[:8])}")
