@@ -401,7 +401,7 @@ class SymbolicInterpreter:
         """From here on, sizes and numbers may be symbolic."""
         if self.shape_env is None:
             self.shape_env = self.out.shape_env = new_shape_env(self.here)
-            self.out.number_input = self.dynamic.number_input
+            self.out.numbers = self.dynamic
             allow_symbols(self.fake_mode, self.shape_env)
             self.symbolic.enter_context(python_dispatcher())
 

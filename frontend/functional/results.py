@@ -94,6 +94,10 @@ class Results:
         expr = to_expr(leaf)
         if expr.is_number:
             return OutputSpec("constant", value=int(leaf) if isinstance(leaf, torch.SymInt) else leaf.__class__(leaf))
+        if isinstance(leaf, torch.SymFloat):  # numbers are arguments: what backward saves of them
+            for index, given in enumerate(self.tracer.inputs):
+                if isinstance(given, torch.SymFloat) and given.node.expr == leaf.node.expr:
+                    return OutputSpec("input", index)
         return OutputSpec("symint", self.emit(self.tracer.symbols.node_for(leaf)), value=expr)
 
     def _view(self, kind: str, index: int, base: Tensor, leaf: Tensor) -> OutputSpec:

@@ -268,8 +268,7 @@ class Dynamic:
             return None
         vm = self.vm
         if kind is float:
-            # With gradients AOTAutograd sees the graph, which takes no floats; numbers of groups are given to it rarely (`number_input`).
-            if value - value != 0.0 or not self.marks.floats or torch.is_grad_enabled() and _group(source) is None:
+            if value - value != 0.0 or not self.marks.floats:
                 return None
             vm.need_symbols()
             vm.guards.add("type", source, kind)
@@ -306,7 +305,7 @@ class Dynamic:
 
     def item(self, tensor: Tensor) -> Any:
         """`tensor.item()` as a symbolic float, where the host knows it before the graph runs; else None."""
-        if not self.marks.floats or torch.is_grad_enabled():
+        if not self.marks.floats or tensor.requires_grad:
             return None
         found = self._numbers_of_tensors().read(tensor)
         if found is None or found[0] is None:
@@ -336,8 +335,8 @@ class Dynamic:
         if function is operator.getitem and type(args[1]) is int:  # of a list of hundreds, perhaps
             return function(*args)
         kinds = {type(a) for a in args}
-        plain = not kwargs and torch.SymFloat in kinds and kinds <= {int, float, torch.SymInt, torch.SymFloat}
-        known = any(function is f for f in _ARITHMETIC)
+        plain = not kwargs and kinds <= {int, float, torch.SymInt, torch.SymFloat}
+        known = any(function is f for f in (_ARITHMETIC if torch.SymFloat in kinds else _OF_FLOATS))
         if plain and self.marks.floats and known:
             value = function(*map(hint_of, args))
             if type(value) is float and value - value == 0.0:
@@ -371,12 +370,7 @@ class Dynamic:
         )
 
     def number_input(self, value: Any) -> Any:
-        """The symbolic float, itself an input of the graph, that stands for one that was computed from sizes.
-
-        Where a gradient may go through the call, a learning rate becomes a number.
-        """
-        if torch.is_grad_enabled() and id(value) in self._floats:
-            return float(value)
+        """The symbolic float, itself an input of the graph, that stands for one that was computed from sizes."""
         if id(value) in self._floats or not self.marks.floats or value.node.expr.is_number:
             return value
         if not all(s in self.vm.out.symbols for s in value.node.expr.free_symbols):
@@ -388,6 +382,10 @@ class Dynamic:
                 return value
             return self._float(hint, source)
         return self._numbers[source]
+
+    def is_float(self, value: Any) -> bool:
+        """Whether it is a symbolic float that does not follow from sizes alone."""
+        return id(value) in self._floats
 
     # ---- promises ----
 
@@ -542,12 +540,12 @@ def concrete(value: Any) -> Any:
 
 
 _BINARY = "add sub mul truediv pow iadd isub imul itruediv ipow mod floordiv neg pos abs"
-_ARITHMETIC = frozenset(
-    [
-        *(getattr(operator, name) for name in _BINARY.split()),
-        *(abs, float, math.sqrt, math.exp, math.log, math.pow, math.cos, math.sin, math.tanh),
-    ]
+# Of ints, too, they give floats.
+_OF_FLOATS = frozenset(
+    getattr(math, name)
+    for name in "sqrt cbrt exp exp2 expm1 log log2 log10 log1p pow cos sin tan acos asin atan cosh sinh tanh erf".split()
 )
+_ARITHMETIC = _OF_FLOATS | {abs, float, *(getattr(operator, name) for name in _BINARY.split())}
 _TURNS = 2  # what turns more often is a break, with both sides compiled
 _ROUNDING = frozenset([int, round, math.trunc, math.floor, math.ceil])
 _NUMBERS: dict[type, Any] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}

@@ -21,6 +21,7 @@ from ..torch_private.autograd_graph import is_leaf
 from ..torch_private.fake import FakeTensorMode, data_dependent_errors, is_fake, unsupported_fake_errors
 from ..torch_private.graphs import lazy_graph_module
 from ..values.kinds import SYMBOLIC, isinstance, tensors_in
+from .call_numbers import Numbers, has_float, is_differentiated, with_inputs, with_tensors
 from .recompute import RECOMPUTE
 from .sym_nodes import FUNCTIONS, applied
 
@@ -93,7 +94,7 @@ class OutputGraph:
         self._first: fx.Node | None = None
         self._sym_nodes: dict[sympy.Expr, Any] = {}
         self._names: set[str] = set()
-        self.number_input: Callable[[Any], Any] | None = None
+        self.numbers: Numbers | None = None
         self.new_leaf: Callable[[str], None] | None = None  # told of leaves that calls make
         self.number_in: Callable[[Tensor], Any] = lambda _: None  # what a tensor holds, where the host knows
         self.modes = 0  # how often the program has set the grad mode, or asked for it
@@ -282,8 +283,14 @@ class OutputGraph:
         if any(isinstance(kwargs.get(name), Tensor) for name in _NUMBERS):  # eager reads the number in the tensor
             found = {n: self.number_in(kwargs[n]) for n in _NUMBERS if isinstance(kwargs.get(n), Tensor)}
             kwargs = {**kwargs, **{n: number for n, number in found.items() if number is not None}}
-        if self.number_input is not None:
-            args, kwargs = self._with_inputs((args, kwargs))
+        if self.numbers is not None and has_float((args, kwargs)):
+            differentiated = is_differentiated(args, kwargs)
+            if differentiated and any(self.numbers.is_float(a) for a in (*args, *kwargs.values())):
+                call = self.call_function if op == "call_function" else self.call_method
+                result = with_tensors(call, self.call_function, target, args, kwargs)
+                if result is not NotImplemented:
+                    return result
+            args, kwargs = with_inputs((args, kwargs), self.numbers, differentiated)
         if any(isinstance(a, list) and type(a) is not list for a in (*args, *kwargs.values())):
             args = tuple(map(self._plain_list, args))
             kwargs = {k: self._plain_list(v) for k, v in kwargs.items()}
@@ -333,15 +340,6 @@ class OutputGraph:
     def _plain_list(self, value: Any) -> Any:
         items = self.items_of(value)
         return value if items is None else items
-
-    def _with_inputs(self, value: Any) -> Any:
-        """Symbolic floats that are computed in Python reach the graph as inputs of their own."""
-        kind = type(value)
-        if kind is torch.SymFloat and self.number_input is not None:
-            return self.number_input(value)
-        if kind in (list, tuple):
-            return kind(map(self._with_inputs, value))
-        return {k: self._with_inputs(v) for k, v in value.items()} if kind is dict else value
 
     def record(self, target: Any, lifted: tuple[Any, Any], result: Any, mutated: bool) -> Any:
         """A node for a call of a function that has been run, with its arguments as nodes."""

@@ -93,6 +93,7 @@ def with_numbers(run: Run, func: prim.Func) -> Run:
     here = [(k, kind.dtype.torch) for k, kind in types.items() if k not in there]
     if not types:
         return run
+    returned = [(at, spec[1]) for at, spec in enumerate(func.get("results", ())) if spec[0] == "input" and spec[1] in types]
     numbers = None
     if there:
         gpu = Gpu(gpu_index(next(iter(there.values())).device))
@@ -102,6 +103,11 @@ def with_numbers(run: Run, func: prim.Func) -> Run:
         given = list(args)
         for k, dtype in here:
             given[k] = torch.tensor(given[k], dtype=dtype, device="cpu")
-        return run(*given) if numbers is None else numbers(run, given)
+        results = run(*given) if numbers is None else numbers(run, given)
+        if returned:
+            results = list(results)
+            for at, k in returned:
+                results[at] = args[k]
+        return results
 
     return call

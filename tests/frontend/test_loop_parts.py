@@ -1,6 +1,7 @@
 """What loops of training have beside model and optimizer: schedules of every number of a group, averages of weights, flags in tensors."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -178,3 +179,160 @@ def test_an_exported_graph_asks_for_its_flag():
     assert torch.equal(module(torch.zeros(2), torch.tensor(True)), torch.ones(2))
     with pytest.raises(ValueError, match="expected True, got False"):
         module(torch.zeros(2), torch.tensor(False))
+
+
+# ---- numbers of the program that change in each step, where gradients go through what they meet ----
+
+
+def mixed(x, k, a):
+    return (x * a + x.flip(0) * (1 - a)).tanh()
+
+
+def annealed(x, k, a):
+    return x * math.exp(-5 * (1 - min(k / 20, 1.0)) ** 2) + x.square() * math.log2(k + 2)
+
+
+def clipped(x, k, a):
+    low = x.clamp(-a, min(2.0, 3 * a))
+    return torch.lerp(low, x, a) + torch.add(x, x.sin(), alpha=a) - torch.sub(x, x, alpha=1 - a)
+
+
+def powers(x, k, a):
+    y = (x.abs() + 0.1) ** a
+    return a**y + a / (y + 1) - (a - y)
+
+
+def in_place(x, k, a):
+    y = x * 1
+    y += a
+    y = y * 1
+    y *= a
+    return y.div_(a + 1)
+
+
+def of_halves(x, k, a):
+    y = x.to(torch.bfloat16) * a + a
+    return (a - y).float() / a
+
+
+def not_in_the_table(x, k, a):
+    return torch.nn.functional.leaky_relu(x, a)
+
+
+def of_what_needs_none(x, k, a):
+    return x + x.detach().mul(a).addcmul(x.detach(), x.detach(), value=a)
+
+
+@pytest.mark.parametrize("outside", [False, True], ids=["whole", "backward outside"])
+@pytest.mark.parametrize(
+    "function",
+    [mixed, annealed, clipped, powers, in_place, of_halves, of_what_needs_none, not_in_the_table],
+    ids=lambda f: f.__name__,
+)
+def test_numbers_that_change(function, outside):
+    weight = nn.Parameter(torch.randn(4, 3))
+
+    def step(x, k, a):
+        loss = function(x @ weight, k, a).sum()
+        if outside:
+            return loss
+        weight.grad = None
+        loss.backward()
+        return loss.detach()
+
+    fast, log = compiled(step, number_backend, on_error="raise")
+    for k in range(2, 14):
+        found = []
+        for run in (step, fast):
+            loss = run(torch.full((2, 4), 0.3 * k), k, 0.25 + 0.01 * k)
+            if outside:
+                weight.grad = None
+                loss.backward()
+            found.append((loss.detach(), weight.grad.clone()))
+        rounding = 2e-2 if function is of_halves else 1e-5  # eager rounds some numbers to half precision first
+        torch.testing.assert_close(*found, rtol=rounding, atol=rounding)
+        assert found[0][0].dtype == found[1][0].dtype
+    assert not log.breaks and not log.fallbacks
+    most = 2 + (not outside)  # the first step finds no gradient that is there
+    assert len(log.captures) <= most if function is not not_in_the_table else len(log.captures) > most
+
+
+def test_the_rate_of_a_schedule_by_hand_and_the_step_of_an_own_optimizer():
+    """nanoGPT's loop sets the rate in the groups; old optimizers count steps in Python and compute in grad mode."""
+
+    class Own(torch.optim.Optimizer):
+        def __init__(self, params):
+            super().__init__(params, {"lr": 0.1, "betas": (0.9, 0.99)})
+
+        def step(self):
+            for group in self.param_groups:
+                for p in group["params"]:
+                    state = self.state[p]
+                    if not state:
+                        state["step"], state["m"] = 0, torch.zeros_like(p.data)
+                    state["step"] += 1
+                    state["m"].mul_(0.9).add_(p.grad.data, alpha=0.1)
+                    scale = math.sqrt(1 - 0.99 ** state["step"]) / (1 - math.pow(0.9, state["step"]))
+                    p.data.addcdiv_(state["m"], p.grad.data.abs() + 1, value=-group["lr"] * scale)
+
+    def around(compile):
+        torch.manual_seed(0)
+        model, found = nn.Linear(4, 3), []
+        optimizer = Own(model.parameters())
+
+        def step(x, rate):
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        fast = compile(step)
+        for k in range(60):
+            found.append(fast(torch.randn(5, 4), 0.05 * (1 + math.cos(k / 20))))
+        return found, [p.detach() for p in model.parameters()]
+
+    logs = []
+
+    def compile(function):
+        fast, log = compiled(function, number_backend, on_error="raise")
+        logs.append(log)
+        return fast
+
+    torch.testing.assert_close(around(compile), around(lambda function: function))
+    assert len(logs[0].captures) <= 3 and not logs[0].breaks
+
+
+def test_backward_has_the_number_of_its_forward():
+    """Two steps are under way at once; what backward computes of a number is not the other's."""
+    import intarsia
+
+    weight = nn.Parameter(torch.randn(4))
+
+    def loss_of(x, a):
+        return ((x * weight).tanh() * a / (1 + a)).square().sum()
+
+    intarsia.reset()
+    fast = intarsia.compile(loss_of)
+    for k in range(4):
+        found = []
+        for run in (loss_of, fast):
+            weight.grad = None
+            losses = [run(torch.full((4,), 0.5), 0.2 + 0.1 * n + k) for n in range(2)]
+            for loss in losses:
+                loss.backward()
+            found.append((*(loss.detach() for loss in losses), weight.grad))
+        torch.testing.assert_close(*found)
+    counters = intarsia.counters()
+    assert not counters["fallbacks"] and counters["captures"] == 2
+
+
+def test_a_number_that_a_graph_gives_back_is_one():
+    import intarsia
+
+    fast = intarsia.compile(lambda x, a: (x * a, a * 2))
+    for a in (0.5, 0.75, 1.25):
+        result, number = fast(torch.ones(2, requires_grad=True), a)
+        assert type(number) is float and number == 2 * a and torch.equal(result, torch.full((2,), a))
