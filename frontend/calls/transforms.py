@@ -15,6 +15,7 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from ..errors import GraphBreak
+from ..graph.call_numbers import Numbers, has_float
 from ..graph.output import GraphInput, OutputGraph
 from ..state import Interpreter
 from ..torch_private.dispatch import CaptureMode, broadcast_to_tree
@@ -33,14 +34,30 @@ class _Inner(OutputGraph):
     inside = True
 
     def __init__(self, outer: OutputGraph, differentiated: bool) -> None:
-        super().__init__(outer.fake_mode, outer._trace)
         self.outer, self.differentiated = outer, differentiated
+        super().__init__(outer.fake_mode, outer._trace)
         self.captured: list[tuple[Tensor, int]] = []  # with their versions when they were first used
         self.inputs = outer.inputs
+
+    @property
+    def numbers(self) -> Numbers | None:
+        """Those of the whole capture."""
+        return self.outer.numbers
+
+    @numbers.setter
+    def numbers(self, numbers: Numbers | None) -> None:
+        if numbers is not None:
+            self.outer.numbers = numbers
 
     def add_input(self, info: GraphInput) -> None:
         """Inputs are those of the whole capture."""
         self.outer.add_input(info)
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The tensor of a number is made around."""
+        if target is torch.scalar_tensor and has_float(args):
+            return self.outer.call_function(target, args, kwargs)
+        return super().call_function(target, args, kwargs)
 
     def is_known(self, fake: Any) -> bool:
         """Also what the graph around knows."""

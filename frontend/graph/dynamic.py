@@ -540,11 +540,8 @@ def concrete(value: Any) -> Any:
 
 
 _BINARY = "add sub mul truediv pow iadd isub imul itruediv ipow mod floordiv neg pos abs"
-# Of ints, too, they give floats.
-_OF_FLOATS = frozenset(
-    getattr(math, name)
-    for name in "sqrt cbrt exp exp2 expm1 log log2 log10 log1p pow cos sin tan acos asin atan cosh sinh tanh erf".split()
-)
+_FUNCTIONS = "sqrt cbrt exp exp2 expm1 log log2 log10 log1p pow cos sin tan acos asin atan cosh sinh tanh erf"
+_OF_FLOATS = frozenset(getattr(math, name) for name in _FUNCTIONS.split())  # of ints, too, they give floats
 _ARITHMETIC = _OF_FLOATS | {abs, float, *(getattr(operator, name) for name in _BINARY.split())}
 _TURNS = 2  # what turns more often is a break, with both sides compiled
 _ROUNDING = frozenset([int, round, math.trunc, math.floor, math.ceil])

@@ -284,7 +284,7 @@ class OutputGraph:
             found = {n: self.number_in(kwargs[n]) for n in _NUMBERS if isinstance(kwargs.get(n), Tensor)}
             kwargs = {**kwargs, **{n: number for n, number in found.items() if number is not None}}
         if self.numbers is not None and has_float((args, kwargs)):
-            differentiated = is_differentiated(args, kwargs)
+            differentiated = self.inside or is_differentiated(args, kwargs)
             if differentiated and any(self.numbers.is_float(a) for a in (*args, *kwargs.values())):
                 call = self.call_function if op == "call_function" else self.call_method
                 result = with_tensors(call, self.call_function, target, args, kwargs)

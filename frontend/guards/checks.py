@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
@@ -29,7 +29,7 @@ from ..values.kinds import isinstance
 from .emitter import Emitter, MissIf, Statement
 from .guards import Guard
 from .recompile_reason import Miss
-from .source import Arg, Const, Source
+from .source import Arg, Computed, Const, Source
 
 __all__ = [
     "Classes",
@@ -386,6 +386,7 @@ class SizeCheck:
                     self.equations.append((info.source, place, expr))
         self._names = {symbol: f"s{n}" for n, (symbol, _, _) in enumerate(self.bindings)}
         self.first = all(is_argument(info.source) for info in inputs)
+        self.floats = {info.source: info.real for info in inputs if type(info.real) is float}
         self._shape_env = shape_env
         self.relations: dict[str, SourceLine | None] = {}
         self._collect()
@@ -407,6 +408,17 @@ class SizeCheck:
     def late(self) -> list[Statement]:
         """Checks of what came to be relied on after `lines` was written."""
         return [MissIf(f"not ({r})") for r in self._collect()]
+
+    def fixed(self) -> Iterator[tuple[Source, float]]:
+        """Arguments that are floats and what they were, where they, or what follows from them, have to be one number."""
+        equal = {e.args[0] for e in (guard.expr for guard in self._shape_env.guards) if isinstance(e, sympy.Eq)}
+        waiting = [source for symbol, source, _ in self.bindings if symbol in equal]
+        while waiting:
+            source = waiting.pop()
+            if isinstance(source, Computed):
+                waiting += source.operands
+            elif source in self.floats:
+                yield source, self.floats[source]
 
     def place_of(self, symbol: sympy.Symbol) -> SourceLine | None:
         """The user's line that first made a relation with this symbol necessary."""

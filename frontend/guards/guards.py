@@ -261,6 +261,8 @@ class GuardSet:
                 yield guard.source, guard.expected
             elif guard.kind == "keys":
                 yield guard.source, tuple(guard.expected)
+        for check in self.extra:
+            yield from getattr(check, "fixed", tuple)()
 
     def lines(self, emit: Emitter, watched: bool = False) -> None:
         """Write the whole check as statements that return MISS: arguments and thread state first, then modules and globals.

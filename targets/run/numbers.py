@@ -93,7 +93,9 @@ def with_numbers(run: Run, func: prim.Func) -> Run:
     here = [(k, kind.dtype.torch) for k, kind in types.items() if k not in there]
     if not types:
         return run
-    returned = [(at, spec[1]) for at, spec in enumerate(func.get("results", ())) if spec[0] == "input" and spec[1] in types]
+    returned = [
+        (at, spec[1]) for at, spec in enumerate(func.get("results", ())) if spec[0] == "input" and spec[1] in types
+    ]
     numbers = None
     if there:
         gpu = Gpu(gpu_index(next(iter(there.values())).device))

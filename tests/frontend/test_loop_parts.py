@@ -336,3 +336,33 @@ def test_a_number_that_a_graph_gives_back_is_one():
     for a in (0.5, 0.75, 1.25):
         result, number = fast(torch.ones(2, requires_grad=True), a)
         assert type(number) is float and number == 2 * a and torch.equal(result, torch.full((2,), a))
+
+
+def test_a_number_inside_of_a_transform():
+    weight = torch.randn(4, 3)
+
+    def function(x, a):
+        inner = torch.func.grad(lambda v: ((x @ v).tanh() * a).sum())(weight)
+        return inner.sum() + torch.vmap(lambda row: (row @ weight).tanh() * (1 - a))(x).sum()
+
+    fast, log = compiled(function, number_backend, on_error="raise")
+    for k in range(8):
+        x = torch.randn(2, 4)
+        torch.testing.assert_close(fast(x, 0.1 * k + 0.2), function(x, 0.1 * k + 0.2))
+    assert len(log.captures) == 2 and not log.breaks
+
+
+def test_a_number_that_an_operator_needs_breaks_the_graph_behind_another_break():
+    weight = nn.Parameter(torch.randn(4, 3))
+
+    def function(x, a):
+        x = x * 2
+        if x.sum() > 1e9:
+            x = x + 1
+        return torch.nn.functional.leaky_relu(x @ weight, a * 2).sum()
+
+    fast, log = compiled(function, number_backend, on_error="raise")
+    for k in range(20):
+        x = torch.randn(2, 4)
+        torch.testing.assert_close(fast(x, 0.1 + 0.01 * k), function(x, 0.1 + 0.01 * k))
+    assert len(log.captures) < 16 and {b.reason for b in log.breaks} > {"control flow depends on a tensor's value"}
