@@ -409,7 +409,7 @@ class SizeCheck:
         """Checks of what came to be relied on after `lines` was written."""
         return [MissIf(f"not ({r})") for r in self._collect()]
 
-    def fixed(self) -> Iterator[tuple[Source, float]]:
+    def fixed_floats(self) -> Iterator[tuple[Source, float]]:
         """Arguments that are floats and what they were, where they, or what follows from them, have to be one number."""
         equal = {e.args[0] for e in (guard.expr for guard in self._shape_env.guards) if isinstance(e, sympy.Eq)}
         waiting = [source for symbol, source, _ in self.bindings if symbol in equal]

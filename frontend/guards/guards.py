@@ -262,7 +262,7 @@ class GuardSet:
             elif guard.kind == "keys":
                 yield guard.source, tuple(guard.expected)
         for check in self.extra:
-            yield from getattr(check, "fixed", tuple)()
+            yield from getattr(check, "fixed_floats", tuple)()
 
     def lines(self, emit: Emitter, watched: bool = False) -> None:
         """Write the whole check as statements that return MISS: arguments and thread state first, then modules and globals.
