@@ -31,6 +31,7 @@ from .frontend.torch_private.autograd import (
     refused_by_autograd,
     without_tokens,
 )
+from .frontend.torch_private.autograd_graph import after_the_call
 from .frontend.torch_private.dispatch import draws, without_autocast
 from .frontend.torch_private.fake import data_dependent_errors
 from .frontend.torch_private.functions import SET_GRAD_MODE
@@ -123,7 +124,7 @@ def compile_training(
         random = halves["forward"].random
         depends = halves["backward"].depends if "backward" in halves else []
         cast = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
-        run = twice_differentiable(made, gm, lambda: not cast and not random, depends)
+        run = twice_differentiable(after_the_call(made), gm, lambda: not cast and not random, depends)
         # AOTAutograd writes to inputs after the forward half.
         run.writes_last = not inside or halves["forward"].writes_last  # type: ignore[attr-defined]
     except (MemoryError, torch.OutOfMemoryError, Busy):

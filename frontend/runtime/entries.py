@@ -416,7 +416,7 @@ class Runtime:
 
         def again(error: Exception, values: tuple[Any, ...]) -> Any:
             runtime = reference()
-            if runtime is None or getattr(error, "blames_backend", False):
+            if runtime is None or getattr(error, "blames_backend", False) or getattr(error, "of_program", False):
                 raise error
             result = runtime.eager(dict(zip(runtime.parameters.names, values, strict=True)))
             runtime._warn(

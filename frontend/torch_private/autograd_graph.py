@@ -143,6 +143,46 @@ def pop_hooks() -> None:
     SAVING._saved_tensors_hooks_set_tracing(_OWN.traced.pop())
 
 
+class _Kept:
+    """What stands for a tensor that was saved: the tensor, then what the program's hook makes of it."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def after_the_call(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function; the program's hooks see what it saves when it has done all, its writes too.
+
+    What a hook raises is the program's own (a checkpoint ends its second computation so): it is marked with `of_program`.
+    """
+
+    def call(*args: Any) -> Any:
+        hooks = SAVING._top_saved_tensors_default_hooks(True)
+        if hooks is None:
+            return function(*args)
+        saved, (pack, unpack) = list[_Kept](), hooks
+
+        def keep(tensor: Tensor) -> _Kept:
+            saved.append(_Kept(tensor))
+            return saved[-1]
+
+        PUSH_HOOKS(keep, lambda kept: unpack(kept.value))
+        try:
+            results = function(*args)
+        finally:
+            POP_HOOKS()
+        try:
+            with torch.no_grad():
+                for kept in saved:
+                    kept.value = pack(kept.value)
+        except BaseException as error:
+            error.of_program = True  # type: ignore[attr-defined]
+            raise
+        return results
+
+    return call
+
+
 def hook_keeper() -> Callable[[], None]:
     """What takes back hooks of our own that are set from now on and still are, as a graph was left by an exception.
 

@@ -264,3 +264,36 @@ def test_other_random_numbers_in_backward_are_a_break() -> None:
 
     intarsia.compile(program)(torch.ones(10, requires_grad=True))
     assert intarsia.counters()["breaks"] == 1
+
+
+class Sized(nn.Module):
+    """Statistics, and a break inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.first(x)).sin()
+        if x.sum() > 0:
+            x = x * 2
+        return self.last(x).cos()
+
+
+@pytest.mark.parametrize("options", [{}, {"early_stop": False}, {"preserve_rng_state": False}], ids=str)
+def test_checkpoints_around_compiled_modules(options: dict[str, Any]) -> None:
+    """The second computation ends in the middle of a compiled call, behind what it writes."""
+    found = []
+    for compiler in (lambda m: m, intarsia.compile):
+        torch.manual_seed(0)
+        net = Net(lambda blocks, x: functools.reduce(run, blocks, x))
+        net.blocks = nn.ModuleList([Sized(), Block(), Sized()])
+        called = [compiler(block) for block in net.blocks]
+
+        def run(x: Tensor, block: nn.Module, called: Any = called, net: Net = net) -> Tensor:
+            block = called[list(net.blocks).index(block)]
+            return checkpoint(block, x, use_reentrant=False, **options)  # type: ignore[no-any-return]
+
+        found.append([[*trained(net, net, rows), *(b.clone() for b in net.buffers())] for rows in (32, 32, 33)])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
+    assert intarsia.counters()["graphs"] and intarsia.counters()["fallbacks"] == 0

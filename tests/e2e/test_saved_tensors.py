@@ -266,3 +266,17 @@ def test_hooks_around_a_compiled_module():
         with saved_tensors_hooks(pack, lambda t: t * 1):
             run(torch.ones(4, 8)).sum().backward()
         assert seen
+
+
+def test_an_error_of_a_hook_around_a_compiled_module_is_the_programs():
+    """The module has done all by then, and is not called again."""
+    m = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Sigmoid())
+    x, found = torch.randn(4, 8), []
+
+    def pack(t):
+        found.append(t.shape)
+        raise ValueError("no room")
+
+    with saved_tensors_hooks(pack, lambda t: t), pytest.raises(ValueError, match="no room"):
+        intarsia.compile(m)(x)
+    assert len(found) == 1 and m[1].num_batches_tracked == 1 and intarsia.counters()["fallbacks"] == 0
