@@ -46,6 +46,16 @@ def check_step(vm: Interpreter, function: types.FunctionType, args: tuple[Any, .
     groups = getattr(args[0], "param_groups", ()) if args else ()
     if any(type(group) is dict and group.get("fused") for group in groups):
         raise GraphBreak(_FUSED)
+    _check_parameters(args[:1])
+
+
+def _check_parameters(owner: tuple[Any, ...]) -> None:
+    """Break in front of what an optimizer does with parameters that capture cannot stand in for, rather than at each of them."""
+    for group in getattr(owner[0], "param_groups", ()) if owner else ():
+        parameters = group.get("params", ()) if type(group) is dict else ()
+        other = next((p for p in parameters if type(p) not in (Tensor, torch.nn.Parameter)), None)
+        if isinstance(other, Tensor):
+            raise GraphBreak(f"an optimizer works on parameters of a tensor subclass ({type(other).__name__})")
 
 
 _FUSED = "a fused kernel of the library's updates the parameters"
@@ -62,6 +72,7 @@ ROWS.describe(
 @ROWS.rule(torch.optim.Optimizer.zero_grad)
 def _zero_grad(vm: Interpreter, *args: Any, **kwargs: Any) -> Then:
     """Marked as not to be compiled, for torch.compile's sake."""
+    _check_parameters(args[:1])
     return Then(_ZERO_GRAD, args, kwargs, body=True)
 
 

@@ -7,7 +7,6 @@ as one call in front of the graph and one behind it (`call_sharded`), so that th
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from torch import nn
 
 from ..calls.registry import Rows, Then
 from ..state import Interpreter
-from ..torch_private.distributed import REDUCER_WORK, RUN_MODULE, bucket_bytes
+from ..torch_private.distributed import REDUCER_WORK, RUN_MODULE, bucket_bytes, is_fully_sharded
 from ..torch_private.guards import global_module_hooks
 from ..values import object as objects
 
@@ -39,9 +38,7 @@ ROWS.describe(*REDUCER_WORK, refused=REDUCER)
 
 def is_sharded(module: nn.Module) -> bool:
     """Whether `fully_shard` manages the module's parameters, and its hooks are all that `call_sharded` leaves out."""
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    kind = getattr(fsdp, "FSDPModule", None)
-    if kind is None or not isinstance(module, kind):
+    if not is_fully_sharded(module):
         return False
     backward = torch.is_grad_enabled() and (module._backward_hooks or module._backward_pre_hooks)
     return not (backward or module._forward_hooks_always_called or any(global_module_hooks()))

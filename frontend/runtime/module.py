@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from torch import nn
 
+from ..torch_private.distributed import is_fully_sharded, stand_for_sharded
 from ..torch_private.dynamo import optimized_module
 from ..torch_private.functions import MODULE_CALL
 from ..torch_private.guards import global_module_hooks
@@ -54,7 +55,9 @@ class CompiledModule(optimized_module()):  # type: ignore[misc]
     @unseen
     def _with_hooks(self, *args: Any, **kwargs: Any) -> Any:
         """The compiled call of all of `__call__`. It tells positional arguments, keywords and defaults apart: hooks are shown them."""
-        if self.forward is not self._compiled:  # the program's own
+        if self.forward is not self._compiled or is_fully_sharded(
+            self
+        ):  # the program's own; hooks that gather parameters
             return nn.Module.__call__(self, *args, **kwargs)
         made = self.__dict__.get("_exact_call")
         if made is None:
@@ -79,6 +82,10 @@ class CompiledModule(optimized_module()):  # type: ignore[misc]
             if value is not self._orig_mod:
                 self.__dict__.pop("_exact_call", None)
                 CompiledModule.__init__(self, value, self._runtime.options)
+        elif name == "__class__" and issubclass(
+            value, type(self)
+        ):  # `fully_shard` derives a class from that of a module
+            object.__setattr__(self, name, value)
         else:
             setattr(self._orig_mod, name, value)
 
@@ -131,7 +138,10 @@ class CompiledModule(optimized_module()):  # type: ignore[misc]
 
 def compiled_module(module: nn.Module, options: Options) -> CompiledModule:
     """A `CompiledModule` with the special methods that the module's class defines: Python looks for them in classes only."""
-    return _class_for(type(module))(module, options)
+    made = _class_for(type(module))(module, options)
+    if is_fully_sharded(module):
+        stand_for_sharded(made, module)
+    return made
 
 
 def _class_for(kind: type[nn.Module]) -> type[CompiledModule]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch.distributed as dist
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 # What a wrapper's forward calls: its work on the reducer in front of the module, the module, and work behind it.
@@ -34,6 +36,28 @@ def active_wrapper() -> DistributedDataParallel | None:
 def bucket_bytes(wrapper: DistributedDataParallel) -> int:
     """How many bytes of gradients a wrapper sends at once."""
     return int(getattr(wrapper, "bucket_bytes_cap", _DEFAULT))
+
+
+def is_fully_sharded(module: Any) -> bool:
+    """Whether `fully_shard` manages the module's parameters."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    kind = getattr(fsdp, "FSDPModule", None)
+    return kind is not None and isinstance(module, kind)
+
+
+def stand_for_sharded(wrapper: nn.Module, module: nn.Module) -> None:
+    """Let `fully_shard` find in a wrapper what it knows of the module inside: others gather its parameters when they gather theirs."""
+    from torch.distributed import _composable_state as states
+    from torch.distributed.fsdp import FSDPModule
+
+    cls = type(wrapper)
+    wrapper.__class__ = _SHARDED.setdefault(cls, type(f"FSDP{cls.__name__}", (FSDPModule, cls), {}))
+    state = states._get_module_state(module)
+    if state is not None:
+        states._insert_module_state(wrapper, state)
+
+
+_SHARDED: dict[type, type] = {}
 
 
 def default_group() -> Any:

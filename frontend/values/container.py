@@ -33,7 +33,9 @@ class Shadow:
     before: Any = field(default=None)
 
     def changed(self) -> bool:
-        """Whether the program changed the container."""
+        """Whether the program changed the container; not where capture stopped at one of its items."""
+        if self.before is None:
+            return False
         now, then = _contents(self.copy), self.before
         return len(now) != len(then) or any(a is not b for a, b in zip(now, then, strict=True))
 

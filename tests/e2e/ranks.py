@@ -114,6 +114,42 @@ def sharded(net: Net, compiled: Compile, mesh: DeviceMesh, x: Tensor) -> list[fl
     return plainly(net, compiled(net), x)
 
 
+def sharded_around(net: Net, compiled: Compile, mesh: DeviceMesh, x: Tensor) -> list[float]:
+    """Layers are compiled, then sharded."""
+    for k, block in enumerate(net.blocks):
+        net.blocks[k] = compiled(block)
+        fully_shard(net.blocks[k], mesh=mesh)
+    fully_shard(net, mesh=mesh)
+    return plainly(net, net, x)
+
+
+def sharded_inside(net: Net, compiled: Compile, mesh: DeviceMesh, x: Tensor) -> list[float]:
+    """Layers are sharded, then compiled."""
+    for k, block in enumerate(net.blocks):
+        fully_shard(block, mesh=mesh)
+        net.blocks[k] = compiled(block)
+    fully_shard(net, mesh=mesh)
+    return plainly(net, net, x)
+
+
+def sharded_step(net: Net, compiled: Compile, mesh: DeviceMesh, x: Tensor) -> list[float]:
+    """The whole step in one function."""
+    for block in net.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(net, mesh=mesh)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+    def step(x: Tensor) -> Tensor:
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    run = compiled(step)
+    return [run(x + k).item() for k in range(STEPS)]
+
+
 def tensor_parallel(net: Net, compiled: Compile, mesh: DeviceMesh, x: Tensor) -> list[float]:
     for block in net.blocks:
         parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
@@ -132,7 +168,10 @@ def collective(net: Net, compiled: Compile, mesh: DeviceMesh, x: Tensor) -> list
         return [run(x + step).square().mean().item() for step in range(STEPS)]
 
 
-WAYS = (around, inside, autocast, accumulate, sharded, tensor_parallel, collective)
+WAYS = (
+    *(around, inside, autocast, accumulate, sharded, sharded_around, sharded_inside, sharded_step),
+    *(tensor_parallel, collective),
+)
 
 
 def whole(parameter: Tensor) -> Tensor:

@@ -24,7 +24,11 @@ def rows(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 
 @pytest.mark.parametrize(
-    "way", ["around", "inside", "autocast", "accumulate", "sharded", "tensor_parallel", "collective"]
+    "way",
+    [
+        *("around", "inside", "autocast", "accumulate", "tensor_parallel", "collective"),
+        *("sharded", "sharded_around", "sharded_inside", "sharded_step"),
+    ],
 )
 def test_training_in_two_processes_is_that_of_eager(rows: dict[str, dict[str, Any]], way: str) -> None:
     row = rows[way]
@@ -41,3 +45,15 @@ def test_backward_is_cut_where_buckets_of_gradients_are_full(rows: dict[str, dic
 def test_the_layers_of_a_sharded_model_are_graphs(rows: dict[str, dict[str, Any]]) -> None:
     assert rows["sharded"]["graphs"] >= 2
     assert rows["sharded"]["fallbacks"] == 0
+
+
+@pytest.mark.parametrize("way", ["sharded_around", "sharded_inside"])
+def test_layers_compiled_one_by_one_have_their_shards_gathered_in_eager(
+    rows: dict[str, dict[str, Any]], way: str
+) -> None:
+    assert rows[way]["graphs"] >= 4 and rows[way]["breaks"] == rows[way]["fallbacks"] == 0
+
+
+def test_an_optimizer_over_shards_runs_in_eager_alone(rows: dict[str, dict[str, Any]]) -> None:
+    assert rows["sharded_step"]["fallbacks"] == 0
+    assert rows["sharded_step"]["graphs"] >= 4 and rows["sharded_step"]["breaks"] <= 12

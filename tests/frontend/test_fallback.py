@@ -326,3 +326,44 @@ def test_a_wrong_call_raises_in_the_words_of_eager():
                 found = outcome(fast, args, kwargs)
                 if function is not last or "multiple values" not in str(found):
                     assert found == outcome(function, args, kwargs), (function, len(args), kwargs)
+
+
+class Tagged(torch.Tensor):
+    """A tensor that capture cannot stand in for."""
+
+
+def test_a_container_whose_items_cannot_all_be_taken_breaks_the_graph_there():
+    groups = [{"params": [torch.ones(8), torch.ones(8).as_subclass(Tagged)], "lr": 0.5}]
+
+    def steps(x):
+        y = x * 2
+        for group in groups:
+            for p in group["params"]:
+                y = y + group["lr"] * p
+        return y
+
+    intarsia.reset()
+    fast = intarsia.compile(steps)
+    for k in range(3):
+        torch.testing.assert_close(fast(X + k), steps(X + k))
+    assert intarsia.counters()["breaks"] and not intarsia.counters()["fallbacks"]
+
+
+def test_an_optimizer_of_other_tensors_than_torchs_runs_in_eager():
+    def trained(wrap):
+        p = torch.nn.Parameter(torch.ones(8).as_subclass(Tagged))
+        optimizer = torch.optim.SGD([p], lr=0.1, momentum=0.9)
+
+        def step(x):
+            p.grad = None
+            (p * x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return x + 1
+
+        run = wrap(step)
+        for k in range(3):
+            run(X[0] + k)
+        return p.detach()
+
+    torch.testing.assert_close(trained(intarsia.compile), trained(lambda f: f))
