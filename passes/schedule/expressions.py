@@ -129,10 +129,18 @@ class Expressions:
         yes, no = self.wide(yes), self.wide(no)
         return self.node("select", yes.dtype, (yes, no), (tuple(conditions),), conditions)
 
-    def renamed(self, node: Node, mapping: Mapping[sympy.Symbol, Dim]) -> Node | None:
-        """The node with other expressions for its loop variables; None when it depends on an integer from memory or a reduction."""
-        made: dict[Node, Node] = {}
+    def renamed(
+        self, node: Node, mapping: Mapping[sympy.Symbol, Dim], known: Mapping[Node, Node] | None = None
+    ) -> Node | None:
+        """The node with other expressions for its loop variables; None when it depends on an integer from memory or a reduction.
+
+        Args:
+            known: what stands for some nodes, such as reductions.
+        """
+        made: dict[Node, Node] = dict(known or {})
         for below in sorted(node.walk(), key=lambda n: n.number):  # operands are made before what uses them
+            if below in made:
+                continue
             places = _PLACES.get(below.kind)
             if places is None:
                 return None

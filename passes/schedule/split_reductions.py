@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from ...ir.dialects import loop
 from ...ir.scalars import DOT
-from ...ir.symbols import Dim, FloorDiv, dim, product
+from ...ir.symbols import Dim, FloorDiv, Mod, dim, product, simplify_index, substitute
 from ...ir.types import ref_type
 from ..analysis.affine import accesses, merge
 from ..analysis.cost import CHUNK, MAX_CHUNKS, MIN_UNITS, MIN_WORK
@@ -97,11 +97,26 @@ def _split(found: Nests, nest: Nest) -> list[Nest]:
 
 def flattened(expressions: Expressions, stage: Stage) -> Stage:
     """The stage with neighbouring loops as one wherever memory allows it, so that chunks are contiguous."""
-    used = accesses(stage.nodes, [], expressions.ranges)
+    used = accesses(stage.nodes, stage.stores, expressions.ranges)
     ordered = by_stride(stage.loops, [], used.loads)
     loops, env = merge(ordered, used.all, expressions.ranges, lambda size: expressions.variable("i", size))
-    if not env:
-        return stage
+    return _with_loops(expressions, stage, loops, env) if env else stage
+
+
+def as_one_loop(expressions: Expressions, stage: Stage) -> Stage:
+    """The stage with all of its loops as one, whose remainders are their variables."""
+    total = product(each.size for each in stage.loops)
+    variable, below = expressions.variable("i", total), dim(1)
+    env: dict[sympy.Symbol, Dim] = {}
+    for k, each in reversed(list(enumerate(stage.loops))):
+        part = dim(FloorDiv(variable, sympy.sympify(below)))
+        env[each.var] = dim(each.start + (Mod(sympy.sympify(part), sympy.sympify(each.size)) if k else part))
+        below = dim(below * each.size)
+    return _with_loops(expressions, stage, [Loop(variable, total)], env)
+
+
+def _with_loops(expressions: Expressions, stage: Stage, loops: list[Loop], env: dict[sympy.Symbol, Dim]) -> Stage:
+    """The stage with other loops; itself where what it computes cannot be said in their variables."""
     joins = []
     for join in stage.joins:
         args = [expressions.renamed(a, env) for a in join.args]
@@ -109,7 +124,13 @@ def flattened(expressions: Expressions, stage: Stage) -> Stage:
         if len(known) < len(args):
             return stage
         joins.append(replace(join, args=known))
-    return Stage(loops, joins)
+    stores = []
+    for store in stage.stores:
+        node = expressions.renamed(store.node, env)
+        if node is None:
+            return stage
+        stores.append(replace(store, node=node, flat=simplify_index(substitute(store.flat, env), expressions.ranges)))
+    return Stage(loops, joins, stores)
 
 
 def in_chunks(found: Nests, nest: Nest, first: Stage, longest: Loop, chunks: int) -> list[Nest]:
@@ -121,6 +142,7 @@ def in_chunks(found: Nests, nest: Nest, first: Stage, longest: Loop, chunks: int
     expressions = found.expressions
     cut = _cut(found, nest, longest, chunks)
     partial = Stage([Loop(each.var, cut.stop, cut.start) if each is longest else each for each in first.loops])
+    partial.stores = list(first.stores)
     save, rest = Stage([]), Stage([Loop(cut.step, cut.chunks)])
     for join in first.joins:
         part = cut.part(join)

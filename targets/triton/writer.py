@@ -15,6 +15,7 @@ from ...ir.syntax import Op
 from ...passes.analysis.affine import begins_anywhere
 from ...passes.analysis.size_names import SizeNames
 from ...passes.schedule.gpu.blocks import most
+from ...passes.schedule.nests import coefficient
 from ..text.walk import Walk
 from .text import index_text
 
@@ -195,7 +196,8 @@ def whole_blocks(op: loop.For) -> Dim | None:
     if block == 1 or not known_equal(size, longest(op)) or not joined(op):
         return None
     many = isinstance(size, int) and size % 16 != 0 and size >= MANY_BLOCKS * block
-    if not many and not any(accumulates(op, memory)["kind"] == "moments" for memory in joined(op)):
+    along = many and any(coefficient(load["index"], op["var"]) == 1 for load in _loads(op))
+    if not along and not any(accumulates(op, memory)["kind"] == "moments" for memory in joined(op)):
         return None
     return size // block * block if isinstance(size, int) else dim(block * FloorDiv(size, sympy.Integer(block)))
 

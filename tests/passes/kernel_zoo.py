@@ -222,6 +222,27 @@ def channel_gradients(k, g, x, mean):
     return first, second, k.add_(first, k.mul(second, mean))
 
 
+LAST = [40 * 272, 1, 40 * 17, 40]  # channels-last strides of (4, 40, 16, 17)
+
+
+@case(*[t(4, 40, 16, 17)] * 4, *[t(40)] * 2, arg_strides=[LAST] * 4 + [None] * 2, strides=[None] * 5 + [LAST])
+def gradients_of_two_norms(k, g, y, x, z, m, n):
+    """Sums over the same columns of two norms, and what both add up: one nest of chunks reads and stores all."""
+    g = k.where(k.le(y, k.const(0.0, y)), k.const(0.0, g), g)
+    found = []
+    for v, mean in ((x, m), (z, n)):
+        total = k.reduce("sum", k.mul(g, k.sub(v, k.bc(mean, (4, 40, 16, 17), [1]))), 0, 2, 3)
+        found += [k.mul(total, mean), k.mul(total, total)]
+    return *found, k.reduce("sum", g, 0, 2, 3), g
+
+
+@case(t(3, 40, 90, 91), t(3, 40, 88, 89), arg_strides=[[40 * 8190, 1, 40 * 91, 40], [40 * 7832, 1, 40 * 89, 40]])
+def gradients_of_windows(k, x, y):
+    """Columns of an image whose loops do not become one, because of what is put around the other."""
+    inside = k.pad(y, (0, 0, 1, 1), (0, 0, 1, 1), 0.0)
+    return k.reduce("sum", k.mul(x, inside), 0, 2, 3), k.reduce("sum", k.add_(x, inside), 0, 2, 3)
+
+
 @case(t(24, 40, 50), t(24, 40, 50), t(24))
 def row_gradients(k, g, x, mean):
     """Two sums of rows, and the rows again: a batch norm's derivative."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from xdsl.dialects.builtin import ModuleOp
@@ -19,10 +19,11 @@ from ..kernels import replace_nests
 from ..nests import Nest, Nests, by_stride
 from ..online import around_mean
 from ..read import read
-from ..split_reductions import flattened, in_chunks, moments_in_chunks
+from ..split_reductions import as_one_loop, flattened, in_chunks, moments_in_chunks
 from .blocks import Blocker, hint, reduced
 from .cooperative import shared_parts
 from .grid_kernels import grid_kernels, named_sizes
+from .one_reading import joined_nests, stored_beside
 from .product_tiles import is_product, split_of
 
 
@@ -45,10 +46,25 @@ class ChunkReductions(Pass):
             with named_sizes(kernel):
                 found = read(kernel)
                 blocker = Blocker(ctx.machine.gpu, found.expressions, found.scratch)
-                nests = [part for nest in found.nests for part in _chunked(blocker, found, nest)]
-                if len(nests) > len(found.nests):
+                nests = _in_one_reading(blocker, found)
+                if nests != found.nests:
                     replace_nests(kernel, found, nests)
             kernel["symbols"] = kernel_symbols(kernel, memory=True)
+
+
+def _in_one_reading(blocker: Blocker, found: Nests) -> list[Nest]:
+    """The nests, reductions in chunks: these read once what several reductions, and stores of single elements, are made of."""
+    waiting, made = joined_nests(found), list[Nest]()
+    while waiting:
+        nest = waiting.pop(0)
+        parts = _chunked(blocker, found, nest)
+        if len(parts) > 1:
+            first, taken = stored_beside(found, nest, waiting)
+            if taken:
+                parts = _chunked(blocker, found, replace(nest, stages=[first, *nest.stages[1:]]))
+                waiting = [other for other in waiting if other not in taken]
+        made += parts
+    return made
 
 
 def _chunked(blocker: Blocker, found: Nests, nest: Nest) -> list[Nest]:
@@ -79,6 +95,9 @@ def _chunked(blocker: Blocker, found: Nests, nest: Nest) -> list[Nest]:
     first = flattened(found.expressions, first)
     used = accesses(first.nodes, [], found.expressions.ranges)
     enough = [s for s in by_stride(first.loops, [], used.loads) if hint(s.size) >= chunks]
+    if not enough and x is None and len(first.loops) > 1:  # windows keep loops apart that would be one
+        first = as_one_loop(found.expressions, first)
+        enough = [s for s in first.loops if len(first.loops) == 1]
     if chunks < 2 or not enough or (x is not None and not isinstance(enough[0].size, int)):
         return [nest]
     if x is None:

@@ -90,7 +90,7 @@ def shared_parts(blocker: Blocker, nest: Nest) -> Parts | None:
     """How programs share the nest's rows; None where rows are better left whole."""
     lowering, processor, lane = blocker.lowering, blocker.processor, blocker.lane(nest)
     most = min(SHARERS, processor.multiprocessors // 2)
-    if most < LEAST_SHARERS:
+    if most < LEAST_SHARERS or any(s.joins and s.stores for s in nest.stages):
         return None
     stages = online(lowering, nest.stages)
     total, rows = _elements(stages), product(r.size for r in nest.rows)
