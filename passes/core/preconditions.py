@@ -10,7 +10,7 @@ from ...ir.dialects import buffer, kernel
 from ...ir.syntax import Op
 from ..analysis.machine import Machine
 from ..kernels.attention import CPP, takes_cpp
-from ..kernels.convolution import takes_convolution, takes_max_pool, takes_planes
+from ..kernels.convolution import takes_convolution, takes_max_pool, takes_planes, takes_points
 from ..kernels.depthwise_kernels import OWN as DEPTHWISE
 from ..kernels.depthwise_kernels import takes_depthwise_on_gpu
 from ..kernels.microkernel import takes_registers, takes_rows
@@ -23,6 +23,7 @@ PRECONDITIONS: dict[str, Callable[[Op, Machine], Clauses]] = {
     "convolution": takes_convolution,
     "max_pool": takes_max_pool,
     "planes": takes_planes,
+    "points": takes_points,
     "rows": takes_rows,
     CPP: takes_cpp,
     "index_add": takes_index_add,

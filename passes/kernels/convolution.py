@@ -79,26 +79,17 @@ def takes_depthwise(op: Op) -> Clauses:
     yield tuple(op["dilation"]) == (1, 1), "no dilation"
 
 
+def gradients_of(op: Op) -> tuple[int, ...]:
+    """Which gradients the results of a `convolution_backward` are: of the image, the weight, the bias."""
+    return tuple(op.get("returned", (0, 1, 2)))
+
+
 def takes_planes(op: Op, machine: Machine) -> Clauses:
-    """What targets/cpp/include/intarsia_depthwise.h takes of `aten.convolution` and its gradients: one filter a channel, images as eager has them."""
-    call, gradients = Call.of(op), op["target"] == GRADIENTS
-    yield gradients or op["target"] == "aten.convolution.default", "a convolution or its gradients"
-    names = ("input", "weight")
-    yield (
-        call.names == (("grad_output", *names) if gradients else names),
-        "no bias, and a gradient where gradients are wanted",
-    )
-    yield not op.get("effect") and "packed" not in op.literals, "no effect, and a weight as it is"
-    tensors = [*call.names, *(name for name in call.tensors if name.startswith("result"))]
-    yield (
-        call.on_cpu and call.are(F32, names=tuple(tensors)) and not call.empty,
-        "float32 in the host's memory, not empty",
-    )
-    yield all(len(call.shape(name)) == 4 for name in tensors), "two-dimensional images"
-    if gradients:
-        yield op.get("returned") in ((0,), (1,), (0, 1)), "gradients of the image and of the weight, none of a bias"
-    yield call.two_numbers("stride", "padding", "dilation"), "two numbers each for stride, padding and dilation"
-    yield op.get("transposed") is not True and tuple(op["dilation"]) == (1, 1), "not transposed, no dilation"
+    """What targets/cpp/include/intarsia_planes.h takes of `aten.convolution` and its gradients: one filter a channel, images as eager has them."""
+    yield from _takes_eager_images(op)
+    call = Call.of(op)
+    yield "bias" not in call.names and (op["target"] != GRADIENTS or 2 not in gradients_of(op)), "no bias"
+    yield tuple(op["dilation"]) == (1, 1), "no dilation"
     outputs, _, *window = call.shape("weight")
     yield call.shape("input")[1] == outputs == op["groups"], "one filter a channel"
     yield all(isinstance(n, int) and n <= MOST_COLUMNS for n in window), "small windows"
@@ -106,6 +97,37 @@ def takes_planes(op: Op, machine: Machine) -> Clauses:
         all(0 <= p < n for p, n in zip(op["padding"], window, strict=True)),
         "zeros around the image that a window reaches over",
     )
+
+
+def takes_points(op: Op, machine: Machine) -> Clauses:
+    """What targets/cpp/include/intarsia_planes.h takes of `aten.convolution` and its gradients: windows of one pixel, images as eager has them."""
+    yield from _takes_eager_images(op)
+    call = Call.of(op)
+    window = (*call.shape("weight")[2:], *op["stride"], *op["padding"])
+    yield window == (1, 1, 1, 1, 0, 0), "windows of one pixel with steps of 1, no padding"
+    yield op["groups"] == 1, "one group"
+    if "bias" in call.names:
+        yield call.are(F32, names=("bias",)) and len(call.shape("bias")) == 1, "a bias in float32"
+
+
+def _takes_eager_images(op: Op) -> Clauses:
+    """What `takes_planes` and `takes_points` have in common."""
+    call, gradients = Call.of(op), op["target"] == GRADIENTS
+    yield gradients or op["target"] == "aten.convolution.default", "a convolution or its gradients"
+    names = ("input", "weight")
+    known = (("grad_output", *names),) if gradients else (names, (*names, "bias"))
+    yield call.names in known, "an image, a weight, and a gradient where gradients are wanted"
+    yield not op.get("effect") and "packed" not in op.literals, "no effect, and a weight as it is"
+    results = tuple(name for name in call.tensors if name.startswith("result"))
+    yield (
+        call.on_cpu and call.are(F32, names=(*(known[0]), *results)) and not call.empty,
+        "float32 in the host's memory, not empty",
+    )
+    yield all(len(call.shape(name)) == 4 for name in known[0]), "two-dimensional images"
+    if gradients:
+        yield len(gradients_of(op)) == len(results), "gradients that are wanted, and no others"
+    yield call.two_numbers("stride", "padding", "dilation"), "two numbers each for stride, padding and dilation"
+    yield op.get("transposed") is not True, "not transposed"
     yield (
         all(s is None for name in ("operand_strides", "strides") for s in op.get(name, ())),
         "images as eager has them",

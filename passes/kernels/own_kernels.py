@@ -22,9 +22,9 @@ from ..analysis.strides import same_layout
 from ..core.base import Pass
 from ..core.clauses import Call, Clauses, broken
 from ..core.context import CompileContext
-from ..core.rewriter import is_static
+from ..core.rewriter import is_kept, is_static
 from .contractions import LINEAR, as_kernel, contraction_of, put
-from .convolution import GRADIENTS, takes_planes
+from .convolution import GRADIENTS, takes_planes, takes_points
 from .microkernel import in_registers, is_worth_packing, takes_registers, takes_rows
 
 INDEX_ADD = "aten.index_add.default"
@@ -41,6 +41,7 @@ class OwnKernels(Pass):
         rows: take over linear layers of so few rows that reading the weight is all that they cost.
         index_add: take over index_add.
         planes: take over convolutions with one filter a channel, and their gradients, on images as eager has them.
+        points: take over convolutions with windows of one pixel, and their gradients, on such images.
     """
 
     name: ClassVar[str] = "own-kernels"
@@ -52,6 +53,7 @@ class OwnKernels(Pass):
     rows: bool = True
     index_add: bool = True
     planes: bool = True
+    points: bool = True
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         for op in list(module.walk()):
@@ -64,6 +66,8 @@ class OwnKernels(Pass):
                 name, what = "index_add", "index_add"
             elif self.planes and _has_planes(op, ctx.machine):
                 name, what = "planes", "convolutions of planes"
+            elif self.points and _has_points(op, ctx.machine):
+                name, what = "points", "convolutions of points"
             elif self.linear and _in_registers(op, ctx):
                 what = "products of many rows"
             if name:
@@ -98,6 +102,23 @@ def _has_planes(op: kernel.Extern, machine: Machine) -> bool:
     if op["target"] == CONVOLUTION and machine.cpu.vector_bytes < 64:
         return False
     return op["groups"] >= LEAST_PLANES and not broken(takes_planes(op, machine))
+
+
+def _has_points(op: kernel.Extern, machine: Machine) -> bool:
+    """A convolution with windows of one pixel by a weight that changes from call to call, or its gradients; on processors where this was measured.
+
+    Two cores of a Zen 5, us of oneDNN's convolution + gradients, of ours: 4x96x4x4 pixels and 576 outputs 63 + 134, 25 + 69; 4x72x16x16 and
+    24 78 + 157, 15 + 42; 4x576x1x1 and 144 53 + 121, 19 + 34; 4x512x28x28 and 128 1102 + 2605, 1021 + 2091. Both in code for AVX2:
+    70 + 148, 35 + 107; 4x576x1x1 54 + 113, 15 + 36; 4x64x56x56 and 64 2176 + 2440, 564 + 1161.
+    """
+    if (
+        machine.cpu.vector_bytes < 32
+        or op["target"] not in (GRADIENTS, CONVOLUTION)
+        or broken(takes_points(op, machine))
+    ):
+        return False
+    func, weight = op.parent_op(), op.operands[list(op["operands"]).index("weight")]
+    return not isinstance(func, prim.Func) or not is_kept(weight, func)
 
 
 def takes_index_add(op: Op, machine: Machine) -> Clauses:

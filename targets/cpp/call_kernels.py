@@ -21,7 +21,7 @@ from ...passes.kernels.microkernel import tile_of
 from ...passes.schedule.cpu.stream import is_streamed
 from ..host.kernels import PackedOperand
 from .attention import attention_body
-from .convolution import convolution_body, max_pool_body, planes_body
+from .convolution import convolution_body, max_pool_body, planes_body, points_body
 from .linear import PACKED, linear_body, matrices
 from .text import cpp_constant, cpp_index
 
@@ -118,7 +118,12 @@ def _max_pool(op: Op) -> CallKernel:
 
 def _planes(op: Op) -> CallKernel:
     body, dims = planes_body(op)
-    return _kernel("depthwise", "intarsia_depthwise.h", body, op, dims)
+    return _kernel("depthwise", "intarsia_planes.h", body, op, dims)
+
+
+def _points(op: Op) -> CallKernel:
+    body, dims = points_body(op)
+    return _kernel("points", "intarsia_planes.h", body, op, dims)
 
 
 def _rows(op: Op) -> CallKernel:
@@ -161,4 +166,5 @@ KERNELS: dict[str, Callable[[Op], CallKernel]] = {
     "convolution": _convolution,
     "max_pool": _max_pool,
     "planes": _planes,
+    "points": _points,
 }

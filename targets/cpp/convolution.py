@@ -6,7 +6,7 @@ from ...ir.symbols import Dim, dim
 from ...ir.syntax import Op
 from ...ir.types import RefType
 from ...passes.analysis.strides import channels_last, same_layout
-from ...passes.kernels.convolution import FEW_CHANNELS, GRADIENTS, is_pointwise
+from ...passes.kernels.convolution import FEW_CHANNELS, GRADIENTS, gradients_of, is_pointwise
 from .tail import tail_of
 from .text import cpp_index
 
@@ -73,6 +73,22 @@ def planes_body(op: Op) -> tuple[str, list[Dim]]:
     high, wide = weight.shape[2:]
     call = f"depthwise<{high}, {wide}>(s, in0, in1, out0)"
     if gradients:
-        places = {position: f"out{k}" for k, position in enumerate(op["returned"])}
+        places = {position: f"out{k}" for k, position in enumerate(gradients_of(op))}
         call = f"depthwise_gradients<{high}, {wide}>(s, in0, in1, in2, {places.get(0, 'nullptr')}, {places.get(1, 'nullptr')})"
     return f"  const im::Depthwise s{{{', '.join(cpp_index(v) for v in values)}}};\n  im::{call};\n", values
+
+
+def points_body(op: Op) -> tuple[str, list[Dim]]:
+    """The statements of the kernel of a `buffer.extern` with own = "points", and the sizes that they mention."""
+    gradients = op["target"] == GRADIENTS
+    refs = [v.type for v in op.operands if isinstance(v.type, RefType)]
+    image, weight = refs[gradients : gradients + 2]
+    n, inputs, rows, columns = image.shape
+    values = [n, inputs, weight.shape[0], dim(rows * columns)]
+    if gradients:
+        places = {position: f"out{k}" for k, position in enumerate(gradients_of(op))}
+        results = ", ".join(places.get(position, "nullptr") for position in range(3))
+        call = f"points_gradients(s, in0, in1, in2, {results})"
+    else:
+        call = f"points(s, in0, in1, {'in2' if 'bias' in op['operands'] else 'nullptr'}, out0)"
+    return f"  const im::Points s{{{', '.join(cpp_index(v) for v in values)}}};\n  im::{call};\n", values

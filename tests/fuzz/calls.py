@@ -204,6 +204,44 @@ def convolution(d: Draw) -> Callable[..., Any]:
     return lambda ps, xs: behind(plain(ps, xs) if norm is None else norm(plain(ps, xs), ps, xs), ps, xs)
 
 
+def gradients(d: Draw) -> Callable[..., Any]:
+    """The gradients of a convolution with windows of one pixel, or with one filter a channel, or almost; or itself, by a weight that is no parameter."""
+    dtype = torch.float64 if d.chance(0.1) else torch.float32
+    inputs, alone = d.one(1, 3, 8, 16, 17, 40, 65), d.chance(0.5)
+    outputs = inputs * d.one(1, 1, 1, 2) if alone else d.one(inputs, 1, 2, 5, 8, 24, 33, 64, 70)
+    window = tuple(d.one(1, 2, 3, 5, 8) if alone else d.one(*[1] * 6, 2) for _ in range(2))
+    stride, dilation, padding = (
+        tuple(d.one(*given) for _ in range(2))
+        for given in ((1, 1, 1, 1, 2), (1,) * 9 + (2,), (0, 0, 1) if alone else (0,) * 5 + (1,))
+    )
+    x = d.tensor(
+        0 if d.chance(0.04) else d.one(1, 2, 3, 5),
+        inputs,
+        *(d.one(1, 2, 4, 7, 8, 9, 16) for _ in range(2)),
+        dtype=dtype,
+    )
+    w = d.tensor(outputs, 1 if alone else inputs, *window, dtype=dtype, scale=0.2)
+    how = (stride, padding, dilation, False, (0, 0), inputs if alone else 1)
+    transposed = d.chance(0.3) and inputs == outputs
+    how = (*how[:3], transposed, *how[4:])
+    b = d.tensor(outputs, dtype=dtype) if d.chance(0.4) else None
+    d.words.insert(0, f"convolution {how}")
+    plain = lambda ps, xs: torch.convolution(x(ps, xs), w(ps, xs), None if b is None else b(ps, xs), *how)  # noqa: E731
+    if d.chance(0.3):
+        return plain
+    g = d.tensor(*plain(d.parameters, d.inputs).shape, dtype=dtype)
+    mask = d.one(
+        [True, True, True], [True, True, False], [True, False, False], [False, True, False], [False, True, True]
+    )
+    d.words.append(f"gradients {mask}")
+
+    def call(ps: list[Tensor], xs: list[Tensor]) -> list[Tensor]:
+        found = torch.ops.aten.convolution_backward(g(ps, xs), x(ps, xs), w(ps, xs), [outputs], *how, mask)
+        return [one for one, wanted in zip(found, mask, strict=True) if wanted]
+
+    return call
+
+
 def product(d: Draw) -> Callable[..., Any]:
     dtype = d.one(*[torch.float32] * 5, *[torch.bfloat16] * 3, torch.float16, torch.float64)
     name = d.one("linear", "linear", "linear", "addmm", "addmm", "mm", "matmul", "bmm", "baddbmm", "mv", "addmv")
@@ -456,6 +494,7 @@ KINDS = [
     convolution,
     convolution,
     convolution,
+    gradients,
     product,
     product,
     product,

@@ -21,6 +21,7 @@ from calls import (
     convolution,
     convolution_as_it_lies,
     differing,
+    gradients,
     narrow,
     places,
     pool,
@@ -63,6 +64,7 @@ ALWAYS = {
     "nothing behind the sums", "queries, keys, values and perhaps a mask", "a torch with oneDNN", "a mask of two to four dimensions", "a type that is summed",
     "its dtypes have loops", "its memory is on one device", "a kernel with results, that is no contraction", "no memory lies between its elements",
     "only numbers are repeated", "its sizes are known", "they have elements, so many that 32 bits count them",
+    "a convolution or its gradients", "an image, a weight, and a gradient where gradients are wanted", "no effect, and a weight as it is", "gradients that are wanted, and no others", "a bias in float32",
     "a result channels-last", "no factors", "a row of the window in registers", "factors of channels without gaps", "known sizes", "as many heads, or shared ones", "a matrix as the weight, nothing empty",
 }  # fmt: skip
 
@@ -92,6 +94,7 @@ def test_both_sides_of_every_clause(monkeypatch: pytest.MonkeyPatch) -> None:
         + [[pool]] * 3
         + [[places], [convolution_as_it_lies]]
         + [[narrow]] * 2
+        + [[gradients]] * 6
     ):
         monkeypatch.setenv("INTARSIA_PACKING", "0" if kinds == [narrow] else "-1")  # narrow weights stay narrow
         for case in cases(1000 * first, 24, kinds):

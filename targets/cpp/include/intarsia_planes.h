@@ -1,9 +1,10 @@
-// Convolutions with one filter a channel on images as eager has them, channel after channel: the convolution, and its gradients.
+// Convolutions, and their gradients, on images as eager has them, channel after channel: those with one filter a channel, those with windows of one pixel.
+// Nothing depends on the number of threads.
 //
-// A task is a vector of channels and some images. Its planes are turned so that a pixel is one vector, with a border of zeros around the
-// image; sums of a few pixels, or of a few taps of the window, are in registers. Nothing depends on the number of threads.
+// With one filter a channel: a task is a vector of channels and some images. Its planes are turned so that a pixel is one vector, with a border of zeros around the
+// image; sums of a few pixels, or of a few taps of the window, are in registers.
 #pragma once
-#include "intarsia_matmul.h"
+#include "intarsia_tail.h"
 
 namespace intarsia {
 
@@ -205,6 +206,187 @@ static void depthwise_gradients(const Depthwise& s, const float* gradient, const
       for (int64_t part = 0; part < parts; ++part) total += sums.data[(part * blocks + c / lanes) * taps_size + t * lanes + c % lanes];
       of_weight[c * High * Wide + t] = total;
     }
+}
+
+// Windows of one pixel: products whose columns are pixels. A task is a panel of columns and some rows of the result. What the columns are of is
+// copied into a panel, of all images in one row, so that images of a few pixels fill vectors, too; the other factor is read where it lies.
+
+struct Points {
+  int64_t images, inputs, outputs, pixels;
+  IM_FN_MEMBER int64_t columns() const { return images * pixels; }
+};
+
+constexpr int64_t points_depth = 256;      // products that are summed in registers at a time
+constexpr int64_t most_point_rows = 12;    // of a block of sums
+constexpr int64_t least_task_rows = 24;    // of a task, so that copying its panel is a small part
+constexpr int64_t few_pixels = 64;         // of images that are joined for a sum over pixels
+
+// A factor that is read where it lies: element (r, k) is at[r * row + k * step].
+struct PointFactor {
+  const float* at;
+  int64_t row, step;
+  IM_FN_MEMBER PointFactor below(int64_t r, int64_t k) const { return {at + r * row + k * step, row, step}; }
+};
+
+// sums[r][c] (+)= sum over k of a[r][k] * b[k][c], rows of b and sums a panel apart.
+template <int Count, int Vectors>
+IM_FN void point_block(const PointFactor& a, const float* b, float* sums, int64_t depth, bool add) {
+  Floats local[Count][Vectors] = {};
+  #pragma GCC unroll 1
+  for (int64_t k = 0; k < depth; ++k) {
+    Floats given[Vectors];
+    #pragma GCC unroll 4
+    for (int v = 0; v < Vectors; ++v) given[v] = load(b + k * panel + v * lanes);
+    #pragma GCC unroll 12
+    for (int r = 0; r < Count; ++r) {
+      const Floats factor = a.at[r * a.row + k * a.step] - Floats{};  // the value in all lanes
+      #pragma GCC unroll 4
+      for (int v = 0; v < Vectors; ++v) local[r][v] = multiply_add(factor, given[v], local[r][v]);
+    }
+  }
+  set_aside<Count, Vectors>(sums, panel, local, add);
+}
+
+template <int Vectors>
+[[gnu::noinline]] static void point_rows(PointFactor a, const float* b, float* sums, int64_t rows, int64_t depth, bool add) {
+  constexpr int tall = Vectors < panel_vectors ? most_point_rows : block_rows;  // products under way hide the time that one takes
+  int64_t r = 0;
+  for (; r + tall <= rows; r += tall) point_block<tall, Vectors>(a.below(r, 0), b, sums + r * panel, depth, add);
+  if (tall > 6 && r + 6 <= rows) point_block<6, Vectors>(a.below(r, 0), b, sums + r * panel, depth, add), r += 6;
+  if (r + 4 <= rows) point_block<4, Vectors>(a.below(r, 0), b, sums + r * panel, depth, add), r += 4;
+  if (r + 2 <= rows) point_block<2, Vectors>(a.below(r, 0), b, sums + r * panel, depth, add), r += 2;
+  if (r < rows) point_block<1, Vectors>(a.below(r, 0), b, sums + r * panel, depth, add);
+}
+
+// For the first `columns` of a panel.
+IM_FN void add_points(const PointFactor& a, const float* b, float* sums, int64_t rows, int64_t columns, int64_t depth, bool add) {
+  if (columns <= lanes) point_rows<1>(a, b, sums, rows, depth, add);
+  else if (columns <= 2 * lanes) point_rows<2>(a, b, sums, rows, depth, add);
+  else point_rows<panel_vectors>(a, b, sums, rows, depth, add);
+}
+
+// Does something with every run of columns [first, first + count) that lies in one image: image, its first pixel, the run's first column, its size.
+template <class Do>
+IM_FN void for_runs(int64_t pixels, int64_t first, int64_t count, const Do& act) {
+  for (int64_t c = 0; c < count;) {
+    const int64_t image = (first + c) / pixels, pixel = (first + c) % pixels, size = index_min(count - c, pixels - pixel);
+    act(image, pixel, c, size);
+    c += size;
+  }
+}
+
+// to[k][c]: channel k at column first + c of the images.
+IM_FN void copy_columns(const float* from, int64_t channels, int64_t pixels, int64_t first, int64_t count, float* to) {
+  if (count < panel)
+    for (int64_t i = 0; i < channels * panel; ++i) to[i] = 0;
+  if (pixels == 1) return transpose(from + first * channels, channels, count, to, int64_t(panel), channels);
+  for_runs(pixels, first, count, [&](int64_t image, int64_t pixel, int64_t c, int64_t size) {
+    const float* line = from + image * channels * pixels + pixel;
+    float* row = to + c;
+    for (int64_t k = 0; k < channels; ++k, line += pixels, row += panel) {
+      int64_t p = 0;
+      for (; p + lanes <= size; p += lanes) store(row + p, load(line + p));
+      for (; p < size; ++p) row[p] = line[p];
+    }
+  });
+}
+
+IM_FN int64_t row_parts(int64_t rows, int64_t panels, int64_t threads) {
+  return threads == 1 ? 1 : index_max(1, index_min((4 * threads + panels - 1) / panels, rows / least_task_rows));
+}
+
+// out[n][r][p] = bias[r] + sum over k of a[r][k] * x[n][k][p].
+[[gnu::noinline]] static void points_product(int64_t images, int64_t pixels, int64_t rows, int64_t depth, const PointFactor& a, const float* x, const float* bias, float* out) {
+  const int64_t columns = images * pixels, panels = (columns + panel - 1) / panel, threads = threads_for(columns * rows * depth);
+  const int64_t parts = row_parts(rows, panels, threads);
+  #pragma omp parallel if (threads > 1)
+  {
+    Scratch<float> memory(depth * panel);
+    alignas(64) float sums[most_point_rows * panel];
+    #pragma omp for schedule(static)
+    for (int64_t task = 0; task < panels * parts; ++task) {
+      if (!memory.data) continue;
+      const int64_t first = task / parts * panel, count = index_min(panel, columns - first), part = task % parts;
+      copy_columns(x, depth, pixels, first, count, memory.data);
+      for (int64_t r = rows * part / parts, stop = rows * (part + 1) / parts, next; r < stop; r = next) {
+        next = index_min(stop, r + most_point_rows);
+        for (int64_t k = 0; k < depth; k += points_depth)
+          add_points(a.below(r, k), memory.data + k * panel, sums, next - r, count, index_min(points_depth, depth - k), k > 0);
+        for_runs(pixels, first, count, [&](int64_t image, int64_t pixel, int64_t c, int64_t size) {
+          for (int64_t i = r; i < next; ++i) {
+            float* const to = out + (image * rows + i) * pixels + pixel;
+            const float* const from = sums + (i - r) * panel + c;
+            const float more = bias ? bias[i] : 0.0f;
+            #pragma omp simd
+            for (int64_t p = 0; p < size; ++p) to[p] = bias ? from[p] + more : from[p];
+          }
+        });
+      }
+    }
+  }
+}
+
+static void points(const Points& s, const float* x, const float* weight, const float* bias, float* out) {
+  points_product(s.images, s.pixels, s.outputs, s.inputs, PointFactor{weight, s.inputs, 1}, x, bias, out);
+}
+
+// to[o][i] = sum over images and pixels of gradient[o] * x[i].
+[[gnu::noinline]] static void points_of_weight(const Points& s, const float* gradient, const float* x, float* to) {
+  const int64_t panels = (s.inputs + panel - 1) / panel, threads = threads_for(s.columns() * s.inputs * s.outputs);
+  const int64_t parts = row_parts(s.outputs, panels, threads), most = (s.outputs + parts - 1) / parts;
+  const bool joins = s.pixels < few_pixels && s.pixels > 1;  // a copy of the gradient has its images in one row
+  const int64_t together = s.pixels < few_pixels ? index_max(1, points_depth / s.pixels) : 1;
+  const int64_t deep = index_min(points_depth, s.pixels < few_pixels ? together * s.pixels : s.pixels);
+  #pragma omp parallel if (threads > 1)
+  {
+    Scratch<float> memory((deep + most) * panel + (joins ? most * deep : 0));
+    float* const turned = memory.data;
+    float* const sums = turned + deep * panel;
+    float* const joined = sums + most * panel;
+    #pragma omp for schedule(static)
+    for (int64_t task = 0; task < panels * parts; ++task) {
+      if (!memory.data) continue;
+      const int64_t i = task / parts * panel, count = index_min(panel, s.inputs - i), part = task % parts;
+      const int64_t o = s.outputs * part / parts, rows = s.outputs * (part + 1) / parts - o;
+      if (count < panel)
+        for (int64_t k = 0; k < deep * panel; ++k) turned[k] = 0;
+      for (int64_t n = 0; n < s.images; n += together)
+        for (int64_t p = 0; p < s.pixels; p += deep) {
+          const int64_t several = index_min(together, s.images - n), size = index_min(deep, s.pixels - p), depth = several * size;
+          PointFactor a{gradient + (n * s.outputs + o) * s.pixels + p, s.pixels, 1};
+          for (int64_t m = 0; m < several; ++m)
+            transpose(x + ((n + m) * s.inputs + i) * s.pixels + p, s.pixels, count, turned + m * size * panel, int64_t(panel), size);
+          if (joins) {
+            for (int64_t m = 0; m < several; ++m)
+              for (int64_t r = 0; r < rows; ++r)
+                for (int64_t k = 0; k < size; ++k) joined[r * deep + m * size + k] = a.at[(m * s.outputs + r) * s.pixels + k];
+            a = PointFactor{joined, deep, 1};
+          } else if (s.pixels == 1) {
+            a = PointFactor{a.at, 1, s.outputs};
+          }
+          add_points(a, turned, sums, rows, count, depth, n + p > 0);
+        }
+      for (int64_t r = 0; r < rows; ++r) __builtin_memcpy(to + (o + r) * s.inputs + i, sums + r * panel, count * sizeof(float));
+    }
+  }
+}
+
+// Gradients; a null pointer stands for one that is not wanted.
+static void points_gradients(const Points& s, const float* gradient, const float* x, const float* weight, float* of_x, float* of_weight, float* of_bias) {
+  if (of_x) points_product(s.images, s.pixels, s.inputs, s.outputs, PointFactor{weight, 1, s.inputs}, gradient, nullptr, of_x);
+  if (of_weight) points_of_weight(s, gradient, x, of_weight);
+  if (!of_bias) return;
+  for (int64_t o = 0; o < s.outputs; ++o) {
+    Floats sums{};
+    float rest = 0;
+    for (int64_t n = 0; n < s.images; ++n) {
+      const float* const line = gradient + (n * s.outputs + o) * s.pixels;
+      int64_t p = 0;
+      for (; p + lanes <= s.pixels; p += lanes) sums += load(line + p);
+      for (; p < s.pixels; ++p) rest += line[p];
+    }
+    of_bias[o] = sum(sums) + rest;
+  }
 }
 
 }  // namespace intarsia
