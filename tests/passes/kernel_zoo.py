@@ -236,6 +236,14 @@ def gradients_of_two_norms(k, g, y, x, z, m, n):
     return *found, k.reduce("sum", g, 0, 2, 3), g
 
 
+@case(*[t(4, 40, 16, 17)] * 2, t(4), t(40), arg_strides=[LAST, LAST, None, None], strides=[None, None, LAST, None])
+def gradients_of_image_and_rows(k, g, x, keep, w):
+    """Columns of an image, and of a matrix of its pixels: one stage, and both are stored by it."""
+    g = k.mul(g, k.bc(keep, (4, 40, 16, 17), [0]))
+    rows = k.reshape(k.permute(k.mul(g, k.bc(w, (4, 40, 16, 17), [1])), 0, 2, 3, 1), 1088, 40)
+    return k.reduce("sum", k.mul(g, x), 0, 2, 3), k.reduce("sum", rows, 0), g, rows
+
+
 @case(t(3, 40, 90, 91), t(3, 40, 88, 89), arg_strides=[[40 * 8190, 1, 40 * 91, 40], [40 * 7832, 1, 40 * 89, 40]])
 def gradients_of_windows(k, x, y):
     """Columns of an image whose loops do not become one, because of what is put around the other."""

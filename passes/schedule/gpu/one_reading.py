@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import sympy
 
-from ....ir.symbols import Dim, known_equal, substitute
+from ....ir.symbols import Dim, dim, known_equal, product, simplify_index, substitute
 from ..expressions import Expressions, Node
 from ..nests import Join, Loop, Nest, Nests, Stage, Store, coefficient
 
-Names = dict[sympy.Symbol, Dim]
+Names: TypeAlias = dict[sympy.Symbol, Dim]
 
 
 def joined_nests(found: Nests) -> list[Nest]:
     """The nests, where reductions over the same loops that share what they read are stages of one."""
     made: list[Nest] = []
-    for nest in found.nests:
+    for nest in (_with_one_stage(found.expressions, nest) for nest in found.nests):
         for k, other in enumerate(made):
             both = _joined(found.expressions, other, nest)
             if both is not None:
@@ -32,12 +33,49 @@ def joined_nests(found: Nests) -> list[Nest]:
     return made
 
 
+def _with_one_stage(e: Expressions, nest: Nest) -> Nest:
+    """The nest, where its reductions need nothing of each other as one stage: its loops are those of the one with most."""
+    stages = [s for s in nest.stages if s.joins]
+    if len(stages) < 2 or not all(_is_plain(s) for s in stages):
+        return nest
+    if any(n.kind == "reduced" for s in stages for top in s.nodes for n in top.walk()):
+        return nest
+    base = max(stages, key=lambda s: len(s.loops))
+    joins: list[Join] = []
+    for stage in stages:
+        names = {} if stage is base else _in_terms_of(stage.loops, base.loops)
+        for join in stage.joins:
+            value = None if names is None else e.renamed(join.args[0], names)
+            if value is None:
+                return nest
+            joins.append(replace(join, args=(value,)))
+    whole = replace(base, joins=joins)
+    return replace(nest, stages=[whole, *(s for s in nest.stages if not s.joins)])
+
+
+def _in_terms_of(theirs: Sequence[Loop], ours: Sequence[Loop]) -> Names | None:
+    """The variables of some loops in those of others that make the same points: one by one, or a long loop for neighbours."""
+    if _alike(ours, theirs):
+        return {y.var: x.var for x, y in zip(ours, theirs, strict=True)}
+    if len(theirs) != 1 or any(x.start != 0 for x in (*ours, *theirs)):
+        return None
+    place: Dim = 0
+    for x in ours:
+        place = dim(place * x.stop + x.var)
+    return {theirs[0].var: place} if known_equal(product(x.stop for x in ours), theirs[0].stop) else None
+
+
+def _is_plain(stage: Stage) -> bool:
+    """Whether a stage reduces, by kinds that take one value each."""
+    if not stage.joins or not stage.loops or stage.numbers or stage.stores:
+        return False
+    return all(len(j.args) == 1 and not j.beside and not j.attrs for j in stage.joins)
+
+
 def is_one_reduction(nest: Nest) -> bool:
     """Whether a nest reduces once, by kinds that take one value each, and then stores a few numbers of each row."""
     first, *rest = nest.stages
-    if not first.joins or not first.loops or first.numbers or first.stores or any(s.loops or s.joins for s in rest):
-        return False
-    return all(len(j.args) == 1 and not j.beside and not j.attrs for j in first.joins)
+    return _is_plain(first) and not any(s.loops or s.joins for s in rest)
 
 
 def _joined(e: Expressions, a: Nest, b: Nest) -> Nest | None:
@@ -78,7 +116,7 @@ def stored_beside(found: Nests, nest: Nest, others: Iterable[Nest]) -> tuple[Sta
     loads = _loads(first.nodes)
     stores: list[Store] = []
     for other in others:
-        names = _elements_of(other, loops, loads)
+        names = _elements_of(e, other, loops, loads)
         if names is None:
             continue
         read = {e.renamed(n, names) for n in _loads(other.stages[0].nodes)}
@@ -90,23 +128,41 @@ def stored_beside(found: Nests, nest: Nest, others: Iterable[Nest]) -> tuple[Sta
     return replace(first, stores=stores), taken
 
 
-def _elements_of(nest: Nest, loops: Sequence[Loop], loads: set[Node]) -> Names | None:
+def _elements_of(e: Expressions, nest: Nest, loops: Sequence[Loop], loads: set[Node]) -> Names | None:
     """The variables of a nest of single elements in terms of `loops`, by which `loads` read the same memory."""
     (stage, *more) = nest.stages
     plain = all(not s.scan and s.bind is None and not s.atomic and s.follows is None for s in stage.stores)
-    if nest.rows or more or stage.joins or not plain or len(stage.loops) != len(loops) or not _reads_arguments(nest):
+    if nest.rows or more or stage.joins or not plain or not _reads_arguments(nest):
         return None
+    names, rest, left = _split(stage.loops, loops)
     for load in sorted(_loads(stage.nodes), key=lambda n: n.number):
-        steps = {each.var: coefficient(load.data[1], each.var) for each in stage.loops}
+        flat = simplify_index(substitute(load.data[1], names), e.ranges)
+        steps = {each.var: coefficient(flat, each.var) for each in rest}
         for same in sorted((n for n in loads if n.data[0] is load.data[0]), key=lambda n: n.number):
-            places = {coefficient(same.data[1], each.var): each for each in loops}
-            if len(places) < len(loops) or None in places or 0 in places or set(steps.values()) != places.keys():
+            places = {coefficient(same.data[1], each.var): each for each in left}
+            if len(places) < len(left) or None in places or 0 in places or set(steps.values()) != places.keys():
                 continue
-            names: Names = {each.var: places[steps[each.var]].var for each in stage.loops}
-            sizes = all(_alike([each], [places[steps[each.var]]]) for each in stage.loops)
-            if sizes and substitute(load.data[1], names) == same.data[1]:
-                return names
+            found = names | {each.var: places[steps[each.var]].var for each in rest}
+            sizes = all(_alike([each], [places[steps[each.var]]]) for each in rest) and len(rest) == len(left)
+            if sizes and simplify_index(substitute(load.data[1], found), e.ranges) == same.data[1]:
+                return found
     return None
+
+
+def _split(theirs: Sequence[Loop], ours: Sequence[Loop]) -> tuple[Names, list[Loop], list[Loop]]:
+    """Long loops in terms of neighbours among ours; the loops on both sides that are left."""
+    names: Names = {}
+    rest, left = list[Loop](), list(ours)
+    for each in theirs:
+        runs = [left[i:j] for i in range(len(left)) for j in range(i + 2, len(left) + 1)]
+        found = [(run, _in_terms_of([each], run)) for run in runs]
+        run, name = next(((run, name) for run, name in found if name is not None), ([], None))
+        if name is None or any(_alike([each], [x]) for x in left):
+            rest.append(each)
+        else:
+            names |= name
+            left = [x for x in left if x not in run]
+    return names, rest, left
 
 
 def _alike(ours: Sequence[Loop], theirs: Sequence[Loop]) -> bool:
@@ -126,4 +182,5 @@ def _reads_arguments(nest: Nest) -> bool:
 def _renamed_store(e: Expressions, store: Store, names: Names, known: Mapping[Node, Node]) -> Store | None:
     node = e.renamed(store.node, names, known)
     plain = not store.scan and store.bind is None and not store.atomic and store.follows is None
-    return replace(store, node=node, flat=substitute(store.flat, names)) if plain and node is not None else None
+    flat = simplify_index(substitute(store.flat, names), e.ranges)
+    return replace(store, node=node, flat=flat) if plain and node is not None else None
