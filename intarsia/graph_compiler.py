@@ -36,6 +36,7 @@ from .ir.dtypes import UnknownDType
 from .ir.fx.importer import ImportFailure, import_fx, user_line
 from .ir.interpreter.loops import main_function
 from .ir.text import parse_module, print_module
+from .linear_losses import without_logits
 from .partition.choose import Partition
 from .passes.analysis.machine import CPUS, Machine, gpu_facts
 from .passes.core.base import Pass, PassError
@@ -165,6 +166,7 @@ def _compile(
         return _checked(stored.run, stored, gm, config), Report(stored, cached=True)
     with COUNTERS.phase("functionalize"):
         functional = functionalize(gm, example_inputs)
+        without_logits(functional.graph_module)
     debug.write_graph("functional", functional.graph_module)
     with COUNTERS.phase("import"):
         imported = import_fx(functional)

@@ -38,6 +38,7 @@ from .frontend.torch_private.functions import SET_GRAD_MODE
 from .frontend.torch_private.graphs import lazy_graph_module
 from .frontend.torch_private.joint import Joint, without_unread
 from .graph_compiler import GraphFunction, Report, compile_graph, may_run_eager, results_of, run_eager, without_casts
+from .linear_losses import without_logits
 from .partition.choose import Partition, split
 from .partition.prepare import prepare
 from .passes.core.base import Pass
@@ -104,6 +105,7 @@ def compile_training(
     def prepared(joint: fx.GraphModule) -> None:
         decide(joint.graph.nodes)
         without_unread(joint.graph)
+        without_logits(joint)
         prepare(joint, small=config.memory_budget < 1.0)
 
     def split_for_budget(joint: Joint) -> tuple[fx.GraphModule, fx.GraphModule]:

@@ -18,6 +18,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from ..fx.canonical import RESERVED, complaint
 from ..fx.functional_operators import NAMESPACE, functional_operator_named
+from ..linear_cross_entropy import linear_cross_entropy  # noqa: F401  (it registers the operator)
 from ..literals import Literal
 from ..syntax import Op
 from ..types import TensorType

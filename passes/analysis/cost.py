@@ -149,3 +149,7 @@ GPU_PER_OPERATION = 0.06  # of a kernel's instructions for one element: 67 TFLOP
 # Zen 5, one thread: the step of a ViT takes 195 ms as with 0.25, and its peak is 0.77 of eager's instead of 0.96.
 SAVED = 1.25
 GPU_SAVED = 0.25  # not measured
+
+# Bytes of the results of a linear layer in front of a cross entropy (logits) from which on they are computed in chunks of rows, and of a chunk:
+# on a CPU and on a GPU. Each chunk adds to the gradient of the weight, which is about as large as the factors; not measured.
+LOGITS, LOGITS_CHUNK = (128 << 20, 1 << 30), (64 << 20, 256 << 20)

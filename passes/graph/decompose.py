@@ -25,6 +25,7 @@ from .aten_rules import (  # noqa: F401  (they register their rules)
     formulas,
     index,
     library,
+    linear_cross_entropy,
     random,
     reduce,
     resample,

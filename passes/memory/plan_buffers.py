@@ -157,9 +157,13 @@ class _Planner:
         return self.aliases.root(value)
 
     def _join_updated(self, op: Operation, result: SSAValue) -> None:
-        """A kernel that changes some elements of a value that nobody else reads writes where it is."""
+        """A kernel that changes some elements of a value that nobody else reads writes where it is, and so does a library's sum."""
         before = self.launches.updated_unread(op)
-        if before is not None and isinstance(before.owner, loop.Launch) and len(list(before.uses)) == 1:
+        made = before is not None and isinstance(before.owner, loop.Launch)
+        if self.options.in_place and isinstance(op, kernel.Extern) and op["target"] in SUMS:
+            before = op.operands[0]
+            made = isinstance(before.owner, loop.Launch) or _is_product(before.owner) or self.root(before) is not before
+        if before is not None and made and len(list(before.uses)) == 1:
             same = prim.tensor(before) == prim.tensor(result)
             if same and same_layout(prim.tensor(result).shape, memory_strides(before), memory_strides(result)):
                 self.aliases.join(result, self.root(before))
@@ -377,7 +381,11 @@ class _Planner:
         self.block.add_op(buffer.Copy.make(ends, [], {}))
 
     def _extern(self, op: kernel.Extern) -> None:
-        if (start := self._start(op)) is not None:
+        if op["target"] in SUMS and self.root(op.results[0]) is not op.results[0]:
+            attrs = {**_call_literals(op), "target": SUMS[op["target"]]}
+            self.block.add_op(buffer.Extern.make(self._moved(op.operands), [], attrs, loc=op.location))
+            self.new[op.results[0]] = self.new[op.operands[0]]
+        elif (start := self._start(op)) is not None:
             base, offset = start
             self.new[op.results[0]] = self._seen_as(self.new[base], _memory(op.results[0]), offset)
         else:
@@ -493,6 +501,7 @@ def _bytes(value: SSAValue) -> Dim:
     return dim(needed + ALIGNMENT)
 
 
+SUMS = {"aten.add.Tensor": "aten.add_.Tensor"}  # calls that may write to their first operand, with what does so
 _PRODUCTS = frozenset(f"aten.{name}.default" for name in ("addmm", "baddbmm", "bmm", "convolution", "linear", "mm"))
 
 

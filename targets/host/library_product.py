@@ -56,7 +56,7 @@ class PackedProduct:
         x, weight = operands[self.x], operands[self.weight]
         bias = None if self.bias is None else operands[self.bias]
         # Without a version a change could not be noticed.
-        packed = None if weight.is_inference() else self.packed(weight)
+        packed = None if weight.is_inference() or not x.numel() else self.packed(weight)
         if packed is None:
             return torch.nn.functional.linear(x, weight.t() if self.transposed else weight, bias)
         return onednn_linear(x, packed, bias, *NO_ACTIVATION)
@@ -78,9 +78,12 @@ class Product:
         self.x, self.weight, self.bias, self.transposed = x, weight, bias, transposed
 
     def __call__(self, *operands: torch.Tensor) -> torch.Tensor:
-        weight = operands[self.weight]
+        x, weight = operands[self.x], operands[self.weight]
+        weight = weight.t() if self.transposed else weight
         bias = None if self.bias is None else operands[self.bias]
-        return onednn_linear(operands[self.x], weight.t() if self.transposed else weight, bias, *NO_ACTIVATION)  # type: ignore[no-any-return]
+        if not (x.numel() and weight.numel()):  # of a symbolic size; oneDNN takes nothing empty
+            return torch.nn.functional.linear(x, weight, bias)
+        return onednn_linear(x, weight, bias, *NO_ACTIVATION)  # type: ignore[no-any-return]
 
 
 def pack_panels(weight: torch.Tensor, panel: int) -> torch.Tensor:
