@@ -44,6 +44,7 @@ from .partition.prepare import prepare
 from .passes.core.base import Pass
 from .second_order import twice_differentiable
 from .targets.build.program import Program
+from .targets.run.recording_memory import Halves
 
 _WORTH_TAKING = 1 << 20  # bytes that are saved, from which on it is worth another form of the host program
 
@@ -120,8 +121,9 @@ def compile_training(
         with COUNTERS.phase("autograd"):
             parts = compiler("forward"), compiler("backward"), prepared, split_for_budget
             made = aot_autograd(gm, list(example_inputs), *parts, writes=inside)
+        shared = Halves()
         for half in halves.values():
-            half.partition = partitions[0]
+            half.partition, half.halves = partitions[0], shared
         halves["forward"].compile()
         random = halves["forward"].random
         depends = halves["backward"].depends if "backward" in halves else []
@@ -173,6 +175,8 @@ class Half:
         self.function: GraphFunction | None = None
         self.program: Program | None = None  # until it is known that calls run as planned
         self.taken: Callable[[list[Any]], Sequence[Any]] | None = None
+        self.recorded: Program | None = None  # the program, where its recordings may take what forward saved
+        self.halves = Halves()  # of which the other one is
         self.partition: Partition | None = None
         self.writes_last = False  # when nothing can fail any more
         self.busy = threading.Lock()  # never waited for
@@ -191,6 +195,10 @@ class Half:
         if self.taken is not None:
             with without_autocast():  # casts are explicit in a compiled graph
                 return self.taken(args)
+        if self.recorded is not None and self.recorded.may_take and self.watch is None and not self.tokens:
+            results = self.recorded.recorded[0].take(args)
+            if results is not None:
+                return results
         results = self(*args)
         if self.busy.acquire(blocking=False):
             try:
@@ -251,14 +259,21 @@ class Half:
         if report.program is not None and self.visible is not None:
             for recorded in report.program.recorded:
                 saved = range(self.visible, sys.maxsize)
-                recorded.hand_out(saved, half=True, after_others=self.name == "backward")
+                recorded.hand_out(saved, half=True, after_others=self.name == "backward", halves=self.halves)
+            if self.name == "backward" and self.program is not None and _is_recorded_whole(self.program):
+                self.recorded = self.program
         if self.reports is not None:
             self.reports.append(report)
         return function
 
     def release(self) -> None:
         """Give back what was compiled; the reports are for those who hold the compiled graph."""
-        self.function = self.taken = self.program = self.reports = None
+        self.function = self.taken = self.program = self.recorded = self.reports = None
+
+
+def _is_recorded_whole(program: Program) -> bool:
+    """Whether a recording of a program takes the program's own arguments."""
+    return len(program.recorded) == 1 and program.generated.host.make_constants is None
 
 
 def _without_tokens(function: GraphFunction, tokens: int) -> GraphFunction:

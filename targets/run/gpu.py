@@ -10,11 +10,13 @@ import torch
 from ...ir.symbols import span
 from ...passes.analysis.alignment import ALIGNMENT
 from ..host.ir import HostProgram
+from ..host.render import taking
 from ..host.source import HostSource
 from .capture import INVALID_CONTEXT
 from .errors import MISALIGNED, TOO_LARGE, UNALIGNED_WRITE, Misaligned, NoContext, UnplannedResult
 from .graphs import Recorded, Run
 from .pieces import Divided, Pieces
+from .recording_memory import Taking
 
 Make = Callable[..., Any]  # makes the functions of a program; of one with parts, from what becomes of these
 
@@ -103,6 +105,10 @@ def on_gpu(
         runs: Sequence[Run] = make(halves, False)()
         return [GpuFunction(run, lambda k=k: make(halves, True)()[k]) for k, run in enumerate(runs)]  # type: ignore[misc]
 
+    def taken() -> Taking | None:
+        form = taking(program)
+        return None if form is None else make(form, False)()  # type: ignore[no-any-return]
+
     def on_this_gpu() -> Run:
         run = GpuFunction(plain(), copying)
         if refused and torch.cuda.device_count() < 2:  # there is nothing else to do
@@ -118,6 +124,7 @@ def on_gpu(
         )
         if refused:
             return there
+        there.make_taking = taken
         if program.has_parts:
             there.pieces = Pieces(lambda part: GpuFunction(plain(part), copying), there.gpu)
         if halves := source.halves:

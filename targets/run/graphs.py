@@ -27,14 +27,28 @@ from ..torch_private import Storage, counts_uses, storage_address
 from .capture import Replay, first_line
 from .pieces import Divided, Ending, Pieces
 from .recordable import SPARED
-from .recording_memory import POOLS, Gpu, Memory, Pool, copies, recorded_bytes, result_makers, storages
+from .recording_memory import (
+    POOLS,
+    WARM,
+    Given,
+    Gpu,
+    Halves,
+    Memory,
+    Pool,
+    Taken,
+    Taking,
+    copies,
+    handed_over,
+    recorded_bytes,
+    result_makers,
+    storages,
+)
 from .seeds import FixedSeed
 
-__all__ = ["STATISTICS", "WARM", "Recorded", "recorded_bytes"]
+__all__ = ["STATISTICS", "WARM", "Halves", "Recorded", "recorded_bytes"]
 
 log = logging.getLogger("intarsia")
 Run = Callable[..., Sequence[Any]]
-WARM = 2  # calls with the same sizes and places before a recording: libraries choose algorithms in them
 LIMIT = 8  # recordings of one program at a time: for so many sizes, places and streams
 WORTH = 50  # playbacks that pay for a recording: beyond the limit and for places that move, only so many are made
 SEEN = 256  # sizes and places that are remembered until they come again
@@ -81,17 +95,25 @@ class _Recording:
     spare: _Recording | None = None  # another one, for calls that find results of this one in use
     busy: int = 0  # calls that did before there was one
     dropped: bool = False  # it is not played back any more
+    given: Given | None = None  # its results, where another recording may take their memory
+    taken: list[Taken] = field(
+        default_factory=list
+    )  # arguments whose memory it takes, so that only `take` plays it back
+    spared: set[_Recording] = field(default_factory=set)  # others whose results it does not write to
+
+    @property
+    def was_taken(self) -> bool:
+        """Whether another recording has taken the memory of one of its results."""
+        return self.given is not None and self.given.was_taken
 
     def is_idle(self) -> bool:
         """Whether nobody uses its results."""
         return all(storage.is_free() for storage in self.storages)
 
     def is_free(self) -> bool:
-        """Whether nobody uses what playing it back would write: its results, and those of later ones, which may lie where it has other values."""
-        if not self.is_idle():
-            return False
-        made = self.place.handing
-        return self not in made or all(r.is_idle() for r in made[made.index(self) + 1 :])
+        """Whether nobody uses what playing it back would write: its results, and those of others in the same memory that it does not spare."""
+        others = self.place.handing
+        return self.is_idle() and all(r is self or r in self.spared or r.is_idle() for r in others)
 
 
 @dataclass
@@ -150,11 +172,19 @@ class Recorded:
         self.pieces: Pieces | None = None
         self.divided: Divided | None = None  # where large results are not copied
         self.endings = 0  # recordings that a tail follows
+        self.halves: Halves | None = None  # where the program is a half of a training step
+        self.version = 0  # of these
+        self._takes_others = False
+        self.make_taking: Callable[[], Taking | None] = lambda: (
+            None
+        )  # the program as a function that empties a list of its arguments
         self.news = 0
         self.head = self.fixed = 0  # where in a key the addresses begin, and where those of `placed`
         self.key = self._key()
 
-    def hand_out(self, results: Collection[int], *, half: bool = False, after_others: bool = False) -> None:
+    def hand_out(
+        self, results: Collection[int], *, half: bool = False, after_others: bool = False, halves: Halves | None = None
+    ) -> None:
         """These results are given to the caller as they lie in the recording's memory, not copied.
 
         For gradients, and for what one half of a training step saves for the other: they are large and are dropped before the next step. A call
@@ -163,11 +193,13 @@ class Recorded:
         Args:
             half: the program is a half of a training step: its small arguments, too, are likely to lie at one place.
             after_others: arguments come from recordings, too: wait until these are made and give the same places, which may be several.
+            halves: what both halves share.
         """
         if counts_uses:
-            self.handed = results
+            self.handed, self.halves = results, halves
         if half:
             self.large = 0
+        self._takes_others = after_others
         if after_others:
             self.warm, self.most_moves = WARM + 3, LIMIT
 
@@ -190,11 +222,16 @@ class Recorded:
             return self.run(*args)
         try:
             self.calls += 1
+            self._follow_halves()
             key = self.key(*args)
             found = self.made.get(key)
             if found is not None and not self.gpu.capturing():
-                free = found if found.is_free() else self._spare(found, key, args)
-                return self.run(*args) if free is None else self._play(free, args, key[0])
+                if found.taken:
+                    return self.run(*args)
+                results = self._play(found, args, key[0])
+                if results is None and (spare := self._spare(found, key, args)) is not None:
+                    results = self._play(spare, args, key[0])
+                return self.run(*args) if results is None else results
             if found is not None or not self._is_wanted(key, args):
                 return self._run(key, args)
             results = None if self.handed else self.run(*args)
@@ -203,9 +240,49 @@ class Recorded:
                 return results
             # What is handed out would be there twice if the program ran before it is recorded.
             key = self.key(*args)
-            return self._play(self.made[key], args, key[0]) if key in self.made else self.run(*args)
+            found = self.made.get(key)
+            results = None if found is None or found.taken else self._play(found, args, key[0])
+            return self.run(*args) if results is None else results
         finally:
             self.lock.release()
+
+    def take(self, args: list[Any]) -> Sequence[Any] | None:
+        """Play back a recording that takes the memory of some arguments, which the caller gives up: the list is all that holds them.
+
+        None, and the list is as it was, where there is none, or somebody else uses one of them: then the program is to be called.
+        """
+        here = self.gpu.is_only or self.gpu.is_current()
+        if not self.made or self.reason or not here or not self.lock.acquire(blocking=False):
+            return None
+        try:
+            self._follow_halves()
+            key = self.key(*args)
+            found = self.made.get(key)
+            if found is None or not found.taken or self.gpu.capturing():
+                return None
+            for taken in found.taken:
+                args[taken.argument] = None
+            results = self._play(found, args, key[0])
+            if results is not None:
+                self.calls += 1
+                if self.mutated:
+                    increment_version([args[k] for k in self.mutated])
+                return results
+            for taken in found.taken:
+                args[taken.argument] = taken.again()
+            assert self.halves is not None
+            self.halves.find_late()
+            return None
+        finally:
+            self.lock.release()
+
+    def _follow_halves(self) -> None:
+        """Drop what was recorded when both halves shared memory, where they do no more."""
+        if self.halves is not None and self.version != self.halves.version:
+            self.version = self.halves.version
+            for key in list(self.made):
+                self._drop(key)
+            self.seen.clear()
 
     def _run(self, key: tuple[Any, ...], args: Sequence[Any]) -> Sequence[Any]:
         """The program itself, in parts that are recorded where its sizes are new in each call."""
@@ -312,8 +389,13 @@ class Recorded:
         pool = POOLS.of(self.gpu, key[0])
         place = _Place(pool)
         if self.handed:  # what callers hold must lie where no other program's recording writes
-            place = self.places.get(key[0]) or _Place(replace(pool, memory=self.gpu.memory()))
-            self.places[key[0]] = place
+            places: dict[int, _Place] = (
+                self.halves.places if self.halves is not None and self.halves.takes else self.places
+            )
+            place = places.get(key[0]) or _Place(replace(pool, memory=self.gpu.memory()))
+            places[key[0]] = place
+            if self._meets_taken(key, args, place):
+                return
         made = self._made(key, args, results, place, divided)
         if isinstance(made, str):
             POOLS.drop(pool)  # where there was not enough memory, it is not kept
@@ -322,6 +404,9 @@ class Recorded:
             if len(self.made) >= LIMIT:
                 self._drop(min(self.made, key=lambda k: self.made[k].last))
             self.made[key] = made
+
+    def _shares(self) -> bool:
+        return self.halves is not None and self.halves.takes
 
     def _drop(self, key: Any) -> None:
         made = self.made.pop(key)
@@ -334,9 +419,15 @@ class Recorded:
             found.busy += 1
             if found.busy != WARM:
                 return None
+            if self._shares() and any(
+                (r.was_taken or r.given is None) and not r.is_idle() for r in found.place.handing
+            ):
+                assert self.halves is not None
+                self.halves.stop()  # a spare would write there, too; and what is in use together needs memory of its own
+                return None
             made = self._made(key, args, None, found.place, None)
             found.spare = made if isinstance(made, _Recording) else None
-        return found.spare if found.spare is not None and found.spare.is_free() else None
+        return found.spare
 
     def _made(
         self,
@@ -352,22 +443,36 @@ class Recorded:
             return None
         copied = [k for k in self.given if k not in (self.placed or ())]
         seed = FixedSeed(self.gpu.empty((), (), torch.int64))
+        taken: list[Taken] = []
         try:
             memories = [Memory(k, args[k], self.gpu) for k in copied]
             given = list(args)
             for memory in memories:
                 given[memory.place] = memory.like(args[memory.place])
             run, tail = (self.run, None) if divided is None else divided.make()
-            replay, recorded = self._captured(lambda: seed.run(run, given), pool)
+            taking, taken = self._taking(given, place)
+            if taking is None:
+                replay, recorded = self._captured(lambda: seed.run(run, given), pool)
+            else:
+                for each in taken:
+                    given[each.argument] = None
+                replay, recorded = self.gpu.record(lambda: seed.run(taking, (handed_over(given, taken),)), pool)
+                if any(t.is_held() for t in taken):
+                    raise RuntimeError("a result lies in the memory of an argument")
             ending = None if tail is None else Ending(tail, recorded, self.gpu)
             if ending is not None and ending.places & storages(given):
                 self.divided = None  # the tail would be given the recording's copy of an argument
                 return None
-            makers, held = ([], []) if ending is not None else result_makers(recorded, given, self.gpu, self.handed)
+            gives = Given(recorded, given, self.handed, self.gpu, pool.memory) if self._gives() else None
+            shown = recorded if gives is None else gives.results
+            makers, held = ([], []) if ending is not None else result_makers(shown, given, self.gpu, self.handed)
             others = [r for k, r in enumerate(recorded) if k not in self.handed]
             if results is None and self._is_heavy(key, [args[k] for k in copied], others, given):
                 return None
         except Exception as error:  # whatever it is: the program runs without
+            if self.halves is not None and self.halves.takes:
+                self.halves.stop()  # perhaps it can be recorded in memory of its own
+                return None
             return first_line(error)
         finally:
             pool.lock.release()
@@ -378,10 +483,46 @@ class Recorded:
         STATISTICS.recordings += 1
         drawn = seed if seed.asked else None
         made = _Recording(replay, memories, back, makers, place, held, ours, drawn, ending, last=self.calls)
+        place.sweep()
+        made.given, made.taken, made.spared = gives, taken, {r for r in place.handing if not r.was_taken}
         if held:
-            place.sweep()
             place.handing.append(made)
         return made
+
+    def _meets_taken(self, key: tuple[Any, ...], args: Sequence[Any], place: _Place) -> bool:
+        """Whether an argument's memory is that of an earlier recording, too, so that a further one could write there before it reads it.
+
+        Then both halves are recorded anew, and arguments that have moved are copied in.
+        """
+        lying = [r.given for r in place.handing if r.given is not None]
+        if self.halves is None or not any(there.lost(args[k]) for k in self.given for there in lying):
+            return False
+        like = next((k for k in reversed(self.made) if k[: self.fixed] == key[: self.fixed]), None)
+        if like is not None:
+            pairs = zip(self.placed or (), like[self.fixed :], key[self.fixed :], strict=True)
+            moved = [k for k, old, new in pairs if old != new]
+            self._place([k for k in self.placed or () if k not in moved])
+        self.halves.renew()
+        return True
+
+    def _gives(self) -> bool:
+        """Whether results are given up to the other half."""
+        return self._shares() and not self._takes_others
+
+    def _taking(self, given: Sequence[Any], place: _Place) -> tuple[Taking | None, list[Taken]]:
+        """The program as it takes the memory of arguments, and which these are: results of other recordings in the same memory."""
+        if not self._shares() or not self._takes_others:
+            return None, []
+        lying = [r.given for r in place.handing if r.given is not None]
+        taken = [
+            Taken(k, given[k], there)
+            for k in self.placed or ()
+            if self.kinds[k] == "tensor"
+            for there in lying
+            if there.has(given[k])
+        ]
+        taking = self.make_taking() if taken else None
+        return (None, []) if taking is None else (taking, taken)
 
     def _captured(self, work: Callable[[], list[Any]], pool: Pool) -> tuple[Replay, list[Any]]:
         """A recording; while one is made torch gives none of the memory back that it keeps, which so may be missing."""
@@ -419,10 +560,13 @@ class Recorded:
             self.seen[key] = [-(1 << 60), [], []]
         return True
 
-    def _play(self, found: _Recording, args: Sequence[Any], stream: int) -> Sequence[Any]:
+    def _play(self, found: _Recording, args: Sequence[Any], stream: int) -> Sequence[Any] | None:
+        """What a playback gives; None where what it would write is in use."""
         if not found.place.pool.lock.acquire(blocking=False):  # memory is shared with a recording that is under way
-            return self.run(*args)
+            return None if found.taken else self.run(*args)
         try:
+            if not found.is_free():
+                return None
             for memory in found.inputs:
                 memory.fill(args[memory.place], stream)
             if found.seed is not None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 import intarsia
 from intarsia import training
@@ -153,3 +155,42 @@ def test_no_copies_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Norms()
     intarsia.compile(model)(torch.randn(4, 3, 10, 10)).backward()
     assert copies == [0, 0] and written == [6, 0]
+
+
+@pytest.mark.parametrize("played", [True, False])
+@pytest.mark.parametrize("retain", [False, True])
+def test_what_forward_saved_is_held_by_the_list_alone(
+    monkeypatch: pytest.MonkeyPatch, retain: bool, played: bool
+) -> None:
+    """A recording of backward may write there once the list is empty; it is asked first."""
+    model, held, halves = Norms(), list[list[tuple[int, ...]]](), list[training.Half]()
+    plain = training.Half._compiled
+
+    def compiled(half: training.Half) -> Any:
+        halves.append(half)
+        return plain(half)
+
+    def take(args: list[Any]) -> list[Any] | None:
+        given = list(args)
+        copies = [a.clone() if isinstance(a, Tensor) else a for a in given]
+        owned = [(StorageWeakRef(a.untyped_storage()), tuple(a.shape)) for a in given if isinstance(a, Tensor)]
+        given.clear()
+        args[:] = [None] * len(args)
+        held.append([shape for storage, shape in owned if not storage.expired()])
+        args[:] = copies
+        return list(halves[-1](*copies)) if played else None
+
+    monkeypatch.setattr(training.Half, "_compiled", compiled)
+    run, x = intarsia.compile(model), torch.randn(4, 3, 10, 10)
+    run(x).backward()
+    halves[-1].recorded = SimpleNamespace(may_take=True, recorded=[SimpleNamespace(take=take)])  # type: ignore[assignment]
+    loss = run(x)
+    model.zero_grad()
+    loss.backward(retain_graph=retain)
+    parameters = {tuple(p.shape) for p in model.parameters()} | {(), tuple(x.shape)}
+    images = [shape for shape in held[0] if shape not in parameters]
+    assert bool(images) == retain
+    found = [p.grad for p in model.parameters()]
+    torch.testing.assert_close(
+        found, list(torch.autograd.grad(model(x), list(model.parameters()))), rtol=1e-4, atol=1e-5
+    )

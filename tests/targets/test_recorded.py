@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import random
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from intarsia.targets.run import recording_memory as playback
 from intarsia.targets.run.capture import INVALID_CONTEXT, QUIET, drawing_threads, in_context
 from intarsia.targets.run.graphs import LIMIT, WARM, WORTH, Recorded
 from intarsia.targets.run.pieces import Divided, Pieces
-from intarsia.targets.run.recording_memory import Pool, extent
+from intarsia.targets.run.recording_memory import Layout, Pool, extent
 from intarsia.targets.run.seeds import draw_seed
 from intarsia.targets.torch_private import empty_strided_cpu
 from tests.together import together
@@ -52,12 +53,14 @@ class Fake:
 
     def record(self, work: Callable[[], list[Any]], pool: Pool) -> tuple[Callable[[int], None], list[Any]]:
         saved = [(t, t.clone()) for t in self.kept]
+        there = [] if pool.memory is None else pool.memory
+        early = _unowned(there)
         first, second = work(), work()
         for t, before in saved:  # recording runs nothing
             t.copy_(before)
-        fixed: dict[
-            int, tuple[int, Any, Tensor]
-        ] = {}  # storage of a result -> where it is in the list, and memory that stays
+        # storage of a result -> where it is in the list, and memory that stays
+        fixed: dict[int, tuple[int, Any, Tensor]] = {}
+        owners: list[Any] = []  # of that memory, as long as a tensor does
         made: list[Any] = []
         for k, (r, again) in enumerate(zip(first, second, strict=True)):
             if not isinstance(r, Tensor) or r.untyped_storage().data_ptr() == again.untyped_storage().data_ptr():
@@ -66,26 +69,46 @@ class Fake:
             storage = r.untyped_storage()
             if storage._cdata not in fixed:
                 memory = ctypes.create_string_buffer(max(1, storage.nbytes()))
-                fixed[storage._cdata] = (k, memory, torch.frombuffer(memory, dtype=torch.uint8))
+                owner = (ctypes.c_char * len(memory)).from_buffer(memory)
+                owners.append(weakref.ref(owner))
+                fixed[storage._cdata] = (k, memory, torch.frombuffer(owner, dtype=torch.uint8))
+                del owner
             same = next((made[j] for j in range(k) if first[j] is r), None)
             base = fixed[storage._cdata][2]
             whole = base[: base.numel() // r.element_size() * r.element_size()].view(r.dtype)
             part = whole.as_strided(r.shape, r.stride(), r.storage_offset())
             made.append(part if same is None else same)
+            del base, whole, part, same
         places = [(k, memory) for k, memory, _ in fixed.values()]
-        there = [] if pool.memory is None else pool.memory
-        there.append(places)
+        fixed.clear()
+        late = _unowned(there)
+        there.append((places, owners))
         later = len(there)
 
         def replay(stream: int) -> None:
+            for cell in work.__closure__ or ():  # a recording knows addresses: it keeps no argument alive
+                if isinstance(cell.cell_contents, list):
+                    cell.cell_contents[:] = map(self.at_its_address, cell.cell_contents)
+            for memory in early:
+                ctypes.memset(memory, 0x55, len(memory))
             results = work()
-            for _, memory in sum(there[later:], []):  # this one has other values there
+            others = [memory for each, _ in there[later:] for _, memory in each]  # this one has other values there
+            for memory in (*late, *others):
                 ctypes.memset(memory, 0x55, len(memory))
             for k, memory in places:
                 storage = results[k].untyped_storage()
                 ctypes.memmove(memory, storage.data_ptr(), storage.nbytes())
 
         return replay, made
+
+    def shown(self, tensor: Tensor, memory: list[Any]) -> Tensor:
+        storage = tensor.untyped_storage()
+        return torch.frombuffer((ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr()), dtype=torch.uint8)
+
+    def at_its_address(self, value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.numel() or not self.holds(value):
+            return value
+        return Layout.of(value).over(self.shown(value, []))
 
     def move(self, target: int, source: int, size: int, stream: int) -> None:
         self.moved += 1
@@ -105,6 +128,11 @@ class Fake:
 
     def is_current(self) -> bool:
         return True
+
+
+def _unowned(there: list[Any]) -> list[Any]:
+    """What no tensor owns any more, so that it may be memory of a further recording, too."""
+    return [memory for each, owned in there for (_, memory), one in zip(each, owned, strict=True) if one() is None]
 
 
 @pytest.fixture(autouse=True)
