@@ -82,7 +82,7 @@ class SymbolicInterpreter:
         self.symbolic = ExitStack()
         self.fake_mode = new_fake_mode(None)
         self.out = OutputGraph(self.fake_mode, self.trace)
-        self.out.number_in = self.dynamic.item
+        self.out.number_in = self.dynamic.any_item
         self.guards = GuardSet(where=self.here)
         self.definitions = Definitions()
         self.user = UserState(self)
@@ -358,7 +358,7 @@ class SymbolicInterpreter:
         if name in ASKED and not args and not kwargs:
             return asked(self, tensor, name)
         if name != "item" or getattr(tensor, "constant", None) is None:
-            number = self.dynamic.item(tensor) if name == "item" and not args and not kwargs else None
+            number = self.dynamic.any_item(tensor) if name == "item" and not args and not kwargs else None
             if number is not None:
                 return number
             refuse_method(name)

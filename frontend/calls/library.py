@@ -94,6 +94,9 @@ def _extreme(function: Callable[..., Any], symbol: str) -> Callable[..., Any]:
         keys = _keys(vm, items, key)
         if all(map(is_constant, keys)):
             return items[vm.native(function, range(len(items)), key=keys.__getitem__)]
+        late = vm.dynamic.extreme(keys, function is max) if key is None else None
+        if late is not None:
+            return late
         best = 0
         for i in range(1, len(items)):
             if vm.truth(operators.compare(vm, symbol, keys[i], keys[best])):
@@ -195,6 +198,10 @@ def _number(function: Callable[..., Any], *names: str, symbolic: Any = None) -> 
             if symbolic is not None and len(args) == 1 and isinstance(value, torch.SymInt | torch.SymFloat):
                 whole = function is int and isinstance(value, torch.SymFloat)
                 return vm.dynamic.whole(value) if whole else symbolic(value)
+            if function is float and isinstance(value, Tensor) and value.is_floating_point() and len(args) == 1:
+                number = vm.dynamic.any_item(value)
+                if number is not None:
+                    return number
             if not isinstance(value, Tensor):
                 for name in names:
                     method = objects.find_method(type(value), name)

@@ -242,6 +242,9 @@ class Residual:
         expr = value.node.expr
         if expr.is_number:
             return self.emit.literal(value.node.pytype(expr))
+        late = self.vm.dynamic.late(value)
+        if late is not None:
+            return self._fresh(value, f"{self._tensor(late)}.item()")
         if self.sizes is None:
             raise Unsupported("a symbolic number is returned")
         self.emit.namespace.setdefault("torch", torch)  # conversions between kinds of numbers are torch's

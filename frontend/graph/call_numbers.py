@@ -28,6 +28,9 @@ class Numbers(Protocol):
     def is_float(self, value: Any, /) -> bool:
         """Whether a number does not follow from sizes alone."""
 
+    def late(self, value: Any, /) -> Tensor | None:
+        """The tensor that holds a number which only the running program knows."""
+
 
 def has_float(value: Any) -> bool:
     """Whether a symbolic float is among the arguments of a call."""
@@ -51,12 +54,17 @@ def with_inputs(value: Any, numbers: Numbers, fixed: bool) -> Any:
     return {k: with_inputs(v, numbers, fixed) for k, v in value.items()} if kind is dict else value
 
 
-def with_tensors(call: Call, record: Call, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result of `call(target, args, kwargs)` with tensors for its numbers, or NotImplemented; `record` calls a function."""
+def with_tensors(
+    call: Call, record: Call, late: Call, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """The result of `call(target, args, kwargs)` with tensors for its numbers, or NotImplemented; `record` calls a function.
+
+    `late` gives the tensor of a number that has one.
+    """
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     rule = _RULES.get(name)
     given = list(tensors_in((args, kwargs)))
-    if rule is None or any(t.dtype != given[0].dtype or t.device != given[0].device for t in given):
+    if rule is None or not given or any(t.dtype != given[0].dtype or t.device != given[0].device for t in given):
         return NotImplemented
     dtype = given[0].dtype
     half = dtype in (torch.float16, torch.bfloat16)
@@ -69,6 +77,9 @@ def with_tensors(call: Call, record: Call, target: Any, args: tuple[Any, ...], k
             return record(torch.mul, (tensor(value), tensor(times)), {})
         if isinstance(value, Tensor):
             return record(torch.Tensor.float, (value,), {}) if half else value
+        known = late(value)
+        if known is not None:
+            return record(torch.Tensor.to, (known,), settings)
         return None if value is None else record(torch.scalar_tensor, (value,), settings)
 
     found = rule(tensor, *args, **kwargs)
@@ -102,6 +113,13 @@ def _towards(tensor: Call, *args: Any, **kwargs: Any) -> Any:
     return (tuple(map(tensor, args)), {}) if len(args) == 3 and not kwargs else NotImplemented
 
 
+def _of_two(tensor: Call, *args: Any, **kwargs: Any) -> Any:
+    """A sum with the product or quotient of two, the first of which takes the factor `value`."""
+    if kwargs.keys() != {"value"} or len(args) != 3:
+        return NotImplemented
+    return (args[0], tensor(args[1], kwargs["value"]), args[2]), {}
+
+
 # Names of functions, of operators and of methods. Of half types, those whose result has their operand's dtype under autocast, too.
 _WIDENED = frozenset(["mul", "multiply", "div", "divide", "true_divide", "truediv", "add", "sub", "subtract"])
 _RULES: dict[str, Any] = {
@@ -109,4 +127,5 @@ _RULES: dict[str, Any] = {
     **dict.fromkeys(["add", "sub", "subtract", "add_", "sub_", "iadd", "isub"], _sum),
     **dict.fromkeys(["clamp", "clip"], _between),
     **dict.fromkeys(["lerp", "lerp_"], _towards),
+    **dict.fromkeys(["addcmul", "addcmul_", "addcdiv", "addcdiv_"], _of_two),
 }

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..errors import SourceLine
+from ..errors import GraphBreak, SourceLine
 from ..guards.checks import SizeCheck
 from ..guards.emitter import Statement
 from ..guards.source import Arg, Computed, Fetch, Item, Number, SizeExpression, Source
@@ -26,6 +26,7 @@ from ..torch_private.fake import fake_tensor
 from ..torch_private.symbols import hint_of, int_bounds, symbolic_float, symbolic_int
 from ..values.kinds import SYMBOLIC, isinstance
 from .host_numbers import HostNumbers
+from .late_numbers import READ, LateNumbers
 from .output import GraphInput
 
 if TYPE_CHECKING:
@@ -231,6 +232,7 @@ class Dynamic:
     _numbers: dict[Source, Any] = field(default_factory=dict)
     _floats: dict[int, tuple[Any, Source]] = field(default_factory=dict)
     _host: HostNumbers | None = None
+    _late: LateNumbers | None = None
 
     def tensor(self, value: Tensor, source: Source, static: bool) -> tuple[Tensor, GraphInput]:
         """The fake twin of an input, with symbols for the sizes that change, and its record."""
@@ -305,13 +307,38 @@ class Dynamic:
 
     def item(self, tensor: Tensor) -> Any:
         """`tensor.item()` as a symbolic float, where the host knows it before the graph runs; else None."""
-        if not self.marks.floats or tensor.requires_grad:
+        if not self.marks.floats or tensor.requires_grad or self.vm.out.inside:
             return None
         found = self._numbers_of_tensors().read(tensor)
         if found is None or found[0] is None:
             return None if found is None else found[1]
         self.vm.need_symbols()
         return self._float(found[1], found[0])
+
+    def any_item(self, tensor: Tensor) -> Any:
+        """`tensor.item()`, known to the host or not; None where the graph has to end."""
+        number = self.item(tensor)
+        return self.late_item(tensor) if number is None else number
+
+    def late_item(self, tensor: Tensor) -> Any:
+        """`tensor.item()` as a number that only the running program knows; None where the graph has to end."""
+        if not self.marks.floats or self.vm.inference or self.vm.out.inside:
+            return None
+        self.vm.need_symbols()
+        if self._late is None:
+            self._late = LateNumbers(self.vm.out)
+        return self._late.read(tensor)
+
+    def late(self, value: Any) -> Tensor | None:
+        """The tensor that holds a number which only the running program knows."""
+        return None if self._late is None else self._late.tensor_of(value)
+
+    def extreme(self, values: list[Any], larger: bool) -> Any:
+        """`max` or `min` of two numbers one of which is late, else None."""
+        if self._late is None or len(values) != 2 or not any(self.late(v) is not None for v in values):
+            return None
+        numbers = all(type(v) in (int, float, torch.SymInt, torch.SymFloat) for v in values)
+        return self._late.extreme(values[0], values[1], larger) if numbers else None
 
     def truth(self, tensor: Tensor) -> bool | None:
         """`bool(tensor)`, guarded, where it is asked of an input as it is before the graph; else None."""
@@ -334,6 +361,12 @@ class Dynamic:
         """Real Python code with symbols among its arguments: arithmetic stays symbolic, text and keys become constants."""
         if function is operator.getitem and type(args[1]) is int:  # of a list of hundreds, perhaps
             return function(*args)
+        if self._late is not None and any(self.late(a) is not None for a in args):
+            recording, self.vm.recording = self.vm.recording, False
+            try:
+                return self._late.applied(function, args, kwargs)
+            finally:
+                self.vm.recording = recording
         kinds = {type(a) for a in args}
         plain = not kwargs and kinds <= {int, float, torch.SymInt, torch.SymFloat}
         known = any(function is f for f in (_ARITHMETIC if torch.SymFloat in kinds else _OF_FLOATS))
@@ -347,6 +380,8 @@ class Dynamic:
 
     def whole(self, value: Any, function: Any = int) -> Any:
         """`function(value)`, an int, of a symbolic float: a symbol of its own where the float is more than a quotient of sizes."""
+        if self.late(value) is not None:
+            raise GraphBreak(READ)
         number = function(hint_of(value))
         quotient = type(value.node.expr).__name__ == "IntTrueDiv"
         if quotient or not self.marks.floats or type(number) is not int or not 0 <= number < _LARGEST:
@@ -361,6 +396,8 @@ class Dynamic:
     def _source(self, value: Any) -> Source:
         if type(value) not in _NUMBERS:
             return Number(value)
+        if self.late(value) is not None:
+            raise GraphBreak(READ)
         known = self._floats.get(id(value))
         if known is not None:
             return known[1]
@@ -371,6 +408,8 @@ class Dynamic:
 
     def number_input(self, value: Any) -> Any:
         """The symbolic float, itself an input of the graph, that stands for one that was computed from sizes."""
+        if self.late(value) is not None:
+            raise GraphBreak(READ)
         if id(value) in self._floats or not self.marks.floats or value.node.expr.is_number:
             return value
         if not all(s in self.vm.out.symbols for s in value.node.expr.free_symbols):

@@ -285,9 +285,10 @@ class OutputGraph:
             kwargs = {**kwargs, **{n: number for n, number in found.items() if number is not None}}
         if self.numbers is not None and has_float((args, kwargs)):
             differentiated = self.inside or is_differentiated(args, kwargs)
-            if differentiated and any(self.numbers.is_float(a) for a in (*args, *kwargs.values())):
+            late = any(self.numbers.late(a) is not None for a in (*args, *kwargs.values()))
+            if late or differentiated and any(self.numbers.is_float(a) for a in (*args, *kwargs.values())):
                 call = self.call_function if op == "call_function" else self.call_method
-                result = with_tensors(call, self.call_function, target, args, kwargs)
+                result = with_tensors(call, self.call_function, self.numbers.late, target, args, kwargs)
                 if result is not NotImplemented:
                     return result
             args, kwargs = with_inputs((args, kwargs), self.numbers, differentiated)

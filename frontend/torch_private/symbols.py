@@ -91,6 +91,13 @@ def symbolic_float(shape_env: Any, value: float, name: str) -> Any:
     return shape_env.create_symfloatnode(symbol, hint=value, source=source)
 
 
+def unknown_float(shape_env: Any) -> Any:
+    """A SymFloat that only the running program knows: what asks for it raises, as `data_dependent_errors` says."""
+    made = shape_env.create_unbacked_symfloat()
+    shape_env.pending_fresh_unbacked_symbols.clear()  # no operator of the fake mode gives it
+    return made
+
+
 def hint_of(value: Any) -> Any:
     """The number that a symbolic number has in this call, without a guard on it."""
     return value.node.hint if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool) else value

@@ -290,7 +290,7 @@ def of_a_module_and_backward_outside(m):
 def value_read(m):
     def step(x, seen):
         h = m[0](x)
-        h.register_hook(lambda g: seen.append(g.sum().item()))
+        h.register_hook(lambda g: seen.append(int(g.sum())))
         h.square().sum().backward()
 
     return step

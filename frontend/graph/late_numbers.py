@@ -1,0 +1,159 @@
+"""Numbers that a program reads of tensors that its graph computes (`loss.item()`, `update.norm().item()`).
+
+The graph goes on: the number stays in a 0-dim tensor of float64, which is Python's float. Arithmetic that raises for no value is done
+there, and operators take it as a tensor (`call_numbers`). What asks for the number itself breaks the graph; a number that the program
+keeps is read of a result of the graph, behind it.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import GraphBreak
+from ..torch_private.symbols import unknown_float
+from ..values.kinds import isinstance
+from .output import OutputGraph
+
+__all__ = ["READ", "LateNumbers"]
+
+READ = "a tensor's value is read (.item()), and what it is decides what follows"
+
+
+@dataclass
+class _Late:
+    """A number: what stands for it, the tensor that holds it, and what it is not below (NaN is below nothing)."""
+
+    value: Any
+    tensor: Tensor
+    least: float = -math.inf
+
+
+@dataclass
+class LateNumbers:
+    """Those of one capture."""
+
+    out: OutputGraph
+    known: dict[int, _Late] = field(default_factory=dict)
+
+    def read(self, tensor: Tensor) -> Any:
+        """What stands for `tensor.item()`; None where that is no float of the graph's own."""
+        if not tensor.is_floating_point() or not self.out.is_known(tensor):
+            return None
+        if any(size != 1 for size in tensor.shape):
+            return None
+        with torch.no_grad():
+            made = self.out.call_method("detach", (tensor,), {}) if tensor.requires_grad else tensor
+            if made.dim():
+                made = self.out.call_method("reshape", (made, ()), {})
+            # Not the same memory, which the program may write to.
+            made = self.out.call_method(*(("clone", (made,), {}) if made.dtype is torch.float64 else _wide(made)))
+        target = self.out.node(tensor).target
+        name = target if isinstance(target, str) else getattr(target, "__name__", "")
+        return self._make(made, 0.0 if name in _NEVER_NEGATIVE else -math.inf)
+
+    def tensor_of(self, value: Any) -> Tensor | None:
+        """The tensor that holds a number; None of any other value."""
+        found = self.known.get(id(value))
+        return None if found is None else found.tensor
+
+    def applied(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`function` of numbers, one of which is late."""
+        if not isinstance(function, _C) or _keeps(function) and all(self.tensor_of(a) is None for a in args[:-1]):
+            return function(*args, **kwargs)  # what it asks of the number raises
+        rule = next((r for f, r in _RULES if f is function), None)
+        if rule is None or kwargs or not all(type(a) in (int, float, torch.SymInt, torch.SymFloat) for a in args):
+            raise GraphBreak(READ)
+        try:
+            return rule(self, *(float(a) if type(a) is int else a for a in args))
+        except OverflowError:
+            raise GraphBreak(READ) from None
+
+    def extreme(self, value: Any, other: Any, larger: bool) -> Any:
+        """`max(value, other)` or `min(value, other)`: the first, unless the other is larger (smaller)."""
+        compared = self._call(torch.gt if larger else torch.lt, other, value)
+        made = self.out.call_function(torch.where, (compared, self._tensor(other), self._tensor(value)), {})
+        least = (max if larger else min)(self._least(value), self._least(other))
+        return self._make(made, least)
+
+    # ---- parts ----
+
+    def _make(self, tensor: Tensor, least: float = -math.inf) -> Any:
+        value = unknown_float(self.out.shape_env)
+        self.known[id(value)] = _Late(value, tensor, least)
+        return value
+
+    def _least(self, value: Any) -> float:
+        found = self.known.get(id(value))
+        if found is not None:
+            return found.least
+        return float(value) if type(value) in (int, float) and value == value else -math.inf
+
+    def _tensor(self, value: Any) -> Any:
+        found = self.tensor_of(value)
+        if found is not None:
+            return found
+        device = next(iter(self.known.values())).tensor.device
+        return self.out.call_function(torch.scalar_tensor, (value,), {"dtype": torch.float64, "device": device})
+
+    def _call(self, function: Any, *values: Any) -> Tensor:
+        with torch.no_grad():
+            return self.out.call_function(function, tuple(map(self._tensor, values)), {})  # type: ignore[no-any-return]
+
+    def _divided(self, x: Any, y: Any) -> Any:
+        """Where the divisor cannot be 0."""
+        if self.tensor_of(y) is None:
+            if y == 0:
+                raise GraphBreak(READ)
+        elif self._least(y) <= 0:
+            raise GraphBreak(READ)
+        return self._make(self._call(torch.div, x, y))
+
+    def _root(self, x: Any) -> Any:
+        if self._least(x) < 0:
+            raise GraphBreak(READ)
+        return self._make(self._call(torch.sqrt, x), 0.0)
+
+    def _sum(self, x: Any, y: Any) -> Any:
+        least = self._least(x) + self._least(y)
+        return self._make(self._call(torch.add, x, y), least if least == least else -math.inf)
+
+    def _positive(self, x: Any) -> Any:
+        return self._make(self._call(torch.abs, x), 0.0)
+
+
+def _wide(tensor: Tensor) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    return "to", (tensor, torch.float64), {}
+
+
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda late, *args: late._make(late._call(function, *args))
+
+
+_RULES: list[tuple[Any, Callable[..., Any]]] = [
+    *((f, LateNumbers._sum) for f in (operator.add, operator.iadd)),
+    *((f, _plain(torch.sub)) for f in (operator.sub, operator.isub)),
+    *((f, _plain(torch.mul)) for f in (operator.mul, operator.imul)),
+    *((f, LateNumbers._divided) for f in (operator.truediv, operator.itruediv)),
+    *((f, LateNumbers._positive) for f in (operator.abs, abs, math.fabs)),
+    (operator.neg, _plain(torch.neg)),
+    (operator.pos, lambda late, x: x),
+    (float, lambda late, x: x),
+    (math.sqrt, LateNumbers._root),
+]
+_NEVER_NEGATIVE = frozenset(["norm", "vector_norm", "linalg_vector_norm", "abs", "sqrt", "square", "exp"])
+_C = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType, type)
+
+
+def _keeps(function: Any) -> bool:
+    """Whether a function of C puts its last argument into a container without looking at it."""
+    owner = getattr(function, "__self__", None)
+    bound = type(owner) in (list, dict) and function.__name__ in ("append", "setdefault")
+    return bound or function in (list.append, dict.setdefault, operator.setitem, operator.is_, operator.is_not)
