@@ -51,6 +51,7 @@ class Known(Protocol):
     by_real: dict[int, Tracked]
     by_value: dict[int, Tracked]
     shadows: list[Any]
+    arg_tensors: list[Any]
     appended: list[Any]
     constants: dict[int, tuple[Any, Source | None]]
     same_tables: set[int]

@@ -19,6 +19,7 @@ from ..calls import dispatch
 from ..calls.builtins import TENSOR_METHODS
 from ..calls.tables import REFUSED_BUILTINS
 from ..calls.visibility import refuse_opaque
+from ..distributed.tensors import METHODS
 from ..entry.effects import Effects
 from ..errors import CaptureError, GraphBreak, InternalError, SourceLine, Unsupported, UserRaise
 from ..gradients.inside import Inside
@@ -352,7 +353,7 @@ class SymbolicInterpreter:
 
     def call_tensor_method(self, tensor: Tensor, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`tensor.name(*args)`."""
-        rule = TENSOR_METHODS.get(name)
+        rule = METHODS.get(name) or TENSOR_METHODS.get(name)
         if rule is not None:
             return rule(self, tensor, *args, **kwargs)
         if name in ASKED and not args and not kwargs:

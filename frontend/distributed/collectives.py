@@ -19,6 +19,7 @@ from ..guards import process_state
 from ..state import Interpreter
 from ..torch_private.distributed import RESOLVE_GROUP, WORLD, default_group, group_facts, group_rank
 from ..values.kinds import isinstance
+from .tensors import from_local
 
 __all__ = ["ROWS", "Finished"]
 
@@ -185,6 +186,10 @@ def _resolve(function: Any) -> None:
         return Then(function, (group, tag), {}, body=True)
 
 
+if dist.is_available():
+    from torch.distributed.tensor import DTensor
+
+    ROWS.rule(DTensor.from_local)(from_local)
 for _question in RESOLVE_GROUP:
     _resolve(_question)
 

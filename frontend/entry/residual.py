@@ -30,12 +30,14 @@ from ..calls.contexts import Scope
 from ..calls.library import methodcaller_parts
 from ..calls.transforms import Transformed
 from ..calls.visibility import is_opaque_type
+from ..distributed.tensors import handed_out
 from ..errors import Unsupported
 from ..gradients.grads import is_unchanged
 from ..guards.emitter import Emitter
 from ..guards.sameness import is_value_type, made_set, recipe, same_keys
 from ..guards.source import Source
 from ..state import Interpreter
+from ..torch_private.dtensor import is_shared
 from ..values.constant import has_identity, is_bound, is_constant, is_static, plain_value
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import CallBack
@@ -210,6 +212,12 @@ class Residual:
             if info.static:
                 return self.emit.constant(info.real, info.source.name())
             return self.emit.fetch(info.source)
+        if is_shared(tensor):
+            source = self.vm.user.source_of(tensor)
+            if source is not None:
+                return self.emit.fetch(source)
+            part, shared = handed_out(self.vm, tensor)
+            return self._fresh(tensor, f"{self.emit.constant(shared, 'shared')}({self._tensor(part)})")
         at = self._tensors.get(id(tensor))
         if at is None:
             if not self.vm.out.is_known(tensor):

@@ -35,6 +35,7 @@ from ..torch_private.dispatch import (
     storage_key,
     uncast,
 )
+from ..torch_private.dtensor import holds_others
 from ..torch_private.fake import fake_mode_of, is_fake
 from ..torch_private.functions import OpOverload
 from ..torch_private.graphs import lazy_graph_module
@@ -192,9 +193,7 @@ class Tracer(CaptureMode):
 
     def _attribute(self, name: str) -> Any:
         value = operator.attrgetter(name)(self.gm)
-        if not isinstance(value, Tensor):
-            return value
-        return self._constant(value, name)
+        return self._constant(value, name) if isinstance(value, Tensor) else value
 
     def _constant(self, real: Tensor, name: str | None = None, lifted: bool = False) -> Tensor:
         """A tensor known at compile time, as a get_attr node; ``name`` when it is an attribute that lives on, ``lifted`` when nobody has it."""
@@ -213,6 +212,8 @@ class Tracer(CaptureMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if any(map(holds_others, types)):
+            return NotImplemented  # a tensor subclass runs it on what it holds, which arrives here again
         if func.namespace == "prim":
             return func(*args, **kwargs)
         if not isinstance(func, OpOverload):

@@ -41,6 +41,8 @@ def dispatch(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs
             return fake_from_meta(mode, found, args[0].fake_device)
     result: Any = _spectrum(mode, func, *args) if func in SPECTRA else None
     result = FakeTensorMode.dispatch(mode, func, types, args, kwargs or {}) if result is None else result
+    if result is NotImplemented:  # a tensor subclass runs it on what it holds
+        return result
     result = eager_strides(mode, func, args, kwargs or {}, result)
     if func is torch.ops.aten._native_multi_head_attention.default and not _of(func, "need_weights", args, kwargs):
         return (result[0], None)  # fake tensors make empty weights

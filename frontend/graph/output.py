@@ -18,6 +18,7 @@ from ..errors import GraphBreak, InternalError, Unsupported, UserRaise
 from ..functional.overlap import is_folded
 from ..guards.source import Source
 from ..torch_private.autograd_graph import is_leaf
+from ..torch_private.dtensor import refusal
 from ..torch_private.fake import FakeTensorMode, data_dependent_errors, is_fake, unsupported_fake_errors
 from ..torch_private.graphs import lazy_graph_module
 from ..values.kinds import SYMBOLIC, isinstance, tensors_in
@@ -307,6 +308,8 @@ class OutputGraph:
             raise GraphBreak(f"{name} changes the sizes or strides of a tensor of the caller's")
         if op == "call_function" and any(getattr(target, "overloadpacket", target) is p for p in _REMAKES):
             raise GraphBreak(f"{target} makes its argument another tensor")
+        if shared := refusal(name, given, args, kwargs):
+            raise GraphBreak(shared)
         versions, wanted = [t._version for t in given], [t.requires_grad for t in given]
         try:
             result = function(*run_args, **kwargs)

@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..distributed.tensors import METHODS, check_attribute
 from ..errors import GraphBreak, Unsupported, UserRaise
 from ..gradients.grads import read_grad, write_grad
 from ..guards.source import Attr, Const, Fetch, Item
 from ..state import Interpreter
+from ..torch_private.dtensor import is_shared
 from .kinds import isinstance
 
 __all__ = ["ASKED", "TensorMethod", "asked", "load_tensor_attr", "rely_on_method", "store_tensor_attr", "tensor_class"]
@@ -67,6 +69,8 @@ def tensor_class(vm: Interpreter, tensor: Tensor) -> type:
     info = vm.out.inputs.get(id(tensor))
     if info is not None:
         return type(info.real)
+    if is_shared(tensor):
+        return type(tensor)
     return torch.nn.Parameter if getattr(tensor, "_is_param", False) else Tensor
 
 
@@ -75,6 +79,12 @@ def load_tensor_attr(vm: Interpreter, tensor: Tensor, name: str) -> Any:
     found, value = vm.effects.attr(tensor, name)
     if found:
         return value
+    if is_shared(tensor):
+        value = check_attribute(vm, tensor, name)
+        if value is not NotImplemented:
+            return value
+        if name in METHODS:
+            return TensorMethod(vm, tensor, name)
     if name == "nbytes":
         return tensor.numel() * tensor.element_size()
     if name in ASKED and hasattr(Tensor, name) and not callable(getattr(Tensor, name)):
@@ -154,6 +164,8 @@ def _user_attr(vm: Interpreter, tensor: Tensor, name: str) -> Any:
 
 def store_tensor_attr(vm: Interpreter, tensor: Tensor, name: str, value: Any) -> None:
     """`tensor.name = value` for an attribute of the user's own; torch's own attributes are refused."""
+    if is_shared(tensor):
+        raise GraphBreak(f"{name} of a DTensor is assigned")
     if name == "requires_grad":
         vm.call_tensor_method(tensor, "requires_grad_", (value,), {})
         return

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from ..calls.visibility import is_opaque_type
+from ..distributed.tensors import taken_in
 from ..errors import Unsupported
 from ..graph.output import GraphInput
 from ..guards.definitions import lookup
 from ..guards.sameness import is_value_type
 from ..guards.source import Attr, Const, Fetch, Item, Source
 from ..state import Interpreter, Tracked
+from ..torch_private.dtensor import is_shared
 from ..torch_private.guards import is_functorch_wrapped
 from .constant import has_identity, is_bound, is_constant, is_static, plain_value
 from .container import LazyDict, Shadow, list_items, shadow_of
@@ -223,6 +225,10 @@ class UserState:
     # ---- tensors ----
 
     def _tensor(self, value: Tensor, source: Source) -> Tensor:
+        if is_shared(value):
+            if _is_module_tensor(source):
+                self.vm.guards.add("is", source, value)
+            return taken_in(self.vm, value, source)
         try:
             check_tensor(value, source.name())
         except Unsupported:

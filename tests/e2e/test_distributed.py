@@ -57,3 +57,8 @@ def test_layers_compiled_one_by_one_have_their_shards_gathered_in_eager(
 def test_an_optimizer_over_shards_runs_in_eager_alone(rows: dict[str, dict[str, Any]]) -> None:
     assert rows["sharded_step"]["fallbacks"] == 0
     assert rows["sharded_step"]["graphs"] >= 4 and rows["sharded_step"]["breaks"] <= 12
+
+
+def test_tensor_parallel_layers_are_one_graph_forward_and_one_backward(rows: dict[str, dict[str, Any]]) -> None:
+    row = rows["tensor_parallel"]
+    assert row["graphs"] == 2 and row["breaks"] == row["fallbacks"] == 0

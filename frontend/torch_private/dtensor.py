@@ -1,0 +1,146 @@
+"""Tensors that several processes hold together (DTensor): taken apart and put together. Tried with torch 2.11 and 2.13."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "Layout",
+    "Local",
+    "Redistributed",
+    "Restored",
+    "Shared",
+    "holds_others",
+    "is_plain_part",
+    "is_shared",
+    "layout_of",
+    "local_of",
+    "refusal",
+]
+
+
+def is_shared(value: Any) -> bool:
+    """Whether a tensor is a DTensor; of one that is not there yet, its class is not either."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and type(value) is module.DTensor
+
+
+def holds_others(kind: type) -> bool:
+    """Whether tensors of a class are made of other tensors, on which the class runs operators: DTensor, and what it waits for."""
+    return kind.__module__ in ("torch.distributed.tensor", "torch.distributed._functional_collectives")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a DTensor lies on the processes: all that its local part does not say."""
+
+    mesh: Any
+    placements: tuple[Any, ...]
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    requires_grad: bool
+    kind: type  # of the local part
+    leaf: bool
+
+    def has_layout(self, value: Any) -> bool:
+        """Whether a DTensor lies so."""
+        spec = value._spec
+        same = spec.mesh is self.mesh or spec.mesh == self.mesh
+        return same and layout_of(value) == self
+
+
+def layout_of(value: Any) -> Layout:
+    """The layout of a DTensor."""
+    spec = value._spec
+    facts = value.requires_grad, type(value._local_tensor), value.is_leaf
+    return Layout(spec.mesh, tuple(spec.placements), tuple(value.shape), tuple(value.stride()), *facts)
+
+
+def is_plain_part(value: Any) -> bool:
+    """Whether a DTensor's local part is a tensor of torch's own, on a mesh that this process is part of."""
+    part = value._local_tensor
+    here = value._spec.mesh.get_coordinate() is not None
+    return here and type(part) is Tensor and part.layout is torch.strided and not part.is_meta
+
+
+def local_of(value: Any) -> Tensor:
+    """This process's part, through which gradients flow."""
+    from torch.distributed.tensor._api import _ToTorchTensor
+
+    with torch.enable_grad():
+        result: Tensor = _ToTorchTensor.apply(value, None)
+    return result
+
+
+def refusal(name: str, given: Iterable[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Why a call does not run on the DTensors that are given: it writes, or draws random numbers, to each process its own; else ""."""
+    if not any(map(is_shared, given)):
+        return ""
+    if name in _IN_PLACE or name.endswith("_") and not name.endswith("__") or kwargs.get("out") is not None:
+        return f"{name} writes to a DTensor"
+    if "dropout" in name:
+        p, training = kwargs.get("p", args[1] if len(args) > 1 else 0.5), kwargs.get("training", args[2:3])
+        nothing = p == 0 or training is False or training == (False,)
+        return "" if nothing else f"{name} draws random numbers for a DTensor"
+    dropped = name == _ATTENTION and (kwargs.get("dropout_p") or any(args[4:5]))
+    return f"{name} draws random numbers for a DTensor" if name in _DRAWS or dropped else ""
+
+
+_DRAWS = frozenset(
+    "bernoulli multinomial normal poisson rand_like randn_like randint_like gumbel_softmax rrelu".split()  # noqa: SIM905
+)
+_ATTENTION = "scaled_dot_product_attention"
+
+
+_IN_PLACE = frozenset(
+    "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift imatmul setitem".split()  # noqa: SIM905
+)
+
+
+class _Call:
+    """What a graph holds for a call on DTensors whose layouts are constants."""
+
+    def __init__(self, **facts: Any) -> None:
+        self.facts = facts
+        self.__name__ = type(self).__name__.lower()
+
+
+class Shared(_Call):
+    """`mesh`, `placements`, `shape`, `stride`: the DTensor of local parts."""
+
+    def __call__(self, local: Tensor) -> Tensor:
+        from torch.distributed.tensor import DTensor
+
+        return DTensor.from_local(local, **self.facts, run_check=False)
+
+
+class Restored(Shared):
+    """The same behind a graph, where gradients of it are wanted, whatever the mode is there."""
+
+    def __call__(self, local: Tensor) -> Tensor:
+        with torch.enable_grad():
+            return super().__call__(local)
+
+
+class Local(_Call):
+    """`grad_placements`: this process's part of a DTensor."""
+
+    def __call__(self, value: Any) -> Tensor:
+        from torch.distributed.tensor._api import _ToTorchTensor
+
+        result: Tensor = _ToTorchTensor.apply(value, self.facts.get("grad_placements"))
+        return result
+
+
+class Redistributed(_Call):
+    """`placements`, ...: the DTensor in another layout, waited for."""
+
+    def __call__(self, value: Any) -> Tensor:
+        result: Tensor = value.redistribute(**self.facts, async_op=False)
+        return result
