@@ -276,10 +276,17 @@ def _is_recorded_whole(program: Program) -> bool:
     return len(program.recorded) == 1 and program.generated.host.make_constants is None
 
 
-def _without_tokens(function: GraphFunction, tokens: int) -> GraphFunction:
+def _without_tokens(function: GraphFunction, tokens: Sequence[int]) -> GraphFunction:
     """Markers of operators with effects arrive as None, where the graph was traced with empty tensors."""
-    nothing = (torch.empty(0),) * tokens
-    return lambda *args: function(*nothing, *args[tokens:])
+    nothing = torch.empty(0)
+
+    def call(*args: Any) -> Sequence[Any]:
+        given = list(args)
+        for place in tokens:
+            given[place] = nothing
+        return function(*given)
+
+    return call
 
 
 def _begun_without_grad(gm: fx.GraphModule) -> fx.GraphModule:

@@ -360,7 +360,8 @@ class Runtime:
         start = time.perf_counter()
         # Where nothing was changed when a graph raises, eager shows what the program does up to the line that raises.
         repeatable = made.repeatable and (not made.writes or getattr(graph, "writes_last", False))
-        entry = made.compile_entry(graph, MISS, self._again() if repeatable else None)
+        again = self._again(always=repeatable) if made.repeatable else None
+        entry = made.compile_entry(graph, MISS, again)
         function = self._function() if self._function is not None else None
         stays = not any(g.is_replaceable() for g in made.guards.parts.values())  # what is inlined is never dropped
         if not self.inlined and not isinstance(self.target, Piece) and function is not None and stays:
@@ -409,14 +410,15 @@ class Runtime:
         self._tell("on_compile", time.perf_counter() - start)
         return graph
 
-    def _again(self) -> Callable[[Exception, tuple[Any, ...]], Any]:
+    def _again(self, always: bool) -> Callable[[Exception, tuple[Any, ...]], Any]:
         """What an entry does where its graph raises before anything was changed: eager raises where the program does,
-        after its effects so far."""
+        after its effects so far. Without `always`, where the error says that nothing was written."""
         reference = weakref.ref(self)
 
         def again(error: Exception, values: tuple[Any, ...]) -> Any:
             runtime = reference()
-            if runtime is None or getattr(error, "blames_backend", False) or getattr(error, "of_program", False):
+            kept = not always and not hasattr(error, "unwritten")
+            if runtime is None or kept or hasattr(error, "blames_backend") or hasattr(error, "of_program"):
                 raise error
             result = runtime.eager(dict(zip(runtime.parameters.names, values, strict=True)))
             runtime._warn(

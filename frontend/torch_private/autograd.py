@@ -558,17 +558,18 @@ def _keep_overwritten(graph: torch.fx.GraphModule, metadata: Any) -> None:
     graph.recompile()
 
 
-def without_tokens(graph: torch.fx.Graph) -> int:
+def without_tokens(graph: torch.fx.Graph) -> list[int]:
     """Take away AOTAutograd's markers of operators with effects, in place: they stand in the graph's order again.
 
-    Returns how many of the first placeholders stand for markers; they are given None.
+    Returns which of the placeholders stand for markers (forward's first, backward's last); they are given None.
     """
     from torch._higher_order_ops.effects import with_effects
 
-    tokens = 0
+    places = {node: place for place, node in enumerate(graph.find_nodes(op="placeholder"))}
+    tokens = []
     for node in graph.find_nodes(op="call_function", target=with_effects):
         token, operator, *args = node.args
-        tokens += token.op == "placeholder"
+        tokens += [places[token]] if token in places else []
         with graph.inserting_before(node):
             call = graph.call_function(operator, tuple(args), node.kwargs)
             call.meta = {k: v for k, v in node.meta.items() if k != "val"}

@@ -95,11 +95,15 @@ class Slot:
     def _fresh(self) -> torch.Tensor:
         """Memory from the system; where it has none, idle blocks are given back first."""
         try:
-            tensor = empty_strided_cpu(self.shape, self.strides, self.dtype)
-        except RuntimeError:
-            if release_idle() == 0:
-                raise
-            tensor = empty_strided_cpu(self.shape, self.strides, self.dtype)
+            try:
+                tensor = empty_strided_cpu(self.shape, self.strides, self.dtype)
+            except RuntimeError:
+                if release_idle() == 0:
+                    raise
+                tensor = empty_strided_cpu(self.shape, self.strides, self.dtype)
+        except RuntimeError as error:
+            error.unwritten = True  # type: ignore[attr-defined]  # a program takes its memory in front of its first write
+            raise
         want_huge_pages(tensor)
         return tensor
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -153,8 +154,15 @@ def normalized(blocks: nn.ModuleList, x: Tensor) -> Tensor:
     return checkpoint(nn.BatchNorm1d.forward, blocks[0].norm, x, use_reentrant=False)  # type: ignore[no-any-return]
 
 
+def parted(blocks: nn.ModuleList) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    return lambda x: (blocks[0](x), blocks[1](x).detach())
+
+
 LEFT: dict[str, Callable[[nn.ModuleList, Tensor], Tensor]] = {
     "a side effect": lambda blocks, x: checkpoint(counted(blocks[0]), x, use_reentrant=False),
+    "a result without gradients": lambda blocks, x: sum(checkpoint(parted(blocks), x, use_reentrant=True)),
+    "contexts of nothing": each(use_reentrant=False, context_fn=lambda: (nullcontext(), nullcontext())),
+    "other contexts": each(use_reentrant=False, context_fn=lambda: (torch.autocast("cpu"), torch.autocast("cpu"))),
     "of no tensor with gradients": lambda blocks, x: checkpoint(blocks[0], x.detach(), use_reentrant=True) + x,
     "statistics": normalized,
 }
@@ -213,7 +221,32 @@ def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy
     return CheckpointPolicy.MUST_SAVE if save else CheckpointPolicy.PREFER_RECOMPUTE
 
 
+def chosen_inside(blocks: nn.ModuleList, x: Tensor) -> Tensor:
+    """The contexts are made in the captured code."""
+
+    def wide(context: Any, op: Any, *args: Any, **kwargs: Any) -> bool:
+        return op is torch.ops.aten.addmm.default and args[1].shape[1] == 64  # type: ignore[no-any-return]
+
+    for block in blocks:
+        x = checkpoint(
+            block,
+            x,
+            use_reentrant=False,
+            context_fn=functools.partial(create_selective_checkpoint_contexts, wide),
+        )
+    return x
+
+
+def listed_inside(blocks: nn.ModuleList, x: Tensor) -> Tensor:
+    kept = list(PRODUCTS)
+    for block in blocks:
+        x = checkpoint(block, x, use_reentrant=False, context_fn=lambda: create_selective_checkpoint_contexts(kept))
+    return x
+
+
 CHOSEN = {
+    "one product saved, inside": chosen_inside,
+    "products saved, inside": listed_inside,
     "products saved": each(
         use_reentrant=False, context_fn=lambda: create_selective_checkpoint_contexts(list(PRODUCTS))
     ),
@@ -223,7 +256,10 @@ CHOSEN = {
 }
 
 
-@pytest.mark.parametrize(("name", "products"), [("not reentrant", 3), ("products saved", 0), ("one product saved", 3)])
+PRODUCTS_AGAIN = {"not reentrant": 3} | {name: 3 if name.startswith("one") else 0 for name in CHOSEN}
+
+
+@pytest.mark.parametrize(("name", "products"), PRODUCTS_AGAIN.items())
 def test_the_program_chooses_what_is_saved(name: str, products: int) -> None:
     """The second product of a block is read by none of its gradients."""
     net = Net((WAYS | CHOSEN)[name])

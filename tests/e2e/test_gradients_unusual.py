@@ -197,3 +197,19 @@ def test_misuse_is_eagers_error(misuse, recwarn):
     assert raised[0] == raised[1] and not [w for w in recwarn if "Error detected" in str(w.message)]
     if misuse is twice:
         torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("budget", [1.0, 0.3])
+def test_a_check_in_backward(budget):
+    """Backward solves a system, and what it is given beside for the order of checks stands behind all else."""
+
+    def function(x):
+        values, vectors = torch.linalg.eig(x)
+        return values.abs(), vectors.abs()
+
+    x = torch.randn(4, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    found = []
+    for run in (function, intarsia.compile(function, options={"memory_budget": budget, "on_error": "raise"})):
+        values, vectors = run(x)
+        found.append(torch.autograd.grad(values.sum() + vectors.square().square().sum(), x)[0])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-4)
