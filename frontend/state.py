@@ -53,6 +53,7 @@ class Known(Protocol):
     shadows: list[Any]
     arg_tensors: list[Any]
     appended: list[Any]
+    appending: Any
     constants: dict[int, tuple[Any, Source | None]]
     same_tables: set[int]
     opaque: dict[int, str]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import types
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -82,8 +83,20 @@ def DELETE_FAST(vm: Interpreter, frame: Frame, name: str) -> None:
     del frame.fast[name]
 
 
+def _loaded(vm: Interpreter, frame: Frame, load: Callable[..., Any], *args: Any) -> Any:
+    """`load(vm, *args)`; a list whose `append` the next instruction asks for is not looked at."""
+    following = frame.program.instructions[frame.ip].arg
+    if type(following) is not str or following != "append":
+        return load(vm, *args)
+    vm.user.appending = frame
+    try:
+        return load(vm, *args)
+    finally:
+        vm.user.appending = None
+
+
 def LOAD_GLOBAL(vm: Interpreter, frame: Frame, name: str) -> None:
-    frame.stack.append(load_global(vm, frame, name))
+    frame.stack.append(_loaded(vm, frame, load_global, frame, name))
 
 
 def LOAD_BUILD_CLASS(vm: Interpreter, frame: Frame, _: Any) -> None:
@@ -114,7 +127,7 @@ def MAKE_CELL(vm: Interpreter, frame: Frame, name: str) -> None:
 
 
 def LOAD_DEREF(vm: Interpreter, frame: Frame, name: str) -> None:
-    frame.push(load_cell(vm, frame.fast[name], name))
+    frame.push(_loaded(vm, frame, load_cell, frame.fast[name], name))
 
 
 def STORE_DEREF(vm: Interpreter, frame: Frame, name: str) -> None:
@@ -159,7 +172,7 @@ def CONTAINS_OP(vm: Interpreter, frame: Frame, invert: bool) -> None:
 
 def BINARY_SUBSCR(vm: Interpreter, frame: Frame, _: Any) -> None:
     key = frame.pop()
-    frame.push(operators.get_item(vm, frame.pop(), key))
+    frame.push(_loaded(vm, frame, operators.get_item, frame.pop(), key))
 
 
 def STORE_SUBSCR(vm: Interpreter, frame: Frame, _: Any) -> None:
@@ -174,7 +187,7 @@ def DELETE_SUBSCR(vm: Interpreter, frame: Frame, _: Any) -> None:
 
 def LOAD_ATTR(vm: Interpreter, frame: Frame, name: str) -> None:
     if type(frame.stack[-1]) is not Append:
-        frame.stack[-1] = objects.load_attr(vm, frame.stack[-1], name)
+        frame.stack[-1] = _loaded(vm, frame, objects.load_attr, frame.stack[-1], name)
 
 
 def LOAD_METHOD(vm: Interpreter, frame: Frame, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Arguments that the program has not looked at yet: moved about without a guard, read (and guarded) at first use."""
+"""Arguments, and lists about to be appended to, that the program has not looked at yet: moved about without a guard, read at first use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOTHING = object()
 
 
 class Unread:
-    """An argument of the capture, by its source.
+    """An argument of the capture, or a list of the program's, by its source.
 
     `appended` are values that the program has appended to a list without looking at it, as loops do that collect their
     results: the list's contents need no guard then.
@@ -48,7 +48,8 @@ class Unread:
 
     def can_append(self) -> bool:
         """Whether a value can be appended without looking at the list."""
-        return type(self.value) is list and self._read is _NOTHING and id(self.value) not in self.vm.user.by_real
+        known = id(self.value) in self.vm.user.by_real
+        return type(self.value) is list and self._read is _NOTHING and (not known or bool(self.appended))
 
     def append(self, item: Any) -> None:
         """`list.append`."""

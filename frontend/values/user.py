@@ -40,6 +40,7 @@ class UserState:
         self.shadows: list[Shadow] = []
         self.arg_tensors: list[GraphInput] = []
         self.appended: list[Unread] = []
+        self.appending: Any = None  # the frame whose next instruction asks what it loads now for `append`
         self._facts: set[tuple[int, Source]] = set()
         # That have an identity and were there before the capture.
         self.constants: dict[int, tuple[Any, Source | None]] = {}
@@ -124,11 +125,14 @@ class UserState:
                 return self.held(value, source)
         known = self.by_real.get(id(value))
         if known is not None:
-            if type(known.value) is Unread:
+            if type(known.value) is Unread and not self._is_appended_to():
                 known.value.read()
                 known = self.by_real[id(value)]
             self._same_object(known, source)
             return known.value
+        if kind is list and self._is_appended_to():
+            self.vm.unread = True
+            return Unread(self.vm, value, source)
         if isinstance(value, Tensor):
             return self._tensor(value, source)
         if isinstance(value, nn.Module):
@@ -156,6 +160,9 @@ class UserState:
                 self.track(value, shadow, source)
             return shadow
         return self._object(value, source)
+
+    def _is_appended_to(self) -> bool:
+        return self.appending is not None and self.appending is self.vm.frames[-1]
 
     def _same_object(self, known: Tracked, source: Source) -> None:
         if known.source == source:
