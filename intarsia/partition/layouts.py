@@ -23,24 +23,41 @@ _NORMS = (
     aten.native_batch_norm.default,
     aten.cudnn_batch_norm.default,
 )
+_CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
 _SAME = (aten.alias.default, aten.detach.default, aten._to_copy.default, aten.clone.default)
 
 
 def lying_last(graph: fx.Graph) -> set[fx.Node]:
-    """Images that `channels-last` moves: results of convolutions, and what is computed of such images alone, element by element."""
+    """Images that `channels-last` moves: results of convolutions, and what is computed of such images alone, element by element.
+
+    So are windows that are computed (weights under autocast), which both halves would turn.
+    """
     found: set[fx.Node] = set()
     for node in graph.nodes:
         if _is_image(node) and (_is_convolution(node) or _follows(node, found)):
             found.add(node)
-    return found
+    windows = [node.args[1] for node in graph.nodes if _is_image(node) and _is_convolution(node)]
+    return found.union(weight for weight in windows if _is_computed_window(weight))
+
+
+def _is_computed_window(weight: fx.Node) -> bool:
+    """Whether a kernel of ours makes a convolution's weight, of more than a pixel, for convolutions alone."""
+    if weight.op != "call_function" or not _is_image(weight) or weight.meta["val"].shape[2:].numel() == 1:
+        return False
+    ours = weight.target in _SAME or torch.Tag.pointwise in getattr(weight.target, "tags", ())
+    return ours and all(user.target in _CONVOLUTIONS for user in weight.users)
 
 
 def _is_image(node: fx.Node) -> bool:
     value = node.meta.get("val")
     value = value[0] if isinstance(value, tuple | list) and value else value
-    if not isinstance(value, torch.Tensor) or value.dim() != 4 or value.device.type != "cuda":
+    if not isinstance(value, torch.Tensor) or value.dim() != 4 or not _on_gpu(value):
         return False
     return all(isinstance(n, int) for n in value.shape) and value.is_contiguous()
+
+
+def _on_gpu(value: torch.Tensor) -> bool:
+    return value.device.type == "cuda"
 
 
 def _is_convolution(node: fx.Node) -> bool:

@@ -12,7 +12,7 @@ from xdsl.ir import BlockArgument, SSAValue
 
 from ...ir.dialects import prim
 from ...ir.dialects.aten import is_wait
-from ..analysis.cost import WAITING_PART
+from ..analysis.cost import TOGETHER_PART, WAITING_PART
 from ..core.base import PassError
 from ..fusion.graph import Graph, size_in_bytes
 from ..fusion.groups import Group, Groups
@@ -62,7 +62,8 @@ class _Memory:
 def kernel_order(graph: Graph, groups: Groups) -> list[Group]:
     """All groups so that each follows what it reads.
 
-    Orders are made: the program's own; on a GPU the same, but what frees much does not wait for long (updates, for the
+    Orders are made: on a GPU the program's own with casts for the caller side by side, which are few launches then; the
+    program's own; on a GPU the same, but what frees much does not wait for long (updates, for the
     gradients that they read); and one that greedily runs what frees most. The one with the lowest peak wins, the
     first of these when they are equal.
     """
@@ -81,9 +82,33 @@ def kernel_order(graph: Graph, groups: Groups) -> list[Group]:
 
     due = {g.index: _due(g, order, by_index) for g in everything}
     candidates = [by(lambda memory, g: (0, due[g.index])), by(lambda memory, g: (memory.growth(g), due[g.index]))]
+    turns = _turns(graph, everything) if grid else {}
+    if turns:
+        peak, found = by(lambda memory, g: (turns.get(g.index, 0), due[g.index]))
+        candidates.insert(0, (peak - peak // TOGETHER_PART, found))
     if grid:
-        candidates.insert(1, by(lambda memory, g: (0, due[g.index]), candidates[0][0] // WAITING_PART))
+        candidates.insert(
+            1 + bool(turns), by(lambda memory, g: (0, due[g.index]), candidates[bool(turns)][0] // WAITING_PART)
+        )
     return min(candidates, key=lambda c: c[0])[1]
+
+
+def _turns(graph: Graph, groups: list[Group]) -> dict[int, int]:
+    """-1 for what casts arguments for the caller, who keeps that anyway; 1 for what casts other values to wider types for the caller.
+
+    Weights in a half type and gradients in float32 are so a few launches, at the beginning and at the end.
+    """
+    found: dict[int, int] = {}
+    for group in groups:
+        casts = [n.op for n in group.nodes]
+        given = all(any(u.operation is graph.returned for u in n.value.uses) for n in group.stored)
+        if not group.grid or not group.stored or not given or not all(isinstance(op, prim.Cast) for op in casts):
+            continue
+        if all(isinstance(op.operands[0], BlockArgument) for op in casts):
+            found[group.index] = -1
+        elif all(prim.tensor(op.operands[0]).dtype.bytes <= prim.tensor(op.results[0]).dtype.bytes for op in casts):
+            found[group.index] = 1
+    return found
 
 
 def _due(group: Group, order: nx.DiGraph[int], by_index: dict[int, Group]) -> int:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import intarsia
 from intarsia.frontend.torch_private.autograd import aot_autograd
 from intarsia.frontend.torch_private.joint import Joint
-from intarsia.partition import paddings
+from intarsia.partition import layouts, paddings
 from intarsia.partition.choose import split
 from intarsia.partition.prepare import prepare
 from intarsia.targets.build.program import Program
@@ -399,3 +399,21 @@ def test_rows_that_stay(reason, as_on_gpu):
 
     _, forward, _, _ = halves(function, [x.to(dtype).requires_grad_(), w.to(dtype).requires_grad_()])
     assert not [n for n in forward.graph.nodes if "pad" in n.name]
+
+
+def test_windows_lie_last(monkeypatch):
+    """A convolution's weight that is computed goes channels-last from half to half, where both halves read it alone."""
+    monkeypatch.setattr(layouts, "_on_gpu", lambda value: True)
+
+    def function(x, w, v, p):
+        w, v, p = w.bfloat16(), v.bfloat16(), p.bfloat16()
+        y = F.conv2d(F.conv2d(F.conv2d(x.bfloat16(), w, padding=1), v, padding=1), p)
+        return y.float().sum() + v.float().sum()
+
+    args = [leaf(2, 4, 6, 6), leaf(8, 4, 3, 3), leaf(8, 8, 3, 3), leaf(8, 8, 1, 1)]
+    run, _, backward, _ = halves(function, args)
+    windows = [n.meta["val"] for n in backward.graph.nodes if n.op == "placeholder" and n.meta["val"].dim() == 4]
+    last = [tuple(v.shape) for v in windows if v.is_contiguous(memory_format=torch.channels_last) and v.shape[2] == 3]
+    assert last == [(8, 4, 3, 3)]  # `v` is read by others as well, `p` lies so anyway
+    for expected, found in zip(gradients_of(function, args), gradients_of(run, args), strict=True):
+        torch.testing.assert_close(found, expected)
