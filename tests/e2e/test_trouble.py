@@ -223,7 +223,7 @@ def test_unsupported_layouts_break_the_graph_visibly(make, caplog):
 
 
 def test_gradients_that_cannot_be_traced_run_in_eager_visibly(monkeypatch, caplog):
-    def refuse(*args):
+    def refuse(*args, **kwargs):
         raise NotImplementedError("planted")
 
     monkeypatch.setattr("intarsia.training.aot_autograd", refuse)
