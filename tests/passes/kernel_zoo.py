@@ -251,6 +251,14 @@ def gradients_of_windows(k, x, y):
     return k.reduce("sum", k.mul(x, inside), 0, 2, 3), k.reduce("sum", k.add_(x, inside), 0, 2, 3)
 
 
+@case(t(3, 17, 30, 64), t(3, 17, 30, 64))
+def columns_in_pieces(k, x, y):
+    """Columns that lie in three pieces of 64, as a bias's gradient behind attention; and a scale of each."""
+    flat = [k.reshape(k.permute(v, 1, 2, 0, 3), 510, 192) for v in (x, y)]
+    total = k.reduce("sum", flat[0], 0)
+    return total, k.reduce("sum", k.mul(*flat), 0), k.mul(total, total)
+
+
 @case(t(24, 40, 50), t(24, 40, 50), t(24))
 def row_gradients(k, g, x, mean):
     """Two sums of rows, and the rows again: a batch norm's derivative."""

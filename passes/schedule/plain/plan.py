@@ -31,7 +31,7 @@ from ....ir.symbols import (
 )
 from ....ir.syntax import Op
 from ....ir.types import ref_type
-from ...analysis.cost import MIN_UNITS, MIN_WORK
+from ...analysis.cost import MIN_UNITS, MIN_WORK, SHORT
 from ...analysis.views import Index, stored_behind
 from ..expressions import Memory, Node
 from ..nests import Join, Loop, Nest, Stage, Store, coefficient, column_votes
@@ -422,6 +422,37 @@ class Planner:
     # Nests.
 
     def _nest(self, group: Group) -> Nest:
+        """The nest of a group; a grid's row variable along which memory is contiguous in pieces becomes two, of pieces and within them."""
+        nest = self._made(group)
+        while (found := self._piece(nest)) is not None:
+            row, length = found
+            pieces = dim(self.lowering.ranges[row][1] + 1) // length
+            high, low = self.lowering.variable("o", pieces), self.lowering.variable("o", length)
+            place = group.rows.index(row)
+            group.rows[place : place + 1] = [high, low]
+            for each in group.maps:
+                for v in each:
+                    whole = substitute(each[v], {row: dim(length * high + low)})
+                    each[v] = simplify_index(whole, self.lowering.ranges)
+            nest = self._made(group)
+        return nest
+
+    def _piece(self, nest: Nest) -> tuple[sympy.Symbol, int] | None:
+        """A row variable and the length of its pieces: what is reduced is read of memory that is contiguous along its remainders."""
+        if not self.lowering.remainders:
+            return None
+        rows = {each.var: each.size for each in nest.rows if isinstance(each.size, int)}
+        joined = [n for s in nest.stages for j in s.joins for arg in j.args for n in arg.walk() if n.kind == "load"]
+        for flat in [n.data[1] for n in joined if isinstance(n.data[1], sympy.Expr)]:
+            for rest in sorted(flat.atoms(Mod), key=str):
+                row, length = rest.args
+                if row not in rows or not length.is_Integer or flat.coeff(rest) != 1:
+                    continue
+                if SHORT <= length < rows[row] and rows[row] % int(length) == 0:
+                    return row, int(length)
+        return None
+
+    def _made(self, group: Group) -> Nest:
         rows = [Loop(v, dim(self.lowering.ranges[v][1] + 1)) for v in group.rows]
         stores: dict[tuple[sympy.Symbol, ...], Stage] = {}
         uses: dict[Node, None] = {}
