@@ -131,7 +131,9 @@ def _reads(op: Op, index: int, view: View) -> bool | None:
         aligned = all(exact_quotient(t, 8) is not None for t in (*steps, view.offset))
         whole = mask and view.offset == 0 and same_layout(view.shape, view.strides, contiguous_strides(view.shape))
         return view.strides[-1] == 1 and (aligned or whole)
-    if op.get("own") in ("attention", "short_attention"):
+    if op.get("own") == "trained_attention" and name == "logsumexp":
+        return True
+    if op.get("own") in ("attention", "short_attention", "trained_attention"):
         by_region = name.startswith(kernel.PREFIX)
         return by_region or view.strides[-1] == 1 or view.shape[-1] == 1 or (view.strides[-1] == 0 and mask)
     return None

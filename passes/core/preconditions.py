@@ -16,6 +16,8 @@ from ..kernels.depthwise_kernels import takes_depthwise_on_gpu
 from ..kernels.microkernel import takes_registers, takes_rows
 from ..kernels.own_kernels import takes_index_add
 from ..kernels.short_attention import LOOPS, takes_loops
+from ..kernels.trained_attention import OWN as TRAINED
+from ..kernels.trained_attention import takes_trained
 from .clauses import Clauses, broken
 from .levels import host_operations
 
@@ -29,6 +31,7 @@ PRECONDITIONS: dict[str, Callable[[Op, Machine], Clauses]] = {
     "index_add": takes_index_add,
     DEPTHWISE: takes_depthwise_on_gpu,
     LOOPS: takes_loops,
+    TRAINED: takes_trained,
 }
 
 

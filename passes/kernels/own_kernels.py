@@ -26,6 +26,8 @@ from ..core.rewriter import is_kept, is_static
 from .contractions import LINEAR, as_kernel, contraction_of, put
 from .convolution import GRADIENTS, takes_planes, takes_points
 from .microkernel import in_registers, is_worth_packing, takes_registers, takes_rows
+from .trained_attention import OWN as TRAINED
+from .trained_attention import has_trained
 
 INDEX_ADD = "aten.index_add.default"
 LEAST_PLANES = 8  # channels
@@ -42,6 +44,7 @@ class OwnKernels(Pass):
         index_add: take over index_add.
         planes: take over convolutions with one filter a channel, and their gradients, on images as eager has them.
         points: take over convolutions with windows of one pixel, and their gradients, on such images.
+        attention: take over attention that keeps what its backward needs, and that backward.
     """
 
     name: ClassVar[str] = "own-kernels"
@@ -54,6 +57,7 @@ class OwnKernels(Pass):
     index_add: bool = True
     planes: bool = True
     points: bool = True
+    attention: bool = True
 
     def apply(self, ctx: CompileContext, module: ModuleOp) -> None:
         for op in list(module.walk()):
@@ -68,6 +72,9 @@ class OwnKernels(Pass):
                 name, what = "planes", "convolutions of planes"
             elif self.points and _has_points(op, ctx.machine):
                 name, what = "points", "convolutions of points"
+            elif self.attention and has_trained(op, ctx.machine):
+                op["own"] = TRAINED  # which reads views as they lie
+                ctx.diagnostics.count(self.name, "attention that is trained")
             elif self.linear and _in_registers(op, ctx):
                 what = "products of many rows"
             if name:

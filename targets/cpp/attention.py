@@ -13,9 +13,12 @@ from ...ir.dialects import kernel, prim
 from ...ir.symbols import Dim, dim, free_symbols, symbol
 from ...ir.syntax import Op
 from ...ir.types import RefType
+from ...passes.kernels.trained_attention import BACKWARD, ROWS
 from .tail import MOST_WORDS, Place, Region
 from .text import cpp_index
 
+# The names of the operands' strides in the structs of the header.
+LETTERS = {"grad_out": "g", "query": "q", "key": "k", "value": "v", "out": "o", "logsumexp": "l"}
 AT = ("batch", "head", "row", "column")  # of a score
 
 
@@ -56,6 +59,38 @@ def attention_body(op: Op) -> tuple[str, list[Dim], str]:
     lines.append(f"  im::attention<{rows}>(s, {places['query']}, {places['key']}, {places['value']}, {scores}, out0);")
     sizes += [d for d in values.values() if not isinstance(d, str)]
     return "\n".join(lines) + "\n", [*sizes, q_heads, depth], before
+
+
+def trained_body(op: Op) -> tuple[str, list[Dim]]:
+    """The statements of the kernel of a `buffer.extern` with own = "trained_attention", and their sizes."""
+    names = list(op["operands"])
+    refs = [cast(RefType, v.type) for v in op.operands]
+    given = dict(zip(names, refs, strict=False))
+    q, k, v = (given[name] for name in ROWS)
+    values: dict[str, Dim] = dict(zip(("batch", "heads", "queries", "depth"), q.shape, strict=True))
+    values |= {"keys": k.shape[2], "width": v.shape[3]}
+    gradients = op["target"] == BACKWARD
+    of = ("gq", "gk", "gv") if gradients else ("o", "l")
+    letters = dict(zip((LETTERS[name] for name in names), refs, strict=False)) | dict(
+        zip(of, refs[len(names) :], strict=True)
+    )
+    for letter, ref in letters.items():
+        values |= {f"{letter}_{word}": s for word, s in zip(("batch", "head", "row"), ref.strides, strict=False)}
+    scale = op.get("scale")
+    factor = f"1.0f / __builtin_sqrtf(float({cpp_index(q.shape[3])}))"
+    if scale is not None or isinstance(q.shape[3], int):
+        factor = _number(float(scale) if scale is not None else 1 / math.sqrt(int(q.shape[3])))
+    lines = [f"  im::Attention{'Gradients' * gradients} s{{}};"]
+    lines += [f"  s.{name} = {cpp_index(value)};" for name, value in values.items()]
+    lines += [f"  s.scale = {factor};", f"  s.causal = {str(bool(op.get('is_causal'))).lower()};"]
+    if gradients:
+        pointers = [*(f"in{k}" for k in range(len(names))), "out0", "out1", "out2"]
+        lines.append(f"  im::attention_gradients(s, {', '.join(pointers)});")
+    else:
+        lines += ["  s.groups = 1;", "  s.masked = 0.0f;", "  s.forgets = true;", "  s.logs = out1;"]
+        few = f"im::is_few({q.shape[2]})" if isinstance(q.shape[2], int) else "im::either"
+        lines.append(f"  im::attention<{few}>(s, in0, in1, in2, im::Unchanged{{}}, out0);")
+    return "\n".join(lines) + "\n", list(values.values())
 
 
 def _scores(op: Op, refs: dict[str, RefType], places: dict[str, str]) -> tuple[str, list[Dim], str]:

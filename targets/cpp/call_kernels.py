@@ -18,9 +18,10 @@ from ...ir.symbols import Dim, dim, free_symbols
 from ...ir.syntax import Op, comment_of, location_of
 from ...ir.types import RefType
 from ...passes.kernels.microkernel import tile_of
+from ...passes.kernels.trained_attention import OWN as TRAINED
 from ...passes.schedule.cpu.stream import is_streamed
 from ..host.kernels import PackedOperand
-from .attention import attention_body
+from .attention import attention_body, trained_body
 from .convolution import convolution_body, max_pool_body, planes_body, points_body
 from .linear import PACKED, linear_body, matrices
 from .text import cpp_constant, cpp_index
@@ -105,6 +106,11 @@ def _attention(op: Op) -> CallKernel:
     return replace(_kernel("attention", "intarsia_attention.h", body, op, dims), before=(before,))
 
 
+def _trained(op: Op) -> CallKernel:
+    body, dims = trained_body(op)
+    return _kernel("attention", "intarsia_attention.h", body, op, dims)
+
+
 def _convolution(op: Op) -> CallKernel:
     body, dims, before = convolution_body(op)
     header = "intarsia_winograd.h" if "im::winograd" in body else "intarsia_convolution.h"
@@ -167,4 +173,5 @@ KERNELS: dict[str, Callable[[Op], CallKernel]] = {
     "max_pool": _max_pool,
     "planes": _planes,
     "points": _points,
+    TRAINED: _trained,
 }

@@ -16,6 +16,8 @@ struct Attention {
   bool causal;
   float masked;  // what a row gives in which no score is above -inf
   bool forgets;  // NaN in the last keys, fewer than a vector, is no weight in such a row, as in torch's operator without a mask
+  float* logs;   // of each row's sum of exp(score), where they are wanted
+  int64_t l_batch, l_head, l_row;
 };
 
 constexpr int64_t key_block = 512;                    // keys of one block
@@ -123,6 +125,10 @@ IM_FN void write_row(const Attention& s, T* to, const float* from, float maximum
   for (int64_t i = 0; i < s.width; ++i) to[i] = T(from[i] * inverse);
 }
 
+IM_FN void write_log(const Attention& s, int64_t batch, int64_t head, int64_t row, float maximum, float total) {
+  if (s.logs) s.logs[batch * s.l_batch + head * s.l_head + row * s.l_row] = maximum + log(total);
+}
+
 // Rows of k or v as float with a pitch that is a multiple of `lanes`: where they lie, or copied to `to`.
 template <class T>
 IM_FN const float* whole_rows(const T* from, int64_t pitch, float* to, int64_t rows, int64_t width, int64_t padded) {
@@ -192,8 +198,10 @@ static void attention_few(const Attention& s, const T* q, const T* k, const T* v
     }
   }
   for (int64_t g = 0, r = 0; g < s.groups; ++g)
-    for (int64_t i = 0; i < s.queries; ++i, ++r)
+    for (int64_t i = 0; i < s.queries; ++i, ++r) {
       write_row(s, out + g * s.o_head + i * s.o_row, sums + r * width, state.data[2 * r], state.data[2 * r + 1]);
+      write_log(s, batch, head + g, i, state.data[2 * r], state.data[2 * r + 1]);
+    }
 }
 
 template <class T, class Scores>
@@ -265,6 +273,7 @@ static void attention_task(const Attention& s, const T* q, const T* k, const T* 
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t at = first + r, head = at / s.queries, row = at % s.queries;
     write_row(s, out + head * s.o_head + row * s.o_row, sums + r * width, maxima[r], totals[r]);
+    write_log(s, batch, first_head + head, row, maxima[r], totals[r]);
   }
 }
 
@@ -299,6 +308,116 @@ static void attention(const Attention& s, const T* q, const T* k, const T* v, co
       attention_task(s, q + b * s.q_batch + h * s.groups * s.q_head, k + b * s.k_batch + h * s.k_head,
                      v + b * s.v_batch + h * s.v_head, change, b, h * s.groups,
                      out + b * s.o_batch + h * s.groups * s.o_head, first, index_min(chunk, rows - first));
+  }
+}
+
+// Gradients of softmax(q k^T * scale) v: weights are computed again from the logs of the rows' sums, never stored.
+struct AttentionGradients {
+  int64_t batch, heads, queries, keys, depth, width;
+  int64_t g_batch, g_head, g_row, q_batch, q_head, q_row, k_batch, k_head, k_row, v_batch, v_head, v_row, o_batch, o_head, o_row;
+  int64_t l_batch, l_head, l_row, gq_batch, gq_head, gq_row, gk_batch, gk_head, gk_row, gv_batch, gv_head, gv_row;  // in elements
+  float scale;
+  bool causal;
+};
+
+constexpr int64_t most_keys = 256;               // of a block, whose keys and values and their gradients stay in the second cache
+constexpr int64_t query_rows = 8 * block_rows;   // of a block of weights
+
+// `rows` rows as float, `padded` numbers each, zeros up to row `all`.
+IM_FN void copy_rows(const float* from, int64_t pitch, float* to, int64_t rows, int64_t all, int64_t count, int64_t padded) {
+  for (int64_t r = 0; r < rows; ++r) copy_row(from + r * pitch, to + r * padded, count, padded, 1.0f);
+  for (int64_t i = rows * padded; i < all * padded; ++i) to[i] = 0;
+}
+
+// Rows, `pitch` apart, as panels across: `count` rows of `panel` columns each.
+IM_FN void turn_rows(const float* rows, int64_t pitch, int64_t columns, int64_t count, float* to) {
+  for (int64_t j = 0; j < columns; j += panel)
+    transpose(rows + j * pitch, pitch, index_min(panel, columns - j), to + j * count, int64_t(panel), count);
+}
+
+// Scores and what the gradient makes of each of their weights, for one row: they become the weights and the gradients of the scores.
+// Columns from `visible` to `all` are masked.
+IM_FN void weights_again(float* scores, float* gradients, int64_t visible, int64_t all, float scale, float log_sum, float mean) {
+  #pragma omp simd
+  for (int64_t j = 0; j < visible; ++j) {
+    const float weight = exp(scores[j] * scale - log_sum);
+    scores[j] = weight;
+    gradients[j] = weight * (gradients[j] - mean) * scale;
+  }
+  for (int64_t j = index_max(visible, 0); j < all; ++j) scores[j] = gradients[j] = 0;
+}
+
+// One head; addresses are those of its first rows.
+static void attention_gradients_of_head(const AttentionGradients& s, const float* g, const float* q, const float* k, const float* v, const float* out,
+                                        const float* logs, float* of_q, float* of_k, float* of_v) {
+  const int64_t depth = round_up(s.depth, lanes), width = round_up(s.width, lanes), rows = round_up(s.queries, block_rows);
+  const int64_t blocks = (s.keys + most_keys - 1) / most_keys, block = round_up((s.keys + blocks - 1) / blocks, lanes);
+  const int64_t pitch = block + lanes, turned = round_up(block, panel);  // the last columns of weights are zeros: rows go in groups
+  Scratch<float> memory((2 * rows + 2 * pitch) * (depth + width) + turned * (depth + width) + 2 * query_rows * pitch + rows);
+  if (!memory.data) return;
+  float* const queries = memory.data;
+  float* const of_queries = queries + rows * depth;
+  float* const given = of_queries + rows * depth;
+  float* const keys = given + rows * width;
+  float* const values = keys + pitch * depth;
+  float* const of_keys = values + pitch * width;
+  float* const of_values = of_keys + pitch * depth;
+  float* const keys_across = of_values + pitch * width;
+  float* const values_across = keys_across + turned * depth;
+  float* const weights = values_across + turned * width;
+  float* const of_scores = weights + query_rows * pitch;
+  float* const means = of_scores + query_rows * pitch;  // of the gradients of a row's weights
+
+  copy_rows(q, s.q_row, queries, s.queries, rows, s.depth, depth);
+  copy_rows(g, s.g_row, given, s.queries, rows, s.width, width);
+  for (int64_t i = 0; i < rows * depth; ++i) of_queries[i] = 0;
+  for (int64_t r = 0; r < s.queries; ++r) {
+    float total = 0;
+    #pragma omp simd reduction(+ : total)
+    for (int64_t i = 0; i < s.width; ++i) total += given[r * width + i] * out[r * s.o_row + i];
+    means[r] = total;
+  }
+  for (int64_t key = 0; key < s.keys; key += block) {
+    const int64_t count = index_min(block, s.keys - key), columns = round_up(count, lanes);
+    copy_rows(k + key * s.k_row, s.k_row, keys, count, columns, s.depth, depth);
+    copy_rows(v + key * s.v_row, s.v_row, values, count, columns, s.width, width);
+    turn_rows(keys, depth, columns, depth, keys_across);
+    turn_rows(values, width, columns, width, values_across);
+    for (int64_t i = 0; i < pitch * depth; ++i) of_keys[i] = 0;
+    for (int64_t i = 0; i < pitch * width; ++i) of_values[i] = 0;
+    for (int64_t r0 = 0; r0 < s.queries; r0 += query_rows) {
+      const int64_t here = index_min(query_rows, rows - r0), last = index_min(r0 + here, s.queries) - 1;
+      const int64_t seen = s.causal ? index_min(count, last + 1 - key) : count, across = round_up(seen, lanes);
+      if (seen <= 0) continue;
+      product(queries + r0 * depth, depth, keys_across, panel, panel * depth, weights, pitch, here, across, s.depth, false);
+      product(given + r0 * width, width, values_across, panel, panel * width, of_scores, pitch, here, across, s.width, false);
+      for (int64_t r = 0; r < here; ++r) {
+        const int64_t row = r0 + r, visible = row >= s.queries ? 0 : s.causal ? index_min(seen, row + 1 - key) : seen;
+        const int64_t at = index_min(row, s.queries - 1);
+        weights_again(weights + r * pitch, of_scores + r * pitch, visible, across + lanes, s.scale, logs[at * s.l_row], means[at]);
+      }
+      const int64_t groups = round_up(seen, block_rows);
+      product(weights, 1, given + r0 * width, width, panel, of_values, width, groups, width, here, true, pitch);
+      product(of_scores, 1, queries + r0 * depth, depth, panel, of_keys, depth, groups, depth, here, true, pitch);
+      product(of_scores, pitch, keys, depth, panel, of_queries + r0 * depth, depth, here, depth, across, true);
+    }
+    for (int64_t j = 0; j < count; ++j) {
+      copy_row(of_keys + j * depth, of_k + (key + j) * s.gk_row, s.depth, s.depth, 1.0f);
+      copy_row(of_values + j * width, of_v + (key + j) * s.gv_row, s.width, s.width, 1.0f);
+    }
+  }
+  for (int64_t r = 0; r < s.queries; ++r) copy_row(of_queries + r * depth, of_q + r * s.gq_row, s.depth, s.depth, 1.0f);
+}
+
+static void attention_gradients(const AttentionGradients& s, const float* g, const float* q, const float* k, const float* v, const float* out,
+                                const float* logs, float* of_q, float* of_k, float* of_v) {
+  const int64_t pairs = s.batch * s.heads;
+  #pragma omp parallel for schedule(dynamic) if (pairs > 1 && pairs * s.queries * s.keys * (s.depth + s.width) > 200000)
+  for (int64_t pair = 0; pair < pairs; ++pair) {
+    const int64_t b = pair / s.heads, h = pair % s.heads;
+    attention_gradients_of_head(s, g + b * s.g_batch + h * s.g_head, q + b * s.q_batch + h * s.q_head, k + b * s.k_batch + h * s.k_head,
+                                v + b * s.v_batch + h * s.v_head, out + b * s.o_batch + h * s.o_head, logs + b * s.l_batch + h * s.l_head,
+                                of_q + b * s.gq_batch + h * s.gq_head, of_k + b * s.gk_batch + h * s.gk_head, of_v + b * s.gv_batch + h * s.gv_head);
   }
 }
 

@@ -87,10 +87,10 @@ IM_FN float largest(Floats v) {
 }
 #endif
 
-// c[i][j] (+)= sum over k of a[i][k] * b[k][j], for `Rows` rows and `Vectors` vectors of columns.
+// c[i][j] (+)= sum over k of a[i][k] * b[k][j], for `Rows` rows and `Vectors` vectors of columns; a[i][k] lies at a[i * a_pitch + k * a_step].
 template <int Rows, int Vectors>
 IM_FN void block_product(const float* a, int64_t a_pitch, const float* b, int64_t b_pitch, float* c, int64_t c_pitch,
-                         int64_t depth, bool add) {
+                         int64_t depth, bool add, int64_t a_step = 1) {
   Floats sums[Rows][Vectors];
   for (int i = 0; i < Rows; ++i)
     for (int j = 0; j < Vectors; ++j) sums[i][j] = add ? load(c + i * c_pitch + j * lanes) : Floats{};
@@ -98,7 +98,7 @@ IM_FN void block_product(const float* a, int64_t a_pitch, const float* b, int64_
     Floats row[Vectors];
     for (int j = 0; j < Vectors; ++j) row[j] = load(b + k * b_pitch + j * lanes);
     for (int i = 0; i < Rows; ++i) {
-      const Floats factor = Floats{} + a[i * a_pitch + k];
+      const Floats factor = a[i * a_pitch + k * a_step] - Floats{};  // the value in all lanes
       for (int j = 0; j < Vectors; ++j) sums[i][j] = multiply_add(factor, row[j], sums[i][j]);
     }
   }
@@ -109,16 +109,16 @@ IM_FN void block_product(const float* a, int64_t a_pitch, const float* b, int64_
 // The same for `rows`, a multiple of block_rows, and `columns`, a multiple of `lanes`. Columns in [0, panel) lie at b, those of the next panel at
 // b + panel_pitch, and so on.
 static void product(const float* a, int64_t a_pitch, const float* b, int64_t b_pitch, int64_t panel_pitch, float* c,
-                    int64_t c_pitch, int64_t rows, int64_t columns, int64_t depth, bool add) {
+                    int64_t c_pitch, int64_t rows, int64_t columns, int64_t depth, bool add, int64_t a_step = 1) {
   for (int64_t j = 0; j < columns; j += panel, b += panel_pitch) {
     const int64_t vectors = index_min(columns - j, panel) / lanes;
     for (int64_t i = 0; i < rows; i += block_rows) {
       const float* from = a + i * a_pitch;
       float* to = c + i * c_pitch + j;
-      if (vectors == panel_vectors) block_product<block_rows, panel_vectors>(from, a_pitch, b, b_pitch, to, c_pitch, depth, add);
+      if (vectors == panel_vectors) block_product<block_rows, panel_vectors>(from, a_pitch, b, b_pitch, to, c_pitch, depth, add, a_step);
       else
         for (int64_t v = 0; v < vectors; ++v)
-          block_product<block_rows, 1>(from, a_pitch, b + v * lanes, b_pitch, to + v * lanes, c_pitch, depth, add);
+          block_product<block_rows, 1>(from, a_pitch, b + v * lanes, b_pitch, to + v * lanes, c_pitch, depth, add, a_step);
     }
   }
 }
