@@ -26,7 +26,7 @@ from torch.autograd.graph import increment_version
 from ..torch_private import Storage, counts_uses, storage_address
 from .capture import Replay, first_line
 from .pieces import Divided, Ending, Pieces
-from .recordable import SPARED
+from .recordable import SPARED, STATISTICS
 from .recording_memory import (
     POOLS,
     WARM,
@@ -60,23 +60,6 @@ IDLE = 256 << 20  # bytes that torch keeps without a use, which are worth a call
 MOST_COPIED = (
     64 << 20
 )  # bytes of arguments and results: copying more takes longer than starting the kernels of a program one by one
-
-
-@dataclass
-class Statistics:
-    """What this process has recorded."""
-
-    recordings: int = 0
-    replays: int = 0
-    refused: list[str] = field(default_factory=list)
-
-    def clear(self) -> None:
-        """Back to zero."""
-        self.recordings = self.replays = 0
-        self.refused.clear()
-
-
-STATISTICS = Statistics()  # counters only: nothing depends on them
 
 
 @dataclass(eq=False)
@@ -252,17 +235,16 @@ class Recorded:
         None, and the list is as it was, where there is none, or somebody else uses one of them: then the program is to be called.
         """
         here = self.gpu.is_only or self.gpu.is_current()
-        if not self.made or self.reason or not here or not self.lock.acquire(blocking=False):
+        if not self._shares() or self.reason or not here or not self.lock.acquire(blocking=False):
             return None
         try:
             self._follow_halves()
-            key = self.key(*args)
-            found = self.made.get(key)
+            found = self._recorded_to_take(args)
             if found is None or not found.taken or self.gpu.capturing():
                 return None
             for taken in found.taken:
                 args[taken.argument] = None
-            results = self._play(found, args, key[0])
+            results = self._play(found, args, self.gpu.stream())
             if results is not None:
                 self.calls += 1
                 if self.mutated:
@@ -275,6 +257,18 @@ class Recorded:
             return None
         finally:
             self.lock.release()
+
+    def _recorded_to_take(self, args: Sequence[Any]) -> _Recording | None:
+        """The recording for a call that gives up its arguments, made now where the program was called as often as it waits.
+
+        Were the program called before it is played back for the first time, what that takes would be kept beside the recording.
+        """
+        key = self.key(*args)
+        count = self.seen.get(key, [0])[0]
+        if key not in self.made and self._shares() and count >= self.warm and self._is_wanted(key, args):
+            self._record(args, None)
+            key = self.key(*args)
+        return self.made.get(key)
 
     def _follow_halves(self) -> None:
         """Drop what was recorded when both halves shared memory, where they do no more."""
@@ -513,14 +507,12 @@ class Recorded:
         """The program as it takes the memory of arguments, and which these are: results of other recordings in the same memory."""
         if not self._shares() or not self._takes_others:
             return None, []
-        lying = [r.given for r in place.handing if r.given is not None]
-        taken = [
-            Taken(k, given[k], there)
-            for k in self.placed or ()
-            if self.kinds[k] == "tensor"
-            for there in lying
-            if there.has(given[k])
-        ]
+        lying, taken = [r.given for r in place.handing if r.given is not None], list[Taken]()
+        for k, kind in enumerate(self.kinds):
+            there = next((each for each in lying if isinstance(given[k], torch.Tensor) and each.has(given[k])), None)
+            if there is not None and not (kind == "unused" or (kind == "tensor" and k in (self.placed or ()))):
+                return None, []  # a playback needs it
+            taken += [] if there is None else [Taken(k, given[k], there)]
         taking = self.make_taking() if taken else None
         return (None, []) if taking is None else (taking, taken)
 

@@ -1,8 +1,9 @@
-"""What a recording has to know of a host program: what kind each argument is, how sizes are read, why it may not be recorded."""
+"""What a recording has to know of a host program: what kind each argument is, how sizes are read, why it may not be recorded; what was."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
@@ -18,6 +19,23 @@ LEAST = 4  # kernels and library calls that are worth a recording
 # Bytes that need no copy, for each step of a tail: a copy of so many takes 4 us, a launch 8, often hidden.
 SPARED = 8 << 20
 _LOOKING = ("aten.multinomial", "aten.normal.float_Tensor", "aten.normal.Tensor_Tensor")  # at values, on the CPU
+
+
+@dataclass
+class Statistics:
+    """What this process has recorded."""
+
+    recordings: int = 0
+    replays: int = 0
+    refused: list[str] = field(default_factory=list)
+
+    def clear(self) -> None:
+        """Back to zero."""
+        self.recordings = self.replays = 0
+        self.refused.clear()
+
+
+STATISTICS = Statistics()  # counters only: nothing depends on them
 
 
 def argument_kinds(func: prim.Func) -> tuple[str, ...]:
