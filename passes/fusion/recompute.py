@@ -39,15 +39,15 @@ def recompute(graph: Graph, groups: Groups) -> Iterator[tuple[Node, int]]:
         readers = list(dict.fromkeys(_holders(groups, node, outside)))
         if any(_is_full(groups, group, cone, inputs) for group in readers):
             continue
-        walk = sum(map(size_in_bytes, inputs)) if _stores_in_a_launch(node, home, groups) else 0
+        walk = size_in_bytes(node.value) / 4 if _stores_beside(node, home, groups) else 0
         if walk + _gain(node, cone, inputs, rows, readers, outside) > _scattered(node, cone, len(readers), groups):
             home.stored |= rows
             _repeat(node, cone, home, readers, groups)
             yield node, len(readers)
 
 
-def _stores_in_a_launch(node: Node, home: Group, groups: Groups) -> bool:
-    """Whether a GPU's group would read its memory once more to store a value: it reduces columns, in chunks, and holds none of them."""
+def _stores_beside(node: Node, home: Group, groups: Groups) -> bool:
+    """Whether a GPU's group stores a value beside what it reduces: columns, in chunks. Where both ways move as much, it had better not."""
     if not home.grid or home.kind != REDUCE:
         return False
     columns = set(groups.axes.leaves(home.columns))

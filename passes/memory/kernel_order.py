@@ -12,6 +12,7 @@ from xdsl.ir import BlockArgument, SSAValue
 
 from ...ir.dialects import prim
 from ...ir.dialects.aten import is_wait
+from ...ir.syntax import Op
 from ..analysis.cost import TOGETHER_PART, WAITING_PART
 from ..core.base import PassError
 from ..fusion.graph import Graph, size_in_bytes
@@ -106,9 +107,16 @@ def _turns(graph: Graph, groups: list[Group]) -> dict[int, int]:
             continue
         if all(isinstance(op.operands[0], BlockArgument) for op in casts):
             found[group.index] = -1
-        elif all(prim.tensor(op.operands[0]).dtype.bytes <= prim.tensor(op.results[0]).dtype.bytes for op in casts):
+        elif all(_widens_last(op, graph) for op in casts):
             found[group.index] = 1
     return found
+
+
+def _widens_last(op: Op, graph: Graph) -> bool:
+    """Whether a cast makes no narrower value, which nobody but the caller reads (no collective, which would start late)."""
+    (result,) = op.results
+    wider = prim.tensor(op.operands[0]).dtype.bytes <= prim.tensor(result).dtype.bytes
+    return wider and all(use.operation is graph.returned for use in result.uses)
 
 
 def _due(group: Group, order: nx.DiGraph[int], by_index: dict[int, Group]) -> int:

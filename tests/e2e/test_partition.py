@@ -401,6 +401,24 @@ def test_rows_that_stay(reason, as_on_gpu):
     assert not [n for n in forward.graph.nodes if "pad" in n.name]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("training", [True, False])
+def test_where_a_norm_was_positive(dtype, training, monkeypatch):
+    """On a GPU the gradient of relu(batch_norm(x)) asks x, which the norm's reads anyway, and no longer the result."""
+    monkeypatch.setattr("intarsia.partition.prepare.is_on_gpu", lambda node: True)
+
+    def function(x, w, b):
+        x = F.batch_norm(x.to(dtype), torch.zeros(8), torch.ones(8), w, b, training=training)
+        return F.relu(x).float().square().sum()
+
+    args = [leaf(4, 8, 6, 6), leaf(8), leaf(8)]
+    run, _, backward, _ = halves(function, args)
+    exact = training and dtype is torch.float32  # a CPU's statistics have the image's dtype
+    assert ("aten.threshold_backward.default" in targets(backward)) is not exact
+    for expected, found in zip(gradients_of(function, args), gradients_of(run, args), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
 def test_windows_lie_last(monkeypatch):
     """A convolution's weight that is computed goes channels-last from half to half, where both halves read it alone."""
     monkeypatch.setattr(layouts, "_on_gpu", lambda value: True)
