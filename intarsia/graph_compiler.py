@@ -38,6 +38,7 @@ from .ir.interpreter.loops import main_function
 from .ir.text import parse_module, print_module
 from .linear_losses import without_logits
 from .partition.choose import Partition
+from .partition.step import compute_again
 from .passes.analysis.machine import CPUS, Machine, gpu_facts
 from .passes.core.base import Pass, PassError
 from .passes.core.context import CompileContext, Diagnostics
@@ -167,6 +168,7 @@ def _compile(
     with COUNTERS.phase("functionalize"):
         functional = functionalize(gm, example_inputs)
         without_logits(functional.graph_module)
+        compute_again(functional, config.memory_budget)
     debug.write_graph("functional", functional.graph_module)
     with COUNTERS.phase("import"):
         imported = import_fx(functional)

@@ -20,9 +20,11 @@ from ..passes.analysis.cost import GPU_SAVED, SAVED
 from .costs import Kind, Value, is_on_gpu, name_of, read_values
 from .cut import minimum_cut
 from .layouts import lying_last
+from .norms import sort_statistics
 from .paddings import pad_rows
+from .repeat import of_formulas, recomputed, repeat
 
-__all__ = ["Partition", "Saved", "split"]
+__all__ = ["Partition", "Saved", "chosen", "split"]
 
 _STEPS = 14  # of the search for a price: layers of a model are 1/100 apart
 _DEAREST = 2.0**24  # a price above which nothing is worth saving
@@ -64,20 +66,32 @@ class Partition:
 
 def split(joint: Joint, budget: float = 1.0) -> tuple[fx.GraphModule, fx.GraphModule, Partition]:
     """Forward and backward of a joint graph, and what is saved in between."""
-    if pad_rows(joint):
+    pad_rows(joint)
+    sort_statistics(joint.graph)
+    joint = joint.again()
+    values, read, saved, found = chosen(joint, budget)
+    copied = of_formulas(values, recomputed(values, read, saved))
+    if copied:
+        repeat(joint.graph, joint.late, copied, values, wait=False)
         joint = joint.again()
+    forward, backward = joint.halves([*saved], lying_last(joint.graph))
+    return forward, backward, found
+
+
+def chosen(joint: Joint, budget: float) -> tuple[dict[fx.Node, Value], list[fx.Node], set[fx.Node], Partition]:
+    """What is known of each value that backward could take, what it reads of them, what is saved, and that in words."""
     read = _read(joint)
     values = read_values(joint, joint.needed(read))
     plan = _Plan(joint, values, read)
     saved = plan.saved(budget)
-    forward, backward = joint.halves([*saved], lying_last(joint.graph))
-    names = {n.name for n in backward.graph.nodes if n.op == "call_function" and n.target is not operator.getitem}
-    again = [v for n, v in values.items() if n.name in names and v.kind in (Kind.FUSED, Kind.REDUCED, Kind.COSTLY)]
+    nodes = recomputed(values, read, saved)
+    again = [v for n, v in values.items() if n in nodes and (v.formula or n.target is not operator.getitem)]
+    again = [v for v in again if v.kind in (Kind.FUSED, Kind.REDUCED, Kind.COSTLY)]
     found = Partition(budget, most=plan.most, least=plan.least, bytes=plan.held(saved))
     found.saved = [_saved(values[n]) for n in values if n in saved and values[n].bytes]
     found.again = dict(Counter(name_of(v.node) for v in again))
     found.costly = dict(Counter(name_of(v.node) for v in again if v.kind is Kind.COSTLY))
-    return forward, backward, found
+    return values, read, saved, found
 
 
 def _saved(value: Value) -> Saved:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -25,6 +25,7 @@ from ..passes.analysis.cost import (
     HINT,
     PER_OPERATION,
 )
+from .norms import sources_of
 
 __all__ = ["Kind", "Value", "is_on_gpu", "name_of", "read_values", "size_of"]
 
@@ -53,6 +54,8 @@ class Value:
         again: the time that computing it in backward takes. None: it is not computed again.
         marked: the program wants it computed again (torch.utils.checkpoint), where it can be.
         read: the bytes that a kernel reads which has the value: of elements that it computes itself, what they are made of.
+        sources: what it is computed of again.
+        formula: whether that is not what forward computes it of (`norms`).
     """
 
     node: fx.Node
@@ -62,6 +65,8 @@ class Value:
     again: float | None
     marked: bool = False
     read: int = 0
+    sources: Sequence[fx.Node] = ()
+    formula: bool = False
 
 
 def size_of(node: fx.Node) -> int:
@@ -89,9 +94,14 @@ class _Reader:
         self.kinds = {n: _kind(n) for n in joint.graph.nodes if n.op == "call_function"}
         self.roots: dict[fx.Node, fx.Node] = {}
         self.found: dict[fx.Node, Value] = {}
+        self.formulas: dict[fx.Node, tuple[fx.Node, ...]] = {}
         for node in joint.graph.nodes:
             if node in needed:
+                made_of = sources_of(node)
+                if made_of and all(n in self.found for n in made_of):
+                    self.formulas[node], self.kinds[node] = made_of, Kind.FUSED
                 value = self.found[node] = self.value(node)
+                value.sources, value.formula = self.sources(node), node in self.formulas
                 value.read = self.read(node, value.kind)
                 value.marked = RECOMPUTE in node.meta and value.again is not None
         for node, root in self.roots.items():  # a view that may be saved is so by its memory
@@ -123,6 +133,10 @@ class _Reader:
         own = 0.0 if node in self.forward or again is None else again  # forward would compute it for backward alone
         return Value(node, kind, size, own + (size if self.is_stored(node, kind) else 2 * size), again)
 
+    def sources(self, node: fx.Node) -> Sequence[fx.Node]:
+        """What a node is computed of again."""
+        return self.formulas.get(node) or node.all_input_nodes
+
     def is_stored(self, node: fx.Node, kind: Kind) -> bool:
         """Whether forward writes a value to memory anyway."""
         if kind is not Kind.FUSED or node in self.results:
@@ -135,10 +149,10 @@ class _Reader:
         """The time of computing a node in backward; what it reads counts for itself."""
         if kind is Kind.ONCE:
             return None
-        if node.target is operator.getitem:
+        if node.target is operator.getitem and node not in self.formulas:
             return 0.0
         gpu = is_on_gpu(node)
-        read = sum(self.found[n].read if kind is Kind.FUSED else size_of(n) for n in node.all_input_nodes)
+        read = sum(self.found[n].read if kind is Kind.FUSED else size_of(n) for n in self.sources(node))
         if kind is Kind.COSTLY:
             return size + read + _flops(node) / (GPU_FLOPS_A_BYTE if gpu else FLOPS_A_BYTE)
         operations = _OPERATIONS.get(name_of(node), 1) * sum(map(_elements, _tensors(node.meta.get("val"))))
@@ -146,17 +160,35 @@ class _Reader:
         if kind is Kind.REDUCED:  # the statistics of a batch need all of it before the first result: it is read twice
             return time + size + read * (2 if "batch_norm" in name_of(node) else 1)
         readers = [n for n in self.readers(node) if n in self.late or n in self.needed]
-        if any(n in self.late and self.kinds[n] in (Kind.COSTLY, Kind.ONCE) and not _is_fused_late(n) for n in readers):
-            return time + size
+        if self.is_written(readers):
+            return time + size + self.made_of(node)
         # Each kernel that computes it for itself reads what it is made of instead.
         return time + max(0, read - size) * max(0, len(readers) - 1)
+
+    def is_written(self, readers: Iterable[fx.Node]) -> bool:
+        """Whether backward has a value that these read in memory: a library reads it."""
+        return any(
+            n in self.late and self.kinds[n] in (Kind.COSTLY, Kind.ONCE) and not _is_fused_late(n) for n in readers
+        )
+
+    def made_of(self, node: fx.Node) -> int:
+        """The bytes that a kernel reads which writes a value: inputs, of which nothing else is made, count for themselves."""
+        found, waiting = set[fx.Node](), [*self.sources(node)]
+        while waiting:
+            source = waiting.pop()
+            kind = self.found[source].kind
+            if kind is Kind.VIEW or (kind is Kind.FUSED and not self.is_written(self.readers(source))):
+                waiting += [n for n in self.sources(source) if n not in found]
+            elif kind is not Kind.GIVEN:
+                found.add(source)
+        return sum(map(size_of, found))
 
     def read(self, node: fx.Node, kind: Kind) -> int:
         """What a kernel reads for the sake of a value: a wide copy of a narrow one is no more than that."""
         size = size_of(node)
         if kind not in (Kind.FUSED, Kind.VIEW):
             return size
-        return min(size, sum(self.found[n].read for n in node.all_input_nodes))
+        return min(size, sum(self.found[n].read for n in self.sources(node)))
 
     def readers(self, node: fx.Node) -> list[fx.Node]:
         """What reads a value, or a view of it."""

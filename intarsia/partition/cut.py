@@ -40,7 +40,7 @@ def minimum_cut(values: dict[fx.Node, Value], read: Iterable[fx.Node], save: Cos
             continue
         if repeat:
             _edge(graph, _SOURCE, start, repeat)
-        for source in node.all_input_nodes:
+        for source in value.sources:
             if source in ends:
                 _edge(graph, ends[source][1], start, None)
     for node in read:

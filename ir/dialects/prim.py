@@ -192,6 +192,20 @@ class Permute(Movement):
         self.expect_type(operand.with_(shape=[operand.shape[p] for p in perm]))
 
 
+class After(Movement):
+    """The first operand, no sooner than the second is known: what backward computes again does not begin in forward.
+
+    Without a second operand it is the first. Kernels stand in their order behind `fuse`, which leaves none of these.
+    """
+
+    name = "prim.after"
+    arity = None
+
+    def check_movement(self) -> None:
+        self.expect(1 <= len(self.operands) <= 2, f"{len(self.operands)} operands, not one or two")
+        self.expect_type(tensor(self.operands[0]))
+
+
 class Slice(Movement):
     """Result element i along dimension k is operand element `starts[k]` + i * `steps[k]` (steps > 0)."""
 
@@ -448,6 +462,7 @@ OPS = (
     Broadcast,
     Reshape,
     Permute,
+    After,
     Slice,
     Flip,
     Pad,
@@ -463,7 +478,7 @@ OPS = (
     Return,
 ) + tuple(ELEMENTWISE.values())
 
-VIEWS = (Reshape, Permute, Slice, Flip, Broadcast)  # no arithmetic: they vanish into index expressions
+VIEWS = (Reshape, Permute, After, Slice, Flip, Broadcast)  # no arithmetic: they vanish into index expressions
 SOURCES = (Full, Iota)
 JOINS = (Reduce, Bag, Contract)  # many elements become one: kernels have loops for them
 

@@ -400,6 +400,7 @@ _OF_VALUES: dict[str, Callable[..., Tensor]] = {
     "broadcast": _broadcast,
     "reshape": lambda m, op, x: x.reshape(m.shape(op.type)),
     "permute": lambda m, op, x: x.permute(op["perm"]),
+    "after": lambda m, op, x, *after: x,
     "slice": _slice,
     "flip": lambda m, op, x: x.flip(op["dims"]),
     "pad": _pad,

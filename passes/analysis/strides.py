@@ -73,7 +73,7 @@ def same_layout(shape: Sequence[Dim], a: Sequence[Dim], b: Sequence[Dim]) -> boo
     return all(s == 1 or known_equal(x, y) for s, x, y in zip(shape, a, b, strict=True))
 
 
-_STRIDED = (prim.Reshape, prim.Permute, prim.Slice, prim.Broadcast)
+_STRIDED = (prim.Reshape, prim.Permute, prim.After, prim.Slice, prim.Broadcast)
 
 
 def is_view(op: object) -> bool:

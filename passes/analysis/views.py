@@ -44,6 +44,10 @@ def _permute(op: prim.PrimOp) -> list[Read]:
     return [Read(places[k]) for k in range(len(places))]
 
 
+def _after(op: prim.PrimOp) -> list[Read]:
+    return [Read(k) for k in range(op.type.rank)]
+
+
 def _slice(op: prim.PrimOp) -> list[Read]:
     return [Read(k, *where) for k, where in enumerate(zip(op["starts"], op["steps"], strict=True))]
 
@@ -59,6 +63,7 @@ def _broadcast(op: prim.PrimOp) -> list[Read]:
 
 _READS: dict[type[prim.PrimOp], Callable[[prim.PrimOp], list[Read]]] = {
     prim.Permute: _permute,
+    prim.After: _after,
     prim.Slice: _slice,
     prim.Flip: _flip,
     prim.Broadcast: _broadcast,

@@ -18,7 +18,7 @@ from ..core.base import Pass, PassError
 from ..core.context import CompileContext
 from ..core.rewriter import copy_with, erase_dead
 from ..memory.kernel_order import kernel_order
-from .graph import EXTERN, Access, Graph, Node, is_border, is_free, size_in_bytes
+from .graph import EXTERN, Access, Graph, Node, is_border, is_free, operands_read, size_in_bytes
 from .groups import Group, Groups, Plan
 from .recompute import recompute
 
@@ -205,9 +205,12 @@ class _Emitter:
         found = self.new_value.get(value)
         if found is None:
             op = cast(Op, value.owner)
-            copy = copy_with(op, [self._memory(op.operands[0])])
-            self.built.append(copy)
-            found = self.new_value[value] = copy.results[0]
+            below = self._memory(op.operands[0])
+            if not isinstance(op, prim.After):
+                copy = copy_with(op, [below])
+                self.built.append(copy)
+                below = copy.results[0]
+            found = self.new_value[value] = below
         return found
 
     def _build(self, group: Group) -> None:
@@ -215,7 +218,7 @@ class _Emitter:
         inside = {op.results[0] for op in ops}
         # What a scatter writes to is memory, also where it is a constant that the kernel knows.
         targets = [op.operands[0] for op in ops if isinstance(op, prim.Scatter)]
-        inputs = list(dict.fromkeys(v for op in ops for v in op.operands if v not in inside or v in targets))
+        inputs = list(dict.fromkeys(v for op in ops for v in operands_read(op) if v not in inside or v in targets))
         region = single_block(arg_types=[v.type for v in inputs])
         block = region.block
         local: dict[SSAValue, SSAValue] = dict(zip(inputs, block.args, strict=True))
@@ -223,6 +226,9 @@ class _Emitter:
         kept = self.stored if any(_is_statistic(n.value, inside) for n in group.stored) else ()
         unrounded: set[Op] = set()
         for op in ops:
+            if isinstance(op, prim.After):
+                local[op.results[0]] = local[op.operands[0]]
+                continue
             exact = None if self.rounding else _exact(op, local, block, kept)
             if exact is None:
                 operands = [local[v] for v in op.operands]
@@ -269,7 +275,7 @@ class _Emitter:
             if op in found:
                 continue
             found.add(op)
-            for value in op.operands[isinstance(op, prim.Scatter) :]:
+            for value in operands_read(op)[isinstance(op, prim.Scatter) :]:
                 owner = value.owner
                 if not isinstance(owner, Block) and self._is_inside(value, cast(Op, owner), group):
                     stack.append(cast(Op, owner))

@@ -99,6 +99,7 @@ class Node:
     iterations: int = 1
     accesses: list[Access] = field(default_factory=list)
     readers: list[Access] = field(default_factory=list)
+    waits: list[Node] = field(default_factory=list)  # what has to be known before it (`prim.after`)
     is_sink: bool = False  # a library call or the caller reads it
     is_position: bool = False  # computed from constants and positions alone: it reads no memory
 
@@ -188,7 +189,7 @@ class Graph:
                 node.accesses.append(self._plain_access(node, op.operands[0]))
                 if node.accesses[0].producer is not None:
                     node.accesses[0].producer.is_sink = True
-            for i, value in enumerate(op.operands):
+            for i, value in enumerate(operands_read(op)):
                 if (i or not scatters) and (found := self._access(node, i, value)) is not None:
                     node.accesses.append(found)
         node.is_position = node.kind == POINTWISE and all(x.producer and x.producer.is_position for x in node.accesses)
@@ -199,12 +200,24 @@ class Graph:
     def _plain_access(self, node: Node, value: SSAValue) -> Access:
         """What a library call reads: memory, wherever the views begin."""
         while value not in self.node_of and not isinstance(value.owner, Block):
+            self._wait(node, value.owner)
             value = value.owner.operands[0]
         return Access(node, value, self.node_of.get(value), [], 0, True, [])
+
+    def _wait(self, node: Node, view: Operation) -> None:
+        """What a view on a node's way has to wait for, the node has to."""
+        if not isinstance(view, prim.After):
+            return
+        for value in view.operands[1:]:
+            while value not in self.node_of and not isinstance(value.owner, Block) and value.owner.operands:
+                value = value.owner.operands[0]
+            if value in self.node_of:
+                node.waits.append(self.node_of[value])
 
     def _access(self, node: Node, index: int, operand: SSAValue) -> Access | None:
         """The access of operand `index`, its axes joined with those of the node; None for a constant."""
         value, views = operand, list[Op]([node.op] if is_free(node.op) else ())
+        self._wait(node, node.op)
         producer = self.node_of.get(value)
         while producer is None or self.is_transparent(producer):
             owner = value.owner
@@ -213,6 +226,7 @@ class Graph:
             if not owner.operands:
                 return None
             views.append(cast(Op, owner))
+            self._wait(node, owner)
             value = owner.operands[0]
             producer = self.node_of.get(value)
         base_dims = self.axes.dims(cast(TensorType, value.type).shape)
@@ -253,6 +267,11 @@ def _lies_in(op: Operation, strides: Sequence[Dim], materialised: Mapping[Operat
             return False
         lies, offset = found
     return same_layout(prim.tensor(op.results[0]).shape, lies, strides)
+
+
+def operands_read(op: Op) -> Sequence[SSAValue]:
+    """The operands whose elements an operation reads."""
+    return op.operands[:1] if isinstance(op, prim.After) else op.operands
 
 
 def is_free(op: object) -> bool:

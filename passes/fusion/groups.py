@@ -126,6 +126,8 @@ class Groups:
                     group.preds.setdefault(source.index, []).append(access)
                     source.succs.add(group.index)
                     group.level = max(group.level, source.level + 1)
+            for before in node.waits:
+                self._follow(self.group_of[before.index], group)
 
     def _single(self, node: Node) -> Group:
         axes, columns = self.axes, list[int]()
@@ -150,10 +152,14 @@ class Groups:
         previous: Node | None = None
         for node in nodes:
             if previous is not None:
-                self.group_of[node.index].preds.setdefault(previous.index, [])
-                self.group_of[previous.index].succs.add(node.index)
-                self._lift(self.group_of[previous.index])
+                self._follow(self.group_of[previous.index], self.group_of[node.index])
             previous = node
+
+    def _follow(self, first: Group, second: Group) -> None:
+        """Let the second group run after the first."""
+        second.preds.setdefault(first.index, [])
+        first.succs.add(second.index)
+        self._lift(first)
 
     def _lift(self, group: Group) -> None:
         """Bring the levels of all that follows above the group's."""

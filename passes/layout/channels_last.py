@@ -227,6 +227,8 @@ def _keeps_shape(op: object, values: set[SSAValue]) -> bool:
     """An elementwise operation whose large operands all lie channels-last (or are made by broadcasts)."""
     if isinstance(op, prim.Concat | prim.Pad | prim.Slice):  # the last two of them are the windows of a pooling
         return all(v in values for v in op.operands)
+    if isinstance(op, prim.After):
+        return op.operands[0] in values
     if not isinstance(op, prim.Elementwise | prim.Cast):
         return False
     return all(v in values or isinstance(v.owner, prim.Broadcast | prim.Full) for v in op.operands)

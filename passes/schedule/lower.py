@@ -245,7 +245,7 @@ def kernel_words(block: Block) -> str:
             words.append((op["kind"] if isinstance(op, prim.Reduce) else f"cum{op['kind']}", 5))
         elif isinstance(op, prim.Elementwise):
             words.append((op.row.name, 0 if op.row.name in _SILENT else min(4, op.row.cost)))
-        elif not isinstance(op, kernel.Yield | prim.Full | prim.Broadcast | prim.Reshape):
+        elif not isinstance(op, kernel.Yield | prim.Full | prim.Broadcast | prim.Reshape | prim.After):
             words.append((op.name.removeprefix("prim."), -1 if isinstance(op, prim.Cast | prim.Slice) else 0))
     keep = 4
     ranked = sorted(range(len(words)), key=lambda k: (-words[k][1], k))

@@ -279,7 +279,7 @@ def planned(way: Callable[[nn.ModuleList, Tensor], Tensor], monkeypatch: Any) ->
 
 def test_a_whole_step_holds_less(monkeypatch: Any) -> None:
     whole, checkpointed = planned(plain, monkeypatch), planned(WAYS["not reentrant"], monkeypatch)
-    assert checkpointed <= 0.6 * whole
+    assert checkpointed <= 0.8 * whole
 
 
 def test_random_numbers_of_a_whole_step_are_drawn_once() -> None:

@@ -118,6 +118,74 @@ def test_random_programs_at_every_budget(seed):
     assert held == sorted(held, reverse=True), names
 
 
+# ---- whole steps ----------------------------------------------------------------------------------------------------
+
+
+def on_a_gpu(monkeypatch):
+    """Values cost what they cost on a GPU."""
+    for name in ("choose", "costs", "step"):
+        monkeypatch.setattr(f"intarsia.partition.{name}.is_on_gpu", lambda node: True)
+
+
+def step_of(function):
+    def step(x, w, v):
+        loss = function(x, w, v).mean()
+        loss.backward()
+        if w.grad is not None:
+            with torch.no_grad():
+                w -= 0.01 * w.grad
+        return loss.detach()
+
+    return step
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_programs_as_whole_steps(seed, monkeypatch):
+    """What backward computes again has the same values, random numbers among them."""
+    on_a_gpu(monkeypatch)
+    function, names = program(seed)
+    torch.manual_seed(0)
+    args = [torch.randn(8, 8), torch.randn(8, 8) / 3, torch.randn(8)]
+    found = {}
+    for name in ("eager", "compiled"):
+        step = intarsia.compile(step_of(function), fullgraph=True) if name == "compiled" else step_of(function)
+        given = [a.clone().requires_grad_() for a in args]
+        found[name] = []
+        for _ in range(2):
+            torch.manual_seed(5)
+            with torch.enable_grad():
+                found[name].append(step(*given))
+            found[name] += [a.grad for a in given if a.grad is not None] + [given[1].detach().clone()]
+            for a in given:
+                a.grad = None
+    for got, want in zip(found["compiled"], found["eager"], strict=True):
+        assert (got - want).abs().max() <= 1e-4 * want.abs().max() + 1e-5, names
+
+
+NORMS = {
+    "batch": lambda x, v: F.batch_norm(x, None, None, v, None, True),
+    "layer": lambda x, v: F.layer_norm(x, x.shape[1:], v[:, None, None].expand(x.shape[1:])),
+    "group": lambda x, v: F.group_norm(x, 2, v, v.sin()),
+    "rms": lambda x, v: F.rms_norm(x, x.shape[-1:]) * v[:, None, None],
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_what_a_norm_gives_is_computed_of_its_statistics(name, monkeypatch):
+    on_a_gpu(monkeypatch)
+
+    def function(x, w, v):
+        y = NORMS[name](F.conv2d(x, w), v).relu()
+        return F.conv2d(y, w.flip(0)).square()
+
+    args = leaf(4, 8, 6, 6), leaf(8, 8, 1, 1), leaf(8)
+    run, _, backward, found = halves(function, args)
+    assert [s.name for s in found.saved if s.bytes > 1000] == ["convolution", "convolution"]
+    assert not any("norm" in t and "backward" not in t for t in targets(backward))
+    for got, want in zip(gradients_of(run, args), gradients_of(function, args), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
 # ---- what is saved --------------------------------------------------------------------------------------------------
 
 

@@ -45,6 +45,7 @@ TENSORS = """builtin.module {
       %31 = prim.contract(%29, %30) {maps = [[d1, d0], [d1]], reduced = [s0]} : !prim.tensor<[4], f32>
       kernel.yield(%31)
     }) : !prim.tensor<[4], f32>
+    %29 = prim.after(%1, %28) : !prim.tensor<[s0, 4], f32>
     prim.return(%22, %23)
   })
 }

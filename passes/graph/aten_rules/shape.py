@@ -24,6 +24,12 @@ def _view(b: Builder) -> Result:
     return b.reshape(b.op.operands[0], b.type.shape)
 
 
+@rule("ops.intarsia.again.default")
+def _again(b: Builder) -> Result:
+    """What is computed of it in backward waits for a gradient: no memory of its own is needed for that."""
+    return b.add(prim.After.make(b.op.operands, [prim.tensor(b.op.operands[0])]))
+
+
 @rule("permute.default")
 def _permute(b: Builder) -> Result:
     x = b.op.operands[0]
