@@ -53,12 +53,15 @@ class Group:
     Attributes:
         ops: the kernels.
         orders: for each, its operands in the order in which the form first uses them.
+        shared: which of these are the same number for all of them.
+        beside: how many results they have that are not written where an operand is.
         waiting: bytes that live until the launch because of it.
     """
 
     ops: list[kernel.Fused] = field(default_factory=list)
     orders: list[list[SSAValue]] = field(default_factory=list)
-    values: int = 0
+    shared: list[int] = field(default_factory=list)
+    beside: int = 0
     waiting: int = 0
 
     @property
@@ -66,13 +69,24 @@ class Group:
         """How many elements each has."""
         return tuple(int(prim.tensor(op.results[0]).numel) for op in self.ops)
 
-    @property
-    def shared(self) -> list[int]:
-        """Which operands, in the form's order, are the same number for all of them."""
-        first = self.orders[0]
-        return [
-            k for k, v in enumerate(first) if prim.tensor(v).shape == () and all(order[k] is v for order in self.orders)
-        ]
+    def shared_with(self, order: list[SSAValue]) -> list[int]:
+        """What one more would share with them."""
+        if not self.orders:
+            return [k for k, v in enumerate(order) if prim.tensor(v).shape == ()]
+        return [k for k in self.shared if order[k] is self.orders[0][k]]
+
+    def values_with(self, order: list[SSAValue], beside: int) -> int:
+        """How many addresses a launch takes with one more."""
+        shared = len(self.shared_with(order))
+        return shared + (len(self.ops) + 1) * (len(order) - shared) + self.beside + beside
+
+    def add(self, op: kernel.Fused, order: list[SSAValue], beside: int, waiting: int) -> None:
+        """Take one more."""
+        self.shared = self.shared_with(order)
+        self.ops.append(op)
+        self.orders.append(order)
+        self.beside += beside
+        self.waiting += waiting
 
     def operands(self) -> list[SSAValue]:
         """What a launch of them reads: see `loop.kernel`."""
@@ -135,17 +149,14 @@ def groups_of(func: prim.Func, refs: Refs, is_grid: Callable[[str], bool]) -> It
             continue
         key, order = found
         device = prim.tensor(op.results[0]).device
-        count = len(order) + sum(written.get(r) not in order for r in op.results)
+        beside = sum(written.get(r) not in order for r in op.results)
         waits = sum(_bytes(v) for v in order if isinstance(v.owner, Operation))
         group = open_groups.setdefault(key, Group())
         most = GRID_VALUES if is_grid(device) else CPU_VALUES
-        if group.ops and (group.values + count > most or group.waiting + waits > WAITING_BYTES):
+        if group.ops and (group.values_with(order, beside) > most or group.waiting + waits > WAITING_BYTES):
             yield from close(key)
             group = open_groups.setdefault(key, Group())
-        group.ops.append(op)
-        group.orders.append(order)
-        group.values += count
-        group.waiting += waits
+        group.add(op, order, beside, waits)
         holder[op] = key
     for key in list(open_groups):
         yield from close(key)

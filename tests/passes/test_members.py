@@ -53,6 +53,29 @@ def test_a_step_is_one_launch(target: str) -> None:
     assert text.count("parallel for") == (target == "cpp") and text.count("_member(") == 2 * (target != "cpp")
 
 
+def test_numbers_of_all_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for ten addresses is room for two numbers and two addresses each of four tensors."""
+
+    def scaled(params: list[Tensor], grads: list[Tensor], rate: Tensor, decay: Tensor) -> None:
+        torch._foreach_mul_(params, decay)
+        torch._foreach_add_(params, torch._foreach_mul(grads, rate))
+
+    monkeypatch.setattr(members, "GRID_VALUES", 10)
+    params, grads, *_ = lists(SHAPES[:3] + SHAPES[4:] + [(5, 5)])
+    with torch.no_grad():
+        launches, *_ = lowered(scaled, params, grads, torch.tensor(0.1), torch.tensor(0.9), target="triton:sm_90")
+        assert [len(op.operands) for op in launches] == [10, 10]
+        monkeypatch.setattr(members, "GRID_VALUES", 13)
+        own = [torch.tensor(0.1 * k) for k in range(len(params))]
+
+        def scaled_each(params: list[Tensor], grads: list[Tensor], rates: list[Tensor], decay: Tensor) -> None:
+            for p, g, rate in zip(params, grads, rates, strict=True):
+                scaled([p], [g], rate, decay)
+
+        launches, *_ = lowered(scaled_each, params, grads, own, torch.tensor(0.9), target="triton:sm_90")
+        assert [len(op.operands) for op in launches] == [13, 13]
+
+
 def test_values_of_a_schedule() -> None:
     """Learning rates that change are no recompile, on both sides of a parallel region."""
     ours, eager = lists(SHAPES), lists([])
