@@ -22,6 +22,7 @@ from torch import Tensor, fx
 from .frontend.gradients.nodes import NODES
 from .frontend.graph.recompute import RECOMPUTE, Choice
 from .frontend.torch_private.dispatch import functional_builtins, storage_key
+from .frontend.torch_private.dtensor import DTensorCall
 from .frontend.torch_private.fake import is_fake
 from .frontend.torch_private.functions import OpOverload
 from .frontend.torch_private.guards import tracing_state
@@ -34,7 +35,7 @@ __all__ = ["graph_key"]
 _PLAIN = {int, bool, float, str, type(None), type(Ellipsis), complex, torch.dtype, torch.device}
 _PLAIN |= {torch.layout, torch.memory_format}
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-_NAMESPACES = ("aten", "prims", "prim")
+_NAMESPACES = ("aten", "prims", "prim", "_c10d_functional", "_c10d_functional_autograd")
 
 
 class _Unnamed(Exception):
@@ -117,6 +118,8 @@ def _function(function: Any) -> str:
         if function.namespace not in _NAMESPACES:
             raise _Unnamed
         return str(function)
+    if isinstance(function, DTensorCall):
+        return function.key()
     if function in NODES:
         return f"gradients.{function.__name__}"
     if not _is_torchs(function):

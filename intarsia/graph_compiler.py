@@ -24,6 +24,7 @@ from .config import DECIDE_NO_CODE, Config
 from .counters import COUNTERS
 from .explain import logs
 from .explain.roofline import WATCH
+from .frontend.distributed.agreement import compare
 from .frontend.errors import Unsupported
 from .frontend.functional.trace import functionalize
 from .frontend.gradients.grads import takes_gradients
@@ -148,6 +149,8 @@ def compile_graph(
             recorded.hand_out(gradients)  # they are let go of before the next step (frontend/gradients/grads.py)
         if taken:
             recorded.take_handed()
+    if report.program is not None:
+        compare(report.program.generated.host.talks)
     # On a CPU arguments are written to when nothing can fail any more (passes/memory/written_arguments.py).
     function.writes_last = report.program is not None and report.program.generated.host.gpu is None  # type: ignore[attr-defined]
     return function, report

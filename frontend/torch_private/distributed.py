@@ -77,3 +77,20 @@ def group_rank(group: Any, rank: int | None, place: int | None) -> int:
     """The place in a group of a process that is named by its rank among all, or by its place."""
     found = distributed_c10d._get_default_group() if group is None else group
     return int(distributed_c10d._canonicalize_group_rank(found, rank, place))
+
+
+def default_store() -> Any:
+    """Where processes leave words for each other; None where there is no group of processes."""
+    if not dist.is_available() or not dist.is_initialized():
+        return None
+    return distributed_c10d._get_default_store()
+
+
+def this_rank() -> int | None:
+    """The number of this process."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else None
+
+
+def ranks_of_group(name: str) -> list[int]:
+    """The processes of a group that this one is part of."""
+    return list(dist.get_process_group_ranks(distributed_c10d._resolve_process_group(name)))  # type: ignore[arg-type]

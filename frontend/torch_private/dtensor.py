@@ -10,7 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .fake import real_tensors
+
 __all__ = [
+    "DTensorCall",
     "Layout",
     "Local",
     "Redistributed",
@@ -103,15 +106,28 @@ _IN_PLACE = frozenset(
 )
 
 
-class _Call:
+def _text(fact: Any) -> str:
+    groups = getattr(fact, "get_all_groups", None)  # of a mesh
+    if groups is None:
+        return repr(fact)
+    names = [str(g.group_name) for g in groups()]
+    return repr((fact.device_type, fact.mesh.tolist(), fact.get_coordinate(), names))
+
+
+class DTensorCall:
     """What a graph holds for a call on DTensors whose layouts are constants."""
 
     def __init__(self, **facts: Any) -> None:
         self.facts = facts
         self.__name__ = type(self).__name__.lower()
 
+    def key(self) -> str:
+        """All that decides what the call does, on this process."""
+        with real_tensors():
+            return f"{self.__name__}({', '.join(f'{k}={_text(v)}' for k, v in self.facts.items())})"
 
-class Shared(_Call):
+
+class Shared(DTensorCall):
     """`mesh`, `placements`, `shape`, `stride`: the DTensor of local parts."""
 
     def __call__(self, local: Tensor) -> Tensor:
@@ -128,7 +144,7 @@ class Restored(Shared):
             return super().__call__(local)
 
 
-class Local(_Call):
+class Local(DTensorCall):
     """`grad_placements`: this process's part of a DTensor."""
 
     def __call__(self, value: Any) -> Tensor:
@@ -138,7 +154,7 @@ class Local(_Call):
         return result
 
 
-class Redistributed(_Call):
+class Redistributed(DTensorCall):
     """`placements`, ...: the DTensor in another layout, waited for."""
 
     def __call__(self, value: Any) -> Tensor:

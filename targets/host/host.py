@@ -26,7 +26,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import BlockArgument, SSAValue
 
 from ...ir.dialects import buffer, loop, prim
-from ...ir.dialects.aten import overload
+from ...ir.dialects.aten import begins_talk, overload
 from ...ir.dtypes import U8, DType
 from ...ir.interpreter.loops import find_function
 from ...ir.symbols import Dim, contiguous_strides, dim, free_symbols
@@ -58,6 +58,19 @@ from .pool import LARGE
 from .source import HostSource
 from .steps import Step
 from .text import dtype_text, failure, python_index, python_literal, shape_text, view_text
+
+
+def _talk(op: buffer.Extern) -> tuple[str, str, str]:
+    """A call by which processes talk, as all of them make it; "?" is a size that changes, or may differ between them."""
+    name = op["target"].split(".")[3]
+    free = name.startswith("all_to_all")
+    given = [
+        f"{v.type.dtype}[{', '.join(str(n) if isinstance(n, int) and not free else '?' for n in v.type.shape)}]"
+        for v in op.operands
+        if isinstance(v.type, RefType)
+    ]
+    words = [*given, *(str(op[key]) for key in ("reduce_op", "src", "group_size") if op.get(key) is not None)]
+    return str(op.get("group_name", "")), f"{name}({', '.join(words)})", line_of(op)
 
 
 def host_source(module: ModuleOp, library: Library, callees: Callees) -> HostSource:
@@ -156,6 +169,7 @@ class _Writer:
             not_recorded=refused,
             mutated=tuple(dict.fromkeys(argument for argument, _ in self.func.get("mutations", ()))),
             halves=found,
+            talks=tuple(_talk(op) for op in block.ops if isinstance(op, buffer.Extern) and begins_talk(op)),
         )
 
     def add(self, text: str, *writes: str, frees: tuple[str, ...] = (), kind: Kind = "step") -> None:

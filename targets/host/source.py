@@ -31,6 +31,7 @@ class HostSource:
         arguments, sizes, work: what a recording has to know: `kinds`, `sizes` and `steps` of `Recorded`.
         not_recorded: why the program does not become a CUDA graph, "" where it does.
         mutated: the arguments that the program writes to.
+        talks: the calls by which it talks to other processes, in order: group, words, line.
         halves: the program as a recording and its tail, where results are large.
     """
 
@@ -51,6 +52,7 @@ class HostSource:
     not_recorded: str = ""
     mutated: Sequence[int] = ()
     halves: Halves | None = None
+    talks: Sequence[tuple[str, str, str]] = ()
 
     @cached_property
     def text(self) -> str:
