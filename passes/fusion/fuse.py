@@ -18,6 +18,7 @@ from ..core.base import Pass, PassError
 from ..core.context import CompileContext
 from ..core.rewriter import copy_with, erase_dead
 from ..memory.kernel_order import kernel_order
+from .copies import read_from_copies
 from .graph import EXTERN, Access, Graph, Node, is_border, is_free, operands_read, size_in_bytes
 from .groups import Group, Groups, Plan
 from .recompute import recompute
@@ -63,6 +64,8 @@ class _Fusion:
     def __init__(self, options: Fuse, ctx: CompileContext, block: Block) -> None:
         self.ctx, self.block, self.rounding = ctx, block, options.numerics == "eager"
         self.graph = Graph(block)
+        if read_from_copies(self.graph):
+            self.graph = Graph(block)
         self.groups = Groups(ctx, self.graph, options.max_ops, options.max_values)
         effects = (n for n in self.graph.nodes if n.kind == EXTERN and n.op.get("effect"))
         self.groups.link_effects(
