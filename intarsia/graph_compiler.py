@@ -170,7 +170,7 @@ def _compile(
         return _checked(stored.run, stored, gm, config), Report(stored, cached=True)
     with COUNTERS.phase("functionalize"):
         functional = functionalize(gm, example_inputs)
-        without_logits(functional.graph_module)
+        without_logits(functional.graph_module, config)
         compute_again(functional, config.memory_budget)
     debug.write_graph("functional", functional.graph_module)
     with COUNTERS.phase("import"):

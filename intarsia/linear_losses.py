@@ -17,6 +17,7 @@ from typing import Any, cast
 import torch
 from torch import fx
 
+from .config import Config
 from .frontend.torch_private.joint import hint
 from .ir.fx.importer import user_line
 from .ir.linear_cross_entropy import wide
@@ -39,7 +40,7 @@ class Head:
         softmax: the logarithms of the softmax.
         above: from what the softmax reads up to, but not including, the product.
         product: logits as a matrix.
-        input, weight, bias: the factors; `input` is (rows, inner), `weight` (inner, classes).
+        input, weight, bias: the factors; `input` is (rows, inner), `weight` (inner, classes), or of `linear` (..., inner) and (classes, inner).
         slope, arriving: the gradient of the softmax's logarithms and what arrives there; None without backward.
         below: from the gradient of the logits down to the last node that has their shape.
         gradients: the nodes that are gradients: of the input, of the weight as (classes, inner), and as (inner, classes), of the bias.
@@ -63,8 +64,10 @@ class NotOne(Exception):
     """The graph around a loss is not what the operator stands for; the message says why."""
 
 
-def without_logits(module: fx.GraphModule) -> None:
-    """Change the graph in place where logits are many."""
+def without_logits(module: fx.GraphModule, config: Config) -> None:
+    """Change the graph in place where logits are many; sums over chunks are not rounded as eager's."""
+    if config.numerics == "eager":
+        return
     graph, changed = module.graph, False
     for loss in graph.find_nodes(op="call_function", target=aten.nll_loss_forward.default):
         if _bytes(loss.args[0]) < LOGITS[is_on_gpu(_plain(loss.args[0]))]:
@@ -95,7 +98,7 @@ def takes(head: Head) -> Clauses:
     yield all(f.dtype is logits.dtype for f in factors), "factors of one type"
     yield logits.dtype.is_floating_point and logits.dtype.itemsize >= 2, "logits that are floats"
     yield read.dtype in (logits.dtype, wide(logits.dtype)), "a softmax of logits as they are, or in float32"
-    sizes = (logits.shape[1], _value(head.input).shape[1])
+    sizes = (logits.shape[-1], _value(head.input).shape[-1])
     yield all(_known(n) is not None for n in sizes), "sizes that are known, but for the number of rows"
     yield target.dtype is torch.int64 and target.dim() == 1, "a class for each row"
     yield (
@@ -150,10 +153,13 @@ def _climb(head: Head) -> None:
             raise NotOne(f"{node.name} changes the classes")
         head.above.append(node)
         below, node = node, node.args[0]
-    head.product = node
-    *bias, head.input, head.weight = (a for a in node.args if isinstance(a, fx.Node))
+    head.product, factors = node, [a for a in node.args if isinstance(a, fx.Node)]
+    if node.target is aten.linear.default:
+        head.input, head.weight, *bias = factors
+    else:
+        *bias, head.input, head.weight = factors
     head.bias = bias[0] if bias else None
-    if bias and (_value(bias[0]).dim() != 1 or _value(bias[0]).shape != _value(node).shape[1:] or node.kwargs):
+    if bias and (_value(bias[0]).dim() != 1 or _value(bias[0]).shape != _value(node).shape[-1:] or node.kwargs):
         raise NotOne("what is added to the product is no bias")
 
 
@@ -251,7 +257,7 @@ def _readers(node: fx.Node) -> list[fx.Node]:
     return found
 
 
-_PRODUCTS = (aten.mm.default, aten.addmm.default)
+_PRODUCTS = (aten.mm.default, aten.addmm.default, aten.linear.default)  # the last without gradients alone
 _MOVES = (
     *(aten._to_copy.default, aten.view.default, aten._unsafe_view.default, aten.clone.default, aten.slice.Tensor),
     *(aten.reshape.default, aten.detach.default, aten.alias.default),
@@ -286,7 +292,9 @@ class _Rewriter:
         with self.graph.inserting_before(loss):
             left = self.call(aten.eq.Scalar, target, ignored)
             self.target = self.call(aten.masked_fill.Scalar, target, left, 0)
-            self.rows, self.weight = self.moved(head.input), self.call(aten.t.default, head.weight)
+            plain = head.product.target is aten.linear.default
+            self.weight = head.weight if plain else self.call(aten.t.default, head.weight)
+            self.rows = self.moved(head.input)
             share = self.share(left, weight)
             total = self.call(aten.sum.default, share)
             scale = None

@@ -106,7 +106,7 @@ def compile_training(
     def prepared(joint: fx.GraphModule) -> None:
         decide(joint.graph.nodes)
         without_unread(joint.graph)
-        without_logits(joint)
+        without_logits(joint, config)
         prepare(joint, small=config.memory_budget < 1.0)
 
     def split_for_budget(joint: Joint) -> tuple[fx.GraphModule, fx.GraphModule]:

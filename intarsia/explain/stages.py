@@ -23,6 +23,7 @@ from ..graph_compiler import machine, pipeline_of
 from ..ir.fx.importer import import_fx
 from ..ir.retarget import retarget
 from ..ir.text import print_module
+from ..linear_losses import without_logits
 from ..passes.core.base import LEVELS
 from ..passes.core.context import CompileContext, Diagnostics, Remark
 from ..passes.core.run import run_pipeline
@@ -234,6 +235,7 @@ def lower(fn: Any, *args: Any, target: Any = "cpp", **kwargs: Any) -> Lowered:
     gpu = gpu_target(target)
     config = Config.from_environment()
     captured, functional = _traced(fn, args, kwargs)
+    without_logits(functional.graph_module, config)
     imported = import_fx(functional)
     module = imported.module
     if gpu:

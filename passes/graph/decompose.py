@@ -108,6 +108,8 @@ def _replace(ctx: CompileContext, op: AtenOp, builder: Builder) -> None:
         builder.ops, values = [call], list(call.results)
         ctx.diagnostics.count("decompose", "library calls")
         ctx.diagnostics.remark("decompose", "extern", lambda: f"{op.target} is a library call: {reason}", line_of(op))
+    elif builder.note:
+        ctx.diagnostics.remark("decompose", "written out", lambda: builder.note, line_of(op))
     for i, new in enumerate(values):
         if new is not None and not reason:
             _keep_strides(op, i, new, builder)

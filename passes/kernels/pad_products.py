@@ -299,8 +299,18 @@ def _turned(value: SSAValue) -> tuple[SSAValue, bool]:
     """What a matrix is the transpose of, where it is one."""
     owner = value.owner
     if isinstance(owner, prim.Permute) and tuple(owner["perm"]) == (1, 0):
-        return owner.operands[0], True
-    return value, False
+        return _unpadded(owner.operands[0]), True
+    return _unpadded(value), False
+
+
+def _unpadded(value: SSAValue) -> SSAValue:
+    """What a matrix is that is all of another one but the zeros behind it: another product has made that longer."""
+    cut = value.owner
+    if isinstance(cut, prim.Slice) and not any(cut["starts"]) and set(cut["steps"]) == {1}:
+        pad = cut.operands[0].owner
+        if isinstance(pad, prim.Pad) and _is_longer(pad) and pad.operands[0].type == value.type:
+            return pad.operands[0]
+    return value
 
 
 def _longer(bias: SSAValue, before: Op) -> SSAValue:

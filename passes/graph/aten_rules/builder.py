@@ -44,13 +44,14 @@ def rule(*names: str, table: dict[str, Rule] = RULES) -> Callable[[Rule], Rule]:
 class Builder:
     """Builds the replacement of one `aten` operation. `ops` receives the prims in order.
 
-    `stream` gives the seed of a new stream of random bits, a number (i64); None where random numbers are the library's.
+    `note` is what the rule has decided, for a remark. `stream` gives the seed of a new stream of random bits, a number (i64); None where random numbers are the library's.
     """
 
     op: AtenOp
     machine: Machine
     ops: list[Operation] = field(default_factory=list)
     stream: Callable[[Builder], SSAValue] | None = None
+    note: str = ""
 
     def __post_init__(self) -> None:
         self.names = list(self.op["operands"])

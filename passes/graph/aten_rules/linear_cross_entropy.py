@@ -25,8 +25,10 @@ def _linear_cross_entropy(b: Builder) -> Result:
         raise NotCovered("a bias of another type, or nothing at all")
     wanted = [result.first_use is not None for result in b.op.results]
     chunk = _Chunk(b, x, weight, bias, target, scale, wanted)
-    for start, size in pieces(rows, b.get("chunks")) if isinstance(rows, int) else _symbolic(rows, b.get("chunks")):
+    cut = pieces(rows, b.get("chunks")) if isinstance(rows, int) else _symbolic(rows, b.get("chunks"))
+    for start, size in cut:
         chunk.add(start, size)
+    b.note = f"logits of {rows} rows are computed in {len(cut)} chunks, of {cut[0][1]} rows"
     return chunk.results()
 
 
@@ -55,6 +57,7 @@ class _Chunk:
             *(w and scale is not None for w in wanted[1:3]),
             wanted[3] and None not in (scale, bias),
         ]
+        self.numbers = b.iota(b.shape_of(weight)[0])
         self.losses: list[SSAValue] = []
         self.inputs: list[SSAValue] = []
         self.weights: SSAValue | None = None
@@ -63,6 +66,9 @@ class _Chunk:
     def add(self, start: Dim, size: Dim) -> None:
         """The chunk of `size` rows from `start` on."""
         b = self.b
+        column = b.add(
+            prim.broadcast(self.numbers, (size, b.shape_of(self.weight)[0]), (1,))
+        )  # first: the same in all kernels
         x, target = b.slice(self.x, 0, start, size), self.cut(self.target, start, size)
         narrow = self.logits(x)
         logits = b.up(narrow)
@@ -71,14 +77,13 @@ class _Chunk:
         shifted = b.ew("sub", logits, b.spread(top, shape, (1,)))
         total = b.ew("log", b.reduce("sum", b.ew("exp", shifted), (1,)))
         shares = b.ew("sub", shifted, b.spread(total, shape, (1,)))
-        if self.wanted[0]:
-            place = prim.tensor(shares).with_(shape=(size, 1))
-            picked = b.add(prim.Gather.make([shares, b.reshape(target, (size, 1))], [place], {"dim": 1}))
-            self.losses.append(b.ew("neg", b.reshape(picked, (size,))))
+        if self.wanted[0]:  # of logits, which are in memory, not of what is computed from them
+            place = prim.tensor(logits).with_(shape=(size, 1))
+            picked = b.add(prim.Gather.make([logits, b.reshape(target, (size, 1))], [place], {"dim": 1}))
+            self.losses.append(b.ew("sub", total, b.ew("sub", b.reshape(picked, (size,)), top)))
         if self.scale is None or not any(self.wanted[1:]):
             return
         scale = b.spread(b.cast(self.cut(self.scale, start, size), kind), shape, (1,))
-        column = b.add(prim.broadcast(b.iota(shape[1]), shape, (1,)))
         here = b.ew("eq", column, b.add(prim.broadcast(target, shape, (0,))))
         spread = b.ew("mul", b.ew("exp", shares), scale)
         gradient = b.ew("where", here, b.ew("sub", spread, scale), spread)
@@ -115,8 +120,15 @@ class _Chunk:
                 t = prim.tensor(b.op.results[k])
                 found.append(b.full(0.0, t.shape, t.dtype))
             else:
-                found.append(b.finish(values[0] if len(values) == 1 else b.concat(values, 0), k))
+                join = self.together if k == 0 else lambda given: b.concat(given, 0)
+                found.append(b.finish(values[0] if len(values) == 1 else join(values), k))
         return found
+
+    def together(self, losses: list[SSAValue]) -> SSAValue:
+        """By the library, so that all chunks have one kernel: what follows would take part of the last one's."""
+        kind = prim.tensor(losses[0]).with_(shape=self.b.shape_of(self.target))
+        attrs = {"target": "aten.cat.default", "operands": tuple(f"tensors.{k}" for k in range(len(losses))), "dim": 0}
+        return self.b.add(kernel.Extern.make(losses, [kind], attrs))
 
     def logits(self, x: SSAValue) -> SSAValue:
         weight, turned = self.b.permute(self.weight, (1, 0)), self.strides("weight")[::-1]
