@@ -9,6 +9,7 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 from functools import cache
 
+from ...ir.dtypes import BOOL
 from .aten_rules.builder import RULES, Builder
 
 Unless = Callable[[Builder], bool]
@@ -21,6 +22,12 @@ def _never(b: Builder) -> bool:
 def _mixed_dtypes(b: Builder) -> bool:
     """Batch norm whose input and parameters have other dtypes, which the library's call does not take together."""
     return b.has("weight") and b.dtype_of(b.tensor("weight")) != b.dtype_of(b.tensor("input"))
+
+
+def _with_a_mask(b: Builder) -> bool:
+    """A write to what a mask takes, not to places by their numbers."""
+    operands = zip(b.names, b.op.operands, strict=True)
+    return any(name.startswith("indices") and b.dtype_of(v) == BOOL for name, v in operands)
 
 
 _ROWS: tuple[tuple[str, tuple[str, ...], Unless], ...] = (
@@ -37,7 +44,8 @@ _ROWS: tuple[tuple[str, tuple[str, ...], Unless], ...] = (
     ),
     ("windows on a CPU", ("im2col.*", "col2im.*"), _never),
     ("an interpolation on a CPU", ("*upsample_*d.*", "re*_pad?d.*", "grid_sampler_2d.*", "_unsafe_index.*"), _never),
-    ("a scatter on a CPU", ("scatter*", "index_add.*", "index_copy.*", "index_fill.*", "*index_put.*"), _never),
+    ("a scatter on a CPU", ("scatter*", "index_add.*", "index_copy.*", "index_fill.*"), _never),
+    ("a scatter on a CPU", ("*index_put.*",), _with_a_mask),
     ("a search on a CPU", ("bucketize.*", "searchsorted.*", "cummax.*", "cummin.*"), _never),
     ("attention on a CPU", ("_native_multi_head_attention.*", "_scaled_dot_product_*_attention.*"), _never),
     ("a CPU, whose library makes one pass for both sums", ("native_group_norm_backward.*",), _never),

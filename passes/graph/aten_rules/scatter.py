@@ -119,6 +119,8 @@ def _index_put(b: Builder) -> Result:
     kind = "sum" if b.get("accumulate", False) else "set"
     operands = zip(b.names, b.op.operands, strict=True)
     places = [(int(n.partition(".")[2]), v) for n, v in operands if n.partition(".")[0] == "indices"]
+    if len(places) == 1 and b.dtype_of(places[0][1]) == BOOL and kind == "set":
+        return _masked(b, x, *places[0], values)
     if not places or any(b.dtype_of(v) == BOOL for _, v in places):
         raise NotCovered("a mask")
     for _, index in places:
@@ -138,3 +140,17 @@ def _index_put(b: Builder) -> Result:
     flat = b.reshape(source, (*shape[:first], product(common), *shape[last + 1 :]))
     index = b.reshape(b.to_shape(index, common), (product(common),))
     return b.reshape(_rows(b, kind, joined, index, flat, first, wrap), shape)
+
+
+def _masked(b: Builder, x: SSAValue, first: int, mask: SSAValue, values: SSAValue) -> SSAValue:
+    """x[mask] = number: what the mask takes is one value."""
+    shape, dtype = b.shape_of(x), b.dtype_of(x)
+    real(dtype)
+    taken = shape[first : first + b.rank_of(mask)]
+    if b.rank_of(values) > 1 or any(size != 1 for size in b.shape_of(values)):
+        raise NotCovered("a mask, and a value for each element that it takes")
+    if b.rank_of(mask) == 0 or (*b.shape_of(mask),) != (*taken,):
+        raise NotCovered("a mask of other sizes")
+    dims = range(first, first + b.rank_of(mask))
+    wide = b.add(prim.broadcast(mask, shape, tuple(dims)))
+    return b.ew("where", wide, b.to_shape(b.cast(values, dtype), shape), x)
