@@ -196,7 +196,8 @@ class Half:
             with without_autocast():  # casts are explicit in a compiled graph
                 return self.taken(args)
         if self.recorded is not None and self.recorded.may_take and self.watch is None and not self.tokens:
-            results = self.recorded.recorded[0].take(args)
+            with without_autocast():
+                results = self.recorded.recorded[0].take(args)
             if results is not None:
                 return results
         results = self(*args)
