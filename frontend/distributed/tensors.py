@@ -117,8 +117,8 @@ def from_local(
         or any(v is not None for v in more.values())
     ):
         raise GraphBreak("a DTensor is made of something else than a plain local tensor")
-    if any(isinstance(n, torch.SymInt) for n in local.shape):
-        raise GraphBreak("a DTensor is made of a tensor whose sizes change")
+    if any(isinstance(n, torch.SymInt) for n in local.shape):  # each size is a graph of its own
+        local = vm.out.call_method("view", (local, tuple(map(int, local.shape))), {})
     result: Tensor = vm.out.call_function(Shared(**_constants(vm, device_mesh, placements)), (local,), {})
     return result
 

@@ -18,7 +18,7 @@ from ..errors import GraphBreak, InternalError, Unsupported, UserRaise
 from ..functional.overlap import is_folded
 from ..guards.source import Source
 from ..torch_private.autograd_graph import is_leaf
-from ..torch_private.dtensor import refusal
+from ..torch_private.dtensor import check_shared, is_shared
 from ..torch_private.fake import FakeTensorMode, data_dependent_errors, is_fake, unsupported_fake_errors
 from ..torch_private.graphs import lazy_graph_module
 from ..values.kinds import SYMBOLIC, isinstance, tensors_in
@@ -183,8 +183,7 @@ class OutputGraph:
         if info is not None:
             return self._placeholder(info)
         if not is_fake(fake):
-            where = "a global cache, or a constant inside a library"
-            raise Unsupported(f"a tensor that capture has not seen being made ({where})")
+            raise Unsupported("a tensor that capture has not seen being made (global, or a constant inside a library)")
         raise InternalError("a tensor that no node of the graph made")
 
     def is_known(self, fake: Any) -> bool:
@@ -308,8 +307,7 @@ class OutputGraph:
             raise GraphBreak(f"{name} changes the sizes or strides of a tensor of the caller's")
         if op == "call_function" and any(getattr(target, "overloadpacket", target) is p for p in _REMAKES):
             raise GraphBreak(f"{target} makes its argument another tensor")
-        if shared := refusal(name, given, args, kwargs):
-            raise GraphBreak(shared)
+        check_shared(name, given, args, kwargs)
         versions, wanted = [t._version for t in given], [t.requires_grad for t in given]
         try:
             result = function(*run_args, **kwargs)
@@ -321,6 +319,8 @@ class OutputGraph:
         except (GraphBreak, Unsupported, InternalError, UserRaise):
             raise
         except Exception as error:
+            if any(map(is_shared, given)):
+                raise GraphBreak(f"{_called(target)} cannot run on DTensors here: {_first_line(error)}") from None
             raise UserRaise(error) from None
         _count_writes(name, args, kwargs)
         written = [t for t, version in zip(given, versions, strict=True) if t._version != version]

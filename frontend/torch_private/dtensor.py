@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import GraphBreak
 from .fake import real_tensors
 
 __all__ = [
@@ -19,12 +20,12 @@ __all__ = [
     "Redistributed",
     "Restored",
     "Shared",
+    "check_shared",
     "holds_others",
     "is_plain_part",
     "is_shared",
     "layout_of",
     "local_of",
-    "refusal",
 ]
 
 
@@ -81,7 +82,13 @@ def local_of(value: Any) -> Tensor:
     return result
 
 
-def refusal(name: str, given: Iterable[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def check_shared(name: str, given: Iterable[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Break the graph in front of a call that does not run on the DTensors that are given."""
+    if reason := _refusal(name, given, args, kwargs):
+        raise GraphBreak(reason)
+
+
+def _refusal(name: str, given: Iterable[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Why a call does not run on the DTensors that are given: it writes, or draws random numbers, to each process its own; else ""."""
     if not any(map(is_shared, given)):
         return ""

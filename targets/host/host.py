@@ -61,16 +61,10 @@ from .text import dtype_text, failure, python_index, python_literal, shape_text,
 
 
 def _talk(op: buffer.Extern) -> tuple[str, str, str]:
-    """A call by which processes talk, as all of them make it; "?" is a size that changes, or may differ between them."""
-    name = op["target"].split(".")[3]
-    free = name.startswith("all_to_all")
-    given = [
-        f"{v.type.dtype}[{', '.join(str(n) if isinstance(n, int) and not free else '?' for n in v.type.shape)}]"
-        for v in op.operands
-        if isinstance(v.type, RefType)
-    ]
-    words = [*given, *(str(op[key]) for key in ("reduce_op", "src", "group_size") if op.get(key) is not None)]
-    return str(op.get("group_name", "")), f"{name}({', '.join(words)})", line_of(op)
+    """A call by which processes talk, as all of them make it: sizes may change, and be others in each."""
+    words = [str(v.type.dtype) for v in op.operands if isinstance(v.type, RefType)]
+    words += [str(op[key]) for key in ("reduce_op", "src", "group_size") if op.get(key) is not None]
+    return str(op.get("group_name", "")), f"{op['target'].split('.')[3]}({', '.join(words)})", line_of(op)
 
 
 def host_source(module: ModuleOp, library: Library, callees: Callees) -> HostSource:

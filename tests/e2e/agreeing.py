@@ -19,9 +19,15 @@ from torch import Tensor
 import intarsia
 
 
-def mean(x: Tensor, other: bool = False) -> Tensor:
+def mean(x: Tensor) -> Tensor:
     y = x * 2
-    dist.all_reduce(y, op=dist.ReduceOp.MAX if other else dist.ReduceOp.SUM)
+    dist.all_reduce(y)
+    return y
+
+
+def extreme(x: Tensor, largest: bool) -> Tensor:
+    y = x * 2
+    dist.all_reduce(y, op=dist.ReduceOp.MAX if largest else dist.ReduceOp.MIN)
     return y
 
 
@@ -50,7 +56,7 @@ def main() -> None:
     )
     told("same")
 
-    intarsia.compile(mean)(torch.ones(6, 6), rank == 1)  # gloo does not look at what the other does
+    intarsia.compile(extreme)(torch.ones(6, 6), rank == 1)  # gloo does not look at what the other does
     told("other")
     try:
         if rank == 0:  # the other process is gone: eager's error, in eager's time

@@ -24,6 +24,7 @@ from torch.distributed.tensor.parallel import (
     PrepareModuleInput,
     RowwiseParallel,
     SequenceParallel,
+    loss_parallel,
     parallelize_module,
 )
 
@@ -136,8 +137,8 @@ def uneven(compiled: Compile, mesh: DeviceMesh) -> list[Any]:
 def across_a_break(compiled: Compile, mesh: DeviceMesh) -> list[Any]:
     def f(x: DTensor, n: Tensor) -> Any:
         y = x * 2 + 1
-        k = n.sum().item()
-        return y * k + x
+        dist.barrier()
+        return y * n.sum().item() + x
 
     run = compiled(f)
     return [run(shared(mesh, 4, 3), torch.ones(2) + k) for k in range(3)]
@@ -222,9 +223,46 @@ def prepared(compiled: Compile, mesh: DeviceMesh) -> list[Any]:
     return [x.grad, *(p.grad for p in model.parameters()), run(x)]
 
 
+def lengths(compiled: Compile, mesh: DeviceMesh) -> list[Any]:
+    """Each size is a graph of its own."""
+    torch.manual_seed(0)
+    layer = parallelize_module(nn.Linear(6, 8), mesh, ColwiseParallel())
+    run = compiled(lambda x: layer(x).relu())
+    return [run(torch.ones(n, 6)) for n in (4, 5, 7, 4, 1)]
+
+
+def in_parts(compiled: Compile, mesh: DeviceMesh) -> list[Any]:
+    """A loss over classes that are divided, whose rules for operators are set inside."""
+    torch.manual_seed(0)
+    head = parallelize_module(nn.Linear(6, 8), mesh, ColwiseParallel(use_local_output=False))
+
+    def loss(x: Tensor) -> Tensor:
+        with loss_parallel():
+            return F.cross_entropy(head(x), torch.arange(4))
+
+    run, found = compiled(loss), list[Any]()
+    for k in range(2):
+        value = run(torch.ones(4, 6) * torch.arange(4)[:, None] + k)
+        with loss_parallel():
+            value.backward()
+        found += [value, head.weight.grad]
+    return found
+
+
+def half(compiled: Compile, mesh: DeviceMesh) -> list[Any]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 6))
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    run = compiled(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        result = run(torch.ones(4, 6))
+    result.float().square().sum().backward()
+    return [result.dtype, *((p.grad.full_tensor() * 10).round() for p in model.parameters())]
+
+
 CASES: tuple[Case, ...] = (
     *(transformer, made_and_unmade, arguments, uneven, across_a_break, written, dropped, asked, modes, mixed),
-    prepared,
+    *(prepared, lengths, in_parts, half),
 )
 
 
