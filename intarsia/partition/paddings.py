@@ -17,16 +17,7 @@ import torch
 from torch import fx
 
 from ..frontend.torch_private.joint import Joint, is_view
-from ..passes.analysis.product_model import (
-    ANYWHERE,
-    BYTES,
-    FEW,
-    MULTIPLE,
-    Shape,
-    copy_time,
-    library_time,
-    tiles_time,
-)
+from ..passes.analysis.product_model import FEW, MULTIPLE, Shape, pays_longer_rows
 from .costs import is_on_gpu
 
 __all__ = ["pad_rows"]
@@ -110,12 +101,9 @@ def _root(node: fx.Node) -> tuple[fx.Node, bool]:
 
 def _pays(found: _Product) -> bool:
     """Whether longer rows are expected to be faster, which each half reads once."""
-    name = _NAMES[found.node.meta["val"].dtype]
-    shape = Shape(1, found.rows, found.columns, found.inner, name)
-    longer = Shape(1, found.rows, found.columns + found.more, found.inner, name)
-    read = 2 * found.rows * found.columns * shape.size / BYTES
-    copied = copy_time(2 * found.inner * found.columns * shape.size)
-    return library_time(longer) + copied + read < min(library_time(shape), tiles_time(shape)) + ANYWHERE * read
+    shape = Shape(1, found.rows, found.columns, found.inner, _NAMES[found.node.meta["val"].dtype])
+    copied, read = (2 * n * found.columns * shape.size for n in (found.inner, found.rows))
+    return pays_longer_rows(shape, copied, read)
 
 
 def _grow(joint: Joint, found: _Product) -> bool:

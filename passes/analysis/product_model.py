@@ -218,6 +218,18 @@ def cut_time(shape: Shape, size: int) -> float:
     return 2 * size / CUT / shape.speed
 
 
+def pays_longer_rows(shape: Shape, copied: int, read: int, cut: int = 0, tiles: bool = True) -> bool:
+    """Whether a product is expected to be faster with a result whose rows begin at multiples of 16 bytes.
+
+    For it so many bytes of factors are `copied`. Kernels read so many of the result (element by element, where its rows begin anywhere); of a
+    result that has to be contiguous so many are `cut` off by a copy. `tiles`: kernels of ours may multiply.
+    """
+    longer = library_time(replace(shape, columns=shape.columns + -shape.columns % MULTIPLE)) + copy_time(copied)
+    plain = min(library_time(shape), tiles_time(shape) if tiles else math.inf)
+    behind = cut_time(shape, cut) if cut else read / BYTES
+    return longer + behind < plain + ANYWHERE * read / BYTES
+
+
 def tiles_time(shape: Shape) -> float:
     """Microseconds of our fastest kernel; infinite where no tile fits."""
     costs = [cost for cost in _COSTS if shape.holds(_fitted(shape, cost.tile))]

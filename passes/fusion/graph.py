@@ -74,6 +74,7 @@ class Access:
 
     `dims` are the axes of the base's dimensions, in classes with the axes of the reader's loops; an axis that is in no class
     with them is shifted, reversed or indirect. `evaluations`: how often an element is read. `views`: the operations on the way.
+    `seen`: the axes of what the reader sees behind the views, where one of these is a slice.
     """
 
     reader: Node
@@ -83,6 +84,7 @@ class Access:
     evaluations: int
     indirect: bool
     views: list[Op]
+    seen: Dims | None = None
 
 
 @dataclass(eq=False, slots=True)
@@ -241,7 +243,8 @@ class Graph:
                     for a, b in self.axes.align(given, taken) or ():
                         self.axes.union(a, b)
         evaluations = elements(operand) if type(node.op) in (prim.Concat, prim.Pad) else node.iterations
-        return Access(node, value, producer, base_dims, evaluations, indirect, views)
+        seen = dims if any(type(op) is prim.Slice for op in views) else None
+        return Access(node, value, producer, base_dims, evaluations, indirect, views, seen)
 
     def is_transparent(self, node: Node) -> bool:
         """Whether readers look through a materialised view at the memory behind it."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from xdsl.ir import SSAValue
 
 from ...ir.dialects import prim
 from ..analysis.sizes import hint
 from ..analysis.strides import memory_strides, recorded_strides
+from ..analysis.views import kept_dimensions
 from .graph import POINTWISE, Access, Graph, elements
 
 
@@ -22,7 +24,8 @@ class Orders:
 
     def innermost(self, access: Access) -> int:
         """The axis along which the memory is contiguous; -1: none."""
-        last = access.dims[self.contiguous(access.base)] if access.dims else []
+        at = self.contiguous(access.base)
+        last = _behind(access, at) or (access.dims[at] if access.dims else [])
         if last:
             return self.axes.leaves(last)[-1]
         rest = zip(memory_strides(access.base), access.dims, prim.tensor(access.base).shape, strict=True)
@@ -55,3 +58,14 @@ class Orders:
             if set(order) == set(domain):
                 return order
         return domain
+
+
+def _behind(access: Access, at: int) -> list[int]:
+    """The axes of a dimension of memory that is read through a slice: those of the dimension which runs with it where the reader is."""
+    place: int | None = at
+    for op in reversed(access.views):
+        if place is not None and isinstance(op, prim.Slice):
+            place = place if op["steps"][place] == 1 else None
+        elif place is not None and isinstance(op, prim.VIEWS):
+            place = kept_dimensions(cast(prim.PrimOp, op))[place]
+    return access.seen[place] if access.seen and place is not None else []

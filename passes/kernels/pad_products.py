@@ -13,7 +13,7 @@ that a kernel of ours computes is written with its zeros, so that nothing is cop
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
 from xdsl.dialects.builtin import ModuleOp
@@ -24,7 +24,7 @@ from ...ir.dtypes import BF16, F16
 from ...ir.symbols import Dim, contiguous_strides
 from ...ir.syntax import Op
 from ..analysis.machine import Machine, Processor
-from ..analysis.product_model import FEW, MULTIPLE, Shape, copy_time, cut_time, library_time, pays_padding, tiles_time
+from ..analysis.product_model import FEW, MULTIPLE, Shape, pays_longer_rows, pays_padding
 from ..analysis.sizes import hint
 from ..analysis.strides import view_of
 from ..core.base import Pass
@@ -129,12 +129,11 @@ class _Padding:
             multiprocessors=self.gpu.multiprocessors,
             tensor_maps=self.gpu.tensor_maps and isinstance(sizes["m"], int),
         )
-        more = replace(shape, columns=columns + -columns % MULTIPLE)
-        longer = library_time(more) + copy_time(self._copied(found.b))
-        if not self._is_read_as_slice(found.op.results[0]):
-            longer += cut_time(shape, rows * columns * size)
-        ours = tiles_time(shape) if self.tiles and isinstance(sizes["k"], int) else float("inf")
-        if longer < min(library_time(shape), ours):
+        whole, copied = rows * columns * size, self._copied(found.b)
+        tiles = self.tiles and isinstance(sizes["k"], int)
+        sliced = self._is_read_as_slice(found.op.results[0])
+        read, cut = (whole, 0) if sliced else (0, whole)
+        if pays_longer_rows(shape, copied, read, cut, tiles):
             self._grown(found, frozenset("n"))
 
     def _number(self, size: Dim) -> int:
