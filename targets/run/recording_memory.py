@@ -559,9 +559,16 @@ class Halves:
         if self.version >= RENEWALS:
             self.stop()
         elif self.takes:
-            self.places, self.version = {}, self.version + 1
+            self._leave()
 
     def stop(self) -> None:
         """Recordings are made anew, each half's in memory of its own."""
         if self.takes:
-            self.takes, self.places, self.version = False, {}, self.version + 1
+            self.takes = False
+            self._leave()
+
+    def _leave(self) -> None:
+        """No recording is played back in this memory any more: it goes with the last of them, which nothing here keeps alive."""
+        for place in self.places.values():
+            place.handing.clear()
+        self.places, self.version = {}, self.version + 1

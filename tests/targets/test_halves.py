@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -160,6 +162,27 @@ def test_gradients_that_are_dropped_behind_forward() -> None:
         check(found, x, w, arriving)
         assert k < 20 or step.replays == before + 2
     assert not step.halves.takes and found
+
+
+def test_memory_that_both_had_goes_at_once() -> None:
+    """It is not left to the collector: until then it would be there beside the new memory."""
+    step, w, arriving = Step(), torch.randn(4, 4), torch.randn(())
+    found: Sequence[Any] = []
+    old: list[weakref.ref[Any]] = []
+    gc.collect()
+    gc.disable()
+    try:
+        for k in range(16):
+            saved = step.forward(torch.randn(3, 4), w)[1]
+            found = [] if k > 7 else found
+            found = step.backward(saved, arriving)
+            if k == 6:
+                made = [*step.first.recorded.made.values(), *step.second.recorded.made.values()]
+                old = [weakref.ref(made[0]), weakref.ref(made[1]), weakref.ref(made[0].place)]
+                del made
+    finally:
+        gc.enable()
+    assert not step.halves.takes and found and [one() for one in old] == [None] * 3
 
 
 def test_what_cannot_be_recorded_so() -> None:
