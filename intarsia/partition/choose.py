@@ -29,6 +29,8 @@ __all__ = ["Partition", "Saved", "chosen", "split"]
 _STEPS = 14  # of the search for a price: layers of a model are 1/100 apart
 _DEAREST = 2.0**24  # a price above which nothing is worth saving
 _PARTS, _APART, _WITHIN = 16, 0.2, 0.01  # parts of forward, and how far costs of the same are apart in and within them
+_DEEPEST, _ROUNDS = 4, 4  # values of a chain that backward reads; cuts until chains are as short
+_LITTLE = 4096  # bytes that may as well be kept
 _FREE = 2.0**-20  # of the time, where memory alone counts
 
 
@@ -119,6 +121,7 @@ class _Plan:
         self.price = GPU_SAVED if any(map(is_on_gpu, values)) else SAVED
         self.factor = {n: _factor(i / len(values)) for i, n in enumerate(values)}
         self.most = self.least = 0
+        self.kept = set[fx.Node]()  # what is not computed again, so that chains are short
 
     def held(self, saved: Iterable[fx.Node]) -> int:
         """The bytes that are saved."""
@@ -127,6 +130,12 @@ class _Plan:
     def saved(self, budget: float) -> set[fx.Node]:
         """The nodes whose values are saved; `most` and `least` are known afterwards, with budget 1.0 `most` alone."""
         fastest = self._cut(self.price, costly=False, apart=False)
+        for _ in range(_ROUNDS):
+            deep = self._deep(fastest) if budget >= 1.0 else ()
+            if not deep:
+                break
+            self.kept.update(deep)
+            fastest = self._cut(self.price, costly=False, apart=False)
         self.most = self.held(fastest)
         if budget >= 1.0:
             return fastest
@@ -143,6 +152,23 @@ class _Plan:
                 low = price
         return best
 
+    def _deep(self, saved: set[fx.Node]) -> list[fx.Node]:
+        """What to save in long chains that are computed again.
+
+        Backward reads the end of a chain first: all that it reads of the chain itself, later, would lie in memory from then on.
+        """
+        nodes, read, depth = recomputed(self.values, self.read, saved), set(self.read), dict[fx.Node, int]()
+        sources = {s for n in nodes for s in self.values[n].sources}
+        found = []
+        for node, value in self.values.items():
+            if node in nodes:
+                depth[node] = max((depth.get(s, 0) for s in value.sources), default=0)
+                depth[node] += node in read and value.bytes > _LITTLE
+                if depth[node] > _DEEPEST and node in sources and value.save is not None:
+                    depth[node] = 0
+                    found.append(node)
+        return found
+
     def _cut(self, price: float, *, costly: bool, time: float = 1.0, apart: bool = True) -> set[fx.Node]:
         """What is saved where a byte that is held costs as much as `price` bytes that are moved; equal layers differ if `apart`."""
 
@@ -150,7 +176,11 @@ class _Plan:
             return None if value.save is None or value.marked else time * value.save + price * value.bytes
 
         def again(value: Value) -> float | None:
-            if value.again is None or (value.kind is Kind.COSTLY and not (costly or value.marked)):
+            if (
+                value.again is None
+                or value.node in self.kept
+                or (value.kind is Kind.COSTLY and not (costly or value.marked))
+            ):
                 return None
             return time * value.again * (self.factor[value.node] if apart else 1.0)
 

@@ -47,9 +47,13 @@ def repeat(
     values: Mapping[fx.Node, Value],
     *,
     wait: bool,
+    together: int = 0,
 ) -> None:
-    """Let backward, `late`, read copies of `nodes`; with `wait`, what it reads of forward at all waits for a gradient."""
-    copies = _Copies(graph, nodes, values, wait)
+    """Let backward, `late`, read copies of `nodes`; with `wait`, what it reads of forward at all waits for a gradient.
+
+    What is computed of inputs alone waits for the same one, up to as many bytes as `together` says: it may share a launch.
+    """
+    copies = _Copies(graph, nodes, values, wait, together)
     newest: fx.Node | None = None
     for reader in [n for n in graph.nodes if n in late and n.op == "call_function"]:
         arriving = [n for n in reader.all_input_nodes if n in late and isinstance(n.meta.get("val"), Tensor)]
@@ -79,9 +83,16 @@ class _Copies:
     """
 
     def __init__(
-        self, graph: fx.Graph, nodes: Collection[fx.Node], values: Mapping[fx.Node, Value], wait: bool
+        self,
+        graph: fx.Graph,
+        nodes: Collection[fx.Node],
+        values: Mapping[fx.Node, Value],
+        wait: bool,
+        together: int,
     ) -> None:
-        self.graph, self.nodes, self.values, self.wait = graph, nodes, values, wait
+        self.graph, self.nodes, self.values, self.wait, self.together = graph, nodes, values, wait, together
+        self.first: fx.Node | None = None  # what copies of inputs wait for
+        self.bytes = 0  # of those that do
         self.order = {node: place for place, node in enumerate(values)}
         self.made: dict[fx.Node, fx.Node] = {}
         self.waits: dict[fx.Node, fx.Node] = {}
@@ -106,12 +117,21 @@ class _Copies:
             first = self._smallest(given)
             if first is None:
                 return node
-            given[first] = self.delayed(first, after)
+            given[first] = self.delayed(first, self._of_inputs(value, after))
         if value.formula:
             return formula_of(node, given.__getitem__)
         made = self.graph.node_copy(node, given.__getitem__)
         made.meta = dict(node.meta)
         return made
+
+    def _of_inputs(self, value: Value, after: fx.Node) -> fx.Node:
+        """What a copy waits for, if not for `after`: that of the copy before."""
+        if any(self.values[n].kind is not Kind.GIVEN for n in value.sources):
+            return after
+        if self.first is None or self.bytes + value.bytes > self.together:
+            self.first, self.bytes = after, 0
+        self.bytes += value.bytes
+        return self.first
 
     def delayed(self, node: fx.Node, after: fx.Node) -> fx.Node:
         """The value, once `after` is known."""

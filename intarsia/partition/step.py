@@ -10,6 +10,7 @@ from torch import fx
 from ..frontend.functional.again import LATE
 from ..frontend.functional.spec import FunctionalGraph
 from ..frontend.torch_private.joint import Joint, has_effect
+from ..passes.analysis.cost import WAITING_PART
 from .choose import Partition, chosen
 from .costs import is_on_gpu, size_of
 from .norms import sort_statistics
@@ -51,6 +52,6 @@ def compute_again(functional: FunctionalGraph, budget: float = 1.0) -> Partition
     step = _Step(functional.graph_module)
     values, read, saved, found = chosen(step, budget)
     again = {n for n in recomputed(values, read, saved) if size_of(n) > _LITTLE}
-    repeat(graph, step.late, again, values, wait=True)
+    repeat(graph, step.late, again, values, wait=True, together=found.bytes // WAITING_PART)
     functional.graph_module.recompile()
     return found

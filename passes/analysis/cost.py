@@ -121,7 +121,7 @@ FEWEST_MEMBERS = 4  # equal kernels of different sizes that become one launch; n
 WAITING_BYTES = (
     64 << 20
 )  # of values that live longer because their kernels wait for others to be launched with them; not measured
-WAITING_PART = 32  # of the peak: what kernels free that stand late in the program; not measured
+WAITING_PART = 16  # of the peak: what kernels free that stand late in the program; not measured
 TOGETHER_PART = 64  # of the peak, by which casts for the caller side by side may raise it; not measured
 EARLY = 4 << 20  # bytes of a GPU's memory that is taken before it is needed; not measured
 MOST_GAPS = 2  # times as many elements in memory as in a value, where a library call wants them apart; not measured

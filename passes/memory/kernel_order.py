@@ -82,6 +82,9 @@ def kernel_order(graph: Graph, groups: Groups) -> list[Group]:
         return _list_schedule(order, by_index, _Memory(graph, everything, written), priority, limit)
 
     due = {g.index: _due(g, order, by_index) for g in everything}
+    if grid:
+        peak, _ = by(lambda memory, g: (0, due[g.index]))
+        due |= _together(everything, due, peak // WAITING_PART)
     candidates = [by(lambda memory, g: (0, due[g.index])), by(lambda memory, g: (memory.growth(g), due[g.index]))]
     turns = _turns(graph, everything) if grid else {}
     if turns:
@@ -117,6 +120,25 @@ def _widens_last(op: Op, graph: Graph) -> bool:
     (result,) = op.results
     wider = prim.tensor(op.operands[0]).dtype.bytes <= prim.tensor(result).dtype.bytes
     return wider and all(use.operation is graph.returned for use in result.uses)
+
+
+def _together(groups: list[Group], due: dict[int, int], limit: int) -> dict[int, int]:
+    """When casts of arguments have their turn: several at once, which are one launch then, of no more bytes than `limit`."""
+    found: dict[int, int] = {}
+    first = taken = 0
+    for group in sorted((g for g in groups if _casts_arguments(g)), key=lambda g: due[g.index]):
+        made = sum(size_in_bytes(n.value) for n in group.stored)
+        if not taken or taken + made > limit:
+            first, taken = due[group.index], 0
+        found[group.index] = first
+        taken += made
+    return found
+
+
+def _casts_arguments(group: Group) -> bool:
+    """Whether a group does no more than that: weights in a half type."""
+    casts = all(isinstance(n.op, prim.Cast) for n in group.nodes)
+    return casts and bool(group.stored) and all(isinstance(v, BlockArgument) for v in group.reads)
 
 
 def _due(group: Group, order: nx.DiGraph[int], by_index: dict[int, Group]) -> int:

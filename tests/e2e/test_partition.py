@@ -186,6 +186,34 @@ def test_what_a_norm_gives_is_computed_of_its_statistics(name, monkeypatch):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
+def test_long_chains_of_what_backward_reads_are_saved_here_and_there(monkeypatch):
+    """Each sum is computed of the norm of the one before: all of them would be there when backward begins."""
+    on_a_gpu(monkeypatch)
+
+    def function(x, w):
+        for _ in range(12):
+            x = F.layer_norm(x + (x.bfloat16() @ w.bfloat16()), x.shape[-1:])
+        return x
+
+    args = leaf(64, 64), leaf(64, 64)
+    run, _, _, found = halves(function, args)
+    assert 2 <= kinds(found).count("add") <= 6 and kinds(found).count("mm") >= 6
+    for got, want in zip(gradients_of(run, args), gradients_of(function, args), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
+
+
+def test_weights_in_a_half_type_are_not_saved(monkeypatch):
+    on_a_gpu(monkeypatch)
+    args = leaf(64, 64), leaf(64, 256), leaf(256, 64)
+
+    def function(x, v, w):
+        with torch.autocast("cpu", torch.bfloat16):
+            return (F.gelu(x @ v) @ w).float()
+
+    _, _, _, found = halves(function, args)
+    assert [(s.name, s.type) for s in found.saved] == [("mm", "bfloat16[64, 256]")]
+
+
 # ---- what is saved --------------------------------------------------------------------------------------------------
 
 
