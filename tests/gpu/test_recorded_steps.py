@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -111,6 +112,62 @@ def test_memory_of_a_recorded_step() -> None:
         assert all(p.grad is not None for p in net.parameters())
     assert STATISTICS.replays >= 8 and not STATISTICS.refused
     assert peaks[1] <= 1.05 * peaks[0], peaks
+
+
+def test_memory_of_recorded_halves() -> None:
+    """The model and the optimizer's step compiled apart: gradients lie where saved tensors were, with the memory of recordings."""
+    peaks, losses = [], []
+    for compiled in (False, True):
+        intarsia.reset()
+        gc.collect()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
+        torch.manual_seed(0)
+        net = nn.Sequential(*(m for _ in range(6) for m in (nn.Linear(2048, 2048), nn.GELU()))).to(GPU)
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9)
+        model, update = (intarsia.compile(net), intarsia.compile(optimizer.step)) if compiled else (net, optimizer.step)
+        x, found = torch.randn(4096, 2048, device=GPU), []
+        STATISTICS.clear()
+        for k in range(14):
+            if k == 12:
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
+            loss = model(x).square().mean()
+            loss.backward()
+            update()
+            optimizer.zero_grad(set_to_none=True)
+            found.append(loss.detach())
+        peaks.append(torch.cuda.max_memory_reserved() - before)
+        losses.append(torch.stack(found))
+        del net, optimizer, model, update, x, loss, found
+    torch.testing.assert_close(losses[1], losses[0], rtol=1e-2, atol=1e-4)
+    assert STATISTICS.replays >= 2 * 14 - 2 - 5 and not STATISTICS.refused
+    assert peaks[1] <= peaks[0], peaks
+
+
+def test_backward_twice_and_gradients_that_outlive_forward() -> None:
+    """What is in use is not written to, though both halves have one memory at first."""
+    for kind in ("retained", "kept behind forward", "two graphs"):
+        nets = [network(0.0), network(0.0)]
+        model = intarsia.compile(nets[1])
+        for k, (x, target) in enumerate(batches(30)):
+            grads = []
+            for run, net in ((nets[0], nets[0]), (model, nets[1])):
+                if kind != "kept behind forward":
+                    net.zero_grad()
+                loss = F.cross_entropy(run(x), target)
+                if kind == "two graphs" and k > 12:
+                    loss = loss + F.cross_entropy(run(x * 2), target)
+                if kind == "kept behind forward":
+                    net.zero_grad()
+                if kind == "retained" and k > 10:
+                    loss.backward(retain_graph=True)
+                loss.backward()
+                grads.append([p.grad.clone() for p in net.parameters() if p.grad is not None])
+            for one, other in zip(*grads, strict=True):
+                torch.testing.assert_close(other, one, rtol=2e-2, atol=2e-3)
+    assert not STATISTICS.refused
 
 
 @pytest.mark.parametrize("inside", [True, False])
