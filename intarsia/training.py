@@ -11,6 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -128,7 +129,8 @@ def compile_training(
         random = halves["forward"].random
         depends = halves["backward"].depends if "backward" in halves else []
         cast = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
-        run = twice_differentiable(after_the_call(made), gm, lambda: not cast and not random, depends)
+        again = partial(compile_training, config=config, passes=passes, reports=reports)
+        run = twice_differentiable(after_the_call(made), gm, lambda: not cast and not random, depends, again)
         # AOTAutograd writes to inputs after the forward half.
         run.writes_last = not inside or halves["forward"].writes_last  # type: ignore[attr-defined]
     except (MemoryError, torch.OutOfMemoryError, Busy):

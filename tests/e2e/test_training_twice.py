@@ -50,6 +50,38 @@ def test_gradient_penalty():
         return x.grad, [p.grad for p in model.parameters()]
 
     torch.testing.assert_close(step(intarsia.compile), step(lambda m: m))
+    assert intarsia.counters()["fallbacks"] == 0 and intarsia.counters()["graphs"] == 4  # each half, once and twice
+
+
+def test_what_arrives_of_gradients_of_gradients():
+    """Some of the results, recorded or not, in other strides, in other sizes: one compiled function for each kind, or eager."""
+
+    def function(x, w):
+        h = x @ w
+        return h.sin(), h.mul(2), h.square().sum()
+
+    compiled, w = intarsia.compile(function), leaf(4, 4)
+
+    def step(fn, x, kind):
+        a, b, c = fn(x, w)
+        if kind == "one":
+            value = a.sum()
+        elif kind == "strided":
+            value = (a.t() * torch.arange(a.shape[0])).sum() + c
+        elif kind == "linear":
+            value = b.sum()
+        else:
+            value = (a * b).square().sum() * c
+        slopes = torch.autograd.grad(value, (x, w), create_graph=True)
+        total = sum(s.square().sum() for s in slopes)
+        return [*slopes, *(torch.autograd.grad(total, (x, w)) if total.requires_grad else ())]
+
+    for rows in (3, 3, 5):
+        for kind in ("one", "strided", "linear", "all"):
+            x = leaf(rows, 4)
+            found, wanted = step(compiled, x, kind), step(function, x, kind)
+            torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+            assert [t.requires_grad for t in found] == [t.requires_grad for t in wanted]
 
 
 def test_hooks_on_what_a_graph_is_given_are_called_once():
