@@ -150,7 +150,9 @@ def test_models_with_little_memory(name: str) -> None:
     run, _, _, found = halves(function, args, BUDGET)
     for got, want in zip(gradients_of(run, args), expected, strict=True):
         largest = 1.0 if want is None else max(1.0, want.abs().max().item())
-        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5 * largest)
+        torch.testing.assert_close(
+            got, want, rtol=1e-4, atol=5e-5 * largest
+        )  # a bias before a norm has a gradient of 0
     assert found.most == 0 or found.bytes < found.most
 
 
