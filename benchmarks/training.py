@@ -211,6 +211,7 @@ def side_by_side(names: list[str], large: list[str], given: argparse.Namespace) 
             print(lines[name] + more, end="", flush=True)
             if process.returncode == 0:
                 found[name] = {s: Row(**row) for s, row in json.loads(results[name].read_text())[name].items()}
+                write(found, given.json)
             results[name].unlink(missing_ok=True)
     return found
 
@@ -305,7 +306,6 @@ def main() -> int:
     found: dict[str, dict[str, Row]] = {}
     if given.side_by_side:
         found = side_by_side(names, [n for n in names if cases[n].large], given)
-        write(found, given.json)
     for name in () if given.side_by_side else names:
         found[name] = run_case(
             cases[name], systems, device, given.seconds, wait_for_turn if given.wait else lambda: None
