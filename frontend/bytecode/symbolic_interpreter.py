@@ -382,6 +382,8 @@ class SymbolicInterpreter:
             return tensor_class(self, value)
         if isinstance(value, LazyDict):
             return type(value.real)
+        if type(value) is torch.SymFloat:
+            self.dynamic.check_type(value)
         return _PLAIN_KINDS.get(type(value), type(value))
 
     @staticmethod

@@ -124,6 +124,9 @@ def is_same(vm: Interpreter, left: Any, right: Any) -> bool:
     """`left is right`; that two values of the caller's are different objects is guarded."""
     if left is right:
         return True
+    for value, other in ((left, right), (right, left)):
+        if type(value) is torch.SymFloat and isinstance(other, torch.Tensor | torch.SymFloat):
+            vm.dynamic.check_type(value)
     a, b = vm.user.by_value.get(id(left)), vm.user.by_value.get(id(right))
     if a is None or b is None or type(a.real) is not type(b.real):
         return False

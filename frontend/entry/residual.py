@@ -252,6 +252,7 @@ class Residual:
             return self.emit.literal(value.node.pytype(expr))
         late = self.vm.dynamic.late(value)
         if late is not None:
+            self.vm.dynamic.check_type(value)
             return self._fresh(value, f"{self._tensor(late)}.item()")
         if self.sizes is None:
             raise Unsupported("a symbolic number is returned")

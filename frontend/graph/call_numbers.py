@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..values.kinds import isinstance, tensors_in
 
-__all__ = ["Numbers", "has_float", "is_differentiated", "with_inputs", "with_tensors"]
+__all__ = ["Numbers", "has_float", "has_late", "is_differentiated", "with_inputs", "with_tensors"]
 
 Call = Callable[..., Any]
 
@@ -31,12 +31,25 @@ class Numbers(Protocol):
     def late(self, value: Any, /) -> Tensor | None:
         """The tensor that holds a number which only the running program knows."""
 
+    def check_type(self, value: Any, /) -> None:
+        """Break where a number came to be that may be a tensor in eager, if it is."""
+
 
 def has_float(value: Any) -> bool:
     """Whether a symbolic float is among the arguments of a call."""
     if isinstance(value, list | tuple):
         return any(map(has_float, value))
     return any(map(has_float, value.values())) if isinstance(value, dict) else isinstance(value, torch.SymFloat)
+
+
+def has_late(args: tuple[Any, ...], kwargs: dict[str, Any], numbers: Numbers) -> bool:
+    """Whether an argument is a number that only the running program knows; the dtype of a tensor of one number shows what that is."""
+    given = (*args, *kwargs.values())
+    found = [a for a in given if numbers.late(a) is not None]
+    if any(isinstance(a, Tensor) and a.dim() == 0 for a in given):
+        for value in found:
+            numbers.check_type(value)
+    return bool(found)
 
 
 def is_differentiated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -26,7 +26,7 @@ from ..torch_private.fake import fake_tensor
 from ..torch_private.symbols import hint_of, int_bounds, symbolic_float, symbolic_int
 from ..values.kinds import SYMBOLIC, isinstance
 from .host_numbers import HostNumbers
-from .late_numbers import READ, LateNumbers
+from .late_numbers import READ, LateNumbers, is_number
 from .output import GraphInput
 
 if TYPE_CHECKING:
@@ -322,23 +322,33 @@ class Dynamic:
 
     def late_item(self, tensor: Tensor) -> Any:
         """`tensor.item()` as a number that only the running program knows; None where the graph has to end."""
+        return self._late.read(tensor) if self._may_be_late() and self._late is not None else None
+
+    def _may_be_late(self) -> bool:
         if not self.marks.floats or self.vm.inference or self.vm.out.inside:
-            return None
+            return False
         self.vm.need_symbols()
-        if self._late is None:
-            self._late = LateNumbers(self.vm.out)
-        return self._late.read(tensor)
+        self._late = self._late or LateNumbers(self.vm.out)
+        return True
 
     def late(self, value: Any) -> Tensor | None:
         """The tensor that holds a number which only the running program knows."""
         return None if self._late is None else self._late.tensor_of(value)
 
     def extreme(self, values: list[Any], larger: bool) -> Any:
-        """`max` or `min` of two numbers one of which is late, else None."""
-        if self._late is None or len(values) != 2 or not any(self.late(v) is not None for v in values):
+        """`max` or `min` of two numbers one of which is late, or in a tensor of the graph's; else None."""
+        if len(values) != 2:
             return None
-        numbers = all(type(v) in (int, float, torch.SymInt, torch.SymFloat) for v in values)
-        return self._late.extreme(values[0], values[1], larger) if numbers else None
+        first, second = values
+        if any(isinstance(v, Tensor) and is_number(v, self.vm.out) for v in values):
+            return self._late.chosen(self.vm, first, second, larger) if self._may_be_late() and self._late else None
+        known = any(self.late(v) is not None for v in values)
+        return self._late.extreme(first, second, larger) if known and self._late else None
+
+    def check_type(self, value: Any) -> None:
+        """Break where a number came to be that may be a tensor in eager, if it is."""
+        if self._late is not None:
+            self._late.check(value)
 
     def truth(self, tensor: Tensor) -> bool | None:
         """`bool(tensor)`, guarded, where it is asked of an input as it is before the graph; else None."""

@@ -18,22 +18,28 @@ import torch
 from torch import Tensor
 
 from ..errors import GraphBreak
+from ..state import Interpreter
 from ..torch_private.symbols import unknown_float
 from ..values.kinds import isinstance
 from .output import OutputGraph
 
-__all__ = ["READ", "LateNumbers"]
+__all__ = ["READ", "LateNumbers", "is_number"]
 
+_CHOSEN = "control flow depends on a tensor's value"
 READ = "a tensor's value is read (.item()), and what it is decides what follows"
 
 
 @dataclass
 class _Late:
-    """A number: what stands for it, the tensor that holds it, and what it is not below (NaN is below nothing)."""
+    """A number: what stands for it, the tensor that holds it, and what it is not below (NaN is below nothing).
+
+    `chosen`: it is a tensor in eager, or a float, as `max(1e-3, tensor)` is: a break where it was chosen. Arithmetic alone takes it.
+    """
 
     value: Any
     tensor: Tensor
     least: float = -math.inf
+    chosen: GraphBreak | None = None
 
 
 @dataclass
@@ -67,23 +73,53 @@ class LateNumbers:
     def applied(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`function` of numbers, one of which is late."""
         if not isinstance(function, _C) or _keeps(function) and all(self.tensor_of(a) is None for a in args[:-1]):
+            for value in args if isinstance(function, _C) else ():
+                self.check(value)
             return function(*args, **kwargs)  # what it asks of the number raises
         rule = next((r for f, r in _RULES if f is function), None)
         if rule is None or kwargs or not all(type(a) in (int, float, torch.SymInt, torch.SymFloat) for a in args):
             raise GraphBreak(READ)
         try:
-            return rule(self, *(float(a) if type(a) is int else a for a in args))
+            made = rule(self, *(float(a) if type(a) is int else a for a in args))
         except OverflowError:
             raise GraphBreak(READ) from None
+        return self._as_chosen(made, *args)
 
     def extreme(self, value: Any, other: Any, larger: bool) -> Any:
-        """`max(value, other)` or `min(value, other)`: the first, unless the other is larger (smaller)."""
+        """`max(value, other)` or `min(value, other)`: the first, unless the other is larger (smaller). None where one is no number."""
+        if not all(type(v) in (int, float, torch.SymInt, torch.SymFloat) for v in (value, other)):
+            return None
         compared = self._call(torch.gt if larger else torch.lt, other, value)
         made = self.out.call_function(torch.where, (compared, self._tensor(other), self._tensor(value)), {})
         least = (max if larger else min)(self._least(value), self._least(other))
-        return self._make(made, least)
+        return self._as_chosen(self._make(made, least), value, other)
+
+    def chosen(self, vm: Interpreter, value: Any, other: Any, larger: bool) -> Any:
+        """`extreme` of a number and a tensor of one number, which gives either; None of anything else."""
+        first, tensor = isinstance(value, Tensor), value if isinstance(value, Tensor) else other
+        if isinstance(other if first else value, Tensor):
+            return None
+        number = self.read(tensor)
+        if number is None:
+            return None
+        here = vm.gradients.here(vm, _CHOSEN)
+        self.known[id(number)].chosen = error = GraphBreak(_CHOSEN)
+        error.frames, error.split = here.frames, here.split
+        return self.extreme(*((number, other) if first else (value, number)), larger)
+
+    def check(self, value: Any) -> None:
+        """Break, where it was chosen, at what asks a number for its type, or keeps it."""
+        found = self.known.get(id(value))
+        if found is not None and found.chosen is not None:
+            raise found.chosen
 
     # ---- parts ----
+
+    def _as_chosen(self, made: Any, *args: Any) -> Any:
+        for found in (self.known[id(a)] for a in args if id(a) in self.known):
+            if found.chosen is not None:
+                self.known[id(made)].chosen = found.chosen
+        return made
 
     def _make(self, tensor: Tensor, least: float = -math.inf) -> Any:
         value = unknown_float(self.out.shape_env)
@@ -127,6 +163,12 @@ class LateNumbers:
 
     def _positive(self, x: Any) -> Any:
         return self._make(self._call(torch.abs, x), 0.0)
+
+
+def is_number(tensor: Tensor, out: OutputGraph) -> bool:
+    """Whether the graph computes a tensor of one number without a gradient, as exactly as Python does, or nearly so."""
+    plain = tensor.dim() == 0 and tensor.dtype in (torch.float32, torch.float64) and not tensor.requires_grad
+    return plain and id(tensor) not in out.inputs and getattr(tensor, "constant", None) is None
 
 
 def _wide(tensor: Tensor) -> tuple[str, tuple[Any, ...], dict[str, Any]]:

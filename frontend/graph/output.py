@@ -22,7 +22,7 @@ from ..torch_private.dtensor import check_shared, is_shared
 from ..torch_private.fake import FakeTensorMode, data_dependent_errors, is_fake, unsupported_fake_errors
 from ..torch_private.graphs import lazy_graph_module
 from ..values.kinds import SYMBOLIC, isinstance, tensors_in
-from .call_numbers import Numbers, has_float, is_differentiated, with_inputs, with_tensors
+from .call_numbers import Numbers, has_float, has_late, is_differentiated, with_inputs, with_tensors
 from .recompute import RECOMPUTE
 from .sym_nodes import FUNCTIONS, applied
 
@@ -285,7 +285,7 @@ class OutputGraph:
             kwargs = {**kwargs, **{n: number for n, number in found.items() if number is not None}}
         if self.numbers is not None and has_float((args, kwargs)):
             differentiated = self.inside or is_differentiated(args, kwargs)
-            late = any(self.numbers.late(a) is not None for a in (*args, *kwargs.values()))
+            late = has_late(args, kwargs, self.numbers)
             if late or differentiated and any(self.numbers.is_float(a) for a in (*args, *kwargs.values())):
                 call = self.call_function if op == "call_function" else self.call_method
                 result = with_tensors(call, self.call_function, self.numbers.late, target, args, kwargs)

@@ -158,3 +158,35 @@ def test_trainer(bf16: bool, tmp_path: Path) -> None:
         return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
     agree(fit(lambda model: model), fit(intarsia.compile), 5e-3 if bf16 else 1e-4)
+
+
+@needs("transformers")
+@pytest.mark.parametrize("relative", [False, True], ids=["rates", "relative steps"])
+def test_adafactor_of_transformers(relative: bool) -> None:
+    """Its step sizes are Python's arithmetic on counts, rates and norms: two or three compiles, and no break."""
+    from transformers.optimization import Adafactor
+
+    given = (
+        {"scale_parameter": True, "warmup_init": True}
+        if relative
+        else {"lr": 1e-2, "beta1": 0.9, "scale_parameter": False}
+    )
+    found = []
+    for compiled in (False, True):
+        model = network()
+        optimizer = Adafactor(model.parameters(), relative_step=relative, **given)
+        step, losses = intarsia.compile(optimizer.step) if compiled else optimizer.step, []
+        generator = torch.Generator().manual_seed(0)
+        for k in range(STEPS):
+            x, y = torch.randn(8, 8, generator=generator), torch.randint(0, 4, (8,), generator=generator)
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            for group in optimizer.param_groups if not relative else ():
+                group["lr"] = 1e-2 / (k + 1)
+            step()
+            losses.append(loss.item())
+        found.append(losses)
+    agree(*found)
+    counters = intarsia.counters()
+    assert counters["captures"] <= 3 and not counters["breaks"]

@@ -98,11 +98,61 @@ def not_in_a_table(x):
     return torch.nn.functional.leaky_relu(x, x.mean().item()), torch.full((2,), x.mean().item())
 
 
+def scaled(x):
+    """`max` of a number and a tensor is either of them; arithmetic takes both."""
+    scale = max(1e-3, x.norm() / 2)
+    rate = scale * 0.1
+    y = x.clone()
+    y.mul_(rate).add_(x, alpha=-0.5 * rate)
+    return y, x * min((x * float("nan")).mean(), 0.5), max(x.abs().mean(), 0.5) * x
+
+
+def asked_for_its_type(x):
+    scale = max(0.5, x.abs().mean())
+    return x * scale if isinstance(scale, torch.Tensor) else x - scale
+
+
+def handed_on(x):
+    scale = max(0.5, x.abs().mean())
+    KEPT.append(scale)
+    return scale
+
+
+def the_same_object(x):
+    mean = x.abs().mean()
+    return max(0.5, mean) is mean, min(0.5, mean) is mean
+
+
+def of_other_dtypes(x):
+    scale = max(0.5, x.abs().mean())
+    return x.sum() * scale, x.double() * scale, x.half().sum() * scale, x.half() * max(0.5, x.half().abs().mean())
+
+
+def behind_a_branch(x):
+    scale = max(0.5, x.abs().mean())
+    if x.sum() > 0:
+        x = x + 1
+    return x * scale
+
+
 CAPTURED = [
-    *(kept, summed, by_float, clipped, operands, numbers_in_tensors, written_to, not_finite),
+    *(scaled, kept, summed, by_float, clipped, operands, numbers_in_tensors, written_to, not_finite),
     with_gradients,
 ]
-BROKEN = [compared, as_text, whole, asked, ordered, divided, not_in_a_table]
+BROKEN = [
+    asked_for_its_type,
+    handed_on,
+    the_same_object,
+    of_other_dtypes,
+    behind_a_branch,
+    compared,
+    as_text,
+    whole,
+    asked,
+    ordered,
+    divided,
+    not_in_a_table,
+]
 
 
 def result_of(function, x):
