@@ -22,7 +22,7 @@ from .frontend.torch_private.joint import hint
 from .ir.fx.importer import user_line
 from .ir.linear_cross_entropy import wide
 from .partition.costs import is_on_gpu
-from .passes.analysis.cost import HINT, LOGITS, LOGITS_CHUNK
+from .passes.analysis.cost import HINT, LOGITS, LOGITS_CHUNK, LOGITS_ROWS
 from .passes.core.clauses import Clauses, broken
 
 __all__ = ["without_logits"]
@@ -101,10 +101,16 @@ def takes(head: Head) -> Clauses:
     sizes = (logits.shape[-1], _value(head.input).shape[-1])
     yield all(_known(n) is not None for n in sizes), "sizes that are known, but for the number of rows"
     yield target.dtype is torch.int64 and target.dim() == 1, "a class for each row"
-    yield (
-        _bytes(head.product) >= LOGITS[is_on_gpu(head.product)],
-        f"logits of {LOGITS[is_on_gpu(head.product)] >> 20} MiB",
-    )
+    gpu = is_on_gpu(head.product)
+    yield _bytes(head.product) >= LOGITS[gpu], f"logits of {LOGITS[gpu] >> 20} MiB"
+    yield _chunks(head) > 1, f"{2 * LOGITS_ROWS[gpu]} rows"
+
+
+def _chunks(head: Head) -> int:
+    """How many; each adds to the gradient of the weight, so that they have some rows at least."""
+    assert head.product is not None
+    gpu, rows = is_on_gpu(head.product), hint(_value(head.loss.args[1]).shape[0], HINT)
+    return min(-(-_bytes(head.product) // LOGITS_CHUNK[gpu]), rows // LOGITS_ROWS[gpu])
 
 
 def _bytes(node: Any) -> int:
@@ -285,7 +291,7 @@ class _Rewriter:
         kind = _value(loss).dtype if isinstance(loss.meta["val"], torch.Tensor) else loss.meta["val"][0].dtype
         _, target, weight, reduction, ignored = loss.args
         assert head.product is not None and head.input is not None
-        self.chunks = max(2, -(-_bytes(head.product) // LOGITS_CHUNK[is_on_gpu(head.product)]))
+        self.chunks = _chunks(head)
         when = self.when()
         if when == "now":
             self.bring_forward(head.arriving.args[0])  # type: ignore[union-attr]
