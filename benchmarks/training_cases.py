@@ -139,9 +139,11 @@ def _small_branches(model: nn.Module) -> nn.Module:
 
 
 def _images(device: str, name: str, batch: int, size: int, amp: bool, **options: Any) -> Case:
+    from_timm = options.pop("timm", False)
+
     def make() -> tuple[nn.Module, tuple[Tensor, ...]]:
         torchvision_stub.install()
-        if options.pop("timm", False):
+        if from_timm:
             import timm
 
             model = timm.create_model(name, num_classes=1000)

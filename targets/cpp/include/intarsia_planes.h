@@ -1,8 +1,8 @@
 // Convolutions, and their gradients, on images as eager has them, channel after channel: those with one filter a channel, those with windows of one pixel.
 // Nothing depends on the number of threads.
 //
-// With one filter a channel: a task is a vector of channels and some images. Its planes are turned so that a pixel is one vector, with a border of zeros around the
-// image; sums of a few pixels, or of a few taps of the window, are in registers.
+// With one filter a channel: a task is a vector of channels and some images. Its planes are turned so that a pixel is one vector, with a
+// border of zeros around the image; sums of a few pixels, or of a few taps of the window, are in registers.
 #pragma once
 #include "intarsia_tail.h"
 
@@ -228,9 +228,9 @@ struct PointFactor {
   IM_FN_MEMBER PointFactor below(int64_t r, int64_t k) const { return {at + r * row + k * step, row, step}; }
 };
 
-// sums[r][c] (+)= sum over k of a[r][k] * b[k][c], rows of b and sums a panel apart.
+// sums[r][c] (+)= sum over k of a[r][k] * b[k][c], rows of b a panel apart, those of sums `pitch`.
 template <int Count, int Vectors>
-IM_FN void point_block(const PointFactor& a, const float* b, float* sums, int64_t depth, bool add) {
+IM_FN void point_block(const PointFactor& a, const float* b, float* sums, int64_t pitch, int64_t depth, bool add) {
   Floats local[Count][Vectors] = {};
   #pragma GCC unroll 1
   for (int64_t k = 0; k < depth; ++k) {
@@ -244,25 +244,25 @@ IM_FN void point_block(const PointFactor& a, const float* b, float* sums, int64_
       for (int v = 0; v < Vectors; ++v) local[r][v] = multiply_add(factor, given[v], local[r][v]);
     }
   }
-  set_aside<Count, Vectors>(sums, panel, local, add);
+  set_aside<Count, Vectors>(sums, pitch, local, add);
 }
 
 template <int Vectors>
-[[gnu::noinline]] static void point_rows(PointFactor a, const float* b, float* sums, int64_t rows, int64_t depth, bool add) {
+[[gnu::noinline]] static void point_rows(PointFactor a, const float* b, float* sums, int64_t pitch, int64_t rows, int64_t depth, bool add) {
   constexpr int tall = Vectors < panel_vectors ? most_point_rows : block_rows;  // products under way hide the time that one takes
   int64_t r = 0;
-  for (; r + tall <= rows; r += tall) point_block<tall, Vectors>(a.below(r, 0), b, sums + r * panel, depth, add);
-  if (tall > 6 && r + 6 <= rows) point_block<6, Vectors>(a.below(r, 0), b, sums + r * panel, depth, add), r += 6;
-  if (r + 4 <= rows) point_block<4, Vectors>(a.below(r, 0), b, sums + r * panel, depth, add), r += 4;
-  if (r + 2 <= rows) point_block<2, Vectors>(a.below(r, 0), b, sums + r * panel, depth, add), r += 2;
-  if (r < rows) point_block<1, Vectors>(a.below(r, 0), b, sums + r * panel, depth, add);
+  for (; r + tall <= rows; r += tall) point_block<tall, Vectors>(a.below(r, 0), b, sums + r * pitch, pitch, depth, add);
+  if (tall > 6 && r + 6 <= rows) point_block<6, Vectors>(a.below(r, 0), b, sums + r * pitch, pitch, depth, add), r += 6;
+  if (r + 4 <= rows) point_block<4, Vectors>(a.below(r, 0), b, sums + r * pitch, pitch, depth, add), r += 4;
+  if (r + 2 <= rows) point_block<2, Vectors>(a.below(r, 0), b, sums + r * pitch, pitch, depth, add), r += 2;
+  if (r < rows) point_block<1, Vectors>(a.below(r, 0), b, sums + r * pitch, pitch, depth, add);
 }
 
 // For the first `columns` of a panel.
-IM_FN void add_points(const PointFactor& a, const float* b, float* sums, int64_t rows, int64_t columns, int64_t depth, bool add) {
-  if (columns <= lanes) point_rows<1>(a, b, sums, rows, depth, add);
-  else if (columns <= 2 * lanes) point_rows<2>(a, b, sums, rows, depth, add);
-  else point_rows<panel_vectors>(a, b, sums, rows, depth, add);
+IM_FN void add_points(const PointFactor& a, const float* b, float* sums, int64_t pitch, int64_t rows, int64_t columns, int64_t depth, bool add) {
+  if (columns <= lanes) point_rows<1>(a, b, sums, pitch, rows, depth, add);
+  else if (columns <= 2 * lanes) point_rows<2>(a, b, sums, pitch, rows, depth, add);
+  else point_rows<panel_vectors>(a, b, sums, pitch, rows, depth, add);
 }
 
 // Does something with every run of columns [first, first + count) that lies in one image: image, its first pixel, the run's first column, its size.
@@ -273,6 +273,13 @@ IM_FN void for_runs(int64_t pixels, int64_t first, int64_t count, const Do& act)
     act(image, pixel, c, size);
     c += size;
   }
+}
+
+// to = from + more; sums are never -0, and -0 leaves every number as it is.
+IM_FN void copy_run(const float* from, float* to, int64_t count, float more) {
+  int64_t p = 0;
+  for (; p + lanes <= count; p += lanes) store(to + p, load(from + p) + more);
+  for (; p < count; ++p) to[p] = from[p] + more;
 }
 
 // to[k][c]: channel k at column first + c of the images.
@@ -296,7 +303,8 @@ IM_FN int64_t row_parts(int64_t rows, int64_t panels, int64_t threads) {
 }
 
 // out[n][r][p] = bias[r] + sum over k of a[r][k] * x[n][k][p].
-[[gnu::noinline]] static void points_product(int64_t images, int64_t pixels, int64_t rows, int64_t depth, const PointFactor& a, const float* x, const float* bias, float* out) {
+[[gnu::noinline]] static void points_product(int64_t images, int64_t pixels, int64_t rows, int64_t depth, const PointFactor& a, const float* x,
+                                             const float* bias, float* out) {
   const int64_t columns = images * pixels, panels = (columns + panel - 1) / panel, threads = threads_for(columns * rows * depth);
   const int64_t parts = row_parts(rows, panels, threads);
   #pragma omp parallel if (threads > 1)
@@ -308,17 +316,27 @@ IM_FN int64_t row_parts(int64_t rows, int64_t panels, int64_t threads) {
       if (!memory.data) continue;
       const int64_t first = task / parts * panel, count = index_min(panel, columns - first), part = task % parts;
       copy_columns(x, depth, pixels, first, count, memory.data);
+      const bool whole = count == panel && first % pixels + panel <= pixels;  // of one image: its sums can go where they belong
+      float* const there = whole && depth <= points_depth && !bias ? out + first / pixels * rows * pixels + first % pixels : nullptr;
       for (int64_t r = rows * part / parts, stop = rows * (part + 1) / parts, next; r < stop; r = next) {
         next = index_min(stop, r + most_point_rows);
+        if (there) {
+          add_points(a.below(r, 0), memory.data, there + r * pixels, pixels, next - r, count, depth, false);
+          continue;
+        }
         for (int64_t k = 0; k < depth; k += points_depth)
-          add_points(a.below(r, k), memory.data + k * panel, sums, next - r, count, index_min(points_depth, depth - k), k > 0);
+          add_points(a.below(r, k), memory.data + k * panel, sums, panel, next - r, count, index_min(points_depth, depth - k), k > 0);
+        if (pixels == 1) {  // one after another, not one in each row
+          for (int64_t c = 0; c < count; ++c)
+            for (int64_t i = r; i < next; ++i) out[(first + c) * rows + i] = sums[(i - r) * panel + c] + (bias ? bias[i] : 0.0f);
+          continue;
+        }
         for_runs(pixels, first, count, [&](int64_t image, int64_t pixel, int64_t c, int64_t size) {
           for (int64_t i = r; i < next; ++i) {
             float* const to = out + (image * rows + i) * pixels + pixel;
             const float* const from = sums + (i - r) * panel + c;
             const float more = bias ? bias[i] : 0.0f;
-            #pragma omp simd
-            for (int64_t p = 0; p < size; ++p) to[p] = bias ? from[p] + more : from[p];
+            copy_run(from, to, size, more);
           }
         });
       }
@@ -348,7 +366,10 @@ static void points(const Points& s, const float* x, const float* weight, const f
       if (!memory.data) continue;
       const int64_t i = task / parts * panel, count = index_min(panel, s.inputs - i), part = task % parts;
       const int64_t o = s.outputs * part / parts, rows = s.outputs * (part + 1) / parts - o;
-      if (count < panel)
+      const bool whole = count == panel;
+      float* const there = whole ? to + o * s.inputs + i : sums;
+      const int64_t pitch = whole ? s.inputs : int64_t(panel);
+      if (!whole)
         for (int64_t k = 0; k < deep * panel; ++k) turned[k] = 0;
       for (int64_t n = 0; n < s.images; n += together)
         for (int64_t p = 0; p < s.pixels; p += deep) {
@@ -359,14 +380,14 @@ static void points(const Points& s, const float* x, const float* weight, const f
           if (joins) {
             for (int64_t m = 0; m < several; ++m)
               for (int64_t r = 0; r < rows; ++r)
-                for (int64_t k = 0; k < size; ++k) joined[r * deep + m * size + k] = a.at[(m * s.outputs + r) * s.pixels + k];
+                copy_run(a.at + (m * s.outputs + r) * s.pixels, joined + r * deep + m * size, size, -0.0f);
             a = PointFactor{joined, deep, 1};
           } else if (s.pixels == 1) {
             a = PointFactor{a.at, 1, s.outputs};
           }
-          add_points(a, turned, sums, rows, count, depth, n + p > 0);
+          add_points(a, turned, there, pitch, rows, count, depth, n + p > 0);
         }
-      for (int64_t r = 0; r < rows; ++r) __builtin_memcpy(to + (o + r) * s.inputs + i, sums + r * panel, count * sizeof(float));
+      for (int64_t r = 0; r < rows && !whole; ++r) __builtin_memcpy(to + (o + r) * s.inputs + i, sums + r * panel, count * sizeof(float));
     }
   }
 }
