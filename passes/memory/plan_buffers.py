@@ -162,11 +162,16 @@ class _Planner:
         made = before is not None and isinstance(before.owner, loop.Launch)
         if self.options.in_place and isinstance(op, kernel.Extern) and op["target"] in SUMS:
             before = op.operands[0]
-            made = isinstance(before.owner, loop.Launch) or _is_product(before.owner) or self.root(before) is not before
+            made = isinstance(before.owner, loop.Launch) or _is_product(before.owner) or self._is_sum_in_place(before)
         if before is not None and made and len(list(before.uses)) == 1:
             same = prim.tensor(before) == prim.tensor(result)
             if same and same_layout(prim.tensor(result).shape, memory_strides(before), memory_strides(result)):
                 self.aliases.join(result, self.root(before))
+
+    def _is_sum_in_place(self, value: SSAValue) -> bool:
+        """Whether a value is a library's sum that writes to memory that the program has made, not a view of anything."""
+        op = value.owner
+        return isinstance(op, kernel.Extern) and op["target"] in SUMS and self.root(value) is not value
 
     def _find_outputs(self, terminator: Operation) -> None:
         """Kernel results that leave the function are allocated in the very shape in which they leave."""
