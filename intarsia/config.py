@@ -127,10 +127,7 @@ def warn_of_unknown_variables() -> None:
 
 
 # Settings that stand as their defaults in keys of the cache: of one graph they make the same code.
-DECIDE_NO_CODE = (
-    *("debug", "cache", "cache_dir", "verify_each", "recompile_limit", "on_recompile", "on_error"),
-    "memory_budget",  # it decides which graphs there are
-)
+DECIDE_NO_CODE = (*("debug", "cache", "cache_dir", "verify_each", "recompile_limit", "on_recompile", "on_error"),)
 _DEFAULTS = Config()
 MOST_THREADS = 4096  # more cannot be started
 _RANGES: dict[str, tuple[int, int | None, str]] = {  # least, most, what they mean

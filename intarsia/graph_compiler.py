@@ -108,7 +108,7 @@ class Report:
         diagnostics: remarks and statistics of the passes (empty when the program came from the cache).
         cached: whether it came from the cache.
         half: "forward" or "backward" of a graph with gradients, else "".
-        partition: what a forward half saves for backward.
+        partition: what a forward half saves for backward; of a program that takes its gradients itself, what it keeps.
     """
 
     program: Program | None = None
@@ -171,11 +171,12 @@ def _compile(
     with COUNTERS.phase("functionalize"):
         functional = functionalize(gm, example_inputs)
         without_logits(functional.graph_module, config)
-        compute_again(functional, config.memory_budget)
+        partition = compute_again(functional, config.memory_budget)
     debug.write_graph("functional", functional.graph_module)
     with COUNTERS.phase("import"):
         imported = import_fx(functional)
     program, report = compile_module(imported.module, toolchain, config, passes, debug)
+    report.partition = partition
     if key is not None and not imported.constants and functional.output_tree == _flat_tree(functional.output_tree):
         _remember(key, program, config)
     _watched(program)
@@ -441,8 +442,7 @@ def backend_for(
         unseen.writes_last = getattr(function, "writes_last", False)  # type: ignore[attr-defined]
         return unseen
 
-    backend.takes_floats = True  # type: ignore[attr-defined]  # symbolic floats among the example inputs
-    backend.takes_gradients = config.memory_budget >= 1.0  # type: ignore[attr-defined]  # else backward stands apart, which is where values are computed again
+    backend.takes_floats = backend.takes_gradients = True  # type: ignore[attr-defined]  # symbolic floats among the example inputs
     backend.forget = _forget_reports  # type: ignore[attr-defined]
     return backend
 
