@@ -122,7 +122,7 @@ def compile_training(
         with COUNTERS.phase("autograd"):
             parts = compiler("forward"), compiler("backward"), prepared, split_for_budget
             made = aot_autograd(gm, list(example_inputs), *parts, writes=inside)
-        shared = Halves()
+        shared = Halves(partitions[0].bytes)
         for half in halves.values():
             half.partition, half.halves = partitions[0], shared
         halves["forward"].compile()

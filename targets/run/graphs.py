@@ -446,7 +446,8 @@ class Recorded:
             run, tail = (self.run, None) if divided is None else divided.make()
             taking, taken = self._taking(given, place)
             if taking is None:
-                replay, recorded = self._captured(lambda: seed.run(run, given), pool)
+                reserved = self.halves.saved if self.halves is not None and self._is_first_of(place) else 0
+                replay, recorded = self._captured(lambda: seed.run(run, given), pool, reserved)
             else:
                 for each in taken:
                     given[each.argument] = None
@@ -516,10 +517,16 @@ class Recorded:
         taking = self.make_taking() if taken else None
         return (None, []) if taking is None else (taking, taken)
 
-    def _captured(self, work: Callable[[], list[Any]], pool: Pool) -> tuple[Replay, list[Any]]:
+    def _is_first_of(self, place: _Place) -> bool:
+        """Whether what is to be recorded is forward, of known sizes, in memory that has nothing yet."""
+        return not (self._takes_others or self.sizes or place.handing)
+
+    def _captured(self, work: Callable[[], list[Any]], pool: Pool, reserved: int = 0) -> tuple[Replay, list[Any]]:
         """A recording; while one is made torch gives none of the memory back that it keeps, which so may be missing."""
         if self.handed:  # memory of its own: what calls before have used must not be there a second time
             self.gpu.release(IDLE)
+        if reserved:
+            self.gpu.reserve(pool, reserved)
         try:
             return self.gpu.record(work, pool)
         except torch.OutOfMemoryError:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import os
 import threading
 import weakref
 from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -24,6 +26,9 @@ from .capture import Replay, capture, in_context
 from .seeds import draw_seed
 
 WARM = 2  # calls with the same sizes and places before a recording: libraries choose algorithms in them
+LEAST_RESERVED = 20 << 20  # bytes: torch takes as many from the driver at once
+# Where torch's allocator is told one of these, it may not divide a large block.
+_SETTINGS, _INDIVISIBLE = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"), ("max_split", "backend", "expandable")
 RENEWALS = 8  # times that both halves of a step are recorded anew because arguments move
 # The caller's arguments, the results before this one, the stream -> a result.
 Maker = Callable[[Sequence[Any], list[Any], int], Any]
@@ -94,6 +99,19 @@ class Gpu:
             RuntimeError: something in it cannot be recorded.
         """
         return capture(work, self.index, pool.memory, pool.side)
+
+    def reserve(self, pool: Pool, size: int) -> None:
+        """Let a pool have one block of so many bytes, which recordings divide among their tensors.
+
+        Blocks of torch's own choice hold a few tensors each, and where these go others do not fit: a quarter more for BERT's backward.
+        """
+        if size < LEAST_RESERVED or any(
+            word in os.environ.get(name, "") for name in _SETTINGS for word in _INDIVISIBLE
+        ):
+            return
+        memory = torch.cuda.use_mem_pool(pool.memory, self.index)
+        with suppress(torch.OutOfMemoryError), torch.cuda.stream(pool.side), memory:
+            torch.empty(size, dtype=torch.uint8, device=f"cuda:{self.index}")
 
     def release(self, least: int = 0) -> None:
         """Give memory that torch keeps without a use back to the driver, where it is at least so many bytes."""
@@ -542,9 +560,11 @@ class Halves:
         places: the memory, by stream.
         takes: whether it is shared.
         version: how often that has changed.
+        saved: bytes that forward saves.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, saved: int = 0) -> None:
+        self.saved = saved
         self.places: dict[int, Any] = {}
         self.takes, self.version, self.late = counts_uses, 0, 0
 

@@ -43,9 +43,9 @@ def taking(args: list[Any]) -> list[Any]:
 class Step:
     """Two programs as AOTAutograd calls them."""
 
-    def __init__(self, takes: bool = True) -> None:
-        self.halves = Halves()
-        self.first = Program(forward, ["tensor", "static"], ["a0.shape[0]"])
+    def __init__(self, takes: bool = True, sizes: bool = True) -> None:
+        self.halves = Halves(saved=1000)
+        self.first = Program(forward, ["tensor", "static"], ["a0.shape[0]"] if sizes else [])
         self.second = Program(backward, ["tensor"] * 3 + ["unused", "tensor", "tensor"], ["a0.shape[0]"])
         for program in (self.first, self.second):
             program.gpu.memory = lambda: []  # type: ignore[method-assign]
@@ -108,6 +108,16 @@ def test_what_was_saved_is_memory_of_backward() -> None:
         assert made.was_taken == takes and (step.took > 0) == takes
         _, owners = made.place.pool.memory[0]
         assert [one() is None for one in owners[1:]] == [takes] * 3
+
+
+@pytest.mark.parametrize("sizes", [False, True])
+def test_one_block_for_what_is_saved(sizes: bool) -> None:
+    """Forward's first recording in a memory takes it, where sizes are known; backward finds it there, a further one of forward does not."""
+    step, weights, arriving = Step(sizes=sizes), [torch.randn(4, 4) for _ in range(2)], torch.randn(())
+    for k in range(20):
+        step.backward(step.forward(torch.randn(3, 4), weights[k // 10])[1], arriving)
+    assert step.first.gpu.reserved == ([] if sizes else [1000]) and not step.second.gpu.reserved
+    assert step.first.recorded.recorded == 2 and step.took and step.halves.version == 0
 
 
 def test_backward_twice() -> None:

@@ -30,6 +30,7 @@ class Fake:
     def __init__(self) -> None:
         self.index, self.now, self.busy, self.moved, self.is_only = 0, 0, False, 0, True
         self.released = 0
+        self.reserved: list[int] = []
         self.kept: list[Tensor] = []
         self.away: list[Tensor] = []  # what is on the CPU
 
@@ -125,6 +126,9 @@ class Fake:
 
     def release(self, least: int = 0) -> None:
         self.released += least == 0
+
+    def reserve(self, pool: Pool, size: int) -> None:
+        self.reserved.append(size)
 
     def is_current(self) -> bool:
         return True
