@@ -78,7 +78,7 @@ def kernel_order(graph: Graph, groups: Groups) -> list[Group]:
     if written:
         order = _with_readers_first(order, everything, graph, written)
 
-    def by(priority: Callable[[_Memory, Group], tuple[int, int]], limit: int | None = None) -> tuple[int, list[Group]]:
+    def by(priority: Callable[[_Memory, Group], tuple[int, ...]], limit: int | None = None) -> tuple[int, list[Group]]:
         return _list_schedule(order, by_index, _Memory(graph, everything, written), priority, limit)
 
     due = {g.index: _due(g, order, by_index) for g in everything}
@@ -88,11 +88,14 @@ def kernel_order(graph: Graph, groups: Groups) -> list[Group]:
     candidates = [by(lambda memory, g: (0, due[g.index])), by(lambda memory, g: (memory.growth(g), due[g.index]))]
     turns = _turns(graph, everything) if grid else {}
     if turns:
-        peak, found = by(lambda memory, g: (turns.get(g.index, 0), due[g.index]))
-        candidates.insert(0, (peak - peak // TOGETHER_PART, found))
+        together = [
+            by(lambda memory, g: (turns.get(g.index, 0), due[g.index])),
+            by(lambda memory, g: (turns.get(g.index, 0), memory.growth(g), due[g.index])),
+        ]
+        candidates = [*((peak - peak // TOGETHER_PART, found) for peak, found in together), *candidates]
     if grid:
         candidates.insert(
-            1 + bool(turns), by(lambda memory, g: (0, due[g.index]), candidates[bool(turns)][0] // WAITING_PART)
+            1 + 2 * bool(turns), by(lambda memory, g: (0, due[g.index]), candidates[2 * bool(turns)][0] // WAITING_PART)
         )
     return min(candidates, key=lambda c: c[0])[1]
 
@@ -174,7 +177,7 @@ def _list_schedule(
     order: nx.DiGraph[int],
     by_index: dict[int, Group],
     memory: _Memory,
-    priority: Callable[[_Memory, Group], tuple[int, int]],
+    priority: Callable[[_Memory, Group], tuple[int, ...]],
     limit: int | None = None,
 ) -> tuple[int, list[Group]]:
     """(peak bytes, groups): among those that are ready, the one of lowest priority value runs next.
