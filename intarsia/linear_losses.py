@@ -18,7 +18,7 @@ import torch
 from torch import fx
 
 from .config import Config
-from .frontend.torch_private.joint import hint
+from .frontend.torch_private.joint import has_effect, hint
 from .ir.fx.importer import user_line
 from .ir.linear_cross_entropy import wide
 from .partition.costs import is_on_gpu
@@ -100,6 +100,9 @@ def takes(head: Head) -> Clauses:
     yield read.dtype in (logits.dtype, wide(logits.dtype)), "a softmax of logits as they are, or in float32"
     sizes = (logits.shape[-1], _value(head.input).shape[-1])
     yield all(_known(n) is not None for n in sizes), "sizes that are known, but for the number of rows"
+    between = [_value(n) for n in (*head.above, *head.below)]
+    yield all(v.dtype in (logits.dtype, read.dtype) for v in between), "logits that are not rounded in between"
+    yield all(v.device == logits.device for v in (*between, target)), "one device"
     yield target.dtype is torch.int64 and target.dim() == 1, "a class for each row"
     gpu = is_on_gpu(head.product)
     yield _bytes(head.product) >= LOGITS[gpu], f"logits of {LOGITS[gpu] >> 20} MiB"
@@ -337,6 +340,7 @@ class _Rewriter:
         _free_of_values(self.graph, made_of)
         made_of = _ancestors(factor)
         waits = any(n.op == "placeholder" and "tangents" in str(n.target) for n in made_of) or head.loss in made_of
+        waits |= any(n.op == "call_function" and has_effect(n) for n in made_of)  # random numbers keep their order
         if not waits:
             return "now"
         # A gradient without its factor may be too small for float16.
