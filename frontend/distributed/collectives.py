@@ -18,8 +18,9 @@ from ..errors import GraphBreak
 from ..guards import process_state
 from ..state import Interpreter
 from ..torch_private.distributed import RESOLVE_GROUP, WORLD, default_group, group_facts, group_rank
+from ..torch_private.dtensor import questions
 from ..values.kinds import isinstance
-from .tensors import from_local
+from .tensors import asked, from_local
 
 __all__ = ["ROWS", "Finished"]
 
@@ -192,6 +193,8 @@ if dist.is_available():
     ROWS.rule(DTensor.from_local)(from_local)
 for _question in RESOLVE_GROUP:
     _resolve(_question)
+for _method, _name in questions():
+    ROWS.rule(_method)(asked(_name))
 
 
 @ROWS.rule(*WORLD)

@@ -17,6 +17,7 @@ from ..guards.source import Fetch, Source
 from ..state import Interpreter
 from ..torch_private.dtensor import (
     Layout,
+    Like,
     Local,
     Redistributed,
     Restored,
@@ -30,7 +31,7 @@ from ..torch_private.fake import real_tensors
 from ..torch_private.functions import SET_GRAD_MODE
 from ..values.kinds import isinstance
 
-__all__ = ["METHODS", "check_attribute", "from_local", "handed_out", "taken_in"]
+__all__ = ["METHODS", "asked", "check_attribute", "from_local", "handed_out", "taken_in"]
 
 _READ = ("placements", "device_mesh")
 _REFUSED = frozenset(
@@ -91,6 +92,23 @@ def check_attribute(vm: Interpreter, tensor: Any, name: str) -> Any:
     return NotImplemented
 
 
+def rely_on(vm: Interpreter, fact: Any) -> None:
+    """Rely on a mesh, or a placement, of the caller's."""
+    source = vm.user.source_of(fact)
+    if source is not None:
+        vm.guards.add("equals", Fetch(Like(fact), source), True)
+
+
+def asked(name: str) -> Any:
+    """A question that a placement answers."""
+
+    def apply(vm: Interpreter, placement: Any, *args: Any, **kwargs: Any) -> Any:
+        rely_on(vm, placement)
+        return vm.native(getattr(placement, name), *args, **kwargs)
+
+    return apply
+
+
 def _constants(vm: Interpreter, mesh: Any, placements: Any) -> dict[str, Any]:
     """A mesh and placements as facts of the graph."""
     from torch.distributed.device_mesh import DeviceMesh
@@ -100,9 +118,7 @@ def _constants(vm: Interpreter, mesh: Any, placements: Any) -> dict[str, Any]:
     if not isinstance(mesh, DeviceMesh) or found is None or not all(isinstance(p, Placement) for p in found):
         raise GraphBreak("the layout of a DTensor is no constant")
     for value in (mesh, *found):
-        source = vm.user.source_of(value)
-        if source is not None:
-            vm.guards.add("equals", source, value)
+        rely_on(vm, value)
     return {"device_mesh": mesh, "placements": tuple(found)}
 
 

@@ -37,7 +37,7 @@ from ..guards.emitter import Emitter
 from ..guards.sameness import is_value_type, made_set, recipe, same_keys
 from ..guards.source import Source
 from ..state import Interpreter
-from ..torch_private.dtensor import is_shared
+from ..torch_private.dtensor import is_fact, is_shared
 from ..values.constant import has_identity, is_bound, is_constant, is_static, plain_value
 from ..values.container import InstanceDict, LazyDict
 from ..values.function import CallBack
@@ -296,6 +296,8 @@ class Residual:
             return self._object(value)
         if is_value_type(value):
             return self._value_object(value)
+        if is_fact(value):
+            return self.emit.constant(value, type(value).__name__)
         if kind.__name__ == "cython_function_or_method":  # code, as a function of Python's is
             return self.emit.constant(value, value.__name__)
         owner, name = getattr(value, "__self__", None), getattr(value, "__name__", None)

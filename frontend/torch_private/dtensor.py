@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,16 +17,19 @@ from .fake import real_tensors
 __all__ = [
     "DTensorCall",
     "Layout",
+    "Like",
     "Local",
     "Redistributed",
     "Restored",
     "Shared",
     "check_shared",
     "holds_others",
+    "is_fact",
     "is_plain_part",
     "is_shared",
     "layout_of",
     "local_of",
+    "questions",
 ]
 
 
@@ -57,6 +61,44 @@ class Layout:
         spec = value._spec
         same = spec.mesh is self.mesh or spec.mesh == self.mesh
         return same and layout_of(value) == self
+
+
+class Like:
+    """Whether a mesh, or a placement, equals the one at capture."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.__name__ = f"like {value}"
+
+    def __call__(self, other: Any) -> bool:
+        return other is self.value or type(other) is type(self.value) and bool(other == self.value)
+
+
+def is_fact(value: Any) -> bool:
+    """Whether a value is part of a layout: a mesh or a placement, none of which changes."""
+    return isinstance(value, _facts())
+
+
+@cache
+def _facts() -> tuple[type, ...]:
+    if not torch.distributed.is_available():
+        return ()
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor.placement_types import Placement
+
+    return Placement, DeviceMesh
+
+
+def questions() -> list[tuple[Any, str]]:
+    """The methods by which placements say what they are, with their names."""
+    if not torch.distributed.is_available():
+        return []
+    from torch.distributed.tensor import Partial, Replicate, Shard
+
+    names = ("is_shard", "is_replicate", "is_partial")
+    bases = dict.fromkeys(base for kind in (Shard, Replicate, Partial) for base in kind.__mro__)
+    found = [(vars(base)[name], name) for base in bases for name in names if name in vars(base)]
+    return [(getattr(method, "__func__", method), name) for method, name in found]
 
 
 def layout_of(value: Any) -> Layout:

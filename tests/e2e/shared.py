@@ -260,9 +260,24 @@ def half(compiled: Compile, mesh: DeviceMesh) -> list[Any]:
     return [result.dtype, *((p.grad.full_tensor() * 10).round() for p in model.parameters())]
 
 
+def layouts(compiled: Compile, mesh: DeviceMesh) -> list[Any]:
+    """Layouts are asked, given and given back."""
+
+    def f(x: DTensor, at: Any) -> Any:
+        if x.placements[0].is_shard(0) and not at.is_partial():
+            x = x.redistribute(placements=[at])
+        return x * 2, x.placements, x.device_mesh
+
+    run, found = compiled(f), list[Any]()
+    for at, to in ((Shard(0), Replicate()), (Shard(1), Replicate()), (Shard(0), Shard(1)), (Shard(0), Shard(1))):
+        y, placements, on = run(shared(mesh, 4, 6, at=at), to)
+        found += [y, placements, y.placements, on == mesh]
+    return found
+
+
 CASES: tuple[Case, ...] = (
     *(transformer, made_and_unmade, arguments, uneven, across_a_break, written, dropped, asked, modes, mixed),
-    *(prepared, lengths, in_parts, half),
+    *(prepared, lengths, in_parts, half, layouts),
 )
 
 
