@@ -12,12 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 import intarsia
-from intarsia import training
+from intarsia import graph_compiler, training
 from intarsia.frontend.functional.trace import functionalize
 from intarsia.graph_compiler import Report
 from intarsia.ir.fx.importer import import_fx
 from intarsia.ir.interpreter.run import run_user
 from intarsia.ir.retarget import retarget
+from intarsia.partition.step import compute_again
 from intarsia.passes.core.context import CompileContext
 from intarsia.passes.pipeline import default_pipeline
 
@@ -54,9 +55,11 @@ class Net(nn.Module):
             return F.cross_entropy(self.head(self.block(x).mean((2, 3))), target)
 
 
-def lowered_for_a_gpu(graph: fx.GraphModule, inputs: Sequence[Any], *_: Any) -> tuple[Callable[..., Any], Report]:
+def lowered_for_a_gpu(
+    graph: fx.GraphModule, inputs: Sequence[Any], *_: Any, trace: Callable[..., Any] = functionalize
+) -> tuple[Callable[..., Any], Report]:
     """In place of `compile_graph`: the graph's loops for a GPU, run by the interpreter."""
-    imported = import_fx(functionalize(graph, inputs))
+    imported = import_fx(trace(graph, inputs))
     retarget(imported.module, "cuda:0")
     for item in default_pipeline(gpu=True):
         item.apply(CompileContext(), imported.module)
@@ -101,3 +104,34 @@ def test_gradients_under_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
     gold, eager = in_float64(model, x, target), gradients(model, model, x, target)
     found = gradients(intarsia.compile(model, fullgraph=True), model, x, target)
     as_near_as_eager(found, eager, gold)
+
+
+@torch.enable_grad()
+@pytest.mark.parametrize("amp", [True, False])
+def test_gradients_of_a_whole_step(monkeypatch: pytest.MonkeyPatch, amp: bool) -> None:
+    """Forward and backward are one program, in which backward computes again what is cheaper than to keep."""
+    kept = []
+
+    def chosen(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        functional = functionalize(graph, inputs)
+        kept.append(compute_again(functional))
+        return functional
+
+    for name in ("choose", "costs", "step"):
+        monkeypatch.setattr(f"intarsia.partition.{name}.is_on_gpu", lambda node: True)
+    monkeypatch.setattr(graph_compiler, "compile_graph", lambda *args: lowered_for_a_gpu(*args, trace=chosen))
+    torch.manual_seed(0)
+    model = Net()
+    model.amp = amp
+    names = [n for n, _ in model.named_parameters()]
+    x, target = torch.randn(8, 3, 32, 32), torch.randint(0, 10, (8,))
+    gold, eager = in_float64(model, x, target), gradients(model, model, x, target)
+    model.zero_grad(set_to_none=True)
+
+    def step(x: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(model(x, target), list(model.parameters()))
+
+    found = dict(zip(names, intarsia.compile(step, fullgraph=True)(x, target), strict=True))
+    as_near_as_eager({n: g.double() for n, g in found.items()}, eager, gold)
+    (partition,) = kept
+    assert partition is not None and partition.again["relu"] >= 2
