@@ -52,14 +52,14 @@ class Group:
 
     Attributes:
         ops: the kernels.
-        orders: for each, its operands in the order in which the form first uses them.
+        places: for each, which of its operands the form uses first, second, ...; the operands may be replaced meanwhile.
         shared: which of these are the same number for all of them.
         beside: how many results they have that are not written where an operand is.
         waiting: bytes that live until the launch because of it.
     """
 
     ops: list[kernel.Fused] = field(default_factory=list)
-    orders: list[list[SSAValue]] = field(default_factory=list)
+    places: list[list[int]] = field(default_factory=list)
     shared: list[int] = field(default_factory=list)
     beside: int = 0
     waiting: int = 0
@@ -69,11 +69,16 @@ class Group:
         """How many elements each has."""
         return tuple(int(prim.tensor(op.results[0]).numel) for op in self.ops)
 
+    @property
+    def orders(self) -> list[list[SSAValue]]:
+        """The operands of each in the form's order."""
+        return [[op.operands[k] for k in places] for op, places in zip(self.ops, self.places, strict=True)]
+
     def shared_with(self, order: list[SSAValue]) -> list[int]:
         """What one more would share with them."""
-        if not self.orders:
+        if not self.ops:
             return [k for k, v in enumerate(order) if prim.tensor(v).shape == ()]
-        return [k for k in self.shared if order[k] is self.orders[0][k]]
+        return [k for k in self.shared if order[k] is self.ops[0].operands[self.places[0][k]]]
 
     def values_with(self, order: list[SSAValue], beside: int) -> int:
         """How many addresses a launch takes with one more."""
@@ -84,22 +89,23 @@ class Group:
         """Take one more."""
         self.shared = self.shared_with(order)
         self.ops.append(op)
-        self.orders.append(order)
+        self.places.append([op.operands.index(v) for v in order])
         self.beside += beside
         self.waiting += waiting
 
     def operands(self) -> list[SSAValue]:
         """What a launch of them reads: see `loop.kernel`."""
         shared = self.shared
-        own = [v for order in self.orders for k, v in enumerate(order) if k not in shared]
-        return [*(self.orders[0][k] for k in shared), *own]
+        orders = self.orders
+        own = [v for order in orders for k, v in enumerate(order) if k not in shared]
+        return [*(orders[0][k] for k in shared), *own]
 
     def template(self) -> kernel.Fused:
         """The kernel for a row of `n` elements; its operands are those of the first one, the shared ones first. It stands nowhere."""
         source, shared = self.ops[0], self.shared
         whole = prim.tensor(source.results[0]).shape
-        given = [*(self.orders[0][k] for k in shared)]
-        given += [v for k, v in enumerate(self.orders[0]) if k not in shared]
+        order = self.orders[0]
+        given = [*(order[k] for k in shared), *(v for k, v in enumerate(order) if k not in shared)]
 
         def row(value: SSAValue) -> TensorType:
             kind = prim.tensor(value)

@@ -181,3 +181,18 @@ def test_both_sides_of_each_clause(monkeypatch: pytest.MonkeyPatch) -> None:
         "a kernel with results, that is no contraction",
     }
     assert {what for what, sides in seen.items() if len(sides) < 2} <= always
+
+
+@pytest.mark.parametrize("target", ["cpp", "triton:sm_90"])
+def test_launches_that_read_what_others_give(target: str) -> None:
+    """Kernels of one launch take what an earlier one gives, whatever became of the kernels that gave it."""
+
+    def function(xs: list[Tensor]) -> list[Tensor]:
+        first = [x.sin().tanh().exp().log1p().erf() + 1 for x in xs]
+        ordered = [x.sort()[0] for x in first]  # between the two, so that they are not one kernel
+        return [f * s.exp() for f, s in zip(first, ordered, strict=True)] + first
+
+    launches, *_ = lowered(function, [torch.rand(n) for n in range(2, 8)], target=target)
+    assert len(launches) <= 2 + 6 and all(operand.owner is not None for op in launches for operand in op.operands)
+    xs = [torch.rand(n) for n in range(2, 8)]
+    torch.testing.assert_close(intarsia.compile(function)(xs), function(xs))
