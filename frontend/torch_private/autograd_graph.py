@@ -178,6 +178,8 @@ def after_the_call(function: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException as error:
             error.of_program = True  # type: ignore[attr-defined]
             raise
+        finally:
+            saved.clear()  # autograd may hold `keep`
         return results
 
     return call
