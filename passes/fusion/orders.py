@@ -62,10 +62,12 @@ class Orders:
 
 def _behind(access: Access, at: int) -> list[int]:
     """The axes of a dimension of memory that is read through a slice: those of the dimension which runs with it where the reader is."""
+    if not access.seen:
+        return []
     place: int | None = at
     for op in reversed(access.views):
         if place is not None and isinstance(op, prim.Slice):
             place = place if op["steps"][place] == 1 else None
         elif place is not None and isinstance(op, prim.VIEWS):
             place = kept_dimensions(cast(prim.PrimOp, op))[place]
-    return access.seen[place] if access.seen and place is not None else []
+    return access.seen[place] if place is not None else []
