@@ -82,21 +82,20 @@ def kernel_order(graph: Graph, groups: Groups) -> list[Group]:
         return _list_schedule(order, by_index, _Memory(graph, everything, written), priority, limit)
 
     due = {g.index: _due(g, order, by_index) for g in everything}
+    plain = by(lambda memory, g: (0, due[g.index]))
+    if grid and (together := _together(everything, due, plain[0] // WAITING_PART)):
+        due |= together
+        plain = by(lambda memory, g: (0, due[g.index]))
+    candidates = [plain]
     if grid:
-        peak, _ = by(lambda memory, g: (0, due[g.index]))
-        due |= _together(everything, due, peak // WAITING_PART)
-    candidates = [by(lambda memory, g: (0, due[g.index])), by(lambda memory, g: (memory.growth(g), due[g.index]))]
-    turns = _turns(graph, everything) if grid else {}
-    if turns:
-        together = [
+        candidates.append(by(lambda memory, g: (0, due[g.index]), plain[0] // WAITING_PART))
+    candidates.append(by(lambda memory, g: (memory.growth(g), due[g.index])))
+    if turns := _turns(graph, everything) if grid else {}:
+        in_turns = [
             by(lambda memory, g: (turns.get(g.index, 0), due[g.index])),
             by(lambda memory, g: (turns.get(g.index, 0), memory.growth(g), due[g.index])),
         ]
-        candidates = [*((peak - peak // TOGETHER_PART, found) for peak, found in together), *candidates]
-    if grid:
-        candidates.insert(
-            1 + 2 * bool(turns), by(lambda memory, g: (0, due[g.index]), candidates[2 * bool(turns)][0] // WAITING_PART)
-        )
+        candidates = [*((peak - peak // TOGETHER_PART, found) for peak, found in in_turns), *candidates]
     return min(candidates, key=lambda c: c[0])[1]
 
 
