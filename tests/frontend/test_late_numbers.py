@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from harness import compiled, number_backend
+from harness import compile_into, compiled, number_backend
 from torch import nn
 
 KEPT, HELD = [], {}
@@ -221,11 +221,7 @@ def test_a_loop_with_its_meters_is_one_graph():
         return found, [p.detach() for p in model.parameters()]
 
     logs = []
-
-    def compile(function):
-        fast, log = compiled(function, number_backend, on_error="raise")
-        logs.append(log)
-        return fast
+    compile = compile_into(logs)
 
     torch.testing.assert_close(train(compile), train(lambda function: function))
     assert not logs[0].breaks and len(logs[0].captures) <= 3

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from harness import compiled, number_backend
+from harness import compile_into, compiled, number_backend
 from torch import nn
 from torch.optim import lr_scheduler as schedulers
 from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_avg_fn, get_ema_multi_avg_fn
@@ -38,11 +38,7 @@ def trained(around, compile, steps=STEPS):
 def captures(around, steps=STEPS):
     """How often a step is captured that agrees with eager; without breaks."""
     logs = []
-
-    def compile(function):
-        fast, log = compiled(function, number_backend, on_error="raise")
-        logs.append(log)
-        return fast
+    compile = compile_into(logs)
 
     want = trained(around, lambda function: function, steps)
     torch.testing.assert_close(trained(around, compile, steps), want)
@@ -295,11 +291,7 @@ def test_the_rate_of_a_schedule_by_hand_and_the_step_of_an_own_optimizer():
         return found, [p.detach() for p in model.parameters()]
 
     logs = []
-
-    def compile(function):
-        fast, log = compiled(function, number_backend, on_error="raise")
-        logs.append(log)
-        return fast
+    compile = compile_into(logs)
 
     torch.testing.assert_close(around(compile), around(lambda function: function))
     assert len(logs[0].captures) <= 3 and not logs[0].breaks

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from harness import compiled, number_backend
+from harness import compile_into, compiled, number_backend
 from torch import nn
 
 from intarsia.frontend.graph import host_numbers
@@ -318,11 +318,7 @@ def test_a_scaler_skips_steps_that_are_not_finite():
         return seen
 
     logs = []
-
-    def compile(function):
-        fast, log = compiled(function, number_backend, on_error="raise")
-        logs.append(log)
-        return fast
+    compile = compile_into(logs)
 
     torch.testing.assert_close(train(compile), train(lambda function: function), equal_nan=True)
     assert all(b.reason.startswith("a tensor's value is read (.item())") for b in logs[0].breaks) and logs[0].breaks

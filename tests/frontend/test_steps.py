@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from harness import compiled, number_backend
+from harness import compile_into
 from torch import nn
 
 OPTIMIZERS = {
@@ -37,11 +37,7 @@ def train(make, compile):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_training_step(name):
     logs = []
-
-    def compile(function):
-        fast, log = compiled(function, number_backend, on_error="raise")
-        logs.append(log)
-        return fast
+    compile = compile_into(logs)
 
     losses, parameters = train(OPTIMIZERS[name], lambda function: function)
     got, trained = train(OPTIMIZERS[name], compile)
