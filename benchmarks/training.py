@@ -5,11 +5,12 @@
 
 Systems: `eager`; torch.compile's modes (`inductor`, `reduce-overhead`, `max-autotune`: the model and `optimizer.step` each
 compiled); `model` (the model and `optimizer.step` each compiled by Intarsia); `step` (the whole step is one function compiled
-by Intarsia). Each has a copy of the same model and optimizer of its own. Systems take turns, the least time of a step counts;
-those of a large case run one after the other, because they do not fit side by side. With `--side-by-side` each case is a
-process: they compile at the same time (so that first steps share the cores) and are timed one after the other. Peak memory is what a system adds to what was
-held before it was made, with the memory of recordings, after what was not in use went back to the system; on a CPU
-training_memory.py measures it. `loss` compares the loss of the first steps with eager's.
+by Intarsia); both also with a part of what is kept for backward: `step@0.5` has that memory_budget.
+Each has a copy of the same model and optimizer of its own. Systems take turns, the least time of a step counts; those of
+a large case run one after the other, because they do not fit side by side. With `--side-by-side` each case is a process:
+they compile at the same time (so that first steps share the cores) and are timed one after the other. Peak memory is what
+a system adds to what was held before it was made, with the memory of recordings, after what was not in use went back to
+the system; on a CPU training_memory.py measures it. `loss` compares the loss of the first steps with eager's.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import gc
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -65,13 +67,15 @@ class Row:
 
 def make_step(system: str, case: Case, model: nn.Module, args: tuple[Tensor, ...]) -> Step:
     """One training step of `model` as `system` runs it."""
+    system, _, budget = system.partition("@")
+    options = {"memory_budget": float(budget)} if budget else None
     optimizer = case.optimizer(model)
     update: Callable[[], Any] = optimizer.step
     forward: Callable[..., Tensor] = model
     if system in TORCH_MODES:
         forward, update = torch.compile(model, **TORCH_MODES[system]), torch.compile(optimizer.step)
     elif system == "model":
-        forward, update = intarsia.compile(model), intarsia.compile(optimizer.step)
+        forward, update = intarsia.compile(model, options=options), intarsia.compile(optimizer.step)
 
     def step() -> Tensor:
         loss = forward(*args)
@@ -80,7 +84,7 @@ def make_step(system: str, case: Case, model: nn.Module, args: tuple[Tensor, ...
         optimizer.zero_grad(set_to_none=True)
         return loss
 
-    return intarsia.compile(step) if system == "step" else step
+    return intarsia.compile(step, options=options) if system == "step" else step
 
 
 class Device:
@@ -289,7 +293,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     systems = given.systems.split(",")
-    unknown = set(systems) - {"eager", "model", "step", *TORCH_MODES}
+    unknown = {s for s in systems if not re.fullmatch(r"(model|step)(@[01]?\.?\d+)?", s)} - {"eager", *TORCH_MODES}
     if unknown:
         parser.error(f"unknown systems: {', '.join(sorted(unknown))}")
     cases = CASES[given.device]
