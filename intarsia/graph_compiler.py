@@ -522,10 +522,10 @@ def results_of(config: Config) -> Results:
 
 
 def _bind_constants(program: Program, constants: Sequence[torch.Tensor]) -> GraphFunction:
-    run = program.run
-    if not constants:
+    run, extra = program.run, tuple(constants)
+    if not extra:
         return run
-    extra, program.may_take = tuple(constants), False
+    program.constants = extra
     return lambda *args: run(*args, *extra)
 
 

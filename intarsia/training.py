@@ -177,7 +177,7 @@ class Half:
         self.function: GraphFunction | None = None
         self.program: Program | None = None  # until it is known that calls run as planned
         self.taken: Callable[[list[Any]], Sequence[Any]] | None = None
-        self.recorded: Program | None = None  # the program, where its recordings may take what forward saved
+        self.recorded: Program | None = None  # the program, where its recording may take what forward saved
         self.halves = Halves()  # of which the other one is
         self.partition: Partition | None = None
         self.writes_last = False  # when nothing can fail any more
@@ -197,9 +197,9 @@ class Half:
         if self.taken is not None:
             with without_autocast():  # casts are explicit in a compiled graph
                 return self.taken(args)
-        if self.recorded is not None and self.recorded.may_take and self.watch is None and not self.tokens:
+        if self.recorded is not None and self.recorded.may_take:
             with without_autocast():
-                results = self.recorded.recorded[0].take(args)
+                results = self.recorded.take_recorded(args)
             if results is not None:
                 return results
         results = self(*args)
@@ -212,9 +212,7 @@ class Half:
 
     def _take(self) -> None:
         program, saved = self.program, 0 if self.partition is None else self.partition.bytes
-        if program is None or not program.may_take or self.watch is not None or saved < _WORTH_TAKING:
-            return
-        if self.tokens:
+        if program is None or not program.may_take or saved < _WORTH_TAKING:
             return
         self.taken = program.take(results_of(self.config))
         self.program = None
@@ -257,14 +255,17 @@ class Half:
         # Under autocast or not, whatever the forward half was.
         if self.name == "backward" and may_run_eager(report.program):
             function = without_casts(function)
-        if self.name == "backward" and not any(isinstance(x, torch.SymFloat) for x in self.inputs):
+        plain = self.watch is None and not self.tokens and not any(isinstance(x, torch.SymFloat) for x in self.inputs)
+        if self.name == "backward" and plain:
             self.program = report.program
         if report.program is not None and self.visible is not None:
             for recorded in report.program.recorded:
                 saved = range(self.visible, sys.maxsize)
                 recorded.hand_out(saved, half=True, after_others=self.name == "backward", halves=self.halves)
-            if self.name == "backward" and self.program is not None and _is_recorded_whole(self.program):
+            if self.name == "backward" and self.program is not None and len(self.program.recorded) == 1:
                 self.recorded = self.program
+            elif self.name == "backward":
+                self.halves.stop()  # nobody would play back what takes memory of forward's
         if self.reports is not None:
             self.reports.append(report)
         return function
@@ -272,11 +273,6 @@ class Half:
     def release(self) -> None:
         """Give back what was compiled; the reports are for those who hold the compiled graph."""
         self.function = self.taken = self.program = self.recorded = self.reports = None
-
-
-def _is_recorded_whole(program: Program) -> bool:
-    """Whether a recording of a program takes the program's own arguments."""
-    return len(program.recorded) == 1 and program.generated.host.make_constants is None
 
 
 def _without_tokens(function: GraphFunction, tokens: Sequence[int]) -> GraphFunction:

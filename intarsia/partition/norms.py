@@ -60,7 +60,12 @@ def formula_of(node: fx.Node, given: Callable[[fx.Node], fx.Node]) -> fx.Node:
 
     affine = [None if n is None else wide(given(n)) for n in _affine(norm)]
     made = _NORMS[norm.target](call, wide(given(norm.args[0])), [given(n) for n in statistics], *affine)  # type: ignore[arg-type, index]
-    return made if value.dtype is torch.float32 else call(aten._to_copy.default, made, dtype=value.dtype)
+    if value.dtype is not torch.float32:
+        made = call(aten._to_copy.default, made, dtype=value.dtype)
+    # A norm lays its result out in its own way, arithmetic as its operands lie; what reads it may be a view of just that.
+    if made.meta["val"].stride() == value.stride():
+        return made
+    return call(aten.clone.default, made, memory_format=_format(value))
 
 
 def _parts(node: fx.Node) -> tuple[fx.Node, list[fx.Node]] | None:
@@ -79,9 +84,18 @@ def _parts(node: fx.Node) -> tuple[fx.Node, list[fx.Node]] | None:
         return None
     if any(n.meta["val"].dtype is not torch.float32 for n in statistics):
         return None
+    if _format(node.meta["val"]) is None:
+        return None
     if norm.target in _TRAINED and any(n.meta["val"].shape != value.shape[1:2] for n in statistics):
         return None
     return norm, statistics
+
+
+def _format(value: torch.Tensor) -> torch.memory_format | None:
+    """The memory format that gives the strides of a tensor; None: there is none."""
+    formats = [torch.contiguous_format]
+    formats += {4: [torch.channels_last], 5: [torch.channels_last_3d]}.get(value.dim(), [])
+    return next((f for f in formats if value.is_contiguous(memory_format=f)), None)
 
 
 def _affine(norm: fx.Node) -> list[fx.Node | None]:

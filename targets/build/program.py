@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from torch import Tensor
 from xdsl.dialects.builtin import ModuleOp
 
 from ...ir.dialects import loop
@@ -74,7 +75,8 @@ class Program:
         key: its key in the cache.
         recorded: its parts that become CUDA graphs.
         functions, library: what its text calls.
-        may_take: whether its arguments are the inputs of its graph, and no call so far went to eager.
+        constants: tensors of the graph that are given behind its inputs, as the last arguments.
+        may_take: no call so far went to eager.
     """
 
     run: Run
@@ -85,17 +87,33 @@ class Program:
     recorded: list[Recorded] = field(default_factory=list)
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     library: Library = field(default_factory=Library)
+    constants: tuple[Tensor, ...] = ()
     may_take: bool = True
 
     def take(self, results: Results | None = None) -> Callable[[list[Any]], Sequence[Any]] | None:
-        """A form of `run` that takes a list of arguments, empties it, and gives up each argument after its last use; None: there is none.
+        """What calls a form of `run` with a list of the graph's inputs, which it empties, each after its last use; None: there is none.
 
         It has an arena of its own, and takes the place of `run`.
         """
-        taken = load_taking(self.generated.host, self.functions, self.library, results)
-        if taken is not None:
-            self.run = lambda *args: taken([*args])
-        return taken
+        taken, constants = load_taking(self.generated.host, self.functions, self.library, results), self.constants
+        if taken is None:
+            return None
+        self.run = lambda *args: taken([*args])
+
+        def call(given: list[Any]) -> Sequence[Any]:
+            given += constants
+            return taken(given)
+
+        return call if constants else taken
+
+    def take_recorded(self, given: list[Any]) -> Sequence[Any] | None:
+        """Play back a recording that takes the memory of some of the graph's inputs; None, and the list is as it was, where there is none."""
+        count = len(given)
+        given += self.constants
+        results = self.recorded[0].take(given)
+        if results is None:
+            del given[count:]
+        return results
 
 
 def generate(module: ModuleOp, library: Library) -> Generated:

@@ -158,6 +158,8 @@ class Recorded:
         self.halves: Halves | None = None  # where the program is a half of a training step
         self.version = 0  # of these
         self._takes_others = False
+        # What follows the arguments that `take` is given: constants that the program computes once.
+        self.further: Callable[[Sequence[Any]], Sequence[Any]] | None = None
         self.make_taking: Callable[[], Taking | None] = lambda: (
             None
         )  # the program as a function that empties a list of its arguments
@@ -237,7 +239,10 @@ class Recorded:
         here = self.gpu.is_only or self.gpu.is_current()
         if not self._shares() or self.reason or not here or not self.lock.acquire(blocking=False):
             return None
+        count, results = len(args), None
         try:
+            if self.further is not None:
+                args += self.further(args)
             self._follow_halves()
             found = self._recorded_to_take(args)
             if found is None or not found.taken or self.gpu.capturing():
@@ -256,6 +261,8 @@ class Recorded:
             self.halves.find_late()
             return None
         finally:
+            if results is None:
+                del args[count:]
             self.lock.release()
 
     def _recorded_to_take(self, args: Sequence[Any]) -> _Recording | None:

@@ -107,7 +107,10 @@ def load_program(
     constants = _loaded(maker, source.make_constants, source)
     if source.gpu is not None:
         constants = finished(constants, source.gpu)
-    return _with_constants(run, constants, source.constants, library)
+    known, parameters = _folded(constants, library), source.constants
+    for there in recorded or ():
+        there.further = lambda given: known([given[i] for i in parameters])
+    return lambda *args: run(*args, *known([args[i] for i in parameters]))
 
 
 def load_taking(
@@ -145,16 +148,6 @@ def made(code: CodeType, program: HostProgram, names: dict[str, Any]) -> Callabl
     """What makes the functions of a program; `names` is their namespace."""
     exec(code, names)
     return names.pop(program.name)  # type: ignore[no-any-return]  # functions that their own globals hold are a cycle
-
-
-def _with_constants(run: Run, constants: Run, parameters: Sequence[int], library: Library) -> Run:
-    """`run` with further arguments: what `constants` gives for the parameters as they are now."""
-    known = _folded(constants, library)
-
-    def call(*args: Any) -> Sequence[Any]:
-        return run(*args, *known([args[i] for i in parameters]))
-
-    return call
 
 
 def _folded(constants: Run, library: Library) -> Folded:

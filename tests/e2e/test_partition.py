@@ -84,6 +84,7 @@ _STEPS = {
     "noise": lambda x, w, v: x * (1 + 0.1 * torch.rand_like(x)),
     "power": lambda x, w, v: x.square().mean(0) + (x.abs() + 0.1).sqrt(),
     "lookup": lambda x, w, v: x + w[torch.arange(8) % 5],
+    "norm of turned": lambda x, w, v: F.layer_norm(x.t() + x, x.shape[-1:], v).reshape(4, 16).sin().reshape(8, 8),
 }
 
 
@@ -184,6 +185,34 @@ def test_what_a_norm_gives_is_computed_of_its_statistics(name, monkeypatch):
     assert not any("norm" in t and "backward" not in t for t in targets(backward))
     for got, want in zip(gradients_of(run, args), gradients_of(function, args), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+LAYOUTS = {
+    "turned": lambda x: x.transpose(2, 3) + x,
+    "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
+    "turned channels": lambda x: x.permute(0, 2, 1, 3).contiguous().permute(0, 2, 1, 3).sin(),
+}
+
+
+@pytest.mark.parametrize("budget", [1.0, 0.5, 0.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", NORMS)
+def test_what_a_norm_gives_lies_as_it_did(name, layout, dtype, budget, monkeypatch):
+    """A norm of an operand in any order of dimensions: what reads its result is a view where eager's is."""
+    on_a_gpu(monkeypatch)
+
+    def function(x, w, v):
+        y = NORMS[name](LAYOUTS[layout](F.conv2d(x, w)).to(dtype), v.to(dtype)).relu().float()
+        parts = y.permute(0, 2, 3, 1) if y.is_contiguous(memory_format=torch.channels_last) else y
+        return F.conv2d((parts.reshape(-1, 36) * 2).reshape(4, 8, 6, 6), w.flip(0)).square()
+
+    args = leaf(4, 8, 6, 6), leaf(8, 8, 1, 1), leaf(8)
+    run = halves(function, args, budget)[0]
+    for got, want in zip(gradients_of(run, args), gradients_of(function, args), strict=True):
+        torch.testing.assert_close(
+            got, want, rtol=1e-4 if dtype is torch.float32 else 3e-2, atol=want.abs().max() * 1e-2
+        )
 
 
 def test_long_chains_of_what_backward_reads_are_saved_here_and_there(monkeypatch):

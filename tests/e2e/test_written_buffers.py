@@ -184,7 +184,7 @@ def test_what_forward_saved_is_held_by_the_list_alone(
     monkeypatch.setattr(training.Half, "_compiled", compiled)
     run, x = intarsia.compile(model), torch.randn(4, 3, 10, 10)
     run(x).backward()
-    halves[-1].recorded = SimpleNamespace(may_take=True, recorded=[SimpleNamespace(take=take)])  # type: ignore[assignment]
+    halves[-1].recorded = SimpleNamespace(may_take=True, take_recorded=take)  # type: ignore[assignment]
     loss = run(x)
     model.zero_grad()
     with torch.autocast("cpu", torch.bfloat16):

@@ -98,6 +98,37 @@ def test_a_loop() -> None:
     assert step.first.recorded.replays == 16 - WARM
 
 
+def test_constants_that_follow_the_arguments() -> None:
+    """A recording that takes its arguments is given what the program computes once; the list is as it was where there is none."""
+
+    def divided(*args: Any) -> list[Any]:
+        *given, factor = args
+        return [x / factor for x in backward(*given)]
+
+    def taking_all(args: list[Any]) -> list[Any]:
+        values = list(args)
+        args.clear()
+        return divided(*values)
+
+    step, w, arriving, factor = Step(), torch.randn(4, 4), torch.randn(()), torch.tensor(4.0)
+    step.second = Program(divided, ["tensor"] * 3 + ["unused", "tensor", "tensor", "tensor"], ["a0.shape[0]"])
+    second = step.second.recorded
+    second.gpu.memory = lambda: []  # type: ignore[method-assign]
+    second.hand_out(range(99), half=True, after_others=True, halves=step.halves)
+    second.make_taking, second.further = lambda: taking_all, lambda given: [factor]
+    took = 0
+    for _ in range(12):
+        x = torch.randn(3, 4)
+        args = [*step.forward(x, w)[1], arriving]
+        found = second.take(args)
+        took += found is not None
+        assert found is not None or len(args) == 6
+        found = step.second(*args, factor) if found is None else found
+        assert all(torch.equal(a, b / 4) for a, b in zip(found, wanted(x, w, arriving), strict=True))
+        del found, args
+    assert took == 12 - WARM - 3
+
+
 def test_what_was_saved_is_memory_of_backward() -> None:
     """Nobody owns it any more once backward is recorded; a program that does not give up its arguments leaves it as it is."""
     for takes in (True, False):
