@@ -48,6 +48,7 @@ from .targets.build.program import Program
 from .targets.run.recording_memory import Halves
 
 _WORTH_TAKING = 1 << 20  # bytes that are saved, from which on it is worth another form of the host program
+_ARRIVING = "tangents"  # how AOTAutograd names the inputs of backward that are gradients
 
 __all__ = ["compile_training", "needs_gradients"]
 
@@ -169,6 +170,8 @@ class Half:
         self.tokens = without_tokens(graph.graph)
         self.random = draws(graph.graph)
         self.depends = _depends(graph.graph) if name == "backward" else []
+        given = enumerate(graph.graph.find_nodes(op="placeholder"))
+        self.arriving = [k for k, node in given if node.name.startswith(_ARRIVING)]
         _own_memory(graph.graph, alone=name == "backward")
         graph.recompile()
         self.name, self.graph, self.inputs = name, graph, inputs
@@ -261,7 +264,8 @@ class Half:
         if report.program is not None and self.visible is not None:
             for recorded in report.program.recorded:
                 saved = range(self.visible, sys.maxsize)
-                recorded.hand_out(saved, half=True, after_others=self.name == "backward", halves=self.halves)
+                after, arriving = self.name == "backward", self.arriving
+                recorded.hand_out(saved, half=True, after_others=after, moving=arriving, halves=self.halves)
             if self.name == "backward" and self.program is not None and len(self.program.recorded) == 1:
                 self.recorded = self.program
             elif self.name == "backward":
@@ -308,7 +312,7 @@ def _depends(graph: fx.Graph) -> list[frozenset[int]]:
     arriving = 0
     for node in graph.nodes:
         made_of[node] = frozenset().union(*(made_of[source] for source in node.all_input_nodes))
-        if node.op == "placeholder" and node.name.startswith("tangents"):
+        if node.op == "placeholder" and node.name.startswith(_ARRIVING):
             made_of[node] = frozenset([arriving])
             arriving += 1
     (results,) = graph.find_nodes(op="output")[0].args

@@ -158,6 +158,7 @@ class Recorded:
         self.halves: Halves | None = None  # where the program is a half of a training step
         self.version = 0  # of these
         self._takes_others = False
+        self.moving: Collection[int] = ()  # small arguments that are copied although they lay at one place so far
         # What follows the arguments that `take` is given: constants that the program computes once.
         self.further: Callable[[Sequence[Any]], Sequence[Any]] | None = None
         self.make_taking: Callable[[], Taking | None] = lambda: (
@@ -168,7 +169,13 @@ class Recorded:
         self.key = self._key()
 
     def hand_out(
-        self, results: Collection[int], *, half: bool = False, after_others: bool = False, halves: Halves | None = None
+        self,
+        results: Collection[int],
+        *,
+        half: bool = False,
+        after_others: bool = False,
+        moving: Collection[int] = (),
+        halves: Halves | None = None,
     ) -> None:
         """These results are given to the caller as they lie in the recording's memory, not copied.
 
@@ -178,12 +185,14 @@ class Recorded:
         Args:
             half: the program is a half of a training step: its small arguments, too, are likely to lie at one place.
             after_others: arguments come from recordings, too: wait until these are made and give the same places, which may be several.
+            moving: arguments that are made anew for each call: a small one lies at one place until somebody else needs memory of its size.
             halves: what both halves share.
         """
         if counts_uses:
             self.handed, self.halves = results, halves
         if half:
             self.large = 0
+        self.moving = moving if len(moving) <= FEW else ()
         self._takes_others = after_others
         if after_others:
             self.warm, self.most_moves = WARM + 3, LIMIT
@@ -378,7 +387,8 @@ class Recorded:
             count, _, since = self.seen[key]
             stayed = [k for k, t in zip(self.given, since, strict=True) if count - t >= WARM]
             large = 0 if len(stayed) > FEW else self.large
-            self._place([k for k in stayed if self.kinds[k] == "written" or args[k].nbytes >= large])
+            least = dict.fromkeys(self.moving, LARGE)
+            self._place([k for k in stayed if self.kinds[k] == "written" or args[k].nbytes >= least.get(k, large)])
             key = self.key(*args)
         placed = self.placed or ()
         copied = [k for k in self.given if k not in placed]

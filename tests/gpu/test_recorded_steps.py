@@ -126,21 +126,23 @@ def test_memory_of_recorded_halves() -> None:
         torch.manual_seed(0)
         net = nn.Sequential(*(m for _ in range(6) for m in (nn.Linear(2048, 2048), nn.GELU()))).to(GPU)
         optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9)
-        model, update = (intarsia.compile(net), intarsia.compile(optimizer.step)) if compiled else (net, optimizer.step)
+        loss_of, update = (lambda x, net=net: net(x).square().mean()), optimizer.step
+        if compiled:
+            loss_of, update = intarsia.compile(loss_of), intarsia.compile(update)
         x, found = torch.randn(4096, 2048, device=GPU), []
         STATISTICS.clear()
         for k in range(14):
             if k == 12:
                 torch.cuda.empty_cache()
                 torch.cuda.reset_peak_memory_stats()
-            loss = model(x).square().mean()
+            loss = loss_of(x)
             loss.backward()
             update()
             optimizer.zero_grad(set_to_none=True)
             found.append(loss.detach())
         peaks.append(torch.cuda.max_memory_reserved() - before)
         losses.append(torch.stack(found))
-        del net, optimizer, model, update, x, loss, found
+        del net, optimizer, loss_of, update, x, loss, found
     torch.testing.assert_close(losses[1], losses[0], rtol=1e-2, atol=1e-4)
     assert STATISTICS.replays >= 2 * 14 - 2 - 5 and not STATISTICS.refused
     assert peaks[1] <= peaks[0], peaks

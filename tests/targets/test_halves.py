@@ -98,6 +98,21 @@ def test_a_loop() -> None:
     assert step.first.recorded.replays == 16 - WARM
 
 
+def test_a_gradient_that_begins_to_move() -> None:
+    """It is small, so it is copied from the first recording on; where it is kept in mind, steps wait for another recording."""
+    for moving in ([5], []):
+        step, w, arriving = Step(), torch.randn(4, 4), torch.randn(())
+        step.second.recorded.moving = moving
+        kept = []
+        for k in range(20):
+            if k >= 10:
+                arriving = torch.randn(())
+                kept.append(arriving)  # no two at one place
+            x = torch.randn(3, 4)
+            check(step.backward(step.forward(x, w)[1], arriving), x, w, arriving)
+        assert step.took == (20 - WARM - 3 if moving else 10 - WARM - 3) and step.halves.version == 0
+
+
 def test_constants_that_follow_the_arguments() -> None:
     """A recording that takes its arguments is given what the program computes once; the list is as it was where there is none."""
 
