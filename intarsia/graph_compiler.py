@@ -67,12 +67,12 @@ from .targets.build.toolchain import (
     find_toolchain,
 )
 from .targets.build.versions import versions
+from .targets.errors import UnplannedResult
 from .targets.host.kernels import SeveralGPUs
 from .targets.host.library import Library
 from .targets.host.pool import Results
 from .targets.measure.autotune import MeasuredProducts
 from .targets.measure.choices import Choices
-from .targets.run.errors import UnplannedResult
 from .targets.run.numbers import with_numbers
 from .targets.run.profiling import show_kernels
 from .targets.torch_private import (

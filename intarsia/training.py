@@ -45,7 +45,7 @@ from .partition.prepare import prepare
 from .passes.core.base import Pass
 from .second_order import twice_differentiable
 from .targets.build.program import Program
-from .targets.run.recording_memory import Halves
+from .targets.run.recording import Halves
 
 _WORTH_TAKING = 1 << 20  # bytes that are saved, from which on it is worth another form of the host program
 _ARRIVING = "tangents"  # how AOTAutograd names the inputs of backward that are gradients

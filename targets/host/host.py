@@ -34,7 +34,7 @@ from ...ir.syntax import Op, comment_of, line_of
 from ...ir.types import RefType, is_gpu
 from ...passes.analysis.aliases import shared_operands
 from ...passes.analysis.alignment import ALIGNMENT
-from ..run.errors import MISALIGNED, TOO_LARGE, UNALIGNED_WRITE
+from ..errors import MISALIGNED, TOO_LARGE, UNALIGNED_WRITE
 from ..run.recordable import argument_kinds, on_cpu, refusal, size_reads
 from .ir import ADDRESS, Function, HostProgram, Kind, Statement, address_of, tuple_of, use, verbatim
 from .kernels import (

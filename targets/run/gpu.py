@@ -9,14 +9,14 @@ import torch
 
 from ...ir.symbols import span
 from ...passes.analysis.alignment import ALIGNMENT
+from ..errors import MISALIGNED, TOO_LARGE, UNALIGNED_WRITE, Misaligned, NoContext, UnplannedResult
 from ..host.ir import HostProgram
 from ..host.render import taking
 from ..host.source import HostSource
 from .capture import INVALID_CONTEXT
-from .errors import MISALIGNED, TOO_LARGE, UNALIGNED_WRITE, Misaligned, NoContext, UnplannedResult
 from .graphs import Recorded, Run
 from .pieces import Divided, Pieces
-from .recording_memory import Taking
+from .recording import Taking
 
 Make = Callable[..., Any]  # makes the functions of a program; of one with parts, from what becomes of these
 

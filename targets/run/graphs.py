@@ -17,7 +17,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,22 +27,8 @@ from ..torch_private import Storage, counts_uses, storage_address
 from .capture import Replay, first_line
 from .pieces import Divided, Ending, Pieces
 from .recordable import SPARED, STATISTICS
-from .recording_memory import (
-    POOLS,
-    WARM,
-    Given,
-    Gpu,
-    Halves,
-    Memory,
-    Pool,
-    Taken,
-    Taking,
-    copies,
-    handed_over,
-    recorded_bytes,
-    result_makers,
-    storages,
-)
+from .recording import Given, Halves, Place, Recording, Taken, Taking, handed_over
+from .recording_memory import POOLS, WARM, Gpu, Memory, Pool, copies, recorded_bytes, result_makers, storages
 from .seeds import FixedSeed
 
 __all__ = ["STATISTICS", "WARM", "Halves", "Recorded", "recorded_bytes"]
@@ -60,55 +46,6 @@ IDLE = 256 << 20  # bytes that torch keeps without a use, which are worth a call
 MOST_COPIED = (
     64 << 20
 )  # bytes of arguments and results: copying more takes longer than starting the kernels of a program one by one
-
-
-@dataclass(eq=False)
-class _Recording:
-    replay: Replay
-    inputs: list[Memory]  # what is copied in
-    back: list[Memory]  # and what is copied back
-    makers: list[Callable[[Sequence[Any], list[Any], int], Any]]  # of the results
-    place: _Place
-    held: list[Any]  # results that callers are given as they lie in the recording's memory
-    storages: list[Storage]  # theirs: no other may use one when it is written again
-    seed: FixedSeed | None = None  # where the program draws
-    ending: Ending | None = None  # gives the results, where large ones are not copied
-    replays: int = 0
-    last: int = 0  # the program's call that played it back last
-    spare: _Recording | None = None  # another one, for calls that find results of this one in use
-    busy: int = 0  # calls that did before there was one
-    dropped: bool = False  # it is not played back any more
-    given: Given | None = None  # its results, where another recording may take their memory
-    taken: list[Taken] = field(
-        default_factory=list
-    )  # arguments whose memory it takes, so that only `take` plays it back
-    spared: set[_Recording] = field(default_factory=set)  # others whose results it does not write to
-
-    @property
-    def was_taken(self) -> bool:
-        """Whether another recording has taken the memory of one of its results."""
-        return self.given is not None and self.given.was_taken
-
-    def is_idle(self) -> bool:
-        """Whether nobody uses its results."""
-        return all(storage.is_free() for storage in self.storages)
-
-    def is_free(self) -> bool:
-        """Whether nobody uses what playing it back would write: its results, and those of others in the same memory that it does not spare."""
-        others = self.place.handing
-        return self.is_idle() and all(r is self or r in self.spared or r.is_idle() for r in others)
-
-
-@dataclass
-class _Place:
-    """The memory of recordings, and those of them that hand out results there, in the order in which they were made."""
-
-    pool: Pool
-    handing: list[_Recording] = field(default_factory=list)
-
-    def sweep(self) -> None:
-        """Forget those that are not played back any more once nobody uses their results."""
-        self.handing = [r for r in self.handing if not (r.dropped and r.is_idle())]
 
 
 class Recorded:
@@ -139,7 +76,7 @@ class Recorded:
         self.steps, self.mutated = steps, mutated
         self.run, self.kinds, self.sizes, self.replays = run, list(kinds), list(sizes), 0
         self.gpu = Gpu(gpu) if isinstance(gpu, int) else gpu
-        self.made: dict[Any, _Recording] = {}
+        self.made: dict[Any, Recording] = {}
         self.reason, self.note = refused, ""  # why it is not recorded, and why some sizes are not
         self.lock = threading.Lock()
         self.recorded = self.calls = 0
@@ -151,7 +88,7 @@ class Recorded:
         self.most_moves = 2
         self.warm, self.large = WARM, LARGE
         self.handed: Collection[int] = ()  # results that are not copied
-        self.places: dict[int, _Place] = {}  # where these lie, by stream
+        self.places: dict[int, Place] = {}  # where these lie, by stream
         self.pieces: Pieces | None = None
         self.divided: Divided | None = None  # where large results are not copied
         self.endings = 0  # recordings that a tail follows
@@ -274,7 +211,7 @@ class Recorded:
                 del args[count:]
             self.lock.release()
 
-    def _recorded_to_take(self, args: Sequence[Any]) -> _Recording | None:
+    def _recorded_to_take(self, args: Sequence[Any]) -> Recording | None:
         """The recording for a call that gives up its arguments, made now where the program was called as often as it waits.
 
         Were the program called before it is played back for the first time, what that takes would be kept beside the recording.
@@ -398,12 +335,12 @@ class Recorded:
         if self._is_heavy(key, [args[k] for k in copied], kept, args):
             return
         pool = POOLS.of(self.gpu, key[0])
-        place = _Place(pool)
+        place = Place(pool)
         if self.handed:  # what callers hold must lie where no other program's recording writes
-            places: dict[int, _Place] = (
+            places: dict[int, Place] = (
                 self.halves.places if self.halves is not None and self.halves.takes else self.places
             )
-            place = places.get(key[0]) or _Place(replace(pool, memory=self.gpu.memory()))
+            place = places.get(key[0]) or Place(replace(pool, memory=self.gpu.memory()))
             places[key[0]] = place
             if self._meets_taken(key, args, place):
                 return
@@ -424,7 +361,7 @@ class Recorded:
         for recording in filter(None, (made, made.spare)):
             recording.dropped = True
 
-    def _spare(self, found: _Recording, key: tuple[Any, ...], args: Sequence[Any]) -> _Recording | None:
+    def _spare(self, found: Recording, key: tuple[Any, ...], args: Sequence[Any]) -> Recording | None:
         """What else plays the program back while results of this recording are in use: gradients that are added up, a second forward."""
         if found.spare is None:
             found.busy += 1
@@ -437,7 +374,7 @@ class Recorded:
                 self.halves.stop()  # a spare would write there, too; and what is in use together needs memory of its own
                 return None
             made = self._made(key, args, None, found.place, None)
-            found.spare = made if isinstance(made, _Recording) else None
+            found.spare = made if isinstance(made, Recording) else None
         return found.spare
 
     def _made(
@@ -445,9 +382,9 @@ class Recorded:
         key: tuple[Any, ...],
         args: Sequence[Any],
         results: Sequence[Any] | None,
-        place: _Place,
+        place: Place,
         divided: Divided | None,
-    ) -> _Recording | str | None:
+    ) -> Recording | str | None:
         """A recording in this memory; why there is none; None: not this time."""
         pool = place.pool
         if not pool.lock.acquire(blocking=False):
@@ -494,14 +431,14 @@ class Recorded:
         self.endings += ending is not None
         STATISTICS.recordings += 1
         drawn = seed if seed.asked else None
-        made = _Recording(replay, memories, back, makers, place, held, ours, drawn, ending, last=self.calls)
+        made = Recording(replay, memories, back, makers, place, held, ours, drawn, ending, last=self.calls)
         place.sweep()
         made.given, made.taken, made.spared = gives, taken, {r for r in place.handing if not r.was_taken}
         if held:
             place.handing.append(made)
         return made
 
-    def _meets_taken(self, key: tuple[Any, ...], args: Sequence[Any], place: _Place) -> bool:
+    def _meets_taken(self, key: tuple[Any, ...], args: Sequence[Any], place: Place) -> bool:
         """Whether an argument's memory is that of an earlier recording, too, so that a further one could write there before it reads it.
 
         Then both halves are recorded anew, and arguments that have moved are copied in.
@@ -521,7 +458,7 @@ class Recorded:
         """Whether results are given up to the other half."""
         return self._shares() and not self._takes_others
 
-    def _taking(self, given: Sequence[Any], place: _Place) -> tuple[Taking | None, list[Taken]]:
+    def _taking(self, given: Sequence[Any], place: Place) -> tuple[Taking | None, list[Taken]]:
         """The program as it takes the memory of arguments, and which these are: results of other recordings in the same memory."""
         if not self._shares() or not self._takes_others:
             return None, []
@@ -534,7 +471,7 @@ class Recorded:
         taking = self.make_taking() if taken else None
         return (None, []) if taking is None else (taking, taken)
 
-    def _is_first_of(self, place: _Place) -> bool:
+    def _is_first_of(self, place: Place) -> bool:
         """Whether what is to be recorded is forward, of known sizes, in memory that has nothing yet."""
         return not (self._takes_others or self.sizes or place.handing)
 
@@ -576,7 +513,7 @@ class Recorded:
             self.seen[key] = [-(1 << 60), [], []]
         return True
 
-    def _play(self, found: _Recording, args: Sequence[Any], stream: int) -> Sequence[Any] | None:
+    def _play(self, found: Recording, args: Sequence[Any], stream: int) -> Sequence[Any] | None:
         """What a playback gives; None where what it would write is in use."""
         if not found.place.pool.lock.acquire(blocking=False):  # memory is shared with a recording that is under way
             return None if found.taken else self.run(*args)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from ..errors import UnplannedResult
 from ..host.pool import want_huge_pages
 from ..torch_private import empty_strided_cpu
-from .errors import UnplannedResult
 
 
 def empty(size: int) -> torch.Tensor:

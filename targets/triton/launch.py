@@ -16,8 +16,8 @@ from ...ir.dialects import loop
 from ...ir.symbols import Dim, dim, free_symbols
 from ...passes.analysis.alignment import ALIGNMENT
 from ..cpp.text import cpp_index
+from ..errors import MISALIGNED, TOO_LARGE
 from ..host.kernels import Callee
-from ..run.errors import MISALIGNED, TOO_LARGE
 from ..text.walk import is_checked, memory_of, parameter_names
 from .compile import Binary, KernelSource
 from .descriptors import Descriptor, descriptors

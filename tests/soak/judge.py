@@ -20,7 +20,7 @@ from intarsia import graph_compiler, testing
 from intarsia.ir.interpreter.run import InterpreterError, run_user
 from intarsia.ir.text import parse_module
 from intarsia.targets.build.program import Program
-from intarsia.targets.run.errors import UnplannedResult
+from intarsia.targets.errors import UnplannedResult
 from intarsia.tools.aliasing import has_memory, relation
 
 from . import script

@@ -30,9 +30,9 @@ from intarsia.passes.core.context import CompileContext
 from intarsia.passes.core.run import run_pipeline
 from intarsia.passes.pipeline import default_pipeline, is_for_gpu
 from intarsia.targets.build.program import Program, generate
+from intarsia.targets.errors import MISALIGNED, TOO_LARGE, Misaligned
 from intarsia.targets.host.kernels import SeveralGPUs
 from intarsia.targets.host.library import Library
-from intarsia.targets.run.errors import MISALIGNED, TOO_LARGE, Misaligned
 from intarsia.targets.run.gpu import not_launched
 from intarsia.targets.run.graphs import STATISTICS, Recorded
 from intarsia.targets.run.load import load_program

@@ -15,7 +15,7 @@ from torch import Tensor
 from intarsia.targets.run import graphs
 from intarsia.targets.run import recording_memory as playback
 from intarsia.targets.run.graphs import WARM
-from intarsia.targets.run.recording_memory import Halves
+from intarsia.targets.run.recording import Halves
 from tests.targets.test_recorded import Program
 
 

@@ -21,11 +21,11 @@ from intarsia.ir.dialects import loop
 from intarsia.ir.retarget import retarget
 from intarsia.ir.text import parse_module
 from intarsia.targets.build.toolchain import find_toolchain
+from intarsia.targets.errors import MISALIGNED, TOO_LARGE, Misaligned, UnplannedResult
 from intarsia.targets.host.ir import Function, HostProgram, Statement
 from intarsia.targets.host.render import aligned as copying
 from intarsia.targets.host.render import render
 from intarsia.targets.host.source import HostSource
-from intarsia.targets.run.errors import MISALIGNED, TOO_LARGE, Misaligned, UnplannedResult
 from intarsia.targets.run.gpu import aligned, moved, not_launched, on_gpu
 from intarsia.targets.run.load import made
 from intarsia.targets.run.recordable import LEAST, refusal
