@@ -44,7 +44,7 @@ SYSTEMS = {
     "apart": System(model=intarsia.compile, update=intarsia.compile),
     "whole": System(step=intarsia.compile),
 }
-REORDERED = 3
+REORDERED = 12
 EARLY, EARLY_TIMES = 5, 10
 WINDOW, WHOLE_TIMES = 25, 3
 FLOOR = 1e-6
