@@ -21,7 +21,10 @@ from .guards.definitions import Definitions
 from .guards.guards import GuardSet
 from .guards.source import Source
 
-__all__ = ["Generator", "Interpreter", "Tracked"]
+__all__ = ["ASSERTED", "Generator", "Interpreter", "Tracked"]
+
+
+ASSERTED = -1  # in place of a jump: what is false raises
 
 
 @dataclass
@@ -92,6 +95,7 @@ class Interpreter(Protocol):
     out_size: int
     ranges: list[tuple[str, str | None]]
     gradients: Any  # `gradients.inside.Inside`
+    checks: Any  # `branches.checks.Checks`
     recipes: dict[int, tuple[Any, ...]]
     scopes: list[Any]
     open_scopes: list[Any]
@@ -137,7 +141,7 @@ class Interpreter(Protocol):
     # ---- operators ----
 
     def load_attr(self, obj: Any, name: str, /) -> Any: ...
-    def truth(self, value: Any, /) -> bool: ...
+    def truth(self, value: Any, jump: int | None = None, /) -> bool: ...
     def iterate(self, value: Any, /) -> Any: ...
     def advance(self, iterator: Any, /) -> tuple[bool, Any]: ...
     def listed(self, value: Any, /) -> list[Any]: ...

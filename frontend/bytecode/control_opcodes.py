@@ -27,12 +27,12 @@ def JUMP(vm: Interpreter, frame: Frame, target: int) -> None:
 
 
 def POP_JUMP_IF_FALSE(vm: Interpreter, frame: Frame, target: int) -> None:
-    if not vm.truth(frame.stack.pop()):
+    if not vm.truth(frame.stack.pop(), target):
         frame.ip = target
 
 
 def POP_JUMP_IF_TRUE(vm: Interpreter, frame: Frame, target: int) -> None:
-    if vm.truth(frame.stack.pop()):
+    if vm.truth(frame.stack.pop(), target):
         frame.ip = target
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ..branches.checks import Checks
 from ..breaks import breaks
 from ..calls import dispatch
 from ..calls.builtins import TENSOR_METHODS
@@ -93,6 +94,7 @@ class SymbolicInterpreter:
         self.splits = False  # whether the capture may end at a graph break
         self.ranges: list[tuple[str, str | None]] = []  # the program's ranges of the profiler, where it may not
         self.gradients = Inside()
+        self.checks = Checks()
         self.out.new_leaf = functools.partial(self.gradients.note, self)
         self.created: dict[int, Any] = {}
         self.recipes: dict[int, tuple[Any, ...]] = {}  # how an object of C's that capture made is made again
@@ -410,8 +412,8 @@ class SymbolicInterpreter:
 
     # ---- operators ----
 
-    def truth(self, value: Any) -> bool:
-        """`bool(value)`."""
+    def truth(self, value: Any, jump: int | None = None) -> bool:
+        """`bool(value)`; `jump`: where the conditional jump leads that asks for it."""
         if value is None or value is True or value is False:
             return bool(value)
         if isinstance(value, Tensor):
@@ -419,9 +421,7 @@ class SymbolicInterpreter:
                 if value.numel() != 1:  # an error, whatever the values are
                     self.native(bool, value)
                 known = self.dynamic.truth(value)
-                if known is None:
-                    raise GraphBreak("control flow depends on a tensor's value")
-                return known
+                return self.checks.decide(self, value, jump) if known is None else known
             return bool(self.native(bool, value))
         for name in ("__bool__", "__len__"):
             method = objects.find_method(type(value), name)

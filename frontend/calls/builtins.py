@@ -25,7 +25,7 @@ from ..errors import GraphBreak, Unsupported, UserRaise
 from ..gradients import rules as gradient_rules
 from ..guards import process_state
 from ..guards.source import Const, Fetch
-from ..state import Interpreter
+from ..state import ASSERTED, Interpreter
 from ..torch_private.fake import FakeTensor
 from ..torch_private.functions import (
     ASSOCIATIVE_SCAN,
@@ -354,7 +354,7 @@ ROWS.rule(torch.jit.is_tracing)(lambda vm: False)
 ROWS.rule(TRACING_STATE)(lambda vm: None)
 ROWS.rule(torch.compiler.is_exporting)(lambda vm: False)
 ROWS.rule(IS_SCRIPTING)(lambda vm: False)
-ROWS.rule(torch._assert)(lambda vm, condition, message="": _assert(vm, condition, message))
+ROWS.rule(torch._assert)(lambda vm, condition, message="": _assert(vm, condition, message, ASSERTED))
 ROWS.rule(torch._check)(lambda vm, condition, message=None: _assert(vm, condition, ""))
 ROWS.rule(torch.is_inference)(lambda vm, value: vm.call_tensor_method(value, "is_inference", (), {}))
 ROWS.rule(torch.is_tensor)(lambda vm, value: isinstance(value, Tensor))
@@ -391,8 +391,8 @@ def _refuse(reason: str) -> Any:
     raise Unsupported(reason)
 
 
-def _assert(vm: Interpreter, condition: Any, message: Any) -> None:
-    if not vm.truth(condition):
+def _assert(vm: Interpreter, condition: Any, message: Any, at: int | None = None) -> None:
+    if not vm.truth(condition, at):
         raise UserRaise(AssertionError(message))
 
 

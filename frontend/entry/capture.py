@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from ..branches import random_state
+from ..branches.checks import Refused
 from ..breaks import breaks
 from ..breaks.breaks import Break, Restart, Stop, Suspended
 from ..breaks.pieces import Family, Piece
@@ -48,11 +50,11 @@ from ..torch_private.guards import (
     functorch_active,
     only_device_mode,
 )
-from ..values.kinds import isinstance, namespace_of
+from ..values.kinds import isinstance
 from ..values.lazy import Unread
-from .effects import DELETED
 from .entry import Entry
 from .inlined import with_program
+from .nature import changes, is_repeatable, is_writing
 from .parameters import Parameters
 from .residual import Residual
 
@@ -161,13 +163,15 @@ def capture_bound(
     marks: Marks | None = None,
     family: Family | None = None,
     views: bool = True,
+    checks: bool = False,
 ) -> Capture:
     """`capture` for bound arguments; a failed capture leaves `error.guards`, what it relied on until then.
 
     Of a module its `forward` is captured, without hooks. With `family`, a graph break splits the call: the capture ends there, and
     the family makes the pieces that follow. Results that are views are not the graph's: the generated function makes them.
+    With `checks`, `compile_entry` is given a `failed` that runs the call where a check of the program's has failed: its error is None.
     """
-    return _Attempt(target, parameters, values, dynamic, marks, family).first()
+    return _Attempt(target, parameters, values, dynamic, marks, family, refused=None if checks else "").first()
 
 
 _ATTEMPTS = 6
@@ -186,6 +190,7 @@ class _Attempt:
     hooks: bool = False  # whether a module's call is captured as a whole
     views: bool = True  # whether the generated function makes results that are views, and not the graph
     outside: bool = False  # whether backward comes to hooks of the program's behind the graph
+    refused: str | None = ""  # why the graph takes no checks
 
     def first(self) -> Capture:
         """Run it; again, up to an earlier place, where a break cannot be split."""
@@ -194,6 +199,8 @@ class _Attempt:
         for _ in range(_ATTEMPTS):
             try:
                 return self.run(stop)
+            except Refused as refused:
+                self.refused, stop = refused.reason, None
             except CaptureError as error:
                 if isinstance(error, HooksOutside) and not self.outside:
                     self.outside = True
@@ -213,6 +220,7 @@ class _Attempt:
         vm = SymbolicInterpreter(self.dynamic, self.marks)
         vm.splits = self.family is not None
         vm.gradients.outside = self.outside
+        vm.checks.refused = self.refused
         vm.label = "".join(
             f"{p.function.rpartition('<locals>.')[2]} ({os.path.basename(p.filename)}:{p.lineno})"
             for p in _definition(self.target)
@@ -241,7 +249,7 @@ class _Attempt:
             known = vm.raised_at is not None and vm.raised_at[0] is raised.value
             frames = vm.raised_at[1] if known and vm.raised_at else _definition(self.target)
             raise ProgramRaised(raised.value, frames, partial_guards(vm, state)) from None
-        except (MemoryError, ConstraintError):
+        except (MemoryError, ConstraintError, Refused):
             raise
         except Exception as error:  # not in an instruction of the program: an argument, the residual
             internal = InternalError(f"{type(error).__name__}: {error}")
@@ -427,15 +435,17 @@ def _finish(
     if body.views is not None:
         body.post[:0] = body.views.statements()
         body.views.sweep()
+    failing = vm.checks.finish(vm, body)
     body.post[:0] = settle(vm, body)
     outputs = body.outputs
     module = vm.out.finish(outputs)
+    repeatable = is_repeatable(vm)
     module.meta["gradients"] = body.gradients
     fetch = _given(vm.out.used, emit)
     emit.lines += parameters.given(emit, vm.guards)
     shown = profiling.test(emit)
     rest = "\n".join([*fetch, *body.post, text])
-    emit.lines += dropped(vm, emit, rest)
+    emit.lines += [] if failing else dropped(vm, emit, rest)
     emit.lines += said(vm, emit)
     entry = Entry(
         parameters.names,
@@ -447,7 +457,11 @@ def _finish(
         bool(outputs) or any(n.op not in ("placeholder", "output") for n in module.graph.nodes),
         shown,
         late=emit.late,
+        failing=failing,
+        draws=bool(failing) and not repeatable,
     )
+    if entry.draws:
+        emit.namespace["drawn"], emit.namespace["rewind"] = random_state.keeper(random_state.devices_of(module.graph))
     _forget_arguments(vm)
     vm.guards.where = None
     vm.dynamic.release()
@@ -461,9 +475,9 @@ def _finish(
         end.broken,
         emit.namespace,
         symbols,
-        _is_repeatable(vm),
-        _writes(vm),
-        _changes(vm),
+        repeatable,
+        is_writing(vm),
+        changes(vm),
         vm.label,
         tuple(vm.ranges),
         mode_keeper() if changes_modes(module.graph) else None,
@@ -495,21 +509,6 @@ def _given(used: list[GraphInput], emit: Emitter) -> list[str]:
     return given
 
 
-# Parts of the names of operators that draw random numbers.
-_RANDOM = ["rand", "normal", "bernoulli", "dropout", "uniform", "exponential", "cauchy", "geometric", "poisson"]
-_RANDOM += ["multinomial", "rrelu", "gumbel", "trunc", "init", "scaled_dot_product"]
-
-
-def _writes(vm: SymbolicInterpreter) -> bool:
-    return any(map(vm.out.is_written, vm.out.used))
-
-
-def _is_repeatable(vm: SymbolicInterpreter) -> bool:
-    called = (n for n in vm.out.graph.nodes if n.op.startswith("call"))
-    names = [n.target if isinstance(n.target, str) else getattr(n.target, "__name__", str(n.target)) for n in called]
-    return not any(word in name for name in names for word in _RANDOM)
-
-
 @hidden_frames.unseen
 def _restored(
     restore: Callable[[], None], failed: Callable[..., Any], error: Exception, values: tuple[Any, ...]
@@ -520,21 +519,6 @@ def _restored(
 
 def _raise(error: Exception, _: tuple[Any, ...]) -> Any:
     raise error
-
-
-def _changes(vm: SymbolicInterpreter) -> tuple[str, ...]:
-    """What is replayed after the graph, in words."""
-    out = [shadow.source.name() for shadow in vm.user.shadows if shadow.changed()]
-    out += [unread.source.name() for unread in vm.user.appended]
-    for (_, name), (obj, value) in vm.effects.attrs.items():
-        same = (namespace_of(obj) or {}).get(name, DELETED) is value  # as after a context manager
-        if not same and not vm.is_created(obj) and not (isinstance(obj, Tensor) and not vm.out.is_known(obj)):
-            source = vm.user.source_of(obj)
-            out.append(f"{type(obj).__name__ if source is None else source.name()}.{name}")
-    out += ["a variable of an enclosing function" for _ in vm.effects.cells]
-    changed = [n for (_, n), (names, value) in vm.effects.globals.items() if names.get(n, DELETED) is not value]
-    out += [f"the global {name}" for name in changed]
-    return tuple(dict.fromkeys(out))
 
 
 def _leave_scopes(vm: SymbolicInterpreter) -> None:

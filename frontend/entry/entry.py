@@ -39,6 +39,10 @@ class Entry:
     profiled: str = ""  # asks whether a profiler is active, where the graph is to be called as `profiled`
     program: Program | None = None  # in the place of a call of the graph
     late: int = 0  # where checks of what the backend relies on go
+    failing: tuple[
+        int, ...
+    ] = ()  # results of the graph: with one that is true, CPython runs the call (`branches.checks`)
+    draws: bool = False  # whether the state of random generators is set back for that
 
     def with_late(self, checks: Sequence[Statement]) -> Entry:
         """With what the backend has come to rely on."""
@@ -51,8 +55,14 @@ class Entry:
         lines += _indented([c.text(miss) if isinstance(c, MissIf) else c for c in self.checks] or ["pass"])
         lines += ["except Exception:", f"    {miss}"]
         if self.has_graph:
-            lines += ["try:", *_indented(self._graph()), "except Exception as error:"]
-            lines.append(f"    return failed(error, ({''.join(f'{n}_, ' for n in self.parameters)}))")
+            given = f"({''.join(f'{n}_, ' for n in self.parameters)})"
+            rewind = ["    rewind(states)"] if self.draws else []
+            lines += ["states = drawn()"] if self.draws else []
+            lines += ["try:", *_indented(self._graph()), "except Exception as error:", *rewind]
+            lines.append(f"    return failed(error, {given})")
+            if self.failing:
+                lines += [f"if {' or '.join(f'out{n}' for n in self.failing)}:", *rewind]
+                lines.append(f"    return failed(None, {given})")
         return [*lines, *self.effects, f"return {self.result}"]
 
     def _graph(self) -> list[str]:

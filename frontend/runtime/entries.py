@@ -159,6 +159,7 @@ class Runtime:
         self.marks = Marks()
         self.raising: list[Callable[..., Any]] = []
         self.off = self.inlined = False
+        self.checks = True  # whether the side of an `if` that raises may be left out of the graph
         self.changes = 0  # how often an entry was added, or all were dropped
         self.busy = threading.Lock()  # never waited for
         self._function: weakref.ref[types.FunctionType] | None = None
@@ -342,6 +343,7 @@ class Runtime:
                 dynamic=bool(self.options.dynamic),
                 marks=self._marks(values),
                 family=None if self.options.fullgraph else family,
+                checks=self.checks,
             )
         except ProgramRaised as raised:
             raised.forget()
@@ -360,7 +362,8 @@ class Runtime:
         start = time.perf_counter()
         # Where nothing was changed when a graph raises, eager shows what the program does up to the line that raises.
         repeatable = made.repeatable and (not made.writes or getattr(graph, "writes_last", False))
-        again = self._again(always=repeatable) if made.repeatable else None
+        checks = bool(made.entry.failing)
+        again = self._again(checks or repeatable, made.guards) if checks or made.repeatable else None
         entry = made.compile_entry(graph, MISS, again)
         function = self._function() if self._function is not None else None
         stays = not any(g.is_replaceable() for g in made.guards.parts.values())  # what is inlined is never dropped
@@ -410,17 +413,25 @@ class Runtime:
         self._tell("on_compile", time.perf_counter() - start)
         return graph
 
-    def _again(self, always: bool) -> Callable[[Exception, tuple[Any, ...]], Any]:
+    def _again(self, always: bool, guards: GuardSet) -> Callable[[Exception | None, tuple[Any, ...]], Any]:
         """What an entry does where its graph raises before anything was changed: eager raises where the program does,
-        after its effects so far. Without `always`, where the error says that nothing was written."""
+        after its effects so far. Without `always`, where the error says that nothing was written. Where the error is None, a check
+        of the program's has failed."""
         reference = weakref.ref(self)
 
-        def again(error: Exception, values: tuple[Any, ...]) -> Any:
+        def again(error: Exception | None, values: tuple[Any, ...]) -> Any:
             runtime = reference()
+            if error is None:
+                assert runtime is not None  # the compiled function is being called
+                return runtime._unchecked(dict(zip(runtime.parameters.names, values, strict=True)), guards)
             kept = not always and not hasattr(error, "unwritten")
             if runtime is None or kept or hasattr(error, "blames_backend") or hasattr(error, "of_program"):
                 raise error
-            result = runtime.eager(dict(zip(runtime.parameters.names, values, strict=True)))
+            try:
+                result = runtime.eager(dict(zip(runtime.parameters.names, values, strict=True)))
+            except BaseException as raised:
+                _without_context(raised, error)
+                raise
             runtime._warn(
                 ("graph", runtime.target),
                 f"a graph of {runtime.name()} raised {type(error).__name__}: {error}; eager does not",
@@ -428,6 +439,14 @@ class Runtime:
             return result
 
         return again
+
+    def _unchecked(self, values: dict[str, Any], guards: GuardSet) -> Any:
+        """A call in which a check fails. Where eager does not raise, as the program catches it, it is no check from now on."""
+        result = self.eager(values)
+        if not self.options.fullgraph:
+            self.checks = False
+            self._drop(guards)
+        return result
 
     def _marks(self, values: dict[str, Any]) -> Marks:
         """What has changed since the calls that the entries were made for."""
@@ -520,6 +539,17 @@ def _needed(modules: dict[int, torch.nn.Module]) -> set[int]:
                 known[id(value)] += 1
         found, value = [], None
     return needed.union(key for key in modules if _references(modules[key]) > known[key] + _UNSEEN)
+
+
+def _without_context(raised: BaseException, error: Exception) -> None:
+    """What eager raises knows nothing of what a graph raised."""
+    last, seen = raised, {id(raised)}
+    while last.__context__ is not None and id(last.__context__) not in seen:
+        if last.__context__ is error:
+            last.__context__ = None
+            return
+        last = last.__context__
+        seen.add(id(last))
 
 
 def _references(value: Any) -> int:

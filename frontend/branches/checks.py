@@ -1,0 +1,187 @@
+"""Checks: an `if` or `assert` on a tensor of which one side raises, whatever happens on the way.
+
+Capture goes on with the other side, and the graph gives one truth more: whether a check has failed. The entry asks it behind the graph,
+in front of all effects. Where one has failed, nothing has happened that the program can see, and CPython runs the call: it raises what
+it raises, with its message, its lines, and what the program did before. So a check is right whatever its side does, as long as the
+call can be run again (`refusal`). All checks of a graph are read at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, fx
+
+from ..bytecode.instruction import Program, disassemble, per_code
+from ..errors import GraphBreak
+from ..state import ASSERTED, Interpreter
+from ..torch_private.dtensor import is_shared
+from ..torch_private.functions import OpOverload, OpOverloadPacket
+from ..values.kinds import isinstance
+from .random_state import devices_of
+
+if TYPE_CHECKING:
+    from ..entry.residual import Residual
+
+__all__ = ["CHECK", "Checks", "Refused", "always_raises"]
+
+CHECK = "control flow depends on a tensor's value"
+_LONGEST = 400  # instructions of a side that raises
+
+
+class Refused(Exception):
+    """The graph does more than a check allows: capture starts again and breaks at the first one."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Checks:
+    """Those of one capture. `refused` says why there may be none; None: nothing is against them."""
+
+    def __init__(self, refused: str | None = "") -> None:
+        self.refused = refused
+        self.flags: list[Tensor] = []  # each true where its check has failed
+
+    def takes(self, vm: Interpreter, tensor: Tensor) -> bool:
+        """Whether a check of this tensor may be one of the graph's."""
+        return self.refused is None and not vm.out.inside and vm.out.is_known(tensor) and not is_shared(tensor)
+
+    def decide(self, vm: Interpreter, tensor: Tensor, target: int | None) -> bool:
+        """The truth of a tensor: at the conditional jump to `target` that the innermost frame is in, or elsewhere.
+
+        Raises GraphBreak where none of the two ways, or both, lead to a `raise`.
+        """
+        if target == ASSERTED:
+            return self.expect(vm, tensor, True)
+        if target is None:
+            raise GraphBreak(CHECK)
+        frame = vm.frames[-1]
+        at = frame.ip - 1
+        jumps = frame.program.instructions[at].op == "POP_JUMP_IF_TRUE"
+        raises = {
+            jumps: always_raises(frame.code, target, at + 1),
+            not jumps: always_raises(frame.code, at + 1, target),
+        }
+        if raises[True] == raises[False]:
+            raise GraphBreak(CHECK)
+        return self.expect(vm, tensor, raises[False])
+
+    def expect(self, vm: Interpreter, tensor: Tensor, truth: bool) -> bool:
+        """Go on as if this were the tensor's truth."""
+        if not self.takes(vm, tensor):
+            raise GraphBreak(f"{CHECK}, and {self.refused}" if self.refused else CHECK)
+        flag = vm.out.call_function(torch.eq if truth else torch.ne, (tensor, 0), {})
+        self.flags.append(vm.out.call_method("reshape", (flag, ()), {}) if flag.dim() else flag)
+        return truth
+
+    def finish(self, vm: Interpreter, body: Residual) -> tuple[int, ...]:
+        """Which results of the graph say that a check has failed: one for each device."""
+        if not self.flags:
+            return ()
+        reason = refusal(vm, self.flags)
+        if reason:
+            raise Refused(reason)
+        found: dict[torch.device, Tensor] = {}
+        for flag in self.flags:
+            known = found.get(flag.device)
+            found[flag.device] = flag if known is None else vm.out.call_function(torch.logical_or, (known, flag), {})
+        first = len(body.outputs)
+        body.outputs += found.values()
+        return tuple(range(first, len(body.outputs)))
+
+
+def refusal(vm: Interpreter, flags: list[Tensor]) -> str | None:
+    """Why a call cannot be run again once its graph has run, or the graph cannot go on behind a check that fails; None: it can."""
+    inside = vm.gradients
+    if not all(map(vm.out.is_known, flags)):
+        return "backward is to do the check"
+    if any(map(vm.out.is_written, vm.out.used)):
+        return "the graph writes to a tensor of the caller's"
+    if any(info.says is not None for info in vm.out.inputs.values()):
+        return "the program says of a tensor of the caller's whether it requires gradients"
+    if inside.calls or inside.hooks or inside.attached or inside.regions:
+        return "the graph takes gradients itself"
+    if any(is_shared(info.fake) or isinstance(info.fake, torch.Generator) for info in vm.out.used):
+        return "the graph works on shards, or draws of a generator of the caller's"
+    nodes = [n for n in vm.out.graph.nodes if n.op.startswith("call")]
+    unknown = next((n for n in nodes if not is_repeatable(n)), None)
+    if unknown is not None:
+        return f"{unknown.name} may have an effect"
+    if devices_of(vm.out.graph):
+        node = vm.out.node(flags[0])
+        behind = nodes[nodes.index(node) if node in nodes else 0 :]
+        unsafe = next((n for n in behind if _stops_device(n)), None)
+        if unsafe is not None:
+            return f"{unsafe.name}, behind it, stops the GPU for values that the check keeps away"
+    return None
+
+
+def is_repeatable(node: fx.Node) -> bool:
+    """Whether a call can be made a second time: it has no effect but on what it is given and on random numbers."""
+    target = node.target
+    if node.op == "call_module":
+        return False
+    if isinstance(target, str):
+        return True
+    if isinstance(target, OpOverload | OpOverloadPacket):
+        return str(getattr(target, "overloadpacket", target)).partition(".")[0] in _LIBRARIES
+    module = getattr(target, "__module__", None) or ""
+    return not module.startswith("torch.distributed") and module.partition(".")[0] in _PURE
+
+
+_PURE = ("", "torch", "_operator", "builtins", "math", "intarsia")
+_LIBRARIES = ("aten", "prims", "torchvision")  # whose operators do nothing but compute
+
+
+def _stops_device(node: fx.Node) -> bool:
+    """Whether a kernel of a GPU stops the process's use of it for some values: an index outside, a probability that is none."""
+    target = node.target
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    if name in ("getitem", "__getitem__", "setitem"):
+        return any(isinstance(a.meta.get("example_value"), Tensor) for a in node.all_input_nodes[1:])
+    return any(word in name for word in _STOPS)
+
+
+_STOPS = ["index", "gather", "scatter", "embedding", "take", "put", "nll", "cross_entropy", "margin", "bernoulli"]
+_STOPS += ["multinomial", "unpool", "ctc", "one_hot", "repeat_interleave", "bincount", "assert", "dropout_p"]
+
+
+def always_raises(code: Any, index: int, other: int) -> bool:
+    """Whether everything from this instruction on ends in a `raise`, or at the other way's first one: a condition had more parts."""
+    return bool(_always_raises(code, index, other))
+
+
+@per_code
+def _always_raises(code: Any, index: int, other: int) -> bool:
+    program = disassemble(code)
+    seen: set[int] = set()
+    open_ = [index]
+    raises = False
+    while open_:
+        at = open_.pop()
+        if at in seen or at == other:
+            continue
+        if at >= len(program.instructions) or len(seen) > _LONGEST:
+            return False
+        seen.add(at)
+        following = _following(program, at)
+        if following is None:
+            return False
+        raises = raises or not following
+        open_ += following
+    return raises
+
+
+def _following(program: Program, at: int) -> list[int] | None:
+    """The instructions that may come next; none behind a `raise`; None where the frame returns or waits."""
+    op, arg = program.instructions[at].op, program.instructions[at].arg
+    if op in ("RAISE_VARARGS", "RERAISE"):
+        return []
+    if op in ("RETURN_VALUE", "YIELD_VALUE", "SEND", "RETURN_GENERATOR"):
+        return None
+    if op == "JUMP":
+        return [arg]
+    return [at + 1, arg] if op.startswith(("POP_JUMP", "FOR_ITER")) else [at + 1]

@@ -1,0 +1,40 @@
+"""What a call needs to know of its graph: whether it writes, draws random numbers, and what is replayed behind it."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..state import Interpreter
+from ..values.kinds import isinstance, namespace_of
+from .effects import DELETED
+
+__all__ = ["changes", "is_repeatable", "is_writing"]
+
+# Parts of the names of operators that draw random numbers.
+_RANDOM = ["rand", "normal", "bernoulli", "dropout", "uniform", "exponential", "cauchy", "geometric", "poisson"]
+_RANDOM += ["multinomial", "rrelu", "gumbel", "trunc", "init", "scaled_dot_product"]
+
+
+def is_writing(vm: Interpreter) -> bool:
+    return any(map(vm.out.is_written, vm.out.used))
+
+
+def is_repeatable(vm: Interpreter) -> bool:
+    called = (n for n in vm.out.graph.nodes if n.op.startswith("call"))
+    names = [n.target if isinstance(n.target, str) else getattr(n.target, "__name__", str(n.target)) for n in called]
+    return not any(word in name for name in names for word in _RANDOM)
+
+
+def changes(vm: Interpreter) -> tuple[str, ...]:
+    """What is replayed after the graph, in words."""
+    out = [shadow.source.name() for shadow in vm.user.shadows if shadow.changed()]
+    out += [unread.source.name() for unread in vm.user.appended]
+    for (_, name), (obj, value) in vm.effects.attrs.items():
+        same = (namespace_of(obj) or {}).get(name, DELETED) is value  # as after a context manager
+        if not same and not vm.is_created(obj) and not (isinstance(obj, Tensor) and not vm.out.is_known(obj)):
+            source = vm.user.source_of(obj)
+            out.append(f"{type(obj).__name__ if source is None else source.name()}.{name}")
+    out += ["a variable of an enclosing function" for _ in vm.effects.cells]
+    changed = [n for (_, n), (names, value) in vm.effects.globals.items() if names.get(n, DELETED) is not value]
+    out += [f"the global {name}" for name in changed]
+    return tuple(dict.fromkeys(out))
