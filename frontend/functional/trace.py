@@ -42,9 +42,10 @@ from ..torch_private.graphs import lazy_graph_module
 from .again import LATE, compute_again
 from .device_numbers import LIFTED, place_numbers
 from .numbers import has_number, with_tensors
+from .regions import REGIONS
+from .renamed import rename
 from .results import Results, same_geometry
 from .rules import (
-    DETACH_,
     IDENTITIES,
     KEPT_COMPOSITES,
     RULES,
@@ -179,6 +180,8 @@ class Tracer(CaptureMode):
     def _run_node(self, node: fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.autocast = autocast_keys()
         try:
+            if node.target in REGIONS:
+                return REGIONS[node.target](self, *args, **kwargs)
             with self:
                 if node.op == "call_function":
                     return node.target(*args, **kwargs)  # type: ignore[operator]
@@ -290,6 +293,24 @@ class Tracer(CaptureMode):
         value = Value(result, node, storage, storage.version, parent, view)
         self._remember(result, value)
 
+    def inner(self, gm: fx.GraphModule, given: Sequence[Any]) -> FunctionalGraph:
+        """The functional graph of a function that an operator of this graph is given."""
+        if self.trains:
+            raise self.unsupported("a graph that takes gradients itself has an operator that takes functions")
+        tracer = Tracer(gm, self.fake_mode, self.decompositions)
+        tracer.bind_inputs(given)
+        functional = tracer.finish(tracer.interpret())
+        place_numbers(functional.graph_module, self.fake_mode)
+        return functional
+
+    def record_region(self, target: Any, args: tuple[Any, ...], results: tuple[Tensor, ...], effect: bool) -> None:
+        """A node for an operator that takes functions, whose results are new memory."""
+        node = self.note(self.graph.call_function(target, self._to_nodes(args)), results)
+        if effect:
+            self.effects.append(node)
+        for index, item in enumerate(results):
+            self._fresh(item, self.note(self.graph.call_function(operator.getitem, (node, index)), item))
+
     def _from_the_base(self, tensor: Tensor, size: Any, stride: Any, storage_offset: Any = None) -> tuple[Any, ...]:
         """The arguments of `as_strided` on the tensor that has the memory: it may reach what a view of that does not show.
 
@@ -328,7 +349,7 @@ class Tracer(CaptureMode):
 
     def _mutating(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
         if torch.Tag.inplace_view in func.tags:
-            return self._metadata_mutation(func, args, kwargs)
+            return rename(self, func, args, kwargs)
         written = written_arguments(func, args, kwargs)
         targets = pytree.tree_leaves(written)
         shapes = [(t.shape, t.stride()) for t in targets]
@@ -436,44 +457,6 @@ class Tracer(CaptureMode):
         self._check_within(storage)
         for member, contents in chain:
             member.node, member.version = contents, storage.version
-
-    def _metadata_mutation(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
-        """``t_``, ``squeeze_`` and kin on an intermediate: the object becomes a view of what it was."""
-        tensor = args[0]
-        value = self.value(tensor)
-        if func in DETACH_:
-            return tensor
-        if any(tensor is t for t in self.inputs):
-            raise self.unsupported(f"{func} changes the shape or strides of an input")
-        name = func._schema.name.split("::")[1].removesuffix("_")
-        packet = getattr(aten, name, None)
-        overloads = [getattr(packet, o) for o in packet.overloads()] if packet and func.namespace == "aten" else []
-        kinds = [str(a.type) for a in func._schema.arguments]  # transpose_.default goes with transpose.int
-        functional = next((o for o in overloads if [str(a.type) for a in o._schema.arguments] == kinds), None)
-        if functional is None or not func._schema.name.endswith("_"):
-            raise self.unsupported(f"{func} changes a tensor's memory or strides")
-        with self:
-            before = aten.alias.default(tensor)
-        old = self.values[id(before)]
-        old.parent, old.view, old.node, old.version = value.parent, value.view, value.node, value.version
-        value.val = before
-        for node in self.graph.nodes:
-            given = node.meta.get("val")
-            if given is tensor:
-                node.meta["val"] = before
-            elif isinstance(given, tuple | list):  # one of several results
-                node.meta["val"] = type(given)(before if v is tensor else v for v in given)
-        if value.storage.base is value:
-            value.storage.base = old
-        for other in self.values.values():
-            if other.parent is value:
-                other.parent = old
-        with self:
-            after = functional(before, *args[1:], **kwargs)
-        func(*args, **kwargs)
-        self.values[id(tensor)] = self.values[id(after)] if after is not before else old
-        self.values[id(tensor)].val = tensor
-        return tensor
 
     # ---- values ---------------------------------------------------------------------------------------------------
 

@@ -20,8 +20,9 @@ from ..guards.source import Source
 from ..torch_private.autograd_graph import is_leaf
 from ..torch_private.dtensor import check_shared, is_shared
 from ..torch_private.fake import FakeTensorMode, data_dependent_errors, is_fake, unsupported_fake_errors
-from ..torch_private.graphs import lazy_graph_module
 from ..values.kinds import SYMBOLIC, isinstance, tensors_in
+from .aside import Aside, module_of
+from .aside import storage_of as _storage
 from .call_numbers import Numbers, has_float, has_late, is_differentiated, with_inputs, with_tensors
 from .recompute import RECOMPUTE
 from .sym_nodes import FUNCTIONS, applied
@@ -101,6 +102,7 @@ class OutputGraph:
         self.modes = 0  # how often the program has set the grad mode, or asked for it
         self.asked = False  # whether the program asked torch for something that no tensor tells: the grad mode, the default dtype
         self.meta: dict[str, Any] = {}  # of the graph module
+        self.modules: dict[str, fx.GraphModule] = {}  # that nodes name
         self._again: Any = None  # the mark of what is to be computed again in backward
         self.size = 0  # nodes recorded so far, placeholders not counted
         # Storages that calls wrote to: `.data` and its views count versions of their own.
@@ -411,6 +413,12 @@ class OutputGraph:
         """A node for a change of thread state (grad mode, autocast) that has already been made."""
         return self._emit("call_function", target, args, {}, None)
 
+    def attribute(self, name: str, module: fx.GraphModule) -> fx.Node:
+        """A node that stands for a graph module, which a call of a higher-order operator is given."""
+        path = f"{name}_{len(self.modules)}"
+        self.modules[path] = module
+        return self._emit("get_attr", path, (), {}, None)
+
     def beside(self, given: Sequence[Tensor]) -> Aside:
         """A graph of its own for what is recorded in a `with` block, a function of new tensors and of what it reads."""
         return Aside(self, given)
@@ -434,64 +442,10 @@ class OutputGraph:
     def finish(self, outputs: list[Tensor]) -> fx.GraphModule:
         """Close the graph over the output tensors."""
         self.graph.output(tuple(self.node(t) for t in outputs))
-        module = lazy_graph_module(torch.nn.Module(), self.graph)
+        module = module_of(self.graph, self.modules)
         module.graph._codegen = fx.graph.CodeGen()
         module.meta.update(self.meta)
         return module
-
-
-class Aside:
-    """A part of the recorded nodes that becomes a graph of its own; the main graph forgets it."""
-
-    def __init__(self, out: OutputGraph, given: Sequence[Tensor]) -> None:
-        self.out, self.given = out, given
-
-    def __enter__(self) -> Aside:
-        out = self.out
-        self._last = next(reversed(out.graph.nodes))
-        self._before = dict(out._node_of), dict(out._sym_nodes), set(out._written), out.size
-        self._inputs = [out._emit("placeholder", f"given_{k}", (), {}, fake) for k, fake in enumerate(self.given)]
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        out = self.out
-        for node in reversed(self._nodes()):
-            out.graph.erase_node(node)
-        out._node_of, out._sym_nodes, out._written, out.size = self._before
-
-    def _nodes(self) -> list[fx.Node]:
-        nodes, node = [], self._last.next
-        while node.op != "root":
-            nodes.append(node)
-            node = node.next
-        return nodes
-
-    def writes(self, given: bool = True) -> bool:
-        """Whether something was written to that was there before, or (`given`) was given."""
-        inside = set(self._nodes())
-        there = [n.meta["example_value"] for n in self.out.graph.nodes if n not in inside]
-        memory = {_storage(t) for t in (*(self.given if given else ()), *there) if isinstance(t, Tensor)}
-        return not memory.isdisjoint(self.out._written - self._before[2])
-
-    def tensors(self) -> list[Tensor]:
-        """What was given, and what was made of it."""
-        found = (n.meta["example_value"] for n in self._nodes())
-        return list({id(t): t for t in found if isinstance(t, Tensor)}.values())
-
-    def finish(self, results: Sequence[Tensor | None]) -> tuple[fx.GraphModule, list[Any]]:
-        """A module of what was read of the main graph, then of what was given; and these values, in order."""
-        nodes = self._nodes()
-        inside, graph, copies = set(nodes), fx.Graph(), dict[fx.Node, fx.Node]()
-        last = [None if r is None else self.out.node(r) for r in results]
-        used = [n for node in nodes for n in node.all_input_nodes] + [n for n in last if n is not None]
-        read = list(dict.fromkeys(n for n in used if n not in inside))
-        for node in (*read, *self._inputs):
-            copies[node] = graph.placeholder(node.name)
-        for node in nodes:
-            if node not in copies:
-                copies[node] = graph.node_copy(node, copies.__getitem__)
-        graph.output(tuple(None if n is None else copies[n] for n in last))
-        return lazy_graph_module(torch.nn.Module(), graph), [n.meta["example_value"] for n in read]
 
 
 # What C functions of torch say of tensors that follows from what guards know: class, dtype, device, sizes, strides, dispatch keys.
@@ -576,10 +530,6 @@ def _first_line(error: Exception) -> str:
 
 
 _QUANTIZED = (torch.qint8, torch.quint8, torch.qint32)
-
-
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
 
 
 _GRAPH_CONSTANTS = (

@@ -28,6 +28,7 @@ from ..symbols import Dim, FloorDiv, Mod, contiguous_strides, dim, power_of_two,
 from ..syntax import Op, location
 from ..types import IndexType, TensorType, tensor_type
 from .canonical import NotCanonical, completed
+from .regions import REGIONS, Functions, import_region
 
 
 class ImportFailure(Exception):
@@ -227,6 +228,7 @@ class _Importer:
     sizes: Sizes = field(default_factory=Sizes)
     values: dict[fx.Node, Any] = field(default_factory=dict)  # SSA value, or {result number: SSA value}
     constants: list[Tensor] = field(default_factory=list)
+    functions: Functions = field(default_factory=Functions)
 
     def run(self) -> Imported:
         gm = self.functional.graph_module
@@ -283,8 +285,8 @@ class _Importer:
         value = self.functional.graph_module
         for part in str(node.target).split("."):
             value = getattr(value, part)
-        if isinstance(value, Tensor):
-            self.values[node] = self._constant(value, node)
+        if isinstance(value, Tensor | fx.GraphModule):
+            self.values[node] = self._constant(value, node) if isinstance(value, Tensor) else value
         else:
             raise self._failure(f"the attribute {node.target} is a {type(value).__name__}, not a tensor", node)
 
@@ -349,9 +351,12 @@ class _Importer:
         if target is _GETITEM and isinstance(node.args[0], fx.Node) and isinstance(self.values.get(node.args[0]), dict):
             self.values[node] = self.values[node.args[0]].get(node.args[1])
             return
-        if not isinstance(target, torch._ops.OpOverload):
+        if target in REGIONS:
+            import_region(self, node, _Arguments())
+        elif isinstance(target, torch._ops.OpOverload):
+            self._operator(node, target, value)
+        else:
             raise self._failure(f"{target} is not a registered operator", node)
-        self._operator(node, target, value)
 
     def _number_type(self, node: fx.Node | None) -> TensorType:
         """What a number that the caller passes is to the program: on the device, and of the dtype, of all who read it, else float64."""
@@ -505,7 +510,8 @@ class _Importer:
             "mutations": mutations,
             **({"numbers": tuple(self.numbers)} if self.numbers else {}),
         }
-        return Imported(ModuleOp([prim.Func.make([], [], attrs, [Region(self.block)])]), self.constants)
+        main = prim.Func.make([], [], attrs, [Region(self.block)])
+        return Imported(ModuleOp([main, *self.functions.made]), self.constants)
 
     def _described_strides(self, spec: Any, kind: TensorType) -> tuple[Dim, ...] | None:
         exact = tuple(self.sizes.stride(s) for s in spec.stride)

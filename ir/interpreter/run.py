@@ -92,7 +92,7 @@ def _run_function(
     block = func.block_body
     if len(args) != len(block.args):
         raise InterpreterError(f"@{func['sym_name']} takes {len(block.args)} arguments, not {len(args)}")
-    machine = Machine(module, RULES, reverse)
+    machine = Machine(module, RULES, reverse, function=lambda name: _callable(module, name, reverse))
     _bind_symbols(machine, func, args)
     for value, given in zip(block.args, args, strict=True):
         if isinstance(value.type, TensorType | RefType):
@@ -105,6 +105,19 @@ def _run_function(
         for value, wanted in zip(returned, strides, strict=True):
             owned.append(_owned(machine, value, wanted, (*args, *owned)))
         return owned, machine
+
+
+def _callable(module: ModuleOp, name: str, reverse: bool) -> Callable[..., list[Tensor]]:
+    """A function of the module, as an operation calls it."""
+    func = find_function(module, name)
+    if func is None:
+        raise InterpreterError(f"the module has no prim.func @{name}")
+
+    def call(*args: Argument) -> list[Tensor]:
+        returned, _ = _run_function(module, func, args, reverse)
+        return [returned[k] for _, k in func["results"]]
+
+    return call
 
 
 def _bind_symbols(machine: Machine, func: prim.Func, args: Sequence[Argument]) -> None:

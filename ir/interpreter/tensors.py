@@ -16,6 +16,7 @@ from ..dialects import aten, kernel, prim
 from ..dtypes import DType
 from ..literals import Literal
 from ..packing import unpack
+from ..regions import RUNS, bodies, groups
 from ..scalars import REDUCES, ScalarRow, identity
 from ..symbols import Dim, contiguous_strides
 from ..syntax import Op, line_of
@@ -26,6 +27,10 @@ Rule = Callable[["Machine", Any], list[Any]]  # the results of an operation
 
 class InterpreterError(Exception):
     """The module does something that no stage may do: read outside memory or after a free, give another shape than its type."""
+
+
+def _no_function(name: str) -> Callable[..., list[Tensor]]:
+    raise InterpreterError(f"@{name} cannot be called here")
 
 
 @dataclass
@@ -46,6 +51,7 @@ class Machine:
     owners: Tensor | None = None  # for each byte of the arena: the number of the allocation that took it last
     taken: dict[SSAValue, int] = field(default_factory=dict)  # of values in the arena: how many allocations there were
     allocations: int = 0
+    function: Callable[[str], Callable[..., list[Tensor]]] = _no_function  # of the module, by its name
 
     def number(self, value: Dim) -> int:
         """The value of a dimension."""
@@ -131,6 +137,8 @@ def call(machine: Machine, op: Op, target: str, values: list[Any]) -> list[Tenso
         values = [values[0], unpack(values[1], op["packed"]), *values[2:]]
     if op.get("empty_rows"):
         return [_attention_of_products(machine, op, values)]
+    if called := bodies(op):
+        return list(RUNS[target][0](*map(machine.function, called), *groups(op, values)))
     args, kwargs = aten.call_arguments(op, values, target)
     if "device" in kwargs:
         kwargs["device"] = "cpu"  # where all programs run here

@@ -29,6 +29,7 @@ from ...ir.dialects import buffer, loop, prim
 from ...ir.dialects.aten import begins_talk, overload
 from ...ir.dtypes import U8, DType
 from ...ir.interpreter.loops import find_function
+from ...ir.regions import bodies, groups
 from ...ir.symbols import Dim, contiguous_strides, dim, free_symbols
 from ...ir.syntax import Op, comment_of, line_of
 from ...ir.types import RefType, is_gpu
@@ -73,25 +74,31 @@ def host_source(module: ModuleOp, library: Library, callees: Callees) -> HostSou
     Args:
         callees: what targets say of the module's kernels, and of its library calls that kernels carry out.
     """
-    main, constants = find_function(module, "main"), find_function(module, "constants")
+    main = find_function(module, "main")
     assert main is not None
     kernels = {op["sym_name"]: op for op in module.body.block.ops if isinstance(op, loop.Kernel)}
     writer = _Writer(main, kernels, library, callees)
     source = writer.write()
-    if constants is None:
-        return source
-    other = _Writer(
-        constants, kernels, library, callees, steps=writer.steps, counts={"step": writer.counts.get("step", 0)}
-    )
-    made = other.write()
+    for func in reversed([op for op in module.body.block.ops if isinstance(op, prim.Func) and op is not main]):
+        found = {"step": writer.counts.get("step", 0)}
+        other = _Writer(func, kernels, library, callees, steps=writer.steps, counts=found)
+        writer.counts["step"], source = found["step"], _with(source, func, other.write())
+    return source
+
+
+def _with(source: HostSource, func: prim.Func, made: HostSource) -> HostSource:
+    """The host program with that of a function beside `@main`: a body comes before what calls it."""
+    program = replace(made.program, name=f"make_{func['sym_name']}")
+    own: dict[str, Any] = {"bodies": (*source.bodies, program)}
+    if func["sym_name"] == "constants":
+        own = {"make_constants": program, "constants": tuple(func["parameters"])}
     return replace(
         source,
-        make_constants=replace(made.program, name="make_constants"),
         kernels=source.kernels | made.kernels,
         quick=[*source.quick, *made.quick],
         operators=source.operators | made.operators,
         lines=source.lines | made.lines,
-        constants=tuple(constants["parameters"]),
+        **own,
     )
 
 
@@ -214,6 +221,8 @@ class _Writer:
 
     def _refusal(self) -> str:
         """Why the program is not recorded as a CUDA graph."""
+        if any(bodies(op) for op in self.func.block_body.ops if isinstance(op, buffer.Extern)):
+            return "a value decides what runs"
         steps = sum(isinstance(op, buffer.Launch | buffer.Extern | buffer.Contract) for op in self.func.block_body.ops)
         seeds = sum(bool(op.get("seed")) for op in self.func.block_body.ops if isinstance(op, buffer.Extern))
         return refusal(steps, list(self.operators.values()), on_cpu(self.func), seeds)
@@ -420,9 +429,13 @@ class _Writer:
             self.kernel_call(op, self.callees[op])
             return
         values = [self.tensor(v) for v in op.operands]
-        step = self.library.choose(op, self.func)
+        called = bodies(op)
+        step = None if called else self.library.choose(op, self.func)
         if op.get("seed"):
             call = f"{use('draw_seed')}({str(op['device'])!r})"
+        elif called:
+            given = [tuple_of(list(map(use, g))) if isinstance(g, tuple) else use(g) for g in groups(op, values)]
+            call = f"{use(op['target'].split('.')[3])}({', '.join([*map(use, called), *given])})"
         elif step is None:
             call = f"{use(self._operator(op['target']))}({self._arguments(op, values)})"
         else:
@@ -440,7 +453,7 @@ class _Writer:
         for name, result in zip(names, op.results, strict=True):
             for operand in shared_operands(op, result)[:1]:
                 self._is_view(name, values[list(op.operands).index(operand)])
-        unpacked = f"{', '.join(map(use, taken))}{',' if returns > 1 and len(taken) == 1 else ''}"
+        unpacked = f"{', '.join(map(use, taken))}{',' if (called or returns > 1) and len(taken) == 1 else ''}"
         self.add(f"{unpacked} = {call}" if names else call, *names)
         if "_" in taken:
             self.add(f"{use('_')} = None")

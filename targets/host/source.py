@@ -33,6 +33,7 @@ class HostSource:
         mutated: the arguments that the program writes to.
         talks: the calls by which it talks to other processes, in order: group, words, line.
         halves: the program as a recording and its tail, where results are large.
+        bodies: the functions that the program's steps call (ir/regions.py), each behind those that it calls.
     """
 
     program: HostProgram
@@ -53,6 +54,7 @@ class HostSource:
     mutated: Sequence[int] = ()
     halves: Halves | None = None
     talks: Sequence[tuple[str, str, str]] = ()
+    bodies: Sequence[HostProgram] = ()
 
     @cached_property
     def text(self) -> str:
@@ -60,8 +62,8 @@ class HostSource:
         return "\n\n".join(map(render, self.programs()))
 
     def programs(self) -> list[HostProgram]:
-        """The program, and that of its constants."""
-        return [self.program] if self.make_constants is None else [self.program, self.make_constants]
+        """The program, that of its constants, and those that it calls."""
+        return [self.program, *([] if self.make_constants is None else [self.make_constants]), *self.bodies]
 
     def calls_of(self, name: str) -> int:
         """How often a function is called in the program's text."""
@@ -75,8 +77,9 @@ class HostSource:
         """
         data = {f.name: getattr(self, f.name) for f in fields(self)}
         data["steps"] = {name: tuple(step) for name, step in self.steps.items()}
-        for name, program in zip(("program", "make_constants"), self.programs(), strict=False):
-            data[name] = program.as_data(compiled(program, title))
+        for name in ("program", "make_constants"):
+            data[name] = data[name] and data[name].as_data(compiled(data[name], title))
+        data["bodies"] = tuple(program.as_data(compiled(program, title)) for program in self.bodies)
         if self.halves is not None:
             data["halves"] = self.halves.program.as_data(), self.halves.steps, self.halves.results
         return marshal.dumps(data)
@@ -88,6 +91,7 @@ class HostSource:
         data["steps"] = {name: Step(*step) for name, step in data["steps"].items()}
         for name in ("program", "make_constants"):
             data[name] = data[name] and HostProgram.from_data(data[name])
+        data["bodies"] = tuple(map(HostProgram.from_data, data["bodies"]))
         if data["halves"] is not None:
             program, steps, results = data["halves"]
             data["halves"] = Halves(HostProgram.from_data(program), steps, results)

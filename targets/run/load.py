@@ -11,6 +11,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from ...ir.dialects.aten import overload
+from ...ir.regions import RUNS
 from ..host.ir import HostProgram
 from ..host.library import Library
 from ..host.pool import FRESH, Results, keep_heap
@@ -57,7 +58,27 @@ def namespace(
     names |= functions
     names |= {name: fast_overload(overload(target)) for name, target in source.operators.items()}
     names |= {name: library.build(step) for name, step in source.steps.items()}
+    names |= {name.split(".")[3]: run for name, (run, _) in RUNS.items()}
+    for program in source.bodies:  # each has its own names, as functions that their own globals hold are a cycle
+        names[program.name.removeprefix("make_")] = _body(program, source, functions, dict(names))
     return names
+
+
+def _body(
+    program: HostProgram, source: HostSource, functions: Mapping[str, Callable[..., Any]], names: dict[str, Any]
+) -> Run:
+    """A function that the program calls."""
+
+    def make(form: HostProgram, copied: bool) -> Callable[..., Any]:
+        text = compile(aligned(form), "<intarsia host program>", "exec") if copied else None
+        return made(text or compiled(form, "<intarsia host program>"), form, dict(names))
+
+    if source.gpu is not None:
+        return _loaded(on_gpu(source, program, make, "a value decides what runs"), program, source)
+    maker = make(program, False)
+    run = _loaded(maker, program, source)
+    note(run if program.arena is None else maker, functions)
+    return run
 
 
 def load_program(

@@ -1,0 +1,83 @@
+"""Nodes that name graphs (`torch.ops.higher_order.cond` ...) in the functional trace: the graphs are made functional, too.
+
+What such a node holds: `cond(pred, true_graph, false_graph, operands)`, where the graphs are `get_attr` nodes of modules, the operands a
+tuple of tensors that both graphs take, and the results a tuple of tensors in memory of their own. A graph writes to none of its operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, fx
+
+from ..torch_private.regions import COND
+from .spec import FunctionalGraph
+
+if TYPE_CHECKING:
+    from .trace import Tracer
+
+__all__ = ["REGIONS"]
+
+
+def _cond(tracer: Tracer, pred: Any, first: Any, second: Any, operands: Sequence[Any] = ()) -> tuple[Tensor, ...]:
+    graphs = [_functional(tracer, gm, operands) for gm in (first, second)]
+    results = [_results(graph) for graph in graphs]
+    if [_kind(r) for r in results[0]] != [_kind(r) for r in results[1]]:
+        raise tracer.unsupported("the two sides of a branch give different kinds of tensors")
+    return _record(tracer, COND, (pred, *(graph.graph_module for graph in graphs), tuple(operands)), results[0], graphs)
+
+
+REGIONS: dict[Any, Callable[..., Any]] = {COND: _cond}
+
+
+def _functional(tracer: Tracer, gm: fx.GraphModule, given: Sequence[Any]) -> FunctionalGraph:
+    """The functional graph of a body, all results in memory of their own."""
+    found = tracer.inner(gm, given)
+    kinds = [(spec.kind, spec.index) for spec in found.outputs]
+    shared = [k for k, kind in enumerate(kinds) if kind[0] != "value" or kind in kinds[:k]]
+    if shared:
+        found = tracer.inner(_with_copies(gm, shared), given)
+    if found.mutations or any(spec.kind != "value" for spec in found.outputs):
+        raise tracer.unsupported("a function that an operator is given writes to its operands, or gives no tensors")
+    output = found.graph_module.graph.find_nodes(op="output")[0]
+    output.args = (tuple(output.args[0][spec.index] for spec in found.outputs),)  # type: ignore[index]
+    found.graph_module.meta["effects"] = found.effects
+    return found
+
+
+def _with_copies(gm: fx.GraphModule, places: Sequence[int]) -> fx.GraphModule:
+    """The graph with copies of these results."""
+    graph = fx.Graph()
+    results = list(graph.graph_copy(gm.graph, {}))  # type: ignore[arg-type]
+    for place in places:
+        results[place] = graph.call_function(torch.clone, (results[place],))
+    graph.output(tuple(results))
+    return fx.GraphModule(gm, graph)
+
+
+def _results(graph: FunctionalGraph) -> list[Tensor]:
+    """New fake tensors that lie as the graph's results."""
+    (nodes,) = graph.graph_module.graph.find_nodes(op="output")[0].args
+    values = [node.meta["val"] for node in nodes]  # type: ignore[union-attr]
+    return [torch.empty_strided(tuple(v.shape), v.stride(), dtype=v.dtype, device=v.device) for v in values]
+
+
+def _kind(value: Tensor) -> tuple[Any, ...]:
+    return tuple(value.shape), value.stride(), value.dtype, value.device
+
+
+def _record(
+    tracer: Tracer, target: Any, args: tuple[Any, ...], results: Sequence[Tensor], graphs: Sequence[FunctionalGraph]
+) -> tuple[Tensor, ...]:
+    def named(value: Any) -> Any:
+        if not isinstance(value, fx.GraphModule):
+            return value
+        name = f"body_{len(list(tracer.root.children()))}"
+        tracer.root.add_module(name, value)
+        return tracer.note(tracer.graph.get_attr(name), None)
+
+    made = tuple(results)
+    tracer.record_region(target, tuple(map(named, args)), made, any(graph.effects for graph in graphs))
+    return made

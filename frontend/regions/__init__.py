@@ -1,0 +1,1 @@
+"""Operators that take functions: these are captured, too, as graphs that a node of the graph around them names."""

@@ -1,0 +1,143 @@
+"""A function that an operator is given becomes a graph of its own.
+
+The same interpreter runs it, on the operands or on tensors like them. What it reads beside (closures, parameters, what the program
+computed before) becomes an operand of the node that is recorded for the operator. Its results are tensors of their own memory:
+what is an operand, a view, or a result twice, is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils import _pytree as pytree
+
+from ..errors import GraphBreak, Unsupported, UserRaise
+from ..gradients.state import VisibleState
+from ..graph.aside import storage_of
+from ..state import Interpreter
+from ..values.kinds import isinstance
+
+__all__ = ["Body", "captured", "differences", "emit", "is_tracked", "over", "result_like"]
+
+
+@dataclass(frozen=True)
+class Body:
+    """A captured function.
+
+    Attributes:
+        module: its graph: of what it reads of the graph around, then of what it is given.
+        reads: what it reads, tensors.
+        results: what it gives: tensors of their own memory.
+        tree: their nesting.
+    """
+
+    module: fx.GraphModule
+    reads: list[Tensor]
+    results: list[Tensor]
+    tree: pytree.TreeSpec
+
+
+def captured(vm: Interpreter, what: str, function: Any, args: Sequence[Any], given: Sequence[Tensor] = ()) -> Body:
+    """The graph of `function(*args)`; of the tensors in `args`, those in `given` are new, and the graph takes them.
+
+    Raises:
+        GraphBreak: it cannot be captured, or has an effect; the message begins with `what`.
+    """
+    state = VisibleState(vm)
+    with vm.out.beside(given) as aside:
+        try:
+            found = vm.call(function, tuple(args), {})
+        except (GraphBreak, Unsupported, UserRaise) as error:
+            raise GraphBreak(f"{what} cannot be captured: {error}") from None
+        leaves, tree = pytree.tree_flatten(vm.materialize(found))
+        if not all(isinstance(leaf, Tensor) for leaf in leaves):
+            raise GraphBreak(f"{what} gives something else than tensors")
+        if aside.writes():
+            raise GraphBreak(f"{what} writes to a tensor that it did not make")
+        results = _owned(vm, what, leaves, aside.tensors())
+        module, reads = aside.finish(results)
+        if not all(isinstance(r, Tensor) for r in reads):
+            raise GraphBreak(f"{what} reads a number that changes between calls")
+    if state.is_changed():
+        raise GraphBreak(f"{what} changes something that the program sees")
+    return Body(module, reads, results, tree)
+
+
+def _owned(vm: Interpreter, what: str, results: Sequence[Tensor], made: Sequence[Tensor]) -> list[Tensor]:
+    """The results, in memory that is theirs alone."""
+    inside = {storage_of(t) for t in made if not t._is_view()}
+    taken, found = set[int](), list[Tensor]()
+    for result in results:
+        memory = storage_of(result)
+        own = memory in inside and memory not in taken and not result._is_view() and vm.out.is_known(result)
+        found.append(result if own else _copy(vm, what, result))
+        taken.add(memory)
+    return found
+
+
+def _copy(vm: Interpreter, what: str, value: Tensor) -> Tensor:
+    """A copy that lies as the tensor does."""
+    copied: Tensor = vm.call(torch.clone, (value,), {})
+    if copied.stride() == value.stride():
+        return copied
+    raise GraphBreak(f"{what} gives a tensor with gaps between its elements, or one over another")
+
+
+def differences(first: Body, second: Body) -> str:
+    """What differs between what two functions give; "" where nothing does."""
+    if first.tree != second.tree:
+        return f"{_nesting(first)} and {_nesting(second)}"
+    for place, (a, b) in enumerate(zip(first.results, second.results, strict=True)):
+        for what, x, y in (
+            ("dtypes", a.dtype, b.dtype),
+            ("sizes", list(a.shape), list(b.shape)),
+            ("devices", a.device, b.device),
+            ("strides", list(a.stride()), list(b.stride())),
+        ):
+            if x != y:
+                return f"result {place} has the {what} {x} and {y}"
+    return ""
+
+
+def _nesting(body: Body) -> str:
+    return str(pytree.tree_unflatten(["tensor"] * body.tree.num_leaves, body.tree)).replace("'tensor'", "a tensor")
+
+
+def over(body: Body, operands: Sequence[Tensor]) -> fx.GraphModule:
+    """The graph of a body as a function of all these operands, then of what it is given."""
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    places = {id(t): graph.placeholder(f"operand_{k}") for k, t in enumerate(operands)}
+    placeholders = body.module.graph.find_nodes(op="placeholder")
+    for node, value in zip(placeholders, body.reads, strict=False):
+        copies[node] = places[id(value)]
+    for node in body.module.graph.nodes:
+        if node not in copies:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    return fx.GraphModule(body.module, graph)
+
+
+def emit(vm: Interpreter, target: Any, args: Sequence[Any], results: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Record a call of an operator that takes functions; an argument that is a graph becomes a node that names it."""
+
+    def lifted(value: Any) -> Any:
+        if isinstance(value, fx.GraphModule):
+            return vm.out.attribute("body", value)
+        return tuple(map(lifted, value)) if isinstance(value, list | tuple) else vm.out.lift(value)
+
+    made = tuple(map(result_like, results))
+    vm.out.record(target, (tuple(map(lifted, args)), {}), made, False)
+    return made
+
+
+def result_like(value: Tensor) -> Tensor:
+    """A new fake tensor that lies as this one."""
+    return torch.empty_strided(tuple(value.shape), value.stride(), dtype=value.dtype, device=value.device)
+
+
+def is_tracked(values: Sequence[Any]) -> bool:
+    """Whether autograd records what is computed of these."""
+    return torch.is_grad_enabled() and any(isinstance(v, Tensor) and v.requires_grad for v in values)
