@@ -21,7 +21,7 @@ from ..gradients import rules as gradient_rules
 from ..guards import process_state
 from ..guards.sameness import is_value_type
 from ..guards.source import Attr, Const, Fetch, Item
-from ..regions import branches
+from ..regions import branches, loops
 from ..state import Interpreter
 from ..torch_private.dynamo import script_source, unmarked
 from ..torch_private.functions import MODULE_CALL, MODULE_CALL_WITH_HOOKS, OpOverload, OpOverloadPacket
@@ -512,4 +512,5 @@ fill(
     hooks.ROWS,
     saving.ROWS,
     branches.ROWS,
+    loops.ROWS,
 )

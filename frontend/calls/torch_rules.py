@@ -31,6 +31,7 @@ _MARKS = {
     "DisableContext.__call__.<locals>._fn": "a function is called that is marked torch.compiler.disable",
     "_TorchDynamoContext.__call__.<locals>.compile_wrapper": "a function is called that torch.compile has compiled",
 }
+_MARKING = "mark_compile_region"
 _RUN_AS_THEY_ARE: dict[str, str] = {
     "torch._functorch": "a functorch transform (vmap, grad, jacrev) is called",
     "torch._higher_order_ops": "a torch operator that takes Python functions is called",
@@ -46,7 +47,8 @@ def check_uncompiled(function: types.FunctionType) -> None:
         raise GraphBreak(_MARKS[function.__code__.co_qualname])
     if function in (torch.autocast.__enter__, torch.autocast.__exit__):  # capture has its own for those that it entered
         raise GraphBreak("autocast that was made before this graph is entered or left")
-    if function.__qualname__.startswith("ConstexprFunction."):  # triton.cdiv and the like only compute
+    # triton.cdiv and the like only compute; torch.compiler.nested_compile_region only marks.
+    if function.__qualname__.startswith("ConstexprFunction.") or function.__code__.co_qualname.startswith(_MARKING):
         return
     for prefix, reason in _RUN_AS_THEY_ARE.items():
         if module == prefix or module.startswith(prefix + "."):

@@ -2,6 +2,8 @@
 
 What such a node holds: `cond(pred, true_graph, false_graph, operands)`, where the graphs are `get_attr` nodes of modules, the operands a
 tuple of tensors that both graphs take, and the results a tuple of tensors in memory of their own. A graph writes to none of its operands.
+`while_loop(condition, body, carried, operands)`: both take what is carried, then the operands. `scan(body, carried, items, operands)`: a
+slice of each item between these; it gives what is carried on, then a slice of each result. `map_impl(body, items, operands)`.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx
 
-from ..torch_private.regions import COND
+from ..torch_private.regions import COND, MAP, SCAN, WHILE_LOOP
 from .spec import FunctionalGraph
 
 if TYPE_CHECKING:
@@ -29,7 +31,49 @@ def _cond(tracer: Tracer, pred: Any, first: Any, second: Any, operands: Sequence
     return _record(tracer, COND, (pred, *(graph.graph_module for graph in graphs), tuple(operands)), results[0], graphs)
 
 
-REGIONS: dict[Any, Callable[..., Any]] = {COND: _cond}
+def _while_loop(
+    tracer: Tracer, condition: Any, body: Any, carried: Sequence[Any], operands: Sequence[Any] = ()
+) -> tuple[Tensor, ...]:
+    given = [*map(_like, carried), *operands]
+    graphs = [_functional(tracer, gm, given) for gm in (condition, body)]
+    results = _results(graphs[1])
+    if [_kind(r) for r in results] != [_kind(c) for c in carried]:
+        raise tracer.unsupported("the body of a loop gives other kinds of tensors than it takes")
+    args = *(graph.graph_module for graph in graphs), tuple(carried), tuple(operands)
+    return _record(tracer, WHILE_LOOP, args, results, graphs)
+
+
+def _scan(
+    tracer: Tracer, body: Any, carried: Sequence[Any], items: Sequence[Any], operands: Sequence[Any] = ()
+) -> tuple[Tensor, ...]:
+    graph = _functional(tracer, body, [*map(_like, carried), *map(_slice, items), *operands])
+    results = _results(graph)
+    if [_kind(r) for r in results[: len(carried)]] != [_kind(c) for c in carried]:
+        raise tracer.unsupported("the function of a scan carries on other kinds of tensors than it takes")
+    stacked = [
+        torch.empty((items[0].shape[0], *y.shape), dtype=y.dtype, device=y.device) for y in results[len(carried) :]
+    ]
+    args = graph.graph_module, tuple(carried), tuple(items), tuple(operands)
+    return _record(tracer, SCAN, args, [*results[: len(carried)], *stacked], [graph])
+
+
+def _map(tracer: Tracer, body: Any, items: Sequence[Any], operands: Sequence[Any] = ()) -> tuple[Tensor, ...]:
+    graph = _functional(tracer, body, [*map(_slice, items), *operands])
+    stacked = [torch.empty((items[0].shape[0], *y.shape), dtype=y.dtype, device=y.device) for y in _results(graph)]
+    return _record(tracer, MAP, (graph.graph_module, tuple(items), tuple(operands)), stacked, [graph])
+
+
+REGIONS: dict[Any, Callable[..., Any]] = {COND: _cond, WHILE_LOOP: _while_loop, SCAN: _scan, MAP: _map}
+
+
+def _like(value: Tensor) -> Tensor:
+    """A new fake tensor that lies as this one."""
+    return torch.empty_strided(tuple(value.shape), value.stride(), dtype=value.dtype, device=value.device)
+
+
+def _slice(value: Tensor) -> Tensor:
+    """A new fake tensor that lies as a slice of this one."""
+    return torch.empty_strided(tuple(value.shape[1:]), value.stride()[1:], dtype=value.dtype, device=value.device)
 
 
 def _functional(tracer: Tracer, gm: fx.GraphModule, given: Sequence[Any]) -> FunctionalGraph:
@@ -60,8 +104,7 @@ def _with_copies(gm: fx.GraphModule, places: Sequence[int]) -> fx.GraphModule:
 def _results(graph: FunctionalGraph) -> list[Tensor]:
     """New fake tensors that lie as the graph's results."""
     (nodes,) = graph.graph_module.graph.find_nodes(op="output")[0].args
-    values = [node.meta["val"] for node in nodes]  # type: ignore[union-attr]
-    return [torch.empty_strided(tuple(v.shape), v.stride(), dtype=v.dtype, device=v.device) for v in values]
+    return [_like(node.meta["val"]) for node in nodes]  # type: ignore[union-attr]
 
 
 def _kind(value: Tensor) -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ from ..errors import GraphBreak
 from ..state import Interpreter
 from ..torch_private.regions import COND
 from ..values.kinds import isinstance
-from .capture import captured, differences, emit, is_tracked, over
+from .capture import captured, differences, emit, is_tracked, over, read_by
 
 __all__ = ["ROWS", "branch"]
 
@@ -44,7 +44,7 @@ def branch(vm: Interpreter, what: str, pred: Tensor, true_fn: Any, false_fn: Any
     second = captured(vm, f"the false side of {what}", false_fn, operands)
     if found := differences(first, second):
         raise GraphBreak(f"the two sides of {what} do not give the same: {found}")
-    read = list({id(t): t for t in (*first.reads, *second.reads)}.values())
+    read = read_by(first, second)
     vm.out.modes += 1
     if is_tracked(read):
         raise GraphBreak(f"gradients are wanted through {what}")

@@ -21,7 +21,7 @@ from ..graph.aside import storage_of
 from ..state import Interpreter
 from ..values.kinds import isinstance
 
-__all__ = ["Body", "captured", "differences", "emit", "is_tracked", "over", "result_like"]
+__all__ = ["Body", "captured", "differences", "emit", "is_tracked", "over", "read_by", "result_like", "unlike"]
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,15 @@ def _copy(vm: Interpreter, what: str, value: Tensor) -> Tensor:
 def differences(first: Body, second: Body) -> str:
     """What differs between what two functions give; "" where nothing does."""
     if first.tree != second.tree:
-        return f"{_nesting(first)} and {_nesting(second)}"
-    for place, (a, b) in enumerate(zip(first.results, second.results, strict=True)):
+        return f"{_nesting(first.tree)} and {_nesting(second.tree)}"
+    return unlike(first.results, second.results)
+
+
+def unlike(first: Sequence[Tensor], second: Sequence[Tensor]) -> str:
+    """What differs between two lists of tensors; "" where nothing does."""
+    if len(first) != len(second):
+        return f"{len(first)} and {len(second)} tensors"
+    for place, (a, b) in enumerate(zip(first, second, strict=True)):
         for what, x, y in (
             ("dtypes", a.dtype, b.dtype),
             ("sizes", list(a.shape), list(b.shape)),
@@ -103,21 +110,28 @@ def differences(first: Body, second: Body) -> str:
     return ""
 
 
-def _nesting(body: Body) -> str:
-    return str(pytree.tree_unflatten(["tensor"] * body.tree.num_leaves, body.tree)).replace("'tensor'", "a tensor")
+def _nesting(tree: pytree.TreeSpec) -> str:
+    return str(pytree.tree_unflatten(["tensor"] * tree.num_leaves, tree)).replace("'tensor'", "a tensor")
 
 
 def over(body: Body, operands: Sequence[Tensor]) -> fx.GraphModule:
-    """The graph of a body as a function of all these operands, then of what it is given."""
+    """The graph of a body as a function of what it is given, then of all these operands."""
     graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
-    places = {id(t): graph.placeholder(f"operand_{k}") for k, t in enumerate(operands)}
     placeholders = body.module.graph.find_nodes(op="placeholder")
+    for node in placeholders[len(body.reads) :]:
+        copies[node] = graph.placeholder(node.name)
+    places = {id(t): graph.placeholder(f"operand_{k}") for k, t in enumerate(operands)}
     for node, value in zip(placeholders, body.reads, strict=False):
         copies[node] = places[id(value)]
     for node in body.module.graph.nodes:
         if node not in copies:
             copies[node] = graph.node_copy(node, copies.__getitem__)
     return fx.GraphModule(body.module, graph)
+
+
+def read_by(*found: Body) -> list[Tensor]:
+    """What bodies read of the graph around them."""
+    return list({id(t): t for body in found for t in body.reads}.values())
 
 
 def emit(vm: Interpreter, target: Any, args: Sequence[Any], results: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -1,12 +1,28 @@
-"""torch's operators that take functions, as nodes of graphs hold them (tried with torch 2.11 to 2.13)."""
+"""torch's operators that take functions, and the Python functions that call them (tried with torch 2.11 to 2.13)."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch._higher_order_ops.invoke_subgraph import invoke_subgraph_placeholder
+from torch._higher_order_ops.map import map as mapped
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
 from torch._ops import HigherOrderOperator
 
-__all__ = ["COND", "HigherOrderOperator"]
+__all__ = ["CALLS", "COND", "MAP", "SCAN", "WHILE_LOOP", "HigherOrderOperator"]
 
+# Nodes of graphs.
 COND: Any = torch.ops.higher_order.cond
+WHILE_LOOP: Any = torch.ops.higher_order.while_loop
+SCAN: Any = torch.ops.higher_order.scan
+MAP: Any = torch.ops.higher_order.map_impl
+
+# What programs call.
+CALLS: dict[str, Any] = {
+    "while_loop": while_loop,
+    "scan": scan,
+    "map": mapped,
+    "nested_compile_region": invoke_subgraph_placeholder,  # behind functions that are marked by it
+}

@@ -13,7 +13,7 @@ from xdsl.ir import SSAValue
 
 from ..dialects import prim
 from ..dialects.aten import aten_op
-from ..regions import COND
+from ..regions import COND, MAP, SCAN, WHILE_LOOP
 from ..syntax import Op
 
 if TYPE_CHECKING:
@@ -27,6 +27,15 @@ REGIONS: dict[Any, tuple[str, tuple[tuple[str, str], ...]]] = {
         COND,
         (("pred", "tensor"), ("true_body", "body"), ("false_body", "body"), ("operands", "tensors")),
     ),
+    torch.ops.higher_order.while_loop: (
+        WHILE_LOOP,
+        (("condition", "body"), ("body", "body"), ("carried", "tensors"), ("operands", "tensors")),
+    ),
+    torch.ops.higher_order.scan: (
+        SCAN,
+        (("body", "body"), ("carried", "tensors"), ("items", "tensors"), ("operands", "tensors")),
+    ),
+    torch.ops.higher_order.map_impl: (MAP, (("body", "body"), ("items", "tensors"), ("operands", "tensors"))),
 }
 
 
