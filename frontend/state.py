@@ -100,6 +100,9 @@ class Interpreter(Protocol):
     scopes: list[Any]
     open_scopes: list[Any]
     inference: bool
+    inferred: Any  # `modes.inference.Inference`
+    defaults: Any  # `modes.defaults.Defaults`
+    random: Any  # `modes.randomness.Generators`
     device: torch.device | None
     parameters: dict[int, bool]
     caches: dict[int, dict[Any, Any]]

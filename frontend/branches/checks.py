@@ -127,13 +127,14 @@ def is_repeatable(node: fx.Node) -> bool:
     if isinstance(target, str):
         return True
     if isinstance(target, OpOverload | OpOverloadPacket):
-        return str(getattr(target, "overloadpacket", target)).partition(".")[0] in _LIBRARIES
+        library, _, name = str(getattr(target, "overloadpacket", target)).partition(".")
+        return library in _LIBRARIES and not name.startswith("seed")  # which seeds GPUs that nothing rewinds
     module = getattr(target, "__module__", None) or ""
     return not module.startswith("torch.distributed") and module.partition(".")[0] in _PURE
 
 
 _PURE = ("", "torch", "_operator", "builtins", "math", "intarsia")
-_LIBRARIES = ("aten", "prims", "torchvision")  # whose operators do nothing but compute
+_LIBRARIES = ("aten", "prims", "torchvision", "intarsia_random")  # whose operators do nothing but compute
 
 
 def _stops_device(node: fx.Node) -> bool:

@@ -30,6 +30,9 @@ from ..graph.output import OutputGraph
 from ..guards.definitions import Definitions
 from ..guards.guards import GuardSet
 from ..guards.source import Attr, Item, Source
+from ..modes.defaults import Defaults
+from ..modes.inference import Inference
+from ..modes.randomness import Generators
 from ..state import Generator
 from ..torch_private.dispatch import python_dispatcher
 from ..torch_private.fake import allow_symbols, data_dependent_errors
@@ -100,6 +103,7 @@ class SymbolicInterpreter:
         self.recipes: dict[int, tuple[Any, ...]] = {}  # how an object of C's that capture made is made again
         self.scopes: list[Any] = []
         self.inference = torch.is_inference_mode_enabled()  # of the program; capture itself never runs in it
+        self.inferred, self.defaults, self.random = Inference(self), Defaults(self), Generators(self)
         self.device: torch.device | None = None  # of the innermost `with torch.device(...)`
         # Fakes that are parameters made during capture: whether they require grad.
         self.parameters: dict[int, bool] = {}

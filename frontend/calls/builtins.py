@@ -381,7 +381,22 @@ ROWS.rule(builtins.__import__)(lambda vm, *a, **k: vm.native(builtins.__import__
 @ROWS.rule(torch.is_inference_mode_enabled)
 def _is_inference_mode_enabled(vm: Interpreter) -> bool:
     vm.out.asked = True
-    return vm.inference
+    return vm.inference or vm.inferred.on
+
+
+@ROWS.rule(torch.set_default_dtype)
+def _set_default_dtype(vm: Interpreter, dtype: Any) -> None:
+    vm.defaults.set_dtype(dtype)
+
+
+@ROWS.rule(torch.set_default_device)
+def _set_default_device(vm: Interpreter, device: Any) -> None:
+    vm.defaults.set_device(device)
+
+
+@ROWS.rule(torch.get_default_device)
+def _get_default_device(vm: Interpreter) -> Any:
+    return vm.defaults.get_device() or process_state.ask(vm, torch.get_default_device, (), {})
 
 
 ROWS.describe(torch.inference_mode.__exit__, refused="inference mode is left")

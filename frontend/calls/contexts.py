@@ -98,7 +98,7 @@ def enter(vm: Interpreter, manager: Any) -> tuple[Any, Any]:
     if isinstance(manager, torch.autocast):
         return _enter_autocast(vm, manager), manager
     if isinstance(manager, torch.inference_mode):
-        raise GraphBreak("inference mode is entered inside the captured code")
+        return _enter_inference(vm, manager), None
     if isinstance(manager, torch.device):
         return _enter_device(vm, manager), manager
     if type(manager) is RealContext:
@@ -133,6 +133,23 @@ def _enter_grad(vm: Interpreter, manager: Any) -> Scope:
     set_grad(vm, wanted)
     again = (type(manager), ()) if mode is not None else (GradMode, (wanted,))
     return Scope(vm, lambda: set_grad(vm, before), again)
+
+
+def _enter_inference(vm: Interpreter, manager: torch.inference_mode) -> Scope:
+    """Leaving an inner block brings back what was there before it; entering one turns gradients off, or on."""
+    if vm.inference and not manager.mode:
+        raise GraphBreak("inference mode, in which the call began, is turned off inside the captured code")
+    on, grad = vm.inferred.on, torch.is_grad_enabled()
+    vm.out.modes += 1
+    vm.out.asked = True
+    vm.inferred.switch(manager.mode and not vm.inference)
+    set_grad(vm, not manager.mode)
+
+    def leave() -> None:
+        vm.inferred.switch(on)
+        set_grad(vm, grad)
+
+    return Scope(vm, leave, (torch.inference_mode, (manager.mode,)))
 
 
 class GradMode:

@@ -21,6 +21,7 @@ from ..gradients import rules as gradient_rules
 from ..guards import process_state
 from ..guards.sameness import is_value_type
 from ..guards.source import Attr, Const, Fetch, Item
+from ..modes import randomness
 from ..regions import branches, loops
 from ..state import Interpreter
 from ..torch_private.dynamo import script_source, unmarked
@@ -513,4 +514,5 @@ fill(
     saving.ROWS,
     branches.ROWS,
     loops.ROWS,
+    randomness.ROWS,
 )

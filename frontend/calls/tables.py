@@ -116,7 +116,7 @@ TORCH_FIXED = frozenset(
     """
     is_available is_built _is_compiled is_nccl_available is_mpi_available is_gloo_available is_ucc_available is_xccl_available
     is_flash_attention_available is_ck_sdpa_available get_arch_list get_device_capability get_device_name get_device_properties
-    device_count is_bf16_supported _is_privateuse1_backend_available cpu_count
+    device_count _accelerator_getAccelerator is_bf16_supported _is_privateuse1_backend_available cpu_count
     """.split()  # noqa: SIM905
 )
 

@@ -64,8 +64,9 @@ def torch_call(vm: Interpreter, function: Any, args: tuple[Any, ...], kwargs: di
     if name.startswith(tables.STATE_CHANGES) and not any(isinstance(a, Tensor) for a in args):
         raise Unsupported(f"torch's state is changed ({name})")
     args = tuple(map(vm.materialize, args))
-    if vm.device is not None and kwargs.get("device") is None and function in device_constructors():
-        kwargs = {**kwargs, "device": vm.device}
+    device = vm.device or vm.defaults.placed()
+    if device is not None and kwargs.get("device") is None and function in device_constructors():
+        kwargs = {**kwargs, "device": device}
     for value in (*args, *kwargs.values()):
         if isinstance(value, types.FunctionType | types.MethodType | TensorMethod):
             raise Unsupported(f"torch.{name} takes a Python function")

@@ -35,7 +35,6 @@ _MARKING = "mark_compile_region"
 _RUN_AS_THEY_ARE: dict[str, str] = {
     "torch._functorch": "a functorch transform (vmap, grad, jacrev) is called",
     "torch._higher_order_ops": "a torch operator that takes Python functions is called",
-    "torch.random": "the random state of torch is read or set",
     "triton.runtime": "a kernel of Triton is started",
 }
 

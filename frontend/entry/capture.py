@@ -258,6 +258,7 @@ class _Attempt:
         finally:
             for scope in reversed(list(vm.scopes)):
                 scope._leave()
+            vm.defaults.restore()
             vm.user.release()
             vm.dissolve()
 
@@ -411,6 +412,7 @@ def _finish(
     if torch.is_grad_enabled() is not training:  # the program set it, for good
         body.post.append(f"{emit.constant(SET_GRAD_MODE, 'set_grad')}({torch.is_grad_enabled()})")
         set_grad(vm, training)
+    body.post += vm.defaults.statements(emit)
     _aliasing(vm)
     by_host = vm.dynamic.written_by_host()
     sizes = None
@@ -421,7 +423,8 @@ def _finish(
         symbols.check()
     checks: list[Any] = [*tensor_checks(vm.out.inputs.values(), state.inference)]
     state.narrow(vm.out)
-    vm.guards.extra += [*checks, *([sizes] if sizes is not None else []), *vm.gradients.guards(), state]
+    last = [*vm.gradients.guards(), *vm.random.guards(), state]
+    vm.guards.extra += [*checks, *([sizes] if sizes is not None else []), *last]
     classes = Classes(vm.guards.parts.values())
     vm.guards.extra += [classes] if classes.modules else []
     _rely_on_definitions(vm, vm.guards)
@@ -431,6 +434,7 @@ def _finish(
         body.post.append(f"{emit.constant(put_number, 'put_number')}(({given}), {emit.fetch(number)})")
     body.sizes = sizes
     body.effects()
+    body.post += vm.random.statements(body)
     text = end.text(vm, body)
     if body.views is not None:
         body.post[:0] = body.views.statements()
@@ -438,6 +442,7 @@ def _finish(
     failing = vm.checks.finish(vm, body)
     body.post[:0] = settle(vm, body)
     outputs = body.outputs
+    body.post[:0] = vm.inferred.statements(outputs, emit)
     module = vm.out.finish(outputs)
     repeatable = is_repeatable(vm)
     module.meta["gradients"] = body.gradients

@@ -12,7 +12,7 @@ __all__ = ["changes", "is_repeatable", "is_writing"]
 
 # Parts of the names of operators that draw random numbers.
 _RANDOM = ["rand", "normal", "bernoulli", "dropout", "uniform", "exponential", "cauchy", "geometric", "poisson"]
-_RANDOM += ["multinomial", "rrelu", "gumbel", "trunc", "init", "scaled_dot_product"]
+_RANDOM += ["multinomial", "rrelu", "gumbel", "trunc", "init", "scaled_dot_product", "seed", "state"]
 
 
 def is_writing(vm: Interpreter) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, fx
 
-from ..graph.output import GRAD_MODE, MUTATES, OutputGraph, in_place_view
+from ..graph.output import GRAD_MODE, INFERENCE, MUTATES, OutputGraph, in_place_view
 from ..guards.emitter import Emitter
 from ..torch_private.dispatch import storage_key
 from ..torch_private.functions import ENTER_AUTOCAST, EXIT_AUTOCAST, SET_GRAD_MODE, OpOverload, OpOverloadPacket
@@ -124,8 +124,11 @@ class Views:
         else:
             args = [self._argument(a) for a in node.args[1:]]
             args += [f"{k}={self._argument(v)}" for k, v in node.kwargs.items()]
-        if node.meta[GRAD_MODE] is not self.with_grad:
+        inference = node.meta.get(INFERENCE)
+        if inference or node.meta[GRAD_MODE] is not self.with_grad:
             function = emit.constant(getattr(Tensor, name) if method else node.target, name)
+            if inference:
+                return f"{emit.constant(_in_inference, 'in_inference')}({', '.join([function, base, *args])})"
             return (
                 f"{emit.constant(_in_mode, 'in_mode')}({', '.join([str(not self.with_grad), function, base, *args])})"
             )
@@ -174,6 +177,12 @@ _MARKS = (SET_GRAD_MODE, ENTER_AUTOCAST, EXIT_AUTOCAST)
 def _in_mode(mode: bool, function: Any, *args: Any, **kwargs: Any) -> Any:
     """Call a function with gradients on or off."""
     with torch.set_grad_enabled(mode):
+        return function(*args, **kwargs)
+
+
+def _in_inference(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a function in inference mode."""
+    with torch.inference_mode():
         return function(*args, **kwargs)
 
 

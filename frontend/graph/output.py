@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import sympy
@@ -27,9 +27,10 @@ from .call_numbers import Numbers, has_float, has_late, is_differentiated, with_
 from .recompute import RECOMPUTE
 from .sym_nodes import FUNCTIONS, applied
 
-__all__ = ["GRAD_MODE", "MUTATES", "GraphInput", "OutputGraph", "in_place_view"]
+__all__ = ["GRAD_MODE", "INFERENCE", "MUTATES", "GraphInput", "OutputGraph", "in_place_view"]
 
-GRAD_MODE, MUTATES = "grad_mode", "mutates"  # in a node's `meta`: whether gradients were on; whether the call writes
+# In a node's `meta`: whether gradients were on; whether the call writes; whether it is a view made in inference mode of what was not.
+GRAD_MODE, MUTATES, INFERENCE = "grad_mode", "mutates", "inference"
 
 
 @dataclass
@@ -224,9 +225,8 @@ class OutputGraph:
         if isinstance(value, _GRAPH_CONSTANTS):
             return value
         if isinstance(value, type) or callable(value):
-            raise Unsupported(f"a torch function is given the Python object {_short(value)}")
-        if isinstance(value, torch.Generator):
-            raise Unsupported("an explicit torch.Generator is used")
+            name = getattr(value, "__qualname__", None) or type(value).__name__
+            raise Unsupported(f"a torch function is given the Python object {name}")
         if type(value).__module__ == "numpy":
             raise GraphBreak("a NumPy value meets a tensor")
         raise Unsupported(f"a torch function is given an object of type {kind.__name__}")
@@ -280,6 +280,10 @@ class OutputGraph:
     def call_method(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The same for `args[0].name(*args[1:])`."""
         return self._call("call_method", name, args, kwargs, getattr(args[0], name))
+
+    def watch(self, around: Callable[..., Any]) -> None:
+        """From here on `around(call, op, target, args, kwargs, function)` makes each call, by `call` if it has nothing else to do."""
+        vars(self)["_call"] = partial(around, self._call)
 
     def _call(self, op: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], function: Any) -> Any:
         if any(isinstance(kwargs.get(name), Tensor) for name in _NUMBERS):  # eager reads the number in the tensor
@@ -515,10 +519,6 @@ def _nodes(value: Any) -> Iterator[fx.Node]:
     elif isinstance(value, list | tuple | dict):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _nodes(item)
-
-
-def _short(value: Any) -> str:
-    return getattr(value, "__qualname__", None) or type(value).__name__
 
 
 def _called(target: Any) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -29,6 +30,32 @@ class CaptureMode(TorchDispatchMode):
     @classmethod
     def is_infra_mode(cls) -> bool:
         return True
+
+
+class DtypesSeen(CaptureMode):
+    """Notes the dtypes of what operators give."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtypes: list[torch.dtype] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        self.dtypes += [t.dtype for t in pytree.tree_leaves(made) if isinstance(t, torch.Tensor)]
+        return made
+
+
+class DrawsSeen(CaptureMode):
+    """Notes the operators that are called, and runs those that are given a generator without it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = pytree.tree_map_only(torch.Generator, lambda _: None, (tuple(args), dict(kwargs or {})))
+        self.calls.append((func, args, kwargs))
+        return func(*args, **kwargs)
 
 
 def below_autograd() -> AbstractContextManager[Any]:

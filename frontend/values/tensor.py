@@ -15,6 +15,7 @@ from ..errors import GraphBreak, Unsupported, UserRaise
 from ..gradients.grads import read_grad, write_grad
 from ..guards.source import Attr, Const, Fetch, Item
 from ..state import Interpreter
+from ..torch_private.dispatch import storage_key
 from ..torch_private.dtensor import is_shared
 from .kinds import isinstance
 
@@ -120,6 +121,8 @@ def asked(vm: Interpreter, tensor: Tensor, name: str) -> Any:
     if info is not None and vm.out.version(info) == info.version:
         value = tensor.storage_offset() if name == "storage_offset" else read(info.real)
         inputs = [info]
+    elif name == "is_inference" and not vm.inference and info is None:
+        return _is_inference(vm, tensor)
     elif name in _COMPUTED_FACTS and not vm.inference:
         value = vm.native(read, tensor)
         inputs = [i for i in vm.out.inputs.values() if isinstance(i.fake, Tensor)]
@@ -130,6 +133,13 @@ def asked(vm: Interpreter, tensor: Tensor, name: str) -> Any:
         if not isinstance(offset, torch.SymInt):  # else an equation says what it is
             vm.guards.add("equals", Fetch(read, given.source), read(given.real))
     return value
+
+
+def _is_inference(vm: Interpreter, tensor: Tensor) -> Any:
+    """Whether a computed tensor has memory that was made in inference mode: here, or an argument's."""
+    shown = (i.fake for i in vm.out.inputs.values() if isinstance(i.fake, Tensor) and i.fake.layout is torch.strided)
+    given = next((fake for fake in shown if storage_key(fake) == storage_key(tensor)), None)
+    return vm.inferred.holds(tensor) if given is None else asked(vm, given, "is_inference")
 
 
 def rely_on_method(vm: Interpreter, name: str) -> None:

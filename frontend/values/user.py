@@ -211,14 +211,14 @@ class UserState:
             self.track(value, value, source)
             return value
         self.vm.guards.add("type", source, type(value))
+        if isinstance(value, torch.Generator):
+            return self.vm.random.take(value, source)
         if isinstance(value, int | float | complex | str | bytes):  # of a class of its own, but it never changes
             self.vm.guards.add("equals", Fetch(plain_value, source), plain_value(value))
             self.track(value, value, source)
             return value
         if is_opaque_type(type(value)) and not hasattr(value, "__next__") and not self._of_library(source):
             self.opaque[id(value)] = source.name()
-        if isinstance(value, torch.Generator):
-            raise Unsupported("an explicit torch.Generator is used")
         self.track(value, value, source)
         return value
 

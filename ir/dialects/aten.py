@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from xdsl.utils.exceptions import VerifyException
 
+from .. import random_state
 from ..fx.canonical import RESERVED, complaint
 from ..fx.functional_operators import NAMESPACE, functional_operator_named
 from ..linear_cross_entropy import linear_cross_entropy  # noqa: F401  (it registers the operator)
@@ -95,6 +96,8 @@ def overload(target: str) -> Any:
         made = functional_operator_named(*rest)
         if made is not None:
             return made
+    if namespace == random_state.NAMESPACE and rest:  # it is registered when it is first asked for
+        random_state.operator_named(rest[0])
     try:
         found: Any = getattr(torch.ops, namespace)
         for part in rest:

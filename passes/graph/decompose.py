@@ -12,6 +12,7 @@ from xdsl.ir import Operation, SSAValue
 from ...ir.dialects import kernel, prim
 from ...ir.dialects.aten import AtenOp
 from ...ir.dtypes import I64
+from ...ir.random_state import changes_default
 from ...ir.syntax import Op, line_of
 from ...ir.types import TensorType, tensor_type
 from ..analysis.strides import is_view
@@ -57,10 +58,12 @@ class Decompose(Pass):
             raise PassError(f"decompose: random is auto, philox or eager, not {self.random}")
         for func in [op for op in module.body.block.ops if isinstance(op, prim.Func)]:
             streams = _Streams(func)
+            # Streams have one seed, drawn at the call's begin: a program that sets seeds or states draws by the library.
+            seeded = any(isinstance(op, AtenOp) and changes_default(op.target) for op in func.block_body.ops)
             for op in list(func.block_body.ops):
                 if isinstance(op, AtenOp):
                     builder = Builder(op, ctx.machine)
-                    if self.random == "philox" or self.random == "auto" and builder.on_gpu:
+                    if not seeded and (self.random == "philox" or self.random == "auto" and builder.on_gpu):
                         builder.stream = streams
                     _replace(ctx, op, builder)
 
