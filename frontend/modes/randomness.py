@@ -1,4 +1,4 @@
-"""Seeds, states of random generators and generators of the program's own: operators of the graph (`ir/random_state.py`), in order.
+"""Seeds, states of random generators and generators of the program's own: operators of the graph (`ir/fx/random_state.py`), in order.
 
 A generator on the stack is a `torch.Generator`: the caller's, or one that stands for what the program made. What it draws from is
 the tensor that `states` has for it.
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from ...ir.random_state import drawing_operator, operator_named, state_size
+from ...ir.fx.random_state import drawing_operator, operator_named, state_size
 from ..calls.registry import Rows
 from ..errors import GraphBreak, UserRaise
 from ..graph.dynamic import concrete

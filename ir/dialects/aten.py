@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from xdsl.utils.exceptions import VerifyException
 
-from .. import random_state
+from ..fx import random_state
 from ..fx.canonical import RESERVED, complaint
 from ..fx.functional_operators import NAMESPACE, functional_operator_named
 from ..linear_cross_entropy import linear_cross_entropy  # noqa: F401  (it registers the operator)

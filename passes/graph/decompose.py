@@ -12,7 +12,7 @@ from xdsl.ir import Operation, SSAValue
 from ...ir.dialects import kernel, prim
 from ...ir.dialects.aten import AtenOp
 from ...ir.dtypes import I64
-from ...ir.random_state import changes_default
+from ...ir.fx.random_state import changes_default
 from ...ir.syntax import Op, line_of
 from ...ir.types import TensorType, tensor_type
 from ..analysis.strides import is_view

@@ -214,6 +214,15 @@ def generator_refuses(x, g):
     return x + torch.empty(4).normal_(0, -1, generator=g)
 
 
+@case((t(4), lambda: g(1)), (-t(4), lambda: g(2)), (t(4) * torch.nan, lambda: g(2)))
+def generator_before_check(x, g):
+    state = torch.get_rng_state()
+    y = x + torch.rand(4, generator=g) + torch.rand(4)
+    assert y.isfinite().all()
+    torch.set_rng_state(state)
+    return y
+
+
 # ---- inference mode ----
 
 

@@ -176,8 +176,6 @@ def test_maximum_of_tensors_is_a_break():
 @pytest.mark.parametrize(
     "change",
     [
-        lambda: torch.manual_seed(3),
-        lambda: torch.set_default_dtype(torch.float64),
         lambda: torch.set_grad_enabled(False).__enter__(),
         lambda: torch.backends.cuda.enable_flash_sdp(False),
         lambda: torch.use_deterministic_algorithms(True),
