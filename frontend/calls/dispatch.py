@@ -22,7 +22,7 @@ from ..guards import process_state
 from ..guards.sameness import is_value_type
 from ..guards.source import Attr, Const, Fetch, Item
 from ..modes import randomness
-from ..regions import branches, loops
+from ..regions import branches, flex, loops
 from ..state import Interpreter
 from ..torch_private.dynamo import script_source, unmarked
 from ..torch_private.functions import MODULE_CALL, MODULE_CALL_WITH_HOOKS, OpOverload, OpOverloadPacket
@@ -514,5 +514,6 @@ fill(
     saving.ROWS,
     branches.ROWS,
     loops.ROWS,
+    flex.ROWS,
     randomness.ROWS,
 )

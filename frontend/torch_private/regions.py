@@ -10,8 +10,22 @@ from torch._higher_order_ops.map import map as mapped
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 from torch._ops import HigherOrderOperator
+from torch.nn.attention import flex_attention
 
-__all__ = ["CALLS", "COND", "MAP", "SCAN", "WHILE_LOOP", "HigherOrderOperator"]
+__all__ = [
+    "AUX_OUTPUT",
+    "AUX_REQUEST",
+    "CALLS",
+    "COND",
+    "FLEX_ATTENTION",
+    "MAP",
+    "NO_MASK_BLOCK",
+    "SAFE_SOFTMAX",
+    "SCAN",
+    "SLICED_MASK",
+    "WHILE_LOOP",
+    "HigherOrderOperator",
+]
 
 # Nodes of graphs.
 COND: Any = torch.ops.higher_order.cond
@@ -26,3 +40,10 @@ CALLS: dict[str, Any] = {
     "map": mapped,
     "nested_compile_region": invoke_subgraph_placeholder,  # behind functions that are marked by it
 }
+
+FLEX_ATTENTION: Any = flex_attention.flex_attention
+AUX_REQUEST: Any = flex_attention.AuxRequest
+AUX_OUTPUT: Any = flex_attention.AuxOutput
+NO_MASK_BLOCK: int = flex_attention._LARGE_SPARSE_BLOCK_SIZE  # a block of this size says nothing of lengths
+SLICED_MASK: Any = getattr(flex_attention, "_sliced_mask_mod_error", None)
+SAFE_SOFTMAX: Any = torch._safe_softmax  # type: ignore[attr-defined]
